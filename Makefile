@@ -1,0 +1,23 @@
+# The two commands a newcomer needs: `make compare` draws the main picture, `make test` runs every test.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: compare test lint
+
+.venv/.installed: pyproject.toml constraints.txt
+	test -d .venv || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
+	touch $@
+
+compare: .venv/.installed
+	$(BIN)/mfdl compare --out results/compare
+
+test: .venv/.installed
+	$(BIN)/python -m pytest
+
+lint: .venv/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports

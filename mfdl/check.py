@@ -1,0 +1,97 @@
+"""Boundary checks shared by the public constructors; inside the package the types are trusted.
+
+Each check takes one keyword, `name=value`, so that the message can name the argument, and returns the
+checked value as the plain type it stands for.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InvalidInput
+
+FloatArray = NDArray[np.float64]
+
+
+def _one(named: dict[str, Any]) -> tuple[str, Any]:
+    ((name, value),) = named.items()
+    return name, value
+
+
+def integer_at_least(minimum: int, **named: Any) -> int:
+    """An integer >= minimum (bool is not an integer here)."""
+    name, value = _one(named)
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidInput(f"{name} must be an integer >= {minimum}, got {value!r}.") from None
+    if number < minimum:
+        raise InvalidInput(f"{name} must be an integer >= {minimum}, got {number}.")
+    return number
+
+
+def _number(name: str, value: Any, rule: str) -> float:
+    try:
+        if isinstance(value, bool | str):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name} must be {rule}, got {value!r}.") from None
+
+
+def positive(**named: Any) -> float:
+    """A finite number > 0."""
+    name, value = _one(named)
+    number = _number(name, value, "a finite number > 0")
+    if not (number > 0 and math.isfinite(number)):
+        raise InvalidInput(f"{name} must be a finite number > 0, got {value!r}.")
+    return number
+
+
+def non_negative(**named: Any) -> float:
+    """A finite number >= 0."""
+    name, value = _one(named)
+    number = _number(name, value, "a finite number >= 0")
+    if not (number >= 0 and math.isfinite(number)):
+        raise InvalidInput(f"{name} must be a finite number >= 0, got {value!r}.")
+    return number
+
+
+def open_unit(**named: Any) -> float:
+    """A number strictly between 0 and 1."""
+    name, value = _one(named)
+    number = _number(name, value, "a number strictly between 0 and 1")
+    if not 0 < number < 1:
+        raise InvalidInput(f"{name} must be a number strictly between 0 and 1, got {value!r}.")
+    return number
+
+
+def finite_array(ndim: int, **named: Any) -> FloatArray:
+    """An own float64 copy of an array of `ndim` dimensions with finite entries."""
+    name, value = _one(named)
+    try:
+        array = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name} must be a numeric array with {ndim} dimensions, got {type(value).__name__}.") from None
+    if array.ndim != ndim:
+        raise InvalidInput(f"{name} must have {ndim} dimensions, got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise InvalidInput(f"{name} must be finite, got {array[where]} at index {where}.")
+    return array
+
+
+def square_array(**named: Any) -> FloatArray:
+    """An own float64 copy of a finite square matrix."""
+    name, value = _one(named)
+    array = finite_array(2, **{name: value})
+    if array.shape[0] != array.shape[1]:
+        raise InvalidInput(f"{name} must be square, got shape {array.shape}.")
+    return array

@@ -1,0 +1,30 @@
+"""The errors users can meet, each with one meaning.
+
+`InvalidInput` is raised at the boundary, before any work: its message names the argument, the value
+given, what is allowed and the way out. The command line prints it as one line and exits with code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InvalidInput(ValueError):
+    """An argument, file or configuration that cannot be used; the message says what to change."""
+
+
+class UnsupportedMechanism(InvalidInput):
+    """A mechanism, participation or trust model that is not covered: refused, never guessed."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
+    """The error for a name that is not in a registry, with the nearest known name and the whole list.
+
+    >>> str(unknown_name("graph", "florentin", ["ring", "florentine"]))
+    "unknown graph 'florentin'; did you mean 'florentine'? Known: florentine, ring."
+    """
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+    return InvalidInput(f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}.")

@@ -1,0 +1,1 @@
+"""Factorization solvers: arrays and class labels in, a certified factorization out."""
