@@ -1,1 +1,71 @@
-"""placeholder"""
+"""Differentially private decentralized learning as a factorization A = B C over time x nodes.
+
+Everything an attacker sees is linear, O = A G + B Z, so every algorithm is a workload, every trust model a
+choice of what is seen and known, every guarantee one sensitivity, and every better algorithm a better
+factorization. Names load lazily: `import mfdl` brings none of the heavy libraries.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# name -> module that holds it; "=module" is the module itself
+_EXPORTS = {
+    "Cyclic": "mfdl.participation",
+    "Dynamics": "mfdl.dynamics",
+    "ErrorWeights": "mfdl.dynamics",
+    "EveryStep": "mfdl.participation",
+    "Explicit": "mfdl.participation",
+    "Guarantee": "mfdl.privacy.guarantee",
+    "InvalidInput": "mfdl.errors",
+    "LinearAlgorithm": "mfdl.algorithms",
+    "Mechanism": "mfdl.mechanism",
+    "NotConverged": "mfdl.factorization",
+    "Single": "mfdl.participation",
+    "UnsupportedMechanism": "mfdl.errors",
+    "account": "mfdl.mechanism",
+    "algorithms": "=mfdl.algorithms",
+    "calibrate": "mfdl.mechanism",
+    "data": "=mfdl.data",
+    "factorization": "=mfdl.factorization",
+    "gossip": "=mfdl.gossip",
+    "graphs": "=mfdl.graphs",
+    "privacy": "=mfdl.privacy",
+    "replay": "mfdl.training.replay",
+    "tasks": "=mfdl.training.tasks",
+    "testing": "=mfdl.testing",
+    "trust": "=mfdl.trust",
+    "without_noise": "mfdl.mechanism",
+}
+
+__all__ = ["__version__", *_EXPORTS]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'mfdl' has no attribute {name!r}")
+    where = _EXPORTS[name]
+    module = importlib.import_module(where.removeprefix("="))
+    value = module if where.startswith("=") else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from . import algorithms, data, factorization, gossip, graphs, privacy, testing, trust
+    from .algorithms import LinearAlgorithm
+    from .dynamics import Dynamics, ErrorWeights
+    from .errors import InvalidInput, UnsupportedMechanism
+    from .factorization import NotConverged
+    from .mechanism import Mechanism, account, calibrate, without_noise
+    from .participation import Cyclic, EveryStep, Explicit, Single
+    from .privacy.guarantee import Guarantee
+    from .training import tasks
+    from .training.replay import replay

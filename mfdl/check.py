@@ -42,7 +42,7 @@ def _number(name: str, value: Any, rule: str) -> float:
         if isinstance(value, bool | str):
             raise TypeError
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInput(f"{name} must be {rule}, got {value!r}.") from None
 
 
@@ -78,8 +78,10 @@ def finite_array(ndim: int, **named: Any) -> FloatArray:
     name, value = _one(named)
     try:
         array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"{name} must be a numeric array with {ndim} dimensions, got {type(value).__name__}.") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput(
+            f"{name} must be a numeric array with {ndim} dimensions, got {type(value).__name__}."
+        ) from None
     if array.ndim != ndim:
         raise InvalidInput(f"{name} must have {ndim} dimensions, got shape {array.shape}.")
     if not np.isfinite(array).all():

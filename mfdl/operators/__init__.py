@@ -1,1 +1,23 @@
-"""placeholder"""
+"""Structured linear operators over time x nodes, as scipy `LinearOperator`s with a dense form for oracles."""
+
+from .base import StructuredOperator
+from .gossip import GossipRecursion, InverseGossipRecursion
+from .kronecker import Kronecker
+from .noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
+from .recursion import OutputRecursion, RecursionMaps, StateRecursion
+from .selection import Selection
+
+__all__ = [
+    "GossipRecursion",
+    "IndependentNoise",
+    "InverseGossipRecursion",
+    "Kronecker",
+    "LocalNoise",
+    "NoiseOperator",
+    "OutputRecursion",
+    "RecursionMaps",
+    "Selection",
+    "StateRecursion",
+    "StructuredOperator",
+    "ZeroNoise",
+]

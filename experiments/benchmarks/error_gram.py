@@ -1,0 +1,64 @@
+"""Error Gram by structure against plain NumPy with the dense block workload; ratio of seconds and of memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+from _measure import peak_megabytes, report, seconds
+
+import mfdl
+from mfdl.error_gram import error_gram
+
+
+def peer(W: np.ndarray, num_steps: int) -> np.ndarray:
+    """H from the (T n) x (T n) workload, as plain code would build it."""
+    n = len(W)
+    powers = [np.linalg.matrix_power(W, a) for a in range(num_steps + 1)]
+    workload = np.zeros((num_steps * n, num_steps * n))
+    for t in range(num_steps):
+        for s in range(t + 1):
+            workload[t * n : (t + 1) * n, s * n : (s + 1) * n] = powers[t - s + 1]
+    gram = (workload.T @ workload).reshape(num_steps, n, num_steps, n)
+    return np.einsum("sutu->st", gram)
+
+
+def traced(work: object) -> float:
+    """Peak megabytes allocated by NumPy while working."""
+    tracemalloc.start()
+    work()  # type: ignore[operator]
+    peak = tracemalloc.get_traced_memory()[1] / 2**20
+    tracemalloc.stop()
+    return peak
+
+
+def main() -> None:
+    for spec, steps in (("florentine", 64), ("ring:n=50", 64)):
+        gossip = mfdl.gossip.uniform(spec)
+        dynamics, W = mfdl.Dynamics(gossip), gossip.dense()
+        assert np.allclose(error_gram(dynamics, steps), peer(W, steps)), "the two Grams disagree"
+        own = seconds(lambda d=dynamics, s=steps: error_gram(d, s))
+        other = seconds(lambda W=W, s=steps: peer(W, s), repeats=3)
+        memory = [
+            traced(lambda d=dynamics, s=steps: error_gram(d, s)),
+            traced(lambda W=W, s=steps: peer(W, s)),
+        ]
+        report(
+            "error-gram",
+            nodes=len(W),
+            steps=steps,
+            own=own,
+            plain_numpy=other,
+            ratio=other["median"] / own["median"],
+            memory_ratio=memory[1] / memory[0],
+        )
+    before = peak_megabytes()
+    dynamics = mfdl.Dynamics(mfdl.gossip.uniform("erdos-renyi:n=1000,p=0.01,seed=1"))
+    own = seconds(lambda: error_gram(dynamics, 1024), repeats=3)
+    report(
+        "error-gram-large", nodes=1000, steps=1024, own=own, megabytes_above_imports=peak_megabytes() - before
+    )
+
+
+if __name__ == "__main__":
+    main()

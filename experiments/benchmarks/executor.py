@@ -1,0 +1,51 @@
+"""All nodes at once against the plain loop over nodes, on the same graph, model and batches; node-steps per second."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from _measure import report
+
+import mfdl
+from mfdl.training.tasks import TaskInstance
+
+
+def peer(instance: TaskInstance, W: torch.Tensor, steps: int, rate: float, clip: float, std: float) -> float:
+    """Node-steps per second of one autograd call per record, one optimiser step per node."""
+    models = instance.initial_parameters.clone()
+    n = len(models)
+    began = time.perf_counter()
+    for t in range(steps):
+        sums = torch.zeros_like(models)
+        for u in range(n):
+            batch = t % instance.period
+            for record in torch.nonzero(instance.mask[u, batch]).ravel():
+                row = models[u : u + 1].clone().requires_grad_(True)
+                output = instance.model.outputs(row, instance.features[u, batch, record][None])[0, 0]
+                (gradient,) = torch.autograd.grad(
+                    instance.task.loss(output, instance.targets[u, batch, record]), row
+                )
+                sums[u] += gradient[0] * min(1.0, clip / float(gradient.norm()))
+        noise = std * torch.randn_like(models)
+        models = W @ (models - rate * (sums + noise) / instance.public_batch_sizes[:, None].float())
+    return n * steps / (time.perf_counter() - began)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    graph = mfdl.graphs.load("erdos-renyi:n=60,p=0.2,seed=0")
+    gossip = mfdl.gossip.metropolis_hastings(graph)
+    participation = mfdl.Cyclic(epochs=20, period=4)
+    task = mfdl.tasks.digits(graph)
+    algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(gossip, learning_rate=0.5), participation)
+    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=2.0)
+    own = sorted(mfdl.replay(mechanism, task, seeds=[s]).node_steps_per_second for s in range(5))
+    instance = task.instance(0, 4)
+    W = torch.as_tensor(gossip.dense(), dtype=torch.float32)
+    other = sorted(peer(instance, W, 4, 0.5, 1.0, mechanism.noise_std) for _ in range(3))
+    report("executor", nodes=60, own=own, loop_over_nodes=other, ratio=own[2] / other[1])
+
+
+if __name__ == "__main__":
+    main()

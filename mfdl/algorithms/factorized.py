@@ -1,0 +1,67 @@
+"""Algorithms whose encoder comes from a factorization: BSR, D-MF, MAFALDA-SGD, MAFALDA-L."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..dynamics import Dynamics, ErrorWeights
+from ..factorization import factorize, factorize_nodes, prefix_sum_encoder, square_root_encoder
+from ..participation import Cyclic, Participation
+from .dsgd import mf_dsgd
+from .linear_algorithm import LinearAlgorithm
+
+
+def bsr(dynamics: Dynamics, participation: Participation, *, bandwidth: int | None = None) -> LinearAlgorithm:
+    """Banded square root of the prefix sum, lower triangular.
+
+    Args: bandwidth: non-zero diagonals; default the period of cyclic participation (no two uses of one record
+        then overlap in C), else T.
+    """
+    return mf_dsgd(dynamics, participation, bsr_encoder(participation, bandwidth), name="bsr")
+
+
+def bsr_encoder(participation: Participation, bandwidth: int | None = None) -> Any:
+    """The encoder of `bsr`, shape (T, T)."""
+    if bandwidth is None and isinstance(participation, Cyclic):
+        bandwidth = participation.period
+    return square_root_encoder(participation.num_steps, bandwidth)
+
+
+def d_mf(dynamics: Dynamics, participation: Participation, *, tolerance: float = 1e-4) -> LinearAlgorithm:
+    """D-MF: the optimal encoder of the centralized matrix mechanism (prefix sums) at every node."""
+    solved = prefix_sum_encoder(participation, tolerance=tolerance)
+    return mf_dsgd(dynamics, participation, solved.encoder, name="d-mf", factorization=solved)
+
+
+def mafalda(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float = 1e-4,
+    solver: str = "dense",
+) -> LinearAlgorithm:
+    """MAFALDA-SGD: one C_local for all nodes, optimal for the gossip graph.
+
+    Source: arXiv:2510.17480, Algorithm 2, with the exact error Gram and a certificate.
+    """
+    solved = factorize(
+        dynamics, participation, weights=weights, objective=objective, tolerance=tolerance, solver=solver
+    )
+    return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda", factorization=solved)
+
+
+def mafalda_l(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float = 1e-4,
+) -> LinearAlgorithm:
+    """MAFALDA-L: each node its own C_u, optimal for the errors its noise causes."""
+    solved = factorize_nodes(
+        dynamics, participation, weights=weights, objective=objective, tolerance=tolerance
+    )
+    return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda-l", factorization=solved)

@@ -1,0 +1,390 @@
+"""Public data files: fetched once, checked, kept in one folder.
+
+In: the name of a file in the registry. Out: a verified path (or, for California housing, its arrays).
+What the files mean is decided where they are used: `graphs` reads the ego network, the training tasks read
+the rest. The folder is `data_home=` (command line `--data-home`), else the environment variable `MFDL_DATA`,
+else the user's cache folder. A file that is already there is used without network, also from a read-only
+folder. pooch, requests, rich and scikit-learn are imported inside functions: this module must stay cheap to
+import because `graphs` needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import sys
+import tarfile
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .check import FloatArray
+from .errors import InvalidInput, unknown_name
+
+ENVIRONMENT_VARIABLE = "MFDL_DATA"
+DOWNLOAD_TIMEOUT_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One published file.
+
+    Attributes:
+        relative_path: where it lies below the data folder; also its name.
+        urls: places to download it from, tried in this order.
+        sha256: checksum of the file itself, of the member when it comes out of an archive.
+        description: one line for `mfdl data list`.
+        size: bytes of the file itself.
+        archive_member: path inside the tar archive at `urls`, or None for a plain download.
+    """
+
+    relative_path: str
+    urls: tuple[str, ...]
+    sha256: str
+    description: str
+    size: int
+    archive_member: str | None = None
+
+
+class FileStatus(NamedTuple):
+    """State of one file; `verified` is None when it is absent or has no checksum to compare with."""
+
+    name: str
+    present: bool
+    verified: bool | None
+    size: int
+    description: str
+
+
+_LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+_MNIST = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+
+
+def _mnist(file_name: str, sha256: str, description: str, size: int) -> DataFile:
+    return DataFile(f"mnist/{file_name}", tuple(m + file_name for m in _MNIST), sha256, description, size)
+
+
+REGISTRY: dict[str, DataFile] = {
+    file.relative_path: file
+    for file in (
+        DataFile(
+            "facebook/414.edges",
+            ("https://snap.stanford.edu/data/facebook.tar.gz",),
+            "1f5c9d43608a8cf6d56e27f1902f528cf7cf9ef1114afd3df7bc5888d7250fb1",
+            "edges of one ego network of Facebook (SNAP user 414), the graph `ego-facebook`",
+            27082,
+            archive_member="facebook/414.edges",
+        ),
+        DataFile(
+            "libsvm/a9a",
+            (_LIBSVM + "a9a",),
+            "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+            "a9a (Adult), 32,561 training records, 123 binary features",
+            2329875,
+        ),
+        DataFile(
+            "libsvm/a9a.t",
+            (_LIBSVM + "a9a.t",),
+            "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
+            "a9a (Adult), 16,281 test records, 123 binary features",
+            1164628,
+        ),
+        _mnist(
+            "train-images-idx3-ubyte.gz",
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "MNIST, 60,000 training images",
+            9912422,
+        ),
+        _mnist(
+            "train-labels-idx1-ubyte.gz",
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "MNIST, 60,000 training labels",
+            28881,
+        ),
+        _mnist(
+            "t10k-images-idx3-ubyte.gz",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "MNIST, 10,000 test images",
+            1648877,
+        ),
+        _mnist(
+            "t10k-labels-idx1-ubyte.gz",
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            "MNIST, 10,000 test labels",
+            4542,
+        ),
+    )
+}
+
+# scikit-learn downloads this one, checks the archive's checksum and stores its own pickle of the arrays,
+# whose bytes depend on its version: there is no published checksum of this file to compare with.
+HOUSING = "sklearn/cal_housing_py3.pkz"
+_HOUSING_URL = "https://ndownloader.figshare.com/files/5976036"
+_HOUSING_SIZE = 366871
+_HOUSING_DESCRIPTION = "California housing, 20,640 records, 8 features (fetched by scikit-learn)"
+
+
+def home(data_home: str | os.PathLike[str] | None = None) -> Path:
+    """The data folder: the argument, else `MFDL_DATA`, else the user's cache folder. It need not exist.
+
+    >>> home("somewhere").name
+    'somewhere'
+    """
+    if data_home is not None:
+        return Path(data_home).expanduser()
+    if from_environment := os.environ.get(ENVIRONMENT_VARIABLE):
+        return Path(from_environment).expanduser()
+    import pooch  # here, not above: importing it costs more than this whole module
+
+    return Path(pooch.os_cache("mfdl"))
+
+
+def names() -> tuple[str, ...]:
+    """Names of all files that `fetch` knows.
+
+    >>> "facebook/414.edges" in names()
+    True
+    """
+    return (*REGISTRY, HOUSING)
+
+
+def expand(wanted: Iterable[str]) -> tuple[str, ...]:
+    """File names for names or folders of the registry, in order and without repetition.
+
+    >>> expand(["libsvm", "libsvm/a9a"])
+    ('libsvm/a9a', 'libsvm/a9a.t')
+
+    Raises:
+        InvalidInput: a name that is neither a file nor a folder of the registry.
+    """
+    folders = {name.partition("/")[0] for name in names()}
+    found: dict[str, None] = {}
+    for one in wanted:
+        if one in names():
+            found[one] = None
+        elif one.rstrip("/") in folders:
+            found.update(dict.fromkeys(name for name in names() if name.startswith(one.rstrip("/") + "/")))
+        else:
+            raise unknown_name("data file", one, (*names(), *folders))
+    return tuple(found)
+
+
+def fetch(name: str, data_home: str | os.PathLike[str] | None = None) -> Path:
+    """Path of a registered file with the right content, downloaded first if it is not there.
+
+    A download goes to a temporary name beside its place and is moved there only after its checksum agreed, so
+    that neither an interrupted nor a wrong download can be taken for the file.
+
+    Args:
+        name: one of `names()`.
+        data_home: the data folder, see `home`.
+
+    Raises:
+        InvalidInput: unknown name; a file with another content in its place; no place could deliver the file
+            (each is named with its reason); the folder cannot be written.
+    Cost: one pass over the file for its checksum, on every call.
+    """
+    folder = home(data_home)
+    if name == HOUSING:
+        california_housing(data_home)
+        return folder / HOUSING
+    if name not in REGISTRY:
+        raise unknown_name("data file", name, names())
+    file = REGISTRY[name]
+    path = folder / file.relative_path
+    if path.exists():
+        found = _sha256(path)
+        if found != file.sha256:
+            raise InvalidInput(
+                f"{path} is not the published {name}: expected sha256 {file.sha256}, got {found}; delete it "
+                f"and fetch it again, or choose another folder with {ENVIRONMENT_VARIABLE} or --data-home."
+            )
+        return path
+    failures = []
+    with _temporary_beside(path) as download, _temporary_beside(path) as content:
+        for url in file.urls:
+            try:
+                _download(url, download)
+                ready = download if file.archive_member is None else content
+                if file.archive_member is not None:
+                    _extract(download, file.archive_member, content)
+            except _Failed as failed:
+                failures.append(f"{url}: {failed}")
+                continue
+            found = _sha256(ready)
+            if found == file.sha256:
+                os.replace(ready, path)
+                return path
+            failures.append(f"{url}: wrong content, expected sha256 {file.sha256}, got {found}")
+    raise InvalidInput(
+        f"could not fetch {name} ({'; '.join(failures)}); check the network, or put the file at {path}, or "
+        f"set {ENVIRONMENT_VARIABLE} or --data-home to a folder that holds {name}."
+    )
+
+
+def status(data_home: str | os.PathLike[str] | None = None) -> list[FileStatus]:
+    """State of every file of the registry in the data folder; nothing is downloaded.
+
+    Cost: one pass over each file that is there.
+    """
+    folder = home(data_home)
+    rows = []
+    for name, file in REGISTRY.items():
+        path = folder / name
+        present = path.is_file()
+        verified = _sha256(path) == file.sha256 if present else None
+        rows.append(FileStatus(name, present, verified, file.size, file.description))
+    rows.append(FileStatus(HOUSING, (folder / HOUSING).is_file(), None, _HOUSING_SIZE, _HOUSING_DESCRIPTION))
+    return rows
+
+
+def california_housing(
+    data_home: str | os.PathLike[str] | None = None,
+) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
+    """California housing as scikit-learn publishes it.
+
+    scikit-learn keeps its cache as a pickle, and reading a pickle can run code: use only a data folder you
+    trust.
+
+    Returns:
+        Features of shape (20640, 8) float64, targets of shape (20640,) float64 (median house value in units
+        of 100,000 dollars), and the 8 feature names.
+
+    Raises:
+        InvalidInput: the file is absent and cannot be downloaded, or it cannot be read.
+    """
+    from sklearn.datasets import fetch_california_housing  # a second to import
+
+    folder = home(data_home)
+    path = folder / HOUSING
+    present = path.exists()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its retry warnings; the error below says it once
+            bunch = fetch_california_housing(
+                data_home=str(path.parent), download_if_missing=not present, n_retries=1, delay=0.5
+            )
+        features = np.ascontiguousarray(bunch.data, dtype=np.float64)
+        targets = np.ascontiguousarray(bunch.target, dtype=np.float64)
+        if features.shape != (20640, 8) or targets.shape != (20640,):
+            raise ValueError(f"shapes {features.shape} and {targets.shape}")
+    except Exception as error:  # a damaged pickle can raise anything
+        if present:
+            raise InvalidInput(
+                f"{path} cannot be read as California housing ({_reason(error)}); delete it and fetch it "
+                f"again, or choose another folder with {ENVIRONMENT_VARIABLE} or --data-home."
+            ) from error
+        raise InvalidInput(
+            f"could not fetch {HOUSING} ({_HOUSING_URL}: {_reason(error)}); check the network, or put "
+            f"scikit-learn's cached file at {path}, or set {ENVIRONMENT_VARIABLE} or --data-home to a folder "
+            f"that holds {HOUSING}."
+        ) from error
+    return features, targets, tuple(bunch.feature_names)
+
+
+class _Failed(Exception):
+    """One place could not deliver the file; the message is the reason."""
+
+
+def _reason(error: BaseException) -> str:
+    """First line of an error, short enough for one message."""
+    text = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text[:160]}" if text else type(error).__name__
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read ({_reason(error)}); check its permissions.") from error
+
+
+@contextlib.contextmanager
+def _temporary_beside(path: Path) -> Iterator[Path]:
+    """A path in the same folder (so that a move is atomic), gone at the end unless it was moved."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+    except OSError as error:
+        raise InvalidInput(
+            f"the data folder {path.parent} cannot be written ({_reason(error)}); set {ENVIRONMENT_VARIABLE} "
+            f"or --data-home to a folder you can write, or one that holds {path.name}."
+        ) from error
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _download(url: str, target: Path) -> None:
+    import pooch  # with requests: loaded only when something is missing
+    import requests
+
+    with _progress(url) as bar:
+        downloader = pooch.HTTPDownloader(progressbar=bar, timeout=DOWNLOAD_TIMEOUT_SECONDS)
+        try:
+            downloader(url, str(target), None)
+        except requests.ConnectionError as error:  # its text is a page of library names
+            raise _Failed(f"{type(error).__name__}, the server was not reached or hung up") from error
+        except (requests.RequestException, OSError) as error:
+            raise _Failed(_reason(error)) from error
+
+
+def _extract(archive: Path, member: str, target: Path) -> None:
+    """Copies one regular file out of a tar archive; no name of the archive becomes a path here."""
+    try:
+        with tarfile.open(archive) as tar:
+            stream = tar.extractfile(member)
+            if stream is None:
+                raise _Failed(f"archive member {member} is not a file")
+            with target.open("wb") as out:
+                shutil.copyfileobj(stream, out)
+    except KeyError:
+        raise _Failed(f"the archive has no member {member}") from None
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise _Failed(f"damaged archive ({_reason(error)})") from error
+
+
+class _Bar:
+    """The four names pooch expects of a progress bar, drawn by rich."""
+
+    def __init__(self, progress: Any, label: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(label, total=None)
+        self.total = 0
+
+    def update(self, amount: int) -> None:
+        self._progress.update(self._task, total=self.total or None, advance=amount)
+
+    def reset(self) -> None:
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        self._progress.refresh()
+
+
+@contextlib.contextmanager
+def _progress(url: str) -> Iterator[_Bar | bool]:
+    """A bar on stderr while stderr is a terminal, else nothing."""
+    if not sys.stderr.isatty():
+        yield False
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield _Bar(progress, url.rpartition("/")[2])

@@ -1,0 +1,316 @@
+"""From dynamics, error weights and participation to a certified encoder: the only door to `solvers`.
+
+`factorize` poses the problem min tr(H X^-1) at unit sensitivity and solves it; `evaluate` puts a given encoder
+to the same H, so that its gap says what a better one would save. `save` and `load` keep an encoder in a file
+with the header that says what it was made for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import solvers
+from solvers import Factorization, NotConverged, causal_encoder
+from solvers.problem import FIXED, OPTIMAL, STOPPED
+
+from . import __version__, check, files
+from .check import FloatArray
+from .dynamics import Dynamics, ErrorWeights
+from .error_gram import error_gram, node_error_grams, prefix_sum_gram
+from .errors import InvalidInput, unknown_name
+from .participation import Participation
+
+__all__ = [
+    "Factorization",
+    "NodeFactorizations",
+    "NotConverged",
+    "causal_encoder",
+    "evaluate",
+    "factorize",
+    "factorize_nodes",
+    "load",
+    "prefix_sum_encoder",
+    "problem",
+    "save",
+    "square_root_encoder",
+]
+
+SOLVERS = ("dense", "autodiff")
+
+
+def problem(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+) -> solvers.FactorizationProblem:
+    """The FactorizationProblem of one shared local encoder.
+
+    Raises: UnsupportedMechanism: participation patterns overlap or leave a step out.
+    """
+    labels = participation.classes()
+    return solvers.FactorizationProblem(
+        error_gram(dynamics, participation.num_steps, weights=weights, objective=objective), labels
+    )
+
+
+def factorize(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    solver: str = "dense",
+    tolerance: float = 1e-4,
+    max_iterations: int = 5000,
+    allow_stopped: bool = False,
+) -> Factorization:
+    """The best local encoder C of MAFALDA-SGD, shared by all nodes, with its certificate.
+
+    Args:
+        dynamics, participation: what trains, and who takes part when.
+        weights, objective: which models count.
+        solver: "dense" (L-BFGS on X) or "autodiff" (torch, same optimum).
+        tolerance: certified relative gap to reach, > 0.
+        allow_stopped: return a factorization that did not reach it instead of raising.
+
+    Returns: Factorization; loss = sensitivity^2 tr(H X^-1), H for learning rate 1.
+    Raises: NotConverged; UnsupportedMechanism: patterns not disjoint; InvalidInput: bad tolerance or names.
+    Cost: O(T^3) per iteration, about a hundred iterations at tolerance 1e-4.
+    Source: arXiv:2510.17480, Lemma 10 and Algorithm 2, with the exact Gram and a certificate.
+    """
+    posed = problem(dynamics, participation, weights=weights, objective=objective)
+    solved = solve_problem(posed, solver=solver, tolerance=tolerance, max_iterations=max_iterations)
+    return solved if allow_stopped else solved.require_converged(tolerance)
+
+
+def solve_problem(
+    posed: solvers.FactorizationProblem,
+    *,
+    solver: str = "dense",
+    tolerance: float = 1e-4,
+    max_iterations: int = 5000,
+    start: FloatArray | None = None,
+) -> Factorization:
+    """One problem through the named solver; never raises for a stopped result (look at its status)."""
+    check.positive(tolerance=tolerance)
+    check.integer_at_least(1, max_iterations=max_iterations)
+    if solver == "dense":
+        return solvers.solve(posed, tolerance=tolerance, max_iterations=max_iterations, start=start)
+    if solver == "autodiff":
+        from solvers import autodiff  # brings torch
+
+        return autodiff.solve(posed, tolerance=tolerance, max_iterations=max_iterations)
+    raise unknown_name("solver", solver, SOLVERS)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NodeFactorizations:
+    """One factorization per node (MAFALDA-L); totals over nodes behave like one `Factorization`."""
+
+    nodes: tuple[Factorization, ...]
+    seconds: float
+
+    @property
+    def encoder(self) -> FloatArray:
+        """C_u, shape (n, T, T)."""
+        return np.stack([f.encoder for f in self.nodes])
+
+    @property
+    def loss(self) -> float:
+        """Sum over nodes."""
+        return sum(f.loss for f in self.nodes)
+
+    @property
+    def lower_bound(self) -> float:
+        """Sum over nodes: valid since the nodes' problems are separate."""
+        return sum(f.lower_bound for f in self.nodes)
+
+    @property
+    def gap(self) -> float:
+        """loss / lower_bound - 1."""
+        return self.loss / self.lower_bound - 1
+
+    @property
+    def status(self) -> str:
+        """optimal when every node is."""
+        return OPTIMAL if all(f.status == OPTIMAL for f in self.nodes) else STOPPED
+
+    @property
+    def iterations(self) -> int:
+        """Sum over nodes."""
+        return sum(f.iterations for f in self.nodes)
+
+    @property
+    def sensitivity(self) -> float:
+        """The largest of any node."""
+        return max(f.sensitivity for f in self.nodes)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Distinct notes of the nodes."""
+        return tuple(dict.fromkeys(note for f in self.nodes for note in f.notes))
+
+
+def factorize_nodes(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float = 1e-4,
+    max_iterations: int = 5000,
+    allow_stopped: bool = False,
+    progress: Any = None,
+) -> NodeFactorizations:
+    """One encoder per node from its own error Gram H_u (MAFALDA-L).
+
+    Each node starts from the solution of the node before, so later nodes take fewer iterations; nodes with the
+    same Gram (symmetric graphs) share one solution. `progress`, if given, is called after each node.
+    """
+    labels = participation.classes()
+    began = time.perf_counter()
+    solved: list[Factorization] = []
+    grams: list[FloatArray] = []
+    for H in node_error_grams(dynamics, participation.num_steps, weights=weights, objective=objective):
+        twin = next((i for i, seen in enumerate(grams) if np.array_equal(seen, H)), None)
+        if twin is not None:
+            solved.append(solved[twin])
+        else:
+            posed = solvers.FactorizationProblem(H, labels)
+            result = solve_problem(
+                posed,
+                tolerance=tolerance,
+                max_iterations=max_iterations,
+                start=solved[-1].gram if solved else None,
+            )
+            solved.append(result if allow_stopped else result.require_converged(tolerance))
+        grams.append(H)
+        if progress is not None:
+            progress()
+    return NodeFactorizations(tuple(solved), time.perf_counter() - began)
+
+
+def evaluate(
+    posed: solvers.FactorizationProblem, encoder: FloatArray, *, lower_bound: float
+) -> Factorization:
+    """A given encoder at the problem's H: status "fixed", loss at unit sensitivity, the given lower bound.
+
+    The encoder is scaled to sensitivity 1. `lower_bound` is that of the best encoder (solve the problem once).
+    """
+    began = time.perf_counter()
+    C = check.square_array(encoder=encoder)
+    X = C.T @ C
+    sensitivity = posed.sensitivity_squared(X) ** 0.5
+    C, X = C / sensitivity, X / sensitivity**2
+    return Factorization(
+        encoder=C,
+        gram=X,
+        loss=posed.loss(X),
+        lower_bound=lower_bound,
+        status=FIXED,
+        iterations=0,
+        seconds=time.perf_counter() - began,
+        sensitivity=posed.sensitivity_squared(X) ** 0.5,
+    )
+
+
+def prefix_sum_encoder(participation: Participation, *, tolerance: float = 1e-4) -> Factorization:
+    """The matrix-mechanism encoder for prefix sums (D-MF): the same solver with H = A^T A, A the prefix sums.
+
+    Source: arXiv:2306.08153 for the centralized mechanism; used on gossip graphs as D-MF by arXiv:2510.17480.
+    """
+    posed = solvers.FactorizationProblem(prefix_sum_gram(participation.num_steps), participation.classes())
+    return solve_problem(posed, tolerance=tolerance).require_converged(tolerance)
+
+
+def square_root_encoder(num_steps: int, bandwidth: int | None = None) -> FloatArray:
+    """BSR: the lower-triangular Toeplitz square root of the prefix sum, banded.
+
+    Coefficients of (1 - x)^(-1/2): 1, 1/2, 3/8, 5/16, ...; unbanded, C @ C is the prefix sum.
+
+    Args: num_steps: T; bandwidth: number of non-zero diagonals, default T.
+    Source: arXiv:2405.13763 (banded square root), with a lower-triangular Toeplitz matrix.
+    """
+    check.integer_at_least(1, num_steps=num_steps)
+    width = num_steps if bandwidth is None else min(check.integer_at_least(1, bandwidth=bandwidth), num_steps)
+    j = np.arange(1, width)
+    coefficients = np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
+    lag = np.subtract.outer(np.arange(num_steps), np.arange(num_steps))
+    inside = (lag >= 0) & (lag < width)
+    return np.where(inside, coefficients[np.where(inside, lag, 0)], 0.0)
+
+
+def save(
+    path: str | os.PathLike[str],
+    factorization: Factorization | NodeFactorizations,
+    *,
+    grams: FloatArray,
+    header: dict[str, Any],
+) -> None:
+    """Writes `encoder`, `error_gram`, `loss`, `lower_bound` and a JSON header to an .npz file, atomically."""
+    buffer = io.BytesIO()
+    full = {
+        "format": 1,
+        "mfdl": __version__,
+        "numpy": np.__version__,
+        "status": factorization.status,
+        **header,
+    }
+    np.savez_compressed(
+        buffer,
+        encoder=factorization.encoder,
+        error_gram=grams,
+        loss=np.float64(factorization.loss),
+        lower_bound=np.float64(factorization.lower_bound),
+        header=np.frombuffer(json.dumps(full).encode(), dtype=np.uint8),
+    )
+    files.atomic_write_bytes(path, buffer.getvalue())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SavedFactorization:
+    """What an .npz file holds: encoder (T, T) or (n, T, T), its error Gram, loss, lower bound, header."""
+
+    encoder: FloatArray
+    error_gram: FloatArray
+    loss: float
+    lower_bound: float
+    header: dict[str, Any]
+
+
+def load(path: str | os.PathLike[str]) -> SavedFactorization:
+    """Reads a file written by `save` (never pickled objects).
+
+    Raises: InvalidInput: missing, malformed, or another format.
+    """
+    try:
+        with np.load(Path(path), allow_pickle=False) as data:
+            header = json.loads(bytes(data["header"]).decode())
+            encoder = np.array(data["encoder"], dtype=np.float64)
+            gram = np.array(data["error_gram"], dtype=np.float64)
+            loss, bound = float(data["loss"]), float(data["lower_bound"])
+    except FileNotFoundError:
+        raise InvalidInput(
+            f"no factorization file at {path}; write one with `mfdl factorize ... --out FILE.npz`."
+        ) from None
+    except Exception as error:  # np.load raises several unrelated types on a malformed file
+        raise InvalidInput(
+            f"{path} is not a factorization file ({type(error).__name__}); write one with `mfdl factorize --out`."
+        ) from None
+    if header.get("format") != 1:
+        raise InvalidInput(f"{path} has format {header.get('format')!r}, this version reads format 1.")
+    if encoder.ndim not in (2, 3) or encoder.shape[-1] != encoder.shape[-2] or not np.isfinite(encoder).all():
+        raise InvalidInput(
+            f"{path}: encoder must be finite with shape (T, T) or (n, T, T), got {encoder.shape}."
+        )
+    return SavedFactorization(encoder, gram, loss, bound, header)

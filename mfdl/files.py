@@ -1,0 +1,101 @@
+"""Files that are either the old ones or the new ones, whole, after a crash at any moment.
+
+In: a path and its content. Out: the file on disk. What is written where is for the callers to say; how a
+training run is laid out is in `training/checkpoint`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .errors import InvalidInput
+
+
+def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bool = False) -> Path:
+    """Writes a file so that a reader finds the old content or the new one, never a part.
+
+    The data go to a temporary file in the same folder, are flushed to the disk and take the name by one
+    `os.replace`. Missing parent folders are made.
+
+    Args:
+        path: the file; its folder must be writable.
+        data: its whole content.
+        private: True keeps the file readable by its owner alone (mode 0600); False gives the usual mode.
+
+    Returns:
+        The path.
+
+    Raises:
+        InvalidInput: the folder cannot be made or written, or the path is a folder.
+    """
+    target = Path(path)
+    temporary: str | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(
+            prefix=f".{target.name[:100]}.", suffix=".tmp", dir=target.parent
+        )
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if not private:
+                os.chmod(temporary, _usual_mode(target))
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        temporary = None
+        _sync_folder(target.parent)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidInput(
+            f"cannot write {target}: {reason}; choose a folder that can be written."
+        ) from error
+    finally:
+        if temporary is not None:  # every way out but success, KeyboardInterrupt included
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+    return target
+
+
+def atomic_write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Writes a UTF-8 text file as `atomic_write_bytes` does; line ends are kept as given."""
+    return atomic_write_bytes(path, text.encode("utf-8"))
+
+
+def atomic_write_json(path: str | os.PathLike[str], value: Any, *, private: bool = False) -> Path:
+    """Writes a value as indented JSON with sorted keys, as `atomic_write_bytes` does.
+
+    Raises:
+        InvalidInput: the value is not plain JSON (an array, bytes, NaN or infinity, mixed keys), or the
+            target cannot be written.
+    """
+    try:
+        text = json.dumps(value, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"cannot write {Path(path)} as JSON: {error}; give plain strings, finite numbers, lists and "
+            "dicts."
+        ) from None
+    return atomic_write_bytes(path, (text + "\n").encode("utf-8"), private=private)
+
+
+def _usual_mode(target: Path) -> int:
+    """The mode of the file that is replaced, else what the folder's own mode suggests for new files."""
+    # The umask can only be read by setting it, which is not safe with threads; mkstemp gives 0600.
+    with contextlib.suppress(OSError):
+        return target.stat().st_mode & 0o777
+    return target.parent.stat().st_mode & 0o666
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the new name itself durable, where the system can open a folder at all."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

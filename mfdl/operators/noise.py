@@ -1,0 +1,147 @@
+"""How base noise Z becomes injected noise: the operator N in `injected = N Z`.
+
+Rows of N are (step, injection slot), time-major; columns are the independent parts of the base noise, each
+with its own holders. With Z ~ N(0, nu^2) iid the injected noise has covariance nu^2 N N^T. Local noise has one
+column per (step, node), held by that node alone, and N is block diagonal over nodes: node u injects
+C_u^-1 times its own base noise.
+"""
+
+from __future__ import annotations
+
+import abc
+from functools import cached_property
+
+import numpy as np
+import scipy.linalg
+
+from .. import check
+from ..check import FloatArray
+from ..errors import InvalidInput
+from .base import StructuredOperator
+
+
+class NoiseOperator(StructuredOperator, abc.ABC):
+    """N over (num_steps x num_nodes) injection slots; `encoder_gram` is what privacy reads."""
+
+    num_steps: int
+    num_nodes: int
+
+    @abc.abstractmethod
+    def variances(self) -> FloatArray:
+        """diag(N N^T), shape (num_steps, num_nodes): variance of the injected noise per unit nu^2."""
+
+    def content(self) -> bytes:
+        """What a content hash must see besides type and sizes."""
+        return b""
+
+    @property
+    def columns_per_step(self) -> int:
+        """Independent parts of the base noise per step; the columns of N are time-major."""
+        return self.shape[1] // self.num_steps
+
+
+class ZeroNoise(NoiseOperator):
+    """No noise at all: no columns."""
+
+    def __init__(self, num_steps: int, num_nodes: int) -> None:
+        self.num_steps, self.num_nodes = num_steps, num_nodes
+        super().__init__((num_steps * num_nodes, 0))
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        return np.zeros((self.shape[0], X.shape[1]))
+
+    def _rmatmat(self, X: FloatArray) -> FloatArray:
+        return np.zeros((0, X.shape[1]))
+
+    def variances(self) -> FloatArray:
+        return np.zeros((self.num_steps, self.num_nodes))
+
+
+class LocalNoise(NoiseOperator):
+    """Block diagonal over nodes: N = C^-1 (x) I for one shared encoder, or C_u^-1 per node.
+
+    Args:
+        encoder: C, shape (T, T) shared by all nodes, or (n, T, T), one per node; causal (lower triangular)
+            with a positive diagonal, so that the noise of step t needs base noise of steps <= t only.
+        num_nodes: n.
+
+    Raises: InvalidInput: not lower triangular, a diagonal entry <= 0, or a wrong shape.
+    """
+
+    def __init__(self, encoder: FloatArray, num_nodes: int) -> None:
+        ndim = np.ndim(encoder)
+        if ndim not in (2, 3):
+            raise InvalidInput(f"encoder must have shape (T, T) or (n, T, T), got {np.shape(encoder)}.")
+        C = check.finite_array(ndim, encoder=encoder)
+        if C.shape[-1] != C.shape[-2] or (ndim == 3 and C.shape[0] != num_nodes):
+            raise InvalidInput(f"encoder must have shape (T, T) or ({num_nodes}, T, T), got {C.shape}.")
+        if np.triu(C, 1).any():
+            raise InvalidInput(
+                "encoder must be causal (lower triangular): an entry above the diagonal would need noise of a "
+                "later step; use mfdl.factorization.causal_encoder on its Gram matrix."
+            )
+        diagonal = np.diagonal(C, axis1=-2, axis2=-1)
+        if not (diagonal > 0).all():
+            where = tuple(int(i) for i in np.argwhere(~(diagonal > 0))[0])
+            raise InvalidInput(f"encoder must have a positive diagonal, got {diagonal[where]:g} at {where}.")
+        C.setflags(write=False)
+        self.encoder = C
+        self.num_steps, self.num_nodes = C.shape[-1], num_nodes
+        super().__init__((self.num_steps * num_nodes,) * 2)
+
+    @property
+    def shared(self) -> bool:
+        """One encoder for all nodes."""
+        return self.encoder.ndim == 2
+
+    def content(self) -> bytes:
+        return self.encoder.tobytes()
+
+    def encoder_of(self, node: int) -> FloatArray:
+        """C_u, shape (T, T)."""
+        return self.encoder if self.shared else self.encoder[node]
+
+    @cached_property
+    def inverse(self) -> FloatArray:
+        """C^-1 as the executor uses it, the shape of `encoder`; lower triangular."""
+        eye = np.eye(self.num_steps)
+        if self.shared:
+            return np.tril(scipy.linalg.solve_triangular(self.encoder, eye, lower=True))
+        return np.stack([np.tril(scipy.linalg.solve_triangular(C, eye, lower=True)) for C in self.encoder])
+
+    def inverse_of(self, node: int) -> FloatArray:
+        """C_u^-1, shape (T, T)."""
+        return self.inverse if self.shared else self.inverse[node]
+
+    def _blockwise(self, matrices: FloatArray, X: FloatArray) -> FloatArray:
+        blocks = X.reshape(self.num_steps, self.num_nodes, -1)
+        if self.shared:
+            return (matrices @ blocks.reshape(self.num_steps, -1)).reshape(X.shape)
+        return np.matmul(matrices, blocks.transpose(1, 0, 2)).transpose(1, 0, 2).reshape(X.shape)
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        return self._blockwise(self.inverse, X)
+
+    def _rmatmat(self, X: FloatArray) -> FloatArray:
+        return self._blockwise(self.inverse.swapaxes(-1, -2), X)
+
+    def variances(self) -> FloatArray:
+        rows = (self.inverse**2).sum(axis=-1)
+        return np.repeat(rows[:, None], self.num_nodes, axis=1) if self.shared else rows.T.copy()
+
+
+class IndependentNoise(NoiseOperator):
+    """N = I: fresh noise at every node and step. `LocalNoise` with C = I, without the T x T array."""
+
+    def __init__(self, num_steps: int, num_nodes: int) -> None:
+        self.num_steps, self.num_nodes = num_steps, num_nodes
+        super().__init__((num_steps * num_nodes,) * 2)
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        return X.copy()
+
+    def _rmatmat(self, X: FloatArray) -> FloatArray:
+        return X.copy()
+
+    def variances(self) -> FloatArray:
+        return np.ones((self.num_steps, self.num_nodes))

@@ -1,0 +1,158 @@
+"""Linear recursions over steps: the one form behind gossip, messages, models and their transposes.
+
+A recursion carries a state s through steps t = 0..T-1, fed by one input block x_t per step:
+
+    y_t     = P_t s_t + Q_t x_t                 what goes out
+    s_{t+1} = K_t y_t + F_t s_t + J_t x_t       what is carried on,   s_0 = 0
+    m_t     = M_t s_t                           the models, t = 0..T (m_T is what is left at the end)
+
+`None` stands for a zero map. Products cost the sum of the maps' non-zeros; the transpose is the same
+recursion run backwards in time. Nothing of size (T n) x (T n) is formed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+
+from ..check import FloatArray
+from .base import StructuredOperator
+
+Map: TypeAlias = sp.csr_array | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RecursionMaps:
+    """The sparse maps of one step; field names read `<to>_from_<from>`. None is the zero map.
+
+    Attributes:
+        out_from_state: P, shape (out, state).
+        out_from_input: Q, shape (out, input).
+        state_from_out: K, shape (state, out).
+        state_from_state: F, shape (state, state).
+        state_from_input: J, shape (state, input).
+    """
+
+    out_from_state: Map
+    out_from_input: Map
+    state_from_out: Map
+    state_from_state: Map = None
+    state_from_input: Map = None
+
+
+def _times(matrix: Map, x: FloatArray) -> FloatArray | float:
+    return 0.0 if matrix is None else matrix @ x
+
+
+def _transposed_times(matrix: Map, x: FloatArray) -> FloatArray | float:
+    return 0.0 if matrix is None else matrix.T @ x
+
+
+class _Recursion(StructuredOperator):
+    """Sizes and both passes; the subclasses choose which rows are the output."""
+
+    def __init__(
+        self, maps: Sequence[RecursionMaps], *, input_size: int, out_size: int, state_size: int, rows: int
+    ) -> None:
+        self.maps = maps
+        self.input_size, self.out_size, self.state_size = input_size, out_size, state_size
+        super().__init__((rows, len(maps) * input_size))
+
+    def _forward(self, X: FloatArray, keep: str) -> tuple[FloatArray, FloatArray]:
+        """Returns (kept rows, final state); keep is 'out' for y_t or 'state' for s_t, stacked over t."""
+        steps, k = len(self.maps), X.shape[1]
+        inputs = X.reshape(steps, self.input_size, k)
+        kept = np.zeros((steps, self.out_size if keep == "out" else self.state_size, k))
+        state = np.zeros((self.state_size, k))
+        for t, maps in enumerate(self.maps):
+            x = inputs[t]
+            y = (
+                np.zeros((self.out_size, k))
+                + _times(maps.out_from_state, state)
+                + _times(maps.out_from_input, x)
+            )
+            kept[t] = y if keep == "out" else state
+            state = (
+                np.zeros_like(state)
+                + _times(maps.state_from_out, y)
+                + _times(maps.state_from_state, state)
+                + _times(maps.state_from_input, x)
+            )
+        return kept, state
+
+    def _backward(
+        self, out_bar: FloatArray | None, state_bar: FloatArray | None, final_bar: FloatArray | None, k: int
+    ) -> FloatArray:
+        """Adjoint of `_forward`: cotangents of y_t, s_t and s_T to cotangents of x_t."""
+        steps = len(self.maps)
+        inputs_bar = np.zeros((steps, self.input_size, k))
+        carried = np.zeros((self.state_size, k)) if final_bar is None else final_bar.copy()
+        for t in range(steps - 1, -1, -1):
+            maps = self.maps[t]
+            y_bar = np.zeros((self.out_size, k)) + _transposed_times(maps.state_from_out, carried)
+            if out_bar is not None:
+                y_bar += out_bar[t]
+            inputs_bar[t] += _transposed_times(maps.out_from_input, y_bar)
+            inputs_bar[t] += _transposed_times(maps.state_from_input, carried)
+            carried = (
+                np.zeros_like(carried)
+                + _transposed_times(maps.out_from_state, y_bar)
+                + _transposed_times(maps.state_from_state, carried)
+            )
+            if state_bar is not None:
+                carried += state_bar[t]
+        return inputs_bar.reshape(steps * self.input_size, k)
+
+
+class OutputRecursion(_Recursion):
+    """x -> (y_0, ..., y_{T-1}), shape (T * out, T * input)."""
+
+    def __init__(
+        self, maps: Sequence[RecursionMaps], *, input_size: int, out_size: int, state_size: int
+    ) -> None:
+        super().__init__(
+            maps, input_size=input_size, out_size=out_size, state_size=state_size, rows=len(maps) * out_size
+        )
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        kept, _ = self._forward(X, "out")
+        return kept.reshape(self.shape[0], X.shape[1])
+
+    def _rmatmat(self, X: FloatArray) -> FloatArray:
+        k = X.shape[1]
+        return self._backward(X.reshape(len(self.maps), self.out_size, k), None, None, k)
+
+
+class StateRecursion(_Recursion):
+    """x -> (M s_0, ..., M s_{T-1}) and, with `final`, only M s_T: the models, M = `model_from_state`."""
+
+    def __init__(
+        self,
+        maps: Sequence[RecursionMaps],
+        *,
+        input_size: int,
+        out_size: int,
+        state_size: int,
+        model_from_state: sp.csr_array,
+        final: bool = False,
+    ) -> None:
+        self.model_from_state, self.final = model_from_state, final
+        rows = model_from_state.shape[0] * (1 if final else len(maps))
+        super().__init__(maps, input_size=input_size, out_size=out_size, state_size=state_size, rows=rows)
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        states, last = self._forward(X, "state")
+        if self.final:
+            return self.model_from_state @ last
+        return np.concatenate([self.model_from_state @ state for state in states])
+
+    def _rmatmat(self, X: FloatArray) -> FloatArray:
+        k, back = X.shape[1], self.model_from_state.T
+        if self.final:
+            return self._backward(None, None, back @ X, k)
+        per_step = X.reshape(len(self.maps), self.model_from_state.shape[0], k)
+        return self._backward(None, np.stack([back @ block for block in per_step]), None, k)

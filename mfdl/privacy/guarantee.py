@@ -1,0 +1,300 @@
+"""A privacy number together with everything it depends on: who sees what, about whom, and how surely.
+
+In: the mu found by an accountant and the circumstances it holds under. Out: epsilon, delta, one honest
+sentence, a JSON file. How mu is found is in the other files of this folder; conversions are in `gaussian`.
+mu is about real-number noise: no guarantee here covers attacks on the low-order bits of floats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from decimal import ROUND_CEILING, Context, Decimal
+from pathlib import Path
+from typing import Any
+
+from .. import check
+from ..errors import InvalidInput
+from ..files import atomic_write_text
+from . import gaussian
+
+FORMAT = 1
+EVERY_NODE = "every node"
+BOUNDS = ("exact", "upper")
+RELEASES = ("none", "average", "all", "not applicable")
+
+_TEXTS = ("trust", "participation", "victim", "attacker")
+_CHOICES = {"bound": BOUNDS, "release": RELEASES}
+_SAME_TO_COMPOSE = ("trust", "adjacency", "clip_norm", "victim", "attacker", "release")
+_FLOATS = ("mu", "clip_norm", "record_shift", "noise_std", "sensitivity", "tolerance")
+_RELEASED = {
+    "none": "no model is released",
+    "average": "the average of the final models is released",
+    "all": "all final models are released",
+    "not applicable": "",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Guarantee:
+    """The view of `attacker` is mu-Gaussian-DP for a record of `victim`.
+
+    Attributes:
+        mu: Gaussian DP parameter, >= 0, numerical slack included; inf when there is no guarantee.
+        trust: name of the trust model that says what the attacker sees.
+        adjacency: one of `gaussian.ADJACENCIES`.
+        clip_norm: bound on the norm of one record's gradient, > 0.
+        record_shift: how far a record moves a sum of clipped gradients; fixed by adjacency and clip_norm.
+        participation: the steps one record may join, in words.
+        victim: label of the node that holds the record, or `EVERY_NODE` for the worst one.
+        attacker: who observes, in words.
+        adaptive: True if mu also holds when gradients are chosen from what was seen before; False if it
+            holds for gradients fixed in advance only.
+        bound: "exact" if mu is the mechanism's own parameter up to `tolerance`, "upper" if it may be larger.
+        noise_std: standard deviation of the noise on the sum of clipped gradients.
+        sensitivity: L2 sensitivity per unit record_shift, in units of noise of std `noise_std`; may be inf.
+        tolerance: relative numerical slack that mu already includes.
+        release: which final models the attacker sees, one of `RELEASES`.
+        notes: further conditions, in words.
+        composed: number of runs that this guarantee covers.
+
+    Guarantees:
+        A single run never states a mu below sensitivity * record_shift / noise_std, and record_shift always
+        matches adjacency and clip_norm, so the factor 2 of replace-one cannot get lost.
+    Raises:
+        InvalidInput: a field is out of range, or two fields contradict each other.
+    """
+
+    mu: float
+    trust: str
+    adjacency: str
+    clip_norm: float
+    record_shift: float
+    participation: str
+    victim: str
+    attacker: str
+    adaptive: bool
+    bound: str
+    noise_std: float
+    sensitivity: float
+    tolerance: float
+    release: str
+    notes: tuple[str, ...] = ()
+    composed: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("mu", "sensitivity"):
+            value = getattr(self, name)
+            infinite = isinstance(value, float) and value == math.inf
+            self._set(name, math.inf if infinite else check.non_negative(**{name: value}))
+        for name in ("noise_std", "tolerance"):
+            self._set(name, check.non_negative(**{name: getattr(self, name)}))
+        self._set("composed", check.integer_at_least(1, composed=self.composed))
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.strip():
+                raise InvalidInput(f"{name} must be a non-empty text, got {value!r}.")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise InvalidInput(
+                    f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}."
+                )
+        if not isinstance(self.adaptive, bool):
+            raise InvalidInput(f"adaptive must be True or False, got {self.adaptive!r}.")
+        if isinstance(self.notes, str) or not all(isinstance(note, str) for note in self.notes):
+            raise InvalidInput(f"notes must be a tuple of texts, got {self.notes!r}.")
+        self._set("notes", tuple(self.notes))
+
+        self._set("clip_norm", check.positive(clip_norm=self.clip_norm))
+        expected = gaussian.record_shift(self.adjacency, self.clip_norm)
+        if check.positive(record_shift=self.record_shift) != expected:
+            raise InvalidInput(
+                f"record_shift must be {expected!r} for clip_norm={self.clip_norm!r} under {self.adjacency}, "
+                f"got {self.record_shift!r}; use record_shift(adjacency, clip_norm)."
+            )
+        self._set("record_shift", expected)
+        if self.composed == 1:
+            least = gaussian.mu_from_noise_std(self.sensitivity, self.record_shift, self.noise_std)
+            if self.mu < least * (1 - 1e-12):  # 1e-12: a caller may have multiplied in another order
+                raise InvalidInput(
+                    "mu must be at least sensitivity * record_shift / noise_std = "
+                    f"{least!r}, got {self.mu!r}."
+                )
+            self._set("mu", max(self.mu, least))
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    # ---- numbers -----------------------------------------------------------------------------------------
+
+    def epsilon(self, delta: float) -> float:
+        """Smallest epsilon at this delta, rounded up; see `gaussian.epsilon_from_mu`."""
+        return gaussian.epsilon_from_mu(self.mu, delta)
+
+    def delta(self, epsilon: float) -> float:
+        """Smallest delta at this epsilon, rounded up; see `gaussian.delta_from_mu`."""
+        return gaussian.delta_from_mu(self.mu, epsilon)
+
+    def renyi_epsilon(self, order: float) -> float:
+        """Rényi bound order * mu^2 / 2, rounded up; see `gaussian.renyi_epsilon`."""
+        return gaussian.renyi_epsilon(self.mu, order)
+
+    # ---- words -------------------------------------------------------------------------------------------
+
+    def sentence(self) -> str:
+        """The guarantee in one sentence that leaves no condition out; mu is shown rounded up."""
+        what = "has no finite guarantee (mu = inf)" if self.mu == math.inf else self._mu_in_words()
+        runs = "" if self.composed == 1 else f" over {self.composed} runs with independent noise"
+        released = _RELEASED[self.release]
+        gradients = (
+            "for gradients that may be chosen adaptively"
+            if self.adaptive
+            else "for gradients fixed in advance only (not adaptive)"
+        )
+        unit = f"clipping norm {self.clip_norm:g} (record shift {self.record_shift:g})"
+        parts = [
+            f"Trust model {self.trust}: against {self.attacker}, a record of {self.victim} {what}{runs}",
+            f"under {self.adjacency} adjacency with {unit}",
+            f"participation {self.participation}",
+            *([released] if released else []),
+            gradients,
+            *self.notes,
+        ]
+        return "; ".join(parts) + "."
+
+    def __str__(self) -> str:
+        return self.sentence()
+
+    def _mu_in_words(self) -> str:
+        rounded = Context(prec=6, rounding=ROUND_CEILING).create_decimal(Decimal(self.mu))
+        kind = "exact value" if self.bound == "exact" else "upper bound"
+        slack = f"numerical slack {self.tolerance:.1e} included"
+        return f"is covered by mu-GDP with mu = {float(rounded):.6g} ({kind}, {slack})"
+
+    # ---- composition -------------------------------------------------------------------------------------
+
+    def compose_with(self, other: Guarantee) -> Guarantee:
+        """The guarantee of both runs seen together: mu^2 adds up.
+
+        The runs must have independent noise, and each must start from public data or from models that the
+        attacker already knows; a run that continues from unseen models is one longer run instead.
+
+        Returns:
+            A Guarantee with mu = sqrt(mu_1^2 + mu_2^2), rounded up. Its noise_std is the smaller of the two
+            and its sensitivity is stated in that unit.
+
+        Guarantees:
+            Holds also when the second run is chosen after seeing the first. "exact" only if both are and
+            there is one victim (the worst node of each run need not be the same).
+        Raises:
+            InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency,
+                clip_norm, victim, attacker or release.
+        """
+        if not isinstance(other, Guarantee):
+            raise InvalidInput(f"other must be a Guarantee, got {type(other).__name__}.")
+        for which, guarantee in (("this", self), ("the other", other)):
+            if not guarantee.adaptive:
+                raise InvalidInput(
+                    f"only adaptive guarantees compose, and {which} one is for gradients fixed in advance; "
+                    "use the adaptive number of that mechanism."
+                )
+        for name in _SAME_TO_COMPOSE:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                raise InvalidInput(
+                    f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}."
+                )
+        same_participation = self.participation == other.participation
+        noise_std = min(self.noise_std, other.noise_std)
+        both_exact = self.bound == other.bound == "exact"
+        return dataclasses.replace(
+            self,
+            mu=gaussian.compose([self.mu, other.mu]),
+            participation=self.participation
+            if same_participation
+            else f"{self.participation}, then {other.participation}",
+            bound="exact" if both_exact and self.victim != EVERY_NODE else "upper",
+            noise_std=noise_std,
+            sensitivity=gaussian.compose([self._sensitivity_at(noise_std), other._sensitivity_at(noise_std)]),
+            tolerance=max(self.tolerance, other.tolerance),
+            notes=tuple(dict.fromkeys(self.notes + other.notes)),
+            composed=self.composed + other.composed,
+        )
+
+    def _sensitivity_at(self, noise_std: float) -> float:
+        """The sensitivity in units of noise of another, not larger, standard deviation."""
+        if noise_std == self.noise_std:
+            return self.sensitivity
+        return 0.0 if noise_std == 0 else self.sensitivity * (noise_std / self.noise_std)
+
+    # ---- files -------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values; infinity is the text "inf"."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name in _FLOATS:
+            if fields[name] == math.inf:
+                fields[name] = "inf"
+        return {"format": FORMAT, **fields, "notes": list(self.notes)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Guarantee:
+        """The inverse of `to_dict`; the fields are checked as in the constructor.
+
+        Raises:
+            InvalidInput: another format, a missing or unknown field, or a value that is not allowed.
+        """
+        if not isinstance(data, dict):
+            raise InvalidInput(f"a guarantee must be a JSON object, got {type(data).__name__}.")
+        version = data.get("format")
+        if isinstance(version, bool) or version != FORMAT:
+            raise InvalidInput(f"format of a guarantee must be {FORMAT}, got {version!r}.")
+        names = [field.name for field in dataclasses.fields(cls)]
+        missing = [name for name in names if name not in data]
+        unknown = [str(name) for name in data if name != "format" and name not in names]
+        if missing or unknown:
+            raise InvalidInput(
+                "a guarantee file must have exactly the fields of Guarantee; "
+                f"missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}."
+            )
+        fields = {name: data[name] for name in names}
+        for name in _FLOATS:
+            if isinstance(fields[name], str) and fields[name] == "inf":
+                fields[name] = math.inf
+        if not isinstance(fields["notes"], list | tuple):
+            raise InvalidInput(f"notes must be a list of texts, got {fields['notes']!r}.")
+        try:
+            return cls(**{**fields, "notes": tuple(fields["notes"])})
+        except OverflowError:  # JSON integers have no size limit
+            raise InvalidInput("a guarantee has a number that is too large for a float.") from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the guarantee as JSON; readers see the old file or the whole new one, never a part.
+
+        Raises:
+            InvalidInput: the file cannot be written there.
+        """
+        # ASCII: any text survives, also one that UTF-8 cannot encode
+        atomic_write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Guarantee:
+        """Read a file written by `save`.
+
+        Raises:
+            InvalidInput: the file cannot be read, is not JSON, or is not a guarantee.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InvalidInput(f"cannot read {str(path)!r}: {error.strerror}.") from None
+        except (ValueError, RecursionError):
+            raise InvalidInput(
+                f"{str(path)!r} is not a JSON file; it should be one written by Guarantee.save."
+            ) from None
+        try:
+            return cls.from_dict(data)
+        except InvalidInput as error:
+            raise InvalidInput(f"{str(path)!r}: {error}") from None

@@ -1,0 +1,121 @@
+"""The thin executor: the rounds of a LinearAlgorithm applied to torch tensors, all nodes at once.
+
+It holds no algorithm of its own: state, messages and models follow from the maps the accountant read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from ..algorithms import LinearAlgorithm, Round
+from ..operators.recursion import Map
+
+DENSE_ENTRIES = 512 * 512  # maps up to this many entries are applied dense: faster than sparse kernels
+
+
+class _TorchMap:
+    """A sparse map ready for (rows, dim) tensors: zero, diagonal, dense or csr, whichever is cheapest."""
+
+    def __init__(self, matrix: Map, dtype: torch.dtype, device: torch.device) -> None:
+        self.kind, self.data = "zero", torch.empty(0)
+        if matrix is None or matrix.nnz == 0:
+            return
+        m, n = matrix.shape
+        diagonal = matrix.diagonal()
+        if m == n and np.count_nonzero(diagonal) == np.count_nonzero(matrix.data):
+            uniform = bool((diagonal == diagonal[0]).all())
+            self.kind = "scale" if uniform else "diagonal"
+            self.scale = float(diagonal[0])
+            self.data = torch.as_tensor(diagonal[:, None], dtype=dtype, device=device)
+        elif m * n <= DENSE_ENTRIES:
+            self.kind, self.data = "matrix", torch.as_tensor(matrix.toarray(), dtype=dtype, device=device)
+        else:
+            csr = sp.csr_array(matrix)
+            self.kind = "matrix"
+            self.data = torch.sparse_csr_tensor(
+                torch.as_tensor(csr.indptr.astype(np.int64)),
+                torch.as_tensor(csr.indices.astype(np.int64)),
+                torch.as_tensor(csr.data, dtype=dtype),
+                size=csr.shape,
+                device=device,
+            )
+
+    def add_to(self, total: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
+        """total + map @ x, with None for zero."""
+        if self.kind == "zero":
+            return total
+        if self.kind == "scale":
+            if total is not None:
+                return torch.add(total, x, alpha=self.scale)
+            return x if self.scale == 1.0 else self.scale * x
+        term = self.data * x if self.kind == "diagonal" else self.data @ x
+        return term if total is None else total + term
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _TorchRound:
+    message_from_state: _TorchMap
+    message_from_gradient: _TorchMap
+    message_from_noise: _TorchMap
+    state_from_message: _TorchMap
+    state_from_state: _TorchMap
+    state_from_gradient: _TorchMap
+    state_from_noise: _TorchMap
+
+
+class Executor:
+    """One algorithm on one device.
+
+    Args: algorithm: what runs; dtype, device: of the models.
+    """
+
+    def __init__(
+        self,
+        algorithm: LinearAlgorithm,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.algorithm, self.dtype, self.device = algorithm, dtype, torch.device(device)
+        made: dict[int, _TorchRound] = {}
+        self.rounds = [made.setdefault(id(r), self._round(r)) for r in algorithm.rounds]
+        self._model = self._map(algorithm.model_from_state)
+        self._state_from_model = self._map(sp.csr_array(algorithm.model_from_state.T))
+
+    def _map(self, matrix: Map) -> _TorchMap:
+        return _TorchMap(matrix, self.dtype, self.device)
+
+    def _round(self, one: Round) -> _TorchRound:
+        return _TorchRound(**{f.name: self._map(getattr(one, f.name)) for f in dataclasses.fields(one)})
+
+    def initial_state(self, models: torch.Tensor) -> torch.Tensor:
+        """State before step 0 from the start models, shape (n, dim)."""
+        state = self._state_from_model.add_to(None, models)
+        assert state is not None
+        return state
+
+    def models(self, state: torch.Tensor) -> torch.Tensor:
+        """Models held in a state, shape (n, dim)."""
+        models = self._model.add_to(None, state)
+        assert models is not None
+        return models
+
+    def step(
+        self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(messages of step t, next state) from gradient sums (n, dim) and injected noise (slots, dim)."""
+        one = self.rounds[t]
+        messages = one.message_from_state.add_to(None, state)
+        messages = one.message_from_gradient.add_to(messages, gradients)
+        messages = one.message_from_noise.add_to(messages, noise)
+        assert messages is not None
+        after = one.state_from_message.add_to(None, messages)
+        after = one.state_from_state.add_to(after, state)
+        after = one.state_from_gradient.add_to(after, gradients)
+        after = one.state_from_noise.add_to(after, noise)
+        assert after is not None
+        return messages, after

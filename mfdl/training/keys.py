@@ -1,0 +1,219 @@
+"""Noise keys, and standard normals as a pure function of (key, node, step).
+
+In: a root secret, from the operating system or from a seed. Out: derived keys, a public identifier, and
+normals that depend on nothing but (key, node, step), so that a run can stop, resume, or be cut into any
+blocks without a noise value used twice or skipped. How normals become correlated noise is in `streams`.
+
+The normals are float64 ziggurat draws from Philox4x64-10. Philox is a statistical generator with a 128-bit
+key, not a cipher, and floating-point Gaussian noise is not hardened against attacks on its low bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import operator
+import secrets
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import check
+from ..errors import InvalidInput
+
+SECRET_BYTES = 32
+GENERATOR = "philox4x64-10/ziggurat/1"
+"""Name of the rule (key, node, step) -> normals. Stored with runs: another rule is another noise."""
+
+_COUNTER_DOMAIN = 1  # second counter word: the version of the rule named by GENERATOR
+
+
+class NoiseKey:
+    """A 256-bit root secret from which all noise of a run is derived.
+
+    Whoever holds the secret can subtract the noise: it is never printed, and it belongs in no log, result or
+    checkpoint (`key_id` does). Pickling carries the secret, because worker processes need it.
+
+    Attributes:
+        seeded: True when the key, or the key it was derived from, came from a user's seed. Such a run can be
+            repeated by anybody who guesses the seed: for research only, never for a release.
+    """
+
+    __slots__ = ("_secret", "seeded")
+
+    _secret: bytes
+    seeded: bool
+
+    def __init__(self, secret: bytes, *, seeded: bool = False) -> None:
+        """Takes a secret kept by the user; `from_entropy` makes a new one."""
+        if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
+            size = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
+            raise InvalidInput(
+                f"secret must be {SECRET_BYTES} bytes, got {size}; use NoiseKey.from_entropy() for a new key."
+            )
+        object.__setattr__(self, "_secret", secret)
+        object.__setattr__(self, "seeded", bool(seeded))
+
+    @classmethod
+    def from_entropy(cls) -> NoiseKey:
+        """A fresh key from the operating system's entropy: the one to use for a release."""
+        return cls(secrets.token_bytes(SECRET_BYTES))
+
+    @classmethod
+    def from_seed(cls, seed: int) -> NoiseKey:
+        """The key of a seed >= 0, for runs that must be repeated; marked `seeded`.
+
+        >>> NoiseKey.from_seed(0)
+        NoiseKey(key_id='...', seeded=True)
+        """
+        number = check.integer_at_least(0, seed=seed)
+        return cls(_prf(b"mfdl/noise-key/1", "seed", number), seeded=True)
+
+    def derive(self, *context: str | int | bytes) -> NoiseKey:
+        """The key of a context, e.g. `key.derive("pair", 3, 7)`; independent of the keys of all others.
+
+        Guarantees:
+            Contexts that differ in any part, in its type or in where parts are cut give different keys (up to
+            a collision of HMAC-SHA256). The secret of the parent cannot be computed from the child's.
+        Raises:
+            InvalidInput: no context, or a part that is not a str, int or bytes.
+        """
+        if not context:
+            raise InvalidInput(
+                "derive needs at least one context, got none; name the use, e.g. derive('noise')."
+            )
+        return NoiseKey(_prf(self._secret, "derive", *context), seeded=self.seeded)
+
+    @property
+    def key_id(self) -> str:
+        """A public name of the key (128 bits of a hash under a domain of its own), safe to log and store.
+
+        It tells nothing of an entropy key; of a seeded one it lets a guess of the seed be checked.
+        """
+        return _prf(self._secret, "key-id")[:16].hex()
+
+    def reveal_secret(self) -> bytes:
+        """The secret itself, for a vault: `NoiseKey(secret)` needs it to resume a run in another process."""
+        return self._secret
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"NoiseKey is immutable, cannot set {name!r}.")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"NoiseKey is immutable, cannot delete {name!r}.")
+
+    def __repr__(self) -> str:
+        return f"NoiseKey(key_id={self.key_id!r}, seeded={self.seeded})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NoiseKey):
+            return NotImplemented
+        return hmac.compare_digest(self._secret, other._secret)
+
+    def __hash__(self) -> int:
+        return hash(self.key_id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self._secret, self.seeded)
+
+
+def normals(key: NoiseKey, step: int, nodes: ArrayLike, dim: int) -> NDArray[np.float64]:
+    """Standard normals of one step, shape (len(nodes), dim): row i belongs to (key, nodes[i], step).
+
+    See `normals_block`, of which this is one step.
+    """
+    return normals_block(key, [step], nodes, dim)[0]
+
+
+def normals_block(key: NoiseKey, steps: ArrayLike, nodes: ArrayLike, dim: int) -> NDArray[np.float64]:
+    """Standard normals of several steps, shape (len(steps), len(nodes), dim).
+
+    The stream of (key, node, step) is Philox4x64 with a 128-bit key hashed from `key` and the 256-bit counter
+    with words, lowest first, (block, domain, node, step), block = 1, 2, ...; each block gives 4 words of 64
+    bits. Always made on the CPU, so that every device sees the same noise.
+
+    Args:
+        key: the secret.
+        steps, nodes: integers in [0, 2^64), in any order.
+        dim: normals per (node, step), >= 1. The first k normals are the same for every dim >= k.
+
+    Guarantees:
+        A pure function of (key, node, step): the order and the grouping of calls do not matter.
+        Under one key, no two (node, step) share a counter: `domain`, `node` and `step` are counter words of
+        their own, and block carries into them only after 2^64 - 1 blocks, about 2^66 words of 64 bits,
+        while a normal takes 1.02 words on average and a row that long does not fit any memory. Philox is a
+        bijection of the counter, so different counters give different blocks.
+    Raises:
+        InvalidInput: key is not a NoiseKey, an index is not an integer in range, or dim < 1.
+    Cost: about 1 microsecond per (node, step) and 10 ns per normal.
+    """
+    if not isinstance(key, NoiseKey):
+        raise InvalidInput(f"key must be a NoiseKey, got {type(key).__name__}; use NoiseKey.from_entropy().")
+    step_words = _counter_words(steps=steps)
+    node_words = _counter_words(nodes=nodes)
+    dim = check.integer_at_least(1, dim=dim)
+
+    out = np.empty((step_words.size, node_words.size, dim))
+    philox = np.random.Philox(key=0)  # local, so threads do not share it
+    draw = np.random.Generator(philox).standard_normal
+    counter = np.zeros(4, dtype=np.uint64)
+    counter[1] = _COUNTER_DOMAIN
+    # Setting the state costs 0.6 microseconds, a new Philox and Generator 6. The state of an unused Philox
+    # holds no word left over from an earlier block, so setting it also empties the buffer.
+    state: Any = philox.state
+    state["state"] = {"counter": counter, "key": np.frombuffer(_prf(key._secret, "philox")[:16], dtype="<u8")}
+    for step, rows in zip(step_words, out, strict=True):
+        counter[3] = step
+        for node, row in zip(node_words, rows, strict=True):
+            counter[2] = node
+            philox.state = state
+            draw(out=row)
+    return out
+
+
+def _counter_words(**named: Any) -> NDArray[np.uint64]:
+    """A 1-D uint64 array of indices, refusing everything that a cast would change."""
+    ((name, value),) = named.items()
+    array = np.asarray(value)
+    if array.size == 0 and array.ndim == 1:
+        return np.empty(0, dtype=np.uint64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidInput(
+            f"{name} must be a 1-D array of integers in [0, 2^64), got shape {array.shape} of {array.dtype}."
+        )
+    if array.dtype.kind == "i" and array.min() < 0:
+        raise InvalidInput(f"{name} must be integers in [0, 2^64), got {array.min()}.")
+    return array.astype(np.uint64)
+
+
+def _prf(secret: bytes, *parts: str | int | bytes) -> bytes:
+    """HMAC-SHA256 of the parts; the first part names the purpose, so purposes never meet."""
+    return hmac.new(secret, _encode(parts), hashlib.sha256).digest()
+
+
+def _encode(parts: Sequence[str | int | bytes]) -> bytes:
+    """An injective encoding: each part as its type, its length in 8 bytes, its bytes."""
+    encoded = []
+    for part in parts:
+        if isinstance(part, str):
+            tag, data = b"s", part.encode("utf-8")
+        elif isinstance(part, bytes):
+            tag, data = b"b", part
+        else:
+            try:
+                if isinstance(part, bool | np.bool_):
+                    raise TypeError
+                number = operator.index(part)
+            except TypeError:
+                raise InvalidInput(
+                    f"a key context must be str, int or bytes, got {type(part).__name__}."
+                ) from None
+            tag, data = b"i", number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)
+        encoded.append(tag + len(data).to_bytes(8, "big") + data)
+    return b"".join(encoded)
+
+
+def _restore(secret: bytes, seeded: bool) -> NoiseKey:
+    return NoiseKey(secret, seeded=seeded)

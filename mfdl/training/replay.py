@@ -1,0 +1,248 @@
+"""replay: train with a mechanism on a task, all nodes at once, and evaluate.
+
+The algorithm that was accounted is the one that runs: its maps by `Executor`, its noise by `noise_stream`. What a
+run needs to go on after a stop is its state, the step and the noise key; the key is derived from the seed, or
+given by the caller, and never written.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .. import check
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..mechanism import Mechanism
+from ..participation import Cyclic
+from . import checkpoint
+from .executor import Executor
+from .keys import NoiseKey
+from .run import Run, SeedRun
+from .streams import noise_stream
+from .tasks import Task
+
+Progress = Callable[[int], None]
+
+SINGLE_THREAD_WORK = (
+    2**22
+)  # gradient entries per step below which a second torch thread costs more than it brings
+
+
+def replay(
+    mechanism: Mechanism,
+    task: Task,
+    *,
+    seeds: Iterable[int] | None = None,
+    key: NoiseKey | None = None,
+    eval_every: int | None = None,
+    stop_after: int | None = None,
+    checkpoint_folder: str | os.PathLike[str] | None = None,
+    keep_messages: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Trains once per seed.
+
+    Args:
+        mechanism: calibrated, or without noise; its participation must be cyclic, the fixed public
+            record-to-step map that the executor implements.
+        task: data, model and per-record loss, for as many nodes as the mechanism.
+        seeds: decide data split, start model and batch order, shared by all mechanisms of one seed, and the noise
+            key. None: one run, everything drawn by the operating system.
+        key: noise key, instead of the one derived from the seed. A seeded key makes a run reproducible, so
+            anyone who knows the seed can subtract the noise: publish only models of unseeded runs.
+        eval_every: steps between evaluations; default the period, i.e. the end of each epoch.
+        stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on.
+        checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written.
+        keep_messages: keep every message, shape (T, messages, d), in the result (memory).
+        dtype, device: of models and gradients; default float32 on CUDA when there is one, else the CPU.
+        progress: called with the number of steps just finished.
+
+    Returns: Run with one SeedRun per seed.
+    Raises:
+        InvalidInput: node counts differ, a checkpoint of another run, an unseeded resume without its key.
+        UnsupportedMechanism: participation other than cyclic.
+    """
+    algorithm = mechanism.algorithm
+    if not isinstance(algorithm.participation, Cyclic):
+        raise UnsupportedMechanism(
+            f"the executor feeds each record to the same step of every epoch, i.e. cyclic participation; the "
+            f"mechanism was accounted for {algorithm.participation.describe()}. Reshuffled or sampled batches are "
+            "other schemes and are not covered."
+        )
+    if task.num_nodes != algorithm.num_nodes:
+        raise InvalidInput(
+            f"task has {task.num_nodes} nodes but the mechanism has {algorithm.num_nodes}; build the task for the "
+            "mechanism's graph."
+        )
+    T = algorithm.num_steps
+    every = (
+        algorithm.participation.period
+        if eval_every is None
+        else check.integer_at_least(1, eval_every=eval_every)
+    )
+    last = T if stop_after is None else min(check.integer_at_least(0, stop_after=stop_after), T)
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    chosen: list[int | None] = [None] if seeds is None else [check.integer_at_least(0, seed=s) for s in seeds]
+    if not chosen:
+        raise InvalidInput("seeds must hold at least one seed, or be None for one unseeded run.")
+    runs = []
+    for seed in chosen:
+        root = key
+        if root is None:
+            root = NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)
+        folder = None if checkpoint_folder is None else Path(checkpoint_folder) / f"seed-{seed}"
+        one = _SeedReplay(
+            mechanism, task, seed, root, folder, dtype, where, keep_messages, resumable=key is not None
+        )
+        runs.append(one.run(last, every, progress))
+    return Run(mechanism, task.name, tuple(runs))
+
+
+class _SeedReplay:
+    """One seed: builds the shared instance, resumes if there is a checkpoint, and steps."""
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        task: Task,
+        seed: int | None,
+        root: NoiseKey,
+        folder: Path | None,
+        dtype: torch.dtype,
+        device: torch.device,
+        keep_messages: bool,
+        *,
+        resumable: bool,
+    ) -> None:
+        self.mechanism, self.task, self.seed, self.folder = mechanism, task, seed, folder
+        self.keep_messages, self.dtype, self.device = keep_messages, dtype, device
+        participation = mechanism.algorithm.participation
+        assert isinstance(participation, Cyclic)
+        saved = (
+            checkpoint.load(folder) if folder is not None and (folder / checkpoint.POINTER).exists() else None
+        )
+        if saved is not None and seed is None and not resumable:
+            raise InvalidInput(
+                f"{folder} holds an unseeded run, whose noise key was never written; pass key=... to go on, or "
+                "choose another folder."
+            )
+        drawn = secrets.randbits(32) if seed is None else seed
+        if saved is not None:
+            drawn = int(saved.metadata["split_seed"])
+        self.split_seed = drawn
+        self.instance = task.instance(drawn, participation.period, dtype=dtype, device=device)
+        sizes = self.instance.public_batch_sizes.double().cpu().numpy()
+        # divisors scale gradients and noise of a node alike, which under LDP leaves the guarantee as it is
+        self.algorithm = mechanism.algorithm.with_divisors(sizes)
+        self.executor = Executor(self.algorithm, dtype=dtype, device=device)
+        # one key per mechanism and split, so that no two mechanisms ever share noise, not even under one seed
+        self.key = root.derive("replay", mechanism.content_hash, drawn)
+        self.identity = {
+            "mechanism_hash": mechanism.content_hash,
+            "task_hash": task.content_hash,
+            "key_id": self.key.key_id,
+            "seed": seed,
+            "dtype": str(dtype),
+        }
+        self.steps: list[int] = []
+        self.loss: list[np.ndarray] = []
+        self.accuracy: list[np.ndarray] = []
+        self.messages: list[np.ndarray] = []
+        self.diverged = False
+        self.start, self.state = 0, self.executor.initial_state(self.instance.initial_parameters)
+        if saved is not None:
+            self._restore(saved)
+
+    def _restore(self, saved: checkpoint.Checkpoint) -> None:
+        checkpoint.require_match(saved.metadata, **self.identity)
+        self.start = saved.step
+        self.state = saved.models["state"].to(device=self.device, dtype=self.dtype)
+        self.steps = [int(s) for s in saved.models["evaluated_steps"]]
+        self.loss = list(saved.models["loss"].double().numpy())
+        if "accuracy" in saved.models:
+            self.accuracy = list(saved.models["accuracy"].double().numpy())
+        self.diverged = bool(saved.metadata["diverged"])
+
+    def _save(self, step: int) -> None:
+        if self.folder is None:
+            return
+        n = self.algorithm.num_nodes
+        tensors = {
+            "state": self.state.cpu().contiguous(),
+            "evaluated_steps": torch.tensor(self.steps, dtype=torch.int64),
+            "loss": torch.as_tensor(np.array(self.loss).reshape(-1, n)),
+        }
+        if self.accuracy:
+            tensors["accuracy"] = torch.as_tensor(np.array(self.accuracy))
+        metadata = {**self.identity, "diverged": self.diverged, "split_seed": self.split_seed}
+        checkpoint.save(self.folder, step=step, models=tensors, metadata=metadata)
+
+    def _evaluate(self, step: int) -> None:
+        models = self.executor.models(self.state)
+        result = self.instance.evaluate(models)
+        self.steps.append(step)
+        self.loss.append(result.loss.double().cpu().numpy())
+        if result.accuracy is not None:
+            self.accuracy.append(result.accuracy.double().cpu().numpy())
+        if not (np.isfinite(self.loss[-1]).all() and bool(torch.isfinite(models).all())):
+            self.diverged = True
+
+    def run(self, last: int, every: int, progress: Progress | None) -> SeedRun:
+        """Steps from where the run stands to `last`."""
+        slots = int(self.instance.public_batch_sizes.sum())
+        small = self.device.type == "cpu" and slots * self.instance.dimension < SINGLE_THREAD_WORK
+        threads = torch.get_num_threads()
+        try:
+            if small:
+                torch.set_num_threads(1)
+            return self._run(last, every, progress)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _run(self, last: int, every: int, progress: Progress | None) -> SeedRun:
+        T = self.algorithm.num_steps
+        stream = noise_stream(
+            self.algorithm.noise, self.mechanism.noise_std, self.key, self.instance.dimension
+        )
+        seconds = 0.0
+        if progress is not None and self.start:
+            progress(self.start)
+        for t in range(self.start, last):
+            began = time.perf_counter()
+            gradients = self.instance.clipped_gradient_sums(
+                self.executor.models(self.state), t, self.mechanism.clip_norm
+            )
+            noise = torch.as_tensor(stream.step(t), dtype=self.dtype, device=self.device)
+            messages, self.state = self.executor.step(t, self.state, gradients, noise)
+            seconds += time.perf_counter() - began
+            if self.keep_messages:
+                self.messages.append(messages.double().cpu().numpy())
+            done = t + 1
+            if done % every == 0 or done == T:
+                self._evaluate(done)
+                self._save(done)
+            if progress is not None:
+                progress(1)
+        finished = max(last, self.start)
+        if finished < T and last > self.start:
+            self._save(finished)
+        return SeedRun(
+            seed=self.seed,
+            steps=np.array(self.steps, dtype=np.int64),
+            loss=np.array(self.loss).reshape(len(self.steps), self.algorithm.num_nodes),
+            accuracy=np.array(self.accuracy) if self.accuracy else None,
+            models=self.executor.models(self.state).double().cpu().numpy(),
+            diverged=self.diverged,
+            finished_steps=finished,
+            training_seconds=seconds,
+            key_id=self.key.key_id,
+            messages=np.stack(self.messages) if self.messages else None,
+        )

@@ -1,0 +1,109 @@
+"""What a replay returns: every evaluated step, node and seed, with what it was run with."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..mechanism import Mechanism
+
+LAST_STEPS = 50  # final figures average the evaluations of the last 50 steps
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SeedRun:
+    """One seed of one mechanism.
+
+    Attributes:
+        seed: of data split, start model and batch order; None when drawn by the operating system.
+        steps: evaluated steps (number of finished steps), shape (E,).
+        loss: test loss, shape (E, n); not private: computed on public test data, reported for research.
+        accuracy: test accuracy, shape (E, n), or None for regression.
+        models: final models, shape (n, d).
+        diverged: a model or a test loss was not finite at some evaluation.
+        finished_steps: steps run; less than T when stopped early.
+        training_seconds: training alone, evaluation excluded.
+        key_id: public name of the noise key.
+    """
+
+    seed: int | None
+    steps: NDArray[np.int64]
+    loss: NDArray[np.float64]
+    accuracy: NDArray[np.float64] | None
+    models: NDArray[np.float64]
+    diverged: bool
+    finished_steps: int
+    training_seconds: float
+    key_id: str
+    messages: NDArray[np.float64] | None = None
+
+    def _last(self, values: NDArray[np.float64]) -> float:
+        late = self.steps > self.finished_steps - LAST_STEPS
+        return float(values[late].mean())
+
+    @property
+    def final_loss(self) -> float | None:
+        """Mean over nodes and the evaluations of the last 50 steps; None if diverged or not evaluated."""
+        return None if self.diverged or not self.steps.size else self._last(self.loss)
+
+    @property
+    def final_accuracy(self) -> float | None:
+        """As `final_loss`; None for regression."""
+        if self.accuracy is None or self.diverged or not self.steps.size:
+            return None
+        return self._last(self.accuracy)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """All seeds of one mechanism on one task."""
+
+    mechanism: Mechanism
+    task_name: str
+    seeds: tuple[SeedRun, ...]
+
+    @property
+    def final_losses(self) -> list[float | None]:
+        """Per seed."""
+        return [one.final_loss for one in self.seeds]
+
+    @property
+    def diverged_seeds(self) -> list[int | None]:
+        """Seeds whose run diverged."""
+        return [one.seed for one in self.seeds if one.diverged]
+
+    @property
+    def node_steps_per_second(self) -> float:
+        """Nodes x steps per second of training, over all seeds."""
+        seconds = sum(one.training_seconds for one in self.seeds)
+        steps = sum(one.finished_steps for one in self.seeds)
+        return steps * self.mechanism.algorithm.num_nodes / seconds if seconds > 0 else float("inf")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per seed, evaluated step and node, for tables."""
+        labels = self.mechanism.algorithm.dynamics.gossip.labels
+        return [
+            {
+                "mechanism": self.mechanism.algorithm.name,
+                "seed": one.seed,
+                "step": int(step),
+                "node": str(label),
+                "loss": float(one.loss[i, u]),
+                "accuracy": None if one.accuracy is None else float(one.accuracy[i, u]),
+            }
+            for one in self.seeds
+            for i, step in enumerate(one.steps)
+            for u, label in enumerate(labels)
+        ]
+
+    def plot(self) -> Figure:
+        """Test loss over steps, mean over nodes with the spread over seeds."""
+        from ..reporting.plots import plot_runs  # a picture is wanted only here; reporting stands above
+
+        return plot_runs([self])

@@ -1,0 +1,135 @@
+"""Noise streams: the injected noise of one step, for all nodes at once.
+
+Every stream computes rows of nu N Z, Z a function of (key, index in step, step) alone (`keys.normals`), so a run
+can stop after any step and go on: nothing is replayed, nothing is skipped, and step T of a T-step mechanism does
+not exist. `MaterialisedNoise` serves any noise operator; the others are special cases that equal it.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import numpy as np
+
+from ..check import FloatArray
+from ..errors import InvalidInput
+from ..operators import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
+from .keys import NoiseKey, normals, normals_block
+
+BLOCK_STEPS = 32  # steps of correlated noise made per matrix product
+BLOCK_COORDINATES = 256
+KEEP_BYTES = 2**30  # base noise kept in memory up to this size; beyond, regenerated from counters
+
+
+class NoiseStream(abc.ABC):
+    """Injected noise step by step."""
+
+    def __init__(self, noise: NoiseOperator, noise_std: float, key: NoiseKey, dim: int) -> None:
+        self.noise, self.noise_std, self.key, self.dim = noise, noise_std, key, dim
+
+    def step(self, t: int) -> FloatArray:
+        """nu (N Z)_t, shape (injection slots, dim), float64.
+
+        Raises: InvalidInput: t is not a step of the mechanism; noise for more steps was never calibrated.
+        """
+        if not 0 <= t < self.noise.num_steps:
+            raise InvalidInput(
+                f"step must lie in [0, {self.noise.num_steps}), got {t}: the mechanism was calibrated for "
+                f"{self.noise.num_steps} steps and has no noise beyond; calibrate a longer one."
+            )
+        return self._rows(t)
+
+    @abc.abstractmethod
+    def _rows(self, t: int) -> FloatArray: ...
+
+
+class NoNoise(NoiseStream):
+    """Zeros."""
+
+    def _rows(self, t: int) -> FloatArray:
+        return np.zeros((self.noise.num_nodes, self.dim))
+
+
+class IndependentStream(NoiseStream):
+    """Fresh noise: N = I. State: none."""
+
+    def _rows(self, t: int) -> FloatArray:
+        return self.noise_std * normals(self.key, t, np.arange(self.noise.num_nodes), self.dim)
+
+
+class LocalStream(NoiseStream):
+    """N = blockdiag(C_u^-1): rows of the causal C^-1 times base noise, a block of steps per matrix product.
+
+    Memory: T n dim base normals when they fit in KEEP_BYTES; otherwise they are regenerated from the counters for
+    every block, BLOCK_STEPS steps at a time.
+    """
+
+    noise: LocalNoise
+
+    def __init__(self, noise: LocalNoise, noise_std: float, key: NoiseKey, dim: int) -> None:
+        super().__init__(noise, noise_std, key, dim)
+        self._block_start = -1
+        self._block: FloatArray | None = None
+        keep = 8 * noise.num_steps * noise.num_nodes * dim <= KEEP_BYTES
+        self._kept: dict[int, FloatArray] | None = {} if keep else None
+
+    def _base(self, start: int, stop: int) -> FloatArray:
+        if self._kept is not None and start in self._kept:
+            return self._kept[start]
+        made = normals_block(self.key, np.arange(start, stop), np.arange(self.noise.num_nodes), self.dim)
+        if self._kept is not None:
+            self._kept[start] = made
+        return made
+
+    def _rows(self, t: int) -> FloatArray:
+        start = t - t % BLOCK_STEPS
+        if self._block is None or start != self._block_start:
+            self._block, self._block_start = self._make(start), start
+        return self._block[t - start]
+
+    def _make(self, start: int) -> FloatArray:
+        T, n = self.noise.num_steps, self.noise.num_nodes
+        stop = min(start + BLOCK_STEPS, T)
+        out = np.zeros((stop - start, n, self.dim))
+        inverse = self.noise.inverse
+        for begin in range(0, stop, BLOCK_STEPS):
+            end = min(begin + BLOCK_STEPS, T)
+            base = self._base(begin, end)
+            if self.noise.shared:
+                out += (inverse[start:stop, begin:end] @ base.reshape(end - begin, -1)).reshape(out.shape)
+            else:
+                out += np.matmul(inverse[:, start:stop, begin:end], base.transpose(1, 0, 2)).transpose(
+                    1, 0, 2
+                )
+        out *= self.noise_std
+        return out
+
+
+class MaterialisedNoise(NoiseStream):
+    """Any noise operator: nu N Z in blocks of coordinates, kept as (T, slots, dim).
+
+    Memory: 8 (rows + columns) dim bytes.
+    """
+
+    def __init__(self, noise: NoiseOperator, noise_std: float, key: NoiseKey, dim: int) -> None:
+        super().__init__(noise, noise_std, key, dim)
+        T, width = noise.num_steps, noise.columns_per_step
+        Z = normals_block(key, np.arange(T), np.arange(width), dim).reshape(T * width, dim)
+        rows = np.empty((noise.shape[0], dim))
+        for begin in range(0, dim, BLOCK_COORDINATES):
+            rows[:, begin : begin + BLOCK_COORDINATES] = noise @ Z[:, begin : begin + BLOCK_COORDINATES]
+        self._all = (noise_std * rows).reshape(T, -1, dim)
+
+    def _rows(self, t: int) -> FloatArray:
+        return self._all[t]
+
+
+def noise_stream(noise: NoiseOperator, noise_std: float, key: NoiseKey, dim: int) -> NoiseStream:
+    """The cheapest stream for a noise operator; every choice emits the same numbers up to rounding."""
+    if isinstance(noise, ZeroNoise) or noise_std == 0:
+        return NoNoise(noise, noise_std, key, dim)
+    if isinstance(noise, IndependentNoise):
+        return IndependentStream(noise, noise_std, key, dim)
+    if isinstance(noise, LocalNoise):
+        return LocalStream(noise, noise_std, key, dim)
+    return MaterialisedNoise(noise, noise_std, key, dim)

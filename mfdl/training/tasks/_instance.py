@@ -1,0 +1,245 @@
+"""One seed of a task: who holds which record, when it takes part, and clipped gradients of all nodes at once.
+
+In: a `Task`, a seed and a period. Out: padded tensors over (node, step class, slot) and the functions that
+the executor calls. Noise, gossip and step sizes are in the executor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.func import vmap
+
+from ... import check
+from ...errors import InvalidInput
+from .. import clipping
+from . import _modules, _seeds
+
+if TYPE_CHECKING:
+    from ._task import Task
+
+CHUNK_BYTES = 256 * 2**20
+"""About the most memory that per-record gradients or activations take at one time."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Test metrics of every node's model. NOT private: no noise was added for them (see `evaluate`).
+
+    Attributes:
+        loss: mean test loss, float64 (n,).
+        accuracy: share of test records classified rightly, float64 (n,); None for regression.
+    """
+
+    loss: torch.Tensor
+    accuracy: torch.Tensor | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TaskInstance:
+    """A task with its records on nodes and in steps; n nodes, b = period, B slots, d parameters.
+
+    The map from records to steps is public, drawn once and the same in all epochs: node u's record at
+    position j of its order takes part in the steps t with t mod b == j mod b, in slot j // b. So a record is
+    seen once per epoch, in the same step of it, whichever other records are there.
+
+    Attributes:
+        task, seed, period: what it was made of.
+        features: (n, b, B, ...) padded with zeros where `mask` is False.
+        targets: (n, b, B), padded with zeros.
+        mask: bool (n, b, B). A record set to False here by `dataclasses.replace` takes no part (zero-out
+            adjacency).
+        record_index: int64 (n, b, B), rows of `task.features`; -1 in padding.
+        public_batch_sizes: float64 (n,), ceil(records of u / b). The divisors: constants that do not follow
+            the mask, so that they tell nothing of a record; the number of records of a node counts as public.
+        initial_parameters: (n, d), all rows equal: public, drawn before any data are seen.
+        test_features, test_targets: as in the task, on the device.
+        model: the per-record functions of the module.
+    """
+
+    task: Task
+    seed: int
+    period: int
+    features: torch.Tensor
+    targets: torch.Tensor
+    mask: torch.Tensor
+    record_index: torch.Tensor
+    public_batch_sizes: torch.Tensor
+    initial_parameters: torch.Tensor
+    test_features: torch.Tensor
+    test_targets: torch.Tensor
+    model: _modules.PerRecordModel
+    _activations: int
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of trainable parameters."""
+        return int(self.initial_parameters.shape[1])
+
+    @torch.no_grad()
+    def clipped_gradient_sums(self, models: torch.Tensor, step: int, clip_norm: float) -> torch.Tensor:
+        """Sums of clipped per-record gradients of all nodes at one step.
+
+        Args:
+            models: (n, d), the model at which each node takes its gradients.
+            step: t >= 0; the records of class t mod period take part.
+            clip_norm: bound on the norm of one record's gradient.
+
+        Returns:
+            (n, d), a sum and not a mean: divide by `public_batch_sizes`, never by the number of present
+            records.
+
+        Guarantees:
+            Each summand has norm <= clip_norm and is zero for masked records and non-finite gradients
+            (`clipping.clipped_sums`). A node's row depends on its own model and records only.
+        Raises:
+            InvalidInput: models of another shape, dtype or device; a bad step or clip_norm.
+        Cost: about `CHUNK_BYTES` of memory beyond the result, however large n, B and d are.
+        """
+        self._check_models(models)
+        step_class = check.integer_at_least(0, step=step) % self.period
+        features, targets = self.features[:, step_class], self.targets[:, step_class]
+        mask = self.mask[:, step_class]
+        num_nodes, num_slots = mask.shape
+        # Gradients, their finite copy and their products; activations forward and backward.
+        record_bytes = (3 * self.dimension + 4 * self._activations) * models.element_size()
+        nodes, slots = _chunk(num_nodes, num_slots, record_bytes)
+        if (nodes, slots) == (num_nodes, num_slots):
+            return self._chunk_sums(models, features, targets, mask, clip_norm)
+        sums = torch.zeros_like(models)
+        for u in range(0, num_nodes, nodes):
+            for s in range(0, num_slots, slots):
+                part = (slice(u, u + nodes), slice(s, s + slots))
+                sums[u : u + nodes] += self._chunk_sums(
+                    models[u : u + nodes], features[part], targets[part], mask[part], clip_norm
+                )
+        return sums
+
+    @torch.no_grad()
+    def evaluate(self, models: torch.Tensor) -> Evaluation:
+        """Loss and accuracy of every node's model on the whole test set.
+
+        Not private: the numbers are exact functions of the test records and of models that may not be
+        released. They are for research; publishing them, or choosing parameters by them, is outside every
+        guarantee.
+
+        Args:
+            models: (n, d).
+
+        Raises:
+            InvalidInput: models of another shape, dtype or device.
+        Cost: n forward passes over the test set, in chunks of about `CHUNK_BYTES`.
+        """
+        self._check_models(models)
+        record_bytes = 2 * self._activations * models.element_size()
+        nodes, records = _chunk(len(models), len(self.test_targets), record_bytes)
+        losses = torch.zeros(len(models), dtype=torch.float64, device=models.device)
+        hits = torch.zeros_like(losses)
+        record_losses = vmap(vmap(self.model.loss), in_dims=(0, None))
+        for u in range(0, len(models), nodes):
+            for s in range(0, len(self.test_targets), records):
+                targets = self.test_targets[s : s + records]
+                outputs = self.model.outputs(models[u : u + nodes], self.test_features[s : s + records])
+                losses[u : u + nodes] += record_losses(outputs, targets).sum(1, dtype=torch.float64)
+                if self.task.kind == "classification":
+                    hits[u : u + nodes] += (outputs.argmax(-1) == targets).sum(1)
+        size = len(self.test_targets)
+        return Evaluation(losses / size, hits / size if self.task.kind == "classification" else None)
+
+    def _chunk_sums(
+        self,
+        models: torch.Tensor,
+        features: torch.Tensor,
+        targets: torch.Tensor,
+        mask: torch.Tensor,
+        clip_norm: float,
+    ) -> torch.Tensor:
+        gradients = self.model.per_record_gradients(models, features, targets)
+        sums = clipping.clipped_sums(list(gradients.values()), mask, clip_norm)
+        return torch.cat([piece.flatten(1) for piece in (s.unsqueeze(-1) for s in sums)], dim=1)
+
+    def _check_models(self, models: torch.Tensor) -> None:
+        wanted = self.initial_parameters
+        facts = (tuple(wanted.shape), wanted.dtype, wanted.device)
+        got: Any = type(models).__name__
+        if isinstance(models, torch.Tensor):
+            got = (tuple(models.shape), models.dtype, models.device)
+        if got != facts:
+            raise InvalidInput(f"models must be a tensor of shape, dtype and device {facts}, got {got}.")
+
+
+def build_instance(task: Task, *, seed: int, period: int, dtype: torch.dtype, device: Any) -> TaskInstance:
+    """Splits and orders the records, pads them, and draws the first model; see `Task.instance`."""
+    seed = check.integer_at_least(0, seed=seed)
+    period = check.integer_at_least(1, period=period)
+    if dtype not in (torch.float32, torch.float64):
+        raise InvalidInput(f"dtype must be torch.float32 or torch.float64, got {dtype}.")
+    index = _record_index(len(task.targets), task.num_nodes, seed=seed, period=period)
+    mask = index >= 0
+    features = task.features[np.maximum(index, 0)]
+    features[~mask] = 0
+    targets = task.targets[np.maximum(index, 0)]
+    targets[~mask] = 0
+
+    def tensor(array: Any) -> torch.Tensor:
+        copy = torch.tensor(array, device=device)
+        return copy.to(dtype) if copy.is_floating_point() else copy
+
+    module = _modules.build(task.build_module, _seeds.torch_seed(seed, _seeds.INITIAL_MODEL))
+    model = _modules.PerRecordModel(module.to(device=device, dtype=dtype), task.loss)
+    test_features = tensor(task.test_features)
+    records_per_node = mask.sum(axis=(1, 2))
+    return TaskInstance(
+        task=task,
+        seed=seed,
+        period=period,
+        features=tensor(features),
+        targets=tensor(targets),
+        mask=tensor(mask),
+        record_index=tensor(index),
+        public_batch_sizes=torch.tensor(
+            np.ceil(records_per_node / period), dtype=torch.float64, device=device
+        ),
+        initial_parameters=model.initial_row().repeat(task.num_nodes, 1),
+        test_features=test_features,
+        test_targets=tensor(task.test_targets),
+        model=model,
+        _activations=model.activation_size(test_features),
+    )
+
+
+def _record_index(
+    num_records: int, num_nodes: int, *, seed: int, period: int
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Rows of the records at (node, step class, slot), -1 where there is none."""
+    held = np.array_split(
+        _seeds.permutation(seed, _seeds.NODE_SPLIT, num_records), num_nodes
+    )  # sizes differ by <= 1
+    smallest = min(range(num_nodes), key=lambda u: len(held[u]))
+    if len(held[smallest]) < period:
+        raise InvalidInput(
+            f"each node needs at least period={period} records for non-empty batches, got "
+            f"{len(held[smallest])} at node "
+            f"{smallest} ({num_records} records over {num_nodes} nodes); use period <= "
+            f"{len(held[smallest])}, a smaller "
+            "graph or more records."
+        )
+    slots = -(-max(map(len, held)) // period)
+    index = np.full((num_nodes, period, slots), -1, dtype=np.int64)
+    order = _seeds.permutation(
+        seed, _seeds.BATCH_ORDER, num_records
+    )  # one rank per record, so an order at each node
+    for u, records in enumerate(held):
+        position = np.arange(len(records))
+        index[u, position % period, position // period] = records[np.argsort(order[records], kind="stable")]
+    return index
+
+
+def _chunk(num_nodes: int, num_slots: int, bytes_per_slot: int) -> tuple[int, int]:
+    """Nodes and slots per chunk within CHUNK_BYTES: whole nodes if one fits, else some of a node's slots."""
+    slots = max(1, CHUNK_BYTES // max(1, operator.index(bytes_per_slot)))
+    return (min(num_nodes, slots // num_slots), num_slots) if slots >= num_slots else (1, slots)

@@ -1,0 +1,232 @@
+"""Which torch modules can be trained with per-record clipping, and their per-record functions.
+
+In: a module, a per-record loss and a few records. Out: a `PerRecordModel`, or a refusal that names the layer.
+Clipping bounds one record's influence only if its output does not depend on the records beside it, and
+repeating a step must give the same gradients, so layers that mix records, draw at random or change their
+buffers are refused: by name where the layer is known, and by a numerical test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from ...errors import InvalidInput, UnsupportedMechanism
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Parameters = dict[str, torch.Tensor]
+
+PROBE_RECORDS = 4
+INDEPENDENCE_TOLERANCE = 1e-5
+"""Relative change of a record's output, when the records beside it change, that still counts as rounding."""
+
+
+def build(build_module: Callable[[], torch.nn.Module], seed: int) -> torch.nn.Module:
+    """Builds a module with torch's CPU generator seeded; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed: that would also reseed the generators of other devices, which are not
+        # restored.
+        torch.default_generator.manual_seed(seed)
+        module = build_module()
+    if not isinstance(module, torch.nn.Module):
+        raise InvalidInput(f"build_module must return a torch.nn.Module, got {type(module).__name__}.")
+    if not any(p.requires_grad for p in module.parameters()):
+        raise InvalidInput(f"build_module returned {type(module).__name__} without a trainable parameter.")
+    return module
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PerRecordModel:
+    """A module as functions of flat parameter rows; only parameters with `requires_grad` are in the rows.
+
+    Attributes:
+        module: frozen parameters and buffers are read from it.
+        loss: (output of one record, its target) -> scalar.
+    """
+
+    module: torch.nn.Module
+    loss: Loss
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Names and shapes of the trainable parameters, in the order of the flat row."""
+        return {name: p.shape for name, p in self.module.named_parameters() if p.requires_grad}
+
+    @property
+    def dimension(self) -> int:
+        """d, the length of a flat row."""
+        return sum(shape.numel() for shape in self.shapes.values())
+
+    def initial_row(self) -> torch.Tensor:
+        """The parameters as they were built, shape (d,)."""
+        named = [p.detach().reshape(-1) for p in self.module.parameters() if p.requires_grad]
+        return torch.cat(named)
+
+    def unflatten(self, rows: torch.Tensor) -> Parameters:
+        """Splits rows (..., d) into parameters (..., *shape); views, no copy."""
+        shapes = self.shapes
+        pieces = rows.split([shape.numel() for shape in shapes.values()], dim=-1)
+        return {
+            name: piece.unflatten(-1, shape) if len(shape) else piece.squeeze(-1)
+            for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+        }
+
+    def per_record_gradients(
+        self, rows: torch.Tensor, features: torch.Tensor, targets: torch.Tensor
+    ) -> Parameters:
+        """Gradients (n, B, *shape) of every record at its node's row; rows (n, d), features (n, B, ...)."""
+
+        def record_loss(parameters: Parameters, record: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            output = functional_call(self.module, parameters, (record.unsqueeze(0),)).squeeze(0)
+            return self.loss(output, target)
+
+        # The rows are split outside the transform: splitting inside would cost a d-sized gradient per
+        # parameter.
+        per_node = vmap(grad(record_loss), in_dims=(None, 0, 0))
+        return vmap(per_node)(self.unflatten(rows), features, targets)
+
+    def outputs(self, rows: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        """Outputs (n, N, ...) of every node's row on the same records (N, ...)."""
+        return vmap(lambda parameters: functional_call(self.module, parameters, (features,)))(
+            self.unflatten(rows)
+        )
+
+    def activation_size(self, features: torch.Tensor) -> int:
+        """Numbers that the layers put out for one record; the measure by which work is cut into chunks."""
+        sizes: list[int] = []
+
+        def count(_layer: torch.nn.Module, _inputs: object, output: object) -> None:
+            if isinstance(
+                output, torch.Tensor
+            ):  # a tuple, as of recurrent layers, is left out: this is a measure
+                sizes.append(output.numel())
+
+        leaves = [layer for layer in self.module.modules() if not any(layer.children())]
+        hooks = [leaf.register_forward_hook(count) for leaf in leaves]
+        try:
+            with torch.no_grad():
+                self.module(features[:1])
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return features[0].numel() + sum(sizes)
+
+
+def checked_model(
+    module: torch.nn.Module, loss: Loss, features: torch.Tensor, targets: torch.Tensor
+) -> PerRecordModel:
+    """A `PerRecordModel`, after the refusals; features and targets are a few records of the task.
+
+    Raises:
+        UnsupportedMechanism: a layer mixes records, draws at random or changes buffers, or torch.func cannot
+            take its per-record gradients.
+        InvalidInput: the module fails on the records, or the loss is not a scalar per record.
+    """
+    _refuse_by_name(module)
+    with torch.no_grad():
+        output = _refuse_by_trial(module, features)
+        _check_loss(loss, output[0], targets[0])
+    model = PerRecordModel(module, loss)
+    try:
+        rows = model.initial_row()[None]
+        model.per_record_gradients(rows, features[None], targets[None])
+    except RuntimeError as error:
+        raise UnsupportedMechanism(
+            f"torch.func cannot take per-record gradients of {type(module).__name__}: {_first_line(error)}; "
+            "write the module without in-place changes of buffers and without data-dependent branches."
+        ) from error
+    return model
+
+
+def _refuse_by_name(module: torch.nn.Module) -> None:
+    for name, layer in module.named_modules():
+        where = f"layer {name or 'module'!r} ({type(layer).__name__})"
+        if isinstance(layer, _BatchNorm):
+            raise UnsupportedMechanism(
+                f"{where} mixes the records of a batch, so clipping one record's gradient does not bound its "
+                "influence; use GroupNorm or LayerNorm."
+            )
+        if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
+            raise UnsupportedMechanism(
+                f"{where} keeps running statistics of the records, which no noise protects; "
+                "use track_running_stats=False."
+            )
+        rate = 0.0
+        if isinstance(layer, _DropoutNd):
+            rate = layer.p
+        elif isinstance(layer, torch.nn.RNNBase | torch.nn.MultiheadAttention):
+            rate = layer.dropout
+        random_layer = isinstance(layer, torch.nn.RReLU) or rate > 0
+        if layer.training and random_layer:
+            raise UnsupportedMechanism(
+                f"{where} draws at random in training mode, so a step could not be repeated; "
+                "remove it, set its rate to 0, or call .eval() on it in build_module."
+            )
+
+
+def _refuse_by_trial(module: torch.nn.Module, features: torch.Tensor) -> torch.Tensor:
+    """Outputs of the module on the records, after trying it on the same first record beside others."""
+    kind = type(module).__name__
+    others = features[:1].expand_as(features).clone()
+    if features.is_floating_point():
+        others[1:] = 1 - 2 * features[1:]
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.random.fork_rng(devices=[]):  # a random layer must not move the global generator
+        try:
+            output, again, beside_others = module(features), module(features), module(others)
+        except Exception as error:
+            raise InvalidInput(
+                f"{kind} fails on a batch of {len(features)} records of shape {tuple(features.shape[1:])}: "
+                f"{_first_line(error)}"
+            ) from error
+    if not isinstance(output, torch.Tensor) or output.shape[:1] != features.shape[:1]:
+        got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise InvalidInput(
+            f"{kind} must return one tensor with one row per record ({len(features)}), got {got}."
+        )
+    for name, buffer in module.named_buffers():
+        if name not in buffers or not torch.equal(buffer.nan_to_num(), buffers[name].nan_to_num()):
+            raise UnsupportedMechanism(
+                f"buffer {name!r} of {kind} changes in the forward pass: it would keep unprotected facts "
+                "about the "
+                "records; compute it in build_module."
+            )
+    if not torch.equal(output.nan_to_num(), again.nan_to_num()):
+        raise UnsupportedMechanism(
+            f"{kind} gives two outputs for the same records, so a step could not be repeated; "
+            "remove what draws at random in the forward pass."
+        )
+    change = (output[0].double() - beside_others[0].double()).abs().max()
+    if change > INDEPENDENCE_TOLERANCE * (1 + output[0].double().abs().max()):
+        raise UnsupportedMechanism(
+            f"{kind} mixes the records of a batch: the output of one record moved by {change:.3g} when the "
+            "others "
+            "changed, so clipping its gradient does not bound its influence; compute each record by itself."
+        )
+    return output
+
+
+def _check_loss(loss: Loss, output: torch.Tensor, target: torch.Tensor) -> None:
+    try:
+        value = loss(output, target)
+    except Exception as error:
+        raise InvalidInput(
+            f"loss fails on the output {tuple(output.shape)} and target {tuple(target.shape)} of one record: "
+            f"{_first_line(error)}"
+        ) from error
+    if not isinstance(value, torch.Tensor) or value.ndim != 0 or not value.is_floating_point():
+        got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise InvalidInput(
+            f"loss must return a floating-point scalar tensor for one record (output {tuple(output.shape)}, "
+            f"target {tuple(target.shape)}), got {got}; the batch is added up after clipping."
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

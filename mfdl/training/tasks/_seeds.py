@@ -1,0 +1,28 @@
+"""Random orders and seeds that every version of numpy repeats.
+
+`Generator.permutation` may change between numpy versions; the raw words of a bit generator and the hash of
+`SeedSequence` may not. Nothing here is secret: noise keys are in `training.keys`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+DATA_SPLIT, NODE_SPLIT, BATCH_ORDER, INITIAL_MODEL = range(4)
+"""Purposes: each draws from a stream of its own, so that changing one leaves the others alone."""
+
+
+def permutation(seed: int, purpose: int, size: int) -> NDArray[np.int64]:
+    """A uniform random order of 0, ..., size - 1, up to ties of 64-bit words (below size^2 2^-65)."""
+    words = np.random.Philox(_sequence(seed, purpose)).random_raw(size)
+    return np.argsort(words, kind="stable").astype(np.int64)
+
+
+def torch_seed(seed: int, purpose: int) -> int:
+    """A seed below 2^63 for a torch generator."""
+    return int(_sequence(seed, purpose).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _sequence(seed: int, purpose: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence(seed, spawn_key=(purpose,))

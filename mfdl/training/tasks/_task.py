@@ -1,0 +1,215 @@
+"""A learning task: records, a module and a per-record loss, the same for every mechanism and seed.
+
+In: arrays, a function that builds a torch module, a loss of one record. Out: a checked `Task`; what depends
+on the seed (who holds which record, when it takes part, the first model) is in `_instance`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from ... import check
+from ...errors import InvalidInput
+from . import _modules
+from ._instance import TaskInstance, build_instance
+
+Kind = Literal["classification", "regression"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """Records on nodes, a model and a loss.
+
+    Attributes:
+        name: how results call it.
+        kind: "classification" (integer targets; accuracy is reported) or "regression".
+        features: train records, shape (N, ...); floating ones are kept as float32, integer ones as int64.
+        targets: shape (N,); int64 classes or float32 values.
+        test_features, test_targets: records held back from training, alike.
+        build_module: returns a new module; its random initial values come from torch's global generator,
+            which is seeded around the call. It sees batches (records, ...). A module-level function or
+            `functools.partial` of one can be sent to worker processes.
+        loss: (output of one record, target of one record) -> scalar.
+        num_nodes: n, over which the train records are split.
+
+    Raises:
+        InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
+        UnsupportedMechanism: a module whose per-record gradients cannot be clipped safely (see `_modules`).
+    """
+
+    name: str
+    kind: Kind
+    features: NDArray[Any]
+    targets: NDArray[Any]
+    test_features: NDArray[Any]
+    test_targets: NDArray[Any]
+    build_module: Callable[[], torch.nn.Module]
+    loss: _modules.Loss
+    num_nodes: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("classification", "regression"):
+            raise InvalidInput(f"kind must be 'classification' or 'regression', got {self.kind!r}.")
+        num_nodes = check.integer_at_least(1, num_nodes=self.num_nodes)
+        arrays = {
+            "features": _records(features=self.features),
+            "test_features": _records(test_features=self.test_features),
+            "targets": _targets(self.kind, targets=self.targets),
+            "test_targets": _targets(self.kind, test_targets=self.test_targets),
+        }
+        for features, targets in (("features", "targets"), ("test_features", "test_targets")):
+            if len(arrays[features]) != len(arrays[targets]):
+                raise InvalidInput(
+                    f"{features} and {targets} must have one row per record, got {len(arrays[features])} and "
+                    f"{len(arrays[targets])} rows."
+                )
+        train, test = arrays["features"], arrays["test_features"]
+        if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
+            raise InvalidInput(
+                "features and test_features must hold the same kind of record, got shape "
+                f"{train.shape[1:]} of "
+                f"{train.dtype} and shape {test.shape[1:]} of {test.dtype}."
+            )
+        if len(train) < num_nodes:
+            raise InvalidInput(
+                f"each node needs a record, got {len(train)} train records for {num_nodes} nodes; use a "
+                "smaller graph."
+            )
+        object.__setattr__(self, "num_nodes", num_nodes)
+        for name, array in arrays.items():
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        self._check_model()
+
+    def _check_model(self) -> None:
+        module = _modules.build(self.build_module, seed=0)
+        some = np.linspace(0, len(self.features) - 1, _modules.PROBE_RECORDS).astype(int)
+        features, targets = torch.tensor(self.features[some]), torch.tensor(self.targets[some])
+        if self.kind == "classification":
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                scores = _scores(module, features)
+            for name, array in (("targets", self.targets), ("test_targets", self.test_targets)):
+                if scores is not None and array.max() >= scores:
+                    raise InvalidInput(
+                        f"{name} must be classes 0 to {scores - 1}, as the module gives {scores} outputs, "
+                        "got "
+                        f"{array.max()} in row {int(array.argmax())}."
+                    )
+        _modules.checked_model(module, self.loss, features, targets)
+
+    @functools.cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of the data, the shape of the model and the number of nodes; the loss is not in it."""
+        module = _modules.build(self.build_module, seed=0)
+        digest = hashlib.sha256(repr((self.name, self.kind, self.num_nodes, str(module))).encode())
+        for array in (self.features, self.targets, self.test_features, self.test_targets):
+            digest.update(repr((array.shape, array.dtype.str)).encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def instance(
+        self, seed: int, period: int, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
+    ) -> TaskInstance:
+        """What all mechanisms of one seed share: split, record-to-step map, first model.
+
+        Args:
+            seed: integer >= 0; the split, the batch order and the first model draw from streams of their own.
+            period: steps per epoch, b; a record takes part in the steps t with t mod b fixed.
+            dtype: float32 or float64, of features, models and gradients.
+            device: where the tensors live.
+
+        Raises:
+            InvalidInput: a node has fewer records than `period`, so that one of its batches would be empty.
+        """
+        return build_instance(self, seed=seed, period=period, dtype=dtype, device=device)
+
+
+def from_module(
+    name: str,
+    graph_or_num_nodes: Any,
+    *,
+    kind: Kind,
+    build_module: Callable[[], torch.nn.Module],
+    loss: _modules.Loss,
+    features: ArrayLike,
+    targets: ArrayLike,
+    test_features: ArrayLike,
+    test_targets: ArrayLike,
+) -> Task:
+    """The task of a user's own module, per-record loss and records; see `Task` for what each must be."""
+    return Task(
+        name=name,
+        kind=kind,
+        features=np.asarray(features),
+        targets=np.asarray(targets),
+        test_features=np.asarray(test_features),
+        test_targets=np.asarray(test_targets),
+        build_module=build_module,
+        loss=loss,
+        num_nodes=node_count(graph_or_num_nodes),
+    )
+
+
+def node_count(graph_or_num_nodes: Any) -> int:
+    """The number of nodes of a networkx graph, or the number itself."""
+    count = getattr(graph_or_num_nodes, "number_of_nodes", None)
+    return check.integer_at_least(1, graph_or_num_nodes=count() if callable(count) else graph_or_num_nodes)
+
+
+def _records(**named: Any) -> NDArray[Any]:
+    """An own copy (float32 or int64) of at least one finite record."""
+    ((name, value),) = named.items()
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub" or array.ndim < 1 or array.size == 0:
+        raise InvalidInput(
+            f"{name} must be a numeric array with at least one record, got shape {array.shape} of "
+            f"{array.dtype}."
+        )
+    with np.errstate(over="ignore"):  # what float32 cannot hold is named below
+        copy = np.array(array, dtype=np.int64 if array.dtype.kind in "iu" else np.float32)
+    if copy.dtype == np.float32:
+        finite = np.isfinite(copy.reshape(len(copy), -1)).all(axis=1)
+        if not finite.all():
+            row = int(np.argmin(finite))
+            raise InvalidInput(
+                f"{name} must be finite in float32, got "
+                f"{array[row].ravel()[~np.isfinite(copy[row].ravel())][0]} in row "
+                f"{row} ({int((~finite).sum())} of {len(copy)} rows are not); remove or repair these records."
+            )
+    return copy
+
+
+def _targets(kind: Kind, **named: Any) -> NDArray[Any]:
+    """An own copy of the targets, one per record: int64 classes >= 0 or finite float32 values."""
+    ((name, value),) = named.items()
+    array = np.asarray(value)
+    if array.ndim != 1:
+        raise InvalidInput(f"{name} must have one number per record, got shape {array.shape}.")
+    if kind == "regression":
+        return _records(**{name: array}).astype(np.float32)
+    if array.dtype.kind not in "iu" or array.size == 0:
+        raise InvalidInput(
+            f"{name} must be integer classes 0, 1, ... for classification, got {array.size} of "
+            f"{array.dtype}; "
+            "convert them, or use kind='regression'."
+        )
+    if array.min() < 0:
+        raise InvalidInput(f"{name} must be classes >= 0, got {array.min()} in row {int(array.argmin())}.")
+    return array.astype(np.int64)
+
+
+def _scores(module: torch.nn.Module, features: torch.Tensor) -> int | None:
+    """The number of class scores per record, or None where the output is not (records, scores)."""
+    try:
+        output = module(features)
+    except Exception:
+        return None  # reported, with its reason, by the check of the model
+    return int(output.shape[1]) if isinstance(output, torch.Tensor) and output.ndim == 2 else None

@@ -1,0 +1,248 @@
+"""Torch autodiff over any differentiable family of encoders, with any differentiable penalty.
+
+For researchers who invent their own C: a callable theta -> C (lower triangular, positive diagonal) and a start
+are all it takes. The objective is
+
+    sensitivity(C)^2 * tr(H (C^T C)^-1) + penalty(C),
+
+minimised by the L-BFGS of `lbfgs` on gradients from torch, in float64, on CUDA when it is there. The
+sensitivity is a maximum over classes of sums of |X[s, t]|; it is smoothed (p-mean over classes,
+sqrt(x^2 + w^2) for |x|) with p rising and w falling in stages, and the result is judged by the exact
+value and by the certificate, which holds for every X.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from .certificate import lower_bound
+from .dense import finished, threads_for
+from .lbfgs import minimise
+from .problem import OPTIMAL, STATIONARY, STOPPED, Array, Factorization, FactorizationProblem, ProblemError
+
+STAGES = ((8.0, 1e-2), (64.0, 1e-3), (512.0, 1e-4), (4096.0, 1e-5))  # (p, w): smoothing of max and of | |
+CHECK_EVERY = 20
+FLAT = 1e-7  # relative decrease over CHECK_EVERY iterations below which a stage is over
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parametrisation:
+    """A family of encoders.
+
+    Attributes:
+        encoder: theta (1-D float64 tensor) -> C (T, T), lower triangular; nan marks theta outside the domain.
+        start: theta to begin with, shape (p,).
+        complete: the family holds an optimal C of every problem of its size, so the gap must close.
+        scale_columns: the family is closed under scaling columns (banded yes, Toeplitz no): then the columns of
+            each class are scaled to sensitivity 1, at no loss (a larger X costs less), and no maximum is left.
+    """
+
+    encoder: Callable[[torch.Tensor], torch.Tensor]
+    start: Array
+    complete: bool = False
+    scale_columns: bool = False
+
+
+def lower_triangular(problem: FactorizationProblem) -> Parametrisation:
+    """Every causal C whose Gram matrix vanishes off-diagonal within the classes (no loss, see `dense`).
+
+    theta holds the logits of the diagonal of X (a softmax per class, so that each class sums to 1) and the free
+    entries above the diagonal; C is the causal Cholesky factor.
+    """
+    T = problem.size
+    labels = torch.as_tensor(problem.classes.copy())
+    rows, columns = np.nonzero(np.triu(~problem.same_class, 1))
+
+    def encoder(theta: torch.Tensor) -> torch.Tensor:
+        on = theta.device
+        weights = torch.exp(theta[:T])
+        totals = torch.zeros(problem.num_classes, dtype=theta.dtype, device=on).index_add(
+            0, labels.to(on), weights
+        )
+        diagonal = weights / totals[labels.to(on)]
+        # entries are correlations, scaled by the diagonal: one theta of size 1 per entry
+        scale = torch.sqrt(diagonal)
+        off = torch.zeros(T, T, dtype=theta.dtype, device=on)
+        off[rows, columns] = theta[T:] * scale[rows] * scale[columns]
+        gram = torch.diag(diagonal) + off + off.T
+        factor, info = torch.linalg.cholesky_ex(gram.flip(0, 1))
+        return (factor.flip(0, 1).T if info == 0 else torch.full_like(gram, torch.nan)).contiguous()
+
+    return Parametrisation(encoder, np.zeros(T + rows.size), complete=True)
+
+
+def banded(size: int, bands: int) -> Parametrisation:
+    """C[t, t - j] free for j < bands (bands >= 1), zero below; the diagonal is kept positive."""
+    rows, columns = np.nonzero(np.tri(size) - np.tri(size, k=-bands))
+
+    def encoder(theta: torch.Tensor) -> torch.Tensor:
+        C = torch.zeros(size, size, dtype=theta.dtype, device=theta.device)
+        C[rows, columns] = theta
+        diagonal = torch.diagonal(C)
+        return C if bool((diagonal > 0).all()) else C * torch.nan
+
+    return Parametrisation(encoder, (rows == columns).astype(np.float64), scale_columns=True)
+
+
+def toeplitz(size: int, bands: int | None = None) -> Parametrisation:
+    """C[t, s] = c[t - s] with c[0] = 1 and theta = c[1:bands]; scale does not matter to the objective."""
+    width = size if bands is None else min(bands, size)
+    lag = np.subtract.outer(np.arange(size), np.arange(size))
+    inside = (lag >= 0) & (lag < width)
+    index = torch.as_tensor(np.where(inside, lag, width))
+
+    def encoder(theta: torch.Tensor) -> torch.Tensor:
+        one, zero = (
+            torch.ones(1, dtype=theta.dtype, device=theta.device),
+            torch.zeros(1, dtype=theta.dtype, device=theta.device),
+        )
+        return torch.cat([one, theta, zero])[index.to(theta.device)]
+
+    return Parametrisation(encoder, np.zeros(width - 1))
+
+
+def solve(
+    problem: FactorizationProblem,
+    parametrisation: Parametrisation | None = None,
+    *,
+    penalty: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    tolerance: float = 1e-4,
+    max_iterations: int = 5000,
+    device: str | None = None,
+) -> Factorization:
+    """Minimises the objective above over a family of encoders.
+
+    Args:
+        problem: H and classes.
+        parametrisation: default `lower_triangular(problem)`.
+        penalty: C -> scalar tensor in units of the loss, added to it; the reported loss is without it.
+        tolerance: wanted gap; judged by the certificate.
+        max_iterations: over all stages together.
+        device: torch device; default CUDA when available.
+
+    Returns:
+        A Factorization of unit sensitivity. Status "optimal" when the gap is within tolerance, "stationary"
+        when a restricted or penalised family converged with a larger gap, "stopped" otherwise.
+    """
+    began = time.perf_counter()
+    family = parametrisation or lower_triangular(problem)
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    objective = _Objective(problem, family, penalty, where)
+    theta = np.asarray(family.start, dtype=np.float64)
+    if not np.isfinite(objective(theta, *STAGES[0])[0]):
+        raise ProblemError(
+            "start must give a finite, lower-triangular, invertible C; the first encoder was not."
+        )
+    best = {"bound": 0.0, "value": np.inf}
+
+    def within_tolerance(iteration: int, x: Array, value: float, gradient: Array) -> bool:
+        if iteration % CHECK_EVERY:
+            return False
+        if iteration and value > best["value"] * (1 - FLAT):
+            return True
+        best["value"] = value
+        if penalty is not None:
+            return False
+        X = objective.gram(x)
+        best["bound"] = max(best["bound"], lower_bound(problem, X))
+        return problem.loss(X) <= best["bound"] * (1 + tolerance)
+
+    iterations, settled = 0, False
+    with threads_for(problem.size):
+        for stage in STAGES if theta.size else ():
+            best["value"] = np.inf
+            minimum = minimise(
+                lambda x, stage=stage: objective(x, *stage),  # type: ignore[misc]
+                theta,
+                stop=within_tolerance,
+                max_iterations=max_iterations - iterations,
+            )
+            theta, iterations = minimum.point, iterations + minimum.iterations
+            settled = minimum.stopped_by_rule or iterations < max_iterations
+            if penalty is None and problem.loss(objective.gram(theta)) <= best["bound"] * (1 + tolerance):
+                break
+        gram = objective.gram(theta)
+        restricted = not family.complete or penalty is not None
+        result = finished(
+            problem,
+            gram,
+            known_bound=best["bound"],
+            tolerance=tolerance,
+            iterations=iterations,
+            began=began,
+            unfinished_status=STATIONARY if restricted and (settled or not theta.size) else STOPPED,
+        )
+    return (
+        result
+        if penalty is None or result.status != OPTIMAL
+        else dataclasses.replace(result, status=STATIONARY)
+    )
+
+
+class _Objective:
+    """theta, smoothing -> (value, gradient), scaled so that the first loss is 1."""
+
+    def __init__(
+        self,
+        problem: FactorizationProblem,
+        family: Parametrisation,
+        penalty: Callable[[torch.Tensor], torch.Tensor] | None,
+        where: torch.device,
+    ) -> None:
+        self.problem, self.family, self.penalty, self.where = problem, family, penalty, where
+        self.root = torch.as_tensor(problem.root.copy(), device=where)
+        self.same_class = torch.as_tensor(problem.same_class, device=where)
+        self.labels = torch.as_tensor(problem.classes.copy(), device=where)
+        self.num_classes = problem.num_classes
+        self.scale = float(problem.loss(np.eye(problem.size)))
+
+    def encoder(self, theta: torch.Tensor) -> torch.Tensor:
+        C = self.family.encoder(theta)
+        if C.shape != self.same_class.shape:
+            raise ProblemError(
+                f"encoder(theta) must have shape {tuple(self.same_class.shape)}, got {tuple(C.shape)}."
+            )
+        return C
+
+    def gram(self, theta: Array) -> Array:
+        """X at theta, at unit sensitivity."""
+        with torch.no_grad():
+            C = self.encoder(torch.as_tensor(theta, device=self.where))
+            X = (C.T @ C).cpu().numpy()
+        if self.family.scale_columns:
+            absolute = np.where(self.problem.same_class, np.abs(X), 0.0).sum(axis=1)
+            scale = np.sqrt(np.bincount(self.problem.classes, weights=absolute))[self.problem.classes]
+            X = X / np.outer(scale, scale)
+        return X / self.problem.sensitivity_squared(X)
+
+    def __call__(self, theta: Array, power: float, width: float) -> tuple[float, Array]:
+        x = torch.tensor(theta, device=self.where, requires_grad=True)
+        C = self.encoder(x)
+        if not bool(torch.isfinite(C).all()) or bool((torch.diagonal(C) == 0).any()):
+            return float("inf"), theta
+        X = C.T @ C
+        typical = torch.diagonal(X).detach().mean()
+        absolute = torch.sqrt(X**2 + (width * typical) ** 2) - width * typical
+        eye = torch.eye(X.shape[0], dtype=torch.bool, device=self.where)
+        absolute = torch.where(eye, X, absolute)
+        rows = torch.where(self.same_class, absolute, torch.zeros_like(X)).sum(dim=1)
+        sums = torch.zeros(self.num_classes, dtype=X.dtype, device=self.where).index_add(0, self.labels, rows)
+        if self.family.scale_columns:
+            value = self._noise(C / torch.sqrt(sums)[self.labels]) / self.scale
+        else:
+            top = sums.detach().max()
+            value = top * ((sums / top) ** power).mean() ** (1 / power) * self._noise(C) / self.scale
+        if self.penalty is not None:
+            value = value + self.penalty(C) / self.scale
+        (gradient,) = torch.autograd.grad(value, x)
+        result, slope = float(value.detach()), gradient.detach().cpu().numpy()
+        return (result, slope) if np.isfinite(result) and np.isfinite(slope).all() else (float("inf"), theta)
+
+    def _noise(self, C: torch.Tensor) -> torch.Tensor:
+        """tr(H (C^T C)^-1) = ||C^-T L||_F^2 with H = L L^T."""
+        return (torch.linalg.solve_triangular(C.T, self.root, upper=True) ** 2).sum()

@@ -1,0 +1,179 @@
+"""The one factorization problem and its answer.
+
+    minimise  tr(H X^-1)  over X = C^T C > 0  with unit sensitivity,
+
+where the index set is split into disjoint classes: one class holds the indices at which one record can take
+part, and the squared sensitivity of X is the largest, over classes c, of max sum_{s,t in c} X[s,t] <g_s, g_t>
+over ||g_t|| <= 1. In: arrays and integer class labels. Out: a causal C with loss, certified lower bound and
+gap. Nothing here knows graphs, trust or learning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+OPTIMAL, STOPPED, FIXED, STATIONARY = "optimal", "stopped", "fixed", "stationary"
+
+
+class ProblemError(ValueError):
+    """A problem that cannot be posed: the message says which array and what is wrong."""
+
+
+class NotConverged(RuntimeError):
+    """A solver stopped before its certificate reached the tolerance; `factorization` holds what it had."""
+
+    def __init__(self, factorization: Factorization, tolerance: float) -> None:
+        super().__init__(
+            f"factorization stopped at gap {factorization.gap:.3g} > tolerance {tolerance:g} after "
+            f"{factorization.iterations} iterations; raise max_iterations or the tolerance, or pass "
+            "allow_stopped=True to use it as it is (loss and lower bound stay valid)."
+        )
+        self.factorization = factorization
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FactorizationProblem:
+    """Which noise costs what, and what one record can reach.
+
+    Attributes:
+        error_gram: H, shape (T, T), symmetric positive semidefinite, float64.
+        classes: integer label per index, shape (T,); indices with one label form one class.
+
+    Raises: ProblemError: shapes, non-finite entries, H not symmetric or not positive semidefinite, H = 0.
+    """
+
+    error_gram: Array
+    classes: NDArray[np.intp]
+
+    def __post_init__(self) -> None:
+        H = np.array(self.error_gram, dtype=np.float64)
+        if H.ndim != 2 or H.shape[0] != H.shape[1] or H.shape[0] == 0:
+            raise ProblemError(f"error_gram must be a non-empty square matrix, got shape {H.shape}.")
+        if not np.isfinite(H).all():
+            raise ProblemError("error_gram must be finite, got a nan or infinite entry.")
+        scale = np.abs(H).max()
+        if np.abs(H - H.T).max() > 1e-9 * scale:
+            raise ProblemError("error_gram must be symmetric; use (H + H.T) / 2 if that is what you mean.")
+        H = (H + H.T) / 2
+        labels = np.asarray(self.classes)
+        if labels.shape != (H.shape[0],) or labels.dtype.kind not in "iu":
+            raise ProblemError(
+                f"classes must be one integer label per index, shape ({H.shape[0]},), got shape {labels.shape} "
+                f"of {labels.dtype}; patterns that overlap cannot be written as labels and are not covered."
+            )
+        if scale == 0:
+            raise ProblemError(
+                "error_gram must not be zero: no noise costs anything, so there is nothing to minimise."
+            )
+        _, labels = np.unique(labels, return_inverse=True)
+        H.setflags(write=False)
+        labels.setflags(write=False)
+        object.__setattr__(self, "error_gram", H)
+        object.__setattr__(self, "classes", labels)
+        if self.eigenvalues[0] < -1e-9 * self.eigenvalues[-1]:
+            raise ProblemError(
+                f"error_gram must be positive semidefinite, got smallest eigenvalue {self.eigenvalues[0]:.3g}."
+            )
+
+    @property
+    def size(self) -> int:
+        """T."""
+        return self.error_gram.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return int(self.classes.max()) + 1
+
+    @cached_property
+    def class_sizes(self) -> NDArray[np.intp]:
+        """How many indices each class holds."""
+        return np.bincount(self.classes)
+
+    @cached_property
+    def same_class(self) -> NDArray[np.bool_]:
+        """(T, T): the two indices lie in one class."""
+        return self.classes[:, None] == self.classes[None, :]
+
+    @cached_property
+    def _eigen(self) -> tuple[Array, Array]:
+        return scipy.linalg.eigh(self.error_gram, driver="evd")
+
+    @property
+    def eigenvalues(self) -> Array:
+        """Eigenvalues of H, ascending."""
+        return self._eigen[0]
+
+    @cached_property
+    def root(self) -> Array:
+        """L with L L^T = H after negative rounding eigenvalues are set to zero, shape (T, T)."""
+        values, vectors = self._eigen
+        return vectors * np.sqrt(np.clip(values, 0.0, None))
+
+    def sensitivity_squared(self, gram: Array) -> float:
+        """max over classes of sum |X[s, t]|: an upper bound, exact when X >= 0 entrywise on the classes."""
+        absolute = np.where(self.same_class, np.abs(gram), 0.0).sum(axis=1)
+        return float(np.bincount(self.classes, weights=absolute).max())
+
+    def loss(self, gram: Array) -> float:
+        """sensitivity^2 * tr(H X^-1); infinite when X is not positive definite."""
+        try:
+            factor = scipy.linalg.cho_factor(gram, lower=True)
+        except np.linalg.LinAlgError:
+            return float("inf")
+        return self.sensitivity_squared(gram) * float(
+            np.trace(scipy.linalg.cho_solve(factor, self.error_gram))
+        )
+
+
+def causal_encoder(gram: ArrayLike) -> Array:
+    """The lower-triangular C with C^T C = X and a positive diagonal: P chol(P X P)^T P, P the reversal.
+
+    (numpy's Cholesky gives X = L L^T; with lower L that is the other orientation and has other column norms.)
+    """
+    X = np.asarray(gram, dtype=np.float64)
+    return np.array(np.linalg.cholesky(X[::-1, ::-1])[::-1, ::-1].T, dtype=np.float64, order="C")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Factorization:
+    """A causal encoder with what it costs and how far that is from the best.
+
+    Attributes:
+        encoder: C, lower triangular, shape (T, T), C^T C = gram.
+        gram: X = C^T C; its sensitivity is at most `sensitivity`.
+        loss: sensitivity^2 * tr(H X^-1), per unit noise variance and coordinate.
+        lower_bound: no C of any shape has a smaller loss (certified in float64; see `certificate`).
+        status: "optimal" (gap within tolerance), "stopped" (not), "stationary" (a restricted or penalised
+            family converged; the gap says what the restriction costs) or "fixed" (nothing was optimised).
+        sensitivity: of `gram`, an upper bound.
+        notes: what the reader must know, e.g. that H was regularised.
+    """
+
+    encoder: Array
+    gram: Array
+    loss: float
+    lower_bound: float
+    status: str
+    iterations: int
+    seconds: float
+    sensitivity: float = 1.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """loss / lower_bound - 1, >= 0 up to rounding."""
+        return self.loss / self.lower_bound - 1 if self.lower_bound > 0 else float("inf")
+
+    def require_converged(self, tolerance: float) -> Factorization:
+        """Itself; raises NotConverged when the status is "stopped"."""
+        if self.status == STOPPED:
+            raise NotConverged(self, tolerance)
+        return self

@@ -1,0 +1,327 @@
+"""A Guarantee says everything it depends on, refuses contradictions, composes only what composes, and
+survives a file unchanged."""
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfdl.errors import InvalidInput
+from mfdl.privacy import gaussian
+from mfdl.privacy.guarantee import BOUNDS, EVERY_NODE, RELEASES, Guarantee
+from mfdl.testing.gaussian_oracles import exact_delta
+
+INF = math.inf
+
+
+def make(**changes):
+    fields = {
+        "mu": 0.719,
+        "trust": "secldp",
+        "adjacency": "replace-one",
+        "clip_norm": 1.0,
+        "record_shift": 2.0,
+        "participation": "every step",
+        "victim": "node 5",
+        "attacker": "node 3",
+        "adaptive": True,
+        "bound": "exact",
+        "noise_std": 4.0,
+        "sensitivity": 1.4,
+        "tolerance": 1e-9,
+        "release": "none",
+    }
+    return Guarantee(**{**fields, **changes})
+
+
+texts = st.text(min_size=1).map(lambda text: text + "!")  # "!": not only blanks
+sizes = st.floats(1e-3, 1e3)
+
+
+@st.composite
+def guarantees(draw):
+    adjacency, clip_norm = draw(st.sampled_from(gaussian.ADJACENCIES)), draw(sizes)
+    shift = gaussian.record_shift(adjacency, clip_norm)
+    sensitivity = draw(st.one_of(sizes, st.just(0.0), st.just(INF)))
+    std = draw(st.one_of(sizes, st.just(0.0)))
+    return make(
+        mu=gaussian.mu_from_noise_std(sensitivity, shift, std) * draw(st.floats(1.0, 2.0)),
+        trust=draw(texts),
+        adjacency=adjacency,
+        clip_norm=clip_norm,
+        record_shift=shift,
+        participation=draw(texts),
+        victim=draw(texts),
+        attacker=draw(texts),
+        adaptive=draw(st.booleans()),
+        bound=draw(st.sampled_from(BOUNDS)),
+        noise_std=std,
+        sensitivity=sensitivity,
+        tolerance=draw(st.floats(0.0, 1e-3)),
+        release=draw(st.sampled_from(RELEASES)),
+        notes=tuple(draw(st.lists(texts, max_size=3))),
+        composed=draw(st.integers(1, 5)),
+    )
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------
+
+
+@given(st.floats(1e-3, 50.0), st.floats(1e-12, 0.5))
+def test_epsilon_and_delta_are_those_of_mu_and_safe(mu, delta):
+    guarantee = make(mu=mu, sensitivity=0.0)
+    epsilon = guarantee.epsilon(delta)
+    assert epsilon == gaussian.epsilon_from_mu(mu, delta)
+    assert exact_delta(mu, epsilon) <= delta
+    assert guarantee.delta(epsilon) == gaussian.delta_from_mu(mu, epsilon)
+    assert guarantee.renyi_epsilon(3.0) == gaussian.renyi_epsilon(mu, 3.0)
+
+
+def test_no_noise_is_no_guarantee_and_no_shift_is_no_loss():
+    nothing = make(mu=INF, noise_std=0.0)
+    assert (nothing.epsilon(1e-5), nothing.delta(3.0), nothing.renyi_epsilon(2.0)) == (INF, 1.0, INF)
+    perfect = make(mu=0.0, sensitivity=0.0, noise_std=0.0)
+    assert (perfect.epsilon(0.0), perfect.delta(0.0), perfect.renyi_epsilon(2.0)) == (0.0, 0.0, 0.0)
+
+
+def test_a_single_run_never_states_a_mu_below_its_sensitivity_and_noise():
+    least = gaussian.mu_from_noise_std(1.4, 2.0, 4.0)
+    assert make(mu=least * (1 - 1e-13)).mu == least  # another order of multiplication is rounded up
+    with pytest.raises(InvalidInput, match=r"^mu must be at least .* = 0\.7.*, got 0\.35\.$"):
+        make(mu=0.35)  # the factor 2 of replace-one, lost
+    assert make(mu=0.35, composed=2).mu == 0.35  # noise_std is one of several then
+
+
+# ---- words -----------------------------------------------------------------------------------------------
+
+
+def test_the_sentence_names_everything():
+    assert str(make(notes=("the graph is public",))) == (
+        "Trust model secldp: against node 3, a record of node 5 is covered by mu-GDP with mu = 0.719 "
+        "(exact value, numerical slack 1.0e-09 included); "
+        "under replace-one adjacency with clipping norm 1 (record shift 2); participation every step; "
+        "no model is released; for gradients that may be chosen adaptively; the graph is public."
+    )
+
+
+@given(guarantees())
+def test_every_sentence_names_every_condition(guarantee):
+    sentence = guarantee.sentence()
+    for part in (guarantee.trust, guarantee.adjacency, guarantee.participation, guarantee.victim):
+        assert part in sentence
+    for part in (guarantee.attacker, *guarantee.notes):
+        assert part in sentence
+    assert ("for gradients fixed in advance only (not adaptive)" in sentence) == (not guarantee.adaptive)
+    assert ("for gradients that may be chosen adaptively" in sentence) == guarantee.adaptive
+    if guarantee.mu == INF:
+        assert "no finite guarantee (mu = inf)" in sentence
+    else:
+        assert ("(exact value," in sentence) == (guarantee.bound == "exact")
+        assert ("(upper bound," in sentence) == (guarantee.bound == "upper")
+    assert ("runs with independent noise" in sentence) == (guarantee.composed > 1)
+    assert ("released" in sentence) or guarantee.release == "not applicable"
+
+
+@given(st.floats(1e-6, 1e6))
+def test_the_sentence_never_shows_a_smaller_mu(mu):
+    shown = float(str(make(mu=mu, sensitivity=0.0)).split("mu = ")[1].split(" ")[0])
+    assert mu <= shown <= mu * (1 + 1.1e-5)  # six digits, rounded up: at most one unit of the sixth
+
+
+# ---- composition -----------------------------------------------------------------------------------------
+
+
+@given(st.floats(1e-3, 10.0), st.floats(1e-3, 10.0), st.floats(0.5, 8.0), st.floats(0.5, 8.0))
+def test_mu_squared_adds_and_the_unit_of_noise_is_kept_straight(first, second, std_1, std_2):
+    runs = [
+        make(mu=mu, sensitivity=mu * std / 2.0 * (1 - 1e-14), noise_std=std)
+        for mu, std in ((first, std_1), (second, std_2))
+    ]
+    both = runs[0].compose_with(runs[1])
+    assert both.mu == gaussian.compose([first, second])
+    assert both.mu == pytest.approx(math.hypot(first, second), rel=1e-15)  # at most one float apart
+    assert both.noise_std == min(std_1, std_2)
+    # A dozen roundings and the 1e-14 above.
+    assert both.sensitivity * both.record_shift / both.noise_std == pytest.approx(both.mu, rel=1e-13)
+    assert (both.composed, both.bound, both.adaptive) == (2, "exact", True)
+    assert both.mu == runs[1].compose_with(runs[0]).mu
+
+
+def test_composition_keeps_conditions_and_counts_runs():
+    first = make(notes=("a", "b"), tolerance=1e-6)
+    second = make(notes=("b", "c"), participation="once per epoch", bound="upper")
+    both = first.compose_with(second)
+    assert both.notes == ("a", "b", "c")
+    assert both.participation == "every step, then once per epoch"
+    assert both.bound == "upper"
+    assert both.tolerance == second.compose_with(first).tolerance == 1e-6
+    three = both.compose_with(make())
+    assert three.composed == 3
+    assert "over 3 runs with independent noise" in three.sentence()
+
+
+def test_the_worst_nodes_of_two_runs_may_differ_so_their_composition_is_an_upper_bound():
+    assert make().compose_with(make()).bound == "exact"
+    everyone = make(victim=EVERY_NODE)
+    assert everyone.compose_with(everyone).bound == "upper"
+
+
+def test_composing_with_no_privacy_is_no_privacy():
+    nothing = make(mu=INF, noise_std=0.0, sensitivity=1.0)
+    for pair in itertools.permutations([nothing, make()]):
+        both = pair[0].compose_with(pair[1])
+        assert (both.mu, both.noise_std, both.sensitivity) == (INF, 0.0, 1.0)
+
+
+def test_numbers_for_gradients_fixed_in_advance_are_never_composed():
+    fixed = make(adaptive=False)
+    with pytest.raises(InvalidInput, match="only adaptive guarantees compose, and this one"):
+        fixed.compose_with(make())
+    with pytest.raises(InvalidInput, match="only adaptive guarantees compose, and the other one"):
+        make().compose_with(fixed)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("trust", {"trust": "ldp"}),
+        ("adjacency", {"adjacency": "zero-out", "record_shift": 1.0}),
+        ("clip_norm", {"clip_norm": 0.5, "record_shift": 1.0}),
+        ("victim", {"victim": EVERY_NODE}),
+        ("attacker", {"attacker": "node 4"}),
+        ("release", {"release": "all"}),
+    ],
+)
+def test_only_the_same_statement_composes(name, changes):
+    with pytest.raises(InvalidInput, match=f"^guarantees compose only for the same {name}, got "):
+        make().compose_with(make(**changes))
+
+
+def test_composing_with_something_else_is_refused():
+    with pytest.raises(InvalidInput, match=r"^other must be a Guarantee, got float"):
+        make().compose_with(0.5)
+
+
+# ---- files -----------------------------------------------------------------------------------------------
+
+
+@given(guarantees())
+def test_a_dictionary_of_json_values_and_back(guarantee):
+    data = guarantee.to_dict()
+    assert data["format"] == 1
+    text = json.dumps(data, allow_nan=False)  # allow_nan: infinity must have become a text
+    assert Guarantee.from_dict(json.loads(text)) == guarantee
+
+
+def test_infinity_is_the_text_inf():
+    data = make(mu=INF, sensitivity=INF).to_dict()
+    assert (data["mu"], data["sensitivity"]) == ("inf", "inf")
+    assert Guarantee.from_dict(data).mu == INF
+
+
+def test_save_and_load_replace_the_whole_file(tmp_path):
+    path = tmp_path / "guarantee.json"
+    first, second = make(), make(mu=INF, noise_std=0.0, notes=("µ is infinite \ud800",))
+    first.save(path)
+    assert Guarantee.load(path) == first
+    second.save(str(path))
+    assert Guarantee.load(str(path)) == second
+    assert [entry.name for entry in tmp_path.iterdir()] == ["guarantee.json"]
+
+
+def test_an_interrupted_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "guarantee.json"
+    make().save(path)
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(InvalidInput, match=r"cannot write .*disk full"):
+        make(mu=5.0).save(path)
+    assert Guarantee.load(path) == make()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["guarantee.json"]
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
+    with pytest.raises(InvalidInput, match=r"cannot write .*guarantee.json"):
+        make().save(tmp_path / "file" / "guarantee.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is not a JSON file"),
+        ('{"format": 1, "mu"', "is not a JSON file"),
+        ("[" * 100_000, "is not a JSON file"),
+        ("\ufffe\x00", "is not a JSON file"),
+        ("[1, 2]", "a guarantee must be a JSON object, got list"),
+        ("{}", "format of a guarantee must be 1, got None"),
+        ('{"format": 2}', "format of a guarantee must be 1, got 2"),
+        ('{"format": true}', "format of a guarantee must be 1, got True"),
+        ('{"format": 1}', "missing: mu, trust, .*unknown: none"),
+    ],
+)
+def test_malformed_files_are_refused_with_the_path(tmp_path, text, message):
+    path = tmp_path / "bad.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidInput, match=f"bad.json'.*{message}"):
+        Guarantee.load(path)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match=r"cannot read .*missing.json': No such file"):
+        Guarantee.load(tmp_path / "missing.json")
+    with pytest.raises(InvalidInput, match=r"cannot read .*: Is a directory"):
+        Guarantee.load(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(InvalidInput, match="binary' is not a JSON file"):
+        Guarantee.load(tmp_path / "binary")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mu": math.nan}, "^mu must be .* got nan"),
+        ({"mu": -INF}, "^mu must be .* got -inf"),
+        ({"mu": "0.7"}, r"^mu must be .* got '0\.7'"),
+        ({"mu": 10**400}, "^a guarantee has a number that is too large|^mu must be"),
+        ({"sensitivity": -1.0}, "^sensitivity must be"),
+        ({"noise_std": "inf"}, "^noise_std must be .* got inf"),
+        ({"tolerance": None}, "^tolerance must be .* got None"),
+        ({"trust": " "}, "^trust must be a non-empty text"),
+        ({"victim": 5}, "^victim must be a non-empty text, got 5"),
+        ({"adjacency": "replace"}, "^unknown adjacency 'replace'; did you mean 'replace-one'"),
+        ({"adjacency": ["replace-one"]}, "^unknown adjacency"),
+        ({"clip_norm": 0.0}, "^clip_norm must be a finite number > 0"),
+        ({"record_shift": 1.0}, r"^record_shift must be 2.0 for clip_norm=1.0 under replace-one, got 1.0"),
+        ({"adaptive": "false"}, "^adaptive must be True or False, got 'false'"),
+        ({"adaptive": 1}, "^adaptive must be True or False, got 1"),
+        ({"bound": "lower"}, "^bound must be one of exact, upper, got 'lower'"),
+        ({"release": "some"}, "^release must be one of none, average, all, not applicable, got 'some'"),
+        ({"notes": "text"}, "^notes must be a list of texts, got 'text'"),
+        ({"notes": [1]}, "^notes must be a tuple of texts"),
+        ({"composed": 0}, "^composed must be an integer >= 1, got 0"),
+        ({"composed": 1.5}, "^composed must be an integer >= 1, got 1.5"),
+        ({"colour": "red"}, "missing: none, unknown: colour"),
+    ],
+)
+def test_fields_of_a_file_are_checked_as_in_the_constructor(changes, message):
+    with pytest.raises(InvalidInput, match=message):
+        Guarantee.from_dict({**make().to_dict(), **changes})
+
+
+def test_notes_as_one_text_are_refused():
+    with pytest.raises(InvalidInput, match=r"^notes must be a tuple of texts, got 'text'"):
+        make(notes="text")
+
+
+def test_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        make().mu = 0.1

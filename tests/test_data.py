@@ -1,0 +1,372 @@
+"""The data folder: fetching with checksum from a local server, and what happens when that fails."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from mfdl import data
+from mfdl.cli.data import app
+from mfdl.data import DataFile
+from mfdl.errors import InvalidInput
+
+CONTENT = b"1 2\n2 3\n" * 1000
+
+
+def tar_gz(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(f"folder/{name}")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        directory = tarfile.TarInfo("folder/sub")
+        directory.type = tarfile.DIRTYPE
+        tar.addfile(directory)
+    return buffer.getvalue()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Serves the pages of the server; a page starting with HALF promises twice what it sends."""
+
+    def do_GET(self):
+        self.server.requested.append(self.path)
+        body = self.server.pages.get(self.path)
+        if body is None:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body) * (2 if body.startswith(b"HALF") else 1)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        running.pages, running.requested = {}, []
+        running.url = f"http://127.0.0.1:{running.server_port}"
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """Replaces the registry by one file, `toy/file`."""
+
+    def replace(*urls: str, content: bytes = CONTENT, member: str | None = None) -> None:
+        file = DataFile(
+            "toy/file",
+            urls,
+            hashlib.sha256(content).hexdigest(),
+            "a toy",
+            len(content),
+            archive_member=member,
+        )
+        monkeypatch.setattr(data, "REGISTRY", {"toy/file": file})
+
+    return replace
+
+
+def everything_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+# Where
+
+
+def test_the_folder_is_the_argument_then_the_environment_then_the_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("MFDL_DATA", str(tmp_path / "environment"))
+    assert data.home(tmp_path / "argument") == tmp_path / "argument"
+    assert data.home() == tmp_path / "environment"
+    monkeypatch.setenv("MFDL_DATA", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert data.home().name == "mfdl"
+    assert data.home("~/x") == Path.home() / "x"
+
+
+# Fetching
+
+
+def test_a_missing_file_is_downloaded_once_and_then_used_without_network(server, register, tmp_path):
+    server.pages["/file"] = CONTENT
+    register(f"{server.url}/file")
+    path = data.fetch("toy/file", tmp_path / "new" / "home")
+    assert path == tmp_path / "new" / "home" / "toy" / "file"
+    assert path.read_bytes() == CONTENT
+    assert data.fetch("toy/file", tmp_path / "new" / "home") == path
+    assert server.requested == ["/file"]
+    assert everything_below(tmp_path) == ["new/home/toy/file"]
+
+
+def test_the_file_has_the_usual_permissions(server, register, tmp_path):
+    server.pages["/file"] = CONTENT
+    register(f"{server.url}/file")
+    (tmp_path / "usual").touch()
+    expected = stat.S_IMODE((tmp_path / "usual").stat().st_mode)
+    assert stat.S_IMODE(data.fetch("toy/file", tmp_path).stat().st_mode) == expected
+
+
+def test_the_next_mirror_is_tried(server, register, tmp_path):
+    server.pages["/good"] = CONTENT
+    server.pages["/other"] = b"another file"
+    register(f"{server.url}/absent", f"{server.url}/other", f"{server.url}/good")
+    assert data.fetch("toy/file", tmp_path).read_bytes() == CONTENT
+    assert server.requested == ["/absent", "/other", "/good"]
+
+
+def test_the_member_of_an_archive_is_checked_and_kept_alone(server, register, tmp_path):
+    server.pages["/all.tar.gz"] = tar_gz(file=CONTENT, other=b"unused")
+    register(f"{server.url}/all.tar.gz", member="folder/file")
+    assert data.fetch("toy/file", tmp_path).read_bytes() == CONTENT
+    assert everything_below(tmp_path) == ["toy/file"]
+
+
+@pytest.mark.parametrize(
+    ("page", "member", "reason"),
+    [
+        (b"another file", None, r"wrong content, expected sha256 [0-9a-f]{64}, got "),
+        (b"HALF of the file", None, r"(ChunkedEncodingError|ConnectionError|ProtocolError)"),
+        (None, None, r"HTTPError: 404"),
+        (tar_gz(file=b"another"), "folder/file", r"wrong content, expected sha256"),
+        (tar_gz(other=CONTENT), "folder/file", r"the archive has no member folder/file"),
+        (tar_gz(file=CONTENT), "folder/sub", r"archive member folder/sub is not a file"),
+        (tar_gz(file=os.urandom(9000))[:-4000], "folder/file", r"damaged archive"),
+        (CONTENT, "folder/file", r"damaged archive"),
+    ],
+)
+def test_a_failed_download_leaves_nothing_and_says_what_to_do(
+    server, register, tmp_path, page, member, reason
+):
+    if page is not None:
+        server.pages["/file"] = page
+    register(f"{server.url}/file", member=member)
+    with pytest.raises(InvalidInput, match=reason) as caught:
+        data.fetch("toy/file", tmp_path)
+    message = str(caught.value)
+    for part in (f"{server.url}/file", "MFDL_DATA", "--data-home", str(tmp_path / "toy" / "file")):
+        assert part in message
+    assert everything_below(tmp_path) == []
+
+
+def test_a_server_that_is_down_is_one_clear_error(register, tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    register("http://127.0.0.1:9/file")  # port 9, discard: nobody listens
+    with pytest.raises(
+        InvalidInput, match=r"could not fetch toy/file \(http://127\.0\.0\.1:9/file: ConnectionError"
+    ):
+        data.fetch("toy/file", tmp_path)
+    assert everything_below(tmp_path) == []
+
+
+def test_a_file_with_another_content_is_refused_and_kept(register, tmp_path):
+    register("http://127.0.0.1:9/file")
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "file").write_bytes(b"mine")
+    expected, got = (hashlib.sha256(content).hexdigest() for content in (CONTENT, b"mine"))
+    with pytest.raises(
+        InvalidInput, match=rf"toy/file is not the published.*{expected}, got {got}; delete it"
+    ):
+        data.fetch("toy/file", tmp_path)
+    assert (tmp_path / "toy" / "file").read_bytes() == b"mine"
+
+
+def test_a_read_only_folder_serves_what_it_holds(register, tmp_path, monkeypatch):
+    register("http://127.0.0.1:9/file")
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "file").write_bytes(CONTENT)
+
+    def refuse(*args, **kwargs):
+        raise PermissionError("read-only")
+
+    for name in ("mkdir", "touch", "unlink"):  # root may write anywhere: refuse by hand
+        monkeypatch.setattr(Path, name, refuse)
+    assert data.fetch("toy/file", tmp_path) == tmp_path / "toy" / "file"
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(register, tmp_path):
+    register("http://127.0.0.1:9/file")
+    (tmp_path / "toy").write_text("a file where the folder should be")
+    with pytest.raises(InvalidInput, match=r"data folder .*toy cannot be written .*MFDL_DATA or --data-home"):
+        data.fetch("toy/file", tmp_path)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(InvalidInput, match=r"unknown data file 'libsvm/a9'; did you mean 'libsvm/a9a'\?"):
+        data.fetch("libsvm/a9")
+    with pytest.raises(InvalidInput, match=r"unknown data file 'mnst'; did you mean 'mnist'\?"):
+        data.expand(["mnst"])
+
+
+def test_folders_stand_for_their_files():
+    assert data.expand(["mnist/"]) == tuple(name for name in data.names() if name.startswith("mnist/"))
+    assert len(data.expand(["mnist", "mnist/t10k-labels-idx1-ubyte.gz"])) == 4
+
+
+def test_progress_is_drawn_on_a_terminal_only(server, register, tmp_path, monkeypatch, capsys):
+    server.pages["/file"] = CONTENT
+    register(f"{server.url}/file")
+    data.fetch("toy/file", tmp_path / "quiet")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    drawn = []
+    update = data._Bar.update
+    monkeypatch.setattr(
+        data._Bar, "update", lambda bar, amount: (drawn.append(bar.total), update(bar, amount))
+    )
+    data.fetch("toy/file", tmp_path / "terminal")
+    assert set(drawn) == {len(CONTENT)}
+    assert capsys.readouterr().out == ""
+
+
+# The registry itself
+
+
+def test_the_registry_is_well_formed():
+    assert set(data.names()) == set(data.REGISTRY) | {data.HOUSING}
+    for name, file in data.REGISTRY.items():
+        assert name == file.relative_path
+        assert not Path(name).is_absolute()
+        assert len(file.sha256) == 64
+        assert int(file.sha256, 16) > 0
+        assert file.size > 0
+        assert all(url.startswith("https://") for url in file.urls)
+    assert data.REGISTRY["facebook/414.edges"].archive_member == "facebook/414.edges"
+
+
+def test_the_module_loads_nothing_heavy():
+    heavy = {"pooch", "requests", "sklearn", "torch", "rich", "networkx"}
+    code = f"import sys, mfdl.data; sys.exit(','.join({heavy} & set(sys.modules)) or None)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+
+def real_data() -> Path:
+    home = os.environ.get("MFDL_DATA")
+    if home is None:
+        pytest.skip("MFDL_DATA is not set: no real data to check")
+    return Path(home)
+
+
+@pytest.mark.parametrize("name", data.REGISTRY)
+def test_the_real_file_has_the_registered_checksum_and_size(name):
+    if not (real_data() / name).is_file():
+        pytest.skip(f"MFDL_DATA holds no {name}")
+    path = data.fetch(name)
+    assert path.stat().st_size == data.REGISTRY[name].size
+
+
+def test_california_housing_has_its_published_shape():
+    if not (real_data() / data.HOUSING).is_file():
+        pytest.skip(f"MFDL_DATA holds no {data.HOUSING}")
+    features, targets, names = data.california_housing()
+    assert features.shape == (20640, 8)
+    assert targets.shape == (20640,)
+    assert features.dtype == targets.dtype == np.float64
+    assert (len(names), names[0]) == (8, "MedInc")
+    assert (targets.min(), targets.max()) == (0.14999, 5.00001)
+    assert data.fetch(data.HOUSING) == real_data() / data.HOUSING
+
+
+def test_california_housing_without_network_is_one_clear_error(tmp_path, monkeypatch):
+    from urllib.error import URLError
+
+    import sklearn.datasets
+
+    def unreachable(**kwargs):
+        assert kwargs["download_if_missing"]
+        raise URLError("no route")
+
+    monkeypatch.setattr(sklearn.datasets, "fetch_california_housing", unreachable)
+    with pytest.raises(
+        InvalidInput, match=r"figshare.*no route.*put scikit-learn's cached file at .*MFDL_DATA"
+    ):
+        data.california_housing(tmp_path)
+
+
+def test_a_damaged_housing_file_is_refused_without_download(tmp_path):
+    (tmp_path / "sklearn").mkdir()
+    (tmp_path / data.HOUSING).write_bytes(b"damaged")
+    with pytest.raises(
+        InvalidInput, match=r"cal_housing_py3\.pkz cannot be read as California housing.*delete it"
+    ):
+        data.california_housing(tmp_path)
+
+
+# Status and command line
+
+
+def test_status_tells_absent_verified_and_wrong(register, tmp_path):
+    register("http://127.0.0.1:9/file")
+    path = tmp_path / "toy" / "file"
+    path.parent.mkdir()
+    assert data.status(tmp_path)[0][:3] == ("toy/file", False, None)
+    path.write_bytes(CONTENT)
+    assert data.status(tmp_path)[0] == ("toy/file", True, True, len(CONTENT), "a toy")
+    path.write_bytes(b"mine")
+    assert data.status(tmp_path)[0][:3] == ("toy/file", True, False)
+    assert data.status(tmp_path)[-1][:3] == (data.HOUSING, False, None)
+
+
+def test_the_command_lists_and_fetches(server, register, tmp_path):
+    server.pages["/file"] = CONTENT
+    register(f"{server.url}/file")
+    home = ["--data-home", str(tmp_path)]
+    listed = CliRunner().invoke(app, ["list", *home, "--json"])
+    assert json.loads(listed.stdout)["files"][0] == {
+        "name": "toy/file",
+        "present": False,
+        "verified": None,
+        "size": len(CONTENT),
+        "description": "a toy",
+    }
+    fetched = CliRunner().invoke(app, ["fetch", "toy", *home, "--json"])
+    assert json.loads(fetched.stdout) == {
+        "data_home": str(tmp_path),
+        "files": [{"name": "toy/file", "path": str(tmp_path / "toy" / "file"), "error": None}],
+    }
+    assert "verified" in CliRunner().invoke(app, ["list", *home]).stdout
+    assert "toy/file" in CliRunner().invoke(app, ["fetch", "toy/file", *home]).stdout
+    (tmp_path / "toy" / "file").write_bytes(b"mine")
+    assert "WRONG CONTENT" in CliRunner().invoke(app, ["list", *home]).stdout
+
+
+def test_the_command_reports_failures_after_trying_every_file(server, monkeypatch, tmp_path):
+    server.pages["/good"] = CONTENT
+    checksum = hashlib.sha256(CONTENT).hexdigest()
+    files = [
+        DataFile(f"toy/{name}", (f"{server.url}/{name}",), checksum, "a toy", len(CONTENT))
+        for name in ("bad", "good")
+    ]
+    monkeypatch.setattr(data, "REGISTRY", {file.relative_path: file for file in files})
+    result = CliRunner().invoke(app, ["fetch", "toy", "--data-home", str(tmp_path), "--json"])
+    assert isinstance(result.exception, InvalidInput)
+    assert "could not fetch toy/bad" in str(result.exception)
+    rows = json.loads(result.stdout)["files"]
+    assert [row["name"] for row in rows if row["error"] is None] == ["toy/good"]
+
+
+@pytest.mark.parametrize("arguments", [["fetch"], ["fetch", "mnist", "--all"]])
+def test_the_command_wants_names_or_all(arguments):
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, InvalidInput)
+    assert "needs either names or --all" in str(result.exception)

@@ -1,0 +1,519 @@
+"""Gossip matrices: the weights of the builders, the properties they report, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+from mfdl import gossip, graphs
+from mfdl.errors import InvalidInput
+from mfdl.gossip import Gossip, GossipMatrix
+from mfdl.testing.graph_strategies import KINDS, connected_graphs, gossip_matrices, gossip_sequences
+
+ROTATION = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+
+
+# Builders
+
+
+@given(G=connected_graphs())
+def test_metropolis_hastings_is_its_formula_and_symmetric(G):
+    W = gossip.metropolis_hastings(G)
+    expected = np.zeros((len(G), len(G)))
+    for i, j in G.edges:
+        expected[i, j] = expected[j, i] = 1 / (1 + max(G.degree[i], G.degree[j]))
+    for i in G:
+        expected[i, i] = 1 - sum(expected[i, j] for j in G if j != i)
+    assert_allclose(W.dense(), expected, atol=1e-15)
+    assert W.is_symmetric
+    assert W.is_doubly_stochastic
+    assert W.is_connected
+    assert_array_equal(W.reversible_measure, np.ones(len(G)))
+
+
+@given(G=connected_graphs())
+def test_uniform_is_its_formula_and_symmetric_only_on_regular_graphs(G):
+    W = gossip.uniform(G)
+    expected = np.array([[(i == j or G.has_edge(i, j)) / (G.degree[i] + 1) for j in G] for i in G])
+    assert_allclose(W.dense(), expected, atol=1e-15)
+    regular = len(set(dict(G.degree).values())) == 1
+    assert W.is_symmetric == regular
+    assert W.is_doubly_stochastic == regular
+    degrees = np.array([G.degree[i] + 1 for i in G])
+    assert_allclose(W.reversible_measure, degrees / degrees.mean(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("spec", "weight", "p"),
+    [("ring:n=16", 1 / 3, 0.0989), ("torus:n=16", 1 / 5, 0.64), ("complete:n=16", 1 / 16, 1.0)],
+)
+def test_published_spectral_constants(spec, weight, p):
+    for build in (gossip.metropolis_hastings, gossip.uniform):  # equal on regular graphs
+        W = build(spec)
+        assert_allclose(W.weights.data, weight, rtol=1e-14)
+        assert 1 - np.linalg.eigvalsh(W.dense().T @ W.dense())[-2] == pytest.approx(p, abs=5e-5)
+        assert 1 - (1 - W.spectral_gap) ** 2 == pytest.approx(p, abs=5e-5)
+
+
+def test_rows_follow_the_labels_of_the_graph():
+    W = gossip.metropolis_hastings(nx.Graph([("hub", "a"), ("hub", "b")]))
+    assert W.labels == ("hub", "a", "b")
+    assert_allclose(W.dense()[1], [1 / 3, 2 / 3, 0])
+
+
+def test_a_single_node_keeps_everything():
+    for W in (gossip.metropolis_hastings("ring:n=1"), gossip.uniform("ring:n=1")):
+        assert_array_equal(W.dense(), [[1.0]])
+        assert W.is_connected
+        assert W.spectral_gap == 1.0
+
+
+@pytest.mark.parametrize(
+    "build", [gossip.metropolis_hastings, gossip.uniform, lambda G: gossip.from_array(np.eye(4), G)]
+)
+def test_builders_refuse_a_disconnected_graph(build):
+    with pytest.raises(
+        InvalidInput, match=r"not connected: 2 components, the largest has 2 of 4.*--largest-component"
+    ):
+        build(nx.Graph([(0, 1), (2, 3)]))
+
+
+def test_large_sparse_graphs_stay_sparse():
+    n = 100_000
+    W = gossip.metropolis_hastings(f"ring:n={n}")
+    assert W.weights.nnz == 3 * n
+    assert W.is_symmetric
+    assert W.is_connected
+    path = gossip.uniform(f"path:n={n}")
+    assert path.weights.nnz == 3 * n - 2
+    assert path.is_reversible
+    assert len(path.content_hash) == 16
+    with pytest.raises(InvalidInput, match="limited to 20000 nodes, got 100000; use the sparse `weights`"):
+        W.spectrum  # noqa: B018
+
+
+# The contract of the matrix
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (
+            [[0.5, 0.5], [0.5, 0.4]],
+            r"each row must sum to 1 within 1e-09, the row of node 'b' sums to 0\.9; give the missing",
+        ),
+        ([[0.5, 0.5], [0.5, 0.5 + 2e-9]], r"the row of node 'b' sums to 1\.000000002"),
+        (
+            [[0.5, 0.25], [0.5, 0.75]],
+            r"the row of node '[ab]' sums to .*; the columns do, so give the transpose",
+        ),
+        ([[1.5, -0.5], [0.5, 0.5]], r"finite and >= 0, got -0\.5 in the row of node 'a' for node 'b'"),
+        ([[0.5, np.nan], [0.5, 0.5]], r"weights must be finite, got nan at index \(0, 1\)"),
+        (
+            sparse.csr_array([[0.5, np.inf], [0.5, 0.5]]),
+            r"finite and >= 0, got inf in the row of node 'a' for node 'b'",
+        ),
+        ([[0.5, 0.5]], r"weights must be square, got shape \(1, 2\)"),
+        (sparse.csr_array([[0.5, 0.5]]), r"weights must be square, got shape \(1, 2\)"),
+        ([1.0], r"weights must have 2 dimensions, got shape \(1,\)"),
+        ([[1, 0], [0, 1j]], r"weights must be real numbers"),
+        (sparse.csr_array([[1, 0], [0, 1j]]), r"weights must be real numbers, got dtype complex128"),
+        ("text", r"weights must be a numeric array with 2 dimensions, got str"),
+        (np.eye(3), r"labels must name every row of weights, got 2 labels for 3 rows"),
+    ],
+)
+def test_what_is_no_gossip_matrix_is_refused(weights, message):
+    with pytest.raises(InvalidInput, match=message):
+        GossipMatrix(weights, ("a", "b"))
+
+
+def test_labels_are_distinct_and_there_is_a_node():
+    with pytest.raises(InvalidInput, match="labels must be distinct, got 'a' twice"):
+        GossipMatrix(np.eye(2), ("a", "a"))
+    with pytest.raises(InvalidInput, match="at least one row"):
+        GossipMatrix(np.zeros((0, 0)), ())
+
+
+@pytest.mark.parametrize("kind", [np.array, sparse.csr_array, sparse.coo_array, sparse.csc_matrix])
+def test_the_matrix_is_an_own_read_only_copy(kind):
+    mine = kind([[0.5, 0.5], [0.25, 0.75]])
+    W = GossipMatrix(mine, ("a", "b"))
+    mine *= 0
+    assert_array_equal(W.dense(), [[0.5, 0.5], [0.25, 0.75]])
+    with pytest.raises(ValueError, match="read-only"):
+        W.weights.data[0] = 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        W.name = "other"
+    W.dense()[0, 0] = 7  # a copy each time
+    assert W.dense()[0, 0] == 0.5
+
+
+def test_stored_zeros_are_no_weight():
+    W = gossip.from_array(sparse.csr_array(([1.0, 0.0, 1.0], ([0, 0, 1], [0, 1, 1])), shape=(2, 2)))
+    assert W.weights.nnz == 2
+    assert not W.is_connected
+
+
+def test_rows_may_miss_one_by_rounding_only():
+    assert gossip.from_array([[0.3333333333, 0.6666666667], [0.5, 0.5 + 9e-10]]).num_nodes == 2
+
+
+# Properties against dense definitions
+
+
+@given(W=gossip_matrices(kinds=("symmetric", "uniform", "general", "singular")))
+def test_properties_agree_with_their_definitions(W):
+    D = W.dense()
+    assert W.num_nodes == len(D)
+    assert W.is_symmetric == np.allclose(D, D.T, rtol=0, atol=1e-12)
+    assert W.is_doubly_stochastic == np.allclose(D.sum(axis=0), 1, rtol=0, atol=1e-9)
+    assert W.is_connected == nx.is_strongly_connected(nx.from_numpy_array(D, create_using=nx.DiGraph))
+    assert W.is_reversible == has_balanced_flow(D)
+    assert W.is_reversible == (W.reversible_measure is not None)
+    if W.reversible_measure is not None:
+        flow = W.reversible_measure[:, None] * D
+        assert_allclose(flow, flow.T, rtol=2e-12)
+        assert W.reversible_measure.mean() == pytest.approx(1)
+        assert (W.reversible_measure > 0).all()
+
+
+def has_balanced_flow(D):
+    """Reversible iff pi_i W_ij is symmetric, pi being the one stationary distribution."""
+    values, vectors = np.linalg.eig(D.T)
+    pi = np.abs(np.real(vectors[:, np.argmin(np.abs(values - 1))]))
+    flow = pi[:, None] * D
+    return bool(np.abs(flow - flow.T).max() < 1e-9)
+
+
+@given(W=gossip_matrices())
+def test_the_spectrum_is_that_of_the_dense_matrix(W):
+    D = W.dense()
+    assert np.isrealobj(W.spectrum) == W.is_reversible
+    moduli = np.abs(W.spectrum)
+    if W.is_reversible:
+        assert (np.diff(W.spectrum) <= 0).all()
+        assert_allclose(
+            W.spectrum, np.sort(np.linalg.eigvals(D).real)[::-1], atol=1e-7
+        )  # eigvals loses half the digits
+    else:
+        assert (np.diff(moduli) <= 1e-9).all()
+    assert_allclose(W.spectrum.sum(), np.trace(D), atol=1e-12)
+    assert_allclose((W.spectrum**2).sum(), np.trace(D @ D), atol=1e-12)
+    assert W.spectrum[0] == pytest.approx(1)
+    if W.num_nodes > 1:
+        assert W.spectral_gap == pytest.approx(1 - np.sort(moduli)[-2], abs=1e-12)
+    with pytest.raises(ValueError, match="read-only"):
+        W.spectrum[0] = 0
+
+
+def test_a_rotation_is_doubly_stochastic_but_not_reversible():
+    W = gossip.from_array(ROTATION)
+    assert W.is_doubly_stochastic
+    assert not W.is_symmetric
+    assert not W.is_reversible
+    assert W.is_connected
+    assert_allclose(W.spectrum[0], 1)
+    assert W.spectral_gap == pytest.approx(0, abs=1e-12)
+
+
+def test_symmetric_support_is_not_enough_for_reversibility():
+    W = gossip.from_array([[0, 0.6, 0.4], [0.4, 0, 0.6], [0.6, 0.4, 0]])
+    assert W.reversible_measure is None
+    one_way = gossip.from_array([[0.5, 0.5], [0, 1]])
+    assert one_way.reversible_measure is None
+    assert not one_way.is_connected
+
+
+def test_the_measure_has_mean_one_on_each_component():
+    W = gossip.from_array(
+        [
+            [0.5, 0.0, 0.5, 0, 0],
+            [0, 0.9, 0, 0.1, 0],
+            [0.25, 0, 0.75, 0, 0],
+            [0, 0.3, 0, 0.7, 0],
+            [0, 0, 0, 0, 1],
+        ]
+    )
+    assert not W.is_connected
+    assert_allclose(W.reversible_measure, [2 / 3, 1.5, 4 / 3, 0.5, 1])
+    assert W.spectral_gap == pytest.approx(0, abs=1e-12)
+
+
+def test_a_measure_beyond_float64_counts_as_none_and_a_long_one_is_exact():
+    up = sparse.diags_array([[0.9] * 399, [0.0] * 400, [0.1] * 399], offsets=[1, 0, -1]).tolil()
+    up[0, 0], up[-1, -1] = 0.1, 0.9
+    assert gossip.from_array(up.tocsr()).reversible_measure is None  # 9^399 > 1.8e308
+    tiny = gossip.from_array([[1, 1e-200, 0], [1, 0, 1e-200], [0, 1, 0]])
+    assert tiny.reversible_measure is None  # its last entry, 1e-400, would be 0, and 0 balances anything
+    short = gossip.from_array(up.tocsr()[-200:, -200:] + sparse.diags_array([0.1] + [0.0] * 199))
+    assert_allclose(short.reversible_measure[1:] / short.reversible_measure[:-1], 9, rtol=1e-13)
+
+
+@given(W=gossip_matrices())
+def test_one_matrix_is_constant_gossip(W):
+    assert isinstance(W, Gossip)
+    assert W.is_constant
+    assert W.at(0) is W
+    assert W.at(10**6) is W
+    with pytest.raises(InvalidInput, match="step must be an integer >= 0, got -1"):
+        W.at(-1)
+
+
+@given(W=gossip_matrices(min_nodes=2), data=st.data())
+def test_the_hash_is_of_the_content_not_of_the_name(W, data):
+    assert gossip.from_array(W.dense(), name="other").content_hash == W.content_hash
+    assert gossip.from_array(W.weights).content_hash == W.content_hash
+    assert (
+        gossip.from_array(W.weights, labels=[f"n{i}" for i in range(W.num_nodes)]).content_hash
+        != W.content_hash
+    )
+    D = W.dense()
+    i = data.draw(st.integers(0, W.num_nodes - 1))
+    j = int(D[i].argmax())
+    D[i, j] -= 1e-3
+    D[i, (j + 1) % len(D)] += 1e-3
+    assert gossip.from_array(D).content_hash != W.content_hash
+
+
+@pytest.mark.parametrize(
+    ("W", "counts", "facts"),
+    [
+        (
+            gossip.metropolis_hastings("ring:n=4"),
+            "'metropolis-hastings' on 4 nodes with 12 weights",
+            ["symmetric", "doubly stochastic", "connected"],
+        ),
+        (
+            gossip.uniform("star:n=3"),
+            "'uniform' on 3 nodes with 7 weights",
+            [
+                "not symmetric",
+                "not doubly stochastic (the average of the nodes moves)",
+                "connected",
+                "reversible",
+            ],
+        ),
+        (
+            gossip.from_array(ROTATION),
+            "'given' on 3 nodes with 3 weights",
+            ["not symmetric", "doubly stochastic", "connected", "not reversible"],
+        ),
+        (
+            gossip.from_array([[1.0, 0], [0, 1]]),
+            "'given' on 2 nodes with 2 weights",
+            ["symmetric", "doubly stochastic", "not connected (some nodes never hear of others)"],
+        ),
+        (
+            gossip.from_array([[1.0]]),
+            "'given' on 1 node with 1 weight",
+            ["symmetric", "doubly stochastic", "connected"],
+        ),
+    ],
+)
+def test_the_description_is_one_true_sentence(W, counts, facts):
+    assert W.describe() == f"gossip matrix {counts}: {', '.join(facts)}"
+
+
+# Given matrices and files
+
+
+def test_weight_on_a_missing_edge_names_the_pair_and_both_ways_out():
+    W = np.array([[0.5, 0.3, 0.2], [0.3, 0.7, 0], [0.2, 0, 0.8]])
+    G = nx.Graph([("a", "b"), ("b", "c")])
+    with pytest.raises(
+        InvalidInput,
+        match=r"node 'a' gives weight 0\.2 to node 'c', but the graph has no edge.*add that edge.*set this",
+    ):
+        gossip.from_array(W, G)
+    G.add_edge("a", "c")
+    assert gossip.from_array(W, G).labels == ("a", "b", "c")
+
+
+def test_an_edge_without_weight_is_allowed():
+    assert gossip.from_array(np.eye(3), "complete:n=3").weights.nnz == 3
+
+
+def test_size_and_labels_must_fit_the_graph():
+    with pytest.raises(InvalidInput, match="got 2 rows for 3 nodes"):
+        gossip.from_array(np.eye(2), "ring:n=3")
+    with pytest.raises(InvalidInput, match="either graph or labels, not both"):
+        gossip.from_array(np.eye(3), "ring:n=3", labels="abc")
+
+
+@pytest.mark.parametrize("suffix", ["npy", "csv"])
+@given(W=gossip_matrices(kinds=("general", "symmetric")))
+def test_a_matrix_is_read_back_from_its_file(suffix, W, tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / f"W.{suffix}"
+    if suffix == "npy":
+        np.save(path, W.dense())
+    else:
+        path.write_text("\n".join(",".join(map(repr, row)) for row in W.dense().tolist()) + "\n")
+    graph = nx.complete_graph(W.num_nodes)
+    for read in (gossip.from_file(path, graph), gossip.load(str(path), graph), gossip.load(path, graph)):
+        assert read.content_hash == W.content_hash
+        assert read.name == path.name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0.5,0.5\n0.5,x\n", r"W\.csv', line 2: 'x' is not a number"),
+        ("a,b\n1,0\n0,1\n", r"W\.csv', line 1: 'a' is not a number; write plain numbers"),
+        ("1,0\n1\n", r"W\.csv', line 2: 1 numbers where the first row has 2"),
+        ("\n\n", r"W\.csv' holds no numbers"),
+        ("0.5,0.5\n", r"weights must be square, got shape \(1, 2\)"),
+        ("1,0\nnan,1\n", r"weights must be finite, got nan"),
+    ],
+)
+def test_malformed_csv_files_are_refused(tmp_path, text, message):
+    path = tmp_path / "W.csv"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=message):
+        gossip.from_file(path, "complete:n=2")
+
+
+def test_binary_csv_is_refused(tmp_path):
+    (tmp_path / "W.csv").write_bytes(b"\xff\xfe1,0")
+    with pytest.raises(InvalidInput, match="is not UTF-8 text"):
+        gossip.from_file(tmp_path / "W.csv", "complete:n=2")
+
+
+def test_pickled_archived_and_damaged_npy_files_are_refused(tmp_path):
+    path = tmp_path / "W.npy"
+    np.save(path, np.array([[1, None], [0, 1]], dtype=object), allow_pickle=True)
+    with pytest.raises(
+        InvalidInput, match=r"W\.npy' is not a \.npy file of numbers: Object arrays cannot be loaded"
+    ):
+        gossip.from_file(path, "complete:n=2")
+    path.write_bytes(b"no numpy here")
+    with pytest.raises(InvalidInput, match=r"is not a \.npy file of numbers"):
+        gossip.from_file(path, "complete:n=2")
+    path.write_bytes(b"")
+    with pytest.raises(InvalidInput, match=r"is not a \.npy file of numbers"):
+        gossip.from_file(path, "complete:n=2")
+    np.save(path, np.eye(2) * 1j)
+    with pytest.raises(InvalidInput, match="must hold one array of real numbers, got complex128"):
+        gossip.from_file(path, "complete:n=2")
+    np.savez(tmp_path / "W.npz", W=np.eye(2))
+    (tmp_path / "W.npz").rename(path)
+    with pytest.raises(InvalidInput, match="must hold one array of real numbers, got an archive"):
+        gossip.from_file(path, "complete:n=2")
+
+
+def test_load_by_name_and_its_errors(tmp_path):
+    G = graphs.load("star:n=4")
+    assert gossip.load("metropolis-hastings", G).content_hash == gossip.metropolis_hastings(G).content_hash
+    assert gossip.load("uniform", G).content_hash == gossip.uniform(G).content_hash
+    with pytest.raises(
+        InvalidInput,
+        match=r"unknown gossip matrix 'metropolis'; did you mean 'metropolis-hastings'\? Known: metropolis",
+    ):
+        gossip.load("metropolis", G)
+    with pytest.raises(InvalidInput, match=r"W\.npy' does not exist"):
+        gossip.load(tmp_path / "W.npy", G)
+    with pytest.raises(InvalidInput, match=r"must end in \.npy or \.csv"):
+        gossip.load("./W.txt", G)
+    with pytest.raises(InvalidInput, match=r"or the path of a \.npy or \.csv file, got int"):
+        gossip.load(3, G)
+    (tmp_path / "d.npy").mkdir()
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        gossip.load(tmp_path / "d.npy", G)
+
+
+# Sequences
+
+
+@given(S=gossip_sequences(), step=st.integers(0, 20))
+def test_a_sequence_gives_the_matrix_of_the_step(S, step):
+    length = len(S.matrices)
+    assert isinstance(S, Gossip)
+    assert S.num_nodes == S.matrices[0].num_nodes
+    assert S.labels == S.matrices[0].labels
+    assert S.num_steps == (None if S.repeat else length)
+    assert S.is_symmetric == all(W.is_symmetric for W in S.matrices)
+    assert S.is_doubly_stochastic == all(W.is_doubly_stochastic for W in S.matrices)
+    assert S.is_connected
+    if S.repeat or step < length:
+        assert S.at(step) is S.matrices[step % length]
+    else:
+        with pytest.raises(
+            InvalidInput, match=rf"step must be below {length}, the length.*got {step}.*repeat=True"
+        ):
+            S.at(step)
+
+
+def test_a_sequence_is_connected_by_its_rounds_together():
+    swap = {pair: np.eye(3) for pair in ((0, 1), (1, 2))}
+    for (i, j), W in swap.items():
+        W[[i, i, j, j], [i, j, i, j]] = 0.5
+    rounds = [gossip.from_array(W) for W in swap.values()]
+    assert not any(W.is_connected for W in rounds)
+    both = gossip.sequence(rounds)
+    assert both.is_connected
+    assert not gossip.sequence(rounds[:1]).is_connected
+    assert both.describe() == (
+        "sequence of 2 gossip matrices, repeated, on 3 nodes: "
+        "all symmetric, all doubly stochastic, connected together"
+    )
+
+
+def test_a_sequence_is_constant_only_if_every_step_is_the_same():
+    W, V = gossip.metropolis_hastings("star:n=4"), gossip.uniform("star:n=4")
+    again = gossip.from_array(W.weights, name="again")
+    assert gossip.sequence([W, again]).is_constant
+    assert not gossip.sequence([W, again], repeat=False).is_constant
+    assert not gossip.sequence([W, V]).is_constant
+    assert not gossip.sequence([W, V]).is_symmetric
+    assert gossip.sequence([W, W]).is_symmetric
+
+
+def test_the_hash_of_a_sequence_sees_order_and_repetition():
+    W, V = gossip.metropolis_hastings("star:n=4"), gossip.uniform("star:n=4")
+    hashes = {gossip.sequence(m, r).content_hash for m in ([W, V], [V, W], [W]) for r in (True, False)}
+    assert len(hashes) == 6
+    assert gossip.sequence([W, V]).content_hash == gossip.sequence((W, V)).content_hash
+
+
+def test_bad_sequences_are_refused():
+    W = gossip.metropolis_hastings("ring:n=4")
+    with pytest.raises(InvalidInput, match="at least one gossip matrix, got none"):
+        gossip.sequence([])
+    with pytest.raises(InvalidInput, match=r"matrices\[1\] must be a GossipMatrix, got ndarray; wrap"):
+        gossip.sequence([W, np.eye(4)])
+    with pytest.raises(
+        InvalidInput, match=r"matrices\[1\] has 5 labels from 0 and matrices\[0\] has 4 labels from 0"
+    ):
+        gossip.sequence([W, gossip.metropolis_hastings("ring:n=5")])
+
+
+# The strategies keep their word
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_each_kind_is_what_it_says(kind, data):
+    W = data.draw(gossip_matrices(kinds=(kind,)))
+    assert W.name == kind
+    assert W.is_connected
+    if kind in ("symmetric", "singular"):
+        assert W.is_symmetric
+    if kind == "uniform":
+        assert W.is_reversible
+    if kind == "singular":
+        assert W.num_nodes >= 2
+        assert np.linalg.matrix_rank(W.dense(), tol=1e-10) < W.num_nodes
+
+
+@given(data=st.data())
+def test_impossible_kinds_are_refused(data):
+    with pytest.raises(ValueError, match="kinds must be some of"):
+        data.draw(gossip_matrices(kinds=("lazy",)))
+    with pytest.raises(ValueError, match="'singular' needs max_nodes >= 2"):
+        data.draw(gossip_matrices(max_nodes=1, kinds=("singular",)))

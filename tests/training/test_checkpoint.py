@@ -1,0 +1,215 @@
+"""Checkpoints: round trips, crashes at each write, damage, secrets."""
+
+import json
+import stat
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfdl import files
+from mfdl.errors import InvalidInput
+from mfdl.training import checkpoint
+from mfdl.training.keys import NoiseKey
+
+KEY = NoiseKey.from_seed(1)
+METADATA = {"mechanism_hash": "ab", "key_id": KEY.key_id, "shape": [2, 3], "more": {"x": None, "y": 0.5}}
+
+
+def models(value: float) -> dict[str, torch.Tensor]:
+    return {"models": torch.full((3, 2), value), "momentum": torch.arange(4, dtype=torch.float64)}
+
+
+def save(folder, step: int, value: float) -> None:
+    checkpoint.save(folder, step=step, models=models(value), metadata=METADATA)
+
+
+def test_round_trip_keeps_values_types_and_metadata(tmp_path):
+    save(tmp_path / "new" / "run", 5, 0.1)
+    found = checkpoint.load(tmp_path / "new" / "run")
+    assert found.step == 5
+    assert found.metadata == METADATA
+    assert set(found.models) == {"models", "momentum"}
+    for name, tensor in models(0.1).items():
+        assert found.models[name].dtype == tensor.dtype
+        assert torch.equal(found.models[name], tensor)
+
+
+def test_tensors_that_share_memory_are_saved(tmp_path):
+    row = torch.arange(3.0, requires_grad=True)
+    equal_rows = row.expand(4, 3)
+    checkpoint.save(tmp_path, step=0, models={"a": equal_rows, "b": row, "c": equal_rows.T}, metadata={})
+    found = checkpoint.load(tmp_path).models
+    assert torch.equal(found["a"], row.detach().repeat(4, 1))
+    assert torch.equal(found["c"], found["a"].T)
+
+
+def test_a_new_checkpoint_replaces_the_old_and_leaves_two_private_files(tmp_path):
+    save(tmp_path, 1, 0.1)
+    save(tmp_path, 2, 0.2)
+    save(tmp_path, 2, 0.2)  # the same again
+    assert checkpoint.load(tmp_path).step == 2
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names[0] == "checkpoint.json"
+    assert len(names) == 2
+    assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("same_step", [True, False])
+@pytest.mark.parametrize("call", [0, 1, 2, 3])
+def test_a_crash_at_any_write_leaves_the_old_or_the_new_checkpoint(tmp_path, monkeypatch, call, same_step):
+    save(tmp_path, 1, 0.1)
+    count = iter(range(10))
+    # Each file is flushed and then takes its name; the crash comes before one of these four calls.
+    for name in ("fsync", "replace"):
+        real = getattr(files.os, name)
+
+        def crash(*args, real=real):
+            if args and isinstance(args[0], int) and not stat.S_ISREG(files.os.fstat(args[0]).st_mode):
+                return None  # the folder's own flush
+            if next(count) == call:
+                raise KeyboardInterrupt
+            return real(*args)
+
+        monkeypatch.setattr(files.os, name, crash)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 1 if same_step else 2, 0.2)
+    monkeypatch.undo()
+    found = checkpoint.load(tmp_path)
+    assert found.step == 1
+    assert torch.equal(found.models["models"], models(0.1)["models"])
+    save(tmp_path, 3, 0.3)  # and the run can go on, with the litter gone
+    assert torch.equal(checkpoint.load(tmp_path).models["models"], models(0.3)["models"])
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_crash_before_the_old_tensors_are_removed_leaves_the_new_checkpoint(tmp_path, monkeypatch):
+    save(tmp_path, 1, 0.1)
+
+    def crash(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.Path, "unlink", crash)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 2, 0.2)
+    assert checkpoint.load(tmp_path).step == 2
+
+
+def test_damage_is_seen(tmp_path):
+    save(tmp_path, 1, 0.1)
+    (tensors,) = tmp_path.glob("models-*")
+    data = bytearray(tensors.read_bytes())
+    data[-1] ^= 1
+    tensors.write_bytes(data)
+    with pytest.raises(InvalidInput, match="is damaged: its SHA-256"):
+        checkpoint.load(tmp_path)
+    tensors.unlink()
+    with pytest.raises(InvalidInput, match=r"cannot read .*models-"):
+        checkpoint.load(tmp_path)
+
+
+def test_pointers_that_cannot_be_used(tmp_path):
+    with pytest.raises(InvalidInput, match="no checkpoint can be read at"):
+        checkpoint.load(tmp_path / "nowhere")
+    save(tmp_path, 1, 0.1)
+    pointer = tmp_path / "checkpoint.json"
+    content = json.loads(pointer.read_text())
+    for broken, message in [
+        (content | {"format": 2}, "has format 2, this version reads format 1"),
+        ([], "has format None"),
+        ({"format": 1, "step": 1}, "lacks 'metadata'"),
+        (content | {"step": -1}, "step must be an integer >= 0"),
+    ]:
+        pointer.write_text(json.dumps(broken))
+        with pytest.raises(InvalidInput, match=message):
+            checkpoint.load(tmp_path)
+    pointer.write_text("{")
+    with pytest.raises(InvalidInput, match="is not valid JSON"):
+        checkpoint.load(tmp_path)
+
+
+def test_the_pointer_cannot_lead_out_of_the_folder(tmp_path):
+    save(tmp_path / "other", 1, 0.1)
+    save(tmp_path / "run", 1, 0.2)
+    (outside,) = (tmp_path / "other").glob("models-*")
+    pointer = tmp_path / "run" / "checkpoint.json"
+    content = json.loads(pointer.read_text()) | {"tensor_file": str(outside)}
+    pointer.write_text(json.dumps(content))
+    with pytest.raises(InvalidInput, match="cannot read"):
+        checkpoint.load(tmp_path / "run")
+
+
+def test_unwritable_folder(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InvalidInput, match="cannot write"):
+        save(tmp_path / "file", 0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (
+            {"key": KEY},
+            r"metadata\['key'\] holds a NoiseKey, whose secret must not be stored; store key.key_id",
+        ),
+        ({"a": [{"b": KEY}]}, r"metadata\['a'\]\[0\]\['b'\] holds a NoiseKey"),
+        ({"a": b"secret"}, r"metadata\['a'\] holds bytes"),
+        ({"a": (1, bytearray(2))}, r"metadata\['a'\]\[1\] holds bytes"),
+        ({"a": np.float64("nan")}, "must be plain JSON"),
+        ({"a": np.ones(2)}, "got ndarray"),
+        ({"a": float("inf")}, "got inf"),
+        ({"a": {1: 2}}, "must have string keys, got int"),
+    ],
+)
+def test_secrets_and_unclear_values_are_refused_and_nothing_is_written(tmp_path, metadata, message):
+    with pytest.raises(InvalidInput, match=message):
+        checkpoint.save(tmp_path / "run", step=0, models=models(0.1), metadata=metadata)
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_file_holds_the_secret(tmp_path):
+    save(tmp_path, 1, 0.1)
+    for path in tmp_path.iterdir():
+        data = path.read_bytes()
+        assert KEY.reveal_secret() not in data
+        assert KEY.reveal_secret().hex().encode() not in data
+
+
+def test_bad_models_and_steps(tmp_path):
+    with pytest.raises(InvalidInput, match=r"models must map names to tensors, got 'a': list"):
+        checkpoint.save(tmp_path, step=0, models={"a": [1.0]}, metadata={})
+    with pytest.raises(InvalidInput, match="step must be an integer >= 0, got -1"):
+        checkpoint.save(tmp_path, step=-1, models={}, metadata={})
+
+
+def test_require_match_names_the_field_that_differs():
+    checkpoint.require_match(METADATA)
+    checkpoint.require_match(METADATA, mechanism_hash="ab", shape=(2, 3), more={"y": 0.5, "x": None})
+    with pytest.raises(InvalidInput, match=r"checkpoint's mechanism_hash is 'ab', expected 'cd'"):
+        checkpoint.require_match(METADATA, key_id=KEY.key_id, mechanism_hash="cd")
+    with pytest.raises(InvalidInput, match="no field 'task_hash', expected 'x'"):
+        checkpoint.require_match(METADATA, task_hash="x")
+    with pytest.raises(InvalidInput, match="key_id holds a NoiseKey"):
+        checkpoint.require_match(METADATA, key_id=KEY)
+    with pytest.raises(InvalidInput, match="checkpoint's seeded is True, expected 1"):
+        checkpoint.require_match({"seeded": True}, seeded=1)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(metadata=st.dictionaries(st.text(), JSON, max_size=3))
+@settings(deadline=None, max_examples=30)
+def test_any_plain_metadata_survives(tmp_path_factory, metadata):
+    folder = tmp_path_factory.mktemp("run")
+    checkpoint.save(folder, step=0, models={}, metadata=metadata)
+    assert checkpoint.load(folder).metadata == metadata
+    checkpoint.require_match(
+        checkpoint.load(folder).metadata, **{k: v for k, v in metadata.items() if k != "metadata"}
+    )

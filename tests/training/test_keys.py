@@ -1,0 +1,192 @@
+"""Noise keys and counter-based normals. False-alarm rates are those of one run with new fixed seeds."""
+
+import itertools
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from mfdl.errors import InvalidInput
+from mfdl.training import keys
+from mfdl.training.keys import NoiseKey, normals, normals_block
+
+KEY = NoiseKey.from_seed(7)
+PINNED = [-0.3014972635746026, -0.4117042549056515, -0.632966655952156, -0.7497809729790726]
+PINNED_ID = "62d20ab7301c7c709a775637a10284af"
+PARTS = st.one_of(st.text(max_size=4), st.integers(-(2**70), 2**70), st.binary(max_size=4))
+
+
+def fresh_philox(key: NoiseKey, step: int, node: int, dim: int) -> np.ndarray:
+    """Oracle: a new generator for one (node, step), through numpy's own constructor."""
+    words = np.frombuffer(keys._prf(key.reveal_secret(), "philox")[:16], dtype="<u8")
+    counter = np.array([0, 1, node, step], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=words, counter=counter)).standard_normal(dim)
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.lists(st.integers(0, 2**64 - 1), max_size=4),
+    st.integers(1, 40),
+)
+@settings(deadline=None)
+def test_each_row_is_a_fresh_generator_at_its_counter(step, nodes, dim):
+    block = normals(KEY, step, np.array(nodes, dtype=np.uint64), dim)
+    assert block.shape == (len(nodes), dim)
+    assert block.dtype == np.float64
+    for row, node in zip(block, nodes, strict=True):
+        assert_array_equal(row, fresh_philox(KEY, step, node, dim))
+
+
+@given(st.permutations(range(5)), st.permutations(range(4)), st.integers(1, 9))
+@settings(deadline=None)
+def test_order_and_grouping_of_calls_do_not_matter(nodes, steps, dim):
+    whole = normals_block(KEY, range(4), range(5), 9)
+    assert_array_equal(normals_block(KEY, steps, nodes, dim), whole[np.ix_(steps, nodes)][..., :dim])
+    one_by_one = [[normals(KEY, t, [u], dim)[0] for u in nodes] for t in steps]
+    assert_array_equal(np.array(one_by_one), whole[np.ix_(steps, nodes)][..., :dim])
+
+
+def test_the_stream_is_pinned():
+    # A change of numpy's ziggurat or of the rule must be seen: it breaks the resumption of stored runs.
+    np.testing.assert_allclose(normals(NoiseKey.from_seed(0), 3, [2], 4)[0], PINNED, rtol=1e-14)
+    assert NoiseKey.from_seed(0).key_id == PINNED_ID
+
+
+def test_counters_of_any_two_node_steps_do_not_overlap():
+    # After drawing, the counter has moved in its lowest word only: the other three name (domain, node, step).
+    counters = []
+    for step, node in itertools.product((0, 1, 2**64 - 1), (0, 1, 2**64 - 1)):
+        philox = np.random.Philox(key=1, counter=np.array([0, 1, node, step], dtype=np.uint64))
+        np.random.Generator(philox).standard_normal(10_000)
+        counter = philox.state["state"]["counter"]
+        assert 2_500 <= counter[0] < 3_000  # four words to a block, 1.02 words to a normal
+        counters.append(tuple(int(word) for word in counter[1:]))
+        assert counters[-1] == (1, node, step)
+    assert len(set(counters)) == 9
+    blocks = normals_block(KEY, range(40), range(40), 5).reshape(-1)
+    assert len(np.unique(blocks)) == blocks.size  # 8,000 doubles: a chance tie has probability below 1e-8
+
+
+def test_other_key_node_or_step_gives_uncorrelated_normals():
+    size = 20_000
+    streams = [
+        normals(key, step, [node], size)[0]
+        for key in (KEY, KEY.derive("other"), NoiseKey.from_seed(8))
+        for step in (0, 1, 2)
+        for node in (0, 1, 2)
+    ]
+    correlation = np.corrcoef(streams) - np.eye(len(streams))
+    # 351 pairs, each N(0, 1/size): 5.5 standard deviations have false-alarm rate 351 * 3.8e-8 = 1.3e-5.
+    assert np.abs(correlation).max() < 5.5 / math.sqrt(size)
+
+
+def test_moments_of_standard_normals():
+    z = normals_block(KEY, range(20), range(50), 200).reshape(-1)
+    # E z^k, Var z^k: (0, 1), (1, 2), (0, 15), (3, 96). 5 standard deviations: false-alarm rate 4 * 5.7e-7.
+    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((z**power).mean() - mean) < 5 * math.sqrt(variance / z.size), power
+    # Between rows of consecutive nodes and steps, at equal positions, too.
+    rows = normals_block(KEY, range(20), range(50), 200)
+    assert abs((rows[1:] * rows[:-1]).mean()) < 5 / math.sqrt(rows[1:].size)
+    assert abs((rows[:, 1:] * rows[:, :-1]).mean()) < 5 / math.sqrt(rows[:, 1:].size)
+
+
+@given(st.lists(PARTS, min_size=1, max_size=3), st.lists(PARTS, min_size=1, max_size=3))
+def test_contexts_give_equal_keys_exactly_when_they_are_equal(first, second):
+    # `==` between str, int and bytes is False, so tuples compare as contexts do.
+    assert (KEY.derive(*first) == KEY.derive(*second)) == (first == second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("ab", "c"), ("a", "bc")),
+        (("ab",), ("a", "b")),
+        (("1",), (1,)),
+        (("a",), (b"a",)),
+        ((1, 2), (2, 1)),
+        ((0,), (-1,)),
+        ((255,), (-1,)),
+        ((-1,), (-2,)),
+        (("",), ("", "")),
+    ],
+)
+def test_contexts_are_unambiguous(first, second):
+    one, other = KEY.derive(*first), KEY.derive(*second)
+    assert one != other
+    assert one.key_id != other.key_id
+    assert not np.array_equal(normals(one, 0, [0], 3), normals(other, 0, [0], 3))
+
+
+def test_derivation_is_nested_and_keeps_the_seeded_mark():
+    assert KEY.derive("a", "b") != KEY.derive("a").derive("b")
+    assert KEY.derive("a") == NoiseKey.from_seed(7).derive("a")
+    assert KEY.derive("a").seeded
+    assert not NoiseKey.from_entropy().derive("a").seeded
+
+
+def test_entropy_keys_differ_and_are_whole():
+    one, other = NoiseKey.from_entropy(), NoiseKey.from_entropy()
+    assert one != other
+    assert len(one.reveal_secret()) == 32
+    assert not one.seeded
+    assert NoiseKey(one.reveal_secret()) == one
+    assert NoiseKey.from_seed(1) != NoiseKey.from_seed(2)
+    assert NoiseKey.from_seed(2**200).seeded
+    assert NoiseKey.from_seed(2**200 + 1) != NoiseKey.from_seed(1)
+
+
+def test_the_secret_is_not_shown():
+    key = NoiseKey.from_entropy()
+    secret = key.reveal_secret()
+    shown = f"{key!r} {key!s} {key} {[key]}"
+    assert key.key_id in shown
+    assert secret.hex() not in shown
+    assert repr(secret) not in shown
+    assert key.key_id not in secret.hex()
+    assert not hasattr(key, "__dict__")
+    with pytest.raises(TypeError):
+        json.dumps(key)
+
+
+def test_keys_are_immutable_hashable_and_go_to_worker_processes():
+    for name in ("seeded", "_secret", "other"):
+        with pytest.raises(AttributeError, match="immutable"):
+            setattr(KEY, name, False)
+    with pytest.raises(AttributeError, match="immutable"):
+        del KEY.seeded
+    copy = pickle.loads(pickle.dumps(KEY))
+    assert copy == KEY
+    assert copy.seeded
+    assert len({copy, KEY, KEY.derive("a")}) == 2
+    assert KEY != "key"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: NoiseKey(b"short"), "secret must be 32 bytes, got 5 bytes"),
+        (lambda: NoiseKey("a" * 32), "secret must be 32 bytes, got str"),
+        (lambda: NoiseKey.from_seed(-1), "seed must be an integer >= 0, got -1"),
+        (lambda: NoiseKey.from_seed(1.0), "seed must be an integer"),
+        (lambda: KEY.derive(), "at least one context"),
+        (lambda: KEY.derive(1.5), "str, int or bytes, got float"),
+        (lambda: KEY.derive(True), "str, int or bytes, got bool"),
+        (lambda: normals(b"k", 0, [0], 1), "key must be a NoiseKey, got bytes"),
+        (lambda: normals(KEY, -1, [0], 1), r"steps must be integers in \[0, 2\^64\), got -1"),
+        (lambda: normals(KEY, 0.5, [0], 1), "steps must be a 1-D array of integers"),
+        (lambda: normals(KEY, 0, [0, -3], 1), r"nodes must be integers in \[0, 2\^64\), got -3"),
+        (lambda: normals(KEY, 0, [[0]], 1), "nodes must be a 1-D array of integers"),
+        (lambda: normals(KEY, 0, [True], 1), "nodes must be a 1-D array of integers"),
+        (lambda: normals(KEY, 2**64, [0], 1), "steps must be a 1-D array of integers"),
+        (lambda: normals(KEY, 0, [0], 0), "dim must be an integer >= 1, got 0"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(InvalidInput, match=message):
+        call()

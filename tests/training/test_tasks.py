@@ -1,0 +1,665 @@
+"""Tasks: splits, record-to-step maps, refusals, and clipped gradients against a loop of torch.autograd."""
+
+import dataclasses
+import functools
+import pickle
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.training import tasks
+from mfdl.training.tasks import _housing, _instance, _modules, _seeds
+
+torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds
+SQUARED = _housing._squared_error
+
+
+def mlp(inputs: int = 3, hidden: int = 4, outputs: int = 1) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
+
+
+def regression(num_records=40, num_nodes=4, build=mlp, loss=SQUARED, scale=1.0, **changes):
+    rng = np.random.default_rng(0)
+    arguments = {
+        "kind": "regression",
+        "build_module": build,
+        "loss": loss,
+        "features": rng.standard_normal((num_records, 3)) * scale,
+        "targets": rng.standard_normal(num_records),
+        "test_features": rng.standard_normal((11, 3)),
+        "test_targets": rng.standard_normal(11),
+    }
+    return tasks.from_module("own", num_nodes, **(arguments | changes))
+
+
+def module_at(task, row: torch.Tensor) -> nn.Module:
+    module = task.build_module().to(row.dtype)
+    with torch.no_grad():
+        torch.nn.utils.vector_to_parameters(row.clone(), [p for p in module.parameters() if p.requires_grad])
+    return module
+
+
+def slow_sums(task, instance, models: torch.Tensor, step: int, clip_norm: float) -> torch.Tensor:
+    """Oracle: one record at a time, torch.autograd, from the task's own arrays."""
+    sums = torch.zeros_like(models)
+    for u, row in enumerate(models):
+        module = module_at(task, row)
+        trainable = [p for p in module.parameters() if p.requires_grad]
+        for record in instance.record_index[u, step % instance.period].tolist():
+            if record < 0:
+                continue
+            x = torch.tensor(task.features[record])
+            x = x.to(row.dtype) if x.is_floating_point() else x
+            y = torch.tensor(task.targets[record])
+            y = y.to(row.dtype) if y.is_floating_point() else y
+            value = task.loss(module(x[None])[0], y)
+            gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(value, trainable)])
+            if torch.isfinite(gradient).all():
+                sums[u] += gradient * min(1.0, clip_norm / max(gradient.double().norm().item(), 1e-300))
+    return sums
+
+
+def some_models(instance, seed=1, scale=0.3):
+    noise = torch.randn(instance.initial_parameters.shape, generator=torch.Generator().manual_seed(seed))
+    return instance.initial_parameters + scale * noise.to(instance.initial_parameters)
+
+
+# Split and record-to-step map
+
+
+@given(
+    num_nodes=st.integers(1, 7),
+    period=st.integers(1, 5),
+    extra=st.integers(0, 30),
+    seed=st.integers(0, 2**70),
+)
+@settings(deadline=None, max_examples=60)
+def test_every_record_is_at_one_node_in_one_step_class(num_nodes, period, extra, seed):
+    num_records = num_nodes * period + extra
+    index = _instance._record_index(num_records, num_nodes, seed=seed, period=period)
+    present = index >= 0
+    assert sorted(index[present].tolist()) == list(range(num_records))
+    records = present.sum(axis=(1, 2))
+    assert records.max() - records.min() <= 1
+    batches = present.sum(axis=2)
+    assert batches.min() >= 1
+    assert (batches.max(axis=1) == -(-records // period)).all()
+    assert index.shape[2] == batches.max()
+    # Position j is class j mod period, slot j // period: the classes fill from the left.
+    for u in range(num_nodes):
+        filled = present[u].T.reshape(-1)
+        assert filled[: records[u]].all()
+        assert not filled[records[u] :].any()
+
+
+def test_the_split_is_uniform_and_its_seeds_are_separate():
+    splits = np.array([_seeds.permutation(seed, _seeds.NODE_SPLIT, 6) for seed in range(6000)])
+    for position in range(6):
+        counts = np.bincount(splits[:, position], minlength=6)
+        # Binomial(6000, 1/6), standard deviation 28.9: 6 of them, 36 counts, false-alarm rate 7e-8.
+        assert np.abs(counts - 1000).max() < 173
+    purposes = [tuple(_seeds.permutation(3, purpose, 50)) for purpose in range(4)]
+    assert len(set(purposes)) == 4
+    assert len({_seeds.torch_seed(seed, purpose) for seed in range(50) for purpose in range(4)}) == 200
+
+
+def test_the_split_is_pinned():
+    # The words of Philox and SeedSequence are stable across numpy versions; a change here moves every result.
+    assert _seeds.permutation(0, _seeds.NODE_SPLIT, 8).tolist() == [7, 6, 2, 3, 1, 0, 4, 5]
+    assert _instance._record_index(11, 2, seed=0, period=2).tolist() == [
+        [[10, 2, 9], [7, 8, 6]],
+        [[5, 4, 0], [3, 1, -1]],
+    ]
+    assert _seeds.torch_seed(0, _seeds.INITIAL_MODEL) == 6619194650426729951
+
+
+def test_an_instance_holds_the_records_of_the_task():
+    task = regression(num_records=41)
+    instance = task.instance(seed=3, period=4)
+    index, mask = instance.record_index.numpy(), instance.mask.numpy()
+    assert instance.features.shape == (4, 4, 3, 3)
+    np.testing.assert_array_equal(instance.features.numpy()[mask], task.features[index[mask]])
+    np.testing.assert_array_equal(instance.targets.numpy()[mask], task.targets[index[mask]])
+    assert (instance.features.numpy()[~mask] == 0).all()
+    assert (instance.targets.numpy()[~mask] == 0).all()
+    np.testing.assert_array_equal(instance.public_batch_sizes, [3, 3, 3, 3])  # ceil(11/4), ceil(10/4)
+    assert instance.public_batch_sizes.dtype == torch.float64
+    again, other = task.instance(seed=3, period=4), task.instance(seed=4, period=4)
+    assert torch.equal(again.record_index, instance.record_index)
+    assert torch.equal(again.initial_parameters, instance.initial_parameters)
+    assert not torch.equal(other.record_index, instance.record_index)
+    assert not torch.equal(other.initial_parameters, instance.initial_parameters)
+
+
+def test_the_period_changes_neither_who_holds_a_record_nor_the_first_model():
+    task = regression()
+    one, other = task.instance(seed=0, period=2), task.instance(seed=0, period=5)
+    for u in range(4):
+        held = [sorted(set(i.record_index[u].flatten().tolist()) - {-1}) for i in (one, other)]
+        assert held[0] == held[1]
+    assert torch.equal(one.initial_parameters, other.initial_parameters)
+
+
+def test_the_order_at_a_node_is_not_the_order_of_the_split():
+    split = np.array_split(_seeds.permutation(0, _seeds.NODE_SPLIT, 40), 4)
+    index = _instance._record_index(40, 4, seed=0, period=1)
+    assert any(index[u, 0].tolist() != split[u].tolist() for u in range(4))
+    assert all(sorted(index[u, 0].tolist()) == sorted(split[u].tolist()) for u in range(4))
+
+
+def test_too_few_records_for_the_period():
+    with pytest.raises(
+        InvalidInput,
+        match=r"at least period=11 records .* got 10 at node 0 .*40 records over 4 nodes.*period <= 10",
+    ):
+        regression().instance(seed=0, period=11)
+    assert regression().instance(seed=0, period=10).mask.all()
+
+
+def test_initial_parameters_are_equal_rows_and_leave_the_global_generator_alone():
+    task = regression()
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    instance = task.instance(seed=0, period=2)
+    regression()
+    assert torch.equal(torch.rand(3), expected)
+    rows = instance.initial_parameters
+    assert rows.shape == (4, 3 * 4 + 4 + 4 + 1)
+    assert instance.dimension == 21
+    assert (rows == rows[0]).all()
+    assert rows.std() > 0.1
+    torch.manual_seed(6)
+    assert torch.equal(task.instance(seed=0, period=2).initial_parameters, rows)
+    assert not rows.requires_grad
+
+
+# Gradients and evaluation
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("clip_norm", [0.3, 1e6])
+def test_clipped_gradient_sums_are_those_of_a_loop_over_records(dtype, clip_norm):
+    task = regression(num_records=43)  # ragged: 11, 11, 11, 10 records
+    instance = task.instance(seed=2, period=4, dtype=dtype)
+    models = some_models(instance)
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-12}
+    for step in range(9):
+        got = instance.clipped_gradient_sums(models, step, clip_norm)
+        assert got.dtype == dtype
+        assert not got.requires_grad
+        np.testing.assert_allclose(got, slow_sums(task, instance, models, step, clip_norm), **tolerance)
+        assert torch.equal(got, instance.clipped_gradient_sums(models, step + instance.period, clip_norm))
+
+
+class Uneven(nn.Module):
+    """Scalar, shared and frozen parameters, a constant buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.frozen = nn.Parameter(torch.randn(3), requires_grad=False)
+        self.first = nn.Linear(3, 3)
+        self.second = nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.register_buffer("shift", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(x * self.frozen + self.shift))
+        return self.scale * self.second(hidden).sum(-1, keepdim=True)
+
+
+def seeded_uneven() -> nn.Module:
+    torch.manual_seed(0)  # inside the fork: the frozen part is the same in every call
+    return Uneven()
+
+
+def test_scalar_shared_and_frozen_parameters():
+    task = regression(build=seeded_uneven)
+    instance = task.instance(seed=0, period=3, dtype=torch.float64)
+    assert instance.dimension == 1 + 9 + 3 + 3
+    models = some_models(instance)
+    with torch.random.fork_rng():
+        expected = slow_sums(task, instance, models, 1, 0.5)
+    np.testing.assert_allclose(
+        instance.clipped_gradient_sums(models, 1, 0.5), expected, rtol=1e-9, atol=1e-12
+    )
+
+
+def test_images_and_classes():
+    rng = np.random.default_rng(0)
+    build = functools.partial(
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)
+        )
+    )
+    task = tasks.from_module(
+        "images",
+        nx.path_graph(3),
+        kind="classification",
+        build_module=build,
+        loss=nn.functional.cross_entropy,
+        features=rng.standard_normal((20, 1, 4, 4)),
+        targets=rng.integers(0, 3, 20),
+        test_features=rng.standard_normal((7, 1, 4, 4)),
+        test_targets=rng.integers(0, 3, 7),
+    )
+    instance = task.instance(seed=0, period=2, dtype=torch.float64)
+    models = some_models(instance)
+    got = instance.clipped_gradient_sums(models, 0, 0.5)
+    np.testing.assert_allclose(got, slow_sums(task, instance, models, 0, 0.5), rtol=1e-9, atol=1e-12)
+    evaluation = instance.evaluate(models)
+    for u, row in enumerate(models):
+        outputs = module_at(task, row)(torch.tensor(task.test_features).double())
+        targets = torch.tensor(task.test_targets)
+        assert evaluation.loss[u] == pytest.approx(
+            nn.functional.cross_entropy(outputs, targets).item(), rel=1e-9
+        )
+        assert evaluation.accuracy[u] == (outputs.argmax(1) == targets).double().mean()
+
+
+@pytest.mark.parametrize("budget", [1, 4000, 20_000, 10**9])
+def test_chunks_do_not_change_the_answer(monkeypatch, budget):
+    task = regression(num_records=43)
+    instance = task.instance(seed=2, period=2, dtype=torch.float64)
+    models = some_models(instance)
+    sums, evaluation = instance.clipped_gradient_sums(models, 1, 0.5), instance.evaluate(models)
+    sizes = []
+    inner = _modules.PerRecordModel.per_record_gradients
+
+    def spy(self, rows, features, targets):
+        sizes.append(targets.numel())
+        return inner(self, rows, features, targets)
+
+    monkeypatch.setattr(_modules.PerRecordModel, "per_record_gradients", spy)
+    monkeypatch.setattr(_instance, "CHUNK_BYTES", budget)
+    np.testing.assert_allclose(instance.clipped_gradient_sums(models, 1, 0.5), sums, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(instance.evaluate(models).loss, evaluation.loss, rtol=1e-12)
+    record_bytes = (3 * 21 + 4 * instance._activations) * 8
+    assert max(sizes) <= max(1, budget / record_bytes)
+    assert sum(sizes) == 4 * 6
+
+
+def test_a_record_taken_out_by_the_mask_is_as_if_never_there():
+    instance = regression().instance(seed=0, period=2, dtype=torch.float64)
+    models = some_models(instance)
+    mask = instance.mask.clone()
+    mask[1, 0, 2] = False
+    without = dataclasses.replace(instance, mask=mask)
+    whole, less = (i.clipped_gradient_sums(models, 0, 0.5) for i in (instance, without))
+    assert torch.equal(whole[[0, 2, 3]], less[[0, 2, 3]])
+    moved = (whole[1] - less[1]).norm()
+    assert 0 < moved <= 0.5 * (1 + 1e-12)
+    assert torch.equal(
+        without.clipped_gradient_sums(models, 1, 0.5), instance.clipped_gradient_sums(models, 1, 0.5)
+    )
+    assert torch.equal(without.public_batch_sizes, instance.public_batch_sizes)  # a constant, not a count
+    mask[1, 0] = False
+    empty = dataclasses.replace(instance, mask=mask).clipped_gradient_sums(models, 0, 0.5)
+    assert torch.equal(empty[1], torch.zeros(21, dtype=torch.float64))
+
+
+def test_no_record_moves_a_sum_by_more_than_the_clip_norm_however_it_looks():
+    task = regression(num_records=8, num_nodes=2)
+    base = task.instance(seed=0, period=1)
+    models = some_models(base, scale=2.0)
+    for value in (1e-38, 1.0, 1e10, 1e30, 3e38, float("nan"), float("inf")):
+        instance = task.instance(seed=0, period=1)
+        instance.features[:, 0, 1:] = 0  # one record is left
+        instance.mask[:, 0, 1:] = False
+        instance.features[:, 0, 0] = value
+        instance.targets[:, 0, 0] = value
+        sums = instance.clipped_gradient_sums(models, 0, 0.25)
+        assert torch.isfinite(sums).all()
+        assert (sums.double().norm(dim=1) <= 0.25).all(), value
+
+
+def test_regression_has_no_accuracy_and_losses_are_means():
+    task = regression()
+    instance = task.instance(seed=0, period=2)
+    models = some_models(instance)
+    evaluation = instance.evaluate(models)
+    assert evaluation.accuracy is None
+    assert evaluation.loss.dtype == torch.float64
+    for u, row in enumerate(models):
+        outputs = module_at(task, row)(torch.tensor(task.test_features)).squeeze(1)
+        expected = (outputs - torch.tensor(task.test_targets)).square().mean().item()
+        assert evaluation.loss[u] == pytest.approx(expected, rel=1e-5)
+    assert "not private" in type(instance).evaluate.__doc__.lower()
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        (lambda m: m[0], r"models must be a tensor of shape, dtype and device \(\(4, 21\), torch.float32"),
+        (lambda m: m.double(), "torch.float64"),
+        (lambda m: m.numpy(), "got ndarray"),
+    ],
+)
+def test_models_must_fit(models, message):
+    instance = regression().instance(seed=0, period=2)
+    wrong = models(instance.initial_parameters)
+    with pytest.raises(InvalidInput, match=message):
+        instance.clipped_gradient_sums(wrong, 0, 1.0)
+    with pytest.raises(InvalidInput, match=message):
+        instance.evaluate(wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": -1, "period": 1}, "seed must be an integer >= 0"),
+        ({"seed": 0, "period": 0}, "period must be an integer >= 1"),
+        ({"seed": 0, "period": 1, "dtype": torch.float16}, "dtype must be torch.float32 or torch.float64"),
+    ],
+)
+def test_bad_instances(arguments, message):
+    with pytest.raises(InvalidInput, match=message):
+        regression().instance(**arguments)
+
+
+def test_bad_steps_and_clip_norms():
+    instance = regression().instance(seed=0, period=2)
+    with pytest.raises(InvalidInput, match="step must be an integer >= 0, got -1"):
+        instance.clipped_gradient_sums(instance.initial_parameters, -1, 1.0)
+    with pytest.raises(InvalidInput, match="clip_norm must be"):
+        instance.clipped_gradient_sums(instance.initial_parameters, 0, 0.0)
+
+
+# Refusals of data
+
+
+def with_nan(rows: int = 40) -> np.ndarray:
+    features = np.zeros((rows, 3))
+    features[12, 1] = np.nan
+    features[20, 2] = np.inf
+    return features
+
+
+CLASSES = {
+    "kind": "classification",
+    "loss": nn.functional.cross_entropy,
+    "build": functools.partial(mlp, outputs=3),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": with_nan()}, r"features must be finite in float32, got nan in row 12 \(2 of 40 rows"),
+        ({"features": np.full((40, 3), 1e39)}, r"features must be finite in float32, got 1e\+39 in row 0"),
+        ({"targets": np.full(40, np.inf)}, "targets must be finite in float32, got inf in row 0"),
+        ({"test_features": with_nan()[10:21]}, r"test_features must be finite in float32, got nan in row 2"),
+        ({"targets": np.zeros(39)}, "one row per record, got 40 and 39 rows"),
+        ({"test_targets": np.zeros(3)}, "one row per record, got 11 and 3 rows"),
+        ({"targets": np.zeros((40, 1))}, r"targets must have one number per record, got shape \(40, 1\)"),
+        ({"test_features": np.zeros((11, 2))}, "the same kind of record"),
+        ({"test_features": np.zeros((11, 3), dtype=int)}, "the same kind of record"),
+        ({"features": np.zeros((0, 3))}, "features must be a numeric array with at least one record"),
+        ({"features": np.array(["a"] * 40)}, "features must be a numeric array"),
+        ({"num_nodes": 41}, "got 40 train records for 41 nodes; use a smaller graph"),
+        ({"num_nodes": 0}, "must be an integer >= 1, got 0"),
+        ({"num_nodes": "ring"}, "must be an integer >= 1, got 'ring'"),
+        ({"kind": "ranking"}, "kind must be 'classification' or 'regression', got 'ranking'"),
+        (CLASSES | {"targets": np.zeros(40)}, "targets must be integer classes .* got 40 of float64"),
+        (
+            CLASSES | {"targets": np.arange(40) - 1, "test_targets": np.zeros(11, int)},
+            "classes >= 0, got -1 in row 0",
+        ),
+        (
+            CLASSES | {"targets": np.arange(40), "test_targets": np.zeros(11, int)},
+            "targets must be classes 0 to 2, as the module gives 3 outputs, got 39 in row 39",
+        ),
+        (
+            CLASSES | {"targets": np.zeros(40, int), "test_targets": np.full(11, 3)},
+            "test_targets must be classes 0 to 2",
+        ),
+    ],
+)
+def test_data_that_cannot_be_used(changes, message):
+    with pytest.raises(InvalidInput, match=message):
+        regression(**changes)
+
+
+def test_a_task_keeps_its_own_read_only_data():
+    features = np.zeros((40, 3))
+    task = regression(features=features)
+    features[:] = 1
+    assert (task.features == 0).all()
+    assert task.features.dtype == np.float32
+    with pytest.raises(ValueError, match="read-only"):
+        task.features[0] = 1
+    task.instance(seed=0, period=1).features[:] = 2
+    assert (task.features == 0).all()
+
+
+def test_content_hash_follows_data_and_model():
+    base = regression().content_hash
+    assert base == regression().content_hash
+    others = [
+        regression(targets=np.zeros(40)),
+        regression(num_nodes=5),
+        regression(build=functools.partial(mlp, hidden=5)),
+        regression(test_targets=np.zeros(11)),
+    ]
+    assert len({base, *(task.content_hash for task in others)}) == 5
+
+
+# Refusals of modules
+
+
+class Wrapped(nn.Module):
+    """A linear model with something between."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+        self.between = between
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        return self.between(self, self.linear(x))
+
+
+def counting(module, x):
+    module.count += 1
+    return x
+
+
+def batch_norm_in_training(layer, *rest):
+    return lambda: nn.Sequential(nn.Linear(3, 4), layer, *rest, nn.Linear(4, 1))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (batch_norm_in_training(nn.BatchNorm1d(4)), r"layer '1' \(BatchNorm1d\) mixes the records"),
+        (batch_norm_in_training(nn.BatchNorm1d(4).eval()), r"BatchNorm1d\) mixes the records"),
+        (batch_norm_in_training(nn.SyncBatchNorm(4)), r"layer '1' \(SyncBatchNorm\) mixes the records"),
+        (
+            batch_norm_in_training(nn.InstanceNorm1d(4, track_running_stats=True)),
+            r"\(InstanceNorm1d\) keeps running statistics",
+        ),
+        (batch_norm_in_training(nn.Dropout(0.5)), r"layer '1' \(Dropout\) draws at random in training mode"),
+        (batch_norm_in_training(nn.AlphaDropout(0.1)), r"\(AlphaDropout\) draws at random"),
+        (batch_norm_in_training(nn.RReLU()), r"\(RReLU\) draws at random"),
+        (
+            batch_norm_in_training(nn.MultiheadAttention(4, 1, dropout=0.1)),
+            r"\(MultiheadAttention\) draws at random",
+        ),
+        (
+            lambda: Wrapped(lambda _, x: x - x.mean(0)),
+            "Wrapped mixes the records of a batch: the output of one",
+        ),
+        (lambda: Wrapped(lambda _, x: x + 0.001 * x.sum()), "mixes the records"),
+        (lambda: Wrapped(lambda _, x: x + torch.rand(1)), "gives two outputs for the same records"),
+        (lambda: Wrapped(counting), "buffer 'count' of Wrapped changes in the forward pass"),
+        (
+            lambda: Wrapped(lambda _, x: x if x.sum().item() > 0 else -x),
+            "cannot take per-record gradients|mixes",
+        ),
+    ],
+)
+def test_modules_that_cannot_be_clipped_per_record(build, message):
+    with pytest.raises(UnsupportedMechanism, match=message):
+        regression(build=build)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        batch_norm_in_training(nn.Dropout(0.0)),
+        batch_norm_in_training(nn.Dropout(0.5).eval()),
+        batch_norm_in_training(nn.LayerNorm(4)),
+        batch_norm_in_training(nn.GroupNorm(2, 4)),
+        lambda: nn.Linear(3, 1),
+    ],
+)
+def test_modules_that_can(build):
+    task = regression(build=build)
+    instance = task.instance(seed=0, period=2)
+    assert instance.clipped_gradient_sums(instance.initial_parameters, 0, 1.0).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"build": lambda: 3}, "build_module must return a torch.nn.Module, got int"),
+        ({"build": nn.Identity}, "Identity without a trainable parameter"),
+        (
+            {"build": functools.partial(mlp, inputs=2)},
+            r"Sequential fails on a batch of 4 records of shape \(3,\)",
+        ),
+        (
+            {"build": lambda: Wrapped(lambda _, x: (x, x))},
+            "must return one tensor with one row per record .* got tuple",
+        ),
+        ({"build": lambda: Wrapped(lambda _, x: x.sum())}, r"must return one tensor .* got \(\)"),
+        (
+            {"loss": lambda output, target: (output - target).square()},
+            r"scalar tensor for one record \(output \(1,\), target \(\)\), got shape \(1,\)",
+        ),
+        ({"loss": lambda output, target: 1.0}, "scalar tensor for one record .* got float"),
+        ({"loss": nn.functional.cross_entropy}, "loss fails on|scalar tensor"),
+    ],
+)
+def test_modules_and_losses_that_do_not_fit(changes, message):
+    with pytest.raises(InvalidInput, match=message):
+        regression(**changes)
+
+
+def test_a_refused_random_module_leaves_the_global_generator_alone():
+    state = torch.get_rng_state()
+    with pytest.raises(UnsupportedMechanism):
+        regression(build=lambda: Wrapped(lambda _, x: x + torch.rand(1)))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# The tasks of the library
+
+
+@pytest.mark.parametrize(
+    ("model", "dimension", "name"), [("softmax", 650, "digits"), ("mlp", 2410, "digits-mlp")]
+)
+def test_digits(model, dimension, name):
+    task = tasks.digits(nx.cycle_graph(15), model=model)
+    assert task.name == name
+    assert task.num_nodes == 15
+    assert (len(task.targets), len(task.test_targets)) == (1438, 359)
+    assert task.features.min() == 0
+    assert task.features.max() == 1
+    instance = task.instance(seed=0, period=4)
+    assert instance.dimension == dimension
+    models = instance.initial_parameters
+    start = instance.evaluate(models)
+    if model == "softmax":
+        np.testing.assert_allclose(start.loss, np.log(10), rtol=1e-6)
+    got = instance.clipped_gradient_sums(some_models(instance), 1, 0.5)
+    np.testing.assert_allclose(
+        got, slow_sums(task, instance, some_models(instance), 1, 0.5), rtol=1e-3, atol=1e-5
+    )
+    for step in range(60):  # averaged over nodes, without noise: it learns
+        mean = (
+            instance.clipped_gradient_sums(models, step, 1e3) / instance.public_batch_sizes[:, None].float()
+        )
+        models = (models - 0.5 * mean).mean(0, keepdim=True).repeat(15, 1)
+    assert instance.evaluate(models).accuracy.min() > 0.85
+
+
+def test_the_digits_split_is_one_for_all_and_a_partition():
+    first, other = tasks.digits(3), tasks.digits(5, test_fraction=0.5)
+    assert len(other.test_targets) == 898
+    together = np.concatenate([first.features, first.test_features])
+    assert len(np.unique(together, axis=0)) == len(
+        np.unique(np.concatenate([other.features, other.test_features]), axis=0)
+    )
+    np.testing.assert_array_equal(first.test_features, other.test_features[:359])
+    with pytest.raises(InvalidInput, match="unknown digits model 'sotfmax'; did you mean 'softmax'"):
+        tasks.digits(3, model="sotfmax")
+    with pytest.raises(InvalidInput, match="test_fraction must be a number strictly between 0 and 1"):
+        tasks.digits(3, test_fraction=1.0)
+
+
+@pytest.fixture
+def housing_stub(monkeypatch):
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((20640, 8)) * np.arange(1, 9) + 50
+    targets = rng.uniform(0.15, 5, 20640)
+    asked = []
+
+    def california_housing(data_home=None):
+        asked.append(data_home)
+        return features, targets, tuple("abcdefgh")
+
+    monkeypatch.setattr(_housing.data, "california_housing", california_housing)
+    return features, targets, asked
+
+
+def test_housing(housing_stub):
+    _, targets, asked = housing_stub
+    task = tasks.load("housing", nx.cycle_graph(148), data_home="somewhere")
+    assert asked == ["somewhere"]
+    assert (len(task.targets), len(task.test_targets), task.num_nodes) == (16512, 4128, 148)
+    np.testing.assert_allclose(task.features.mean(axis=0, dtype=float), 0, atol=1e-5)
+    np.testing.assert_allclose(task.features.std(axis=0, dtype=float), 1, atol=1e-5)
+    assert np.abs(task.test_features.mean(axis=0)).max() > 1e-4  # scaled by the train records only
+    np.testing.assert_allclose(
+        np.sort(np.concatenate([task.targets, task.test_targets])), np.sort(targets), rtol=1e-6
+    )
+    instance = task.instance(seed=0, period=16)
+    assert instance.dimension == 641
+    assert instance.features.shape == (148, 16, 7, 8)  # 111 or 112 records
+    assert set(instance.public_batch_sizes.tolist()) == {7.0}
+    models = some_models(instance)
+    got = instance.clipped_gradient_sums(models, 15, 1.0)
+    np.testing.assert_allclose(got, slow_sums(task, instance, models, 15, 1.0), rtol=1e-3, atol=1e-5)
+
+
+def test_registry(housing_stub):
+    assert tasks.names() == ["digits", "digits-mlp", "housing"]
+    assert tasks.load("digits", 3, test_fraction=0.5).num_nodes == 3
+    assert tasks.load("digits-mlp", 3).name == "digits-mlp"
+    with pytest.raises(InvalidInput, match="unknown task 'digit'; did you mean 'digits'"):
+        tasks.load("digit", 3)
+    with pytest.raises(InvalidInput, match="task 'housing' has no parameter 'model'; known: data_home"):
+        tasks.load("housing", 3, model="mlp")
+    with pytest.raises(
+        InvalidInput, match="task 'digits-mlp' has no parameter 'model'; known: test_fraction"
+    ):
+        tasks.load("digits-mlp", 3, model="softmax")
+
+
+def test_tasks_and_instances_go_to_worker_processes(housing_stub):
+    for name in tasks.names():
+        instance = tasks.load(name, 3).instance(seed=0, period=2)
+        copy = pickle.loads(pickle.dumps(instance))
+        models = instance.initial_parameters
+        assert torch.equal(
+            copy.clipped_gradient_sums(models, 0, 1.0), instance.clipped_gradient_sums(models, 0, 1.0)
+        )
