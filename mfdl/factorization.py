@@ -12,13 +12,14 @@ import io
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import solvers
-from solvers import Factorization, NotConverged, causal_encoder
+from solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
 from solvers.problem import FIXED, OPTIMAL, STOPPED
 
 from . import __version__, check, files
@@ -30,10 +31,12 @@ from .participation import Participation
 
 __all__ = [
     "Factorization",
+    "FactorizationProblem",
     "NodeFactorizations",
     "NotConverged",
     "causal_encoder",
     "evaluate",
+    "evaluate_nodes",
     "factorize",
     "factorize_nodes",
     "load",
@@ -100,8 +103,12 @@ def solve_problem(
     tolerance: float = 1e-4,
     max_iterations: int = 5000,
     start: FloatArray | None = None,
+    device: str | None = None,
 ) -> Factorization:
-    """One problem through the named solver; never raises for a stopped result (look at its status)."""
+    """One problem through the named solver; never raises for a stopped result (look at its status).
+
+    `start` is a Gram matrix for the dense solver, `device` the torch device of the autodiff one.
+    """
     check.positive(tolerance=tolerance)
     check.integer_at_least(1, max_iterations=max_iterations)
     if solver == "dense":
@@ -109,7 +116,7 @@ def solve_problem(
     if solver == "autodiff":
         from solvers import autodiff  # brings torch
 
-        return autodiff.solve(posed, tolerance=tolerance, max_iterations=max_iterations)
+        return autodiff.solve(posed, tolerance=tolerance, max_iterations=max_iterations, device=device)
     raise unknown_name("solver", solver, SOLVERS)
 
 
@@ -142,8 +149,9 @@ class NodeFactorizations:
 
     @property
     def status(self) -> str:
-        """optimal when every node is."""
-        return OPTIMAL if all(f.status == OPTIMAL for f in self.nodes) else STOPPED
+        """optimal when every node is, fixed when nothing was optimised, else stopped."""
+        (status, *others) = {f.status for f in self.nodes}
+        return STOPPED if others or status not in (OPTIMAL, FIXED) else status
 
     @property
     def iterations(self) -> int:
@@ -200,17 +208,19 @@ def factorize_nodes(
     return NodeFactorizations(tuple(solved), time.perf_counter() - began)
 
 
-def evaluate(
-    posed: solvers.FactorizationProblem, encoder: FloatArray, *, lower_bound: float
-) -> Factorization:
+def evaluate(posed: solvers.FactorizationProblem, encoder: FloatArray, *, lower_bound: float) -> Factorization:
     """A given encoder at the problem's H: status "fixed", loss at unit sensitivity, the given lower bound.
 
     The encoder is scaled to sensitivity 1. `lower_bound` is that of the best encoder (solve the problem once).
     """
     began = time.perf_counter()
     C = check.square_array(encoder=encoder)
+    if C.shape[0] != posed.size:
+        raise InvalidInput(f"encoder must have shape ({posed.size}, {posed.size}), got {C.shape}.")
     X = C.T @ C
     sensitivity = posed.sensitivity_squared(X) ** 0.5
+    if sensitivity == 0:
+        raise InvalidInput("encoder must not be zero: its noise would have to be infinite.")
     C, X = C / sensitivity, X / sensitivity**2
     return Factorization(
         encoder=C,
@@ -224,13 +234,43 @@ def evaluate(
     )
 
 
-def prefix_sum_encoder(participation: Participation, *, tolerance: float = 1e-4) -> Factorization:
+def evaluate_nodes(
+    grams: FloatArray, participation: Participation, encoders: FloatArray, *, lower_bounds: Sequence[float]
+) -> NodeFactorizations:
+    """Given encoders, one per node, at the nodes' error Grams; all are scaled by the largest sensitivity.
+
+    Args: grams, encoders: shape (n, T, T); lower_bounds: of the best encoder of each node.
+    """
+    began = time.perf_counter()
+    labels = participation.classes()
+    posed = [solvers.FactorizationProblem(H, labels) for H in grams]
+    worst = max(p.sensitivity_squared(C.T @ C) for p, C in zip(posed, encoders, strict=True)) ** 0.5
+    nodes = []
+    for p, C, bound in zip(posed, encoders, lower_bounds, strict=True):
+        unit = evaluate(p, C, lower_bound=bound)
+        share = p.sensitivity_squared(C.T @ C) ** 0.5 / worst  # one noise level serves all nodes
+        nodes.append(
+            dataclasses.replace(
+                unit,
+                encoder=C / worst,
+                gram=unit.gram * share**2,
+                loss=unit.loss / share**2,
+                sensitivity=unit.sensitivity * share,
+            )
+        )
+    return NodeFactorizations(tuple(nodes), time.perf_counter() - began)
+
+
+def prefix_sum_encoder(
+    participation: Participation, *, tolerance: float = 1e-4, max_iterations: int = 5000
+) -> Factorization:
     """The matrix-mechanism encoder for prefix sums (D-MF): the same solver with H = A^T A, A the prefix sums.
 
     Source: arXiv:2306.08153 for the centralized mechanism; used on gossip graphs as D-MF by arXiv:2510.17480.
     """
     posed = solvers.FactorizationProblem(prefix_sum_gram(participation.num_steps), participation.classes())
-    return solve_problem(posed, tolerance=tolerance).require_converged(tolerance)
+    solved = solve_problem(posed, tolerance=tolerance, max_iterations=max_iterations)
+    return solved.require_converged(tolerance)
 
 
 def square_root_encoder(num_steps: int, bandwidth: int | None = None) -> FloatArray:
@@ -294,7 +334,8 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization:
     Raises: InvalidInput: missing, malformed, or another format.
     """
     try:
-        with np.load(Path(path), allow_pickle=False) as data:
+        # by its bytes: np.load leaves a truncated file open
+        with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as data:
             header = json.loads(bytes(data["header"]).decode())
             encoder = np.array(data["encoder"], dtype=np.float64)
             gram = np.array(data["error_gram"], dtype=np.float64)
@@ -307,10 +348,9 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization:
         raise InvalidInput(
             f"{path} is not a factorization file ({type(error).__name__}); write one with `mfdl factorize --out`."
         ) from None
-    if header.get("format") != 1:
-        raise InvalidInput(f"{path} has format {header.get('format')!r}, this version reads format 1.")
+    found = header.get("format") if isinstance(header, dict) else None
+    if found != 1:
+        raise InvalidInput(f"{path} has format {found!r}, this version reads format 1.")
     if encoder.ndim not in (2, 3) or encoder.shape[-1] != encoder.shape[-2] or not np.isfinite(encoder).all():
-        raise InvalidInput(
-            f"{path}: encoder must be finite with shape (T, T) or (n, T, T), got {encoder.shape}."
-        )
+        raise InvalidInput(f"{path}: encoder must be finite with shape (T, T) or (n, T, T), got {encoder.shape}.")
     return SavedFactorization(encoder, gram, loss, bound, header)

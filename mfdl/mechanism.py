@@ -159,6 +159,10 @@ def calibrate(
     while gaussian.mu_from_noise_std(sensitivity.value, shift, noise_std) > target:
         noise_std = math.nextafter(noise_std, math.inf)
     guarantee = _guarantee(algorithm, trust, adjacency, clip_norm, noise_std, sensitivity, None)
+    more = 2.0**-52
+    while epsilon is not None and delta is not None and guarantee.epsilon(delta) > epsilon:
+        noise_std, more = noise_std * (1 + more), 2 * more  # epsilon(delta) rounds up once more, by a few ulps
+        guarantee = _guarantee(algorithm, trust, adjacency, clip_norm, noise_std, sensitivity, None)
     return Mechanism(algorithm, noise_std, float(clip_norm), guarantee, sensitivity)
 
 

@@ -1,22 +1,27 @@
 """Participation: the sets of steps in which one record may take part.
 
 A pattern belongs to one node and is a set of steps. The privacy unit (a record, or a user's whole data set)
-moves only the gradients of its own node at the steps of one pattern. Only what can happen counts: the
-record-to-step map is fixed over the epochs, public, and independent of which other records are present.
-Reshuffled epochs are another scheme with a larger sensitivity, not one of these.
+moves only the gradients of its own node at the steps of one pattern. Only what can happen counts: `Cyclic`
+holds while the record-to-step map is fixed over the epochs, public, and independent of which other records are
+present. Epochs that are reshuffled are `OncePerEpoch`, another scheme with a larger sensitivity; an order in
+which only the gaps between uses are sure is `MinSeparation`.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator, Sequence
+import inspect
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import check
-from .errors import InvalidInput, UnsupportedMechanism
+from .errors import InvalidInput, UnsupportedMechanism, unknown_name
 
 Pattern = NDArray[np.intp]
 
@@ -34,6 +39,11 @@ class Participation(abc.ABC):
     @abc.abstractmethod
     def patterns(self) -> Iterator[Pattern]:
         """The maximal sets of steps, each sorted, shape (k,)."""
+
+    @property
+    def num_patterns(self) -> int:
+        """How many patterns `patterns` yields; the schemes here know it without enumerating."""
+        return sum(1 for _ in self.patterns())
 
     @abc.abstractmethod
     def describe(self) -> str:
@@ -85,8 +95,8 @@ class Cyclic(Participation):
     scheme = "cyclic"
 
     def __post_init__(self) -> None:
-        check.integer_at_least(1, epochs=self.epochs)
-        check.integer_at_least(1, period=self.period)
+        object.__setattr__(self, "epochs", check.integer_at_least(1, epochs=self.epochs))
+        object.__setattr__(self, "period", check.integer_at_least(1, period=self.period))
         T = self.epochs * self.period
         if self.steps is not None and self.steps != T:
             raise InvalidInput(
@@ -98,6 +108,10 @@ class Cyclic(Participation):
     @property
     def num_steps(self) -> int:
         return self.epochs * self.period
+
+    @property
+    def num_patterns(self) -> int:
+        return self.period
 
     def patterns(self) -> Iterator[Pattern]:
         for start in range(self.period):
@@ -118,10 +132,14 @@ class Single(Participation):
     scheme = "single"
 
     def __post_init__(self) -> None:
-        check.integer_at_least(1, steps=self.steps)
+        object.__setattr__(self, "steps", check.integer_at_least(1, steps=self.steps))
 
     @property
     def num_steps(self) -> int:
+        return self.steps
+
+    @property
+    def num_patterns(self) -> int:
         return self.steps
 
     def patterns(self) -> Iterator[Pattern]:
@@ -143,11 +161,15 @@ class EveryStep(Participation):
     scheme = "every-step"
 
     def __post_init__(self) -> None:
-        check.integer_at_least(1, steps=self.steps)
+        object.__setattr__(self, "steps", check.integer_at_least(1, steps=self.steps))
 
     @property
     def num_steps(self) -> int:
         return self.steps
+
+    @property
+    def num_patterns(self) -> int:
+        return 1
 
     def patterns(self) -> Iterator[Pattern]:
         yield np.arange(self.steps, dtype=np.intp)
@@ -171,7 +193,7 @@ class Explicit(Participation):
     scheme = "explicit"
 
     def __init__(self, patterns: Sequence[Sequence[int]], steps: int) -> None:
-        check.integer_at_least(1, steps=steps)
+        steps = check.integer_at_least(1, steps=steps)
         if not len(patterns):
             raise InvalidInput("patterns must hold at least one pattern, got none.")
         kept = []
@@ -189,6 +211,10 @@ class Explicit(Participation):
     def num_steps(self) -> int:
         return self.steps
 
+    @property
+    def num_patterns(self) -> int:
+        return len(self.given)
+
     def patterns(self) -> Iterator[Pattern]:
         for members in self.given:
             yield np.array(members, dtype=np.intp)
@@ -198,3 +224,159 @@ class Explicit(Participation):
 
     def to_dict(self) -> dict[str, object]:
         return {"scheme": self.scheme, "steps": self.steps, "patterns": [list(p) for p in self.given]}
+
+
+@dataclasses.dataclass(frozen=True)
+class OncePerEpoch(Participation):
+    """One step, any, in each of `epochs` consecutive epochs of `period` steps: data reshuffled before each epoch.
+
+    Attributes: epochs: k >= 1; period: b >= 1, steps per epoch. There are b^k patterns.
+
+    >>> [p.tolist() for p in OncePerEpoch(epochs=2, period=2).patterns()]
+    [[0, 2], [0, 3], [1, 2], [1, 3]]
+    """
+
+    epochs: int
+    period: int
+    scheme = "once-per-epoch"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epochs", check.integer_at_least(1, epochs=self.epochs))
+        object.__setattr__(self, "period", check.integer_at_least(1, period=self.period))
+
+    @property
+    def num_steps(self) -> int:
+        return self.epochs * self.period
+
+    @property
+    def num_patterns(self) -> int:
+        return int(self.period**self.epochs)
+
+    def patterns(self) -> Iterator[Pattern]:
+        starts = np.arange(0, self.num_steps, self.period, dtype=np.intp)
+        for offsets in itertools.product(range(self.period), repeat=self.epochs):
+            yield starts + np.array(offsets, dtype=np.intp)
+
+    def describe(self) -> str:
+        return f"participation once per epoch in any order (epochs={self.epochs}, period={self.period})"
+
+    def to_dict(self) -> dict[str, object]:
+        return {"scheme": self.scheme, "epochs": self.epochs, "period": self.period}
+
+
+@dataclasses.dataclass(frozen=True)
+class MinSeparation(Participation):
+    """At most k uses, any two of them at least b steps apart: (k, b)-min-separation.
+
+    The patterns are the maximal ones: those with k uses, and shorter ones into which no further use fits.
+
+    Attributes:
+        steps: T >= 1.
+        max_participations: k >= 1.
+        separation: b >= 1, the smallest difference of two steps; 1 means any k steps.
+
+    >>> [p.tolist() for p in MinSeparation(steps=5, max_participations=2, separation=3).patterns()]
+    [[0, 3], [0, 4], [1, 4], [2]]
+    """
+
+    steps: int
+    max_participations: int
+    separation: int
+    scheme = "min-separation"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", check.integer_at_least(1, steps=self.steps))
+        k = check.integer_at_least(1, max_participations=self.max_participations)
+        object.__setattr__(self, "max_participations", k)
+        object.__setattr__(self, "separation", check.integer_at_least(1, separation=self.separation))
+
+    @property
+    def num_steps(self) -> int:
+        return self.steps
+
+    @property
+    def num_patterns(self) -> int:
+        # T - 1 - (m-1) b steps of slack go to the m + 1 gaps before, between and after m uses: any way for
+        # m = k; for a maximal shorter pattern less than b to each gap (inclusion and exclusion)
+        k, b = self.max_participations, self.separation
+        count = 0
+        for m in range(1, k + 1):
+            slack = self.steps - 1 - (m - 1) * b
+            if slack < 0:
+                break
+            overfull = range(1) if m == k else range(min(m + 1, slack // b) + 1)
+            count += sum((-1) ** j * math.comb(m + 1, j) * math.comb(slack - j * b + m, m) for j in overfull)
+        return count
+
+    def patterns(self) -> Iterator[Pattern]:
+        T, k, b = self.steps, self.max_participations, self.separation
+        # depth first; `roomy` counts prefixes with a gap into which one more use fits: those need k uses
+        chosen: list[int] = []
+        roomy: list[bool] = []
+        step = 0
+        while True:
+            before = chosen[-1] if chosen else -1
+            fits = step - before >= (2 * b if chosen else b + 1)
+            wide = fits or (bool(roomy) and roomy[-1])
+            missing = k - len(chosen) - 1
+            if step < T and not (wide and step + missing * b >= T):
+                chosen.append(step)
+                roomy.append(wide)
+                if missing and step + b < T:
+                    step += b
+                    continue
+                yield np.array(chosen, dtype=np.intp)
+            elif not chosen:
+                return
+            step = chosen.pop() + 1
+            roomy.pop()
+
+    def describe(self) -> str:
+        return (
+            f"at most {self.max_participations} participations, at least {self.separation} steps apart "
+            f"({self.steps} steps)"
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "scheme": self.scheme,
+            "steps": self.steps,
+            "max_participations": self.max_participations,
+            "separation": self.separation,
+        }
+
+
+_SCHEMES: dict[str, type[Participation]] = {
+    kind.scheme: kind for kind in (Cyclic, Single, EveryStep, Explicit, OncePerEpoch, MinSeparation)
+}
+
+
+def participation_from_dict(saved: Mapping[str, object]) -> Participation:
+    """The participation that `to_dict` wrote.
+
+    Raises: InvalidInput: an unknown scheme, a field missing or too many, or a value out of range.
+
+    >>> participation_from_dict({"scheme": "cyclic", "epochs": 2, "period": 3})
+    Cyclic(epochs=2, period=3, steps=6)
+    """
+    if not isinstance(saved, Mapping) or "scheme" not in saved:
+        raise InvalidInput(f"a saved participation must be a mapping with a scheme, got {saved!r}.")
+    name = str(saved["scheme"])
+    if name not in _SCHEMES:
+        raise unknown_name("participation scheme", name, _SCHEMES)
+    fields = {key: value for key, value in saved.items() if key != "scheme"}
+    build: Any = _SCHEMES[name]
+    try:
+        inspect.signature(build).bind(**fields)
+    except TypeError as error:
+        raise InvalidInput(f"saved participation {name!r}: {error}, got {sorted(fields)}.") from None
+    if name == "explicit" and not _is_sequence(fields["patterns"], depth=2):
+        raise InvalidInput(f"saved participation 'explicit': patterns must be lists of steps, got {fields!r}.")
+    participation: Participation = build(**fields)
+    return participation
+
+
+def _is_sequence(value: object, depth: int) -> bool:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return False
+    return depth == 1 or all(_is_sequence(part, depth - 1) for part in value)

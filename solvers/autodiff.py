@@ -61,9 +61,7 @@ def lower_triangular(problem: FactorizationProblem) -> Parametrisation:
     def encoder(theta: torch.Tensor) -> torch.Tensor:
         on = theta.device
         weights = torch.exp(theta[:T])
-        totals = torch.zeros(problem.num_classes, dtype=theta.dtype, device=on).index_add(
-            0, labels.to(on), weights
-        )
+        totals = torch.zeros(problem.num_classes, dtype=theta.dtype, device=on).index_add(0, labels.to(on), weights)
         diagonal = weights / totals[labels.to(on)]
         # entries are correlations, scaled by the diagonal: one theta of size 1 per entry
         scale = torch.sqrt(diagonal)
@@ -78,6 +76,7 @@ def lower_triangular(problem: FactorizationProblem) -> Parametrisation:
 
 def banded(size: int, bands: int) -> Parametrisation:
     """C[t, t - j] free for j < bands (bands >= 1), zero below; the diagonal is kept positive."""
+    _check_bands(bands)
     rows, columns = np.nonzero(np.tri(size) - np.tri(size, k=-bands))
 
     def encoder(theta: torch.Tensor) -> torch.Tensor:
@@ -91,7 +90,7 @@ def banded(size: int, bands: int) -> Parametrisation:
 
 def toeplitz(size: int, bands: int | None = None) -> Parametrisation:
     """C[t, s] = c[t - s] with c[0] = 1 and theta = c[1:bands]; scale does not matter to the objective."""
-    width = size if bands is None else min(bands, size)
+    width = size if bands is None else min(_check_bands(bands), size)
     lag = np.subtract.outer(np.arange(size), np.arange(size))
     inside = (lag >= 0) & (lag < width)
     index = torch.as_tensor(np.where(inside, lag, width))
@@ -104,6 +103,12 @@ def toeplitz(size: int, bands: int | None = None) -> Parametrisation:
         return torch.cat([one, theta, zero])[index.to(theta.device)]
 
     return Parametrisation(encoder, np.zeros(width - 1))
+
+
+def _check_bands(bands: int) -> int:
+    if bands < 1:
+        raise ProblemError(f"bands must be an integer >= 1, got {bands}.")
+    return bands
 
 
 def solve(
@@ -134,10 +139,10 @@ def solve(
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     objective = _Objective(problem, family, penalty, where)
     theta = np.asarray(family.start, dtype=np.float64)
-    if not np.isfinite(objective(theta, *STAGES[0])[0]):
-        raise ProblemError(
-            "start must give a finite, lower-triangular, invertible C; the first encoder was not."
-        )
+    with torch.no_grad():
+        first = objective.encoder(torch.as_tensor(theta, device=where))
+    if bool(torch.triu(first, 1).any()) or not np.isfinite(objective(theta, *STAGES[0])[0]):
+        raise ProblemError("start must give a finite, lower-triangular, invertible C; the first encoder was not.")
     best = {"bound": 0.0, "value": np.inf}
 
     def within_tolerance(iteration: int, x: Array, value: float, gradient: Array) -> bool:
@@ -177,11 +182,9 @@ def solve(
             began=began,
             unfinished_status=STATIONARY if restricted and (settled or not theta.size) else STOPPED,
         )
-    return (
-        result
-        if penalty is None or result.status != OPTIMAL
-        else dataclasses.replace(result, status=STATIONARY)
-    )
+    if penalty is None or result.status != OPTIMAL:
+        return result
+    return dataclasses.replace(result, status=STATIONARY if settled or not theta.size else STOPPED)
 
 
 class _Objective:
@@ -204,9 +207,7 @@ class _Objective:
     def encoder(self, theta: torch.Tensor) -> torch.Tensor:
         C = self.family.encoder(theta)
         if C.shape != self.same_class.shape:
-            raise ProblemError(
-                f"encoder(theta) must have shape {tuple(self.same_class.shape)}, got {tuple(C.shape)}."
-            )
+            raise ProblemError(f"encoder(theta) must have shape {tuple(self.same_class.shape)}, got {tuple(C.shape)}.")
         return C
 
     def gram(self, theta: Array) -> Array:

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from .certificate import lower_bound
 from .lbfgs import minimise
-from .problem import OPTIMAL, STOPPED, Array, Factorization, FactorizationProblem, causal_encoder
+from .problem import OPTIMAL, STOPPED, Array, Factorization, FactorizationProblem, ProblemError, causal_encoder
 
 CHECK_EVERY = 10  # iterations between certificates: one costs about as much as ten iterations
 RIDGE = 1e-10  # relative to the largest eigenvalue of H
@@ -44,7 +44,7 @@ def solve(
 
     Returns:
         A Factorization of sensitivity exactly 1 up to rounding; status "optimal" or "stopped". A singular H
-        has no minimiser: X grows without bound on its kernel. Then H + RIDGE * lambda_max(H) I is solved
+        has no minimiser: X^-1 grows without bound on its kernel. Then H + RIDGE * lambda_max(H) I is solved
         instead, with a note; loss and lower bound are those of the H that was given.
     """
     began = time.perf_counter()
@@ -77,7 +77,7 @@ def solve(
         )
         return finished(
             problem,
-            free.matrix(minimum.point),
+            _unit_diagonal_sums(problem, free.matrix(minimum.point)),
             known_bound=best["bound"],
             tolerance=tolerance,
             iterations=minimum.iterations,
@@ -159,15 +159,25 @@ def _regularised(problem: FactorizationProblem) -> tuple[Array, tuple[str, ...]]
         f"error_gram is singular to working precision (smallest eigenvalue {smallest:.2g}, largest {largest:.2g}): "
         f"the best loss is not attained, so error_gram + {RIDGE * largest:.2g} I was solved instead"
     )
-    return problem.error_gram + RIDGE * largest * np.eye(problem.size), (note,)
+    return problem.root @ problem.root.T + RIDGE * largest * np.eye(problem.size), (note,)
 
 
 def _feasible(problem: FactorizationProblem, start: Array | None) -> Array:
     if start is None:
         return np.diag(1.0 / problem.class_sizes[problem.classes])
+    if start.shape != problem.error_gram.shape or not (np.isfinite(start).all() and (np.diagonal(start) > 0).all()):
+        raise ProblemError(
+            f"start must be finite with shape {problem.error_gram.shape} and a positive diagonal, "
+            f"got shape {start.shape}."
+        )
     X = np.where(problem.same_class & ~np.eye(problem.size, dtype=bool), 0.0, (start + start.T) / 2)
-    scale = np.sqrt(np.bincount(problem.classes, weights=np.diagonal(X))[problem.classes])
-    X = X / np.outer(scale, scale)
+    X = _unit_diagonal_sums(problem, X)
     while scipy.linalg.lapack.dpotrf(X, lower=1)[1] != 0:  # dropping entries may cost definiteness
         X = np.where(np.eye(problem.size, dtype=bool), X, X / 2)
     return X
+
+
+def _unit_diagonal_sums(problem: FactorizationProblem, X: Array) -> Array:
+    """X scaled so that its diagonal sums to 1 on each class, from which rounding lets the steps drift."""
+    scale = np.sqrt(np.bincount(problem.classes, weights=np.diagonal(X))[problem.classes])
+    return X / np.outer(scale, scale)

@@ -64,7 +64,8 @@ def minimise(
         for _ in range(MAX_CUTS):
             candidate = x + step * direction
             new_value, new_gradient = value_and_gradient(candidate)
-            if np.isfinite(new_value) and new_value <= value + SUFFICIENT_DECREASE * step * slope:
+            # strictly less: below rounding the second test alone passes for a step that changes nothing
+            if new_value < value and new_value <= value + SUFFICIENT_DECREASE * step * slope:
                 break
             step *= CUT
         else:

@@ -69,9 +69,7 @@ class FactorizationProblem:
                 f"of {labels.dtype}; patterns that overlap cannot be written as labels and are not covered."
             )
         if scale == 0:
-            raise ProblemError(
-                "error_gram must not be zero: no noise costs anything, so there is nothing to minimise."
-            )
+            raise ProblemError("error_gram must not be zero: no noise costs anything, so there is nothing to minimise.")
         _, labels = np.unique(labels, return_inverse=True)
         H.setflags(write=False)
         labels.setflags(write=False)
@@ -123,14 +121,13 @@ class FactorizationProblem:
         return float(np.bincount(self.classes, weights=absolute).max())
 
     def loss(self, gram: Array) -> float:
-        """sensitivity^2 * tr(H X^-1); infinite when X is not positive definite."""
+        """sensitivity^2 * tr(H X^-1), with H = root root^T; infinite when X is not positive definite."""
         try:
             factor = scipy.linalg.cho_factor(gram, lower=True)
         except np.linalg.LinAlgError:
             return float("inf")
-        return self.sensitivity_squared(gram) * float(
-            np.trace(scipy.linalg.cho_solve(factor, self.error_gram))
-        )
+        whitened = scipy.linalg.solve_triangular(factor[0], self.root, lower=True)
+        return self.sensitivity_squared(gram) * float((whitened**2).sum())
 
 
 def causal_encoder(gram: ArrayLike) -> Array:

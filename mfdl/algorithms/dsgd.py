@@ -6,6 +6,8 @@ privacy, so what distinguishes the mechanisms here is the encoder alone.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
@@ -18,29 +20,38 @@ from ..participation import Participation
 from .linear_algorithm import LinearAlgorithm, Round
 
 
-def _decentralized(
+def decentralized(
     name: str,
     dynamics: Dynamics,
     participation: Participation,
     noise: NoiseOperator,
+    *,
     factorization: Factorization | NodeFactorizations | None = None,
+    self_messages: bool = False,
 ) -> LinearAlgorithm:
-    T, n = participation.num_steps, dynamics.num_nodes
+    """The round above with any noise on the gradient sums, followed by the dynamics' further gossip rounds.
+
+    self_messages: a node also receives what it sends (it holds it anyway; only views list it).
+    """
+    T, K, n = participation.num_steps, dynamics.gossip_rounds, dynamics.num_nodes
     eye = sp.csr_array(sp.eye_array(n))
     made: dict[tuple[int, float], Round] = {}
     rounds = []
     for t, eta in enumerate(dynamics.learning_rates(T)):
-        gossip = dynamics.gossip.at(t)
-        key = (id(gossip), float(eta))
-        if key not in made:
-            injection = sp.csr_array(-eta * eye)
-            made[key] = Round(
-                message_from_state=eye,
-                message_from_gradient=injection,
-                message_from_noise=injection,
-                state_from_message=gossip.weights,
-            )
-        rounds.append(made[key])
+        for j in range(K):
+            gossip = dynamics.gossip.at(t * K + j)
+            rate = float(eta) if j == 0 else 0.0
+            key = (id(gossip), rate)
+            if key not in made:
+                injection = sp.csr_array(-rate * eye) if j == 0 else None
+                made[key] = Round(
+                    message_from_state=eye,
+                    message_from_gradient=injection,
+                    message_from_noise=injection,
+                    state_from_message=gossip.weights,
+                    receivers=receivers(gossip.weights, self_messages=self_messages),
+                )
+            rounds.append(made[key])
     return LinearAlgorithm(
         name=name,
         dynamics=dynamics,
@@ -51,19 +62,28 @@ def _decentralized(
         message_sender=np.arange(n),
         divisors=np.ones(n),
         factorization=factorization,
+        step_of_round=tuple(t if j == 0 else -1 for t in range(T) for j in range(K)),
     )
+
+
+def receivers(weights: sp.csr_array, *, self_messages: bool) -> sp.csr_array:
+    """Who receives each node's message: those that give it weight; shape (n, n), bool."""
+    support = sp.coo_array(weights.T)
+    kept = (support.data != 0) & (self_messages | (support.coords[0] != support.coords[1]))
+    rows, columns = support.coords[0][kept], support.coords[1][kept]
+    return sp.csr_array((np.ones(rows.size, dtype=bool), (rows, columns)), shape=weights.shape)
 
 
 def dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     """D-SGD without noise: no privacy at all, the accuracy ceiling of every comparison."""
     noise = ZeroNoise(participation.num_steps, dynamics.num_nodes)
-    return _decentralized("none", dynamics, participation, noise)
+    return decentralized("none", dynamics, participation, noise)
 
 
 def dp_dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     """DP-D-SGD: fresh independent noise at every node and step, C = I (the LDP baseline)."""
     noise = IndependentNoise(participation.num_steps, dynamics.num_nodes)
-    return _decentralized("dp-dsgd", dynamics, participation, noise)
+    return decentralized("dp-dsgd", dynamics, participation, noise)
 
 
 def mf_dsgd(
@@ -85,7 +105,21 @@ def mf_dsgd(
             f"encoder must be T x T with T = {participation.num_steps} steps of {participation.describe()}, "
             f"got {noise.num_steps} x {noise.num_steps}."
         )
-    return _decentralized(name, dynamics, participation, noise, factorization)
+    return decentralized(name, dynamics, participation, noise, factorization=factorization)
+
+
+def muffliato(
+    dynamics: Dynamics, participation: Participation, *, gossip_rounds: int | None = None
+) -> LinearAlgorithm:
+    """Muffliato-SGD(K): DP-D-SGD with K gossip rounds per gradient; communication rounds K T.
+
+    Args: gossip_rounds: K >= 1, instead of the dynamics' own.
+    Source: arXiv:2206.05091; as a factorization arXiv:2510.17480, with (K-1) n zero rows per step.
+    """
+    if gossip_rounds is not None:
+        dynamics = dataclasses.replace(dynamics, gossip_rounds=gossip_rounds)
+    noise = IndependentNoise(participation.num_steps, dynamics.num_nodes)
+    return decentralized("muffliato", dynamics, participation, noise)
 
 
 def anti_pgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:

@@ -1,1 +1,102 @@
-"""placeholder"""
+"""The command line: `mfdl factorize`, `mfdl compare`, `mfdl data`.
+
+In: flags and files. Out: a table or one JSON value on stdout, everything else on stderr, and an exit code: 0 done,
+2 bad input (one line says what to change), 3 a solver stopped before its tolerance, 130 interrupted. The work
+itself is in the layers below; each command imports them when it runs, so that `mfdl --help` stays fast.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .. import __version__
+from ..errors import InvalidInput, unknown_name
+from . import compare, data, factorize
+
+__all__ = ["app", "main"]
+
+
+class _Commands(TyperGroup):
+    """Sub-commands whose misspelt names are answered with the nearest one."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            raise unknown_name("command", args[0], self.commands)
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="mfdl",
+    help="Differentially private decentralized learning as matrix factorization.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich markup costs 0.1 s at every start
+)
+app.command("factorize")(factorize.factorize)
+app.command("compare")(compare.compare)
+app.add_typer(data.app, name="data")
+
+# typer brings its own copy of click or the real one, depending on its version; this is ClickException in both
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mfdl {__version__}")
+        raise typer.Exit()
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code.
+
+    Args: arguments: without the program name; default those of the process.
+    """
+    try:
+        result = typer.main.get_command(app).main(
+            args=None if arguments is None else list(arguments), prog_name="mfdl", standalone_mode=False
+        )
+    except InvalidInput as error:
+        return _refuse(str(error), 2)
+    except _USAGE_ERROR as error:
+        return _refuse(f"{error.format_message()} See `{_command_path(error)} --help`.", 2)  # type: ignore[attr-defined]
+    except KeyboardInterrupt:
+        return _refuse("interrupted.", 130)
+    except RuntimeError as error:
+        if not _is_not_converged(error):
+            raise
+        return _refuse(str(error), 3)
+    return result if isinstance(result, int) else 0
+
+
+def _refuse(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    typer.echo(f"mfdl: {line}", file=sys.stderr)
+    return code
+
+
+def _command_path(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return context.command_path if context is not None else "mfdl"
+
+
+def _is_not_converged(error: Exception) -> bool:
+    # if that class was raised its module is loaded; importing it for other errors would only hide them longer
+    module = sys.modules.get("mfdl.factorization")
+    return module is not None and isinstance(error, module.NotConverged)

@@ -3,7 +3,7 @@
 from .base import StructuredOperator
 from .gossip import GossipRecursion, InverseGossipRecursion
 from .kronecker import Kronecker
-from .noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
+from .noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise, ZeroNoise
 from .recursion import OutputRecursion, RecursionMaps, StateRecursion
 from .selection import Selection
 
@@ -18,6 +18,7 @@ __all__ = [
     "RecursionMaps",
     "Selection",
     "StateRecursion",
+    "StepNoise",
     "StructuredOperator",
     "ZeroNoise",
 ]

@@ -23,9 +23,7 @@ def _per_step(weights: sp.csr_array | Sequence[sp.csr_array], num_steps: int) ->
     if sp.issparse(weights) or isinstance(weights, np.ndarray):
         return [sp.csr_array(weights)] * num_steps
     if len(weights) < num_steps:
-        raise InvalidInput(
-            f"weights must hold one matrix per step, got {len(weights)} for num_steps={num_steps}."
-        )
+        raise InvalidInput(f"weights must hold one matrix per step, got {len(weights)} for num_steps={num_steps}.")
     return [sp.csr_array(w) for w in weights[:num_steps]]
 
 
@@ -58,14 +56,14 @@ class InverseGossipRecursion(StructuredOperator):
         super().__init__((num_steps * n, num_steps * n))
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        Y = X.reshape(len(self.weights), -1, X.shape[1])
+        Y = X.reshape(len(self.weights), self.weights[0].shape[0], X.shape[1])
         out = Y.copy()
         for t in range(1, len(self.weights)):
             out[t] -= self.weights[t - 1] @ Y[t - 1]
         return out.reshape(X.shape)
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
-        Y = X.reshape(len(self.weights), -1, X.shape[1])
+        Y = X.reshape(len(self.weights), self.weights[0].shape[0], X.shape[1])
         out = Y.copy()
         for t in range(1, len(self.weights)):
             out[t - 1] -= self.weights[t - 1].T @ Y[t]

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse as sp
 
 from .. import check
 from ..check import FloatArray
@@ -35,6 +36,15 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         return b""
 
     @property
+    def slots_per_step(self) -> int:
+        """Injection slots per step; the rows of N are time-major."""
+        return self.shape[0] // self.num_steps
+
+    def holders(self) -> sp.csr_array:
+        """Who holds each independent part of a step's base noise: bool (columns per step, n)."""
+        return sp.csr_array(sp.eye_array(self.num_nodes, dtype=bool))
+
+    @property
     def columns_per_step(self) -> int:
         """Independent parts of the base noise per step; the columns of N are time-major."""
         return self.shape[1] // self.num_steps
@@ -46,6 +56,9 @@ class ZeroNoise(NoiseOperator):
     def __init__(self, num_steps: int, num_nodes: int) -> None:
         self.num_steps, self.num_nodes = num_steps, num_nodes
         super().__init__((num_steps * num_nodes, 0))
+
+    def holders(self) -> sp.csr_array:
+        return sp.csr_array((0, self.num_nodes), dtype=bool)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         return np.zeros((self.shape[0], X.shape[1]))
@@ -83,7 +96,10 @@ class LocalNoise(NoiseOperator):
         diagonal = np.diagonal(C, axis1=-2, axis2=-1)
         if not (diagonal > 0).all():
             where = tuple(int(i) for i in np.argwhere(~(diagonal > 0))[0])
-            raise InvalidInput(f"encoder must have a positive diagonal, got {diagonal[where]:g} at {where}.")
+            node = f" of node {where[0]}" if ndim == 3 else ""
+            raise InvalidInput(
+                f"encoder must have a positive diagonal, got {diagonal[where]:g} at step {where[-1]}{node}."
+            )
         C.setflags(write=False)
         self.encoder = C
         self.num_steps, self.num_nodes = C.shape[-1], num_nodes
@@ -145,3 +161,45 @@ class IndependentNoise(NoiseOperator):
 
     def variances(self) -> FloatArray:
         return np.ones((self.num_steps, self.num_nodes))
+
+
+class StepNoise(NoiseOperator):
+    """N = I_T (x) F: the same mixing of fresh base noise in every step, correlated across slots but not in time.
+
+    Args:
+        factor: F, csr (slots, columns): injected noise of a step = F times the step's base noise.
+        holders: bool csr (columns, n): the nodes that hold each part (two for a pairwise secret).
+        num_steps: T; num_nodes: n.
+    """
+
+    def __init__(self, factor: sp.sparray | FloatArray, holders: sp.sparray, num_steps: int, num_nodes: int) -> None:
+        F = sp.csr_array(factor, dtype=np.float64)
+        if not np.isfinite(F.data).all():
+            raise InvalidInput("factor must be finite, got a nan or infinite entry.")
+        if holders.shape != (F.shape[1], num_nodes):
+            raise InvalidInput(f"holders must have shape {(F.shape[1], num_nodes)}, got {holders.shape}.")
+        self.factor, self._holders = F, sp.csr_array(holders, dtype=bool)
+        self.num_steps, self.num_nodes = num_steps, num_nodes
+        super().__init__((num_steps * F.shape[0], num_steps * F.shape[1]))
+
+    def holders(self) -> sp.csr_array:
+        return self._holders
+
+    def content(self) -> bytes:
+        return self.factor.toarray().tobytes() + self._holders.toarray().tobytes()
+
+    def _per_step(self, matrix: sp.csr_array, X: FloatArray) -> FloatArray:
+        k = X.shape[1]
+        blocks = X.reshape(self.num_steps, matrix.shape[1], k).transpose(1, 0, 2).reshape(matrix.shape[1], -1)
+        mixed = np.asarray(matrix @ blocks).reshape(matrix.shape[0], self.num_steps, k)
+        return mixed.transpose(1, 0, 2).reshape(self.num_steps * matrix.shape[0], k)
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        return self._per_step(self.factor, X)
+
+    def _rmatmat(self, X: FloatArray) -> FloatArray:
+        return self._per_step(sp.csr_array(self.factor.T), X)
+
+    def variances(self) -> FloatArray:
+        rows = np.asarray(self.factor.power(2).sum(axis=1)).ravel()
+        return np.tile(rows, (self.num_steps, 1))

@@ -6,6 +6,7 @@ A recursion carries a state s through steps t = 0..T-1, fed by one input block x
     s_{t+1} = K_t y_t + F_t s_t + J_t x_t       what is carried on,   s_0 = 0
     m_t     = M_t s_t                           the models, t = 0..T (m_T is what is left at the end)
 
+A step may have no input (a pure gossip round): `input_of_step` says which input block each step takes, -1 for none.
 `None` stands for a zero map. Products cost the sum of the maps' non-zeros; the transpose is the same
 recursion run backwards in time. Nothing of size (T n) x (T n) is formed.
 """
@@ -56,25 +57,31 @@ class _Recursion(StructuredOperator):
     """Sizes and both passes; the subclasses choose which rows are the output."""
 
     def __init__(
-        self, maps: Sequence[RecursionMaps], *, input_size: int, out_size: int, state_size: int, rows: int
+        self,
+        maps: Sequence[RecursionMaps],
+        *,
+        input_size: int,
+        out_size: int,
+        state_size: int,
+        rows: int,
+        input_of_step: Sequence[int] | None,
     ) -> None:
         self.maps = maps
         self.input_size, self.out_size, self.state_size = input_size, out_size, state_size
-        super().__init__((rows, len(maps) * input_size))
+        self.input_of_step = list(range(len(maps)) if input_of_step is None else input_of_step)
+        self.num_inputs = max(self.input_of_step, default=-1) + 1
+        super().__init__((rows, self.num_inputs * input_size))
 
     def _forward(self, X: FloatArray, keep: str) -> tuple[FloatArray, FloatArray]:
         """Returns (kept rows, final state); keep is 'out' for y_t or 'state' for s_t, stacked over t."""
         steps, k = len(self.maps), X.shape[1]
-        inputs = X.reshape(steps, self.input_size, k)
+        inputs = X.reshape(self.num_inputs, self.input_size, k)
+        nothing = np.zeros((self.input_size, k))
         kept = np.zeros((steps, self.out_size if keep == "out" else self.state_size, k))
         state = np.zeros((self.state_size, k))
         for t, maps in enumerate(self.maps):
-            x = inputs[t]
-            y = (
-                np.zeros((self.out_size, k))
-                + _times(maps.out_from_state, state)
-                + _times(maps.out_from_input, x)
-            )
+            x = inputs[self.input_of_step[t]] if self.input_of_step[t] >= 0 else nothing
+            y = np.zeros((self.out_size, k)) + _times(maps.out_from_state, state) + _times(maps.out_from_input, x)
             kept[t] = y if keep == "out" else state
             state = (
                 np.zeros_like(state)
@@ -89,15 +96,16 @@ class _Recursion(StructuredOperator):
     ) -> FloatArray:
         """Adjoint of `_forward`: cotangents of y_t, s_t and s_T to cotangents of x_t."""
         steps = len(self.maps)
-        inputs_bar = np.zeros((steps, self.input_size, k))
+        inputs_bar = np.zeros((self.num_inputs, self.input_size, k))
         carried = np.zeros((self.state_size, k)) if final_bar is None else final_bar.copy()
         for t in range(steps - 1, -1, -1):
             maps = self.maps[t]
             y_bar = np.zeros((self.out_size, k)) + _transposed_times(maps.state_from_out, carried)
             if out_bar is not None:
                 y_bar += out_bar[t]
-            inputs_bar[t] += _transposed_times(maps.out_from_input, y_bar)
-            inputs_bar[t] += _transposed_times(maps.state_from_input, carried)
+            if (block := self.input_of_step[t]) >= 0:
+                inputs_bar[block] += _transposed_times(maps.out_from_input, y_bar)
+                inputs_bar[block] += _transposed_times(maps.state_from_input, carried)
             carried = (
                 np.zeros_like(carried)
                 + _transposed_times(maps.out_from_state, y_bar)
@@ -105,17 +113,28 @@ class _Recursion(StructuredOperator):
             )
             if state_bar is not None:
                 carried += state_bar[t]
-        return inputs_bar.reshape(steps * self.input_size, k)
+        return inputs_bar.reshape(self.shape[1], k)
 
 
 class OutputRecursion(_Recursion):
     """x -> (y_0, ..., y_{T-1}), shape (T * out, T * input)."""
 
     def __init__(
-        self, maps: Sequence[RecursionMaps], *, input_size: int, out_size: int, state_size: int
+        self,
+        maps: Sequence[RecursionMaps],
+        *,
+        input_size: int,
+        out_size: int,
+        state_size: int,
+        input_of_step: Sequence[int] | None = None,
     ) -> None:
         super().__init__(
-            maps, input_size=input_size, out_size=out_size, state_size=state_size, rows=len(maps) * out_size
+            maps,
+            input_size=input_size,
+            out_size=out_size,
+            state_size=state_size,
+            rows=len(maps) * out_size,
+            input_of_step=input_of_step,
         )
 
     def _matmat(self, X: FloatArray) -> FloatArray:
@@ -128,7 +147,7 @@ class OutputRecursion(_Recursion):
 
 
 class StateRecursion(_Recursion):
-    """x -> (M s_0, ..., M s_{T-1}) and, with `final`, only M s_T: the models, M = `model_from_state`."""
+    """x -> M s_t at every step t that takes an input, or only M s_T with `final`: the models, M = `model_from_state`."""
 
     def __init__(
         self,
@@ -139,20 +158,31 @@ class StateRecursion(_Recursion):
         state_size: int,
         model_from_state: sp.csr_array,
         final: bool = False,
+        input_of_step: Sequence[int] | None = None,
     ) -> None:
         self.model_from_state, self.final = model_from_state, final
-        rows = model_from_state.shape[0] * (1 if final else len(maps))
-        super().__init__(maps, input_size=input_size, out_size=out_size, state_size=state_size, rows=rows)
+        self.steps_with_input = [t for t in range(len(maps)) if input_of_step is None or input_of_step[t] >= 0]
+        super().__init__(
+            maps,
+            input_size=input_size,
+            out_size=out_size,
+            state_size=state_size,
+            rows=model_from_state.shape[0] * (1 if final else len(self.steps_with_input)),
+            input_of_step=input_of_step,
+        )
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         states, last = self._forward(X, "state")
         if self.final:
             return self.model_from_state @ last
-        return np.concatenate([self.model_from_state @ state for state in states])
+        return np.concatenate([self.model_from_state @ states[t] for t in self.steps_with_input])
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
         k, back = X.shape[1], self.model_from_state.T
         if self.final:
             return self._backward(None, None, back @ X, k)
-        per_step = X.reshape(len(self.maps), self.model_from_state.shape[0], k)
-        return self._backward(None, np.stack([back @ block for block in per_step]), None, k)
+        state_bar = np.zeros((len(self.maps), self.state_size, k))
+        per_step = X.reshape(len(self.steps_with_input), self.model_from_state.shape[0], k)
+        for t, block in zip(self.steps_with_input, per_step, strict=True):
+            state_bar[t] = back @ block
+        return self._backward(None, state_bar, None, k)

@@ -18,12 +18,15 @@ class Selection(StructuredOperator):
         indices: integers in [0, size), shape (m,); repeats are allowed.
         size: number of rows selected from.
 
-    Raises: InvalidInput: an index outside [0, size).
+    Raises: InvalidInput: an index outside [0, size), or not an integer (a boolean mask is not a list of indices).
     """
 
     def __init__(self, indices: ArrayLike, size: int) -> None:
         check.integer_at_least(0, size=size)
-        self.indices = np.array(indices, dtype=np.intp).reshape(-1)
+        given = np.asarray(indices).reshape(-1)
+        if given.size and given.dtype.kind not in "iu":
+            raise InvalidInput(f"indices must be integers, got {given.dtype}; use np.flatnonzero for a mask.")
+        self.indices = given.astype(np.intp)
         outside = self.indices[(self.indices < 0) | (self.indices >= size)]
         if outside.size:
             raise InvalidInput(f"indices must lie in [0, {size}), got {outside[0]}.")

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
+from ..errors import InvalidInput
 from ..operators import LocalNoise
 from ..participation import Participation, Pattern
 from ..trust import TrustModel
@@ -48,8 +49,14 @@ def sensitivity_of_gram(gram: ViewGram, participation: Participation, *, node: i
     """The largest certified bound over the patterns of one node.
 
     Guarantees: never below the true value; exact (up to `tolerance`) when X >= 0 on the worst pattern up to signs.
+    Raises: InvalidInput: a participation with another number of steps.
     Cost: O(sum over patterns of |pi|^3).
     """
+    if participation.num_steps != len(gram.matrix):
+        raise InvalidInput(
+            f"participation must have the mechanism's {len(gram.matrix)} steps, got {participation.num_steps} "
+            f"({participation.describe()}); patterns of another length miss steps that a record can join."
+        )
     worst = Sensitivity(-1.0, True, (), node, 0.0)
     for pattern in participation.patterns():
         squared, exact, slack = _pattern_bound(gram, pattern)
@@ -83,8 +90,10 @@ def _pattern_bound(gram: ViewGram, pattern: Pattern) -> tuple[float, bool, float
     top = float(np.linalg.eigvalsh(X)[-1])
     by_eigenvalue = k * (top + (4 * k * UNIT) * float(np.linalg.norm(X)) + float(np.linalg.norm(error)))
     bound = min(by_sum, by_eigenvalue) * gram.inflation * (1 + 4 * UNIT)
-    slack = bound / plain - 1 if plain > 0 else 0.0
-    exact = by_sum <= by_eigenvalue and _non_negative_up_to_signs(X, error)
+    unrounded = min(plain, k * top)
+    slack = bound / unrounded - 1 if unrounded > 0 else 0.0
+    # the plain sum is then attained, whichever of the two bounds lies closer above it
+    exact = _non_negative_up_to_signs(X, error)
     return bound, exact, max(slack, 0.0)
 
 

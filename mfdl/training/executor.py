@@ -6,6 +6,7 @@ It holds no algorithm of its own: state, messages and models follow from the map
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 import numpy as np
 import scipy.sparse as sp
@@ -30,19 +31,23 @@ class _TorchMap:
             uniform = bool((diagonal == diagonal[0]).all())
             self.kind = "scale" if uniform else "diagonal"
             self.scale = float(diagonal[0])
-            self.data = torch.as_tensor(diagonal[:, None], dtype=dtype, device=device)
+            self.data = torch.tensor(diagonal[:, None], dtype=dtype, device=device)
         elif m * n <= DENSE_ENTRIES:
             self.kind, self.data = "matrix", torch.as_tensor(matrix.toarray(), dtype=dtype, device=device)
         else:
-            csr = sp.csr_array(matrix)
+            csr = sp.csr_array(matrix, copy=True)
+            csr.sum_duplicates()  # torch needs sorted column indices
             self.kind = "matrix"
-            self.data = torch.sparse_csr_tensor(
-                torch.as_tensor(csr.indptr.astype(np.int64)),
-                torch.as_tensor(csr.indices.astype(np.int64)),
-                torch.as_tensor(csr.data, dtype=dtype),
-                size=csr.shape,
-                device=device,
-            )
+            with warnings.catch_warnings():  # torch calls csr beta; only the product with a dense matrix is used
+                warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+                self.data = torch.sparse_csr_tensor(
+                    torch.tensor(csr.indptr.astype(np.int64)),
+                    torch.tensor(csr.indices.astype(np.int64)),
+                    torch.tensor(csr.data, dtype=dtype),
+                    size=csr.shape,
+                    device=device,
+                    check_invariants=True,
+                )
 
     def add_to(self, total: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
         """total + map @ x, with None for zero."""
@@ -82,7 +87,13 @@ class Executor:
     ) -> None:
         self.algorithm, self.dtype, self.device = algorithm, dtype, torch.device(device)
         made: dict[int, _TorchRound] = {}
-        self.rounds = [made.setdefault(id(r), self._round(r)) for r in algorithm.rounds]
+        self.rounds_of_step: list[list[_TorchRound]] = [[] for _ in range(algorithm.num_steps)]
+        step = 0
+        for one, own in zip(algorithm.rounds, algorithm.step_of_round, strict=True):
+            step = own if own >= 0 else step  # a pure gossip round belongs to the step before it
+            if id(one) not in made:
+                made[id(one)] = self._round(one)
+            self.rounds_of_step[step].append(made[id(one)])
         self._model = self._map(algorithm.model_from_state)
         self._state_from_model = self._map(sp.csr_array(algorithm.model_from_state.T))
 
@@ -90,7 +101,7 @@ class Executor:
         return _TorchMap(matrix, self.dtype, self.device)
 
     def _round(self, one: Round) -> _TorchRound:
-        return _TorchRound(**{f.name: self._map(getattr(one, f.name)) for f in dataclasses.fields(one)})
+        return _TorchRound(**{f.name: self._map(getattr(one, f.name)) for f in dataclasses.fields(_TorchRound)})
 
     def initial_state(self, models: torch.Tensor) -> torch.Tensor:
         """State before step 0 from the start models, shape (n, dim)."""
@@ -107,15 +118,18 @@ class Executor:
     def step(
         self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(messages of step t, next state) from gradient sums (n, dim) and injected noise (slots, dim)."""
-        one = self.rounds[t]
-        messages = one.message_from_state.add_to(None, state)
-        messages = one.message_from_gradient.add_to(messages, gradients)
-        messages = one.message_from_noise.add_to(messages, noise)
-        assert messages is not None
-        after = one.state_from_message.add_to(None, messages)
-        after = one.state_from_state.add_to(after, state)
-        after = one.state_from_gradient.add_to(after, gradients)
-        after = one.state_from_noise.add_to(after, noise)
-        assert after is not None
-        return messages, after
+        """(messages of all rounds of step t, state after them) from gradient sums (n, dim) and noise (slots, dim)."""
+        sent = []
+        for one in self.rounds_of_step[t]:
+            messages = one.message_from_state.add_to(None, state)
+            messages = one.message_from_gradient.add_to(messages, gradients)
+            messages = one.message_from_noise.add_to(messages, noise)
+            assert messages is not None
+            after = one.state_from_message.add_to(None, messages)
+            after = one.state_from_state.add_to(after, state)
+            after = one.state_from_gradient.add_to(after, gradients)
+            after = one.state_from_noise.add_to(after, noise)
+            assert after is not None
+            sent.append(messages)
+            state = after
+        return sent[0] if len(sent) == 1 else torch.cat(sent), state

@@ -61,7 +61,7 @@ def replay(
         eval_every: steps between evaluations; default the period, i.e. the end of each epoch.
         stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on.
         checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written.
-        keep_messages: keep every message, shape (T, messages, d), in the result (memory).
+        keep_messages: keep every message of the steps of this call, shape (steps, messages, d) (memory).
         dtype, device: of models and gradients; default float32 on CUDA when there is one, else the CPU.
         progress: called with the number of steps just finished.
 
@@ -136,15 +136,15 @@ class _SeedReplay:
             )
         drawn = secrets.randbits(32) if seed is None else seed
         if saved is not None:
-            drawn = int(saved.metadata["split_seed"])
+            drawn = int(saved.metadata.get("split_seed", drawn))
         self.split_seed = drawn
         self.instance = task.instance(drawn, participation.period, dtype=dtype, device=device)
         sizes = self.instance.public_batch_sizes.double().cpu().numpy()
         # divisors scale gradients and noise of a node alike, which under LDP leaves the guarantee as it is
         self.algorithm = mechanism.algorithm.with_divisors(sizes)
         self.executor = Executor(self.algorithm, dtype=dtype, device=device)
-        # one key per mechanism and split, so that no two mechanisms ever share noise, not even under one seed
-        self.key = root.derive("replay", mechanism.content_hash, drawn)
+        # one key per mechanism, task and split, so that no two of them ever share noise, not even under one seed
+        self.key = root.derive("replay", mechanism.content_hash, task.content_hash, drawn)
         self.identity = {
             "mechanism_hash": mechanism.content_hash,
             "task_hash": task.content_hash,

@@ -43,13 +43,13 @@ class SeedRun:
     key_id: str
     messages: NDArray[np.float64] | None = None
 
-    def _last(self, values: NDArray[np.float64]) -> float:
+    def _last(self, values: NDArray[np.float64]) -> float | None:
         late = self.steps > self.finished_steps - LAST_STEPS
-        return float(values[late].mean())
+        return float(values[late].mean()) if late.any() else None
 
     @property
     def final_loss(self) -> float | None:
-        """Mean over nodes and the evaluations of the last 50 steps; None if diverged or not evaluated."""
+        """Mean over nodes and the evaluations of the last 50 steps; None if diverged or not evaluated in them."""
         return None if self.diverged or not self.steps.size else self._last(self.loss)
 
     @property

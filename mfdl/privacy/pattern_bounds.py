@@ -1,0 +1,437 @@
+"""Sensitivity of view Grams over all participation patterns: certified upper bounds, and values attained.
+
+In: the Gram X of one or many victims, and a participation. Out: bounds on sens^2 = max over patterns pi and
+||g_t|| <= 1 of sum_{s,t in pi} X[s, t] <g_s, g_t>. Schemes with few patterns are enumerated, each pattern bounded
+by `elliptope`. The others (once per epoch, min-separation) have too many; they get one dual point for all:
+
+    Call (s, t) free if s != t and no pattern holds both. Let Y be symmetric with Y = X outside the free entries,
+    whatever it is on them, and let lam >= 0 with diag(lam) >= Y. For every pattern pi and ||g_t|| <= 1,
+        sum_{s,t in pi} X[s,t] <g_s, g_t> = sum_{s,t in pi} Y[s,t] <g_s, g_t> <= sum_{t in pi} lam_t ||g_t||^2
+                                         <= sum_{t in pi} lam_t,
+    the equality because no entry of pi x pi is free, the first inequality by taking the vectors g_t, zero outside
+    pi, in diag(lam) - Y >= 0. So the weight of the heaviest pattern of lam bounds sens^2.
+
+Free entries: 1 <= |s - t| < separation under min-separation, two steps of one epoch under once per epoch. The
+heaviest pattern of at most k steps up to t is max(the one up to t - 1, lam_t + the heaviest of k - 1 steps up to
+t - b): a dynamic program; once per epoch it takes the largest lam of each epoch.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import minimize
+
+from ..check import FloatArray
+from ..errors import InvalidInput
+from ..participation import MinSeparation, OncePerEpoch, Participation, Pattern
+from .elliptope import TOLERANCE, UNIT, BoolArray, close, closed_form_bounds, maximise, scale_to_feasible
+
+MAX_ENUMERATED = 4096
+"""Schemes with more patterns are bounded by one lam for all patterns."""
+METHODS = ("exact", "certified")
+
+_BLOCK_ENTRIES = 4_000_000  # entries of the pattern blocks gathered at once, 32 MB an array
+_SMOOTHING = ((0.1, 100), (0.02, 200), (0.004, 300))  # (relative smoothing of both maxima, steps) of each stage
+_BRIEFLY = ((0.1, 30),)
+_SEARCH_ROUNDS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class PatternBound:
+    """Bounds on sens^2 of one victim, per unit record shift and unit noise.
+
+    Attributes:
+        upper: never below the truth; may be inf.
+        lower: never above the truth; attained on `pattern`.
+        exact: whether upper <= (1 + tolerance) lower.
+        pattern: steps, sorted.
+    """
+
+    upper: float
+    lower: float
+    exact: bool
+    pattern: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PatternBounds:
+    """The same for V victims: arrays of shape (V,), and one pattern each."""
+
+    upper: FloatArray
+    lower: FloatArray
+    exact: BoolArray
+    patterns: tuple[tuple[int, ...], ...]
+
+    def __getitem__(self, victim: int) -> PatternBound:
+        return PatternBound(
+            float(self.upper[victim]), float(self.lower[victim]), bool(self.exact[victim]), self.patterns[victim]
+        )
+
+
+def bound(
+    gram: ArrayLike,
+    participation: Participation,
+    method: str = "exact",
+    entry_error: ArrayLike | None = None,
+    tolerance: float = TOLERANCE,
+) -> PatternBound:
+    """`bounds` for one victim: gram and entry_error have shape (T, T)."""
+    X = np.asarray(gram, dtype=np.float64)
+    if X.ndim != 2:
+        raise InvalidInput(f"gram must have shape (T, T), got {X.shape}; use bounds for a batch.")
+    error = None if entry_error is None else np.asarray(entry_error, dtype=np.float64)[None]
+    return bounds(X[None], participation, method, error, tolerance)[0]
+
+
+def bounds(
+    grams: ArrayLike,
+    participation: Participation,
+    method: str = "exact",
+    entry_error: ArrayLike | None = None,
+    tolerance: float = TOLERANCE,
+) -> PatternBounds:
+    """Bounds on sens^2 over the patterns of a participation, for a batch of victims.
+
+    Args:
+        grams: X of each victim, symmetric positive semidefinite up to rounding, shape (V, T, T).
+        participation: with num_steps T.
+        method: "certified" is fast: closed-form dual points of each pattern, or, when there are more than
+            MAX_ENUMERATED patterns, one lam after a few steps of optimisation. "exact" closes the gap: the
+            interior-point method of `elliptope` on each pattern that can matter, or lam and the free entries
+            optimised to the end and a search for a bad pattern.
+        entry_error: bound on |X - true X| for each entry, shape of grams; None for exact entries.
+        tolerance: relative gap at which upper and lower count as one number.
+
+    Guarantees:
+        upper is never below and lower never above the true value, whatever the method.
+        With method "exact" and enumerated patterns, `exact` is True unless rounding errors or entry_error exceed
+        the tolerance. Without enumeration it is True only where the two bounds happen to meet.
+    Raises: InvalidInput: wrong shape, nan, another number of steps, unknown method.
+    Cost: O(V sum over patterns of |pi|^3); without enumeration about 40 ("certified") or a few
+        hundred ("exact") eigenvalue decompositions of size T a victim.
+    """
+    X = np.asarray(grams, dtype=np.float64)
+    if X.ndim != 3 or X.shape[1] != X.shape[2]:
+        raise InvalidInput(f"grams must have shape (V, T, T), got {X.shape}; use bound for one matrix.")
+    if np.isnan(X).any():
+        raise InvalidInput(f"grams must not be nan, got nan at index {tuple(np.argwhere(np.isnan(X))[0].tolist())}.")
+    if participation.num_steps != X.shape[1]:
+        raise InvalidInput(
+            f"participation must have the mechanism's {X.shape[1]} steps, got {participation.num_steps} "
+            f"({participation.describe()}); patterns of another length miss steps that a record can join."
+        )
+    if method not in METHODS:
+        raise InvalidInput(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+    error = np.zeros_like(X) if entry_error is None else np.asarray(entry_error, dtype=np.float64)
+    if error.shape != X.shape or not (error >= 0).all():
+        raise InvalidInput(f"entry_error must be >= 0 with the shape of grams, {X.shape}, got shape {error.shape}.")
+    family = _family(participation)
+    if family is None or participation.num_patterns <= MAX_ENUMERATED:
+        patterns = list(participation.patterns())
+        size = sum(pattern.size**2 for pattern in patterns)
+        step = max(1, _BLOCK_ENTRIES // max(1, size))
+        parts = [
+            _enumerated(X[start : start + step], error[start : start + step], patterns, method, tolerance)
+            for start in range(0, len(X), step)
+        ]
+        if not parts:
+            return PatternBounds(np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool), ())
+        upper, lower = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+        attained = tuple(tuple(int(t) for t in patterns[index]) for p in parts for index in p[2].tolist())
+        return PatternBounds(upper, lower, close(upper, lower, tolerance), attained)
+    found = [_by_one_dual(X[v], error[v], family, method, tolerance) for v in range(len(X))]
+    upper, lower = np.array([f[0] for f in found]), np.array([f[1] for f in found])
+    return PatternBounds(upper, lower, close(upper, lower, tolerance), tuple(f[2] for f in found))
+
+
+def _enumerated(
+    X: FloatArray, error: FloatArray, patterns: list[Pattern], method: str, tolerance: float
+) -> tuple[FloatArray, FloatArray, NDArray[np.intp]]:
+    """(upper, lower, index of the pattern behind lower) of each victim, over all patterns."""
+    V = len(X)
+    upper, lower = np.empty((V, len(patterns))), np.empty((V, len(patterns)))
+    sizes = np.array([pattern.size for pattern in patterns])
+    for size in np.unique(sizes):
+        of_size = np.flatnonzero(sizes == size)
+        index = np.stack([patterns[p] for p in of_size.tolist()])
+        rows, columns = index[:, :, None], index[:, None, :]
+        blocks, errors = (array[:, rows, columns].reshape(-1, size, size) for array in (X, error))
+        high, low = closed_form_bounds(blocks, errors, tolerance=tolerance)
+        upper[:, of_size], lower[:, of_size] = high.reshape(V, -1), low.reshape(V, -1)
+    if method == "exact":
+        for first in (True, False):  # the most promising pattern of each victim rules out most of the others
+            worth = ~close(upper, lower.max(axis=1, keepdims=True), tolerance)
+            if first:
+                worth &= np.arange(len(patterns)) == upper.argmax(axis=1)[:, None]
+            for size in np.unique(sizes[worth.any(axis=0)]):
+                victims, chosen = np.nonzero(worth & (sizes == size))
+                index = np.stack([patterns[p] for p in chosen.tolist()])
+                at = victims[:, None, None], index[:, :, None], index[:, None, :]
+                value = maximise(X[at], error[at], tolerance)
+                upper[victims, chosen], lower[victims, chosen] = value.upper, value.lower
+    return upper.max(axis=1), lower.max(axis=1), lower.argmax(axis=1)
+
+
+class _Family(abc.ABC):
+    """A scheme with many patterns: its free entries, its heaviest pattern, and moves between patterns."""
+
+    log_count: float
+
+    @abc.abstractmethod
+    def free(self) -> BoolArray:
+        """Entries (s, t), s != t, that no pattern holds, shape (T, T)."""
+
+    @abc.abstractmethod
+    def heaviest(self, lam: FloatArray) -> tuple[float, tuple[int, ...]]:
+        """The largest sum of lam >= 0 over a pattern, rounded up, and that pattern."""
+
+    @abc.abstractmethod
+    def log_sum(self, lam: FloatArray) -> tuple[float, FloatArray]:
+        """log sum over patterns of exp(sum of lam), a smooth bound on the heaviest, and its gradient."""
+
+    @abc.abstractmethod
+    def neighbours(self, pattern: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Patterns that differ a little, admissible all of them."""
+
+
+def _family(participation: Participation) -> _Family | None:
+    if isinstance(participation, MinSeparation):
+        return _Separated(participation)
+    if isinstance(participation, OncePerEpoch):
+        return _Epochs(participation)
+    return None
+
+
+class _Separated(_Family):
+    def __init__(self, scheme: MinSeparation) -> None:
+        self.T, self.k, self.b = scheme.steps, scheme.max_participations, scheme.separation
+        self.log_count = math.log(scheme.num_patterns)
+
+    def free(self) -> BoolArray:
+        lag = np.abs(np.subtract.outer(np.arange(self.T), np.arange(self.T)))
+        result: BoolArray = (lag > 0) & (lag < self.b)
+        return result
+
+    def _shifted(self, values: FloatArray, empty: float) -> FloatArray:
+        """values[t - b], and `empty` where t < b."""
+        result = np.full(self.T, empty)
+        result[self.b :] = values[: max(self.T - self.b, 0)]
+        return result
+
+    def heaviest(self, lam: FloatArray) -> tuple[float, tuple[int, ...]]:
+        best, ending = np.zeros(self.T), []
+        for _ in range(self.k):
+            ending.append(lam + self._shifted(best, 0.0))  # heaviest with one more use, its last at t
+            best = np.maximum.accumulate(ending[-1])
+        steps: list[int] = []
+        end = self.T
+        while ending and end > 0:
+            steps.append(int(ending.pop()[:end].argmax()))
+            end = steps[-1] - self.b + 1
+        return float(best[-1]) * (1 + 2 * (self.k + 2) * UNIT), tuple(reversed(steps))
+
+    def _tables(self, lam: FloatArray) -> FloatArray:
+        """log sum of exp over the patterns of exactly m uses, all of them b or more before t, shape (k + 1, T)."""
+        table = np.full((self.k + 1, self.T), -math.inf)
+        table[0] = 0.0
+        for m in range(1, self.k + 1):
+            table[m] = self._shifted(np.logaddexp.accumulate(lam + table[m - 1]), -math.inf)
+        return table
+
+    def log_sum(self, lam: FloatArray) -> tuple[float, FloatArray]:
+        before = self._tables(lam)[: self.k]
+        after = np.logaddexp.accumulate(self._tables(lam[::-1])[: self.k], axis=0)[:, ::-1]  # at most m uses
+        through = lam + np.logaddexp.reduce(before + after[::-1], axis=0)  # all patterns that use step t
+        ends = lam + before
+        total = float(np.logaddexp.reduce(ends, axis=None))
+        return total, np.exp(through - total)
+
+    def neighbours(self, pattern: tuple[int, ...]) -> list[tuple[int, ...]]:
+        T, b, m = self.T, self.b, len(pattern)
+        found = []
+        for i in range(m):
+            low = pattern[i - 1] + b if i else 0
+            high = pattern[i + 1] - b if i + 1 < m else T - 1
+            found += [(*pattern[:i], t, *pattern[i + 1 :]) for t in range(low, high + 1) if t != pattern[i]]
+            if pattern[-1] < T - 1:
+                found.append((*pattern[:i], *(t + 1 for t in pattern[i:])))
+            if pattern[0] > 0:
+                found.append((*(t - 1 for t in pattern[: i + 1]), *pattern[i + 1 :]))
+        if m < self.k:
+            fits = [t for t in range(T) if all(abs(t - s) >= b for s in pattern)]
+            found += [tuple(sorted((*pattern, t))) for t in fits]
+        return found
+
+
+class _Epochs(_Family):
+    def __init__(self, scheme: OncePerEpoch) -> None:
+        self.k, self.b = scheme.epochs, scheme.period
+        self.log_count = self.k * math.log(self.b)
+
+    def free(self) -> BoolArray:
+        return np.kron(np.eye(self.k), 1 - np.eye(self.b)) > 0
+
+    def heaviest(self, lam: FloatArray) -> tuple[float, tuple[int, ...]]:
+        of_epoch = lam.reshape(self.k, self.b)
+        steps = tuple(int(t) for t in of_epoch.argmax(axis=1) + self.b * np.arange(self.k))
+        return float(of_epoch.max(axis=1).sum()) * (1 + 2 * (self.k + 2) * UNIT), steps
+
+    def log_sum(self, lam: FloatArray) -> tuple[float, FloatArray]:
+        of_epoch = lam.reshape(self.k, self.b)
+        sums = np.logaddexp.reduce(of_epoch, axis=1)
+        return float(sums.sum()), np.exp(of_epoch - sums[:, None]).ravel()
+
+    def neighbours(self, pattern: tuple[int, ...]) -> list[tuple[int, ...]]:
+        return [
+            (*pattern[:i], t, *pattern[i + 1 :])
+            for i in range(self.k)
+            for t in range(i * self.b, (i + 1) * self.b)
+            if t != pattern[i]
+        ]
+
+
+def _by_one_dual(
+    X: FloatArray, error: FloatArray, family: _Family, method: str, tolerance: float
+) -> tuple[float, float, tuple[int, ...]]:
+    """(upper, lower, pattern) of one victim by one lam for all patterns."""
+    unbounded = np.isinf(X) | np.isinf(error)
+    if unbounded.any():
+        _, pattern = family.heaviest(np.asarray(unbounded.any(axis=1), dtype=np.float64))
+        at = np.ix_(pattern, pattern)
+        return math.inf, float(closed_form_bounds(X[at][None], error[at][None])[1][0]), pattern
+    size = float(np.abs(X).max())
+    exponent = int(np.frexp(size)[1])
+    X, error = np.ldexp(X, -exponent), np.ldexp(error, -exponent) + (2.0**-1074 if size > 0 else 0.0)
+    free = family.free()
+    asymmetry = np.abs(X - X.T)
+    # free entries of Y are ours to choose: exactly symmetric and without error
+    Y = np.where(free, 0.0, 0.5 * X + 0.5 * X.T)
+    slack = np.where(free, 0.0, error + asymmetry).sum(axis=1) * (1 + 4 * len(X) * UNIT)
+    upper, patterns = math.inf, []
+
+    def consider(lam: FloatArray) -> None:
+        nonlocal upper
+        value, pattern = family.heaviest((lam + slack) * (1 + 2 * UNIT))
+        upper = min(upper, value)
+        if pattern not in patterns:
+            patterns.append(pattern)
+
+    start = np.abs(Y).sum(axis=1) * (1 + 2 * len(X) * UNIT)
+    consider(start)
+    for direction in (start, np.ones(len(X))):
+        consider(scale_to_feasible(Y[None], direction[None])[0])
+    lower, best = 0.0, patterns[0]
+    if size > 0:
+        for filled, direction in _improved(Y, start, free, family, _BRIEFLY if method == "certified" else _SMOOTHING):
+            consider(scale_to_feasible(filled[None], direction[None])[0])
+    if size > 0 and method == "certified":
+        lower, best = _attained(X, error, patterns, tolerance, closed_form_bounds)
+    elif size > 0:
+        found = list(dict.fromkeys([*patterns, *(_searched(X, pattern, family) for pattern in patterns)]))
+        lower, best = _attained(X, error, found, tolerance, _both)
+    with np.errstate(over="ignore"):
+        high, low = float(np.ldexp(upper, exponent)), float(np.ldexp(lower, exponent))
+    high = math.nextafter(high, math.inf) if 0 < high < 2.0**-1000 else high
+    return high, min(low, float(np.finfo(np.float64).max)), best
+
+
+def _both(grams: FloatArray, error: FloatArray, *, tolerance: float) -> tuple[FloatArray, FloatArray]:
+    value = maximise(grams, error, tolerance)
+    return value.upper, value.lower
+
+
+def _attained(
+    X: FloatArray,
+    error: FloatArray,
+    patterns: Sequence[tuple[int, ...]],
+    tolerance: float,
+    evaluate: Callable[..., tuple[FloatArray, FloatArray]],
+) -> tuple[float, tuple[int, ...]]:
+    """The largest lower bound over some patterns, and its pattern."""
+    values = []
+    for pattern in patterns:
+        at = np.ix_(pattern, pattern)
+        values.append(float(evaluate(X[at][None], error[at][None], tolerance=tolerance)[1][0]))
+    best = int(np.argmax(values))
+    return values[best], patterns[best]
+
+
+def _searched(X: FloatArray, pattern: tuple[int, ...], family: _Family) -> tuple[int, ...]:
+    """A pattern that no neighbour beats, judged by the closed-form upper bound; no guarantee rests on it."""
+    value = 0.0
+    for _ in range(_SEARCH_ROUNDS):
+        candidates = [pattern, *family.neighbours(pattern)]
+        judged = np.empty(len(candidates))
+        lengths = np.array([len(c) for c in candidates])
+        for length in np.unique(lengths):
+            index = np.array([c for c in candidates if len(c) == length], dtype=np.intp)
+            judged[lengths == length] = closed_form_bounds(X[index[:, :, None], index[:, None, :]])[0]
+        best = int(judged.argmax())
+        if judged[best] <= max(value, judged[0]) * (1 + 1e-9):
+            return pattern
+        value, pattern = float(judged[best]), candidates[best]
+    return pattern
+
+
+def _improved(
+    Y: FloatArray, start: FloatArray, free: BoolArray, family: _Family, plan: Sequence[tuple[float, int]]
+) -> list[tuple[FloatArray, FloatArray]]:
+    """Better (Y, direction of lam): L-BFGS on log heaviest(lam) + log lambda_max(D^-1/2 Y D^-1/2), D = diag(lam).
+
+    Both maxima are smoothed by log-sum-exp with widths proportional to sum(lam) and to the trace, less at each
+    stage. The objective does not change when lam is scaled, and its unsmoothed value at any point is the bound that
+    `scale_to_feasible` certifies there, so an early stop is safe.
+    """
+    T = len(Y)
+    rows, columns = np.nonzero(np.triu(free))
+    base = np.maximum(start, 1e-12 * start.max())
+    unit = np.sqrt(base[rows] * base[columns])
+
+    def assemble(point: FloatArray) -> tuple[FloatArray, FloatArray]:
+        full = Y.copy()
+        full[rows, columns] = full[columns, rows] = unit * point[T:]
+        return full, base * np.exp(np.clip(point[:T], -50, 50))
+
+    def objective(point: FloatArray, cool: float, calm: float) -> tuple[float, FloatArray]:
+        full, lam = assemble(point)
+        heat = cool * lam.sum()
+        log_sum, share = family.log_sum(lam / heat)
+        weight = heat * log_sum
+        by_lam = share + cool * (log_sum - share @ lam / heat)
+        root = 1 / np.sqrt(lam)
+        M = full * root[:, None] * root[None, :]
+        values, vectors = np.linalg.eigh(M)
+        warm = calm * np.trace(M)
+        powers = np.exp((values - values[-1]) / warm)
+        log_powers = math.log(powers.sum())
+        powers /= powers.sum()
+        top = values[-1] + warm * log_powers
+        entropy = log_powers - powers @ (values - values[-1]) / warm
+        slope = (vectors * (powers + calm * entropy)) @ vectors.T  # of the smoothed lambda_max, by entries of M
+        by_free = 2 * unit * (slope * root[:, None] * root[None, :])[rows, columns] / top
+        by_log_lam = by_lam * lam / weight - (slope * M).sum(axis=1) / top
+        return math.log(weight) + math.log(top), np.concatenate([by_log_lam, by_free])
+
+    point = np.zeros(T + rows.size)
+    stages = []
+    for smoothing, steps in plan:
+        full, lam = assemble(point)
+        M = full / np.sqrt(lam)[:, None] / np.sqrt(lam)[None, :]
+        cool = smoothing * family.heaviest(lam)[0] / (max(family.log_count, 1.0) * lam.sum())
+        calm = smoothing * float(np.linalg.eigvalsh(M)[-1]) / (math.log(T + 1) * float(np.trace(M)))
+        point = minimize(
+            objective,
+            point,
+            args=(cool, calm),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": steps, "maxcor": 20, "ftol": 1e-8},
+        ).x
+        stages.append(assemble(point))
+    return stages

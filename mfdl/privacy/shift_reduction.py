@@ -1,0 +1,617 @@
+"""Shift reduction: a privacy bound with hidden messages that holds for adaptively chosen gradients.
+
+In: a `ShiftProblem`, arrays that say which node mixes with which, what is seen, where noise enters. Out: mu^2 per
+victim and pattern, for record shift 1 and noise standard deviation 1. Algorithms and trust models are not known here.
+Statement, conditions and proof: `docs/shift_reduction.md`. Symbols: `docs/notation.md`, and per round r and node j
+
+    s_j(r)  bound on how far the two neighbouring runs differ in j's model before round r,
+    d_j(r)  the same after the local step, L s_j(r) plus the victim's own source,
+    a_j(r)  the part that j's noise absorbs,    r_j(r) = d_j(r) - a_j(r)  the part that j's message still carries,
+
+with s(0) = 0 and s(r + 1) = |W_r| r(r). Every feasible choice of r gives a valid bound, so the solver is not trusted:
+what is returned is always recomputed from a repaired point, rounded up (`cost_upper_bound`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from .. import check
+from ..check import FloatArray
+from ..errors import InvalidInput
+
+BoolArray: TypeAlias = NDArray[np.bool_]
+UNIT = float(np.finfo(np.float64).eps) / 2  # largest relative error of one rounded operation
+CONVERGED_GAP = 1e-4
+CHECK_EVERY = 25  # iterations between two certificates
+CHUNK_ENTRIES = 2**18  # entries of one (rounds, nodes, columns) array: 2 MB; some fifteen are alive at a time
+DENSE_BYTES = 2**28  # mixing matrices are multiplied as dense arrays while they fit here
+SMALLEST, LARGEST = 1e-60, 1e60  # range of rates, divisors and weights: their squares and ratios stay normal numbers
+PSD_TOLERANCE = 1e-12  # only decides which of two valid forms of the cost is used
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShiftProblem:
+    """What the two neighbouring runs share, and where they may differ.
+
+    A round takes models x(r) to messages, and messages to models x(r + 1) = W_r (messages). In the round of gradient
+    step t, message_j = x_j - eta_t (g_j(x_j) + noise_j(t)) / m_j; in a gossip round, message_j = x_j.
+
+    Attributes:
+        mixing: |W_r|, R matrices of shape (n, n), dense or sparse, entries >= 0; row j weighs what j receives.
+            Passing one object for equal rounds saves memory.
+        step_of_round: (R,) gradient step of each round, -1 for a gossip round; the steps 0 .. T - 1 in order.
+        rates: (T,) public step sizes eta_t >= 0; a step with rate 0 moves nothing, and its noise hides nothing.
+        lipschitz: (T,) L_t >= 0 such that x -> x - eta_t g_j(x) / m_j is L_t-Lipschitz for every node and record.
+        divisors: (n,) public batch sizes m_j > 0.
+        seen: (R, n) the message of j in round r is seen, so r_j(r) = 0.
+        pinned: (R + 1, n) s_j(r) = 0 is required: the model of j before round r (r = R: the final model) is seen or
+            released, or the gradient of j in round r is known. A victim whose own gradients are known has infinite
+            loss; that case is the caller's and must not be asked for here.
+        noisy: (n,) j has noise that the attacker does not know; otherwise a_j = 0.
+        noise_gram: X_j = C_j^T C_j of local noise C_j^-1 Z_j, (T, T) for all nodes or (n, T, T); None with
+            `noise_weights` None stands for independent noise of standard deviation 1. With b_j(t) = a_j(t) m_j / eta_t,
+            the cost of node j is b_j^T |X_j| b_j where |X_j| (entrywise) is positive semi-definite, always so for
+            X_j >= 0, else sum_t lam_j(t) b_j(t)^2 with lam_j the row sums of |X_j|.
+        noise_weights: (T, n) lam > 0 instead of a Gram: any lam with diag(lam) >= S^-1 in the positive semi-definite
+            order, S the invertible covariance of the noise (shape (T n, T n)) that the attacker does not know.
+
+    Raises:
+        InvalidInput: wrong shapes, non-finite or negative entries, steps out of order, both forms of noise given, a
+            Gram that is not symmetric positive definite.
+    """
+
+    mixing: Sequence[Any]
+    step_of_round: Any
+    rates: Any
+    lipschitz: Any
+    divisors: Any
+    seen: Any
+    pinned: Any
+    noisy: Any
+    noise_gram: Any = None
+    noise_weights: Any = None
+
+    def __post_init__(self) -> None:
+        rates = _non_negative(rates=self.rates)
+        lipschitz = _non_negative(lipschitz=self.lipschitz)
+        divisors = _non_negative(divisors=self.divisors)
+        num_steps, n, num_rounds = len(rates), len(divisors), len(self.mixing)
+        if n == 0 or num_steps == 0:
+            raise InvalidInput("shift reduction needs at least one node and one gradient step.")
+        if not (divisors > 0).all():
+            raise InvalidInput(f"divisors must be > 0, got {divisors.min()}.")
+        for name, array in (("rates", rates), ("divisors", divisors)):
+            if ((array > 0) & ((array < SMALLEST) | (array > LARGEST))).any():
+                raise InvalidInput(f"{name} must lie between {SMALLEST:g} and {LARGEST:g} (a rate may be 0).")
+        if len(lipschitz) != num_steps:
+            raise InvalidInput(f"lipschitz must have one entry per step, got {len(lipschitz)} for {num_steps} steps.")
+        steps = np.array(self.step_of_round)
+        if steps.shape != (num_rounds,) or steps.dtype.kind not in "iu":
+            raise InvalidInput(
+                f"step_of_round must hold {num_rounds} integers, one per matrix of mixing, got shape {steps.shape} of "
+                f"{steps.dtype}."
+            )
+        if not np.array_equal(steps[steps >= 0], np.arange(num_steps)) or (steps < -1).any():
+            raise InvalidInput(
+                f"step_of_round must hold every step 0 .. {num_steps - 1} once, in order, and -1 for gossip rounds."
+            )
+        if self.noise_gram is not None and self.noise_weights is not None:
+            raise InvalidInput("give either noise_gram or noise_weights, not both.")
+        own: dict[int, csr_array] = {}
+        for r, weights in enumerate(self.mixing):
+            if id(weights) not in own:
+                own[id(weights)] = _mixing_matrix(weights, n, r)
+        fields: dict[str, Any] = {
+            "mixing": tuple(own[id(weights)] for weights in self.mixing),
+            "step_of_round": steps.astype(np.int64),
+            "rates": rates,
+            "lipschitz": lipschitz,
+            "divisors": divisors,
+            "seen": _mask((num_rounds, n), seen=self.seen),
+            "pinned": _mask((num_rounds + 1, n), pinned=self.pinned),
+            "noisy": _mask((n,), noisy=self.noisy),
+        }
+        if self.noise_gram is not None:
+            fields["noise_gram"] = _noise_gram(self.noise_gram, n, num_steps)
+        if self.noise_weights is not None:
+            lam = check.finite_array(2, noise_weights=self.noise_weights)
+            if lam.shape != (num_steps, n) or not (lam >= SMALLEST).all() or lam.max() > LARGEST:
+                raise InvalidInput(
+                    f"noise_weights must have shape {(num_steps, n)} and entries from {SMALLEST:g} to {LARGEST:g}."
+                )
+            fields["noise_weights"] = lam
+        for name, value in fields.items():
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+            object.__setattr__(self, name, value)
+
+    @property
+    def num_rounds(self) -> int:
+        return len(self.mixing)
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.rates)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.divisors)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShiftBound:
+    """The bound for each victim (first axis) and pattern (second axis), per unit record shift and unit noise.
+
+    Attributes:
+        sensitivity_squared: (V, P) mu^2, never below the true value under the conditions of the theorem; may be inf.
+        lower_estimate: (V, P) value of a dual feasible point: no choice of shifts goes lower, up to rounding. It says
+            how far the solver got; it is no lower bound on the privacy loss.
+        iterations: the largest number of iterations used by a group of victims.
+        shifts: (V, P, R, n) the r that attains `sensitivity_squared`, if asked for.
+    """
+
+    sensitivity_squared: FloatArray
+    lower_estimate: FloatArray
+    iterations: int
+    shifts: FloatArray | None = None
+
+    @property
+    def relative_gap(self) -> FloatArray:
+        """(V, P) how much of the value could at most be won by solving further; 0 where it is 0 or inf."""
+        value = self.sensitivity_squared
+        open_ = np.isfinite(value) & (value > 0)
+        return np.where(open_, 1 - self.lower_estimate / np.where(open_, value, 1.0), 0.0)
+
+    @property
+    def converged(self) -> bool:
+        """Whether every relative gap is at most 1e-4; where not, the value is valid but larger than it need be."""
+        return bool((self.relative_gap <= CONVERGED_GAP).all())
+
+
+def solve(
+    problem: ShiftProblem,
+    victims: Sequence[int],
+    patterns: Sequence[Sequence[int]],
+    *,
+    iterations: int = 20_000,
+    tolerance: float = 1e-6,
+    return_shifts: bool = False,
+) -> ShiftBound:
+    """mu^2 of each victim under each pattern: the smallest total cost of absorbing what its record changes.
+
+    Accelerated projected gradients on r >= 0, all victims and patterns at once, with a restart per column and
+    diagonal step sizes from the row sums of the Hessian; a >= 0 is kept by an augmented Lagrangian where noise is
+    correlated in time, and holds by itself otherwise.
+
+    Args:
+        victims: node indices.
+        patterns: for each pattern the steps in which the record takes part.
+        iterations: most iterations per group of columns; 0 returns the value in which every noisy node absorbs all.
+        tolerance: columns whose relative gap is at most this are finished.
+        return_shifts: also return the point; V P R n numbers.
+
+    Guarantees:
+        Never below the optimum of the program, whatever the solver did: the value is recomputed from a repaired point
+        with directed rounding. inf where a difference would be seen without noise.
+    Raises:
+        InvalidInput: a victim that is no node, a pattern that is empty or names a step out of range or twice.
+    Cost: per iteration and column, two passes over all nonzero weights of all rounds (over n^2 per round for n in the
+        hundreds, as dense products); memory for some fifteen arrays of 2 MB, or of R n numbers if that is more.
+    """
+    iterations = check.integer_at_least(0, iterations=iterations)
+    tolerance = check.non_negative(tolerance=tolerance)
+    columns = _columns(problem, victims, patterns)
+    with np.errstate(over="ignore", invalid="ignore"):  # a value that overflows is returned as inf
+        return _solve(problem, columns, (len(victims), len(patterns)), iterations, tolerance, return_shifts)
+
+
+def cost_upper_bound(problem: ShiftProblem, victim: int, pattern: Sequence[int], shifts: Any) -> float:
+    """mu^2 of one choice of shifts after repair: a valid bound for any array whatever.
+
+    The shifts are clipped to [0, d], set to 0 where zero is required and to d where a node has no noise; the recursion
+    is run forward in the order of the rounds and rounded up. inf where a difference is seen without noise.
+
+    Args:
+        shifts: (R, n) proposed r; entries that are not numbers count as 0.
+    """
+    system = _System(problem)
+    column = _columns(problem, [victim], [pattern])
+    proposed = np.nan_to_num(np.array(shifts, dtype=np.float64), nan=0.0)
+    if proposed.shape != (problem.num_rounds, problem.num_nodes):
+        raise InvalidInput(f"shifts must have shape {(problem.num_rounds, problem.num_nodes)}, got {proposed.shape}.")
+    if system.leaks(*column[0]):
+        return math.inf
+    with np.errstate(over="ignore", invalid="ignore"):  # a value that overflows is returned as inf
+        return float(system.repaired(proposed[:, :, None], system.sources(column)).value[0])
+
+
+def _solve(
+    problem: ShiftProblem,
+    columns: list[tuple[int, NDArray[np.int64]]],
+    shape: tuple[int, int],
+    iterations: int,
+    tolerance: float,
+    return_shifts: bool,
+) -> ShiftBound:
+    system = _System(problem)
+    value = np.full(len(columns), math.inf)
+    lower = np.full(len(columns), math.inf)
+    shifts = np.zeros((len(columns), problem.num_rounds, problem.num_nodes)) if return_shifts else None
+    open_columns = [k for k, (u, steps) in enumerate(columns) if not system.leaks(u, steps)]
+    width = max(1, CHUNK_ENTRIES // (problem.num_rounds * problem.num_nodes))
+    most = 0
+    for start in range(0, len(open_columns), width):
+        chunk = open_columns[start : start + width]
+        found = _minimise(system, system.sources([columns[k] for k in chunk]), iterations, tolerance)
+        value[chunk], lower[chunk], most = found.value, found.lower, max(most, found.iterations)
+        if shifts is not None:
+            shifts[chunk] = np.moveaxis(found.shifts, 2, 0)
+    return ShiftBound(
+        value.reshape(shape),
+        lower.reshape(shape),
+        most,
+        None if shifts is None else shifts.reshape(*shape, problem.num_rounds, problem.num_nodes),
+    )
+
+
+# The program
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Repaired:
+    value: FloatArray  # (B,)
+    absorbed: FloatArray  # (R, n, B)
+    shifts: FloatArray  # (R, n, B)
+
+
+class _System:
+    """The recursion with its masks: which r are free, which are 0, which must pass on all of d.
+
+    Required zeros on nodes without noise travel backward: r_j = d_j = 0 needs s_j = 0 (unless L = 0), which needs r = 0
+    at everybody j hears from, until it meets noise, or the source of the victim, which is a leak.
+    """
+
+    def __init__(self, problem: ShiftProblem) -> None:
+        self.problem = problem
+        R, n = problem.num_rounds, problem.num_nodes
+        steps = problem.step_of_round
+        injects = steps >= 0
+        self.step_rounds = np.flatnonzero(injects)
+        self.rate = np.where(injects, problem.rates[steps], 0.0)
+        self.growth = np.where(injects, problem.lipschitz[steps], 1.0)
+        self.noise = (self.rate > 0)[:, None] & problem.noisy[None, :]
+        self.zero = problem.seen.copy()
+        must_match = problem.pinned.copy()
+        for r in range(R - 1, -1, -1):
+            # any stored weight > 0 counts; sums of signs cannot underflow
+            self.zero[r] |= (problem.mixing[r] > 0).astype(np.float64).T @ must_match[r + 1] > 0
+            if self.growth[r] > 0:
+                must_match[r] |= self.zero[r] & ~self.noise[r]
+        # what reaches no message or model that must match may pass on everything: absorbing it would win nothing
+        matters = np.zeros(n, dtype=bool)
+        for r in range(R - 1, -1, -1):
+            idle = self.noise[r] & ~self.zero[r] & ~matters
+            self.noise[r] &= ~idle
+            of_d = np.where(self.zero[r], self.noise[r], matters)
+            if r > 0:
+                matters = (self.growth[r] > 0) & ((problem.mixing[r - 1] > 0).astype(np.float64).T @ of_d > 0)
+        self.free = self.noise & ~self.zero
+        self.forced = ~self.noise & ~self.zero
+        self.exposed = self.zero & ~self.noise & (self.rate > 0)[:, None]
+        self.scale = np.zeros((R, n))  # b = scale * a is the shift of the unit noise, rounded up
+        np.divide(problem.divisors[None, :], self.rate[:, None], out=self.scale, where=self.noise)
+        self.scale *= 1 + 4 * UNIT
+        self.cost = _Cost(problem)
+        distinct = {id(W): W for W in problem.mixing}
+        if 8 * n * n * len(distinct) <= DENSE_BYTES and max(W.nnz for W in distinct.values()) >= 0.02 * n * n:
+            operators: dict[int, Any] = {key: W.toarray() for key, W in distinct.items()}
+        else:
+            operators = dict(distinct)
+        transposed = {key: W.T.tocsr() if issparse(W) else np.ascontiguousarray(W.T) for key, W in operators.items()}
+        self.forward_weights = [operators[id(W)] for W in problem.mixing]
+        self.backward_weights = [transposed[id(W)] for W in problem.mixing]
+        longest = {key: int(np.diff(W.indptr).max(initial=0)) for key, W in distinct.items()}
+        self.rounding = [1 + 2 * (longest[id(W)] + 4) * UNIT for W in problem.mixing]  # of one entry of W r, r >= 0
+
+    def leaks(self, victim: int, steps: NDArray[np.int64]) -> bool:
+        """Whether the record's own source must vanish at a message that no noise hides."""
+        return bool(self.exposed[self.step_rounds[steps], victim].any())
+
+    def sources(self, columns: Sequence[tuple[int, NDArray[np.int64]]]) -> FloatArray:
+        """(R, n, B) the victims' sources eta_t / m_u, rounded up."""
+        source = np.zeros((self.problem.num_rounds, self.problem.num_nodes, len(columns)))
+        for k, (u, steps) in enumerate(columns):
+            rounds = self.step_rounds[steps]
+            source[rounds, u, k] = self.rate[rounds] / self.problem.divisors[u] * (1 + 2 * UNIT)
+        return source
+
+    def repaired(self, shifts: FloatArray, source: FloatArray) -> _Repaired:
+        """The nearest feasible point in the order of rounds, with its cost rounded up.
+
+        All quantities are sums of products of numbers >= 0, so each is inflated by its own relative error bound; the
+        clipped r are then exact numbers, and d - r is an upper bound on what must be absorbed.
+        """
+        R, n, width = source.shape
+        absorbed, kept = np.zeros((R, n, width)), np.empty((R, n, width))
+        s = np.zeros((n, width))
+        leak = np.zeros(width, dtype=bool)
+        for r in range(R):
+            d = (self.growth[r] * s + source[r]) * (1 + 4 * UNIT)
+            free, forced = self.free[r][:, None], self.forced[r][:, None]
+            kept[r] = np.where(free, np.clip(shifts[r], 0.0, d), np.where(forced, d, 0.0))
+            absorbed[r] = np.where(self.noise[r][:, None], (d - kept[r]) * (1 + 2 * UNIT), 0.0)
+            hidden_by_nothing = (self.zero[r] & ~self.noise[r])[:, None]
+            leak |= (hidden_by_nothing & (d > 0)).any(axis=0)
+            s = (self.forward_weights[r] @ kept[r]) * self.rounding[r]
+        leak |= (self.problem.pinned[R][:, None] & (s > 0)).any(axis=0)
+        b = (self.scale[:, :, None] * absorbed)[self.step_rounds]
+        terms = 2 * self.problem.num_steps + 10
+        value = np.einsum("tnb,tnb->b", b, self.cost.apply(b)) * (1 + 4 * (terms + b.shape[0] * n) * UNIT)
+        valid = np.isfinite(value) & ~leak  # overflow, and all that follows from it, is inf
+        value = np.where(value > 0, np.nextafter(value, np.inf), 0.0)
+        return _Repaired(np.where(valid, value, math.inf), absorbed, kept)
+
+    def absorbed(self, shifts: FloatArray, source: FloatArray) -> FloatArray:
+        """a = d - r for any r on the free entries: linear, nothing clipped, entries without noise 0."""
+        R, n, width = source.shape
+        a = np.empty((R, n, width))
+        s = np.zeros((n, width))
+        for r in range(R):
+            d = self.growth[r] * s
+            d += source[r]
+            np.subtract(d, shifts[r], out=a[r])
+            a[r] *= self.noise[r][:, None]
+            carried = np.where(self.forced[r][:, None], d, shifts[r]) if self.forced[r].any() else shifts[r]
+            s = self.forward_weights[r] @ carried
+        return a
+
+    def prices(self, gradient: FloatArray, *, dual: bool) -> tuple[FloatArray, FloatArray]:
+        """(price of r, price of d), each (R, n, B), for the price `gradient` of a, by the transposed recursion.
+
+        With `dual`, the price of d at free entries is cut to the price of r, which makes it feasible for the dual.
+        """
+        R, n, width = gradient.shape
+        of_r, of_d = np.zeros((R, n, width)), np.empty((R, n, width))
+        for r in range(R - 1, -1, -1):
+            if r + 1 < R:
+                of_r[r] = self.backward_weights[r] @ (self.growth[r + 1] * of_d[r + 1])
+            noise, forced = self.noise[r][:, None], self.forced[r][:, None]
+            of_d[r] = gradient[r]
+            if dual:
+                np.minimum(of_d[r], of_r[r], out=of_d[r], where=self.free[r][:, None])
+            of_d[r] *= noise
+            if self.forced[r].any():
+                np.copyto(of_d[r], of_r[r], where=forced)
+        return of_r, of_d
+
+    def gradient(self, absorbed: FloatArray) -> FloatArray:
+        """Half the derivative of the cost by a, (R, n, B)."""
+        g = np.zeros_like(absorbed)
+        scale = self.scale[self.step_rounds][:, :, None]
+        g[self.step_rounds] = scale * self.cost.apply(scale * absorbed[self.step_rounds])
+        return g
+
+    def dual_value(self, point: _Repaired, source: FloatArray) -> FloatArray:
+        """A lower bound on the optimum from a primal point, (B,); equal to its cost exactly at an optimum.
+
+        With prices q of d that satisfy q <= Q a at noisy entries and q <= (price of r) at free ones, weak duality gives
+        2 theta <source, q> - theta^2 a^T Q a for every theta >= 0; the best theta gives the square below.
+        """
+        gradient = self.gradient(point.absorbed)
+        _, q = self.prices(gradient, dual=True)
+        attained = np.maximum(np.einsum("rnb,rnb->b", source, q), 0.0)
+        spent = np.einsum("rnb,rnb->b", point.absorbed, gradient)
+        positive = spent > 0
+        return np.where(positive, attained**2 / np.where(positive, spent, 1.0), 0.0)
+
+    def step_sizes(self, extra: FloatArray) -> FloatArray:
+        """(R, n, 1) diagonal tau with diag(1 / tau) >= Hessian: weighted row sums of its magnitudes.
+
+        `extra` is the curvature (R, n) added to the cost by the penalty on a < 0.
+        """
+        unit = np.zeros_like(self.scale)
+        np.divide(1.0, self.scale, out=unit, where=self.free)
+        R, n = unit.shape
+        a = np.empty((R, n, 1))
+        s = np.zeros((n, 1))
+        for r in range(R):
+            d = self.growth[r] * s
+            a[r] = np.where(self.noise[r][:, None], d + unit[r][:, None], 0.0)
+            s = self.forward_weights[r] @ np.where(self.forced[r][:, None], d, unit[r][:, None])
+        gradient = self.gradient(a) + extra[:, :, None] * a
+        of_r, _ = self.prices(gradient, dual=False)
+        rows = (of_r + gradient)[:, :, 0]
+        tau = np.zeros_like(rows)
+        np.divide(unit, rows, out=tau, where=self.free)
+        return tau[:, :, None]
+
+
+class _Cost:
+    """The quadratic form sum_j b_j^T Q_j b_j of unit-noise shifts b, shape (T, n, B): Q >= 0 entrywise, convex."""
+
+    def __init__(self, problem: ShiftProblem) -> None:
+        T, n = problem.num_steps, problem.num_nodes
+        self.matrix: FloatArray | None = None  # (T, T) shared or (n, T, T)
+        if problem.noise_weights is not None:
+            self.diagonal = problem.noise_weights
+        elif problem.noise_gram is None:
+            self.diagonal = np.ones((T, n))
+        else:
+            magnitudes = np.abs(problem.noise_gram)
+            blocks = magnitudes if magnitudes.ndim == 3 else magnitudes[None]
+            forms = np.stack([_convex_form(block) for block in blocks])
+            diagonals = np.diagonal(forms, axis1=1, axis2=2)
+            self.diagonal = np.broadcast_to(diagonals.T, (T, n))
+            if np.count_nonzero(forms) > np.count_nonzero(diagonals):
+                self.matrix = forms if magnitudes.ndim == 3 else forms[0]
+
+    def apply(self, b: FloatArray) -> FloatArray:
+        if self.matrix is None:
+            return self.diagonal[:, :, None] * b
+        T, n, width = b.shape
+        if self.matrix.ndim == 2:
+            return (self.matrix @ b.reshape(T, n * width)).reshape(T, n, width)
+        return np.moveaxis(self.matrix @ np.moveaxis(b, 1, 0), 0, 1)
+
+
+def _convex_form(magnitudes: FloatArray) -> FloatArray:
+    """|X| if positive semi-definite (then the tighter form), else its row sums as a diagonal, rounded up."""
+    spectrum = np.linalg.eigvalsh(magnitudes)
+    if spectrum[0] >= -PSD_TOLERANCE * spectrum[-1]:
+        return magnitudes
+    T = len(magnitudes)
+    return np.diag(magnitudes.sum(axis=1) * (1 + 2 * T * UNIT))
+
+
+# The solver: nothing below this line can make a bound too small
+
+
+@dataclasses.dataclass(eq=False)
+class _Found:
+    value: FloatArray
+    lower: FloatArray
+    shifts: FloatArray
+    iterations: int
+
+    def improve(self, columns: NDArray[np.int64], point: _Repaired, lower: FloatArray) -> None:
+        better = point.value < self.value[columns]
+        self.value[columns[better]] = point.value[better]
+        self.shifts[:, :, columns[better]] = point.shifts[:, :, better]
+        self.lower[columns] = np.fmax(self.lower[columns], lower)
+
+    def finished(self, columns: NDArray[np.int64], tolerance: float) -> BoolArray:
+        value = self.value[columns]
+        return (self.lower[columns] >= (1 - tolerance) * value) | ~np.isfinite(value)
+
+
+def _minimise(system: _System, source: FloatArray, iterations: int, tolerance: float) -> _Found:
+    """The best repaired point met, with the best dual value, for every column of `source`."""
+    width = source.shape[2]
+    columns = np.arange(width)
+    start = system.repaired(np.zeros_like(source), source)
+    found = _Found(start.value.copy(), system.dual_value(start, source), start.shifts.copy(), 0)
+    two_sided = system.cost.matrix is None
+    penalty = np.zeros_like(system.scale)
+    if not two_sided:
+        penalty[system.step_rounds] = system.scale[system.step_rounds] ** 2 * system.cost.diagonal
+    tau = system.step_sizes(penalty)
+    weight = np.zeros_like(tau)
+    np.divide(1.0, tau, out=weight, where=tau > 0)
+    keep = ~found.finished(columns, tolerance)
+    columns, source = columns[keep], source[:, :, keep]
+    current = np.zeros_like(source)
+    ahead, momentum, multiplier = current.copy(), np.ones(columns.size), np.zeros_like(source)
+    while columns.size and found.iterations < iterations:
+        found.iterations += 1
+        a = system.absorbed(ahead, source)
+        gradient = system.gradient(a)
+        if not two_sided:
+            gradient -= np.maximum(multiplier - penalty[:, :, None] * a, 0.0)
+        of_r, _ = system.prices(gradient, dual=False)
+        of_r -= gradient
+        of_r *= tau
+        new = ahead - of_r
+        np.maximum(new, 0.0, out=new)
+        step = new - current
+        ahead -= new
+        ahead *= weight
+        uphill = np.einsum("rnb,rnb->b", ahead, step) > 0
+        momentum[uphill] = 1.0
+        following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        factor = np.where(uphill, 0.0, (momentum - 1) / following)
+        step *= factor
+        ahead = new + step
+        momentum, current = following, new
+        if found.iterations % CHECK_EVERY and found.iterations < iterations:
+            continue
+        point = system.repaired(current, source)
+        found.improve(columns, point, system.dual_value(point, source))
+        if not two_sided:
+            a = system.absorbed(current, source)
+            multiplier = np.maximum(multiplier - penalty[:, :, None] * a, 0.0)
+        keep = ~found.finished(columns, tolerance)
+        if not keep.all():
+            columns, source, momentum = columns[keep], source[:, :, keep], momentum[keep]
+            current, ahead, multiplier = current[:, :, keep], ahead[:, :, keep], multiplier[:, :, keep]
+    return found
+
+
+# Boundary
+
+
+def _columns(
+    problem: ShiftProblem, victims: Sequence[int], patterns: Sequence[Sequence[int]]
+) -> list[tuple[int, NDArray[np.int64]]]:
+    """(victim, steps) of every column, victims first."""
+    nodes = [check.integer_at_least(0, victim=u) for u in victims]
+    if any(u >= problem.num_nodes for u in nodes):
+        raise InvalidInput(f"victim must be a node index below {problem.num_nodes}, got {max(nodes)}.")
+    checked: list[NDArray[np.int64]] = []
+    for pattern in patterns:
+        steps = np.array([check.integer_at_least(0, step=t) for t in pattern], dtype=np.int64)
+        if steps.size == 0 or steps.max() >= problem.num_steps or np.unique(steps).size < steps.size:
+            raise InvalidInput(
+                f"a pattern must hold distinct steps from 0 .. {problem.num_steps - 1}, at least one, got "
+                f"{steps.tolist()}."
+            )
+        checked.append(steps)
+    return [(u, steps) for u in nodes for steps in checked]
+
+
+def _non_negative(**named: Any) -> FloatArray:
+    ((name, _),) = named.items()
+    array = check.finite_array(1, **named)
+    if (array < 0).any():
+        raise InvalidInput(f"{name} must be >= 0, got {array.min()}.")
+    return array
+
+
+def _mask(shape: tuple[int, ...], **named: Any) -> BoolArray:
+    ((name, value),) = named.items()
+    array = np.array(value)
+    if array.shape != shape or array.dtype != np.bool_:
+        raise InvalidInput(f"{name} must be a boolean array of shape {shape}, got {array.dtype} of {array.shape}.")
+    return array
+
+
+def _mixing_matrix(weights: Any, n: int, r: int) -> csr_array:
+    W = csr_array(weights, dtype=np.float64, copy=True)
+    if W.shape != (n, n):
+        raise InvalidInput(f"mixing[{r}] must have shape {(n, n)}, got {W.shape}.")
+    W.sum_duplicates()
+    W.eliminate_zeros()
+    W.sort_indices()
+    if not np.isfinite(W.data).all() or (W.data < 0).any():
+        raise InvalidInput(f"mixing[{r}] must hold the finite magnitudes |W|, entries >= 0.")
+    return W
+
+
+def _noise_gram(gram: Any, n: int, num_steps: int) -> FloatArray:
+    ndim = np.ndim(gram)
+    X = check.finite_array(3 if ndim == 3 else 2, noise_gram=gram)
+    if X.shape[-2:] != (num_steps, num_steps) or (ndim == 3 and X.shape[0] != n):
+        raise InvalidInput(
+            f"noise_gram must have shape {(num_steps, num_steps)} or {(n, num_steps, num_steps)}, got {X.shape}."
+        )
+    blocks = X if ndim == 3 else X[None]
+    size = np.abs(blocks).max(axis=(1, 2))
+    if (np.abs(blocks - np.swapaxes(blocks, 1, 2)).max(axis=(1, 2)) > 1e-12 * size).any():
+        raise InvalidInput("noise_gram must be symmetric.")
+    # the larger of two mirror entries, by magnitude: never less than either
+    mirrored = np.swapaxes(blocks, 1, 2)
+    blocks = np.where(np.abs(blocks) >= np.abs(mirrored), blocks, mirrored)
+    smallest = min(float(np.linalg.eigvalsh(block)[0]) for block in blocks)
+    if not smallest > 0:
+        raise InvalidInput(
+            f"noise_gram must be positive definite, the inverse of the covariance of a node's noise, got eigenvalue "
+            f"{smallest:.3g}; a singular covariance is not covered by shift reduction."
+        )
+    return blocks if ndim == 3 else blocks[0]

@@ -1,0 +1,217 @@
+"""Covariances of noise over the nodes of one step, and how well the nodes hide each other.
+
+In: a graph, or a covariance R over nodes, index order of the labels. Out: Laplacian, incidence, pairwise-noise
+covariance, the diagonal of R^-1. With all messages of T steps seen and noise fresh in every step,
+mu^2 = record_shift^2 * T * [R^-1]_ii for the record of node i. The bounds of papers built on these are in
+`published`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import combinations, islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from .. import check, graphs
+from ..check import FloatArray
+from ..errors import InvalidInput
+
+MAX_COALITIONS = 20_000  # each costs one dense n x n factorization
+SYMMETRY_TOLERANCE = 1e-12  # relative to the largest entry; differences of rounding only
+_BATCH_ENTRIES = 2**20  # 8 MB of stacked matrices at a time
+
+
+def laplacian(graph: graphs.Source) -> csr_array:
+    """Graph Laplacian, degrees on the diagonal and -1 on edges, shape (n, n), sparse, in label order.
+
+    >>> laplacian("path:n=3").toarray()
+    array([[ 1., -1.,  0.],
+           [-1.,  2., -1.],
+           [ 0., -1.,  1.]])
+    """
+    N = incidence(graph)
+    return csr_array(N @ N.T)
+
+
+def incidence(graph: graphs.Source, orientation: Sequence[int] | None = None) -> csr_array:
+    """Signed incidence matrix N, shape (n, number of edges), sparse; L = N N^T for every orientation.
+
+    Columns are the edges (i, j), i < j as node indices, in increasing order; +1 at i and -1 at j.
+
+    >>> incidence("path:n=3", orientation=[1, -1]).toarray()
+    array([[ 1.,  0.],
+           [-1., -1.],
+           [ 0.,  1.]])
+
+    Args:
+        graph: anything `graphs.load` reads; it need not be connected.
+        orientation: for each edge +1 (as above) or -1 (both signs flipped); default all +1.
+
+    Raises:
+        InvalidInput: `orientation` has another length than the list of edges, or an entry that is not +1 or -1.
+    """
+    A = graphs.adjacency(graphs.load(graph)).tocoo()
+    upper = A.row < A.col
+    first, second = A.row[upper].astype(np.int64), A.col[upper].astype(np.int64)
+    order = np.lexsort((second, first))
+    first, second = first[order], second[order]
+    signs = np.ones(len(first))
+    if orientation is not None:
+        signs = check.finite_array(1, orientation=orientation)
+        if len(signs) != len(first):
+            raise InvalidInput(f"orientation must have one entry per edge, got {len(signs)} for {len(first)} edges.")
+        if not (np.abs(signs) == 1).all():
+            where = int(np.flatnonzero(np.abs(signs) != 1)[0])
+            raise InvalidInput(f"orientation must hold +1 or -1, got {signs[where]:g} at edge {where}.")
+    edges = np.arange(len(first))
+    values = np.concatenate([signs, -signs])
+    places = (np.concatenate([first, second]), np.concatenate([edges, edges]))
+    return csr_array((values, places), shape=(A.shape[0], len(first)))
+
+
+def decor_covariance(laplacian: Any, sigma_local: float, sigma_pair: float) -> FloatArray:
+    """R = sigma_local^2 I + sigma_pair^2 L: private noise at each node plus noise that cancels on each edge.
+
+    Holds when the noises of all edges are independent, also of edges that share a node; independence of disjoint
+    edges only, as one description of the scheme has it, does not give this R.
+
+    Args:
+        laplacian: L, dense or sparse, shape (n, n). For colluders take the Laplacian of the graph without them.
+        sigma_local: standard deviation, >= 0, of the noise that one node keeps to itself.
+        sigma_pair: standard deviation, >= 0, of the noise that one edge shares with opposite signs.
+
+    Returns: dense array, shape (n, n).
+    Raises: InvalidInput: L is not a finite square matrix, or a standard deviation is negative or not finite.
+    """
+    R = check.square_array(laplacian=laplacian.toarray() if issparse(laplacian) else laplacian)
+    R *= check.non_negative(sigma_pair=sigma_pair) ** 2
+    R[np.diag_indices_from(R)] += check.non_negative(sigma_local=sigma_local) ** 2
+    return R
+
+
+def inverse_diagonal(covariance: Any, honest: Sequence[int] | None = None) -> float:
+    """max_i [R_honest^-1]_ii, the largest over honest nodes i: what one step costs the worst victim.
+
+    >>> inverse_diagonal([[2.0, 0.0], [0.0, 4.0]])
+    0.5
+
+    Args, Guarantees, Raises, Cost: those of `inverse_diagonal_by_node`.
+    """
+    return float(inverse_diagonal_by_node(covariance, honest).max())
+
+
+def inverse_diagonal_by_node(covariance: Any, honest: Sequence[int] | None = None) -> FloatArray:
+    """[R_honest^-1]_ii for each honest node i, in the order of `honest`.
+
+    R_honest is the covariance of the honest nodes' noise given the noise of the others, which those nodes know
+    (their messages minus their gradients). Where the two are uncorrelated it is simply the submatrix; where they
+    are correlated the submatrix would report too small a loss. Whatever else colluders know, such as seeds shared
+    with honest nodes, must be taken out of `covariance` first (see `decor_covariance`).
+
+    Args:
+        covariance: R, dense, shape (n, n), symmetric positive definite.
+        honest: distinct node indices; default all nodes, the case of an eavesdropper.
+
+    Guarantees:
+        Never below the diagonal of the inverse of the submatrix, up to rounding of relative size cond(R) * 2^-53 * n.
+    Raises:
+        InvalidInput: R is not finite, square, symmetric or positive definite (the message gives its smallest
+            eigenvalue: along that eigenvector the messages show gradients without noise, an infinite loss);
+            `honest` is empty, repeats an index or leaves the range.
+    Cost: O(n^3) time, O(n^2) memory.
+    """
+    R = check.square_array(covariance=covariance)
+    n = len(R)
+    if n == 0:
+        raise InvalidInput("covariance must have at least one node, got shape (0, 0).")
+    scale = float(np.abs(R).max())
+    gap = float(np.abs(R - R.T).max())
+    if gap > SYMMETRY_TOLERANCE * scale:
+        raise InvalidInput(f"covariance must be symmetric, got entries that differ from the transpose by {gap:.3g}.")
+    kept = np.arange(n) if honest is None else _nodes(honest, n)
+    others = np.setdiff1d(np.arange(n), kept)
+    if not R[np.ix_(kept, others)].any():
+        return _inverse_diagonal_of_definite(R[np.ix_(kept, kept)])
+    # [R^-1] restricted to the honest nodes is the inverse of their conditional covariance
+    return _inverse_diagonal_of_definite(R)[kept]
+
+
+def algebraic_connectivity_after_deletion(graph: graphs.Source, q: int) -> float:
+    """a_q: the smallest second eigenvalue of the Laplacian left after deleting any q nodes and their edges.
+
+    0 if some q nodes cut the graph apart, inf if a single node is left. Exact, by trying all choices.
+
+    >>> [round(algebraic_connectivity_after_deletion("complete:n=16", q)) for q in (0, 1)]
+    [16, 15]
+
+    Args:
+        graph: anything `graphs.load` reads; q: 0 <= q < number of nodes.
+
+    Guarantees: rounded down, by at most n * 2^-52 times the largest eigenvalue, so bounds that fall with it hold.
+    Raises: InvalidInput: q is out of range, or there are more than 20,000 choices.
+    Cost: O(n^3) for each of the C(n, q) choices.
+    """
+    G = graphs.load(graph)
+    smallest = math.inf
+    for batch, _ in laplacians_after_deletion(G, q):
+        m = batch.shape[1]
+        if m == 1:
+            return math.inf
+        values = np.linalg.eigvalsh(batch)
+        smallest = min(smallest, float((values[:, 1] - m * 2.0**-52 * values[:, -1]).min()))
+    return max(0.0, smallest)
+
+
+def laplacians_after_deletion(graph: graphs.Source, q: int) -> Iterator[tuple[FloatArray, NDArray[np.int64]]]:
+    """Dense Laplacians of the graph without each choice of q nodes, in batches.
+
+    Yields: Laplacians, shape (b, n - q, n - q), and the indices of the nodes left, shape (b, n - q).
+    Raises: InvalidInput: q is not in 0 .. n - 1, or there are more than 20,000 choices.
+    """
+    A = graphs.adjacency(graphs.load(graph)).toarray()
+    n = len(A)
+    q = check.integer_at_least(0, q=q)
+    if q >= n:
+        raise InvalidInput(f"q must be below the number of nodes, {n}, got {q}; some node must be left.")
+    choices = math.comb(n, q)
+    if choices > MAX_COALITIONS:
+        raise InvalidInput(
+            f"q={q} of {n} nodes makes {choices} coalitions, more than the {MAX_COALITIONS} that are tried one by "
+            f"one; name the colluders (decor_victims), take fewer, or count all of them as colluding (LDP)."
+        )
+    remaining = combinations(range(n), n - q)
+    size = max(1, _BATCH_ENTRIES // (n - q) ** 2)
+    while batch := list(islice(remaining, size)):
+        kept = np.array(batch, dtype=np.int64)
+        L = -A[kept[:, :, None], kept[:, None, :]]
+        diagonal = np.arange(n - q)
+        L[:, diagonal, diagonal] = -L.sum(axis=2)
+        yield L, kept
+
+
+def _nodes(indices: Sequence[int], n: int) -> NDArray[np.int64]:
+    found = [check.integer_at_least(0, honest=index) for index in indices]
+    if not found:
+        raise InvalidInput("honest must name at least one node, got none.")
+    if max(found) >= n:
+        raise InvalidInput(f"honest must hold indices below {n}, the number of nodes, got {max(found)}.")
+    if len(set(found)) != len(found):
+        raise InvalidInput("honest must hold distinct indices, got one twice.")
+    return np.array(found, dtype=np.int64)
+
+
+def _inverse_diagonal_of_definite(R: FloatArray) -> FloatArray:
+    values, vectors = np.linalg.eigh((R + R.T) / 2)
+    if values[0] <= len(R) * 2.0**-52 * max(values[-1], 0.0):
+        raise InvalidInput(
+            f"covariance must be positive definite, got the smallest eigenvalue {values[0]:.6g} (largest "
+            f"{values[-1]:.6g}): without noise in that direction the privacy loss is infinite; add noise of each "
+            f"node's own."
+        )
+    diagonal: FloatArray = (vectors**2 / values).sum(axis=1)
+    return diagonal

@@ -1,0 +1,473 @@
+"""Comparison of mechanisms at one privacy guarantee: train each with the same seeds, keep everything, draw it.
+
+In: a `ComparisonConfig` and a folder. Out: the result as one JSON-ready dict, and in the folder
+
+    results.json     the same dict, rewritten after every finished run (`complete` says whether all are there)
+    steps.parquet    every evaluated step of every node and seed
+    compare.png/svg  the picture
+
+Each file is the old one or the new one, whole, at any moment, so that a comparison that was stopped is readable and
+goes on from the runs it has. All mechanisms of one seed share data split, initial model and batch order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from .. import __version__, check, files, gossip, graphs
+from ..algorithms import registry
+from ..dynamics import Dynamics
+from ..errors import InvalidInput
+from ..mechanism import Mechanism, calibrate, without_noise
+from ..participation import Cyclic
+from ..privacy import gaussian
+from ..training import tasks
+from ..training.replay import replay
+from ..training.run import Run
+from ..trust import LDP
+from .output import json_number, require_writable, versions
+from .plots import plot_comparison
+
+RESULTS, STEPS, PNG, SVG = "results.json", "steps.parquet", "compare.png", "compare.svg"
+DEFAULT_MECHANISMS = ("none", "dp-dsgd", "d-mf", "mafalda")
+DEFAULT_MU = 2.0
+WITHOUT_NOISE = "none"
+SCHEMA = pa.schema(
+    [
+        ("mechanism", pa.string()),
+        ("seed", pa.int64()),
+        ("step", pa.int64()),
+        ("node", pa.string()),
+        ("loss", pa.float64()),
+        ("accuracy", pa.float64()),
+    ]
+)
+
+Progress = Callable[[int, str], None]
+"""Called with the number of steps just finished (or found finished) and what is being done."""
+
+Key = tuple[str, int]  # mechanism, seed
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonConfig:
+    """Everything that decides the numbers of a comparison, and (jobs, device, data_home) how they are computed.
+
+    Attributes:
+        graph, largest_component, gossip: as `graphs.load` and `gossip.load` read them.
+        task: name of a learning task.
+        epochs, period: (k, b)-cyclic participation, k b steps.
+        mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
+            the equivalent epsilon is reported.
+        adjacency, clip_norm, learning_rate: of all mechanisms.
+        mechanisms: distinct registry names; "none" trains without noise.
+        seeds, first_seed: how many seeds, counted from the first.
+        eval_every: steps between evaluations; default the period.
+        device: torch device; default CUDA when there is one.
+        jobs: worker processes.
+        data_home: data folder.
+
+    Raises: InvalidInput: a value out of range, an unknown mechanism, or two targets.
+    """
+
+    graph: str = "florentine"
+    largest_component: bool = False
+    gossip: str = "metropolis-hastings"
+    task: str = "digits"
+    epochs: int = 20
+    period: int = 16
+    mu: float | None = None
+    epsilon: float | None = None
+    delta: float = 1e-6
+    adjacency: str = "replace-one"
+    clip_norm: float = 1.0
+    learning_rate: float = 0.5
+    mechanisms: tuple[str, ...] = DEFAULT_MECHANISMS
+    seeds: int = 3
+    first_seed: int = 0
+    eval_every: int | None = None
+    device: str | None = None
+    jobs: int = 1
+    data_home: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "period", "seeds", "jobs"):
+            check.integer_at_least(1, **{name: getattr(self, name)})
+        check.integer_at_least(0, first_seed=self.first_seed)
+        if self.eval_every is not None:
+            check.integer_at_least(1, eval_every=self.eval_every)
+        check.positive(learning_rate=self.learning_rate)
+        gaussian.record_shift(self.adjacency, self.clip_norm)
+        if self.mu is not None and self.epsilon is not None:
+            raise InvalidInput("give one target: mu, or epsilon with delta, not both.")
+        if self.epsilon is not None:
+            check.positive(epsilon=self.epsilon)
+        else:
+            check.positive(mu=self.target_mu_or_default)
+        check.open_unit(delta=self.delta)
+        object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
+        if not self.mechanisms:
+            raise InvalidInput("mechanisms must name at least one mechanism, e.g. none,dp-dsgd,mafalda.")
+        for name in self.mechanisms:
+            registry.check_name(name)
+        twice = [name for name in self.mechanisms if self.mechanisms.count(name) > 1]
+        if twice:
+            raise InvalidInput(f"mechanisms must be distinct, got {twice[0]!r} twice.")
+
+    @property
+    def target_mu_or_default(self) -> float:
+        """The given mu, or the default one."""
+        return DEFAULT_MU if self.mu is None else self.mu
+
+    @property
+    def target(self) -> dict[str, Any]:
+        """Keyword arguments of `calibrate`."""
+        if self.epsilon is not None:
+            return {"epsilon": self.epsilon, "delta": self.delta}
+        return {"mu": self.target_mu_or_default}
+
+    @property
+    def participation(self) -> Cyclic:
+        """(epochs, period)-cyclic."""
+        return Cyclic(epochs=self.epochs, period=self.period)
+
+    @property
+    def seed_list(self) -> list[int]:
+        """The seeds themselves."""
+        return list(range(self.first_seed, self.first_seed + self.seeds))
+
+    @property
+    def total_steps(self) -> int:
+        """Steps over all mechanisms and seeds: the length of a progress bar."""
+        return self.epochs * self.period * self.seeds * len(self.mechanisms)
+
+    def options(self) -> dict[str, Any]:
+        """The values as the options of `mfdl compare` are called; JSON-ready."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values["lr"] = values.pop("learning_rate")
+        values["mechanisms"] = list(self.mechanisms)
+        if self.epsilon is None:
+            values["mu"] = self.target_mu_or_default
+        return values
+
+
+def run_comparison(
+    config: ComparisonConfig,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = True,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Runs what is missing of a comparison and writes it to a folder.
+
+    Args:
+        config: what to compare.
+        out: folder of the files named above; made when missing.
+        resume: keep the finished runs that the folder holds for this very config.
+        overwrite: replace the files of another config instead of refusing.
+        progress: see `Progress`; an exception it raises stops the comparison, finished runs stay readable.
+
+    Returns: the content of results.json.
+    Raises:
+        InvalidInput: anything that cannot be used, found before any work is done or any file is written.
+        NotConverged: a mechanism's factorization stopped before its tolerance.
+    """
+    plan = _Plan(config)
+    store = _Store(Path(out), plan, resume=resume, overwrite=overwrite)
+    report = progress or (lambda steps, doing: None)
+    report(0, "building mechanisms")
+    mechanisms: dict[str, Mechanism] = {}
+    for name in config.mechanisms:
+        report(0, f"building {name}")
+        mechanisms[name] = plan.mechanism(name)
+    store.begin(mechanisms)
+    wanted: list[Key] = [(name, seed) for name in config.mechanisms for seed in config.seed_list]
+    missing = [key for key in wanted if key not in store.records]
+    if len(missing) < len(wanted):
+        report((len(wanted) - len(missing)) * plan.participation.num_steps, "finished earlier")
+    for name, seed, record, table in _runs(plan, mechanisms, missing, report):
+        store.add((name, seed), record, table)
+    return store.finish()
+
+
+class _Plan:
+    """A config with its graph, gossip matrix and task loaded: all that can be refused was refused."""
+
+    def __init__(self, config: ComparisonConfig) -> None:
+        self.config = config
+        self.graph = graphs.load(config.graph, largest_component=config.largest_component, data_home=config.data_home)
+        graphs.require_connected(self.graph)
+        self.gossip = gossip.load(config.gossip, self.graph)
+        self.dynamics = Dynamics(self.gossip, learning_rate=config.learning_rate)
+        self.participation = config.participation
+        _require_device(config.device)
+        self.task = tasks.load(config.task, self.graph, config.data_home)
+        self.task.instance(config.first_seed, config.period)  # refuses nodes with fewer records than batches
+        self.from_files = {
+            name: self._build(name) for name in config.mechanisms if name.startswith(registry.FILE_PREFIX)
+        }
+        if config.epsilon is None:
+            self.mu, self.epsilon = (
+                config.target_mu_or_default,
+                gaussian.epsilon_from_mu(config.target_mu_or_default, config.delta),
+            )
+        else:
+            self.mu, self.epsilon = gaussian.mu_from_epsilon(config.epsilon, config.delta), config.epsilon
+
+    def _build(self, name: str) -> Any:
+        return registry.build(name, self.dynamics, self.participation)
+
+    def mechanism(self, name: str) -> Mechanism:
+        """The calibrated mechanism of a name."""
+        algorithm = self.from_files.get(name) or self._build(name)
+        common: dict[str, Any] = {
+            "trust": LDP(),
+            "adjacency": self.config.adjacency,
+            "clip_norm": self.config.clip_norm,
+        }
+        if name == WITHOUT_NOISE:
+            return without_noise(algorithm, **common)
+        return calibrate(algorithm, **self.config.target, **common)
+
+    @property
+    def identity(self) -> str:
+        """16 hex digits of all that decides the numbers; where and with how many workers does not count."""
+        options = self.config.options()
+        for name in ("jobs", "device", "data_home"):
+            options.pop(name)
+        content = {
+            "options": options,
+            "mfdl": __version__,
+            "graph": graphs.content_hash(self.graph),
+            "gossip": self.gossip.content_hash,
+            "task": self.task.content_hash,
+            "files": {name: algorithm.content_hash for name, algorithm in self.from_files.items()},
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _require_device(device: str | None) -> None:
+    if device is None:
+        return
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(f"device {device!r} cannot be used: {reason}; use cpu, or leave it out.") from None
+
+
+def _runs(
+    plan: _Plan, mechanisms: dict[str, Mechanism], missing: list[Key], report: Progress
+) -> Iterator[tuple[str, int, dict[str, Any], pa.Table]]:
+    """The missing runs as they finish."""
+    config = plan.config
+    if min(config.jobs, len(missing)) <= 1:
+        for name, seed in missing:
+            doing = f"{name}, seed {seed}"
+            report(0, doing)
+            finished = _one_run(name, mechanisms[name], plan.task, seed, config, _naming(report, doing))
+            yield name, seed, *finished
+        return
+    from joblib import Parallel, delayed  # processes are started only here
+
+    report(0, f"{config.jobs} workers")
+    pool = Parallel(n_jobs=min(config.jobs, len(missing)), return_as="generator_unordered")
+    finished_runs = pool(delayed(_worker)(name, mechanisms[name], plan.task, seed, config) for name, seed in missing)
+    with contextlib.closing(finished_runs):
+        for name, seed, record, table in finished_runs:
+            yield name, seed, record, table
+            report(plan.participation.num_steps, f"{name}, seed {seed}")
+
+
+def _naming(report: Progress, doing: str) -> Callable[[int], None]:
+    return lambda steps: report(steps, doing)
+
+
+def _worker(
+    name: str, mechanism: Mechanism, task: tasks.Task, seed: int, config: ComparisonConfig
+) -> tuple[str, int, dict[str, Any], pa.Table]:
+    torch.set_num_threads(1)
+    return name, seed, *_one_run(name, mechanism, task, seed, config, None)
+
+
+def _one_run(
+    name: str,
+    mechanism: Mechanism,
+    task: tasks.Task,
+    seed: int,
+    config: ComparisonConfig,
+    progress: Callable[[int], None] | None,
+) -> tuple[dict[str, Any], pa.Table]:
+    run = replay(mechanism, task, seeds=[seed], eval_every=config.eval_every, device=config.device, progress=progress)
+    (one,) = run.seeds
+    record = {
+        "mechanism": name,
+        "seed": seed,
+        "final_loss": json_number(one.final_loss),
+        "final_accuracy": json_number(one.final_accuracy),
+        "diverged": one.diverged,
+        "seconds": one.training_seconds,
+        "node_steps_per_second": json_number(run.node_steps_per_second),
+    }
+    return record, _table(name, run)
+
+
+def _table(name: str, run: Run) -> pa.Table:
+    rows = [{**row, "mechanism": name} for row in run.rows()]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+class _Store:
+    """The folder: which runs it holds, and writing them so that it is readable at any moment."""
+
+    def __init__(self, folder: Path, plan: _Plan, *, resume: bool, overwrite: bool) -> None:
+        self.folder, self.plan, self.identity = folder, plan, plan.identity
+        if folder.exists() and not folder.is_dir():
+            raise InvalidInput(f"cannot write to {folder}: it is a file; give a folder.")
+        require_writable(folder / RESULTS)
+        self.records: dict[Key, dict[str, Any]] = {}
+        self.tables: dict[Key, pa.Table] = {}
+        self.mechanisms: dict[str, Mechanism] = {}
+        earlier = self._earlier_result()
+        self._fresh = earlier is None or not resume
+        if earlier is None:
+            held = [name for name in (RESULTS, STEPS, PNG, SVG) if (folder / name).exists()]
+            if held and not overwrite:
+                raise InvalidInput(
+                    f"{folder} holds {held[0]} of another comparison; choose another folder, or replace it with "
+                    "overwrite=True (command line: --overwrite)."
+                )
+        elif resume:
+            self._take_over(earlier)
+
+    def _earlier_result(self) -> dict[str, Any] | None:
+        """results.json if it is of this very config, else None."""
+        try:
+            found = json.loads((self.folder / RESULTS).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) and found.get("config_hash") == self.identity else None
+
+    def _take_over(self, earlier: dict[str, Any]) -> None:
+        try:
+            table = pq.read_table(io.BytesIO((self.folder / STEPS).read_bytes())).cast(SCHEMA)
+        except (OSError, pa.ArrowException):
+            return  # without its steps a run is not finished
+        names, seeds = np.asarray(table["mechanism"]), np.asarray(table["seed"])
+        for record in earlier["runs"]:
+            key = (record["mechanism"], record["seed"])
+            rows = table.filter(pa.array((names == key[0]) & (seeds == key[1])))
+            if rows.num_rows:
+                self.records[key], self.tables[key] = record, rows
+
+    def begin(self, mechanisms: dict[str, Mechanism]) -> None:
+        """Takes the folder: from here on it holds this comparison and nothing of an earlier one."""
+        self.mechanisms = mechanisms
+        if self._fresh:
+            for name in (RESULTS, STEPS, PNG, SVG):
+                with contextlib.suppress(FileNotFoundError):
+                    (self.folder / name).unlink()
+        files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
+
+    def add(self, key: Key, record: dict[str, Any], table: pa.Table) -> None:
+        """Records one finished run; the steps first, so that results.json never names a run without them."""
+        self.records[key], self.tables[key] = record, table
+        self._write_steps()
+        files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
+
+    def finish(self) -> dict[str, Any]:
+        """Draws the picture and marks the result complete, last of all."""
+        result = self.result(complete=True)
+        steps = self._write_steps()
+        figure = plot_comparison(result, steps)
+        for name, kind in ((PNG, {"format": "png", "dpi": 150}), (SVG, {"format": "svg", "metadata": {"Date": None}})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, **kind)
+            files.atomic_write_bytes(self.folder / name, buffer.getvalue())
+        files.atomic_write_json(self.folder / RESULTS, result)
+        return result
+
+    def _ordered(self) -> list[Key]:
+        config = self.plan.config
+        order = [(name, seed) for name in config.mechanisms for seed in config.seed_list]
+        return [key for key in order if key in self.records]
+
+    def _write_steps(self) -> pa.Table:
+        table = pa.concat_tables([SCHEMA.empty_table(), *(self.tables[key] for key in self._ordered())])
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression="zstd")
+        files.atomic_write_bytes(self.folder / STEPS, buffer.getvalue())
+        return table
+
+    def result(self, *, complete: bool) -> dict[str, Any]:
+        """Everything known so far."""
+        plan, config = self.plan, self.plan.config
+        return {
+            "graph": config.graph,
+            "graph_hash": graphs.content_hash(plan.graph),
+            "gossip": plan.gossip.name,
+            "gossip_hash": plan.gossip.content_hash,
+            "nodes": plan.dynamics.num_nodes,
+            "task": plan.task.name,
+            "steps": plan.participation.num_steps,
+            "participation": plan.participation.to_dict(),
+            "trust": LDP().name,
+            "adjacency": config.adjacency,
+            "clip_norm": config.clip_norm,
+            "learning_rate": config.learning_rate,
+            "mu": json_number(plan.mu),
+            "epsilon": json_number(plan.epsilon),
+            "delta": config.delta,
+            "seeds": config.seed_list,
+            "guarantee": self._guarantee(),
+            "noise": "seeded",
+            "mechanisms": [self._summary(name) for name in config.mechanisms],
+            "runs": [self.records[key] for key in self._ordered()],
+            "complete": complete,
+            "config": {**config.options(), "out": str(self.folder)},
+            "config_hash": self.identity,
+            "versions": versions(),
+        }
+
+    def _guarantee(self) -> str:
+        """The sentence of the weakest guarantee among the mechanisms with noise; it holds for each of them."""
+        noisy = [one.guarantee for one in self.mechanisms.values() if math.isfinite(one.guarantee.mu)]
+        every = noisy or [one.guarantee for one in self.mechanisms.values()]
+        return max(every, key=lambda one: (one.mu, one.bound == "upper")).sentence()
+
+    def _summary(self, name: str) -> dict[str, Any]:
+        mechanism = self.mechanisms[name]
+        runs = [self.records[key] for key in self._ordered() if key[0] == name]
+        losses, accuracies = [one["final_loss"] for one in runs], [one["final_accuracy"] for one in runs]
+        diverged = [one["seed"] for one in runs if one["diverged"]]
+        usable = bool(runs) and None not in losses
+        seconds = sum(one["seconds"] for one in runs)
+        steps = len(runs) * self.plan.dynamics.num_nodes * self.plan.participation.num_steps
+        with_accuracy = usable and None not in accuracies
+        return {
+            "mechanism": name,
+            "noise_std": mechanism.injected_noise_std,
+            "objective": json_number(mechanism.objective),
+            "final_loss_mean": float(np.mean(losses)) if usable else None,
+            # of the sample; one seed has no spread
+            "final_loss_std": (float(np.std(losses, ddof=1)) if len(runs) > 1 else 0.0) if usable else None,
+            "final_accuracy_mean": float(np.mean(accuracies)) if with_accuracy else None,
+            "diverged": diverged,
+            "seconds": seconds,
+            "node_steps_per_second": json_number(steps / seconds) if seconds > 0 else None,
+        }

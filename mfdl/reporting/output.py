@@ -1,0 +1,48 @@
+"""What every written answer needs: a place that can be written, plain JSON numbers, the versions behind them."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import tempfile
+from pathlib import Path
+
+from .. import __version__
+from ..errors import InvalidInput
+
+
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Refuses a file name that could not be written later; leaves nothing behind, not even a folder.
+
+    Raises: InvalidInput: the path is a folder, its nearest existing parent is no folder or cannot be written.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise InvalidInput(f"cannot write {target}: it is a folder; give the name of a file in it.")
+    folder = target.absolute().parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # asking for permission answers wrongly for root and odd systems
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidInput(f"cannot write {target}: {folder}: {reason}; choose a folder that can be written.") from None
+
+
+def json_number(number: float | None) -> float | str | None:
+    """The number as JSON can hold it: infinity is the text "inf", nan is null."""
+    if number is None or math.isnan(number):
+        return None
+    if math.isinf(number):
+        return "inf" if number > 0 else "-inf"
+    return float(number)
+
+
+def versions() -> dict[str, str]:
+    """What a number depends on besides its inputs."""
+    import importlib.metadata
+
+    packages = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "torch")}
+    return {"mfdl": __version__, "python": platform.python_version(), **packages}

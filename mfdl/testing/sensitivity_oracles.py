@@ -1,0 +1,91 @@
+"""Slow, obvious oracles for the sensitivity of a Gram: a semidefinite program, all signs, ascent, all patterns.
+
+Nothing is shared with the code under test. Sizes: 2^k signs, 2^T subsets, one semidefinite program a matrix.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..check import FloatArray
+
+
+def elliptope_reference(gram: FloatArray) -> float:
+    """max <X, U> over U >= 0, diag U = 1, by cvxpy (CLARABEL): accurate to about 1e-7 of the trace of |X|."""
+    import cvxpy as cp
+
+    scale = float(np.abs(gram).max())
+    if scale == 0:
+        return 0.0
+    U = cp.Variable(gram.shape, PSD=True)
+    task = cp.Problem(cp.Maximize(cp.trace(gram / scale @ U)), [cp.diag(U) == 1])
+    task.solve(solver=cp.CLARABEL)
+    if task.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
+        raise RuntimeError(f"the reference solver ended with status {task.status!r}.")
+    return float(task.value) * scale
+
+
+def largest_signed_sum(gram: Any) -> Any:
+    """max over d in {-1, 1}^k of d^T X d, in the arithmetic of the entries (float or Fraction); O(2^k k^2)."""
+    k = len(gram)
+    steps = range(k)
+    return max(
+        sum((signs[s] * signs[t] * gram[s][t] for s in steps for t in steps), 0 * gram[0][0])
+        for signs in itertools.product((-1, 1), repeat=k)
+    )
+
+
+def ascended_value(gram: FloatArray, *, dimension: int, starts: int = 5, rounds: int = 200, seed: int = 0) -> float:
+    """A value of sum X[s, t] <g_s, g_t> attained by unit vectors of a given dimension, by coordinate ascent.
+
+    One step turns g_s towards sum_{t != s} X[s, t] g_t, the best vector with the others held.
+    """
+    rng = np.random.default_rng(seed)
+    best = 0.0
+    for _ in range(starts):
+        g = rng.standard_normal((len(gram), dimension))
+        g /= np.linalg.norm(g, axis=1, keepdims=True)
+        for _ in range(rounds):
+            for s in range(len(gram)):
+                pull = gram[s] @ g - gram[s, s] * g[s]
+                if np.linalg.norm(pull) > 0:
+                    g[s] = pull / np.linalg.norm(pull)
+        best = max(best, float(np.sum(gram * (g @ g.T))))
+    return best
+
+
+def separated_patterns(num_steps: int, max_participations: int, separation: int) -> list[tuple[int, ...]]:
+    """The maximal sets of at most k steps with gaps >= b, by testing every subset; sorted.
+
+    >>> separated_patterns(4, 2, 3)
+    [(0, 3), (1,), (2,)]
+    """
+    admissible = [
+        set(steps)
+        for size in range(1, max_participations + 1)
+        for steps in itertools.combinations(range(num_steps), size)
+        if all(abs(s - t) >= separation for s, t in itertools.combinations(steps, 2))
+    ]
+    return sorted(tuple(sorted(a)) for a in admissible if not any(a < other for other in admissible))
+
+
+def once_per_epoch_patterns(epochs: int, period: int) -> list[tuple[int, ...]]:
+    """The sets with one step in each epoch, by testing every subset of that size; sorted.
+
+    >>> once_per_epoch_patterns(2, 2)
+    [(0, 2), (0, 3), (1, 2), (1, 3)]
+    """
+    return [
+        steps
+        for steps in itertools.combinations(range(epochs * period), epochs)
+        if sorted(t // period for t in steps) == list(range(epochs))
+    ]
+
+
+def largest_over_patterns(gram: FloatArray, patterns: Iterable[tuple[int, ...]]) -> float:
+    """The largest `elliptope_reference` over the patterns."""
+    return max(elliptope_reference(gram[np.ix_(steps, steps)]) for steps in patterns)

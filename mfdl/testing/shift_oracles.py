@@ -1,0 +1,229 @@
+"""Slow, obvious oracles for `privacy.shift_reduction`, and random instances with a known true loss.
+
+`quadratic_program_value` writes the program down variable by variable for a general solver. `exact_cost` repeats the
+recursion in rational arithmetic. `LinearSystem` is a concrete training run whose gradients are linear in the model, so
+that what the attacker sees is Gaussian and the true loss is dense linear algebra.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import cvxpy as cp
+import numpy as np
+from hypothesis import strategies as st
+
+from ..check import FloatArray
+from ..privacy.shift_reduction import ShiftProblem
+
+
+def cost_matrices(problem: ShiftProblem) -> list[FloatArray]:
+    """One (T, T) form per node, as the docstring of `ShiftProblem` states it."""
+    T, n = problem.num_steps, problem.num_nodes
+    if problem.noise_weights is not None:
+        return [np.diag(problem.noise_weights[:, j]) for j in range(n)]
+    if problem.noise_gram is None:
+        return [np.eye(T)] * n
+    forms = []
+    for j in range(n):
+        magnitudes = np.abs(problem.noise_gram if problem.noise_gram.ndim == 2 else problem.noise_gram[j])
+        convex = np.linalg.eigvalsh(magnitudes).min() >= 0
+        forms.append(magnitudes if convex else np.diag(magnitudes.sum(axis=1)))
+    return forms
+
+
+def quadratic_program_value(problem: ShiftProblem, victim: int, pattern: Sequence[int]) -> float:
+    """The optimum by a general interior-point solver; inf where the constraints contradict each other."""
+    R, n = problem.num_rounds, problem.num_nodes
+    r = cp.Variable((R, n), nonneg=True)
+    a = cp.Variable((R, n), nonneg=True)
+    s: list[cp.Expression] = [cp.Constant(np.zeros(n))]
+    constraints = []
+    for k in range(R):
+        t = int(problem.step_of_round[k])
+        growth, rate = (1.0, 0.0) if t < 0 else (problem.lipschitz[t], problem.rates[t])
+        source = np.zeros(n)
+        if t >= 0 and t in list(pattern):
+            source[victim] = rate / problem.divisors[victim]
+        constraints.append(r[k] + a[k] == growth * s[k] + source)
+        s.append(problem.mixing[k].toarray() @ r[k])
+        for j in range(n):
+            if problem.seen[k, j]:
+                constraints.append(r[k, j] == 0)
+            if t < 0 or rate == 0 or not problem.noisy[j]:
+                constraints.append(a[k, j] == 0)
+    for k in range(R + 1):
+        constraints += [s[k][j] == 0 for j in range(n) if problem.pinned[k, j]]
+    total: cp.Expression = cp.Constant(0.0)
+    active = [(t, k) for k, t in enumerate(problem.step_of_round) if t >= 0 and problem.rates[t] > 0]
+    if active:
+        steps, rounds = [t for t, _ in active], [k for _, k in active]
+        for j, form in enumerate(cost_matrices(problem)):
+            if problem.noisy[j]:
+                b = cp.multiply(a[rounds, j], problem.divisors[j] / problem.rates[steps])
+                total = total + cp.quad_form(b, cp.psd_wrap(form[np.ix_(steps, steps)]))
+    program = cp.Problem(cp.Minimize(total), constraints)
+    program.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-10, tol_feas=1e-11)
+    if program.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
+        return math.inf
+    return float(program.value)
+
+
+def exact_cost(problem: ShiftProblem, victim: int, pattern: Sequence[int], shifts: FloatArray) -> Fraction:
+    """The cost of the given r in rational arithmetic; nodes without noise pass on what they carry."""
+    R, n = problem.num_rounds, problem.num_nodes
+    forms = cost_matrices(problem)
+    s = [Fraction(0)] * n
+    b = [[Fraction(0)] * problem.num_steps for _ in range(n)]
+    for k in range(R):
+        t = int(problem.step_of_round[k])
+        r = []
+        for j in range(n):
+            d = (Fraction(1) if t < 0 else Fraction(problem.lipschitz[t])) * s[j]
+            if t >= 0 and j == victim and t in list(pattern):
+                d += Fraction(problem.rates[t]) / Fraction(problem.divisors[j])
+            if t >= 0 and problem.rates[t] > 0 and problem.noisy[j]:
+                kept = min(d, Fraction(shifts[k, j]))
+                b[j][t] = (d - kept) * Fraction(problem.divisors[j]) / Fraction(problem.rates[t])
+            else:
+                kept = d
+            assert kept == 0 or not problem.seen[k, j]
+            r.append(kept)
+        W = problem.mixing[k].toarray()
+        s = [sum((Fraction(W[i, j]) * r[j] for j in range(n)), Fraction(0)) for i in range(n)]
+        assert not any(s[j] for j in range(n) if problem.pinned[k + 1, j])
+    steps = range(problem.num_steps)
+    return sum(
+        (Fraction(forms[j][x, y]) * b[j][x] * b[j][y] for j in range(n) for x in steps for y in steps), Fraction(0)
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinearSystem:
+    """A run in which the local map of node j in step t is multiplication by slopes[t, j], |slope| <= L_t.
+
+    Attributes:
+        problem: what shift reduction is told: |W|, L_t, masks.
+        mixing: (R, n, n) the matrices themselves, with signs.
+        slopes: (T, n).
+        encoders: (n, T, T) lower triangular C_j; the noise of node j is C_j^-1 Z_j.
+    """
+
+    problem: ShiftProblem
+    mixing: FloatArray
+    slopes: FloatArray
+    encoders: FloatArray
+
+    def true_loss(self, victim: int, pattern: Sequence[int]) -> tuple[float, float]:
+        """(mu^2, leak): the largest over the signs of the record's effect, and the part that no noise hides.
+
+        The view is A v + B Z with v the effect of the record on its gradients, so mu^2 = ||B^+ A v||^2 where A v lies
+        in the range of B, and `leak` is the relative distance to it.
+        """
+        p = self.problem
+        T, n = p.num_steps, p.num_nodes
+        of_record = np.zeros((n, T))
+        of_noise = np.zeros((n, n, T))
+        noise = np.linalg.inv(self.encoders) * p.noisy[:, None, None]  # known noise is subtracted
+        rows: list[FloatArray] = []
+        for k in range(p.num_rounds + 1):
+            flat = np.hstack([of_record, of_noise.reshape(n, n * T)])
+            rows += [flat[j] for j in range(n) if p.pinned[k, j]]
+            if k == p.num_rounds:
+                break
+            t = int(p.step_of_round[k])
+            if t >= 0:
+                of_record = self.slopes[t][:, None] * of_record
+                of_noise = self.slopes[t][:, None, None] * of_noise
+                of_record[victim, t] += p.rates[t] / p.divisors[victim]
+                for j in range(n):
+                    of_noise[j, j] += p.rates[t] / p.divisors[j] * noise[j, t]
+            flat = np.hstack([of_record, of_noise.reshape(n, n * T)])
+            rows += [flat[j] for j in range(n) if p.seen[k, j]]
+            of_record = self.mixing[k] @ of_record
+            of_noise = np.tensordot(self.mixing[k], of_noise, axes=1)
+        if not rows:
+            return 0.0, 0.0
+        view = np.array(rows)
+        scale = np.linalg.norm(view, axis=1, keepdims=True)
+        view = view / np.where(scale > 0, scale, 1.0)
+        A, B = view[:, list(pattern)], view[:, T:]
+        U, sigma, _ = np.linalg.svd(B, full_matrices=False)
+        keep = sigma > 1e-9
+        worst = leak = 0.0
+        for signs in itertools.product((1.0, -1.0), repeat=len(pattern)):
+            seen = A @ np.array(signs)
+            inside = U[:, keep].T @ seen
+            leak = max(leak, float(np.linalg.norm(seen - U[:, keep] @ inside)))
+            worst = max(worst, float(((inside / sigma[keep]) ** 2).sum()))
+        return worst, leak
+
+
+@st.composite
+def linear_systems(draw: st.DrawFn, *, max_nodes: int = 4, max_steps: int = 4) -> LinearSystem:
+    """Schedules, divisors, gossip rounds, local encoders with entries of either sign, known noise, any masks."""
+    n = draw(st.integers(1, max_nodes))
+    T = draw(st.integers(1, max_steps))
+    step_of_round: list[int] = []
+    for t in range(T):
+        step_of_round += [t] + [-1] * draw(st.sampled_from([0, 0, 0, 1, 2]))
+    R = len(step_of_round)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    mixing = rng.uniform(0.1, 1.0, (R, n, n)) * (rng.random((R, n, n)) < draw(st.sampled_from([0.3, 0.6, 1.0])))
+    mixing += np.eye(n) * (rng.random(n) < 0.8)
+    mixing /= np.maximum(mixing.sum(axis=2, keepdims=True), 1e-9)
+    if draw(st.booleans()):
+        mixing *= rng.choice([-1.0, 1.0], mixing.shape)
+    if draw(st.booleans()):
+        mixing[:] = mixing[0]
+    lipschitz = (
+        rng.uniform(0.3, 1.5, T) if draw(st.booleans()) else np.full(T, draw(st.sampled_from([0.0, 0.9, 1.0, 3.0])))
+    )
+    slopes = lipschitz[:, None] * rng.choice([-1.0, 1.0, 1.0, 0.5], (T, n))
+    rates = rng.uniform(0.05, 2.0, T) if draw(st.booleans()) else np.ones(T)
+    kind = draw(st.sampled_from(["independent", "weights", "shared", "shared >= 0", "local"]))
+    encoders = np.broadcast_to(np.eye(T), (n, T, T)).copy()
+    gram = weights = None
+    if kind == "weights":
+        weights = rng.uniform(0.2, 3.0, (T, n))
+        encoders = np.stack([np.diag(np.sqrt(weights[:, j])) for j in range(n)])
+    elif kind != "independent":
+        entries = np.tril(rng.uniform(-1.0 if kind != "shared >= 0" else 0.0, 1.0, (n, T, T)), -1)
+        encoders = entries + np.eye(T) * rng.uniform(0.5, 1.5, (n, T, 1))
+        if kind != "local":
+            encoders[:] = encoders[0]
+        gram = np.swapaxes(encoders, 1, 2) @ encoders
+        gram = gram if kind == "local" else gram[0]
+    seen_share = draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))
+    pinned_share = draw(st.sampled_from([0.0, 0.0, 0.1, 0.3]))
+    pinned = rng.random((R + 1, n)) < pinned_share
+    if draw(st.booleans()):
+        pinned[R] = True  # all final models are released
+    problem = ShiftProblem(
+        mixing=[np.abs(W) for W in mixing],
+        step_of_round=np.array(step_of_round),
+        rates=rates,
+        lipschitz=lipschitz,
+        divisors=rng.integers(1, 6, n).astype(float) if draw(st.booleans()) else np.ones(n),
+        seen=rng.random((R, n)) < seen_share,
+        pinned=pinned,
+        noisy=rng.random(n) < draw(st.sampled_from([0.6, 1.0])),
+        noise_gram=gram,
+        noise_weights=weights,
+    )
+    return LinearSystem(problem, mixing, slopes, encoders)
+
+
+@st.composite
+def linear_systems_with_record(
+    draw: st.DrawFn, *, max_nodes: int = 4, max_steps: int = 4
+) -> tuple[LinearSystem, int, tuple[int, ...]]:
+    """A system, a victim and a pattern."""
+    system = draw(linear_systems(max_nodes=max_nodes, max_steps=max_steps))
+    victim = draw(st.integers(0, system.problem.num_nodes - 1))
+    steps = draw(st.sets(st.integers(0, system.problem.num_steps - 1), min_size=1))
+    return system, victim, tuple(sorted(steps))

@@ -1,0 +1,70 @@
+"""Hypothesis strategies for participations, encoders and factorization problems; small integers throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ..check import FloatArray
+from ..factorization import FactorizationProblem
+from ..participation import Cyclic, EveryStep, Explicit, Participation, Single
+
+
+@st.composite
+def participations(draw: st.DrawFn, max_steps: int = 8, disjoint: bool = False) -> Participation:
+    """Every scheme, on 1 to `max_steps` steps.
+
+    With `disjoint` the patterns always partition the steps; otherwise explicit patterns may overlap and may
+    leave steps out.
+    """
+    scheme = draw(st.sampled_from(["cyclic", "single", "every-step", "explicit"]))
+    if scheme == "cyclic":
+        epochs = draw(st.integers(1, max_steps))
+        return Cyclic(epochs, draw(st.integers(1, max_steps // epochs)))
+    T = draw(st.integers(1, max_steps))
+    if scheme == "single":
+        return Single(T)
+    if scheme == "every-step":
+        return EveryStep(T)
+    if disjoint:
+        labels = draw(st.lists(st.integers(0, T - 1), min_size=T, max_size=T))
+        return Explicit([[t for t in range(T) if labels[t] == label] for label in sorted(set(labels))], T)
+    pattern = st.lists(st.integers(0, T - 1), min_size=1, unique=True)
+    return Explicit(draw(st.lists(pattern, min_size=1, max_size=4)), T)
+
+
+@st.composite
+def encoders(draw: st.DrawFn, max_steps: int = 8, *, size: int | None = None, non_negative: bool = False) -> FloatArray:
+    """Causal encoders: eighths, diagonal in [1, 2], entries below it in [-1/2, 1/2] (or [0, 1/2]).
+
+    `size` fixes T; otherwise T is 1 to `max_steps`.
+    """
+    T = draw(st.integers(1, max_steps)) if size is None else size
+    below = draw(_eighths(0 if non_negative else -4, 4, T * (T - 1) // 2))
+    C = np.diag(draw(_eighths(8, 16, T)))
+    C[np.tril_indices(T, -1)] = below
+    return C
+
+
+def _eighths(low: int, high: int, count: int) -> st.SearchStrategy[Sequence[float]]:
+    return st.lists(st.integers(low, high).map(lambda i: i / 8), min_size=count, max_size=count)
+
+
+@st.composite
+def factorization_problems(
+    draw: st.DrawFn, max_size: int = 6, *, ridges: Sequence[float] = (1.0, 1e-2, 1e-6, 0.0)
+) -> FactorizationProblem:
+    """H = B^T B + ridge I with B of integers and of any rank (never zero), and any class labels.
+
+    The ridges 1e-6 and 0 give nearly singular and, when B has few rows, singular H.
+    """
+    T = draw(st.integers(1, max_size))
+    rank = draw(st.integers(1, T))
+    B = np.array(draw(st.lists(st.integers(-3, 3), min_size=rank * T, max_size=rank * T))).reshape(rank, T)
+    if not B.any():
+        B[0, 0] = 1
+    labels = draw(st.lists(st.integers(0, T - 1), min_size=T, max_size=T))
+    ridge = draw(st.sampled_from(list(ridges)))
+    return FactorizationProblem(B.T @ B + ridge * np.eye(T), np.array(labels, dtype=np.intp))

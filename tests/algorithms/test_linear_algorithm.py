@@ -1,0 +1,227 @@
+"""Derived operators of every builder against dense matrices written from the definitions."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl import algorithms, gossip
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.factorization import square_root_encoder
+from mfdl.participation import Cyclic, Single
+from mfdl.testing.algorithm_strategies import (
+    NAMES,
+    build_algorithm,
+    dense_averaged_workload,
+    dense_noising,
+    dense_workload,
+    linear_algorithms,
+    random_encoder,
+)
+
+PART = Cyclic(epochs=2, period=3)
+STAR, RING = gossip.uniform("star:n=4"), gossip.metropolis_hastings("ring:n=4")
+CONSTANT, VARYING = STAR, gossip.sequence([STAR, RING, RING, STAR, RING])
+# Sums of at most T n = 24 products of numbers of size 10: rounding stays below 1e-13.
+CLOSE = {"rtol": 1e-11, "atol": 1e-11}
+
+
+def algorithm(name, W=CONSTANT, learning_rate=0.3, participation=PART, seed=0):
+    return build_algorithm(name, Dynamics(W, learning_rate), participation, seed)
+
+
+def shifted(averaged, T, n):
+    """Models theta_0 .. theta_{T-1} from theta_1 .. theta_T: start models are removed, so theta_0 is zero."""
+    return np.concatenate([np.zeros((n, averaged.shape[1])), averaged[: (T - 1) * n]])
+
+
+def check_operators(one):
+    T, n, eta = one.num_steps, one.num_nodes, one.dynamics.learning_rate
+    W_T, averaged = dense_workload(one.dynamics.gossip, T), dense_averaged_workload(one.dynamics.gossip, T)
+    N = dense_noising(one)
+    D = np.diag(np.tile(1 / one.divisors, T))
+    expected = {
+        one.messages_from_gradients: -eta * W_T @ D,
+        one.messages_from_injected_noise: -eta * W_T @ D,
+        one.messages_from_noise: -eta * W_T @ D @ N,
+        one.models_from_gradients(): -eta * shifted(averaged, T, n) @ D,
+        one.models_from_gradients(final=True): -eta * averaged[-n:] @ D,
+        one.models_from_noise(): -eta * shifted(averaged, T, n) @ D @ N,
+        one.models_from_noise(final=True): -eta * averaged[-n:] @ D @ N,
+    }
+    rng = np.random.default_rng(0)
+    for operator, dense in expected.items():
+        assert operator.shape == dense.shape
+        x, y = rng.standard_normal((dense.shape[1], 2)), rng.standard_normal((dense.shape[0], 2))
+        assert_allclose(operator.matmat(x), dense @ x, **CLOSE)
+        assert_allclose(operator.rmatmat(y), dense.T @ y, **CLOSE)
+        assert_allclose(operator.matvec(x[:, 0]), dense @ x[:, 0], **CLOSE)
+        assert_allclose(operator.rmatvec(y[:, 0]), dense.T @ y[:, 0], **CLOSE)
+        assert_allclose((operator.T @ y), dense.T @ y, **CLOSE)
+
+
+@pytest.mark.parametrize("W", [CONSTANT, VARYING], ids=["constant", "varying"])
+@pytest.mark.parametrize("name", NAMES)
+def test_operators_are_those_of_the_definition(name, W):
+    one = algorithm(name, W)
+    check_operators(one)
+    check_operators(one.with_divisors([1, 2, 3, 5]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(one=linear_algorithms(), data=st.data())
+def test_operators_on_any_gossip(one, data):
+    check_operators(one)
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=one.num_nodes, max_size=one.num_nodes))
+    check_operators(one.with_divisors(sizes))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_messages_are_causal_and_diagonal_blocks_are_the_step_itself(name):
+    one = algorithm(name, VARYING)
+    T, n = one.num_steps, one.num_nodes
+    blocks = one.messages_from_gradients.to_dense().reshape(T, n, T, n)
+    noise = (one.messages_from_noise @ np.eye(one.noise.shape[1])).reshape(T, n, T, -1)
+    for t in range(T):
+        assert not blocks[t, :, t + 1 :].any()
+        assert not noise[t, :, t + 1 :].any()
+        assert_allclose(blocks[t, :, t], -0.3 * np.eye(n))
+
+
+def test_the_noise_of_each_builder_is_the_one_of_its_paper():
+    T, n = PART.num_steps, 4
+    difference = np.eye(T) - np.eye(T, k=-1)
+    assert_allclose(dense_noising(algorithm("anti-pgd")), np.kron(difference, np.eye(n)), atol=1e-15)
+    assert_allclose(algorithm("dp-dsgd").noise @ np.eye(T * n), np.eye(T * n))
+    assert algorithm("none").noise.shape == (T * n, 0)
+    bsr = algorithm("bsr").noise.encoder
+    assert_allclose(bsr[:, 0], [1, 0.5, 0.375, 0, 0, 0])  # a band as wide as the period
+    assert not np.triu(bsr, 1).any()
+    full = square_root_encoder(T)
+    assert_allclose(full @ full, np.tri(T), atol=1e-15)  # a square root of the prefix sum
+    for name in ("d-mf", "mafalda"):
+        assert algorithm(name).noise.shared
+        assert algorithm(name).factorization.gap <= 1e-4
+    local = algorithm("mafalda-l")
+    assert not local.noise.shared
+    assert_allclose(local.noise.encoder_of(1), local.noise.encoder_of(2))  # leaves of a star are alike
+    assert np.abs(local.noise.encoder_of(0) - local.noise.encoder_of(1)).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_noise_variances_are_the_diagonal_of_its_covariance(name):
+    one = algorithm(name)
+    N = dense_noising(one)
+    assert_allclose(one.noise.variances().ravel(), np.diag(N @ N.T), rtol=1e-12)
+    doubled = one.with_divisors([2, 2, 2, 2])
+    assert_allclose(doubled.noise.variances(), one.noise.variances())  # stated on the sum, before division
+
+
+def test_divisors_replace_each_other_and_scale_gradients_and_noise_alike():
+    one = algorithm("mf-per-node", VARYING)
+    m = np.array([1.0, 2.0, 4.0, 8.0])
+    once, twice = one.with_divisors(m), one.with_divisors([3, 3, 3, 3]).with_divisors(m)
+    assert_allclose(once.messages_from_noise @ np.eye(24), twice.messages_from_noise @ np.eye(24), rtol=1e-14)
+    assert_allclose(twice.divisors, m)
+    assert one.divisors.tolist() == [1, 1, 1, 1]
+    assert_allclose(
+        once.messages_from_gradients.to_dense(),
+        one.messages_from_gradients.to_dense() / np.tile(m, 6),
+        rtol=1e-14,
+    )
+    assert len({id(r) for r in once.rounds}) == len({id(r) for r in one.rounds})  # still one per distinct round
+
+
+@pytest.mark.parametrize("bad", [[1, 2, 3], [1, 2, 3, 0], [1, 2, 3, -1], [1, 2, 3, np.inf], [1, 2, 3, np.nan]])
+def test_divisors_must_be_one_positive_number_per_node(bad):
+    with pytest.raises(InvalidInput, match="divisors must be 4 finite numbers > 0"):
+        algorithm("none").with_divisors(bad)
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    one = algorithm("dp-dsgd")
+    with pytest.raises(InvalidInput, match="participation has 5 steps but the algorithm has 6"):
+        dataclasses.replace(one, participation=Single(5))
+    with pytest.raises(InvalidInput, match="noise must cover 6 steps x 4 nodes"):
+        dataclasses.replace(one, noise=algorithm("dp-dsgd", gossip.uniform("star:n=3")).noise)
+    with pytest.raises(InvalidInput, match="encoder must be T x T with T = 6"):
+        algorithms.mf_dsgd(Dynamics(STAR), PART, np.eye(5))
+    with pytest.raises(InvalidInput, match=r"shape \(T, T\) or \(4, T, T\)"):
+        algorithms.mf_dsgd(Dynamics(STAR), PART, np.stack([np.eye(6)] * 3))
+    with pytest.raises(InvalidInput, match="causal"):
+        algorithms.mf_dsgd(Dynamics(STAR), PART, np.eye(6) + np.eye(6, k=1))
+    with pytest.raises(InvalidInput, match="positive diagonal"):
+        algorithms.mf_dsgd(Dynamics(STAR), PART, np.diag([1.0, 1, 0, 1, 1, 1]))
+
+
+# ---- content hash -----------------------------------------------------------------------------------------
+
+
+def variants():
+    """Pairwise different in something that decides messages, or who is in which of them."""
+    C = random_encoder(np.random.default_rng(0), 6)
+    other = C.copy()
+    other[5, 0] = np.nextafter(other[5, 0], np.inf)
+    C_u = random_encoder(np.random.default_rng(1), 6, 4)
+    dyn = Dynamics(STAR, 0.3)
+    weights = STAR.dense()
+    weights[0, 0], weights[0, 1] = weights[0, 0] - 1e-12, weights[0, 1] + 1e-12
+    nudged = gossip.from_array(weights)
+    yield "mf", algorithms.mf_dsgd(dyn, PART, C)
+    yield "one entry of the encoder", algorithms.mf_dsgd(dyn, PART, other)
+    yield "encoder per node", algorithms.mf_dsgd(dyn, PART, C_u)
+    yield "encoders of two nodes swapped", algorithms.mf_dsgd(dyn, PART, C_u[[1, 0, 2, 3]])
+    yield "learning rate", algorithms.mf_dsgd(Dynamics(STAR, 0.30000000000000004), PART, C)
+    yield "one weight", algorithms.mf_dsgd(Dynamics(nudged, 0.3), PART, C)
+    yield "divisors", algorithms.mf_dsgd(dyn, PART, C).with_divisors([1, 1, 1, 2])
+    yield "period", algorithms.mf_dsgd(dyn, Cyclic(3, 2), C)
+    yield "scheme", algorithms.mf_dsgd(dyn, Single(6), C)
+    yield "steps", algorithms.mf_dsgd(dyn, Cyclic(2, 2), C[:4, :4])
+    yield "nodes", algorithms.mf_dsgd(Dynamics(gossip.uniform("star:n=5"), 0.3), PART, C)
+    yield "independent", algorithm("dp-dsgd")
+    yield "none", algorithm("none")
+    for order in ("AABAAA", "ABAAAA", "ABBBBB", "BAAAAA", "ABABAB", "BABABA", "BBBBBB"):
+        W = gossip.sequence([STAR if letter == "A" else RING for letter in order])
+        yield f"rounds {order}", algorithms.mf_dsgd(Dynamics(W, 0.3), PART, C)
+    base = algorithms.mf_dsgd(dyn, PART, C)
+    half = sp.csr_array(0.5 * sp.eye_array(4))
+    yield (
+        "noise map alone",
+        dataclasses.replace(base, rounds=tuple(dataclasses.replace(r, message_from_noise=half) for r in base.rounds)),
+    )
+    yield (
+        "gradient map alone",
+        dataclasses.replace(
+            base, rounds=tuple(dataclasses.replace(r, message_from_gradient=half) for r in base.rounds)
+        ),
+    )
+    yield (
+        "a map in another place",
+        dataclasses.replace(base, rounds=tuple(dataclasses.replace(r, state_from_state=half) for r in base.rounds)),
+    )
+    yield (
+        "and in yet another",
+        dataclasses.replace(base, rounds=tuple(dataclasses.replace(r, state_from_gradient=half) for r in base.rounds)),
+    )
+    yield "model map", dataclasses.replace(base, model_from_state=half)
+
+
+def test_the_content_hash_differs_whenever_anything_that_matters_does():
+    found = {}
+    for what, one in variants():
+        assert one.content_hash not in found, f"{what!r} has the hash of {found.get(one.content_hash)!r}"
+        found[one.content_hash] = what
+
+
+def test_the_content_hash_follows_from_content_alone():
+    again = {what: one.content_hash for what, one in variants()}
+    assert again == {what: one.content_hash for what, one in variants()}
+    C = random_encoder(np.random.default_rng(0), 6)
+    copies = gossip.sequence([gossip.from_array(STAR.dense()) for _ in range(3)])  # equal, not identical
+    varying = algorithms.mf_dsgd(Dynamics(copies, 0.3), PART, C)
+    assert varying.content_hash == algorithms.mf_dsgd(Dynamics(STAR, 0.3), PART, C).content_hash

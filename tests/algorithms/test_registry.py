@@ -1,0 +1,69 @@
+"""Algorithms by name."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from mfdl import algorithms, factorization, gossip
+from mfdl.algorithms import registry
+from mfdl.dynamics import Dynamics
+from mfdl.error_gram import error_gram
+from mfdl.errors import InvalidInput
+from mfdl.participation import Cyclic, Single
+
+DYN = Dynamics(gossip.uniform("star:n=4"), 0.3)
+PART = Cyclic(epochs=2, period=3)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(header, nodes=False):
+        make = factorization.factorize_nodes if nodes else factorization.factorize
+        path = tmp_path / "encoder.npz"
+        factorization.save(path, make(DYN, PART), grams=error_gram(DYN, 6), header=header)
+        return path
+
+    return save
+
+
+def test_every_name_builds_an_algorithm_of_that_name():
+    for name in registry.BUILDERS:
+        one = algorithms.build(name, DYN, PART)
+        assert one.name == name
+        assert (one.num_steps, one.num_nodes) == (6, 4)
+        assert registry.check_name(name) == name
+    assert set(registry.BUILDERS) == {"none", "dp-dsgd", "anti-pgd", "bsr", "d-mf", "mafalda", "mafalda-l"}
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(InvalidInput, match=r"unknown mechanism 'mafalada'; did you mean 'mafalda'\?.*file:FILE"):
+        algorithms.build("mafalada", DYN, PART)
+
+
+@pytest.mark.parametrize("nodes", [False, True])
+def test_a_file_gives_its_encoder(saved, nodes):
+    path = saved({"participation": PART.to_dict()}, nodes)
+    one = algorithms.build(f"file:{path}", DYN, PART)
+    wanted = algorithms.build("mafalda-l" if nodes else "mafalda", DYN, PART)
+    assert_array_equal(one.noise.encoder, wanted.noise.encoder)
+    assert one.name == f"file:{path}"
+
+
+def test_a_file_for_another_participation_or_number_of_nodes_is_refused(saved):
+    path = saved({"participation": PART.to_dict()})
+    for other in (Cyclic(3, 2), Single(6)):
+        with pytest.raises(InvalidInput, match=r"was made for .*'period': 3.*factorize again"):
+            algorithms.build(f"file:{path}", DYN, other)
+    path = saved({}, nodes=True)
+    with pytest.raises(InvalidInput, match=r"\(T, T\) or \(5, T, T\)"):
+        algorithms.build(f"file:{path}", Dynamics(gossip.uniform("star:n=5")), PART)
+    with pytest.raises(InvalidInput, match="T = 8 steps"):
+        algorithms.build(f"file:{path}", DYN, Cyclic(4, 2))
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="no factorization file"):
+        algorithms.build(f"file:{tmp_path / 'missing.npz'}", DYN, PART)
+    np.savez(tmp_path / "other.npz", encoder=np.eye(6))
+    with pytest.raises(InvalidInput, match="is not a factorization file"):
+        algorithms.build(f"file:{tmp_path / 'other.npz'}", DYN, PART)

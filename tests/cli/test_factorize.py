@@ -1,0 +1,165 @@
+"""`mfdl factorize`: the contract of flags, JSON, exit codes and the file it keeps."""
+
+import json
+
+import numpy as np
+import pytest
+
+import mfdl
+from mfdl.cli import main
+
+SMALL = ["--graph", "path:n=4", "--epochs", "3", "--period", "4"]
+KEYS = {
+    "mechanism", "nodes", "steps", "epochs", "period", "objective", "loss", "lower_bound", "gap", "sensitivity",
+    "status", "iterations", "seconds",
+}  # fmt: skip
+ADDED_KEYS = {"graph", "gossip", "graph_hash", "notes"}
+
+
+def factorize(capsys, *arguments, code=0):
+    assert main(["factorize", *SMALL, "--json", *arguments]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("path:n=4")))
+    part = mfdl.Cyclic(epochs=3, period=4)
+    return dynamics, part
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "status"), [("mafalda", "optimal"), ("mafalda-l", "optimal"), ("d-mf", "fixed"), ("bsr", "fixed")]
+)
+def test_json_keys_and_certificate(mechanism, status, capsys):
+    answer = factorize(capsys, "--mechanism", mechanism)
+    assert set(answer) == KEYS | ADDED_KEYS
+    assert answer["status"] == status
+    assert (answer["nodes"], answer["steps"], answer["epochs"], answer["period"]) == (4, 12, 3, 4)
+    assert answer["gap"] == pytest.approx(answer["loss"] / answer["lower_bound"] - 1)
+    assert 0 <= answer["gap"] <= (1e-4 if status == "optimal" else 2.0)
+    assert answer["sensitivity"] == pytest.approx(1.0)
+
+
+def test_loss_is_the_objective_of_the_algorithm_at_the_decentralized_gram(problem, capsys):
+    dynamics, part = problem
+    H = mfdl.factorization.problem(dynamics, part).error_gram
+    for name in ("d-mf", "bsr"):
+        C = mfdl.algorithms.registry.build(name, dynamics, part).noise.encoder
+        X = C.T @ C
+        squared = max(np.abs(X[np.ix_(p, p)]).sum() for p in part.patterns())
+        assert factorize(capsys, "--mechanism", name)["loss"] == pytest.approx(squared * np.trace(H @ np.linalg.inv(X)))
+
+
+def test_the_order_of_the_mechanisms(capsys):
+    loss = {name: factorize(capsys, "--mechanism", name)["loss"] for name in ("mafalda-l", "mafalda", "d-mf", "bsr")}
+    assert loss["mafalda-l"] <= loss["mafalda"] * (1 + 1e-4)
+    assert loss["mafalda"] <= min(loss["d-mf"], loss["bsr"]) * (1 + 1e-4)
+
+
+def test_objective_and_solver(capsys):
+    post = factorize(capsys)["loss"]
+    message = factorize(capsys, "--objective", "message")["loss"]
+    assert message > post
+    autodiff = factorize(capsys, "--solver", "autodiff", "--device", "cpu")
+    assert autodiff["status"] == "optimal"
+    assert autodiff["loss"] == pytest.approx(post, rel=2e-4)
+
+
+def test_stopped_exits_3_with_the_json(capsys):
+    answer = factorize(capsys, "--max-iterations", "1", "--tolerance", "1e-9", code=3)
+    assert answer["status"] == "stopped"
+    assert answer["loss"] >= answer["lower_bound"]
+
+
+def test_stopped_prefix_sums_do_not_pass_as_fixed(capsys):
+    answer = factorize(capsys, "--mechanism", "d-mf", "--max-iterations", "1", "--tolerance", "1e-9", code=3)
+    assert answer["status"] == "stopped"
+    assert any("stopped" in note for note in answer["notes"])
+
+
+@pytest.mark.parametrize("mechanism", ["mafalda", "mafalda-l"])
+def test_out_file_and_file_mechanism(mechanism, tmp_path, capsys, problem):
+    file = tmp_path / "deep" / "enc.npz"
+    answer = factorize(capsys, "--mechanism", mechanism, "--out", str(file))
+    with np.load(file, allow_pickle=False) as saved:
+        assert set(saved.files) == {"encoder", "error_gram", "loss", "lower_bound", "header"}
+    kept = mfdl.factorization.load(file)
+    assert kept.loss == answer["loss"]
+    assert kept.lower_bound == answer["lower_bound"]
+    assert kept.encoder.shape == kept.error_gram.shape
+    graph = mfdl.graphs.load("path:n=4")
+    assert kept.header["graph_hash"] == mfdl.graphs.content_hash(graph)
+    assert kept.header["gossip_hash"] == problem[0].gossip.content_hash
+    assert kept.header["participation"] == {"scheme": "cyclic", "epochs": 3, "period": 4}
+    assert kept.header["node_labels"] == ["0", "1", "2", "3"]
+    assert {"mfdl", "numpy", "scipy", "torch", "python"} <= set(kept.header["versions"])
+    again = factorize(capsys, "--mechanism", f"file:{file}")
+    assert again["status"] == "fixed"
+    assert again["loss"] == pytest.approx(answer["loss"])
+    assert again["lower_bound"] == pytest.approx(answer["lower_bound"])
+
+
+def test_table_and_sentence(capsys):
+    assert main(["factorize", *SMALL, "--mechanism", "bsr"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "lower bound" in shown
+    assert "can save more than" in shown
+
+
+def bad(capsys, *arguments):
+    assert main(["factorize", *arguments, "--json"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1, said.err
+    return said.err
+
+
+class TestBadInput:
+    def test_disconnected(self, tmp_path, capsys):
+        file = tmp_path / "g.csv"
+        file.write_text("1,2\n3,4\n4,5\n")
+        assert "--largest-component" in bad(capsys, "--graph", str(file))
+        assert main(["factorize", "--graph", str(file), "--largest-component", "--epochs", "2", "--period", "2"]) == 0
+
+    def test_rows_that_do_not_sum_to_one(self, tmp_path, capsys):
+        W = np.eye(4)
+        W[2, 3] = 0.25
+        np.save(tmp_path / "w.npy", W)
+        said = bad(capsys, "--graph", "path:n=4", "--gossip", str(tmp_path / "w.npy"))
+        assert "row" in said
+        assert "1.25" in said
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--gossip", "unifrom"], "did you mean 'uniform'"),
+            (["--graph", "florentin"], "did you mean 'florentine'"),
+            (["--objective", "post"], "unknown objective 'post'"),
+            (["--solver", "densee"], "did you mean 'dense'"),
+            (["--epochs", "0"], "epochs must be an integer >= 1"),
+            (["--period", "-2"], "period must be an integer >= 1"),
+            (["--tolerance", "0"], "tolerance must be"),
+            (["--max-iterations", "0"], "max_iterations must be"),
+            (["--jobs", "0"], "jobs must be"),
+            (["--mechanism", "file:none.npz"], "no factorization file"),
+            (["--mechanism", "none"], "unknown mechanism 'none'"),
+            (["--mechanism", "mafalda-l", "--solver", "autodiff"], "--solver dense only"),
+        ],
+    )
+    def test_values(self, arguments, message, capsys):
+        assert message in bad(capsys, *arguments)
+
+    @pytest.mark.parametrize("name", ["file/enc.npz", "enc.npy", "taken.npz"])
+    def test_unwritable_output_is_found_before_the_work(self, name, tmp_path, capsys, monkeypatch):
+        (tmp_path / "file").write_text("")
+        (tmp_path / "taken.npz").mkdir()
+        monkeypatch.setattr(mfdl.factorization, "solve_problem", None)  # would be a TypeError if it were reached
+        before = sorted(tmp_path.rglob("*"))
+        bad(capsys, *SMALL, "--out", str(tmp_path / name))
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_file_made_for_other_steps(self, tmp_path, capsys):
+        file = tmp_path / "e.npz"
+        factorize(capsys, "--out", str(file))
+        assert "was made for" in bad(capsys, "--graph", "path:n=4", "--mechanism", f"file:{file}")

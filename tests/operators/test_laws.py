@@ -1,0 +1,215 @@
+"""The laws every operator obeys, for all of them: a new operator is one new line in CASES.
+
+Each case builds an operator and, without it, the dense matrix it stands for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse as sp
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl.operators import (
+    GossipRecursion,
+    IndependentNoise,
+    InverseGossipRecursion,
+    Kronecker,
+    LocalNoise,
+    OutputRecursion,
+    RecursionMaps,
+    Selection,
+    StateRecursion,
+    ZeroNoise,
+)
+
+SIZES = [(4, 3), (1, 3), (4, 1), (1, 1)]  # (T, n)
+
+
+def stochastic(rng, n):
+    W = rng.random((n, n)) * (rng.random((n, n)) < 0.7) + np.eye(n)
+    return W / W.sum(axis=1, keepdims=True)
+
+
+def block_powers(matrices):
+    """Block (t, s) = W_{t-1} ... W_s, written out."""
+    n = matrices[0].shape[0]
+    rows = []
+    for t in range(len(matrices)):
+        row = []
+        for s in range(len(matrices)):
+            block = np.eye(n) if s <= t else np.zeros((n, n))
+            for r in range(s, t):
+                block = matrices[r] @ block
+            row.append(block)
+        rows.append(row)
+    return np.block(rows)
+
+
+def kronecker(rng, T, n):
+    L, R = rng.standard_normal((T + 1, T)), rng.standard_normal((n, n + 2))
+    return Kronecker(L, R), np.kron(L, R)
+
+
+def kronecker_sparse(rng, T, n):
+    L, R = rng.standard_normal((T, T)), stochastic(rng, n)
+    return Kronecker(sp.csr_array(np.tril(L)), sp.csr_array(R)), np.kron(np.tril(L), R)
+
+
+def gossip_constant(rng, T, n):
+    W = stochastic(rng, n)
+    return GossipRecursion(sp.csr_array(W), T), block_powers([W] * T)
+
+
+def gossip_varying(rng, T, n):
+    matrices = [stochastic(rng, n) for _ in range(T)]
+    return GossipRecursion([sp.csr_array(W) for W in matrices], T), block_powers(matrices)
+
+
+def gossip_inverse(rng, T, n):
+    matrices = [stochastic(rng, n) for _ in range(T)]
+    dense = np.eye(T * n)
+    for t in range(1, T):
+        dense[t * n : (t + 1) * n, (t - 1) * n : t * n] = -matrices[t - 1]
+    return InverseGossipRecursion([sp.csr_array(W) for W in matrices], T), dense
+
+
+def selection(rng, T, n):
+    rows = rng.integers(0, T * n, size=T * n + 1)  # one row at least comes twice
+    return Selection(rows, T * n), np.eye(T * n)[rows]
+
+
+def selection_of_nothing(rng, T, n):
+    return Selection([], T * n), np.zeros((0, T * n))
+
+
+def encoder(rng, T):
+    return np.tril(rng.uniform(-0.5, 0.5, (T, T)), -1) + np.diag(rng.uniform(1, 2, T))
+
+
+def noise_shared(rng, T, n):
+    C = encoder(rng, T)
+    return LocalNoise(C, n), np.kron(np.linalg.inv(C), np.eye(n))
+
+
+def noise_per_node(rng, T, n):
+    C = np.stack([encoder(rng, T) for _ in range(n)])
+    dense = np.zeros((T * n, T * n))
+    for u in range(n):
+        dense[u::n, u::n] = np.linalg.inv(C[u])
+    return LocalNoise(C, n), dense
+
+
+def noise_independent(rng, T, n):
+    return IndependentNoise(T, n), np.eye(T * n)
+
+
+def noise_zero(rng, T, n):
+    return ZeroNoise(T, n), np.zeros((T * n, 0))
+
+
+def recursion(rng, T, n):
+    """Constant maps: y = P s + x, s' = K y + F s; block (t, s) = P (K P + F)^(t-s-1) K below the diagonal."""
+    P, K, F = (0.4 * rng.standard_normal((n, n)) for _ in range(3))
+    maps = [RecursionMaps(sp.csr_array(P), sp.csr_array(np.eye(n)), sp.csr_array(K), sp.csr_array(F))] * T
+    dense = np.eye(T * n)
+    for t in range(T):
+        for s in range(t):
+            block = P @ np.linalg.matrix_power(K @ P + F, t - s - 1) @ K
+            dense[t * n : (t + 1) * n, s * n : (s + 1) * n] = block
+    return OutputRecursion(maps, input_size=n, out_size=n, state_size=n), dense
+
+
+def recursion_of_models(rng, T, n):
+    """s' = F s + J x, models M s: block (t, s) = M F^(t-s-1) J below the diagonal."""
+    M, F, J = rng.standard_normal((n + 1, n)), 0.5 * rng.standard_normal((n, n)), rng.standard_normal((n, n))
+    maps = [RecursionMaps(None, None, None, sp.csr_array(F), sp.csr_array(J))] * T
+    dense = np.zeros((T * (n + 1), T * n))
+    for t in range(T):
+        for s in range(t):
+            dense[t * (n + 1) : (t + 1) * (n + 1), s * n : (s + 1) * n] = M @ np.linalg.matrix_power(F, t - s - 1) @ J
+    sizes = {"input_size": n, "out_size": 0, "state_size": n}
+    return StateRecursion(maps, **sizes, model_from_state=sp.csr_array(M)), dense
+
+
+def recursion_of_final_model(rng, T, n):
+    M, F, J = rng.standard_normal((n + 1, n)), 0.5 * rng.standard_normal((n, n)), rng.standard_normal((n, n))
+    maps = [RecursionMaps(None, None, None, sp.csr_array(F), sp.csr_array(J))] * T
+    dense = np.hstack([M @ np.linalg.matrix_power(F, T - 1 - s) @ J for s in range(T)])
+    sizes = {"input_size": n, "out_size": 0, "state_size": n}
+    return StateRecursion(maps, **sizes, model_from_state=sp.csr_array(M), final=True), dense
+
+
+CASES = [
+    kronecker,
+    kronecker_sparse,
+    gossip_constant,
+    gossip_varying,
+    gossip_inverse,
+    selection,
+    selection_of_nothing,
+    noise_shared,
+    noise_per_node,
+    noise_independent,
+    noise_zero,
+    recursion,
+    recursion_of_models,
+    recursion_of_final_model,
+]
+
+
+@pytest.mark.parametrize(("T", "n"), SIZES)
+@pytest.mark.parametrize("make", CASES)
+def test_operator_laws(make, T, n):
+    rng = np.random.default_rng([T, n])
+    op, dense = make(rng, T, n)
+    close = {"rtol": 1e-12, "atol": 1e-12}  # entries are of order one, sums of at most a few dozen
+    assert op.shape == dense.shape
+    assert op.dtype == np.float64
+    assert_allclose(op.to_dense(), dense, **close)
+    assert_allclose(op.T @ np.eye(dense.shape[0]), dense.T, **close)
+    x, y = rng.standard_normal(op.shape[1]), rng.standard_normal(op.shape[0])
+    assert_allclose(op @ x, dense @ x, **close)
+    assert_allclose(y @ (op @ x), (op.T @ y) @ x, **close)  # adjoint law
+    assert_allclose(op.H @ y, op.T @ y, **close)
+    other = rng.standard_normal(op.shape[1])
+    assert_allclose(op @ (2 * x - 3 * other), 2 * (op @ x) - 3 * (op @ other), **close)
+    assert (op @ x).shape == (op.shape[0],)
+    assert (op.T @ y).shape == (op.shape[1],)
+
+
+@pytest.mark.parametrize(("T", "n"), SIZES)
+@pytest.mark.parametrize("columns", [0, 1, 5])
+@pytest.mark.parametrize("make", CASES)
+def test_many_columns_are_the_single_ones(make, columns, T, n):
+    rng = np.random.default_rng([T, n])
+    op, _ = make(rng, T, n)
+    X, Y = rng.standard_normal((op.shape[1], columns)), rng.standard_normal((op.shape[0], columns))
+    assert (op @ X).shape == (op.shape[0], columns)
+    assert (op.T @ Y).shape == (op.shape[1], columns)
+    for c in range(columns):
+        assert_allclose((op @ X)[:, c], op @ X[:, c], rtol=1e-13, atol=1e-13)
+        assert_allclose((op.T @ Y)[:, c], op.T @ Y[:, c], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("make", CASES)
+def test_products_leave_their_input_alone_and_do_not_share_it(make):
+    rng = np.random.default_rng(0)
+    op, _ = make(rng, 4, 3)
+    for one, size in ((op, op.shape[1]), (op.T, op.shape[0])):
+        X = rng.standard_normal((size, 2))
+        before = X.copy()
+        out = one @ X
+        assert not np.shares_memory(out, X)
+        out *= 0
+        assert_array_equal(X, before)
+
+
+def test_operators_compose_by_scipy():
+    rng = np.random.default_rng(3)
+    W, C = stochastic(rng, 3), encoder(rng, 4)
+    workload, noise = GossipRecursion(sp.csr_array(W), 4), LocalNoise(C, 3)
+    expected = block_powers([W] * 4) @ np.kron(scipy.linalg.inv(C), np.eye(3))
+    assert_allclose((workload @ noise) @ np.eye(12), expected, rtol=1e-12, atol=1e-13)
+    assert_allclose((workload @ noise).T @ np.eye(12), expected.T, rtol=1e-12, atol=1e-13)

@@ -1,0 +1,290 @@
+"""Sensitivity: never below brute force, ascent or exact rational arithmetic; exact where it says so."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl import algorithms, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.factorization import square_root_encoder
+from mfdl.operators import LocalNoise
+from mfdl.participation import Cyclic, EveryStep, Explicit, Single
+from mfdl.privacy.sensitivity import sensitivity_of_gram, worst_sensitivity
+from mfdl.privacy.view_gram import ViewGram, view_gram
+from mfdl.testing.algorithm_strategies import (
+    NAMES,
+    build_algorithm,
+    integer_encoders,
+    participations,
+    random_encoder,
+    to_fractions,
+)
+
+DYN = Dynamics(gossip.uniform("star:n=3"), 0.5)
+LDP = trust.LDP()
+
+
+def sensitivity(encoder, participation):
+    return worst_sensitivity(algorithms.mf_dsgd(DYN, participation, encoder), LDP)
+
+
+def exact_gram(X):
+    """A Gram taken as exact: entries without rounding error."""
+    return ViewGram(np.asarray(X, dtype=float), np.zeros(np.shape(X)))
+
+
+def brute_force_squared(X, participation):
+    """Oracle for scalar gradients, whose maximum sits at a corner: every pattern, every sign; O(2^k)."""
+    return max(
+        np.array(signs) @ X[np.ix_(steps, steps)] @ np.array(signs)
+        for steps in participation.patterns()
+        for signs in itertools.product((-1.0, 1.0), repeat=len(steps))
+    )
+
+
+def ascended_squared(X, participation, rng, starts=3, sweeps=30):
+    """A value attained by vectors in R^k, k = |pi|: block coordinate ascent, each row set to its best unit vector."""
+    best = 0.0
+    for steps in participation.patterns():
+        part, k = X[np.ix_(steps, steps)], len(steps)
+        for _ in range(starts):
+            V = rng.standard_normal((k, k))
+            V /= np.linalg.norm(V, axis=1, keepdims=True)
+            for _ in range(sweeps):
+                for s in range(k):
+                    pull = part[s] @ V - part[s, s] * V[s]
+                    if (size := np.linalg.norm(pull)) > 0:
+                        V[s] = pull / size
+            best = max(best, float(np.sum(part * (V @ V.T))))
+    return best
+
+
+def inverse(L):
+    """Exact inverse of a lower-triangular matrix of Fractions."""
+    T = len(L)
+    R = [[Fraction(0)] * T for _ in range(T)]
+    for j in range(T):
+        for i in range(j, T):
+            rest = sum((L[i][k] * R[k][j] for k in range(j, i)), Fraction(0))
+            R[i][j] = (Fraction(i == j) - rest) / L[i][i]
+    return R
+
+
+def exact_squared(encoder, participation):
+    """The corner maximum for a lower-triangular encoder of Fractions, without any rounding."""
+    best = Fraction(0)
+    for steps in participation.patterns():
+        for signs in itertools.product((-1, 1), repeat=len(steps)):
+            moved = [sum(s * row[t] for s, t in zip(signs, steps, strict=True)) for row in encoder]
+            best = max(best, sum((x * x for x in moved), Fraction(0)))
+    return best
+
+
+@st.composite
+def cases(draw, max_steps=7):
+    T = draw(st.integers(1, max_steps))
+    seed = draw(st.integers(0, 2**32 - 1))
+    kind = draw(st.sampled_from(["mixed", "mixed", "non-negative", "increasing", "alternating"]))
+    C = random_encoder(np.random.default_rng(seed), T)
+    if kind == "non-negative":
+        C = np.abs(C)
+    elif kind == "increasing":  # increasing Toeplitz coefficients
+        lag = np.subtract.outer(np.arange(T), np.arange(T))
+        C = np.where(lag >= 0, 1.0 + lag, 0.0)
+    elif kind == "alternating":
+        C = np.tri(T) * (-1.0) ** np.add.outer(np.arange(T), np.arange(T))
+    return C, draw(participations(T))
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=cases())
+def test_never_below_the_true_value_and_exact_when_it_says_so(case):
+    C, part = case
+    X = C.T @ C
+    found = sensitivity(C, part)
+    truth = brute_force_squared(X, part)
+    # The oracle itself rounds, at most at 1e-13 relative for T <= 7.
+    assert found.squared >= truth * (1 - 1e-13)
+    assert found.squared >= ascended_squared(X, part, np.random.default_rng(0)) * (1 - 1e-13)
+    assert found.value**2 >= found.squared * (1 - 1e-15)
+    steps = np.ix_(found.pattern, found.pattern)
+    assert tuple(found.pattern) in {tuple(p.tolist()) for p in part.patterns()}
+    assert found.squared <= np.abs(X[steps]).sum() * (1 + 1e-12)
+    assert found.squared <= len(found.pattern) * np.linalg.eigvalsh(X[steps])[-1] * (1 + 1e-12)
+    if found.exact:
+        assert_allclose(found.squared, truth, rtol=1e-12)
+        assert found.tolerance < 1e-12
+    if (X >= 0).all():
+        assert found.exact
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=cases(), data=st.data())
+def test_exact_when_the_gram_is_non_negative_up_to_signs(case, data):
+    C, part = case
+    T = len(C)
+    signs = np.array(data.draw(st.lists(st.sampled_from([-1.0, 1.0]), min_size=T, max_size=T)))
+    X = np.abs(C).T @ np.abs(C) * np.outer(signs, signs)
+    found = sensitivity_of_gram(exact_gram(X), part)
+    assert found.exact
+    assert_allclose(found.squared, brute_force_squared(X, part), rtol=1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(encoder=integer_encoders(max_steps=6), data=st.data())
+@example(encoder=np.array([[1.0, 0.0], [3.0, 1.0]]), data=None)
+def test_the_float_bound_is_never_below_the_exact_rational_value(encoder, data):
+    part = EveryStep(2) if data is None else data.draw(participations(len(encoder)))
+    one = algorithms.mf_dsgd(DYN, part, encoder)
+    found = worst_sensitivity(one, LDP)
+    # Of the encoder as written, and of the noise really injected, whose C^-1 is rounded to floats.
+    assert Fraction(found.squared) >= exact_squared(to_fractions(encoder), part)
+    injected = exact_squared(inverse(to_fractions(one.noise.inverse)), part)
+    assert Fraction(found.squared) >= injected
+    assert Fraction(found.value) ** 2 >= injected
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    part=st.sampled_from([Cyclic(3, 2), EveryStep(6), Single(6), Cyclic(2, 3)]),
+    scale=st.sampled_from([1.0, 1e-8, 1e8]),
+)
+def test_nor_for_encoders_whose_entries_are_no_integers(seed, part, scale):
+    one = algorithms.mf_dsgd(DYN, part, scale * random_encoder(np.random.default_rng(seed), 6))
+    found = worst_sensitivity(one, LDP)
+    assert Fraction(found.squared) >= exact_squared(to_fractions(one.noise.encoder), part)
+    assert Fraction(found.squared) >= exact_squared(inverse(to_fractions(one.noise.inverse)), part)
+
+
+@pytest.mark.parametrize("growth", [3, 10, 1e3, 1e6, -10])
+@pytest.mark.parametrize("T", [4, 8, 14, 20])
+def test_an_ill_conditioned_encoder_is_inflated_or_infinite_and_never_smaller(T, growth):
+    """1 on the diagonal, `growth` below: C^-1 has entries growth^(T-1), beyond what floats resolve."""
+    C = np.eye(T) + growth * (np.eye(T, k=-1) + np.eye(T, k=-2))
+    part = Cyclic(2, T // 2)
+    one = algorithms.mf_dsgd(DYN, part, C)
+    found = worst_sensitivity(one, LDP)
+    truth = exact_squared(inverse(to_fractions(one.noise.inverse)), part)
+    assert found.squared == math.inf or Fraction(found.squared) >= truth
+    assert Fraction(found.squared) >= exact_squared(to_fractions(C), part) if found.squared < math.inf else True
+    if abs(growth) ** (T - 1) > 1e24:
+        assert found.squared == math.inf
+    assert found.squared >= np.abs(C.T @ C)[:: T // 2, :: T // 2].sum() * (1 - 1e-12)
+
+
+def test_the_eigenvalue_bound_is_used_where_it_is_smaller():
+    """Three vectors at 120 degrees: rows of |X| sum to 2, lambda_max is 1.5; the truth in R^2 is 4.5."""
+    X = np.array([[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1]])
+    found = sensitivity_of_gram(exact_gram(X), EveryStep(3))
+    assert_allclose(found.squared, 4.5, rtol=1e-13)
+    assert found.squared >= 4.5
+    assert not found.exact
+    assert 0 < found.tolerance < 1e-13
+    assert_allclose(ascended_squared(X, EveryStep(3), np.random.default_rng(0)), 4.5, rtol=1e-9)
+    assert_allclose(brute_force_squared(X, EveryStep(3)), 4.0)  # scalar gradients miss it
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), k=st.integers(2, 6))
+def test_vector_gradients_may_exceed_every_sign_pattern_but_never_the_bound(seed, k):
+    rng = np.random.default_rng(seed)
+    V = rng.standard_normal((k, rng.integers(2, k + 1)))
+    X = V @ V.T
+    part = EveryStep(k)
+    found = sensitivity_of_gram(exact_gram(X), part)
+    reached = ascended_squared(X, part, rng)
+    assert found.squared >= reached * (1 - 1e-13)
+    directions = np.linalg.qr(rng.standard_normal((k, k)))[0]  # orthogonal contributions
+    assert found.squared >= np.sum(X * (directions @ directions.T)) * (1 - 1e-13)
+
+
+# ---- closed forms -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "b"), [(1, 1), (1, 5), (3, 2), (20, 16)])
+def test_closed_forms(k, b):
+    part = Cyclic(k, b)
+    identity = worst_sensitivity(algorithms.dp_dsgd(DYN, part), LDP)
+    assert_allclose(identity.squared, k, rtol=1e-13)
+    assert identity.exact
+    # The slack for rounding grows with T: 1e-12 relative for the identity at T = 320, 3e-11 for Anti-PGD.
+    assert_allclose(sensitivity(np.eye(k * b), part).squared, k, rtol=1e-11)
+    anti = worst_sensitivity(algorithms.anti_pgd(DYN, part), LDP)
+    assert_allclose(anti.squared, b * k * (k + 1) * (2 * k + 1) / 6, rtol=1e-10)
+    assert anti.exact
+    assert anti.pattern == tuple(range(0, k * b, b))  # the record of the first step
+
+
+def test_the_anti_pgd_value_of_twenty_epochs():
+    anti = worst_sensitivity(algorithms.anti_pgd(DYN, Cyclic(20, 16)), LDP)
+    assert 45920 <= anti.squared <= 45920 * (1 + 1e-10)
+
+
+@pytest.mark.parametrize(("k", "b"), [(3, 4), (5, 2)])
+def test_a_band_no_wider_than_the_period_has_no_cross_terms(k, b):
+    C = square_root_encoder(k * b, b)
+    column = np.sum((C**2).sum(axis=0)[0::b])  # squared column norms of the first pattern, none cut off but the last
+    found = sensitivity(C, Cyclic(k, b))
+    assert_allclose(found.squared, max(np.sum((C**2).sum(axis=0)[r::b]) for r in range(b)), rtol=1e-13)
+    assert_allclose(found.squared, column, rtol=1e-13)
+    assert found.exact
+    wider = square_root_encoder(k * b, b + 1)
+    assert sensitivity(wider, Cyclic(k, b)).squared > np.sum((wider**2).sum(axis=0)[0::b]) * 1.01
+
+
+def test_schemes_are_ordered_and_overlapping_patterns_are_all_seen():
+    C = random_encoder(np.random.default_rng(3), 6)
+    single, cyclic, every = (sensitivity(C, p).squared for p in (Single(6), Cyclic(2, 3), EveryStep(6)))
+    assert single <= cyclic <= every
+    assert_allclose(single, (C**2).sum(axis=0).max(), rtol=1e-13)
+    both = sensitivity(C, Explicit([[0, 3], [0, 5]], 6))
+    assert both.squared == max(sensitivity(C, Explicit([p], 6)).squared for p in ([0, 3], [0, 5]))
+
+
+def test_the_worst_node_decides():
+    C_u = np.stack([np.eye(4), 3 * np.eye(4), 2 * np.eye(4)])
+    found = sensitivity(C_u, Cyclic(2, 2))
+    assert found.node == 1
+    assert_allclose(found.squared, 18, rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_sensitivity_of_every_builder(name):
+    part = Cyclic(2, 3)
+    one = build_algorithm(name, DYN, part)
+    found = worst_sensitivity(one, LDP)
+    if name == "none":
+        assert found.squared == math.inf
+        assert found.value == math.inf
+        return
+    grams = [view_gram(one, LDP, u).matrix for u in range(3)]
+    truth = max(brute_force_squared(X, part) for X in grams)
+    assert_allclose(found.squared, truth, rtol=1e-12)
+    assert found.exact
+    if name in ("d-mf", "mafalda", "mafalda-l"):
+        assert_allclose(found.squared, 1, rtol=1e-9)
+
+
+@pytest.mark.parametrize("other", [Cyclic(1, 3), Cyclic(4, 3), Single(5), EveryStep(7)])
+def test_a_participation_of_another_length_is_refused(other):
+    """Fewer steps would leave out steps that a record can join: an understated sensitivity."""
+    with pytest.raises(InvalidInput, match="participation must have the mechanism's 6 steps"):
+        worst_sensitivity(algorithms.dp_dsgd(DYN, Cyclic(2, 3)), LDP, other)
+
+
+def test_the_tolerance_covers_what_was_added():
+    C = np.eye(8) + 30 * np.eye(8, k=-1)
+    noise = LocalNoise(C, 3)
+    found = sensitivity(C, Cyclic(2, 4))
+    plain = np.abs(C.T @ C)[::4, ::4].sum()
+    assert np.linalg.cond(noise.encoder) > 1e9
+    assert found.squared > plain
+    assert_allclose(found.squared, plain * (1 + found.tolerance), rtol=1e-12)

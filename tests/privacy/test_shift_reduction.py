@@ -1,0 +1,357 @@
+"""Shift reduction: never below the truth, the optimum of its program, and safe whatever the solver does."""
+
+import dataclasses
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.special import ndtr
+
+from mfdl import gossip, graphs
+from mfdl.errors import InvalidInput
+from mfdl.privacy.shift_reduction import ShiftProblem, cost_upper_bound, solve
+from mfdl.testing.shift_oracles import (
+    exact_cost,
+    linear_systems_with_record,
+    quadratic_program_value,
+)
+
+# Independent quadratic-programming computation: Florentine families, Metropolis-Hastings, T = 10, user level,
+# attacker 0, victims 1 .. 14.
+FLORENTINE = {
+    1.0: [
+        10.00000000100309, 0.18033212813986027, 0.06745245359880946, 0.13891372759588877, 1.0029376552905904,
+        0.9710110092327784, 0.9931159405792832, 0.7083177366948084, 1.0253731811671574, 0.44634087002427686,
+        0.06631579477620607, 0.20668964278893043, 0.24942706319395724, 0.0424567675464569,
+    ],
+    0.9: [
+        10.000000000273479, 0.08173155034252297, 0.024045143710292954, 0.06260739659358534, 0.6400385455775015,
+        0.6434524852478616, 0.6587872873897777, 0.4621609840533112, 0.6337513182705984, 0.19410843048813914,
+        0.024298200996053898, 0.10455096302181302, 0.10657895902860247, 0.014489823866567322,
+    ],
+}  # fmt: skip
+# Exact loss of the same pairs for gradients fixed in advance (general sensitivity formula, dense linear algebra).
+FLORENTINE_FIXED = [
+    9.5392812, 0.13417691, 0.0566571, 0.11300355, 0.61878405, 0.68875565, 0.7153924, 0.45931589, 0.6267619, 0.28092353,
+    0.05678618, 0.16086239, 0.16118703, 0.03318743,
+]  # fmt: skip
+REFERENCE_ACCURACY = 2e-7  # relative; the figures above are primal values of an interior-point solver
+
+
+def one_attacker(W, num_steps, *, attacker, **changes):
+    """The attacker reads what its neighbours send it and knows its own noise and gradients; no model is released.
+
+    So the messages of its neighbours carry no difference, its own noise absorbs none, and its models, at which it knows
+    the gradients, are equal in both runs. The latter holds by itself: it mixes only its own and seen messages.
+    """
+    n = len(W)
+    receives = (W[attacker] > 0) & (np.arange(n) != attacker)
+    pinned = np.zeros((num_steps + 1, n), dtype=bool)
+    pinned[:num_steps, attacker] = True
+    fields = {
+        "mixing": [W] * num_steps,
+        "step_of_round": np.arange(num_steps),
+        "rates": np.ones(num_steps),
+        "lipschitz": np.ones(num_steps),
+        "divisors": np.ones(n),
+        "seen": np.tile(receives, (num_steps, 1)),
+        "pinned": pinned,
+        "noisy": np.arange(n) != attacker,
+    }
+    return ShiftProblem(**(fields | changes))
+
+
+def florentine(slope, **changes):
+    families = nx.florentine_families_graph()
+    W = gossip.metropolis_hastings(families)
+    # the graph's own node order, which the figures use, not the label order
+    order = [list(graphs.labels(graphs.load(families))).index(name) for name in families]
+    return one_attacker(
+        W.dense()[np.ix_(order, order)], 10, attacker=0, **({"lipschitz": np.full(10, slope)} | changes)
+    )
+
+
+def value(problem, victim, pattern, **options):
+    return float(solve(problem, [victim], [pattern], **options).sensitivity_squared[0, 0])
+
+
+def spread(base, seed, share):
+    """`base` with more entries set."""
+    return base | (np.random.default_rng(seed).random(base.shape) < share)
+
+
+class TestReferenceValues:
+    @pytest.mark.parametrize("lipschitz", [1.0, 0.9])
+    def test_florentine_from_above(self, lipschitz):
+        bound = solve(florentine(lipschitz), range(1, 15), [range(10)], tolerance=1e-8)
+        assert bound.converged
+        found, reference = bound.sensitivity_squared[:, 0], np.array(FLORENTINE[lipschitz])
+        assert (found <= reference * (1 + 1e-6)).all()
+        assert (found >= reference * (1 - REFERENCE_ACCURACY)).all()
+        assert (bound.lower_estimate[:, 0] <= found).all()
+
+    def test_above_the_value_for_fixed_gradients_which_is_too_small_for_adaptive_ones(self):
+        found = solve(florentine(1.0), range(1, 15), [range(10)]).sensitivity_squared[:, 0]
+        ratio = np.sqrt(found / np.array(FLORENTINE_FIXED))
+        assert (ratio > 1.02).all()
+        assert (ratio[1:] > 1.08).all()
+        assert (ratio[1:] < 1.29).all()
+
+    def test_the_attackers_pins_hold_by_themselves(self):
+        free = florentine(1.0, pinned=np.zeros((11, 15), dtype=bool))
+        both = [
+            solve(p, range(1, 15), [range(10)], tolerance=1e-9).sensitivity_squared for p in (free, florentine(1.0))
+        ]
+        assert_allclose(*both, rtol=1e-8)
+
+    def test_local_square_root_noise_converges_and_stays_below_all_messages(self):
+        C = np.tril(
+            [[math.comb(2 * max(s - t, 0), max(s - t, 0)) / 4 ** max(s - t, 0) for t in range(10)] for s in range(10)]
+        )
+        bound = solve(florentine(1.0, noise_gram=C.T @ C), range(1, 15), [range(10)])
+        assert bound.converged
+        assert (bound.sensitivity_squared <= (C.T @ C).sum() * (1 + 1e-9)).all()
+
+
+class TestAgainstTheTrueLoss:
+    """The counterexample: path u - w - v, attacker v, the record of u takes part in step 0, a gradient of w expands."""
+
+    PATH = gossip.metropolis_hastings("path:n=3").dense()
+
+    def total_variation(self, mu):
+        return 2 * ndtr(mu / 2) - 1
+
+    def true_total_variation(self):
+        """Numerical integration: w got r ~ N(theta / 3, 1 / 9) from u; v sees r + clip(2 (r - 1/6), 1) + N(0, 1)."""
+        r = np.linspace(-3.0, 3.5, 4001)
+        y = np.linspace(-9.0, 10.0, 3001)
+        mean = r + np.clip(2 * (r - 1 / 6), -1, 1)
+        kernel = np.exp(-((y[:, None] - mean) ** 2) / 2) / math.sqrt(2 * math.pi)
+        weights = [
+            3 * np.exp(-9 * (r - theta / 3) ** 2 / 2) / math.sqrt(2 * math.pi) * (r[1] - r[0]) for theta in (0, 1)
+        ]
+        density = [kernel @ w for w in weights]
+        assert all(abs(d.sum() * (y[1] - y[0]) - 1) < 1e-6 for d in density)
+        return float(np.abs(density[1] - density[0]).sum() * (y[1] - y[0]) / 2)
+
+    def test_counterexample_is_covered_where_the_fixed_gradient_value_is_not(self):
+        truth = self.true_total_variation()
+        assert truth == pytest.approx(0.271, abs=5e-4)
+        squared = value(one_attacker(self.PATH, 2, attacker=2, lipschitz=[3.0, 3.0]), 0, [0])
+        assert squared == pytest.approx(0.5, rel=1e-6)
+        assert self.total_variation(math.sqrt(squared)) == pytest.approx(0.276, abs=5e-4)
+        assert self.total_variation(math.sqrt(squared)) >= truth
+        fixed = math.sqrt(0.1)
+        assert self.total_variation(fixed) == pytest.approx(0.126, abs=5e-4)
+        assert self.total_variation(fixed) < truth
+
+    @settings(deadline=None, max_examples=500)
+    @given(linear_systems_with_record())
+    def test_never_below_the_exact_loss_of_a_linear_system(self, case):
+        system, victim, pattern = case
+        truth, leak = system.true_loss(victim, pattern)
+        assume(leak < 1e-8 or leak > 1e-5)
+        found = value(system.problem, victim, pattern, tolerance=1e-5, iterations=2000)
+        if leak > 1e-5:
+            assert found == math.inf
+        else:
+            assert found >= truth * (1 - 1e-8) - 1e-12
+
+    @pytest.mark.parametrize("lipschitz", [0.0, 1.0, 3.0])
+    def test_attained_by_a_linear_gradient_on_the_path(self, lipschitz):
+        # minimise (1 - r)^2 + (L r / 3)^2: the loss of y = L x + z for x = (theta + z') / 3
+        expected = (lipschitz / 3) ** 2 / (1 + (lipschitz / 3) ** 2)
+        assert value(one_attacker(self.PATH, 2, attacker=2, lipschitz=[lipschitz] * 2), 0, [0]) == pytest.approx(
+            expected, rel=1e-6
+        )
+
+
+class TestTheProgram:
+    @settings(deadline=None, max_examples=120)
+    @given(linear_systems_with_record(max_nodes=5, max_steps=5))
+    def test_the_optimum_from_above(self, case):
+        system, victim, pattern = case
+        oracle = quadratic_program_value(system.problem, victim, pattern)
+        bound = solve(system.problem, [victim], [pattern], tolerance=1e-5)
+        found, lower = bound.sensitivity_squared[0, 0], bound.lower_estimate[0, 0]
+        if math.isinf(oracle):
+            assert found == math.inf
+            return
+        assert bound.converged
+        assert found <= oracle * (1 + 1e-4) + 1e-7
+        assert found >= oracle * (1 - 1e-6) - 1e-7
+        assert lower <= oracle * (1 + 1e-6) + 1e-7
+
+    @settings(deadline=None, max_examples=100)
+    @given(linear_systems_with_record(), st.integers(0, 2**32 - 1), st.sampled_from([0.1, 1.0, 1e6]))
+    def test_any_shifts_and_no_iterations_only_give_larger_values(self, case, seed, size):
+        system, victim, pattern = case
+        best = solve(system.problem, [victim], [pattern], tolerance=1e-5)
+        lower = best.lower_estimate[0, 0]
+        rng = np.random.default_rng(seed)
+        proposed = rng.normal(size=(system.problem.num_rounds, system.problem.num_nodes)) * size
+        proposed[rng.random(proposed.shape) < 0.1] = rng.choice([math.nan, math.inf, -math.inf])
+        at_random = cost_upper_bound(system.problem, victim, pattern, proposed)
+        unsolved = value(system.problem, victim, pattern, iterations=0)
+        few = value(system.problem, victim, pattern, iterations=3)
+        assert min(at_random, unsolved, few) >= lower * (1 - 1e-9)
+        assert unsolved >= few * (1 - 1e-12)
+        assert few >= best.sensitivity_squared[0, 0] * (1 - 1e-12)
+
+    @settings(deadline=None, max_examples=60)
+    @given(linear_systems_with_record(max_nodes=3, max_steps=3))
+    def test_rounded_up_against_rational_arithmetic(self, case):
+        system, victim, pattern = case
+        bound = solve(system.problem, [victim], [pattern], return_shifts=True, iterations=100)
+        if not math.isinf(bound.sensitivity_squared[0, 0]):
+            exact = exact_cost(system.problem, victim, pattern, bound.shifts[0, 0])
+            assert bound.sensitivity_squared[0, 0] >= exact
+            assert bound.sensitivity_squared[0, 0] <= float(exact) * (1 + 1e-10)
+
+    def test_all_victims_and_patterns_at_once_equal_one_by_one(self, monkeypatch):
+        problem = florentine(0.9, divisors=np.arange(1.0, 16.0), rates=1 / np.sqrt(np.arange(1.0, 11.0)))
+        patterns = [range(10), [0], [1, 4, 7]]
+        together = solve(problem, [3, 9, 14], patterns, tolerance=1e-7)
+        monkeypatch.setattr("mfdl.privacy.shift_reduction.CHUNK_ENTRIES", 1)
+        apart = solve(problem, [3, 9, 14], patterns, tolerance=1e-7)
+        assert together.sensitivity_squared.shape == (3, 3)
+        assert_allclose(together.sensitivity_squared, apart.sensitivity_squared, rtol=1e-6)
+        one = value(problem, 9, [1, 4, 7], tolerance=1e-7)
+        assert together.sensitivity_squared[1, 2] == pytest.approx(one, rel=1e-6)
+
+    def test_sparse_and_dense_products_agree(self, monkeypatch):
+        dense = solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared
+        monkeypatch.setattr("mfdl.privacy.shift_reduction.DENSE_BYTES", 0)
+        assert_allclose(solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared, dense, rtol=1e-9)
+
+
+class TestLaws:
+    @settings(deadline=None, max_examples=100)
+    @given(
+        linear_systems_with_record(),
+        st.integers(0, 2**32 - 1),
+        st.sampled_from(["seen", "pinned", "lipschitz", "noisy"]),
+    )
+    def test_more_seen_more_released_larger_lipschitz_less_noise_never_smaller(self, case, seed, what):
+        system, victim, pattern = case
+        before = system.problem
+        if what == "lipschitz":
+            changed = before.lipschitz + np.random.default_rng(seed).random(before.num_steps)
+        elif what == "noisy":
+            changed = ~spread(~before.noisy, seed, 0.3)
+        else:
+            changed = spread(getattr(before, what), seed, 0.3)
+        after = dataclasses.replace(before, **{what: changed})
+        smaller, larger = (value(p, victim, pattern, tolerance=1e-5) for p in (before, after))
+        assert larger >= smaller * (1 - 2e-5)
+
+    @settings(deadline=None, max_examples=60)
+    @given(linear_systems_with_record())
+    def test_all_messages_seen_is_the_sum_over_the_pattern(self, case):
+        system, victim, pattern = case
+        p = system.problem
+        everything = dataclasses.replace(
+            p, seen=np.ones_like(p.seen), noisy=np.ones_like(p.noisy), noise_gram=None, noise_weights=None
+        )
+        assert value(everything, victim, pattern) == pytest.approx(len(pattern), rel=1e-10)
+        gram = p.noise_gram
+        if gram is not None:
+            magnitudes = np.abs(gram if gram.ndim == 2 else gram[victim])
+            if np.linalg.eigvalsh(magnitudes)[0] >= 0:
+                local = dataclasses.replace(everything, noise_gram=gram)
+                expected = magnitudes[np.ix_(pattern, pattern)].sum()
+                assert value(local, victim, pattern) == pytest.approx(expected, rel=1e-10)
+
+    def test_what_nobody_sees_costs_nothing(self):
+        nothing = {"seen": np.zeros((10, 15), dtype=bool), "pinned": np.zeros((11, 15), dtype=bool)}
+        assert value(florentine(1.0, **nothing), 3, range(10)) == 0.0
+        last = np.zeros((10, 15), dtype=bool)
+        last[:5] = True
+        assert value(florentine(1.0, **(nothing | {"seen": last})), 3, range(5, 10)) == 0.0
+
+    def test_public_divisors_cancel_where_only_the_victim_pays(self):
+        problem = florentine(1.0, seen=np.ones((10, 15), dtype=bool), divisors=np.arange(2.0, 17.0))
+        assert value(problem, 3, range(10)) == pytest.approx(10, rel=1e-12)
+
+    def test_amplification_by_iteration(self):
+        """One node, only the last model released: the record of step 0 is hidden by all later noise, mu^2 = 1 / T."""
+        for T in (1, 2, 7):
+            pinned = np.zeros((T + 1, 1), dtype=bool)
+            pinned[T] = True
+            problem = ShiftProblem(
+                [np.eye(1)] * T, np.arange(T), np.ones(T), np.ones(T), [1.0], np.zeros((T, 1), bool), pinned, [True]
+            )
+            assert value(problem, 0, [0]) == pytest.approx(1 / T, rel=1e-5)
+
+
+class TestRefusals:
+    def test_a_source_without_noise_that_is_seen_is_infinite(self):
+        problem = florentine(1.0)
+        silent = dataclasses.replace(problem, noisy=np.zeros(15, dtype=bool))
+        found = solve(silent, [1, 2], [[0]])
+        assert np.isinf(found.sensitivity_squared[0, 0])
+        assert np.isinf(found.lower_estimate[0, 0])
+        assert found.converged
+        assert cost_upper_bound(silent, 1, [0], np.zeros((10, 15))) == math.inf
+
+    def test_zeros_travel_back_through_gossip_rounds_to_the_source(self):
+        n = 3
+        seen = np.zeros((3, n), dtype=bool)
+        seen[2, 2] = True
+        problem = ShiftProblem(
+            [gossip.metropolis_hastings("path:n=3").dense()] * 3,
+            np.array([0, -1, -1]), [1.0], [1.0], np.ones(n), seen, np.zeros((4, n), bool), [False, True, True],
+        )  # fmt: skip
+        assert value(problem, 0, [0]) == math.inf
+        assert value(dataclasses.replace(problem, noisy=[True] * 3), 0, [0]) == pytest.approx(1.0)
+
+    def test_a_step_with_rate_zero_reveals_and_hides_nothing(self):
+        rates = np.ones(10)
+        rates[4] = 0.0
+        problem = florentine(1.0, rates=rates)
+        assert value(problem, 1, [4]) == 0.0
+        assert value(problem, 1, range(10)) == pytest.approx(9, rel=1e-6)
+
+    def test_overflow_is_infinite_not_zero(self):
+        assert value(florentine(1e200, seen=spread(np.zeros((10, 15), dtype=bool), 0, 0.3)), 3, range(10)) > 0
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"rates": -np.ones(10)}, "rates must be >= 0"),
+            ({"rates": np.full(10, 1e-200)}, "rates must lie between"),
+            ({"lipschitz": np.ones(9)}, "one entry per step"),
+            ({"lipschitz": np.full(10, math.inf)}, "lipschitz must be finite"),
+            ({"divisors": np.zeros(15)}, "divisors must be > 0"),
+            ({"mixing": [-np.eye(15)] * 10}, r"mixing\[0\] must hold"),
+            ({"mixing": [np.eye(14)] * 10}, r"mixing\[0\] must have shape"),
+            ({"step_of_round": np.arange(10)[::-1].copy()}, "once, in order"),
+            ({"step_of_round": np.arange(9)}, "one per matrix"),
+            ({"seen": np.zeros((10, 15))}, "seen must be a boolean"),
+            ({"pinned": np.zeros((10, 15), dtype=bool)}, "pinned must be a boolean"),
+            ({"noise_gram": np.ones((10, 10))}, "positive definite"),
+            ({"noise_gram": np.tril(np.ones((10, 10)))}, "symmetric"),
+            ({"noise_gram": np.eye(9)}, "noise_gram must have shape"),
+            ({"noise_gram": np.eye(10), "noise_weights": np.ones((10, 15))}, "not both"),
+            ({"noise_weights": np.zeros((10, 15))}, "noise_weights must have shape"),
+        ],
+    )
+    def test_bad_problems(self, changes, message):
+        with pytest.raises(InvalidInput, match=message):
+            florentine(1.0, **changes)
+
+    @pytest.mark.parametrize(
+        ("victim", "pattern", "message"),
+        [(15, [0], "below 15"), (-1, [0], "victim"), (1, [], "pattern"), (1, [10], "pattern"), (1, [2, 2], "pattern")],
+    )
+    def test_bad_victims_and_patterns(self, victim, pattern, message):
+        with pytest.raises(InvalidInput, match=message):
+            solve(florentine(1.0), [victim], [pattern])
+
+    def test_shifts_of_the_wrong_shape(self):
+        with pytest.raises(InvalidInput, match="shifts must have shape"):
+            cost_upper_bound(florentine(1.0), 1, [0], np.zeros((10, 14)))

@@ -1,0 +1,118 @@
+"""Pictures: every mechanism is named, divergence is said, nothing needs a display."""
+
+import io
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import mfdl
+from mfdl.reporting.plots import COLOURS, _colours, _spread, plot_comparison, plot_runs
+
+
+def result_of(mechanisms, seeds=(0, 1), diverged=()):
+    finals = {(m, s): None if m in diverged else 0.5 + i + 0.1 * s for i, m in enumerate(mechanisms) for s in seeds}
+    return {
+        "task": "digits", "graph": "ring:n=2", "gossip": "metropolis-hastings", "nodes": 2, "learning_rate": 0.5,
+        "participation": {"scheme": "cyclic", "epochs": 2, "period": 5}, "mu": 2.0, "seeds": list(seeds),
+        "noise": "seeded", "guarantee": "Trust model ldp; under replace-one adjacency.",
+        "mechanisms": [{"mechanism": m} for m in mechanisms],
+        "runs": [{"mechanism": m, "seed": s, "final_loss": f} for (m, s), f in finals.items()],
+    }  # fmt: skip
+
+
+def steps_of(mechanisms, seeds=(0, 1), diverged=()):
+    rows = [
+        {
+            "mechanism": m, "seed": s, "step": t, "node": str(u),
+            "loss": float("inf") if m in diverged and t > 5 else 1.0 + i + 0.1 * s + 1 / t + u,
+        }
+        for i, m in enumerate(mechanisms) for s in seeds for t in (5, 10) for u in range(2)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows)
+
+
+def texts(figure):
+    return [t.get_text() for t in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
+def test_picture_names_every_mechanism_and_carries_the_caption(seeds):
+    names = ["none", "dp-dsgd", "d-mf", "mafalda"]
+    figure = plot_comparison(result_of(names, seeds), steps_of(names, seeds))
+    found = texts(figure)
+    for name in names:
+        assert found.count(name) >= 2  # at its line and at its final loss
+    caption = " ".join(" ".join(found).split())
+    for part in ("Trust model ldp", "replace-one", "Task digits", "graph ring:n=2", "seeds 0"):
+        assert part in caption
+    for kind in ("png", "svg"):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind)
+        assert len(buffer.getvalue()) > 5000
+
+
+def test_lines_are_means_over_nodes_and_seeds():
+    figure = plot_comparison(result_of(["none", "mafalda"]), steps_of(["none", "mafalda"]))
+    lines = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 2 and line.get_xdata()[0] == 5]
+    np.testing.assert_allclose(lines[0].get_ydata(), [1.0 + 0.05 + 0.2 + 0.5, 1.0 + 0.05 + 0.1 + 0.5])
+    assert lines[1].get_color() == COLOURS["mafalda"]
+
+
+def test_title_claims_no_more_than_every_seed_shows():
+    names = ["none", "dp-dsgd", "mafalda"]
+    result = result_of(names)
+    found = texts(plot_comparison(result, steps_of(names)))
+    assert any("dp-dsgd ends with the lowest test loss" in t for t in found)
+    result["runs"][2]["final_loss"] = 9.0  # seed 0 of dp-dsgd now ends above mafalda
+    assert any("no mechanism is ahead in every seed" in t for t in texts(plot_comparison(result, steps_of(names))))
+
+
+@pytest.mark.parametrize("diverged", [("anti-pgd",), ("anti-pgd", "none")])
+def test_divergence_is_said_and_does_not_break_the_picture(diverged):
+    names = ["none", "anti-pgd"]
+    figure = plot_comparison(result_of(names, diverged=diverged), steps_of(names, diverged=diverged))
+    figure.savefig(io.BytesIO(), format="png")
+    assert sum("diverged in 2 of 2 seeds" in t for t in texts(figure)) == len(diverged)
+    assert all(np.isfinite(axes.get_ylim()).all() for axes in figure.axes)
+
+
+def test_logarithmic_only_when_ranges_demand_it():
+    names = ["none", "mafalda"]
+    table = steps_of(names)
+    assert plot_comparison(result_of(names), table).axes[0].get_yscale() == "linear"
+    loss = table["loss"].to_numpy().copy()
+    loss[-1] = 500.0
+    table = table.set_column(table.column_names.index("loss"), "loss", pa.array(loss))
+    assert plot_comparison(result_of(names), table).axes[0].get_yscale() == "log"
+
+
+def test_colours_are_fixed_per_name_and_distinct():
+    names = [*COLOURS, "file:a.npz", "file:b.npz"]
+    chosen = _colours(names)
+    assert len({colour for colour, _ in chosen}) == len(names)
+    assert _colours(["mafalda"]) == _colours(["none", "mafalda"])[1:]
+
+
+@pytest.mark.parametrize("wanted", [[0.5, 0.5, 0.5], [0.0, 0.01, 0.98, 0.99], [0.1, 0.5, 0.9], [1.0, 1.0]])
+def test_labels_never_overlap_and_stay_inside(wanted):
+    placed = _spread(wanted, 0.1)
+    assert (np.diff(placed) >= 0.1 - 1e-9).all()
+    assert placed[0] >= 0
+    assert placed[-1] <= 1
+
+
+def test_runs_can_be_plotted_without_pyplot():
+    graph = mfdl.graphs.load("ring:n=3")
+    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), learning_rate=0.5)
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=2, period=2))
+    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="replace-one", clip_norm=1.0, mu=2.0)
+    run = mfdl.replay(mechanism, mfdl.tasks.load("digits", graph), seeds=range(2))
+    before = "matplotlib.pyplot" in sys.modules
+    figure = run.plot()
+    assert ("matplotlib.pyplot" in sys.modules) == before
+    found = " ".join(" ".join(texts(figure)).split())
+    assert "dp-dsgd" in found
+    assert "mu-GDP" in found
+    assert texts(plot_runs([run, run]))

@@ -1,0 +1,204 @@
+"""Autodiff: agrees with the dense solver within the certificates, keeps families in shape, and takes a user's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl import gossip
+from mfdl.dynamics import Dynamics
+from mfdl.error_gram import error_gram
+from mfdl.testing import factorization_problems
+from solvers import FactorizationProblem, NotConverged, ProblemError, autodiff, solve
+from solvers.autodiff import Parametrisation, banded, lower_triangular, toeplitz
+
+SIZE = 8
+
+
+@pytest.fixture(scope="module")
+def problem():
+    H = error_gram(Dynamics(gossip.uniform("florentine")), SIZE)
+    return FactorizationProblem(H, np.arange(SIZE) % 4)
+
+
+@pytest.fixture(scope="module")
+def best(problem):
+    return solve(problem, tolerance=1e-7)
+
+
+def assert_valid(problem, found):
+    C = found.encoder
+    assert_array_equal(np.triu(C, 1), 0)
+    assert (np.diagonal(C) > 0).all()
+    assert_allclose(C.T @ C, found.gram, atol=1e-12)
+    assert_allclose(found.sensitivity, 1, rtol=1e-12)
+    assert_allclose(problem.loss(found.gram), found.loss, rtol=1e-12)
+    assert found.lower_bound <= found.loss
+
+
+@settings(deadline=None, max_examples=6)
+@given(problem=factorization_problems(max_size=4, ridges=(1.0, 1e-1)))
+def test_agrees_with_the_dense_solver_within_the_certificates(problem):
+    dense, auto = solve(problem, tolerance=1e-5), autodiff.solve(problem, tolerance=1e-4, device="cpu")
+    assert_valid(problem, auto)
+    assert dense.status == auto.status == "optimal"
+    assert auto.loss >= dense.lower_bound
+    assert dense.loss >= auto.lower_bound
+    assert_allclose(auto.loss, dense.loss, rtol=2e-4)
+
+
+def test_agrees_on_a_graph(problem, best):
+    auto = autodiff.solve(problem, tolerance=1e-5, device="cpu")
+    assert auto.status == "optimal"
+    assert_valid(problem, auto)
+    assert best.lower_bound <= auto.loss <= best.loss * (1 + 2e-5)
+    assert auto.lower_bound <= best.loss
+    within = problem.same_class & ~np.eye(SIZE, dtype=bool)
+    assert_allclose(auto.gram[within], 0, atol=1e-15)
+
+
+def test_the_free_family_gives_the_start_of_the_dense_solver(problem):
+    family = lower_triangular(problem)
+    C = family.encoder(torch.as_tensor(family.start)).numpy()
+    assert_allclose(C.T @ C, np.eye(SIZE) / 2, atol=1e-15)
+
+
+@pytest.mark.parametrize("bands", [1, 2, 4, SIZE])
+def test_banded_keeps_its_bands(problem, best, bands):
+    found = autodiff.solve(problem, banded(SIZE, bands), device="cpu")
+    assert_valid(problem, found)
+    # re-encoded from X: the causal encoder is unique, so the bands come back up to rounding
+    assert_allclose(np.tril(found.encoder, -bands), 0, atol=1e-12)
+    assert found.status in ("stationary", "optimal")
+    assert found.loss >= best.lower_bound
+    assert found.lower_bound <= best.loss
+
+
+def test_more_bands_cost_less(problem, best):
+    losses = [autodiff.solve(problem, banded(SIZE, bands), device="cpu").loss for bands in (1, 2, 3, 4)]
+    assert losses == sorted(losses, reverse=True)
+    # up to the period, bands stay within the classes' zeros; the identity is one band
+    assert losses[0] <= problem.loss(np.eye(SIZE))
+
+
+def test_a_single_band_has_a_closed_form(problem):
+    # diagonal X: class by class (sum sqrt H_tt)^2
+    roots = np.sqrt(np.diagonal(problem.error_gram))
+    expected = (np.bincount(problem.classes, weights=roots) ** 2).sum()
+    assert_allclose(autodiff.solve(problem, banded(SIZE, 1), device="cpu").loss, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bands", [None, 1, 3, 50])
+def test_toeplitz_stays_toeplitz(problem, best, bands):
+    found = autodiff.solve(problem, toeplitz(SIZE, bands), device="cpu")
+    assert_valid(problem, found)
+    for lag in range(SIZE):
+        diagonal = np.diagonal(found.encoder, -lag)
+        assert_allclose(diagonal, diagonal[0], atol=1e-10)
+        if bands is not None and lag >= bands:
+            assert_allclose(diagonal, 0, atol=1e-12)
+    assert found.status in ("stationary", "optimal")
+    assert found.loss >= best.lower_bound
+    assert found.loss <= problem.loss(np.eye(SIZE)) * (1 + 1e-12)
+
+
+def test_one_toeplitz_band_is_the_identity(problem):
+    found = autodiff.solve(problem, toeplitz(SIZE, 1), device="cpu")
+    assert found.status == "stationary"
+    assert found.iterations == 0
+    assert_allclose(found.encoder, np.eye(SIZE) / np.sqrt(2), rtol=1e-14)
+
+
+@pytest.mark.parametrize("make", [banded, toeplitz])
+def test_no_bands_are_refused(make):
+    with pytest.raises(ProblemError, match="bands must be an integer >= 1, got 0"):
+        make(4, 0)
+
+
+# A user's own
+
+
+def two_parameters() -> Parametrisation:
+    """C[t, s] = a^(t - s) + b below the diagonal, ones on it."""
+    lag = torch.as_tensor(np.subtract.outer(np.arange(SIZE), np.arange(SIZE)))
+
+    def encoder(theta):
+        below = torch.where(lag > 0, theta[0] ** lag.clamp(min=1) + theta[1], torch.zeros_like(lag, dtype=theta.dtype))
+        return below + torch.eye(SIZE, dtype=theta.dtype)
+
+    return Parametrisation(encoder, np.array([0.1, 0.0]))
+
+
+def test_a_users_callable_reaches_a_stationary_point(problem, best):
+    found = autodiff.solve(problem, two_parameters(), device="cpu")
+    assert found.status == "stationary"
+    assert_valid(problem, found)
+    assert best.loss < found.loss
+
+    def loss(a, b):
+        C = two_parameters().encoder(torch.tensor([a, b], dtype=torch.float64)).numpy()
+        return problem.loss(C.T @ C)
+
+    grid = min(loss(a, b) for a in np.linspace(0, 0.95, 39) for b in np.linspace(-0.2, 0.2, 21))
+    assert found.loss <= grid * (1 + 1e-3)
+
+
+def test_a_penalty_is_obeyed_and_not_reported(problem, best):
+    free = autodiff.solve(problem, device="cpu")
+    weight = float(100 * best.loss)
+    found = autodiff.solve(problem, penalty=lambda C: weight * (torch.tril(C, -1) ** 2).sum(), device="cpu")
+    assert found.status == "stationary"
+    assert_valid(problem, found)
+    assert np.abs(np.tril(found.encoder, -1)).max() < 0.2 * np.abs(np.tril(free.encoder, -1)).max()
+    assert found.loss > free.loss * 1.01
+
+
+def test_a_penalty_that_changes_nothing_gives_the_optimum_but_does_not_claim_it(problem, best):
+    found = autodiff.solve(problem, penalty=lambda C: 0.0 * C.sum(), device="cpu")
+    assert found.status == "stationary"
+    assert_allclose(found.loss, best.loss, rtol=1e-4)
+
+
+def test_an_unfinished_penalised_run_is_stopped_even_at_a_small_gap(problem):
+    # a start within tolerance says nothing about the penalised objective
+    found = autodiff.solve(
+        problem, penalty=lambda C: 1e3 * (torch.tril(C, -1) ** 2).sum(), tolerance=1e3, max_iterations=1, device="cpu"
+    )
+    assert found.gap <= 1e3
+    assert found.status == "stopped"
+
+
+# Refusals and the limit
+
+
+@pytest.mark.parametrize("family", [None, banded(SIZE, 3), toeplitz(SIZE)], ids=["full", "banded", "toeplitz"])
+def test_a_stopped_run_says_so(problem, best, family):
+    stopped = autodiff.solve(problem, family, max_iterations=1, device="cpu")
+    assert stopped.status == "stopped"
+    assert_valid(problem, stopped)
+    assert stopped.lower_bound <= best.loss
+    assert stopped.loss >= best.lower_bound
+    with pytest.raises(NotConverged, match="after 1 iterations"):
+        stopped.require_converged(1e-4)
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        lambda theta: torch.zeros(SIZE, SIZE, dtype=theta.dtype),
+        lambda theta: torch.full((SIZE, SIZE), torch.nan, dtype=theta.dtype),
+        lambda theta: torch.eye(SIZE, dtype=theta.dtype) + torch.ones(SIZE, SIZE, dtype=theta.dtype) * 0.1,
+    ],
+    ids=["zero", "nan", "not lower triangular"],
+)
+def test_a_start_that_is_no_encoder_is_refused(problem, encoder):
+    with pytest.raises(ProblemError, match="start must give a finite, lower-triangular, invertible C"):
+        autodiff.solve(problem, Parametrisation(encoder, np.zeros(1)), device="cpu")
+
+
+def test_an_encoder_of_another_size_is_refused(problem):
+    with pytest.raises(ProblemError, match=r"encoder\(theta\) must have shape \(8, 8\), got \(3, 3\)"):
+        autodiff.solve(problem, banded(3, 2), device="cpu")

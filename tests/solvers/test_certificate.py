@@ -1,0 +1,88 @@
+"""The lower bound is below every loss, below the semidefinite program, and tight at the optimum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl.testing import encoders, factorization_problems, optimal_loss_reference
+from solvers import FactorizationProblem, lower_bound, solve
+
+
+def unit_gram(problem, C):
+    X = C.T @ C
+    return X / problem.sensitivity_squared(X)
+
+
+@settings(deadline=None, max_examples=300)
+@given(problem=factorization_problems(), data=st.data())
+def test_never_above_the_loss_of_any_encoder(problem, data):
+    X, other = (data.draw(encoders(size=problem.size)) for _ in range(2))
+    bound = lower_bound(problem, unit_gram(problem, X))
+    assert 0 <= bound <= problem.loss(unit_gram(problem, X))
+    assert bound <= problem.loss(unit_gram(problem, other))
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=factorization_problems(max_size=5, ridges=(1.0, 1e-2)), data=st.data())
+def test_never_above_the_optimum_of_the_semidefinite_program(problem, data):
+    C = data.draw(encoders(size=problem.size))
+    optimum = optimal_loss_reference(problem)
+    assert lower_bound(problem, unit_gram(problem, C)) <= optimum * (1 + 1e-6)  # the program's own accuracy
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=factorization_problems(max_size=5, ridges=(1.0, 1e-2)))
+def test_zeros_within_classes_lose_nothing_against_the_exact_sensitivity(problem):
+    restricted = optimal_loss_reference(problem)
+    unrestricted = optimal_loss_reference(problem, restricted=False)
+    assert_allclose(restricted, unrestricted, rtol=1e-5)  # two runs of an interior-point solver
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=factorization_problems(ridges=(1.0, 1e-2)))
+def test_tight_at_the_optimum(problem):
+    found = solve(problem, tolerance=1e-7)
+    assert found.status == "optimal"
+    # at least as tight as what the solver reports, from its own point
+    assert lower_bound(problem, found.gram) >= found.loss * (1 - 1e-4)
+
+
+@settings(deadline=None)
+@given(problem=factorization_problems(), data=st.data(), factor=st.sampled_from([1e-6, 0.5, 3.0, 1e6]))
+def test_scales_with_the_error_gram_and_not_with_the_gram(problem, data, factor):
+    C = data.draw(encoders(size=problem.size))
+    X = unit_gram(problem, C)
+    bound = lower_bound(problem, X)
+    scaled = FactorizationProblem(factor * problem.error_gram, problem.classes)
+    # singular values at the rounding floor of a singular H are noise: 1e-7 = sqrt(eps) of the largest
+    assert_allclose(lower_bound(scaled, X), factor * bound, rtol=1e-6)
+    assert_allclose(lower_bound(problem, factor * X), bound, rtol=1e-6)
+
+
+@pytest.mark.parametrize("X", [np.zeros((2, 2)), np.ones((2, 2)), -np.eye(2)])
+def test_zero_when_the_gram_is_not_positive_definite(X):
+    assert lower_bound(FactorizationProblem(np.eye(2), np.arange(2)), X) == 0.0
+
+
+def test_by_hand_for_two_indices():
+    # H = I, X = I, two classes: V = I, w = 2, trace norm 2, bound 2 = loss; one class: w = 1, bound 4 at X = I / 2
+    apart = FactorizationProblem(np.eye(2), np.array([0, 1]))
+    assert_allclose(lower_bound(apart, np.eye(2)), 2.0)
+    together = FactorizationProblem(np.eye(2), np.array([0, 0]))
+    assert_allclose(lower_bound(together, np.eye(2) / 2), 4.0)
+    assert_allclose(together.loss(np.eye(2) / 2), 4.0)
+
+
+def test_a_bad_gram_still_gives_a_valid_bound():
+    rng = np.random.default_rng(0)
+    B = rng.standard_normal((6, 6))
+    problem = FactorizationProblem(B.T @ B, np.arange(6) % 2)
+    optimum = solve(problem, tolerance=1e-8).loss
+    for exponent in range(0, 13, 3):
+        Q = np.linalg.qr(rng.standard_normal((6, 6)))[0]
+        X = Q @ np.diag(np.logspace(-exponent, 0, 6)) @ Q.T
+        assert lower_bound(problem, (X + X.T) / 2) <= optimum * (1 + 1e-12)

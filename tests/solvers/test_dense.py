@@ -1,0 +1,196 @@
+"""The dense solver: feasible, causal, optimal against cvxpy and closed forms, and honest when it is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl import gossip
+from mfdl.dynamics import Dynamics
+from mfdl.error_gram import error_gram
+from mfdl.testing import factorization_problems, optimal_loss_reference
+from solvers import FactorizationProblem, NotConverged, ProblemError, solve
+
+
+def assert_feasible(problem, found):
+    C, X = found.encoder, found.gram
+    assert_array_equal(np.triu(C, 1), 0)  # causal, exactly
+    assert (np.diagonal(C) > 0).all()
+    assert_allclose(C.T @ C, X, atol=1e-13)
+    assert_allclose((C**2).sum(axis=0), np.diagonal(X), rtol=1e-12)  # column norms: the orientation
+    within = problem.same_class & ~np.eye(problem.size, dtype=bool)
+    assert_array_equal(X[within], 0)
+    assert_allclose(np.bincount(problem.classes, weights=np.diagonal(X)), 1, rtol=1e-12)
+    assert_allclose(found.sensitivity, 1, rtol=1e-12)
+    assert_allclose(problem.loss(C.T @ C), found.loss, rtol=1e-6)  # C^T C rounds X where X is nearly singular
+    assert found.lower_bound <= found.loss
+
+
+@settings(deadline=None, max_examples=100)
+@given(problem=factorization_problems(ridges=(1.0, 1e-2)))
+def test_feasible_and_within_tolerance(problem):
+    found = solve(problem, tolerance=1e-4)
+    assert_feasible(problem, found)
+    assert found.status == "optimal"
+    assert found.gap <= 1e-4
+    assert found.notes == ()
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=factorization_problems(ridges=(1e-6, 0.0)))
+def test_feasible_and_honest_when_nearly_singular(problem):
+    # not always solved to tolerance, but never called optimal without its certificate
+    found = solve(problem, tolerance=1e-4, max_iterations=300)
+    assert_feasible(problem, found)
+    assert found.status == ("optimal" if found.gap <= 1e-4 else "stopped")
+    singular = problem.eigenvalues[0] <= 1e-10 * problem.eigenvalues[-1]
+    assert bool(found.notes) == singular
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=factorization_problems(max_size=5, ridges=(1.0, 1e-2)))
+def test_optimal_against_the_semidefinite_program(problem):
+    found = solve(problem, tolerance=1e-7)
+    assert found.status == "optimal"
+    assert_allclose(found.loss, optimal_loss_reference(problem), rtol=2e-6)  # the program's own accuracy
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=factorization_problems(ridges=(1.0, 1e-2)))
+def test_one_class_has_a_closed_form(problem):
+    # X is diagonal: min sum H_tt / x_t over sum x_t = 1 is (sum sqrt H_tt)^2
+    user_level = FactorizationProblem(problem.error_gram, np.zeros(problem.size, dtype=int))
+    found = solve(user_level, tolerance=1e-8)
+    assert_allclose(found.loss, np.sqrt(np.diagonal(problem.error_gram)).sum() ** 2, rtol=1e-7)
+
+
+def test_one_index():
+    found = solve(FactorizationProblem(np.array([[3.0]]), np.array([0])))
+    assert_array_equal(found.encoder, [[1.0]])
+    assert_allclose(found.loss, 3.0)
+    assert found.status == "optimal"
+    assert found.iterations == 0
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1.0, 1e30])
+def test_units_do_not_matter(factor):
+    H = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]])
+    labels = np.array([0, 1, 0])
+    found = solve(FactorizationProblem(factor * H, labels), tolerance=1e-6)
+    assert found.status == "optimal"
+    assert_allclose(found.loss / factor, solve(FactorizationProblem(H, labels), tolerance=1e-6).loss, rtol=2e-6)
+
+
+def test_reference_optimum_of_florentine():
+    H = error_gram(Dynamics(gossip.uniform("florentine")), 64)
+    problem = FactorizationProblem(H, np.arange(64) % 16)
+    found = solve(problem, tolerance=1e-6)
+    assert found.status == "optimal"
+    assert_feasible(problem, found)
+    assert_allclose(found.loss, 3200.406114662085, rtol=1e-6)
+    assert found.loss >= 3200.405970916417 * (1 - 1e-12)  # a certified bound, computed independently
+    assert found.lower_bound <= 3200.406114662085 * (1 + 1e-12)
+    assert_allclose(problem.loss(np.eye(64)), 11634.930488528153, rtol=1e-10)
+
+
+def test_corn_is_the_same_problem_over_nodes():
+    # min tr(W R W^T) with [R^-1]_uu <= 1: H = W^T W, X = R^-1, every node a class of its own
+    W = gossip.metropolis_hastings("florentine").dense()
+    found = solve(FactorizationProblem(W.T @ W, np.arange(15)), tolerance=1e-8)
+    assert found.status == "optimal"
+    assert_allclose(found.loss, 4.4637657923587675, rtol=1e-7)
+    assert found.lower_bound <= 4.4637657923587675
+    assert_allclose(np.trace(W.T @ W), 5.656961451247166, rtol=1e-12)  # independent noise at unit sensitivity
+    # the nuclear norm bound ||W||_*^2 / n is never above
+    assert np.linalg.norm(W, "nuc") ** 2 / 15 <= found.loss
+
+
+# Singular H
+
+
+def test_singular_gram_is_regularised_with_a_note():
+    ring = gossip.metropolis_hastings("ring:n=6").dense()  # weights 1/3: singular for 3 m nodes
+    problem = FactorizationProblem(ring.T @ ring, np.arange(6))
+    found = solve(problem)
+    assert len(found.notes) == 1
+    assert "error_gram is singular to working precision" in found.notes[0]
+    assert "was solved instead" in found.notes[0]
+    assert found.status == "optimal"
+    assert_feasible(problem, found)
+    assert np.linalg.norm(ring, "nuc") ** 2 / 6 <= found.loss * (1 + 1e-9)
+    assert np.linalg.eigvalsh(found.gram)[0] < 1e-2  # much noise where it costs nothing
+
+
+def test_regular_gram_has_no_note():
+    assert solve(FactorizationProblem(np.eye(2), np.arange(2))).notes == ()
+
+
+def test_a_gram_that_is_indefinite_by_rounding_keeps_loss_above_the_bound():
+    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 6)))[0]
+    H = Q @ np.diag([-9e-10, 1e-3, 0.1, 0.3, 0.5, 1.0]) @ Q.T  # within what the problem accepts
+    found = solve(FactorizationProblem((H + H.T) / 2, np.arange(6)), tolerance=1e-9)
+    assert found.lower_bound <= found.loss
+    assert found.notes
+
+
+# Not converged
+
+
+def hard():
+    T = 24
+    H = error_gram(Dynamics(gossip.uniform("star:n=6")), T)
+    return FactorizationProblem(H, np.arange(T) % 6)
+
+
+def test_a_stopped_run_says_so_and_its_numbers_stay_valid():
+    problem = hard()
+    stopped = solve(problem, max_iterations=1)
+    assert stopped.status == "stopped"
+    assert stopped.iterations == 1
+    assert_feasible(problem, stopped)
+    with pytest.raises(NotConverged, match="raise max_iterations or the tolerance") as caught:
+        stopped.require_converged(1e-4)
+    assert caught.value.factorization is stopped
+    done = solve(problem)
+    assert done.status == "optimal"
+    assert stopped.lower_bound <= done.loss <= stopped.loss
+
+
+def test_a_tolerance_below_rounding_ends_and_is_not_called_optimal():
+    found = solve(hard(), tolerance=1e-16, max_iterations=2000)
+    assert found.status == "stopped"
+    assert found.iterations < 2000  # the floating-point floor, not the limit
+    assert found.gap < 1e-6
+
+
+def test_more_tolerance_takes_fewer_iterations():
+    iterations = [solve(hard(), tolerance=t).iterations for t in (1e-1, 1e-4, 1e-7)]
+    assert iterations == sorted(iterations)
+    assert iterations[0] < iterations[-1]
+
+
+# Start
+
+
+def test_start_from_the_solution_is_soon_over():
+    problem = hard()
+    cold = solve(problem, tolerance=1e-5)
+    warm = solve(problem, tolerance=1e-5, start=cold.gram)
+    assert warm.status == "optimal"
+    assert warm.iterations <= 10 < cold.iterations
+
+
+def test_start_is_made_feasible():
+    problem = hard()
+    C = np.tril(np.ones((problem.size, problem.size)))
+    found = solve(problem, start=C.T @ C)
+    assert found.status == "optimal"
+    assert_feasible(problem, found)
+
+
+@pytest.mark.parametrize("start", [np.eye(3), np.full((24, 24), np.nan), np.zeros((24, 24)), -np.eye(24)])
+def test_bad_starts_are_refused(start):
+    with pytest.raises(ProblemError, match=r"start must be finite with shape \(24, 24\) and a positive diagonal"):
+        solve(hard(), start=start)

@@ -1,0 +1,169 @@
+"""The factorization problem, the causal encoder and what a Factorization says of itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl.participation import Explicit
+from mfdl.testing import (
+    brute_force_sensitivity,
+    encoders,
+    exact_gram,
+    factorization_problems,
+    participations,
+    prefix_sum,
+    vector_sensitivity_lower_bound,
+)
+from solvers import Factorization, FactorizationProblem, NotConverged, ProblemError, causal_encoder
+
+
+def classes_of(problem):
+    return Explicit([np.flatnonzero(problem.classes == c) for c in range(problem.num_classes)], problem.size)
+
+
+# Orientation
+
+
+@given(C=encoders())
+def test_causal_encoder_recovers_the_encoder_of_an_exact_gram(C):
+    X = np.array([[float(entry) for entry in row] for row in exact_gram(8 * C)]) / 64
+    found = causal_encoder(X)
+    assert_array_equal(np.triu(found, 1), 0)
+    assert (np.diagonal(found) > 0).all()
+    # condition number of X below 3^16 for eight steps, in practice below 1e4
+    assert_allclose(found, C, atol=1e-9)
+    assert_allclose(found.T @ found, X, atol=1e-12)
+
+
+def test_plain_cholesky_has_the_other_orientation_and_other_column_norms():
+    C = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
+    X = C.T @ C
+
+    def orientation_error(candidate):
+        """What the sensitivity sees: squared column norms, which C^T C = X fixes to diag X."""
+        return np.abs((candidate**2).sum(axis=0) - np.diagonal(X)).max()
+
+    assert orientation_error(causal_encoder(X)) < 1e-14
+    plain = np.linalg.cholesky(X)
+    assert_allclose(plain @ plain.T, X)
+    assert orientation_error(plain) > 0.5
+    assert np.abs(plain.T @ plain - X).max() > 0.5
+
+
+def test_causal_encoder_of_one_step():
+    assert_array_equal(causal_encoder([[4.0]]), [[2.0]])
+
+
+# Sensitivity and loss
+
+
+@settings(deadline=None)
+@given(part=participations(max_steps=7, disjoint=True), data=st.data())
+def test_sensitivity_is_an_upper_bound_and_exact_for_a_non_negative_gram(part, data):
+    T = part.num_steps
+    problem = FactorizationProblem(np.eye(T), part.classes())
+    C = data.draw(encoders(size=T))
+    bound = problem.sensitivity_squared(C.T @ C) ** 0.5
+    assert bound >= brute_force_sensitivity(C, part) - 1e-12
+    assert bound >= vector_sensitivity_lower_bound(C, part, starts=2, rounds=20) - 1e-12
+    assert_allclose(
+        problem.sensitivity_squared(abs(C).T @ abs(C)) ** 0.5, brute_force_sensitivity(abs(C), part), rtol=1e-13
+    )
+
+
+@pytest.mark.parametrize(("k", "b"), [(4, 8), (20, 16)])
+def test_sensitivity_closed_forms(k, b):
+    problem = FactorizationProblem(np.eye(k * b), np.arange(k * b) % b)
+    assert problem.sensitivity_squared(np.eye(k * b)) == k
+    A = prefix_sum(k * b)
+    assert_allclose(problem.sensitivity_squared(A.T @ A), b * k * (k + 1) * (2 * k + 1) / 6)
+
+
+@settings(deadline=None)
+@given(problem=factorization_problems(), data=st.data())
+def test_loss_is_its_formula_and_does_not_depend_on_scale(problem, data):
+    C = data.draw(encoders(size=problem.size))
+    X = C.T @ C
+    expected = problem.sensitivity_squared(X) * np.trace(problem.error_gram @ np.linalg.inv(X))
+    assert_allclose(problem.loss(X), expected, rtol=1e-9)
+    assert_allclose(problem.loss(7 * X), problem.loss(X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("X", [np.zeros((2, 2)), np.ones((2, 2)), -np.eye(2), [[1.0, 2.0], [2.0, 1.0]]])
+def test_loss_is_infinite_when_the_gram_is_not_positive_definite(X):
+    assert FactorizationProblem(np.eye(2), np.arange(2)).loss(np.asarray(X)) == np.inf
+
+
+# The problem
+
+
+def test_labels_are_renumbered_and_the_own_arrays_read_only():
+    H = np.eye(3)
+    problem = FactorizationProblem(H, np.array([7, -2, 7]))
+    H[0, 0] = 5
+    assert problem.error_gram[0, 0] == 1
+    assert problem.classes.tolist() == [1, 0, 1]
+    assert problem.num_classes == 2
+    assert problem.class_sizes.tolist() == [1, 2]
+    assert problem.same_class.tolist() == [[True, False, True], [False, True, False], [True, False, True]]
+    for array in (problem.error_gram, problem.classes):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+
+
+@given(problem=factorization_problems())
+def test_root_is_a_root(problem):
+    scale = np.trace(problem.error_gram)
+    assert_allclose(problem.root @ problem.root.T, problem.error_gram, atol=1e-13 * scale)
+
+
+@pytest.mark.parametrize(
+    ("H", "classes", "message"),
+    [
+        (np.ones((2, 3)), [0, 0], r"non-empty square matrix, got shape \(2, 3\)"),
+        (np.ones((0, 0)), [], "non-empty square matrix"),
+        (np.ones(3), [0, 0, 0], r"non-empty square matrix, got shape \(3,\)"),
+        ([[1.0, np.nan], [np.nan, 1.0]], [0, 1], "error_gram must be finite"),
+        ([[1.0, 0.5], [0.0, 1.0]], [0, 1], "error_gram must be symmetric"),
+        ([[1.0, 2.0], [2.0, 1.0]], [0, 1], "positive semidefinite, got smallest eigenvalue -1"),
+        (-np.eye(2), [0, 1], "positive semidefinite"),
+        (np.zeros((2, 2)), [0, 1], "must not be zero"),
+        (np.eye(2), [0, 1, 2], r"one integer label per index, shape \(2,\), got shape \(3,\)"),
+        (np.eye(2), [0.0, 1.0], r"one integer label per index, shape \(2,\), got shape \(2,\) of float64"),
+        (np.eye(2), [[0, 1], [1, 0]], "patterns that overlap cannot be written as labels"),
+    ],
+)
+def test_bad_problems_are_refused(H, classes, message):
+    with pytest.raises(ProblemError, match=message):
+        FactorizationProblem(np.array(H), np.array(classes))
+
+
+# Factorization
+
+
+def made(**changes):
+    values = {"loss": 1.2, "lower_bound": 1.0, "status": "stopped", "iterations": 3, "seconds": 0.0}
+    return Factorization(encoder=np.eye(2), gram=np.eye(2), **(values | changes))
+
+
+def test_gap_is_relative_and_infinite_without_a_bound():
+    assert_allclose(made().gap, 0.2)
+    assert made(lower_bound=0.0).gap == np.inf
+
+
+def test_stopped_raises_with_the_way_out_and_the_factorization():
+    stopped = made()
+    with pytest.raises(NotConverged, match=r"gap 0\.2 > tolerance 0\.0001 after 3 iterations; raise max_") as caught:
+        stopped.require_converged(1e-4)
+    assert caught.value.factorization is stopped
+    assert "allow_stopped=True" in str(caught.value)
+
+
+@pytest.mark.parametrize("status", ["optimal", "stationary", "fixed"])
+def test_other_statuses_pass(status):
+    done = made(status=status)
+    assert done.require_converged(1e-4) is done

@@ -1,0 +1,56 @@
+"""The flat index and the commutation: one order, checked against index arithmetic written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl.axes import TimeNodeAxis
+from mfdl.errors import InvalidInput
+
+AXES = st.builds(TimeNodeAxis, num_steps=st.integers(1, 6), num_nodes=st.integers(1, 6))
+
+
+@given(axis=AXES)
+def test_flat_index_is_time_major_and_a_bijection(axis):
+    flat = [axis.flat(t, u) for t in range(axis.num_steps) for u in range(axis.num_nodes)]
+    assert flat == list(range(axis.size))
+    for u in range(axis.num_nodes):
+        assert axis.of_node(u).tolist() == [axis.flat(t, u) for t in range(axis.num_steps)]
+
+
+@given(axis=AXES)
+def test_node_major_lists_the_nodes_one_after_another(axis):
+    assert_array_equal(axis.node_major(), np.concatenate([axis.of_node(u) for u in range(axis.num_nodes)]))
+
+
+@given(axis=AXES, seed=st.integers(0, 99))
+def test_commutation_identity(axis, seed):
+    # K (X (x) Y) = (Y (x) X) K for X over nodes and Y over time, the same K on both sides
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((axis.num_nodes, axis.num_nodes))
+    Y = rng.standard_normal((axis.num_steps, axis.num_steps))
+    K = axis.commutation().toarray()
+    assert_allclose(K @ np.kron(X, Y), np.kron(Y, X) @ K, atol=1e-14)  # products of single entries
+
+
+@given(axis=AXES)
+def test_commutation_entries_and_indexing(axis):
+    T, n = axis.num_steps, axis.num_nodes
+    K = axis.commutation().toarray()
+    assert K.sum() == axis.size
+    for t in range(T):
+        for u in range(n):
+            assert K[t * n + u, u * T + t] == 1
+    A = np.arange(axis.size**2, dtype=float).reshape(axis.size, axis.size)
+    assert_array_equal(A @ K, A[:, axis.node_major()])
+    assert_array_equal(K.T @ A, A[axis.node_major()])
+
+
+@pytest.mark.parametrize(("steps", "nodes", "name"), [(0, 2, "num_steps"), (2, 0, "num_nodes"), (2.0, 2, "num_steps")])
+def test_sizes_below_one_are_refused(steps, nodes, name):
+    with pytest.raises(InvalidInput, match=f"{name} must be an integer >= 1"):
+        TimeNodeAxis(num_steps=steps, num_nodes=nodes)

@@ -1,0 +1,156 @@
+"""The executor against the operators that were accounted: same G and Z, same messages and models."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl import gossip
+from mfdl.dynamics import Dynamics
+from mfdl.participation import Cyclic
+from mfdl.testing.algorithm_strategies import NAMES, build_algorithm, linear_algorithms
+from mfdl.training import executor
+from mfdl.training.executor import Executor
+from mfdl.training.keys import NoiseKey, normals_block
+from mfdl.training.streams import noise_stream
+
+torch.set_num_threads(1)
+PART = Cyclic(epochs=2, period=3)
+STAR, RING = gossip.uniform("star:n=4"), gossip.metropolis_hastings("ring:n=4")
+SEQUENCE = gossip.sequence([STAR, RING, gossip.metropolis_hastings("complete:n=4"), STAR])
+ALONE = gossip.from_array(np.eye(1))
+DIM = 3
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}  # sums of about a hundred float64 products
+
+
+def run(one, models, gradients, noise, **options):
+    """Messages, models at which gradients were taken, and final models."""
+    ex = Executor(one, dtype=torch.float64, **options)
+    state, messages, before = ex.initial_state(torch.as_tensor(models)), [], []
+    for t in range(one.num_steps):
+        before.append(ex.models(state).numpy())
+        sent, state = ex.step(t, state, torch.as_tensor(gradients[t]), torch.as_tensor(noise[t]))
+        messages.append(sent.numpy())
+    return np.concatenate(messages), np.concatenate(before), ex.models(state).numpy()
+
+
+def check(one, seed=0):
+    T, n = one.num_steps, one.num_nodes
+    rng = np.random.default_rng(seed)
+    gradients = rng.standard_normal((T, n, DIM))
+    G = gradients.reshape(T * n, DIM)
+    key, nu = NoiseKey.from_seed(seed), 1.3
+    stream = noise_stream(one.noise, nu, key, DIM)
+    noise = [stream.step(t) for t in range(T)]
+    columns = one.noise.shape[1]
+    Z = nu * normals_block(key, np.arange(T), np.arange(n), DIM).reshape(-1, DIM)[:columns]
+    messages, before, final = run(one, np.zeros((n, DIM)), gradients, noise)
+    assert_allclose(messages, one.messages_from_gradients @ G + one.messages_from_noise @ Z, **CLOSE)
+    assert_allclose(before, one.models_from_gradients() @ G + one.models_from_noise() @ Z, **CLOSE)
+    assert_allclose(final, one.models_from_gradients(final=True) @ G + one.models_from_noise(final=True) @ Z, **CLOSE)
+    # Start models enter as W_{t-1} ... W_0 theta_0, whatever the gradients and the noise.
+    start = rng.standard_normal((n, DIM))
+    moved, moved_before, moved_final = run(one, start, gradients, noise)
+    carried = [start]
+    for t in range(T):
+        carried.append(one.dynamics.gossip.at(t).dense() @ carried[-1])
+    assert_allclose(moved - messages, np.concatenate(carried[:T]), **CLOSE)
+    assert_allclose(moved_before - before, np.concatenate(carried[:T]), **CLOSE)
+    assert_allclose(moved_final - final, carried[T], **CLOSE)
+
+
+def force(monkeypatch, path):
+    monkeypatch.setattr(executor, "DENSE_ENTRIES", {"dense": 10**6, "sparse": 0}[path])
+
+
+@pytest.mark.parametrize("path", ["dense", "sparse"])
+@pytest.mark.parametrize("W", [STAR, SEQUENCE], ids=["constant", "varying"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_executor_is_the_operators(name, W, path, monkeypatch):
+    force(monkeypatch, path)
+    one = build_algorithm(name, Dynamics(W, 0.3), PART)
+    check(one)
+    check(one.with_divisors([1, 2, 3, 5]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(one=linear_algorithms(), sparse=st.booleans(), seed=st.integers(0, 99), data=st.data())
+def test_it_is_for_any_gossip(one, sparse, seed, data):
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=one.num_nodes, max_size=one.num_nodes))
+    with pytest.MonkeyPatch.context() as patch:
+        force(patch, "sparse" if sparse else "dense")
+        check(one, seed)
+        check(one.with_divisors(sizes), seed)
+
+
+def test_a_node_alone():
+    check(build_algorithm("mf-shared", Dynamics(ALONE, 0.3), PART))
+    check(build_algorithm("anti-pgd", Dynamics(ALONE, 1.0), Cyclic(1, 1)))
+
+
+def test_maps_take_their_cheapest_form(monkeypatch):
+    one = build_algorithm("dp-dsgd", Dynamics(STAR, 0.3), PART)
+    first = Executor(one).rounds[0]
+    assert (first.message_from_state.kind, first.message_from_gradient.kind) == ("scale", "scale")
+    assert (first.state_from_message.kind, first.state_from_state.kind) == ("matrix", "zero")
+    assert first.state_from_message.data.layout == torch.strided
+    assert Executor(one.with_divisors([1, 2, 3, 4])).rounds[0].message_from_noise.kind == "diagonal"
+    force(monkeypatch, "sparse")
+    assert Executor(one).rounds[0].state_from_message.data.layout == torch.sparse_csr
+    assert len({id(r) for r in Executor(one).rounds}) == 1  # one per distinct round
+
+
+@pytest.mark.parametrize("path", ["dense", "sparse"])
+def test_every_map_of_a_round_is_applied(path, monkeypatch):
+    """A recursion with all seven maps, none of them square-diagonal, against the operators alone."""
+    force(monkeypatch, path)
+    base = build_algorithm("mf-shared", Dynamics(STAR, 0.3), PART)
+    n, messages, states = 4, 5, 7
+    rng = np.random.default_rng(4)
+
+    def random_map(rows, columns):
+        return sp.csr_array(rng.standard_normal((rows, columns)) * (rng.random((rows, columns)) < 0.6) / 3)
+
+    rounds = tuple(
+        dataclasses.replace(
+            base.rounds[0],
+            message_from_state=random_map(messages, states),
+            message_from_gradient=random_map(messages, n),
+            message_from_noise=random_map(messages, n),
+            state_from_message=random_map(states, messages),
+            state_from_state=random_map(states, states),
+            state_from_gradient=random_map(states, n),
+            state_from_noise=random_map(states, n),
+        )
+        for _ in range(6)
+    )
+    selection = sp.csr_array(np.eye(n, states))
+    one = dataclasses.replace(
+        base, rounds=rounds, model_from_state=selection, message_sender=np.array([0, 1, 2, 3, 3])
+    ).with_divisors([1, 2, 3, 5])
+    gradients, noise = rng.standard_normal((2, 6, n, DIM))
+    sent, before, final = run(one, np.zeros((n, DIM)), gradients, noise)
+    G, E = gradients.reshape(-1, DIM), noise.reshape(-1, DIM)
+    Z = base.noise.encoder @ noise.reshape(6, -1)  # N Z = E
+    Z = Z.reshape(-1, DIM)
+    assert_allclose(sent, one.messages_from_gradients @ G + one.messages_from_injected_noise @ E, **CLOSE)
+    assert_allclose(sent, one.messages_from_gradients @ G + one.messages_from_noise @ Z, **CLOSE)
+    assert_allclose(before, one.models_from_gradients() @ G + one.models_from_noise() @ Z, **CLOSE)
+    assert_allclose(final, one.models_from_gradients(final=True) @ G + one.models_from_noise(final=True) @ Z, **CLOSE)
+    for operator in (one.messages_from_gradients, one.models_from_gradients(), one.models_from_gradients(final=True)):
+        assert_allclose(operator.rmatmat(np.eye(operator.shape[0])), operator.to_dense().T, **CLOSE)
+
+
+def test_a_step_leaves_its_inputs_alone():
+    one = build_algorithm("mf-shared", Dynamics(STAR, 1.0), PART)
+    ex = Executor(one, dtype=torch.float64)
+    inputs = [torch.randn(4, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    copies = [x.clone() for x in inputs]
+    state = ex.initial_state(inputs[0])
+    ex.step(0, state, inputs[1], inputs[2])
+    assert all(torch.equal(x, c) for x, c in zip(inputs, copies, strict=True))
