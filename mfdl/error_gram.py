@@ -10,7 +10,8 @@ coordinate. With a constant learning rate H is stated for learning rate 1; the r
 The per-node form H_u keeps the columns of node u, and sum_u H_u = H.
 
 Cost: reversible W (D W symmetric for some positive D; every symmetric and every uniform one) with
-max D / min D up to MAX_MEASURE_RATIO n^3 + n T^2 time, n^2 + T^2 memory; general W n T (nnz(W) + n T) time; time-varying W n T^2 (nnz(W) + n T).
+max D / min D up to MAX_MEASURE_RATIO n^3 + n T^2 time, n^2 + T^2 memory; general W n T (nnz(W) + n T) time;
+time-varying W n T^2 (nnz(W) + n T).
 No (n T) x (n T) array. Source: arXiv:2510.17480, Lemma 10 and Definition 9 in corrected, closed form.
 """
 

@@ -37,9 +37,7 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bo
     temporary: str | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(
-            prefix=f".{target.name[:100]}.", suffix=".tmp", dir=target.parent
-        )
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".tmp", dir=target.parent)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
@@ -51,9 +49,7 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bo
         _sync_folder(target.parent)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InvalidInput(
-            f"cannot write {target}: {reason}; choose a folder that can be written."
-        ) from error
+        raise InvalidInput(f"cannot write {target}: {reason}; choose a folder that can be written.") from error
     finally:
         if temporary is not None:  # every way out but success, KeyboardInterrupt included
             with contextlib.suppress(OSError):
@@ -77,8 +73,7 @@ def atomic_write_json(path: str | os.PathLike[str], value: Any, *, private: bool
         text = json.dumps(value, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError) as error:
         raise InvalidInput(
-            f"cannot write {Path(path)} as JSON: {error}; give plain strings, finite numbers, lists and "
-            "dicts."
+            f"cannot write {Path(path)} as JSON: {error}; give plain strings, finite numbers, lists and dicts."
         ) from None
     return atomic_write_bytes(path, (text + "\n").encode("utf-8"), private=private)
 

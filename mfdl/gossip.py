@@ -108,9 +108,7 @@ class GossipMatrix(Gossip):
         n = W.shape[0]
         names = tuple(self.labels)
         if len(names) != n:
-            raise InvalidInput(
-                f"labels must name every row of weights, got {len(names)} labels for {n} rows."
-            )
+            raise InvalidInput(f"labels must name every row of weights, got {len(names)} labels for {n} rows.")
         if len(set(names)) != n:
             twice = next(label for i, label in enumerate(names) if label in names[:i])
             raise InvalidInput(f"labels must be distinct, got {twice!r} twice.")
@@ -250,9 +248,7 @@ class GossipMatrix(Gossip):
         else:
             kept = self.is_doubly_stochastic
             facts = ["not symmetric"]
-            facts.append(
-                "doubly stochastic" if kept else "not doubly stochastic (the average of the nodes moves)"
-            )
+            facts.append("doubly stochastic" if kept else "not doubly stochastic (the average of the nodes moves)")
         facts.append("connected" if self.is_connected else "not connected (some nodes never hear of others)")
         if not self.is_symmetric:
             facts.append("reversible" if self.is_reversible else "not reversible")
@@ -445,8 +441,7 @@ def from_array(
     W = _own_csr(weights)
     if W.shape[0] != len(matrix_labels):
         raise InvalidInput(
-            f"weights must have one row per node of the graph, got {W.shape[0]} rows for "
-            f"{len(matrix_labels)} nodes."
+            f"weights must have one row per node of the graph, got {W.shape[0]} rows for {len(matrix_labels)} nodes."
         )
     matrix = GossipMatrix(W, matrix_labels, name)
     entries = matrix.weights.tocoo()
@@ -487,9 +482,7 @@ def from_file(path: str | os.PathLike[str], graph: graphs.Source) -> GossipMatri
     except FileNotFoundError:
         raise InvalidInput(f"gossip matrix file {str(file)!r} does not exist; check the path.") from None
     except OSError as error:
-        raise InvalidInput(
-            f"gossip matrix file {str(file)!r} cannot be read ({type(error).__name__})."
-        ) from None
+        raise InvalidInput(f"gossip matrix file {str(file)!r} cannot be read ({type(error).__name__}).") from None
     return from_array(array, graph, name=file.name)
 
 
@@ -510,12 +503,7 @@ def load(spec: str | os.PathLike[str], graph: graphs.Source) -> GossipMatrix:
             f"{type(spec).__name__}."
         )
     text = os.fspath(spec)
-    if (
-        "/" in text
-        or os.sep in text
-        or text.lower().endswith((".npy", ".csv"))
-        or isinstance(spec, os.PathLike)
-    ):
+    if "/" in text or os.sep in text or text.lower().endswith((".npy", ".csv")) or isinstance(spec, os.PathLike):
         return from_file(spec, graph)
     raise unknown_name("gossip matrix", text, _BUILDERS)
 
@@ -608,14 +596,10 @@ def _read_npy(file: Path) -> NDArray[Any]:
         array = np.load(file, allow_pickle=False)
     except (ValueError, EOFError, MemoryError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InvalidInput(
-            f"gossip matrix file {str(file)!r} is not a .npy file of numbers: {reason}."
-        ) from None
+        raise InvalidInput(f"gossip matrix file {str(file)!r} is not a .npy file of numbers: {reason}.") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
         kind = array.dtype if isinstance(array, np.ndarray) else "an archive"
-        raise InvalidInput(
-            f"gossip matrix file {str(file)!r} must hold one array of real numbers, got {kind}."
-        )
+        raise InvalidInput(f"gossip matrix file {str(file)!r} must hold one array of real numbers, got {kind}.")
     return array
 
 
@@ -624,9 +608,7 @@ def _read_csv(file: Path) -> NDArray[Any]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise InvalidInput(
-            f"gossip matrix file {str(file)!r} is not UTF-8 text; save it as plain numbers."
-        ) from None
+        raise InvalidInput(f"gossip matrix file {str(file)!r} is not UTF-8 text; save it as plain numbers.") from None
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue

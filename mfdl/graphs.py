@@ -74,8 +74,7 @@ def load(
         return _from_networkx(source, largest_component)
     if not isinstance(source, str | os.PathLike):
         raise InvalidInput(
-            "graph must be a spec such as 'ring:n=16', a path or a networkx graph, got "
-            f"{type(source).__name__}."
+            f"graph must be a spec such as 'ring:n=16', a path or a networkx graph, got {type(source).__name__}."
         )
     if isinstance(source, str):
         spec = source.strip()
@@ -267,9 +266,7 @@ def _looks_like_a_file(text: str) -> bool:
 def _from_file(path: Path) -> nx.Graph:
     lines = _lines(path)
     if not lines:
-        raise InvalidInput(
-            f"graph file {str(path)!r} holds no edge; write one edge per line, as `a b` or `a,b`."
-        )
+        raise InvalidInput(f"graph file {str(path)!r} holds no edge; write one edge per line, as `a b` or `a,b`.")
     comma = "," in lines[0][1]
     rows = [(number, _fields(path, number, text, comma)) for number, text in lines]
     columns = [field.lower() for field in rows[0][1]]
@@ -318,8 +315,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
         raw = path.read_bytes()
     except FileNotFoundError:
         raise InvalidInput(
-            f"graph file {str(path)!r} does not exist; check the path, or use a named graph: "
-            f"{', '.join(_BUILDERS)}."
+            f"graph file {str(path)!r} does not exist; check the path, or use a named graph: {', '.join(_BUILDERS)}."
         ) from None
     except OSError as error:
         raise InvalidInput(
@@ -389,13 +385,9 @@ def _parse(name: str, builder: _Builder, text: str) -> dict[str, Any]:
     for part in text.split(",") if text.strip() else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
-            raise InvalidInput(
-                f"graph {name}: parameters are written key=value, got {part!r}; e.g. {builder.example}."
-            )
+            raise InvalidInput(f"graph {name}: parameters are written key=value, got {part!r}; e.g. {builder.example}.")
         if key not in builder.parameters:
-            raise InvalidInput(
-                f"graph {name}: unknown parameter {key!r}; allowed: {allowed}; e.g. {builder.example}."
-            )
+            raise InvalidInput(f"graph {name}: unknown parameter {key!r}; allowed: {allowed}; e.g. {builder.example}.")
         if key in values:
             raise InvalidInput(f"graph {name}: parameter {key!r} is given twice; give it once.")
         values[key] = _value(name, key, value, builder.parameters[key].kind)
@@ -426,9 +418,7 @@ def _size(n: int, *, at_least: int = 1, edges: float = 0) -> int:
     if n > MAX_NODES:
         raise InvalidInput(f"n must be at most {MAX_NODES}, got {n}; use a smaller graph.")
     if edges > MAX_EDGES:
-        raise InvalidInput(
-            f"n={n} gives about {edges:.3g} edges, more than {MAX_EDGES}; use a smaller graph."
-        )
+        raise InvalidInput(f"n={n} gives about {edges:.3g} edges, more than {MAX_EDGES}; use a smaller graph.")
     return n
 
 
@@ -490,9 +480,7 @@ def _expander(n: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
     _size(n, edges=4.0 * n)
     side = math.isqrt(n)
     if side * side != n:
-        raise InvalidInput(
-            f"graph expander: n must be a square, got {n}; use n={side**2} or n={(side + 1) ** 2}."
-        )
+        raise InvalidInput(f"graph expander: n must be a square, got {n}; use n={side**2} or n={(side + 1) ** 2}.")
     multigraph = nx.margulis_gabber_galil_graph(side)
     return range(n), ((a * side + b, c * side + d) for (a, b), (c, d) in multigraph.edges())
 
@@ -530,9 +518,7 @@ def _until_connected(draw: Callable[[int], nx.Graph], seed: int, spec: str, reme
     So the redraws of one seed are not the first draws of its neighbours.
     """
     for attempt in range(MAX_DRAWS):
-        following = (
-            seed if attempt == 0 else int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0])
-        )
+        following = seed if attempt == 0 else int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0])
         G = draw(following)
         if nx.is_connected(G):
             return G

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,8 +20,9 @@ from .errors import InvalidInput, UnsupportedMechanism
 from .operators import IndependentNoise, LocalNoise, ZeroNoise
 from .participation import Participation
 from .privacy import gaussian
+from .privacy.accounting import VictimLoss, victim_losses, worst_adaptive
 from .privacy.guarantee import EVERY_NODE, Guarantee
-from .privacy.sensitivity import Sensitivity, worst_sensitivity
+from .privacy.sensitivity import Sensitivity
 from .trust import TrustModel
 
 
@@ -89,41 +91,59 @@ def account(
     noise_std: float | None = None,
     noise_multiplier: float | None = None,
     participation: Participation | None = None,
+    release: str | None = None,
+    method: str = "exact",
+    lipschitz: float | None = None,
 ) -> Guarantee:
-    """The guarantee of a given noise.
+    """The guarantee of a given noise for the worst victim, for adaptive gradients.
 
     Args:
-        trust: who sees what.
+        trust: who sees and knows what.
         adjacency: "zero-out", "add-remove" or "replace-one".
         clip_norm: bound on one record's gradient norm, > 0.
         noise_std: nu on sums of clipped gradients, >= 0; or
         noise_multiplier: nu / (sensitivity * record_shift); exactly one of the two.
         participation: default the algorithm's own.
+        release: "none", "average" or "all" final models published, where messages are hidden; default "all".
+        method: "exact" or "certified" (fast upper bound).
+        lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive.
 
-    Returns: Guarantee for the worst node; mu is inf without noise.
-    Source: arXiv:2510.17480, Theorem 7, with the square of equation (8) and the factor 2 of replace-one restored.
+    Returns: Guarantee; mu is inf without noise. Per victim: `guarantees`.
+    Source: arXiv:2510.17480, Theorem 7, with the square of equation (8) and the factor 2 of replace-one restored, and
+        its claim for adaptive gradients replaced by the row-space test and shift reduction.
     """
-    sensitivity = worst_sensitivity(algorithm, trust, participation)
-    shift = gaussian.record_shift(adjacency, clip_norm)
-    if (noise_std is None) == (noise_multiplier is None):
-        raise InvalidInput("give exactly one of noise_std and noise_multiplier.")
-    if noise_std is None:
-        if math.isinf(sensitivity.squared):
-            raise InvalidInput(
-                "noise_multiplier needs a mechanism with noise; this one has none. Use noise_std=0."
-            )
-        noise_std = gaussian.noise_std(
-            check.non_negative(noise_multiplier=noise_multiplier), sensitivity.value, shift
-        )
-    return _guarantee(
-        algorithm,
-        trust,
-        adjacency,
-        clip_norm,
-        check.non_negative(noise_std=noise_std),
-        sensitivity,
-        participation,
+    losses = victim_losses(
+        algorithm, trust, participation=participation, release=release, method=method, lipschitz=lipschitz
     )
+    sensitivity = worst_adaptive(losses)
+    std = _base_noise(sensitivity, adjacency, clip_norm, noise_std, noise_multiplier)
+    scheme = participation or algorithm.participation
+    return _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses[0].release)
+
+
+def guarantees(
+    algorithm: LinearAlgorithm,
+    losses: Sequence[VictimLoss],
+    *,
+    trust: TrustModel,
+    adjacency: str,
+    clip_norm: float,
+    noise_std: float,
+    participation: Participation | None = None,
+    adaptive: bool = True,
+) -> list[Guarantee]:
+    """One guarantee per victim, from `privacy.accounting.victim_losses` of the same algorithm and trust model.
+
+    Args: adaptive: the numbers for adaptive gradients; False: for gradients fixed in advance, and so labelled.
+    """
+    labels = algorithm.dynamics.gossip.labels
+    scheme = participation or algorithm.participation
+    out = []
+    for loss in losses:
+        held = worst_adaptive([loss]) if adaptive else loss.fixed
+        one = _guarantee(trust, adjacency, clip_norm, noise_std, held, scheme, str(labels[loss.victim]), loss.release)
+        out.append(one if adaptive or loss.adaptive else dataclasses.replace(one, adaptive=False))
+    return out
 
 
 def calibrate(
@@ -135,54 +155,90 @@ def calibrate(
     mu: float | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
+    release: str | None = None,
+    lipschitz: float | None = None,
 ) -> Mechanism:
-    """The least noise that meets a target, never overshooting it.
+    """The least noise that meets a target for adaptive gradients, never overshooting it.
 
     Args: mu > 0, or epsilon > 0 and delta in (0, 1); others as for `account`.
-    Raises: InvalidInput: no target or two, or an algorithm without noise.
+    Raises: InvalidInput: no target or two, or an algorithm whose loss is infinite under this trust model.
     """
     if (mu is None) == (epsilon is None):
         raise InvalidInput("give exactly one target: mu, or epsilon with delta.")
     if mu is None:
         if delta is None:
             raise InvalidInput("epsilon needs a delta in (0, 1), e.g. delta=1e-6.")
-        target = gaussian.mu_from_epsilon(check.positive(epsilon=epsilon), check.open_unit(delta=delta))
+        target = _mu_within(check.positive(epsilon=epsilon), check.open_unit(delta=delta))
     else:
         target = check.positive(mu=mu)
-    sensitivity = worst_sensitivity(algorithm, trust)
+    losses = victim_losses(algorithm, trust, release=release, lipschitz=lipschitz)
+    sensitivity = worst_adaptive(losses)
     if math.isinf(sensitivity.squared):
+        if isinstance(algorithm.noise, ZeroNoise):
+            raise InvalidInput(
+                f"{algorithm.name!r} has no noise to scale, so no target can be met; use without_noise(algorithm, ...)."
+            )
         raise InvalidInput(
-            f"{algorithm.name!r} has no noise to scale, so no target can be met; use without_noise(algorithm, ...)."
+            f"{algorithm.name!r} has infinite loss under trust model {trust.name!r}, whatever the noise: "
+            f"{sensitivity.why or 'its noise is known to the attacker'}; choose another trust model or mechanism."
         )
     shift = gaussian.record_shift(adjacency, clip_norm)
     noise_std = gaussian.noise_std(1 / target, sensitivity.value, shift)
     while gaussian.mu_from_noise_std(sensitivity.value, shift, noise_std) > target:
         noise_std = math.nextafter(noise_std, math.inf)
-    guarantee = _guarantee(algorithm, trust, adjacency, clip_norm, noise_std, sensitivity, None)
-    more = 2.0**-52
-    while epsilon is not None and delta is not None and guarantee.epsilon(delta) > epsilon:
-        noise_std, more = noise_std * (1 + more), 2 * more  # epsilon(delta) rounds up once more, by a few ulps
-        guarantee = _guarantee(algorithm, trust, adjacency, clip_norm, noise_std, sensitivity, None)
+    guarantee = _guarantee(
+        trust, adjacency, clip_norm, noise_std, sensitivity, algorithm.participation, EVERY_NODE, losses[0].release
+    )
     return Mechanism(algorithm, noise_std, float(clip_norm), guarantee, sensitivity)
 
 
-def without_noise(
-    algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float
-) -> Mechanism:
+def _mu_within(epsilon: float, delta: float) -> float:
+    """The largest mu whose reported epsilon, itself rounded up, does not exceed the target."""
+    mu, shrink = gaussian.mu_from_epsilon(epsilon, delta), 1e-16
+    while gaussian.epsilon_from_mu(mu, delta) > epsilon:
+        mu, shrink = mu * (1 - shrink), shrink * 2
+    return mu
+
+
+def without_noise(algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float) -> Mechanism:
     """The algorithm as it is with nu = 0: mu is infinite, which the guarantee says."""
-    sensitivity = worst_sensitivity(algorithm, trust)
-    guarantee = _guarantee(algorithm, trust, adjacency, clip_norm, 0.0, sensitivity, None)
+    losses = victim_losses(algorithm, trust)
+    sensitivity = worst_adaptive(losses)
+    guarantee = _guarantee(
+        trust, adjacency, clip_norm, 0.0, sensitivity, algorithm.participation, EVERY_NODE, losses[0].release
+    )
     return Mechanism(algorithm, 0.0, float(clip_norm), guarantee, sensitivity)
 
 
+def _base_noise(
+    sensitivity: Sensitivity,
+    adjacency: str,
+    clip_norm: float,
+    noise_std: float | None,
+    noise_multiplier: float | None,
+) -> float:
+    if (noise_std is None) == (noise_multiplier is None):
+        raise InvalidInput("give exactly one of noise_std and noise_multiplier.")
+    if noise_std is not None:
+        return check.non_negative(noise_std=noise_std)
+    if math.isinf(sensitivity.squared):
+        raise InvalidInput(
+            "noise_multiplier needs a mechanism with noise that the attacker does not know, i.e. a finite sensitivity; "
+            "give noise_std."
+        )
+    multiplier = check.non_negative(noise_multiplier=noise_multiplier)
+    return gaussian.noise_std(multiplier, sensitivity.value, gaussian.record_shift(adjacency, clip_norm))
+
+
 def _guarantee(
-    algorithm: LinearAlgorithm,
     trust: TrustModel,
     adjacency: str,
     clip_norm: float,
     noise_std: float,
     sensitivity: Sensitivity,
-    participation: Participation | None,
+    participation: Participation,
+    victim: str,
+    release: str,
 ) -> Guarantee:
     shift = gaussian.record_shift(adjacency, clip_norm)
     return Guarantee(
@@ -191,13 +247,13 @@ def _guarantee(
         adjacency=adjacency,
         clip_norm=clip_norm,
         record_shift=shift,
-        participation=(participation or algorithm.participation).describe(),
-        victim=EVERY_NODE,
+        participation=participation.describe(),
+        victim=victim,
         attacker=trust.attacker,
-        adaptive=True,  # every message that enters a model is seen, so each gradient is a function of the view
+        adaptive=True,
         bound="exact" if sensitivity.exact else "upper",
         noise_std=noise_std,
         sensitivity=sensitivity.value,
         tolerance=sensitivity.tolerance,
-        release="not applicable",
+        release=release,
     )

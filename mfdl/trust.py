@@ -1,25 +1,404 @@
-"""Trust models: who sees what.
+"""Trust models: three masks over an algorithm, and nothing else.
 
-A trust model says which messages an attacker sees, which gradients and which noise it knows. Here: LDP, where
-every message is public and nothing else is known, so that each node is protected by its own noise alone.
+A trust model says which messages an attacker sees (or which linear map of them), which gradient columns it knows
+and which parts of the base noise it knows. What is left is a `View` (A, B). The whole privacy model of the library:
+
+| model | messages seen | gradients known | noise known |
+| --- | --- | --- | --- |
+| LDP | all | none | every part not held by exactly one node |
+| PNDP(attackers) | those they receive | their own | what they hold |
+| SecLDP() eavesdropper | all | none | none |
+| SecLDP(colluders) | all | those of the colluders | whatever any of them holds |
+| Coalitions(q) | all | as SecLDP, for every set of q nodes without the victim | the same |
+| FullCollusion | all | all but the victim's | all but what only the victim holds |
+| Central | the average of the messages of each round | none | none |
+| ReleasedOnly | none; the final models are published | none | none |
+
+Where messages are hidden, the view also contains the released models (`release`). A researcher's own model is
+`TrustModel.from_masks`, or a bare `View(A, B)`. Nodes are indices 0..n-1, or labels as strings.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from . import check
+from .algorithms import LinearAlgorithm
+from .errors import InvalidInput, UnsupportedMechanism
+from .view import RELEASES, Knowledge, View
+
+Mask = NDArray[np.bool_]
+MaskRule = Callable[..., ArrayLike] | ArrayLike | None
+MAX_COALITIONS = 20_000
 
 
 class TrustModel(abc.ABC):
-    """What an attacker sees and knows; `name` and `attacker` go into every guarantee."""
+    """Who sees and knows what.
+
+    Attributes:
+        name: for tables and guarantees.
+        default_release: "all" where messages are hidden (the safe side), else "not applicable".
+    """
 
     name: str
-    attacker: str
+    default_release: str = "not applicable"
+
+    @abc.abstractmethod
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        """The three masks against one victim (most models give the same for every victim)."""
+
+    @property
+    def attacker(self) -> str:
+        """Who observes, in words."""
+        return self.name
+
+    def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
+        """Nodes that observe; they are no victims."""
+        return ()
+
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        """The models this one is the worst case of, each with the victims it is asked about.
+
+        Itself and everybody but the attackers, unless it ranges over coalitions or its masks depend on the victim.
+        """
+        inside = set(self.attackers(algorithm))
+        yield self, tuple(u for u in range(algorithm.num_nodes) if u not in inside)
+
+    def sees_at_least(self, other: TrustModel, algorithm: LinearAlgorithm, victim: int = 0) -> bool:
+        """Whether this model sees and knows everything the other does; its exact loss is then never smaller."""
+        return self.knowledge(algorithm, victim).covers(other.knowledge(algorithm, victim))
+
+    def view(self, algorithm: LinearAlgorithm, victim: int = 0, *, release: str | None = None) -> View:
+        """What the attacker has, as (A, B).
+
+        Args: release: "none", "average" or "all" final models published; default `default_release`.
+        """
+        chosen = self.default_release if release is None else release
+        if chosen not in RELEASES:
+            raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {release!r}.")
+        if self.default_release == "not applicable":
+            chosen = "not applicable"  # every message is seen: released models add nothing
+        return View.of(algorithm, self.knowledge(algorithm, victim), release=chosen, attacker=self.attacker)
+
+    def all_messages(self) -> TrustModel:
+        """The same attackers with every message seen: its number holds for adaptive gradients too."""
+        return _AllMessages(self)
+
+    @staticmethod
+    def from_masks(
+        *,
+        seen: MaskRule = None,
+        known_gradients: MaskRule = None,
+        known_noise: MaskRule = None,
+        name: str = "custom",
+        release: str = "all",
+    ) -> TrustModel:
+        """A trust model from masks, each an array or a function of the algorithm (and, optionally, the victim).
+
+        Args:
+            seen: bool (rounds, messages per round), or (messages per round,) for every round; default none.
+            known_gradients: bool (T, n) or (n,) for every step; default none.
+            known_noise: bool (T, parts per step) or (parts per step,); default none.
+            release: which final models are published besides, unless the caller of `view` says otherwise.
+        """
+        return _Masks(seen, known_gradients, known_noise, name, release)
+
+
+def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:
+    """Indices of nodes given as indices or as label strings ("#3" is index 3)."""
+    labels = list(algorithm.dynamics.gossip.labels)
+    n = algorithm.num_nodes
+    found = []
+    for node in nodes:
+        if isinstance(node, str):
+            by_text = {str(label): i for i, label in enumerate(labels)}
+            if node.startswith("#") and node[1:].isdigit():
+                node = int(node[1:])
+            elif node in by_text:
+                node = by_text[node]
+            else:
+                raise InvalidInput(f"node {node!r} is not in the graph; labels start {[str(x) for x in labels[:5]]}.")
+        index = check.integer_at_least(0, node=node)
+        if index >= n:
+            raise InvalidInput(f"node index must be below num_nodes={n}, got {index}.")
+        found.append(index)
+    return tuple(sorted(set(found)))
+
+
+def _all_seen(algorithm: LinearAlgorithm) -> Mask:
+    return np.tile(algorithm.transmitted, (len(algorithm.rounds), 1))
+
+
+def _held_by(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> Mask:
+    """(T, parts): held by at least one of the nodes."""
+    held = algorithm.noise.holders()[:, list(nodes)].sum(axis=1) > 0
+    return np.tile(np.asarray(held).ravel(), (algorithm.num_steps, 1))
+
+
+def _received(receivers: sp.csr_array | None, nodes: Sequence[int], messages: int) -> Mask:
+    """Which message rows of a round reach one of the nodes."""
+    if receivers is None:
+        raise UnsupportedMechanism(
+            "this algorithm does not say who receives its messages, so PNDP is not defined for it."
+        )
+    got: Mask = np.asarray(receivers[:, list(nodes)].sum(axis=1)).ravel().reshape(messages) > 0
+    return got
+
+
+def _gradients_of(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> Mask:
+    known = np.zeros((algorithm.num_steps, algorithm.num_nodes), dtype=bool)
+    known[:, list(nodes)] = True
+    return known
 
 
 @dataclasses.dataclass(frozen=True)
 class LDP(TrustModel):
-    """Local: all messages are seen; no gradient and no node's own noise is known."""
+    """Local: every message is public and shared secrets protect nobody; a node's own noise alone does."""
 
     name = "ldp"
-    attacker = "anyone who sees all messages"
+
+    @property
+    def attacker(self) -> str:
+        return "anyone who sees all messages and all shared secrets"
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        holders = np.asarray(algorithm.noise.holders().sum(axis=1)).ravel()
+        return Knowledge.of(
+            algorithm, seen=_all_seen(algorithm), known_noise=np.tile(holders != 1, (algorithm.num_steps, 1))
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PNDP(TrustModel):
+    """Pairwise network DP: the attackers see what they receive, and know their own gradients and noise."""
+
+    attacker_nodes: tuple[int | str, ...]
+    name = "pndp"
+    default_release = "all"
+
+    def __init__(self, attackers: Sequence[int | str]) -> None:
+        if isinstance(attackers, str) or not len(attackers):
+            raise InvalidInput(f"attackers must be a list of at least one node, got {attackers!r}.")
+        object.__setattr__(self, "attacker_nodes", tuple(attackers))
+
+    @property
+    def attacker(self) -> str:
+        return f"nodes {', '.join(str(a) for a in self.attacker_nodes)} together, from the messages they receive"
+
+    def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
+        return nodes_of(algorithm, self.attacker_nodes)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        nodes = self.attackers(algorithm)
+        received = [_received(r.receivers, nodes, algorithm.messages_per_round) for r in algorithm.rounds]
+        return Knowledge.of(
+            algorithm,
+            seen=np.stack(received) & algorithm.transmitted,
+            known_gradients=_gradients_of(algorithm, nodes),
+            known_noise=_held_by(algorithm, nodes),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SecLDP(TrustModel):
+    """All messages are seen; secrets are known only if a colluder holds them. No colluders: an eavesdropper."""
+
+    colluders: tuple[int | str, ...] = ()
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "colluding" if self.colluders else "eavesdropper"
+
+    @property
+    def attacker(self) -> str:
+        if not self.colluders:
+            return "an eavesdropper who sees all messages and no secret"
+        return f"nodes {', '.join(str(a) for a in self.colluders)} together, who see all messages"
+
+    def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
+        return nodes_of(algorithm, self.colluders)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        nodes = self.attackers(algorithm)
+        return Knowledge.of(
+            algorithm,
+            seen=_all_seen(algorithm),
+            known_gradients=_gradients_of(algorithm, nodes),
+            known_noise=_held_by(algorithm, nodes),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Coalitions(TrustModel):
+    """The worst of all sets of `size` colluding nodes that do not contain the victim; all messages are seen."""
+
+    size: int
+    name = "coalitions"
+
+    def __post_init__(self) -> None:
+        check.integer_at_least(0, size=self.size)
+
+    @property
+    def attacker(self) -> str:
+        return f"any {self.size} nodes together, who see all messages"
+
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        n = algorithm.num_nodes
+        if self.size >= n:
+            raise InvalidInput(f"size must be below num_nodes={n}, since a victim is left out, got {self.size}.")
+        if math.comb(n, self.size) > MAX_COALITIONS:
+            raise UnsupportedMechanism(
+                f"{math.comb(n, self.size)} coalitions of size {self.size} exceed {MAX_COALITIONS}; name the "
+                "coalitions with SecLDP(colluders=...), or use FullCollusion(), which bounds them all."
+            )
+        for nodes in itertools.combinations(range(n), self.size):
+            yield SecLDP(nodes), tuple(u for u in range(n) if u not in nodes)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        raise UnsupportedMechanism("a set of coalitions has no single view; iterate over members(algorithm).")
+
+
+@dataclasses.dataclass(frozen=True)
+class FullCollusion(TrustModel):
+    """Everybody but the victim colludes; for node-local noise the same loss as LDP."""
+
+    name = "full-collusion"
+
+    @property
+    def attacker(self) -> str:
+        return "all other nodes together, who see all messages"
+
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        everybody = range(algorithm.num_nodes)
+        for victim in everybody:
+            yield SecLDP(tuple(u for u in everybody if u != victim)), (victim,)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        return SecLDP(tuple(u for u in range(algorithm.num_nodes) if u != victim)).knowledge(algorithm, victim)
+
+
+@dataclasses.dataclass(frozen=True)
+class Central(TrustModel):
+    """Only the average of the messages of each round is seen."""
+
+    name = "central"
+    default_release = "all"
+
+    @property
+    def attacker(self) -> str:
+        return "anyone who sees the average of the messages of each round"
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        S = algorithm.messages_per_round
+        average = sp.csr_array(np.full((1, S), 1.0 / S))
+        return Knowledge.of(algorithm, combination=average)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleasedOnly(TrustModel):
+    """No message is seen; only the released models are (all final ones, or their average)."""
+
+    name = "released"
+    default_release = "all"
+
+    @property
+    def attacker(self) -> str:
+        return "anyone who sees the released models"
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        return Knowledge.of(algorithm)
+
+
+@dataclasses.dataclass(frozen=True)
+class _AllMessages(TrustModel):
+    """Another model's attackers, with every message seen."""
+
+    model: TrustModel
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.model.name}, all messages seen"
+
+    @property
+    def attacker(self) -> str:
+        return f"{self.model.attacker}, and all other messages"
+
+    def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
+        return self.model.attackers(algorithm)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        return dataclasses.replace(self.model.knowledge(algorithm, victim), seen=_all_seen(algorithm), combination=None)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Masks(TrustModel):
+    seen: MaskRule
+    known_gradients: MaskRule
+    known_noise: MaskRule
+    name: str
+    default_release: str = "all"
+
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        if not any(_takes_victim(rule) for rule in (self.seen, self.known_gradients, self.known_noise)):
+            yield from super().members(algorithm)
+            return
+        for victim in range(algorithm.num_nodes):
+            yield _Against(self, victim), (victim,)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        def mask(rule: MaskRule) -> Any:
+            if not callable(rule):
+                return rule
+            return rule(algorithm, victim) if _takes_victim(rule) else rule(algorithm)
+
+        return Knowledge.of(
+            algorithm,
+            seen=mask(self.seen),
+            known_gradients=mask(self.known_gradients),
+            known_noise=mask(self.known_noise),
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Against(TrustModel):
+    """A model with victim-dependent masks, held against one victim."""
+
+    model: TrustModel
+    victim: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.model.name)
+        object.__setattr__(self, "default_release", self.model.default_release)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        return self.model.knowledge(algorithm, self.victim)
+
+
+def _takes_victim(rule: MaskRule) -> bool:
+    """Whether a mask rule is a function of (algorithm, victim)."""
+    if not callable(rule):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional for p in inspect.signature(rule).parameters.values()) > 1
+
+
+MODELS: dict[str, type[TrustModel]] = {
+    "ldp": LDP,
+    "pndp": PNDP,
+    "eavesdropper": SecLDP,
+    "colluding": SecLDP,
+    "coalitions": Coalitions,
+    "full-collusion": FullCollusion,
+    "central": Central,
+    "released": ReleasedOnly,
+}

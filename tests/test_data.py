@@ -155,9 +155,7 @@ def test_the_member_of_an_archive_is_checked_and_kept_alone(server, register, tm
         (CONTENT, "folder/file", r"damaged archive"),
     ],
 )
-def test_a_failed_download_leaves_nothing_and_says_what_to_do(
-    server, register, tmp_path, page, member, reason
-):
+def test_a_failed_download_leaves_nothing_and_says_what_to_do(server, register, tmp_path, page, member, reason):
     if page is not None:
         server.pages["/file"] = page
     register(f"{server.url}/file", member=member)
@@ -172,9 +170,7 @@ def test_a_failed_download_leaves_nothing_and_says_what_to_do(
 def test_a_server_that_is_down_is_one_clear_error(register, tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     register("http://127.0.0.1:9/file")  # port 9, discard: nobody listens
-    with pytest.raises(
-        InvalidInput, match=r"could not fetch toy/file \(http://127\.0\.0\.1:9/file: ConnectionError"
-    ):
+    with pytest.raises(InvalidInput, match=r"could not fetch toy/file \(http://127\.0\.0\.1:9/file: ConnectionError"):
         data.fetch("toy/file", tmp_path)
     assert everything_below(tmp_path) == []
 
@@ -184,9 +180,7 @@ def test_a_file_with_another_content_is_refused_and_kept(register, tmp_path):
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "file").write_bytes(b"mine")
     expected, got = (hashlib.sha256(content).hexdigest() for content in (CONTENT, b"mine"))
-    with pytest.raises(
-        InvalidInput, match=rf"toy/file is not the published.*{expected}, got {got}; delete it"
-    ):
+    with pytest.raises(InvalidInput, match=rf"toy/file is not the published.*{expected}, got {got}; delete it"):
         data.fetch("toy/file", tmp_path)
     assert (tmp_path / "toy" / "file").read_bytes() == b"mine"
 
@@ -231,9 +225,7 @@ def test_progress_is_drawn_on_a_terminal_only(server, register, tmp_path, monkey
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     drawn = []
     update = data._Bar.update
-    monkeypatch.setattr(
-        data._Bar, "update", lambda bar, amount: (drawn.append(bar.total), update(bar, amount))
-    )
+    monkeypatch.setattr(data._Bar, "update", lambda bar, amount: (drawn.append(bar.total), update(bar, amount)))
     data.fetch("toy/file", tmp_path / "terminal")
     assert set(drawn) == {len(CONTENT)}
     assert capsys.readouterr().out == ""
@@ -297,18 +289,14 @@ def test_california_housing_without_network_is_one_clear_error(tmp_path, monkeyp
         raise URLError("no route")
 
     monkeypatch.setattr(sklearn.datasets, "fetch_california_housing", unreachable)
-    with pytest.raises(
-        InvalidInput, match=r"figshare.*no route.*put scikit-learn's cached file at .*MFDL_DATA"
-    ):
+    with pytest.raises(InvalidInput, match=r"figshare.*no route.*put scikit-learn's cached file at .*MFDL_DATA"):
         data.california_housing(tmp_path)
 
 
 def test_a_damaged_housing_file_is_refused_without_download(tmp_path):
     (tmp_path / "sklearn").mkdir()
     (tmp_path / data.HOUSING).write_bytes(b"damaged")
-    with pytest.raises(
-        InvalidInput, match=r"cal_housing_py3\.pkz cannot be read as California housing.*delete it"
-    ):
+    with pytest.raises(InvalidInput, match=r"cal_housing_py3\.pkz cannot be read as California housing.*delete it"):
         data.california_housing(tmp_path)
 
 
@@ -354,8 +342,7 @@ def test_the_command_reports_failures_after_trying_every_file(server, monkeypatc
     server.pages["/good"] = CONTENT
     checksum = hashlib.sha256(CONTENT).hexdigest()
     files = [
-        DataFile(f"toy/{name}", (f"{server.url}/{name}",), checksum, "a toy", len(CONTENT))
-        for name in ("bad", "good")
+        DataFile(f"toy/{name}", (f"{server.url}/{name}",), checksum, "a toy", len(CONTENT)) for name in ("bad", "good")
     ]
     monkeypatch.setattr(data, "REGISTRY", {file.relative_path: file for file in files})
     result = CliRunner().invoke(app, ["fetch", "toy", "--data-home", str(tmp_path), "--json"])

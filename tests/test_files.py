@@ -11,14 +11,10 @@ from mfdl.errors import InvalidInput
 
 
 def test_bytes_text_and_json_arrive_whole(tmp_path):
-    assert (
-        files.atomic_write_bytes(tmp_path / "new" / "folder" / "a", b"\x00\r\n").read_bytes() == b"\x00\r\n"
-    )
+    assert files.atomic_write_bytes(tmp_path / "new" / "folder" / "a", b"\x00\r\n").read_bytes() == b"\x00\r\n"
     assert files.atomic_write_text(str(tmp_path / "b"), "µ\r\n").read_bytes() == "µ\r\n".encode()
     path = files.atomic_write_json(tmp_path / "c", {"b": [1, 2.5, None], "a": "µ"})
-    assert (
-        path.read_text(encoding="utf-8") == '{\n  "a": "µ",\n  "b": [\n    1,\n    2.5,\n    null\n  ]\n}\n'
-    )
+    assert path.read_text(encoding="utf-8") == '{\n  "a": "µ",\n  "b": [\n    1,\n    2.5,\n    null\n  ]\n}\n'
     assert sorted(p.name for p in tmp_path.iterdir()) == ["b", "c", "new"]
 
 

@@ -79,9 +79,7 @@ def test_a_single_node_keeps_everything():
     "build", [gossip.metropolis_hastings, gossip.uniform, lambda G: gossip.from_array(np.eye(4), G)]
 )
 def test_builders_refuse_a_disconnected_graph(build):
-    with pytest.raises(
-        InvalidInput, match=r"not connected: 2 components, the largest has 2 of 4.*--largest-component"
-    ):
+    with pytest.raises(InvalidInput, match=r"not connected: 2 components, the largest has 2 of 4.*--largest-component"):
         build(nx.Graph([(0, 1), (2, 3)]))
 
 
@@ -270,10 +268,7 @@ def test_one_matrix_is_constant_gossip(W):
 def test_the_hash_is_of_the_content_not_of_the_name(W, data):
     assert gossip.from_array(W.dense(), name="other").content_hash == W.content_hash
     assert gossip.from_array(W.weights).content_hash == W.content_hash
-    assert (
-        gossip.from_array(W.weights, labels=[f"n{i}" for i in range(W.num_nodes)]).content_hash
-        != W.content_hash
-    )
+    assert gossip.from_array(W.weights, labels=[f"n{i}" for i in range(W.num_nodes)]).content_hash != W.content_hash
     D = W.dense()
     i = data.draw(st.integers(0, W.num_nodes - 1))
     j = int(D[i].argmax())
@@ -388,9 +383,7 @@ def test_binary_csv_is_refused(tmp_path):
 def test_pickled_archived_and_damaged_npy_files_are_refused(tmp_path):
     path = tmp_path / "W.npy"
     np.save(path, np.array([[1, None], [0, 1]], dtype=object), allow_pickle=True)
-    with pytest.raises(
-        InvalidInput, match=r"W\.npy' is not a \.npy file of numbers: Object arrays cannot be loaded"
-    ):
+    with pytest.raises(InvalidInput, match=r"W\.npy' is not a \.npy file of numbers: Object arrays cannot be loaded"):
         gossip.from_file(path, "complete:n=2")
     path.write_bytes(b"no numpy here")
     with pytest.raises(InvalidInput, match=r"is not a \.npy file of numbers"):
@@ -443,9 +436,7 @@ def test_a_sequence_gives_the_matrix_of_the_step(S, step):
     if S.repeat or step < length:
         assert S.at(step) is S.matrices[step % length]
     else:
-        with pytest.raises(
-            InvalidInput, match=rf"step must be below {length}, the length.*got {step}.*repeat=True"
-        ):
+        with pytest.raises(InvalidInput, match=rf"step must be below {length}, the length.*got {step}.*repeat=True"):
             S.at(step)
 
 
@@ -459,8 +450,7 @@ def test_a_sequence_is_connected_by_its_rounds_together():
     assert both.is_connected
     assert not gossip.sequence(rounds[:1]).is_connected
     assert both.describe() == (
-        "sequence of 2 gossip matrices, repeated, on 3 nodes: "
-        "all symmetric, all doubly stochastic, connected together"
+        "sequence of 2 gossip matrices, repeated, on 3 nodes: all symmetric, all doubly stochastic, connected together"
     )
 
 
@@ -487,9 +477,7 @@ def test_bad_sequences_are_refused():
         gossip.sequence([])
     with pytest.raises(InvalidInput, match=r"matrices\[1\] must be a GossipMatrix, got ndarray; wrap"):
         gossip.sequence([W, np.eye(4)])
-    with pytest.raises(
-        InvalidInput, match=r"matrices\[1\] has 5 labels from 0 and matrices\[0\] has 4 labels from 0"
-    ):
+    with pytest.raises(InvalidInput, match=r"matrices\[1\] has 5 labels from 0 and matrices\[0\] has 4 labels from 0"):
         gossip.sequence([W, gossip.metropolis_hastings("ring:n=5")])
 
 

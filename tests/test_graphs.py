@@ -111,9 +111,7 @@ def test_erdos_renyi_redraws_until_connected():
             assert nx.utils.graphs_equal(nx.Graph(G.edges), nx.Graph(draw.edges))
 
 
-@pytest.mark.parametrize(
-    "spec", ["erdos-renyi:n=30,p=0.01", "erdos-renyi:n=3,p=0", "erdos-renyi:n=5,p=1e-300"]
-)
+@pytest.mark.parametrize("spec", ["erdos-renyi:n=30,p=0.01", "erdos-renyi:n=3,p=0", "erdos-renyi:n=5,p=1e-300"])
 def test_a_graph_that_is_never_connected_is_an_error_that_says_so(spec):
     with pytest.raises(InvalidInput, match=r"no connected draw among 1000; use a larger p"):
         graphs.load(spec)
@@ -291,9 +289,7 @@ def test_an_existing_file_needs_no_suffix_and_a_name_wins_over_a_file(tmp_path, 
 
 def test_a_directed_multigraph_becomes_plain_and_is_not_changed():
     given_graph = nx.MultiDiGraph(name="mine")
-    given_graph.add_weighted_edges_from(
-        [(3, 1, 0.5), (1, 3, 2.0), (3, 1, 1.0), (2, 2, 1.0), (np.int64(2), 3, 1.0)]
-    )
+    given_graph.add_weighted_edges_from([(3, 1, 0.5), (1, 3, 2.0), (3, 1, 1.0), (2, 2, 1.0), (np.int64(2), 3, 1.0)])
     before = given_graph.copy()
     G = graphs.load(given_graph)
     assert type(G) is nx.Graph
@@ -350,9 +346,7 @@ def test_the_order_of_nodes_and_edges_does_not_matter_for_integers(G, shuffle: r
     assert list(loaded) == list(range(len(G)))
     for other in (mixed, loaded):
         assert graphs.content_hash(other) == graphs.content_hash(G)
-        np.testing.assert_array_equal(
-            graphs.adjacency(other).toarray(), nx.to_numpy_array(G, nodelist=range(len(G)))
-        )
+        np.testing.assert_array_equal(graphs.adjacency(other).toarray(), nx.to_numpy_array(G, nodelist=range(len(G))))
 
 
 @given(G=connected_graphs(min_nodes=2), data=st.data())

@@ -55,9 +55,7 @@ def main() -> None:
     before = peak_megabytes()
     dynamics = mfdl.Dynamics(mfdl.gossip.uniform("erdos-renyi:n=1000,p=0.01,seed=1"))
     own = seconds(lambda: error_gram(dynamics, 1024), repeats=3)
-    report(
-        "error-gram-large", nodes=1000, steps=1024, own=own, megabytes_above_imports=peak_megabytes() - before
-    )
+    report("error-gram-large", nodes=1000, steps=1024, own=own, megabytes_above_imports=peak_megabytes() - before)
 
 
 if __name__ == "__main__":

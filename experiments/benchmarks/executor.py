@@ -23,9 +23,7 @@ def peer(instance: TaskInstance, W: torch.Tensor, steps: int, rate: float, clip:
             for record in torch.nonzero(instance.mask[u, batch]).ravel():
                 row = models[u : u + 1].clone().requires_grad_(True)
                 output = instance.model.outputs(row, instance.features[u, batch, record][None])[0, 0]
-                (gradient,) = torch.autograd.grad(
-                    instance.task.loss(output, instance.targets[u, batch, record]), row
-                )
+                (gradient,) = torch.autograd.grad(instance.task.loss(output, instance.targets[u, batch, record]), row)
                 sums[u] += gradient[0] * min(1.0, clip / float(gradient.norm()))
         noise = std * torch.randn_like(models)
         models = W @ (models - rate * (sums + noise) / instance.public_batch_sizes[:, None].float())

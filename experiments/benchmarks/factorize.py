@@ -47,9 +47,7 @@ def main() -> None:
     participation = mfdl.Cyclic(epochs=20, period=16)
     for graph in ("ring:n=148", "erdos-renyi:n=148,p=0.15,seed=0"):
         dynamics = mfdl.Dynamics(mfdl.gossip.uniform(graph))
-        own = seconds(
-            lambda dynamics=dynamics: mfdl.factorization.factorize(dynamics, participation), repeats=3
-        )
+        own = seconds(lambda dynamics=dynamics: mfdl.factorization.factorize(dynamics, participation), repeats=3)
         report("factorize-large", graph=graph, steps=320, own=own, peak_megabytes=peak_megabytes())
 
 

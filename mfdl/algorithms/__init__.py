@@ -1,9 +1,11 @@
 """Decentralized learning algorithms, each a builder of one `LinearAlgorithm`."""
 
-from .dsgd import anti_pgd, dp_dsgd, dsgd, mf_dsgd
+from .dsgd import anti_pgd, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import bsr, d_mf, mafalda, mafalda_l
 from .linear_algorithm import LinearAlgorithm, Round
 from .registry import build
+from .spatial_noise import decor, spatial_covariance
+from .zip_dl import zip_dl
 
 __all__ = [
     "LinearAlgorithm",
@@ -12,9 +14,13 @@ __all__ = [
     "bsr",
     "build",
     "d_mf",
+    "decor",
     "dp_dsgd",
     "dsgd",
     "mafalda",
     "mafalda_l",
     "mf_dsgd",
+    "muffliato",
+    "spatial_covariance",
+    "zip_dl",
 ]

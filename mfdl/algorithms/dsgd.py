@@ -108,9 +108,7 @@ def mf_dsgd(
     return decentralized(name, dynamics, participation, noise, factorization=factorization)
 
 
-def muffliato(
-    dynamics: Dynamics, participation: Participation, *, gossip_rounds: int | None = None
-) -> LinearAlgorithm:
+def muffliato(dynamics: Dynamics, participation: Participation, *, gossip_rounds: int | None = None) -> LinearAlgorithm:
     """Muffliato-SGD(K): DP-D-SGD with K gossip rounds per gradient; communication rounds K T.
 
     Args: gossip_rounds: K >= 1, instead of the dynamics' own.

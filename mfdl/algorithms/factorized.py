@@ -61,7 +61,5 @@ def mafalda_l(
     tolerance: float = 1e-4,
 ) -> LinearAlgorithm:
     """MAFALDA-L: each node its own C_u, optimal for the errors its noise causes."""
-    solved = factorize_nodes(
-        dynamics, participation, weights=weights, objective=objective, tolerance=tolerance
-    )
+    solved = factorize_nodes(dynamics, participation, weights=weights, objective=objective, tolerance=tolerance)
     return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda-l", factorization=solved)

@@ -5,7 +5,8 @@ messages and the next state, and one operator N says how base noise Z becomes in
 message operators (<- G, <- Z), their transposes, the operator of the models at which gradients are taken, the
 released models and the executor. An algorithm knows nothing of attackers; that is `mfdl.trust`.
 
-A step has one round with gradients and noise, and possibly more rounds of pure gossip. One round, with s the state, g the gradients and e = (N Z)_t the injected noise:
+A step has one round with gradients and noise, and possibly more rounds of pure gossip. One round, with s the state, g
+the gradients and e = (N Z)_t the injected noise:
 
     m       = P s + Q g + R e               messages, one row per sender
     s'      = K m + F s + J g + L e         next state
@@ -208,12 +209,12 @@ class LinearAlgorithm:
         """
         m = np.array(divisors, dtype=np.float64)
         if m.shape != (self.num_nodes,) or not (np.isfinite(m) & (m > 0)).all():
-            raise InvalidInput(
-                f"divisors must be {self.num_nodes} finite numbers > 0, one per node, got {m}."
-            )
+            raise InvalidInput(f"divisors must be {self.num_nodes} finite numbers > 0, one per node, got {m}.")
         scale = self.divisors / m
         made: dict[int, Round] = {}
-        rounds = tuple(made.setdefault(id(r), r.with_input_scale(scale, noise_too=not self.noise_on_messages)) for r in self.rounds)
+        rounds = tuple(
+            made.setdefault(id(r), r.with_input_scale(scale, noise_too=not self.noise_on_messages)) for r in self.rounds
+        )
         return dataclasses.replace(self, rounds=rounds, divisors=m)
 
     @cached_property

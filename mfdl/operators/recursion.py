@@ -147,7 +147,7 @@ class OutputRecursion(_Recursion):
 
 
 class StateRecursion(_Recursion):
-    """x -> M s_t at every step t that takes an input, or only M s_T with `final`: the models, M = `model_from_state`."""
+    """x -> M s_t at each step t that takes an input, or only M s_T with `final`: the models, M = model_from_state."""
 
     def __init__(
         self,

@@ -12,12 +12,13 @@ Patterns, victims and participation are in `pattern_bounds`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import itertools
 import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
 
 from ..check import FloatArray
 from ..errors import InvalidInput
@@ -29,6 +30,7 @@ BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.intp]
 
 _CHUNK_ENTRIES = 400_000  # entries of X worked on at once: 3 MB an array, so a chunk of small matrices stays in cache
+_THREADLESS = 32  # up to this size OpenBLAS starts no threads; above, they cost more than they give
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,7 +122,8 @@ def maximise(
         upper[part], lower[part], weights[part] = _closed_form(X[part], error[part], tolerance)
         left = part.start + np.flatnonzero(~close(upper[part], lower[part], tolerance))
         if left.size:
-            high, low, lam, steps = _interior_point(X[left], error[left], tolerance, max_iterations)
+            with threadpool_limits(1, user_api="blas") if k > _THREADLESS else contextlib.nullcontext():
+                high, low, lam, steps = _interior_point(X[left], error[left], tolerance, max_iterations)
             better = high < upper[left]
             weights[left[better]] = lam[better]
             upper[left] = np.minimum(high, upper[left])
@@ -315,7 +318,8 @@ def _interior_point(
     Z[:, diagonal, diagonal] += lam
     shrink = np.full(len(X), 0.2)
     goal = 0.25 * tolerance
-    for step in itertools.count():
+    step = 0
+    while True:
         sound = np.ones(len(X), dtype=bool)
         lower_Z, lower_U = _cholesky(Z, sound), _cholesky(U, sound)
         gap = (U * Z).sum(axis=(1, 2))
@@ -346,7 +350,7 @@ def _interior_point(
             along_Z = _step_length((half_Z * change[:, None, :]) @ half_Z.transpose(0, 2, 1))
             along_U = _step_length(half_U @ dU @ half_U.transpose(0, 2, 1))
         except np.linalg.LinAlgError:  # no direction left in this arithmetic: certify where we are
-            max_iterations = step + 1
+            step = max_iterations = max(step, max_iterations)
             continue
         U = U + along_U[:, None, None] * dU
         U[:, diagonal, diagonal] = 1.0
@@ -356,6 +360,7 @@ def _interior_point(
         shortest = np.minimum(along_Z, along_U)
         # the rule with fewest steps among those tried; after a short step almost only centring, which ends jams
         shrink = np.select([shortest > 0.9, shortest > 0.6, shortest > 0.25], [0.1, 0.3, 0.5], 0.95)
+        step += 1
 
 
 def _step_length(change: FloatArray) -> FloatArray:
@@ -367,15 +372,15 @@ def _step_length(change: FloatArray) -> FloatArray:
 
 def _cholesky(M: FloatArray, sound: BoolArray) -> FloatArray:
     """Lower factors; a matrix that is not positive definite gets the identity and is marked in `sound`."""
+    factors: FloatArray = np.empty(M.shape)
     try:
-        factors: FloatArray = np.linalg.cholesky(M)
+        factors[:] = np.linalg.cholesky(M)
     except np.linalg.LinAlgError:
-        factors = np.array(np.broadcast_to(np.eye(M.shape[1]), M.shape), dtype=np.float64)
         for index in range(len(M)):
             try:
                 factors[index] = np.linalg.cholesky(M[index])
             except np.linalg.LinAlgError:
-                sound[index] = False
+                factors[index], sound[index] = np.eye(M.shape[1]), False
     bad = ~np.isfinite(factors).all(axis=(1, 2))
     if bad.any():
         factors[bad] = np.eye(M.shape[1])

@@ -180,9 +180,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     while good > 0 and not allowed(good):
         good *= 0.5
     if good == 0:
-        raise InvalidInput(
-            f"epsilon must be large enough to calibrate in float64, got {epsilon!r}; raise it."
-        )
+        raise InvalidInput(f"epsilon must be large enough to calibrate in float64, got {epsilon!r}; raise it.")
     bad = 2 * good
     while allowed(bad):
         good, bad = bad, 2 * bad

@@ -98,9 +98,7 @@ class Guarantee:
                 raise InvalidInput(f"{name} must be a non-empty text, got {value!r}.")
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise InvalidInput(
-                    f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}."
-                )
+                raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
         if not isinstance(self.adaptive, bool):
             raise InvalidInput(f"adaptive must be True or False, got {self.adaptive!r}.")
         if isinstance(self.notes, str) or not all(isinstance(note, str) for note in self.notes):
@@ -119,8 +117,7 @@ class Guarantee:
             least = gaussian.mu_from_noise_std(self.sensitivity, self.record_shift, self.noise_std)
             if self.mu < least * (1 - 1e-12):  # 1e-12: a caller may have multiplied in another order
                 raise InvalidInput(
-                    "mu must be at least sensitivity * record_shift / noise_std = "
-                    f"{least!r}, got {self.mu!r}."
+                    f"mu must be at least sensitivity * record_shift / noise_std = {least!r}, got {self.mu!r}."
                 )
             self._set("mu", max(self.mu, least))
 
@@ -203,9 +200,7 @@ class Guarantee:
         for name in _SAME_TO_COMPOSE:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
-                raise InvalidInput(
-                    f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}."
-                )
+                raise InvalidInput(f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}.")
         same_participation = self.participation == other.participation
         noise_std = min(self.noise_std, other.noise_std)
         both_exact = self.bound == other.bound == "exact"

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 from ..check import FloatArray
 from ..errors import InvalidInput
@@ -131,6 +132,14 @@ def bounds(
     error = np.zeros_like(X) if entry_error is None else np.asarray(entry_error, dtype=np.float64)
     if error.shape != X.shape or not (error >= 0).all():
         raise InvalidInput(f"entry_error must be >= 0 with the shape of grams, {X.shape}, got shape {error.shape}.")
+    # matrices this small lose by threads, and lose a hundredfold when other processes hold the cores
+    with threadpool_limits(1, user_api="blas"):
+        return _bounds(X, error, participation, method, tolerance)
+
+
+def _bounds(
+    X: FloatArray, error: FloatArray, participation: Participation, method: str, tolerance: float
+) -> PatternBounds:
     family = _family(participation)
     if family is None or participation.num_patterns <= MAX_ENUMERATED:
         patterns = list(participation.patterns())
@@ -312,7 +321,8 @@ def _by_one_dual(
     asymmetry = np.abs(X - X.T)
     # free entries of Y are ours to choose: exactly symmetric and without error
     Y = np.where(free, 0.0, 0.5 * X + 0.5 * X.T)
-    slack = np.where(free, 0.0, error + asymmetry).sum(axis=1) * (1 + 4 * len(X) * UNIT)
+    error_of_form = 0.5 * error + 0.5 * error.T
+    slack = np.where(free, 0.0, error_of_form + asymmetry).sum(axis=1) * (1 + 4 * len(X) * UNIT)
     upper, patterns = math.inf, []
 
     def consider(lam: FloatArray) -> None:

@@ -22,11 +22,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .. import check, graphs
+from .. import check, graphs, spatial
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import Gossip, GossipMatrix
-from . import spatial
 from .gaussian import epsilon_from_mu, mu_from_epsilon
 
 Quantity = Literal["sensitivity_squared", "mu", "renyi slope", "epsilon"]

@@ -348,8 +348,10 @@ class _System:
             free, forced = self.free[r][:, None], self.forced[r][:, None]
             kept[r] = np.where(free, np.clip(shifts[r], 0.0, d), np.where(forced, d, 0.0))
             absorbed[r] = np.where(self.noise[r][:, None], (d - kept[r]) * (1 + 2 * UNIT), 0.0)
-            hidden_by_nothing = (self.zero[r] & ~self.noise[r])[:, None]
-            leak |= (hidden_by_nothing & (d > 0)).any(axis=0)
+            # the masks above leave none of these; checked all the same, against the problem itself
+            wrong = (s > 0) & self.problem.pinned[r][:, None] | (kept[r] > 0) & self.problem.seen[r][:, None]
+            wrong |= (d > 0) & (self.zero[r] & ~self.noise[r])[:, None]
+            leak |= wrong.any(axis=0)
             s = (self.forward_weights[r] @ kept[r]) * self.rounding[r]
         leak |= (self.problem.pinned[R][:, None] & (s > 0)).any(axis=0)
         b = (self.scale[:, :, None] * absorbed)[self.step_rounds]

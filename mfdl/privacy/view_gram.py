@@ -1,22 +1,34 @@
-"""The Gram matrix X_u of what an attacker's view reveals about one node, with its rounding error.
+"""The Gram matrix X_u of what a view reveals about one node, by the cheapest form that covers the view.
 
 X_u = A_u^T (B B^T)^+ A_u, T x T, so that sens_u^2 = max over patterns and ||g_t|| <= 1 of
-sum X_u[s, t] <g_s, g_t>. Under LDP the gossip W_T is a left factor of both A and B and is injective, so it
-drops out: for node-local noise N_u = C_u^-1, X_u = C_u^T C_u whatever the graph.
+sum X_u[s, t] <g_s, g_t>. Four forms, all giving the same X:
+
+- all messages seen: the gossip is an injective left factor of A and B and drops out; what is left is the noise
+  (node-local: X_u = C_u^T C_u; fresh in each step with factor F: an n x n problem);
+- range form and null-space form: part of the messages, node-local noise (`range_form`, `null_space_form`);
+- dense form: everything else (`dense_form`).
+
+Rounding errors are bounded and carried along; a step at which a noiseless combination shows the victim's
+gradient is marked as a leak.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
+import scipy.sparse as sp
 
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
-from ..errors import UnsupportedMechanism
-from ..operators import IndependentNoise, LocalNoise, ZeroNoise
-from ..trust import LDP, TrustModel
+from ..operators import IndependentNoise, LocalNoise, StepNoise, ZeroNoise
+from ..trust import TrustModel
+from ..view import Knowledge, View
+from .dense_form import whiten
+from .null_space_form import NullSpaceForm
+from .range_form import RangeForm
 
 UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
 
@@ -25,32 +37,116 @@ UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
 class ViewGram:
     """X of one victim with bounds on how far the float64 array can be from the truth.
 
-    The true X is at most `inflation` (in the positive semidefinite order) times a matrix within `entry_error`
-    of `matrix`, entrywise. An infinite `inflation` means infinite loss.
+    Attributes:
+        matrix: X, shape (T, T).
+        entry_error: the true X is, in the positive semidefinite order, at most `inflation` times a matrix within
+            `entry_error` of `matrix`, entrywise. Shape (T, T).
+        inflation: >= 1; infinite means that every step leaks.
+        leaks: bool (T,), steps whose gradient shows in a noiseless combination: infinite loss for a record that
+            takes part there.
+        why: what leaks, in words; empty if nothing does.
+        form: which form computed it.
+        tolerance: relative size below which noise counts as absent (0 where no rank decision was made).
     """
 
     matrix: FloatArray
     entry_error: FloatArray
     inflation: float = 1.0
+    leaks: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=bool))
+    why: str = ""
+    form: str = "all messages seen"
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.leaks.size:
+            object.__setattr__(self, "leaks", np.full(len(self.matrix), math.isinf(self.inflation)))
 
 
 def view_gram(algorithm: LinearAlgorithm, trust: TrustModel, node: int) -> ViewGram:
-    """X_u of one node under a trust model.
+    """X_u of one node under a trust model with a single view; see `view_grams`."""
+    return view_grams(trust.view(algorithm, node), [node])[0]
 
-    Raises: UnsupportedMechanism: a trust model or noise that is not covered.
-    Cost under LDP: O(T^3) per distinct encoder, independent of the graph.
+
+def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
+    """X_u of each victim in one view; equal Grams are one object.
+
+    Raises: UnsupportedMechanism: a view that only the dense form covers and that is too large for it.
+    Cost: see the forms.
     """
-    if not isinstance(trust, LDP):
-        raise UnsupportedMechanism(f"trust model {trust!r} is not covered; covered: LDP().")
-    noise = algorithm.noise
-    T = noise.num_steps
+    found = _by_structure(view, victims)
+    if found is None:
+        found = _dense(view, victims)
+    return [_with_known_gradients(view, u, gram) for u, gram in zip(victims, found, strict=True)]
+
+
+def _with_known_gradients(view: View, victim: int, gram: ViewGram) -> ViewGram:
+    known = view.known_gradients[:, victim]
+    if not known.any():
+        return gram
+    step = int(np.argmax(known))
+    return dataclasses.replace(gram, leaks=gram.leaks | known, why=f"the attacker knows the gradient of step {step}")
+
+
+def _by_structure(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
+    algorithm, knowledge = view.algorithm, view.knowledge
+    if algorithm is None or knowledge is None or knowledge.combination is not None:
+        return None
+    if not messages_determine_injections(algorithm):
+        return None
+    if knowledge.seen[:, algorithm.transmitted].all() and algorithm.transmitted.all():
+        return _all_seen(algorithm, knowledge, victims)
+    return _partly_seen(view, algorithm, knowledge, victims)
+
+
+def messages_determine_injections(algorithm: LinearAlgorithm) -> bool:
+    """Whether all messages together are an injective function of the injected sums g + e.
+
+    True when gradient and noise enter a step's messages alike, through a diagonal without zeros, and the next state
+    is a function of the messages alone (in further gossip rounds nothing enters).
+    """
+    for one, step in zip(algorithm.rounds, algorithm.step_of_round, strict=True):
+        if one.state_from_state is not None or one.state_from_gradient is not None or one.state_from_noise is not None:
+            return False
+        if step < 0:
+            if one.message_from_gradient is not None or one.message_from_noise is not None:
+                return False
+            continue
+        Q, R = one.message_from_gradient, one.message_from_noise
+        if Q is None or R is None or Q.shape != R.shape or Q.shape[0] != Q.shape[1]:
+            return False
+        diagonal = Q.diagonal()
+        if (Q != R).nnz or np.count_nonzero(Q.data) != np.count_nonzero(diagonal) or not diagonal.all():
+            return False
+    return True
+
+
+# ---- all messages seen ------------------------------------------------------------------------------------------
+
+
+def _all_seen(algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]) -> list[ViewGram] | None:
+    noise, T = algorithm.noise, algorithm.num_steps
     if isinstance(noise, ZeroNoise):
-        return ViewGram(np.eye(T), np.zeros((T, T)), math.inf)
-    if isinstance(noise, IndependentNoise):
-        return ViewGram(np.eye(T), np.zeros((T, T)))
-    if isinstance(noise, LocalNoise):
-        return _local_gram(noise.encoder_of(node), noise.inverse_of(node))
-    raise UnsupportedMechanism(f"noise {type(noise).__name__} is not covered under LDP.")
+        return [ViewGram(np.eye(T), np.zeros((T, T)), math.inf, why="there is no noise")] * len(victims)
+    if isinstance(noise, StepNoise):
+        return _step_noise_grams(noise, knowledge, victims)
+    known = knowledge.known_noise
+    if (known != known[0]).any():
+        return None
+    made: dict[int, ViewGram] = {}
+    grams = []
+    for u in victims:
+        if known[0, u]:
+            grams.append(ViewGram(np.eye(T), np.zeros((T, T)), math.inf, why="the attacker knows its noise"))
+        elif isinstance(noise, IndependentNoise):
+            grams.append(made.setdefault(0, ViewGram(np.eye(T), np.zeros((T, T)))))
+        elif isinstance(noise, LocalNoise):
+            which = 0 if noise.shared else u
+            if which not in made:
+                made[which] = _local_gram(noise.encoder_of(u), noise.inverse_of(u))
+            grams.append(made[which])
+        else:
+            return None
+    return grams
 
 
 def _local_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
@@ -66,4 +162,144 @@ def _local_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
     defect[np.diag_indices(T)] -= 1.0
     size = float(np.linalg.norm(defect)) + rounding * float(np.linalg.norm(absolute @ np.abs(inverse)))
     inflation = math.inf if not size < 1 else (1 - size) ** -2
-    return ViewGram(encoder.T @ encoder, rounding * (absolute.T @ absolute), inflation)
+    why = "" if size < 1 else "its encoder is singular to working precision"
+    return ViewGram(encoder.T @ encoder, rounding * (absolute.T @ absolute), inflation, why=why)
+
+
+def _step_noise_grams(noise: StepNoise, knowledge: Knowledge, victims: Sequence[int]) -> list[ViewGram]:
+    """Noise fresh in each step: X_u is diagonal, entry t = [(F_t F_t^T)^+]_uu, F_t = F without its known columns."""
+    T, n = noise.num_steps, noise.num_nodes
+    F = noise.factor.toarray()
+    chosen = np.asarray(victims, dtype=np.intp)
+    values, errors = np.zeros((len(victims), T)), np.zeros((len(victims), T))
+    leaks = np.zeros((len(victims), T), dtype=bool)
+    tolerance = 0.0
+    distinct, of_step = np.unique(knowledge.known_noise, axis=0, return_inverse=True)
+    for number, known in enumerate(distinct):
+        steps = np.flatnonzero(of_step.ravel() == number)
+        white = whiten(np.eye(n)[:, chosen], F * ~known)
+        squared = (white.whitened**2).sum(axis=0)
+        slack = white.rounding * (white.whitened**2 * white.amplification[:, None]).sum(axis=0)
+        values[:, steps], errors[:, steps] = squared[:, None], 4 * slack[:, None]
+        leaks[:, steps] = white.leaks[:, None]
+        tolerance = max(tolerance, white.tolerance)
+    return [
+        ViewGram(
+            np.diag(values[i]),
+            np.diag(errors[i]),
+            leaks=leaks[i],
+            why="noise that is known or missing cancels in a combination of the injections" if leaks[i].any() else "",
+            tolerance=tolerance,
+        )
+        for i in range(len(victims))
+    ]
+
+
+# ---- part of the messages, node-local noise ----------------------------------------------------------------------
+
+
+def _partly_seen(
+    view: View, algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]
+) -> list[ViewGram] | None:
+    """Range or null-space form, or None where neither covers the view."""
+    noise, T = algorithm.noise, algorithm.num_steps
+    if view.release in ("all", "average") or len(algorithm.rounds) != T:
+        return None
+    if not isinstance(noise, IndependentNoise | LocalNoise):
+        return None
+    seen, known = knowledge.seen, knowledge.known_noise
+    if (seen != seen[0]).any() or (known != known[0]).any():
+        return None
+    if not known[0].any() and not seen.any():
+        return [ViewGram(np.zeros((T, T)), np.zeros((T, T)), form="nothing seen")] * len(victims)
+    weights = [algorithm.rounds[t].state_from_message for t in range(T)]
+    if any(W is None for W in weights) or not _own_messages_are_implied(weights, knowledge):
+        return None
+    unknown = ~known[0]
+    scale = np.stack([np.abs(one.message_from_gradient.diagonal()) for one in algorithm.rounds])  # type: ignore[union-attr]
+    rows, hidden = np.flatnonzero(seen[0] & unknown), unknown & ~seen[0]
+    chosen = np.asarray([u for u in victims if unknown[u]], dtype=np.intp)
+    if rows.size == 0:
+        grams, relative, absolute, form = np.zeros((chosen.size, T, T)), 0.0, 0.0, "nothing seen"
+    else:
+        constant = all(W is weights[0] for W in weights)
+        independent = isinstance(noise, IndependentNoise)
+        if not constant and not independent:
+            return None
+        by_range = (T * rows.size) ** 2 * (T * rows.size / 3 + T * chosen.size / 3)
+        by_null_space = T * hidden.sum() ** 2.0 * (hidden.sum() + 2.0 * T * chosen.size)
+        if independent and (not constant or by_null_space < by_range / 4):
+            null_space = NullSpaceForm(weights, hidden, unknown, scale)
+            grams = np.stack([null_space.gram(int(u)) for u in chosen]) if chosen.size else np.zeros((0, T, T))
+            relative, absolute, form = 0.0, null_space.relative_error(), "null-space form"
+        else:
+            inverse = noise.inverse if isinstance(noise, LocalNoise) else None
+            range_form = RangeForm(weights[0], rows, unknown, scale, inverse)
+            grams = range_form.grams(chosen)
+            relative, absolute, form = range_form.relative_error(), 0.0, "range form"
+    place = {int(u): i for i, u in enumerate(chosen)}
+    out = []
+    for u in victims:
+        if u not in place:
+            out.append(ViewGram(np.eye(T), np.zeros((T, T)), math.inf, why="the attacker knows its noise"))
+            continue
+        X = grams[place[u]]
+        # errors of a positive semidefinite X are bounded by its diagonal: |dX_st| <= c sqrt(X_ss X_tt) + c'
+        spread = np.sqrt(np.clip(np.diagonal(X), 0.0, None))
+        out.append(ViewGram((X + X.T) / 2, relative * np.outer(spread, spread) + absolute, form=form))
+    return out
+
+
+def _own_messages_are_implied(weights: Sequence[sp.csr_array | None], knowledge: Knowledge) -> bool:
+    """Whether messages of nodes with known noise add nothing: they know their gradient and all they average."""
+    inside = knowledge.known_noise[0]
+    if not inside.any():
+        return True
+    if not knowledge.known_gradients[:, inside].all():
+        return False
+    available = knowledge.seen[0] | inside
+    for W in {id(W): W for W in weights}.values():
+        assert W is not None
+        heard = np.asarray(abs(W[np.flatnonzero(inside)]).sum(axis=0)).ravel() > 0
+        if (heard & ~available).any():
+            return False
+    return True
+
+
+# ---- everything else ---------------------------------------------------------------------------------------------
+
+
+def _dense(view: View, victims: Sequence[int]) -> list[ViewGram]:
+    T = view.axis.num_steps
+    white = whiten(view.dense_gradients(np.asarray(victims, dtype=np.intp)), view.dense_noise())
+    out = []
+    for i, _ in enumerate(victims):
+        columns = slice(i * T, (i + 1) * T)
+        Y = white.whitened[:, columns]
+        magnitudes = np.abs(Y)
+        error = 4 * white.rounding * (magnitudes.T * white.amplification) @ magnitudes
+        leaks = white.leaks[columns]
+        why = _leak_in_words(view, white.noiseless[:, columns], leaks) if leaks.any() else ""
+        out.append(ViewGram(Y.T @ Y, error, leaks=leaks, why=why, form="dense form", tolerance=white.tolerance))
+    return out
+
+
+def _leak_in_words(view: View, noiseless: FloatArray, leaks: np.ndarray) -> str:
+    step = int(np.argmax(leaks))
+    combination = noiseless[:, step]
+    top = np.argsort(-np.abs(combination))[:4]
+    terms = " ".join(f"{combination[i] / np.abs(combination).max():+.2g} {_row_name(view, int(i))}" for i in top)
+    more = " ..." if np.count_nonzero(np.abs(combination) > 1e-9 * np.abs(combination).max()) > 4 else ""
+    return f"the gradient of step {step} shows without noise in {terms}{more}"
+
+
+def _row_name(view: View, row: int) -> str:
+    algorithm, knowledge = view.algorithm, view.knowledge
+    if algorithm is None or knowledge is None or knowledge.combination is not None:
+        return f"row {row}"
+    seen = np.argwhere(knowledge.seen)
+    labels = algorithm.dynamics.gossip.labels
+    if row >= len(seen):
+        return f"released model row {row - len(seen)}"
+    turn, message = seen[row]
+    return f"message of {labels[algorithm.message_sender[message]]} in round {turn}"

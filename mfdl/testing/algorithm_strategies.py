@@ -21,7 +21,7 @@ from ..participation import Cyclic, EveryStep, Explicit, Participation, Single
 from .graph_strategies import gossip_matrices, gossip_sequences
 
 RANDOM_ENCODERS = ("mf-shared", "mf-per-node")
-NAMES = (*algorithms.registry.BUILDERS, *RANDOM_ENCODERS)
+NAMES = ("none", "dp-dsgd", "anti-pgd", "bsr", "d-mf", "mafalda", "mafalda-l", *RANDOM_ENCODERS)
 CHEAP_NAMES = ("none", "dp-dsgd", "anti-pgd", "bsr", *RANDOM_ENCODERS)
 """Those that solve no problem."""
 

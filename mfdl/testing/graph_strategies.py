@@ -79,9 +79,7 @@ def gossip_sequences(
     n = draw(st.integers(min_nodes, max_nodes))
     possible = [kind for kind in kinds if n > 1 or kind != "singular"] or ["symmetric"]
     one = gossip_matrices(min_nodes=n, max_nodes=n, kinds=possible)
-    return GossipSequence(
-        tuple(draw(st.lists(one, min_size=1, max_size=max_length))), repeat=draw(st.booleans())
-    )
+    return GossipSequence(tuple(draw(st.lists(one, min_size=1, max_size=max_length))), repeat=draw(st.booleans()))
 
 
 def _symmetric(draw: st.DrawFn, G: nx.Graph) -> np.ndarray:

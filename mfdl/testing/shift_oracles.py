@@ -7,9 +7,11 @@ that what the attacker sees is Gaussian and the true loss is dense linear algebr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -37,7 +39,7 @@ def cost_matrices(problem: ShiftProblem) -> list[FloatArray]:
 
 
 def quadratic_program_value(problem: ShiftProblem, victim: int, pattern: Sequence[int]) -> float:
-    """The optimum by a general interior-point solver; inf where the constraints contradict each other."""
+    """The optimum by a general interior-point solver; inf if the constraints contradict each other, nan if it fails."""
     R, n = problem.num_rounds, problem.num_nodes
     r = cp.Variable((R, n), nonneg=True)
     a = cp.Variable((R, n), nonneg=True)
@@ -67,10 +69,15 @@ def quadratic_program_value(problem: ShiftProblem, victim: int, pattern: Sequenc
                 b = cp.multiply(a[rounds, j], problem.divisors[j] / problem.rates[steps])
                 total = total + cp.quad_form(b, cp.psd_wrap(form[np.ix_(steps, steps)]))
     program = cp.Problem(cp.Minimize(total), constraints)
-    program.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-10, tol_feas=1e-11)
-    if program.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
-        return math.inf
-    return float(program.value)
+    for tolerance in (1e-11, 1e-9, 1e-8):  # degenerate instances stop the solver short of the first
+        with contextlib.suppress(cp.error.SolverError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": tried again
+            program.solve(solver=cp.CLARABEL, tol_gap_abs=tolerance, tol_gap_rel=10 * tolerance, tol_feas=tolerance)
+            if program.status == cp.INFEASIBLE:
+                return math.inf
+            if program.status == cp.OPTIMAL:
+                return float(program.value)
+    return math.nan
 
 
 def exact_cost(problem: ShiftProblem, victim: int, pattern: Sequence[int], shifts: FloatArray) -> Fraction:
@@ -198,7 +205,7 @@ def linear_systems(draw: st.DrawFn, *, max_nodes: int = 4, max_steps: int = 4) -
             encoders[:] = encoders[0]
         gram = np.swapaxes(encoders, 1, 2) @ encoders
         gram = gram if kind == "local" else gram[0]
-    seen_share = draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))
+    seen_share = draw(st.sampled_from([0.1, 0.2, 0.3, 0.5, 1.0]))
     pinned_share = draw(st.sampled_from([0.0, 0.0, 0.1, 0.3]))
     pinned = rng.random((R + 1, n)) < pinned_share
     if draw(st.booleans()):

@@ -102,9 +102,7 @@ def load(folder: str | os.PathLike[str]) -> Checkpoint:
     try:
         content = json.loads(pointer.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidInput(
-            f"no checkpoint can be read at {pointer}: {error.strerror or error}; {again}"
-        ) from error
+        raise InvalidInput(f"no checkpoint can be read at {pointer}: {error.strerror or error}; {again}") from error
     except ValueError as error:
         raise InvalidInput(f"{pointer} is not valid JSON ({error}); {again}") from error
     version = content.get("format") if isinstance(content, dict) else None
@@ -140,9 +138,7 @@ def require_match(metadata: Mapping[str, Any], **expected: Any) -> None:
     for field, value in expected.items():
         wanted = _plain(value, field)
         if field not in metadata:
-            raise InvalidInput(
-                f"the checkpoint has no field {field!r}, expected {wanted!r}; start the run anew."
-            )
+            raise InvalidInput(f"the checkpoint has no field {field!r}, expected {wanted!r}; start the run anew.")
         if _canonical(metadata[field]) != _canonical(wanted):
             raise InvalidInput(
                 f"the checkpoint's {field} is {metadata[field]!r}, expected {wanted!r}; resume with what "
@@ -160,9 +156,7 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, NoiseKey):
         raise InvalidInput(f"{where} holds a NoiseKey, whose secret must not be stored; store key.key_id.")
     if isinstance(value, bytes | bytearray | memoryview):
-        raise InvalidInput(
-            f"{where} holds bytes, which may be a secret; store a public identifier such as key.key_id."
-        )
+        raise InvalidInput(f"{where} holds bytes, which may be a secret; store a public identifier such as key.key_id.")
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -176,6 +170,5 @@ def _plain(value: Any, where: str) -> Any:
         return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
     got = repr(value) if isinstance(value, float) else type(value).__name__
     raise InvalidInput(
-        f"{where} must be plain JSON (str, int, finite float, bool, None, list, dict), got {got}; convert "
-        "it first."
+        f"{where} must be plain JSON (str, int, finite float, bool, None, list, dict), got {got}; convert it first."
     )

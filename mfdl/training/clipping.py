@@ -79,9 +79,7 @@ def gradient_norms(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     return squares.sqrt()
 
 
-def clipped_sums(
-    gradients: Sequence[torch.Tensor], mask: torch.Tensor, clip_norm: float
-) -> list[torch.Tensor]:
+def clipped_sums(gradients: Sequence[torch.Tensor], mask: torch.Tensor, clip_norm: float) -> list[torch.Tensor]:
     """Sums over the batch of the clipped gradients of each node.
 
     Args:
@@ -106,8 +104,6 @@ def clipped_sums(
     # The product is elementwise, not a matrix product: those may round their inputs to TF32 or bfloat16.
     # Zeroing non-finite entries makes 0 * inf = 0; the other records have none.
     return [
-        (gradient.nan_to_num(0.0, 0.0, 0.0) * factor.reshape(*factor.shape, *(1,) * (gradient.ndim - 2))).sum(
-            1
-        )
+        (gradient.nan_to_num(0.0, 0.0, 0.0) * factor.reshape(*factor.shape, *(1,) * (gradient.ndim - 2))).sum(1)
         for gradient in gradients
     ]

@@ -81,9 +81,7 @@ class NoiseKey:
             InvalidInput: no context, or a part that is not a str, int or bytes.
         """
         if not context:
-            raise InvalidInput(
-                "derive needs at least one context, got none; name the use, e.g. derive('noise')."
-            )
+            raise InvalidInput("derive needs at least one context, got none; name the use, e.g. derive('noise').")
         return NoiseKey(_prf(self._secret, "derive", *context), seeded=self.seeded)
 
     @property
@@ -207,9 +205,7 @@ def _encode(parts: Sequence[str | int | bytes]) -> bytes:
                     raise TypeError
                 number = operator.index(part)
             except TypeError:
-                raise InvalidInput(
-                    f"a key context must be str, int or bytes, got {type(part).__name__}."
-                ) from None
+                raise InvalidInput(f"a key context must be str, int or bytes, got {type(part).__name__}.") from None
             tag, data = b"i", number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)
         encoded.append(tag + len(data).to_bytes(8, "big") + data)
     return b"".join(encoded)

@@ -29,9 +29,7 @@ from .tasks import Task
 
 Progress = Callable[[int], None]
 
-SINGLE_THREAD_WORK = (
-    2**22
-)  # gradient entries per step below which a second torch thread costs more than it brings
+SINGLE_THREAD_WORK = 2**22  # gradient entries per step below which a second torch thread costs more than it brings
 
 
 def replay(
@@ -83,11 +81,7 @@ def replay(
             "mechanism's graph."
         )
     T = algorithm.num_steps
-    every = (
-        algorithm.participation.period
-        if eval_every is None
-        else check.integer_at_least(1, eval_every=eval_every)
-    )
+    every = algorithm.participation.period if eval_every is None else check.integer_at_least(1, eval_every=eval_every)
     last = T if stop_after is None else min(check.integer_at_least(0, stop_after=stop_after), T)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     chosen: list[int | None] = [None] if seeds is None else [check.integer_at_least(0, seed=s) for s in seeds]
@@ -99,9 +93,7 @@ def replay(
         if root is None:
             root = NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)
         folder = None if checkpoint_folder is None else Path(checkpoint_folder) / f"seed-{seed}"
-        one = _SeedReplay(
-            mechanism, task, seed, root, folder, dtype, where, keep_messages, resumable=key is not None
-        )
+        one = _SeedReplay(mechanism, task, seed, root, folder, dtype, where, keep_messages, resumable=key is not None)
         runs.append(one.run(last, every, progress))
     return Run(mechanism, task.name, tuple(runs))
 
@@ -126,9 +118,7 @@ class _SeedReplay:
         self.keep_messages, self.dtype, self.device = keep_messages, dtype, device
         participation = mechanism.algorithm.participation
         assert isinstance(participation, Cyclic)
-        saved = (
-            checkpoint.load(folder) if folder is not None and (folder / checkpoint.POINTER).exists() else None
-        )
+        saved = checkpoint.load(folder) if folder is not None and (folder / checkpoint.POINTER).exists() else None
         if saved is not None and seed is None and not resumable:
             raise InvalidInput(
                 f"{folder} holds an unseeded run, whose noise key was never written; pass key=... to go on, or "
@@ -209,9 +199,7 @@ class _SeedReplay:
 
     def _run(self, last: int, every: int, progress: Progress | None) -> SeedRun:
         T = self.algorithm.num_steps
-        stream = noise_stream(
-            self.algorithm.noise, self.mechanism.noise_std, self.key, self.instance.dimension
-        )
+        stream = noise_stream(self.algorithm.noise, self.mechanism.noise_std, self.key, self.instance.dimension)
         seconds = 0.0
         if progress is not None and self.start:
             progress(self.start)

@@ -98,9 +98,7 @@ class LocalStream(NoiseStream):
             if self.noise.shared:
                 out += (inverse[start:stop, begin:end] @ base.reshape(end - begin, -1)).reshape(out.shape)
             else:
-                out += np.matmul(inverse[:, start:stop, begin:end], base.transpose(1, 0, 2)).transpose(
-                    1, 0, 2
-                )
+                out += np.matmul(inverse[:, start:stop, begin:end], base.transpose(1, 0, 2)).transpose(1, 0, 2)
         out *= self.noise_std
         return out
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
-from mfdl import gossip, graphs
+from mfdl import gossip, graphs, spatial
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.privacy import gaussian, published, spatial
+from mfdl.privacy import gaussian, published
 from mfdl.testing.graph_strategies import connected_graphs, gossip_matrices
 
 DELTA = 1e-5

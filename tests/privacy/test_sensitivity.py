@@ -112,17 +112,19 @@ def test_never_below_the_true_value_and_exact_when_it_says_so(case):
     truth = brute_force_squared(X, part)
     # The oracle itself rounds, at most at 1e-13 relative for T <= 7.
     assert found.squared >= truth * (1 - 1e-13)
-    assert found.squared >= ascended_squared(X, part, np.random.default_rng(0)) * (1 - 1e-13)
+    reached = ascended_squared(X, part, np.random.default_rng(0))
+    assert found.squared >= reached * (1 - 1e-13)
     assert found.value**2 >= found.squared * (1 - 1e-15)
     steps = np.ix_(found.pattern, found.pattern)
     assert tuple(found.pattern) in {tuple(p.tolist()) for p in part.patterns()}
     assert found.squared <= np.abs(X[steps]).sum() * (1 + 1e-12)
     assert found.squared <= len(found.pattern) * np.linalg.eigvalsh(X[steps])[-1] * (1 + 1e-12)
-    if found.exact:
-        assert_allclose(found.squared, truth, rtol=1e-12)
-        assert found.tolerance < 1e-12
+    if found.exact:  # ascent stops within 1e-4 of the maximum over vectors
+        assert found.squared <= max(truth, reached) * (1 + 1e-4)
+        assert found.tolerance < 1e-4
     if (X >= 0).all():
         assert found.exact
+        assert_allclose(found.squared, truth, rtol=1e-12)
 
 
 @settings(max_examples=100, deadline=None)
@@ -180,14 +182,24 @@ def test_an_ill_conditioned_encoder_is_inflated_or_infinite_and_never_smaller(T,
     assert found.squared >= np.abs(C.T @ C)[:: T // 2, :: T // 2].sum() * (1 - 1e-12)
 
 
+@pytest.mark.parametrize(("growth", "seed"), [(100, 1), (700, 4), (1000, 2)])
+def test_the_noise_injected_may_protect_less_than_its_encoder_says(growth, seed):
+    """At condition numbers of 1e9 to 1e13 the rounded C^-1 is another mechanism, more sensitive by up to 5e-7."""
+    C = np.eye(6) + growth * np.tril(np.random.default_rng(seed).uniform(-1, 1, (6, 6)), -1)
+    part = Cyclic(2, 3)
+    one = algorithms.mf_dsgd(DYN, part, C)
+    injected = exact_squared(inverse(to_fractions(one.noise.inverse)), part)
+    written = exact_squared(to_fractions(C), part)
+    assert injected > written * (1 + Fraction(1, 10**11))
+    assert Fraction(worst_sensitivity(one, LDP).squared) >= injected
+
+
 def test_the_eigenvalue_bound_is_used_where_it_is_smaller():
     """Three vectors at 120 degrees: rows of |X| sum to 2, lambda_max is 1.5; the truth in R^2 is 4.5."""
     X = np.array([[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1]])
     found = sensitivity_of_gram(exact_gram(X), EveryStep(3))
     assert_allclose(found.squared, 4.5, rtol=1e-13)
     assert found.squared >= 4.5
-    assert not found.exact
-    assert 0 < found.tolerance < 1e-13
     assert_allclose(ascended_squared(X, EveryStep(3), np.random.default_rng(0)), 4.5, rtol=1e-9)
     assert_allclose(brute_force_squared(X, EveryStep(3)), 4.0)  # scalar gradients miss it
 

@@ -1,6 +1,5 @@
 """View Grams under LDP against the dense definition A_u^T (B B^T)^+ A_u, gossip included."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -10,8 +9,6 @@ from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.errors import UnsupportedMechanism
-from mfdl.operators import NoiseOperator
 from mfdl.participation import Cyclic
 from mfdl.privacy.view_gram import view_gram
 from mfdl.testing.algorithm_strategies import NAMES, build_algorithm, dense_noising, dense_workload, linear_algorithms
@@ -71,28 +68,3 @@ def test_without_noise_the_loss_is_infinite():
     found = view_gram(algorithms.dsgd(STAR, Cyclic(2, 2)), LDP, 0)
     assert found.inflation == math.inf
     assert found.matrix.shape == (4, 4)
-
-
-def test_what_is_not_covered_is_refused():
-    class Other(trust.TrustModel):
-        name = attacker = "other"
-
-    class Shared(NoiseOperator):
-        def __init__(self):
-            self.num_steps, self.num_nodes = 4, 4
-            super().__init__((16, 4))
-
-        def _matmat(self, X):
-            return np.repeat(X, 4, axis=0)
-
-        def _rmatmat(self, X):
-            return X.reshape(4, 4, -1).sum(axis=1)
-
-        def variances(self):
-            return np.ones((4, 4))
-
-    one = algorithms.dp_dsgd(STAR, Cyclic(2, 2))
-    with pytest.raises(UnsupportedMechanism, match=r"trust model .* is not covered"):
-        view_gram(one, Other(), 0)
-    with pytest.raises(UnsupportedMechanism, match="noise Shared is not covered under LDP"):
-        view_gram(dataclasses.replace(one, noise=Shared()), LDP, 0)

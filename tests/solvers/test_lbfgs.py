@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from solvers.lbfgs import minimise
+from solvers.lbfgs import _two_loops, minimise
 
 
 def never(iteration, x, value, gradient):
@@ -96,3 +98,22 @@ def test_the_start_is_not_changed():
     start = np.ones(3)
     minimise(lambda x: (float(x @ x), 2 * x), start, stop=flat, max_iterations=50)
     assert_allclose(start, 1)
+
+
+@settings(deadline=None)
+@given(size=st.integers(1, 6), count=st.integers(1, 5), seed=st.integers(0, 999))
+def test_two_loops_are_the_inverse_bfgs_matrix(size, count, seed):
+    rng = np.random.default_rng(seed)
+    B = rng.standard_normal((size, size))
+    A = B.T @ B + np.eye(size)
+    steps = rng.standard_normal((count, size))
+    pairs = deque((s, A @ s, float(s @ A @ s)) for s in steps)
+    _, y, curvature = pairs[-1]
+    inverse = curvature / float(y @ y) * np.eye(size)
+    for s, y, curvature in pairs:
+        left = np.eye(size) - np.outer(s, y) / curvature
+        inverse = left @ inverse @ left.T + np.outer(s, s) / curvature
+    g = rng.standard_normal(size)
+    scale = np.abs(inverse).max()
+    assert_allclose(_two_loops(g, pairs, g), inverse @ g, atol=1e-9 * scale)
+    assert_allclose(_two_loops(y, pairs, g), steps[-1], atol=1e-9 * scale)  # the secant equation of the last pair

@@ -210,6 +210,4 @@ def test_any_plain_metadata_survives(tmp_path_factory, metadata):
     folder = tmp_path_factory.mktemp("run")
     checkpoint.save(folder, step=0, models={}, metadata=metadata)
     assert checkpoint.load(folder).metadata == metadata
-    checkpoint.require_match(
-        checkpoint.load(folder).metadata, **{k: v for k, v in metadata.items() if k != "metadata"}
-    )
+    checkpoint.require_match(checkpoint.load(folder).metadata, **{k: v for k, v in metadata.items() if k != "metadata"})

@@ -21,9 +21,7 @@ def exact_norm_squared(values: torch.Tensor) -> Fraction:
 
 
 def clip_one(gradient: torch.Tensor, clip_norm: float) -> torch.Tensor:
-    (clipped,) = clipping.clipped_sums(
-        [gradient.reshape(1, 1, -1)], torch.ones(1, 1, dtype=torch.bool), clip_norm
-    )
+    (clipped,) = clipping.clipped_sums([gradient.reshape(1, 1, -1)], torch.ones(1, 1, dtype=torch.bool), clip_norm)
     return clipped[0]
 
 
@@ -116,9 +114,7 @@ def test_input_is_not_changed():
 
 def test_norms_are_summed_in_float64():
     gradient = torch.full((1, 1, 1000), 3e38)  # squares overflow float32
-    assert clipping.gradient_norms([gradient]).item() == pytest.approx(
-        float(gradient[0, 0, 0]) * 1000**0.5, rel=1e-13
-    )
+    assert clipping.gradient_norms([gradient]).item() == pytest.approx(float(gradient[0, 0, 0]) * 1000**0.5, rel=1e-13)
     # 1 + many squares that float32 would lose beside it.
     tiny = torch.full((1, 1, 1 << 20), 2.0**-14)
     tiny[0, 0, 0] = 1.0
@@ -127,9 +123,7 @@ def test_norms_are_summed_in_float64():
 
 
 def test_factors_of_special_norms():
-    norms = torch.tensor(
-        [0.0, 1e-300, 0.5, 2.0, 1e60, 1e300, float("inf"), float("nan")], dtype=torch.float64
-    )
+    norms = torch.tensor([0.0, 1e-300, 0.5, 2.0, 1e60, 1e300, float("inf"), float("nan")], dtype=torch.float64)
     factor = clipping.clip_factor(norms, 1.0, dimension=1)
     assert factor.dtype == torch.float32
     assert factor[[0, 1, 2]].tolist() == [1.0, 1.0, 1.0]

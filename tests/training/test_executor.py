@@ -95,14 +95,14 @@ def test_a_node_alone():
 
 def test_maps_take_their_cheapest_form(monkeypatch):
     one = build_algorithm("dp-dsgd", Dynamics(STAR, 0.3), PART)
-    first = Executor(one).rounds[0]
+    first = Executor(one).rounds_of_step[0][0]
     assert (first.message_from_state.kind, first.message_from_gradient.kind) == ("scale", "scale")
     assert (first.state_from_message.kind, first.state_from_state.kind) == ("matrix", "zero")
     assert first.state_from_message.data.layout == torch.strided
-    assert Executor(one.with_divisors([1, 2, 3, 4])).rounds[0].message_from_noise.kind == "diagonal"
+    assert Executor(one.with_divisors([1, 2, 3, 4])).rounds_of_step[0][0].message_from_noise.kind == "diagonal"
     force(monkeypatch, "sparse")
-    assert Executor(one).rounds[0].state_from_message.data.layout == torch.sparse_csr
-    assert len({id(r) for r in Executor(one).rounds}) == 1  # one per distinct round
+    assert Executor(one).rounds_of_step[0][0].state_from_message.data.layout == torch.sparse_csr
+    assert len({id(r) for (r,) in Executor(one).rounds_of_step}) == 1  # one per distinct round
 
 
 @pytest.mark.parametrize("path", ["dense", "sparse"])

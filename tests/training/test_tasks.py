@@ -227,17 +227,13 @@ def test_scalar_shared_and_frozen_parameters():
     models = some_models(instance)
     with torch.random.fork_rng():
         expected = slow_sums(task, instance, models, 1, 0.5)
-    np.testing.assert_allclose(
-        instance.clipped_gradient_sums(models, 1, 0.5), expected, rtol=1e-9, atol=1e-12
-    )
+    np.testing.assert_allclose(instance.clipped_gradient_sums(models, 1, 0.5), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_images_and_classes():
     rng = np.random.default_rng(0)
     build = functools.partial(
-        lambda: nn.Sequential(
-            nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)
-        )
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
     )
     task = tasks.from_module(
         "images",
@@ -258,9 +254,7 @@ def test_images_and_classes():
     for u, row in enumerate(models):
         outputs = module_at(task, row)(torch.tensor(task.test_features).double())
         targets = torch.tensor(task.test_targets)
-        assert evaluation.loss[u] == pytest.approx(
-            nn.functional.cross_entropy(outputs, targets).item(), rel=1e-9
-        )
+        assert evaluation.loss[u] == pytest.approx(nn.functional.cross_entropy(outputs, targets).item(), rel=1e-9)
         assert evaluation.accuracy[u] == (outputs.argmax(1) == targets).double().mean()
 
 
@@ -296,9 +290,7 @@ def test_a_record_taken_out_by_the_mask_is_as_if_never_there():
     assert torch.equal(whole[[0, 2, 3]], less[[0, 2, 3]])
     moved = (whole[1] - less[1]).norm()
     assert 0 < moved <= 0.5 * (1 + 1e-12)
-    assert torch.equal(
-        without.clipped_gradient_sums(models, 1, 0.5), instance.clipped_gradient_sums(models, 1, 0.5)
-    )
+    assert torch.equal(without.clipped_gradient_sums(models, 1, 0.5), instance.clipped_gradient_sums(models, 1, 0.5))
     assert torch.equal(without.public_batch_sizes, instance.public_batch_sizes)  # a constant, not a count
     mask[1, 0] = False
     empty = dataclasses.replace(instance, mask=mask).clipped_gradient_sums(models, 0, 0.5)
@@ -564,9 +556,7 @@ def test_a_refused_random_module_leaves_the_global_generator_alone():
 # The tasks of the library
 
 
-@pytest.mark.parametrize(
-    ("model", "dimension", "name"), [("softmax", 650, "digits"), ("mlp", 2410, "digits-mlp")]
-)
+@pytest.mark.parametrize(("model", "dimension", "name"), [("softmax", 650, "digits"), ("mlp", 2410, "digits-mlp")])
 def test_digits(model, dimension, name):
     task = tasks.digits(nx.cycle_graph(15), model=model)
     assert task.name == name
@@ -581,13 +571,9 @@ def test_digits(model, dimension, name):
     if model == "softmax":
         np.testing.assert_allclose(start.loss, np.log(10), rtol=1e-6)
     got = instance.clipped_gradient_sums(some_models(instance), 1, 0.5)
-    np.testing.assert_allclose(
-        got, slow_sums(task, instance, some_models(instance), 1, 0.5), rtol=1e-3, atol=1e-5
-    )
+    np.testing.assert_allclose(got, slow_sums(task, instance, some_models(instance), 1, 0.5), rtol=1e-3, atol=1e-5)
     for step in range(60):  # averaged over nodes, without noise: it learns
-        mean = (
-            instance.clipped_gradient_sums(models, step, 1e3) / instance.public_batch_sizes[:, None].float()
-        )
+        mean = instance.clipped_gradient_sums(models, step, 1e3) / instance.public_batch_sizes[:, None].float()
         models = (models - 0.5 * mean).mean(0, keepdim=True).repeat(15, 1)
     assert instance.evaluate(models).accuracy.min() > 0.85
 
@@ -629,9 +615,7 @@ def test_housing(housing_stub):
     np.testing.assert_allclose(task.features.mean(axis=0, dtype=float), 0, atol=1e-5)
     np.testing.assert_allclose(task.features.std(axis=0, dtype=float), 1, atol=1e-5)
     assert np.abs(task.test_features.mean(axis=0)).max() > 1e-4  # scaled by the train records only
-    np.testing.assert_allclose(
-        np.sort(np.concatenate([task.targets, task.test_targets])), np.sort(targets), rtol=1e-6
-    )
+    np.testing.assert_allclose(np.sort(np.concatenate([task.targets, task.test_targets])), np.sort(targets), rtol=1e-6)
     instance = task.instance(seed=0, period=16)
     assert instance.dimension == 641
     assert instance.features.shape == (148, 16, 7, 8)  # 111 or 112 records
@@ -649,9 +633,7 @@ def test_registry(housing_stub):
         tasks.load("digit", 3)
     with pytest.raises(InvalidInput, match="task 'housing' has no parameter 'model'; known: data_home"):
         tasks.load("housing", 3, model="mlp")
-    with pytest.raises(
-        InvalidInput, match="task 'digits-mlp' has no parameter 'model'; known: test_fraction"
-    ):
+    with pytest.raises(InvalidInput, match="task 'digits-mlp' has no parameter 'model'; known: test_fraction"):
         tasks.load("digits-mlp", 3, model="softmax")
 
 
@@ -660,6 +642,4 @@ def test_tasks_and_instances_go_to_worker_processes(housing_stub):
         instance = tasks.load(name, 3).instance(seed=0, period=2)
         copy = pickle.loads(pickle.dumps(instance))
         models = instance.initial_parameters
-        assert torch.equal(
-            copy.clipped_gradient_sums(models, 0, 1.0), instance.clipped_gradient_sums(models, 0, 1.0)
-        )
+        assert torch.equal(copy.clipped_gradient_sums(models, 0, 1.0), instance.clipped_gradient_sums(models, 0, 1.0))

@@ -201,9 +201,7 @@ def build_instance(task: Task, *, seed: int, period: int, dtype: torch.dtype, de
         targets=tensor(targets),
         mask=tensor(mask),
         record_index=tensor(index),
-        public_batch_sizes=torch.tensor(
-            np.ceil(records_per_node / period), dtype=torch.float64, device=device
-        ),
+        public_batch_sizes=torch.tensor(np.ceil(records_per_node / period), dtype=torch.float64, device=device),
         initial_parameters=model.initial_row().repeat(task.num_nodes, 1),
         test_features=test_features,
         test_targets=tensor(task.test_targets),
@@ -212,13 +210,9 @@ def build_instance(task: Task, *, seed: int, period: int, dtype: torch.dtype, de
     )
 
 
-def _record_index(
-    num_records: int, num_nodes: int, *, seed: int, period: int
-) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _record_index(num_records: int, num_nodes: int, *, seed: int, period: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Rows of the records at (node, step class, slot), -1 where there is none."""
-    held = np.array_split(
-        _seeds.permutation(seed, _seeds.NODE_SPLIT, num_records), num_nodes
-    )  # sizes differ by <= 1
+    held = np.array_split(_seeds.permutation(seed, _seeds.NODE_SPLIT, num_records), num_nodes)  # sizes differ by <= 1
     smallest = min(range(num_nodes), key=lambda u: len(held[u]))
     if len(held[smallest]) < period:
         raise InvalidInput(
@@ -230,9 +224,7 @@ def _record_index(
         )
     slots = -(-max(map(len, held)) // period)
     index = np.full((num_nodes, period, slots), -1, dtype=np.int64)
-    order = _seeds.permutation(
-        seed, _seeds.BATCH_ORDER, num_records
-    )  # one rank per record, so an order at each node
+    order = _seeds.permutation(seed, _seeds.BATCH_ORDER, num_records)  # one rank per record, so an order at each node
     for u, records in enumerate(held):
         position = np.arange(len(records))
         index[u, position % period, position // period] = records[np.argsort(order[records], kind="stable")]

@@ -77,9 +77,7 @@ class PerRecordModel:
             for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
         }
 
-    def per_record_gradients(
-        self, rows: torch.Tensor, features: torch.Tensor, targets: torch.Tensor
-    ) -> Parameters:
+    def per_record_gradients(self, rows: torch.Tensor, features: torch.Tensor, targets: torch.Tensor) -> Parameters:
         """Gradients (n, B, *shape) of every record at its node's row; rows (n, d), features (n, B, ...)."""
 
         def record_loss(parameters: Parameters, record: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -93,18 +91,14 @@ class PerRecordModel:
 
     def outputs(self, rows: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         """Outputs (n, N, ...) of every node's row on the same records (N, ...)."""
-        return vmap(lambda parameters: functional_call(self.module, parameters, (features,)))(
-            self.unflatten(rows)
-        )
+        return vmap(lambda parameters: functional_call(self.module, parameters, (features,)))(self.unflatten(rows))
 
     def activation_size(self, features: torch.Tensor) -> int:
         """Numbers that the layers put out for one record; the measure by which work is cut into chunks."""
         sizes: list[int] = []
 
         def count(_layer: torch.nn.Module, _inputs: object, output: object) -> None:
-            if isinstance(
-                output, torch.Tensor
-            ):  # a tuple, as of recurrent layers, is left out: this is a measure
+            if isinstance(output, torch.Tensor):  # a tuple, as of recurrent layers, is left out: this is a measure
                 sizes.append(output.numel())
 
         leaves = [layer for layer in self.module.modules() if not any(layer.children())]
@@ -118,9 +112,7 @@ class PerRecordModel:
         return features[0].numel() + sum(sizes)
 
 
-def checked_model(
-    module: torch.nn.Module, loss: Loss, features: torch.Tensor, targets: torch.Tensor
-) -> PerRecordModel:
+def checked_model(module: torch.nn.Module, loss: Loss, features: torch.Tensor, targets: torch.Tensor) -> PerRecordModel:
     """A `PerRecordModel`, after the refusals; features and targets are a few records of the task.
 
     Raises:
@@ -187,9 +179,7 @@ def _refuse_by_trial(module: torch.nn.Module, features: torch.Tensor) -> torch.T
             ) from error
     if not isinstance(output, torch.Tensor) or output.shape[:1] != features.shape[:1]:
         got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise InvalidInput(
-            f"{kind} must return one tensor with one row per record ({len(features)}), got {got}."
-        )
+        raise InvalidInput(f"{kind} must return one tensor with one row per record ({len(features)}), got {got}.")
     for name, buffer in module.named_buffers():
         if name not in buffers or not torch.equal(buffer.nan_to_num(), buffers[name].nan_to_num()):
             raise UnsupportedMechanism(

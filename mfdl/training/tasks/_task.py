@@ -80,8 +80,7 @@ class Task:
             )
         if len(train) < num_nodes:
             raise InvalidInput(
-                f"each node needs a record, got {len(train)} train records for {num_nodes} nodes; use a "
-                "smaller graph."
+                f"each node needs a record, got {len(train)} train records for {num_nodes} nodes; use a smaller graph."
             )
         object.__setattr__(self, "num_nodes", num_nodes)
         for name, array in arrays.items():
@@ -170,8 +169,7 @@ def _records(**named: Any) -> NDArray[Any]:
     array = np.asarray(value)
     if array.dtype.kind not in "fiub" or array.ndim < 1 or array.size == 0:
         raise InvalidInput(
-            f"{name} must be a numeric array with at least one record, got shape {array.shape} of "
-            f"{array.dtype}."
+            f"{name} must be a numeric array with at least one record, got shape {array.shape} of {array.dtype}."
         )
     with np.errstate(over="ignore"):  # what float32 cannot hold is named below
         copy = np.array(array, dtype=np.int64 if array.dtype.kind in "iu" else np.float32)

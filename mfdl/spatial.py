@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from .. import check, graphs
-from ..check import FloatArray
-from ..errors import InvalidInput
+from . import check, graphs
+from .check import FloatArray
+from .errors import InvalidInput
 
 MAX_COALITIONS = 20_000  # each costs one dense n x n factorization
 SYMMETRY_TOLERANCE = 1e-12  # relative to the largest entry; differences of rounding only

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import graphs
+from mfdl import graphs, spatial
 from mfdl.errors import InvalidInput
-from mfdl.privacy import spatial
-from mfdl.privacy.spatial import (
+from mfdl.spatial import (
     algebraic_connectivity_after_deletion,
     decor_covariance,
     incidence,

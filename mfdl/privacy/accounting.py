@@ -1,0 +1,202 @@
+"""Losses of all victims under a trust model: for gradients fixed in advance, and for adaptive ones.
+
+Every victim gets two numbers. `sensitivity_squared` is that of the linear view, for gradients that are functions of the
+data alone. `adaptive_sensitivity_squared` holds for training: the same number where the row-space test passes;
+otherwise the loss to the same attackers with every message seen, or, given a Lipschitz constant L, shift reduction if
+that is smaller. (With L < 1 it can be smaller than the first number: local maps that contract are a promise which
+gradients fixed in advance do not keep.) No exact or certified number exceeds the all-messages value, since that view
+contains this one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..algorithms import LinearAlgorithm
+from ..participation import Participation
+from ..trust import TrustModel
+from ..view import View
+from . import shift_reduction
+from .adaptivity import is_adaptive
+from .hidden_messages import shift_problem
+from .sensitivity import Sensitivity, sensitivities
+from .view_gram import ViewGram, view_grams
+
+ADAPTIVE_BY = ("the view", "shift reduction", "all messages seen")
+
+
+@dataclasses.dataclass(frozen=True)
+class VictimLoss:
+    """What one victim loses, per unit record shift and unit noise.
+
+    Attributes:
+        victim: node index.
+        sensitivity_squared: for gradients fixed in advance; may be inf.
+        adaptive_sensitivity_squared: for gradients chosen adaptively; may be inf.
+        bound: "exact" or "upper", of `sensitivity_squared`.
+        adaptive: whether the first number already holds for adaptive gradients.
+        adaptive_by: where the second comes from, one of ADAPTIVE_BY.
+        adaptive_bound: "exact" or "upper", of the second.
+        fixed: the Sensitivity behind the first number.
+        attacker: who attains the first number.
+        release: which final models the view holds.
+    """
+
+    victim: int
+    sensitivity_squared: float
+    adaptive_sensitivity_squared: float
+    bound: str
+    adaptive: bool
+    adaptive_by: str
+    adaptive_bound: str
+    fixed: Sensitivity
+    attacker: str
+    release: str
+
+
+def victim_losses(
+    algorithm: LinearAlgorithm,
+    trust: TrustModel,
+    *,
+    victims: Sequence[int] | None = None,
+    participation: Participation | None = None,
+    release: str | None = None,
+    method: str = "exact",
+    lipschitz: float | Sequence[float] | None = None,
+    progress: Callable[[], None] | None = None,
+) -> list[VictimLoss]:
+    """The losses of the given victims (default: all nodes that do not attack), in node order.
+
+    Args:
+        participation: default the algorithm's own.
+        release: see `TrustModel.view`.
+        method: "exact" (upper and lower bound meet within 1e-6) or "certified" (fast upper bound).
+        lipschitz: L for shift reduction; None: the all-messages value stands in where the view is not adaptive.
+        progress: called after each attacking set.
+
+    A victim that is asked for and attacks has infinite loss. Over several attacking sets (coalitions) the worst counts.
+    """
+    scheme = participation or algorithm.participation
+    wanted = None if victims is None else set(victims)
+    worst: dict[int, VictimLoss] = {}
+    for model, asked in trust.members(algorithm):
+        chosen = [u for u in asked if wanted is None or u in wanted]
+        if chosen:
+            for loss in _against(algorithm, model, chosen, scheme, release, method, lipschitz):
+                before = worst.get(loss.victim)
+                worst[loss.victim] = loss if before is None else _worse(before, loss)
+        if progress is not None:
+            progress()
+    for u in sorted((wanted or set()) - set(worst)):
+        worst[u] = _attacks_itself(u, trust, release)
+    return [worst[u] for u in sorted(worst)]
+
+
+def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:
+    """The pointwise worst of two attacking sets."""
+    first = max(a, b, key=lambda loss: loss.sensitivity_squared)
+    second = max(a, b, key=lambda loss: loss.adaptive_sensitivity_squared)
+    return dataclasses.replace(
+        first,
+        adaptive_sensitivity_squared=second.adaptive_sensitivity_squared,
+        adaptive_by=second.adaptive_by,
+        adaptive_bound=second.adaptive_bound,
+        adaptive=a.adaptive and b.adaptive,
+    )
+
+
+def _attacks_itself(victim: int, trust: TrustModel, release: str | None) -> VictimLoss:
+    why = "the victim is one of the attackers"
+    infinite = Sensitivity(math.inf, True, (), victim, 0.0, math.inf, why)
+    shown = trust.default_release if release is None else release
+    return VictimLoss(victim, math.inf, math.inf, "exact", True, "the view", "exact", infinite, trust.attacker, shown)
+
+
+def _against(
+    algorithm: LinearAlgorithm,
+    model: TrustModel,
+    victims: list[int],
+    scheme: Participation,
+    release: str | None,
+    method: str,
+    lipschitz: float | Sequence[float] | None,
+) -> list[VictimLoss]:
+    view = model.view(algorithm, victims[0], release=release)
+    fixed = sensitivities(view_grams(view, victims), scheme, nodes=victims, method=method)
+    adaptive = is_adaptive(view)
+    if adaptive:
+        return [_loss(s, s.squared, s.exact, "the view", model, view, adaptive) for s in fixed]
+    ceiling = _all_messages(algorithm, model, victims, scheme, method)
+    fixed = [_capped(s, c) for s, c in zip(fixed, ceiling, strict=True)]
+    held = [(c.squared, c.exact, "all messages seen") for c in ceiling]
+    if lipschitz is not None:
+        shifted = _shift_reduction(view, victims, scheme, lipschitz)
+        held = [(s, False, "shift reduction") if s < h[0] else h for s, h in zip(shifted, held, strict=True)]
+    return [
+        _loss(s, value, exact, by, model, view, adaptive) for s, (value, exact, by) in zip(fixed, held, strict=True)
+    ]
+
+
+def _loss(
+    fixed: Sensitivity, adaptive_squared: float, exact: bool, by: str, model: TrustModel, view: View, adaptive: bool
+) -> VictimLoss:
+    return VictimLoss(
+        victim=fixed.node,
+        sensitivity_squared=fixed.squared,
+        adaptive_sensitivity_squared=adaptive_squared,
+        bound="exact" if fixed.exact else "upper",
+        adaptive=adaptive,
+        adaptive_by=by,
+        adaptive_bound="exact" if exact else "upper",
+        fixed=fixed,
+        attacker=model.attacker,
+        release=view.release,
+    )
+
+
+def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
+    """An upper bound never above that of the view that sees more."""
+    if s.squared <= ceiling.squared or math.isinf(s.squared):
+        return s
+    return dataclasses.replace(s, squared=ceiling.squared, exact=s.exact and ceiling.exact)
+
+
+def _all_messages(
+    algorithm: LinearAlgorithm, model: TrustModel, victims: list[int], scheme: Participation, method: str
+) -> list[Sensitivity]:
+    view = model.all_messages().view(algorithm, victims[0])
+    if not is_adaptive(view):  # e.g. messages that are never sent: then no number here holds for training
+        infinite = ViewGram(
+            np.eye(algorithm.num_steps),
+            np.zeros((algorithm.num_steps,) * 2),
+            math.inf,
+            why="even with every message seen, some gradient depends on noise that is not",
+        )
+        return sensitivities([infinite] * len(victims), scheme, nodes=victims)
+    return sensitivities(view_grams(view, victims), scheme, nodes=victims, method=method)
+
+
+def _shift_reduction(
+    view: View, victims: list[int], scheme: Participation, lipschitz: float | Sequence[float]
+) -> list[float]:
+    problem = shift_problem(view, lipschitz)
+    patterns = [tuple(int(t) for t in pattern) for pattern in scheme.patterns()]
+    found = shift_reduction.solve(problem, victims, patterns)
+    return [float(row.max()) for row in found.sensitivity_squared]
+
+
+def worst_adaptive(losses: Sequence[VictimLoss]) -> Sensitivity:
+    """The largest adaptive number as a Sensitivity: what calibration and training use."""
+    worst = max(losses, key=lambda loss: loss.adaptive_sensitivity_squared)
+    if worst.adaptive:
+        return worst.fixed
+    return dataclasses.replace(
+        worst.fixed,
+        squared=worst.adaptive_sensitivity_squared,
+        exact=worst.adaptive_bound == "exact" and math.isinf(worst.adaptive_sensitivity_squared),
+        form=worst.adaptive_by,
+    )

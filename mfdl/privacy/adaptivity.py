@@ -1,0 +1,96 @@
+"""Does a number hold when gradients are chosen adaptively? The row-space test.
+
+The Gaussian formula needs every honest gradient to be a function of what the attacker has already seen: for every
+honest node and step, the row of the model operator (over G and Z jointly) must lie in the row space of the strictly
+earlier rows of [A B], plus unit rows for known columns. It is not enough that a gradient does not move with the
+record: it can cancel noise that the attacker never sees.
+
+The test is run on the maps, never inferred from a name: first their sparsity (a model is a weighted sum of messages,
+all of them seen), then, for small views, the row space itself. A larger view that fails the first is called not
+adaptive, which is the safe side.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from ..algorithms import LinearAlgorithm
+from ..view import Knowledge, View
+
+MAX_ENTRIES = 4_000_000  # size of [A B] up to which the row space is computed
+ROW_SPACE_TOLERANCE = 1e-10  # relative residual of a model row that counts as zero
+
+
+def is_adaptive(view: View) -> bool:
+    """Whether every honest gradient is taken at a model that the attacker knows.
+
+    Guarantees: True only if the row-space condition holds, up to a relative residual of ROW_SPACE_TOLERANCE.
+    A bare view (no algorithm) is never adaptive.
+    """
+    algorithm, knowledge = view.algorithm, view.knowledge
+    if algorithm is None or knowledge is None:
+        return False
+    if _models_are_sums_of_seen_messages(algorithm, knowledge):
+        return True
+    rows, columns = view.noise.shape[0], view.noise.shape[1] + view.axis.size
+    return rows * columns <= MAX_ENTRIES and _in_row_space(view, algorithm, knowledge)
+
+
+def _models_are_sums_of_seen_messages(algorithm: LinearAlgorithm, knowledge: Knowledge) -> bool:
+    if knowledge.combination is not None:
+        return False
+    honest_by_step = ~knowledge.known_gradients
+    for r in range(1, len(algorithm.rounds)):
+        step = algorithm.step_of_round[r]
+        if step < 0:
+            continue
+        before = algorithm.rounds[r - 1]
+        if any(m is not None for m in (before.state_from_state, before.state_from_gradient, before.state_from_noise)):
+            return False
+        if before.state_from_message is None:
+            return False
+        model_from_message = sp.csr_array(algorithm.model_from_state @ before.state_from_message)
+        used = np.asarray(abs(model_from_message[np.flatnonzero(honest_by_step[step])]).sum(axis=0)).ravel() > 0
+        if (used & ~(knowledge.seen[r - 1] & algorithm.transmitted)).any():
+            return False
+    return True
+
+
+def _in_row_space(view: View, algorithm: LinearAlgorithm, knowledge: Knowledge) -> bool:
+    T, n = view.axis.num_steps, view.axis.num_nodes
+    free = ~knowledge.known_gradients.ravel()  # known columns are unit rows: they may be dropped from every row
+    seen = np.hstack([view.dense_gradients_by_time()[:, free], view.dense_noise()])
+    round_of_row = _round_of_row(view, algorithm, knowledge)
+    hidden = ~knowledge.known_noise.ravel()
+    models = np.hstack(
+        [algorithm.models_from_gradients().to_dense()[:, free], _dense(algorithm.models_from_noise()) * hidden]
+    )
+    round_of_step = {step: r for r, step in enumerate(algorithm.step_of_round) if step >= 0}
+    for t in range(1, T):
+        honest = ~knowledge.known_gradients[t]
+        wanted = models[t * n : (t + 1) * n][honest]
+        earlier = seen[round_of_row < round_of_step[t]]
+        size = np.linalg.norm(wanted, axis=1)
+        if not earlier.size:
+            residual = wanted
+        else:
+            solution, *_ = np.linalg.lstsq(earlier.T, wanted.T, rcond=1e-12)
+            residual = (wanted.T - earlier.T @ solution).T
+        if (np.linalg.norm(residual, axis=1) > ROW_SPACE_TOLERANCE * np.maximum(size, 1e-300)).any():
+            return False
+    return True
+
+
+def _round_of_row(view: View, algorithm: LinearAlgorithm, knowledge: Knowledge) -> np.ndarray:
+    if knowledge.combination is not None:
+        rounds = np.repeat(np.arange(len(algorithm.rounds)), knowledge.combination.shape[0])
+    else:
+        rounds = np.argwhere(knowledge.seen)[:, 0]
+    released = view.noise.shape[0] - rounds.size  # released models come after every gradient
+    return np.concatenate([rounds, np.full(released, len(algorithm.rounds))])
+
+
+def _dense(operator: object) -> np.ndarray:
+    columns = operator.shape[1]  # type: ignore[attr-defined]
+    return np.asarray(operator.matmat(np.eye(columns)))  # type: ignore[attr-defined]

@@ -1,0 +1,79 @@
+"""View Gram from the explicit matrices A and B: the form that covers every view, at dense cost.
+
+X = A^T (B B^T)^+ A by a singular value decomposition of B with rows scaled to norm one (a row of a view may be
+multiplied by any non-zero number). The rank decision is a privacy decision, so it is made on the safe side:
+
+- a singular value above `tolerance` counts as noise, however small: its direction then weighs 1 / sigma^2, more
+  than any true larger value would;
+- in the directions below it no noise is assumed: a victim whose columns have a component there above rounding
+  level leaks, i.e. has infinite loss;
+- what is below both, noise and signal, cannot be told from a redundant row and is dropped; the tolerance is part
+  of the answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from ..check import FloatArray
+
+EPS = float(np.finfo(np.float64).eps)
+RANK_SAFETY = 8.0  # tolerance = RANK_SAFETY * max(shape) * eps * largest singular value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WhitenedColumns:
+    """Y with X = Y^T Y for the given columns of A, and what was decided on the way.
+
+    Attributes:
+        whitened: Y, shape (rank, columns).
+        amplification: sigma_1 / sigma_i of each row of Y: how much rounding is magnified there.
+        leak: the noiseless part of each column, norms, shape (columns,).
+        leaks: whether that part is above rounding level.
+        leaking_row: for each column a unit combination of the (given) rows that shows it without noise, or None.
+        tolerance: relative singular value below which no noise is assumed.
+    """
+
+    whitened: FloatArray
+    amplification: FloatArray
+    leaks: np.ndarray
+    noiseless: FloatArray
+    tolerance: float
+    rounding: float
+
+
+def whiten(A: FloatArray, B: FloatArray) -> WhitenedColumns:
+    """Whitens columns of A by the noise B; see the module head.
+
+    Args: A: (rows, columns); B: (rows, m).
+    Cost: one SVD of B.
+    """
+    scale = np.maximum(np.linalg.norm(A, axis=1), np.linalg.norm(B, axis=1))
+    kept = np.flatnonzero(scale > 0)
+    A, B = A[kept] / scale[kept, None], B[kept] / scale[kept, None]
+    size = max(*B.shape, A.shape[1], 1)
+    if B.shape[1] == 0 or not B.any():
+        U, sigma = np.zeros((len(kept), 0)), np.zeros(0)
+    else:
+        U, sigma, _ = np.linalg.svd(B, full_matrices=False)
+    tolerance = RANK_SAFETY * size * EPS
+    largest = float(sigma[0]) if sigma.size else 1.0
+    rank = int(np.count_nonzero(sigma > tolerance * largest))
+    U, sigma = U[:, :rank], sigma[:rank]
+    projected = U.T @ A
+    residual = A - U @ projected
+    residual -= U @ (U.T @ residual)  # second pass: the residual is then orthogonal to working precision
+    norms = np.linalg.norm(A, axis=0)
+    leaks = np.linalg.norm(residual, axis=0) > tolerance * np.maximum(norms, 1.0) * 4
+    noiseless = np.zeros((len(scale), A.shape[1]))
+    noiseless[kept] = residual / scale[kept, None]
+    return WhitenedColumns(
+        whitened=projected / sigma[:, None],
+        amplification=largest / sigma,
+        leaks=leaks,
+        noiseless=noiseless,
+        tolerance=tolerance,
+        rounding=size * EPS,
+    )

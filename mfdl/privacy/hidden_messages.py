@@ -1,0 +1,67 @@
+"""From an algorithm and a trust model to a `ShiftProblem`, within the conditions under which it is proved.
+
+Shift reduction (`shift_reduction`, docs/shift_reduction.md) covers hidden messages with adaptive gradients for plain
+gossip: one gradient step, any number of gossip rounds, node-local noise of any encoder, public step sizes, any set of
+seen messages, released models. Everything else is refused here, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..check import FloatArray
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..operators import IndependentNoise, LocalNoise
+from ..view import View
+from .shift_reduction import ShiftProblem
+from .view_gram import messages_determine_injections
+
+
+def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProblem:
+    """The ShiftProblem of a view.
+
+    Args: lipschitz: L of the local maps x -> x - eta_t g(x), one number or one per step; the caller answers for it.
+    Raises: UnsupportedMechanism: momentum, noise that is not node-local, noise known for some steps only, a view of
+        averages.
+    """
+    algorithm, knowledge = view.algorithm, view.knowledge
+    if algorithm is None or knowledge is None:
+        raise UnsupportedMechanism("shift reduction needs the algorithm behind a view; a bare view has none.")
+    if knowledge.combination is not None:
+        raise UnsupportedMechanism("shift reduction covers seen messages, not seen averages of them.")
+    noise = algorithm.noise
+    if not isinstance(noise, IndependentNoise | LocalNoise) or not messages_determine_injections(algorithm):
+        raise UnsupportedMechanism(
+            f"shift reduction covers plain gossip with node-local noise; {algorithm.name!r} has another recursion or "
+            f"noise ({type(noise).__name__}), for which it is not proved."
+        )
+    known = knowledge.known_noise
+    if (known.any(axis=0) & ~known.all(axis=0)).any():
+        raise UnsupportedMechanism("shift reduction needs a node's noise to be known at all steps or at none.")
+    T, n, R = algorithm.num_steps, algorithm.num_nodes, len(algorithm.rounds)
+    factors = np.broadcast_to(np.asarray(lipschitz, dtype=np.float64), (T,))
+    if not (np.isfinite(factors) & (factors >= 0)).all():
+        raise InvalidInput(f"lipschitz must be finite and >= 0, got {lipschitz!r}.")
+    pinned = np.zeros((R + 1, n), dtype=bool)
+    for r, step in enumerate(algorithm.step_of_round):
+        if step >= 0:
+            pinned[r] = knowledge.known_gradients[step]
+    if view.release in ("all", "average"):  # the average is a function of all of them
+        pinned[R] = True
+    absolute = {id(one): abs(one.state_from_message) for one in algorithm.rounds}  # type: ignore[arg-type]
+    gram: FloatArray | None = None
+    if isinstance(noise, LocalNoise):
+        gram = noise.encoder.swapaxes(-1, -2) @ noise.encoder
+    return ShiftProblem(
+        mixing=[absolute[id(one)] for one in algorithm.rounds],
+        step_of_round=list(algorithm.step_of_round),
+        rates=algorithm.dynamics.learning_rates(T),
+        lipschitz=factors,
+        divisors=algorithm.divisors,
+        seen=knowledge.seen & algorithm.transmitted,
+        pinned=pinned,
+        noisy=~known[0] if known.size else np.zeros(n, dtype=bool),
+        noise_gram=gram,
+    )

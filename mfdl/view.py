@@ -1,0 +1,236 @@
+"""View: the linear map O = A G + B Z an attacker has, and what it knows besides.
+
+`Knowledge` is what a trust model says of one algorithm; `View.of` turns it into operators; `View(A, B)` takes
+arrays, sparse matrices or operators from a researcher. Known gradient columns and known noise columns are marks,
+not rows: known noise is removed from B, and a known gradient makes its owner's loss infinite.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+from . import check
+from .algorithms import LinearAlgorithm
+from .axes import TimeNodeAxis
+from .check import FloatArray
+from .errors import InvalidInput, UnsupportedMechanism
+
+Mask = NDArray[np.bool_]
+RELEASES = ("none", "average", "all", "not applicable")
+MAX_DENSE_BYTES = 4 * 2**30
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Knowledge:
+    """Three masks: what of one algorithm is seen and known.
+
+    Attributes:
+        seen: bool (rounds, messages per round).
+        known_gradients: bool (T, n).
+        known_noise: bool (T, parts of the base noise per step).
+        combination: csr (c, messages per round) seen in every round instead of single messages, or None.
+    """
+
+    seen: Mask
+    known_gradients: Mask
+    known_noise: Mask
+    combination: sp.csr_array | None = None
+
+    @staticmethod
+    def of(
+        algorithm: LinearAlgorithm,
+        *,
+        seen: ArrayLike | None = None,
+        known_gradients: ArrayLike | None = None,
+        known_noise: ArrayLike | None = None,
+        combination: sp.csr_array | None = None,
+    ) -> Knowledge:
+        """Checked masks; None is nothing; a mask without the time axis holds for every round or step."""
+        T, n = algorithm.num_steps, algorithm.num_nodes
+        return Knowledge(
+            _mask("seen", seen, (len(algorithm.rounds), algorithm.messages_per_round)),
+            _mask("known_gradients", known_gradients, (T, n)),
+            _mask("known_noise", known_noise, (T, algorithm.noise.columns_per_step)),
+            combination,
+        )
+
+    def covers(self, other: Knowledge) -> bool:
+        """Whether this sees and knows at least what the other does."""
+        if other.combination is not None:
+            same = self.combination is not None and (self.combination != other.combination).nnz == 0
+            if not (same or bool(self.seen.all())):
+                return False
+        return bool(
+            (self.seen >= other.seen).all()
+            and (self.known_gradients >= other.known_gradients).all()
+            and (self.known_noise >= other.known_noise).all()
+        )
+
+
+def _mask(name: str, given: ArrayLike | None, shape: tuple[int, int]) -> Mask:
+    if given is None:
+        return np.zeros(shape, dtype=bool)
+    mask = np.asarray(given)
+    if mask.dtype != bool or mask.shape not in (shape, shape[1:]):
+        raise InvalidInput(
+            f"{name} must be a boolean mask of shape {shape}, or {shape[1:]} for all times alike, got shape "
+            f"{mask.shape} of {mask.dtype}."
+        )
+    return np.array(np.broadcast_to(mask, shape))
+
+
+class View:
+    """O = A G + B Z with what is known of G.
+
+    Args:
+        gradients: A, shape (rows, T n): array, sparse matrix or LinearOperator; column t n + u is node u's at step t.
+        noise: B, shape (rows, m), known parts already zero.
+        num_nodes: n; T = columns / n. Default 1: one owner of all columns.
+        known_gradients: bool (T, n), columns the attacker knows; default none.
+        known_combinations: K, shape (c, T n): combinations K G the attacker knows; a victim that K touches has
+            infinite loss, others are unaffected (differences must satisfy K (G - G') = 0).
+
+    A bare view has no model operator, so its numbers never count as adaptive.
+    Raises: InvalidInput: shapes that do not fit, non-finite entries.
+    """
+
+    def __init__(
+        self,
+        gradients: Any,
+        noise: Any,
+        *,
+        num_nodes: int = 1,
+        known_gradients: ArrayLike | None = None,
+        known_combinations: Any = None,
+        attacker: str = "whoever has this view",
+        release: str = "not applicable",
+        algorithm: LinearAlgorithm | None = None,
+        knowledge: Knowledge | None = None,
+    ) -> None:
+        self.gradients, self.noise = _operator("gradients", gradients), _operator("noise", noise)
+        if self.gradients.shape[0] != self.noise.shape[0]:
+            raise InvalidInput(
+                f"gradients and noise must have the same number of rows, got {self.gradients.shape} and "
+                f"{self.noise.shape}."
+            )
+        n = check.integer_at_least(1, num_nodes=num_nodes)
+        if self.gradients.shape[1] % n or not self.gradients.shape[1]:
+            raise InvalidInput(f"columns of gradients must be steps * num_nodes={n}, got {self.gradients.shape[1]}.")
+        self.axis = TimeNodeAxis(self.gradients.shape[1] // n, n)
+        self.known_gradients = _mask("known_gradients", known_gradients, (self.axis.num_steps, n))
+        if known_combinations is not None:
+            K = _operator("known_combinations", known_combinations)
+            if K.shape[1] != self.axis.size:
+                raise InvalidInput(f"known_combinations must have {self.axis.size} columns, got {K.shape[1]}.")
+            touched = np.abs(_dense(K)).sum(axis=0) > 0
+            self.known_gradients |= touched.reshape(self.axis.num_steps, n)
+        self.attacker, self.release = attacker, release
+        self.algorithm, self.knowledge = algorithm, knowledge
+
+    @staticmethod
+    def of(algorithm: LinearAlgorithm, knowledge: Knowledge, *, release: str, attacker: str) -> View:
+        """The view of an algorithm under masks, with the released models as further rows."""
+        hide = sp.diags_array(1.0 - knowledge.known_noise.ravel())
+        unknown = aslinearoperator(sp.csr_array(hide))
+        if knowledge.combination is not None:
+            R = len(algorithm.rounds)
+            rows = aslinearoperator(sp.csr_array(sp.kron(sp.eye_array(R), knowledge.combination)))
+        else:
+            index = np.flatnonzero(knowledge.seen.ravel())
+            picks = (np.ones(index.size), (np.arange(index.size), index))
+            rows = aslinearoperator(sp.csr_array(picks, shape=(index.size, knowledge.seen.size)))
+        A, B = [rows @ algorithm.messages_from_gradients], [rows @ algorithm.messages_from_noise @ unknown]
+        if release in ("all", "average"):
+            n = algorithm.num_nodes
+            average = sp.csr_array(np.full((1, n), 1.0 / n))
+            which = aslinearoperator(average if release == "average" else sp.csr_array(sp.eye_array(n)))
+            A.append(which @ algorithm.models_from_gradients(final=True))
+            B.append(which @ algorithm.models_from_noise(final=True) @ unknown)
+        return View(
+            _stacked(A),
+            _stacked(B),
+            num_nodes=algorithm.num_nodes,
+            known_gradients=knowledge.known_gradients,
+            attacker=attacker,
+            release=release,
+            algorithm=algorithm,
+            knowledge=knowledge,
+        )
+
+    def dense_gradients(self, nodes: NDArray[np.intp] | None = None) -> FloatArray:
+        """Columns of A that the given nodes own, node after node, each in time order: (rows, len(nodes) T)."""
+        chosen = np.arange(self.axis.num_nodes) if nodes is None else nodes
+        columns = np.concatenate([self.axis.of_node(int(u)) for u in chosen]) if len(chosen) else np.zeros(0, int)
+        _refuse_huge(self.gradients.shape[0], columns.size)
+        picks = (np.ones(columns.size), (columns, np.arange(columns.size)))
+        selector = sp.csr_array(picks, shape=(self.axis.size, columns.size)).toarray()
+        return np.asarray(self.gradients.matmat(selector)) if columns.size else selector[: self.gradients.shape[0]]
+
+    def dense_gradients_by_time(self) -> FloatArray:
+        """A, dense, in the time-major order of its columns."""
+        _refuse_huge(*self.gradients.shape)
+        return _dense(self.gradients)
+
+    def dense_noise(self) -> FloatArray:
+        """B, dense: through the transpose when that has fewer columns."""
+        _refuse_huge(*self.noise.shape)
+        return _dense(self.noise)
+
+
+class _Stacked(LinearOperator):
+    """Operators on top of each other."""
+
+    def __init__(self, parts: list[LinearOperator]) -> None:
+        self.parts = parts
+        self.bounds = np.cumsum([0, *(p.shape[0] for p in parts)])
+        super().__init__(dtype=np.dtype(np.float64), shape=(int(self.bounds[-1]), parts[0].shape[1]))
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        return np.concatenate([p.matmat(X) for p in self.parts])
+
+    def _rmatmat(self, X: FloatArray) -> FloatArray:
+        pairs = zip(self.parts, self.bounds[:-1], self.bounds[1:], strict=True)
+        return sum(p.rmatmat(X[a:b]) for p, a, b in pairs)
+
+    def _matvec(self, x: FloatArray) -> FloatArray:
+        return self._matmat(x.reshape(-1, 1)).ravel()
+
+    def _rmatvec(self, x: FloatArray) -> FloatArray:
+        return self._rmatmat(x.reshape(-1, 1)).ravel()
+
+
+def _stacked(parts: list[LinearOperator]) -> LinearOperator:
+    return parts[0] if len(parts) == 1 else _Stacked(parts)
+
+
+def _operator(name: str, given: Any) -> LinearOperator:
+    if isinstance(given, LinearOperator):
+        return given
+    if sp.issparse(given):
+        if not np.isfinite(given.data).all():
+            raise InvalidInput(f"{name} must be finite, got a nan or infinite entry.")
+        return aslinearoperator(sp.csr_array(given, dtype=np.float64))
+    return aslinearoperator(check.finite_array(2, **{name: given}))
+
+
+def _dense(operator: LinearOperator) -> FloatArray:
+    rows, columns = operator.shape
+    if rows == 0 or columns == 0:
+        return np.zeros((rows, columns))
+    if rows < columns:
+        return np.ascontiguousarray(np.asarray(operator.rmatmat(np.eye(rows))).T)
+    return np.asarray(operator.matmat(np.eye(columns)))
+
+
+def _refuse_huge(rows: int, columns: int) -> None:
+    if 8 * rows * columns > MAX_DENSE_BYTES:
+        raise UnsupportedMechanism(
+            f"this view needs a dense {rows} x {columns} matrix ({8 * rows * columns / 2**30:.1f} GiB), above the "
+            f"limit of {MAX_DENSE_BYTES / 2**30:.0f} GiB; use fewer steps, or a view with a structured form."
+        )

@@ -1,0 +1,246 @@
+"""Bounds over participation patterns: enumerated ones are exact, one lam for all patterns never falls below."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl.errors import InvalidInput
+from mfdl.factorization import FactorizationProblem, prefix_sum_gram, solve_problem
+from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
+from mfdl.privacy import pattern_bounds
+from mfdl.privacy.pattern_bounds import bound, bounds
+from mfdl.testing.sensitivity_oracles import (
+    elliptope_reference,
+    largest_over_patterns,
+    largest_signed_sum,
+    once_per_epoch_patterns,
+    separated_patterns,
+)
+
+SOLVER = 2e-6  # relative accuracy of the reference solver
+
+
+@pytest.fixture
+def without_enumeration(monkeypatch):
+    monkeypatch.setattr(pattern_bounds, "MAX_ENUMERATED", 0)
+
+
+@st.composite
+def spread_schemes(draw):
+    """(a scheme with many overlapping patterns, its patterns listed independently)."""
+    if draw(st.booleans()):
+        k, b = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+        return OncePerEpoch(k, b), once_per_epoch_patterns(k, b)
+    T, k, b = draw(st.integers(1, 7)), draw(st.integers(1, 4)), draw(st.integers(1, 8))
+    return MinSeparation(T, k, b), separated_patterns(T, k, b)
+
+
+@st.composite
+def cases(draw):
+    scheme, patterns = draw(spread_schemes())
+    T = scheme.num_steps
+    rows = draw(st.integers(1, T))
+    C = np.array(draw(st.lists(st.integers(-3, 3), min_size=rows * T, max_size=rows * T))).reshape(rows, T)
+    return scheme, patterns, C
+
+
+def gram(C):
+    return (C.T @ C).astype(float)
+
+
+def random_gram(T, seed):
+    C = np.tril(np.random.default_rng(seed).standard_normal((T, T)))
+    return C.T @ C
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=cases())
+def test_enumerated_is_exact_against_a_program_for_every_pattern(case):
+    scheme, patterns, C = case
+    X = gram(C)
+    truth = largest_over_patterns(X, patterns)
+    found = bound(X, scheme)
+    assert found.exact
+    assert_allclose([found.upper, found.lower], truth, rtol=SOLVER, atol=SOLVER)
+    assert found.pattern in patterns
+    assert bound(X, scheme, "certified").upper >= found.lower
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[])
+@given(case=cases(), method=st.sampled_from(["exact", "certified"]))
+def test_one_lam_for_all_patterns_never_falls_below_the_rational_truth(case, method):
+    scheme, patterns, C = case
+    X = C.T.astype(object) @ C.astype(object)
+    over_signs = max(largest_signed_sum(X[np.ix_(p, p)].tolist()) for p in patterns)
+    family = pattern_bounds._family(scheme)
+    upper, lower, pattern = pattern_bounds._by_one_dual(gram(C), np.zeros(X.shape), family, method, 1e-6)
+    assert Fraction(upper) >= over_signs
+    truth = bound(gram(C), scheme)
+    assert upper >= truth.lower
+    assert lower <= truth.upper
+    assert any(set(pattern) <= set(other) for other in patterns)
+    at = np.ix_(pattern, pattern)
+    assert lower <= elliptope_reference(gram(C)[at]) * (1 + SOLVER) + SOLVER
+
+
+@settings(max_examples=60, deadline=None)
+@given(scheme=spread_schemes(), data=st.data())
+def test_the_heaviest_pattern_is_the_heaviest_listed_one(scheme, data):
+    scheme, patterns = scheme
+    T = scheme.num_steps
+    lam = np.array(data.draw(st.lists(st.integers(0, 9), min_size=T, max_size=T)), dtype=float)
+    family = pattern_bounds._family(scheme)
+    value, pattern = family.heaviest(lam)
+    heaviest = max(lam[list(p)].sum() for p in patterns)
+    assert heaviest <= value <= heaviest * (1 + 1e-13)
+    assert lam[list(pattern)].sum() == heaviest
+    assert any(set(pattern) <= set(other) for other in patterns)
+    free = family.free()
+    together = {(s, t) for p in patterns for s in p for t in p}
+    assert not any(free[s, t] for s, t in together)
+    assert not free.diagonal().any()
+    # smooth version: an upper bound with the gradient of its own differences
+    log_sum, share = family.log_sum(lam / 4)
+    assert log_sum >= heaviest / 4 - 1e-12
+    step = 1e-6
+    for t in range(T):
+        nudge = step * np.eye(T)[t]
+        slope = (family.log_sum(lam / 4 + nudge)[0] - family.log_sum(lam / 4 - nudge)[0]) / (2 * step)
+        assert_allclose(share[t], slope, atol=1e-7)
+    for other in family.neighbours(patterns[0]):
+        assert any(set(other) <= set(listed) for listed in patterns)
+
+
+@pytest.mark.parametrize("scheme", [MinSeparation(12, 3, 3), OncePerEpoch(3, 4), MinSeparation(24, 4, 5)])
+@pytest.mark.parametrize("kind", ["random", "positive", "square-root"])
+def test_without_enumeration_the_bounds_enclose_and_come_close(without_enumeration, monkeypatch, scheme, kind):
+    T = scheme.num_steps
+    X = random_gram(T, 3)
+    if kind != "random":
+        C = np.tril(np.abs(random_gram(T, 4))) if kind == "positive" else np.tril(toeplitz_square_root(T))
+        X = C.T @ C
+    loose, tight = bound(X, scheme, "certified"), bound(X, scheme)
+    monkeypatch.setattr(pattern_bounds, "MAX_ENUMERATED", 10**6)
+    truth = bound(X, scheme)
+    assert truth.exact
+    assert truth.lower <= tight.upper <= loose.upper
+    assert max(tight.lower, loose.lower) <= truth.upper
+    assert tight.upper <= 1.15 * truth.upper  # what one lam for all patterns can lose here
+    assert loose.upper <= 1.4 * truth.upper
+    assert tight.lower >= 0.95 * truth.lower
+
+
+def toeplitz_square_root(T):
+    coefficients = np.cumprod([1.0, *[(2 * i - 1) / (2 * i) for i in range(1, T)]])
+    return np.array([[coefficients[abs(s - t)] for s in range(T)] for t in range(T)])
+
+
+def test_reshuffled_epochs_move_more_than_fixed_ones():
+    cyclic = Cyclic(4, 8)
+    X = solve_problem(FactorizationProblem(prefix_sum_gram(32), cyclic.classes())).gram
+    fixed, shuffled, apart = bound(X, cyclic), bound(X, OncePerEpoch(4, 8)), bound(X, MinSeparation(32, 4, 8))
+    assert_allclose(fixed.upper, 1, rtol=1e-6)
+    assert shuffled.exact
+    assert_allclose(shuffled.upper, 1.58, atol=0.01)
+    assert shuffled.pattern == (7, 8, 23, 24)  # last step of one epoch, first of the next
+    assert 1.1 < apart.upper < shuffled.upper
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 9999), k=st.integers(1, 3), b=st.integers(1, 3))
+def test_wider_schemes_are_never_smaller(seed, k, b):
+    X = random_gram(k * b, seed)
+    single, cyclic, every = (bound(X, s) for s in (Single(k * b), Cyclic(k, b), EveryStep(k * b)))
+    once, apart = bound(X, OncePerEpoch(k, b)), bound(X, MinSeparation(k * b, k, b))
+    assert single.lower <= cyclic.upper
+    assert cyclic.lower <= min(once.upper, apart.upper)
+    assert max(once.lower, apart.lower) <= every.upper
+
+
+@pytest.mark.parametrize("method", ["exact", "certified"])
+def test_a_batch_is_its_victims_one_by_one(method):
+    X = np.stack([random_gram(6, seed) for seed in range(5)])
+    for scheme in (Cyclic(2, 3), Explicit([[0, 1, 2], [3, 5], [4]], 6), MinSeparation(6, 2, 2)):
+        together = bounds(X, scheme, method)
+        for v in range(5):
+            alone = bound(X[v], scheme, method)
+            assert_allclose(together[v].upper, alone.upper, rtol=1e-9)
+            assert_allclose(together[v].lower, alone.lower, rtol=1e-9)
+            assert together[v].pattern == alone.pattern
+
+
+def test_the_worst_pattern_is_named():
+    X = np.diag([1.0, 5.0, 2.0, 3.0])
+    assert bound(X, Single(4)).pattern == (1,)
+    found = bound(X, Cyclic(2, 2))
+    assert found.pattern == (1, 3)
+    assert found.exact
+    assert_allclose(found.upper, 8, rtol=1e-14)
+
+
+@pytest.mark.parametrize("method", ["exact", "certified"])
+def test_entry_error_is_added_in_full(without_enumeration, method):
+    X = random_gram(6, 1)
+    for scheme in (MinSeparation(6, 2, 3), OncePerEpoch(2, 3), Cyclic(2, 3)):
+        wrong = X - 0.01 * np.eye(6)
+        found = bound(wrong, scheme, method, np.full((6, 6), 0.0101))
+        truth = bound(X, scheme)
+        assert found.upper >= truth.lower
+        assert found.lower <= truth.upper
+
+
+def test_a_lopsided_entry_error_counts_as_its_mean(without_enumeration):
+    truth = np.diag([0.0, 0.0, 0.0, 1.0])
+    truth[0, 3] = truth[3, 0] = 0.5
+    seen, error = np.diag([0.0, 0.0, 0.0, 1.0]), np.zeros((4, 4))
+    error[0, 3] = 1.0  # the form moves by up to 2 * 0.5 on {0, 3}, whichever of the two entries carries it
+    for scheme in (MinSeparation(4, 2, 3), OncePerEpoch(2, 2)):
+        assert bound(seen, scheme, entry_error=error).upper >= elliptope_reference(truth) - 1e-6
+
+
+def test_infinite_and_zero_grams(without_enumeration):
+    X = np.zeros((6, 6))
+    for scheme in (MinSeparation(6, 2, 3), OncePerEpoch(2, 3), EveryStep(6)):
+        found = bound(X, scheme)
+        assert found.upper == found.lower == 0
+        assert found.exact
+        leak = X.copy()
+        leak[4, 4] = math.inf
+        found = bound(leak, scheme)
+        assert found.upper == found.lower == math.inf
+        assert 4 in found.pattern
+        assert found.exact
+
+
+def test_no_victims_give_no_bounds():
+    assert bounds(np.zeros((0, 4, 4)), EveryStep(4)).upper.shape == (0,)
+
+
+def test_extreme_scales_neither_overflow_nor_vanish(without_enumeration):
+    X = random_gram(6, 2)
+    scheme = MinSeparation(6, 2, 3)
+    plain = bound(X, scheme)
+    for exponent in (-900, 900):
+        scaled = bound(np.ldexp(X, exponent), scheme)
+        assert_allclose(math.ldexp(scaled.upper, -exponent), plain.upper, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: bound(np.eye(3), EveryStep(4)), "participation must have the mechanism's 3 steps, got 4"),
+        (lambda: bound(np.eye(3), EveryStep(3), "best"), "method must be one of exact, certified, got 'best'"),
+        (lambda: bound(np.full((3, 3), math.nan), EveryStep(3)), r"must not be nan, got nan at index \(0, 0, 0\)"),
+        (lambda: bound(np.eye(3)[None], EveryStep(3)), r"gram must have shape \(T, T\)"),
+        (lambda: bounds(np.eye(3), EveryStep(3)), r"grams must have shape \(V, T, T\)"),
+        (lambda: bound(np.eye(3), EveryStep(3), entry_error=-np.eye(3)), "entry_error must be >= 0"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(InvalidInput, match=message):
+        call()
