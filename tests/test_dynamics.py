@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import gossip
 from mfdl.dynamics import Dynamics, ErrorWeights
@@ -25,6 +25,19 @@ def test_learning_rate_is_constant_and_one_by_default():
 def test_learning_rates_that_are_no_finite_positive_number_are_refused(rate):
     with pytest.raises(InvalidInput, match="learning_rate must be a finite number > 0"):
         Dynamics(RING, rate)
+
+
+@pytest.mark.parametrize("rounds", [0, -1, 1.5, True])
+def test_gossip_rounds_below_one_are_refused(rounds):
+    with pytest.raises(InvalidInput, match="gossip_rounds must be an integer >= 1"):
+        Dynamics(RING, gossip_rounds=rounds)
+
+
+def test_step_weights_apply_the_first_round_first():
+    first, second = gossip.uniform("star:n=4"), gossip.metropolis_hastings("ring:n=4")
+    dynamics = Dynamics(gossip.sequence([first, second, second]), gossip_rounds=2)
+    assert_allclose(dynamics.step_weights(0).toarray(), second.dense() @ first.dense())
+    assert_allclose(dynamics.step_weights(1).toarray(), first.dense() @ second.dense())
 
 
 def test_dynamics_is_frozen():

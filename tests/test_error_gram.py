@@ -125,6 +125,22 @@ def test_total_noise_in_the_models_is_the_trace(case, seed):
     )
 
 
+@settings(deadline=None)
+@given(W=gossip_sequences(max_nodes=4, max_length=4), T=st.integers(1, 4), K=st.integers(1, 3), objective=OBJECTIVE)
+def test_several_gossip_rounds_are_one_step_of_their_product(W, T, K, objective):
+    W = gossip.sequence(W.matrices)  # repeated, and constant when all are equal
+    steps = []
+    for t in range(T):
+        product = np.eye(W.num_nodes)
+        for j in range(K):
+            product = W.at(t * K + j).dense() @ product
+        steps.append(gossip.from_array(product))
+    dynamics = Dynamics(W, gossip_rounds=K)
+    grams = dense_node_error_grams(gossip.sequence(steps), T, objective)
+    assert_allclose(error_gram(dynamics, T, objective=objective), grams.sum(axis=0), **CLOSE)
+    assert_allclose(np.stack(list(node_error_grams(dynamics, T, objective=objective))), grams, **CLOSE)
+
+
 def test_learning_rate_does_not_enter():
     W = gossip.uniform("florentine")
     assert_array_equal(error_gram(Dynamics(W, 0.1), 5), error_gram(Dynamics(W), 5))

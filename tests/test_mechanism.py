@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import algorithms, factorization, gossip, graphs, mechanism, trust
+from mfdl import algorithms, factorization, gossip, graphs, trust
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput, UnsupportedMechanism
@@ -191,12 +191,15 @@ def test_the_guarantee_states_its_circumstances(name):
     assert says.bound == "exact" or not nonnegative_gram
 
 
-@pytest.mark.parametrize(("exact", "called"), [(True, "exact"), (False, "upper")])
-def test_a_bound_that_is_not_attained_is_called_upper(exact, called, monkeypatch):
-    one = algorithms.dp_dsgd(DYN, PART)
-    found = dataclasses.replace(worst_sensitivity(one, LDP), exact=exact)
-    monkeypatch.setattr(mechanism, "worst_sensitivity", lambda *_args, **_more: found)
-    assert account(one, **CIRCUMSTANCES, noise_std=1.0).bound == called
+def test_only_a_bound_that_is_attained_is_called_exact():
+    gram = np.array([[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1]]) + 0.1 * np.eye(3)  # no signs make it >= 0
+    for one in (
+        algorithms.mf_dsgd(DYN, EveryStep(3), factorization.causal_encoder(gram)),
+        algorithms.dp_dsgd(DYN, EveryStep(3)),
+    ):
+        found = calibrate(one, **CIRCUMSTANCES, mu=1.0)
+        assert found.guarantee.bound == ("exact" if found.sensitivity.exact else "upper")
+    assert found.guarantee.bound == "exact"
 
 
 def test_another_participation_is_accounted_and_named():

@@ -74,7 +74,7 @@ class NullSpaceForm:
             X -= carried.T @ carried
         return X
 
-    def relative_error(self) -> float:
+    def absolute_error(self) -> float:
         """First-order bound on the absolute rounding error of X (X <= I): size * eps * growth of the factor."""
         smallest = min(float(np.diagonal(d).min()) for d in self.diagonal) if self.unseen.size else 1.0
         largest = max(float(np.diagonal(d).max()) for d in self.diagonal) if self.unseen.size else 1.0

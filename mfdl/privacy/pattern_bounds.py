@@ -321,8 +321,8 @@ def _by_one_dual(
     asymmetry = np.abs(X - X.T)
     # free entries of Y are ours to choose: exactly symmetric and without error
     Y = np.where(free, 0.0, 0.5 * X + 0.5 * X.T)
-    error_of_form = 0.5 * error + 0.5 * error.T
-    slack = np.where(free, 0.0, error_of_form + asymmetry).sum(axis=1) * (1 + 4 * len(X) * UNIT)
+    # errors add at most sum_{s,t in pi} error[s, t] to the form of a pattern, and so at most their row sums over pi
+    slack = np.where(free, 0.0, error + asymmetry).sum(axis=1) * (1 + 4 * len(X) * UNIT)
     upper, patterns = math.inf, []
 
     def consider(lam: FloatArray) -> None:

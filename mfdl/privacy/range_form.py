@@ -7,12 +7,17 @@ With P the rows of the seen messages, Q the nodes whose noise is unknown and q[s
 Each seen message carries fresh noise of its own sender, so B B^T is invertible and well conditioned: no rank
 decision is needed. B B^T is block Toeplitz up to a running sum, so neither A nor B is ever formed: the powers
 P W^a, shape (T, r, n), hold everything. Cost: (T r)^3 / 3 + n T (T r)^2 time, (T r)^2 + T r n memory.
+
+Released final models add the rows K W^(T-s) diag(q_s). They can depend on the messages, so what they add is the Schur
+complement S of their covariance, e x e, where the rank is decided on the safe side: eigenvalues are lowered by their
+own error bound, and if one of them then cannot be told from zero the form gives up (`undecided`).
 """
 
 from __future__ import annotations
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse as sp
 
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
@@ -30,10 +35,17 @@ class RangeForm:
         unknown: bool (n,), nodes whose noise is unknown.
         scale: q, shape (T, n).
         inverse: C^-1, shape (T, T), or (n, T, T), or None for independent noise.
+        released: K, shape (e, n): combinations of the final models that are published; default none.
     """
 
     def __init__(
-        self, weights: object, rows: np.ndarray, unknown: np.ndarray, scale: FloatArray, inverse: FloatArray | None
+        self,
+        weights: sp.csr_array,
+        rows: np.ndarray,
+        unknown: np.ndarray,
+        scale: FloatArray,
+        inverse: FloatArray | None,
+        released: FloatArray | None = None,
     ) -> None:
         T, n = scale.shape
         self.num_steps, self.rows, self.scale = T, rows, scale
@@ -42,17 +54,47 @@ class RangeForm:
         current[rows, np.arange(rows.size)] = 1.0
         for a in range(T):
             powers[a] = current.T
-            current = weights.T @ current  # type: ignore[attr-defined]
+            current = weights.T @ current
         self.powers = powers
         covariance = self._covariance(unknown, inverse)
-        norm = float(np.abs(covariance).sum(axis=0).max())
-        factor, info = scipy.linalg.lapack.dpotrf(covariance, lower=1, overwrite_a=1, clean=0)
-        if info != 0:
-            raise UnsupportedMechanism(
-                "the noise covariance of the seen messages is not positive definite in float64; use the dense form."
-            )
-        reciprocal, _ = scipy.linalg.lapack.dpocon(factor, norm, uplo="L")
-        self.factor, self.condition = factor, 1.0 / max(float(reciprocal), 1e-300)
+        self.factor, self.condition = covariance, 1.0
+        if rows.size:
+            norm = float(np.abs(covariance).sum(axis=0).max())
+            self.factor, info = scipy.linalg.lapack.dpotrf(covariance, lower=1, overwrite_a=1, clean=0)
+            if info != 0:
+                raise UnsupportedMechanism(
+                    "the noise covariance of the seen messages is not positive definite in float64; use the dense form."
+                )
+            reciprocal, _ = scipy.linalg.lapack.dpocon(self.factor, norm, uplo="L")
+            self.condition = 1.0 / max(float(reciprocal), 1e-300)
+        self.undecided = False
+        self.released = None if released is None else self._release(weights, released, unknown, inverse)
+
+    def _release(
+        self, weights: sp.csr_array, released: FloatArray, unknown: np.ndarray, inverse: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(E, V, whitening): rows K W^(T-s) of the released models, their share explained by messages, S^-1/2."""
+        T, n = self.scale.shape
+        E = np.empty((T, released.shape[0], n))
+        current = released.T
+        for s in range(T - 1, -1, -1):
+            current = weights.T @ current
+            E[s] = current.T
+        cross = np.zeros((T * self.rows.size, released.shape[0]))
+        own = np.zeros((released.shape[0],) * 2)
+        for node in np.flatnonzero(unknown):
+            noise = E[:, :, node] * self.scale[:, node, None]  # (T, e)
+            seen = self.columns(int(node))
+            if inverse is not None:
+                colour = inverse if inverse.ndim == 2 else inverse[node]
+                noise, seen = colour.T @ noise, seen @ colour
+            cross += seen @ noise
+            own += noise.T @ noise
+        V = scipy.linalg.solve_triangular(self.factor, cross, lower=True, check_finite=False) if cross.size else cross
+        values, vectors = np.linalg.eigh(own - V.T @ V)
+        error = self.relative_error() * float(np.linalg.norm(own))
+        self.undecided = bool((values <= 4 * error).any())
+        return E, V, vectors / np.sqrt(np.maximum(values - error, error))
 
     def columns(self, node: int) -> FloatArray:
         """A_u, shape (T r, T)."""
@@ -64,21 +106,23 @@ class RangeForm:
 
     def _covariance(self, unknown: np.ndarray, inverse: FloatArray | None) -> FloatArray:
         """B B^T in Fortran order, (T r, T r)."""
-        T, r, _ = self.powers.shape
+        T, r, n = self.powers.shape
         total = np.zeros((T * r, T * r), order="F")
+        if r == 0:
+            return total
         if inverse is not None:
             for node in np.flatnonzero(unknown):
                 B = self.columns(int(node)) @ (inverse if inverse.ndim == 2 else inverse[node])
                 total += B @ B.T
             return total
         if np.ptp(self.scale, axis=0).max(initial=0.0) == 0.0:
-            stacked = self.powers.reshape(T * r, -1)
+            stacked = self.powers.reshape(T * r, n)
             total[...] = (stacked * (self.scale[0] ** 2 * unknown)) @ stacked.T
             for t in range(1, T):  # block (t, t') adds block (t - 1, t' - 1): one more common step of noise
                 total[t * r : (t + 1) * r, r:] += total[(t - 1) * r : t * r, :-r]
             return total
         for s in range(T):
-            stacked = self.powers[: T - s].reshape((T - s) * r, -1)
+            stacked = self.powers[: T - s].reshape((T - s) * r, n)
             total[s * r :, s * r :] += (stacked * (self.scale[s] ** 2 * unknown)) @ stacked.T
         return total
 
@@ -90,8 +134,8 @@ class RangeForm:
         """
         T, r = self.num_steps, self.rows.size
         out = np.empty((len(nodes), T, T))
-        width = max(1, CHUNK_BYTES // (8 * T * T * r))
-        steps = max(1, BLOCK_ROWS // r)
+        width = max(1, CHUNK_BYTES // (8 * T * T * max(r, 1)))
+        steps = max(1, BLOCK_ROWS // max(r, 1))
         bounds = [(start, min(start + steps, T)) for start in range(0, T, steps)]
         for start in range(0, len(nodes), width):
             chunk = nodes[start : start + width]
@@ -100,7 +144,7 @@ class RangeForm:
             for s in range(T):
                 block = self.powers[: T - s][:, :, chunk] * self.scale[s, chunk]
                 Y[s * r :, s * k : (s + 1) * k] = block.reshape((T - s) * r, k)
-            for first, last in bounds:
+            for first, last in bounds if r else ():
                 here, active = slice(first * r, last * r), last * k
                 for before, after in bounds:
                     if before >= first:
@@ -113,8 +157,12 @@ class RangeForm:
             for i in range(k):
                 own = np.ascontiguousarray(Y[:, i::k])
                 out[start + i] = own.T @ own
+                if self.released is not None:
+                    E, V, whitening = self.released
+                    added = whitening.T @ ((E[:, :, chunk[i]] * self.scale[:, chunk[i], None]).T - V.T @ own)
+                    out[start + i] += added.T @ added
         return out
 
     def relative_error(self) -> float:
         """First-order bound on the relative rounding error of X: size * eps * condition number."""
-        return 8.0 * self.factor.shape[0] * float(np.finfo(np.float64).eps) * self.condition
+        return 8.0 * max(self.factor.shape[0], self.num_steps) * float(np.finfo(np.float64).eps) * self.condition

@@ -82,8 +82,9 @@ def sensitivities(
         assert found is not None
         one = found[place[id(gram)]]
         upper = one.upper * gram.inflation * (1 + 4 * UNIT)
+        exact, lower = (False, 0.0) if gram.upper else (one.exact, one.lower)
         slack = upper / one.lower - 1 if one.lower > 0 else 0.0
-        out.append(Sensitivity(upper, one.exact, one.pattern, node, max(slack, 0.0), one.lower, "", gram.form))
+        out.append(Sensitivity(upper, exact, one.pattern, node, max(slack, 0.0), lower, "", gram.form))
     return out
 
 

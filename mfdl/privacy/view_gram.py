@@ -23,6 +23,7 @@ import scipy.sparse as sp
 
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
+from ..errors import UnsupportedMechanism
 from ..operators import IndependentNoise, LocalNoise, StepNoise, ZeroNoise
 from ..trust import TrustModel
 from ..view import Knowledge, View
@@ -31,6 +32,8 @@ from .null_space_form import NullSpaceForm
 from .range_form import RangeForm
 
 UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
+RANK_TOLERANCE = 1e-12
+MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,6 +50,7 @@ class ViewGram:
         why: what leaks, in words; empty if nothing does.
         form: which form computed it.
         tolerance: relative size below which noise counts as absent (0 where no rank decision was made).
+        upper: X is only known to be at most `matrix` (the Gram of a view that sees more).
     """
 
     matrix: FloatArray
@@ -56,6 +60,7 @@ class ViewGram:
     why: str = ""
     form: str = "all messages seen"
     tolerance: float = 0.0
+    upper: bool = False
 
     def __post_init__(self) -> None:
         if not self.leaks.size:
@@ -203,40 +208,43 @@ def _partly_seen(
 ) -> list[ViewGram] | None:
     """Range or null-space form, or None where neither covers the view."""
     noise, T = algorithm.noise, algorithm.num_steps
-    if view.release in ("all", "average") or len(algorithm.rounds) != T:
+    if len(algorithm.rounds) != T:
         return None
     if not isinstance(noise, IndependentNoise | LocalNoise):
         return None
     seen, known = knowledge.seen, knowledge.known_noise
     if (seen != seen[0]).any() or (known != known[0]).any():
         return None
-    if not known[0].any() and not seen.any():
-        return [ViewGram(np.zeros((T, T)), np.zeros((T, T)), form="nothing seen")] * len(victims)
     weights = [algorithm.rounds[t].state_from_message for t in range(T)]
     if any(W is None for W in weights) or not _own_messages_are_implied(weights, knowledge):
         return None
     unknown = ~known[0]
     scale = np.stack([np.abs(one.message_from_gradient.diagonal()) for one in algorithm.rounds])  # type: ignore[union-attr]
     rows, hidden = np.flatnonzero(seen[0] & unknown), unknown & ~seen[0]
+    released = _released_rows(view, weights[-1], seen[0] | ~unknown)
     chosen = np.asarray([u for u in victims if unknown[u]], dtype=np.intp)
-    if rows.size == 0:
-        grams, relative, absolute, form = np.zeros((chosen.size, T, T)), 0.0, 0.0, "nothing seen"
+    relative = absolute = 0.0
+    if rows.size == 0 and released is None:
+        grams, form = np.zeros((chosen.size, T, T)), "nothing seen"
     else:
         constant = all(W is weights[0] for W in weights)
         independent = isinstance(noise, IndependentNoise)
-        if not constant and not independent:
-            return None
         by_range = (T * rows.size) ** 2 * (T * rows.size / 3 + T * chosen.size / 3)
         by_null_space = T * hidden.sum() ** 2.0 * (hidden.sum() + 2.0 * T * chosen.size)
-        if independent and (not constant or by_null_space < by_range / 4):
+        if independent and released is None and (not constant or by_null_space < by_range / 4):
             null_space = NullSpaceForm(weights, hidden, unknown, scale)
             grams = np.stack([null_space.gram(int(u)) for u in chosen]) if chosen.size else np.zeros((0, T, T))
-            relative, absolute, form = 0.0, null_space.relative_error(), "null-space form"
-        else:
+            absolute, form = null_space.absolute_error(), "null-space form"
+        elif constant:
             inverse = noise.inverse if isinstance(noise, LocalNoise) else None
-            range_form = RangeForm(weights[0], rows, unknown, scale, inverse)
+            range_form = RangeForm(weights[0], rows, unknown, scale, inverse, released)
+            if range_form.undecided:  # the dense form resolves ranks better, where it can be afforded
+                affordable = view.noise.shape[0] ** 2 * view.noise.shape[1] <= MAX_DENSE_WORK
+                return None if affordable else _upper_bound(algorithm, knowledge, victims)
             grams = range_form.grams(chosen)
-            relative, absolute, form = range_form.relative_error(), 0.0, "range form"
+            relative, form = range_form.relative_error(), "range form"
+        else:
+            return None
     place = {int(u): i for i, u in enumerate(chosen)}
     out = []
     for u in victims:
@@ -248,6 +256,30 @@ def _partly_seen(
         spread = np.sqrt(np.clip(np.diagonal(X), 0.0, None))
         out.append(ViewGram((X + X.T) / 2, relative * np.outer(spread, spread) + absolute, form=form))
     return out
+
+
+def _upper_bound(algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]) -> list[ViewGram] | None:
+    """The Grams of the same knowledge with every message seen: at least as large, by data processing."""
+    found = _all_seen(algorithm, knowledge, victims)
+    if found is None:
+        return None
+    return [dataclasses.replace(g, upper=True, form="all messages seen, as an upper bound") for g in found]
+
+
+def _released_rows(view: View, last: sp.csr_array, available: np.ndarray) -> FloatArray | None:
+    """K, combinations of the released final models with noise of their own, or None.
+
+    Final models are W times the last messages. Seen messages explain the rest, so only the column space of W over the
+    hidden ones counts: an orthonormal basis of it, without directions that W itself annihilates (below RANK_TOLERANCE
+    of its norm; there a released combination is one of seen messages).
+    """
+    n, hidden = available.size, np.flatnonzero(~available)
+    if view.release not in ("all", "average") or not hidden.size:
+        return None
+    K = np.full((1, n), 1.0 / n) if view.release == "average" else np.eye(n)
+    U, sigma, _ = np.linalg.svd(K @ last[:, hidden].toarray(), full_matrices=False)
+    kept = sigma > RANK_TOLERANCE * max(float(sigma[0]), 1e-300)
+    return U[:, kept].T @ K if sigma[0] > RANK_TOLERANCE / n else None
 
 
 def _own_messages_are_implied(weights: Sequence[sp.csr_array | None], knowledge: Knowledge) -> bool:
@@ -271,6 +303,12 @@ def _own_messages_are_implied(weights: Sequence[sp.csr_array | None], knowledge:
 
 def _dense(view: View, victims: Sequence[int]) -> list[ViewGram]:
     T = view.axis.num_steps
+    rows, columns = view.noise.shape
+    if rows**2 * columns > MAX_DENSE_WORK:
+        raise UnsupportedMechanism(
+            f"this view has no structured form, and its dense form needs a singular value decomposition of a {rows} x "
+            f"{columns} matrix, which is too large; use fewer steps, release='none', or a model that sees all messages."
+        )
     white = whiten(view.dense_gradients(np.asarray(victims, dtype=np.intp)), view.dense_noise())
     out = []
     for i, _ in enumerate(victims):

@@ -157,7 +157,7 @@ def test_two_blocks_that_do_not_touch_are_each_sign_consistent():
 
 def test_signs_travel_along_a_path_whatever_the_order_of_the_steps():
     X = 2.0 * np.eye(4)
-    for s, t, link in ((0, 3, -1.0), (3, 2, 0.5), (2, 1, -0.25)):
+    for s, t, link in ((0, 3, -1.0), (3, 2, 0.5), (2, 1, 0.25)):
         X[s, t] = X[t, s] = link
     upper, exact = certified_upper_bound(X[None])
     assert exact[0]

@@ -551,7 +551,8 @@ def test_divergence_is_recorded_and_shown(learning_rate, tmp_path):
     made = mechanism("dp-dsgd", learning_rate=learning_rate, mu=1e-3)
     part = train(made, TASK, seeds=[0, 1], stop_after=2, checkpoint_folder=tmp_path)
     run = train(made, TASK, seeds=[0, 1], checkpoint_folder=tmp_path)
-    for found in (part, run):
+    finished = train(made, TASK, seeds=[0, 1], checkpoint_folder=tmp_path)  # read back, no step left to run
+    for found in (part, run, finished):
         assert found.diverged_seeds == [0, 1]
         assert found.final_losses == [None, None]
     assert not np.isfinite(run.seeds[0].loss).all()
