@@ -168,7 +168,7 @@ def calibrate(
     if mu is None:
         if delta is None:
             raise InvalidInput("epsilon needs a delta in (0, 1), e.g. delta=1e-6.")
-        target = _mu_within(check.positive(epsilon=epsilon), check.open_unit(delta=delta))
+        target = gaussian.mu_from_epsilon(check.positive(epsilon=epsilon), check.open_unit(delta=delta))
     else:
         target = check.positive(mu=mu)
     losses = victim_losses(algorithm, trust, release=release, lipschitz=lipschitz)
@@ -182,22 +182,19 @@ def calibrate(
             f"{algorithm.name!r} has infinite loss under trust model {trust.name!r}, whatever the noise: "
             f"{sensitivity.why or 'its noise is known to the attacker'}; choose another trust model or mechanism."
         )
-    shift = gaussian.record_shift(adjacency, clip_norm)
-    noise_std = gaussian.noise_std(1 / target, sensitivity.value, shift)
-    while gaussian.mu_from_noise_std(sensitivity.value, shift, noise_std) > target:
-        noise_std = math.nextafter(noise_std, math.inf)
-    guarantee = _guarantee(
-        trust, adjacency, clip_norm, noise_std, sensitivity, algorithm.participation, EVERY_NODE, losses[0].release
-    )
-    return Mechanism(algorithm, noise_std, float(clip_norm), guarantee, sensitivity)
 
+    def stated(std: float) -> Guarantee:
+        scheme = algorithm.participation
+        return _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses[0].release)
 
-def _mu_within(epsilon: float, delta: float) -> float:
-    """The largest mu whose reported epsilon, itself rounded up, does not exceed the target."""
-    mu, shrink = gaussian.mu_from_epsilon(epsilon, delta), 1e-16
-    while gaussian.epsilon_from_mu(mu, delta) > epsilon:
-        mu, shrink = mu * (1 - shrink), shrink * 2
-    return mu
+    def exceeds(found: Guarantee) -> bool:
+        return found.mu > target or (epsilon is not None and delta is not None and found.epsilon(delta) > epsilon)
+
+    noise_std = gaussian.noise_std(1 / target, sensitivity.value, gaussian.record_shift(adjacency, clip_norm))
+    more = 2.0**-52
+    while exceeds(stated(noise_std)):  # by rounding only, so a few doublings of the last bit end it
+        noise_std, more = noise_std * (1 + more), 2 * more
+    return Mechanism(algorithm, noise_std, float(clip_norm), stated(noise_std), sensitivity)
 
 
 def without_noise(algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float) -> Mechanism:

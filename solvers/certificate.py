@@ -21,8 +21,11 @@ from .problem import Array, FactorizationProblem
 EPS = float(np.finfo(np.float64).eps)
 
 
-def lower_bound(problem: FactorizationProblem, gram: Array) -> float:
+def lower_bound(problem: FactorizationProblem, gram: Array, *, dual_from: Array | None = None) -> float:
     """Certified lower bound on min tr(H X^-1) at unit sensitivity; 0 when X is not positive definite.
+
+    `dual_from` takes the place of H in V = X^-1 H X^-1, default H itself. Any choice gives a valid bound on the
+    problem's own H; when X minimises for a regularised H, that one gives the tight bound.
 
     Rounding: the computed trace norm is lowered by T^2 eps of itself, above the backward error of the
     singular values; clipping negative rounding eigenvalues of V_c changes w and the trace norm consistently,
@@ -32,7 +35,8 @@ def lower_bound(problem: FactorizationProblem, gram: Array) -> float:
         factor = scipy.linalg.cho_factor(gram, lower=True)
     except np.linalg.LinAlgError:
         return 0.0
-    V = scipy.linalg.cho_solve(factor, scipy.linalg.cho_solve(factor, problem.error_gram).T)
+    H = problem.error_gram if dual_from is None else dual_from
+    V = scipy.linalg.cho_solve(factor, scipy.linalg.cho_solve(factor, H).T)
     T = problem.size
     dual_root_times_root = np.empty((T, T))
     w = 0.0

@@ -65,7 +65,7 @@ def solve(
         if iteration % CHECK_EVERY:
             return False
         X = free.matrix(x)
-        best["bound"] = max(best["bound"], lower_bound(problem, X))
+        best["bound"] = max(best["bound"], lower_bound(problem, X, dual_from=target))
         return problem.loss(X) <= best["bound"] * (1 + tolerance)
 
     with threads_for(problem.size):
@@ -75,10 +75,11 @@ def solve(
             stop=within_tolerance,
             max_iterations=max_iterations,
         )
+        gram = free.matrix(minimum.point)
         return finished(
             problem,
-            _unit_diagonal_sums(problem, free.matrix(minimum.point)),
-            known_bound=best["bound"],
+            gram,
+            known_bound=max(best["bound"], lower_bound(problem, gram, dual_from=target)),
             tolerance=tolerance,
             iterations=minimum.iterations,
             began=began,
@@ -135,20 +136,23 @@ class _FreeEntries:
         return np.concatenate([np.diagonal(X), 2**0.5 * X.ravel()[self.upper]])
 
     def matrix(self, x: Array) -> Array:
+        """X with class diagonals that sum to 1 whatever x is: a sum that drifts by rounding would lower the value."""
         T = self.problem.size
         X = np.zeros((T, T))
         flat = X.ravel()
         flat[self.upper] = flat[self.lower] = x[T:] / 2**0.5
-        flat[:: T + 1] = x[:T]
+        flat[:: T + 1] = self._without_class_means(x[:T]) + (1.0 / self.problem.class_sizes)[self.problem.classes]
         return X
 
     def projected(self, V: Array) -> Array:
         """The vector of symmetric V with each class's diagonal sum removed."""
-        problem = self.problem
-        x = self.vector(V)
-        means = np.bincount(problem.classes, weights=x[: problem.size]) / problem.class_sizes
-        x[: problem.size] -= means[problem.classes]
+        x, T = self.vector(V), self.problem.size
+        x[:T] = self._without_class_means(x[:T])
         return x
+
+    def _without_class_means(self, diagonal: Array) -> Array:
+        classes = self.problem.classes
+        return diagonal - (np.bincount(classes, weights=diagonal) / self.problem.class_sizes)[classes]
 
 
 def _regularised(problem: FactorizationProblem) -> tuple[Array, tuple[str, ...]]:
@@ -171,13 +175,8 @@ def _feasible(problem: FactorizationProblem, start: Array | None) -> Array:
             f"got shape {start.shape}."
         )
     X = np.where(problem.same_class & ~np.eye(problem.size, dtype=bool), 0.0, (start + start.T) / 2)
-    X = _unit_diagonal_sums(problem, X)
+    scale = np.sqrt(np.bincount(problem.classes, weights=np.diagonal(X))[problem.classes])
+    X = X / np.outer(scale, scale)
     while scipy.linalg.lapack.dpotrf(X, lower=1)[1] != 0:  # dropping entries may cost definiteness
         X = np.where(np.eye(problem.size, dtype=bool), X, X / 2)
     return X
-
-
-def _unit_diagonal_sums(problem: FactorizationProblem, X: Array) -> Array:
-    """X scaled so that its diagonal sums to 1 on each class, from which rounding lets the steps drift."""
-    scale = np.sqrt(np.bincount(problem.classes, weights=np.diagonal(X))[problem.classes])
-    return X / np.outer(scale, scale)

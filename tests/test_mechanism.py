@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -124,6 +124,8 @@ def test_mu_never_above_its_target(one, adjacency, clip_norm, mu):
     log_epsilon=st.floats(-6, math.log(500)),
     log_delta=st.floats(math.log(1e-300), math.log(0.5)),
 )
+@example(adjacency="zero-out", log_epsilon=0.0, log_delta=-1.25)
+@example(adjacency="zero-out", log_epsilon=0.4205341568094587, log_delta=-572.98828125)
 def test_epsilon_never_above_its_target(adjacency, log_epsilon, log_delta):
     epsilon, delta = math.exp(log_epsilon), math.exp(log_delta)
     one = algorithms.anti_pgd(DYN, PART)

@@ -208,7 +208,7 @@ class _SeedReplay:
             gradients = self.instance.clipped_gradient_sums(
                 self.executor.models(self.state), t, self.mechanism.clip_norm
             )
-            noise = torch.as_tensor(stream.step(t), dtype=self.dtype, device=self.device)
+            noise = torch.tensor(stream.step(t), dtype=self.dtype, device=self.device)
             messages, self.state = self.executor.step(t, self.state, gradients, noise)
             seconds += time.perf_counter() - began
             if self.keep_messages:
@@ -220,7 +220,7 @@ class _SeedReplay:
             if progress is not None:
                 progress(1)
         finished = max(last, self.start)
-        if finished < T and last > self.start:
+        if finished < T:
             self._save(finished)
         return SeedRun(
             seed=self.seed,

@@ -37,7 +37,9 @@ class NoiseStream(abc.ABC):
                 f"step must lie in [0, {self.noise.num_steps}), got {t}: the mechanism was calibrated for "
                 f"{self.noise.num_steps} steps and has no noise beyond; calibrate a longer one."
             )
-        return self._rows(t)
+        rows = self._rows(t)
+        rows.setflags(write=False)  # it may be part of a cached block
+        return rows
 
     @abc.abstractmethod
     def _rows(self, t: int) -> FloatArray: ...

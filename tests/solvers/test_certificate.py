@@ -68,6 +68,15 @@ def test_zero_when_the_gram_is_not_positive_definite(X):
     assert lower_bound(FactorizationProblem(np.eye(2), np.arange(2)), X) == 0.0
 
 
+@settings(deadline=None)
+@given(problem=factorization_problems(), data=st.data(), ridge=st.sampled_from([1e-10, 1e-3, 10.0]))
+def test_valid_whatever_the_dual_is_made_from(problem, data, ridge):
+    X, other = (data.draw(encoders(size=problem.size)) for _ in range(2))
+    target = problem.error_gram + ridge * np.eye(problem.size)
+    bound = lower_bound(problem, unit_gram(problem, X), dual_from=target)
+    assert 0 <= bound <= problem.loss(unit_gram(problem, other))
+
+
 def test_by_hand_for_two_indices():
     # H = I, X = I, two classes: V = I, w = 2, trace norm 2, bound 2 = loss; one class: w = 1, bound 4 at X = I / 2
     apart = FactorizationProblem(np.eye(2), np.array([0, 1]))

@@ -40,11 +40,12 @@ def test_feasible_and_within_tolerance(problem):
 
 @settings(deadline=None, max_examples=60)
 @given(problem=factorization_problems(ridges=(1e-6, 0.0)))
-def test_feasible_and_honest_when_nearly_singular(problem):
-    # not always solved to tolerance, but never called optimal without its certificate
-    found = solve(problem, tolerance=1e-4, max_iterations=300)
+def test_feasible_and_within_tolerance_when_nearly_singular(problem):
+    # what is solved is H + 1e-10 I: for a kernel the loss is up to about T * sqrt(1e-10) above its infimum
+    found = solve(problem, tolerance=1e-3)
     assert_feasible(problem, found)
-    assert found.status == ("optimal" if found.gap <= 1e-4 else "stopped")
+    assert found.status == "optimal"
+    assert found.gap <= 1e-3
     singular = problem.eigenvalues[0] <= 1e-10 * problem.eigenvalues[-1]
     assert bool(found.notes) == singular
 
@@ -81,6 +82,16 @@ def test_units_do_not_matter(factor):
     found = solve(FactorizationProblem(factor * H, labels), tolerance=1e-6)
     assert found.status == "optimal"
     assert_allclose(found.loss / factor, solve(FactorizationProblem(H, labels), tolerance=1e-6).loss, rtol=2e-6)
+
+
+def test_class_sums_do_not_drift_once_there_is_nothing_left_to_gain():
+    # rounding in the gradient along the class sum grew to a sum of 1.05 here, and the run stopped at gap 2e-4
+    H = 4 * np.ones((3, 3)) + 0.01 * np.eye(3)
+    problem = FactorizationProblem(H, np.array([1, 0, 0]))
+    for tolerance in (1e-4, 1e-8, 1e-16):
+        found = solve(problem, tolerance=tolerance)
+        assert_feasible(problem, found)
+        assert found.gap < 1e-10
 
 
 def test_reference_optimum_of_florentine():

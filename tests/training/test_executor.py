@@ -34,7 +34,7 @@ def run(one, models, gradients, noise, **options):
     state, messages, before = ex.initial_state(torch.as_tensor(models)), [], []
     for t in range(one.num_steps):
         before.append(ex.models(state).numpy())
-        sent, state = ex.step(t, state, torch.as_tensor(gradients[t]), torch.as_tensor(noise[t]))
+        sent, state = ex.step(t, state, torch.tensor(gradients[t]), torch.tensor(noise[t]))
         messages.append(sent.numpy())
     return np.concatenate(messages), np.concatenate(before), ex.models(state).numpy()
 

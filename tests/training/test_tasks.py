@@ -561,7 +561,7 @@ def test_digits(model, dimension, name):
     task = tasks.digits(nx.cycle_graph(15), model=model)
     assert task.name == name
     assert task.num_nodes == 15
-    assert (len(task.targets), len(task.test_targets)) == (1438, 359)
+    assert (len(task.targets), len(task.test_targets)) == (1198, 599)
     assert task.features.min() == 0
     assert task.features.max() == 1
     instance = task.instance(seed=0, period=4)
@@ -585,7 +585,7 @@ def test_the_digits_split_is_one_for_all_and_a_partition():
     assert len(np.unique(together, axis=0)) == len(
         np.unique(np.concatenate([other.features, other.test_features]), axis=0)
     )
-    np.testing.assert_array_equal(first.test_features, other.test_features[:359])
+    np.testing.assert_array_equal(first.test_features, other.test_features[:599])
     with pytest.raises(InvalidInput, match="unknown digits model 'sotfmax'; did you mean 'softmax'"):
         tasks.digits(3, model="sotfmax")
     with pytest.raises(InvalidInput, match="test_fraction must be a number strictly between 0 and 1"):

@@ -106,9 +106,11 @@ class Task:
 
     @functools.cached_property
     def content_hash(self) -> str:
-        """SHA-256 of the data, the shape of the model and the number of nodes; the loss is not in it."""
+        """SHA-256 of the data, the shape of the model, the name and code of the loss and the number of nodes."""
         module = _modules.build(self.build_module, seed=0)
-        digest = hashlib.sha256(repr((self.name, self.kind, self.num_nodes, str(module))).encode())
+        loss = getattr(self.loss, "__qualname__", type(self.loss).__qualname__)
+        digest = hashlib.sha256(repr((self.name, self.kind, self.num_nodes, str(module), loss)).encode())
+        digest.update(getattr(getattr(self.loss, "__code__", None), "co_code", b""))
         for array in (self.features, self.targets, self.test_features, self.test_targets):
             digest.update(repr((array.shape, array.dtype.str)).encode())
             digest.update(np.ascontiguousarray(array).tobytes())
