@@ -47,7 +47,8 @@ class TrustModel(abc.ABC):
 
     Attributes:
         name: for tables and guarantees.
-        default_release: "all" where messages are hidden (the safe side), else "not applicable".
+        default_release: "all" where messages are hidden (the safe side), else "not applicable" (and yet "all" for an
+            algorithm some of whose messages are never sent).
     """
 
     name: str
@@ -75,19 +76,34 @@ class TrustModel(abc.ABC):
         yield self, tuple(u for u in range(algorithm.num_nodes) if u not in inside)
 
     def sees_at_least(self, other: TrustModel, algorithm: LinearAlgorithm, victim: int = 0) -> bool:
-        """Whether this model sees and knows everything the other does; its exact loss is then never smaller."""
-        return self.knowledge(algorithm, victim).covers(other.knowledge(algorithm, victim))
+        """Whether this model sees and knows everything the other does; its exact loss is then never smaller.
+
+        Released models count as each model publishes them by default.
+        """
+        own = self.knowledge(algorithm, victim)
+        released = (self._release(algorithm, None), other._release(algorithm, None))
+        order = ("none", "average", "all")
+        enough = released[0] == "not applicable" or (
+            released[1] != "not applicable" and order.index(released[0]) >= order.index(released[1])
+        )
+        return enough and own.covers(other.knowledge(algorithm, victim))
+
+    def _release(self, algorithm: LinearAlgorithm, release: str | None) -> str:
+        """What is published on top of the messages; "not applicable" where all of them are seen and determine it."""
+        if release not in (None, *RELEASES):
+            raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {release!r}.")
+        if self.default_release == "not applicable":
+            if _messages_give_final_models(algorithm):
+                return "not applicable"
+            return release if release in ("none", "average", "all") else "all"
+        return self.default_release if release in (None, "not applicable") else str(release)
 
     def view(self, algorithm: LinearAlgorithm, victim: int = 0, *, release: str | None = None) -> View:
         """What the attacker has, as (A, B).
 
         Args: release: "none", "average" or "all" final models published; default `default_release`.
         """
-        chosen = self.default_release if release is None else release
-        if chosen not in RELEASES:
-            raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {release!r}.")
-        if self.default_release == "not applicable":
-            chosen = "not applicable"  # every message is seen: released models add nothing
+        chosen = self._release(algorithm, release)
         return View.of(algorithm, self.knowledge(algorithm, victim), release=chosen, attacker=self.attacker)
 
     def all_messages(self) -> TrustModel:
@@ -122,7 +138,7 @@ def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[in
     for node in nodes:
         if isinstance(node, str):
             by_text = {str(label): i for i, label in enumerate(labels)}
-            if node.startswith("#") and node[1:].isdigit():
+            if node.startswith("#") and node[1:].isdecimal():
                 node = int(node[1:])
             elif node in by_text:
                 node = by_text[node]
@@ -133,6 +149,13 @@ def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[in
             raise InvalidInput(f"node index must be below num_nodes={n}, got {index}.")
         found.append(index)
     return tuple(sorted(set(found)))
+
+
+def _messages_give_final_models(algorithm: LinearAlgorithm) -> bool:
+    """Whether final models are a function of the transmitted messages of the last round."""
+    last = algorithm.rounds[-1]
+    carried = (last.state_from_state, last.state_from_gradient, last.state_from_noise)
+    return bool(algorithm.transmitted.all()) and all(one is None for one in carried)
 
 
 def _all_seen(algorithm: LinearAlgorithm) -> Mask:
@@ -385,11 +408,12 @@ class _Against(TrustModel):
 
 
 def _takes_victim(rule: MaskRule) -> bool:
-    """Whether a mask rule is a function of (algorithm, victim)."""
+    """Whether a mask rule is a function of (algorithm, victim); a second parameter with a default is no victim."""
     if not callable(rule):
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in positional for p in inspect.signature(rule).parameters.values()) > 1
+    parameters = [p for p in inspect.signature(rule).parameters.values() if p.kind in positional]
+    return len(parameters) > 1 and (parameters[1].default is inspect.Parameter.empty or parameters[1].name == "victim")
 
 
 MODELS: dict[str, type[TrustModel]] = {

@@ -135,7 +135,7 @@ def test_ego_network_reads_the_file_of_the_given_data_home(tmp_path, monkeypatch
         fetched.append((name, data_home))
         return write(tmp_path / "414.edges", "5 4\n4 5\n4 6\n1 2\n")
 
-    monkeypatch.setattr(graphs.data, "fetch", fetch)
+    monkeypatch.setattr("mfdl.data.fetch", fetch)
     G = graphs.load("ego-facebook", data_home=tmp_path)
     assert fetched == [("facebook/414.edges", tmp_path)]
     assert graphs.labels(G) == (4, 5, 6)

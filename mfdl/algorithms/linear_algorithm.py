@@ -211,10 +211,11 @@ class LinearAlgorithm:
         if m.shape != (self.num_nodes,) or not (np.isfinite(m) & (m > 0)).all():
             raise InvalidInput(f"divisors must be {self.num_nodes} finite numbers > 0, one per node, got {m}.")
         scale = self.divisors / m
-        made: dict[int, Round] = {}
-        rounds = tuple(
-            made.setdefault(id(r), r.with_input_scale(scale, noise_too=not self.noise_on_messages)) for r in self.rounds
-        )
+        of_round = {id(r): r for r in self.rounds}
+        scaled = {
+            key: one.with_input_scale(scale, noise_too=not self.noise_on_messages) for key, one in of_round.items()
+        }
+        rounds = tuple(scaled[id(r)] for r in self.rounds)
         return dataclasses.replace(self, rounds=rounds, divisors=m)
 
     @cached_property

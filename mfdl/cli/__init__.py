@@ -1,4 +1,4 @@
-"""The command line: `mfdl factorize`, `mfdl compare`, `mfdl data`.
+"""The command line: `mfdl account`, `factorize`, `compare`, `mechanisms`, `trust`, `data`.
 
 In: flags and files. Out: a table or one JSON value on stdout, everything else on stderr, and an exit code: 0 done,
 2 bad input (one line says what to change), 3 a solver stopped before its tolerance, 130 interrupted. The work
@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import InvalidInput, unknown_name
-from . import compare, data, factorize
+from . import account, compare, data, factorize, names
 
 __all__ = ["app", "main"]
 
@@ -38,8 +38,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich markup costs 0.1 s at every start
 )
+app.command("account")(account.account)
 app.command("factorize")(factorize.factorize)
 app.command("compare")(compare.compare)
+app.command("mechanisms")(names.mechanisms)
+app.add_typer(names.trust, name="trust")
 app.add_typer(data.app, name="data")
 
 # typer brings its own copy of click or the real one, depending on its version; this is ClickException in both

@@ -16,13 +16,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from .. import check
 from ..algorithms import LinearAlgorithm
+from ..errors import InvalidInput
 from ..participation import Participation
 from ..trust import TrustModel
 from ..view import View
 from . import shift_reduction
 from .adaptivity import is_adaptive
-from .hidden_messages import shift_problem
+from .hidden_messages import lipschitz_factors, shift_problem
 from .sensitivity import Sensitivity, sensitivities
 from .view_gram import ViewGram, view_grams
 
@@ -81,7 +83,11 @@ def victim_losses(
     A victim that is asked for and attacks has infinite loss. Over several attacking sets (coalitions) the worst counts.
     """
     scheme = participation or algorithm.participation
-    wanted = None if victims is None else set(victims)
+    wanted = None if victims is None else {check.integer_at_least(0, victim=u) for u in victims}
+    if wanted and max(wanted) >= algorithm.num_nodes:
+        raise InvalidInput(f"victim must be a node index below {algorithm.num_nodes}, got {max(wanted)}.")
+    if lipschitz is not None:
+        lipschitz_factors(lipschitz, algorithm.num_steps)
     worst: dict[int, VictimLoss] = {}
     for model, asked in trust.members(algorithm):
         chosen = [u for u in asked if wanted is None or u in wanted]
@@ -93,6 +99,8 @@ def victim_losses(
             progress()
     for u in sorted((wanted or set()) - set(worst)):
         worst[u] = _attacks_itself(u, trust, release)
+    if not worst:
+        raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
     return [worst[u] for u in sorted(worst)]
 
 
@@ -128,10 +136,13 @@ def _against(
     view = model.view(algorithm, victims[0], release=release)
     fixed = sensitivities(view_grams(view, victims), scheme, nodes=victims, method=method)
     adaptive = is_adaptive(view)
-    if adaptive:
+    hidden = model.default_release != "not applicable"
+    if adaptive and not hidden:
         return [_loss(s, s.squared, s.exact, "the view", model, view, adaptive) for s in fixed]
     ceiling = _all_messages(algorithm, model, victims, scheme, method)
     fixed = [_capped(s, c) for s, c in zip(fixed, ceiling, strict=True)]
+    if adaptive:
+        return [_loss(s, s.squared, s.exact, "the view", model, view, adaptive) for s in fixed]
     held = [(c.squared, c.exact, "all messages seen") for c in ceiling]
     if lipschitz is not None:
         shifted = _shift_reduction(view, victims, scheme, lipschitz)

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from ..algorithms import LinearAlgorithm
 from ..view import Knowledge, View
 
-MAX_ENTRIES = 4_000_000  # size of [A B] up to which the row space is computed
+MAX_ENTRIES = 500_000  # size of [A B] up to which the row space is computed
 ROW_SPACE_TOLERANCE = 1e-10  # relative residual of a model row that counts as zero
 
 

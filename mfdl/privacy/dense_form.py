@@ -8,7 +8,9 @@ multiplied by any non-zero number). The rank decision is a privacy decision, so 
 - in the directions below it no noise is assumed: a victim whose columns have a component there above rounding
   level leaks, i.e. has infinite loss;
 - what is below both, noise and signal, cannot be told from a redundant row and is dropped; the tolerance is part
-  of the answer.
+  of the answer. That is sound only where redundant rows stand apart: when singular values fall without a gap down to
+  the tolerance (many gossip rounds on a long path), those dropped can carry the whole loss, and the columns are
+  `undecided`: no finite number is claimed for them.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from ..check import FloatArray
 
 EPS = float(np.finfo(np.float64).eps)
 RANK_SAFETY = 8.0  # tolerance = RANK_SAFETY * max(shape) * eps * largest singular value
+GAP_END = 1e-10  # relative singular values between rounding level and this leave no gap above the dropped ones
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,6 +37,7 @@ class WhitenedColumns:
         leaks: whether that part is above rounding level.
         leaking_row: for each column a unit combination of the (given) rows that shows it without noise, or None.
         tolerance: relative singular value below which no noise is assumed.
+        undecided: for each column whether what was dropped could belong to it.
     """
 
     whitened: FloatArray
@@ -42,6 +46,7 @@ class WhitenedColumns:
     noiseless: FloatArray
     tolerance: float
     rounding: float
+    undecided: np.ndarray
 
 
 def whiten(A: FloatArray, B: FloatArray) -> WhitenedColumns:
@@ -61,6 +66,9 @@ def whiten(A: FloatArray, B: FloatArray) -> WhitenedColumns:
     tolerance = RANK_SAFETY * size * EPS
     largest = float(sigma[0]) if sigma.size else 1.0
     rank = int(np.count_nonzero(sigma > tolerance * largest))
+    possible = min(len(kept), int(np.count_nonzero(B.any(axis=0))))
+    faint = (sigma > size * EPS * largest) & (sigma <= GAP_END * largest)
+    undecided = np.asarray(A.any(axis=0)) & (rank < possible and bool(faint.any()))
     U, sigma = U[:, :rank], sigma[:rank]
     projected = U.T @ A
     residual = A - U @ projected
@@ -76,4 +84,5 @@ def whiten(A: FloatArray, B: FloatArray) -> WhitenedColumns:
         noiseless=noiseless,
         tolerance=tolerance,
         rounding=size * EPS,
+        undecided=undecided,
     )

@@ -16,7 +16,19 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators import IndependentNoise, LocalNoise
 from ..view import View
 from .shift_reduction import ShiftProblem
-from .view_gram import messages_determine_injections
+from .view_gram import is_plain_gossip
+
+
+def lipschitz_factors(lipschitz: float | Sequence[float], num_steps: int) -> FloatArray:
+    """L of each step, checked, shape (T,)."""
+    given = np.asarray(lipschitz, dtype=np.float64)
+    if given.shape not in ((), (num_steps,)):
+        raise InvalidInput(
+            f"lipschitz must be one number or one for each of {num_steps} steps, got shape {given.shape}."
+        )
+    if not (np.isfinite(given) & (given >= 0)).all():
+        raise InvalidInput(f"lipschitz must be finite and >= 0, got {lipschitz!r}.")
+    return np.broadcast_to(given, (num_steps,))
 
 
 def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProblem:
@@ -32,7 +44,7 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     if knowledge.combination is not None:
         raise UnsupportedMechanism("shift reduction covers seen messages, not seen averages of them.")
     noise = algorithm.noise
-    if not isinstance(noise, IndependentNoise | LocalNoise) or not messages_determine_injections(algorithm):
+    if not isinstance(noise, IndependentNoise | LocalNoise) or not is_plain_gossip(algorithm):
         raise UnsupportedMechanism(
             f"shift reduction covers plain gossip with node-local noise; {algorithm.name!r} has another recursion or "
             f"noise ({type(noise).__name__}), for which it is not proved."
@@ -41,9 +53,13 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     if (known.any(axis=0) & ~known.all(axis=0)).any():
         raise UnsupportedMechanism("shift reduction needs a node's noise to be known at all steps or at none.")
     T, n, R = algorithm.num_steps, algorithm.num_nodes, len(algorithm.rounds)
-    factors = np.broadcast_to(np.asarray(lipschitz, dtype=np.float64), (T,))
-    if not (np.isfinite(factors) & (factors >= 0)).all():
-        raise InvalidInput(f"lipschitz must be finite and >= 0, got {lipschitz!r}.")
+    factors = lipschitz_factors(lipschitz, T)
+    rates = algorithm.dynamics.learning_rates(T)
+    for one, step in zip(algorithm.rounds, algorithm.step_of_round, strict=True):
+        if step >= 0:
+            injected = -one.message_from_gradient.diagonal() * algorithm.divisors  # type: ignore[union-attr]
+            if np.abs(injected - rates[step]).max() > 1e-12 * abs(rates[step]):
+                raise UnsupportedMechanism(f"shift reduction: {algorithm.name!r} injects at other rates.")
     pinned = np.zeros((R + 1, n), dtype=bool)
     for r, step in enumerate(algorithm.step_of_round):
         if step >= 0:
@@ -57,7 +73,7 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     return ShiftProblem(
         mixing=[absolute[id(one)] for one in algorithm.rounds],
         step_of_round=list(algorithm.step_of_round),
-        rates=algorithm.dynamics.learning_rates(T),
+        rates=rates,
         lipschitz=factors,
         divisors=algorithm.divisors,
         seen=knowledge.seen & algorithm.transmitted,

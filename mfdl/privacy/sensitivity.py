@@ -77,7 +77,8 @@ def sensitivities(
     for gram, node in zip(grams, nodes, strict=True):
         if id(gram) not in place:
             step = int(np.argmax(gram.leaks))
-            out.append(Sensitivity(math.inf, True, (step,), node, 0.0, math.inf, gram.why, gram.form))
+            lower = 0.0 if gram.upper else math.inf
+            out.append(Sensitivity(math.inf, not gram.upper, (step,), node, 0.0, lower, gram.why, gram.form))
             continue
         assert found is not None
         one = found[place[id(gram)]]

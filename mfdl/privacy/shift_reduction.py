@@ -10,6 +10,7 @@ Statement, conditions and proof: `docs/shift_reduction.md`. Symbols: `docs/notat
 
 with s(0) = 0 and s(r + 1) = |W_r| r(r). Every feasible choice of r gives a valid bound, so the solver is not trusted:
 what is returned is always recomputed from a repaired point, rounded up (`cost_upper_bound`).
+The program and that recomputation are here; the method that searches for good shifts is in `shift_solver`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from scipy.sparse import csr_array, issparse
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
+from .shift_solver import minimise
 
 BoolArray: TypeAlias = NDArray[np.bool_]
 UNIT = float(np.finfo(np.float64).eps) / 2  # largest relative error of one rounded operation
 CONVERGED_GAP = 1e-4
-CHECK_EVERY = 25  # iterations between two certificates
 CHUNK_ENTRIES = 2**18  # entries of one (rounds, nodes, columns) array: 2 MB; some fifteen are alive at a time
 DENSE_BYTES = 2**28  # mixing matrices are multiplied as dense arrays while they fit here
 SMALLEST, LARGEST = 1e-60, 1e60  # range of rates, divisors and weights: their squares and ratios stay normal numbers
@@ -222,7 +223,7 @@ def cost_upper_bound(problem: ShiftProblem, victim: int, pattern: Sequence[int],
     Args:
         shifts: (R, n) proposed r; entries that are not numbers count as 0.
     """
-    system = _System(problem)
+    system = System(problem)
     column = _columns(problem, [victim], [pattern])
     proposed = np.nan_to_num(np.array(shifts, dtype=np.float64), nan=0.0)
     if proposed.shape != (problem.num_rounds, problem.num_nodes):
@@ -241,7 +242,7 @@ def _solve(
     tolerance: float,
     return_shifts: bool,
 ) -> ShiftBound:
-    system = _System(problem)
+    system = System(problem)
     value = np.full(len(columns), math.inf)
     lower = np.full(len(columns), math.inf)
     shifts = np.zeros((len(columns), problem.num_rounds, problem.num_nodes)) if return_shifts else None
@@ -250,7 +251,7 @@ def _solve(
     most = 0
     for start in range(0, len(open_columns), width):
         chunk = open_columns[start : start + width]
-        found = _minimise(system, system.sources([columns[k] for k in chunk]), iterations, tolerance)
+        found = minimise(system, system.sources([columns[k] for k in chunk]), iterations, tolerance)
         value[chunk], lower[chunk], most = found.value, found.lower, max(most, found.iterations)
         if shifts is not None:
             shifts[chunk] = np.moveaxis(found.shifts, 2, 0)
@@ -266,13 +267,13 @@ def _solve(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Repaired:
+class Repaired:
     value: FloatArray  # (B,)
     absorbed: FloatArray  # (R, n, B)
     shifts: FloatArray  # (R, n, B)
 
 
-class _System:
+class System:
     """The recursion with its masks: which r are free, which are 0, which must pass on all of d.
 
     Required zeros on nodes without noise travel backward: r_j = d_j = 0 needs s_j = 0 (unless L = 0), which needs r = 0
@@ -333,7 +334,7 @@ class _System:
             source[rounds, u, k] = self.rate[rounds] / self.problem.divisors[u] * (1 + 2 * UNIT)
         return source
 
-    def repaired(self, shifts: FloatArray, source: FloatArray) -> _Repaired:
+    def repaired(self, shifts: FloatArray, source: FloatArray) -> Repaired:
         """The nearest feasible point in the order of rounds, with its cost rounded up.
 
         All quantities are sums of products of numbers >= 0, so each is inflated by its own relative error bound; the
@@ -359,81 +360,7 @@ class _System:
         value = np.einsum("tnb,tnb->b", b, self.cost.apply(b)) * (1 + 4 * (terms + b.shape[0] * n) * UNIT)
         valid = np.isfinite(value) & ~leak  # overflow, and all that follows from it, is inf
         value = np.where(value > 0, np.nextafter(value, np.inf), 0.0)
-        return _Repaired(np.where(valid, value, math.inf), absorbed, kept)
-
-    def absorbed(self, shifts: FloatArray, source: FloatArray) -> FloatArray:
-        """a = d - r for any r on the free entries: linear, nothing clipped, entries without noise 0."""
-        R, n, width = source.shape
-        a = np.empty((R, n, width))
-        s = np.zeros((n, width))
-        for r in range(R):
-            d = self.growth[r] * s
-            d += source[r]
-            np.subtract(d, shifts[r], out=a[r])
-            a[r] *= self.noise[r][:, None]
-            carried = np.where(self.forced[r][:, None], d, shifts[r]) if self.forced[r].any() else shifts[r]
-            s = self.forward_weights[r] @ carried
-        return a
-
-    def prices(self, gradient: FloatArray, *, dual: bool) -> tuple[FloatArray, FloatArray]:
-        """(price of r, price of d), each (R, n, B), for the price `gradient` of a, by the transposed recursion.
-
-        With `dual`, the price of d at free entries is cut to the price of r, which makes it feasible for the dual.
-        """
-        R, n, width = gradient.shape
-        of_r, of_d = np.zeros((R, n, width)), np.empty((R, n, width))
-        for r in range(R - 1, -1, -1):
-            if r + 1 < R:
-                of_r[r] = self.backward_weights[r] @ (self.growth[r + 1] * of_d[r + 1])
-            noise, forced = self.noise[r][:, None], self.forced[r][:, None]
-            of_d[r] = gradient[r]
-            if dual:
-                np.minimum(of_d[r], of_r[r], out=of_d[r], where=self.free[r][:, None])
-            of_d[r] *= noise
-            if self.forced[r].any():
-                np.copyto(of_d[r], of_r[r], where=forced)
-        return of_r, of_d
-
-    def gradient(self, absorbed: FloatArray) -> FloatArray:
-        """Half the derivative of the cost by a, (R, n, B)."""
-        g = np.zeros_like(absorbed)
-        scale = self.scale[self.step_rounds][:, :, None]
-        g[self.step_rounds] = scale * self.cost.apply(scale * absorbed[self.step_rounds])
-        return g
-
-    def dual_value(self, point: _Repaired, source: FloatArray) -> FloatArray:
-        """A lower bound on the optimum from a primal point, (B,); equal to its cost exactly at an optimum.
-
-        With prices q of d that satisfy q <= Q a at noisy entries and q <= (price of r) at free ones, weak duality gives
-        2 theta <source, q> - theta^2 a^T Q a for every theta >= 0; the best theta gives the square below.
-        """
-        gradient = self.gradient(point.absorbed)
-        _, q = self.prices(gradient, dual=True)
-        attained = np.maximum(np.einsum("rnb,rnb->b", source, q), 0.0)
-        spent = np.einsum("rnb,rnb->b", point.absorbed, gradient)
-        positive = spent > 0
-        return np.where(positive, attained**2 / np.where(positive, spent, 1.0), 0.0)
-
-    def step_sizes(self, extra: FloatArray) -> FloatArray:
-        """(R, n, 1) diagonal tau with diag(1 / tau) >= Hessian: weighted row sums of its magnitudes.
-
-        `extra` is the curvature (R, n) added to the cost by the penalty on a < 0.
-        """
-        unit = np.zeros_like(self.scale)
-        np.divide(1.0, self.scale, out=unit, where=self.free)
-        R, n = unit.shape
-        a = np.empty((R, n, 1))
-        s = np.zeros((n, 1))
-        for r in range(R):
-            d = self.growth[r] * s
-            a[r] = np.where(self.noise[r][:, None], d + unit[r][:, None], 0.0)
-            s = self.forward_weights[r] @ np.where(self.forced[r][:, None], d, unit[r][:, None])
-        gradient = self.gradient(a) + extra[:, :, None] * a
-        of_r, _ = self.prices(gradient, dual=False)
-        rows = (of_r + gradient)[:, :, 0]
-        tau = np.zeros_like(rows)
-        np.divide(unit, rows, out=tau, where=self.free)
-        return tau[:, :, None]
+        return Repaired(np.where(valid, value, math.inf), absorbed, kept)
 
 
 class _Cost:
@@ -471,79 +398,6 @@ def _convex_form(magnitudes: FloatArray) -> FloatArray:
         return magnitudes
     T = len(magnitudes)
     return np.diag(magnitudes.sum(axis=1) * (1 + 2 * T * UNIT))
-
-
-# The solver: nothing below this line can make a bound too small
-
-
-@dataclasses.dataclass(eq=False)
-class _Found:
-    value: FloatArray
-    lower: FloatArray
-    shifts: FloatArray
-    iterations: int
-
-    def improve(self, columns: NDArray[np.int64], point: _Repaired, lower: FloatArray) -> None:
-        better = point.value < self.value[columns]
-        self.value[columns[better]] = point.value[better]
-        self.shifts[:, :, columns[better]] = point.shifts[:, :, better]
-        self.lower[columns] = np.fmax(self.lower[columns], lower)
-
-    def finished(self, columns: NDArray[np.int64], tolerance: float) -> BoolArray:
-        value = self.value[columns]
-        return (self.lower[columns] >= (1 - tolerance) * value) | ~np.isfinite(value)
-
-
-def _minimise(system: _System, source: FloatArray, iterations: int, tolerance: float) -> _Found:
-    """The best repaired point met, with the best dual value, for every column of `source`."""
-    width = source.shape[2]
-    columns = np.arange(width)
-    start = system.repaired(np.zeros_like(source), source)
-    found = _Found(start.value.copy(), system.dual_value(start, source), start.shifts.copy(), 0)
-    two_sided = system.cost.matrix is None
-    penalty = np.zeros_like(system.scale)
-    if not two_sided:
-        penalty[system.step_rounds] = system.scale[system.step_rounds] ** 2 * system.cost.diagonal
-    tau = system.step_sizes(penalty)
-    weight = np.zeros_like(tau)
-    np.divide(1.0, tau, out=weight, where=tau > 0)
-    keep = ~found.finished(columns, tolerance)
-    columns, source = columns[keep], source[:, :, keep]
-    current = np.zeros_like(source)
-    ahead, momentum, multiplier = current.copy(), np.ones(columns.size), np.zeros_like(source)
-    while columns.size and found.iterations < iterations:
-        found.iterations += 1
-        a = system.absorbed(ahead, source)
-        gradient = system.gradient(a)
-        if not two_sided:
-            gradient -= np.maximum(multiplier - penalty[:, :, None] * a, 0.0)
-        of_r, _ = system.prices(gradient, dual=False)
-        of_r -= gradient
-        of_r *= tau
-        new = ahead - of_r
-        np.maximum(new, 0.0, out=new)
-        step = new - current
-        ahead -= new
-        ahead *= weight
-        uphill = np.einsum("rnb,rnb->b", ahead, step) > 0
-        momentum[uphill] = 1.0
-        following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-        factor = np.where(uphill, 0.0, (momentum - 1) / following)
-        step *= factor
-        ahead = new + step
-        momentum, current = following, new
-        if found.iterations % CHECK_EVERY and found.iterations < iterations:
-            continue
-        point = system.repaired(current, source)
-        found.improve(columns, point, system.dual_value(point, source))
-        if not two_sided:
-            a = system.absorbed(current, source)
-            multiplier = np.maximum(multiplier - penalty[:, :, None] * a, 0.0)
-        keep = ~found.finished(columns, tolerance)
-        if not keep.all():
-            columns, source, momentum = columns[keep], source[:, :, keep], momentum[keep]
-            current, ahead, multiplier = current[:, :, keep], ahead[:, :, keep], multiplier[:, :, keep]
-    return found
 
 
 # Boundary

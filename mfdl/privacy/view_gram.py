@@ -25,6 +25,7 @@ from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
 from ..operators import IndependentNoise, LocalNoise, StepNoise, ZeroNoise
+from ..threads import blas_threads
 from ..trust import TrustModel
 from ..view import Knowledge, View
 from .dense_form import whiten
@@ -33,6 +34,7 @@ from .range_form import RangeForm
 
 UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
 RANK_TOLERANCE = 1e-12
+MAX_RELATIVE_ERROR = 0.1  # of a structured form; above it the dense form is asked
 MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
 
 
@@ -78,9 +80,10 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
     Raises: UnsupportedMechanism: a view that only the dense form covers and that is too large for it.
     Cost: see the forms.
     """
-    found = _by_structure(view, victims)
-    if found is None:
-        found = _dense(view, victims)
+    with blas_threads(view.noise.shape[0]):
+        found = _by_structure(view, victims)
+        if found is None:
+            found = _dense(view, victims)
     return [_with_known_gradients(view, u, gram) for u, gram in zip(victims, found, strict=True)]
 
 
@@ -100,7 +103,22 @@ def _by_structure(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
         return None
     if knowledge.seen[:, algorithm.transmitted].all() and algorithm.transmitted.all():
         return _all_seen(algorithm, knowledge, victims)
+    if not is_plain_gossip(algorithm):
+        return None
     return _partly_seen(view, algorithm, knowledge, victims)
+
+
+def is_plain_gossip(algorithm: LinearAlgorithm) -> bool:
+    """Whether a message is the model itself with injections of one sign: what the forms for hidden messages assume."""
+    if not messages_determine_injections(algorithm):
+        return False
+    n = algorithm.num_nodes
+    identities = {id(m): m for m in (algorithm.model_from_state, *(r.message_from_state for r in algorithm.rounds))}
+    for matrix in identities.values():
+        if matrix is None or matrix.shape != (n, n) or (matrix != sp.eye_array(n, format="csr")).nnz:
+            return False
+    injections = {id(r): r.message_from_gradient for r in algorithm.rounds if r.message_from_gradient is not None}
+    return all((Q.diagonal() < 0).all() for Q in injections.values())
 
 
 def messages_determine_injections(algorithm: LinearAlgorithm) -> bool:
@@ -186,7 +204,7 @@ def _step_noise_grams(noise: StepNoise, knowledge: Knowledge, victims: Sequence[
         squared = (white.whitened**2).sum(axis=0)
         slack = white.rounding * (white.whitened**2 * white.amplification[:, None]).sum(axis=0)
         values[:, steps], errors[:, steps] = squared[:, None], 4 * slack[:, None]
-        leaks[:, steps] = white.leaks[:, None]
+        leaks[:, steps] = (white.leaks | white.undecided)[:, None]
         tolerance = max(tolerance, white.tolerance)
     return [
         ViewGram(
@@ -237,12 +255,17 @@ def _partly_seen(
             absolute, form = null_space.absolute_error(), "null-space form"
         elif constant:
             inverse = noise.inverse if isinstance(noise, LocalNoise) else None
-            range_form = RangeForm(weights[0], rows, unknown, scale, inverse, released)
-            if range_form.undecided:  # the dense form resolves ranks better, where it can be afforded
+            try:
+                range_form = RangeForm(weights[0], rows, unknown, scale, inverse, released)
+                relative = range_form.relative_error()
+            except UnsupportedMechanism:  # not positive definite in float64
+                relative = math.inf
+            if relative >= MAX_RELATIVE_ERROR or range_form.undecided:
+                # the dense form resolves ranks better, where it can be afforded
                 affordable = view.noise.shape[0] ** 2 * view.noise.shape[1] <= MAX_DENSE_WORK
                 return None if affordable else _upper_bound(algorithm, knowledge, victims)
             grams = range_form.grams(chosen)
-            relative, form = range_form.relative_error(), "range form"
+            relative, form = relative / (1 - relative), "range form"
         else:
             return None
     place = {int(u): i for i, u in enumerate(chosen)}
@@ -310,6 +333,7 @@ def _dense(view: View, victims: Sequence[int]) -> list[ViewGram]:
             f"{columns} matrix, which is too large; use fewer steps, release='none', or a model that sees all messages."
         )
     white = whiten(view.dense_gradients(np.asarray(victims, dtype=np.intp)), view.dense_noise())
+    more = _dense_upper_bound(view, victims) if white.undecided.any() else []
     out = []
     for i, _ in enumerate(victims):
         columns = slice(i * T, (i + 1) * T)
@@ -317,9 +341,24 @@ def _dense(view: View, victims: Sequence[int]) -> list[ViewGram]:
         magnitudes = np.abs(Y)
         error = 4 * white.rounding * (magnitudes.T * white.amplification) @ magnitudes
         leaks = white.leaks[columns]
+        if white.undecided[columns].any() and not leaks.any():
+            out.append(more[i])
+            continue
         why = _leak_in_words(view, white.noiseless[:, columns], leaks) if leaks.any() else ""
         out.append(ViewGram(Y.T @ Y, error, leaks=leaks, why=why, form="dense form", tolerance=white.tolerance))
     return out
+
+
+def _dense_upper_bound(view: View, victims: Sequence[int]) -> list[ViewGram]:
+    """For views whose rank float64 cannot tell: all messages seen where that has a form of its own, else infinite."""
+    if view.algorithm is not None and view.knowledge is not None and messages_determine_injections(view.algorithm):
+        found = _upper_bound(view.algorithm, view.knowledge, victims)
+        if found is not None:
+            return found
+    T = view.axis.num_steps
+    why = "the rank of its noise cannot be told in float64: singular values fall to rounding level without a gap"
+    unknown = ViewGram(np.eye(T), np.zeros((T, T)), math.inf, why=why, form="dense form", upper=True)
+    return [unknown] * len(victims)
 
 
 def _leak_in_words(view: View, noiseless: FloatArray, leaks: np.ndarray) -> str:

@@ -49,7 +49,7 @@ class NoNoise(NoiseStream):
     """Zeros."""
 
     def _rows(self, t: int) -> FloatArray:
-        return np.zeros((self.noise.num_nodes, self.dim))
+        return np.zeros((self.noise.slots_per_step, self.dim))
 
 
 class IndependentStream(NoiseStream):

@@ -134,6 +134,14 @@ def test_singular_gram_is_regularised_with_a_note():
     assert np.linalg.eigvalsh(found.gram)[0] < 1e-2  # much noise where it costs nothing
 
 
+def test_steps_that_cost_nothing_are_certified_too():
+    # the dual made from H itself is loose here (gap 5e-3); the one from the regularised H is not
+    H = np.zeros((6, 6))
+    H[:4, :4] = [[14.0, 2.0, 6.0, 2.0], [2.0, 4.0, 0.0, -2.0], [6.0, 0.0, 9.0, -9.0], [2.0, -2.0, -9.0, 19.0]]
+    found = solve(FactorizationProblem(H, np.array([1, 0, 2, 2, 1, 0])))
+    assert found.status == "optimal"
+
+
 def test_regular_gram_has_no_note():
     assert solve(FactorizationProblem(np.eye(2), np.arange(2))).notes == ()
 

@@ -1,0 +1,182 @@
+"""`mfdl mechanisms`, `mfdl trust list`, `mfdl trust explain`: the names that the other commands take."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import unknown_name
+from . import options
+
+
+@dataclasses.dataclass(frozen=True)
+class TrustName:
+    """One trust model in words: what the attacker sees and knows, and which options name it."""
+
+    attacker: str
+    seen: str
+    gradients_known: str
+    noise_known: str
+    options: tuple[str, ...] = ()
+    released: bool = False
+
+    @property
+    def release(self) -> str:
+        """Whether released models are a part of the view."""
+        if self.released:
+            return "all final models are part of the view, unless --release says none or average"
+        return "released models add nothing, unless some messages are never sent: then they are part of the view"
+
+
+TRUST: Mapping[str, TrustName] = {
+    "ldp": TrustName(
+        "anyone who sees all messages and all shared secrets",
+        "all",
+        "none",
+        "every part not held by exactly one node",
+    ),
+    "pndp": TrustName(
+        "some nodes together, from the messages they receive",
+        "those they receive",
+        "their own",
+        "what they hold",
+        ("--attackers A,B", "--all-attackers"),
+        released=True,
+    ),
+    "eavesdropper": TrustName("an outsider on every link", "all", "none", "none"),
+    "colluding": TrustName(
+        "some nodes together, who see all messages",
+        "all",
+        "those of the colluders",
+        "whatever any of them holds",
+        ("--colluders A,B",),
+    ),
+    "coalitions": TrustName(
+        "any q nodes together, who see all messages",
+        "all",
+        "as SecLDP, for every set of q nodes without the victim",
+        "the same",
+        ("--coalition-size Q",),
+    ),
+    "full-collusion": TrustName(
+        "all other nodes together, who see all messages",
+        "all",
+        "all but the victim's",
+        "all but what only the victim holds",
+    ),
+    "central": TrustName(
+        "anyone who sees the average of the messages of each round",
+        "the average of the messages of each round",
+        "none",
+        "none",
+        released=True,
+    ),
+    "released": TrustName(
+        "anyone who sees the released models",
+        "none; the final models are published",
+        "none",
+        "none",
+        released=True,
+    ),
+}
+
+trust = typer.Typer(
+    help="Trust models: what an attacker sees and knows.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+def mechanisms(as_json: options.Json = False) -> None:
+    """List the mechanisms with their parameters (`--set key=value`), intended trust model and source."""
+    from ..algorithms.registry import MECHANISMS
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "summary": entry.summary,
+            "trust": entry.trust,
+            "paper": entry.paper,
+            "parameters": {key: kind.__name__ for key, kind in entry.parameters.items()},
+        }
+        for name, entry in MECHANISMS.items()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    from rich.table import Table
+
+    table = Table(title="mechanisms")
+    for column in ("name", "what it adds", "meant for trust", "--set", "source"):
+        table.add_column(column, no_wrap=column == "name", overflow="fold")
+    for row in rows:
+        settings = "\n".join(f"{key}=<{kind}>" for key, kind in row["parameters"].items())
+        table.add_row(row["name"], row["summary"], row["trust"], settings, row["paper"])
+    console = options.answers()
+    console.print(table, markup=False)
+    console.print("file:FILE.npz is an encoder kept by `mfdl factorize --out FILE.npz`.", highlight=False, markup=False)
+
+
+@trust.command("list")
+def list_trust(as_json: options.Json = False) -> None:
+    """List the trust models: messages seen, gradients known, noise known."""
+    if as_json:
+        typer.echo(json.dumps([_as_json(name) for name in TRUST]))
+        return
+    from rich.table import Table
+
+    table = Table(title="trust models")
+    for column in ("name", "messages seen", "gradients known", "noise known", "options"):
+        table.add_column(column, no_wrap=column == "name", overflow="fold")
+    for name, one in TRUST.items():
+        table.add_row(name, one.seen, one.gradients_known, one.noise_known, "\n".join(one.options))
+    options.answers().print(table, markup=False)
+
+
+@trust.command("explain")
+def explain(
+    name: Annotated[str, typer.Argument(help="A name of `mfdl trust list`.")], as_json: options.Json = False
+) -> None:
+    """Explain one trust model."""
+    require_trust(name)
+    if as_json:
+        typer.echo(json.dumps(_as_json(name)))
+        return
+    one = TRUST[name]
+    lines = {
+        "attacker": one.attacker,
+        "messages seen": one.seen,
+        "gradients known": one.gradients_known,
+        "noise known": one.noise_known,
+        "released models": one.release,
+        "options": " or ".join(one.options) or "none needed",
+    }
+    console = options.answers()
+    console.print(f"{name}:", markup=False, highlight=False)
+    for key, value in lines.items():
+        console.print(f"  {key}: {value}", markup=False, highlight=False, soft_wrap=True)
+
+
+def require_trust(name: str) -> str:
+    """The name itself; raises InvalidInput with the nearest name if there is no such trust model."""
+    if name not in TRUST:
+        raise unknown_name("trust model", name, TRUST)
+    return name
+
+
+def _as_json(name: str) -> dict[str, object]:
+    one = TRUST[name]
+    return {
+        "name": name,
+        "attacker": one.attacker,
+        "seen": one.seen,
+        "gradients_known": one.gradients_known,
+        "noise_known": one.noise_known,
+        "release": one.release,
+        "options": list(one.options),
+    }

@@ -1,0 +1,36 @@
+"""Gossip matrices: how much weight each node gives to each message when it averages.
+
+In: a graph (or a given matrix). Out: `GossipMatrix`, one averaging round new = W @ old, or `GossipSequence`,
+a round for each step; both are a `Gossip`. W[i, j] is the weight node i gives node j, so rows sum to 1. Which
+of the further properties hold (symmetric, doubly stochastic, connected, reversible) is computed, never
+declared. All of it is sparse; only `dense` and `spectrum` form an n x n array.
+
+`matrix` holds `Gossip` and `GossipMatrix`, `sequences` holds `GossipSequence`, `builders` the ways to get one.
+"""
+
+from .builders import from_array, from_file, load, metropolis_hastings, sequence, uniform
+from .matrix import (
+    BALANCE_TOLERANCE,
+    MAX_DENSE_NODES,
+    SUM_TOLERANCE,
+    SYMMETRY_TOLERANCE,
+    Gossip,
+    GossipMatrix,
+)
+from .sequences import GossipSequence
+
+__all__ = [
+    "BALANCE_TOLERANCE",
+    "MAX_DENSE_NODES",
+    "SUM_TOLERANCE",
+    "SYMMETRY_TOLERANCE",
+    "Gossip",
+    "GossipMatrix",
+    "GossipSequence",
+    "from_array",
+    "from_file",
+    "load",
+    "metropolis_hastings",
+    "sequence",
+    "uniform",
+]

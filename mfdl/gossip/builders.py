@@ -1,0 +1,235 @@
+"""Gossip from a graph, an array, a file or the text of a configuration.
+
+What makes an array a gossip matrix is checked in `matrix`; rounds that change are a `GossipSequence` of `sequences`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, diags_array
+
+from .. import graphs
+from ..errors import InvalidInput, unknown_name
+from .matrix import GossipMatrix, own_csr
+from .sequences import GossipSequence
+
+
+def metropolis_hastings(graph: graphs.Source) -> GossipMatrix:
+    """W_ij = 1 / (1 + max(degree_i, degree_j)) on edges, the rest of each row on the diagonal.
+
+    Symmetric and doubly stochastic on every graph, with positive diagonal: the usual choice.
+
+    >>> metropolis_hastings("path:n=3").dense().round(3)
+    array([[0.667, 0.333, 0.   ],
+           [0.333, 0.333, 0.333],
+           [0.   , 0.333, 0.667]])
+
+    Args:
+        graph: anything `graphs.load` reads; must be connected.
+
+    Raises:
+        InvalidInput: the graph is not connected.
+    Cost: O(nodes + edges).
+    """
+    G = _connected(graph)
+    A = graphs.adjacency(G)
+    degrees = np.diff(A.indptr)
+    rows = np.repeat(np.arange(len(degrees)), degrees)
+    A.data = 1.0 / (1 + np.maximum(degrees[rows], degrees[A.indices]))
+    return _with_diagonal(A, graphs.labels(G), "metropolis-hastings")
+
+
+def uniform(graph: graphs.Source) -> GossipMatrix:
+    """W_ij = 1 / (degree_i + 1) for the neighbours j of i and for i itself.
+
+    Row-stochastic only: symmetric, and keeping the average, exactly when the graph is regular. On an
+    irregular graph it drifts to the average weighted by degree + 1, its reversible measure.
+
+    >>> uniform("path:n=3").dense().round(3)
+    array([[0.5  , 0.5  , 0.   ],
+           [0.333, 0.333, 0.333],
+           [0.   , 0.5  , 0.5  ]])
+
+    Args:
+        graph: anything `graphs.load` reads; must be connected.
+
+    Raises:
+        InvalidInput: the graph is not connected.
+    Cost: O(nodes + edges).
+    """
+    G = _connected(graph)
+    A = graphs.adjacency(G)
+    weights = 1.0 / (np.diff(A.indptr) + 1)
+    return GossipMatrix(diags_array(weights) @ A + diags_array(weights), graphs.labels(G), "uniform")
+
+
+def from_array(
+    weights: Any,
+    graph: graphs.Source | None = None,
+    labels: Sequence[Hashable] | None = None,
+    *,
+    name: str = "given",
+) -> GossipMatrix:
+    """A given W, dense or scipy sparse, checked against the graph it is meant for.
+
+    >>> from_array([[0.5, 0.5], [0.25, 0.75]], labels=["a", "b"]).reversible_measure.round(3)
+    array([0.667, 1.333])
+
+    Args:
+        weights: shape (n, n), rows in label order; W[i, j] is the weight node i gives node j.
+        graph: if given, weights between different nodes must lie on its edges, and its labels are used.
+        labels: node labels without a graph; default 0 .. n - 1.
+        name: for reports.
+
+    Raises:
+        InvalidInput: `weights` is no gossip matrix (see `GossipMatrix`), has another size than the graph,
+            puts weight where the graph has no edge, or the graph is not connected; both `graph` and `labels`
+            given.
+    """
+    if graph is None:
+        W = own_csr(weights)
+        return GossipMatrix(W, tuple(range(W.shape[0])) if labels is None else tuple(labels), name)
+    if labels is not None:
+        raise InvalidInput("give either graph or labels, not both: a graph brings its own labels.")
+    G = _connected(graph)
+    matrix_labels = graphs.labels(G)
+    W = own_csr(weights)
+    if W.shape[0] != len(matrix_labels):
+        raise InvalidInput(
+            f"weights must have one row per node of the graph, got {W.shape[0]} rows for {len(matrix_labels)} nodes."
+        )
+    matrix = GossipMatrix(W, matrix_labels, name)
+    entries = matrix.weights.tocoo()
+    A = graphs.adjacency(G)
+    n = len(matrix_labels)
+    edges = A.tocoo()
+    off_edge = (entries.row != entries.col) & ~np.isin(
+        entries.row.astype(np.int64) * n + entries.col, edges.row.astype(np.int64) * n + edges.col
+    )
+    if off_edge.any():
+        k = int(np.flatnonzero(off_edge)[0])
+        i, j = matrix_labels[entries.row[k]], matrix_labels[entries.col[k]]
+        raise InvalidInput(
+            f"weights: node {i!r} gives weight {entries.data[k]:.6g} to node {j!r}, but the graph has no "
+            "edge between them; add that edge to the graph, or set this weight to 0 and give it to the "
+            "diagonal."
+        )
+    return matrix
+
+
+def from_file(path: str | os.PathLike[str], graph: graphs.Source) -> GossipMatrix:
+    """A dense W from a file, rows in label order of the graph.
+
+    Args:
+        path: a `.npy` file of numbers (pickled objects are refused) or a `.csv` file of plain numbers, one
+            row per line.
+        graph: the graph whose edges may carry weight.
+
+    Raises:
+        InvalidInput: missing, unreadable or malformed file (with its line number), and all of `from_array`.
+    """
+    file = Path(path)
+    suffix = file.suffix.lower()
+    if suffix not in (".npy", ".csv"):
+        raise InvalidInput(f"gossip matrix file {str(file)!r} must end in .npy or .csv.")
+    try:
+        array = _read_npy(file) if suffix == ".npy" else _read_csv(file)
+    except FileNotFoundError:
+        raise InvalidInput(f"gossip matrix file {str(file)!r} does not exist; check the path.") from None
+    except OSError as error:
+        raise InvalidInput(f"gossip matrix file {str(file)!r} cannot be read ({type(error).__name__}).") from None
+    return from_array(array, graph, name=file.name)
+
+
+def load(spec: str | os.PathLike[str], graph: graphs.Source) -> GossipMatrix:
+    """The gossip matrix of a configuration: `metropolis-hastings`, `uniform`, or a `.npy` or `.csv` file.
+
+    >>> load("uniform", "ring:n=4").is_symmetric
+    True
+
+    Raises:
+        InvalidInput: unknown name, and all of the builder it stands for.
+    """
+    if isinstance(spec, str) and spec in _BUILDERS:
+        return _BUILDERS[spec](graph)
+    if not isinstance(spec, str | os.PathLike):
+        raise InvalidInput(
+            f"gossip must be one of {', '.join(_BUILDERS)} or the path of a .npy or .csv file, got "
+            f"{type(spec).__name__}."
+        )
+    text = os.fspath(spec)
+    if "/" in text or os.sep in text or text.lower().endswith((".npy", ".csv")) or isinstance(spec, os.PathLike):
+        return from_file(spec, graph)
+    raise unknown_name("gossip matrix", text, _BUILDERS)
+
+
+def sequence(matrices: Iterable[GossipMatrix], repeat: bool = True) -> GossipSequence:
+    """Time-varying gossip from a list of rounds, repeated for ever or not.
+
+    >>> two = sequence([metropolis_hastings("ring:n=4"), metropolis_hastings("star:n=4")])
+    >>> two.at(3).dense()[0].round(2)
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+    return GossipSequence(tuple(matrices), repeat)
+
+
+_BUILDERS = {"metropolis-hastings": metropolis_hastings, "uniform": uniform}
+
+
+def _connected(graph: graphs.Source) -> nx.Graph:
+    G = graphs.load(graph)
+    graphs.require_connected(G)
+    return G
+
+
+def _with_diagonal(off_diagonal: csr_array, labels: tuple[Hashable, ...], name: str) -> GossipMatrix:
+    rest = 1.0 - np.asarray(off_diagonal.sum(axis=1)).ravel()
+    return GossipMatrix(off_diagonal + diags_array(rest), labels, name)
+
+
+def _read_npy(file: Path) -> NDArray[Any]:
+    try:
+        array = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError, MemoryError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidInput(f"gossip matrix file {str(file)!r} is not a .npy file of numbers: {reason}.") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+        kind = array.dtype if isinstance(array, np.ndarray) else "an archive"
+        raise InvalidInput(f"gossip matrix file {str(file)!r} must hold one array of real numbers, got {kind}.")
+    return array
+
+
+def _read_csv(file: Path) -> NDArray[Any]:
+    rows: list[list[float]] = []
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"gossip matrix file {str(file)!r} is not UTF-8 text; save it as plain numbers.") from None
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        row: list[float] = []
+        for field in line.split(","):
+            try:
+                row.append(float(field))
+            except ValueError:
+                raise InvalidInput(
+                    f"gossip matrix file {str(file)!r}, line {number}: {field.strip()!r} is not a number; "
+                    f"write plain numbers separated by commas, without a header."
+                ) from None
+        if rows and len(row) != len(rows[0]):
+            raise InvalidInput(
+                f"gossip matrix file {str(file)!r}, line {number}: {len(row)} numbers where the first row "
+                f"has {len(rows[0])}."
+            )
+        rows.append(row)
+    if not rows:
+        raise InvalidInput(f"gossip matrix file {str(file)!r} holds no numbers.")
+    return np.array(rows)

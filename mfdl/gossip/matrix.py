@@ -1,0 +1,316 @@
+"""`Gossip`, what every kind of gossip answers, and `GossipMatrix`, one checked averaging round with its numerics.
+
+Rounds that change over the steps are in `sequences`; the weights of a graph, an array or a file in `builders`.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+from scipy.sparse.csgraph import breadth_first_order, connected_components
+
+from .. import check
+from ..check import FloatArray
+from ..errors import InvalidInput
+
+SUM_TOLERANCE = 1e-9  # a matrix written with 10 decimals passes, a forgotten self weight never does
+SYMMETRY_TOLERANCE = 1e-12  # weights are at most 1; differences of rounding only
+BALANCE_TOLERANCE = 1e-12  # relative, in d_i W_ij = d_j W_ji
+MAX_DENSE_NODES = 20_000  # 3.2 GB
+
+
+class Gossip(abc.ABC):
+    """Averaging rounds over the steps of a run, from `at(step)`.
+
+    Attributes:
+        labels: node labels in index order, shared by every round.
+        name: where the weights come from, for reports; it plays no part in `content_hash`.
+    """
+
+    labels: tuple[Hashable, ...]
+    name: str
+
+    @abc.abstractmethod
+    def at(self, step: int) -> GossipMatrix:
+        """The round of this step, counted from 0."""
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes n."""
+        return len(self.labels)
+
+    @property
+    @abc.abstractmethod
+    def is_constant(self) -> bool:
+        """Whether every step, however late, uses the same matrix."""
+
+    @property
+    @abc.abstractmethod
+    def is_symmetric(self) -> bool:
+        """Whether every round has W = W.T (within 1e-12)."""
+
+    @property
+    @abc.abstractmethod
+    def is_doubly_stochastic(self) -> bool:
+        """Whether the columns of every round also sum to 1 (within 1e-9): the average is preserved."""
+
+    @property
+    @abc.abstractmethod
+    def is_connected(self) -> bool:
+        """Whether weight can travel from every node to every other one, over all rounds together."""
+
+    @property
+    @abc.abstractmethod
+    def content_hash(self) -> str:
+        """16 hex digits of the SHA-256 of labels and weights: what a cache must be keyed by."""
+
+    @abc.abstractmethod
+    def describe(self) -> str:
+        """One sentence with the properties that hold and those that do not."""
+
+
+@dataclass(frozen=True, eq=False)
+class GossipMatrix(Gossip):
+    """One averaging round, new = W @ old; W[i, j] is the weight node i gives node j.
+
+    Attributes:
+        weights: W, shape (n, n), float64 csr_array with read-only data, an own copy without stored zeros;
+            finite, entries >= 0, rows sum to 1 within 1e-9. A dense array or any scipy sparse matrix is
+            accepted.
+        labels: the n distinct node labels, in index order.
+        name: where the weights come from.
+
+    Raises:
+        InvalidInput: one of these conditions fails; the message names the entry or row by its labels.
+    Cost: O(stored entries); nothing n x n for sparse weights.
+    """
+
+    weights: csr_array
+    labels: tuple[Hashable, ...]
+    name: str = "given"
+
+    def __post_init__(self) -> None:
+        W = own_csr(self.weights)
+        n = W.shape[0]
+        names = tuple(self.labels)
+        if len(names) != n:
+            raise InvalidInput(f"labels must name every row of weights, got {len(names)} labels for {n} rows.")
+        if len(set(names)) != n:
+            twice = next(label for i, label in enumerate(names) if label in names[:i])
+            raise InvalidInput(f"labels must be distinct, got {twice!r} twice.")
+        if n == 0:
+            raise InvalidInput("weights must have at least one row, got shape (0, 0).")
+        bad = np.flatnonzero(~(np.isfinite(W.data) & (W.data >= 0)))
+        if bad.size:
+            i, j = _position(W, int(bad[0]))
+            raise InvalidInput(
+                f"weights must be finite and >= 0, got {W.data[bad[0]]} in the row of node {names[i]!r} for "
+                f"node {names[j]!r}."
+            )
+        sums = np.asarray(W.sum(axis=1)).ravel()
+        row = int(np.abs(sums - 1).argmax())
+        if abs(sums[row] - 1) > SUM_TOLERANCE:
+            columns = np.asarray(W.sum(axis=0)).ravel()
+            way_out = (
+                "the columns do, so give the transpose"
+                if np.abs(columns - 1).max() <= SUM_TOLERANCE
+                else "give the missing weight to the diagonal, or divide each row by its sum"
+            )
+            raise InvalidInput(
+                f"weights: each row must sum to 1 within {SUM_TOLERANCE:g}, the row of node {names[row]!r} "
+                f"sums to {sums[row]:.10g}; {way_out}."
+            )
+        for part in (W.data, W.indices, W.indptr):
+            part.setflags(write=False)
+        object.__setattr__(self, "weights", W)
+        object.__setattr__(self, "labels", names)
+
+    def at(self, step: int) -> GossipMatrix:
+        """This matrix, at every step >= 0."""
+        check.integer_at_least(0, step=step)
+        return self
+
+    @property
+    def is_constant(self) -> bool:
+        """True: one matrix for every step."""
+        return True
+
+    @cached_property
+    def is_symmetric(self) -> bool:
+        """Whether W = W.T within 1e-12."""
+        difference = abs(self.weights - self.weights.T)
+        return bool(difference.nnz == 0 or difference.max() <= SYMMETRY_TOLERANCE)
+
+    @cached_property
+    def is_doubly_stochastic(self) -> bool:
+        """Whether the columns also sum to 1 within 1e-9, so that averaging keeps the mean."""
+        return bool(np.abs(np.asarray(self.weights.sum(axis=0)) - 1).max() <= SUM_TOLERANCE)
+
+    @cached_property
+    def is_connected(self) -> bool:
+        """Whether the directed graph of positive weights is strongly connected."""
+        return strongly_connected(self.weights)
+
+    @property
+    def is_reversible(self) -> bool:
+        """Whether some positive d has d_i W_ij = d_j W_ji: then W is similar to a symmetric matrix."""
+        return self.reversible_measure is not None
+
+    @cached_property
+    def reversible_measure(self) -> FloatArray | None:
+        """The d of `is_reversible`, shape (n,), read-only, mean 1 on each connected component; else None.
+
+        Along the edges of a spanning tree d is forced, d_j = d_i W_ij / W_ji; the equation is then verified
+        for every entry, within 1e-12 relative. None also if d exceeds the range of float64.
+        Cost: O(n + stored entries).
+        """
+        if self.is_symmetric:
+            measure = np.ones(self.num_nodes)
+        else:
+            found = _measure_from_spanning_forest(self.weights)
+            if found is None:
+                return None
+            measure = found
+        measure.setflags(write=False)
+        return measure
+
+    @cached_property
+    def spectrum(self) -> NDArray[Any]:
+        """All n eigenvalues, read-only: real decreasing if W is reversible, else by decreasing modulus.
+
+        A reversible W is first made symmetric, D^1/2 W D^-1/2, which has the same eigenvalues.
+
+        Raises:
+            InvalidInput: more than 20,000 nodes.
+        Cost: O(n^3) time, O(n^2) memory.
+        """
+        W = self.dense()
+        if self.reversible_measure is not None:
+            root = np.sqrt(self.reversible_measure)
+            S = root[:, None] * W / root
+            values: NDArray[Any] = np.linalg.eigvalsh((S + S.T) / 2)[::-1].copy()
+        else:
+            values = np.linalg.eigvals(W).astype(np.complex128)
+            # equal moduli differ by rounding: rounded, then by real part, so that 1 comes first
+            values = values[np.lexsort((-values.imag, -values.real, -np.abs(values).round(12)))]
+        values.setflags(write=False)
+        return values
+
+    @cached_property
+    def spectral_gap(self) -> float:
+        """1 - the second largest modulus of an eigenvalue; 1 for a single node, 0 if a mode never decays."""
+        if self.num_nodes == 1:
+            return 1.0
+        second = np.sort(np.abs(self.spectrum))[-2]
+        return max(0.0, float(1 - second))
+
+    def dense(self) -> FloatArray:
+        """W as an own writable array, shape (n, n); refused above 20,000 nodes."""
+        if self.num_nodes > MAX_DENSE_NODES:
+            raise InvalidInput(
+                f"a dense gossip matrix is limited to {MAX_DENSE_NODES} nodes, got {self.num_nodes}; use the "
+                f"sparse `weights`."
+            )
+        array: FloatArray = self.weights.toarray()
+        return array
+
+    @cached_property
+    def content_hash(self) -> str:
+        """16 hex digits of the SHA-256 of labels and weights; the name does not count."""
+        digest = hashlib.sha256(repr(self.labels).encode())
+        digest.update(np.ascontiguousarray(self.weights.indptr, dtype="<i8").tobytes())
+        digest.update(np.ascontiguousarray(self.weights.indices, dtype="<i8").tobytes())
+        digest.update(np.ascontiguousarray(self.weights.data, dtype="<f8").tobytes())
+        return digest.hexdigest()[:16]
+
+    def describe(self) -> str:
+        """One sentence with the properties that hold and those that do not.
+
+        >>> from mfdl.gossip import metropolis_hastings
+        >>> metropolis_hastings("path:n=3").describe()
+        "gossip matrix 'metropolis-hastings' on 3 nodes with 7 weights: symmetric, doubly..., connected"
+        """
+        if self.is_symmetric:
+            facts = ["symmetric", "doubly stochastic"]
+        else:
+            kept = self.is_doubly_stochastic
+            facts = ["not symmetric"]
+            facts.append("doubly stochastic" if kept else "not doubly stochastic (the average of the nodes moves)")
+        facts.append("connected" if self.is_connected else "not connected (some nodes never hear of others)")
+        if not self.is_symmetric:
+            facts.append("reversible" if self.is_reversible else "not reversible")
+        return (
+            f"gossip matrix {self.name!r} on {count(self.num_nodes, 'node')} with "
+            f"{count(self.weights.nnz, 'weight')}: {', '.join(facts)}"
+        )
+
+
+def own_csr(weights: Any) -> csr_array:
+    """An own float64 csr_array copy of a square matrix, with sorted indices and no stored zeros."""
+    if issparse(weights):
+        if weights.dtype.kind not in "fiu":
+            raise InvalidInput(f"weights must be real numbers, got dtype {weights.dtype}.")
+        W = csr_array(weights, dtype=np.float64, copy=True)
+    else:
+        if np.iscomplexobj(weights):
+            raise InvalidInput("weights must be real numbers, got complex ones.")
+        W = csr_array(check.square_array(weights=weights))
+    if W.ndim != 2 or W.shape[0] != W.shape[1]:
+        raise InvalidInput(f"weights must be square, got shape {W.shape}.")
+    W.sum_duplicates()
+    W.eliminate_zeros()
+    W.sort_indices()
+    return W
+
+
+def _position(W: csr_array, k: int) -> tuple[int, int]:
+    """Row and column of the k-th stored entry."""
+    return int(np.searchsorted(W.indptr, k, side="right")) - 1, int(W.indices[k])
+
+
+def strongly_connected(W: csr_array) -> bool:
+    number: int = connected_components(W, directed=True, connection="strong", return_labels=False)
+    return number == 1
+
+
+def _measure_from_spanning_forest(W: csr_array) -> FloatArray | None:
+    """d with d_i W_ij = d_j W_ji, mean 1 on each component, or None; W has sorted, non-zero entries."""
+    n = W.shape[0]
+    reverse = W.T.tocsr()
+    reverse.sort_indices()
+    if not (np.array_equal(W.indptr, reverse.indptr) and np.array_equal(W.indices, reverse.indices)):
+        return None
+    # One more node above the first node of each component: a single search then visits the whole forest.
+    _, component = connected_components(W, directed=False)
+    _, roots = np.unique(component, return_index=True)
+    indptr = np.append(W.indptr, W.indptr[-1] + len(roots))
+    indices = np.append(W.indices, roots)
+    search = csr_array((np.ones(len(indices)), indices, indptr), shape=(n + 1, n + 1))
+    order, parent = breadth_first_order(search, n, directed=True)
+    tree = order[1:][parent[order[1:]] < n]
+    ratio = np.ones(n)
+    measure = np.ones(n)
+    with np.errstate(over="ignore", invalid="ignore"):  # out of range is found below
+        ratio[tree] = W[parent[tree], tree] / W[tree, parent[tree]]
+        for node in tree:  # parents come first
+            measure[node] = measure[parent[node]] * ratio[node]
+        measure *= np.bincount(component)[component] / np.bincount(component, weights=measure)[component]
+    if not (np.isfinite(measure).all() and (measure > 0).all()):
+        return None
+    rows = np.repeat(np.arange(n), np.diff(W.indptr))
+    flow = measure[rows] * W.data
+    backward = measure[W.indices] * reverse.data
+    balanced = np.abs(flow - backward) <= BALANCE_TOLERANCE * np.maximum(flow, backward)
+    return measure if balanced.all() else None
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

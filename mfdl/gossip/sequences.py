@@ -1,0 +1,120 @@
+"""`GossipSequence`, a gossip matrix for each step.
+
+A single round is in `matrix`; `gossip.sequence`, which makes one of these, in `builders`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+
+from .. import check
+from ..errors import InvalidInput
+from .matrix import Gossip, GossipMatrix, count, strongly_connected
+
+
+@dataclass(frozen=True, eq=False)
+class GossipSequence(Gossip):
+    """Time-varying gossip: `matrices[step]`, from the start again after the last one if `repeat`.
+
+    Attributes:
+        matrices: the rounds in order, at least one, all with the same labels.
+        repeat: whether the sequence starts again; if not, a step past the end is an error.
+        name: for reports.
+
+    Raises:
+        InvalidInput: no matrix, something else than a GossipMatrix, or differing labels.
+    """
+
+    matrices: tuple[GossipMatrix, ...]
+    repeat: bool = True
+    name: str = "sequence"
+
+    def __post_init__(self) -> None:
+        matrices = tuple(self.matrices)
+        if not matrices:
+            raise InvalidInput("matrices must hold at least one gossip matrix, got none.")
+        for position, matrix in enumerate(matrices):
+            if not isinstance(matrix, GossipMatrix):
+                raise InvalidInput(
+                    f"matrices[{position}] must be a GossipMatrix, got {type(matrix).__name__}; wrap an "
+                    f"array with gossip.from_array."
+                )
+            if matrix.labels != matrices[0].labels:
+                raise InvalidInput(
+                    f"matrices must share one list of node labels, but matrices[{position}] has "
+                    f"{_brief(matrix.labels)} and matrices[0] has {_brief(matrices[0].labels)}."
+                )
+        object.__setattr__(self, "matrices", matrices)
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:  # type: ignore[override]
+        """Node labels in index order, those of every matrix."""
+        return self.matrices[0].labels
+
+    @property
+    def num_steps(self) -> int | None:
+        """Number of steps there are, None if the sequence repeats for ever."""
+        return None if self.repeat else len(self.matrices)
+
+    def at(self, step: int) -> GossipMatrix:
+        """The round of this step.
+
+        Raises:
+            InvalidInput: a negative step, or one past the end of a sequence that does not repeat.
+        """
+        step = check.integer_at_least(0, step=step)
+        if step >= len(self.matrices) and not self.repeat:
+            raise InvalidInput(
+                f"step must be below {len(self.matrices)}, the length of this gossip sequence, got {step}; "
+                f"give more matrices or use repeat=True."
+            )
+        return self.matrices[step % len(self.matrices)]
+
+    @cached_property
+    def is_constant(self) -> bool:
+        """Whether the sequence repeats for ever and all its matrices are equal."""
+        return self.repeat and len({matrix.content_hash for matrix in self.matrices}) == 1
+
+    @cached_property
+    def is_symmetric(self) -> bool:
+        """Whether every matrix is symmetric."""
+        return all(matrix.is_symmetric for matrix in self.matrices)
+
+    @cached_property
+    def is_doubly_stochastic(self) -> bool:
+        """Whether every matrix is doubly stochastic."""
+        return all(matrix.is_doubly_stochastic for matrix in self.matrices)
+
+    @cached_property
+    def is_connected(self) -> bool:
+        """Whether the positive weights of all matrices together are strongly connected."""
+        total = self.matrices[0].weights
+        for matrix in self.matrices[1:]:
+            total = total + matrix.weights
+        return strongly_connected(total)
+
+    @cached_property
+    def content_hash(self) -> str:
+        """16 hex digits of the SHA-256 of the matrices in order and of `repeat`."""
+        text = f"{self.repeat} " + " ".join(matrix.content_hash for matrix in self.matrices)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def describe(self) -> str:
+        """One sentence with the properties that hold and those that do not."""
+        facts = [
+            "all symmetric" if self.is_symmetric else "not all symmetric",
+            "all doubly stochastic" if self.is_doubly_stochastic else "not all doubly stochastic",
+            "connected together" if self.is_connected else "not connected even together",
+        ]
+        end = "repeated" if self.repeat else "not repeated"
+        return (
+            f"sequence of {len(self.matrices)} gossip {'matrix' if len(self.matrices) == 1 else 'matrices'}, "
+            f"{end}, on {count(self.num_nodes, 'node')}: {', '.join(facts)}"
+        )
+
+
+def _brief(labels: tuple[Hashable, ...]) -> str:
+    return f"{len(labels)} labels from {labels[0]!r}"

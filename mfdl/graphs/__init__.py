@@ -1,0 +1,200 @@
+"""Named graphs and edge-list files, as plain undirected networkx graphs.
+
+In: a spec such as `ring:n=16`, a file, or any networkx graph. Out: a simple `networkx.Graph` without edge
+weights, whose nodes stand in label order: integer labels increasing, other labels in order of first
+appearance. That order is the node index used everywhere else. Weights for averaging are in `gossip`;
+downloads in `data`.
+
+Here is what callers use. Reading files is in `files`, the named graphs are in `named`, cleaning and node order in
+`simple`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import networkx as nx
+import numpy as np
+from scipy.sparse import csr_array
+
+from ..errors import InvalidInput, unknown_name
+from .files import FILE_SUFFIXES, looks_like_a_file, read_edge_list
+from .named import BUILDERS, MAX_DRAWS, MAX_EDGES, MAX_NODES, build
+from .simple import Edge, from_networkx, in_label_order, keep_largest_component, name_of, plain_label
+
+__all__ = [
+    "FILE_SUFFIXES",
+    "MAX_DRAWS",
+    "MAX_EDGES",
+    "MAX_NODES",
+    "Edge",
+    "Source",
+    "adjacency",
+    "content_hash",
+    "index_of",
+    "labels",
+    "load",
+    "names",
+    "require_connected",
+]
+
+Source: TypeAlias = str | os.PathLike[str] | nx.Graph
+
+
+def load(
+    spec_or_path_or_graph: Source,
+    *,
+    largest_component: bool = False,
+    data_home: str | os.PathLike[str] | None = None,
+) -> nx.Graph:
+    """A plain undirected graph from a spec, an edge-list file or a networkx graph.
+
+    Directions and weights are dropped, as are self-loops and repeated edges (a -> b after b -> a is a
+    repeat); how many is kept in `graph["dropped_self_loops"]` and `graph["dropped_duplicate_edges"]`. The
+    spec or file name is kept in `graph["name"]`. Loading a loaded graph changes nothing. The graph need not
+    be connected: see `require_connected`.
+
+    A file holds one edge per line, `a b`, `a,b`, or with a weight in third place; `#` starts a comment. A
+    first line with the columns Source and Target (any case, any order, further columns allowed) is read as a
+    header. Labels that are all integers become int.
+
+    Args:
+        spec_or_path_or_graph: a name of `names()`, perhaps with parameters
+            (`erdos-renyi:n=100,p=0.2,seed=1`); a path; or a networkx graph of any kind, which is not changed.
+        largest_component: keep only the largest connected component (the one with the first node, if
+            several).
+        data_home: data folder of the graphs that are downloaded, see `data.home`.
+
+    Raises:
+        InvalidInput: unknown name or parameter, parameter out of range, file missing or malformed (with its
+            line number), a graph without nodes.
+    Cost: O(nodes + edges); `regular` and `erdos-renyi` repeat their draw until it is connected.
+
+    >>> g = load("ring:n=4")
+    >>> list(g), g.number_of_edges()
+    ([0, 1, 2, 3], 4)
+    """
+    source = spec_or_path_or_graph
+    if isinstance(source, nx.Graph):
+        return from_networkx(source, largest_component)
+    if not isinstance(source, str | os.PathLike):
+        raise InvalidInput(
+            f"graph must be a spec such as 'ring:n=16', a path or a networkx graph, got {type(source).__name__}."
+        )
+    if isinstance(source, str):
+        spec = source.strip()
+        name, _, parameters = spec.partition(":")
+        if name in BUILDERS:
+            graph = build(spec, name, parameters, data_home)
+            return keep_largest_component(graph) if largest_component else graph
+        if not looks_like_a_file(spec):
+            raise unknown_name("graph", name, BUILDERS)
+    graph = read_edge_list(Path(source), BUILDERS)
+    return keep_largest_component(graph) if largest_component else graph
+
+
+def names() -> dict[str, str]:
+    """The named graphs, each with one line that shows its parameters.
+
+    >>> names()["ring"]
+    'ring:n=16 -- cycle; node i meets i - 1 and i + 1'
+    """
+    return {name: f"{builder.example} -- {builder.description}" for name, builder in BUILDERS.items()}
+
+
+def labels(G: nx.Graph) -> tuple[Hashable, ...]:
+    """Node labels in index order.
+
+    >>> labels(nx.Graph([(2, 0), (0, 1)]))
+    (0, 1, 2)
+    """
+    return tuple(in_label_order(G.nodes))
+
+
+def index_of(G: nx.Graph, label: Hashable) -> int:
+    """Index of the node with this label, with this text as its label, or named by index as `#0`.
+
+    >>> G = load("florentine")
+    >>> index_of(G, "Medici"), index_of(G, "#2"), index_of(load("ring:n=4"), "3")
+    (1, 2, 3)
+
+    Raises:
+        InvalidInput: no such node; the message names the nearest label.
+    Cost: O(nodes).
+    """
+    ordered = labels(G)
+    for index, known in enumerate(ordered):
+        if known == label:
+            return index
+    text = str(label)
+    by_text = {str(known): index for index, known in enumerate(ordered)}
+    if text in by_text:
+        return by_text[text]
+    if re.fullmatch(r"#[0-9]{1,9}", text) and int(text[1:]) < len(ordered):
+        return int(text[1:])
+    nearest = difflib.get_close_matches(text, by_text, n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+    some = ", ".join(str(known) for known in ordered[:20]) + (", ..." if len(ordered) > 20 else "")
+    raise InvalidInput(
+        f"node {text!r} is not in graph {name_of(G)!r}{hint} Its {len(ordered)} labels: {some}; "
+        f"or give an index, '#0' to '#{len(ordered) - 1}'."
+    )
+
+
+def adjacency(G: nx.Graph) -> csr_array:
+    """0/1 adjacency matrix in label order, shape (n, n), float64, without diagonal.
+
+    >>> adjacency(load("path:n=3")).toarray()
+    array([[0., 1., 0.],
+           [1., 0., 1.],
+           [0., 1., 0.]])
+    """
+    edges = _index_edges(G)
+    n = G.number_of_nodes()
+    both = np.concatenate([edges, edges[:, ::-1]])
+    matrix = csr_array((np.ones(len(both)), (both[:, 0], both[:, 1])), shape=(n, n))
+    matrix.sort_indices()
+    return matrix
+
+
+def content_hash(G: nx.Graph) -> str:
+    """16 hex digits of the SHA-256 of labels and edges; names, attributes and edge order do not count.
+
+    >>> content_hash(load("ring:n=3")) == content_hash(load("complete:n=3"))
+    True
+    """
+    edges = _index_edges(G)
+    edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
+    digest = hashlib.sha256(repr(labels(G)).encode())
+    digest.update(np.ascontiguousarray(edges, dtype="<i8").tobytes())
+    return digest.hexdigest()[:16]
+
+
+def require_connected(G: nx.Graph) -> None:
+    """Refuses a graph that is not connected (or empty): information cannot reach every node.
+
+    >>> require_connected(load("ring:n=4"))
+    """
+    n = G.number_of_nodes()
+    if n == 0:
+        raise InvalidInput(f"graph {name_of(G)!r} has no nodes; give a graph with at least one.")
+    sizes = [len(component) for component in nx.connected_components(G)]
+    if len(sizes) > 1:
+        raise InvalidInput(
+            f"graph {name_of(G)!r} is not connected: {len(sizes)} components, the largest has {max(sizes)} of "
+            f"{n} nodes; keep that one with largest_component=True (command line: --largest-component), or "
+            "add edges."
+        )
+
+
+def _index_edges(G: nx.Graph) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Edges as index pairs (smaller, larger), shape (edges, 2)."""
+    index = {label: i for i, label in enumerate(labels(G))}
+    pairs = [(index[plain_label(a)], index[plain_label(b)]) for a, b in G.edges]
+    return np.sort(np.array(pairs, dtype=np.int64).reshape(-1, 2), axis=1)

@@ -1,0 +1,116 @@
+"""Edge-list files, separated by blanks or commas, with or without a header; errors name the line.
+
+What a file may hold is said in `graphs.load`; dropping loops and repeats is in `simple`.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import networkx as nx
+
+from ..errors import InvalidInput
+from .simple import Edge, simple_graph
+
+FILE_SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")
+
+
+def looks_like_a_file(text: str) -> bool:
+    separated = "/" in text or os.sep in text
+    return separated or text.lower().endswith(FILE_SUFFIXES) or (text != "" and Path(text).exists())
+
+
+def read_edge_list(path: Path, named: Iterable[str]) -> nx.Graph:
+    """The graph of one file; where there is none, the error offers the `named` graphs."""
+    lines = _lines(path, named)
+    if not lines:
+        raise InvalidInput(f"graph file {str(path)!r} holds no edge; write one edge per line, as `a b` or `a,b`.")
+    comma = "," in lines[0][1]
+    rows = [(number, _fields(path, number, text, comma)) for number, text in lines]
+    columns = [field.lower() for field in rows[0][1]]
+    header = "source" in columns or "target" in columns
+    if header:
+        if columns.count("source") != 1 or columns.count("target") != 1:
+            raise _malformed(path, rows[0][0], "a header needs one column Source and one column Target")
+        first, second = columns.index("source"), columns.index("target")
+        weight = columns.index("weight") if "weight" in columns else None
+        width = len(columns)
+        rows = rows[1:]
+        if not rows:
+            raise InvalidInput(f"graph file {str(path)!r} holds a header but no edge; add one line per edge.")
+    else:
+        first, second, width = 0, 1, len(columns)
+        weight = 2 if width == 3 else None
+        if width not in (2, 3):
+            raise _malformed(
+                path,
+                rows[0][0],
+                f"found {width} column{'s' * (width != 1)}, expected `a b`, `a b weight`, or a header line "
+                "with the columns Source and Target",
+            )
+    pairs = []
+    for number, row in rows:
+        if len(row) != width:
+            raise _malformed(path, number, f"found {len(row)} columns where the first line has {width}")
+        if not row[first] or not row[second]:
+            raise _malformed(path, number, "a node label is empty")
+        if weight is not None and not _is_finite_number(row[weight]):
+            raise _malformed(path, number, f"the weight {row[weight]!r} is not a finite number")
+        pairs.append((row[first], row[second]))
+    edges: Iterable[Edge] = pairs
+    if all(_INTEGER.fullmatch(a) and _INTEGER.fullmatch(b) for a, b in pairs):
+        edges = [(int(a), int(b)) for a, b in pairs]
+    return simple_graph(path.name, (), edges)
+
+
+# Only the one usual way of writing an integer: "007" stays text, so that two labels never become one node.
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
+
+
+def _lines(path: Path, named: Iterable[str]) -> list[tuple[int, str]]:
+    """Lines that say something, with their numbers from 1."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise InvalidInput(
+            f"graph file {str(path)!r} does not exist; check the path, or use a named graph: {', '.join(named)}."
+        ) from None
+    except OSError as error:
+        raise InvalidInput(
+            f"graph file {str(path)!r} cannot be read ({type(error).__name__}); give a text file of edges."
+        ) from None
+    try:
+        if (nul := raw.find(b"\0")) >= 0:
+            raise UnicodeDecodeError("utf-8", raw, nul, nul + 1, "NUL byte")
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise _malformed(path, line, "this is not UTF-8 text; save it as UTF-8, one edge per line") from None
+    numbered = ((i, line.partition("#")[0].strip()) for i, line in enumerate(text.split("\n"), start=1))
+    return [(i, line) for i, line in numbered if line]
+
+
+def _fields(path: Path, number: int, text: str, comma: bool) -> list[str]:
+    if not comma:
+        return text.split()
+    try:
+        (row,) = csv.reader([text], strict=True, skipinitialspace=True)
+    except (csv.Error, ValueError) as error:
+        raise _malformed(path, number, f"not comma separated values ({error})") from None
+    return [field.strip() for field in row]
+
+
+def _is_finite_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _malformed(path: Path, line: int, what: str) -> InvalidInput:
+    return InvalidInput(f"graph file {str(path)!r}, line {line}: {what}.")

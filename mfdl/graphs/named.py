@@ -1,0 +1,255 @@
+"""The named graphs: their table, the parsing of a spec such as `ring:n=16`, and one builder each.
+
+`graphs.names` lists them and `graphs.load` builds them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import networkx as nx
+import numpy as np
+
+from .. import check, data
+from ..errors import InvalidInput
+from .files import read_edge_list
+from .simple import Edge, keep_largest_component, simple_graph
+
+MAX_NODES = 10**7
+MAX_EDGES = 2 * 10**7  # about 10 GB in networkx; beyond it a typing error would exhaust the machine
+MAX_DRAWS = 1000
+
+
+class _Parameter(NamedTuple):
+    kind: type
+    default: int | None = None
+    optional: bool = False  # may stay out because another parameter replaces it
+
+
+class _Builder(NamedTuple):
+    example: str
+    description: str
+    parameters: Mapping[str, _Parameter]
+    build: Callable[..., tuple[Iterable[Hashable], Iterable[Edge]]]
+
+
+def build(spec: str, name: str, parameters: str, data_home: str | os.PathLike[str] | None) -> nx.Graph:
+    """The graph of a spec `name:parameters`, with a known name."""
+    builder = BUILDERS[name]
+    values = _parse(name, builder, parameters)
+    if name == "ego-facebook":
+        ego = keep_largest_component(read_edge_list(data.fetch("facebook/414.edges", data_home), BUILDERS))
+        ego.graph["name"] = spec
+        return ego
+    return simple_graph(spec, *builder.build(**values), count=False)
+
+
+def _parse(name: str, builder: _Builder, text: str) -> dict[str, Any]:
+    allowed = ", ".join(builder.parameters) or "none"
+    values: dict[str, Any] = {}
+    for part in text.split(",") if text.strip() else ():
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise InvalidInput(f"graph {name}: parameters are written key=value, got {part!r}; e.g. {builder.example}.")
+        if key not in builder.parameters:
+            raise InvalidInput(f"graph {name}: unknown parameter {key!r}; allowed: {allowed}; e.g. {builder.example}.")
+        if key in values:
+            raise InvalidInput(f"graph {name}: parameter {key!r} is given twice; give it once.")
+        values[key] = _value(name, key, value, builder.parameters[key].kind)
+    for key, parameter in builder.parameters.items():
+        if key not in values and not parameter.optional:
+            if parameter.default is None:
+                raise InvalidInput(f"graph {name} needs the parameter {key!r}; e.g. {builder.example}.")
+            values[key] = parameter.default
+    return values
+
+
+def _value(name: str, key: str, text: str, kind: type) -> int | float:
+    if kind is int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            raise InvalidInput(f"graph {name}: {key} must be an integer of at most 18 digits, got {text!r}.")
+        return int(text)
+    try:
+        number = float(text)
+    except ValueError:
+        raise InvalidInput(f"graph {name}: {key} must be a number, got {text!r}.") from None
+    if not 0 <= number <= 1:
+        raise InvalidInput(f"graph {name}: {key} must lie between 0 and 1, got {text}.")
+    return number
+
+
+def _size(n: int, *, at_least: int = 1, edges: float = 0) -> int:
+    check.integer_at_least(at_least, n=n)
+    if n > MAX_NODES:
+        raise InvalidInput(f"n must be at most {MAX_NODES}, got {n}; use a smaller graph.")
+    if edges > MAX_EDGES:
+        raise InvalidInput(f"n={n} gives about {edges:.3g} edges, more than {MAX_EDGES}; use a smaller graph.")
+    return n
+
+
+def _ring(n: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+    _size(n)
+    return range(n), ((i, (i + 1) % n) for i in range(n))
+
+
+def _path(n: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+    _size(n)
+    return range(n), ((i, i + 1) for i in range(n - 1))
+
+
+def _star(n: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+    _size(n)
+    return range(n), ((0, i) for i in range(1, n))
+
+
+def _complete(n: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+    _size(n, edges=n * (n - 1) / 2)
+    return range(n), ((i, j) for i in range(n) for j in range(i + 1, n))
+
+
+def _torus(
+    n: int | None = None, rows: int | None = None, cols: int | None = None
+) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+    if n is not None:
+        if rows is not None or cols is not None:
+            raise InvalidInput(
+                "graph torus takes either n or both rows and cols; e.g. torus:n=16 or torus:rows=4,cols=5."
+            )
+        _size(n)
+        rows = cols = math.isqrt(n)
+        if rows * rows != n:
+            raise InvalidInput(
+                f"graph torus: n must be a square, got {n}; use n={rows**2} or n={(rows + 1) ** 2}, or give "
+                "rows and cols."
+            )
+    if rows is None or cols is None:
+        raise InvalidInput("graph torus needs n, or rows and cols; e.g. torus:n=16 or torus:rows=4,cols=5.")
+    check.integer_at_least(1, rows=rows)
+    check.integer_at_least(1, cols=cols)
+    _size(rows * cols, edges=2.0 * rows * cols)
+    height, width = rows, cols
+    right = ((r * width + c, r * width + (c + 1) % width) for r in range(height) for c in range(width))
+    down = ((r * width + c, (r + 1) % height * width + c) for r in range(height) for c in range(width))
+    return range(height * width), (edge for edges in (right, down) for edge in edges)
+
+
+def _hypercube(dim: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+    check.integer_at_least(0, dim=dim)
+    if dim > 20:
+        raise InvalidInput(f"graph hypercube: dim must be at most 20 (a million nodes), got {dim}.")
+    n = 1 << dim
+    return range(n), ((i, i ^ (1 << bit)) for i in range(n) for bit in range(dim) if not i >> bit & 1)
+
+
+def _expander(n: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+    _size(n, edges=4.0 * n)
+    side = math.isqrt(n)
+    if side * side != n:
+        raise InvalidInput(f"graph expander: n must be a square, got {n}; use n={side**2} or n={(side + 1) ** 2}.")
+    multigraph = nx.margulis_gabber_galil_graph(side)
+    return range(n), ((a * side + b, c * side + d) for (a, b), (c, d) in multigraph.edges())
+
+
+def _regular(n: int, degree: int, seed: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+    _size(n, edges=n * max(degree, 0) / 2)
+    check.integer_at_least(0, degree=degree)
+    check.integer_at_least(0, seed=seed)
+    if degree >= n or n * degree % 2:
+        raise InvalidInput(
+            f"graph regular: degree must be below n and n * degree even, got n={n}, degree={degree}; "
+            f"change one of them by 1."
+        )
+    if n > degree + 1 and degree < 2:
+        raise InvalidInput(f"graph regular: degree={degree} cannot connect n={n} nodes; use degree >= 2.")
+    drawn = _until_connected(
+        lambda s: nx.random_regular_graph(degree, n, seed=s), seed, f"regular:n={n},degree={degree}", "degree"
+    )
+    return range(n), drawn.edges
+
+
+def _erdos_renyi(n: int, p: float, seed: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+    _size(n, edges=p * n * (n - 1) / 2)
+    check.integer_at_least(0, seed=seed)
+    spec = f"erdos-renyi:n={n},p={p:g}"
+    if n > 1 and p * (n - 1) < 1e-6:  # P(node 0 has an edge) < 1e-6 in each draw
+        raise _never_connected(spec, "p")
+    drawn = _until_connected(lambda s: nx.fast_gnp_random_graph(n, p, seed=s), seed, spec, "p")
+    return range(n), drawn.edges
+
+
+def _until_connected(draw: Callable[[int], nx.Graph], seed: int, spec: str, remedy: str) -> nx.Graph:
+    """First connected draw: draw 0 uses `seed`, draw k a seed hashed from (seed, k).
+
+    So the redraws of one seed are not the first draws of its neighbours.
+    """
+    for attempt in range(MAX_DRAWS):
+        following = seed if attempt == 0 else int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0])
+        G = draw(following)
+        if nx.is_connected(G):
+            return G
+    raise _never_connected(spec, remedy)
+
+
+def _never_connected(spec: str, remedy: str) -> InvalidInput:
+    return InvalidInput(
+        f"graph {spec}: no connected draw among {MAX_DRAWS}; use a larger {remedy} (for erdos-renyi, p above "
+        "log(n) / n)."
+    )
+
+
+def _florentine() -> tuple[Iterable[Hashable], Iterable[Edge]]:
+    G = nx.florentine_families_graph()
+    return list(G.nodes), list(G.edges)
+
+
+def _ego() -> tuple[Iterable[Hashable], Iterable[Edge]]:
+    raise AssertionError("read from its file, not built")
+
+
+_N = {"n": _Parameter(int)}
+_SEED = {"seed": _Parameter(int, 0)}
+
+BUILDERS: dict[str, _Builder] = {
+    "florentine": _Builder("florentine", "marriages of 15 Florentine families, 20 edges", {}, _florentine),
+    "ego-facebook": _Builder(
+        "ego-facebook",
+        "Facebook circle of SNAP user 414, largest component, 148 nodes (downloaded)",
+        {},
+        _ego,
+    ),
+    "ring": _Builder("ring:n=16", "cycle; node i meets i - 1 and i + 1", _N, _ring),
+    "path": _Builder("path:n=16", "line from node 0 to node n - 1", _N, _path),
+    "star": _Builder("star:n=16", "node 0 meets the n - 1 others", _N, _star),
+    "complete": _Builder("complete:n=16", "all pairs", _N, _complete),
+    "torus": _Builder(
+        "torus:n=16",
+        "grid with wrap-around, square, or torus:rows=4,cols=5; node = row * cols + col",
+        {key: _Parameter(int, optional=True) for key in ("n", "rows", "cols")},
+        _torus,
+    ),
+    "hypercube": _Builder(
+        "hypercube:dim=4", "2^dim nodes; neighbours differ in one bit", {"dim": _Parameter(int)}, _hypercube
+    ),
+    "regular": _Builder(
+        "regular:n=16,degree=4,seed=0",
+        "random regular graph, redrawn until connected",
+        {**_N, "degree": _Parameter(int), **_SEED},
+        _regular,
+    ),
+    "erdos-renyi": _Builder(
+        "erdos-renyi:n=100,p=0.2,seed=0",
+        "each pair with probability p, redrawn until connected",
+        {**_N, "p": _Parameter(float), **_SEED},
+        _erdos_renyi,
+    ),
+    "expander": _Builder(
+        "expander:n=64",
+        "Margulis-Gabber-Galil expander on a square number of nodes, loops and repeats removed",
+        _N,
+        _expander,
+    ),
+}

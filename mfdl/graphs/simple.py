@@ -1,0 +1,80 @@
+"""The simple graph of a list of edges: loops and repeats dropped and counted, nodes in label order.
+
+Edges come from `files`, `named` or a networkx graph; the public functions are in the package itself.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Hashable, Iterable
+from numbers import Integral
+from typing import TypeAlias
+
+import networkx as nx
+
+from ..errors import InvalidInput
+
+Edge: TypeAlias = tuple[Hashable, Hashable]
+
+
+def plain_label(label: Hashable) -> Hashable:
+    """numpy integers become int, so that labels print and hash alike whatever their origin."""
+    return int(label) if isinstance(label, Integral) and not isinstance(label, bool) else label
+
+
+def in_label_order(found: Iterable[Hashable]) -> list[Hashable]:
+    nodes = [plain_label(label) for label in found]
+    if all(type(label) is int for label in nodes):
+        nodes.sort(key=operator.index)  # type: ignore[arg-type]
+    return nodes
+
+
+def simple_graph(name: str, nodes: Iterable[Hashable], edges: Iterable[Edge], *, count: bool = True) -> nx.Graph:
+    """The simple graph of a list of edges, nodes in label order, with what was dropped."""
+    first_seen = dict.fromkeys(nodes)
+    distinct: dict[Edge, None] = {}
+    loops = duplicates = 0
+    for a, b in edges:
+        first_seen.setdefault(a)
+        first_seen.setdefault(b)
+        if a == b:
+            loops += 1
+        elif (a, b) in distinct or (b, a) in distinct:
+            duplicates += 1
+        else:
+            distinct[a, b] = None
+    if not first_seen:
+        raise InvalidInput(f"graph {name!r} has no nodes; give a graph with at least one.")
+    G = nx.Graph(
+        name=name,
+        dropped_self_loops=loops if count else 0,
+        dropped_duplicate_edges=duplicates if count else 0,
+    )
+    G.add_nodes_from(in_label_order(first_seen))
+    G.add_edges_from(distinct)
+    return G
+
+
+def from_networkx(given: nx.Graph, largest_component: bool) -> nx.Graph:
+    nodes = [plain_label(label) for label in given.nodes]
+    edges = ((plain_label(a), plain_label(b)) for a, b in given.edges())
+    G = simple_graph(name_of(given), nodes, edges)
+    for key in ("dropped_self_loops", "dropped_duplicate_edges"):  # counted by an earlier load
+        earlier = given.graph.get(key, 0)
+        G.graph[key] += earlier if isinstance(earlier, int) else 0
+    return keep_largest_component(G) if largest_component else G
+
+
+def keep_largest_component(G: nx.Graph) -> nx.Graph:
+    components = list(nx.connected_components(G))  # in order of their first node, and max keeps the first
+    if len(components) == 1:
+        return G
+    keep = max(components, key=len)
+    smaller = nx.Graph(**G.graph)
+    smaller.add_nodes_from(node for node in G if node in keep)
+    smaller.add_edges_from((a, b) for a, b in G.edges if a in keep)
+    return smaller
+
+
+def name_of(G: nx.Graph) -> str:
+    return str(G.graph.get("name") or "given")

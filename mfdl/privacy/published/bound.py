@@ -1,0 +1,68 @@
+"""`PublishedBound`, the result of every function of this package, and the wording that several of them share.
+
+The bounds themselves are in `muffliato`, `decor`, `corn` and `gram_sums`; papers are listed in the package.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ...check import FloatArray
+from ...errors import InvalidInput
+from ..gaussian import mu_from_epsilon
+
+Quantity = Literal["sensitivity_squared", "mu", "renyi slope", "epsilon"]
+
+FIXED = "for gradients fixed in advance"
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedBound:
+    """One published number, or one per victim, and what to think of it.
+
+    Attributes:
+        value: the number; an array in node order where it is one per victim, inf for the attackers themselves.
+        quantity: "sensitivity_squared" (mu^2 per unit record shift and noise), "mu", "renyi slope" (Rényi loss
+            of order a is a * value, for all a > 1, so value = mu^2 / 2) or "epsilon" (at the delta given).
+        source: paper and item.
+        erratum: what is wrong or missing in it; empty if nothing is known.
+        validity: "bound ...", "heuristic ..." or "refuted: ...", with the conditions.
+        valid: True if proved under the conditions in `validity`, False if refuted, None if neither.
+    """
+
+    value: float | FloatArray
+    quantity: Quantity
+    source: str
+    erratum: str
+    validity: str
+    valid: bool | None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, np.ndarray):
+            self.value.setflags(write=False)
+
+    @property
+    def mu(self) -> float | FloatArray:
+        """The same number as a Gaussian DP parameter, per unit record shift and noise for a sensitivity.
+
+        Raises: InvalidInput: the quantity is an epsilon, which fixes no mu without its delta.
+        """
+        if self.quantity == "mu":
+            return self.value
+        if self.quantity == "epsilon":
+            raise InvalidInput("a bound on epsilon has no mu of its own; use gaussian.mu_from_epsilon with its delta.")
+        squared = self.value if self.quantity == "sensitivity_squared" else 2 * self.value
+        mu = np.nextafter(np.sqrt(squared), math.inf) * (np.asarray(squared) > 0)
+        return mu if isinstance(self.value, np.ndarray) else float(mu)
+
+
+def exact_route(epsilon: float, delta: float, quantity: str) -> str:
+    mu = mu_from_epsilon(epsilon, delta)
+    return (
+        f"the exact mu for this budget is mu_from_epsilon({epsilon:g}, {delta:g}) = {mu:.6g}: choose the noise so that "
+        f"{quantity} stays below it"
+    )

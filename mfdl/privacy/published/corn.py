@@ -1,0 +1,164 @@
+"""[CorN] and [Whisper]: noise with a covariance R over nodes, and the budgets their papers and code allow.
+
+Papers are listed in the package, the result is in `bound`; covariances are in `mfdl.spatial`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ... import check, spatial
+from ...errors import InvalidInput
+from ..gaussian import epsilon_from_mu
+from .bound import PublishedBound, exact_route
+
+_CORN = "[CorN] arXiv:2501.14644v2"
+_EAVESDROPPER = (
+    "Protects against outsiders only: the published algorithm gives one seed to all agents, any of which can "
+    "subtract all noise."
+)
+
+
+def corn_theorem(covariance: Any, *, delta: float, clip_norm: float = 1.0, num_steps: int = 1) -> PublishedBound:
+    """epsilon of noise with covariance R over nodes, 2 C^2 T r + 2 C sqrt(2 T L r), r = max_i [R^-1]_ii.
+
+    Source: [CorN] arXiv:2501.14644v2, Theorem 2; L = log(1 / delta).
+    Claims: (epsilon, delta) for the worst agent against an eavesdropper who sees all messages.
+    Erratum: protects against outsiders only, as the published algorithm gives one seed to all agents. Loose: with
+        mu = 2 C sqrt(T r) the exact epsilon is `epsilon_from_mu(mu, delta)`.
+    Validity: "bound", also for adaptive gradients, replace-one.
+
+    Args:
+        covariance: R, dense, shape (n, n), positive definite. delta: in (0, 1). clip_norm: C. num_steps: T.
+
+    Raises: InvalidInput: an argument is out of range or R is not positive definite.
+    Cost: O(n^3).
+    """
+    L = -math.log(check.open_unit(delta=delta))
+    rho = _corn_slope(covariance, clip_norm, num_steps)
+    return PublishedBound(
+        rho + 2 * math.sqrt(rho * L),
+        "epsilon",
+        f"{_CORN}, Theorem 2",
+        f"{_EAVESDROPPER} Loose by the conversion from Rényi loss.",
+        "bound against an eavesdropper, replace-one adjacency",
+        True,
+    )
+
+
+def corn_renyi(covariance: Any, *, clip_norm: float = 1.0, num_steps: int = 1) -> PublishedBound:
+    """The Rényi slope behind `corn_theorem`, 2 C^2 T max_i [R^-1]_ii; nothing is lost in it.
+
+    Source: [CorN] arXiv:2501.14644v2, Theorem 2 before its conversion to (epsilon, delta).
+    Claims: Rényi loss of order a at most a times this. Validity: "bound", exact for the worst victim.
+    Erratum: outsiders only, see `corn_theorem`.
+    """
+    slope = _corn_slope(covariance, clip_norm, num_steps)
+    validity = "bound (exact) against an eavesdropper, replace-one adjacency"
+    return PublishedBound(slope, "renyi slope", f"{_CORN}, Theorem 2, Rényi form", _EAVESDROPPER, validity, True)
+
+
+def corn_equation_9b(epsilon: float, delta: float) -> PublishedBound:
+    """The mu that the published constraint allows, epsilon / (2 sqrt(L)), L = log(1 / delta).
+
+    Printed as a bound on max_i [R^-1]_ii of epsilon^2 / (16 C^2 T L); see `inverse_diagonal_limit`.
+
+    >>> round(corn_equation_9b(3.0, 1e-5).value, 4)
+    0.4421
+
+    Source: [CorN] arXiv:2501.14644v2, (9b) and Proposition 1.
+    Claims: (epsilon, delta) for every epsilon. [Whisper], v1 of the paper, asks for epsilon < L.
+    Erratum: Proposition 1 has no condition on epsilon and needs one. At delta = 1e-5 its Rényi argument fails above
+        26.98 (2.343 L; at 30 it certifies 30.98, though the exact epsilon is 27.93), and the claim itself above
+        36.08: at 40 the exact epsilon is 41.76. Below, it costs up to 63% more noise than needed (epsilon = 3).
+        The public code does not use it, but `corn_equation_9_renyi`.
+    Validity: "bound" where the exact epsilon of this mu is at most the target, which is checked; refused elsewhere.
+
+    Raises: InvalidInput: outside that range (the message gives the exact mu), or an argument is out of range.
+    """
+    epsilon = check.positive(epsilon=epsilon)
+    mu = epsilon / (2 * math.sqrt(-math.log(check.open_unit(delta=delta))))
+    exact = epsilon_from_mu(mu, delta)
+    if exact > epsilon:
+        raise InvalidInput(
+            f"epsilon={epsilon:g} is outside the range of (9b) at delta={delta:g}: its noise gives the exact epsilon "
+            f"{exact:.4f}; {exact_route(epsilon, delta, 'corn_renyi(...).mu')}."
+        )
+    return PublishedBound(
+        mu,
+        "mu",
+        f"{_CORN}, (9b) and Proposition 1",
+        "Printed without a condition on epsilon: at delta = 1e-5 its argument fails above 26.98 and the claim above "
+        "36.08; more noise than needed below.",
+        "bound for this epsilon and delta (checked), against an eavesdropper",
+        True,
+    )
+
+
+def corn_equation_9_renyi(epsilon: float, delta: float) -> PublishedBound:
+    """The mu allowed by inverting the Rényi bound, sqrt(2) (sqrt(L + epsilon) - sqrt(L)), L = log(1 / delta).
+
+    >>> round(corn_equation_9_renyi(3.0, 1e-5).value, 4)
+    0.589
+
+    Source: public code of [CorN] arXiv:2501.14644v2, in place of (9b).
+    Claims: (epsilon, delta) for every epsilon. Validity: "bound".
+    Erratum: not the (9b) of the paper, so curves made with one do not match the other. 22% more noise than the
+        exact `mu_from_epsilon` at epsilon = 3, delta = 1e-5, and 7% at 40.
+
+    Raises: InvalidInput: an argument is out of range.
+    """
+    epsilon = check.positive(epsilon=epsilon)
+    L = -math.log(check.open_unit(delta=delta))
+    mu = math.sqrt(2) * epsilon / (math.sqrt(L + epsilon) + math.sqrt(L))
+    return PublishedBound(
+        mu * (1 - 1e-15),
+        "mu",
+        f"{_CORN}, public code, Theorem 2 inverted",
+        "The paper prints (9b) instead; curves made with one do not match the other.",
+        "bound against an eavesdropper",
+        True,
+    )
+
+
+def inverse_diagonal_limit(mu: float, *, clip_norm: float, num_steps: int) -> float:
+    """r with mu = 2 C sqrt(T r): the right side of the constraint [R^-1]_ii <= r, for an exact or published mu.
+
+    Raises: InvalidInput: an argument is out of range.
+    """
+    T = check.integer_at_least(1, num_steps=num_steps)
+    return check.positive(mu=mu) ** 2 / (4 * check.positive(clip_norm=clip_norm) ** 2 * T)
+
+
+def whisper_theorem(covariance: Any, *, delta: float, clip_norm: float = 1.0, num_steps: int = 1) -> PublishedBound:
+    """epsilon as printed in the first version of [CorN]: 2 C^2 T r / n + r C sqrt(2 T L / n). Not a bound.
+
+    Source: [Whisper] arXiv:2501.14644v1, Theorem 2, (8); r = max_i [R^-1]_ii.
+    Claims: (epsilon, delta) against an eavesdropper.
+    Erratum: a spurious 1/n, a missing factor 2 in the second term, and the maximum outside the root. For R = I,
+        C = T = 1, n = 20, delta = 1e-5 it prints 1.17 where `corn_theorem` gives 11.60 and the exact value is 9.997.
+        In (10) of the same version the inequality is reversed, so that no noise at all is feasible.
+    Validity: "refuted: reports far too little"; kept for comparison only.
+
+    Args, Raises, Cost: those of `corn_theorem`.
+    """
+    C = check.positive(clip_norm=clip_norm)
+    T = check.integer_at_least(1, num_steps=num_steps)
+    L = -math.log(check.open_unit(delta=delta))
+    R = check.square_array(covariance=covariance)
+    r, n = spatial.inverse_diagonal(R), len(R)
+    return PublishedBound(
+        2 * C**2 * T * r / n + r * C * math.sqrt(2 * T * L / n),
+        "epsilon",
+        "[Whisper] arXiv:2501.14644v1, Theorem 2 (8)",
+        "A spurious 1/n, a missing factor 2, and the maximum outside the root; corrected in version 2 of the paper.",
+        "refuted: 1.17 printed where the exact epsilon is 9.997 (R = I, n = 20, C = T = 1, delta = 1e-5)",
+        False,
+    )
+
+
+def _corn_slope(covariance: Any, clip_norm: float, num_steps: int) -> float:
+    C = check.positive(clip_norm=clip_norm)
+    T = check.integer_at_least(1, num_steps=num_steps)
+    return 2 * C**2 * T * spatial.inverse_diagonal(covariance)

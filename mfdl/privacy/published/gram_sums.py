@@ -1,0 +1,77 @@
+"""[MF]: the sum of magnitudes of a view Gram as a bound on its sensitivity, with and without the square root.
+
+Papers are listed in the package, the result is in `bound`; exact sensitivities are in `privacy.sensitivity`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import check
+from ...check import FloatArray
+from ...errors import InvalidInput
+from .bound import FIXED, PublishedBound
+
+
+def sum_abs_gram(gram: Any) -> PublishedBound:
+    """sqrt(sum |X_st|): the sensitivity bound of the paper with the square root it lacks.
+
+    Source: [MF] arXiv:2510.17480, Theorem 7, (8), corrected.
+    Claims: mu per unit record shift and noise std, for the steps of one record. X is the block of the view Gram
+        A^T (B B^T)^+ A on those steps.
+    Erratum: the printed form lacks the root, see `sum_abs_gram_as_printed`. Not tight: on the Florentine graph
+        10.91 for sens^2 where the local value is 10 and the exact one 9.40. The printed claim for adaptively chosen
+        gradients is false where messages are hidden from the attacker.
+    Validity: "bound" for gradients fixed in advance; exact when X >= 0.
+
+    Args:
+        gram: X, symmetric, shape (k, k), or one per victim, shape (victims, k, k); no victim may leak.
+
+    Raises: InvalidInput: not finite, not square, or not symmetric.
+    """
+    root = np.sqrt(_sum_abs(gram))
+    return PublishedBound(
+        float(root) if root.ndim == 0 else root,
+        "mu",
+        "[MF] arXiv:2510.17480, Theorem 7 (8), with the square root",
+        "Printed without the root. Can exceed the local value. The claim for adaptive gradients is false where "
+        "messages are hidden.",
+        f"bound {FIXED}; exact where X >= 0",
+        True,
+    )
+
+
+def sum_abs_gram_as_printed(gram: Any) -> PublishedBound:
+    """sum |X_st| taken for the sensitivity itself. Not a bound: the sum bounds its square.
+
+    Source: [MF] arXiv:2510.17480, Theorem 7, (8), also (12) and (28) to (31).
+    Claims: mu per unit record shift and noise std.
+    Erratum: the square is missing. C = 1/2: printed 0.25, sensitivity 0.5. Below 1, where distant victims are, it
+        reports too little, 0.007 for 0.083 at distance 4 of a random graph; above 1 too much. Public code has it right.
+    Validity: "refuted: the square root is missing"; use `sum_abs_gram`.
+
+    Args, Raises: those of `sum_abs_gram`.
+    """
+    total = _sum_abs(gram)
+    return PublishedBound(
+        float(total) if total.ndim == 0 else total,
+        "mu",
+        "[MF] arXiv:2510.17480, Theorem 7 (8) as printed",
+        "The sum bounds the square of the sensitivity; below 1 it reports too little.",
+        "refuted: the square root is missing",
+        False,
+    )
+
+
+def _sum_abs(gram: Any) -> FloatArray:
+    ndim = 3 if np.ndim(gram) == 3 else 2
+    X = check.finite_array(ndim, gram=gram)
+    if X.shape[-1] != X.shape[-2]:
+        raise InvalidInput(f"gram must be square in its last two axes, got shape {X.shape}.")
+    gap = np.abs(X - X.swapaxes(-1, -2)).max(initial=0.0)
+    if gap > 1e-8 * np.abs(X).max(initial=0.0):
+        raise InvalidInput(f"gram must be symmetric, got entries that differ from the transpose by {gap:.3g}.")
+    total: FloatArray = np.asarray(np.abs(X).sum(axis=(-2, -1)))
+    return total

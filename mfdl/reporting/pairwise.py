@@ -1,0 +1,130 @@
+"""Losses against many attackers at once: one process per core, the matrix mu[u, v].
+
+In: an algorithm and a trust model per attacker. Out: per attacker the `VictimLoss` of every victim. How one attacker
+is accounted is in `privacy.accounting`; pictures are in `reporting.account`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from .. import check
+from ..algorithms import LinearAlgorithm
+from ..check import FloatArray
+from ..participation import Participation
+from ..privacy import gaussian
+from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
+from ..trust import TrustModel
+
+
+def pairwise_losses(
+    algorithm: LinearAlgorithm,
+    make_trust: Callable[[int], TrustModel],
+    attackers: Sequence[int] | None = None,
+    *,
+    victims: Sequence[int] | None = None,
+    participation: Participation | None = None,
+    release: str | None = None,
+    method: str = "exact",
+    lipschitz: float | Sequence[float] | None = None,
+    jobs: int | None = None,
+    progress: Callable[[], None] | None = None,
+) -> dict[int, list[VictimLoss]]:
+    """The losses of all victims against each attacker, attackers in parallel.
+
+    Args:
+        make_trust: the trust model of one attacker (a node index), e.g. `lambda v: PNDP([v])`; called here, not in
+            the workers.
+        attackers: node indices; default all.
+        victims: node indices; default all; an attacker is left out of its own list.
+        jobs: worker processes, each with one BLAS thread; default one per core; 1 stays in this process.
+        progress: called after each attacker.
+        Others: see `privacy.accounting.victim_losses`.
+
+    Returns: attacker -> losses in node order, in the order of `attackers`.
+    Raises: InvalidInput: jobs below 1, or what `victim_losses` refuses.
+    """
+    nodes = list(range(algorithm.num_nodes)) if attackers is None else list(attackers)
+    everybody = list(range(algorithm.num_nodes)) if victims is None else list(victims)
+    workers = _cores() if jobs is None else check.integer_at_least(1, jobs=jobs)
+    tasks = [
+        (algorithm, v, make_trust(v), [u for u in everybody if u != v], participation, release, method, lipschitz)
+        for v in nodes
+    ]
+    found: dict[int, list[VictimLoss]] = {}
+    if min(workers, len(tasks)) <= 1:
+        for task in tasks:
+            attacker, losses = _one(*task)
+            found[attacker] = losses
+            if progress is not None:
+                progress()
+    else:
+        from joblib import Parallel, delayed  # processes are started only here
+
+        pool = Parallel(n_jobs=min(workers, len(tasks)), return_as="generator_unordered")
+        finished = pool(delayed(_one)(*task) for task in tasks)
+        with contextlib.closing(finished):
+            for attacker, losses in finished:
+                found[attacker] = losses
+                if progress is not None:
+                    progress()
+    return {v: found[v] for v in nodes}
+
+
+def _cores() -> int:
+    from joblib import cpu_count
+
+    return int(cpu_count())
+
+
+def _one(
+    algorithm: LinearAlgorithm,
+    attacker: int,
+    trust: TrustModel,
+    victims: list[int],
+    participation: Participation | None,
+    release: str | None,
+    method: str,
+    lipschitz: float | Sequence[float] | None,
+) -> tuple[int, list[VictimLoss]]:
+    if not victims:
+        return attacker, []
+    with threadpool_limits(1):
+        return attacker, victim_losses(
+            algorithm,
+            trust,
+            victims=victims,
+            participation=participation,
+            release=release,
+            method=method,
+            lipschitz=lipschitz,
+        )
+
+
+def mu_of(loss: VictimLoss, *, record_shift: float, noise_std: float, adaptive: bool) -> float:
+    """The Gaussian DP parameter of one loss, rounded up; inf without noise.
+
+    Args: adaptive: the number that holds for training; False: for gradients fixed in advance only.
+    """
+    held = worst_adaptive([loss]) if adaptive else loss.fixed
+    return gaussian.mu_from_noise_std(held.value, record_shift, noise_std)
+
+
+def pairwise_matrix(
+    losses: Mapping[int, Sequence[VictimLoss]], num_nodes: int, value: Callable[[VictimLoss], float]
+) -> FloatArray:
+    """value[u, v]: what attacker v learns of victim u, shape (num_nodes, num_nodes).
+
+    nan where a pair was not asked for; inf on the diagonal of the attackers, who know their own records.
+    """
+    matrix = np.full((num_nodes, num_nodes), math.nan)
+    for attacker, found in losses.items():
+        matrix[attacker, attacker] = math.inf
+        for loss in found:
+            matrix[loss.victim, attacker] = value(loss)
+    return matrix

@@ -1,0 +1,184 @@
+"""Views written out: dense message matrices from products of gossip matrices, exact Grams over the rationals.
+
+Nothing is shared with `mfdl.trust`, `mfdl.view` or `mfdl.privacy`. Masks follow the table of trust models: message
+(r, v) is v's in round r, gradient and noise columns are time-major. Sizes are for tests: (rounds n) x (T n) arrays,
+and rational elimination of at most about 40 rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..check import FloatArray
+from ..gossip import Gossip
+
+Rational = list[list[Fraction]]
+
+
+def gossip_messages(
+    gossip: Gossip,
+    num_steps: int,
+    *,
+    gossip_rounds: int = 1,
+    rate: float = 1.0,
+    divisors: Sequence[float] | None = None,
+) -> tuple[FloatArray, FloatArray]:
+    """(messages <- injected sums, final models <- injected sums), shapes (T K n, T n) and (n, T n).
+
+    Block (r, t) is -rate / m_u times W_{r-1} ... W_{t K}, the identity for r = t K and zero before.
+    """
+    n, R = gossip.num_nodes, num_steps * gossip_rounds
+    scale = -rate / (np.ones(n) if divisors is None else np.asarray(divisors, dtype=np.float64))
+    rows = np.zeros((R + 1, n, num_steps, n))
+    for t in range(num_steps):
+        product = np.eye(n)
+        for r in range(t * gossip_rounds, R + 1):
+            rows[r, :, t, :] = product * scale
+            if r < R:
+                product = gossip.at(r).dense() @ product
+    flat = rows.reshape(R + 1, n, num_steps * n)
+    return flat[:R].reshape(R * n, num_steps * n), flat[R]
+
+
+def received(
+    gossip: Gossip, num_rounds: int, nodes: Iterable[int], *, self_messages: bool = False
+) -> NDArray[np.bool_]:
+    """Which messages reach one of the nodes: those of the others to which it gives weight; shape (R, n)."""
+    seen = np.zeros((num_rounds, gossip.num_nodes), dtype=bool)
+    for r in range(num_rounds):
+        W = gossip.at(r).dense()
+        for a in nodes:
+            for v in range(gossip.num_nodes):
+                seen[r, v] |= W[a, v] != 0 and (self_messages or v != a)
+    return seen
+
+
+def local_noising(encoders: FloatArray) -> FloatArray:
+    """Injected <- base noise for one causal encoder per node, (n, T, T) to (T n, T n)."""
+    n, T, _ = encoders.shape
+    N = np.zeros((T, n, T, n))
+    for u in range(n):
+        N[:, u, :, u] = np.linalg.inv(encoders[u])
+    return N.reshape(T * n, T * n)
+
+
+def pairwise_factor(edges: Sequence[tuple[int, int]], num_nodes: int, local: float, pair: float) -> FloatArray:
+    """[local I, pair N]: one private column per node, then one column per edge."""
+    F = np.zeros((num_nodes, num_nodes + len(edges)))
+    F[:, :num_nodes] = local * np.eye(num_nodes)
+    for column, (i, j) in enumerate(edges):
+        F[i, num_nodes + column], F[j, num_nodes + column] = pair, -pair
+    return F
+
+
+def of_node(matrix: FloatArray, node: int, num_nodes: int) -> FloatArray:
+    """The columns of one node, in time order."""
+    return matrix[:, node::num_nodes]
+
+
+def without_noise(B: FloatArray, known: Collection[int]) -> FloatArray:
+    """B with the known columns zero."""
+    out = B.copy()
+    out[:, sorted(known)] = 0.0
+    return out
+
+
+def append_known_noise(A: FloatArray, B: FloatArray, known: Collection[int]) -> tuple[FloatArray, FloatArray]:
+    """The other way to know noise: B untouched, one further row that shows each known part."""
+    rows = np.eye(B.shape[1])[sorted(known)]
+    return np.vstack([A, np.zeros((len(rows), A.shape[1]))]), np.vstack([B, rows])
+
+
+def pinv_gram(A: FloatArray, B: FloatArray, *, cutoff: float = 1e-9) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """(A^T (B B^T)^+ A, columns of A with a part outside the range of B), by one singular value decomposition."""
+    if not B.any():
+        return np.zeros((A.shape[1],) * 2), np.abs(A).sum(axis=0) > 0
+    U, sigma, _ = np.linalg.svd(B)
+    rank = int((sigma > cutoff * sigma[0]).sum())
+    Y = (U[:, :rank].T @ A) / sigma[:rank, None]
+    outside = np.linalg.norm(A - U[:, :rank] @ (U[:, :rank].T @ A), axis=0)
+    return Y.T @ Y, outside > 1e-7 * max(1.0, float(np.abs(A).max(initial=0.0)))
+
+
+def clear_rank(B: FloatArray, low: float = 1e-13, high: float = 1e-5) -> bool:
+    """Whether no singular value of B, relative to the largest, lies between low and high."""
+    sigma = np.linalg.svd(B, compute_uv=False)
+    return not sigma.size or not ((sigma > low * sigma[0]) & (sigma < high * sigma[0])).any()
+
+
+# ---- over the rationals -------------------------------------------------------------------------------------------
+
+
+def rational(matrix: FloatArray) -> Rational:
+    """The rational numbers that the floats are."""
+    return [[Fraction(float(x)) for x in row] for row in matrix]
+
+
+def independent_rows(matrix: Rational) -> list[int]:
+    """Indices of the first rows that are not combinations of earlier ones; their number is the rank."""
+    chosen: list[int] = []
+    reduced: list[tuple[int, list[Fraction]]] = []
+    for i, row in enumerate(matrix):
+        rest = list(row)
+        for pivot, other in reduced:
+            if rest[pivot]:
+                factor = rest[pivot] / other[pivot]
+                rest = [x - factor * y for x, y in zip(rest, other, strict=True)]
+        pivot = next((j for j, x in enumerate(rest) if x), -1)
+        if pivot >= 0:
+            chosen.append(i)
+            reduced.append((pivot, rest))
+    return chosen
+
+
+def rank(matrix: Rational) -> int:
+    """Rank over the rationals."""
+    return len(independent_rows(matrix))
+
+
+def exact_leaks(A: Rational, B: Rational) -> list[bool]:
+    """For each column of A whether it lies outside the range of B, by ranks."""
+    plain = rank(B)
+    return [rank([[*b, a[j]] for a, b in zip(A, B, strict=True)]) > plain for j in range(len(A[0]))]
+
+
+def exact_view_gram(A: Rational, B: Rational) -> Rational:
+    """A^T (B B^T)^+ A for columns of A in the range of B: rows of B that depend on others are left out.
+
+    With B = E B_r, B_r of full row rank, A = E A_r too, and the pseudo-inverse drops E.
+    """
+    rows, T = independent_rows(B), len(A[0])
+    A = [A[i] for i in rows]
+    S = [[sum((x * y for x, y in zip(B[i], B[j], strict=True)), Fraction(0)) for j in rows] for i in rows]
+    solved = _solve(S, A)
+    return [[sum((A[i][s] * solved[i][t] for i in range(len(rows))), Fraction(0)) for t in range(T)] for s in range(T)]
+
+
+def _solve(S: Rational, A: Rational) -> Rational:
+    """S^-1 A by Gauss-Jordan elimination."""
+    m = len(S)
+    rows = [[*s, *a] for s, a in zip(S, A, strict=True)]
+    for c in range(m):
+        pivot = next(r for r in range(c, m) if rows[r][c])
+        rows[c], rows[pivot] = rows[pivot], rows[c]
+        rows[c] = [x / rows[c][c] for x in rows[c]]
+        for r in range(m):
+            if r != c and rows[r][c]:
+                factor = rows[r][c]
+                rows[r] = [x - factor * y for x, y in zip(rows[r], rows[c], strict=True)]
+    return [row[m:] for row in rows]
+
+
+def to_float(matrix: Rational) -> FloatArray:
+    """Nearest floats."""
+    return np.array([[float(x) for x in row] for row in matrix])
+
+
+def rows_span(spanning: FloatArray, wanted: FloatArray) -> bool:
+    """Whether every wanted row is a rational combination of the spanning rows."""
+    both = [*rational(spanning), *rational(wanted)]
+    return all(i < len(spanning) for i in independent_rows(both))

@@ -1,0 +1,327 @@
+"""Muffliato, DECOR, node covariances and Zip-DL against their definitions, written out densely."""
+
+import inspect
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl import algorithms, gossip
+from mfdl.algorithms.registry import MECHANISMS, parse_parameters
+from mfdl.algorithms.spatial_noise import graph_of
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.operators import StepNoise
+from mfdl.participation import Cyclic, EveryStep
+from mfdl.testing.graph_strategies import gossip_matrices
+from mfdl.testing.view_oracles import gossip_messages, pairwise_factor
+from mfdl.training.executor import Executor
+from mfdl.training.keys import NoiseKey, normals_block
+from mfdl.training.streams import noise_stream
+
+torch.set_num_threads(1)
+MH = gossip.metropolis_hastings
+RING, STAR, PATH = MH("ring:n=5"), MH("star:n=4"), MH("path:n=4")
+SEQUENCE = gossip.sequence([STAR, MH("ring:n=4"), gossip.uniform("path:n=4")])
+CLOSE = {"rtol": 1e-11, "atol": 1e-11}  # sums of at most a few hundred float64 products
+
+
+def dense(operator):
+    return operator @ np.eye(operator.shape[1])
+
+
+# ---- Muffliato ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("W", [RING, SEQUENCE], ids=["constant", "varying"])
+@pytest.mark.parametrize(("T", "K"), [(1, 1), (3, 1), (1, 3), (3, 2), (2, 4)])
+def test_muffliato_is_the_formula(W, T, K):
+    """A = B = W_KT (I_T (x) [I; 0]); models where gradients are taken follow K rounds after the last gradient."""
+    one = algorithms.muffliato(Dynamics(W, 0.5), EveryStep(T), gossip_rounds=K)
+    n = W.num_nodes
+    messages, final = gossip_messages(W, T, gossip_rounds=K, rate=0.5)
+    if W is RING:  # the formula itself, once more
+        R = K * T
+        P = [np.linalg.matrix_power(W.dense(), a) for a in range(R)]
+        W_KT = np.block([[P[r - s] if r >= s else np.zeros((n, n)) for s in range(R)] for r in range(R)])
+        first = np.vstack([np.eye(n), np.zeros(((K - 1) * n, n))])
+        assert_allclose(-0.5 * W_KT @ np.kron(np.eye(T), first), messages, **CLOSE)
+    assert_allclose(dense(one.messages_from_gradients), messages, **CLOSE)
+    assert_allclose(dense(one.messages_from_noise), messages, **CLOSE)
+    assert_allclose(dense(one.models_from_gradients(final=True)), final, **CLOSE)
+    before = np.zeros((T, n, T * n))
+    for t in range(1, T):
+        before[t] = W.at(t * K - 1).dense() @ messages[(t * K - 1) * n : t * K * n]
+    assert_allclose(dense(one.models_from_gradients()), before.reshape(T * n, T * n), **CLOSE)
+    assert_allclose(dense(one.models_from_noise()), before.reshape(T * n, T * n), **CLOSE)
+    assert one.step_of_round == tuple(r // K if r % K == 0 else -1 for r in range(K * T))
+    if K == 1:
+        plain = algorithms.dp_dsgd(Dynamics(W, 0.5), EveryStep(T))
+        assert_allclose(dense(plain.messages_from_noise), messages, **CLOSE)
+
+
+def test_gossip_rounds_may_come_with_the_dynamics():
+    by_dynamics = algorithms.muffliato(Dynamics(RING, gossip_rounds=3), EveryStep(2))
+    by_name = algorithms.build("muffliato", Dynamics(RING), EveryStep(2), gossip_rounds=3)
+    assert by_dynamics.content_hash == by_name.content_hash
+    for rounds in (0, -1, 1.5):
+        with pytest.raises(InvalidInput, match="gossip_rounds"):
+            algorithms.muffliato(Dynamics(RING), EveryStep(2), gossip_rounds=rounds)
+
+
+# ---- DECOR ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    W=gossip_matrices(max_nodes=6),
+    local=st.sampled_from([0.0, 0.5, 1.0]),
+    pair=st.sampled_from([0.0, 2.0]),
+    seed=st.integers(0, 99),
+)
+def test_decor_covariance(W, local, pair, seed):
+    """sigma_local^2 I + sigma_pair^2 L in every step, independent over steps, whatever the orientation."""
+    dynamics, n, T = Dynamics(W), W.num_nodes, 2
+    dense_W = W.dense()
+    edges = [(i, j) for i in range(n) for j in range(i + 1, n) if dense_W[i, j] or dense_W[j, i]]
+    assert sorted(tuple(sorted(e)) for e in graph_of(dynamics).edges) == edges
+    signs = np.random.default_rng(seed).choice([-1, 1], len(edges)).tolist()
+    L = np.zeros((n, n))
+    for i, j in edges:
+        L[np.ix_([i, j], [i, j])] += [[1, -1], [-1, 1]]
+    R = local**2 * np.eye(n) + pair**2 * L
+    for orientation in (None, signs):
+        one = algorithms.decor(dynamics, EveryStep(T), sigma_local=local, sigma_pair=pair, orientation=orientation)
+        N = dense(one.noise)
+        assert_allclose(N @ N.T, np.kron(np.eye(T), R), **CLOSE)
+        assert_allclose(one.noise.variances(), np.tile(np.diagonal(R), (T, 1)), **CLOSE)
+        held = one.noise.holders().toarray()
+        # a column moves the injections of exactly the nodes that hold it
+        assert (held == (one.noise.factor.toarray().T != 0)).all()
+        assert (local > 0) * n + (pair > 0) * len(edges) == len(held)
+        assert sorted(held.sum(axis=1)) == [1] * (n * (local > 0)) + [2] * (len(edges) * (pair > 0))
+
+
+@pytest.mark.parametrize("bad", [{"sigma_local": -1.0}, {"sigma_pair": float("nan")}, {"orientation": [1, 1]}])
+def test_decor_refuses(bad):
+    with pytest.raises(InvalidInput):
+        algorithms.decor(Dynamics(RING), EveryStep(2), **bad)
+
+
+# ---- any covariance over nodes ---------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(1, 5), rank=st.integers(1, 5), seed=st.integers(0, 999))
+def test_spatial_covariance_reproduces_its_matrix(n, rank, seed):
+    F = np.random.default_rng(seed).integers(-2, 3, (n, rank)).astype(float)
+    F[0, 0] = 1.0
+    R = F @ F.T
+    one = algorithms.spatial_covariance(Dynamics(MH(f"complete:n={n}")), EveryStep(2), R)
+    N = dense(one.noise)
+    assert_allclose(N @ N.T, np.kron(np.eye(2), R), atol=1e-10 * np.abs(R).max())
+    assert one.noise.holders().toarray().all()  # one seed, all nodes
+
+
+def test_groups_hold_the_seed():
+    R = np.diag([1.0, 2.0, 3.0, 4.0])
+    one = algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), R, groups=[[0, 1], [3]])
+    assert one.noise.holders().toarray().tolist() == [[True, True, False, True]] * 4
+
+
+@pytest.mark.parametrize(
+    ("R", "text"),
+    [
+        (np.eye(3), "4 x 4"),
+        (np.arange(16.0).reshape(4, 4), "symmetric"),
+        (np.diag([1.0, 1.0, 1.0, -0.1]), "positive semidefinite"),
+        (np.zeros((4, 4)), "not zero"),
+        (np.full((4, 4), np.nan), "finite"),
+        (np.ones(4), "covariance"),
+    ],
+)
+def test_a_bad_covariance_is_refused(R, text):
+    with pytest.raises(InvalidInput, match=text):
+        algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), R)
+
+
+# ---- Zip-DL ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(W=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), sigma=st.sampled_from([1.0, 0.5]))
+def test_zip_dl_noise_by_its_formula(W, sigma):
+    """formulas.md 5.8: variances, cancellation for the sender, nothing shared between senders."""
+    one = algorithms.zip_dl(Dynamics(W, 0.5), EveryStep(2), sigma=sigma)
+    dense_W, n = W.dense(), W.num_nodes
+    around = [np.flatnonzero((dense_W[:, a] != 0) | (np.arange(n) == a)) for a in range(n)]
+    pairs = [(a, int(v)) for a in range(n) for v in around[a]]
+    assert one.message_sender.tolist() == [a for a, _ in pairs]
+    F = one.noise.factor.toarray()
+    for row, (a, v) in enumerate(pairs):
+        d, w = len(around[a]), dense_W[v, a]
+        others = sum(dense_W[j, a] ** 2 for j in around[a] if j != v)
+        expected = sigma**2 * ((1 - 1 / d) ** 2 + others / (d * w) ** 2)
+        assert one.noise.variances()[1, row] == pytest.approx(expected, rel=1e-10)
+        assert not F[row, [other != a for other, _ in pairs]].any()
+    weighted = np.array([dense_W[v, a] for a, v in pairs])
+    assert_allclose(weighted @ F, 0, atol=1e-12)
+    senders = np.array([a for a, _ in pairs])
+    assert (one.noise.holders().toarray() == (senders[:, None] == np.arange(n))).all()
+    # so the average of the models never sees the noise, and moves as without any
+    average = np.full((1, n), 1 / n)
+    assert_allclose(average @ dense(one.models_from_noise(final=True)), 0, atol=1e-12)
+    _, final = gossip_messages(W, 2, rate=0.5)
+    assert_allclose(dense(one.models_from_gradients(final=True)), final, **CLOSE)
+    assert one.transmitted.tolist() == [a != v for a, v in pairs]
+    heard = algorithms.zip_dl(Dynamics(W), EveryStep(2), self_messages=True)
+    assert heard.transmitted.all()
+    for row, (a, v) in enumerate(pairs):
+        assert one.rounds[0].receivers.toarray()[row].tolist() == [u == v != a for u in range(n)]
+        assert heard.rounds[0].receivers.toarray()[row].tolist() == [u == v for u in range(n)]
+
+
+def test_uniform_weights_give_one_minus_one_over_d():
+    one = algorithms.zip_dl(Dynamics(RING), EveryStep(1))
+    assert_allclose(one.noise.variances(), 2 / 3)
+
+
+def test_zip_dl_refusals():
+    with pytest.raises(InvalidInput, match="symmetric"):
+        algorithms.zip_dl(Dynamics(gossip.uniform("star:n=4")), EveryStep(2))
+    no_self = gossip.from_array(np.array([[0.0, 1.0], [1.0, 0.0]]))
+    with pytest.raises(InvalidInput, match="self weight"):
+        algorithms.zip_dl(Dynamics(no_self), EveryStep(2))
+    for dynamics in (Dynamics(gossip.sequence([STAR, MH("ring:n=4")])), Dynamics(RING, gossip_rounds=2)):
+        with pytest.raises(UnsupportedMechanism, match="constant gossip"):
+            algorithms.zip_dl(dynamics, EveryStep(2))
+    for sigma in (0.0, -1.0, float("inf")):
+        with pytest.raises(InvalidInput, match="sigma"):
+            algorithms.zip_dl(Dynamics(RING), EveryStep(2), sigma=sigma)
+
+
+def test_batch_sizes_divide_gradients_but_not_message_noise():
+    one = algorithms.zip_dl(Dynamics(STAR), EveryStep(2))
+    divided = one.with_divisors([1, 2, 4, 8])
+    assert_allclose(dense(divided.messages_from_noise), dense(one.messages_from_noise), **CLOSE)
+    scale = np.tile([1, 1 / 2, 1 / 4, 1 / 8], 2)
+    assert_allclose(dense(divided.messages_from_gradients), dense(one.messages_from_gradients) * scale, **CLOSE)
+
+
+# ---- the operator ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    slots=st.integers(1, 4),
+    columns=st.integers(0, 4),
+    T=st.integers(1, 3),
+    width=st.integers(1, 3),
+    seed=st.integers(0, 999),
+)
+def test_step_noise_laws(slots, columns, T, width, seed):
+    rng = np.random.default_rng(seed)
+    F = rng.standard_normal((slots, columns))
+    N = step_noise(F, T)
+    whole = np.kron(np.eye(T), F)
+    X, Y = rng.standard_normal((T * columns, width)), rng.standard_normal((T * slots, width))
+    assert N.shape == whole.shape
+    assert_allclose(N.matmat(X), whole @ X, **CLOSE)
+    assert_allclose(N.rmatmat(Y), whole.T @ Y, **CLOSE)
+    assert np.vdot(Y, N.matmat(X)) == pytest.approx(np.vdot(N.rmatmat(Y), X), abs=1e-11)
+    assert_allclose(N.variances().ravel(), (whole**2).sum(axis=1), **CLOSE)
+    assert (N.slots_per_step, N.columns_per_step) == (slots, columns)
+
+
+def step_noise(F, T, nodes=3):
+    return StepNoise(F, sp.csr_array((F.shape[1], nodes), dtype=bool), T, nodes)
+
+
+def test_step_noise_refuses():
+    with pytest.raises(InvalidInput, match="finite"):
+        step_noise(np.array([[np.nan]]), 2)
+    with pytest.raises(InvalidInput, match="holders"):
+        StepNoise(np.eye(2), step_noise(np.eye(3), 1).holders(), 2, 3)
+    assert step_noise(np.eye(2), 2).content() != step_noise(2 * np.eye(2), 2).content()
+
+
+# ---- by name --------------------------------------------------------------------------------------------------------
+
+
+def test_settings_become_arguments():
+    assert parse_parameters("decor", ["sigma-pair=2", " sigma_local =0.5"]) == {"sigma_pair": 2.0, "sigma_local": 0.5}
+    assert parse_parameters("muffliato", ["gossip_rounds=3"]) == {"gossip_rounds": 3}
+    for text, value in (("true", True), ("False", False), ("1", True), ("0", False)):
+        assert parse_parameters("zip-dl", [f"self_messages={text}"]) == {"self_messages": value}
+    assert parse_parameters("dp-dsgd", []) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("decor", "sigma_pair", "key=value"),
+        ("decor", "sigma_pairs=2", "did you mean 'sigma_pair'"),
+        ("decor", "sigma_pair=much", "must be float, got 'much'"),
+        ("muffliato", "gossip_rounds=2.5", "must be int"),
+        ("zip-dl", "self_messages=yes", "must be bool"),
+        ("dp-dsgd", "sigma=1", "has no parameters"),
+        ("file:x.npz", "sigma=1", "has no parameters"),
+    ],
+)
+def test_bad_settings_are_refused(name, text, message):
+    with pytest.raises(InvalidInput, match=message):
+        parse_parameters(name, [text])
+
+
+def test_every_parameter_is_one_of_its_builder():
+    for name, entry in MECHANISMS.items():
+        assert set(entry.parameters) <= set(inspect.signature(entry.build).parameters), name
+
+
+# ---- what runs is what was accounted ----------------------------------------------------------------------------------
+
+RUNS = {
+    "muffliato": lambda d, p: algorithms.muffliato(d, p, gossip_rounds=3),
+    "decor": lambda d, p: algorithms.decor(d, p, sigma_local=0.5, sigma_pair=2.0),
+    "spatial": lambda d, p: algorithms.spatial_covariance(d, p, np.diag([1.0, 2, 3, 4]) + 1),
+    "zip-dl": algorithms.zip_dl,
+    "zip-dl, own": lambda d, p: algorithms.zip_dl(d, p, self_messages=True),
+}
+
+
+@pytest.mark.parametrize("nu", [1.3, 0.0])
+@pytest.mark.parametrize("divisors", [None, [1, 2, 3, 5]])
+@pytest.mark.parametrize("name", RUNS)
+def test_the_executor_is_the_operators(name, divisors, nu):
+    one = RUNS[name](Dynamics(STAR, 0.3), Cyclic(epochs=2, period=2))
+    if divisors is not None:
+        one = one.with_divisors(divisors)
+    T, n, dim = 4, 4, 3
+    gradients = np.random.default_rng(3).standard_normal((T, n, dim))
+    key = NoiseKey.from_seed(5)
+    stream, ex = noise_stream(one.noise, nu, key, dim), Executor(one, dtype=torch.float64)
+    state, messages, before = ex.initial_state(torch.zeros((n, dim), dtype=torch.float64)), [], []
+    for t in range(T):
+        before.append(ex.models(state).numpy())
+        sent, state = ex.step(t, state, torch.as_tensor(gradients[t]), torch.as_tensor(stream.step(t)))
+        messages.append(sent.numpy())
+    G, width = gradients.reshape(T * n, dim), one.noise.columns_per_step
+    Z = nu * normals_block(key, np.arange(T), np.arange(width), dim).reshape(T * width, dim)
+    expected = one.messages_from_gradients @ G + one.messages_from_noise @ Z
+    assert_allclose(np.concatenate(messages), expected, **CLOSE)
+    models = one.models_from_gradients() @ G + one.models_from_noise() @ Z
+    assert_allclose(np.concatenate(before), models, **CLOSE)
+    final = one.models_from_gradients(final=True) @ G + one.models_from_noise(final=True) @ Z
+    assert_allclose(ex.models(state).numpy(), final, **CLOSE)
+
+
+def test_pairwise_noise_leaves_the_average_alone():
+    """On symmetric W; the injected noise of a step sums to its private part."""
+    one = algorithms.decor(Dynamics(PATH), EveryStep(3), sigma_local=0.5, sigma_pair=7.0)
+    total = np.ones((1, 4)) @ pairwise_factor([(0, 1), (1, 2), (2, 3)], 4, 0.5, 7.0)
+    assert_allclose(np.kron(np.eye(3), np.ones((1, 4))) @ dense(one.noise), np.kron(np.eye(3), total), **CLOSE)
+    assert_allclose(total[0, 4:], 0)

@@ -1,0 +1,75 @@
+"""`mfdl mechanisms` and `mfdl trust`: the names the other commands take, in one list that is true."""
+
+import inspect
+import json
+import re
+
+import pytest
+
+from mfdl import trust
+from mfdl.algorithms.registry import MECHANISMS
+from mfdl.cli import main
+from mfdl.cli.names import TRUST
+
+
+def test_mechanisms_as_json_are_the_registry(capsys):
+    assert main(["mechanisms", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == list(MECHANISMS)
+    for row in rows:
+        assert set(row) == {"name", "summary", "trust", "paper", "parameters"}
+    parameters = {row["name"]: row["parameters"] for row in rows}
+    assert parameters["decor"] == {"sigma_local": "float", "sigma_pair": "float"}
+    assert parameters["zip-dl"]["self_messages"] == "bool"
+
+
+def test_mechanisms_as_a_table(capsys):
+    assert main(["mechanisms"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    for name in MECHANISMS:
+        assert name in said.out
+    assert "file:FILE.npz" in said.out
+
+
+def test_trust_names_are_those_of_the_library():
+    assert list(TRUST) == list(trust.MODELS)
+
+
+def test_trust_table_says_what_the_module_says():
+    rows = re.findall(r"^\| (?!model|---)(.+) \|$", inspect.getdoc(trust) or "", re.MULTILINE)
+    assert len(rows) == len(TRUST)
+    for row, one in zip(rows, TRUST.values(), strict=True):
+        _, seen, gradients, noise = (cell.strip() for cell in row.split("|"))
+        assert (seen, gradients, noise) == (one.seen, one.gradients_known, one.noise_known)
+
+
+def test_trust_says_where_released_models_count():
+    hidden = {name for name, model in trust.MODELS.items() if model.default_release == "all"}
+    assert {name for name, one in TRUST.items() if one.released} == hidden
+
+
+def test_trust_list(capsys):
+    assert main(["trust", "list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == list(TRUST)
+    keys = {"name", "attacker", "seen", "gradients_known", "noise_known", "release", "options"}
+    assert all(set(row) == keys for row in rows)
+    assert main(["trust", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in TRUST)
+
+
+@pytest.mark.parametrize("name", list(TRUST))
+def test_trust_explain(name, capsys):
+    assert main(["trust", "explain", name]) == 0
+    shown = capsys.readouterr().out
+    for part in (TRUST[name].attacker, TRUST[name].seen, TRUST[name].noise_known, *TRUST[name].options):
+        assert part in shown
+    assert main(["trust", "explain", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == name
+
+
+def test_unknown_trust_name_is_answered_with_the_nearest(capsys):
+    assert main(["trust", "explain", "eavesdroper"]) == 2
+    assert "unknown trust model 'eavesdroper'; did you mean 'eavesdropper'?" in capsys.readouterr().err

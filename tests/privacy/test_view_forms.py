@@ -1,0 +1,389 @@
+"""Every form of the view Gram against dense matrices written by hand, exact rational arithmetic and known numbers."""
+
+import dataclasses
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl import algorithms, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.participation import EveryStep
+from mfdl.privacy import published, range_form
+from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.null_space_form import NullSpaceForm
+from mfdl.privacy.range_form import RangeForm
+from mfdl.privacy.sensitivity import sensitivity_of_gram
+from mfdl.privacy.view_gram import view_grams
+from mfdl.testing.view_oracles import (
+    append_known_noise,
+    clear_rank,
+    exact_leaks,
+    exact_view_gram,
+    gossip_messages,
+    of_node,
+    pairwise_factor,
+    pinv_gram,
+    rational,
+    received,
+    to_float,
+    without_noise,
+)
+from mfdl.testing.view_strategies import integer_views, view_cases
+from mfdl.view import View
+
+MH = gossip.metropolis_hastings
+RING6 = Dynamics(MH("ring:n=6"))
+
+
+def infinite(gram):
+    return math.isinf(gram.inflation) or gram.leaks.any()
+
+
+def check_against_pinv(case):
+    n = case.algorithm.num_nodes
+    view = case.model.view(case.algorithm, case.honest[0], release=case.release)
+    assert_allclose(view.dense_gradients_by_time(), case.A, atol=1e-12)
+    assert_allclose(view.dense_noise(), case.B, atol=1e-12)
+    for u, found in zip(case.honest, view_grams(view, case.honest), strict=True):
+        X, leaks = pinv_gram(of_node(case.A, u, n), case.B)
+        leaks = leaks | case.known_gradients[:, u]
+        if math.isinf(found.inflation):
+            assert leaks.any() or found.upper
+            continue
+        assert (found.leaks == leaks).all()
+        if not leaks.any():
+            # B has no singular value between 1e-13 and 1e-5 of its largest, so the oracle is right to about 1e-6
+            scale = max(1.0, float(np.abs(X).max(initial=0.0)))
+            if found.upper:
+                assert np.linalg.eigvalsh(found.matrix - X)[0] >= -1e-6 * scale
+            else:
+                assert_allclose(found.matrix, X, atol=1e-6 * scale)
+
+
+@settings(max_examples=120, deadline=None)
+@given(case=view_cases())
+def test_any_form_is_the_dense_definition(case):
+    assume(clear_rank(case.B))
+    check_against_pinv(case)
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=view_cases(kinds=("pndp",), noises=("independent", "shared", "per node"), max_nodes=6, max_steps=4))
+def test_hidden_messages_have_a_structured_form(case):
+    assume(clear_rank(case.B))
+    check_against_pinv(case)
+
+
+# ---- range form = null-space form ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(2, 6),
+    T=st.integers(1, 4),
+    bits=st.integers(0, 2**12),
+    varying=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_range_and_null_space_form_agree(n, T, bits, varying, seed):
+    """Independent noise, any seen nodes, any step sizes and divisors; the null-space form for time-varying W too."""
+    rng = np.random.default_rng(seed)
+    weights = rng.random((T, n, n)) * (rng.random((T, n, n)) < 0.7) + np.eye(n)
+    if not varying:
+        weights[:] = weights[0]
+    unknown = np.array([bits >> v & 1 for v in range(n)], dtype=bool)
+    seen = np.array([bits >> (6 + v) & 1 for v in range(n)], dtype=bool) | ~unknown
+    assume((seen & unknown).any())
+    weights[:, ~unknown[:, None] & ~seen[None, :]] = 0.0  # who attacks sees what it averages
+    weights /= weights.sum(axis=2, keepdims=True)
+    scale = rng.choice([0.25, 1.0, 3.0], (T, n))
+    W = [sp.csr_array(w) for w in weights]
+    null_space = NullSpaceForm(W, unknown & ~seen, unknown, scale)
+    A = np.zeros((T, n, T, n))
+    for s in range(T):
+        product = np.diag(scale[s])
+        for t in range(s, T):
+            A[t, :, s] = product
+            product = weights[t] @ product
+    A = A.reshape(T * n, T * n)
+    B = without_noise(A, {t * n + v for t in range(T) for v in np.flatnonzero(~unknown)})
+    rows = np.tile(seen, T)
+    for u in np.flatnonzero(unknown):
+        oracle, _ = pinv_gram(of_node(A[rows], u, n), B[rows])
+        X = null_space.gram(int(u))
+        assert_allclose(X, oracle, atol=1e-9)
+        assert np.linalg.eigvalsh(oracle - X)[-1] <= T * null_space.absolute_error() + 1e-12
+        if not varying:
+            form = RangeForm(W[0], np.flatnonzero(seen & unknown), unknown, scale, None)
+            assert_allclose(form.grams(np.array([u]))[0], X, atol=1e-9)
+
+
+@pytest.mark.parametrize("block", [1, 3, 512])
+def test_blocks_of_steps_change_nothing(block, monkeypatch):
+    one = algorithms.dp_dsgd(Dynamics(MH("ring:n=7")), EveryStep(6))
+    view = trust.PNDP([0]).view(one, 1, release="all")
+    before = view_grams(view, [1, 3])
+    monkeypatch.setattr(range_form, "BLOCK_ROWS", block)
+    monkeypatch.setattr(range_form, "CHUNK_BYTES", 8 * 36 * 2)
+    after = view_grams(view, [1, 3])
+    for a, b in zip(before, after, strict=True):
+        assert_allclose(a.matrix, b.matrix, rtol=1e-10)
+
+
+# ---- rational arithmetic ------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, deadline=None)
+@given(case=integer_views())
+def test_leaks_on_integer_views_are_those_of_exact_ranks(case):
+    A, B = case
+    exact = exact_leaks(rational(A), rational(B))
+    found = view_grams(View(A, B), [0])[0]
+    assert found.leaks.tolist() == exact  # never a finite number for a leak, never infinity without one
+    if not any(exact):
+        X = to_float(exact_view_gram(rational(A), rational(B)))
+        assert_bounded(found, X)
+        assert_allclose(found.matrix, X, rtol=1e-8, atol=1e-8)
+
+
+def assert_bounded(gram, exact):
+    """exact <= inflation * (matrix + E) in the positive semidefinite order for some |E| <= entry_error."""
+    excess = np.linalg.eigvalsh(exact - gram.inflation * gram.matrix)[-1]
+    assert excess <= gram.inflation * np.abs(gram.entry_error).sum(axis=1).max() + 1e-300
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=view_cases(exact=True, max_nodes=4, max_steps=3))
+def test_the_stated_error_bounds_the_true_one(case):
+    """Dyadic weights: the rationals are those of the very matrices that are multiplied in float64."""
+    n = case.algorithm.num_nodes
+    if case.model.name == "central" or case.release == "average":
+        assume(n in (2, 4))  # else 1 / n is rounded, and redundant rows are redundant no more
+    view = case.model.view(case.algorithm, case.honest[0], release=case.release)
+    B = rational(case.B)
+    for u, found in zip(case.honest, view_grams(view, case.honest), strict=True):
+        A = rational(of_node(case.A, u, n))
+        leaks = np.array(exact_leaks(A, B) if A else [False] * case.algorithm.num_steps)
+        if (leaks | case.known_gradients[:, u]).any():
+            assert infinite(found)
+        elif A and not math.isinf(found.inflation):
+            assert_bounded(found, to_float(exact_view_gram(A, B)))
+
+
+def path(n):
+    L = nx.laplacian_matrix(nx.path_graph(n)).toarray().astype(float)
+    return gossip.from_array(np.eye(n) - L / 4)
+
+
+@pytest.mark.parametrize(("n", "rounds"), [(6, 6), (12, 12), (16, 20), (24, 24), (24, 36), (32, 32)])
+def test_directions_fainter_than_rounding_are_not_forgotten(n, rounds):
+    """After n rounds the end of a path knows every injection: X = 1, though singular values fall below 1e-16."""
+    one = algorithms.muffliato(Dynamics(path(n)), EveryStep(1), gossip_rounds=rounds)
+    far = n - 1
+    messages, _ = gossip_messages(path(n), 1, gossip_rounds=rounds)
+    seen = messages[received(path(n), rounds, [0]).ravel()]
+    exact = exact_view_gram(rational(seen[:, [far]]), rational(without_noise(seen, {0})))
+    assert exact == [[1]]
+    found = view_grams(trust.PNDP([0]).view(one, 1, release="none"), range(1, n))[far - 1]
+    assert found.inflation * (found.matrix[0, 0] + found.entry_error[0, 0]) >= 1
+    loss = victim_losses(one, trust.PNDP([0]), release="none")[far - 1]
+    assert 1 <= loss.sensitivity_squared <= 1 + 1e-9
+    # too early for the news to have arrived, nothing is learnt, and nothing made up
+    early = algorithms.muffliato(Dynamics(path(n)), EveryStep(1), gossip_rounds=n // 2)
+    assert victim_losses(early, trust.PNDP([0]), release="none")[far - 1].sensitivity_squared == 0
+
+
+def test_a_bare_view_of_undecided_rank_is_infinite():
+    messages, _ = gossip_messages(path(32), 1, gossip_rounds=32)
+    seen = messages[received(path(32), 32, [0]).ravel()]
+    found = view_grams(View(seen, without_noise(seen, {0}), num_nodes=32), [31])[0]
+    assert found.inflation == math.inf
+    assert "without a gap" in found.why
+    loss = sensitivity_of_gram(found, EveryStep(1))
+    assert (loss.squared, loss.exact, loss.lower) == (math.inf, False, 0.0)
+
+
+# ---- rank-deficient noise -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("edges", [None, [1, -1, 1, -1, -1]])
+def test_pairwise_noise_alone_on_a_ring_of_five_protects_nothing(edges):
+    """pinv says (1 - 1/5) / ... = 0.4 a step; the sum of all messages has no noise."""
+    dynamics, T = Dynamics(MH("ring:n=5")), 2
+    one = algorithms.decor(dynamics, EveryStep(T), sigma_local=0.0, sigma_pair=1.0, orientation=edges)
+    for model in (trust.SecLDP(), trust.LDP(), trust.SecLDP((0,)), trust.FullCollusion(), trust.Coalitions(1)):
+        for loss in victim_losses(one, model):
+            assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
+    F = pairwise_factor([(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)], 5, 0.0, 1.0)
+    X, leaks = pinv_gram(np.eye(5)[:, :1], F)
+    assert X[0, 0] == pytest.approx(0.4)
+    assert leaks.all()
+    assert view_grams(View(np.eye(5)[:, :1], F), [0])[0].leaks.all()
+
+
+def test_the_loss_grows_without_bound_as_the_noise_loses_rank():
+    """Sigma + t I, t -> 0: the limit of the regular cases is the infinite one, from below."""
+    dynamics = Dynamics(MH("ring:n=5"))
+    before = 0.0
+    for local in 10.0 ** -np.arange(1, 17):
+        one = algorithms.decor(dynamics, EveryStep(1), sigma_local=local, sigma_pair=1.0)
+        loss = victim_losses(one, trust.SecLDP())[0].sensitivity_squared
+        eigenvalues = 2 - 2 * np.cos(2 * np.pi * np.arange(5) / 5)
+        truth = float(np.mean(1 / (local**2 + eigenvalues)))
+        assert loss >= truth * (1 - 1e-9)
+        assert loss >= before
+        assert math.isinf(loss) or local > 1e-15
+        before = loss
+    assert before == math.inf
+
+
+@pytest.mark.parametrize("faint", [1e-3, 1e-6, 1e-9, 1e-12, 1e-15, 1e-18, 0.0])
+def test_noise_near_the_tolerance_is_never_overestimated(faint):
+    """The difference of two rows shows the gradient with noise of std `faint`."""
+    A, B = np.array([[1.0], [0.0]]), np.array([[1.0, faint], [1.0, 0.0]])
+    loss = sensitivity_of_gram(view_grams(View(A, B), [0])[0], EveryStep(1)).squared
+    assert loss >= (1 / faint**2 if faint else math.inf) * (1 - 1e-9)
+
+
+def test_the_same_noise_at_two_steps_leaks_the_difference():
+    """Two releases with one noise: each alone is 1-GDP, together they are noiseless."""
+    A, B = np.eye(2), np.ones((2, 1))
+    found = view_grams(View(A, B), [0])[0]
+    assert found.leaks.all()
+    for row in (0, 1):
+        alone = view_grams(View(A[[row]], B[[row]]), [0])[0]
+        assert sensitivity_of_gram(alone, EveryStep(2)).squared == pytest.approx(1)
+
+
+# ---- Zip-DL (formulas.md 5.8, E17) ----------------------------------------------------------------------------------
+
+
+def user_level(model, one, victim, release="none"):
+    found = view_grams(model.view(one, victim, release=release), [victim])[0]
+    return math.inf if infinite(found) else float(np.abs(found.matrix).sum())
+
+
+@pytest.mark.parametrize(("T", "value"), [(1, 6), (2, 30), (3, 84), (4, 180)])
+def test_zip_dl_under_ldp(T, value):
+    for victim in (0, 3):
+        assert user_level(trust.LDP(), algorithms.zip_dl(RING6, EveryStep(T)), victim) == pytest.approx(value)
+        own = algorithms.zip_dl(RING6, EveryStep(T), self_messages=True)
+        assert user_level(trust.LDP(), own, victim) == math.inf
+
+
+@pytest.mark.parametrize("release", [None, "all", "average"])
+@pytest.mark.parametrize("model", [trust.LDP(), trust.SecLDP(), trust.PNDP([0])])
+def test_released_models_undo_zip_dl(model, release):
+    """With the messages a sends, its released model is its own half step plus known terms; averages have no noise."""
+    one = algorithms.zip_dl(RING6, EveryStep(2))
+    if release == "average" or model.name != "pndp":
+        assert user_level(model, one, 2, release) == math.inf
+    assert victim_losses(one, model, release=release)[1].release == (release or "all")
+
+
+def test_zip_dl_pairs_on_a_ring():
+    one = algorithms.zip_dl(RING6, EveryStep(3))
+    found = [user_level(trust.PNDP([0]), one, u) for u in range(1, 6)]
+    assert_allclose(found, [8.517, 0.575, 0.0303, 0.575, 8.517], rtol=1e-3)
+    assert user_level(trust.PNDP([0]), algorithms.zip_dl(RING6, EveryStep(1)), 1) == pytest.approx(1.5)
+    heard = algorithms.zip_dl(RING6, EveryStep(3), self_messages=True)
+    assert_allclose([user_level(trust.PNDP([0]), heard, u) for u in range(1, 6)], found, rtol=1e-9)  # it knew that
+
+
+# ---- DECOR (E16, [DECOR] Algorithms 2 and 3) ------------------------------------------------------------------------
+
+
+def test_decor_on_a_ring_of_eight():
+    one = algorithms.decor(Dynamics(MH("ring:n=8")), EveryStep(3), sigma_local=0.5, sigma_pair=2.0)
+    seen = [user_level(trust.SecLDP((0,)), one, u) for u in (1, 2, 3, 4)]
+    assert_allclose(seen, [2.84, 2.41, 2.19, 2.12], atol=5e-3)
+    heard = [user_level(trust.PNDP([0]), one, u) for u in (1, 2, 3, 4)]
+    assert_allclose(heard, [1.04, 0.083, 0.0025, 0.0], atol=5e-3)
+
+
+@pytest.mark.parametrize("graph", ["ring:n=6", "star:n=5", "complete:n=4", "path:n=5"])
+@pytest.mark.parametrize("q", [0, 1, 2])
+def test_decor_is_its_published_accountant(graph, q):
+    T, noise = 3, {"sigma_local": 0.7, "sigma_pair": 1.9}
+    one = algorithms.decor(Dynamics(MH(graph)), EveryStep(T), **noise)
+    worst = max(loss.sensitivity_squared for loss in victim_losses(one, trust.Coalitions(q)))
+    # slope = mu^2 / 2 with record shift 2 C
+    paper = published.decor_accountant(graph, num_colluders=q, num_steps=T, **noise).value
+    assert worst == pytest.approx(paper / 2, rel=1e-10)
+    inside = tuple(range(q))
+    victims = published.decor_victims(graph, [f"#{i}" for i in inside], num_steps=T, **noise).value
+    losses = {v.victim: v for v in victim_losses(one, trust.SecLDP(inside), victims=range(one.num_nodes))}
+    assert_allclose([losses[u].sensitivity_squared for u in range(one.num_nodes)], victims / 2, rtol=1e-10)
+    assert all(loss.adaptive for loss in losses.values())
+
+
+@pytest.mark.parametrize("attackers", [(0,), (1, 3)])
+@pytest.mark.parametrize("release", ["none", "average", "all"])
+def test_appended_rows_for_known_noise_are_zeroed_columns(attackers, release):
+    """E13 and E4: DECOR under PNDP, with the attackers' own noise and secrets as rows of their own."""
+    W, T, n = MH("ring:n=5"), 2, 5
+    edges = [(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)]
+    one = algorithms.decor(Dynamics(W), EveryStep(T), sigma_local=0.5, sigma_pair=2.0)
+    messages, final = gossip_messages(W, T)
+    rows = [messages[received(W, T, attackers).ravel()]]
+    if release != "none":
+        rows.append(final if release == "all" else final.mean(axis=0, keepdims=True))
+    A = np.vstack(rows)
+    B = A @ np.kron(np.eye(T), pairwise_factor(edges, n, 0.5, 2.0))
+    holders = [{i} for i in range(n)] + [set(edge) for edge in edges]
+    known = {t * len(holders) + c for t in range(T) for c, who in enumerate(holders) if who & set(attackers)}
+    honest = [u for u in range(n) if u not in attackers]
+    found = view_grams(trust.PNDP(attackers).view(one, honest[0], release=release), honest)
+    for u, gram in zip(honest, found, strict=True):
+        appended, _ = pinv_gram(*append_known_noise(of_node(A, u, n), B, known))
+        zeroed, _ = pinv_gram(of_node(A, u, n), without_noise(B, known))
+        assert_allclose(appended, zeroed, atol=1e-9)
+        assert_allclose(gram.matrix, zeroed, atol=1e-9)
+
+
+# ---- beyond the builders --------------------------------------------------------------------------------------------
+
+
+def test_forms_for_hidden_messages_are_used_for_plain_gossip_only():
+    """Half of the state is forgotten before it is sent (weight decay, say): no structured form may ignore that."""
+    base = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), EveryStep(3))
+    half = dataclasses.replace(base.rounds[0], message_from_state=sp.csr_array(0.5 * np.eye(3)))
+    one = dataclasses.replace(base, rounds=(half,) * 3)
+    W = MH("path:n=3").dense()
+    rows = np.zeros((3, 3, 3, 3))
+    for s in range(3):
+        for t in range(s, 3):
+            rows[t, :, s] = np.linalg.matrix_power(0.5 * W, t - s)
+    A = rows.reshape(9, 9)[[1, 4, 7]]  # the end of a path hears the middle
+    found = view_grams(trust.PNDP([0]).view(one, 1, release="none"), [1, 2])
+    for u, gram in zip((1, 2), found, strict=True):
+        X, _ = pinv_gram(of_node(A, u, 3), without_noise(A, {0, 3, 6}))
+        assert_allclose(gram.matrix, X, atol=1e-10)
+
+
+def test_noise_of_very_unequal_steps_falls_back_to_the_dense_form():
+    C = np.diag([1.0, 1e-9, 1.0])
+    C[2, 1] = 0.3
+    one = algorithms.mf_dsgd(RING6, EveryStep(3), C)
+    view = trust.PNDP([0]).view(one, 1, release="none")
+    found = view_grams(view, [1])[0]
+    assert (found.form, infinite(found)) == ("dense form", False)
+    loss = victim_losses(one, trust.PNDP([0]), release="none")
+    assert all(x.sensitivity_squared <= x.adaptive_sensitivity_squared for x in loss)
+
+
+def test_zero_rows_and_no_rows():
+    assert view_grams(View(np.zeros((2, 3)), np.zeros((2, 1))), [0])[0].matrix.tolist() == np.zeros((3, 3)).tolist()
+    one = algorithms.dp_dsgd(RING6, EveryStep(2))
+    found = view_grams(trust.TrustModel.from_masks().view(one, 0, release="none"), [0, 1])
+    assert all(not gram.matrix.any() and not infinite(gram) for gram in found)
+    no_noise = algorithms.dsgd(RING6, EveryStep(2))
+    assert infinite(view_grams(trust.PNDP([0]).view(no_noise, 1), [1])[0])
+    far = view_grams(trust.PNDP([0]).view(no_noise, 1, release="none"), [3])[0]
+    assert not infinite(far)  # two steps carry nothing three hops far

@@ -1,0 +1,35 @@
+"""The pages that teach: their code runs and prints what they say."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+PAGES = Path(__file__).parents[1] / "docs"
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+@pytest.mark.parametrize("name", ["howto_trust_model.md"])
+def test_the_code_of_the_page_runs_and_prints_what_the_page_shows(name):
+    page = (PAGES / name).read_text(encoding="utf-8")
+    blocks = re.findall(r"```(python|pycon)\n(.*?)```", page, re.DOTALL)
+    assert {kind for kind, _ in blocks} == {"python", "pycon"}
+    names: dict[str, object] = {}
+    said: list[str] = []
+    for kind, code in blocks:
+        if kind == "python":
+            exec(compile(code, name, "exec"), names)
+            continue
+        test = doctest.DocTestParser().get_doctest(code, names, name, name, 0)
+        doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(test, out=said.append, clear_globs=False)
+        names.update(test.globs)
+    assert not said, "".join(said)
+
+
+def test_the_model_of_the_page_is_about_ten_lines():
+    page = (PAGES / "howto_trust_model.md").read_text(encoding="utf-8")
+    section = page.split("## The ten lines")[1]
+    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    assert code is not None
+    assert len([line for line in code[1].splitlines() if line.strip()]) <= 10

@@ -1,0 +1,365 @@
+"""Trust models as masks, by hand on small graphs; views from arrays, sparse matrices and operators."""
+
+import dataclasses
+import itertools
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.sparse.linalg import aslinearoperator
+
+from mfdl import algorithms, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.participation import EveryStep, Explicit
+from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.sensitivity import sensitivities
+from mfdl.privacy.view_gram import view_grams
+from mfdl.testing.view_oracles import gossip_messages
+from mfdl.testing.view_strategies import integer_views
+from mfdl.trust import TrustModel
+from mfdl.view import View
+
+MH = gossip.metropolis_hastings
+PATH = Dynamics(MH("path:n=4"), 0.5)  # 0 - 1 - 2 - 3
+DP = algorithms.dp_dsgd(PATH, EveryStep(2))
+# columns: four private parts, then the edges 01, 12, 23
+DECOR = algorithms.decor(PATH, EveryStep(2))
+ZIP = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2))  # messages 00 01, 10 11 12, 21 22
+FROM_MASKS = TrustModel.from_masks
+
+
+def masks(model, one, victim=0):
+    """seen, known gradients, known noise as 0/1 rows of one step, the same in every step."""
+    k = model.knowledge(one, victim)
+    for mask in (k.seen, k.known_gradients, k.known_noise):
+        assert (mask == mask[0]).all()
+    return tuple("".join(str(int(x)) for x in mask[0]) for mask in (k.seen, k.known_gradients, k.known_noise))
+
+
+@pytest.mark.parametrize(
+    ("model", "dp", "decor"),
+    [
+        (trust.LDP(), ("1111", "0000", "0000"), ("1111", "0000", "0000111")),
+        (trust.PNDP([0]), ("0100", "1000", "1000"), ("0100", "1000", "1000100")),
+        (trust.PNDP([1]), ("1010", "0100", "0100"), ("1010", "0100", "0100110")),
+        (trust.PNDP([0, 3]), ("0110", "1001", "1001"), ("0110", "1001", "1001101")),
+        (trust.PNDP([1, 2]), ("1111", "0110", "0110"), ("1111", "0110", "0110111")),
+        (trust.SecLDP(), ("1111", "0000", "0000"), ("1111", "0000", "0000000")),
+        (trust.SecLDP((2,)), ("1111", "0010", "0010"), ("1111", "0010", "0010011")),
+        (trust.FullCollusion(), ("1111", "0111", "0111"), ("1111", "0111", "0111111")),
+        (trust.ReleasedOnly(), ("0000", "0000", "0000"), ("0000", "0000", "0000000")),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_masks_by_hand(model, dp, decor):
+    assert masks(model, DP) == dp
+    assert masks(model, DECOR) == decor
+
+
+def test_zip_dl_masks_list_single_messages():
+    assert ZIP.message_sender.tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert masks(trust.SecLDP(), ZIP)[0] == "0110110"
+    assert masks(trust.PNDP([1]), ZIP) == ("0100010", "010", "0011100")
+    assert masks(trust.PNDP([0]), ZIP) == ("0010000", "100", "1100000")
+    own = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
+    assert masks(trust.PNDP([1]), own)[0] == "0101010"
+    assert masks(trust.LDP(), own)[0] == "1111111"
+
+
+def test_a_seed_that_everybody_holds_protects_from_outsiders_only():
+    one = algorithms.spatial_covariance(PATH, EveryStep(2), np.eye(4), groups=[[0, 1]])
+    assert masks(trust.SecLDP(), one)[2] == "0000"
+    assert masks(trust.LDP(), one)[2] == "1111"
+    assert masks(trust.PNDP([0]), one)[2] == "1111"
+    assert masks(trust.PNDP([3]), one)[2] == "0000"
+    alone = algorithms.spatial_covariance(PATH, EveryStep(2), np.eye(4), groups=[[2]])
+    assert masks(trust.LDP(), alone)[2] == "0000"
+
+
+def test_receivers_follow_gossip_in_time():
+    """Rounds of a time-varying graph reach other nodes; K rounds of one step too."""
+    W = gossip.sequence([MH("path:n=3"), MH("complete:n=3")])
+    k = trust.PNDP([0]).knowledge(algorithms.dp_dsgd(Dynamics(W), EveryStep(4)), 1)
+    assert k.seen.astype(int).tolist() == [[0, 1, 0], [0, 1, 1]] * 2
+    k = trust.PNDP([0]).knowledge(algorithms.muffliato(Dynamics(W), EveryStep(2), gossip_rounds=2), 1)
+    assert k.seen.astype(int).tolist() == [[0, 1, 0], [0, 1, 1]] * 2
+    assert k.known_noise.shape == (2, 3)
+
+
+def test_one_way_links_are_one_way():
+    W = gossip.from_array(np.array([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]]))  # 0 hears 1 hears 2 hears 0
+    one = algorithms.dp_dsgd(Dynamics(W), EveryStep(1))
+    assert [masks(trust.PNDP([a]), one)[0] for a in range(3)] == ["010", "001", "100"]
+
+
+def test_central_sees_the_average_of_each_round():
+    view = trust.Central().view(DP, release="none")
+    messages, _ = gossip_messages(PATH.gossip, 2, rate=0.5)
+    assert_allclose(view.dense_gradients_by_time(), messages.reshape(2, 4, 8).mean(axis=1), atol=1e-14)
+    assert_allclose(view.dense_noise(), messages.reshape(2, 4, 8).mean(axis=1), atol=1e-14)
+
+
+# ---- released models --------------------------------------------------------------------------------------------------
+
+
+def test_released_models_are_further_rows():
+    messages, final = gossip_messages(PATH.gossip, 2, rate=0.5)
+    seen = messages.reshape(2, 4, 8)[:, 1]
+    for release, rows in (("none", final[:0]), ("average", final.mean(axis=0)[None]), ("all", final)):
+        view = trust.PNDP([0]).view(DP, 1, release=release)
+        assert view.release == release
+        assert_allclose(view.dense_gradients_by_time(), np.vstack([seen, rows]), atol=1e-14)
+        hidden = np.vstack([seen, rows])
+        hidden[:, [0, 4]] = 0  # the attacker knows its noise
+        assert_allclose(view.dense_noise(), hidden, atol=1e-14)
+    assert trust.PNDP([0]).view(DP, 1).release == "all"
+    assert trust.ReleasedOnly().view(DP, 1).release == "all"
+    assert trust.Central().view(DP).release == "all"
+    assert FROM_MASKS(release="average").view(DP).release == "average"
+
+
+def test_where_all_messages_are_seen_models_add_nothing():
+    for model in (trust.LDP(), trust.SecLDP(), trust.SecLDP((1,)), trust.FullCollusion()):
+        for release in (None, "none", "all"):
+            assert model.view(DP, 0, release=release).release == "not applicable"
+            assert model.view(DP, 0, release=release).gradients.shape[0] == 8
+    # unless some messages are never sent: then they do
+    assert trust.LDP().view(ZIP, 0).release == "all"
+    assert trust.LDP().view(ZIP, 0).gradients.shape[0] == 2 * 4 + 3
+    assert trust.LDP().view(ZIP, 0, release="none").gradients.shape[0] == 2 * 4
+
+
+def test_not_applicable_is_no_way_to_hide_released_models():
+    assert trust.PNDP([0]).view(DP, 1, release="not applicable").release == "all"
+    for bad in ("some", "ALL", ""):
+        with pytest.raises(InvalidInput, match="release must be one of"):
+            trust.PNDP([0]).view(DP, 1, release=bad)
+
+
+# ---- nodes --------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_by_index_label_and_number():
+    one = algorithms.dp_dsgd(Dynamics(MH("florentine")), EveryStep(1))
+    assert trust.nodes_of(one, ["Medici", "#0", 2, "Medici"]) == (0, 1, 2)
+    assert masks(trust.PNDP(["Medici"]), one) == masks(trust.PNDP([1]), one) == masks(trust.PNDP(["#1"]), one)
+    relabelled = nx.relabel_nodes(nx.path_graph(3), {0: 10, 1: 20, 2: 0})
+    numbers = algorithms.dp_dsgd(Dynamics(MH(relabelled)), EveryStep(1))
+    labels = list(numbers.dynamics.gossip.labels)
+    assert trust.nodes_of(numbers, ["20"]) == (labels.index(20),)  # text is a label,
+    assert trust.nodes_of(numbers, [0]) == (0,)  # a number an index
+    for bad in (["Nobody"], ["#15"], [15], [-1], ["#-1"], ["#"], ["#²"], [1.5]):
+        with pytest.raises(InvalidInput, match=r"node|index"):
+            trust.nodes_of(one, bad)
+
+
+@pytest.mark.parametrize("bad", [[], "Medici", ()])
+def test_pndp_needs_a_list_of_attackers(bad):
+    with pytest.raises(InvalidInput, match="list of at least one node"):
+        trust.PNDP(bad)
+
+
+def test_pndp_needs_receivers():
+    rounds = tuple(dataclasses.replace(r, receivers=None) for r in DP.rounds)
+    with pytest.raises(UnsupportedMechanism, match="receives"):
+        trust.PNDP([0]).knowledge(dataclasses.replace(DP, rounds=rounds), 1)
+
+
+# ---- coalitions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("q", range(4))
+def test_members_of_coalitions(q):
+    members = list(trust.Coalitions(q).members(DP))
+    assert [m.colluders for m, _ in members] == list(itertools.combinations(range(4), q))
+    for model, victims in members:
+        assert set(victims) == set(range(4)) - set(model.colluders)
+
+
+def test_members_of_full_collusion_and_of_simple_models():
+    assert [(m.colluders, v) for m, v in trust.FullCollusion().members(DP)] == [
+        (tuple(u for u in range(4) if u != victim), (victim,)) for victim in range(4)
+    ]
+    ((model, victims),) = trust.PNDP([0, 2]).members(DP)
+    assert (model, victims) == (trust.PNDP([0, 2]), (1, 3))
+
+
+def test_coalitions_refuse():
+    with pytest.raises(InvalidInput, match="below num_nodes=4"):
+        list(trust.Coalitions(4).members(DP))
+    with pytest.raises(InvalidInput, match="size"):
+        trust.Coalitions(-1)
+    with pytest.raises(UnsupportedMechanism, match="no single view"):
+        trust.Coalitions(1).view(DP, 0)
+    many = algorithms.dp_dsgd(Dynamics(MH("ring:n=40")), EveryStep(1))
+    with pytest.raises(UnsupportedMechanism, match="FullCollusion"):
+        list(trust.Coalitions(10).members(many))
+
+
+# ---- own masks ----------------------------------------------------------------------------------------------------
+
+
+def test_masks_of_all_shapes():
+    tapped = np.array([False, True, True, False])
+    for given_mask in (tapped, np.tile(tapped, (2, 1)), tapped.tolist(), lambda one: tapped):
+        assert masks(FROM_MASKS(seen=given_mask), DP) == ("0110", "0000", "0000")
+    model = FROM_MASKS(known_gradients=tapped, known_noise=np.eye(2, 4, dtype=bool))
+    knowledge = model.knowledge(DP, 0)
+    assert knowledge.known_noise.astype(int).tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+    assert not knowledge.seen.any()
+    assert masks(FROM_MASKS(), DP) == ("0000",) * 3
+
+
+@pytest.mark.parametrize("name", ["seen", "known_gradients", "known_noise"])
+@pytest.mark.parametrize(
+    "bad", [np.ones(3, dtype=bool), np.ones((3, 4), dtype=bool), np.ones(4), np.ones((1, 4), dtype=bool), True]
+)
+def test_masks_of_the_wrong_shape_or_type(name, bad):
+    with pytest.raises(InvalidInput, match=f"{name} must be a boolean mask of shape"):
+        FROM_MASKS(**{name: bad}).view(DP)
+
+
+def test_masks_may_depend_on_the_victim():
+    def others(one, victim):
+        return np.arange(one.num_nodes) != victim
+
+    model = FROM_MASKS(seen=lambda one: np.ones(4, dtype=bool), known_gradients=others, known_noise=others, name="all")
+    members = list(model.members(DECOR_LOCAL))
+    assert [victims for _, victims in members] == [(0,), (1,), (2,), (3,)]
+    for (member, (victim,)), (other, _) in zip(members, trust.FullCollusion().members(DECOR_LOCAL), strict=True):
+        assert member.name == "all"
+        assert masks(member, DECOR_LOCAL, 0) == masks(other, DECOR_LOCAL)  # held against its own victim
+        assert masks(model, DECOR_LOCAL, victim) == masks(other, DECOR_LOCAL)
+    own = victim_losses(DECOR_LOCAL, model)
+    full = victim_losses(DECOR_LOCAL, trust.FullCollusion())
+    assert_allclose([x.sensitivity_squared for x in own], [x.sensitivity_squared for x in full], rtol=1e-12)
+
+
+DECOR_LOCAL = algorithms.decor(PATH, EveryStep(2), sigma_pair=0.0)
+
+
+def test_a_default_argument_is_no_victim():
+    """`lambda one, taps=taps: ...` is how masks are bound in loops."""
+    for wanted in (1, 3):
+        model = FROM_MASKS(seen=lambda one, taps=wanted: np.arange(4) == taps)
+        ((member, victims),) = model.members(DP)
+        assert victims == (0, 1, 2, 3)
+        assert member.knowledge(DP, 0).seen[0].argmax() == wanted
+    named = FROM_MASKS(seen=lambda one, victim=0: np.arange(4) == victim)
+    assert [m.knowledge(DP, 0).seen[0].argmax() for m, _ in named.members(DP)] == [0, 1, 2, 3]
+
+
+# ---- comparing ----------------------------------------------------------------------------------------------------
+
+
+def test_who_sees_at_least_what():
+    everything = [trust.SecLDP((0,)), trust.PNDP([0]), trust.ReleasedOnly(), trust.Central(), trust.SecLDP()]
+    for weaker in everything:
+        assert trust.SecLDP((0,)).sees_at_least(weaker, DP)
+    assert trust.SecLDP((0, 1)).sees_at_least(trust.SecLDP((0,)), DP)
+    assert not trust.SecLDP((0,)).sees_at_least(trust.SecLDP((1,)), DP)
+    assert not trust.SecLDP().sees_at_least(trust.PNDP([0]), DP)  # knows no noise
+    assert not trust.PNDP([0]).sees_at_least(trust.Central(), DP)
+    assert trust.Central().sees_at_least(trust.ReleasedOnly(), DP)
+    assert trust.Central().sees_at_least(trust.Central(), DP)
+    assert not trust.Central().sees_at_least(trust.PNDP([0]), DP)
+    assert trust.LDP().sees_at_least(trust.SecLDP(), DECOR)
+    assert not trust.SecLDP().sees_at_least(trust.LDP(), DECOR)
+
+
+def test_released_models_count_in_comparisons():
+    silent = FROM_MASKS(seen=np.array([False, True, False, False]), release="none")
+    assert not silent.sees_at_least(trust.ReleasedOnly(), DP)
+    assert FROM_MASKS(release="all").sees_at_least(FROM_MASKS(release="average"), DP)
+    assert not FROM_MASKS(release="average").sees_at_least(trust.PNDP([0]), DP)
+    assert trust.PNDP([0]).sees_at_least(silent, DP)
+    assert trust.LDP().sees_at_least(trust.ReleasedOnly(), DP)
+
+
+# ---- bare views ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=integer_views())
+def test_arrays_sparse_matrices_and_operators_are_one_view(case):
+    A, B = case
+    kinds = [np.asarray, sp.csr_array, sp.coo_array, aslinearoperator, lambda M: M.astype(int).tolist()]
+    found = [view_grams(View(make(A), make(B)), [0])[0] for make in kinds]
+    for gram in found[1:]:
+        assert_allclose(gram.matrix, found[0].matrix, rtol=1e-10, atol=1e-12)
+        assert (gram.leaks == found[0].leaks).all()
+
+
+@pytest.mark.parametrize(
+    ("A", "B", "options", "text"),
+    [
+        (np.eye(2), np.eye(3), {}, "same number of rows"),
+        (np.eye(2), np.eye(2), {"num_nodes": 3}, "steps \\* num_nodes=3"),
+        (np.eye(2), np.eye(2), {"num_nodes": 0}, "num_nodes"),
+        (np.array([[np.nan]]), np.eye(1), {}, "finite"),
+        (np.eye(1), np.array([[np.inf]]), {}, "finite"),
+        (np.eye(1), sp.csr_array([[np.inf]]), {}, "finite"),
+        (np.ones(3), np.ones(3), {}, "gradients"),
+        (np.eye(2), np.eye(2), {"known_gradients": np.ones(3, dtype=bool)}, "known_gradients must be a boolean mask"),
+        (np.eye(2), np.eye(2), {"known_combinations": np.ones((1, 3))}, "must have 2 columns"),
+        (np.zeros((2, 0)), np.eye(2), {}, "columns"),
+    ],
+)
+def test_a_view_that_does_not_fit(A, B, options, text):
+    with pytest.raises(InvalidInput, match=text):
+        View(A, B, **options)
+
+
+# ---- known combinations (Lemma 11 and its side condition, E6) --------------------------------------------------------
+
+
+def losses(view, victims, scheme):
+    return [s.squared for s in sensitivities(view_grams(view, victims), scheme, nodes=victims)]
+
+
+def test_known_combinations_touch_or_leave_alone():
+    """Three nodes, two steps; K G = g_0(0) + g_1(0) is known."""
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((6, 6))
+    B = A + 0.1 * rng.standard_normal((6, 6))
+    K = np.zeros((1, 6))
+    K[0, [0, 1]] = 1.0
+    plain = losses(View(A, B, num_nodes=3), [0, 1, 2], EveryStep(2))
+    for make in (np.asarray, sp.csr_array, aslinearoperator):
+        known = losses(View(A, B, num_nodes=3, known_combinations=make(K)), [0, 1, 2], EveryStep(2))
+        assert known[:2] == [math.inf, math.inf]  # a record that moves K G is not covered by the reduction
+        assert known[2] == plain[2]
+    # a record that takes part in step 1 only does not move K G
+    later = losses(View(A, B, num_nodes=3, known_combinations=K), [0, 1, 2], Explicit([[1]], 2))
+    assert later == losses(View(A, B, num_nodes=3), [0, 1, 2], Explicit([[1]], 2))
+    nothing = View(A, B, num_nodes=3, known_combinations=np.zeros((2, 6)))
+    assert losses(nothing, [0, 1, 2], EveryStep(2)) == plain
+
+
+def test_an_attacker_that_is_the_victim_is_infinite_not_zero():
+    """The reduction of Lemma 11 would report 0 for it."""
+    view = trust.PNDP([1]).view(DP, 0)
+    assert losses(view, [0, 1], EveryStep(2))[1] == math.inf
+    asked = {x.victim: x for x in victim_losses(DP, trust.PNDP([1]), victims=[0, 1])}
+    assert asked[1].sensitivity_squared == asked[1].adaptive_sensitivity_squared == math.inf
+    assert "one of the attackers" in asked[1].fixed.why
+    assert asked[0].sensitivity_squared < math.inf
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 999), node=st.integers(0, 2))
+def test_known_gradients_of_others_change_nothing(seed, node):
+    rng = np.random.default_rng(seed)
+    A, B = rng.standard_normal((2, 4, 6))
+    known = np.zeros((2, 3), dtype=bool)
+    known[:, node] = True
+    others = [u for u in range(3) if u != node]
+    assert losses(View(A, B, num_nodes=3, known_gradients=known), others, EveryStep(2)) == losses(
+        View(A, B, num_nodes=3), others, EveryStep(2)
+    )
