@@ -115,7 +115,9 @@ def solve_problem(
         return solvers.solve(posed, tolerance=tolerance, max_iterations=max_iterations, start=start)
     if solver == "autodiff":
         if start is not None:
-            raise InvalidInput("start is for solver='dense'; the autodiff solver starts from its parametrisation's own.")
+            raise InvalidInput(
+                "start is for solver='dense'; the autodiff solver starts from its parametrisation's own."
+            )
         from solvers import autodiff  # brings torch
 
         return autodiff.solve(posed, tolerance=tolerance, max_iterations=max_iterations, device=device)

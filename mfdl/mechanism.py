@@ -156,11 +156,14 @@ def calibrate(
     epsilon: float | None = None,
     delta: float | None = None,
     release: str | None = None,
+    method: str = "exact",
     lipschitz: float | None = None,
+    losses: Sequence[VictimLoss] | None = None,
 ) -> Mechanism:
     """The least noise that meets a target for adaptive gradients, never overshooting it.
 
-    Args: mu > 0, or epsilon > 0 and delta in (0, 1); others as for `account`.
+    Args: mu > 0, or epsilon > 0 and delta in (0, 1); losses: `victim_losses` already computed for this algorithm and
+        trust model (then release, method and lipschitz were theirs); others as for `account`.
     Raises: InvalidInput: no target or two, or an algorithm whose loss is infinite under this trust model.
     """
     if (mu is None) == (epsilon is None):
@@ -171,7 +174,8 @@ def calibrate(
         target = gaussian.mu_from_epsilon(check.positive(epsilon=epsilon), check.open_unit(delta=delta))
     else:
         target = check.positive(mu=mu)
-    losses = victim_losses(algorithm, trust, release=release, lipschitz=lipschitz)
+    if losses is None:
+        losses = victim_losses(algorithm, trust, release=release, method=method, lipschitz=lipschitz)
     sensitivity = worst_adaptive(losses)
     if math.isinf(sensitivity.squared):
         if isinstance(algorithm.noise, ZeroNoise):

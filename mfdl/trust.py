@@ -158,6 +158,11 @@ def _messages_give_final_models(algorithm: LinearAlgorithm) -> bool:
     return bool(algorithm.transmitted.all()) and all(one is None for one in carried)
 
 
+def _together(nodes: Sequence[int | str]) -> str:
+    """The attackers in words."""
+    return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {', '.join(str(node) for node in nodes)} together"
+
+
 def _all_seen(algorithm: LinearAlgorithm) -> Mask:
     return np.tile(algorithm.transmitted, (len(algorithm.rounds), 1))
 
@@ -216,7 +221,7 @@ class PNDP(TrustModel):
 
     @property
     def attacker(self) -> str:
-        return f"nodes {', '.join(str(a) for a in self.attacker_nodes)} together, from the messages they receive"
+        return f"{_together(self.attacker_nodes)}, from the messages received"
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
         return nodes_of(algorithm, self.attacker_nodes)
@@ -246,7 +251,7 @@ class SecLDP(TrustModel):
     def attacker(self) -> str:
         if not self.colluders:
             return "an eavesdropper who sees all messages and no secret"
-        return f"nodes {', '.join(str(a) for a in self.colluders)} together, who see all messages"
+        return f"{_together(self.colluders)}, with all messages seen"
 
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
         return nodes_of(algorithm, self.colluders)

@@ -105,7 +105,7 @@ def test_central_sees_the_average_of_each_round():
     assert_allclose(view.dense_noise(), messages.reshape(2, 4, 8).mean(axis=1), atol=1e-14)
 
 
-# ---- released models --------------------------------------------------------------------------------------------------
+# ---- released models -----------------------------------------------------------------------------------------------
 
 
 def test_released_models_are_further_rows():

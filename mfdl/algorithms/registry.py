@@ -54,7 +54,7 @@ MECHANISMS: Mapping[str, Entry] = {
     ),
     "zip-dl": Entry(
         zip_dl,
-        "noise per message that cancels in the average",
+        "noise per message that cancels in the average: nothing is private once final models are released",
         "pndp",
         "arXiv:2403.11795, Algorithm 1",
         {"sigma": float, "self_messages": bool},

@@ -65,20 +65,43 @@ def decor(
 def spatial_covariance(
     dynamics: Dynamics,
     participation: Participation,
-    covariance: ArrayLike | None = None,
+    covariance: ArrayLike | Sequence[ArrayLike] | None = None,
     *,
     groups: Sequence[Sequence[int]] | None = None,
     name: str = "spatial",
 ) -> LinearAlgorithm:
-    """Noise N(0, R) over nodes, fresh in every step, from a seed that a group of nodes shares (CorN-DSGD's form).
+    """Noise over nodes from shared seeds, fresh in every step: N(0, sum_k R_k), R_k from the seed of group k (CorN).
 
     Args:
-        covariance: R, shape (n, n), symmetric positive semidefinite; default the identity.
-        groups: the nodes that hold the seed, [[0, 1, ..]]; default all nodes: it protects against outsiders only.
-    Source: arXiv:2501.14644v2, Section 3.
+        covariance: R, shape (n, n), symmetric positive semidefinite, or one R_k per group, each zero outside its
+            group; default the identity.
+        groups: for each seed the nodes that hold it; default one seed held by all nodes, which protects against
+            outsiders only. A group of one node makes private noise.
+    Source: arXiv:2501.14644v2, problems (9) and (10).
     """
     n = dynamics.num_nodes
-    R = check.square_array(covariance=np.eye(n) if covariance is None else covariance)
+    holding = [list(range(n))] if groups is None else [list(group) for group in groups]
+    matrices = np.eye(n) if covariance is None else np.asarray(covariance, dtype=np.float64)
+    given = [matrices] if matrices.ndim < 3 else list(matrices)
+    if len(given) != len(holding):
+        raise InvalidInput(f"covariance must hold one matrix per group, got {len(given)} for {len(holding)} groups.")
+    factors, holders = [], []
+    for R, group in zip(given, holding, strict=True):
+        factor = _root(R, n)
+        outside = np.setdiff1d(np.arange(n), group)
+        if groups is not None and len(given) > 1 and np.abs(R[outside]).max(initial=0.0) > 0:
+            raise InvalidInput(f"the covariance of group {group} must be zero outside the group, which cannot make it.")
+        members = np.zeros(n, dtype=bool)
+        members[group] = True
+        factors.append(factor)
+        holders.append(np.tile(members, (factor.shape[1], 1)))
+    noise = StepNoise(np.hstack(factors), sp.csr_array(np.vstack(holders)), participation.num_steps, n)
+    return decentralized(name, dynamics, participation, noise)
+
+
+def _root(covariance: ArrayLike, n: int) -> np.ndarray:
+    """F with F F^T = R, columns with non-zero variance only."""
+    R = check.square_array(covariance=covariance)
     if R.shape[0] != n:
         raise InvalidInput(f"covariance must be {n} x {n} for num_nodes={n}, got {R.shape}.")
     if np.abs(R - R.T).max() > 1e-9 * np.abs(R).max():
@@ -87,9 +110,4 @@ def spatial_covariance(
     if values[0] < -1e-9 * max(values[-1], 0.0) or values[-1] <= 0:
         raise InvalidInput(f"covariance must be positive semidefinite and not zero, got eigenvalue {values[0]:.3g}.")
     kept = values > 1e-12 * values[-1]
-    factor = vectors[:, kept] * np.sqrt(values[kept])
-    members = np.zeros(n, dtype=bool)
-    members[[node for group in groups for node in group] if groups is not None else slice(None)] = True
-    holders = sp.csr_array(np.tile(members, (factor.shape[1], 1)))
-    noise = StepNoise(factor, holders, participation.num_steps, n)
-    return decentralized(name, dynamics, participation, noise)
+    return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))

@@ -30,12 +30,13 @@ def apply_config(context: typer.Context, path: Path | None) -> Path | None:
     if path is not None and not context.resilient_parsing:
         command = context.info_name or ""
         flags: dict[str, str] = {}  # name in the file -> name of the parameter
+        several = {p.name or "" for p in context.command.params if getattr(p, "multiple", False)}  # e.g. --set
         for parameter in context.command.params:
             if parameter.name is not None:
                 flag = next((o for o in parameter.opts if o.startswith("--")), parameter.name).lstrip("-")
                 if flag not in NOT_IN_FILES:
                     flags[flag] = parameter.name
-        values = _by_parameter(path, _read(path, command), flags)
+        values = _by_parameter(path, _read(path, command), flags, several)
         context.default_map = {**(context.default_map or {}), **values}
     return path
 
@@ -73,7 +74,7 @@ def _read(path: Path, command: str) -> dict[str, Any]:
     return {**{k: v for k, v in found.items() if k not in tables}, **tables.get(command, {})}
 
 
-def _by_parameter(path: Path, found: dict[str, Any], flags: dict[str, str]) -> dict[str, Any]:
+def _by_parameter(path: Path, found: dict[str, Any], flags: dict[str, str], several: set[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in found.items():
         flag = key.replace("_", "-")
@@ -81,9 +82,10 @@ def _by_parameter(path: Path, found: dict[str, Any], flags: dict[str, str]) -> d
             nearest = difflib.get_close_matches(flag, flags, n=1, cutoff=0.5)
             hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
             raise InvalidInput(f"--config {path}: unknown key {key!r}{hint} Known: {', '.join(sorted(flags))}.")
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        if texts and flags[flag] not in several:
             value = ",".join(value)
-        if isinstance(value, list | dict):
+        if isinstance(value, dict) or (isinstance(value, list) and not texts):
             raise InvalidInput(f"--config {path}: {key} must be a text, a number or a list of texts, got {value!r}.")
         if value is not None:  # null in results.json: not set
             values[flags[flag]] = value

@@ -189,8 +189,8 @@ class StepNoise(NoiseOperator):
         return self.factor.toarray().tobytes() + self._holders.toarray().tobytes()
 
     def _per_step(self, matrix: sp.csr_array, X: FloatArray) -> FloatArray:
-        k = X.shape[1]
-        blocks = X.reshape(self.num_steps, matrix.shape[1], k).transpose(1, 0, 2).reshape(matrix.shape[1], -1)
+        k, columns = X.shape[1], matrix.shape[1]
+        blocks = X.reshape(self.num_steps, columns, k).transpose(1, 0, 2).reshape(columns, self.num_steps * k)
         mixed = np.asarray(matrix @ blocks).reshape(matrix.shape[0], self.num_steps, k)
         return mixed.transpose(1, 0, 2).reshape(self.num_steps * matrix.shape[0], k)
 

@@ -143,7 +143,7 @@ def _against(
     fixed = [_capped(s, c) for s, c in zip(fixed, ceiling, strict=True)]
     if adaptive:
         return [_loss(s, s.squared, s.exact, "the view", model, view, adaptive) for s in fixed]
-    held = [(c.squared, c.exact, "all messages seen") for c in ceiling]
+    held = [(c.squared, False, "all messages seen") for c in ceiling]  # of this view only an upper bound
     if lipschitz is not None:
         shifted = _shift_reduction(view, victims, scheme, lipschitz)
         held = [(s, False, "shift reduction") if s < h[0] else h for s, h in zip(shifted, held, strict=True)]
@@ -208,6 +208,6 @@ def worst_adaptive(losses: Sequence[VictimLoss]) -> Sensitivity:
     return dataclasses.replace(
         worst.fixed,
         squared=worst.adaptive_sensitivity_squared,
-        exact=worst.adaptive_bound == "exact" and math.isinf(worst.adaptive_sensitivity_squared),
+        exact=worst.adaptive_bound == "exact",
         form=worst.adaptive_by,
     )

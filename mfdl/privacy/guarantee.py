@@ -154,7 +154,7 @@ class Guarantee:
         parts = [
             f"Trust model {self.trust}: against {self.attacker}, a record of {self.victim} {what}{runs}",
             f"under {self.adjacency} adjacency with {unit}",
-            f"participation {self.participation}",
+            f"with {self.participation}",
             *([released] if released else []),
             gradients,
             *self.notes,

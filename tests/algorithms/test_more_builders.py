@@ -128,9 +128,16 @@ def test_spatial_covariance_reproduces_its_matrix(n, rank, seed):
 
 
 def test_groups_hold_the_seed():
-    R = np.diag([1.0, 2.0, 3.0, 4.0])
-    one = algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), R, groups=[[0, 1], [3]])
-    assert one.noise.holders().toarray().tolist() == [[True, True, False, True]] * 4
+    pair, alone = np.diag([1.0, 2.0, 0.0, 0.0]), np.diag([0.0, 0.0, 0.0, 4.0])
+    pair[0, 1] = pair[1, 0] = 0.5
+    one = algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), [pair, alone], groups=[[0, 1], [3]])
+    assert one.noise.holders().toarray().tolist() == [[True, True, False, False]] * 2 + [[False] * 3 + [True]]
+    F = one.noise.factor.toarray()
+    assert_allclose(F @ F.T, pair + alone, atol=1e-12)
+    with pytest.raises(InvalidInput, match="must be zero outside the group"):
+        algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), [pair, pair], groups=[[0, 1], [3]])
+    with pytest.raises(InvalidInput, match="one matrix per group, got 1 for 2 groups"):
+        algorithms.spatial_covariance(Dynamics(STAR), EveryStep(2), pair, groups=[[0, 1], [3]])
 
 
 @pytest.mark.parametrize(
@@ -282,7 +289,7 @@ def test_every_parameter_is_one_of_its_builder():
         assert set(entry.parameters) <= set(inspect.signature(entry.build).parameters), name
 
 
-# ---- what runs is what was accounted ----------------------------------------------------------------------------------
+# ---- what runs is what was accounted -------------------------------------------------------------------------------
 
 RUNS = {
     "muffliato": lambda d, p: algorithms.muffliato(d, p, gossip_rounds=3),
@@ -307,7 +314,7 @@ def test_the_executor_is_the_operators(name, divisors, nu):
     state, messages, before = ex.initial_state(torch.zeros((n, dim), dtype=torch.float64)), [], []
     for t in range(T):
         before.append(ex.models(state).numpy())
-        sent, state = ex.step(t, state, torch.as_tensor(gradients[t]), torch.as_tensor(stream.step(t)))
+        sent, state = ex.step(t, state, torch.as_tensor(gradients[t]), torch.tensor(np.array(stream.step(t))))
         messages.append(sent.numpy())
     G, width = gradients.reshape(T * n, dim), one.noise.columns_per_step
     Z = nu * normals_block(key, np.arange(T), np.arange(width), dim).reshape(T * width, dim)

@@ -104,7 +104,7 @@ def test_the_sentence_names_everything():
     assert str(make(notes=("the graph is public",))) == (
         "Trust model secldp: against node 3, a record of node 5 is covered by mu-GDP with mu = 0.719 "
         "(exact value, numerical slack 1.0e-09 included); "
-        "under replace-one adjacency with clipping norm 1 (record shift 2); participation every step; "
+        "under replace-one adjacency with clipping norm 1 (record shift 2); with every step; "
         "no model is released; for gradients that may be chosen adaptively; the graph is public."
     )
 

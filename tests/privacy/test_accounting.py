@@ -1,0 +1,384 @@
+"""Laws that losses obey whatever the algorithm: who sees, knows or does more never learns less."""
+
+import dataclasses
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl import algorithms, gossip, graphs, trust
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.mechanism import account, guarantees
+from mfdl.participation import Cyclic, EveryStep, Single
+from mfdl.privacy.accounting import victim_losses, worst_adaptive
+from mfdl.privacy.sensitivity import sensitivities
+from mfdl.privacy.view_gram import view_grams
+from mfdl.testing.graph_strategies import gossip_matrices
+from mfdl.testing.view_oracles import clear_rank
+from mfdl.testing.view_strategies import integer_views
+from mfdl.trust import TrustModel
+from mfdl.view import View
+
+MH = gossip.metropolis_hastings
+SLACK = 1 + 3e-6  # upper bounds that count as exact are up to 1e-6 above the value
+FEW = settings(max_examples=25, deadline=None)
+
+
+def squared(one, model, *, victims=None, release=None, scheme=None, method="exact"):
+    """Node -> sensitivity squared."""
+    found = victim_losses(one, model, victims=victims, participation=scheme, release=release, method=method)
+    return {loss.victim: loss.sensitivity_squared for loss in found}
+
+
+def never_below(larger, smaller):
+    for u in set(larger) & set(smaller):
+        assert larger[u] * SLACK + 1e-9 >= smaller[u]
+
+
+@st.composite
+def small_algorithms(draw, kinds=("dp", "anti", "mixed", "rounds", "decor"), T=None, min_nodes=2):
+    W = draw(gossip_matrices(min_nodes=min_nodes, max_nodes=5, kinds=("symmetric", "uniform", "general")))
+    T = draw(st.integers(1, 4)) if T is None else T
+    return build(draw(st.sampled_from(kinds)), W, T)
+
+
+def build(kind, W, T):
+    dynamics, scheme = Dynamics(W), EveryStep(T)
+    if kind == "anti":
+        return algorithms.anti_pgd(dynamics, scheme)
+    if kind == "mixed":
+        C = np.eye(T) + 0.5 * np.eye(T, k=-1) - 0.25 * np.eye(T, k=-2)
+        return algorithms.mf_dsgd(dynamics, scheme, C)
+    if kind == "rounds":
+        return algorithms.muffliato(dynamics, scheme, gossip_rounds=2)
+    if kind == "decor":
+        return algorithms.decor(dynamics, scheme, sigma_local=0.5, sigma_pair=2.0)
+    return algorithms.dp_dsgd(dynamics, scheme)
+
+
+def clear(one, model, release=None):
+    """Whether float64 can tell the rank of the view's noise: the laws below are about exact values."""
+    ((member, victims),) = model.members(one)
+    return not victims or clear_rank(member.view(one, victims[0], release=release).dense_noise())
+
+
+# ---- more seen, more known -----------------------------------------------------------------------------------------
+
+
+@FEW
+@given(one=small_algorithms(), data=st.data())
+def test_more_seen_and_more_known_never_less_loss(one, data):
+    R, n, T = len(one.rounds), one.num_nodes, one.num_steps
+    shapes = {"seen": (R, n), "known_noise": (T, one.noise.columns_per_step)}
+    few, many = {}, {}
+    for name, shape in shapes.items():
+        size = int(np.prod(shape))
+        levels = np.array(data.draw(st.lists(st.integers(0, 5), min_size=size, max_size=size))).reshape(shape)
+        few[name], many[name] = levels > (3 if name == "seen" else 4), levels > (1 if name == "seen" else 3)
+    releases = sorted(data.draw(st.lists(st.sampled_from((0, 1, 2)), min_size=2, max_size=2)))
+    small, large = (
+        TrustModel.from_masks(**rules, release=("none", "average", "all")[level])
+        for rules, level in zip((few, many), releases, strict=True)
+    )
+    assume(clear(one, small) and clear(one, large))
+    assert large.sees_at_least(small, one)
+    never_below(squared(one, large), squared(one, small))
+
+
+@FEW
+@given(one=small_algorithms(), data=st.data())
+def test_more_attackers_never_less_loss(one, data):
+    attackers = data.draw(st.permutations(range(one.num_nodes)))[: data.draw(st.integers(1, one.num_nodes - 1))]
+    release = data.draw(st.sampled_from(["none", "average", "all"]))
+    few, many = trust.PNDP(attackers[:1]), trust.PNDP(attackers)
+    assume(clear(one, few, release) and clear(one, many, release))
+    never_below(squared(one, many, release=release), squared(one, few, release=release))
+
+
+@FEW
+@given(one=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")), attacker=st.integers(0, 1), data=st.data())
+def test_pndp_is_never_above_ldp(one, attacker, data):
+    """Per victim, with released models or without: E5, and sum |X| of the paper does exceed it."""
+    release = data.draw(st.sampled_from(["none", "average", "all"]))
+    never_below(squared(one, trust.LDP()), squared(one, trust.PNDP([attacker]), release=release))
+    never_below(squared(one, trust.LDP()), squared(one, trust.Central(), release=release))
+
+
+@FEW
+@given(one=small_algorithms(min_nodes=3), data=st.data())
+def test_levels_of_secldp(one, data):
+    """Eavesdropper <= colluding <= coalitions of that size <= full collusion, per victim."""
+    inside = tuple(sorted(data.draw(st.sets(st.integers(0, one.num_nodes - 1), min_size=1, max_size=2))))
+    outside, colluding = squared(one, trust.SecLDP()), squared(one, trust.SecLDP(inside))
+    coalitions, full = squared(one, trust.Coalitions(len(inside))), squared(one, trust.FullCollusion())
+    never_below(colluding, outside)
+    never_below(coalitions, colluding)
+    never_below(full, coalitions)
+    never_below(squared(one, trust.Coalitions(1)), squared(one, trust.Coalitions(0)))
+    assert_allclose(list(squared(one, trust.Coalitions(0)).values()), list(outside.values()), rtol=1e-12)
+    largest = squared(one, trust.Coalitions(one.num_nodes - 1))
+    assert_allclose([largest[u] for u in full], list(full.values()), rtol=1e-9)
+
+
+@FEW
+@given(one=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")))
+def test_full_collusion_is_ldp_for_local_noise(one):
+    ldp, full = squared(one, trust.LDP()), squared(one, trust.FullCollusion())
+    assert_allclose(list(full.values()), list(ldp.values()), rtol=1e-9)
+
+
+@FEW
+@given(one=small_algorithms(kinds=("decor",)), local=st.sampled_from([0.5, 1.0, 3.0]))
+def test_secldp_with_every_secret_leaked_is_ldp(one, local):
+    """And equals the loss without any shared noise, 1 / sigma_local^2 a step."""
+    T = one.num_steps
+    one = algorithms.decor(one.dynamics, EveryStep(T), sigma_local=local, sigma_pair=2.0)
+    shared = np.asarray(one.noise.holders().sum(axis=1)).ravel() > 1
+    leaked = TrustModel.from_masks(seen=np.ones(one.num_nodes, dtype=bool), known_noise=shared, release="none")
+    alone = algorithms.decor(one.dynamics, EveryStep(T), sigma_local=local, sigma_pair=0.0)
+    for found in (squared(one, leaked), squared(one, trust.LDP()), squared(alone, trust.SecLDP())):
+        assert_allclose(list(found.values()), T / local**2, rtol=1e-9)
+    assert_allclose(list(squared(one, trust.FullCollusion()).values()), T / local**2, rtol=1e-9)
+    never_below(squared(one, trust.LDP()), squared(one, trust.SecLDP()))
+
+
+@FEW
+@given(one=small_algorithms(), data=st.data())
+def test_central_and_released_are_below_all_messages(one, data):
+    release = data.draw(st.sampled_from(["none", "average", "all"]))
+    for model in (trust.Central(), trust.ReleasedOnly()):
+        assume(clear(one, model, release))
+        never_below(squared(one, trust.SecLDP()), squared(one, model, release=release))
+
+
+@FEW
+@given(one=small_algorithms(), data=st.data())
+def test_releasing_more_never_less_loss(one, data):
+    model = data.draw(st.sampled_from([trust.PNDP([0]), trust.Central(), trust.ReleasedOnly()]))
+    assume(all(clear(one, model, release) for release in ("none", "average", "all")))
+    none, average, everything = (squared(one, model, release=release) for release in ("none", "average", "all"))
+    never_below(average, none)
+    never_below(everything, average)
+
+
+# ---- more steps, less noise ----------------------------------------------------------------------------------------
+
+
+@FEW
+@given(kind=st.sampled_from(["dp", "anti", "rounds", "decor"]), T=st.integers(1, 4), data=st.data())
+def test_more_steps_never_less_loss(kind, T, data):
+    """The first T steps of a longer run are the shorter run (no model released: those differ)."""
+    W = data.draw(gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric", "uniform", "general")))
+    short, long = build(kind, W, T), build(kind, W, T + 1)
+    for model in (trust.PNDP([0]), trust.SecLDP(), trust.LDP(), trust.Central()):
+        if clear(short, model, "none") and clear(long, model, "none"):
+            never_below(squared(long, model, release="none"), squared(short, model, release="none"))
+
+
+@FEW
+@given(one=small_algorithms(kinds=("decor",)), data=st.data())
+def test_less_noise_never_less_loss(one, data):
+    model = data.draw(st.sampled_from([trust.PNDP([0]), trust.SecLDP(), trust.SecLDP((0,)), trust.LDP()]))
+    low, high = ({name: data.draw(st.sampled_from(values)) for name, values in SIGMAS} for _ in range(2))
+    low = {name: min(low[name], high[name]) for name in low}
+    less, more = (algorithms.decor(one.dynamics, one.participation, **sigmas) for sigmas in (low, high))
+    assume(clear(less, model) and clear(more, model))
+    never_below(squared(less, model), squared(more, model))
+
+
+SIGMAS = (("sigma_local", [0.25, 0.5, 1.0]), ("sigma_pair", [0.0, 0.5, 2.0]))
+
+
+@FEW
+@given(one=small_algorithms(T=4), attacker=st.integers(0, 1))
+def test_more_participation_never_less_loss(one, attacker):
+    model = trust.PNDP([attacker])
+    once, twice, always = (squared(one, model, scheme=s) for s in (Single(4), Cyclic(2, 2), EveryStep(4)))
+    never_below(twice, once)
+    never_below(always, twice)
+
+
+# ---- data processing and joint releases ----------------------------------------------------------------------------
+
+
+def value(A, B):
+    T = A.shape[1]
+    (found,) = sensitivities(view_grams(View(A, B), [0]), EveryStep(T), nodes=[0])
+    return found.squared
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=integer_views(max_rows=4), data=st.data())
+def test_combinations_of_rows_never_say_more(case, data):
+    A, B = case
+    rows = data.draw(st.integers(1, 4))
+    entries = data.draw(st.lists(st.integers(-2, 2), min_size=rows * len(A), max_size=rows * len(A)))
+    M = np.array(entries, dtype=float).reshape(rows, len(A))
+    assert value(M @ A, M @ B) <= value(A, B) * SLACK + 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=integer_views(max_rows=5), data=st.data())
+def test_a_joint_release_is_never_below_its_marginals(case, data):
+    """Pitfall 4: outputs with coupled noise, in any grouping; mu^2 of independent ones adds up."""
+    A, B = case
+    part = np.array(data.draw(st.lists(st.booleans(), min_size=len(A), max_size=len(A))))
+    joint = value(A, B)
+    for rows in (part, ~part):
+        if rows.any():
+            assert value(A[rows], B[rows]) <= joint * SLACK + 1e-9
+    twice = value(np.vstack([A, A]), np.block([[B, 0 * B], [0 * B, B]]))
+    assert twice == pytest.approx(2 * joint, rel=3e-6) or twice == joint == math.inf
+    assert value(np.vstack([A, A]), np.vstack([B, B])) == pytest.approx(joint, rel=3e-6)  # the same twice is once
+
+
+# ---- exact and certified -------------------------------------------------------------------------------------------
+
+
+@FEW
+@given(one=small_algorithms(), data=st.data())
+def test_exact_is_never_above_certified(one, data):
+    model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.SecLDP((0,)), trust.Coalitions(1)]))
+    scheme = data.draw(st.sampled_from([EveryStep(one.num_steps), Single(one.num_steps)]))
+    exact = squared(one, model, scheme=scheme)
+    certified = squared(one, model, scheme=scheme, method="certified")
+    never_below(certified, exact)
+
+
+# ---- Florentine families, attacker 0, uniform gossip, ten steps ----------------------------------------------------
+
+FLORENTINE = {
+    1: 9.3985964,
+    2: 0.1300925,
+    3: 0.0603585,
+    4: 0.1591753,
+    5: 0.3324859,
+    6: 0.5089556,
+    7: 0.5363897,
+    8: 0.4365077,
+    9: 0.4559212,
+    10: 0.1278732,
+    11: 0.0647522,
+    12: 0.2517728,
+    13: 0.0676243,
+    14: 0.0212464,
+}
+
+
+@pytest.fixture(scope="module")
+def florentine():
+    return algorithms.dp_dsgd(Dynamics(gossip.uniform("florentine")), EveryStep(10))
+
+
+def test_all_victims_of_one_florentine_family(florentine):
+    losses = victim_losses(florentine, trust.PNDP(["Acciaiuoli"]), release="none")
+    assert [loss.victim for loss in losses] == list(FLORENTINE)
+    assert_allclose([loss.sensitivity_squared for loss in losses], list(FLORENTINE.values()), atol=1e-6)
+    assert all(loss.bound == "exact" and not loss.adaptive for loss in losses)
+    assert_allclose([loss.adaptive_sensitivity_squared for loss in losses], 10)
+    assert losses[0].sensitivity_squared == pytest.approx(9.398596365, rel=2e-6)
+    assert losses[0].sensitivity_squared >= 9.398596365 * (1 - 1e-9)
+
+
+def test_sum_of_magnitudes_says_more_than_ldp(florentine):
+    """E5: 10.91 at distance one, where LDP says 10; neither number of ours does."""
+    (gram,) = view_grams(trust.PNDP([0]).view(florentine, 1, release="none"), [1])
+    assert np.abs(gram.matrix).sum() == pytest.approx(10.910953, rel=1e-6)
+    certified = squared(florentine, trust.PNDP([0]), release="none", method="certified")
+    assert all(FLORENTINE[u] * (1 - 2e-6) <= found <= 10 * (1 + 1e-12) for u, found in certified.items())
+    for release, expected in (("average", 1.15), ("all", 7.7)):  # design.md section 2: one victim, 0.033 without
+        released = squared(florentine, trust.PNDP([0]), release=release)
+        assert all(FLORENTINE[u] * (1 - 2e-6) <= found <= 10 * (1 + 1e-12) for u, found in released.items())
+        assert min(released.values()) < expected < max(released.values())
+
+
+def test_attackers_hear_less_from_afar(florentine):
+    """Every attacker: nobody's loss exceeds LDP, neighbours lose most."""
+    distances = dict(nx.all_pairs_shortest_path_length(graphs.load("florentine")))
+    labels = florentine.dynamics.gossip.labels
+    for a in (0, 1, 13):
+        found = squared(florentine, trust.PNDP([a]), release="none")
+        near = [found[u] for u in found if distances[labels[a]][labels[u]] == 1]
+        far = [found[u] for u in found if distances[labels[a]][labels[u]] > 1]
+        assert max(found.values()) <= 10 * (1 + 1e-12)
+        assert min(near) > max(far)
+
+
+# ---- what comes out ------------------------------------------------------------------------------------------------
+
+RING = algorithms.dp_dsgd(Dynamics(MH("ring:n=6")), Cyclic(2, 2))
+
+
+def test_every_victim_has_two_numbers():
+    losses = victim_losses(RING, trust.PNDP([0, 1]))
+    assert [loss.victim for loss in losses] == [2, 3, 4, 5]
+    for loss in losses:
+        assert loss.sensitivity_squared <= loss.adaptive_sensitivity_squared == pytest.approx(2)
+        assert (loss.adaptive, loss.adaptive_by, loss.release) == (False, "all messages seen", "all")
+    worst = worst_adaptive(losses)
+    assert worst.squared == max(loss.adaptive_sensitivity_squared for loss in losses)
+    assert worst.form == "all messages seen"
+
+
+def test_victims_that_are_asked_for():
+    calls = []
+    few = victim_losses(RING, trust.Coalitions(1), victims=[4, 2, 4], progress=lambda: calls.append(1))
+    assert [loss.victim for loss in few] == [2, 4]
+    assert len(calls) == 6
+    with pytest.raises(InvalidInput, match=r"below 6, got 99"):
+        victim_losses(RING, trust.PNDP([0]), victims=[99])
+    with pytest.raises(InvalidInput, match="victim"):
+        victim_losses(RING, trust.PNDP([0]), victims=[-1])
+    with pytest.raises(InvalidInput, match="no victim is left"):
+        victim_losses(RING, trust.PNDP(range(6)))
+    with pytest.raises(InvalidInput, match="no victim is left"):
+        account(RING, trust=trust.SecLDP(tuple(range(6))), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    both = {loss.victim: loss.sensitivity_squared for loss in victim_losses(RING, trust.PNDP([0]), victims=[0, 1])}
+    assert both[0] == math.inf > both[1]
+
+
+def test_participation_must_fit():
+    with pytest.raises(InvalidInput, match="must have the mechanism's 4 steps"):
+        victim_losses(RING, trust.PNDP([0]), participation=EveryStep(5))
+
+
+def test_a_guarantee_says_what_it_covers():
+    losses = victim_losses(RING, trust.PNDP([0]), release="none")
+    common = {"trust": trust.PNDP([0]), "adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 2.0}
+    plain, training = (guarantees(RING, losses, adaptive=adaptive, **common) for adaptive in (False, True))
+    for loss, fixed, held in zip(losses, plain, training, strict=True):
+        assert (fixed.adaptive, held.adaptive) == (False, True)
+        assert fixed.mu == pytest.approx(math.sqrt(loss.sensitivity_squared), rel=1e-9)  # 2 C / nu = 1
+        assert held.mu == pytest.approx(math.sqrt(loss.adaptive_sensitivity_squared), rel=1e-9)
+        assert fixed.victim == held.victim == str(loss.victim)
+        assert fixed.release == "none"
+        assert (fixed.bound, held.bound) == ("exact", "upper")
+        assert fixed.mu < held.mu
+    assert "fixed in advance" in str(plain[0])
+    ldp = victim_losses(RING, trust.LDP())
+    for one in guarantees(RING, ldp, adaptive=False, **(common | {"trust": trust.LDP()})):
+        assert (one.adaptive, one.bound) == (True, "exact")  # it holds for both
+
+
+def test_coalitions_take_the_worst_of_both_numbers():
+    one = algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_local=0.5, sigma_pair=2.0)
+    singles = [squared(one, trust.SecLDP((i,))) for i in range(4)]
+    worst = squared(one, trust.Coalitions(1))
+    for u in range(4):
+        assert worst[u] == max(found[u] for found in singles if u in found)
+
+
+def test_infinite_loss_is_a_value():
+    one = algorithms.dsgd(Dynamics(MH("ring:n=4")), EveryStep(2))
+    for model in (trust.LDP(), trust.PNDP([0]), trust.SecLDP(), trust.Central(), trust.FullCollusion()):
+        for loss in victim_losses(one, model):
+            assert loss.sensitivity_squared == loss.adaptive_sensitivity_squared == math.inf
+            assert loss.fixed.why
+    guarantee = account(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    assert guarantee.mu == math.inf
+    assert dataclasses.replace(guarantee, adaptive=False).mu == math.inf
