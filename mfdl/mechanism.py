@@ -20,10 +20,12 @@ from .errors import InvalidInput, UnsupportedMechanism
 from .operators import IndependentNoise, LocalNoise, ZeroNoise
 from .participation import Participation
 from .privacy import gaussian
-from .privacy.accounting import VictimLoss, victim_losses, worst_adaptive
+from .privacy.accounting import SHIFT_REDUCTION, VictimLoss, victim_losses, worst_adaptive
 from .privacy.guarantee import EVERY_NODE, Guarantee
 from .privacy.sensitivity import Sensitivity
 from .trust import TrustModel
+
+SHIFT_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with the constant given to the accountant"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,6 +38,7 @@ class Mechanism:
         clip_norm: per-record clipping threshold, > 0.
         guarantee: what holds, and under which circumstances.
         sensitivity: of the algorithm's encoder, per unit record shift and unit nu.
+        lipschitz: L on which the guarantee rests (shift reduction), or None if it rests on none.
     """
 
     algorithm: LinearAlgorithm
@@ -43,6 +46,7 @@ class Mechanism:
     clip_norm: float
     guarantee: Guarantee
     sensitivity: Sensitivity
+    lipschitz: float | None = None
 
     @property
     def objective(self) -> float:
@@ -163,7 +167,7 @@ def calibrate(
     """The least noise that meets a target for adaptive gradients, never overshooting it.
 
     Args: mu > 0, or epsilon > 0 and delta in (0, 1); losses: `victim_losses` already computed for this algorithm and
-        trust model (then release, method and lipschitz were theirs); others as for `account`.
+        trust model (with the same release, method and lipschitz); others as for `account`.
     Raises: InvalidInput: no target or two, or an algorithm whose loss is infinite under this trust model.
     """
     if (mu is None) == (epsilon is None):
@@ -198,7 +202,8 @@ def calibrate(
     more = 2.0**-52
     while exceeds(stated(noise_std)):  # by rounding only, so a few doublings of the last bit end it
         noise_std, more = noise_std * (1 + more), 2 * more
-    return Mechanism(algorithm, noise_std, float(clip_norm), stated(noise_std), sensitivity)
+    rests_on = lipschitz if sensitivity.form == SHIFT_REDUCTION else None
+    return Mechanism(algorithm, noise_std, float(clip_norm), stated(noise_std), sensitivity, rests_on)
 
 
 def without_noise(algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float) -> Mechanism:
@@ -257,4 +262,5 @@ def _guarantee(
         sensitivity=sensitivity.value,
         tolerance=sensitivity.tolerance,
         release=release,
+        notes=(SHIFT_NOTE,) if sensitivity.form == SHIFT_REDUCTION else (),
     )

@@ -80,6 +80,7 @@ def replay(
             f"task has {task.num_nodes} nodes but the mechanism has {algorithm.num_nodes}; build the task for the "
             "mechanism's graph."
         )
+    _require_covered(mechanism, task)
     T = algorithm.num_steps
     every = algorithm.participation.period if eval_every is None else check.integer_at_least(1, eval_every=eval_every)
     last = T if stop_after is None else min(check.integer_at_least(0, stop_after=stop_after), T)
@@ -96,6 +97,30 @@ def replay(
         one = _SeedReplay(mechanism, task, seed, root, folder, dtype, where, keep_messages, resumable=key is not None)
         runs.append(one.run(last, every, progress))
     return Run(mechanism, task.name, tuple(runs))
+
+
+def _require_covered(mechanism: Mechanism, task: Task) -> None:
+    """Refuses a task that the mechanism's guarantee does not speak of.
+
+    Divisors scale gradients and noise of a node alike: they cancel where all messages are seen, and where all nodes
+    have the same. Elsewhere (hidden messages, noise on messages) the mechanism must have been calibrated with them.
+    """
+    algorithm = mechanism.algorithm
+    assert isinstance(algorithm.participation, Cyclic)
+    sizes = task.public_batch_sizes(algorithm.participation.period)
+    ratio = sizes / algorithm.divisors
+    hidden = mechanism.guarantee.release != "not applicable"
+    if (hidden and np.ptp(ratio) > 0) or (algorithm.noise_on_messages and (ratio != 1).any()):
+        raise InvalidInput(
+            f"the guarantee under trust model {mechanism.guarantee.trust!r} depends on public batch sizes, and the "
+            f"task's ({sizes.min():g} to {sizes.max():g}) are not those it was calibrated with; calibrate "
+            "algorithm.with_divisors(task.public_batch_sizes(period))."
+        )
+    if mechanism.lipschitz is not None and not (task.lipschitz is not None and task.lipschitz <= mechanism.lipschitz):
+        raise InvalidInput(
+            f"the guarantee assumes local maps with Lipschitz constant {mechanism.lipschitz:g}, and task {task.name!r} "
+            f"claims {task.lipschitz}; calibrate without lipschitz, or state Task(lipschitz=...) if you can prove it."
+        )
 
 
 class _SeedReplay:
@@ -130,7 +155,6 @@ class _SeedReplay:
         self.split_seed = drawn
         self.instance = task.instance(drawn, participation.period, dtype=dtype, device=device)
         sizes = self.instance.public_batch_sizes.double().cpu().numpy()
-        # divisors scale gradients and noise of a node alike, which under LDP leaves the guarantee as it is
         self.algorithm = mechanism.algorithm.with_divisors(sizes)
         self.executor = Executor(self.algorithm, dtype=dtype, device=device)
         # one key per mechanism, task and split, so that no two of them ever share noise, not even under one seed

@@ -612,3 +612,43 @@ def test_evaluating_more_often_changes_no_model():
 
 def test_messages_are_kept_only_when_asked_for():
     assert train(mechanism(), TASK, seeds=[0]).seeds[0].messages is None
+
+
+# ---- what a guarantee speaks of ------------------------------------------------------------------------------------
+
+
+def test_divisors_that_a_guarantee_does_not_cover_are_refused():
+    """Five nodes with 4, 4, 4, 3, 3 records: under PNDP unequal divisors change the loss, under LDP they cancel."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((18, 2)).astype(np.float32), rng.standard_normal(18).astype(np.float32)
+    task = tasks.from_module(
+        "small", 5, kind="regression", build_module=_line, loss=_half_square,
+        features=x, targets=y, test_features=x[:3], test_targets=y[:3],
+    )  # fmt: skip
+    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=5"), learning_rate=0.1)
+    one = algorithms.dp_dsgd(dynamics, Cyclic(2, 3))
+    common = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
+    assert task.public_batch_sizes(3).tolist() == [2, 2, 2, 1, 1]
+    assert task.instance(7, 3).public_batch_sizes.tolist() == [2, 2, 2, 1, 1]
+    train(calibrate(one, trust=trust.LDP(), **common), task, seeds=[0])
+    hidden = calibrate(one, trust=trust.PNDP([0]), **common)
+    with pytest.raises(InvalidInput, match=r"depends on public batch sizes.*with_divisors\(task.public_batch_sizes"):
+        train(hidden, task, seeds=[0])
+    fitted = one.with_divisors(task.public_batch_sizes(3))
+    train(calibrate(fitted, trust=trust.PNDP([0]), **common), task, seeds=[0])
+    resting = calibrate(fitted, trust=trust.PNDP([0]), lipschitz=1.0, release="none", **common)
+    assert (resting.lipschitz is None) == (resting.sensitivity.form != "shift reduction")
+    far = dataclasses.replace(resting, lipschitz=1.0)
+    with pytest.raises(
+        InvalidInput, match="assumes local maps with Lipschitz constant 1, and task 'small' claims None"
+    ):
+        train(far, task, seeds=[0])
+    train(far, dataclasses.replace(task, lipschitz=1.0), seeds=[0])
+
+
+def _line():
+    return torch.nn.Linear(2, 1)
+
+
+def _half_square(output, target):
+    return 0.5 * (output.squeeze(-1) - target).square()

@@ -192,7 +192,6 @@ def build_instance(task: Task, *, seed: int, period: int, dtype: torch.dtype, de
     module = _modules.build(task.build_module, _seeds.torch_seed(seed, _seeds.INITIAL_MODEL))
     model = _modules.PerRecordModel(module.to(device=device, dtype=dtype), task.loss)
     test_features = tensor(task.test_features)
-    records_per_node = mask.sum(axis=(1, 2))
     return TaskInstance(
         task=task,
         seed=seed,
@@ -201,7 +200,7 @@ def build_instance(task: Task, *, seed: int, period: int, dtype: torch.dtype, de
         targets=tensor(targets),
         mask=tensor(mask),
         record_index=tensor(index),
-        public_batch_sizes=torch.tensor(np.ceil(records_per_node / period), dtype=torch.float64, device=device),
+        public_batch_sizes=torch.tensor(task.public_batch_sizes(period), dtype=torch.float64, device=device),
         initial_parameters=model.initial_row().repeat(task.num_nodes, 1),
         test_features=test_features,
         test_targets=tensor(task.test_targets),

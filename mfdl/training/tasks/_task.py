@@ -39,6 +39,9 @@ class Task:
             `functools.partial` of one can be sent to worker processes.
         loss: (output of one record, target of one record) -> scalar.
         num_nodes: n, over which the train records are split.
+        lipschitz: L such that every local map x -> x - eta g(x) of this model and loss is L-Lipschitz at the step
+            sizes it will be trained with, for every possible record; your claim (docs/shift_reduction.md says when
+            it holds). None: no claim, and guarantees that rest on one are refused.
 
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
@@ -54,6 +57,7 @@ class Task:
     build_module: Callable[[], torch.nn.Module]
     loss: _modules.Loss
     num_nodes: int
+    lipschitz: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("classification", "regression"):
@@ -115,6 +119,15 @@ class Task:
             digest.update(repr((array.shape, array.dtype.str)).encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
+
+    def public_batch_sizes(self, period: int) -> NDArray[np.float64]:
+        """ceil(records of u / period) of each node, shape (n,): the constants that sums are divided by.
+
+        The same for every seed. Where messages are hidden they change the privacy loss: calibrate
+        `algorithm.with_divisors(task.public_batch_sizes(period))` there.
+        """
+        held = np.array([len(part) for part in np.array_split(np.arange(len(self.targets)), self.num_nodes)])
+        return np.ceil(held / check.integer_at_least(1, period=period))
 
     def instance(
         self, seed: int, period: int, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
