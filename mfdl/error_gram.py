@@ -27,6 +27,7 @@ from . import check
 from .check import FloatArray
 from .dynamics import Dynamics, ErrorWeights
 from .errors import unknown_name
+from .threads import blas_threads
 
 OBJECTIVES = ("post-average", "message")
 BLOCK_BYTES = 128 * 2**20  # working memory for blocks of columns of W^a
@@ -60,10 +61,11 @@ def error_gram(
             bytes_per_column=8 * n * num_steps,
         )
     measure = gossip.at(0).reversible_measure
-    if measure is not None and measure.max() <= MAX_MEASURE_RATIO * measure.min():
-        powers = _reversible_power_gram(dynamics.step_weights(0), measure, num_steps + offset)
-    else:
-        powers = _general_power_gram(dynamics.step_weights(0), num_steps + offset)
+    with blas_threads(max(dynamics.num_nodes, num_steps)):
+        if measure is not None and measure.max() <= MAX_MEASURE_RATIO * measure.min():
+            powers = _reversible_power_gram(dynamics.step_weights(0), measure, num_steps + offset)
+        else:
+            powers = _general_power_gram(dynamics.step_weights(0), num_steps + offset)
     return _sum_over_models(powers[offset:, offset:])
 
 
