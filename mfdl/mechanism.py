@@ -48,6 +48,15 @@ class Mechanism:
     sensitivity: Sensitivity
     lipschitz: float | None = None
 
+    def __post_init__(self) -> None:
+        stated = (self.guarantee.noise_std, self.guarantee.clip_norm, self.guarantee.participation)
+        own = (self.noise_std, self.clip_norm, self.algorithm.participation.describe())
+        if stated != own:
+            raise InvalidInput(
+                f"the guarantee is for noise_std, clip_norm and participation {stated}, the mechanism has {own}; "
+                "calibrate or account anew."
+            )
+
     @property
     def objective(self) -> float:
         """sensitivity^2 * noise in the models after averaging, per unit nu^2: what `factorize` calls loss.
@@ -122,7 +131,7 @@ def account(
     sensitivity = worst_adaptive(losses)
     std = _base_noise(sensitivity, adjacency, clip_norm, noise_std, noise_multiplier)
     scheme = participation or algorithm.participation
-    return _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses[0].release)
+    return _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses)
 
 
 def guarantees(
@@ -145,7 +154,7 @@ def guarantees(
     out = []
     for loss in losses:
         held = worst_adaptive([loss]) if adaptive else loss.fixed
-        one = _guarantee(trust, adjacency, clip_norm, noise_std, held, scheme, str(labels[loss.victim]), loss.release)
+        one = _guarantee(trust, adjacency, clip_norm, noise_std, held, scheme, str(labels[loss.victim]), [loss])
         out.append(one if adaptive or loss.adaptive else dataclasses.replace(one, adaptive=False))
     return out
 
@@ -162,12 +171,10 @@ def calibrate(
     release: str | None = None,
     method: str = "exact",
     lipschitz: float | None = None,
-    losses: Sequence[VictimLoss] | None = None,
 ) -> Mechanism:
     """The least noise that meets a target for adaptive gradients, never overshooting it.
 
-    Args: mu > 0, or epsilon > 0 and delta in (0, 1); losses: `victim_losses` already computed for this algorithm and
-        trust model (with the same release, method and lipschitz); others as for `account`.
+    Args: mu > 0, or epsilon > 0 and delta in (0, 1); others as for `account`.
     Raises: InvalidInput: no target or two, or an algorithm whose loss is infinite under this trust model.
     """
     if (mu is None) == (epsilon is None):
@@ -178,8 +185,7 @@ def calibrate(
         target = gaussian.mu_from_epsilon(check.positive(epsilon=epsilon), check.open_unit(delta=delta))
     else:
         target = check.positive(mu=mu)
-    if losses is None:
-        losses = victim_losses(algorithm, trust, release=release, method=method, lipschitz=lipschitz)
+    losses = victim_losses(algorithm, trust, release=release, method=method, lipschitz=lipschitz)
     sensitivity = worst_adaptive(losses)
     if math.isinf(sensitivity.squared):
         if isinstance(algorithm.noise, ZeroNoise):
@@ -193,7 +199,7 @@ def calibrate(
 
     def stated(std: float) -> Guarantee:
         scheme = algorithm.participation
-        return _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses[0].release)
+        return _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses)
 
     def exceeds(found: Guarantee) -> bool:
         return found.mu > target or (epsilon is not None and delta is not None and found.epsilon(delta) > epsilon)
@@ -202,7 +208,7 @@ def calibrate(
     more = 2.0**-52
     while exceeds(stated(noise_std)):  # by rounding only, so a few doublings of the last bit end it
         noise_std, more = noise_std * (1 + more), 2 * more
-    rests_on = lipschitz if sensitivity.form == SHIFT_REDUCTION else None
+    rests_on = lipschitz if _rests_on_shifts(losses) else None
     return Mechanism(algorithm, noise_std, float(clip_norm), stated(noise_std), sensitivity, rests_on)
 
 
@@ -210,10 +216,13 @@ def without_noise(algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: s
     """The algorithm as it is with nu = 0: mu is infinite, which the guarantee says."""
     losses = victim_losses(algorithm, trust)
     sensitivity = worst_adaptive(losses)
-    guarantee = _guarantee(
-        trust, adjacency, clip_norm, 0.0, sensitivity, algorithm.participation, EVERY_NODE, losses[0].release
-    )
+    guarantee = _guarantee(trust, adjacency, clip_norm, 0.0, sensitivity, algorithm.participation, EVERY_NODE, losses)
     return Mechanism(algorithm, 0.0, float(clip_norm), guarantee, sensitivity)
+
+
+def _rests_on_shifts(losses: Sequence[VictimLoss]) -> bool:
+    """Whether any of these victims is covered by shift reduction: the worst of them need not be."""
+    return any(loss.adaptive_by == SHIFT_REDUCTION for loss in losses)
 
 
 def _base_noise(
@@ -244,8 +253,9 @@ def _guarantee(
     sensitivity: Sensitivity,
     participation: Participation,
     victim: str,
-    release: str,
+    losses: Sequence[VictimLoss],
 ) -> Guarantee:
+    """The guarantee of one sensitivity; `losses` are those it is the worst of."""
     shift = gaussian.record_shift(adjacency, clip_norm)
     return Guarantee(
         mu=gaussian.mu_from_noise_std(sensitivity.value, shift, noise_std),
@@ -261,6 +271,6 @@ def _guarantee(
         noise_std=noise_std,
         sensitivity=sensitivity.value,
         tolerance=sensitivity.tolerance,
-        release=release,
-        notes=(SHIFT_NOTE,) if sensitivity.form == SHIFT_REDUCTION else (),
+        release=losses[0].release,
+        notes=(SHIFT_NOTE,) if _rests_on_shifts(losses) else (),
     )

@@ -5,7 +5,7 @@ and which parts of the base noise it knows. What is left is a `View` (A, B). The
 
 | model | messages seen | gradients known | noise known |
 | --- | --- | --- | --- |
-| LDP | all | none | every part not held by exactly one node |
+| LDP | all | none | every part but what one node alone holds and adds to what it sends |
 | PNDP(attackers) | those they receive | their own | what they hold |
 | SecLDP() eavesdropper | all | none | none |
 | SecLDP(colluders) | all | those of the colluders | whatever any of them holds |
@@ -35,6 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import check
 from .algorithms import LinearAlgorithm
 from .errors import InvalidInput, UnsupportedMechanism
+from .operators import StepNoise
 from .view import RELEASES, Knowledge, View
 
 Mask = NDArray[np.bool_]
@@ -48,11 +49,13 @@ class TrustModel(abc.ABC):
     Attributes:
         name: for tables and guarantees.
         default_release: "all" where messages are hidden (the safe side), else "not applicable" (and yet "all" for an
-            algorithm some of whose messages are never sent).
+            algorithm some of whose messages are never sent, or a model that does not see them all).
+        same_for_all_victims: `knowledge` does not look at the victim; then one view serves all of them.
     """
 
     name: str
     default_release: str = "not applicable"
+    same_for_all_victims: bool = False
 
     @abc.abstractmethod
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
@@ -73,38 +76,45 @@ class TrustModel(abc.ABC):
         Itself and everybody but the attackers, unless it ranges over coalitions or its masks depend on the victim.
         """
         inside = set(self.attackers(algorithm))
-        yield self, tuple(u for u in range(algorithm.num_nodes) if u not in inside)
+        asked = tuple(u for u in range(algorithm.num_nodes) if u not in inside)
+        if self.same_for_all_victims:
+            yield self, asked
+            return
+        for victim in asked:
+            yield _Against(self, victim), (victim,)
 
     def sees_at_least(self, other: TrustModel, algorithm: LinearAlgorithm, victim: int = 0) -> bool:
         """Whether this model sees and knows everything the other does; its exact loss is then never smaller.
 
         Released models count as each model publishes them by default.
         """
-        own = self.knowledge(algorithm, victim)
-        released = (self._release(algorithm, None), other._release(algorithm, None))
+        own, theirs = self.knowledge(algorithm, victim), other.knowledge(algorithm, victim)
+        released = (self._release(algorithm, None, own), other._release(algorithm, None, theirs))
         order = ("none", "average", "all")
         enough = released[0] == "not applicable" or (
             released[1] != "not applicable" and order.index(released[0]) >= order.index(released[1])
         )
-        return enough and own.covers(other.knowledge(algorithm, victim))
+        return enough and own.covers(theirs)
 
-    def _release(self, algorithm: LinearAlgorithm, release: str | None) -> str:
+    def _release(self, algorithm: LinearAlgorithm, release: str | None, knowledge: Knowledge) -> str:
         """What is published on top of the messages; "not applicable" where all of them are seen and determine it."""
         if release not in (None, *RELEASES):
             raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {release!r}.")
-        if self.default_release == "not applicable":
-            if _messages_give_final_models(algorithm):
-                return "not applicable"
-            return release if release in ("none", "average", "all") else "all"
-        return self.default_release if release in (None, "not applicable") else str(release)
+        everything = knowledge.combination is None and bool(knowledge.seen[:, algorithm.transmitted].all())
+        if everything and self.default_release == "not applicable" and _messages_give_final_models(algorithm):
+            return "not applicable"
+        if release in (None, "not applicable"):
+            release = self.default_release
+        return "all" if release == "not applicable" else str(release)  # never less than what a hidden view may hold
 
     def view(self, algorithm: LinearAlgorithm, victim: int = 0, *, release: str | None = None) -> View:
         """What the attacker has, as (A, B).
 
         Args: release: "none", "average" or "all" final models published; default `default_release`.
         """
-        chosen = self._release(algorithm, release)
-        return View.of(algorithm, self.knowledge(algorithm, victim), release=chosen, attacker=self.attacker)
+        knowledge = self.knowledge(algorithm, victim)
+        chosen = self._release(algorithm, release, knowledge)
+        return View.of(algorithm, knowledge, release=chosen, attacker=self.attacker)
 
     def all_messages(self) -> TrustModel:
         """The same attackers with every message seen: its number holds for adaptive gradients too."""
@@ -173,6 +183,21 @@ def _held_by(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> Mask:
     return np.tile(np.asarray(held).ravel(), (algorithm.num_steps, 1))
 
 
+def _own_noise(algorithm: LinearAlgorithm) -> Mask:
+    """(parts,): noise that one node alone holds and that enters only what it sends, so that it protects its holder."""
+    noise = algorithm.noise
+    holders = sp.csr_array(noise.holders())
+    alone = np.asarray(holders.sum(axis=1)).ravel() == 1
+    if isinstance(noise, StepNoise):
+        owner = algorithm.message_sender if noise.slots_per_step != noise.num_nodes else np.arange(noise.num_nodes)
+        holder = np.where(alone, np.asarray(holders.argmax(axis=1)).ravel(), -1)
+        entries = sp.coo_array(noise.factor)
+        foreign = (entries.data != 0) & (owner[entries.coords[0]] != holder[entries.coords[1]])
+        alone[np.unique(entries.coords[1][foreign])] = False
+    own: Mask = alone
+    return own
+
+
 def _received(receivers: sp.csr_array | None, nodes: Sequence[int], messages: int) -> Mask:
     """Which message rows of a round reach one of the nodes."""
     if receivers is None:
@@ -194,16 +219,15 @@ class LDP(TrustModel):
     """Local: every message is public and shared secrets protect nobody; a node's own noise alone does."""
 
     name = "ldp"
+    same_for_all_victims = True
 
     @property
     def attacker(self) -> str:
         return "anyone who sees all messages and all shared secrets"
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
-        holders = np.asarray(algorithm.noise.holders().sum(axis=1)).ravel()
-        return Knowledge.of(
-            algorithm, seen=_all_seen(algorithm), known_noise=np.tile(holders != 1, (algorithm.num_steps, 1))
-        )
+        known = np.tile(~_own_noise(algorithm), (algorithm.num_steps, 1))
+        return Knowledge.of(algorithm, seen=_all_seen(algorithm), known_noise=known)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +237,7 @@ class PNDP(TrustModel):
     attacker_nodes: tuple[int | str, ...]
     name = "pndp"
     default_release = "all"
+    same_for_all_victims = True
 
     def __init__(self, attackers: Sequence[int | str]) -> None:
         if isinstance(attackers, str) or not len(attackers):
@@ -242,6 +267,7 @@ class SecLDP(TrustModel):
     """All messages are seen; secrets are known only if a colluder holds them. No colluders: an eavesdropper."""
 
     colluders: tuple[int | str, ...] = ()
+    same_for_all_victims = True
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -321,6 +347,7 @@ class Central(TrustModel):
 
     name = "central"
     default_release = "all"
+    same_for_all_victims = True
 
     @property
     def attacker(self) -> str:
@@ -338,6 +365,7 @@ class ReleasedOnly(TrustModel):
 
     name = "released"
     default_release = "all"
+    same_for_all_victims = True
 
     @property
     def attacker(self) -> str:
@@ -377,11 +405,9 @@ class _Masks(TrustModel):
     default_release: str = "all"
 
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
-        if not any(_takes_victim(rule) for rule in (self.seen, self.known_gradients, self.known_noise)):
-            yield from super().members(algorithm)
-            return
-        for victim in range(algorithm.num_nodes):
-            yield _Against(self, victim), (victim,)
+        takes = any(_takes_victim(rule) for rule in (self.seen, self.known_gradients, self.known_noise))
+        for victims in [(u,) for u in range(algorithm.num_nodes)] if takes else [tuple(range(algorithm.num_nodes))]:
+            yield (_Against(self, victims[0]) if takes else self), victims
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         def mask(rule: MaskRule) -> Any:

@@ -14,8 +14,10 @@ from numpy.testing import assert_allclose
 from scipy.sparse.linalg import aslinearoperator
 
 from mfdl import algorithms, gossip, trust
+from mfdl.algorithms.dsgd import decentralized
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.operators import StepNoise
 from mfdl.participation import EveryStep, Explicit
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.sensitivity import sensitivities
@@ -73,13 +75,24 @@ def test_zip_dl_masks_list_single_messages():
 
 
 def test_a_seed_that_everybody_holds_protects_from_outsiders_only():
-    one = algorithms.spatial_covariance(PATH, EveryStep(2), np.eye(4), groups=[[0, 1]])
-    assert masks(trust.SecLDP(), one)[2] == "0000"
-    assert masks(trust.LDP(), one)[2] == "1111"
-    assert masks(trust.PNDP([0]), one)[2] == "1111"
-    assert masks(trust.PNDP([3]), one)[2] == "0000"
-    alone = algorithms.spatial_covariance(PATH, EveryStep(2), np.eye(4), groups=[[2]])
-    assert masks(trust.LDP(), alone)[2] == "0000"
+    one = algorithms.spatial_covariance(PATH, EveryStep(2), np.diag([2.0, 1, 0, 0]), groups=[[0, 1]])
+    assert masks(trust.SecLDP(), one)[2] == "00"
+    assert masks(trust.LDP(), one)[2] == "11"
+    assert masks(trust.PNDP([0]), one)[2] == "11"
+    assert masks(trust.PNDP([3]), one)[2] == "00"
+    alone = algorithms.spatial_covariance(PATH, EveryStep(2), np.diag([0.0, 0, 1, 0]), groups=[[2]])
+    assert masks(trust.LDP(), alone)[2] == "0"
+    with pytest.raises(InvalidInput, match="must be zero outside the group"):
+        algorithms.spatial_covariance(PATH, EveryStep(2), np.eye(4), groups=[[2]])
+
+
+def test_noise_that_another_node_holds_protects_nobody_under_ldp():
+    """One seed of node 0 makes noise for all: to node 0's peers it is no protection, with everybody else colluding."""
+    noise = StepNoise(np.eye(3), np.array([[1, 0, 0]] * 3, dtype=bool), 2, 3)
+    one = decentralized("odd", Dynamics(MH("complete:n=3")), EveryStep(2), noise)
+    losses = [loss.sensitivity_squared for loss in victim_losses(one, trust.LDP())]
+    assert losses[0] == pytest.approx(2)
+    assert losses[1:] == [math.inf, math.inf]
 
 
 def test_receivers_follow_gossip_in_time():

@@ -89,7 +89,7 @@ def spatial_covariance(
     for R, group in zip(given, holding, strict=True):
         factor = _root(R, n)
         outside = np.setdiff1d(np.arange(n), group)
-        if groups is not None and len(given) > 1 and np.abs(R[outside]).max(initial=0.0) > 0:
+        if groups is not None and np.abs(np.asarray(R)[outside]).max(initial=0.0) > 0:
             raise InvalidInput(f"the covariance of group {group} must be zero outside the group, which cannot make it.")
         members = np.zeros(n, dtype=bool)
         members[group] = True

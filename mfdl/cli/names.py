@@ -37,7 +37,7 @@ TRUST: Mapping[str, TrustName] = {
         "anyone who sees all messages and all shared secrets",
         "all",
         "none",
-        "every part not held by exactly one node",
+        "every part but what one node alone holds and adds to what it sends",
     ),
     "pndp": TrustName(
         "some nodes together, from the messages they receive",

@@ -25,6 +25,7 @@ from ..view import View
 from . import shift_reduction
 from .adaptivity import is_adaptive
 from .hidden_messages import lipschitz_factors, shift_problem
+from .pattern_bounds import MAX_ENUMERATED
 from .sensitivity import Sensitivity, sensitivities
 from .view_gram import ViewGram, view_grams
 
@@ -196,7 +197,10 @@ def _shift_reduction(
     view: View, victims: list[int], scheme: Participation, lipschitz: float | Sequence[float]
 ) -> list[float]:
     problem = shift_problem(view, lipschitz)
-    patterns = [tuple(int(t) for t in pattern) for pattern in scheme.patterns()]
+    if scheme.num_patterns <= MAX_ENUMERATED:
+        patterns = [tuple(int(t) for t in pattern) for pattern in scheme.patterns()]
+    else:  # a record that joins every step needs shifts at least as large as one that joins some
+        patterns = [tuple(range(problem.num_steps))]
     found = shift_reduction.solve(problem, victims, patterns)
     moved = np.zeros(problem.num_steps, dtype=bool)
     moved[[t for pattern in patterns for t in pattern]] = True

@@ -48,6 +48,17 @@ class WhitenedColumns:
     rounding: float
     undecided: np.ndarray
 
+    def gram_error(self, columns: slice = slice(None)) -> FloatArray:
+        """First-order bound on the rounding error of Y^T Y, entrywise, for some of the columns.
+
+        With B off by E, ||E|| <= c eps sigma_1, X is off by y_s^T E' z_t + z_s^T E' y_t, z = B^T+ A: at most
+        ||E|| (||y_s|| ||z_t|| + ||z_s|| ||y_t||), and sigma_1 z is Y with its rows amplified.
+        """
+        Y = self.whitened[:, columns]
+        plain, amplified = np.linalg.norm(Y, axis=0), np.linalg.norm(self.amplification[:, None] * Y, axis=0)
+        cross = np.outer(plain, amplified)
+        return RANK_SAFETY * self.rounding * (cross + cross.T)
+
 
 def whiten(A: FloatArray, B: FloatArray) -> WhitenedColumns:
     """Whitens columns of A by the noise B; see the module head.

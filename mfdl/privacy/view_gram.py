@@ -202,8 +202,7 @@ def _step_noise_grams(noise: StepNoise, knowledge: Knowledge, victims: Sequence[
         steps = np.flatnonzero(of_step.ravel() == number)
         white = whiten(np.eye(n)[:, chosen], F * ~known)
         squared = (white.whitened**2).sum(axis=0)
-        slack = white.rounding * (white.whitened**2 * white.amplification[:, None]).sum(axis=0)
-        values[:, steps], errors[:, steps] = squared[:, None], 4 * slack[:, None]
+        values[:, steps], errors[:, steps] = squared[:, None], np.diagonal(white.gram_error())[:, None]
         leaks[:, steps] = (white.leaks | white.undecided)[:, None]
         tolerance = max(tolerance, white.tolerance)
     return [
@@ -239,7 +238,9 @@ def _partly_seen(
     unknown = ~known[0]
     scale = np.stack([np.abs(one.message_from_gradient.diagonal()) for one in algorithm.rounds])  # type: ignore[union-attr]
     rows, hidden = np.flatnonzero(seen[0] & unknown), unknown & ~seen[0]
-    released = _released_rows(view, weights[-1], seen[0] | ~unknown)
+    released, told = _released_rows(view, weights[-1], seen[0] | ~unknown)
+    if not told:
+        return None
     chosen = np.asarray([u for u in victims if unknown[u]], dtype=np.intp)
     relative = absolute = 0.0
     if rows.size == 0 and released is None:
@@ -289,20 +290,22 @@ def _upper_bound(algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequ
     return [dataclasses.replace(g, upper=True, form="all messages seen, as an upper bound") for g in found]
 
 
-def _released_rows(view: View, last: sp.csr_array, available: np.ndarray) -> FloatArray | None:
-    """K, combinations of the released final models with noise of their own, or None.
+def _released_rows(view: View, last: sp.csr_array, available: np.ndarray) -> tuple[FloatArray | None, bool]:
+    """(K, rank told): combinations of the released final models with noise of their own, or None.
 
     Final models are W times the last messages. Seen messages explain the rest, so only the column space of W over the
-    hidden ones counts: an orthonormal basis of it, without directions that W itself annihilates (below RANK_TOLERANCE
-    of its norm; there a released combination is one of seen messages).
+    hidden ones counts: an orthonormal basis of it. A singular value between rounding level and RANK_TOLERANCE leaves
+    the rank of W untold.
     """
     n, hidden = available.size, np.flatnonzero(~available)
     if view.release not in ("all", "average") or not hidden.size:
-        return None
+        return None, True
     K = np.full((1, n), 1.0 / n) if view.release == "average" else np.eye(n)
     U, sigma, _ = np.linalg.svd(K @ last[:, hidden].toarray(), full_matrices=False)
-    kept = sigma > RANK_TOLERANCE * max(float(sigma[0]), 1e-300)
-    return U[:, kept].T @ K if sigma[0] > RANK_TOLERANCE / n else None
+    scale = float(np.linalg.norm(K @ last))
+    told = not ((sigma > 4 * n * UNIT * scale) & (sigma <= RANK_TOLERANCE * scale)).any()
+    kept = sigma > RANK_TOLERANCE * scale
+    return (U[:, kept].T @ K if kept.any() else None), told
 
 
 def _own_messages_are_implied(weights: Sequence[sp.csr_array | None], knowledge: Knowledge) -> bool:
@@ -338,8 +341,7 @@ def _dense(view: View, victims: Sequence[int]) -> list[ViewGram]:
     for i, _ in enumerate(victims):
         columns = slice(i * T, (i + 1) * T)
         Y = white.whitened[:, columns]
-        magnitudes = np.abs(Y)
-        error = 4 * white.rounding * (magnitudes.T * white.amplification) @ magnitudes
+        error = white.gram_error(columns)
         leaks = white.leaks[columns]
         if white.undecided[columns].any() and not leaks.any():
             out.append(more[i])

@@ -107,6 +107,11 @@ def _require_covered(mechanism: Mechanism, task: Task) -> None:
     """
     algorithm = mechanism.algorithm
     assert isinstance(algorithm.participation, Cyclic)
+    if mechanism.guarantee.adjacency == "add-remove":
+        raise UnsupportedMechanism(
+            "under add-remove adjacency the number of records is not public, but the executor's split, record-to-step "
+            "map and divisors follow it; use zero-out (the record's gradient is replaced by zero) or replace-one."
+        )
     sizes = task.public_batch_sizes(algorithm.participation.period)
     ratio = sizes / algorithm.divisors
     hidden = mechanism.guarantee.release != "not applicable"
@@ -158,7 +163,7 @@ class _SeedReplay:
         self.algorithm = mechanism.algorithm.with_divisors(sizes)
         self.executor = Executor(self.algorithm, dtype=dtype, device=device)
         # one key per mechanism, task and split, so that no two of them ever share noise, not even under one seed
-        self.key = root.derive("replay", mechanism.content_hash, task.content_hash, drawn)
+        self.key = root.derive("replay", mechanism.content_hash, task.content_hash, drawn, str(dtype))
         self.identity = {
             "mechanism_hash": mechanism.content_hash,
             "task_hash": task.content_hash,

@@ -22,7 +22,7 @@ from mfdl.testing.graph_strategies import gossip_matrices
 from mfdl.testing.view_oracles import clear_rank
 from mfdl.testing.view_strategies import integer_views
 from mfdl.trust import TrustModel
-from mfdl.view import View
+from mfdl.view import Knowledge, View
 
 MH = gossip.metropolis_hastings
 SLACK = 1 + 3e-6  # upper bounds that count as exact are up to 1e-6 above the value
@@ -382,3 +382,37 @@ def test_infinite_loss_is_a_value():
     guarantee = account(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
     assert guarantee.mu == math.inf
     assert dataclasses.replace(guarantee, adaptive=False).mu == math.inf
+
+
+# ---- what is hidden is read off the masks ----------------------------------------------------------------------------
+
+
+def test_a_model_that_hides_messages_holds_the_released_models_unless_told():
+    one = algorithms.dp_dsgd(Dynamics(MH("path:n=5")), EveryStep(1))
+    seen = np.arange(5) == 1
+    asked = trust.TrustModel.from_masks(seen=seen, release="not applicable")
+    default = trust.TrustModel.from_masks(seen=seen)
+    values = [[loss.sensitivity_squared for loss in victim_losses(one, model)] for model in (asked, default)]
+    assert_allclose(values[0], values[1])
+    assert min(values[0]) > 0
+
+
+def test_a_subclass_whose_masks_follow_the_victim_is_asked_for_each_victim():
+    class Sees(trust.TrustModel):
+        name = attacker = "sees only the victim"
+        default_release = "none"
+
+        def knowledge(self, algorithm, victim):
+            return Knowledge.of(algorithm, seen=np.arange(algorithm.num_nodes) == victim)
+
+    one = algorithms.dp_dsgd(Dynamics(MH("path:n=4")), EveryStep(1))
+    assert [loss.sensitivity_squared for loss in victim_losses(one, Sees(), release="none")] == pytest.approx([1] * 4)
+
+
+def test_a_weight_at_rounding_level_is_no_reason_to_drop_a_released_model():
+    """The final model of node 2 holds its own gradient and noise alone, both scaled by 1e-13: the loss is 1, not 0."""
+    W = np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 1 - 1e-13, 1e-13]])
+    one = algorithms.dp_dsgd(Dynamics(gossip.from_array(W)), EveryStep(1))
+    (loss,) = victim_losses(one, trust.PNDP([0]), victims=[2])
+    assert loss.sensitivity_squared >= 1
+    assert loss.adaptive_sensitivity_squared >= 1

@@ -14,8 +14,8 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.mechanism import account, calibrate, guarantees
-from mfdl.participation import EveryStep, Explicit
-from mfdl.privacy import adaptivity
+from mfdl.participation import EveryStep, Explicit, OncePerEpoch
+from mfdl.privacy import accounting, adaptivity
 from mfdl.privacy.accounting import victim_losses, worst_adaptive
 from mfdl.privacy.adaptivity import is_adaptive
 from mfdl.testing.view_oracles import gossip_messages, rows_span
@@ -33,7 +33,7 @@ BUILDERS = {
     "none": algorithms.dsgd,
     "muffliato": lambda d, p: algorithms.muffliato(d, p, gossip_rounds=2),
     "decor": lambda d, p: algorithms.decor(d, p, sigma_local=0.5, sigma_pair=2.0),
-    "spatial": lambda d, p: algorithms.spatial_covariance(d, p, groups=[[0, 1]]),
+    "spatial": lambda d, p: algorithms.spatial_covariance(d, p),
     "zip-dl, own": lambda d, p: algorithms.zip_dl(d, p, self_messages=True),
 }
 ALL_SEEN = [trust.LDP(), trust.SecLDP(), trust.SecLDP((0,)), trust.FullCollusion()]
@@ -70,11 +70,11 @@ def test_pndp_is_adaptive_only_where_everything_is_seen(name):
         assert not is_adaptive(trust.PNDP([0]).view(on_path, 2, release=release))
         if name != "muffliato":  # in its second round, 1 hears what 3 said in the first
             assert not is_adaptive(trust.PNDP([1]).view(on_path, 2, release=release))
-        if not name.startswith("zip-dl"):  # there, messages to others are hidden
+        if not name.startswith(("zip-dl", "muffliato")):  # messages to others are hidden; several rounds: no claim
             assert is_adaptive(trust.PNDP([0]).view(complete, 1, release=release))
-    if not name.startswith("zip-dl"):
+    if not name.startswith(("zip-dl", "muffliato")):
         assert is_adaptive(trust.PNDP([1, 2]).view(on_path, 3))
-        assert is_adaptive(trust.PNDP([0, 1]).view(on_path, 3)) == (name == "muffliato")
+        assert not is_adaptive(trust.PNDP([0, 1]).view(on_path, 3))
 
 
 def test_central_is_adaptive_only_for_exact_averaging():
@@ -109,7 +109,9 @@ def test_one_step_and_gradients_that_are_known():
     hidden = TrustModel.from_masks(seen=np.array([False, True, True]), known_gradients=np.array([False, True, True]))
     assert not is_adaptive(hidden.view(one, 0))
     heard = TrustModel.from_masks(seen=np.array([True, True, False]), known_gradients=np.array([False, True, True]))
-    assert is_adaptive(heard.view(one, 0))  # the model of 0 is made of what was seen; 1 and 2 owe nothing
+    # the model of 0 is made of what was seen, but the known gradient of 1 shows its model, which holds 2's message
+    assert not is_adaptive(heard.view(one, 0))
+    assert is_adaptive(TrustModel.from_masks(seen=np.ones(3, dtype=bool)).view(one, 0))
 
 
 @settings(max_examples=60, deadline=None)
@@ -130,10 +132,13 @@ def test_the_row_space_test_is_exact(case):
     expected = True
     for t in range(1, T):
         models = W @ messages[(t * K - 1) * n : t * K * n]
-        rows = np.hstack([models[:, free], (models @ case.noising) * unknown])[~case.known_gradients[t]]
+        rows = np.hstack([models[:, free], (models @ case.noising) * unknown])
         expected &= rows_span(view[case.round_of_row < t * K], rows)
     found = is_adaptive(case.model.view(one, case.honest[0], release=case.release))
-    assert found == expected
+    if K > 1:  # no numerical claim there: True only where sparsity shows it
+        assert expected or not found
+    else:
+        assert found == expected
 
 
 def test_a_large_view_that_is_not_obviously_adaptive_is_not(monkeypatch):
@@ -160,8 +165,8 @@ def true_total_variation(slope):
 
     r is N(0 or 1/3, 1/9), and w adds N(0, 1); the gradient's sign is its own to choose.
     """
-    r = np.linspace(-3, 3.5, 4001)
-    y = np.linspace(-9, 9, 4001)
+    r = np.linspace(-3, 3.5, 1001)
+    y = np.linspace(-9, 9, 1001)
     at = r + np.clip(slope * (r - 1 / 6), -1, 1)
     kernel = norm.pdf(y[:, None] - at[None, :])
     densities = [kernel @ norm.pdf(r, mean, 1 / 3) * (r[1] - r[0]) for mean in (0.0, 1 / 3)]
@@ -297,6 +302,20 @@ def test_a_known_gradient_of_the_victim_is_no_matter_of_models():
             assert losses[0].adaptive_sensitivity_squared <= value * (1 + 1e-9)
             assert math.isinf(losses[0].adaptive_sensitivity_squared) == math.isinf(value)
             assert losses[1].adaptive_sensitivity_squared < math.inf
+
+
+def test_more_patterns_than_can_be_listed_are_bounded_by_their_union(monkeypatch):
+    one = algorithms.dp_dsgd(Dynamics(MH("path:n=4")), EveryStep(6))
+    scheme = OncePerEpoch(epochs=2, period=3)
+    listed = victim_losses(one, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
+    monkeypatch.setattr(accounting, "MAX_ENUMERATED", 8)
+    bounded = victim_losses(one, trust.PNDP([0]), participation=scheme, release="none", lipschitz=1.0)
+    for exact, upper in zip(listed, bounded, strict=True):
+        assert exact.adaptive_sensitivity_squared <= upper.adaptive_sensitivity_squared * (1 + 1e-9) <= 2 + 1e-6
+    long = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), EveryStep(60))
+    many = OncePerEpoch(epochs=12, period=5)  # 5^12 patterns
+    for loss in victim_losses(long, ATTACK, participation=many, release="none", method="certified", lipschitz=1.0):
+        assert loss.adaptive_sensitivity_squared <= 12 * (1 + 1e-6)
 
 
 @settings(max_examples=20, deadline=None)

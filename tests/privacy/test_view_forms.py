@@ -387,3 +387,44 @@ def test_zero_rows_and_no_rows():
     assert infinite(view_grams(trust.PNDP([0]).view(no_noise, 1), [1])[0])
     far = view_grams(trust.PNDP([0]).view(no_noise, 1, release="none"), [3])[0]
     assert not infinite(far)  # two steps carry nothing three hops far
+
+
+DYADIC = {"path": (nx.path_graph(8), 4), "ring": (nx.cycle_graph(8), 4), "star": (nx.star_graph(4), 8)}
+ENCODER = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [-1.0, 0.5, 2.0]])
+
+
+def dyadic(name):
+    graph, d = DYADIC[name]
+    L = nx.laplacian_matrix(graph).toarray().astype(float)
+    return Dynamics(gossip.from_array(np.eye(len(L)) - L / d))
+
+
+def structured_cases():
+    for name in DYADIC:
+        dynamics = dyadic(name)
+        n, T = dynamics.num_nodes, 3
+        for one, N in (
+            (algorithms.dp_dsgd(dynamics, EveryStep(T)), np.eye(T * n)),
+            (algorithms.mf_dsgd(dynamics, EveryStep(T), ENCODER), np.kron(np.linalg.inv(ENCODER), np.eye(n))),
+        ):
+            for attackers in ([0], [1], list(range(1, n, 2)), list(range(n - 1))):
+                yield one, N, attackers
+
+
+def test_errors_of_structured_forms_bound_the_true_ones():
+    """Dyadic matrices of both forms; rounding is really there, and never more than stated."""
+    forms, off = set(), 0
+    for one, N, attackers in structured_cases():
+        n, T = one.num_nodes, one.num_steps
+        honest = [u for u in range(n) if u not in attackers]
+        messages, _ = gossip_messages(one.dynamics.gossip, T)
+        A = messages[received(one.dynamics.gossip, T, attackers).ravel()]
+        B = rational(without_noise(A @ N, {t * n + a for t in range(T) for a in attackers}))
+        view = trust.PNDP(attackers).view(one, honest[0], release="none")
+        for u, found in zip(honest[:3], view_grams(view, honest[:3]), strict=True):
+            exact = to_float(exact_view_gram(rational(of_node(A, u, n)), B))
+            assert_bounded(found, exact)
+            forms.add(found.form)
+            off += np.linalg.eigvalsh(exact - found.matrix)[-1] > 1e-17
+    assert forms >= {"range form", "null-space form"}
+    assert off > 10  # without the stated errors these would be too small
