@@ -114,8 +114,8 @@ class ComparisonConfig:
         gaussian.record_shift(self.adjacency, self.clip_norm)
         if self.adjacency == "add-remove":
             raise InvalidInput(
-                "--adjacency add-remove cannot be trained: split, record-to-step map and batch sizes follow the number of "
-                "records; use zero-out or replace-one."
+                "--adjacency add-remove cannot be trained: split, record-to-step map and batch sizes follow the number "
+                "of records; use zero-out or replace-one."
             )
         if self.mu is not None and self.epsilon is not None:
             raise InvalidInput("give one target: mu, or epsilon with delta, not both.")
