@@ -62,7 +62,7 @@ def _read(path: Path, command: str) -> dict[str, Any]:
         found = found.get("config") if isinstance(found, dict) else None
         if not isinstance(found, dict):
             raise InvalidInput(
-                f"--config {path} holds no `config` object; give a results.json that `mfdl compare` wrote, or a TOML "
+                f"--config {path} holds no `config` object; give a results.json that `mfdl compare` or `mfdl account` wrote, or a TOML "
                 "file of options."
             )
         return found
@@ -121,7 +121,7 @@ Config = Annotated[
         metavar="FILE",
         callback=apply_config,
         is_eager=True,
-        help="TOML file of options, or the results.json of an earlier comparison; flags given here win.",
+        help="TOML file of options, or the results.json of an earlier compare or account; flags given here win.",
     ),
 ]
 DataHome = Annotated[
