@@ -23,9 +23,13 @@ _EXPORTS = {
     "InvalidInput": "mfdl.errors",
     "LinearAlgorithm": "mfdl.algorithms",
     "Mechanism": "mfdl.mechanism",
+    "MinSeparation": "mfdl.participation",
     "NotConverged": "mfdl.factorization",
+    "OncePerEpoch": "mfdl.participation",
     "Single": "mfdl.participation",
+    "TrustModel": "mfdl.trust",
     "UnsupportedMechanism": "mfdl.errors",
+    "View": "mfdl.view",
     "account": "mfdl.mechanism",
     "algorithms": "=mfdl.algorithms",
     "calibrate": "mfdl.mechanism",
@@ -65,7 +69,9 @@ if TYPE_CHECKING:
     from .errors import InvalidInput, UnsupportedMechanism
     from .factorization import NotConverged
     from .mechanism import Mechanism, account, calibrate, without_noise
-    from .participation import Cyclic, EveryStep, Explicit, Single
+    from .participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
     from .privacy.guarantee import Guarantee
     from .training import tasks
     from .training.replay import replay
+    from .trust import TrustModel
+    from .view import View

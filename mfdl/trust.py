@@ -83,11 +83,14 @@ class TrustModel(abc.ABC):
         for victim in asked:
             yield _Against(self, victim), (victim,)
 
-    def sees_at_least(self, other: TrustModel, algorithm: LinearAlgorithm, victim: int = 0) -> bool:
+    def sees_at_least(self, other: TrustModel, algorithm: LinearAlgorithm, victim: int | None = None) -> bool:
         """Whether this model sees and knows everything the other does; its exact loss is then never smaller.
 
-        Released models count as each model publishes them by default.
+        Against one victim, or by default against every one. Released models count as each model publishes them by
+        default. Both must have one view per victim (coalitions have several: compare their members).
         """
+        if victim is None:
+            return all(self.sees_at_least(other, algorithm, u) for u in range(algorithm.num_nodes))
         own, theirs = self.knowledge(algorithm, victim), other.knowledge(algorithm, victim)
         released = (self._release(algorithm, None, own), other._release(algorithm, None, theirs))
         order = ("none", "average", "all")
@@ -126,6 +129,7 @@ class TrustModel(abc.ABC):
         seen: MaskRule = None,
         known_gradients: MaskRule = None,
         known_noise: MaskRule = None,
+        attackers: Sequence[int | str] = (),
         name: str = "custom",
         release: str = "all",
     ) -> TrustModel:
@@ -135,9 +139,10 @@ class TrustModel(abc.ABC):
             seen: bool (rounds, messages per round), or (messages per round,) for every round; default none.
             known_gradients: bool (T, n) or (n,) for every step; default none.
             known_noise: bool (T, parts per step) or (parts per step,); default none.
+            attackers: nodes that are left out as victims; default none.
             release: which final models are published besides, unless the caller of `view` says otherwise.
         """
-        return _Masks(seen, known_gradients, known_noise, name, release)
+        return _Masks(seen, known_gradients, known_noise, name, release, tuple(attackers))
 
 
 def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:
@@ -392,6 +397,10 @@ class _AllMessages(TrustModel):
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
         return self.model.attackers(algorithm)
 
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        for model, victims in self.model.members(algorithm):
+            yield _AllMessages(model), victims
+
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         return dataclasses.replace(self.model.knowledge(algorithm, victim), seen=_all_seen(algorithm), combination=None)
 
@@ -403,10 +412,16 @@ class _Masks(TrustModel):
     known_noise: MaskRule
     name: str
     default_release: str = "all"
+    attacking: tuple[int | str, ...] = ()
+
+    def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
+        return nodes_of(algorithm, self.attacking)
 
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
         takes = any(_takes_victim(rule) for rule in (self.seen, self.known_gradients, self.known_noise))
-        for victims in [(u,) for u in range(algorithm.num_nodes)] if takes else [tuple(range(algorithm.num_nodes))]:
+        inside = self.attackers(algorithm)
+        asked = tuple(u for u in range(algorithm.num_nodes) if u not in inside)
+        for victims in [(u,) for u in asked] if takes else [asked]:
             yield (_Against(self, victims[0]) if takes else self), victims
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:

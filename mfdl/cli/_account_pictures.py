@@ -16,7 +16,7 @@ import numpy as np
 from .. import files, graphs
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
-from ..participation import EveryStep, Single
+from ..participation import Cyclic, EveryStep, Single
 from ..privacy import gaussian, published
 from ..privacy.accounting import VictimLoss, victim_losses
 from ..reporting import account as pictures
@@ -150,12 +150,21 @@ class Pictures:
             self.answer["trust"] == "pndp"
             and self.answer["mechanism"] in ("dp-dsgd", "muffliato")
             and all(len(nodes) == 1 for nodes in self.losses)
-            and isinstance(self.algorithm.participation, EveryStep | Single)
+            and self._known_scheme() is not None
         )
+
+    def _known_scheme(self) -> EveryStep | Single | None:
+        """The participation the bounds are stated for: every step, or one step of its own."""
+        scheme = self.algorithm.participation
+        if isinstance(scheme, Cyclic) and scheme.period == 1:
+            return EveryStep(scheme.num_steps)
+        if isinstance(scheme, Cyclic) and scheme.epochs == 1:
+            return Single(scheme.num_steps)
+        return scheme if isinstance(scheme, EveryStep | Single) else None
 
     def _published(self) -> list[pictures.Curve]:
         """The published bounds, where they are stated."""
-        algorithm, scheme = self.algorithm, self.algorithm.participation
+        algorithm, scheme = self.algorithm, self._known_scheme()
         if not self._states_published():
             return []
         curves = []

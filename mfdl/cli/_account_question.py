@@ -233,6 +233,7 @@ class Noise:
             clip_norm=clip_norm,
             mu=self.mu,
             release=how["release"],
+            method=how["method"],
             lipschitz=how["lipschitz"],
         )
         return calibrated.noise_std

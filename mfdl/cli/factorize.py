@@ -60,8 +60,9 @@ def factorize(
     if not prefixed and mechanism not in MECHANISMS:
         raise unknown_name("mechanism", mechanism, [*MECHANISMS, "file:FILE.npz"])
     from .. import check, graphs
-    from ..reporting.output import json_number, require_writable, versions
+    from ..reporting.output import json_number, require_device, require_writable, versions
 
+    require_device(device)
     check.integer_at_least(1, max_iterations=max_iterations)
     if jobs is not None:
         check.integer_at_least(1, jobs=jobs)

@@ -62,8 +62,8 @@ def _read(path: Path, command: str) -> dict[str, Any]:
         found = found.get("config") if isinstance(found, dict) else None
         if not isinstance(found, dict):
             raise InvalidInput(
-                f"--config {path} holds no `config` object; give a results.json that `mfdl compare` or `mfdl account` wrote, or a TOML "
-                "file of options."
+                f"--config {path} holds no `config` object; give a results.json that `mfdl compare` or `mfdl account` "
+                "wrote, or a TOML file of options."
             )
         return found
     try:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
-from ..participation import Participation
+from ..participation import MinSeparation, OncePerEpoch, Participation
 from ..trust import TrustModel
 from .pattern_bounds import bounds
 from .view_gram import UNIT, ViewGram, view_grams
@@ -94,7 +94,7 @@ def _leaks(gram: ViewGram, participation: Participation) -> bool:
         return True
     if not gram.leaks.any():
         return False
-    if participation.num_patterns > 4096:  # the schemes with so many patterns reach every step
+    if isinstance(participation, OncePerEpoch | MinSeparation):  # these reach every step
         return True
     return any(gram.leaks[pattern].any() for pattern in participation.patterns())
 

@@ -31,7 +31,7 @@ import torch
 from .. import __version__, check, files, gossip, graphs
 from ..algorithms import registry
 from ..dynamics import Dynamics
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism, calibrate, without_noise
 from ..participation import Cyclic
 from ..privacy import gaussian
@@ -39,8 +39,10 @@ from ..training import tasks
 from ..training.replay import replay
 from ..training.run import Run
 from ..trust import LDP
-from .output import json_number, require_writable, versions
+from .output import json_number, require_device, require_writable, versions
 from .plots import plot_comparison
+
+NOT_UNDER_LDP = ("decor", "zip-dl")
 
 RESULTS, STEPS, PNG, SVG = "results.json", "steps.parquet", "compare.png", "compare.svg"
 DEFAULT_MECHANISMS = ("none", "dp-dsgd", "d-mf", "mafalda")
@@ -112,6 +114,13 @@ class ComparisonConfig:
             check.integer_at_least(1, eval_every=self.eval_every)
         check.positive(learning_rate=self.learning_rate)
         gaussian.record_shift(self.adjacency, self.clip_norm)
+        known = ", ".join(name for name in registry.MECHANISMS if name not in NOT_UNDER_LDP)
+        for name in self.mechanisms:
+            if name in NOT_UNDER_LDP:
+                raise UnsupportedMechanism(
+                    f"compare ranks mechanisms under LDP, where {name!r} does not protect as it is meant to (shared "
+                    f"secrets, or noise on messages); compare knows {known}, file:FILE.npz."
+                )
         if self.adjacency == "add-remove":
             raise InvalidInput(
                 "--adjacency add-remove cannot be trained: split, record-to-step map and batch sizes follow the number "
@@ -220,7 +229,7 @@ class _Plan:
         self.gossip = gossip.load(config.gossip, self.graph)
         self.dynamics = Dynamics(self.gossip, learning_rate=config.learning_rate)
         self.participation = config.participation
-        _require_device(config.device)
+        require_device(config.device)
         self.task = tasks.load(config.task, self.graph, config.data_home)
         self.task.instance(config.first_seed, config.period)  # refuses nodes with fewer records than batches
         self.from_files = {
@@ -264,16 +273,6 @@ class _Plan:
             "files": {name: algorithm.content_hash for name, algorithm in self.from_files.items()},
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _require_device(device: str | None) -> None:
-    if device is None:
-        return
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput(f"device {device!r} cannot be used: {reason}; use cpu, or leave it out.") from None
 
 
 def _runs(

@@ -162,7 +162,7 @@ def test_a_bad_covariance_is_refused(R, text):
 @settings(max_examples=30, deadline=None)
 @given(W=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), sigma=st.sampled_from([1.0, 0.5]))
 def test_zip_dl_noise_by_its_formula(W, sigma):
-    """formulas.md 5.8: variances, cancellation for the sender, nothing shared between senders."""
+    """arXiv:2403.11795, Algorithm 1: variances, cancellation for the sender, nothing shared between senders."""
     one = algorithms.zip_dl(Dynamics(W, 0.5), EveryStep(2), sigma=sigma)
     dense_W, n = W.dense(), W.num_nodes
     around = [np.flatnonzero((dense_W[:, a] != 0) | (np.arange(n) == a)) for a in range(n)]

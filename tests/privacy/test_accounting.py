@@ -291,7 +291,7 @@ def test_sum_of_magnitudes_says_more_than_ldp(florentine):
     assert np.abs(gram.matrix).sum() == pytest.approx(10.910953, rel=1e-6)
     certified = squared(florentine, trust.PNDP([0]), release="none", method="certified")
     assert all(FLORENTINE[u] * (1 - 2e-6) <= found <= 10 * (1 + 1e-12) for u, found in certified.items())
-    for release, expected in (("average", 1.15), ("all", 7.7)):  # design.md section 2: one victim, 0.033 without
+    for release, expected in (("average", 1.15), ("all", 7.7)):  # independent computation: one victim, 0.033 without
         released = squared(florentine, trust.PNDP([0]), release=release)
         assert all(FLORENTINE[u] * (1 - 2e-6) <= found <= 10 * (1 + 1e-12) for u, found in released.items())
         assert min(released.values()) < expected < max(released.values())

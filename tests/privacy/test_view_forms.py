@@ -261,7 +261,7 @@ def test_the_same_noise_at_two_steps_leaks_the_difference():
         assert sensitivity_of_gram(alone, EveryStep(2)).squared == pytest.approx(1)
 
 
-# ---- Zip-DL (formulas.md 5.8, E17) ----------------------------------------------------------------------------------
+# ---- Zip-DL (arXiv:2403.11795, Algorithm 1) --------------------------------------------------------------------------
 
 
 def user_level(model, one, victim, release="none"):
