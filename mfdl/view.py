@@ -24,6 +24,7 @@ from .errors import InvalidInput, UnsupportedMechanism
 Mask = NDArray[np.bool_]
 RELEASES = ("none", "average", "all", "not applicable")
 MAX_DENSE_BYTES = 4 * 2**30
+BLOCK = 256
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -167,10 +168,7 @@ class View:
         """Columns of A that the given nodes own, node after node, each in time order: (rows, len(nodes) T)."""
         chosen = np.arange(self.axis.num_nodes) if nodes is None else nodes
         columns = np.concatenate([self.axis.of_node(int(u)) for u in chosen]) if len(chosen) else np.zeros(0, int)
-        _refuse_huge(self.gradients.shape[0], columns.size)
-        picks = (np.ones(columns.size), (columns, np.arange(columns.size)))
-        selector = sp.csr_array(picks, shape=(self.axis.size, columns.size)).toarray()
-        return np.asarray(self.gradients.matmat(selector)) if columns.size else selector[: self.gradients.shape[0]]
+        return self.dense_gradients_by_time()[:, columns]
 
     def dense_gradients_by_time(self) -> FloatArray:
         """A, dense, in the time-major order of its columns."""
@@ -223,9 +221,18 @@ def _dense(operator: LinearOperator) -> FloatArray:
     rows, columns = operator.shape
     if rows == 0 or columns == 0:
         return np.zeros((rows, columns))
-    if rows < columns:
-        return np.ascontiguousarray(np.asarray(operator.rmatmat(np.eye(rows))).T)
-    return np.asarray(operator.matmat(np.eye(columns)))
+    dense = np.empty((rows, columns))
+    transposed = rows < columns
+    size = rows if transposed else columns
+    for first in range(0, size, BLOCK):  # units in blocks: no identity of the full size
+        last = min(first + BLOCK, size)
+        unit = np.zeros((size, last - first))
+        unit[np.arange(first, last), np.arange(last - first)] = 1.0
+        if transposed:
+            dense[first:last] = operator.rmatmat(unit).T
+        else:
+            dense[:, first:last] = operator.matmat(unit)
+    return dense
 
 
 def _refuse_huge(rows: int, columns: int) -> None:

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from ..algorithms import LinearAlgorithm
 from ..view import Knowledge, View
 
-MAX_ENTRIES = 500_000  # size of [A B] up to which the row space is computed
+MAX_ENTRIES = 500_000  # size of [A B], and of the models over G and Z, up to which the row space is computed
 ROUNDING = 16 * float(np.finfo(np.float64).eps)  # times the size: relative residual of a model row that counts as zero
 SMALLEST_WEIGHT = 1e-6  # with smaller weights a true remainder could pass for rounding
 
@@ -37,7 +37,10 @@ def is_adaptive(view: View) -> bool:
     if _models_are_sums_of_seen_messages(algorithm, knowledge):
         return True
     rows, columns = view.noise.shape[0], view.noise.shape[1] + view.axis.size
-    if rows * columns > MAX_ENTRIES or len(algorithm.rounds) != algorithm.num_steps or _has_tiny_weights(algorithm):
+    largest = (
+        max(rows, view.axis.size) * columns
+    )  # the models' rows are as many as gradients, however few rows are seen
+    if largest > MAX_ENTRIES or len(algorithm.rounds) != algorithm.num_steps or _has_tiny_weights(algorithm):
         return False
     return _in_row_space(view, algorithm, knowledge)
 
