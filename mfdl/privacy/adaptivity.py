@@ -37,9 +37,8 @@ def is_adaptive(view: View) -> bool:
     if _models_are_sums_of_seen_messages(algorithm, knowledge):
         return True
     rows, columns = view.noise.shape[0], view.noise.shape[1] + view.axis.size
-    largest = (
-        max(rows, view.axis.size) * columns
-    )  # the models' rows are as many as gradients, however few rows are seen
+    # however few rows are seen, the models have one for each gradient
+    largest = max(rows, view.axis.size) * columns
     if largest > MAX_ENTRIES or len(algorithm.rounds) != algorithm.num_steps or _has_tiny_weights(algorithm):
         return False
     return _in_row_space(view, algorithm, knowledge)

@@ -201,6 +201,11 @@ class Guarantee:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 raise InvalidInput(f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}.")
+        if self.trust == "custom":
+            raise InvalidInput(
+                "guarantees of unnamed trust models cannot be composed: two of them may see different things; name "
+                "them, TrustModel.from_masks(..., name=...), and give one name to one model."
+            )
         same_participation = self.participation == other.participation
         noise_std = min(self.noise_std, other.noise_std)
         both_exact = self.bound == other.bound == "exact"

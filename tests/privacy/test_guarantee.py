@@ -325,3 +325,8 @@ def test_notes_as_one_text_are_refused():
 def test_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         make().mu = 0.1
+
+
+def test_unnamed_trust_models_do_not_compose():
+    with pytest.raises(InvalidInput, match="unnamed trust models cannot be composed"):
+        make(trust="custom").compose_with(make(trust="custom"))
