@@ -182,16 +182,21 @@ def test_an_ill_conditioned_encoder_is_inflated_or_infinite_and_never_smaller(T,
     assert found.squared >= np.abs(C.T @ C)[:: T // 2, :: T // 2].sum() * (1 - 1e-12)
 
 
-@pytest.mark.parametrize(("growth", "seed"), [(100, 1), (700, 4), (1000, 2)])
-def test_the_noise_injected_may_protect_less_than_its_encoder_says(growth, seed):
-    """At condition numbers of 1e9 to 1e13 the rounded C^-1 is another mechanism, more sensitive by up to 5e-7."""
-    C = np.eye(6) + growth * np.tril(np.random.default_rng(seed).uniform(-1, 1, (6, 6)), -1)
+@pytest.mark.parametrize("growth", [100, 700, 1000])
+def test_the_noise_injected_may_protect_less_than_its_encoder_says(growth):
+    """At condition numbers of 1e9 to 1e13 the rounded C^-1 is another mechanism, more sensitive by up to 5e-7.
+
+    Which way rounding goes depends on the processor, so the first case that goes the wrong way is looked for.
+    """
     part = Cyclic(2, 3)
-    one = algorithms.mf_dsgd(DYN, part, C)
-    injected = exact_squared(inverse(to_fractions(one.noise.inverse)), part)
-    written = exact_squared(to_fractions(C), part)
-    assert injected > written * (1 + Fraction(1, 10**11))
-    assert Fraction(worst_sensitivity(one, LDP).squared) >= injected
+    for seed in range(40):
+        C = np.eye(6) + growth * np.tril(np.random.default_rng(seed).uniform(-1, 1, (6, 6)), -1)
+        one = algorithms.mf_dsgd(DYN, part, C)
+        injected = exact_squared(inverse(to_fractions(one.noise.inverse)), part)
+        assert Fraction(worst_sensitivity(one, LDP).squared) >= injected
+        if injected > exact_squared(to_fractions(C), part) * (1 + Fraction(1, 10**11)):
+            return
+    pytest.fail("no encoder whose injected noise protects less; the test shows nothing")
 
 
 def test_the_eigenvalue_bound_is_used_where_it_is_smaller():
