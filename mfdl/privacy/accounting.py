@@ -184,8 +184,8 @@ def _all_messages(
     view = model.all_messages().view(algorithm, victims[0])
     if not is_adaptive(view):  # e.g. messages that are never sent: then no number here holds for training
         infinite = ViewGram(
-            np.eye(algorithm.num_steps),
-            np.zeros((algorithm.num_steps,) * 2),
+            np.ones(algorithm.num_steps),
+            np.zeros(algorithm.num_steps),
             math.inf,
             why="even with every message seen, some gradient depends on noise that is not",
         )

@@ -2,6 +2,10 @@
 
 In: the mu found by an accountant and the circumstances it holds under. Out: epsilon, delta, one honest
 sentence, a JSON file. How mu is found is in the other files of this folder; conversions are in `gaussian`.
+
+Whose data are protected is the unit. "record": each record's gradient is clipped, and noise is added to their sum.
+"user": the node's mean gradient is clipped, so it is all of the node's data that move it by one record shift. Clipping
+records and claiming the user would be wrong by the batch size: a user moves a sum of m clipped gradients by m shifts.
 mu is about real-number noise: no guarantee here covers attacks on the low-order bits of floats.
 """
 
@@ -24,10 +28,12 @@ FORMAT = 1
 EVERY_NODE = "every node"
 BOUNDS = ("exact", "upper")
 RELEASES = ("none", "average", "all", "not applicable")
+UNITS = ("record", "user")
 
 _TEXTS = ("trust", "participation", "victim", "attacker")
-_CHOICES = {"bound": BOUNDS, "release": RELEASES}
-_SAME_TO_COMPOSE = ("trust", "adjacency", "clip_norm", "victim", "attacker", "release")
+_CHOICES = {"bound": BOUNDS, "release": RELEASES, "unit": UNITS}
+_SAME_TO_COMPOSE = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker", "release")
+_CLIPPED = {"record": "the sum of clipped gradients", "user": "clipped mean gradients"}
 _FLOATS = ("mu", "clip_norm", "record_shift", "noise_std", "sensitivity", "tolerance")
 _RELEASED = {
     "none": "no model is released",
@@ -39,26 +45,29 @@ _RELEASED = {
 
 @dataclasses.dataclass(frozen=True)
 class Guarantee:
-    """The view of `attacker` is mu-Gaussian-DP for a record of `victim`.
+    """The view of `attacker` is mu-Gaussian-DP for a record of `victim`, or for all its data (`unit`).
 
     Attributes:
         mu: Gaussian DP parameter, >= 0, numerical slack included; inf when there is no guarantee.
         trust: name of the trust model that says what the attacker sees.
         adjacency: one of `gaussian.ADJACENCIES`.
-        clip_norm: bound on the norm of one record's gradient, > 0.
-        record_shift: how far a record moves a sum of clipped gradients; fixed by adjacency and clip_norm.
-        participation: the steps one record may join, in words.
-        victim: label of the node that holds the record, or `EVERY_NODE` for the worst one.
+        clip_norm: bound on the norm of one record's gradient, or of a node's mean gradient at user level, > 0.
+        record_shift: how far a record moves a sum of clipped gradients, or a user its clipped mean gradient; fixed
+            by adjacency and clip_norm.
+        participation: the steps one record (or user) may join, in words.
+        victim: label of the node that holds the data, or `EVERY_NODE` for the worst one.
         attacker: who observes, in words.
         adaptive: True if mu also holds when gradients are chosen from what was seen before; False if it
             holds for gradients fixed in advance only.
         bound: "exact" if mu is the mechanism's own parameter up to `tolerance`, "upper" if it may be larger.
-        noise_std: standard deviation of the noise on the sum of clipped gradients.
+        noise_std: standard deviation of the noise, in units of what is clipped: the sum of clipped gradients, or the
+            clipped mean gradient at user level.
         sensitivity: L2 sensitivity per unit record_shift, in units of noise of std `noise_std`; may be inf.
         tolerance: relative numerical slack that mu already includes.
         release: which final models the attacker sees, one of `RELEASES`.
         notes: further conditions, in words.
         composed: number of runs that this guarantee covers.
+        unit: "record", or "user": all data of the victim; one of `UNITS`.
 
     Guarantees:
         A single run never states a mu below sensitivity * record_shift / noise_std, and record_shift always
@@ -83,6 +92,7 @@ class Guarantee:
     release: str
     notes: tuple[str, ...] = ()
     composed: int = 1
+    unit: str = "record"
 
     def __post_init__(self) -> None:
         for name in ("mu", "sensitivity"):
@@ -150,10 +160,10 @@ class Guarantee:
             if self.adaptive
             else "for gradients fixed in advance only (not adaptive)"
         )
-        unit = f"clipping norm {self.clip_norm:g} (record shift {self.record_shift:g})"
+        clipping = f"clipping norm {self.clip_norm:g} ({self.unit} shift {self.record_shift:g})"
         parts = [
-            f"Trust model {self.trust}: against {self.attacker}, a record of {self.victim} {what}{runs}",
-            f"under {self.adjacency} adjacency with {unit}",
+            f"Trust model {self.trust}: against {self.attacker}, {self._protected_in_words()} {what}{runs}",
+            f"under {self.adjacency} adjacency with {clipping}, noise scaled to {_CLIPPED[self.unit]}",
             f"with {self.participation}",
             *([released] if released else []),
             gradients,
@@ -163,6 +173,13 @@ class Guarantee:
 
     def __str__(self) -> str:
         return self.sentence()
+
+    def _protected_in_words(self) -> str:
+        if self.unit == "record":
+            return f"a record of {self.victim}"
+        # "all data of every node" alone could be read as those of all nodes together
+        single = ", each node by itself" if self.victim == EVERY_NODE else ""
+        return f"all data of {self.victim} (user level{single})"
 
     def _mu_in_words(self) -> str:
         rounded = Context(prec=6, rounding=ROUND_CEILING).create_decimal(Decimal(self.mu))
@@ -187,7 +204,7 @@ class Guarantee:
             there is one victim (the worst node of each run need not be the same).
         Raises:
             InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency,
-                clip_norm, victim, attacker or release.
+                clip_norm, unit, victim, attacker or release.
         """
         if not isinstance(other, Guarantee):
             raise InvalidInput(f"other must be a Guarantee, got {type(other).__name__}.")
@@ -243,6 +260,8 @@ class Guarantee:
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
         """The inverse of `to_dict`; the fields are checked as in the constructor.
 
+        Files written before there were units have no `unit` and speak of records.
+
         Raises:
             InvalidInput: another format, a missing or unknown field, or a value that is not allowed.
         """
@@ -251,6 +270,7 @@ class Guarantee:
         version = data.get("format")
         if isinstance(version, bool) or version != FORMAT:
             raise InvalidInput(f"format of a guarantee must be {FORMAT}, got {version!r}.")
+        data = {"unit": "record", **data}
         names = [field.name for field in dataclasses.fields(cls)]
         missing = [name for name in names if name not in data]
         unknown = [str(name) for name in data if name != "format" and name not in names]

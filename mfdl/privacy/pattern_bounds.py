@@ -137,6 +137,30 @@ def bounds(
         return _bounds(X, error, participation, method, tolerance)
 
 
+def diagonal_bounds(diagonals: FloatArray, participation: Participation, errors: FloatArray) -> PatternBounds:
+    """`bounds` for diagonal Grams, held as their diagonals >= 0, shape (V, T): the heaviest pattern of the diagonal.
+
+    For X = diag(x) the maximum over ||g_t|| <= 1 of sum_t x_t ||g_t||^2 is sum_{t in pi} x_t. Exact, O(T) a pattern.
+    """
+    high, low = diagonals + errors, np.clip(diagonals - errors, 0.0, None)
+    rounding = 2 * (participation.num_steps + 1) * UNIT
+    family = _family(participation)
+    if family is None:
+        upper, lower = np.zeros(len(high)), np.zeros(len(high))
+        attained: list[tuple[int, ...]] = [()] * len(high)
+        for pattern in participation.patterns():
+            upper = np.maximum(upper, high[:, pattern].sum(axis=1))
+            sums = low[:, pattern].sum(axis=1)
+            for index in np.flatnonzero(sums > lower).tolist():
+                lower[index], attained[index] = sums[index], tuple(int(t) for t in pattern)
+    else:
+        attained = [family.heaviest(row)[1] for row in low]
+        lower = np.array([row[list(pattern)].sum() for row, pattern in zip(low, attained, strict=True)])
+        upper = np.array([family.heaviest(row)[0] for row in high])
+    upper, lower = upper * (1 + rounding), lower * (1 - rounding)
+    return PatternBounds(upper, lower, close(upper, lower, TOLERANCE), tuple(attained))
+
+
 def _bounds(
     X: FloatArray, error: FloatArray, participation: Participation, method: str, tolerance: float
 ) -> PatternBounds:

@@ -16,7 +16,7 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..participation import MinSeparation, OncePerEpoch, Participation
 from ..trust import TrustModel
-from .pattern_bounds import bounds
+from .pattern_bounds import PatternBound, bounds, diagonal_bounds
 from .view_gram import UNIT, ViewGram, view_grams
 
 
@@ -61,27 +61,31 @@ def sensitivities(
     Raises: InvalidInput: a participation with another number of steps.
     """
     for gram in grams:
-        if participation.num_steps != len(gram.matrix):
+        if participation.num_steps != len(gram.values):
             raise InvalidInput(
-                f"participation must have the mechanism's {len(gram.matrix)} steps, got {participation.num_steps} "
+                f"participation must have the mechanism's {len(gram.values)} steps, got {participation.num_steps} "
                 f"({participation.describe()}); patterns of another length miss steps that a record can join."
             )
     distinct = {id(g): g for g in grams if not _leaks(g, participation)}
-    place = {key: i for i, key in enumerate(distinct)}
-    found = None
-    if distinct:
-        matrices = np.stack([g.matrix for g in distinct.values()])
-        errors = np.stack([g.entry_error for g in distinct.values()])
-        found = bounds(matrices, participation, method, errors)
+    found: dict[int, PatternBound] = {}
+    for diagonal in (True, False):
+        chosen = {key: g for key, g in distinct.items() if g.is_diagonal == diagonal}
+        if not chosen:
+            continue
+        values, errors = (np.stack([getattr(g, name) for g in chosen.values()]) for name in ("values", "errors"))
+        if diagonal:
+            bounded = diagonal_bounds(values, participation, errors)
+        else:
+            bounded = bounds(values, participation, method, errors)
+        found |= {key: bounded[i] for i, key in enumerate(chosen)}
     out = []
     for gram, node in zip(grams, nodes, strict=True):
-        if id(gram) not in place:
+        if id(gram) not in found:
             step = int(np.argmax(gram.leaks))
             lower = 0.0 if gram.upper else math.inf
             out.append(Sensitivity(math.inf, not gram.upper, (step,), node, 0.0, lower, gram.why, gram.form))
             continue
-        assert found is not None
-        one = found[place[id(gram)]]
+        one = found[id(gram)]
         upper = one.upper * gram.inflation * (1 + 4 * UNIT)
         exact, lower = (False, 0.0) if gram.upper else (one.exact, one.lower)
         slack = upper / one.lower - 1 if one.lower > 0 else 0.0

@@ -43,9 +43,9 @@ class ViewGram:
     """X of one victim with bounds on how far the float64 array can be from the truth.
 
     Attributes:
-        matrix: X, shape (T, T).
-        entry_error: the true X is, in the positive semidefinite order, at most `inflation` times a matrix within
-            `entry_error` of `matrix`, entrywise. Shape (T, T).
+        values: X, shape (T, T); or its diagonal, shape (T,), where X is diagonal (noise fresh in every step).
+        errors: the true X is, in the positive semidefinite order, at most `inflation` times a matrix within
+            `errors` of `values`, entrywise. The shape of `values`.
         inflation: >= 1; infinite means that every step leaks.
         leaks: bool (T,), steps whose gradient shows in a noiseless combination: infinite loss for a record that
             takes part there.
@@ -55,8 +55,8 @@ class ViewGram:
         upper: X is only known to be at most `matrix` (the Gram of a view that sees more).
     """
 
-    matrix: FloatArray
-    entry_error: FloatArray
+    values: FloatArray
+    errors: FloatArray
     inflation: float = 1.0
     leaks: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=bool))
     why: str = ""
@@ -66,7 +66,22 @@ class ViewGram:
 
     def __post_init__(self) -> None:
         if not self.leaks.size:
-            object.__setattr__(self, "leaks", np.full(len(self.matrix), math.isinf(self.inflation)))
+            object.__setattr__(self, "leaks", np.full(len(self.values), math.isinf(self.inflation)))
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Only the diagonal is held."""
+        return self.values.ndim == 1
+
+    @property
+    def matrix(self) -> FloatArray:
+        """X, shape (T, T)."""
+        return np.diag(self.values) if self.is_diagonal else self.values
+
+    @property
+    def entry_error(self) -> FloatArray:
+        """`errors` for every entry, shape (T, T)."""
+        return np.diag(self.errors) if self.is_diagonal else self.errors
 
 
 def view_gram(algorithm: LinearAlgorithm, trust: TrustModel, node: int) -> ViewGram:
@@ -149,7 +164,7 @@ def messages_determine_injections(algorithm: LinearAlgorithm) -> bool:
 def _all_seen(algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]) -> list[ViewGram] | None:
     noise, T = algorithm.noise, algorithm.num_steps
     if isinstance(noise, ZeroNoise):
-        return [ViewGram(np.eye(T), np.zeros((T, T)), math.inf, why="there is no noise")] * len(victims)
+        return [ViewGram(np.ones(T), np.zeros(T), math.inf, why="there is no noise")] * len(victims)
     if isinstance(noise, StepNoise):
         return _step_noise_grams(noise, knowledge, victims)
     known = knowledge.known_noise
@@ -159,9 +174,9 @@ def _all_seen(algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequenc
     grams = []
     for u in victims:
         if known[0, u]:
-            grams.append(ViewGram(np.eye(T), np.zeros((T, T)), math.inf, why="the attacker knows its noise"))
+            grams.append(ViewGram(np.ones(T), np.zeros(T), math.inf, why="the attacker knows its noise"))
         elif isinstance(noise, IndependentNoise):
-            grams.append(made.setdefault(0, ViewGram(np.eye(T), np.zeros((T, T)))))
+            grams.append(made.setdefault(0, ViewGram(np.ones(T), np.zeros(T))))
         elif isinstance(noise, LocalNoise):
             which = 0 if noise.shared else u
             if which not in made:
@@ -207,8 +222,8 @@ def _step_noise_grams(noise: StepNoise, knowledge: Knowledge, victims: Sequence[
         tolerance = max(tolerance, white.tolerance)
     return [
         ViewGram(
-            np.diag(values[i]),
-            np.diag(errors[i]),
+            values[i],
+            errors[i],
             leaks=leaks[i],
             why="noise that is known or missing cancels in a combination of the injections" if leaks[i].any() else "",
             tolerance=tolerance,
@@ -273,7 +288,7 @@ def _partly_seen(
     out = []
     for u in victims:
         if u not in place:
-            out.append(ViewGram(np.eye(T), np.zeros((T, T)), math.inf, why="the attacker knows its noise"))
+            out.append(ViewGram(np.ones(T), np.zeros(T), math.inf, why="the attacker knows its noise"))
             continue
         X = grams[place[u]]
         # errors of a positive semidefinite X are bounded by its diagonal: |dX_st| <= c sqrt(X_ss X_tt) + c'
@@ -359,7 +374,7 @@ def _dense_upper_bound(view: View, victims: Sequence[int]) -> list[ViewGram]:
             return found
     T = view.axis.num_steps
     why = "the rank of its noise cannot be told in float64: singular values fall to rounding level without a gap"
-    unknown = ViewGram(np.eye(T), np.zeros((T, T)), math.inf, why=why, form="dense form", upper=True)
+    unknown = ViewGram(np.ones(T), np.zeros(T), math.inf, why=why, form="dense form", upper=True)
     return [unknown] * len(victims)
 
 

@@ -13,7 +13,7 @@ from mfdl.errors import InvalidInput
 from mfdl.factorization import FactorizationProblem, prefix_sum_gram, solve_problem
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy import pattern_bounds
-from mfdl.privacy.pattern_bounds import bound, bounds
+from mfdl.privacy.pattern_bounds import bound, bounds, diagonal_bounds
 from mfdl.testing.sensitivity_oracles import (
     elliptope_reference,
     largest_over_patterns,
@@ -138,6 +138,33 @@ def test_without_enumeration_the_bounds_enclose_and_come_close(without_enumerati
 def toeplitz_square_root(T):
     coefficients = np.cumprod([1.0, *[(2 * i - 1) / (2 * i) for i in range(1, T)]])
     return np.array([[coefficients[abs(s - t)] for s in range(T)] for t in range(T)])
+
+
+@settings(max_examples=80, deadline=None)
+@given(scheme=spread_schemes(), kind=st.sampled_from(["spread", "cyclic", "every", "explicit"]), data=st.data())
+def test_a_diagonal_gram_is_worth_its_heaviest_pattern(scheme, kind, data):
+    """Against the listed patterns in exact arithmetic: enclosed, and exact up to rounding."""
+    part, patterns = scheme
+    T = part.num_steps
+    if kind == "cyclic":
+        part, patterns = Cyclic(2, T), [(r, r + T) for r in range(T)]
+    elif kind == "every":
+        part, patterns = EveryStep(T), [tuple(range(T))]
+    elif kind == "explicit":
+        part, patterns = Explicit([[0], [T - 1]], T), [(0,), (T - 1,)]
+    T = part.num_steps
+    x = np.array(data.draw(st.lists(st.floats(0, 1e3), min_size=T, max_size=T)))
+    error = np.array(data.draw(st.lists(st.sampled_from([0.0, 1e-9, 0.5]), min_size=T, max_size=T)))
+    plain = diagonal_bounds(x[None], part, np.zeros((1, T)))
+    slack = diagonal_bounds(x[None], part, error[None])
+    heaviest = max(sum(Fraction(float(x[t])) for t in pattern) for pattern in patterns)
+    with_errors = max(sum(Fraction(float(x[t])) + Fraction(float(error[t])) for t in pattern) for pattern in patterns)
+    assert Fraction(float(plain.lower[0])) <= heaviest <= Fraction(float(plain.upper[0]))
+    assert plain.exact[0]
+    assert_allclose(plain.upper[0], float(heaviest), rtol=1e-12)
+    assert Fraction(float(slack.upper[0])) >= with_errors
+    assert Fraction(float(slack.lower[0])) <= heaviest
+    assert plain.patterns[0] in {tuple(p) for p in patterns} | {()}
 
 
 def test_reshuffled_epochs_move_more_than_fixed_ones():
