@@ -34,6 +34,7 @@ _EXPORTS = {
     "algorithms": "=mfdl.algorithms",
     "calibrate": "mfdl.mechanism",
     "data": "=mfdl.data",
+    "decor_couples": "mfdl.decor_search",
     "factorization": "=mfdl.factorization",
     "gossip": "=mfdl.gossip",
     "graphs": "=mfdl.graphs",
@@ -42,6 +43,8 @@ _EXPORTS = {
     "tasks": "=mfdl.training.tasks",
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
+    "utility": "=mfdl.utility",
+    "with_noise": "mfdl.mechanism",
     "without_noise": "mfdl.mechanism",
 }
 
@@ -63,12 +66,13 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from . import algorithms, data, factorization, gossip, graphs, privacy, testing, trust
+    from . import algorithms, data, factorization, gossip, graphs, privacy, testing, trust, utility
     from .algorithms import LinearAlgorithm
+    from .decor_search import decor_couples
     from .dynamics import Dynamics, ErrorWeights
     from .errors import InvalidInput, UnsupportedMechanism
     from .factorization import NotConverged
-    from .mechanism import Mechanism, account, calibrate, without_noise
+    from .mechanism import Mechanism, account, calibrate, with_noise, without_noise
     from .participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
     from .privacy.guarantee import Guarantee
     from .training import tasks

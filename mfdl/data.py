@@ -1,7 +1,7 @@
 """Public data files: fetched once, checked, kept in one folder.
 
-In: the name of a file in the registry. Out: a verified path (or, for California housing, its arrays).
-What the files mean is decided where they are used: `graphs` reads the ego network, the training tasks read
+In: the name of a file in the registry. Out: a verified path, or the arrays of a data set as published.
+What they mean is decided where they are used: `graphs` reads the ego network, the training tasks split and scale
 the rest. The folder is `data_home=` (command line `--data-home`), else the environment variable `MFDL_DATA`,
 else the user's cache folder. A file that is already there is used without network, also from a read-only
 folder. pooch, requests, rich and scikit-learn are imported inside functions: this module must stay cheap to
@@ -11,10 +11,13 @@ import because `graphs` needs it.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
+import math
 import os
 import secrets
 import shutil
+import struct
 import sys
 import tarfile
 import warnings
@@ -22,9 +25,10 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .check import FloatArray
 from .errors import InvalidInput, unknown_name
@@ -291,6 +295,88 @@ def california_housing(
             f"that holds {HOUSING}."
         ) from error
     return features, targets, tuple(bunch.feature_names)
+
+
+A9A_FEATURES = 123
+"""Of a9a; the largest index that occurs in a9a.t is 122, so the number cannot be read off each file."""
+
+
+def a9a(
+    part: Literal["train", "test"], data_home: str | os.PathLike[str] | None = None
+) -> tuple[FloatArray, NDArray[np.int64]]:
+    """One file of a9a (Adult) as LIBSVM publishes it.
+
+    Returns:
+        Features of shape (32561, 123), for "test" (16281, 123), float64 zeros and ones; labels -1 and +1 of shape (N,).
+
+    Raises:
+        InvalidInput: another part; what `fetch` raises; a file that is not in LIBSVM's format.
+    """
+    from sklearn.datasets import load_svmlight_file  # a second to import
+
+    parts = {"train": "libsvm/a9a", "test": "libsvm/a9a.t"}
+    if part not in parts:
+        raise unknown_name("part of a9a", str(part), parts)
+    path = fetch(parts[part], data_home)
+    try:
+        features, labels = load_svmlight_file(str(path), n_features=A9A_FEATURES)
+    except ValueError as error:
+        raise InvalidInput(f"{path} is not in LIBSVM's format ({_reason(error)}).") from error
+    return np.asarray(features.toarray(), dtype=np.float64), np.asarray(labels, dtype=np.int64)
+
+
+def mnist_files(part: Literal["train", "test"]) -> tuple[str, str]:
+    """Registry names of the images and the labels of one part of MNIST.
+
+    >>> mnist_files("test")
+    ('mnist/t10k-images-idx3-ubyte.gz', 'mnist/t10k-labels-idx1-ubyte.gz')
+    """
+    prefixes = {"train": "train", "test": "t10k"}
+    if part not in prefixes:
+        raise unknown_name("part of MNIST", str(part), prefixes)
+    return f"mnist/{prefixes[part]}-images-idx3-ubyte.gz", f"mnist/{prefixes[part]}-labels-idx1-ubyte.gz"
+
+
+def mnist(
+    part: Literal["train", "test"], data_home: str | os.PathLike[str] | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """One part of MNIST as published.
+
+    Returns:
+        Images of shape (60000, 28, 28), for "test" (10000, 28, 28), uint8; labels 0 to 9 of shape (N,).
+
+    Raises:
+        InvalidInput: another part; what `fetch` and `read_idx` raise; images and labels of different number.
+    """
+    images, labels = (read_idx(fetch(name, data_home)) for name in mnist_files(part))
+    if images.ndim != 3 or labels.shape != images.shape[:1]:
+        raise InvalidInput(
+            f"MNIST needs images (N, height, width) and N labels, got shapes {images.shape} and {labels.shape}."
+        )
+    return images, labels.astype(np.int64)
+
+
+def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
+    """The array of bytes in an IDX file packed by gzip, the format of MNIST.
+
+    Raises:
+        InvalidInput: not gzip, not IDX, entries other than unsigned bytes, too few or too many of them.
+    """
+    try:
+        with gzip.open(path) as stream:
+            content = stream.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidInput(f"{path} cannot be read as gzip ({_reason(error)}); fetch it again.") from error
+    # Two zero bytes, the type (8: unsigned byte), the number of dimensions, then each dimension as a big-endian int.
+    if len(content) < 4 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
+        raise InvalidInput(
+            f"{path} is not an IDX file of unsigned bytes, it starts with {content[:4].hex() or 'nothing'}."
+        )
+    start = 4 + 4 * content[3]
+    shape = struct.unpack(f">{content[3]}I", content[4:start])
+    if len(content) - start != math.prod(shape):
+        raise InvalidInput(f"{path} must hold {math.prod(shape)} bytes for shape {shape}, got {len(content) - start}.")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
 class _Failed(Exception):

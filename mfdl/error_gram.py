@@ -6,8 +6,11 @@ In: `Dynamics`, `ErrorWeights`, num_steps. Out: H, T x T, with
 
 p = 1 for the models after averaging ("post-average") and 0 for the messages ("message"). The total noise in
 the counted models under local noise C_local^-1 is then nu^2 tr(H X^-1), X = C_local^T C_local, per
-coordinate. With a constant learning rate H is stated for learning rate 1; the rate only multiplies it.
-The per-node form H_u keeps the columns of node u, and sum_u H_u = H.
+coordinate. With a constant learning rate H is stated for learning rate 1; the rate only multiplies it. With a
+schedule H is stated in units of the first rate, H[s, t] times (eta_s / eta_0) (eta_t / eta_0): the variance is
+eta_0^2 nu^2 tr(H X^-1) in both cases. The per-node form H_u keeps the columns of node u, and sum_u H_u = H.
+
+`spatial_error_gram` is the same over nodes: n x n, for noise fresh in each step but correlated across nodes.
 
 Cost: reversible W (D W symmetric for some positive D; every symmetric and every uniform one) with
 max D / min D up to MAX_MEASURE_RATIO n^3 + n T^2 time, n^2 + T^2 memory; general W n T (nnz(W) + n T) time;
@@ -51,22 +54,23 @@ def error_gram(
 
     Returns: H, shape (T, T), symmetric positive semidefinite.
     """
-    offset, _ = _checked(num_steps, weights, objective)
+    offset, rates = _checked(dynamics, num_steps, objective)
     gossip = dynamics.gossip
     if not gossip.is_constant:
         n = dynamics.num_nodes
-        return _sum_blocks(
+        total = _sum_blocks(
             n,
             lambda columns: _impulse_gram(dynamics, columns, num_steps, offset),
             bytes_per_column=8 * n * num_steps,
         )
+        return _scaled(total, rates)
     measure = gossip.at(0).reversible_measure
     with blas_threads(max(dynamics.num_nodes, num_steps)):
         if measure is not None and measure.max() <= MAX_MEASURE_RATIO * measure.min():
             powers = _reversible_power_gram(dynamics.step_weights(0), measure, num_steps + offset)
         else:
             powers = _general_power_gram(dynamics.step_weights(0), num_steps + offset)
-    return _sum_over_models(powers[offset:, offset:])
+    return _scaled(_sum_over_models(powers[offset:, offset:]), rates)
 
 
 def node_error_grams(
@@ -77,8 +81,76 @@ def node_error_grams(
     objective: str = "post-average",
 ) -> Iterator[FloatArray]:
     """H_u for u = 0..n-1, one at a time, each shape (T, T); cost per node T nnz(W) + n T^2."""
-    offset, _ = _checked(num_steps, weights, objective)
-    return _node_grams(dynamics, num_steps, offset)
+    offset, rates = _checked(dynamics, num_steps, objective)
+    return (_scaled(H, rates) for H in _node_grams(dynamics, num_steps, offset))
+
+
+def spatial_error_gram(dynamics: Dynamics, *, num_steps: int = 1, objective: str = "post-average") -> FloatArray:
+    """H over nodes: noise of covariance R over nodes, fresh in each step, has variance tr(H R) in the counted models.
+
+        H = sum over s <= r of (eta_s / eta_0)^2 P^T P,   P = W_r ... W_s  (message: W_{r-1} ... W_s),
+
+    all nodes and all T steps counted; times eta_0^2 nu^2 and the number of coordinates it is the total variance. One
+    step gives W^T W, the criterion tr(W R W^T); for constant W and rate, H = sum_a (T - a + 1) (W^a)^T W^a.
+
+    Args:
+        dynamics: gossip, constant or not, any number of rounds per step, and step sizes.
+        num_steps: T >= 1.
+        objective: "post-average" (models after averaging) or "message" (before: powers from 0).
+
+    Returns: H, shape (n, n), symmetric positive semidefinite; trace(H) = trace(error_gram).
+    Raises: InvalidInput: num_steps < 1, unknown objective, a sequence or schedule of another length.
+    Cost: T n nnz(W) time, by H = W_s^T (c I + H) W_s backwards in time; n^3 + n T by one eigendecomposition for
+        constant symmetric W where that is less; n^2 memory.
+    Source: one step, arXiv:2501.14644v2, Theorem 1, which counts only the step itself; the sum over steps follows
+        from linearity.
+
+    >>> from mfdl import gossip
+    >>> spatial_error_gram(Dynamics(gossip.metropolis_hastings("path:n=2")), num_steps=3)
+    array([[3., 3.],
+           [3., 3.]])
+    """
+    offset, rates = _checked(dynamics, num_steps, objective)
+    n = dynamics.num_nodes
+    if dynamics.gossip.is_constant and dynamics.gossip.at(0).is_symmetric:
+        W = dynamics.step_weights(0)
+        if num_steps * W.nnz > n * n:
+            with blas_threads(n):
+                return _symmetric_spatial_gram(W, rates, offset)
+    return _backward_spatial_gram(dynamics, rates, offset)
+
+
+def _symmetric_spatial_gram(weights: sp.csr_array, rates: FloatArray, offset: int) -> FloatArray:
+    """U f(lam) U^T, f(lam) = sum_j c_j lam^(2 (j + offset)), c_j = sum of rates^2 over the steps s < T - j."""
+    W = weights.toarray()
+    lam, U = scipy.linalg.eigh((W + W.T) / 2, overwrite_a=True, driver="evd")
+    total = np.zeros_like(lam)
+    for c in np.cumsum(rates**2):  # j = T - 1 first: Horner's rule in lam^2
+        total = total * lam**2 + c
+    H: FloatArray = (U * (total * lam ** (2 * offset))) @ U.T
+    return (H + H.T) / 2
+
+
+def _backward_spatial_gram(dynamics: Dynamics, rates: FloatArray, offset: int) -> FloatArray:
+    """sum_s rates_s^2 G_s with the cost-to-go G_s of unit noise of step s: W_s^T (I + G) W_s or I + W_s^T G W_s."""
+    n = dynamics.num_nodes
+    eye, later, total = np.eye(n), np.zeros((n, n)), np.zeros((n, n))
+    for s in range(rates.size - 1, -1, -1):
+        W = dynamics.step_weights(s)
+        later = _congruence(W, eye + later) if offset else eye + _congruence(W, later)
+        total += rates[s] ** 2 * later
+    return (total + total.T) / 2
+
+
+def _congruence(W: sp.csr_array, X: FloatArray) -> FloatArray:
+    """W^T X W for symmetric X."""
+    half = W.T @ X
+    return np.asarray(W.T @ half.T)
+
+
+def _scaled(H: FloatArray, rates: FloatArray) -> FloatArray:
+    H *= np.outer(rates, rates)
+    return H
 
 
 def _node_grams(dynamics: Dynamics, num_steps: int, offset: int) -> Iterator[FloatArray]:
@@ -99,11 +171,12 @@ def prefix_sum_gram(num_steps: int) -> FloatArray:
     return (num_steps - np.maximum.outer(index, index)).astype(np.float64)
 
 
-def _checked(num_steps: int, weights: ErrorWeights | None, objective: str) -> tuple[int, ErrorWeights]:
+def _checked(dynamics: Dynamics, num_steps: int, objective: str) -> tuple[int, FloatArray]:
+    """(1 if models count after averaging else 0, eta_t / eta_0)."""
     check.integer_at_least(1, num_steps=num_steps)
     if objective not in OBJECTIVES:
         raise unknown_name("objective", objective, OBJECTIVES)
-    return (1 if objective == "post-average" else 0), weights or ErrorWeights()
+    return (1 if objective == "post-average" else 0), dynamics.relative_rates(num_steps)
 
 
 def _sum_over_models(powers: FloatArray) -> FloatArray:

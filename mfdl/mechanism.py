@@ -2,6 +2,9 @@
 
 `account` reads the guarantee of a given noise; `calibrate` finds the least noise for a target and never exceeds
 it. Both call the same functions, and the executor runs the very algorithm that was accounted.
+
+The unit of privacy, a record or a user's whole data set, is fixed here and stays with the mechanism: its guarantee
+says it, the executor clips accordingly, and mechanisms of two units never emit the same noise.
 """
 
 from __future__ import annotations
@@ -11,17 +14,15 @@ import hashlib
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from . import check
 from .algorithms import LinearAlgorithm
-from .error_gram import error_gram, node_error_grams
-from .errors import InvalidInput, UnsupportedMechanism
-from .operators import IndependentNoise, LocalNoise, ZeroNoise
-from .participation import Participation
+from .errors import InvalidInput, unknown_name
+from .noise_error import noise_error
+from .operators import ZeroNoise
+from .participation import Participation, in_every_step
 from .privacy import gaussian
 from .privacy.accounting import SHIFT_REDUCTION, VictimLoss, victim_losses, worst_adaptive
-from .privacy.guarantee import EVERY_NODE, Guarantee
+from .privacy.guarantee import EVERY_NODE, UNITS, Guarantee
 from .privacy.sensitivity import Sensitivity
 from .trust import TrustModel
 
@@ -34,11 +35,14 @@ class Mechanism:
 
     Attributes:
         algorithm: the LinearAlgorithm that trains and was accounted.
-        noise_std: nu, standard deviation of Z on sums of clipped gradients; 0 without noise.
-        clip_norm: per-record clipping threshold, > 0.
+        noise_std: nu, standard deviation of Z on sums of clipped gradients, or on clipped mean gradients at user
+            level; 0 without noise.
+        clip_norm: clipping threshold of a record's gradient, or of a node's mean gradient at user level, > 0.
         guarantee: what holds, and under which circumstances.
         sensitivity: of the algorithm's encoder, per unit record shift and unit nu.
         lipschitz: L on which the guarantee rests (shift reduction), or None if it rests on none.
+
+    Raises: InvalidInput: a guarantee of other numbers, or of a unit that the algorithm cannot have (`require_unit`).
     """
 
     algorithm: LinearAlgorithm
@@ -56,6 +60,12 @@ class Mechanism:
                 f"the guarantee is for noise_std, clip_norm and participation {stated}, the mechanism has {own}; "
                 "calibrate or account anew."
             )
+        require_unit(self.unit, self.algorithm.participation, lipschitz=self.lipschitz)
+
+    @property
+    def unit(self) -> str:
+        """Whose data the guarantee protects: "record", or "user"."""
+        return self.guarantee.unit
 
     @property
     def objective(self) -> float:
@@ -69,30 +79,40 @@ class Mechanism:
 
     @property
     def injected_noise_std(self) -> float:
-        """Root mean square over nodes and steps of the std added to one coordinate of a node's gradient sum."""
+        """Root mean square over nodes and steps of the std added to one coordinate of what a node clips."""
         return self.noise_std * math.sqrt(float(self.algorithm.noise.variances().mean()))
 
     @property
     def content_hash(self) -> str:
-        """16 hex digits of algorithm, noise and clipping: two mechanisms with one hash emit the same noise."""
+        """16 hex digits of algorithm, noise, clipping and unit: two mechanisms with one hash emit the same noise."""
         text = f"{self.algorithm.content_hash}|{self.noise_std!r}|{self.clip_norm!r}"
+        if self.unit != "record":  # hashes from before there were units, and so seeded runs, stay as they were
+            text += f"|{self.unit}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def noise_error(algorithm: LinearAlgorithm, *, objective: str = "post-average") -> float:
-    """tr(N^T H N): total variance in the counted models per unit nu^2 and coordinate, at learning rate 1."""
-    noise, dynamics, T = algorithm.noise, algorithm.dynamics, algorithm.num_steps
-    if isinstance(noise, ZeroNoise):
-        return 0.0
-    if isinstance(noise, LocalNoise) and not noise.shared:
-        grams = node_error_grams(dynamics, T, objective=objective)
-        return sum(float(np.sum(N * (H @ N))) for N, H in zip(noise.inverse, grams, strict=True))
-    H = error_gram(dynamics, T, objective=objective)
-    if isinstance(noise, IndependentNoise):
-        return float(np.trace(H))
-    if isinstance(noise, LocalNoise):
-        return float(np.sum(noise.inverse * (H @ noise.inverse)))
-    raise UnsupportedMechanism(f"the error of noise {type(noise).__name__} is not covered.")
+def require_unit(unit: str, participation: Participation, *, lipschitz: float | None = None) -> None:
+    """Refuses a unit of privacy that these circumstances cannot protect; "record" is never refused.
+
+    Args: lipschitz: the constant that a guarantee would rest on; bounded for sums of clipped per-record gradients
+        only, as the clipped mean of a node is another map.
+
+    Raises: InvalidInput: an unknown unit; "user" where not every step is one of the user's, or with `lipschitz`.
+    """
+    if unit not in UNITS:
+        raise unknown_name("unit", str(unit), UNITS)
+    if unit == "record":
+        return
+    if not in_every_step(participation):
+        raise InvalidInput(
+            f"unit 'user' needs participation in every step, got {participation.describe()}: a user's data take part "
+            f"in every step; build the algorithm with EveryStep({participation.num_steps})."
+        )
+    if lipschitz is not None:
+        raise InvalidInput(
+            f"unit 'user' cannot rest on lipschitz={lipschitz!r}: the constant is one of local maps with per-record "
+            "clipping, and a clipped mean gradient is another map; leave lipschitz out."
+        )
 
 
 def account(
@@ -107,31 +127,36 @@ def account(
     release: str | None = None,
     method: str = "exact",
     lipschitz: float | None = None,
+    unit: str = "record",
 ) -> Guarantee:
     """The guarantee of a given noise for the worst victim, for adaptive gradients.
 
     Args:
         trust: who sees and knows what.
         adjacency: "zero-out", "add-remove" or "replace-one".
-        clip_norm: bound on one record's gradient norm, > 0.
-        noise_std: nu on sums of clipped gradients, >= 0; or
+        clip_norm: bound on the norm of one record's gradient, or of a node's mean gradient at user level, > 0.
+        noise_std: nu on sums of clipped gradients, or on clipped mean gradients at user level, >= 0; or
         noise_multiplier: nu / (sensitivity * record_shift); exactly one of the two.
         participation: default the algorithm's own.
         release: "none", "average" or "all" final models published, where messages are hidden; default "all".
         method: "exact" or "certified" (fast upper bound).
-        lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive.
+        lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with
+            unit "record" only.
+        unit: "record", or "user" for all data of a node, which needs participation in every step.
 
     Returns: Guarantee; mu is inf without noise. Per victim: `guarantees`.
+    Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
     Source: arXiv:2510.17480, Theorem 7, with the square of equation (8) and the factor 2 of replace-one restored, and
         its claim for adaptive gradients replaced by the row-space test and shift reduction.
     """
+    scheme = participation or algorithm.participation
+    require_unit(unit, scheme, lipschitz=lipschitz)
     losses = victim_losses(
         algorithm, trust, participation=participation, release=release, method=method, lipschitz=lipschitz
     )
     sensitivity = worst_adaptive(losses)
     std = _base_noise(sensitivity, adjacency, clip_norm, noise_std, noise_multiplier)
-    scheme = participation or algorithm.participation
-    return _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses)
+    return _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses, unit)
 
 
 def guarantees(
@@ -144,17 +169,25 @@ def guarantees(
     noise_std: float,
     participation: Participation | None = None,
     adaptive: bool = True,
+    unit: str = "record",
 ) -> list[Guarantee]:
     """One guarantee per victim, from `privacy.accounting.victim_losses` of the same algorithm and trust model.
 
-    Args: adaptive: the numbers for adaptive gradients; False: for gradients fixed in advance, and so labelled.
+    Args:
+        participation: the one the losses were computed for; default the algorithm's own.
+        adaptive: the numbers for adaptive gradients; False: for gradients fixed in advance, and so labelled.
+        unit: as for `account`; losses that rest on a Lipschitz constant are refused with "user".
     """
     labels = algorithm.dynamics.gossip.labels
     scheme = participation or algorithm.participation
+    require_unit(unit, scheme)
+    if unit == "user" and _rests_on_shifts(losses):
+        raise InvalidInput("unit 'user' cannot rest on shift reduction; compute the losses without lipschitz.")
     out = []
     for loss in losses:
         held = worst_adaptive([loss]) if adaptive else loss.fixed
-        one = _guarantee(trust, adjacency, clip_norm, noise_std, held, scheme, str(labels[loss.victim]), [loss])
+        name = str(labels[loss.victim])
+        one = _guarantee(trust, adjacency, clip_norm, noise_std, held, scheme, name, [loss], unit)
         out.append(one if adaptive or loss.adaptive else dataclasses.replace(one, adaptive=False))
     return out
 
@@ -171,11 +204,13 @@ def calibrate(
     release: str | None = None,
     method: str = "exact",
     lipschitz: float | None = None,
+    unit: str = "record",
 ) -> Mechanism:
     """The least noise that meets a target for adaptive gradients, never overshooting it.
 
     Args: mu > 0, or epsilon > 0 and delta in (0, 1); others as for `account`.
-    Raises: InvalidInput: no target or two, or an algorithm whose loss is infinite under this trust model.
+    Raises: InvalidInput: no target or two, an algorithm whose loss is infinite under this trust model, or a unit
+        that cannot be protected (`require_unit`).
     """
     if (mu is None) == (epsilon is None):
         raise InvalidInput("give exactly one target: mu, or epsilon with delta.")
@@ -185,6 +220,7 @@ def calibrate(
         target = gaussian.mu_from_epsilon(check.positive(epsilon=epsilon), check.open_unit(delta=delta))
     else:
         target = check.positive(mu=mu)
+    require_unit(unit, algorithm.participation, lipschitz=lipschitz)
     losses = victim_losses(algorithm, trust, release=release, method=method, lipschitz=lipschitz)
     sensitivity = worst_adaptive(losses)
     if math.isinf(sensitivity.squared):
@@ -194,12 +230,12 @@ def calibrate(
             )
         raise InvalidInput(
             f"{algorithm.name!r} has infinite loss under trust model {trust.name!r}, whatever the noise: "
-            f"{sensitivity.why or 'its noise is known to the attacker'}; choose another trust model or mechanism."
+            f"{sensitivity.why or 'no number holds for training'}; choose another trust model or mechanism."
         )
 
     def stated(std: float) -> Guarantee:
         scheme = algorithm.participation
-        return _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses)
+        return _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses, unit)
 
     def exceeds(found: Guarantee) -> bool:
         return found.mu > target or (epsilon is not None and delta is not None and found.epsilon(delta) > epsilon)
@@ -212,12 +248,34 @@ def calibrate(
     return Mechanism(algorithm, noise_std, float(clip_norm), stated(noise_std), sensitivity, rests_on)
 
 
-def without_noise(algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float) -> Mechanism:
-    """The algorithm as it is with nu = 0: mu is infinite, which the guarantee says."""
-    losses = victim_losses(algorithm, trust)
+def with_noise(
+    algorithm: LinearAlgorithm,
+    *,
+    noise_std: float,
+    trust: TrustModel,
+    adjacency: str,
+    clip_norm: float,
+    release: str | None = None,
+    unit: str = "record",
+) -> Mechanism:
+    """The algorithm with a given nu, on sums of clipped gradients (user level: clipped means), and what it guarantees.
+
+    Args: as for `account`. Raises: InvalidInput: an argument out of range, or a unit that cannot be protected.
+    """
+    scheme = algorithm.participation
+    require_unit(unit, scheme)
+    std = check.non_negative(noise_std=noise_std)
+    losses = victim_losses(algorithm, trust, release=release)
     sensitivity = worst_adaptive(losses)
-    guarantee = _guarantee(trust, adjacency, clip_norm, 0.0, sensitivity, algorithm.participation, EVERY_NODE, losses)
-    return Mechanism(algorithm, 0.0, float(clip_norm), guarantee, sensitivity)
+    guarantee = _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses, unit)
+    return Mechanism(algorithm, std, float(clip_norm), guarantee, sensitivity)
+
+
+def without_noise(
+    algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float, unit: str = "record"
+) -> Mechanism:
+    """`with_noise` at nu = 0: mu is infinite, which the guarantee says; `unit` decides what is clipped."""
+    return with_noise(algorithm, noise_std=0.0, trust=trust, adjacency=adjacency, clip_norm=clip_norm, unit=unit)
 
 
 def _rests_on_shifts(losses: Sequence[VictimLoss]) -> bool:
@@ -254,6 +312,7 @@ def _guarantee(
     participation: Participation,
     victim: str,
     losses: Sequence[VictimLoss],
+    unit: str,
 ) -> Guarantee:
     """The guarantee of one sensitivity; `losses` are those it is the worst of."""
     shift = gaussian.record_shift(adjacency, clip_norm)
@@ -273,4 +332,5 @@ def _guarantee(
         tolerance=sensitivity.tolerance,
         release=losses[0].release,
         notes=(SHIFT_NOTE,) if _rests_on_shifts(losses) else (),
+        unit=unit,
     )

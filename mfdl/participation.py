@@ -175,7 +175,7 @@ class EveryStep(Participation):
         yield np.arange(self.steps, dtype=np.intp)
 
     def describe(self) -> str:
-        return f"participation in every one of {self.steps} steps (user level)"
+        return f"participation in every one of {self.steps} steps"
 
     def to_dict(self) -> dict[str, object]:
         return {"scheme": self.scheme, "steps": self.steps}
@@ -344,6 +344,16 @@ class MinSeparation(Participation):
             "max_participations": self.max_participations,
             "separation": self.separation,
         }
+
+
+def in_every_step(participation: Participation) -> bool:
+    """Whether the one pattern of a participation is the set of all steps, whatever class it is of.
+
+    >>> in_every_step(Cyclic(epochs=3, period=1)), in_every_step(Cyclic(epochs=3, period=2))
+    (True, False)
+    """
+    few = list(itertools.islice(participation.patterns(), 2))
+    return len(few) == 1 and np.array_equal(few[0], np.arange(participation.num_steps))
 
 
 _SCHEMES: dict[str, type[Participation]] = {

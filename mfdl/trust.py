@@ -14,8 +14,9 @@ and which parts of the base noise it knows. What is left is a `View` (A, B). The
 | Central | the average of the messages of each round | none | none |
 | ReleasedOnly | none; the final models are published | none | none |
 
-Where messages are hidden, the view also contains the released models (`release`). A researcher's own model is
-`TrustModel.from_masks`, or a bare `View(A, B)`. Nodes are indices 0..n-1, or labels as strings.
+`AnyReceiver` is the worst of PNDP over every single attacker. Where messages are hidden, the view also contains the
+released models (`release`). A researcher's own model is `TrustModel.from_masks`, or a bare `View(A, B)`. Nodes are
+indices 0..n-1, or labels as strings.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import check
 from .algorithms import LinearAlgorithm
-from .errors import InvalidInput, UnsupportedMechanism
+from .errors import InvalidInput, UnsupportedMechanism, unknown_name
 from .operators import StepNoise
 from .view import RELEASES, Knowledge, View
 
@@ -268,6 +269,25 @@ class PNDP(TrustModel):
 
 
 @dataclasses.dataclass(frozen=True)
+class AnyReceiver(TrustModel):
+    """The worst of PNDP against every single node other than the victim."""
+
+    name = "pndp"
+    default_release = "all"
+
+    @property
+    def attacker(self) -> str:
+        return "any one other node, from the messages it receives"
+
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        for node in range(algorithm.num_nodes):
+            yield PNDP([node]), tuple(u for u in range(algorithm.num_nodes) if u != node)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        raise UnsupportedMechanism("a set of attackers has no single view; iterate over members(algorithm).")
+
+
+@dataclasses.dataclass(frozen=True)
 class SecLDP(TrustModel):
     """All messages are seen; secrets are known only if a colluder holds them. No colluders: an eavesdropper."""
 
@@ -460,6 +480,36 @@ def _takes_victim(rule: MaskRule) -> bool:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [p for p in inspect.signature(rule).parameters.values() if p.kind in positional]
     return len(parameters) > 1 and (parameters[1].default is inspect.Parameter.empty or parameters[1].name == "victim")
+
+
+def named(
+    name: str,
+    *,
+    attackers: Sequence[int | str] | None = None,
+    colluders: Sequence[int | str] | None = None,
+    coalition_size: int | None = None,
+) -> TrustModel:
+    """The trust model of a name in MODELS, with the nodes or the size that it needs.
+
+    Args: attackers: of pndp; None: any one node. colluders: of colluding. coalition_size: of coalitions.
+    Raises: InvalidInput: unknown name, a missing argument, or one that belongs to another model.
+    """
+    if name not in MODELS:
+        raise unknown_name("trust model", name, MODELS)
+    given = {"attackers": attackers, "colluders": colluders, "coalition_size": coalition_size}
+    owner = {"attackers": "pndp", "colluders": "colluding", "coalition_size": "coalitions"}
+    for argument, value in given.items():
+        if value is not None and owner[argument] != name:
+            raise InvalidInput(f"{argument} belongs to trust model {owner[argument]}, not to {name}; leave it out.")
+        if value is None and owner[argument] == name and name != "pndp":
+            raise InvalidInput(f"trust model {name} needs {argument}.")
+    if name == "pndp":
+        return AnyReceiver() if attackers is None else PNDP(attackers)
+    if name == "colluding":
+        return SecLDP(tuple(colluders or ()))
+    if name == "coalitions":
+        return Coalitions(check.integer_at_least(0, coalition_size=coalition_size))
+    return MODELS[name]()
 
 
 MODELS: dict[str, type[TrustModel]] = {

@@ -9,23 +9,31 @@ trace norm,
 
 So the left side over w bounds the optimum from below, over all C and with the exact sensitivity. At an
 optimal X, V = X^-1 H X^-1 restricted to the classes makes it tight.
+
+Small eigenvalues of H are only known to T eps of the largest, and their square roots enter: the bound is made for
+H with all eigenvalues lowered by that much, which is at most the H that was given, in the order of matrices as in loss.
 """
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import scipy.linalg
 
-from .problem import Array, FactorizationProblem
+from .problem import OPTIMAL, STOPPED, Array, Factorization, FactorizationProblem, causal_encoder
 
 EPS = float(np.finfo(np.float64).eps)
 
 
-def lower_bound(problem: FactorizationProblem, gram: Array, *, dual_from: Array | None = None) -> float:
+def lower_bound(
+    problem: FactorizationProblem, gram: Array, *, dual_from: Array | None = None, root: Array | None = None
+) -> float:
     """Certified lower bound on min tr(H X^-1) at unit sensitivity; 0 when X is not positive definite.
 
     `dual_from` takes the place of H in V = X^-1 H X^-1, default H itself. Any choice gives a valid bound on the
-    problem's own H; when X minimises for a regularised H, that one gives the tight bound.
+    problem's own H; when X minimises for a regularised H, that one gives the tight bound. `root`, L with L L^T = H,
+    says which H is bounded, default the problem's own, rounded down.
 
     Rounding: the computed trace norm is lowered by T^2 eps of itself, above the backward error of the
     singular values; clipping negative rounding eigenvalues of V_c changes w and the trace norm consistently,
@@ -38,6 +46,9 @@ def lower_bound(problem: FactorizationProblem, gram: Array, *, dual_from: Array 
     H = problem.error_gram if dual_from is None else dual_from
     V = scipy.linalg.cho_solve(factor, scipy.linalg.cho_solve(factor, H).T)
     T = problem.size
+    if problem.num_classes == T:
+        return weights_bound(problem, np.diagonal(V), root=root)
+    L = _root_below(problem) if root is None else root
     dual_root_times_root = np.empty((T, T))
     w = 0.0
     row = 0
@@ -45,10 +56,65 @@ def lower_bound(problem: FactorizationProblem, gram: Array, *, dual_from: Array 
         members = np.flatnonzero(problem.classes == label)
         block = V[np.ix_(members, members)]
         values, vectors = np.linalg.eigh((block + block.T) / 2)
-        root = vectors * np.sqrt(np.clip(values, 0.0, None))  # root root^T = V_c, exactly the matrix bounded
-        w += float((root**2).sum(axis=1).max()) * (1 + 8 * members.size * EPS)
-        dual_root_times_root[row : row + members.size] = root.T @ problem.root[members]
+        dual_root = vectors * np.sqrt(np.clip(values, 0.0, None))  # dual_root dual_root^T = V_c, the matrix bounded
+        w += float((dual_root**2).sum(axis=1).max()) * (1 + 8 * members.size * EPS)
+        dual_root_times_root[row : row + members.size] = dual_root.T @ L[members]
         row += members.size
-    trace_norm = float(scipy.linalg.svdvals(dual_root_times_root, overwrite_a=True).sum())
-    safe = max(trace_norm * (1 - T * T * EPS), 0.0)
-    return safe * safe / w if w > 0 else 0.0
+    return _squared_trace_norm(dual_root_times_root) / w if w > 0 else 0.0
+
+
+def weights_bound(problem: FactorizationProblem, weights: Array, *, root: Array | None = None) -> float:
+    """The lower bound of V = diag(v), for any v >= 0 of shape (T,) (a negative entry counts as zero); 0 for v = 0.
+
+    w is then the sum over classes of the largest weight. Cost: the singular values of a T x T matrix.
+    """
+    v = np.clip(weights, 0.0, None)
+    if not 0 < (largest := float(v.max())) < np.inf:
+        return 0.0
+    v = v / largest  # the bound does not depend on the scale of v, but v may be near the end of the float range
+    top = np.zeros(problem.num_classes)
+    np.maximum.at(top, problem.classes, v)
+    L = _root_below(problem) if root is None else root
+    w = float(top.sum()) * (1 + 8 * problem.size * EPS)
+    return _squared_trace_norm(np.sqrt(v)[:, None] * L) / w
+
+
+def finished(
+    problem: FactorizationProblem,
+    gram: Array,
+    *,
+    known_bound: float,
+    tolerance: float,
+    iterations: int,
+    began: float,
+    notes: tuple[str, ...] = (),
+    unfinished_status: str = STOPPED,
+) -> Factorization:
+    """The Factorization of a given X: causal encoder, loss, the better of two lower bounds, status."""
+    bound = max(known_bound, lower_bound(problem, gram))
+    loss = problem.loss(gram)
+    return Factorization(
+        encoder=causal_encoder(gram),
+        gram=gram,
+        loss=loss,
+        lower_bound=bound,
+        status=OPTIMAL if loss <= bound * (1 + tolerance) else unfinished_status,
+        iterations=iterations,
+        seconds=time.perf_counter() - began,
+        sensitivity=problem.sensitivity_squared(gram) ** 0.5,
+        notes=notes,
+    )
+
+
+def _root_below(problem: FactorizationProblem) -> Array:
+    """L with L L^T <= H in spite of the rounding of its eigenvalues."""
+    values, vectors = problem._eigen
+    return vectors * np.sqrt(np.clip(values - problem.size * EPS * values[-1], 0.0, None))
+
+
+def _squared_trace_norm(matrix: Array) -> float:
+    """||M||_*^2, rounded down by more than the backward error of the singular values; M is overwritten."""
+    T = matrix.shape[0]
+    trace_norm = float(scipy.linalg.svdvals(matrix, overwrite_a=True).sum())
+    safe = max(trace_norm * (1 - (T * T + 4) * EPS), 0.0)
+    return safe * safe

@@ -1,4 +1,5 @@
-"""The dense solver: L-BFGS on X inside the affine set that keeps the sensitivity at one.
+"""The dense solver: one door to every problem. Classes of single indices go to `singletons`; for the rest, L-BFGS on
+X inside the affine set that keeps the sensitivity at one.
 
 Within a class the off-diagonal entries of X may be zero without loss: at the optimum of that restricted
 problem V = X^-1 H X^-1 vanishes off the restricted directions, so its class blocks have constant diagonal and
@@ -6,25 +7,27 @@ are positive semidefinite, i.e. dual feasible for the unrestricted problem, and 
 is left is linear: X[s, t] = 0 for s != t in one class, and the diagonal sums to 1 on each class. The gradient
 is -V projected on these directions; positive definiteness is kept by the line search.
 
-Cost per iteration O(T^3), a few matrix products.
+A singular H is solved as H + rho I for falling rho (`ridge`), each from the solution before: L-BFGS is slow for an
+ill-conditioned X, and at 1e-4 a large rho is often enough. Cost per iteration O(T^3), a few matrix products.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
 
 import numpy as np
 import scipy.linalg
-from threadpoolctl import threadpool_limits
 
-from .certificate import lower_bound
+from . import singletons
+from .certificate import finished, lower_bound
 from .lbfgs import minimise
-from .problem import OPTIMAL, STOPPED, Array, Factorization, FactorizationProblem, ProblemError, causal_encoder
+from .problem import Array, Factorization, FactorizationProblem, ProblemError
+from .ridge import Target, falling_targets, notes
+from .threads import threads_for
 
 CHECK_EVERY = 10  # iterations between certificates: one costs about as much as ten iterations
-RIDGE = 1e-10  # relative to the largest eigenvalue of H
-SINGLE_THREAD_SIZE = 512
+MEMORY = 20  # pairs of L-BFGS: twice the usual ten saves half the iterations where H is singular
+RIDGE_SHARE = 0.1  # of the gap on H: once the gap on H + rho I is below that share, a smaller rho is due
 
 
 def solve(
@@ -40,84 +43,102 @@ def solve(
         problem: H and classes.
         tolerance: wanted gap loss / lower_bound - 1, > 0.
         max_iterations: hard limit.
-        start: a feasible X to start from (its in-class off-diagonal is dropped, its diagonal rescaled).
+        start: a feasible X to start from (its in-class off-diagonal is dropped, its diagonal rescaled); checked, but
+            not used, when every class holds one index: that method takes a few steps from anywhere.
 
     Returns:
         A Factorization of sensitivity exactly 1 up to rounding; status "optimal" or "stopped". A singular H
-        has no minimiser: X^-1 grows without bound on its kernel. Then H + RIDGE * lambda_max(H) I is solved
-        instead, with a note; loss and lower bound are those of the H that was given.
+        has no minimiser: X^-1 grows without bound on its kernel. Then H + rho I is solved instead, rho as small as the
+        tolerance needs, with a note that names the largest noise eigenvalue; loss and lower bound are those of the H
+        that was given. Float64 resolves rho down to 1e-16 of the largest eigenvalue of H, enough for a tolerance of
+        1e-7 or so; X is then so ill-conditioned that a problem with large classes may stop earlier, and says so.
     """
     began = time.perf_counter()
-    target, notes = _regularised(problem)
+    initial = _feasible(problem, start)
+    if problem.num_classes == problem.size:
+        return singletons.solve(problem, tolerance=tolerance, max_iterations=max_iterations)
     free = _FreeEntries(problem)
-    best = {"bound": 0.0}
-
-    def value_and_gradient(x: Array) -> tuple[float, Array]:
-        factor, info = scipy.linalg.lapack.dpotrf(free.matrix(x), lower=1)
-        if info != 0:
-            return np.inf, x
-        inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1)
-        inverse = np.tril(inverse) + np.tril(inverse, -1).T
-        HX = target @ inverse
-        return float(np.trace(HX)), -free.projected(inverse @ HX)
-
-    def within_tolerance(iteration: int, x: Array, value: float, gradient: Array) -> bool:
-        if iteration % CHECK_EVERY:
-            return False
-        X = free.matrix(x)
-        best["bound"] = max(best["bound"], lower_bound(problem, X, dual_from=target))
-        return problem.loss(X) <= best["bound"] * (1 + tolerance)
-
+    best = _Best(problem, tolerance, initial)
+    iterations = 0
     with threads_for(problem.size):
-        minimum = minimise(
-            value_and_gradient,
-            free.vector(_feasible(problem, start)),
-            stop=within_tolerance,
-            max_iterations=max_iterations,
-        )
-        gram = free.matrix(minimum.point)
+        x = free.vector(initial)
+        for aim in falling_targets(problem, tolerance):
+            stage = _Stage(free, aim, best)
+            minimum = minimise(
+                stage.value_and_gradient,
+                x,
+                stop=stage.is_over,
+                max_iterations=max_iterations - iterations,
+                memory=MEMORY,
+            )
+            x, iterations = minimum.point, iterations + minimum.iterations
+            if best.within_tolerance or iterations >= max_iterations:
+                break
+        best.update(free.matrix(x), aim)
         return finished(
             problem,
-            gram,
-            known_bound=max(best["bound"], lower_bound(problem, gram, dual_from=target)),
+            best.gram,
+            known_bound=best.bound,
             tolerance=tolerance,
-            iterations=minimum.iterations,
+            iterations=iterations,
             began=began,
-            notes=notes,
+            notes=notes(problem, aim.rho, best.gram),
         )
 
 
-def finished(
-    problem: FactorizationProblem,
-    gram: Array,
-    *,
-    known_bound: float,
-    tolerance: float,
-    iterations: int,
-    began: float,
-    notes: tuple[str, ...] = (),
-    unfinished_status: str = STOPPED,
-) -> Factorization:
-    """The Factorization of a given X: causal encoder, loss, the better of two lower bounds, status."""
-    bound = max(known_bound, lower_bound(problem, gram))
-    loss = problem.loss(gram)
-    return Factorization(
-        encoder=causal_encoder(gram),
-        gram=gram,
-        loss=loss,
-        lower_bound=bound,
-        status=OPTIMAL if loss <= bound * (1 + tolerance) else unfinished_status,
-        iterations=iterations,
-        seconds=time.perf_counter() - began,
-        sensitivity=problem.sensitivity_squared(gram) ** 0.5,
-        notes=notes,
-    )
+class _Best:
+    """The best bound and the best X so far, both for the H that was given."""
+
+    def __init__(self, problem: FactorizationProblem, tolerance: float, gram: Array) -> None:
+        self.problem, self.tolerance = problem, tolerance
+        self.gram, self.loss, self.bound = gram, problem.loss(gram), 0.0
+
+    @property
+    def gap(self) -> float:
+        return self.loss / self.bound - 1 if self.bound > 0 else np.inf
+
+    @property
+    def within_tolerance(self) -> bool:
+        return self.loss <= self.bound * (1 + self.tolerance)
+
+    def update(self, gram: Array, aim: Target) -> None:
+        self.bound = max(self.bound, lower_bound(self.problem, gram, dual_from=aim.gram))
+        if (loss := self.problem.loss(gram)) < self.loss:
+            self.gram, self.loss = gram, loss
 
 
-def threads_for(size: int) -> AbstractContextManager[object]:
-    """One BLAS thread for small matrices: below about 500 the second thread costs more than it brings
-    (T = 320: 4 ms against 9 ms per iteration on two cores)."""
-    return threadpool_limits(1 if size <= SINGLE_THREAD_SIZE else None, user_api="blas")
+class _Stage:
+    """One H + rho I: its value and gradient in the free entries, and when to leave it."""
+
+    def __init__(self, free: _FreeEntries, aim: Target, best: _Best) -> None:
+        self.free, self.aim, self.best = free, aim, best
+        self.root = np.asfortranarray(aim.root)
+        self.own_bound = 0.0
+
+    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
+        """tr(H X^-1) = ||M^-1 R||_F^2 and -V = -(X^-1 R)(X^-1 R)^T, X = M M^T, H = R R^T.
+
+        Triangular solves with the root keep digits that a product with X^-1 loses when X is ill-conditioned, and
+        take half its time.
+        """
+        factor, info = scipy.linalg.lapack.dpotrf(self.free.matrix(x), lower=1)
+        if info != 0:
+            return np.inf, x
+        whitened, _ = scipy.linalg.lapack.dtrtrs(factor, self.root, lower=1)
+        solved, _ = scipy.linalg.lapack.dtrtrs(factor, whitened, lower=1, trans=1)
+        return float((whitened**2).sum()), -self.free.projected(solved @ solved.T)
+
+    def is_over(self, iteration: int, x: Array, value: float, gradient: Array) -> bool:
+        """The gap on H is within the tolerance, or most of it is due to rho."""
+        if iteration % CHECK_EVERY:
+            return False
+        X = self.free.matrix(x)
+        self.best.update(X, self.aim)
+        if self.best.within_tolerance or self.aim.last:
+            return self.best.within_tolerance
+        own = lower_bound(self.free.problem, X, dual_from=self.aim.gram, root=self.aim.root)
+        self.own_bound = max(self.own_bound, own)
+        return value <= self.own_bound * (1 + RIDGE_SHARE * self.best.gap)
 
 
 class _FreeEntries:
@@ -153,17 +174,6 @@ class _FreeEntries:
     def _without_class_means(self, diagonal: Array) -> Array:
         classes = self.problem.classes
         return diagonal - (np.bincount(classes, weights=diagonal) / self.problem.class_sizes)[classes]
-
-
-def _regularised(problem: FactorizationProblem) -> tuple[Array, tuple[str, ...]]:
-    smallest, largest = problem.eigenvalues[0], problem.eigenvalues[-1]
-    if smallest > RIDGE * largest:
-        return problem.error_gram, ()
-    note = (
-        f"error_gram is singular to working precision (smallest eigenvalue {smallest:.2g}, largest {largest:.2g}): "
-        f"the best loss is not attained, so error_gram + {RIDGE * largest:.2g} I was solved instead"
-    )
-    return problem.root @ problem.root.T + RIDGE * largest * np.eye(problem.size), (note,)
 
 
 def _feasible(problem: FactorizationProblem, start: Array | None) -> Array:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.linalg
@@ -26,16 +27,26 @@ class ProblemError(ValueError):
     """A problem that cannot be posed: the message says which array and what is wrong."""
 
 
+class Unfinished(Protocol):
+    """What a solver had when it stopped: a certified gap after some iterations."""
+
+    @property
+    def gap(self) -> float: ...
+
+    @property
+    def iterations(self) -> int: ...
+
+
 class NotConverged(RuntimeError):
     """A solver stopped before its certificate reached the tolerance; `factorization` holds what it had."""
 
-    def __init__(self, factorization: Factorization, tolerance: float) -> None:
+    def __init__(self, factorization: Unfinished, tolerance: float) -> None:
         super().__init__(
             f"factorization stopped at gap {factorization.gap:.3g} > tolerance {tolerance:g} after "
             f"{factorization.iterations} iterations; raise max_iterations or the tolerance, or pass "
             "allow_stopped=True to use it as it is (loss and lower bound stay valid)."
         )
-        self.factorization = factorization
+        self.factorization: Any = factorization
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import mfdl.error_gram as module
 from mfdl import gossip
 from mfdl.dynamics import Dynamics
-from mfdl.error_gram import OBJECTIVES, error_gram, node_error_grams, prefix_sum_gram
+from mfdl.error_gram import OBJECTIVES, error_gram, node_error_grams, prefix_sum_gram, spatial_error_gram
 from mfdl.errors import InvalidInput
 from mfdl.gossip import Gossip, GossipMatrix
 from mfdl.testing import (
@@ -186,6 +186,108 @@ def test_gossip_that_ends_before_the_last_step_is_refused():
         error_gram(Dynamics(short), 4)
 
 
+# Schedules
+
+
+def schedules(T):
+    return st.lists(st.sampled_from([0.1, 0.5, 1.0, 2.0, 3.0]), min_size=T, max_size=T)
+
+
+@settings(deadline=None)
+@given(case=cases(), objective=OBJECTIVE, data=st.data())
+def test_a_schedule_scales_rows_and_columns_in_units_of_the_first_rate(case, objective, data):
+    # from the dense workload: noise of step s enters times eta_s; eta_0^2 H is what is left in the models
+    W, T = case
+    rates = np.array(data.draw(schedules(T)))
+    dynamics = Dynamics(W, rates)
+    grams = dense_node_error_grams(W, T, objective) * np.outer(rates, rates)
+    assert_allclose(rates[0] ** 2 * error_gram(dynamics, T, objective=objective), grams.sum(axis=0), **CLOSE)
+    nodes = np.stack(list(node_error_grams(dynamics, T, objective=objective)))
+    assert_allclose(rates[0] ** 2 * nodes, grams, **CLOSE)
+
+
+def test_a_schedule_of_equal_rates_is_a_constant_rate():
+    W = gossip.metropolis_hastings("star:n=5")
+    assert_array_equal(error_gram(Dynamics(W, [0.3] * 4), 4), error_gram(Dynamics(W, 0.3), 4))
+    assert_array_equal(
+        spatial_error_gram(Dynamics(W, [0.3] * 4), num_steps=4), spatial_error_gram(Dynamics(W), num_steps=4)
+    )
+
+
+def test_a_schedule_of_another_length_is_refused_at_the_call():
+    dynamics = Dynamics(gossip.uniform("ring:n=5"), [1.0, 0.5])
+    for call in (error_gram, node_error_grams, lambda d, T: spatial_error_gram(d, num_steps=T)):
+        with pytest.raises(InvalidInput, match="one for each of 3 steps, got a schedule of 2"):
+            call(dynamics, 3)
+
+
+# Over nodes
+
+
+def dense_spatial_gram(W, T, rates, objective):
+    """sum over steps of eta_s^2 A_s^T A_s, A_s the columns of step s in the workload of the counted models."""
+    n = W.num_nodes
+    workload = dense_gossip_workload(W, T)
+    if objective == "post-average":
+        workload = np.concatenate([W.at(t).dense() @ workload[t * n : (t + 1) * n] for t in range(T)])
+    columns = [workload[:, s * n : (s + 1) * n] for s in range(T)]
+    return sum(rate**2 * A.T @ A for rate, A in zip(rates, columns, strict=True))
+
+
+@settings(deadline=None, max_examples=200)
+@given(case=cases(), objective=OBJECTIVE, data=st.data())
+def test_the_gram_over_nodes_matches_the_dense_workload(case, objective, data):
+    W, T = case
+    rates = np.array(data.draw(schedules(T)))
+    H = spatial_error_gram(Dynamics(W, rates), num_steps=T, objective=objective)
+    assert_array_equal(H, H.T)
+    assert_allclose(rates[0] ** 2 * H, dense_spatial_gram(W, T, rates, objective), **CLOSE)
+
+
+@settings(deadline=None)
+@given(
+    W=gossip_matrices(max_nodes=6, kinds=["symmetric", "singular"]), T=STEPS, offset=st.integers(0, 1), data=st.data()
+)
+def test_both_forms_over_nodes_agree_on_symmetric_gossip(W, T, offset, data):
+    rates = np.array(data.draw(schedules(T)))
+    closed = module._symmetric_spatial_gram(W.weights, rates, offset)
+    assert_allclose(closed, module._backward_spatial_gram(Dynamics(W), rates, offset), **CLOSE)
+
+
+@settings(deadline=None)
+@given(case=cases(), objective=OBJECTIVE, data=st.data())
+def test_both_grams_have_one_trace(case, objective, data):
+    # independent unit noise at every node and step, counted over steps or over nodes
+    W, T = case
+    dynamics = Dynamics(W, data.draw(schedules(T)))
+    over_nodes = spatial_error_gram(dynamics, num_steps=T, objective=objective)
+    assert_allclose(np.trace(over_nodes), np.trace(error_gram(dynamics, T, objective=objective)), rtol=1e-9)
+
+
+def test_one_step_over_nodes_is_the_square_of_the_weights():
+    W = gossip.uniform("star:n=5")
+    assert_allclose(spatial_error_gram(Dynamics(W)), W.dense().T @ W.dense(), rtol=1e-15)
+    assert_array_equal(spatial_error_gram(Dynamics(W), objective="message"), np.eye(5))
+    with pytest.raises(InvalidInput, match="unknown objective 'mesage'"):
+        spatial_error_gram(Dynamics(W), objective="mesage")
+    with pytest.raises(InvalidInput, match="num_steps must be an integer >= 1"):
+        spatial_error_gram(Dynamics(W), num_steps=0)
+
+
+@settings(deadline=None)
+@given(W=gossip_sequences(max_nodes=4, max_length=4), T=st.integers(1, 4), K=st.integers(1, 3), objective=OBJECTIVE)
+def test_several_gossip_rounds_over_nodes_are_one_step_of_their_product(W, T, K, objective):
+    W = gossip.sequence(W.matrices)
+    products = []
+    for t in range(T):
+        product = np.eye(W.num_nodes)
+        for j in range(K):
+            product = W.at(t * K + j).dense() @ product
+        products.append(gossip.from_array(product))
+    H = spatial_error_gram(Dynamics(W, gossip_rounds=K), num_steps=T, objective=objective)
+    assert_allclose(H, dense_spatial_gram(gossip.sequence(products), T, np.ones(T), objective), **CLOSE)
+
+
 # Growth
 
 
@@ -213,6 +315,20 @@ def test_closed_form_memory_is_n_squared_and_not_n_t_squared(make):
     assert peak < (n * T) ** 2 * 8 / 200  # 5.2 GB dense
     assert peak < 12 * 8 * (n**2 + n * T + T**2)
     assert peak_bytes(W, 2 * T) < 1.5 * peak  # n^2 rules, T does not
+
+
+@pytest.mark.parametrize("make", [gossip.metropolis_hastings, gossip.uniform], ids=["symmetric", "reversible"])
+def test_memory_over_nodes_does_not_grow_with_the_steps(make):
+    dynamics = Dynamics(make("erdos-renyi:n=200,p=0.05,seed=1"))
+    peaks = []
+    for T in (64, 256):
+        tracemalloc.start()
+        try:
+            spatial_error_gram(dynamics, num_steps=T)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0] < 12 * 8 * 200**2
 
 
 def test_general_form_works_in_blocks_of_bounded_size(monkeypatch):

@@ -15,8 +15,10 @@ from mfdl import algorithms, factorization, gossip, graphs, trust
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import account, calibrate, noise_error, without_noise
-from mfdl.participation import Cyclic, EveryStep, Single
+from mfdl.mechanism import account, calibrate, guarantees, in_every_step, without_noise
+from mfdl.noise_error import noise_error
+from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
+from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.sensitivity import worst_sensitivity
 from mfdl.testing.algorithm_strategies import (
@@ -207,10 +209,118 @@ def test_only_a_bound_that_is_attained_is_called_exact():
 def test_another_participation_is_accounted_and_named():
     one = algorithms.anti_pgd(DYN, PART)
     found = account(one, **CIRCUMSTANCES, noise_std=1.0, participation=EveryStep(6))
-    assert found.participation == "participation in every one of 6 steps (user level)"
+    assert found.participation == EveryStep(6).describe()
     assert_allclose(found.mu, math.sqrt(91), rtol=1e-12)
     with pytest.raises(InvalidInput, match="participation must have the mechanism's 6 steps, got 4"):
         account(one, **CIRCUMSTANCES, noise_std=1.0, participation=Cyclic(2, 2))
+
+
+# ---- units of privacy ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sigma", [0.8, 3.0])
+@pytest.mark.parametrize("num_steps", [1, 10])
+@pytest.mark.parametrize("clip_norm", [1.0, 0.25])
+def test_user_level_mu_of_local_and_of_central_noise(sigma, num_steps, clip_norm):
+    """Replace-one: 2 C sqrt(T) / sigma where messages are seen, a factor sqrt(n) less where their average is."""
+    every, circumstances = EveryStep(num_steps), {"adjacency": "replace-one", "clip_norm": clip_norm, "unit": "user"}
+    one = algorithms.dp_dsgd(DYN, every)
+    local = account(one, trust=LDP, noise_std=sigma, **circumstances)
+    assert_allclose(local.mu, 2 * clip_norm * math.sqrt(num_steps) / sigma, rtol=1e-12)
+    assert (local.unit, local.record_shift) == ("user", 2 * clip_norm)
+    for n in (2, 5):
+        averaging = algorithms.dp_dsgd(Dynamics(gossip.from_array(np.full((n, n), 1 / n)), 0.3), every)
+        central = account(averaging, trust=trust.Central(), noise_std=sigma, **circumstances)
+        # The average of n gradients moves by 2 C / n, its noise has std sigma / sqrt(n).
+        assert_allclose(central.mu, (2 * clip_norm / n) * math.sqrt(num_steps) / (sigma / math.sqrt(n)), rtol=1e-9)
+        # Rényi slope per step of the released average: 2 C^2 / (n sigma^2).
+        assert_allclose(central.renyi_epsilon(3.0), 3 * num_steps * 2 * clip_norm**2 / (n * sigma**2), rtol=1e-9)
+        found = calibrate(averaging, trust=trust.Central(), mu=local.mu, **circumstances)
+        assert_allclose(found.noise_std, sigma / math.sqrt(n), rtol=1e-9)
+
+
+def test_the_unit_is_stated_everywhere_and_changes_no_number():
+    one = algorithms.anti_pgd(DYN, EveryStep(6))
+    record = calibrate(one, **CIRCUMSTANCES, mu=1.0)
+    user = calibrate(one, **CIRCUMSTANCES, mu=1.0, unit="user")
+    assert (record.unit, user.unit) == ("record", "user")
+    assert (record.guarantee.unit, user.guarantee.unit) == ("record", "user")
+    assert dataclasses.replace(user.guarantee, unit="record") == record.guarantee
+    assert without_noise(one, **CIRCUMSTANCES, unit="user").unit == "user"
+    losses = victim_losses(one, LDP)
+    stated = {"trust": LDP, "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 2.0}
+    for unit in ("record", "user"):
+        assert {g.unit for g in guarantees(one, losses, **stated, unit=unit)} == {unit}
+        assert account(one, **CIRCUMSTANCES, noise_std=1.0, unit=unit).unit == unit
+    assert {g.unit for g in guarantees(one, losses, **stated)} == {"record"}
+    assert record.content_hash != user.content_hash  # so they never share noise
+    with pytest.raises(InvalidInput, match="compose only for the same unit, got 'record' and 'user'"):
+        record.guarantee.compose_with(user.guarantee)
+
+
+@pytest.mark.parametrize("participation", [Cyclic(2, 3), OncePerEpoch(2, 3), Single(6), MinSeparation(6, 3, 2)])
+def test_user_level_needs_every_step(participation):
+    one = algorithms.dp_dsgd(DYN, participation)
+    how = {**CIRCUMSTANCES, "unit": "user"}
+    message = r"a user's data take part in every step; build the algorithm with EveryStep\(6\)"
+    for attempt in (
+        lambda: calibrate(one, **how, mu=1.0),
+        lambda: account(one, **how, noise_std=1.0),
+        lambda: account(algorithms.dp_dsgd(DYN, EveryStep(6)), **how, noise_std=1.0, participation=participation),
+        lambda: without_noise(one, **how),
+        lambda: guarantees(one, victim_losses(one, LDP), **how, noise_std=1.0),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            attempt()
+    made = calibrate(one, **CIRCUMSTANCES, mu=1.0)
+    with pytest.raises(InvalidInput, match=message):  # nor by changing what is stated
+        dataclasses.replace(made, guarantee=dataclasses.replace(made.guarantee, unit="user"))
+    again = account(one, **how, noise_std=1.0, participation=EveryStep(6))
+    assert_allclose(again.mu, math.sqrt(6), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "participation", [EveryStep(4), Cyclic(4, 1), OncePerEpoch(4, 1), MinSeparation(4, 4, 1), Explicit([range(4)], 4)]
+)
+def test_every_step_is_a_set_of_steps_and_no_name(participation):
+    found = calibrate(algorithms.dp_dsgd(DYN, participation), **CIRCUMSTANCES, mu=1.0, unit="user")
+    assert_allclose(found.noise_std, 2.0, rtol=1e-12)  # sqrt(T), zero-out
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    patterns=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=3),
+    steps=st.integers(4, 5),
+)
+def test_in_every_step_is_read_from_the_patterns(patterns, steps):
+    scheme = Explicit([sorted(p) for p in patterns], steps)
+    assert in_every_step(scheme) == ([set(p.tolist()) for p in scheme.patterns()] == [set(range(steps))])
+
+
+def test_a_lipschitz_claim_does_not_reach_user_level():
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4"), 0.3), EveryStep(3))
+    how = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "release": "none"}
+    for attempt in (
+        lambda: calibrate(one, **how, mu=1.0, lipschitz=1.0, unit="user"),
+        lambda: account(one, **how, noise_std=1.0, lipschitz=0.0, unit="user"),
+    ):
+        with pytest.raises(InvalidInput, match=r"cannot rest on lipschitz=.*leave lipschitz out"):
+            attempt()
+    resting = calibrate(one, **how, mu=1.0, lipschitz=1.0)
+    assert resting.lipschitz == 1.0
+    with pytest.raises(InvalidInput, match=r"cannot rest on lipschitz=1\.0"):
+        dataclasses.replace(resting, guarantee=dataclasses.replace(resting.guarantee, unit="user"))
+    losses = victim_losses(one, how["trust"], release="none", lipschitz=1.0)
+    stated = {"trust": how["trust"], "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
+    with pytest.raises(InvalidInput, match="cannot rest on shift reduction"):
+        guarantees(one, losses, **stated, unit="user")
+    assert len(guarantees(one, losses, **stated)) == 3
+
+
+def test_unknown_units_are_refused():
+    for unit in ("users", "", None, "node"):
+        with pytest.raises(InvalidInput, match="unknown unit"):
+            calibrate(algorithms.dp_dsgd(DYN, EveryStep(3)), **CIRCUMSTANCES, mu=1.0, unit=unit)
 
 
 # ---- errors -----------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
-from ..factorization import Factorization, NodeFactorizations
+from ..factorization import Factorization, NodeFactorizations, SpatialFactorization
+from ..gossip import GossipMatrix
 from ..operators import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
 from ..participation import Participation
 from .linear_algorithm import LinearAlgorithm, Round
@@ -26,7 +27,7 @@ def decentralized(
     participation: Participation,
     noise: NoiseOperator,
     *,
-    factorization: Factorization | NodeFactorizations | None = None,
+    factorization: Factorization | NodeFactorizations | SpatialFactorization | None = None,
     self_messages: bool = False,
 ) -> LinearAlgorithm:
     """The round above with any noise on the gradient sums, followed by the dynamics' further gossip rounds.
@@ -118,6 +119,22 @@ def muffliato(dynamics: Dynamics, participation: Participation, *, gossip_rounds
         dynamics = dataclasses.replace(dynamics, gossip_rounds=gossip_rounds)
     noise = IndependentNoise(participation.num_steps, dynamics.num_nodes)
     return decentralized("muffliato", dynamics, participation, noise)
+
+
+def cdp(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
+    """CDP: a server sees only the average of all messages, i.e. complete averaging with independent node noise.
+
+    The dynamics' own gossip is replaced by W = 11^T / n. Under the central trust model mu = record_shift sqrt(T) /
+    (sqrt(n) nu) at user level: each node needs 1 / sqrt(n) of the noise that LDP asks for, and the average 1 / n.
+
+    Source: the baseline of arXiv:2405.01031 and arXiv:2501.14644v2, whose code adds sqrt(n) times more.
+    """
+    averaging = GossipMatrix(
+        sp.csr_array(np.full((dynamics.num_nodes,) * 2, 1.0 / dynamics.num_nodes)), dynamics.gossip.labels, "server"
+    )
+    central = dataclasses.replace(dynamics, gossip=averaging, gossip_rounds=1)
+    noise = IndependentNoise(participation.num_steps, dynamics.num_nodes)
+    return decentralized("cdp", central, participation, noise)
 
 
 def anti_pgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:

@@ -8,56 +8,144 @@ from typing import Any
 
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
-from ..factorization import load
+from ..factorization import SpatialFactorization, load
+from ..operators import StepNoise
 from ..participation import Participation
-from .dsgd import anti_pgd, dp_dsgd, dsgd, mf_dsgd, muffliato
+from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import bsr, d_mf, mafalda, mafalda_l
 from .linear_algorithm import LinearAlgorithm
-from .spatial_noise import decor
+from .spatial_noise import corn, corn_pairwise, decor, spatial_noise, tuned_decor
 from .zip_dl import zip_dl
 
 FILE_PREFIX = "file:"
 
 
+ALL_SEEN = ("ldp", "eavesdropper", "colluding", "coalitions", "full-collusion")
+LOCAL = (*ALL_SEEN, "pndp")  # noise that one node alone holds: good against all of them
+SHARED = ("eavesdropper", "coalitions", "colluding")
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One mechanism: its builder, its parameters, and where it comes from."""
+    """One mechanism: its builder, its parameters, and where it comes from.
+
+    Attributes:
+        build: (dynamics, participation, **parameters) -> LinearAlgorithm.
+        trust: the trust models it is meant for, in words.
+        models: names of the trust models under which it protects as it is meant to, its own first.
+        erratum: what its paper or public code has wrong and this library does otherwise; "-" if nothing.
+        parameters: names and types of what `build` takes besides.
+        release: the released models it can bear, where that is less than all of them.
+        tuned: the builder with free parameters at their best, (dynamics, participation, coalition_size=q); None:
+            `build`.
+    """
 
     build: Callable[..., LinearAlgorithm]
     summary: str
     trust: str
     paper: str
+    models: tuple[str, ...]
+    erratum: str = "-"
     parameters: Mapping[str, type] = dataclasses.field(default_factory=dict)
+    release: str | None = None
+    tuned: Callable[..., LinearAlgorithm] | None = None
 
 
 MECHANISMS: Mapping[str, Entry] = {
-    "none": Entry(dsgd, "D-SGD without noise", "none", "-"),
-    "dp-dsgd": Entry(dp_dsgd, "fresh independent noise at every node and step", "ldp", "-"),
-    "anti-pgd": Entry(anti_pgd, "differences of consecutive noise", "ldp", "arXiv:2510.17480, Appendix"),
-    "bsr": Entry(bsr, "banded square root of the prefix sum", "ldp", "arXiv:2405.13763", {"bandwidth": int}),
-    "d-mf": Entry(d_mf, "optimal encoder for one server (prefix sums)", "ldp", "arXiv:2306.08153"),
-    "mafalda": Entry(mafalda, "optimal shared encoder for the graph", "ldp", "arXiv:2510.17480, Algorithm 2"),
-    "mafalda-l": Entry(mafalda_l, "optimal encoder for each node", "ldp", "arXiv:2510.17480, reference code"),
+    "none": Entry(dsgd, "D-SGD without noise", "none", "-", ()),
+    "dp-dsgd": Entry(
+        dp_dsgd,
+        "fresh independent noise at every node and step (DP-D-SGD)",
+        "ldp",
+        "the baseline of arXiv:2510.17480, 2405.01031 and 2501.14644",
+        LOCAL,
+        "clipping at Delta under replace-one moves a gradient by 2 Delta: adjacency is named, never assumed",
+    ),
+    "cdp": Entry(
+        cdp,
+        "independent noise, of which a server shows the average only",
+        "central",
+        "the baseline of arXiv:2405.01031 and 2501.14644",
+        ("central",),
+        "the code of 2501.14644 adds sqrt(n) times more noise to the average than this trust model needs",
+    ),
+    "anti-pgd": Entry(
+        anti_pgd,
+        "differences of consecutive noise",
+        "ldp",
+        "arXiv:2510.17480, Appendix",
+        LOCAL,
+        "noise must be scaled by the sensitivity of C, which Algorithm 1 leaves out; D acts per node, D (x) I_n",
+    ),
+    "bsr": Entry(
+        bsr,
+        "banded square root of the prefix sum",
+        "ldp",
+        "arXiv:2405.13763",
+        LOCAL,
+        "public code of 2510.17480 uses a symmetric Toeplitz matrix, which is not causal",
+        {"bandwidth": int},
+    ),
+    "d-mf": Entry(d_mf, "optimal encoder for one server (prefix sums)", "ldp", "arXiv:2306.08153", LOCAL),
+    "mafalda": Entry(
+        mafalda,
+        "optimal shared encoder for the graph (MAFALDA-SGD)",
+        "ldp",
+        "arXiv:2510.17480, Algorithm 2",
+        LOCAL,
+        "Cholesky factor of the wrong orientation (objective 1.5% above the optimum); Theorem 7 lacks a square",
+    ),
+    "mafalda-l": Entry(
+        mafalda_l, "optimal encoder for each node (MAFALDA-L)", "ldp", "arXiv:2510.17480, reference code", LOCAL
+    ),
     "muffliato": Entry(
         muffliato,
-        "independent noise, several gossip rounds per gradient",
+        "independent noise, several gossip rounds per gradient (Muffliato-SGD)",
         "pndp",
         "arXiv:2206.05091",
+        ("pndp", *ALL_SEEN),
+        "its sum of squared marginal losses is no bound for noise shared by messages; (K-1) n zero rows, not K n",
         {"gossip_rounds": int},
     ),
     "decor": Entry(
         decor,
-        "private noise plus pairwise noise that cancels over edges",
+        "private noise plus pairwise noise that cancels over edges (DECOR)",
         "eavesdropper, colluding, coalitions",
         "arXiv:2405.01031, Algorithm 1",
+        SHARED,
+        "line 3 of Algorithm 2 lacks the inverse; the search overshoots epsilon; public code reuses noise over steps",
         {"sigma_local": float, "sigma_pair": float},
+        tuned=tuned_decor,
+    ),
+    "corn": Entry(
+        corn,
+        "the best covariance over nodes, from shared seeds and private noise (CorN-DSGD, Whisper D-SGD)",
+        "eavesdropper; colluding and coalitions with coalition_size",
+        "arXiv:2501.14644v2, problems (9) and (10); v1 as Whisper",
+        SHARED,
+        "one seed for all protects against outsiders only; (9b) is no bound above epsilon = 36 at delta = 1e-5; "
+        "problem (10) of v1 has its inequality reversed",
+        {"coalition_size": int, "horizon": int},
+        tuned=corn,
+    ),
+    "corn-pairwise": Entry(
+        corn_pairwise,
+        "the best mix of private and equal pairwise noise, the baseline of CorN-DSGD",
+        "eavesdropper",
+        "arXiv:2501.14644v2, problem (9), pairwise",
+        SHARED,
+        "pairwise noises must be independent also on edges that share a node",
+        {"horizon": int},
     ),
     "zip-dl": Entry(
         zip_dl,
         "noise per message that cancels in the average: nothing is private once final models are released",
         "pndp",
         "arXiv:2403.11795, Algorithm 1",
+        ("pndp",),
+        "infinite loss where self-messages count as seen; grows with T where they do not (as 2510.17480 has it)",
         {"sigma": float, "self_messages": bool},
+        release="none",
     ),
 }
 
@@ -97,8 +185,9 @@ def check_name(name: str) -> str:
 
 
 def build(name: str, dynamics: Dynamics, participation: Participation, **parameters: Any) -> LinearAlgorithm:
-    """The named algorithm with its parameters (see MECHANISMS); `file:FILE.npz` is MF-D-SGD with that file's encoder.
+    """The named algorithm with its parameters (see MECHANISMS).
 
+    `file:FILE.npz` is MF-D-SGD with that file's encoder, or noise over nodes with its covariance.
     Raises: InvalidInput: unknown name, or a file made for other steps or another number of nodes.
     """
     check_name(name)
@@ -106,6 +195,8 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
         return MECHANISMS[name].build(dynamics, participation, **parameters)
     path = name.removeprefix(FILE_PREFIX)
     saved = load(path)
+    if isinstance(saved, SpatialFactorization):
+        return spatial_noise(dynamics, participation, saved, name=name)
     made_for = saved.header.get("participation")
     if made_for is not None and made_for != participation.to_dict():
         raise InvalidInput(
@@ -113,3 +204,23 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
             "participation."
         )
     return mf_dsgd(dynamics, participation, saved.encoder, name=name)
+
+
+def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
+    """Names of the trust models under which a mechanism protects as it is meant to, its own first.
+
+    Without noise: none at all, hence no model to contradict. A file's follow from who holds its noise.
+    """
+    if name in MECHANISMS:
+        return MECHANISMS[name].models
+    return SHARED if isinstance(algorithm.noise, StepNoise) else LOCAL
+
+
+def build_tuned(
+    name: str, dynamics: Dynamics, participation: Participation, *, coalition_size: int = 0
+) -> LinearAlgorithm:
+    """The named algorithm with its free parameters at their best against coalitions of a size (0: none)."""
+    entry = MECHANISMS.get(name)
+    if entry is None or entry.tuned is None:
+        return build(name, dynamics, participation)
+    return entry.tuned(dynamics, participation, coalition_size=coalition_size)

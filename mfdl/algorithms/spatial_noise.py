@@ -1,14 +1,17 @@
 """Algorithms whose noise is correlated across nodes, fresh in every step: DECOR and any node covariance R (CorN).
 
 All are the plain decentralized round with `StepNoise`: injected noise of a step = F times the step's base noise. Each
-part of the base noise is a column of F with the nodes that hold it; who knows what is for trust models to say.
+part of the base noise is a column of F with the nodes that hold it; who knows what is for trust models to say. The
+covariances themselves, and how far they are from the best, come from `factorization.spatial`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
+from typing import Any
 
-import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
@@ -16,20 +19,11 @@ from numpy.typing import ArrayLike
 from .. import check, spatial
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
+from ..factorization import SpatialFactorization, optimal_covariance, optimal_pairwise
 from ..operators import StepNoise
 from ..participation import Participation
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm
-
-
-def graph_of(dynamics: Dynamics) -> nx.Graph:
-    """The communication graph: an edge where either node gives the other weight, nodes 0..n-1 in matrix order."""
-    weights = sp.coo_array(dynamics.gossip.at(0).weights)
-    graph = nx.Graph()
-    graph.add_nodes_from(range(dynamics.num_nodes))
-    pairs = zip(weights.coords[0].tolist(), weights.coords[1].tolist(), weights.data.tolist(), strict=True)
-    graph.add_edges_from((min(i, j), max(i, j)) for i, j, w in pairs if w != 0 and i != j)
-    return graph
 
 
 def decor(
@@ -54,7 +48,7 @@ def decor(
     local = check.non_negative(sigma_local=sigma_local)
     pair = check.non_negative(sigma_pair=sigma_pair)
     n = dynamics.num_nodes
-    incidence = spatial.incidence(graph_of(dynamics), orientation)
+    incidence = spatial.incidence(dynamics.gossip.at(0).graph(), orientation)
     factor = sp.hstack([local * sp.eye_array(n), pair * incidence]).tocsr()
     holders = sp.vstack([sp.eye_array(n, dtype=bool), (incidence.T != 0)]).tocsr()
     used = np.flatnonzero(np.asarray(abs(factor).sum(axis=0)).ravel() > 0)
@@ -68,42 +62,136 @@ def spatial_covariance(
     covariance: ArrayLike | Sequence[ArrayLike] | None = None,
     *,
     groups: Sequence[Sequence[int]] | None = None,
+    private_variance: float = 0.0,
     name: str = "spatial",
+    factorization: SpatialFactorization | None = None,
 ) -> LinearAlgorithm:
-    """Noise over nodes from shared seeds, fresh in every step: N(0, sum_k R_k), R_k from the seed of group k (CorN).
+    """Noise over nodes, fresh in every step: N(0, s I + sum_k R_k), R_k from the seed of group k (CorN).
 
     Args:
-        covariance: R, shape (n, n), symmetric positive semidefinite, or one R_k per group, each zero outside its
-            group; default the identity.
+        covariance: R, shape (n, n), symmetric positive semidefinite; or one R_k per group, over all nodes and zero
+            outside its group, or over the nodes of the group in their order. Default the identity.
         groups: for each seed the nodes that hold it; default one seed held by all nodes, which protects against
             outsiders only. A group of one node makes private noise.
+        private_variance: s >= 0, of noise that every node keeps to itself.
     Source: arXiv:2501.14644v2, problems (9) and (10).
     """
     n = dynamics.num_nodes
     holding = [list(range(n))] if groups is None else [list(group) for group in groups]
-    matrices = np.eye(n) if covariance is None else np.asarray(covariance, dtype=np.float64)
-    given = [matrices] if matrices.ndim < 3 else list(matrices)
+    given: list[Any] = []
+    if covariance is None:
+        given = [np.eye(n)] if groups is None else []
+    else:
+        parts: Any = covariance
+        given = [parts] if groups is None or (len(parts) and np.ndim(parts[0]) < 2) else list(parts)
     if len(given) != len(holding):
         raise InvalidInput(f"covariance must hold one matrix per group, got {len(given)} for {len(holding)} groups.")
+    own = check.non_negative(private_variance=private_variance)
     factors, holders = [], []
+    if own > 0:
+        factors.append(sp.csr_array(math.sqrt(own) * sp.eye_array(n)))
+        holders.append(sp.csr_array(sp.eye_array(n, dtype=bool)))
     for R, group in zip(given, holding, strict=True):
-        factor = _root(R, n)
-        outside = np.setdiff1d(np.arange(n), group)
-        if groups is not None and np.abs(np.asarray(R)[outside]).max(initial=0.0) > 0:
-            raise InvalidInput(f"the covariance of group {group} must be zero outside the group, which cannot make it.")
+        factor = _root(_on_group(R, group, n, whole=groups is None))
+        columns = np.arange(factor.shape[1])
+        rows = np.repeat(np.asarray(group), columns.size)
+        factors.append(sp.csr_array((factor.ravel(), (rows, np.tile(columns, len(group)))), shape=(n, columns.size)))
         members = np.zeros(n, dtype=bool)
         members[group] = True
-        factors.append(factor)
-        holders.append(np.tile(members, (factor.shape[1], 1)))
-    noise = StepNoise(np.hstack(factors), sp.csr_array(np.vstack(holders)), participation.num_steps, n)
-    return decentralized(name, dynamics, participation, noise)
+        holders.append(sp.csr_array(np.tile(members, (columns.size, 1))))
+    if not factors:
+        raise InvalidInput("no noise at all: give a covariance, groups with parts, or private_variance > 0.")
+    noise = StepNoise(sp.hstack(factors).tocsr(), sp.vstack(holders).tocsr(), participation.num_steps, n)
+    return decentralized(name, dynamics, participation, noise, factorization=factorization)
 
 
-def _root(covariance: ArrayLike, n: int) -> np.ndarray:
-    """F with F F^T = R, columns with non-zero variance only."""
+def spatial_noise(
+    dynamics: Dynamics, participation: Participation, solved: SpatialFactorization, *, name: str
+) -> LinearAlgorithm:
+    """The algorithm whose node noise is a given `SpatialFactorization`, who holds which seed included.
+
+    Raises: InvalidInput: made for another number of nodes.
+    """
+    if solved.num_nodes != dynamics.num_nodes:
+        raise InvalidInput(
+            f"the covariance was made for {solved.num_nodes} nodes, the gossip has {dynamics.num_nodes}; factorize "
+            "again."
+        )
+    if solved.sigma_local is not None and solved.sigma_pair is not None:  # both ends add the very same number
+        pairwise = decor(dynamics, participation, sigma_local=solved.sigma_local, sigma_pair=solved.sigma_pair)
+        return dataclasses.replace(pairwise, name=name, factorization=solved)
+    return spatial_covariance(
+        dynamics,
+        participation,
+        solved.parts,
+        groups=solved.groups,
+        private_variance=solved.private_variance,
+        name=name,
+        factorization=solved,
+    )
+
+
+def corn(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    groups: Sequence[Sequence[int]] | None = None,
+    coalition_size: int = 0,
+    horizon: int = 1,
+    tolerance: float | None = None,
+) -> LinearAlgorithm:
+    """CorN-DSGD (Whisper D-SGD): the covariance over nodes that leaves the least noise in the models.
+
+    Args: as for `factorization.optimal_covariance`. With one seed for all nodes it protects against outsiders; insiders
+        are held off by seed groups, private noise and coalition_size >= 1.
+    Source: arXiv:2501.14644v2, problems (9) and (10), with private noise kept apart from the shared seeds, which its
+        Algorithm 1 does not.
+    """
+    solved = optimal_covariance(
+        dynamics, groups=groups, coalition_size=coalition_size, horizon=horizon, tolerance=tolerance
+    )
+    wanted = tolerance if tolerance is not None else 1e-4
+    return spatial_noise(dynamics, participation, solved.require_converged(wanted), name="corn")
+
+
+def corn_pairwise(dynamics: Dynamics, participation: Participation, *, horizon: int = 1) -> LinearAlgorithm:
+    """The pairwise-constrained CorN-DSGD: sigma_pair^2 I + sigma_cor^2 L at the best ratio, against an outsider.
+
+    Source: arXiv:2501.14644v2, the baseline of its problem (9); the noises of all edges independent, also of edges that
+        share a node, which its condition on disjoint edges leaves open.
+    """
+    return spatial_noise(dynamics, participation, optimal_pairwise(dynamics, horizon=horizon), name="corn-pairwise")
+
+
+def tuned_decor(
+    dynamics: Dynamics, participation: Participation, *, coalition_size: int = 0, horizon: int = 1
+) -> LinearAlgorithm:
+    """DECOR with the ratio sigma_pair / sigma_local that leaves the least noise in the models, against any q nodes.
+
+    Args: coalition_size: q < n; horizon: steps whose models count.
+    Source: arXiv:2405.01031, Algorithms 1 to 3; its appendix searches the ratio by training instead.
+    """
+    solved = optimal_pairwise(dynamics, coalition_size=coalition_size, horizon=horizon)
+    return spatial_noise(dynamics, participation, solved, name="decor")
+
+
+def _on_group(covariance: ArrayLike, group: list[int], n: int, *, whole: bool) -> np.ndarray:
+    """R_k over the nodes of its group, from that or from an n x n matrix that is zero elsewhere."""
     R = check.square_array(covariance=covariance)
-    if R.shape[0] != n:
-        raise InvalidInput(f"covariance must be {n} x {n} for num_nodes={n}, got {R.shape}.")
+    if whole or (len(R) == n and len(group) < n):
+        if len(R) != n:
+            raise InvalidInput(f"covariance must be {n} x {n} for num_nodes={n}, got {R.shape}.")
+        outside = np.setdiff1d(np.arange(n), group)
+        if max(np.abs(R[outside]).max(initial=0.0), np.abs(R[:, outside]).max(initial=0.0)) > 0:
+            raise InvalidInput(f"the covariance of group {group} must be zero outside the group, which cannot make it.")
+        return R[np.ix_(group, group)]
+    if len(R) != len(group):
+        raise InvalidInput(f"the covariance of group {group} must be {len(group)} x {len(group)}, got {R.shape}.")
+    return R
+
+
+def _root(R: np.ndarray) -> np.ndarray:
+    """F with F F^T = R, columns with non-zero variance only."""
     if np.abs(R - R.T).max() > 1e-9 * np.abs(R).max():
         raise InvalidInput("covariance must be symmetric; use (R + R.T) / 2 if that is what you mean.")
     values, vectors = np.linalg.eigh((R + R.T) / 2)

@@ -214,7 +214,8 @@ class Pictures:
         return (
             f"{answer['mechanism']} on {answer['graph']} ({answer['nodes']} nodes), gossip {answer['gossip']}, "
             f"{self.algorithm.participation.describe()}; trust {answer['trust']}, noise std {answer['noise_std']:.4g}, "
-            f"{answer['adjacency']} with clipping norm {answer['clip_norm']:g}, released models: {answer['release']}; "
+            f"{answer['unit']} level, {answer['adjacency']} with clipping norm {answer['clip_norm']:g}, "
+            f"released models: {answer['release']}; "
             f"{'upper bounds' if self.how['method'] == 'certified' else 'exact values'}."
         )
 

@@ -81,6 +81,19 @@ def read_participation(context: typer.Context, name: str, epochs: int, period: i
     return cyclic if name == "cyclic" else OncePerEpoch(epochs=epochs, period=period)
 
 
+def require_unit(unit: str, scheme: Participation, lipschitz: float | None) -> None:
+    """Refuses --unit user with options that cannot hold for all data of a node."""
+    from .. import mechanism
+
+    if unit == "user" and not mechanism.in_every_step(scheme):
+        raise InvalidInput(
+            f"--unit user needs --participation every-step, as a user's data take part in every step, got "
+            f"{scheme.describe()}."
+        )
+    if unit == "user" and lipschitz is not None:
+        raise InvalidInput("--lipschitz belongs to per-record clipping, i.e. to --unit record; leave it out.")
+
+
 def _given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
@@ -140,12 +153,11 @@ class Named:
 
         if name == "pndp":
             nodes = (attacker,) if attacker is not None else self.indices("attackers", self.attackers_text or "")
-            return models.PNDP([self._label(v) for v in nodes])
+            return models.named(name, attackers=[self._label(v) for v in nodes])
         if name == "colluding":
-            return models.SecLDP(tuple(self._label(v) for v in self.indices("colluders", self.colluders_text or "")))
-        if name == "coalitions":
-            return models.Coalitions(self.coalition_size or 0)
-        return models.MODELS[name]()
+            colluders = self.indices("colluders", self.colluders_text or "")
+            return models.named(name, colluders=[self._label(v) for v in colluders])
+        return models.named(name, coalition_size=self.coalition_size if name == "coalitions" else None)
 
     def _label(self, node: int) -> int | str:
         """The label, which guarantees print; the index where the label reads like one."""
@@ -205,6 +217,7 @@ class Noise:
         worst_trust: TrustModel,
         adjacency: str,
         clip_norm: float,
+        unit: str,
         how: dict[str, Any],
     ) -> float:
         """nu; --mu and --noise-multiplier read the adaptive losses.
@@ -235,5 +248,6 @@ class Noise:
             release=how["release"],
             method=how["method"],
             lipschitz=how["lipschitz"],
+            unit=unit,
         )
         return calibrated.noise_std

@@ -26,6 +26,7 @@ from ._account_question import (
     one_of,
     read_participation,
     require_folder,
+    require_unit,
 )
 from .names import require_trust
 
@@ -79,8 +80,8 @@ def account(
         typer.Option(
             "--participation",
             metavar="NAME",
-            help="cyclic, once-per-epoch, every-step (user level), single, or min-separation (at most k uses, at "
-            "least b steps apart).",
+            help="cyclic, once-per-epoch, every-step (what --unit user needs), single, or min-separation (at most k "
+            "uses, at least b steps apart).",
         ),
     ] = "cyclic",
     steps: Annotated[int | None, typer.Option("--steps", help="T; default k b.")] = None,
@@ -95,7 +96,18 @@ def account(
         str | None,
         typer.Option("--calibrate-under", metavar="TRUST", help="Trust model in which --mu is met; default --trust."),
     ] = None,
-    clip_norm: Annotated[float, typer.Option("--clip-norm", help="Clipping norm of one record's gradient.")] = 1.0,
+    unit: Annotated[
+        str,
+        typer.Option(
+            "--unit",
+            metavar="UNIT",
+            help="Whose data are protected: record, where each record's gradient is clipped, or user, all data of a "
+            "node, where its mean gradient is clipped.",
+        ),
+    ] = "record",
+    clip_norm: Annotated[
+        float, typer.Option("--clip-norm", help="Clipping norm of one record's gradient, or of a node's mean gradient.")
+    ] = 1.0,
     adjacency: Annotated[str, typer.Option("--adjacency", help="replace-one, zero-out or add-remove.")] = "replace-one",
     delta: Annotated[float, typer.Option("--delta", help="delta of epsilon.")] = 1e-6,
     lipschitz: Annotated[
@@ -125,6 +137,7 @@ def account(
     from .. import check
     from ..algorithms import registry
     from ..privacy import gaussian
+    from ..privacy.guarantee import UNITS
 
     began = time.perf_counter()
     require_trust(trust)
@@ -132,6 +145,7 @@ def account(
     parameters = registry.parse_parameters(mechanism, settings or [])
     one_of("release", release, RELEASES)
     one_of("bound", bound, BOUNDS)
+    one_of("unit", unit, UNITS)
     shift = gaussian.record_shift(adjacency, clip_norm)
     check.open_unit(delta=delta)
     if lipschitz is not None:
@@ -140,6 +154,7 @@ def account(
         check.integer_at_least(1, jobs=jobs)
     noise = Noise.of(noise_std, noise_multiplier, mu, calibrate_under)
     scheme = read_participation(context, participation, epochs, period, steps)
+    require_unit(unit, scheme, lipschitz)
     if out is not None:
         require_folder(out)
 
@@ -157,11 +172,12 @@ def account(
     answer: dict[str, Any] = {
         "trust": trust,
         "adjacency": adjacency,
+        "unit": unit,
         "participation": scheme.to_dict(),
         "release": each.release,
         "adaptive": all(loss.adaptive for loss in each.everything),
     }
-    std = noise.std(algorithm, named, each.everything, each.trust_of_worst, adjacency, clip_norm, how)
+    std = noise.std(algorithm, named, each.everything, each.trust_of_worst, adjacency, clip_norm, unit, how)
     scores = _Scores(each, shift, std, delta)
     from ..reporting.output import json_number, versions
 
@@ -182,7 +198,7 @@ def account(
         "gossip": matrix.name,
         "nodes": algorithm.num_nodes,
         "steps": algorithm.num_steps,
-        "guarantee": scores.sentence(algorithm, adjacency, clip_norm),
+        "guarantee": scores.sentence(algorithm, adjacency, clip_norm, unit),
         "notes": each.notes(std, answer["adaptive"]),
         "versions": versions(),
         "config": config_of(context),
@@ -354,7 +370,7 @@ class _Scores:
         self._rows[attackers] = rows
         return rows
 
-    def sentence(self, algorithm: LinearAlgorithm, adjacency: str, clip_norm: float) -> str:
+    def sentence(self, algorithm: LinearAlgorithm, adjacency: str, clip_norm: float, unit: str) -> str:
         """The guarantee of the worst victim, for adaptive gradients."""
         from .. import mechanism
 
@@ -366,6 +382,7 @@ class _Scores:
             adjacency=adjacency,
             clip_norm=clip_norm,
             noise_std=self.noise_std,
+            unit=unit,
         )
         return guarantee.sentence()
 
@@ -396,7 +413,10 @@ def _show(answer: dict[str, Any], scores: _Scores, out: Path | None) -> None:
     pairs = [(nodes, row) for nodes in each.by_attackers for row in scores.rows(nodes)]
     pairs.sort(key=lambda pair: (-_float(pair[1]["mu_adaptive"]), -_float(pair[1]["mu"])))
     placed = any(row["distance"] is not None for _, row in pairs)
-    title = f"{answer['mechanism']} on {answer['graph']}, trust {answer['trust']}, noise std {answer['noise_std']:.4g}"
+    title = (
+        f"{answer['mechanism']} on {answer['graph']}, trust {answer['trust']}, {answer['unit']} level, "
+        f"noise std {answer['noise_std']:.4g}"
+    )
     table = Table(title=f"{title}: the {min(WORST_SHOWN, len(pairs))} largest of {len(pairs):,} losses")
     for column in (*(["attacker"] if many else []), "victim"):
         table.add_column(column, overflow="fold")

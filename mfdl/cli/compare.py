@@ -20,13 +20,15 @@ def compare(
         typer.Option(
             "--mechanisms",
             metavar="A,B,...",
-            help="Of none, dp-dsgd, anti-pgd, bsr, d-mf, mafalda, mafalda-l, file:FILE.npz.",
+            help="Names of `mfdl mechanisms`, and file:FILE.npz.",
         ),
     ] = "none,dp-dsgd,d-mf,mafalda",
     graph: options.Graph = "florentine",
     largest_component: options.LargestComponent = False,
     gossip: options.Gossip = "metropolis-hastings",
-    task: Annotated[str, typer.Option("--task", metavar="NAME", help="digits, digits-mlp or housing.")] = "digits",
+    task: Annotated[
+        str, typer.Option("--task", metavar="NAME", help="digits, housing, rotated-quadratics, a9a, mnist, ...")
+    ] = "digits",
     epochs: options.Epochs = 20,
     period: options.Period = 16,
     mu: Annotated[
@@ -36,6 +38,29 @@ def compare(
     delta: Annotated[float, typer.Option("--delta", help="delta of epsilon.")] = 1e-6,
     adjacency: Annotated[str, typer.Option("--adjacency", help="replace-one, zero-out or add-remove.")] = "replace-one",
     clip_norm: Annotated[float, typer.Option("--clip-norm", help="Clipping norm of one record's gradient.")] = 1.0,
+    unit: Annotated[
+        str, typer.Option("--unit", help="record; or user: a node's mean gradient is clipped, all its data protected.")
+    ] = "record",
+    trust: Annotated[
+        str, typer.Option("--trust", metavar="NAME", help="Trust model of the ranking: a name of `mfdl trust list`.")
+    ] = "ldp",
+    attackers: Annotated[
+        str | None, typer.Option("--attackers", metavar="A,B", help="pndp: who attacks; default any one node.")
+    ] = None,
+    colluders: Annotated[str | None, typer.Option("--colluders", metavar="A,B", help="colluding: who pools.")] = None,
+    coalition_size: Annotated[
+        int | None, typer.Option("--coalition-size", metavar="Q", help="coalitions: any Q nodes pool.")
+    ] = None,
+    release: Annotated[
+        str | None, typer.Option("--release", help="Where messages are hidden: none, average or all final models.")
+    ] = None,
+    across_trust_models: Annotated[
+        bool,
+        typer.Option("--across-trust-models", help="Let in mechanisms meant for another trust model, each labelled."),
+    ] = False,
+    partition: Annotated[
+        str | None, typer.Option("--partition", help="Who holds which record: uniform, or dirichlet:alpha=10.")
+    ] = None,
     lr: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 0.5,
     seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds.")] = 3,
     first_seed: Annotated[int, typer.Option("--first-seed", help="The first seed.")] = 0,
@@ -74,6 +99,14 @@ def compare(
         adjacency=adjacency,
         clip_norm=clip_norm,
         learning_rate=lr,
+        unit=unit,
+        trust=trust,
+        attackers=_nodes(attackers),
+        colluders=_nodes(colluders),
+        coalition_size=coalition_size,
+        release=release,
+        across_trust_models=across_trust_models,
+        partition=partition,
         mechanisms=tuple(name.strip() for name in mechanisms.split(",") if name.strip()),
         seeds=seeds,
         first_seed=first_seed,
@@ -103,6 +136,10 @@ def compare(
         _show(result, out / PNG)
 
 
+def _nodes(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(label.strip() for label in text.split(",") if label.strip())
+
+
 def _one_target(context: typer.Context, mu: float | None, epsilon: float | None) -> tuple[float | None, float | None]:
     """A typed target replaces the other one of a --config file; two typed ones are a mistake."""
     if mu is not None and epsilon is not None:
@@ -126,7 +163,7 @@ def _show(result: dict[str, Any], picture: Path) -> None:
         loss = one["final_loss_mean"]
         accuracy = one["final_accuracy_mean"]
         table.add_row(
-            one["mechanism"],
+            one["label"],
             f"diverged ({len(one['diverged'])} of {count})" if loss is None else f"{loss:.3f}{spread}",
             "" if accuracy is None else f"{accuracy:.1%}",
             f"{one['noise_std']:.3g}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,18 +17,27 @@ from . import options
 if TYPE_CHECKING:
     from ..check import FloatArray
     from ..dynamics import Dynamics
-    from ..factorization import Factorization, NodeFactorizations
+    from ..factorization import Factorization, NodeFactorizations, SpatialFactorization
+    from ..factorization.groups import Groups
+    from ..gossip import Gossip
     from ..participation import Cyclic
 
-MECHANISMS = ("mafalda", "mafalda-l", "d-mf", "bsr")
+TEMPORAL = ("mafalda", "mafalda-l", "d-mf", "bsr")
+SPATIAL = ("corn", "corn-pairwise", "decor")
 STOPPED = "stopped"
 STOPPED_EXIT_CODE = 3
 
 
 def factorize(
+    context: typer.Context,
     config: options.Config = None,
     mechanism: Annotated[
-        str, typer.Option("--mechanism", metavar="NAME", help="mafalda, mafalda-l, d-mf, bsr, or file:FILE.npz.")
+        str,
+        typer.Option(
+            "--mechanism",
+            metavar="NAME",
+            help="Over time: mafalda, mafalda-l, d-mf, bsr, file:FILE.npz. Over nodes: corn, corn-pairwise, decor.",
+        ),
     ] = "mafalda",
     graph: options.Graph = "florentine",
     largest_component: options.LargestComponent = False,
@@ -42,6 +52,26 @@ def factorize(
         str, typer.Option("--solver", help="dense (L-BFGS on the Gram matrix) or autodiff (torch).")
     ] = "dense",
     max_iterations: Annotated[int, typer.Option("--max-iterations", help="Iterations after which to stop.")] = 5000,
+    coalition: Annotated[
+        int,
+        typer.Option("--coalition", metavar="Q", help="corn, decor: any Q nodes pool their secrets; 0: none."),
+    ] = 0,
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            "--groups",
+            metavar="FILE.json",
+            help="corn: who shares a seed, a JSON list of lists of node labels; default all nodes, or with --coalition "
+            "both ends of every edge.",
+        ),
+    ] = None,
+    max_inverse_diagonal: Annotated[
+        float,
+        typer.Option("--max-inverse-diagonal", metavar="R", help="Noise over nodes: the bound on [R^-1]_ii."),
+    ] = 1.0,
+    horizon: Annotated[
+        int, typer.Option("--horizon", metavar="STEPS", help="Noise over nodes: steps whose models count.")
+    ] = 1,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE.npz", help="Keep the encoder; file:FILE.npz names it later.")
     ] = None,
@@ -52,15 +82,18 @@ def factorize(
 ) -> None:
     """Factorize the error of decentralized learning: loss, certified lower bound, gap.
 
-    loss is sensitivity^2 tr(H X^-1), the variance of the noise in all models together per unit of noise and
-    coordinate. For bsr, d-mf and file:FILE.npz the gap says what a better encoder would save. Exits with 3 when the
-    solver stopped before the tolerance.
+    Over time (mafalda, mafalda-l, d-mf, bsr) loss is sensitivity^2 tr(H X^-1), the variance of the noise in all models
+    together per unit of noise and coordinate. Over nodes (corn, corn-pairwise, decor) it is tr(W R W^T), R the
+    covariance of one step, at [R^-1]_ii <= 1 for every node unless --max-inverse-diagonal says otherwise; there are no
+    epochs. Where a mechanism is not the best of its kind the gap says what a better one would save. Exits with 3 when
+    the solver stopped before the tolerance.
     """
     prefixed = mechanism.startswith("file:")
-    if not prefixed and mechanism not in MECHANISMS:
-        raise unknown_name("mechanism", mechanism, [*MECHANISMS, "file:FILE.npz"])
-    from .. import check, graphs
-    from ..reporting.output import json_number, require_device, require_writable, versions
+    if not prefixed and mechanism not in TEMPORAL + SPATIAL:
+        raise unknown_name("mechanism", mechanism, [*TEMPORAL, *SPATIAL, "file:FILE.npz"])
+    _require_meant(context, mechanism)
+    from .. import check
+    from ..reporting.output import require_device, require_writable
 
     require_device(device)
     check.integer_at_least(1, max_iterations=max_iterations)
@@ -77,24 +110,82 @@ def factorize(
     from ..participation import Cyclic
 
     loaded, matrix = options.load_gossip(graph, largest_component, gossip, data_home)
-    dynamics, participation = Dynamics(matrix), Cyclic(epochs=epochs, period=period)
-    began = time.perf_counter()
-    with threadpool_limits(jobs):
-        job = _Job(dynamics, participation, objective, tolerance, solver, max_iterations, device)
-        solved, grams = job.run(mechanism)
-        seconds = time.perf_counter() - began
-    answer = {
+    if mechanism in SPATIAL:
+        where = None if groups is None else factorization.read_groups(groups, matrix.labels)
+        posed = _Spatial(matrix, objective, horizon, coalition, where, max_inverse_diagonal, tolerance, max_iterations)
+        with threadpool_limits(jobs):
+            began = time.perf_counter()
+            found = posed.run(mechanism, solver)
+            seconds = time.perf_counter() - began
+        answer = {
+            **_facts(mechanism, graph, loaded, matrix, objective, found, seconds),
+            "steps": None,
+            "epochs": None,
+            "period": None,
+            **_covariance_facts(found, horizon),
+        }
+        if out is not None:
+            factorization.save_spatial(out, found, header=_header(mechanism, graph, loaded, matrix, objective))
+    else:
+        dynamics, participation = Dynamics(matrix), Cyclic(epochs=epochs, period=period)
+        with threadpool_limits(jobs):
+            began = time.perf_counter()
+            job = _Job(dynamics, participation, objective, tolerance, solver, max_iterations, device)
+            solved, grams = job.run(mechanism)
+            seconds = time.perf_counter() - began
+        answer = {
+            **_facts(mechanism, graph, loaded, matrix, objective, solved, seconds),
+            "steps": participation.num_steps,
+            "epochs": epochs,
+            "period": period,
+            "sensitivity": solved.sensitivity,
+        }
+        if out is not None:
+            header = {
+                **_header(mechanism, graph, loaded, matrix, objective),
+                "participation": participation.to_dict(),
+                "learning_rate": "constant; H and loss are stated for learning rate 1",
+            }
+            factorization.save(out, solved, grams=grams, header=header)
+    if as_json:
+        typer.echo(json.dumps(answer, allow_nan=False))
+    else:
+        _show(answer, out)
+    if answer["status"] == STOPPED:
+        raise typer.Exit(STOPPED_EXIT_CODE)
+
+
+def _require_meant(context: typer.Context, mechanism: str) -> None:
+    """Refuses typed options that the mechanism does not have, instead of ignoring them."""
+    over_nodes = mechanism in SPATIAL
+    foreign = ("epochs", "period") if over_nodes else ("coalition", "groups", "max_inverse_diagonal", "horizon")
+    more = {"corn-pairwise": ("groups", "coalition"), "decor": ("groups",)}.get(mechanism, ())
+    for name in (*foreign, *more):
+        if options.from_command_line(context, name):
+            kind = "noise over nodes, fresh in every step" if over_nodes else "noise over time"
+            raise InvalidInput(f"--{name.replace('_', '-')} does not apply to {mechanism}: it is {kind}.")
+
+
+def _facts(
+    mechanism: str,
+    graph: str,
+    loaded: Any,
+    matrix: Gossip,
+    objective: str,
+    solved: Factorization | NodeFactorizations | SpatialFactorization,
+    seconds: float,
+) -> dict[str, Any]:
+    from .. import graphs
+    from ..reporting.output import json_number
+
+    return {
         "mechanism": mechanism,
         "graph": graph,
-        "nodes": dynamics.num_nodes,
-        "steps": participation.num_steps,
-        "epochs": epochs,
-        "period": period,
+        "nodes": matrix.num_nodes,
         "objective": objective,
         "loss": json_number(solved.loss),
         "lower_bound": json_number(solved.lower_bound),
         "gap": json_number(solved.gap),
-        "sensitivity": solved.sensitivity,
         "status": solved.status,
         "iterations": solved.iterations,
         "seconds": seconds,
@@ -102,26 +193,74 @@ def factorize(
         "graph_hash": graphs.content_hash(loaded),
         "notes": list(solved.notes),
     }
-    if out is not None:
-        header = {
-            "mechanism": mechanism,
-            "objective": objective,
-            "participation": participation.to_dict(),
-            "graph": graph,
-            "graph_hash": graphs.content_hash(loaded),
-            "gossip": matrix.name,
-            "gossip_hash": matrix.content_hash,
-            "node_labels": [str(label) for label in matrix.labels],
-            "learning_rate": "constant; H and loss are stated for learning rate 1",
-            "versions": versions(),
+
+
+def _covariance_facts(solved: SpatialFactorization, horizon: int) -> dict[str, Any]:
+    return {
+        "max_inverse_diagonal": solved.max_inverse_diagonal,
+        "coalition": solved.coalition_size,
+        "groups": len(solved.groups),
+        "horizon": horizon,
+        "private_std": math.sqrt(solved.private_variance),
+        "sigma_local": solved.sigma_local,
+        "sigma_pair": solved.sigma_pair,
+        "independent_loss": solved.independent_loss,
+    }
+
+
+def _header(mechanism: str, graph: str, loaded: Any, matrix: Gossip, objective: str) -> dict[str, Any]:
+    from .. import graphs
+    from ..reporting.output import versions
+
+    return {
+        "mechanism": mechanism,
+        "objective": objective,
+        "graph": graph,
+        "graph_hash": graphs.content_hash(loaded),
+        "gossip": matrix.name,
+        "gossip_hash": matrix.content_hash,
+        "node_labels": [str(label) for label in matrix.labels],
+        "versions": versions(),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spatial:
+    """A covariance over nodes and the options of its solver."""
+
+    gossip: Gossip
+    objective: str
+    horizon: int
+    coalition: int
+    groups: Groups | None
+    max_inverse_diagonal: float
+    tolerance: float
+    max_iterations: int
+
+    def run(self, mechanism: str, solver: str) -> SpatialFactorization:
+        from ..dynamics import Dynamics
+        from ..factorization import COVARIANCE_SOLVERS, optimal_covariance, optimal_pairwise
+
+        if solver != "dense" and solver not in COVARIANCE_SOLVERS:
+            raise unknown_name("solver of noise over nodes", solver, ["dense", *COVARIANCE_SOLVERS])
+        common: dict[str, Any] = {
+            "max_inverse_diagonal": self.max_inverse_diagonal,
+            "horizon": self.horizon,
+            "objective": self.objective,
         }
-        factorization.save(out, solved, grams=grams, header=header)
-    if as_json:
-        typer.echo(json.dumps(answer, allow_nan=False))
-    else:
-        _show(answer, out)
-    if solved.status == STOPPED:
-        raise typer.Exit(STOPPED_EXIT_CODE)
+        dynamics = Dynamics(self.gossip)
+        with options.messages().status(f"factorizing {self.gossip.num_nodes} nodes"):
+            if mechanism != "corn":
+                return optimal_pairwise(dynamics, coalition_size=self.coalition, **common)
+            return optimal_covariance(
+                dynamics,
+                groups=self.groups,
+                coalition_size=self.coalition,
+                tolerance=self.tolerance,
+                max_iterations=self.max_iterations,
+                method="newton" if solver == "dense" else solver,
+                **common,
+            )
 
 
 class _Job:
@@ -226,7 +365,7 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     table.add_column(justify="right")
     rows = {
         "nodes": f"{answer['nodes']:,}",
-        "steps": f"{answer['steps']:,} ({answer['epochs']} epochs of {answer['period']})",
+        **_shape(answer),
         "gossip": answer["gossip"],
         "objective": answer["objective"],
         "loss": _number(answer["loss"]),
@@ -244,7 +383,23 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     for note in answer["notes"]:
         console.print(f"Note: {note}", highlight=False)
     if out is not None:
-        console.print(f"Encoder kept in {out}; use it as the mechanism file:{out}.", highlight=False, markup=False)
+        kind = "Encoder" if answer["steps"] is not None else "Covariance"
+        console.print(f"{kind} kept in {out}; use it as the mechanism file:{out}.", highlight=False, markup=False)
+
+
+def _shape(answer: dict[str, Any]) -> dict[str, str]:
+    """Rows that only noise over time, or only noise over nodes, has."""
+    if answer["steps"] is not None:
+        return {"steps": f"{answer['steps']:,} ({answer['epochs']} epochs of {answer['period']})"}
+    rows = {
+        "against": f"coalitions of {answer['coalition']}" if answer["coalition"] else "an outsider",
+        "[R^-1]_ii at most": f"{answer['max_inverse_diagonal']:g}",
+        "shared seeds": f"{answer['groups']:,}",
+        "private std": _number(answer["private_std"]),
+    }
+    if answer["sigma_pair"] is not None:
+        rows["pairwise std"] = _number(answer["sigma_pair"])
+    return {**rows, "loss of independent noise": _number(answer["independent_loss"])}
 
 
 def _number(value: float | str | None) -> str:
@@ -258,7 +413,8 @@ def _sentence(answer: dict[str, Any]) -> str:
     if not isinstance(gap, float):
         return "No finite gap is certified."
     share = f"{100 * max(gap, 0.0) / (1 + max(gap, 0.0)):.2g} %"
-    certified = f"No encoder, of any shape, can save more than {share} of this loss (certified)."
+    what = "encoder, of any shape," if answer["steps"] is not None else "covariance over nodes"
+    certified = f"No {what} can save more than {share} of this loss (certified)."
     if answer["status"] == STOPPED:
         return f"Stopped before the tolerance; raise --max-iterations or --tolerance. {certified}"
     return certified

@@ -93,7 +93,7 @@ trust = typer.Typer(
 
 
 def mechanisms(as_json: options.Json = False) -> None:
-    """List the mechanisms with their parameters (`--set key=value`), intended trust model and source."""
+    """List the mechanisms with their parameters (`--set key=value`), intended trust model, source and erratum."""
     from ..algorithms.registry import MECHANISMS
 
     rows: list[dict[str, Any]] = [
@@ -102,6 +102,7 @@ def mechanisms(as_json: options.Json = False) -> None:
             "summary": entry.summary,
             "trust": entry.trust,
             "paper": entry.paper,
+            "erratum": entry.erratum,
             "parameters": {key: kind.__name__ for key, kind in entry.parameters.items()},
         }
         for name, entry in MECHANISMS.items()
@@ -112,11 +113,11 @@ def mechanisms(as_json: options.Json = False) -> None:
     from rich.table import Table
 
     table = Table(title="mechanisms")
-    for column in ("name", "what it adds", "meant for trust", "--set", "source"):
+    for column in ("name", "what it adds", "meant for trust", "--set", "source", "mended here"):
         table.add_column(column, no_wrap=column == "name", overflow="fold")
     for row in rows:
         settings = "\n".join(f"{key}=<{kind}>" for key, kind in row["parameters"].items())
-        table.add_row(row["name"], row["summary"], row["trust"], settings, row["paper"])
+        table.add_row(row["name"], row["summary"], row["trust"], settings, row["paper"], row["erratum"])
     console = options.answers()
     console.print(table, markup=False)
     console.print("file:FILE.npz is an encoder kept by `mfdl factorize --out FILE.npz`.", highlight=False, markup=False)

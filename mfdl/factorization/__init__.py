@@ -1,13 +1,16 @@
 """Certified factorizations: the only door to `solvers`.
 
 `temporal` correlates a node's noise over the steps (an encoder C), `spatial` correlates the noise of one step over the
-nodes (a covariance R), `files` keeps either with the header that says what it was made for.
+nodes (a covariance R, made from the seeds of `groups`), `files` keeps either with the header that says what it was
+made for.
 """
 
 from solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
 
 from ..error_gram import prefix_sum_gram
-from .files import SavedFactorization, load, save
+from .files import SavedFactorization, load, save, save_spatial
+from .groups import edge_groups, read_groups
+from .spatial import COVARIANCE_SOLVERS, PairwisePrice, SpatialFactorization, optimal_covariance, optimal_pairwise
 from .temporal import (
     SOLVERS,
     NodeFactorizations,
@@ -22,22 +25,30 @@ from .temporal import (
 )
 
 __all__ = [
+    "COVARIANCE_SOLVERS",
     "SOLVERS",
     "Factorization",
     "FactorizationProblem",
     "NodeFactorizations",
     "NotConverged",
+    "PairwisePrice",
     "SavedFactorization",
+    "SpatialFactorization",
     "causal_encoder",
+    "edge_groups",
     "evaluate",
     "evaluate_nodes",
     "factorize",
     "factorize_nodes",
     "load",
+    "optimal_covariance",
+    "optimal_pairwise",
     "prefix_sum_encoder",
     "prefix_sum_gram",
     "problem",
+    "read_groups",
     "save",
+    "save_spatial",
     "solve_problem",
     "square_root_encoder",
 ]

@@ -1,4 +1,4 @@
-"""Factorizations in files: an encoder with the header that says what it was made for."""
+"""Factorizations in files: an encoder or a covariance, with the header that says what it was made for."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from solvers import Factorization
 from .. import __version__, files
 from ..check import FloatArray
 from ..errors import InvalidInput
+from .spatial import SpatialFactorization
 from .temporal import NodeFactorizations
 
 
@@ -27,18 +28,49 @@ def save(
     header: dict[str, Any],
 ) -> None:
     """Writes `encoder`, `error_gram`, `loss`, `lower_bound` and a JSON header to an .npz file, atomically."""
+    _write(path, factorization, header, encoder=factorization.encoder, error_gram=grams)
+
+
+def save_spatial(path: str | os.PathLike[str], factorization: SpatialFactorization, *, header: dict[str, Any]) -> None:
+    """Writes a covariance over nodes, its groups and parts, and a JSON header to an .npz file, atomically."""
+    sizes = [len(group) for group in factorization.groups]
+    flat = [part.ravel() for part in factorization.parts]
+    kept = {name: getattr(factorization, name) for name in _SPATIAL_NUMBERS}
+    _write(
+        path,
+        factorization,
+        {**header, "spatial": kept, "notes": list(factorization.notes)},
+        covariance=factorization.covariance,
+        group_sizes=np.array(sizes, dtype=np.int64),
+        group_nodes=np.array([node for group in factorization.groups for node in group], dtype=np.int64),
+        group_parts=np.concatenate([np.zeros(0), *flat]),
+    )
+
+
+_SPATIAL_NUMBERS = (
+    "private_variance",
+    "num_nodes",
+    "max_inverse_diagonal",
+    "coalition_size",
+    "iterations",
+    "seconds",
+    "sigma_local",
+    "sigma_pair",
+    "independent_loss",
+)
+
+
+def _write(
+    path: str | os.PathLike[str],
+    factorization: Factorization | NodeFactorizations | SpatialFactorization,
+    header: dict[str, Any],
+    **arrays: Any,
+) -> None:
     buffer = io.BytesIO()
-    full = {
-        "format": 1,
-        "mfdl": __version__,
-        "numpy": np.__version__,
-        "status": factorization.status,
-        **header,
-    }
+    full = {"format": 1, "mfdl": __version__, "numpy": np.__version__, "status": factorization.status, **header}
     np.savez_compressed(
         buffer,
-        encoder=factorization.encoder,
-        error_gram=grams,
+        **arrays,
         loss=np.float64(factorization.loss),
         lower_bound=np.float64(factorization.lower_bound),
         header=np.frombuffer(json.dumps(full).encode(), dtype=np.uint8),
@@ -57,8 +89,8 @@ class SavedFactorization:
     header: dict[str, Any]
 
 
-def load(path: str | os.PathLike[str]) -> SavedFactorization:
-    """Reads a file written by `save` (never pickled objects).
+def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorization:
+    """Reads a file written by `save` or `save_spatial` (never pickled objects).
 
     Raises: InvalidInput: missing, malformed, or another format.
     """
@@ -66,9 +98,9 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization:
         # by its bytes: np.load leaves a truncated file open
         with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as data:
             header = json.loads(bytes(data["header"]).decode())
-            encoder = np.array(data["encoder"], dtype=np.float64)
-            gram = np.array(data["error_gram"], dtype=np.float64)
-            loss, bound = float(data["loss"]), float(data["lower_bound"])
+            arrays = {name: np.array(data[name]) for name in data.files if name != "header"}
+            found = header.get("format") if isinstance(header, dict) else None
+            saved = _spatial(arrays, header) if "covariance" in arrays else _temporal(arrays, header)
     except FileNotFoundError:
         raise InvalidInput(
             f"no factorization file at {path}; write one with `mfdl factorize ... --out FILE.npz`."
@@ -77,9 +109,31 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization:
         raise InvalidInput(
             f"{path} is not a factorization file ({type(error).__name__}); write one with `mfdl factorize --out`."
         ) from None
-    found = header.get("format") if isinstance(header, dict) else None
     if found != 1:
         raise InvalidInput(f"{path} has format {found!r}, this version reads format 1.")
-    if encoder.ndim not in (2, 3) or encoder.shape[-1] != encoder.shape[-2] or not np.isfinite(encoder).all():
-        raise InvalidInput(f"{path}: encoder must be finite with shape (T, T) or (n, T, T), got {encoder.shape}.")
-    return SavedFactorization(encoder, gram, loss, bound, header)
+    values = [saved.encoder] if isinstance(saved, SavedFactorization) else [saved.covariance, *saved.parts]
+    shape = values[0].shape
+    if len(shape) not in (2, 3) or shape[-1] != shape[-2] or not all(np.isfinite(v).all() for v in values):
+        raise InvalidInput(f"{path}: encoder must be finite with shape (T, T) or (n, T, T), got {shape}.")
+    return saved
+
+
+def _temporal(arrays: dict[str, Any], header: dict[str, Any]) -> SavedFactorization:
+    encoder, gram = (np.asarray(arrays[name], dtype=np.float64) for name in ("encoder", "error_gram"))
+    return SavedFactorization(encoder, gram, float(arrays["loss"]), float(arrays["lower_bound"]), header)
+
+
+def _spatial(arrays: dict[str, Any], header: dict[str, Any]) -> SpatialFactorization:
+    sizes = arrays["group_sizes"].tolist()
+    nodes, flat = iter(arrays["group_nodes"].tolist()), np.asarray(arrays["group_parts"], dtype=np.float64)
+    ends = np.cumsum([0, *(size**2 for size in sizes)])
+    parts = tuple(flat[a:b].reshape(size, size) for a, b, size in zip(ends, ends[1:], sizes, strict=False))
+    return SpatialFactorization(
+        groups=tuple(tuple(next(nodes) for _ in range(size)) for size in sizes),
+        parts=parts,
+        loss=float(arrays["loss"]),
+        lower_bound=float(arrays["lower_bound"]),
+        status=header["status"],
+        notes=tuple(header["notes"]),
+        **header["spatial"],
+    )

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import coo_array, csr_array, issparse
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from .. import check
@@ -142,6 +143,15 @@ class GossipMatrix(Gossip):
     def is_constant(self) -> bool:
         """True: one matrix for every step."""
         return True
+
+    def graph(self) -> nx.Graph:
+        """The communication graph: an edge where either node gives the other weight, nodes 0..n-1 in index order."""
+        weights = coo_array(self.weights)
+        graph = nx.Graph()
+        graph.add_nodes_from(range(self.num_nodes))
+        pairs = zip(weights.coords[0].tolist(), weights.coords[1].tolist(), weights.data.tolist(), strict=True)
+        graph.add_edges_from((min(i, j), max(i, j)) for i, j, w in pairs if w != 0 and i != j)
+        return graph
 
     @cached_property
     def is_symmetric(self) -> bool:

@@ -1,7 +1,7 @@
 """From views to privacy numbers: view Grams, sensitivity, Gaussian accounting, guarantees."""
 
-from .guarantee import Guarantee
+from .guarantee import UNITS, Guarantee
 from .sensitivity import Sensitivity, worst_sensitivity
 from .view_gram import ViewGram, view_gram
 
-__all__ = ["Guarantee", "Sensitivity", "ViewGram", "view_gram", "worst_sensitivity"]
+__all__ = ["UNITS", "Guarantee", "Sensitivity", "ViewGram", "view_gram", "worst_sensitivity"]

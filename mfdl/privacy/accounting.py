@@ -1,11 +1,11 @@
 """Losses of all victims under a trust model: for gradients fixed in advance, and for adaptive ones.
 
 Every victim gets two numbers. `sensitivity_squared` is that of the linear view, for gradients that are functions of the
-data alone. `adaptive_sensitivity_squared` holds for training: the same number where the row-space test passes;
-otherwise the loss to the same attackers with every message seen, or, given a Lipschitz constant L, shift reduction if
-that is smaller. (With L < 1 it can be smaller than the first number: local maps that contract are a promise which
-gradients fixed in advance do not keep.) No exact or certified number exceeds the all-messages value, since that view
-contains this one.
+data alone. `adaptive_sensitivity_squared` holds for training: the same number where `adaptivity` shows that it may;
+otherwise the loss to the same attackers with every message seen (and the same models released), or, given a Lipschitz
+constant L, shift reduction if that is smaller. (With L < 1 it can be smaller than the first number: local maps that
+contract are a promise which gradients fixed in advance do not keep.) No exact or certified number exceeds the
+all-messages value, since that view contains this one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import numpy as np
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
-from ..participation import Participation
+from ..participation import Participation, in_every_step
 from ..trust import TrustModel
 from ..view import View
 from . import shift_reduction
 from .adaptivity import is_adaptive
 from .hidden_messages import lipschitz_factors, shift_problem
+from .own_state_form import own_states
 from .pattern_bounds import MAX_ENUMERATED
 from .sensitivity import Sensitivity, sensitivities
 from .view_gram import ViewGram, view_grams
@@ -48,6 +49,7 @@ class VictimLoss:
         fixed: the Sensitivity behind the first number.
         attacker: who attains the first number.
         release: which final models the view holds.
+        adaptive_why: what makes the second number infinite, if not the first.
     """
 
     victim: int
@@ -60,6 +62,7 @@ class VictimLoss:
     fixed: Sensitivity
     attacker: str
     release: str
+    adaptive_why: str = ""
 
 
 def victim_losses(
@@ -116,6 +119,7 @@ def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:
         adaptive_by=second.adaptive_by,
         adaptive_bound=second.adaptive_bound,
         adaptive=a.adaptive and b.adaptive,
+        adaptive_why=second.adaptive_why or second.fixed.why,
     )
 
 
@@ -137,25 +141,33 @@ def _against(
 ) -> list[VictimLoss]:
     view = model.view(algorithm, victims[0], release=release)
     fixed = sensitivities(view_grams(view, victims), scheme, nodes=victims, method=method)
-    adaptive = is_adaptive(view)
+    adaptive = is_adaptive(view, scheme)
     hidden = model.default_release != "not applicable"
     if adaptive and not hidden:
         return [_loss(s, s.squared, s.exact, "the view", model, view, adaptive) for s in fixed]
-    ceiling = _all_messages(algorithm, model, victims, scheme, method)
+    ceiling = _all_messages(algorithm, model, view, victims, scheme, method)
     fixed = [_capped(s, c) for s, c in zip(fixed, ceiling, strict=True)]
     if adaptive:
         return [_loss(s, s.squared, s.exact, "the view", model, view, adaptive) for s in fixed]
-    held = [(c.squared, False, "all messages seen") for c in ceiling]  # of this view only an upper bound
+    held = [(c.squared, False, "all messages seen", c.why) for c in ceiling]  # of this view only an upper bound
     if lipschitz is not None:
         shifted = _shift_reduction(view, victims, scheme, lipschitz)
-        held = [(s, False, SHIFT_REDUCTION) if s < h[0] else h for s, h in zip(shifted, held, strict=True)]
+        held = [(s, False, SHIFT_REDUCTION, "") if s < h[0] else h for s, h in zip(shifted, held, strict=True)]
     return [
-        _loss(s, value, exact, by, model, view, adaptive) for s, (value, exact, by) in zip(fixed, held, strict=True)
+        _loss(s, value, exact, by, model, view, adaptive, why)
+        for s, (value, exact, by, why) in zip(fixed, held, strict=True)
     ]
 
 
 def _loss(
-    fixed: Sensitivity, adaptive_squared: float, exact: bool, by: str, model: TrustModel, view: View, adaptive: bool
+    fixed: Sensitivity,
+    adaptive_squared: float,
+    exact: bool,
+    by: str,
+    model: TrustModel,
+    view: View,
+    adaptive: bool,
+    why: str = "",
 ) -> VictimLoss:
     return VictimLoss(
         victim=fixed.node,
@@ -168,6 +180,7 @@ def _loss(
         fixed=fixed,
         attacker=model.attacker,
         release=view.release,
+        adaptive_why=why,
     )
 
 
@@ -179,18 +192,45 @@ def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
 
 
 def _all_messages(
-    algorithm: LinearAlgorithm, model: TrustModel, victims: list[int], scheme: Participation, method: str
+    algorithm: LinearAlgorithm,
+    model: TrustModel,
+    view: View,
+    victims: list[int],
+    scheme: Participation,
+    method: str,
 ) -> list[Sensitivity]:
-    view = model.all_messages().view(algorithm, victims[0])
-    if not is_adaptive(view):  # e.g. messages that are never sent: then no number here holds for training
-        infinite = ViewGram(
-            np.ones(algorithm.num_steps),
-            np.zeros(algorithm.num_steps),
-            math.inf,
-            why="even with every message seen, some gradient depends on noise that is not",
+    """The losses to the same attackers with every message seen, and with the models released that `view` holds.
+
+    Released models are a function of messages that all are seen, unless some are never sent; then they are asked for.
+    """
+    more = model.all_messages().view(algorithm, victims[0], release=view.release)
+    assert more.knowledge is not None
+    assert view.knowledge is not None
+    if not more.knowledge.covers(view.knowledge):  # a message that is never sent counts as seen here, and not there
+        why = "what it shows holds messages that are never sent, so all that are sent do not bound it"
+    elif not is_adaptive(more, scheme):
+        why = _why_not_adaptive(algorithm, more, scheme)
+    else:
+        return sensitivities(view_grams(more, victims), scheme, nodes=victims, method=method)
+    infinite = ViewGram(np.ones(algorithm.num_steps), np.zeros(algorithm.num_steps), math.inf, why=why)
+    return sensitivities([infinite] * len(victims), scheme, nodes=victims)
+
+
+def _why_not_adaptive(algorithm: LinearAlgorithm, more: View, scheme: Participation) -> str:
+    """What stands in the way with all messages seen, and the way out if there is one."""
+    assert more.knowledge is not None
+    unreleased = View.of(algorithm, more.knowledge, release="none", attacker=more.attacker)
+    if own_states(unreleased) is None:
+        return "even with every message seen, some gradient depends on noise that is not"
+    if more.release not in ("none", "not applicable"):
+        cause = "messages that are never sent enter the models, and no number for training covers released models then"
+    else:
+        cause = (
+            "messages that are never sent enter the models, so a node's model depends on its own earlier gradients "
+            "even for one who sees all that are sent, and a record in some steps moves the gradients of later ones"
         )
-        return sensitivities([infinite] * len(victims), scheme, nodes=victims)
-    return sensitivities(view_grams(view, victims), scheme, nodes=victims, method=method)
+    needed = [] if in_every_step(scheme) else [f"unit='user' with EveryStep({scheme.num_steps})"]
+    return f"{cause}; what can be accounted is {' and '.join([*needed, 'release=' + repr('none')])}"
 
 
 def _shift_reduction(
@@ -220,4 +260,5 @@ def worst_adaptive(losses: Sequence[VictimLoss]) -> Sensitivity:
         squared=worst.adaptive_sensitivity_squared,
         exact=worst.adaptive_bound == "exact",
         form=worst.adaptive_by,
+        why=worst.adaptive_why,
     )

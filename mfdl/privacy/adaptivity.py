@@ -5,9 +5,13 @@ step (one whose gradient is known included: it shows its model), the row of the 
 must lie in the row space of the strictly earlier rows of [A B], plus unit rows for known columns. It is not enough
 that a gradient does not move with the record: it can cancel noise that the attacker never sees.
 
+One weaker condition is enough where the unit takes part in every step, as a user's data do: that a model differs from
+what the attacker knows by earlier gradients of the same node alone (`own_state_form` has the proof). With fewer steps
+it is not: the record that moves one gradient then moves later ones through the model.
+
 The test is run on the maps, never inferred from a name: first their sparsity (a model is a weighted sum of messages,
-all of them seen), then, for small views, the row space itself. A larger view that fails the first is called not
-adaptive, which is the safe side.
+all of them seen), then, for participation in every step, the recursions of the nodes, then, for small views, the row
+space itself. A larger view that fails the first two is called not adaptive, which is the safe side.
 """
 
 from __future__ import annotations
@@ -16,19 +20,25 @@ import numpy as np
 import scipy.sparse as sp
 
 from ..algorithms import LinearAlgorithm
+from ..participation import Participation, in_every_step
 from ..view import Knowledge, View
+from .combination_form import states_are_multiples
+from .own_state_form import own_states
+from .rounding_level import ROUNDING, has_tiny_weights
 
 MAX_ENTRIES = 500_000  # size of [A B], and of the models over G and Z, up to which the row space is computed
-ROUNDING = 16 * float(np.finfo(np.float64).eps)  # times the size: relative residual of a model row that counts as zero
-SMALLEST_WEIGHT = 1e-6  # with smaller weights a true remainder could pass for rounding
 
 
-def is_adaptive(view: View) -> bool:
-    """Whether every gradient is taken at a model that the attacker knows.
+def is_adaptive(view: View, participation: Participation | None = None) -> bool:
+    """Whether the number of a view for gradients fixed in advance holds for adaptive ones too.
 
-    Guarantees: True only if the row-space condition holds. The numerical part accepts residuals at rounding level only,
-        and is not asked where a true remainder could be as small: several gossip rounds (remainders decay like the
-        spectrum) and weights below SMALLEST_WEIGHT.
+    Args: participation: what the number is for; None: it is to hold for any.
+
+    Guarantees: True only if every gradient is taken at a model that the attacker knows (the row-space condition), or,
+        with participation in every step, at one that differs from what the attacker knows by the node's own earlier
+        gradients alone (`own_state_form`). The numerical part accepts residuals at rounding level only, and is not
+        asked where a true remainder could be as small: several gossip rounds (remainders decay like the spectrum)
+        and injections that enter a model with a weight below SMALLEST_WEIGHT of others (`rounding_level`).
     A bare view (no algorithm) is never adaptive.
     """
     algorithm, knowledge = view.algorithm, view.knowledge
@@ -36,17 +46,19 @@ def is_adaptive(view: View) -> bool:
         return False
     if _models_are_sums_of_seen_messages(algorithm, knowledge):
         return True
+    if participation is not None and in_every_step(participation) and own_states(view) is not None:
+        return True
     rows, columns = view.noise.shape[0], view.noise.shape[1] + view.axis.size
     # however few rows are seen, the models have one for each gradient
     largest = max(rows, view.axis.size) * columns
-    if largest > MAX_ENTRIES or len(algorithm.rounds) != algorithm.num_steps or _has_tiny_weights(algorithm):
+    if largest > MAX_ENTRIES or len(algorithm.rounds) != algorithm.num_steps or has_tiny_weights(algorithm):
         return False
     return _in_row_space(view, algorithm, knowledge)
 
 
 def _models_are_sums_of_seen_messages(algorithm: LinearAlgorithm, knowledge: Knowledge) -> bool:
     if knowledge.combination is not None:
-        return False
+        return states_are_multiples(algorithm, knowledge.combination)
     for r in range(1, len(algorithm.rounds)):
         step = algorithm.step_of_round[r]
         if step < 0:
@@ -85,15 +97,6 @@ def _in_row_space(view: View, algorithm: LinearAlgorithm, knowledge: Knowledge) 
         if (np.linalg.norm(residual, axis=1) > ROUNDING * max(seen.shape) * np.maximum(size, 1e-300)).any():
             return False
     return True
-
-
-def _has_tiny_weights(algorithm: LinearAlgorithm) -> bool:
-    for one in {id(r): r for r in algorithm.rounds}.values():
-        if one.state_from_message is not None:
-            sizes = np.abs(one.state_from_message.data)
-            if ((sizes > 0) & (sizes < SMALLEST_WEIGHT)).any():
-                return True
-    return False
 
 
 def _round_of_row(view: View, algorithm: LinearAlgorithm, knowledge: Knowledge) -> np.ndarray:

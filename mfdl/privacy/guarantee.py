@@ -163,7 +163,8 @@ class Guarantee:
         clipping = f"clipping norm {self.clip_norm:g} ({self.unit} shift {self.record_shift:g})"
         parts = [
             f"Trust model {self.trust}: against {self.attacker}, {self._protected_in_words()} {what}{runs}",
-            f"under {self.adjacency} adjacency with {clipping}, noise scaled to {_CLIPPED[self.unit]}",
+            f"under {self.adjacency} adjacency with {clipping}",
+            f"noise scaled to {_CLIPPED[self.unit]}",
             f"with {self.participation}",
             *([released] if released else []),
             gradients,

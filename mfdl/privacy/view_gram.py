@@ -1,10 +1,12 @@
 """The Gram matrix X_u of what a view reveals about one node, by the cheapest form that covers the view.
 
 X_u = A_u^T (B B^T)^+ A_u, T x T, so that sens_u^2 = max over patterns and ||g_t|| <= 1 of
-sum X_u[s, t] <g_s, g_t>. Four forms, all giving the same X:
+sum X_u[s, t] <g_s, g_t>. Six forms, all giving the same X:
 
 - all messages seen: the gossip is an injective left factor of A and B and drops out; what is left is the noise
   (node-local: X_u = C_u^T C_u; fresh in each step with factor F: an n x n problem);
+- one combination of the messages, where it is a recursion of its own (`combination_form`);
+- states known up to the nodes' own gradients: messages some of which are never sent (`own_state_form`);
 - range form and null-space form: part of the messages, node-local noise (`range_form`, `null_space_form`);
 - dense form: everything else (`dense_form`).
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import scipy.sparse as sp
@@ -28,14 +30,17 @@ from ..operators import IndependentNoise, LocalNoise, StepNoise, ZeroNoise
 from ..threads import blas_threads
 from ..trust import TrustModel
 from ..view import Knowledge, View
+from .combination_form import step_values
 from .dense_form import whiten
 from .null_space_form import NullSpaceForm
+from .own_state_form import OwnStateGram, own_state_grams, own_states
 from .range_form import RangeForm
 
 UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
 RANK_TOLERANCE = 1e-12
 MAX_RELATIVE_ERROR = 0.1  # of a structured form; above it the dense form is asked
 MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
+MAX_WORK_BESIDE_A_BOUND = 2e10  # the same where all messages seen give a finite upper bound: a second or two
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,10 +117,12 @@ def _with_known_gradients(view: View, victim: int, gram: ViewGram) -> ViewGram:
 
 def _by_structure(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
     algorithm, knowledge = view.algorithm, view.knowledge
-    if algorithm is None or knowledge is None or knowledge.combination is not None:
+    if algorithm is None or knowledge is None:
         return None
+    if knowledge.combination is not None:
+        return _one_combination_seen(view, victims)
     if not messages_determine_injections(algorithm):
-        return None
+        return _own_states_known(view, algorithm, knowledge, victims)
     if knowledge.seen[:, algorithm.transmitted].all() and algorithm.transmitted.all():
         return _all_seen(algorithm, knowledge, victims)
     if not is_plain_gossip(algorithm):
@@ -230,6 +237,62 @@ def _step_noise_grams(noise: StepNoise, knowledge: Knowledge, victims: Sequence[
         )
         for i in range(len(victims))
     ]
+
+
+# ---- one combination of the messages ------------------------------------------------------------------------------
+
+
+def _one_combination_seen(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
+    found = step_values(view)
+    if found is None:
+        return None
+    values, errors, silent = found
+    why = "the combination that is seen has no noise that the attacker does not know" if silent.any() else ""
+    return [
+        ViewGram(values[u], errors[u], leaks=silent.copy(), why=why, form="one combination of the messages")
+        for u in victims
+    ]
+
+
+# ---- states known up to the nodes' own gradients -------------------------------------------------------------------
+
+
+def _own_states_known(
+    view: View, algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]
+) -> list[ViewGram] | None:
+    """By the recursions of the nodes; or, where they are hidden and the dense form is slow, those with all messages."""
+    found = _by_own_states(view, algorithm, victims)
+    if found is not None or view.release not in ("none", "not applicable"):
+        return found
+    if view.noise.shape[0] ** 2 * view.noise.shape[1] <= MAX_WORK_BESIDE_A_BOUND:
+        return None
+    more = dataclasses.replace(knowledge, seen=knowledge.seen | algorithm.transmitted)
+    if not more.covers(knowledge):
+        return None
+    found = _by_own_states(View.of(algorithm, more, release="none", attacker=view.attacker), algorithm, victims)
+    if found is None or any(gram.leaks.any() for gram in found):
+        return None
+    form = "own-state form of all messages, as an upper bound"
+    bounds = {id(g): dataclasses.replace(g, upper=True, form=form) for g in found}
+    return [bounds[id(g)] for g in found]
+
+
+def _by_own_states(view: View, algorithm: LinearAlgorithm, victims: Sequence[int]) -> list[ViewGram] | None:
+    states = own_states(view)
+    found = None if states is None else own_state_grams(states, victims)
+    if found is None:
+        return None
+
+    def gram(one: OwnStateGram) -> ViewGram:
+        why = "its rounding errors are not small" if math.isinf(one.inflation) else ""
+        if one.shown is not None:
+            step, turn, messages, combination = one.shown
+            names = [_message_name(algorithm, turn, int(message)) for message in messages]
+            why = _leak_in_words(step, combination, names)
+        return ViewGram(one.values, one.errors, one.inflation, one.leaks, why, "own-state form")
+
+    made = {id(one): gram(one) for one in found}
+    return [made[id(one)] for one in found]
 
 
 # ---- part of the messages, node-local noise ----------------------------------------------------------------------
@@ -361,7 +424,7 @@ def _dense(view: View, victims: Sequence[int]) -> list[ViewGram]:
         if white.undecided[columns].any() and not leaks.any():
             out.append(more[i])
             continue
-        why = _leak_in_words(view, white.noiseless[:, columns], leaks) if leaks.any() else ""
+        why = _first_leak(view, white.noiseless[:, columns], leaks) if leaks.any() else ""
         out.append(ViewGram(Y.T @ Y, error, leaks=leaks, why=why, form="dense form", tolerance=white.tolerance))
     return out
 
@@ -378,11 +441,18 @@ def _dense_upper_bound(view: View, victims: Sequence[int]) -> list[ViewGram]:
     return [unknown] * len(victims)
 
 
-def _leak_in_words(view: View, noiseless: FloatArray, leaks: np.ndarray) -> str:
+def _first_leak(view: View, noiseless: FloatArray, leaks: np.ndarray) -> str:
     step = int(np.argmax(leaks))
     combination = noiseless[:, step]
+    largest = np.argsort(-np.abs(combination))[:4]
+    names = {int(i): _row_name(view, int(i)) for i in largest}
+    return _leak_in_words(step, combination, names)
+
+
+def _leak_in_words(step: int, combination: FloatArray, names: Mapping[int, str] | Sequence[str]) -> str:
+    """Names: of the rows with the four largest weights, at least."""
     top = np.argsort(-np.abs(combination))[:4]
-    terms = " ".join(f"{combination[i] / np.abs(combination).max():+.2g} {_row_name(view, int(i))}" for i in top)
+    terms = " ".join(f"{combination[i] / np.abs(combination).max():+.2g} {names[int(i)]}" for i in top)
     more = " ..." if np.count_nonzero(np.abs(combination) > 1e-9 * np.abs(combination).max()) > 4 else ""
     return f"the gradient of step {step} shows without noise in {terms}{more}"
 
@@ -392,8 +462,11 @@ def _row_name(view: View, row: int) -> str:
     if algorithm is None or knowledge is None or knowledge.combination is not None:
         return f"row {row}"
     seen = np.argwhere(knowledge.seen)
-    labels = algorithm.dynamics.gossip.labels
     if row >= len(seen):
         return f"released model row {row - len(seen)}"
     turn, message = seen[row]
-    return f"message of {labels[algorithm.message_sender[message]]} in round {turn}"
+    return _message_name(algorithm, int(turn), int(message))
+
+
+def _message_name(algorithm: LinearAlgorithm, turn: int, message: int) -> str:
+    return f"message of {algorithm.dynamics.gossip.labels[algorithm.message_sender[message]]} in round {turn}"

@@ -28,21 +28,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from .. import __version__, check, files, gossip, graphs
-from ..algorithms import registry
+from .. import __version__, check, files, gossip, graphs, trust
+from ..algorithms import LinearAlgorithm, registry
 from ..dynamics import Dynamics
-from ..errors import InvalidInput, UnsupportedMechanism
+from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
 from ..mechanism import Mechanism, calibrate, without_noise
-from ..participation import Cyclic
-from ..privacy import gaussian
+from ..participation import Cyclic, EveryStep, Participation
+from ..privacy import UNITS, gaussian
 from ..training import tasks
 from ..training.replay import replay
 from ..training.run import Run
-from ..trust import LDP
+from ..trust import TrustModel
+from ..view import RELEASES
 from .output import json_number, require_device, require_writable, versions
 from .plots import plot_comparison
-
-NOT_UNDER_LDP = ("decor", "zip-dl")
 
 RESULTS, STEPS, PNG, SVG = "results.json", "steps.parquet", "compare.png", "compare.svg"
 DEFAULT_MECHANISMS = ("none", "dp-dsgd", "d-mf", "mafalda")
@@ -76,6 +75,11 @@ class ComparisonConfig:
         mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
             the equivalent epsilon is reported.
         adjacency, clip_norm, learning_rate: of all mechanisms.
+        unit: "record", or "user": all data of a node, which then clips its mean gradient and takes part in every step.
+        trust, attackers, colluders, coalition_size: the trust model, as `trust.named` reads them; one for all.
+        release: which final models are published, where messages are hidden.
+        across_trust_models: let mechanisms that are not meant for `trust` in, each under its own model and so labelled.
+        partition: who holds which record, as `tasks.partition.parse` reads it; default the task's own.
         mechanisms: distinct registry names; "none" trains without noise.
         seeds, first_seed: how many seeds, counted from the first.
         eval_every: steps between evaluations; default the period.
@@ -98,6 +102,14 @@ class ComparisonConfig:
     adjacency: str = "replace-one"
     clip_norm: float = 1.0
     learning_rate: float = 0.5
+    unit: str = "record"
+    trust: str = "ldp"
+    attackers: tuple[str, ...] | None = None
+    colluders: tuple[str, ...] | None = None
+    coalition_size: int | None = None
+    release: str | None = None
+    across_trust_models: bool = False
+    partition: str | None = None
     mechanisms: tuple[str, ...] = DEFAULT_MECHANISMS
     seeds: int = 3
     first_seed: int = 0
@@ -114,13 +126,14 @@ class ComparisonConfig:
             check.integer_at_least(1, eval_every=self.eval_every)
         check.positive(learning_rate=self.learning_rate)
         gaussian.record_shift(self.adjacency, self.clip_norm)
-        known = ", ".join(name for name in registry.MECHANISMS if name not in NOT_UNDER_LDP)
-        for name in self.mechanisms:
-            if name in NOT_UNDER_LDP:
-                raise UnsupportedMechanism(
-                    f"compare ranks mechanisms under LDP, where {name!r} does not protect as it is meant to (shared "
-                    f"secrets, or noise on messages); compare knows {known}, file:FILE.npz."
-                )
+        if self.unit not in UNITS:
+            raise unknown_name("unit", self.unit, UNITS)
+        if self.release not in (None, *RELEASES):
+            raise unknown_name("release", str(self.release), RELEASES)
+        for name in ("attackers", "colluders"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        self.trust_model()
         if self.adjacency == "add-remove":
             raise InvalidInput(
                 "--adjacency add-remove cannot be trained: split, record-to-step map and batch sizes follow the number "
@@ -155,9 +168,17 @@ class ComparisonConfig:
         return {"mu": self.target_mu_or_default}
 
     @property
-    def participation(self) -> Cyclic:
-        """(epochs, period)-cyclic."""
+    def participation(self) -> Participation:
+        """(epochs, period)-cyclic, or every step at user level."""
+        if self.unit == "user":
+            return EveryStep(self.epochs * self.period)
         return Cyclic(epochs=self.epochs, period=self.period)
+
+    def trust_model(self) -> TrustModel:
+        """The trust model of the ranking."""
+        return trust.named(
+            self.trust, attackers=self.attackers, colluders=self.colluders, coalition_size=self.coalition_size
+        )
 
     @property
     def seed_list(self) -> list[int]:
@@ -173,7 +194,9 @@ class ComparisonConfig:
         """The values as the options of `mfdl compare` are called; JSON-ready."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values["lr"] = values.pop("learning_rate")
-        values["mechanisms"] = list(self.mechanisms)
+        for name in ("mechanisms", "attackers", "colluders"):
+            if values[name] is not None:
+                values[name] = list(values[name])
         if self.epsilon is None:
             values["mu"] = self.target_mu_or_default
         return values
@@ -230,8 +253,11 @@ class _Plan:
         self.dynamics = Dynamics(self.gossip, learning_rate=config.learning_rate)
         self.participation = config.participation
         require_device(config.device)
-        self.task = tasks.load(config.task, self.graph, config.data_home)
-        self.task.instance(config.first_seed, config.period)  # refuses nodes with fewer records than batches
+        chosen = {} if config.partition is None else {"partition": config.partition}
+        self.task = tasks.load(config.task, self.graph, config.data_home, **chosen)
+        split_by_seed = self.task.batch_sizes_depend_on_seed
+        for seed in config.seed_list if split_by_seed else [config.first_seed]:
+            self.task.instance(seed, config.period)  # refuses nodes with fewer records than batches
         self.from_files = {
             name: self._build(name) for name in config.mechanisms if name.startswith(registry.FILE_PREFIX)
         }
@@ -243,20 +269,43 @@ class _Plan:
         else:
             self.mu, self.epsilon = gaussian.mu_from_epsilon(config.epsilon, config.delta), config.epsilon
 
-    def _build(self, name: str) -> Any:
-        return registry.build(name, self.dynamics, self.participation)
+    def _build(self, name: str) -> LinearAlgorithm:
+        size = self.config.coalition_size or len(self.config.colluders or ())
+        return registry.build_tuned(name, self.dynamics, self.participation, coalition_size=size)
+
+    def trust_of(self, name: str) -> tuple[TrustModel, str | None]:
+        """The trust model and the released models that a mechanism is held to.
+
+        Raises: UnsupportedMechanism: it is not meant for the trust model of the ranking.
+        """
+        config = self.config
+        meant = registry.models_of(name, self.from_files[name]) if name in self.from_files else _meant(name)
+        if not meant or config.trust in meant:
+            return config.trust_model(), config.release
+        if not config.across_trust_models:
+            raise UnsupportedMechanism(
+                f"this ranking is under trust model {config.trust}, where {name!r} does not protect as it is meant to; "
+                f"it is meant for {', '.join(meant)}: choose --trust, leave it out, or compare across trust models "
+                "(--across-trust-models), where each mechanism is labelled with its own."
+            )
+        return trust.named(meant[0]), registry.MECHANISMS[name].release if name in registry.MECHANISMS else None
 
     def mechanism(self, name: str) -> Mechanism:
         """The calibrated mechanism of a name."""
         algorithm = self.from_files.get(name) or self._build(name)
+        model, release = self.trust_of(name)
+        if self.config.unit == "record" and (algorithm.noise_on_messages or model.default_release != "not applicable"):
+            # divisors do not cancel in views that mix nodes; sizes that follow the seed are refused there
+            algorithm = algorithm.with_divisors(self.task.public_batch_sizes(self.config.period))
         common: dict[str, Any] = {
-            "trust": LDP(),
+            "trust": model,
             "adjacency": self.config.adjacency,
             "clip_norm": self.config.clip_norm,
+            "unit": self.config.unit,
         }
         if name == WITHOUT_NOISE:
             return without_noise(algorithm, **common)
-        return calibrate(algorithm, **self.config.target, **common)
+        return calibrate(algorithm, **self.config.target, **common, release=release)
 
     @property
     def identity(self) -> str:
@@ -273,6 +322,10 @@ class _Plan:
             "files": {name: algorithm.content_hash for name, algorithm in self.from_files.items()},
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _meant(name: str) -> tuple[str, ...]:
+    return registry.MECHANISMS[name].models if name in registry.MECHANISMS else ()
 
 
 def _runs(
@@ -317,7 +370,15 @@ def _one_run(
     config: ComparisonConfig,
     progress: Callable[[int], None] | None,
 ) -> tuple[dict[str, Any], pa.Table]:
-    run = replay(mechanism, task, seeds=[seed], eval_every=config.eval_every, device=config.device, progress=progress)
+    run = replay(
+        mechanism,
+        task,
+        seeds=[seed],
+        eval_every=config.eval_every or config.period,
+        period=config.period if config.unit == "user" else None,
+        device=config.device,
+        progress=progress,
+    )
     (one,) = run.seeds
     record = {
         "mechanism": name,
@@ -429,8 +490,14 @@ class _Store:
             "nodes": plan.dynamics.num_nodes,
             "task": plan.task.name,
             "steps": plan.participation.num_steps,
-            "participation": plan.participation.to_dict(),
-            "trust": LDP().name,
+            "participation": {
+                **plan.participation.to_dict(),
+                "epochs": config.epochs,
+                "period": config.period,
+            },
+            "unit": config.unit,
+            "trust": config.trust,
+            "across_trust_models": self._across(),
             "adjacency": config.adjacency,
             "clip_norm": config.clip_norm,
             "learning_rate": config.learning_rate,
@@ -450,9 +517,22 @@ class _Store:
 
     def _guarantee(self) -> str:
         """The sentence of the weakest guarantee among the mechanisms with noise; it holds for each of them."""
+        if self._across():
+            return "Each mechanism is held to its own trust model, named beside it: their losses are no ranking."
         noisy = [one.guarantee for one in self.mechanisms.values() if math.isfinite(one.guarantee.mu)]
         every = noisy or [one.guarantee for one in self.mechanisms.values()]
         return max(every, key=lambda one: (one.mu, one.bound == "upper")).sentence()
+
+    def _across(self) -> bool:
+        """Whether mechanisms with noise are held to different trust models."""
+        noisy = [one.guarantee for one in self.mechanisms.values() if math.isfinite(one.guarantee.mu)]
+        return len({(one.trust, one.attacker, one.release) for one in noisy}) > 1
+
+    def _label(self, name: str) -> str:
+        mechanism = self.mechanisms[name]
+        if not self._across() or not math.isfinite(mechanism.guarantee.mu):
+            return name
+        return f"{name} [{mechanism.guarantee.trust}]"
 
     def _summary(self, name: str) -> dict[str, Any]:
         mechanism = self.mechanisms[name]
@@ -465,6 +545,9 @@ class _Store:
         with_accuracy = usable and None not in accuracies
         return {
             "mechanism": name,
+            "label": self._label(name),
+            "trust": mechanism.guarantee.trust,
+            "guarantee": mechanism.guarantee.sentence(),
             "noise_std": mechanism.injected_noise_std,
             "objective": json_number(mechanism.objective),
             "final_loss_mean": float(np.mean(losses)) if usable else None,

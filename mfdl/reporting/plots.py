@@ -116,6 +116,7 @@ def plot_comparison(result: dict[str, Any], table: Any) -> Figure:
         table: pyarrow table with the columns mechanism, seed, step, node, loss.
     """
     names = [one["mechanism"] for one in result["mechanisms"]]
+    labels = {one["mechanism"]: one.get("label", one["mechanism"]) for one in result["mechanisms"]}
     finals = {(one["mechanism"], one["seed"]): one["final_loss"] for one in result["runs"]}
     columns = {name: np.asarray(table[name]) for name in ("mechanism", "seed", "step", "loss")}
     curves = []
@@ -124,7 +125,7 @@ def plot_comparison(result: dict[str, Any], table: Any) -> Figure:
         pairs = [_mean_over_nodes(columns, name, seed) for seed in seeds]
         curves.append(
             _Curves(
-                name,
+                labels[name],
                 colour,
                 dashed,
                 [steps for steps, _ in pairs],
@@ -172,6 +173,8 @@ def _finding(result: dict[str, Any], curves: Sequence[_Curves]) -> str:
     """What the picture shows, claimed only as far as every seed agrees."""
     target = f"μ = {result['mu']:.3g}" if isinstance(result["mu"], float) else "the same target"
     private = [one for one in curves if one.name != "none" and one.mean is not None]
+    if result.get("across_trust_models"):
+        return f"Test loss on {result['task']} under {target}, each mechanism under its own trust model: no ranking"
     if len(private) < 2:
         return f"Test loss on {result['task']} under {target}"
     best = min(private, key=lambda one: one.mean or 0.0)

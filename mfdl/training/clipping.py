@@ -1,10 +1,11 @@
-"""Per-record clipping whose rounding errs on the safe side.
+"""Clipping whose rounding errs on the safe side: of each record for record level, of each node's mean for user level.
 
-In: per-record gradients, one tensor per parameter. Out: per-node sums of clipped gradients. Where gradients
-come from is in `tasks`; what the clipping norm means for privacy is in `mfdl.privacy`.
+In: per-record gradients, one tensor per parameter, or one gradient per node. Out: per-node sums of clipped gradients,
+or clipped gradients. Where gradients come from is in `tasks`; what the clipping norm means for privacy is in
+`mfdl.privacy`.
 
-The rule, the same for every record: a gradient is scaled to norm at most `clip_norm`, over all parameters
-together; one with a NaN or an infinity becomes zero; a masked record gives zero.
+The rule, the same for every record or node: a gradient is scaled to norm at most `clip_norm`, over all parameters
+together; one with a NaN or an infinity becomes zero; a masked record, or a node without records, gives zero.
 """
 
 from __future__ import annotations
@@ -107,3 +108,21 @@ def clipped_sums(gradients: Sequence[torch.Tensor], mask: torch.Tensor, clip_nor
         (gradient.nan_to_num(0.0, 0.0, 0.0) * factor.reshape(*factor.shape, *(1,) * (gradient.ndim - 2))).sum(1)
         for gradient in gradients
     ]
+
+
+def clipped_rows(gradients: torch.Tensor, present: torch.Tensor, clip_norm: float) -> torch.Tensor:
+    """Each node's gradient clipped as a whole: what user-level privacy adds noise to.
+
+    Args:
+        gradients: (n, d), one gradient per node, e.g. the mean over its batch.
+        present: bool (n,); False where the node holds no record in this batch.
+        clip_norm: the largest norm of one row.
+
+    Guarantees:
+        Every row has exact norm <= clip_norm, and is exactly zero where it is not present or not finite. So whatever
+        becomes of the data of a node, its row moves by at most 2 clip_norm, and by clip_norm if it is replaced by
+        zero; no sum is rounded here.
+    Raises:
+        InvalidInput: as `clip_factor`; the shapes are not checked here.
+    """
+    return clipped_sums([gradients.unsqueeze(1)], present.unsqueeze(1), clip_norm)[0]

@@ -86,6 +86,8 @@ class Executor:
         device: torch.device | str = "cpu",
     ) -> None:
         self.algorithm, self.dtype, self.device = algorithm, dtype, torch.device(device)
+        # by identity (the map itself is kept, so no other can get its id): rounds that differ in one map share the rest
+        self._made: dict[int, tuple[Map, _TorchMap]] = {}
         made: dict[int, _TorchRound] = {}
         self.rounds_of_step: list[list[_TorchRound]] = [[] for _ in range(algorithm.num_steps)]
         step = 0
@@ -98,7 +100,9 @@ class Executor:
         self._state_from_model = self._map(sp.csr_array(algorithm.model_from_state.T))
 
     def _map(self, matrix: Map) -> _TorchMap:
-        return _TorchMap(matrix, self.dtype, self.device)
+        if id(matrix) not in self._made:
+            self._made[id(matrix)] = matrix, _TorchMap(matrix, self.dtype, self.device)
+        return self._made[id(matrix)][1]
 
     def _round(self, one: Round) -> _TorchRound:
         return _TorchRound(**{f.name: self._map(getattr(one, f.name)) for f in dataclasses.fields(_TorchRound)})

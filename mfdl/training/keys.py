@@ -2,10 +2,12 @@
 
 In: a root secret, from the operating system or from a seed. Out: derived keys, a public identifier, and
 normals that depend on nothing but (key, node, step), so that a run can stop, resume, or be cut into any
-blocks without a noise value used twice or skipped. How normals become correlated noise is in `streams`.
+blocks without a noise value used twice or skipped. Which key makes which noise is in `shared_randomness`,
+how normals become correlated noise in `streams`.
 
 The normals are float64 ziggurat draws from Philox4x64-10. Philox is a statistical generator with a 128-bit
-key, not a cipher, and floating-point Gaussian noise is not hardened against attacks on its low bits.
+key, hashed from the 256-bit secret, so 128 bits is the strength of the noise; it is not a cipher, and
+floating-point Gaussian noise is not hardened against attacks on its low bits.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from .. import check
 from ..errors import InvalidInput
 
 SECRET_BYTES = 32
-GENERATOR = "philox4x64-10/ziggurat/1"
+GENERATOR = "philox4x64-10/ziggurat/holder-keys/2"
 """Name of the rule (key, node, step) -> normals. Stored with runs: another rule is another noise."""
 
-_COUNTER_DOMAIN = 1  # second counter word: the version of the rule named by GENERATOR
+_COUNTER_DOMAIN = 1  # low half of the second counter word: the version of the rule named by GENERATOR
+_TENSOR_SHIFT = 32  # its high half: the tensor
 
 
 class NoiseKey:
@@ -117,58 +120,103 @@ class NoiseKey:
         return _restore, (self._secret, self.seeded)
 
 
-def normals(key: NoiseKey, step: int, nodes: ArrayLike, dim: int) -> NDArray[np.float64]:
+def normals(key: NoiseKey, step: int, nodes: ArrayLike, dim: int, *, tensor: int = 0) -> NDArray[np.float64]:
     """Standard normals of one step, shape (len(nodes), dim): row i belongs to (key, nodes[i], step).
 
     See `normals_block`, of which this is one step.
     """
-    return normals_block(key, [step], nodes, dim)[0]
+    return normals_block(key, [step], nodes, dim, tensor=tensor)[0]
 
 
-def normals_block(key: NoiseKey, steps: ArrayLike, nodes: ArrayLike, dim: int) -> NDArray[np.float64]:
+def normals_block(
+    key: NoiseKey, steps: ArrayLike, nodes: ArrayLike, dim: int, *, tensor: int = 0
+) -> NDArray[np.float64]:
     """Standard normals of several steps, shape (len(steps), len(nodes), dim).
 
     The stream of (key, node, step) is Philox4x64 with a 128-bit key hashed from `key` and the 256-bit counter
-    with words, lowest first, (block, domain, node, step), block = 1, 2, ...; each block gives 4 words of 64
-    bits. Always made on the CPU, so that every device sees the same noise.
+    with words, lowest first, (block, domain + 2^32 tensor, node, step), block = 1, 2, ...; each block gives 4
+    words of 64 bits. Always made on the CPU, so that every device sees the same noise.
 
     Args:
         key: the secret.
         steps, nodes: integers in [0, 2^64), in any order.
         dim: normals per (node, step), >= 1. The first k normals are the same for every dim >= k.
+        tensor: which of several parameter tensors the normals are for, an integer in [0, 2^32); the executor
+            flattens all parameters into tensor 0.
 
     Guarantees:
-        A pure function of (key, node, step): the order and the grouping of calls do not matter.
-        Under one key, no two (node, step) share a counter: `domain`, `node` and `step` are counter words of
-        their own, and block carries into them only after 2^64 - 1 blocks, about 2^66 words of 64 bits,
+        A pure function of (key, node, step, tensor): the order and the grouping of calls do not matter.
+        Under one key, no two (node, step, tensor) share a counter: they have counter words of their own, and
+        block carries into them only after 2^64 - 1 blocks, about 2^66 words of 64 bits,
         while a normal takes 1.02 words on average and a row that long does not fit any memory. Philox is a
         bijection of the counter, so different counters give different blocks.
     Raises:
         InvalidInput: key is not a NoiseKey, an index is not an integer in range, or dim < 1.
     Cost: about 1 microsecond per (node, step) and 10 ns per normal.
     """
+    _require_key(key)
+    node_words = _counter_words(nodes=nodes)
+    return ColumnNormals([key] * node_words.size, node_words).block(steps, dim, tensor=tensor)
+
+
+class ColumnNormals:
+    """Standard normals of fixed columns, each with a key and an index of its own: keys are hashed once.
+
+    Column c at step t is `normals(keys[c], t, [indices[c]], dim)[0]`. What is kept, the Philox keys, makes the
+    normals: as secret as the keys.
+    """
+
+    __slots__ = ("_indices", "_words")
+
+    def __init__(self, keys: Sequence[NoiseKey], indices: ArrayLike) -> None:
+        """Takes one key and one index in [0, 2^64) per column."""
+        self._indices = _counter_words(indices=indices)
+        if len(keys) != self._indices.size:
+            raise InvalidInput(f"keys and indices must be equally many, got {len(keys)} and {self._indices.size}.")
+        hashed: dict[int, NDArray[np.uint64]] = {}
+        for key in keys:
+            _require_key(key)
+            if id(key) not in hashed:
+                hashed[id(key)] = np.frombuffer(_prf(key._secret, "philox")[:16], dtype="<u8")
+        self._words = [hashed[id(key)] for key in keys]
+
+    def __len__(self) -> int:
+        return self._indices.size
+
+    def step(self, step: int, dim: int, *, tensor: int = 0) -> NDArray[np.float64]:
+        """Normals of one step, shape (columns, dim)."""
+        return self.block([step], dim, tensor=tensor)[0]
+
+    def block(self, steps: ArrayLike, dim: int, *, tensor: int = 0) -> NDArray[np.float64]:
+        """Normals of several steps, shape (len(steps), columns, dim)."""
+        step_words = _counter_words(steps=steps)
+        dim = check.integer_at_least(1, dim=dim)
+        tensor = check.integer_at_least(0, tensor=tensor)
+        if tensor >= 2**_TENSOR_SHIFT:
+            raise InvalidInput(f"tensor must be an integer in [0, 2^{_TENSOR_SHIFT}), got {tensor}.")
+
+        out = np.empty((step_words.size, len(self), dim))
+        philox = np.random.Philox(key=0)  # local, so threads do not share it
+        draw = np.random.Generator(philox).standard_normal
+        counter = np.zeros(4, dtype=np.uint64)
+        counter[1] = _COUNTER_DOMAIN + (tensor << _TENSOR_SHIFT)
+        # Setting the state costs 0.6 microseconds, a new Philox and Generator 6. The state of an unused Philox
+        # holds no word left over from an earlier block, so setting it also empties the buffer.
+        state: Any = philox.state
+        state["state"] = words = {"counter": counter, "key": None}
+        for step, rows in zip(step_words, out, strict=True):
+            counter[3] = step
+            for key, index, row in zip(self._words, self._indices, rows, strict=True):
+                counter[2] = index
+                words["key"] = key
+                philox.state = state
+                draw(out=row)
+        return out
+
+
+def _require_key(key: object) -> None:
     if not isinstance(key, NoiseKey):
         raise InvalidInput(f"key must be a NoiseKey, got {type(key).__name__}; use NoiseKey.from_entropy().")
-    step_words = _counter_words(steps=steps)
-    node_words = _counter_words(nodes=nodes)
-    dim = check.integer_at_least(1, dim=dim)
-
-    out = np.empty((step_words.size, node_words.size, dim))
-    philox = np.random.Philox(key=0)  # local, so threads do not share it
-    draw = np.random.Generator(philox).standard_normal
-    counter = np.zeros(4, dtype=np.uint64)
-    counter[1] = _COUNTER_DOMAIN
-    # Setting the state costs 0.6 microseconds, a new Philox and Generator 6. The state of an unused Philox
-    # holds no word left over from an earlier block, so setting it also empties the buffer.
-    state: Any = philox.state
-    state["state"] = {"counter": counter, "key": np.frombuffer(_prf(key._secret, "philox")[:16], dtype="<u8")}
-    for step, rows in zip(step_words, out, strict=True):
-        counter[3] = step
-        for node, row in zip(node_words, rows, strict=True):
-            counter[2] = node
-            philox.state = state
-            draw(out=row)
-    return out
 
 
 def _counter_words(**named: Any) -> NDArray[np.uint64]:
@@ -188,11 +236,11 @@ def _counter_words(**named: Any) -> NDArray[np.uint64]:
 
 def _prf(secret: bytes, *parts: str | int | bytes) -> bytes:
     """HMAC-SHA256 of the parts; the first part names the purpose, so purposes never meet."""
-    return hmac.new(secret, _encode(parts), hashlib.sha256).digest()
+    return hmac.new(secret, encode_context(parts), hashlib.sha256).digest()
 
 
-def _encode(parts: Sequence[str | int | bytes]) -> bytes:
-    """An injective encoding: each part as its type, its length in 8 bytes, its bytes."""
+def encode_context(parts: Sequence[str | int | bytes]) -> bytes:
+    """An injective encoding of a context: each part as its type, its length in 8 bytes, its bytes."""
     encoded = []
     for part in parts:
         if isinstance(part, str):

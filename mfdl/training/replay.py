@@ -1,6 +1,7 @@
 """replay: train with a mechanism on a task, all nodes at once, and evaluate.
 
-The algorithm that was accounted is the one that runs: its maps by `Executor`, its noise by `noise_stream`. What a
+The algorithm that was accounted is the one that runs: its maps by `Executor`, its noise by `noise_stream`. The unit of
+privacy is the mechanism's: "record" adds noise to sums of clipped per-record gradients, "user" to clipped means. What a
 run needs to go on after a stop is its state, the step and the noise key; the key is derived from the seed, or
 given by the caller, and never written.
 """
@@ -17,12 +18,13 @@ import numpy as np
 import torch
 
 from .. import check
+from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..mechanism import Mechanism
-from ..participation import Cyclic
+from ..mechanism import Mechanism, in_every_step
+from ..participation import Cyclic, Participation
 from . import checkpoint
 from .executor import Executor
-from .keys import NoiseKey
+from .keys import GENERATOR, NoiseKey
 from .run import Run, SeedRun
 from .streams import noise_stream
 from .tasks import Task
@@ -38,6 +40,7 @@ def replay(
     *,
     seeds: Iterable[int] | None = None,
     key: NoiseKey | None = None,
+    period: int | None = None,
     eval_every: int | None = None,
     stop_after: int | None = None,
     checkpoint_folder: str | os.PathLike[str] | None = None,
@@ -49,13 +52,16 @@ def replay(
     """Trains once per seed.
 
     Args:
-        mechanism: calibrated, or without noise; its participation must be cyclic, the fixed public
-            record-to-step map that the executor implements.
+        mechanism: calibrated, or without noise. At record level its participation must be cyclic or every step, the
+            fixed public record-to-step maps that the executor implements; at user level it is every step.
         task: data, model and per-record loss, for as many nodes as the mechanism.
         seeds: decide data split, start model and batch order, shared by all mechanisms of one seed, and the noise
             key. None: one run, everything drawn by the operating system.
         key: noise key, instead of the one derived from the seed. A seeded key makes a run reproducible, so
             anyone who knows the seed can subtract the noise: publish only models of unseeded runs.
+        period: at user level, over how many steps a node spreads its records, in the same cyclic order every time;
+            default 1, all of them at every step. The guarantee covers any: all data of a user may change. At record
+            level the participation says it, and another one is refused.
         eval_every: steps between evaluations; default the period, i.e. the end of each epoch.
         stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on.
         checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written.
@@ -65,16 +71,12 @@ def replay(
 
     Returns: Run with one SeedRun per seed.
     Raises:
-        InvalidInput: node counts differ, a checkpoint of another run, an unseeded resume without its key.
-        UnsupportedMechanism: participation other than cyclic.
+        InvalidInput: node counts differ, a checkpoint of another run, an unseeded resume without its key, a period
+            that the guarantee does not cover.
+        UnsupportedMechanism: at record level, participation other than cyclic or every step.
     """
     algorithm = mechanism.algorithm
-    if not isinstance(algorithm.participation, Cyclic):
-        raise UnsupportedMechanism(
-            f"the executor feeds each record to the same step of every epoch, i.e. cyclic participation; the "
-            f"mechanism was accounted for {algorithm.participation.describe()}. Reshuffled or sampled batches are "
-            "other schemes and are not covered."
-        )
+    period = _period(mechanism, period)
     if task.num_nodes != algorithm.num_nodes:
         raise InvalidInput(
             f"task has {task.num_nodes} nodes but the mechanism has {algorithm.num_nodes}; build the task for the "
@@ -82,44 +84,88 @@ def replay(
         )
     _require_covered(mechanism, task)
     T = algorithm.num_steps
-    every = algorithm.participation.period if eval_every is None else check.integer_at_least(1, eval_every=eval_every)
+    every = period if eval_every is None else check.integer_at_least(1, eval_every=eval_every)
     last = T if stop_after is None else min(check.integer_at_least(0, stop_after=stop_after), T)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     chosen: list[int | None] = [None] if seeds is None else [check.integer_at_least(0, seed=s) for s in seeds]
     if not chosen:
         raise InvalidInput("seeds must hold at least one seed, or be None for one unseeded run.")
+    for seed in chosen:  # every refusal before any run; sizes that a drawn split decides are checked with it
+        if seed is not None or not task.batch_sizes_depend_on_seed:
+            _divisors(mechanism, task, period, seed or 0)
     runs = []
     for seed in chosen:
         root = key
         if root is None:
             root = NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)
         folder = None if checkpoint_folder is None else Path(checkpoint_folder) / f"seed-{seed}"
-        one = _SeedReplay(mechanism, task, seed, root, folder, dtype, where, keep_messages, resumable=key is not None)
+        one = _SeedReplay(
+            mechanism, task, period, seed, root, folder, dtype, where, keep_messages, resumable=key is not None
+        )
         runs.append(one.run(last, every, progress))
     return Run(mechanism, task.name, tuple(runs))
 
 
-def _require_covered(mechanism: Mechanism, task: Task) -> None:
-    """Refuses a task that the mechanism's guarantee does not speak of.
+def _period(mechanism: Mechanism, given: int | None) -> int:
+    """Steps after which the executor feeds the same records again."""
+    if given is not None:
+        given = check.integer_at_least(1, period=given)
+    if mechanism.unit == "user":
+        return given or 1
+    participation = mechanism.algorithm.participation
+    period = _record_period(participation)
+    if period is None:
+        raise UnsupportedMechanism(
+            f"the executor feeds each record to the same step of every epoch, i.e. cyclic participation, or to every "
+            f"step; the mechanism was accounted for {participation.describe()}. Reshuffled or sampled batches are "
+            "other schemes and are not covered."
+        )
+    if given not in (None, period):
+        raise InvalidInput(
+            f"period must be {period}, the one of {participation.describe()} that record-level privacy was accounted "
+            f"for, got {given}; leave it out, or calibrate anew."
+        )
+    return period
+
+
+def _record_period(participation: Participation) -> int | None:
+    if isinstance(participation, Cyclic):
+        return participation.period
+    return 1 if in_every_step(participation) else None
+
+
+def _divisors(mechanism: Mechanism, task: Task, period: int, seed: int) -> FloatArray:
+    """What a node's clipped gradients and noise are divided by: at user level the mean is taken inside the clip.
 
     Divisors scale gradients and noise of a node alike: they cancel where all messages are seen, and where all nodes
     have the same. Elsewhere (hidden messages, noise on messages) the mechanism must have been calibrated with them.
+    Raises: InvalidInput: it was not.
     """
     algorithm = mechanism.algorithm
-    assert isinstance(algorithm.participation, Cyclic)
-    if mechanism.guarantee.adjacency == "add-remove":
-        raise UnsupportedMechanism(
-            "under add-remove adjacency the number of records is not public, but the executor's split, record-to-step "
-            "map and divisors follow it; use zero-out (the record's gradient is replaced by zero) or replace-one."
-        )
-    sizes = task.public_batch_sizes(algorithm.participation.period)
+    user = mechanism.unit == "user"
+    sizes = np.ones(algorithm.num_nodes) if user else task.public_batch_sizes(period, seed)
     ratio = sizes / algorithm.divisors
     hidden = mechanism.guarantee.release != "not applicable"
     if (hidden and np.ptp(ratio) > 0) or (algorithm.noise_on_messages and (ratio != 1).any()):
+        if user:
+            raise InvalidInput(
+                "at user level clipped means are divided by nothing, but the mechanism was calibrated with divisors "
+                f"{algorithm.divisors.min():g} to {algorithm.divisors.max():g}; calibrate the algorithm without them."
+            )
         raise InvalidInput(
             f"the guarantee under trust model {mechanism.guarantee.trust!r} depends on public batch sizes, and the "
             f"task's ({sizes.min():g} to {sizes.max():g}) are not those it was calibrated with; calibrate "
             "algorithm.with_divisors(task.public_batch_sizes(period))."
+        )
+    return sizes
+
+
+def _require_covered(mechanism: Mechanism, task: Task) -> None:
+    """Refuses a task that the mechanism's guarantee does not speak of; divisors have their own check."""
+    if mechanism.guarantee.adjacency == "add-remove":
+        raise UnsupportedMechanism(
+            "under add-remove adjacency the number of records is not public, but the executor's split, record-to-step "
+            "map and divisors follow it; use zero-out (the record's gradient is replaced by zero) or replace-one."
         )
     if mechanism.lipschitz is not None and not (task.lipschitz is not None and task.lipschitz <= mechanism.lipschitz):
         raise InvalidInput(
@@ -135,6 +181,7 @@ class _SeedReplay:
         self,
         mechanism: Mechanism,
         task: Task,
+        period: int,
         seed: int | None,
         root: NoiseKey,
         folder: Path | None,
@@ -146,8 +193,6 @@ class _SeedReplay:
     ) -> None:
         self.mechanism, self.task, self.seed, self.folder = mechanism, task, seed, folder
         self.keep_messages, self.dtype, self.device = keep_messages, dtype, device
-        participation = mechanism.algorithm.participation
-        assert isinstance(participation, Cyclic)
         saved = checkpoint.load(folder) if folder is not None and (folder / checkpoint.POINTER).exists() else None
         if saved is not None and seed is None and not resumable:
             raise InvalidInput(
@@ -158,18 +203,22 @@ class _SeedReplay:
         if saved is not None:
             drawn = int(saved.metadata.get("split_seed", drawn))
         self.split_seed = drawn
-        self.instance = task.instance(drawn, participation.period, dtype=dtype, device=device)
-        sizes = self.instance.public_batch_sizes.double().cpu().numpy()
-        self.algorithm = mechanism.algorithm.with_divisors(sizes)
+        self.instance = task.instance(drawn, period, dtype=dtype, device=device)
+        self.algorithm = mechanism.algorithm.with_divisors(_divisors(mechanism, task, period, drawn))
         self.executor = Executor(self.algorithm, dtype=dtype, device=device)
-        # one key per mechanism, task and split, so that no two of them ever share noise, not even under one seed
-        self.key = root.derive("replay", mechanism.content_hash, task.content_hash, drawn, str(dtype))
+        # one key per mechanism, task, split and batch plan, so that no two of them ever share noise, not even under one
+        # seed; at record level the mechanism's hash holds the period
+        plan = () if mechanism.unit == "record" else ("period", period)
+        self.key = root.derive("replay", mechanism.content_hash, task.content_hash, drawn, str(dtype), *plan)
         self.identity = {
+            "unit": mechanism.unit,
             "mechanism_hash": mechanism.content_hash,
             "task_hash": task.content_hash,
+            "period": period,
             "key_id": self.key.key_id,
             "seed": seed,
             "dtype": str(dtype),
+            "generator": GENERATOR,  # another rule is other noise: such a run cannot go on
         }
         self.steps: list[int] = []
         self.loss: list[np.ndarray] = []
@@ -234,8 +283,8 @@ class _SeedReplay:
             progress(self.start)
         for t in range(self.start, last):
             began = time.perf_counter()
-            gradients = self.instance.clipped_gradient_sums(
-                self.executor.models(self.state), t, self.mechanism.clip_norm
+            gradients = self.instance.clipped_gradients(
+                self.executor.models(self.state), t, self.mechanism.clip_norm, self.mechanism.unit
             )
             noise = torch.tensor(stream.step(t), dtype=self.dtype, device=self.device)
             messages, self.state = self.executor.step(t, self.state, gradients, noise)

@@ -1,8 +1,9 @@
 """Noise streams: the injected noise of one step, for all nodes at once.
 
-Every stream computes rows of nu N Z, Z a function of (key, index in step, step) alone (`keys.normals`), so a run
-can stop after any step and go on: nothing is replayed, nothing is skipped, and step T of a T-step mechanism does
-not exist. `MaterialisedNoise` serves any noise operator; the others are special cases that equal it.
+Every stream computes rows of nu N Z, Z a function of (holders' key, index among their columns, step) alone
+(`shared_randomness`), so a run can stop after any step and go on: nothing is replayed, nothing is skipped, and step T
+of a T-step mechanism does not exist. `MaterialisedNoise` serves any noise operator; the others are special cases that
+equal it. Base noise is always made on the CPU, so that every device trains with the same numbers.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import abc
 
 import numpy as np
+import scipy.sparse as sp
 
 from ..check import FloatArray
 from ..errors import InvalidInput
-from ..operators import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
-from .keys import NoiseKey, normals, normals_block
+from ..operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise, ZeroNoise
+from .keys import NoiseKey
+from .shared_randomness import HolderKeys, base_columns
 
 BLOCK_STEPS = 32  # steps of correlated noise made per matrix product
 BLOCK_COORDINATES = 256
@@ -22,10 +25,18 @@ KEEP_BYTES = 2**30  # base noise kept in memory up to this size; beyond, regener
 
 
 class NoiseStream(abc.ABC):
-    """Injected noise step by step."""
+    """Injected noise step by step.
 
-    def __init__(self, noise: NoiseOperator, noise_std: float, key: NoiseKey, dim: int) -> None:
-        self.noise, self.noise_std, self.key, self.dim = noise, noise_std, key, dim
+    Args:
+        key: root secret of a simulation, or the keys of all holder sets.
+        tensor: which of several parameter tensors the noise is for; equal numbers would repeat it.
+    """
+
+    def __init__(
+        self, noise: NoiseOperator, noise_std: float, key: NoiseKey | HolderKeys, dim: int, tensor: int = 0
+    ) -> None:
+        self.noise, self.noise_std, self.dim, self.tensor = noise, noise_std, dim, tensor
+        self.keys = key if isinstance(key, HolderKeys) else HolderKeys.simulated(key)
 
     def step(self, t: int) -> FloatArray:
         """nu (N Z)_t, shape (injection slots, dim), float64.
@@ -55,8 +66,36 @@ class NoNoise(NoiseStream):
 class IndependentStream(NoiseStream):
     """Fresh noise: N = I. State: none."""
 
+    def __init__(
+        self, noise: IndependentNoise, noise_std: float, key: NoiseKey | HolderKeys, dim: int, tensor: int = 0
+    ) -> None:
+        super().__init__(noise, noise_std, key, dim, tensor)
+        self._base = base_columns(noise, self.keys)
+
     def _rows(self, t: int) -> FloatArray:
-        return self.noise_std * normals(self.key, t, np.arange(self.noise.num_nodes), self.dim)
+        return self.noise_std * self._base.step(t, self.dim, tensor=self.tensor)
+
+
+class StepStream(NoiseStream):
+    """N = I_T (x) F: nu F times the step's base noise. State: none.
+
+    Only the columns that F uses are made, and each row is summed over its own columns in increasing order, so a row
+    computed alone has the bits of the row computed with all others.
+    """
+
+    def __init__(
+        self, noise: StepNoise, noise_std: float, key: NoiseKey | HolderKeys, dim: int, tensor: int = 0
+    ) -> None:
+        super().__init__(noise, noise_std, key, dim, tensor)
+        factor = sp.csr_array(noise.factor, copy=True)
+        factor.sum_duplicates()  # sorts the columns of each row
+        factor.eliminate_zeros()
+        used = np.unique(factor.indices)
+        self._factor = sp.csr_array(factor[:, used])
+        self._base = base_columns(noise, self.keys, used)
+
+    def _rows(self, t: int) -> FloatArray:
+        return self.noise_std * np.asarray(self._factor @ self._base.step(t, self.dim, tensor=self.tensor))
 
 
 class LocalStream(NoiseStream):
@@ -68,8 +107,11 @@ class LocalStream(NoiseStream):
 
     noise: LocalNoise
 
-    def __init__(self, noise: LocalNoise, noise_std: float, key: NoiseKey, dim: int) -> None:
-        super().__init__(noise, noise_std, key, dim)
+    def __init__(
+        self, noise: LocalNoise, noise_std: float, key: NoiseKey | HolderKeys, dim: int, tensor: int = 0
+    ) -> None:
+        super().__init__(noise, noise_std, key, dim, tensor)
+        self._columns = base_columns(noise, self.keys)
         self._block_start = -1
         self._block: FloatArray | None = None
         keep = 8 * noise.num_steps * noise.num_nodes * dim <= KEEP_BYTES
@@ -78,7 +120,7 @@ class LocalStream(NoiseStream):
     def _base(self, start: int, stop: int) -> FloatArray:
         if self._kept is not None and start in self._kept:
             return self._kept[start]
-        made = normals_block(self.key, np.arange(start, stop), np.arange(self.noise.num_nodes), self.dim)
+        made = self._columns.block(np.arange(start, stop), self.dim, tensor=self.tensor)
         if self._kept is not None:
             self._kept[start] = made
         return made
@@ -111,10 +153,12 @@ class MaterialisedNoise(NoiseStream):
     Memory: 8 (rows + columns) dim bytes.
     """
 
-    def __init__(self, noise: NoiseOperator, noise_std: float, key: NoiseKey, dim: int) -> None:
-        super().__init__(noise, noise_std, key, dim)
-        T, width = noise.num_steps, noise.columns_per_step
-        Z = normals_block(key, np.arange(T), np.arange(width), dim).reshape(T * width, dim)
+    def __init__(
+        self, noise: NoiseOperator, noise_std: float, key: NoiseKey | HolderKeys, dim: int, tensor: int = 0
+    ) -> None:
+        super().__init__(noise, noise_std, key, dim, tensor)
+        T = noise.num_steps
+        Z = base_columns(noise, self.keys).block(np.arange(T), dim, tensor=tensor).reshape(-1, dim)
         rows = np.empty((noise.shape[0], dim))
         for begin in range(0, dim, BLOCK_COORDINATES):
             rows[:, begin : begin + BLOCK_COORDINATES] = noise @ Z[:, begin : begin + BLOCK_COORDINATES]
@@ -124,12 +168,20 @@ class MaterialisedNoise(NoiseStream):
         return self._all[t]
 
 
-def noise_stream(noise: NoiseOperator, noise_std: float, key: NoiseKey, dim: int) -> NoiseStream:
-    """The cheapest stream for a noise operator; every choice emits the same numbers up to rounding."""
+def noise_stream(
+    noise: NoiseOperator, noise_std: float, key: NoiseKey | HolderKeys, dim: int, tensor: int = 0
+) -> NoiseStream:
+    """The cheapest stream for a noise operator; every choice emits the same numbers up to rounding.
+
+    Args: key: root secret of a simulation, from which `HolderKeys.simulated` derives that of every holder set; or the
+        keys themselves.
+    """
     if isinstance(noise, ZeroNoise) or noise_std == 0:
-        return NoNoise(noise, noise_std, key, dim)
+        return NoNoise(noise, noise_std, key, dim, tensor)
     if isinstance(noise, IndependentNoise):
-        return IndependentStream(noise, noise_std, key, dim)
+        return IndependentStream(noise, noise_std, key, dim, tensor)
     if isinstance(noise, LocalNoise):
-        return LocalStream(noise, noise_std, key, dim)
-    return MaterialisedNoise(noise, noise_std, key, dim)
+        return LocalStream(noise, noise_std, key, dim, tensor)
+    if isinstance(noise, StepNoise):
+        return StepStream(noise, noise_std, key, dim, tensor)
+    return MaterialisedNoise(noise, noise_std, key, dim, tensor)

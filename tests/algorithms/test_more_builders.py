@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip
 from mfdl.algorithms.registry import MECHANISMS, parse_parameters
-from mfdl.algorithms.spatial_noise import graph_of
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.operators import StepNoise
@@ -20,7 +19,8 @@ from mfdl.participation import Cyclic, EveryStep
 from mfdl.testing.graph_strategies import gossip_matrices
 from mfdl.testing.view_oracles import gossip_messages, pairwise_factor
 from mfdl.training.executor import Executor
-from mfdl.training.keys import NoiseKey, normals_block
+from mfdl.training.keys import NoiseKey
+from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.streams import noise_stream
 
 torch.set_num_threads(1)
@@ -88,7 +88,7 @@ def test_decor_covariance(W, local, pair, seed):
     dynamics, n, T = Dynamics(W), W.num_nodes, 2
     dense_W = W.dense()
     edges = [(i, j) for i in range(n) for j in range(i + 1, n) if dense_W[i, j] or dense_W[j, i]]
-    assert sorted(tuple(sorted(e)) for e in graph_of(dynamics).edges) == edges
+    assert sorted(tuple(sorted(e)) for e in dynamics.gossip.at(0).graph().edges) == edges
     signs = np.random.default_rng(seed).choice([-1, 1], len(edges)).tolist()
     L = np.zeros((n, n))
     for i, j in edges:
@@ -316,8 +316,8 @@ def test_the_executor_is_the_operators(name, divisors, nu):
         before.append(ex.models(state).numpy())
         sent, state = ex.step(t, state, torch.as_tensor(gradients[t]), torch.tensor(np.array(stream.step(t))))
         messages.append(sent.numpy())
-    G, width = gradients.reshape(T * n, dim), one.noise.columns_per_step
-    Z = nu * normals_block(key, np.arange(T), np.arange(width), dim).reshape(T * width, dim)
+    G = gradients.reshape(T * n, dim)
+    Z = nu * base_columns(one.noise, HolderKeys.simulated(key)).block(np.arange(T), dim).reshape(-1, dim)
     expected = one.messages_from_gradients @ G + one.messages_from_noise @ Z
     assert_allclose(np.concatenate(messages), expected, **CLOSE)
     models = one.models_from_gradients() @ G + one.models_from_noise() @ Z

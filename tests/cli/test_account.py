@@ -1,6 +1,7 @@
 """`mfdl account`: keys pinned, published numbers reached, bad input refused in one line."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -14,8 +15,8 @@ VICTIM_KEYS = {
     "epsilon_adaptive", "bound", "adaptive_by",
 }  # fmt: skip
 COMMON_KEYS = {
-    "trust", "adjacency", "participation", "release", "adaptive", "attackers", "noise_std", "clip_norm", "delta",
-    "mechanism", "graph", "graph_hash", "gossip", "nodes", "steps", "guarantee", "notes", "versions", "config",
+    "trust", "adjacency", "unit", "participation", "release", "adaptive", "attackers", "noise_std", "clip_norm",
+    "delta", "mechanism", "graph", "graph_hash", "gossip", "nodes", "steps", "guarantee", "notes", "versions", "config",
     "seconds", "worst_mu", "worst_mu_adaptive",
 }  # fmt: skip
 USER_LEVEL = ["--participation", "every-step", "--steps", "10", "--gossip", "uniform", "--adjacency", "zero-out"]
@@ -150,6 +151,36 @@ class TestAnswer:
         assert account(capsys, *SMALL, "--participation", *options)["participation"] == expected
 
 
+class TestUnit:
+    def test_the_default_is_a_record(self, capsys):
+        answer = account(capsys, *SMALL)
+        assert answer["unit"] == "record"
+        assert "a record of" in answer["guarantee"]
+        assert "noise scaled to the sum of clipped gradients" in answer["guarantee"]
+
+    def test_a_user(self, capsys):
+        user = account(capsys, *PNDP, *USER_LEVEL, "--unit", "user", "--noise-std", "2")
+        record = account(capsys, *PNDP, *USER_LEVEL, "--noise-std", "2")
+        assert user["unit"] == "user"
+        assert "all data of Medici (user level)" in user["guarantee"]
+        assert "noise scaled to clipped mean gradients" in user["guarantee"]
+        assert user["victims"] == record["victims"]  # whose data it is decides what is clipped, not the number
+
+    def test_calibrated_for_a_user(self, capsys):
+        answer = account(
+            capsys, *SMALL, "--participation", "every-step", "--unit", "user", "--mu", "0.7", "--clip-norm", "3"
+        )
+        assert answer["noise_std"] == pytest.approx(2 * 3 * np.sqrt(4) / 0.7)
+
+    def test_shown(self, capsys, tmp_path):
+        arguments = [*PNDP, *USER_LEVEL, "--unit", "user", "--out", str(tmp_path)]
+        assert main(["account", *arguments]) == 0
+        assert "user level" in " ".join(capsys.readouterr().out.split())
+        lines = re.findall("<!-- (.*?) -->", (tmp_path / "account.svg").read_text())  # the texts, as they are wrapped
+        assert "noise std 1, user level, zero-out with clipping norm 1" in " ".join(lines)
+        assert json.loads((tmp_path / "results.json").read_text())["config"]["unit"] == "user"
+
+
 class TestNoise:
     def test_mu_is_met_and_not_exceeded(self, capsys):
         answer = account(capsys, *SMALL, "--mu", "0.7")
@@ -245,6 +276,9 @@ class TestBadInput:
             (["--mechanism", "decor", "--set", "sigma=2"], "sigma"),
             (["--mechanism", "zip-dl", "--gossip", "uniform"], "symmetric"),
             (["--jobs", "0"], "jobs must be"),
+            (["--unit", "users"], "unknown unit 'users'; did you mean 'user'"),
+            (["--unit", "user"], "--unit user needs --participation every-step"),
+            ([*PNDP, *USER_LEVEL, "--unit", "user", "--lipschitz", "1"], "--lipschitz belongs to per-record clipping"),
         ],
     )
     def test_one_line(self, arguments, message, capsys):

@@ -21,11 +21,11 @@ KEYS = {
 }  # fmt: skip
 ADDED_KEYS = {
     "graph_hash", "gossip", "gossip_hash", "task", "guarantee", "noise", "runs", "complete", "config", "config_hash",
-    "versions",
+    "versions", "unit", "across_trust_models",
 }  # fmt: skip
 MECHANISM_KEYS = {
-    "mechanism", "noise_std", "objective", "final_loss_mean", "final_loss_std", "final_accuracy_mean", "diverged",
-    "seconds", "node_steps_per_second",
+    "mechanism", "label", "trust", "guarantee", "noise_std", "objective", "final_loss_mean", "final_loss_std",
+    "final_accuracy_mean", "diverged", "seconds", "node_steps_per_second",
 }  # fmt: skip
 RUN_KEYS = {
     "mechanism", "seed", "final_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second",
@@ -79,6 +79,77 @@ def test_json_and_files(tmp_path, capsys):
     none, mafalda = result["mechanisms"]
     assert none["noise_std"] == none["objective"] == 0
     assert mafalda["noise_std"] > 0
+
+
+def test_one_ranking_has_one_trust_model(tmp_path, capsys):
+    """Noise from shared secrets, a server or messages is refused under LDP, with the way out, before any work."""
+    for name, meant in (("decor", "eavesdropper"), ("corn", "eavesdropper"), ("cdp", "central"), ("zip-dl", "pndp")):
+        assert main(["compare", *SMALL, "--mechanisms", f"dp-dsgd,{name}", "--out", str(tmp_path / name)]) == 2
+        said = capsys.readouterr().err
+        assert f"under trust model ldp, where {name!r} does not protect" in said
+        assert meant in said
+        assert "--across-trust-models" in said
+        assert not (tmp_path / name).exists()
+
+
+def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
+    names = "none,dp-dsgd,decor,corn,corn-pairwise,cdp,muffliato,zip-dl"
+    result = compare(capsys, tmp_path, "--mechanisms", names, "--across-trust-models", "--seeds", "1", "--unit", "user")
+    labels = {one["mechanism"]: one["label"] for one in result["mechanisms"]}
+    assert labels == {
+        "none": "none",
+        "dp-dsgd": "dp-dsgd [ldp]",
+        "decor": "decor [eavesdropper]",
+        "corn": "corn [eavesdropper]",
+        "corn-pairwise": "corn-pairwise [eavesdropper]",
+        "cdp": "cdp [central]",
+        "muffliato": "muffliato [ldp]",
+        "zip-dl": "zip-dl [pndp]",
+    }
+    assert result["across_trust_models"]
+    assert "no ranking" in result["guarantee"]
+    for one in result["mechanisms"][1:]:
+        assert f"Trust model {one['trust']}" in one["guarantee"]
+        assert "for gradients that may be chosen adaptively" in one["guarantee"]
+
+
+def test_records_of_zip_dl_are_refused_with_the_reason(tmp_path, capsys):
+    names = "dp-dsgd,zip-dl"
+    assert main(["compare", *SMALL, "--mechanisms", names, "--across-trust-models", "--out", str(tmp_path / "c")]) == 2
+    assert "unit='user'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--unit", "user", "--task", "rotated-quadratics", "--period", "1"]])
+def test_a_ranking_under_an_eavesdropper(tmp_path, capsys, more):
+    """No mechanism here leaves more noise than a worse one of its family; all carry the same mu."""
+    names = "dp-dsgd,corn-pairwise,corn,decor"
+    result = compare(capsys, tmp_path, "--mechanisms", names, "--trust", "eavesdropper", *more)
+    objective = {one["mechanism"]: one["objective"] for one in result["mechanisms"]}
+    assert objective["corn"] <= objective["corn-pairwise"] * (1 + 1e-3)
+    assert objective["corn-pairwise"] == objective["decor"] <= objective["dp-dsgd"] * (1 + 1e-9)
+    assert result["trust"] == "eavesdropper"
+    assert not result["across_trust_models"]
+    assert result["unit"] == ("user" if more else "record")
+    assert all("mu = 2 " in one["guarantee"] for one in result["mechanisms"])
+    assert all(one["label"] == one["mechanism"] for one in result["mechanisms"])
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--trust", "coalitions"], "needs coalition_size"),
+        (["--trust", "ldp", "--attackers", "0"], "attackers belongs to trust model pndp"),
+        (["--trust", "eavesdroper"], "did you mean 'eavesdropper'"),
+        (["--unit", "agent"], "unit"),
+        (["--trust", "pndp", "--attackers", "9"], "9"),
+        (["--partition", "dirichlet:beta=1"], "dirichlet"),
+        (["--trust", "pndp", "--mechanisms", "zip-dl"], "infinite loss"),
+    ],
+)
+def test_bad_trust_options(tmp_path, capsys, more, text):
+    assert main(["compare", *SMALL, "--out", str(tmp_path / "c"), *more]) == 2
+    assert text in capsys.readouterr().err
+    assert not (tmp_path / "c" / "results.json").exists()
 
 
 def test_figures_are_those_of_replay_and_factorize(tmp_path, capsys):

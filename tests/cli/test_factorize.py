@@ -163,3 +163,84 @@ class TestBadInput:
         file = tmp_path / "e.npz"
         factorize(capsys, "--out", str(file))
         assert "was made for" in bad(capsys, "--graph", "path:n=4", "--mechanism", f"file:{file}")
+
+
+# ---- noise over nodes -----------------------------------------------------------------------------------------------
+
+SPATIAL_KEYS = {
+    "mechanism", "graph", "nodes", "objective", "loss", "lower_bound", "gap", "status", "iterations", "seconds",
+    "gossip", "graph_hash", "notes", "steps", "epochs", "period", "max_inverse_diagonal", "coalition", "groups",
+    "horizon", "private_std", "sigma_local", "sigma_pair", "independent_loss",
+}  # fmt: skip
+
+
+def spatial(capsys, *arguments, code=0):
+    assert main(["factorize", "--json", *arguments]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_corn_on_florentine(capsys):
+    """tr(W R W^T) at r = 1: certified optimum 4.4637658, independent noise 5.6569615; r scales it."""
+    answer = spatial(capsys, "--mechanism", "corn", "--tolerance", "1e-6")
+    assert set(answer) == SPATIAL_KEYS
+    assert answer["loss"] == pytest.approx(4.4637658, rel=2e-6)
+    assert answer["independent_loss"] == pytest.approx(5.656961451)
+    assert (answer["steps"], answer["epochs"], answer["period"]) == (None, None, None)
+    assert answer["status"] == "optimal"
+    assert answer["gap"] <= 1e-6
+    scaled = spatial(capsys, "--mechanism", "corn", "--max-inverse-diagonal", "0.02")
+    assert scaled["loss"] == pytest.approx(4.4637658 / 0.02, rel=2e-4)
+
+
+def test_the_family_is_ordered(capsys):
+    graph = ["--graph", "erdos-renyi:n=12,p=0.6,seed=1"]
+    corn, pairwise, decor = (spatial(capsys, "--mechanism", m, *graph) for m in ("corn", "corn-pairwise", "decor"))
+    assert corn["loss"] <= pairwise["loss"] * (1 + 1e-4)
+    assert pairwise["loss"] == decor["loss"] <= decor["independent_loss"] * (1 + 1e-9)
+    against_one = spatial(capsys, "--mechanism", "decor", "--coalition", "1", *graph)
+    edges = spatial(capsys, "--mechanism", "corn", "--coalition", "1", "--tolerance", "1e-3", *graph)
+    assert corn["loss"] < edges["loss"] <= against_one["loss"] * (1 + 1e-3)
+    assert edges["groups"] > 12
+
+
+def test_groups_from_a_file_and_the_covariance_as_a_mechanism(capsys, tmp_path):
+    (tmp_path / "g.json").write_text(json.dumps([[0, 1, 2], [3, 4]]))
+    kept = tmp_path / "R.npz"
+    answer = spatial(
+        capsys, "--mechanism", "corn", "--graph", "ring:n=5", "--groups", str(tmp_path / "g.json"), "--out", str(kept),
+        "--tolerance", "1e-3",
+    )  # fmt: skip
+    assert answer["groups"] == 2
+    asked = ["--graph", "ring:n=5", "--mechanisms", f"dp-dsgd,file:{kept}", "--trust", "eavesdropper", "--epochs", "1"]
+    assert main(["compare", *asked, "--period", "2", "--seeds", "1", "--out", str(tmp_path / "c"), "--json"]) == 0
+    objective = [one["objective"] for one in json.loads(capsys.readouterr().out)["mechanisms"]]
+    assert objective[1] < objective[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--mechanism", "corn", "--epochs", "3"], "--epochs does not apply to corn"),
+        (["--mechanism", "decor", "--period", "3"], "--period does not apply to decor"),
+        (["--mechanism", "mafalda", "--coalition", "1"], "--coalition does not apply to mafalda"),
+        (["--mechanism", "corn-pairwise", "--coalition", "1"], "--coalition does not apply"),
+        (["--mechanism", "decor", "--groups", "g.json"], "--groups does not apply"),
+        (["--mechanism", "corn", "--coalition", "15"], "below the number of nodes"),
+        (["--mechanism", "corn", "--groups", "absent.json"], "cannot read"),
+        (["--mechanism", "corn", "--max-inverse-diagonal", "0"], "max_inverse_diagonal"),
+        (["--mechanism", "corm"], "did you mean 'corn'"),
+        (["--mechanism", "corn", "--coalition", "1", "--solver", "simplex"], "solver"),
+    ],
+)
+def test_bad_options_of_noise_over_nodes(capsys, arguments, text):
+    assert main(["factorize", *arguments]) == 2
+    said = capsys.readouterr()
+    assert text in said.err
+    assert said.out == ""
+
+
+def test_spatial_table(capsys):
+    assert main(["factorize", "--mechanism", "decor", "--graph", "ring:n=6"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("pairwise std", "private std", "an outsider", "No covariance over nodes can save"):
+        assert part in shown

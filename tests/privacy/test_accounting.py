@@ -1,6 +1,7 @@
 """Laws that losses obey whatever the algorithm: who sees, knows or does more never learns less."""
 
 import dataclasses
+import itertools
 import math
 
 import networkx as nx
@@ -19,7 +20,7 @@ from mfdl.privacy.accounting import victim_losses, worst_adaptive
 from mfdl.privacy.sensitivity import sensitivities
 from mfdl.privacy.view_gram import view_grams
 from mfdl.testing.graph_strategies import gossip_matrices
-from mfdl.testing.view_oracles import clear_rank
+from mfdl.testing.view_oracles import clear_rank, of_node, pinv_gram
 from mfdl.testing.view_strategies import integer_views
 from mfdl.trust import TrustModel
 from mfdl.view import Knowledge, View
@@ -416,3 +417,66 @@ def test_a_weight_at_rounding_level_is_no_reason_to_drop_a_released_model():
     (loss,) = victim_losses(one, trust.PNDP([0]), victims=[2])
     assert loss.sensitivity_squared >= 1
     assert loss.adaptive_sensitivity_squared >= 1
+
+
+# ---- messages that are never sent ------------------------------------------------------------------------------------
+
+
+@st.composite
+def views_of_zip_dl(draw):
+    """(algorithm, trust model, release): any messages seen, those never sent included, or averages of them."""
+    W = draw(gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric",)))
+    assume((W.weights.diagonal() > 0).all())
+    T = draw(st.integers(1, 3))
+    one = algorithms.zip_dl(Dynamics(W), EveryStep(T), self_messages=draw(st.booleans()))
+    size = one.messages_per_round
+    masks = [np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size))) for _ in range(2)]
+    models = [
+        trust.PNDP([0]),
+        trust.Central(),
+        trust.ReleasedOnly(),
+        trust.SecLDP(),
+        TrustModel.from_masks(seen=masks[0], known_noise=masks[1] & masks[0]),
+        TrustModel.from_masks(seen=masks[0] | one.transmitted),
+    ]
+    return one, draw(st.sampled_from(models)), draw(st.sampled_from(["none", "average", "all"]))
+
+
+@settings(max_examples=80, deadline=None)
+@given(case=views_of_zip_dl())
+def test_no_number_for_training_is_below_gradients_that_do_not_adapt(case):
+    """What some signs attain in the dense view, which fixed gradients are free to choose, bounds both numbers below."""
+    one, model, release = case
+    for loss in victim_losses(one, model, release=release):
+        view = model.view(one, loss.victim, release=release)
+        A, B = of_node(view.dense_gradients_by_time(), loss.victim, one.num_nodes), view.dense_noise()
+        assume(clear_rank(B))
+        X, leaks = pinv_gram(A, B)
+        signs = [np.array(s) for s in itertools.product((1.0, -1.0), repeat=one.num_steps)]
+        attained = math.inf if leaks.any() else max(float(s @ X @ s) for s in signs)
+        assert loss.sensitivity_squared * SLACK >= attained * (1 - 1e-9)
+        assert loss.adaptive_sensitivity_squared * SLACK >= attained * (1 - 1e-9)
+
+
+def test_messages_never_sent_are_no_part_of_all_messages():
+    """An average that holds them can show what all messages that are sent do not."""
+    one = algorithms.zip_dl(Dynamics(MH("ring:n=6")), EveryStep(2))
+    for model in (trust.Central(), TrustModel.from_masks(seen=np.arange(18) < 3)):
+        for loss in victim_losses(one, model, release="none", victims=[0]):
+            assert loss.sensitivity_squared > 1e20  # what noise is left is rounding
+            assert loss.adaptive_sensitivity_squared == math.inf
+    hidden = TrustModel.from_masks(seen=np.arange(18) < 1)  # 0 -> 0 alone, with noise, and nothing of the rest
+    (loss,) = victim_losses(one, hidden, release="none", victims=[0])
+    assert loss.sensitivity_squared < math.inf == loss.adaptive_sensitivity_squared
+    assert "messages that are never sent" in loss.adaptive_why
+    (sent,) = victim_losses(one, trust.PNDP([1]), release="none", victims=[0])
+    assert sent.adaptive_sensitivity_squared == pytest.approx(30)
+    assert (sent.adaptive_by, sent.adaptive_bound, sent.adaptive_why) == ("all messages seen", "upper", "")
+
+
+@pytest.mark.parametrize("release", ["none", "average", "all"])
+def test_where_all_messages_give_the_models_releasing_them_changes_nothing(release):
+    for one in (RING, algorithms.decor(Dynamics(MH("path:n=4")), EveryStep(2), sigma_local=0.5, sigma_pair=2.0)):
+        found = victim_losses(one, trust.PNDP([0]), release=release)
+        default = victim_losses(one, trust.PNDP([0]))
+        assert_allclose(*[[x.adaptive_sensitivity_squared for x in losses] for losses in (found, default)], rtol=1e-12)

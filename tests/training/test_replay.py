@@ -16,8 +16,9 @@ from torch import nn
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import calibrate, noise_error, without_noise
-from mfdl.participation import Cyclic, EveryStep, Explicit, Single
+from mfdl.mechanism import calibrate, without_noise
+from mfdl.noise_error import noise_error
+from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
 from mfdl.testing.algorithm_strategies import NAMES, build_algorithm
 from mfdl.training import checkpoint, replay, streams, tasks
 from mfdl.training.keys import NoiseKey
@@ -94,11 +95,11 @@ class _Still:
         return NoGradient(self.dimension)
 
 
-def mechanism(name="mf-shared", W=STAR, participation=PART, mu=1.0, clip_norm=1.0, learning_rate=0.1):
+def mechanism(name="mf-shared", W=STAR, participation=PART, mu=1.0, clip_norm=1.0, learning_rate=0.1, unit="record"):
     one = build_algorithm(name, Dynamics(W, learning_rate), participation)
     if name == "none":
-        return without_noise(one, **LDP, clip_norm=clip_norm)
-    return calibrate(one, **LDP, clip_norm=clip_norm, mu=mu)
+        return without_noise(one, **LDP, clip_norm=clip_norm, unit=unit)
+    return calibrate(one, **LDP, clip_norm=clip_norm, mu=mu, unit=unit)
 
 
 TASK = make_task()
@@ -164,6 +165,46 @@ def test_resumed_after_any_step_equals_uninterrupted_bit_for_bit(name, tmp_path,
         assert part.steps.tolist() == [s for s in (2, 4, 6) if s <= stop]
         assert_same(train(made, TASK, seeds=[3], checkpoint_folder=folder).seeds[0], whole)
         assert_same(train(made, TASK, seeds=[3], checkpoint_folder=folder).seeds[0], whole)  # a finished run stays
+
+
+@pytest.mark.parametrize("name", ["none", "mf-per-node"])
+@pytest.mark.parametrize("period", [None, 2])
+def test_a_user_level_run_resumes_after_any_step(name, period, tmp_path):
+    made = mechanism(name, participation=EveryStep(6), unit="user", clip_norm=0.2)
+    whole = train(made, TASK, seeds=[3], period=period).seeds[0]
+    assert whole.steps.tolist() == ([1, 2, 3, 4, 5, 6] if period is None else [2, 4, 6])
+    assert_same(train(made, TASK, seeds=[3], period=period).seeds[0], whole)
+    for stop in range(7):
+        folder = tmp_path / str(stop)
+        part = train(made, TASK, seeds=[3], period=period, stop_after=stop, checkpoint_folder=folder).seeds[0]
+        assert part.finished_steps == stop
+        assert_same(train(made, TASK, seeds=[3], period=period, checkpoint_folder=folder).seeds[0], whole)
+    other = train(made, TASK, seeds=[3], period=3).seeds[0]
+    assert not np.array_equal(other.models, whole.models)
+
+
+def test_a_run_of_one_unit_does_not_go_on_as_another(tmp_path):
+    every = EveryStep(6)
+    record, user = (mechanism("dp-dsgd", participation=every, unit=unit) for unit in ("record", "user"))
+    assert record.noise_std == user.noise_std
+    train(record, TASK, seeds=[0], stop_after=3, checkpoint_folder=tmp_path / "record")
+    with pytest.raises(InvalidInput, match="the checkpoint's unit is 'record', expected 'user'"):
+        train(user, TASK, seeds=[0], checkpoint_folder=tmp_path / "record")
+    train(user, TASK, seeds=[0], stop_after=3, checkpoint_folder=tmp_path / "user")
+    with pytest.raises(InvalidInput, match="the checkpoint's unit is 'user', expected 'record'"):
+        train(record, TASK, seeds=[0], checkpoint_folder=tmp_path / "user")
+    with pytest.raises(InvalidInput, match="the checkpoint's period is 1, expected 2"):
+        train(user, TASK, seeds=[0], period=2, checkpoint_folder=tmp_path / "user")
+    assert train(user, TASK, seeds=[0], checkpoint_folder=tmp_path / "user").seeds[0].finished_steps == 6
+
+
+def test_every_step_at_record_level_is_cyclic_with_period_one():
+    runs = [
+        train(mechanism("none", participation=part), TASK, seeds=[0]).seeds[0] for part in (EveryStep(6), Cyclic(6, 1))
+    ]
+    assert_array_equal(runs[0].models, runs[1].models)
+    assert_array_equal(runs[0].steps, runs[1].steps)
+    assert train(mechanism(participation=EveryStep(6)), TASK, seeds=[0]).seeds[0].finished_steps == 6
 
 
 @pytest.mark.parametrize("task", [TASK, make_classification()], ids=["regression", "classification"])
@@ -305,6 +346,7 @@ def test_no_two_mechanisms_tasks_splits_or_keys_share_noise(witnessed):
         gossip.sequence([STAR if c == "A" else RING for c in order]) for order in ("AABAAA", "ABBAAA", "BABABA")
     ]
     still = still_task(2, DIM)
+    user = mechanism("dp-dsgd", participation=EveryStep(6), unit="user")
     cases = [(mechanism(name), still, 0, None) for name in ("dp-dsgd", "anti-pgd", "mf-shared", "mf-per-node")]
     cases += [(mechanism("dp-dsgd", W=W), still, 0, None) for W in sequences]
     cases += [
@@ -316,10 +358,12 @@ def test_no_two_mechanisms_tasks_splits_or_keys_share_noise(witnessed):
         (mechanism("dp-dsgd"), make_task(8, build=_Still(DIM), data_seed=5), 0, None),  # other data
         (mechanism("dp-dsgd"), still, 1, None),
         (mechanism("dp-dsgd"), still, 0, NoiseKey.from_seed(1)),
+        (mechanism("dp-dsgd", participation=EveryStep(6)), still, 0, None),
     ]
+    plans = [*((*case, None) for case in cases), *((user, still, 0, None, period) for period in (1, 2))]
     found = []
-    for made, task, seed, key in cases:
-        train(made, task, seeds=[seed], key=key, dtype=torch.float64)
+    for made, task, seed, key, period in plans:
+        train(made, task, seeds=[seed], key=key, period=period, dtype=torch.float64)
         found.append(base_noise(made, witnessed, DIM))
     pairs = list(itertools.combinations(range(len(found)), 2))
     limit = largest_cosine(found[0].size, len(pairs))
@@ -401,7 +445,7 @@ def test_all_mechanisms_of_one_seed_share_split_order_and_start(witnessed):
 # ---- refusals ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("participation", [EveryStep(6), Single(6), Explicit([[0, 3], [1, 2, 4, 5]], 6)])
+@pytest.mark.parametrize("participation", [Single(6), OncePerEpoch(3, 2), Explicit([[0, 3], [1, 2, 4, 5]], 6)])
 def test_other_participation_than_the_executor_implements_is_refused(participation):
     one = algorithms.dp_dsgd(Dynamics(STAR, 0.1), participation)
     made = calibrate(one, **LDP, clip_norm=1.0, mu=1.0)
@@ -419,6 +463,8 @@ def test_other_participation_than_the_executor_implements_is_refused(participati
         ({"eval_every": 0}, "eval_every must be an integer >= 1"),
         ({"stop_after": -1}, "stop_after must be an integer >= 0"),
         ({"made": mechanism(participation=Cyclic(1, 8))}, "each node needs at least period=8 records"),
+        ({"made": mechanism(participation=EveryStep(8), unit="user"), "period": 8}, "at least period=8 records"),
+        ({"period": 3}, "period must be 2, the one of cyclic participation"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message, tmp_path):
@@ -662,6 +708,10 @@ def test_add_remove_is_refused_in_training():
     made = calibrate(one, trust=trust.LDP(), adjacency="add-remove", clip_norm=1.0, mu=1.0)
     with pytest.raises(UnsupportedMechanism, match="number of records is not public"):
         train(made, TASK, seeds=[0])
+    every = algorithms.dp_dsgd(one.dynamics, EveryStep(6))
+    user = calibrate(every, trust=trust.LDP(), adjacency="add-remove", clip_norm=1.0, mu=1.0, unit="user")
+    with pytest.raises(UnsupportedMechanism, match="number of records is not public"):
+        train(user, TASK, seeds=[0])
 
 
 def test_a_mechanism_cannot_outgrow_its_guarantee():

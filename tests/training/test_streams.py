@@ -1,9 +1,11 @@
 """Noise streams: every one equals nu N Z of the same normals, has the claimed covariance, and ends where N ends."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -11,16 +13,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.operators import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
+from mfdl.operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise, ZeroNoise
 from mfdl.participation import Cyclic
 from mfdl.testing.algorithm_strategies import CHEAP_NAMES, NAMES, build_algorithm, dense_noising, random_encoder
 from mfdl.training import streams
 from mfdl.training.keys import NoiseKey, normals
+from mfdl.training.shared_randomness import HolderKeys
 from mfdl.training.streams import (
     IndependentStream,
     LocalStream,
     MaterialisedNoise,
     NoNoise,
+    StepStream,
     noise_stream,
 )
 
@@ -35,12 +39,21 @@ def all_steps(stream):
     return np.stack([stream.step(t) for t in range(stream.noise.num_steps)])
 
 
+def base_noise(noise, key, dim, tensor=0):
+    """Z one (step, column) at a time: the j-th column of a holder set is stream j of that set's key."""
+    columns, seen = [], {}
+    for held in noise.holders().toarray():
+        holders = tuple(int(u) for u in np.flatnonzero(held))
+        columns.append((key.derive("holders", *holders), seen.setdefault(holders, 0)))
+        seen[holders] += 1
+    rows = [normals(own, t, [j], dim, tensor=tensor) for t in range(noise.num_steps) for own, j in columns]
+    return np.concatenate(rows) if rows else np.zeros((0, dim))
+
+
 def dense_noise(algorithm, nu, key, dim):
-    """nu N Z with Z made one (step, column) at a time."""
-    T, n = algorithm.num_steps, algorithm.num_nodes
-    N = dense_noising(algorithm)
-    Z = np.concatenate([normals(key, t, np.arange(n), dim) for t in range(T)])[: N.shape[1]]
-    return (nu * N @ Z).reshape(T, n, dim)
+    """nu N Z, dense."""
+    Z = base_noise(algorithm.noise, key, dim)
+    return (nu * dense_noising(algorithm) @ Z).reshape(algorithm.num_steps, algorithm.num_nodes, dim)
 
 
 class Mixing(NoiseOperator):
@@ -59,6 +72,24 @@ class Mixing(NoiseOperator):
 
     def variances(self):
         return (self.dense**2).sum(axis=1).reshape(self.num_steps, self.num_nodes)
+
+    def holders(self):
+        return sp.csr_array(np.ones((1, self.num_nodes), dtype=bool))
+
+
+@st.composite
+def step_noises(draw, max_nodes=4, max_columns=7):
+    """Any small factor, zeros and unused columns included, and any holders, none and repeated sets included."""
+    n, slots, columns = (
+        draw(st.integers(1, max_nodes)),
+        draw(st.integers(1, 5)),
+        draw(st.integers(0, max_columns)),
+    )
+    entries = st.lists(st.integers(-3, 3), min_size=slots * columns, max_size=slots * columns)
+    F = np.array(draw(entries), dtype=float).reshape(slots, columns)
+    held = draw(st.lists(st.booleans(), min_size=columns * n, max_size=columns * n))
+    holders = sp.csr_array(np.array(held, dtype=bool).reshape(columns, n))
+    return StepNoise(F, holders, draw(st.integers(1, 4)), n)
 
 
 # ---- equal to the definition ------------------------------------------------------------------------------
@@ -133,8 +164,48 @@ def test_noise_that_no_stream_knows_is_materialised():
     noise = Mixing(4, 3)
     stream = noise_stream(noise, NU, KEY, 300)  # more than one block of coordinates
     assert type(stream) is MaterialisedNoise
-    Z = np.concatenate([normals(KEY, t, np.arange(1), 300) for t in range(4)])
+    Z = base_noise(noise, KEY, 300)
     assert_allclose(all_steps(stream), (NU * noise.dense @ Z).reshape(4, 3, 300), rtol=1e-12)
+
+
+@settings(deadline=None)
+@given(noise=step_noises(), dim=st.integers(1, 5), tensor=st.integers(0, 2**32 - 1))
+def test_step_noise_is_nu_times_n_times_z(noise, dim, tensor):
+    stream = noise_stream(noise, NU, KEY, dim, tensor)
+    assert type(stream) is StepStream
+    wanted = NU * np.kron(np.eye(noise.num_steps), noise.factor.toarray()) @ base_noise(noise, KEY, dim, tensor)
+    wanted = wanted.reshape(noise.num_steps, -1, dim)
+    assert_allclose(all_steps(stream), wanted, rtol=1e-12, atol=1e-12)
+    assert_allclose(all_steps(MaterialisedNoise(noise, NU, KEY, dim, tensor)), wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_step_noise_keeps_no_noise_and_any_order_gives_the_same_bits():
+    """Memory of a stream does not grow with the steps: nothing it holds has T or dim in its size."""
+    noises = [StepNoise(np.tri(5), np.ones((5, 4), dtype=bool), T, 4) for T in (50, 5000)]
+    streams_ = [noise_stream(noise, NU, KEY, 30) for noise in noises]
+    for t in (*np.random.default_rng(0).permutation(50), 49, 0):
+        assert_array_equal(streams_[0].step(int(t)), streams_[1].step(int(t)))
+    short, long = (len(pickle.dumps(vars(s))) for s in streams_)
+    assert abs(long - short) < 16
+    assert short < 8 * 30 * 50
+
+
+def test_streams_take_keys_that_were_agreed_on():
+    noise = StepNoise(np.array([[1.0, 2.0], [0.0, -2.0]]), np.array([[1, 0], [1, 1]], dtype=bool), 3, 2)
+    own, shared = NoiseKey.from_seed(1), NoiseKey.from_seed(2)
+    stream = noise_stream(noise, NU, HolderKeys.given({(0,): own, (1, 0): shared}), 4)
+    for t in range(3):
+        z, v = normals(own, t, [0], 4)[0], normals(shared, t, [0], 4)[0]
+        assert_allclose(stream.step(t), NU * np.stack([z + 2 * v, -2 * v]), rtol=1e-14)
+    with pytest.raises(InvalidInput, match=r"the secret of \{0, 1\} is missing"):
+        noise_stream(noise, NU, HolderKeys.given({(0,): own}), 4)
+
+
+def test_tensors_do_not_share_noise():
+    """Under one key and at one step; 2,000 normals that differ."""
+    for noise in (IndependentNoise(2, 5), LocalNoise(np.eye(2), 5), StepNoise(np.eye(5), np.eye(5, dtype=bool), 2, 5)):
+        made = np.concatenate([all_steps(noise_stream(noise, 1.0, KEY, 100, tensor)).ravel() for tensor in (0, 1)])
+        assert len(np.unique(np.abs(made))) == 2000
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -228,7 +299,16 @@ def test_streams_of_one_key_agree_and_of_two_keys_do_not():
     assert abs(cosine) < 0.2
 
 
-@pytest.mark.parametrize("noise", [IndependentNoise(6, 3), ZeroNoise(6, 3), LocalNoise(np.eye(6), 3), Mixing(6, 3)])
+@pytest.mark.parametrize(
+    "noise",
+    [
+        IndependentNoise(6, 3),
+        ZeroNoise(6, 3),
+        LocalNoise(np.eye(6), 3),
+        Mixing(6, 3),
+        StepNoise(np.eye(3), np.eye(3, dtype=bool), 6, 3),
+    ],
+)
 def test_a_step_beyond_the_mechanism_is_an_error(noise):
     stream = noise_stream(noise, NU, KEY, 2)
     assert stream.step(5).shape == (3, 2)
@@ -241,4 +321,4 @@ def test_a_step_beyond_the_mechanism_is_an_error(noise):
 def test_one_step_and_one_node(per_node):
     C = random_encoder(np.random.default_rng(0), 1, 1 if per_node else None)
     stream = noise_stream(LocalNoise(C, 1), NU, KEY, 3)
-    assert_allclose(stream.step(0), NU * normals(KEY, 0, [0], 3) / C.item(), rtol=1e-14)
+    assert_allclose(stream.step(0), NU * base_noise(stream.noise, KEY, 3) / C.item(), rtol=1e-14)

@@ -14,7 +14,7 @@ from torch import nn
 
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.training import tasks
-from mfdl.training.tasks import _housing, _instance, _modules, _seeds
+from mfdl.training.tasks import _housing, _instance, _modules, _seeds, partition
 
 torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds
 SQUARED = _housing._squared_error
@@ -73,6 +73,11 @@ def some_models(instance, seed=1, scale=0.3):
 # Split and record-to-step map
 
 
+def uniform_index(num_records: int, num_nodes: int, seed: int, period: int) -> np.ndarray:
+    held = partition.Uniform().held(np.zeros(num_records), num_nodes, seed)
+    return _instance._record_index(held, seed=seed, period=period)
+
+
 @given(
     num_nodes=st.integers(1, 7),
     period=st.integers(1, 5),
@@ -82,7 +87,7 @@ def some_models(instance, seed=1, scale=0.3):
 @settings(deadline=None, max_examples=60)
 def test_every_record_is_at_one_node_in_one_step_class(num_nodes, period, extra, seed):
     num_records = num_nodes * period + extra
-    index = _instance._record_index(num_records, num_nodes, seed=seed, period=period)
+    index = uniform_index(num_records, num_nodes, seed=seed, period=period)
     present = index >= 0
     assert sorted(index[present].tolist()) == list(range(num_records))
     records = present.sum(axis=(1, 2))
@@ -104,15 +109,15 @@ def test_the_split_is_uniform_and_its_seeds_are_separate():
         counts = np.bincount(splits[:, position], minlength=6)
         # Binomial(6000, 1/6), standard deviation 28.9: 6 of them, 36 counts, false-alarm rate 7e-8.
         assert np.abs(counts - 1000).max() < 173
-    purposes = [tuple(_seeds.permutation(3, purpose, 50)) for purpose in range(4)]
-    assert len(set(purposes)) == 4
-    assert len({_seeds.torch_seed(seed, purpose) for seed in range(50) for purpose in range(4)}) == 200
+    purposes = [tuple(_seeds.permutation(3, purpose, 50)) for purpose in range(6)]
+    assert len(set(purposes)) == 6
+    assert len({_seeds.torch_seed(seed, purpose) for seed in range(50) for purpose in range(6)}) == 300
 
 
 def test_the_split_is_pinned():
     # The words of Philox and SeedSequence are stable across numpy versions; a change here moves every result.
     assert _seeds.permutation(0, _seeds.NODE_SPLIT, 8).tolist() == [7, 6, 2, 3, 1, 0, 4, 5]
-    assert _instance._record_index(11, 2, seed=0, period=2).tolist() == [
+    assert uniform_index(11, 2, seed=0, period=2).tolist() == [
         [[10, 2, 9], [7, 8, 6]],
         [[5, 4, 0], [3, 1, -1]],
     ]
@@ -148,7 +153,7 @@ def test_the_period_changes_neither_who_holds_a_record_nor_the_first_model():
 
 def test_the_order_at_a_node_is_not_the_order_of_the_split():
     split = np.array_split(_seeds.permutation(0, _seeds.NODE_SPLIT, 40), 4)
-    index = _instance._record_index(40, 4, seed=0, period=1)
+    index = uniform_index(40, 4, seed=0, period=1)
     assert any(index[u, 0].tolist() != split[u].tolist() for u in range(4))
     assert all(sorted(index[u, 0].tolist()) == sorted(split[u].tolist()) for u in range(4))
 
@@ -439,8 +444,10 @@ def test_content_hash_follows_data_and_model():
         regression(num_nodes=5),
         regression(build=functools.partial(mlp, hidden=5)),
         regression(test_targets=np.zeros(11)),
+        regression(partition=partition.Fixed(np.arange(40) % 4)),
+        regression(partition=partition.Fixed(np.arange(40)[::-1] % 4)),
     ]
-    assert len({base, *(task.content_hash for task in others)}) == 5
+    assert len({base, *(task.content_hash for task in others)}) == 7
 
 
 # Refusals of modules
@@ -626,20 +633,34 @@ def test_housing(housing_stub):
 
 
 def test_registry(housing_stub):
-    assert tasks.names() == ["digits", "digits-mlp", "housing"]
+    assert tasks.names() == [
+        "a9a",
+        "digits",
+        "digits-mlp",
+        "housing",
+        "least-squares",
+        "mnist",
+        "mnist-mlp",
+        "rotated-quadratics",
+    ]
     assert tasks.load("digits", 3, test_fraction=0.5).num_nodes == 3
     assert tasks.load("digits-mlp", 3).name == "digits-mlp"
     with pytest.raises(InvalidInput, match="unknown task 'digit'; did you mean 'digits'"):
         tasks.load("digit", 3)
-    with pytest.raises(InvalidInput, match="task 'housing' has no parameter 'model'; known: data_home"):
+    with pytest.raises(InvalidInput, match="task 'housing' has no parameter 'model'; known: data_home, partition"):
         tasks.load("housing", 3, model="mlp")
-    with pytest.raises(InvalidInput, match="task 'digits-mlp' has no parameter 'model'; known: test_fraction"):
+    with pytest.raises(
+        InvalidInput, match="task 'digits-mlp' has no parameter 'model'; known: partition, test_fraction"
+    ):
         tasks.load("digits-mlp", 3, model="softmax")
 
 
-def test_tasks_and_instances_go_to_worker_processes(housing_stub):
-    for name in tasks.names():
-        instance = tasks.load(name, 3).instance(seed=0, period=2)
-        copy = pickle.loads(pickle.dumps(instance))
-        models = instance.initial_parameters
-        assert torch.equal(copy.clipped_gradient_sums(models, 0, 1.0), instance.clipped_gradient_sums(models, 0, 1.0))
+@pytest.mark.parametrize(
+    ("name", "period"),
+    [("digits", 2), ("digits-mlp", 2), ("housing", 2), ("least-squares", 1), ("rotated-quadratics", 1)],
+)
+def test_tasks_and_instances_go_to_worker_processes(housing_stub, name, period):
+    instance = tasks.load(name, 3).instance(seed=0, period=period)
+    copy = pickle.loads(pickle.dumps(instance))
+    models = instance.initial_parameters
+    assert torch.equal(copy.clipped_gradient_sums(models, 0, 1.0), instance.clipped_gradient_sums(models, 0, 1.0))

@@ -1,7 +1,7 @@
 """Learning tasks: records on nodes, a torch module and a per-record loss.
 
 >>> names()
-['digits', 'digits-mlp', 'housing']
+['a9a', 'digits', 'digits-mlp', 'housing', 'least-squares', 'mnist', 'mnist-mlp', 'rotated-quadratics']
 """
 
 from __future__ import annotations
@@ -13,17 +13,41 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import InvalidInput, unknown_name
+from . import partition
+from ._a9a import a9a
 from ._digits import digits
 from ._housing import housing
 from ._instance import Evaluation, TaskInstance
+from ._mnist import mnist
+from ._quadratic import least_squares, quadratic, rotated_quadratics
 from ._task import Task, from_module
 
-__all__ = ["Evaluation", "Task", "TaskInstance", "digits", "from_module", "housing", "load", "names"]
+__all__ = [
+    "Evaluation",
+    "Task",
+    "TaskInstance",
+    "a9a",
+    "digits",
+    "from_module",
+    "housing",
+    "least_squares",
+    "load",
+    "mnist",
+    "names",
+    "partition",
+    "quadratic",
+    "rotated_quadratics",
+]
 
 _TASKS: dict[str, Callable[..., Task]] = {
+    "a9a": a9a,
     "digits": digits,
     "digits-mlp": functools.partial(digits, model="mlp"),
     "housing": housing,
+    "least-squares": least_squares,
+    "mnist": mnist,  # one linear layer
+    "mnist-mlp": functools.partial(mnist, model="mlp"),
+    "rotated-quadratics": rotated_quadratics,
 }
 
 
@@ -39,7 +63,8 @@ def load(name: str, graph: Any, data_home: str | os.PathLike[str] | None = None,
         name: one of `names()`.
         graph: a networkx graph, or the number of nodes.
         data_home: where downloaded data are cached; ignored by tasks that download nothing.
-        params: further parameters of the task's function.
+        params: further parameters of the task's function, such as partition="dirichlet:alpha=10" of a9a, digits and
+            MNIST.
 
     Raises:
         InvalidInput: unknown name or parameter, or what the task's function refuses.

@@ -11,6 +11,7 @@ import torch
 
 from ... import check
 from ...errors import unknown_name
+from . import partition as partitions
 from ._seeds import DATA_SPLIT, permutation
 from ._task import Task, node_count
 
@@ -18,7 +19,12 @@ DATA_SPLIT_SEED = 0
 """Seed of the train and test split, one for all runs; the seeds of a run never move a record across it."""
 
 
-def digits(graph_or_num_nodes: Any, model: str = "softmax", test_fraction: float = 1 / 3) -> Task:
+def digits(
+    graph_or_num_nodes: Any,
+    model: str = "softmax",
+    test_fraction: float = 1 / 3,
+    partition: partitions.Partition | str = "uniform",
+) -> Task:
     """Digit classification with cross entropy; pixels are divided by 16, their largest possible value.
 
     Args:
@@ -26,6 +32,7 @@ def digits(graph_or_num_nodes: Any, model: str = "softmax", test_fraction: float
         model: "softmax" (64-10 linear, from zero, 650 parameters, convex) or "mlp" (64-32-10 with ReLU,
             torch's default initial values, 2,410 parameters).
         test_fraction: share of the records held back, by a split with the fixed seed `DATA_SPLIT_SEED` = 0.
+        partition: who holds which train record, or its text, see `partition.parse`.
     """
     if model not in _MODELS:
         raise unknown_name("digits model", model, _MODELS)
@@ -45,6 +52,7 @@ def digits(graph_or_num_nodes: Any, model: str = "softmax", test_fraction: float
         build_module=_MODELS[model],
         loss=torch.nn.functional.cross_entropy,
         num_nodes=node_count(graph_or_num_nodes),
+        partition=partitions.parse(partition),
     )
 
 

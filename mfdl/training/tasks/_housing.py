@@ -10,6 +10,7 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from ... import data
+from . import partition as partitions
 from ._task import Task, node_count
 
 DATA_SPLIT_SEED = 0
@@ -18,7 +19,11 @@ DATA_SPLIT_SEED = 0
 TEST_FRACTION = 0.2
 
 
-def housing(graph_or_num_nodes: Any, data_home: str | os.PathLike[str] | None = None) -> Task:
+def housing(
+    graph_or_num_nodes: Any,
+    data_home: str | os.PathLike[str] | None = None,
+    partition: partitions.Partition | str = "uniform",
+) -> Task:
     """House-value regression with squared error and an MLP 8-64-1 with ReLU (641 parameters).
 
     Features are standardised by the mean and standard deviation of the TRAIN records (80%, split with the
@@ -30,6 +35,7 @@ def housing(graph_or_num_nodes: Any, data_home: str | os.PathLike[str] | None = 
     Args:
         graph_or_num_nodes: a networkx graph, or the number of nodes.
         data_home: where the data are cached; None for the usual place.
+        partition: who holds which train record; not a Dirichlet partition, which needs classes.
     """
     features, targets, _ = data.california_housing(data_home)
     train, test = train_test_split(np.arange(len(targets)), test_size=TEST_FRACTION, random_state=DATA_SPLIT_SEED)
@@ -45,6 +51,7 @@ def housing(graph_or_num_nodes: Any, data_home: str | os.PathLike[str] | None = 
         build_module=_mlp,
         loss=_squared_error,
         num_nodes=node_count(graph_or_num_nodes),
+        partition=partitions.parse(partition),
     )
 
 

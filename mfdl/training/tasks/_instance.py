@@ -1,7 +1,8 @@
 """One seed of a task: who holds which record, when it takes part, and clipped gradients of all nodes at once.
 
 In: a `Task`, a seed and a period. Out: padded tensors over (node, step class, slot) and the functions that
-the executor calls. Noise, gossip and step sizes are in the executor.
+the executor calls: per-record clipping for record-level privacy, clipped means for user level. Noise, gossip and step
+sizes are in the executor.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.func import vmap
+from torch.func import functional_call, grad, vmap
 
 from ... import check
-from ...errors import InvalidInput
+from ...errors import InvalidInput, unknown_name
+from ...privacy.guarantee import UNITS
 from .. import clipping
-from . import _modules, _seeds
+from . import _modules, _seeds, partition
 
 if TYPE_CHECKING:
     from ._task import Task
@@ -79,6 +81,64 @@ class TaskInstance:
     def dimension(self) -> int:
         """d, the number of trainable parameters."""
         return int(self.initial_parameters.shape[1])
+
+    def clipped_gradients(self, models: torch.Tensor, step: int, clip_norm: float, unit: str) -> torch.Tensor:
+        """What the noise of a mechanism of this unit of privacy is added to, (n, d).
+
+        Args:
+            models, step: as for `clipped_gradient_sums`.
+            clip_norm: bound on the norm of one record's gradient, or with unit "user" of a node's mean gradient.
+            unit: "record": `clipped_gradient_sums`; "user": `clipped_gradient_means`.
+
+        Raises:
+            InvalidInput: an unknown unit; models of another shape, dtype or device; a bad step or clip_norm.
+        """
+        if unit not in UNITS:
+            raise unknown_name("unit", str(unit), UNITS)
+        if unit == "user":
+            return self.clipped_gradient_means(models, step, clip_norm)
+        return self.clipped_gradient_sums(models, step, clip_norm)
+
+    @torch.no_grad()
+    def clipped_gradient_means(self, models: torch.Tensor, step: int, clip_norm: float) -> torch.Tensor:
+        """Mean gradients of all nodes at one step, each clipped as a whole: user level.
+
+        Args:
+            models, step: as for `clipped_gradient_sums`.
+            clip_norm: bound on the norm of a node's mean gradient; its records are not clipped one by one.
+
+        Returns:
+            (n, d). The mean is over the records that are present. Their number is no constant, but needs to be none:
+            it acts inside the clip, as do the records. Nothing is left to divide by afterwards: the divisors are 1.
+
+        Guarantees:
+            Each row has norm <= clip_norm whatever the node's data are, and is zero where the mean is not finite or
+            the batch is empty (`clipping.clipped_rows`). A node's row depends on its own model and records only.
+        Raises:
+            InvalidInput: models of another shape, dtype or device; a bad step or clip_norm.
+        Cost: one gradient per node, not per record; about `CHUNK_BYTES` of memory beyond the result.
+        """
+        self._check_models(models)
+        step_class = check.integer_at_least(0, step=step) % self.period
+        features, targets = self.features[:, step_class], self.targets[:, step_class]
+        mask = self.mask[:, step_class]
+        num_nodes, num_slots = mask.shape
+        weights = mask.to(models.dtype) / mask.sum(1, keepdim=True).clamp(min=1)
+        # An absent slot repeats a record that is there, at weight 0: its own padding could give 0 * inf = nan.
+        filled = torch.where(mask, torch.arange(num_slots, device=mask.device), mask.int().argmax(1, keepdim=True))
+        # Activations forward and backward of each record; the gradient of each node and its parts.
+        slot_bytes = (4 * self._activations + -(-3 * self.dimension // num_slots)) * models.element_size()
+        nodes, slots = _chunk(num_nodes, num_slots, slot_bytes)
+        means = torch.zeros_like(models)
+        for u in range(0, num_nodes, nodes):
+            for s in range(0, num_slots, slots):
+                chosen = filled[u : u + nodes, s : s + slots]
+                rows = torch.arange(u, u + len(chosen), device=mask.device).unsqueeze(1)
+                part = (slice(u, u + nodes), slice(s, s + slots))
+                means[u : u + nodes] += self._weighted_gradients(
+                    models[u : u + nodes], features[rows, chosen], targets[rows, chosen], weights[part]
+                )
+        return clipping.clipped_rows(means, mask.any(1), clip_norm)
 
     @torch.no_grad()
     def clipped_gradient_sums(self, models: torch.Tensor, step: int, clip_norm: float) -> torch.Tensor:
@@ -162,6 +222,20 @@ class TaskInstance:
         sums = clipping.clipped_sums(list(gradients.values()), mask, clip_norm)
         return torch.cat([piece.flatten(1) for piece in (s.unsqueeze(-1) for s in sums)], dim=1)
 
+    def _weighted_gradients(
+        self, models: torch.Tensor, features: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Gradients (n, d) of each node's weighted sum of losses, weights (n, B); nothing is clipped."""
+
+        def total(
+            row: _modules.Parameters, records: torch.Tensor, wanted: torch.Tensor, weight: torch.Tensor
+        ) -> torch.Tensor:
+            outputs = functional_call(self.model.module, row, (records,))
+            return (vmap(self.model.loss)(outputs, wanted) * weight).sum()
+
+        gradients = vmap(grad(total))(self.model.unflatten(models), features, targets, weights)
+        return torch.cat([gradient.reshape(len(models), -1) for gradient in gradients.values()], dim=1)
+
     def _check_models(self, models: torch.Tensor) -> None:
         wanted = self.initial_parameters
         facts = (tuple(wanted.shape), wanted.dtype, wanted.device)
@@ -178,7 +252,7 @@ def build_instance(task: Task, *, seed: int, period: int, dtype: torch.dtype, de
     period = check.integer_at_least(1, period=period)
     if dtype not in (torch.float32, torch.float64):
         raise InvalidInput(f"dtype must be torch.float32 or torch.float64, got {dtype}.")
-    index = _record_index(len(task.targets), task.num_nodes, seed=seed, period=period)
+    index = _record_index(task.partition.held(task.targets, task.num_nodes, seed), seed=seed, period=period)
     mask = index >= 0
     features = task.features[np.maximum(index, 0)]
     features[~mask] = 0
@@ -200,7 +274,7 @@ def build_instance(task: Task, *, seed: int, period: int, dtype: torch.dtype, de
         targets=tensor(targets),
         mask=tensor(mask),
         record_index=tensor(index),
-        public_batch_sizes=torch.tensor(task.public_batch_sizes(period), dtype=torch.float64, device=device),
+        public_batch_sizes=torch.tensor(task.public_batch_sizes(period, seed), dtype=torch.float64, device=device),
         initial_parameters=model.initial_row().repeat(task.num_nodes, 1),
         test_features=test_features,
         test_targets=tensor(task.test_targets),
@@ -209,9 +283,9 @@ def build_instance(task: Task, *, seed: int, period: int, dtype: torch.dtype, de
     )
 
 
-def _record_index(num_records: int, num_nodes: int, *, seed: int, period: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Rows of the records at (node, step class, slot), -1 where there is none."""
-    held = np.array_split(_seeds.permutation(seed, _seeds.NODE_SPLIT, num_records), num_nodes)  # sizes differ by <= 1
+def _record_index(held: list[partition.Rows], *, seed: int, period: int) -> partition.Rows:
+    """Rows of the records at (node, step class, slot), -1 where there is none; held are the rows of each node."""
+    num_records, num_nodes = sum(map(len, held)), len(held)
     smallest = min(range(num_nodes), key=lambda u: len(held[u]))
     if len(held[smallest]) < period:
         raise InvalidInput(
@@ -219,7 +293,7 @@ def _record_index(num_records: int, num_nodes: int, *, seed: int, period: int) -
             f"{len(held[smallest])} at node "
             f"{smallest} ({num_records} records over {num_nodes} nodes); use period <= "
             f"{len(held[smallest])}, a smaller "
-            "graph or more records."
+            "graph, more records, or a partition that gives each node more (min_records=... of Dirichlet)."
         )
     slots = -(-max(map(len, held)) // period)
     index = np.full((num_nodes, period, slots), -1, dtype=np.int64)

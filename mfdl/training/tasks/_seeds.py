@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
-DATA_SPLIT, NODE_SPLIT, BATCH_ORDER, INITIAL_MODEL = range(4)
+DATA_SPLIT, NODE_SPLIT, BATCH_ORDER, INITIAL_MODEL, NODE_SHARES, SYNTHETIC_DATA = range(6)
 """Purposes: each draws from a stream of its own, so that changing one leaves the others alone."""
 
 
@@ -17,6 +19,18 @@ def permutation(seed: int, purpose: int, size: int) -> NDArray[np.int64]:
     """A uniform random order of 0, ..., size - 1, up to ties of 64-bit words (below size^2 2^-65)."""
     words = np.random.Philox(_sequence(seed, purpose)).random_raw(size)
     return np.argsort(words, kind="stable").astype(np.int64)
+
+
+class Uniforms:
+    """A stream of independent uniform numbers, strictly between 0 and 1: midpoints of 2^52 equal steps."""
+
+    def __init__(self, seed: int, purpose: int) -> None:
+        self._words = np.random.Philox(_sequence(seed, purpose))
+
+    def __call__(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        words = self._words.random_raw(math.prod(shape)) >> np.uint64(12)
+        uniforms: NDArray[np.float64] = (words.astype(np.float64) + 0.5) * 2.0**-52
+        return uniforms.reshape(shape)
 
 
 def torch_seed(seed: int, purpose: int) -> int:

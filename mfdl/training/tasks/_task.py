@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from ... import check
 from ...errors import InvalidInput
 from . import _modules
+from . import partition as partitions
 from ._instance import TaskInstance, build_instance
 
 Kind = Literal["classification", "regression"]
@@ -39,6 +40,7 @@ class Task:
             `functools.partial` of one can be sent to worker processes.
         loss: (output of one record, target of one record) -> scalar.
         num_nodes: n, over which the train records are split.
+        partition: who holds which train record; default a uniform random split into equal sizes.
         lipschitz: L such that every local map x -> x - eta g(x) of this model and loss is L-Lipschitz at the step
             sizes it will be trained with, for every possible record; your claim (docs/shift_reduction.md says when
             it holds). None: no claim, and guarantees that rest on one are refused.
@@ -58,6 +60,7 @@ class Task:
     loss: _modules.Loss
     num_nodes: int
     lipschitz: float | None = None
+    partition: partitions.Partition = dataclasses.field(default_factory=partitions.Uniform)
 
     def __post_init__(self) -> None:
         if self.kind not in ("classification", "regression"):
@@ -82,10 +85,12 @@ class Task:
                 f"{train.shape[1:]} of "
                 f"{train.dtype} and shape {test.shape[1:]} of {test.dtype}."
             )
-        if len(train) < num_nodes:
+        if not isinstance(self.partition, partitions.Partition):
             raise InvalidInput(
-                f"each node needs a record, got {len(train)} train records for {num_nodes} nodes; use a smaller graph."
+                "partition must be Uniform(), Dirichlet(alpha) or Fixed(owners), got "
+                f"{type(self.partition).__name__}; partition.parse makes one of a text."
             )
+        self.partition.require_fits(self.kind, len(train), num_nodes)
         object.__setattr__(self, "num_nodes", num_nodes)
         for name, array in arrays.items():
             array.setflags(write=False)
@@ -110,24 +115,53 @@ class Task:
 
     @functools.cached_property
     def content_hash(self) -> str:
-        """SHA-256 of the data, the shape of the model, the name and code of the loss and the number of nodes."""
+        """SHA-256 of the data, the partition, the shape of the model, the loss's name and code, the number of nodes."""
         module = _modules.build(self.build_module, seed=0)
         loss = getattr(self.loss, "__qualname__", type(self.loss).__qualname__)
-        digest = hashlib.sha256(repr((self.name, self.kind, self.num_nodes, str(module), loss)).encode())
+        facts = (self.name, self.kind, self.num_nodes, self.partition.text, str(module), loss)
+        digest = hashlib.sha256(repr(facts).encode())
         digest.update(getattr(getattr(self.loss, "__code__", None), "co_code", b""))
         for array in (self.features, self.targets, self.test_features, self.test_targets):
             digest.update(repr((array.shape, array.dtype.str)).encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
-    def public_batch_sizes(self, period: int) -> NDArray[np.float64]:
+    @property
+    def batch_sizes_depend_on_seed(self) -> bool:
+        """Whether `public_batch_sizes` needs the seed: a Dirichlet partition draws how many records a node holds."""
+        return self.partition.sizes_depend_on_seed
+
+    def public_batch_sizes(self, period: int, seed: int | None = None) -> NDArray[np.float64]:
         """ceil(records of u / period) of each node, shape (n,): the constants that sums are divided by.
 
-        The same for every seed. Where messages are hidden they change the privacy loss: calibrate
-        `algorithm.with_divisors(task.public_batch_sizes(period))` there.
+        Where messages are hidden they change the privacy loss: calibrate
+        `algorithm.with_divisors(task.public_batch_sizes(period))` there, with the seed of the run where
+        `batch_sizes_depend_on_seed`.
+
+        Raises:
+            InvalidInput: no seed, and the sizes depend on it.
         """
-        held = np.array([len(part) for part in np.array_split(np.arange(len(self.targets)), self.num_nodes)])
-        return np.ceil(held / check.integer_at_least(1, period=period))
+        period = check.integer_at_least(1, period=period)
+        if seed is None:
+            if self.batch_sizes_depend_on_seed:
+                raise InvalidInput(
+                    f"the batch sizes of partition {self.partition.text!r} depend on the seed of the run; give it: "
+                    "public_batch_sizes(period, seed)."
+                )
+            seed = 0  # any: the sizes are the same
+        return np.ceil(np.bincount(self.owners(seed), minlength=self.num_nodes) / period)
+
+    def owners(self, seed: int) -> NDArray[np.int64]:
+        """The node that holds each train record in the runs of a seed, shape (N,).
+
+        `dataclasses.replace(task, partition=partition.Fixed(task.owners(seed)))` keeps these owners whatever becomes of
+        the records, as neighbouring data sets must.
+        """
+        owners = np.empty(len(self.targets), dtype=np.int64)
+        held = self.partition.held(self.targets, self.num_nodes, check.integer_at_least(0, seed=seed))
+        for node, rows in enumerate(held):
+            owners[rows] = node
+        return owners
 
     def instance(
         self, seed: int, period: int, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
@@ -157,8 +191,12 @@ def from_module(
     targets: ArrayLike,
     test_features: ArrayLike,
     test_targets: ArrayLike,
+    partition: partitions.Partition | str = "uniform",
 ) -> Task:
-    """The task of a user's own module, per-record loss and records; see `Task` for what each must be."""
+    """The task of a user's own module, per-record loss and records; see `Task` for what each must be.
+
+    The partition may be a text such as "dirichlet:alpha=10", see `partition.parse`.
+    """
     return Task(
         name=name,
         kind=kind,
@@ -169,6 +207,7 @@ def from_module(
         build_module=build_module,
         loss=loss,
         num_nodes=node_count(graph_or_num_nodes),
+        partition=partitions.parse(partition),
     )
 
 

@@ -1,0 +1,140 @@
+"""Noise of DECOR for a privacy target: couples (sigma_local, sigma_pair), none of which exceeds it.
+
+A target fixes, for every sigma_local between CDP's and LDP's, the smallest sigma_pair that meets it. Which couple
+trains best depends on the task, so several are returned for tuning. The search is by the price of one step; what is
+returned is calibrated with the exact accountant, so every couple meets the target whatever the search did.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from . import check
+from .algorithms import decor
+from .dynamics import Dynamics
+from .errors import InvalidInput, unknown_name
+from .factorization import PairwisePrice
+from .mechanism import Mechanism, calibrate, require_unit, with_noise
+from .participation import Participation
+from .privacy import gaussian, published
+from .trust import Coalitions, SecLDP, TrustModel
+
+BUDGETS = ("gdp", "renyi", "corollary")
+GRID = 16
+MOST_PAIRWISE = 1e3  # sigma_pair / sigma_local, at most: the lower end of sigma_local would need infinitely much
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DecorCouple:
+    """One choice of noise: standard deviations on clipped gradients, and the mechanism that has them."""
+
+    sigma_local: float
+    sigma_pair: float
+    mechanism: Mechanism
+
+
+def decor_couples(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    trust: TrustModel | None = None,
+    adjacency: str,
+    clip_norm: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    mu: float | None = None,
+    budget: str = "gdp",
+    unit: str = "user",
+    positions: Sequence[float] = (1 / GRID, 1 / 2, 1.0),
+) -> list[DecorCouple]:
+    """Couples at several sigma_local, each with the least sigma_pair that meets the target.
+
+    Args:
+        trust: SecLDP() (an eavesdropper, the default), SecLDP(colluders), or Coalitions(q); Coalitions(1) is every
+            single node.
+        epsilon with delta, or mu: the target of Gaussian DP.
+        budget: how much of the target noise may spend: "gdp" all of it, exactly; "renyi" what the inverted Rényi bound
+            of the papers allows (epsilon only); "corollary" the closed form, one couple (user level, replace-one).
+        positions: places of sigma_local between its bounds, in (0, 1]; 1 is independent noise alone. The lower bound
+            itself would need infinite sigma_pair.
+
+    Returns: one DecorCouple per position, in order. Guarantees: no mechanism's guarantee exceeds the target.
+    Raises: InvalidInput: no such budget or target; a trust model that is none of these.
+    Source: arXiv:2405.01031, Appendix D.1. Its interval bounds are standard deviations, not variances, and its public
+        search stops above the target (10.46 for 10, 40.2 for 40).
+    """
+    model = trust or SecLDP()
+    q = _coalition_size(model)
+    if budget not in BUDGETS:
+        raise unknown_name("budget", budget, BUDGETS)
+    spent = _spent(budget, mu, epsilon, delta)
+    common: dict[str, Any] = {"trust": model, "adjacency": adjacency, "clip_norm": clip_norm, "unit": unit}
+    graph = dynamics.gossip.at(0).graph()
+    if budget == "corollary":
+        if epsilon is None or delta is None:
+            raise InvalidInput("budget 'corollary' needs epsilon and delta.")
+        require_unit(unit, participation)
+        noise = published.decor_corollary(
+            graph,
+            epsilon=epsilon,
+            delta=delta,
+            num_colluders=q,
+            clip_norm=gaussian.record_shift(adjacency, clip_norm) / 2,
+            num_steps=max(len(pattern) for pattern in participation.patterns()),
+        )
+        one = decor(dynamics, participation, sigma_local=noise.sigma_local, sigma_pair=noise.sigma_pair)
+        return [DecorCouple(noise.sigma_local, noise.sigma_pair, with_noise(one, noise_std=1.0, **common))]
+    price = PairwisePrice(graph, q)
+    # the price in units of 1 / sigma_local^2 that a budget buys at the place asked for: sigma_local^2 = price(ratio)
+    cheapest = price(MOST_PAIRWISE**2)
+    couples = []
+    for position in positions:
+        if not 0 < check.non_negative(position=position) <= 1:
+            raise InvalidInput(f"positions must lie in (0, 1], got {position!r}; 1 is independent noise alone.")
+        ratio = _ratio(price, (math.sqrt(cheapest) + position * (1 - math.sqrt(cheapest))) ** 2)
+        one = decor(dynamics, participation, sigma_local=1.0, sigma_pair=math.sqrt(ratio))
+        mechanism = calibrate(one, **spent, **common)
+        std = mechanism.noise_std
+        couples.append(DecorCouple(std, std * math.sqrt(ratio), mechanism))
+    return couples
+
+
+def _ratio(price: PairwisePrice, wanted: float) -> float:
+    """The least sigma_pair^2 / sigma_local^2 at which the price of a step, which falls with it, is at most `wanted`."""
+    if wanted >= 1:
+        return 0.0
+    low, high = -math.log(1e12), math.log(MOST_PAIRWISE**2)
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (low, middle) if price(math.exp(middle)) <= wanted else (middle, high)
+    return math.exp(high)
+
+
+def _coalition_size(trust: TrustModel) -> int:
+    if isinstance(trust, SecLDP):
+        return len(trust.colluders)
+    if isinstance(trust, Coalitions):
+        return trust.size
+    raise InvalidInput(
+        f"DECOR hides secrets from an eavesdropper or from colluders that do not hold them; trust model {trust.name!r} "
+        "is neither: use SecLDP() or Coalitions(q)."
+    )
+
+
+def _spent(budget: str, mu: float | None, epsilon: float | None, delta: float | None) -> dict[str, Any]:
+    """What a budget may spend, as `calibrate` takes it."""
+    if (mu is None) == (epsilon is None):
+        raise InvalidInput("give exactly one target: mu, or epsilon with delta.")
+    if mu is not None:
+        if budget != "gdp":
+            raise InvalidInput(f"budget {budget!r} is defined by epsilon and delta, not by mu.")
+        return {"mu": check.positive(mu=mu)}
+    if delta is None:
+        raise InvalidInput("epsilon needs a delta in (0, 1), e.g. delta=1e-5.")
+    assert epsilon is not None
+    if budget == "renyi":
+        return {"mu": float(published.corn_equation_9_renyi(epsilon, delta).value)}
+    return {"epsilon": check.positive(epsilon=epsilon), "delta": check.open_unit(delta=delta)}

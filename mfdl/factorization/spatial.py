@@ -1,0 +1,302 @@
+"""Noise correlated over the nodes, fresh in every step: from dynamics to a certified covariance R.
+
+R = s I + sum_k R_k: each node keeps noise of variance s to itself, and the nodes of group k make N(0, R_k) from a seed
+they share. At the price of one step, max_i [R^-1]_ii <= r for what an attacker does not know, the noise that stays in
+the models, tr(H R), is minimised. With one seed for all nodes and an outside attacker that is the factorization problem
+min tr(H X^-1) over nodes in place of steps, R = X^-1 / r (CorN-DSGD, problem (9)); with seed groups and coalitions it
+is the convex program of `solvers.coalitions` (problem (10)); with the same noise on every edge one ratio is left
+(DECOR).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.optimize
+
+import solvers
+from solvers.problem import OPTIMAL, STATIONARY, STOPPED
+
+from .. import check, spatial
+from ..check import FloatArray
+from ..dynamics import Dynamics
+from ..error_gram import spatial_error_gram
+from ..errors import InvalidInput
+from .groups import checked_groups, edge_groups
+
+COVARIANCE_SOLVERS = ("newton", "conic")
+LARGEST_RATIO = 1e8
+"""sigma_pair^2 times the largest Laplacian eigenvalue over sigma_local^2, at most: beyond, rounding eats the bound."""
+UNIT = float(np.finfo(np.float64).eps)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SpatialFactorization:
+    """A covariance over nodes with who holds which part, what it costs and how far that is from the best.
+
+    Attributes:
+        private_variance: s, of the noise each node keeps to itself.
+        groups: the nodes of each seed, as indices.
+        parts: R_k, shape (|group k|, |group k|), in the order of the group.
+        covariance: R = s I + sum_k R_k, shape (n, n).
+        max_inverse_diagonal: r; for every coalition of `coalition_size` nodes, with the seeds it holds taken out of R,
+            [R^-1]_ii <= r at all other nodes i.
+        coalition_size: q; 0 is an eavesdropper who holds no seed.
+        loss: tr(H R), variance in the counted models per coordinate.
+        lower_bound: no R that meets the constraint (for "stationary": of any kind, against an eavesdropper) has less.
+        status: "optimal" (gap within tolerance), "stopped", or "stationary" (best of a restricted family).
+        sigma_local, sigma_pair: standard deviations where all edges carry the same noise, else None.
+        independent_loss: tr(H) / r, the loss of independent noise at the same price.
+    """
+
+    private_variance: float
+    groups: tuple[tuple[int, ...], ...]
+    parts: tuple[FloatArray, ...]
+    num_nodes: int
+    max_inverse_diagonal: float
+    coalition_size: int
+    loss: float
+    lower_bound: float
+    status: str
+    iterations: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+    sigma_local: float | None = None
+    sigma_pair: float | None = None
+    independent_loss: float | None = None
+
+    @property
+    def covariance(self) -> FloatArray:
+        """R, shape (n, n)."""
+        R = self.private_variance * np.eye(self.num_nodes)
+        for group, part in zip(self.groups, self.parts, strict=True):
+            R[np.ix_(group, group)] += part
+        return R
+
+    @property
+    def gap(self) -> float:
+        """loss / lower_bound - 1."""
+        return self.loss / self.lower_bound - 1 if self.lower_bound > 0 else math.inf
+
+    def require_converged(self, tolerance: float) -> SpatialFactorization:
+        """Itself; raises NotConverged when the status is "stopped"."""
+        if self.status == STOPPED:
+            raise solvers.NotConverged(self, tolerance)
+        return self
+
+
+def optimal_covariance(
+    dynamics: Dynamics,
+    *,
+    groups: Sequence[Sequence[int]] | None = None,
+    coalition_size: int = 0,
+    private: bool = True,
+    max_inverse_diagonal: float = 1.0,
+    horizon: int = 1,
+    objective: str = "post-average",
+    tolerance: float | None = None,
+    max_iterations: int = 5000,
+    method: str = "newton",
+) -> SpatialFactorization:
+    """The covariance with the least noise in the models at a given price of privacy (CorN-DSGD).
+
+    Args:
+        groups: who holds each seed; default one seed held by all nodes for q = 0, one seed per edge for q >= 1.
+        coalition_size: q < n, nodes that pool all they hold.
+        private: nodes may keep noise of their own; without it a coalition that knows all of a node's seeds makes the
+            problem infeasible.
+        max_inverse_diagonal: r > 0; R is proportional to 1 / r.
+        horizon: number of steps whose models count; 1 is the published one-step criterion tr(W R W^T).
+        tolerance: certified relative gap to reach; default 1e-4, with groups 1e-3.
+        method: with groups, "newton" or "conic" (cvxpy).
+
+    Returns: SpatialFactorization; look at its status.
+    Raises: InvalidInput: bad groups (unknown or repeated nodes), q >= n, an infeasible coalition (named).
+    Cost: one seed: O(n^3) per iteration, tens of iterations. Groups: O(n^3) per distinct coalition and iteration.
+    Source: arXiv:2501.14644v2, problems (9) and (10). Who shares the only seed can subtract all but the private noise:
+        with one seed for all, the least eigenvalue of R is kept private, at no cost.
+    """
+    r = check.positive(max_inverse_diagonal=max_inverse_diagonal)
+    n = dynamics.num_nodes
+    q = _coalition(coalition_size, n)
+    H = _node_gram(dynamics, horizon, objective)
+    if groups is None and q == 0 and private:
+        return _one_seed(H, r, 1e-4 if tolerance is None else check.positive(tolerance=tolerance), max_iterations)
+    chosen = edge_groups(dynamics.gossip) if groups is None else checked_groups(groups, n)
+    from solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition
+    from solvers.coalitions import solve
+
+    labels = dynamics.gossip.labels
+    try:
+        posed = CoalitionProblem(H, chosen, q, private=private)
+        found = solve(
+            posed,
+            tolerance=1e-3 if tolerance is None else check.positive(tolerance=tolerance),
+            max_iterations=max_iterations,
+            method=method,
+        )
+    except InfeasibleCoalition as error:
+        who = ", ".join(str(labels[i]) for i in error.coalition) or "an eavesdropper"
+        raise InvalidInput(
+            f"no covariance meets the bound: coalition {{{who}}} knows every seed of node {labels[error.node]}, and no "
+            "node keeps noise to itself; allow private noise, or give that node a seed the coalition does not hold."
+        ) from None
+    except solvers.ProblemError as error:
+        raise InvalidInput(str(error)) from None
+    return SpatialFactorization(
+        private_variance=found.private_variance / r,
+        groups=chosen,
+        parts=tuple(part / r for part in found.parts),
+        num_nodes=n,
+        max_inverse_diagonal=r,
+        coalition_size=q,
+        loss=found.loss / r,
+        lower_bound=found.lower_bound / r,
+        status=found.status,
+        iterations=found.iterations,
+        seconds=found.seconds,
+        notes=found.notes,
+        independent_loss=float(np.trace(H)) / r,
+    )
+
+
+def optimal_pairwise(
+    dynamics: Dynamics,
+    *,
+    coalition_size: int = 0,
+    max_inverse_diagonal: float = 1.0,
+    horizon: int = 1,
+    objective: str = "post-average",
+) -> SpatialFactorization:
+    """The best covariance sigma_local^2 I + sigma_pair^2 L of DECOR at a given price of privacy.
+
+    One ratio is searched; sigma_local then follows from the constraint exactly. q = 0 is the pairwise-constrained
+    problem (9) of CorN-DSGD.
+
+    Args: as for `optimal_covariance`; every coalition of q nodes is tried, see `spatial.MAX_COALITIONS`.
+    Returns: SpatialFactorization, status "stationary"; its lower bound is that of any covariance at all.
+    Source: arXiv:2405.01031, Algorithms 2 and 3 for the constraint; arXiv:2501.14644v2 for the criterion.
+    """
+    began = time.perf_counter()
+    r = check.positive(max_inverse_diagonal=max_inverse_diagonal)
+    n = dynamics.num_nodes
+    q = _coalition(coalition_size, n)
+    graph = dynamics.gossip.at(0).graph()
+    H = _node_gram(dynamics, horizon, objective)
+    L = spatial.laplacian(graph).toarray()
+    price = PairwisePrice(graph, q)
+    plain, paired = float(np.trace(H)), float(np.sum(H * L))
+
+    def loss(log_ratio: float) -> float:
+        ratio = math.exp(log_ratio)
+        return price(ratio) * (plain + ratio * paired)
+
+    top = math.log(LARGEST_RATIO / price.largest_eigenvalue) if price.largest_eigenvalue > 0 else 0.0
+    grid = np.linspace(top - math.log(1e14), top, 141)  # a step of a quarter: the minimum lies beside the best
+    values = [loss(x) for x in grid]
+    best = int(np.argmin(values))
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    refined = scipy.optimize.minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
+    log_ratio = float(refined.x) if refined.fun < values[best] else float(grid[best])
+    ratio = math.exp(log_ratio) if loss(log_ratio) < price(0.0) * plain else 0.0
+    note = ""
+    if log_ratio > top - math.log(1e3):
+        note = (
+            "the best loss is not attained: averaging removes pairwise noise, so more of it never hurts; it ends where "
+            f"rounding would begin to count, at sigma_pair / sigma_local = {math.sqrt(ratio):.3g}"
+        )
+    if not ratio:
+        note = "pairwise noise does not help on this graph: independent noise is the best of the family"
+    local, pair = price(ratio) / r, ratio * price(ratio) / r
+    edges = edge_groups(dynamics.gossip)
+    cancelling = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    unrestricted = _one_seed(H, r, 1e-4, 5000)
+    return SpatialFactorization(
+        private_variance=local,
+        groups=edges if pair else (),
+        parts=tuple(pair * cancelling for _ in edges) if pair else (),
+        num_nodes=n,
+        max_inverse_diagonal=r,
+        coalition_size=q,
+        loss=local * plain + pair * paired,
+        lower_bound=unrestricted.lower_bound,
+        status=STATIONARY,
+        iterations=len(grid) + int(refined.nfev),
+        seconds=time.perf_counter() - began,
+        notes=(note,) if note else (),
+        sigma_local=math.sqrt(local),
+        sigma_pair=math.sqrt(pair),
+        independent_loss=plain / r,
+    )
+
+
+class PairwisePrice:
+    """x -> max over coalitions I of q nodes and i outside of [(I + x L_I)^-1]_ii, L_I the Laplacian without I.
+
+    A call costs O(n^2) per coalition; every value is rounded up by what the eigenvalues may be off.
+    """
+
+    def __init__(self, graph: object, coalition_size: int) -> None:
+        self._spectra: list[tuple[FloatArray, FloatArray]] = []
+        self.largest_eigenvalue = 0.0
+        for batch, _ in spatial.laplacians_after_deletion(graph, coalition_size):
+            values, vectors = np.linalg.eigh(batch)
+            self.largest_eigenvalue = max(self.largest_eigenvalue, float(values[:, -1].max(initial=0.0)))
+            self._spectra.append((np.clip(values, 0.0, None), vectors**2))
+
+    def __call__(self, ratio: float) -> float:
+        worst = 0.0
+        for values, squares in self._spectra:
+            inverse = (squares / (1 + ratio * values)[:, None, :]).sum(axis=2)
+            m = values.shape[1]
+            rounding = 8 * m * UNIT * (1 + ratio * float(values[:, -1].max()))
+            worst = max(worst, float(inverse.max()) * (1 + rounding))
+        return worst
+
+
+def _one_seed(H: FloatArray, r: float, tolerance: float, max_iterations: int) -> SpatialFactorization:
+    """Problem (9): every node is its own class; R = X^-1 / r, its least eigenvalue kept private."""
+    began = time.perf_counter()
+    n = len(H)
+    posed = solvers.FactorizationProblem(H, np.arange(n))
+    found = solvers.solve(posed, tolerance=tolerance, max_iterations=max_iterations)
+    values, vectors = np.linalg.eigh(found.gram)
+    values = np.clip(values, UNIT * values[-1], None)
+    R = (vectors / values) @ vectors.T / r
+    # the inverse that was computed, not the one that was meant, must meet the bound
+    worst = float(spatial.inverse_diagonal((R + R.T) / 2)) / r
+    scale = worst * (1 + 4 * n * UNIT * float(values[-1] / values[0]))
+    R = (R + R.T) / 2 * max(scale, 1.0)
+    private = float(1 / values[-1] / r) * (1 - 1e-9)
+    return SpatialFactorization(
+        private_variance=private,
+        groups=(tuple(range(n)),),
+        parts=(R - private * np.eye(n),),
+        num_nodes=n,
+        max_inverse_diagonal=r,
+        coalition_size=0,
+        loss=float(np.sum(H * R)),
+        lower_bound=found.lower_bound / r,
+        status=found.status if found.status != OPTIMAL or max(scale, 1.0) <= 1 + tolerance else STOPPED,
+        iterations=found.iterations,
+        seconds=time.perf_counter() - began,
+        notes=found.notes,
+        independent_loss=float(np.trace(H)) / r,
+    )
+
+
+def _node_gram(dynamics: Dynamics, horizon: int, objective: str) -> FloatArray:
+    """H over nodes; one step has one step size, which only scales it."""
+    one_rate = dataclasses.replace(dynamics, learning_rate=1.0) if horizon == 1 else dynamics
+    return spatial_error_gram(one_rate, num_steps=horizon, objective=objective)
+
+
+def _coalition(size: int, n: int) -> int:
+    q = check.integer_at_least(0, coalition_size=size)
+    if q >= n:
+        raise InvalidInput(f"coalition_size must be below the number of nodes, {n}, got {q}; some node must be left.")
+    return q

@@ -1,0 +1,185 @@
+"""Quadratic local losses f_i(x) = 1/2 ||A_i x - b_i||^2, one record at each node, with a known minimiser.
+
+In: (A_i, b_i) of every node. Out: a task whose record is the matrix [A_i b_i], whose model is the point x itself and
+whose test loss is the distance to the minimiser, or the excess loss, in closed form. The two problems of the papers
+follow. They are for user-level privacy: a node's one record is all it has.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+
+from ... import check
+from ...errors import InvalidInput, unknown_name
+from . import _seeds
+from ._task import Task, node_count
+from .partition import Fixed
+
+FloatArray = NDArray[np.float64]
+Metric = Literal["squared-distance", "excess-loss"]
+
+STARTS = ("zero", "ones", "optimum")
+ROTATION_DEGREES = 15.0
+LARGEST_ENTRY = 1e15
+"""Squares of entries, and sums of them, stay well inside float32."""
+
+
+def least_squares(
+    graph_or_num_nodes: Any, dimension: int = 10, data_seed: int = 0, start: str | ArrayLike = "ones"
+) -> Task:
+    """Least squares at user level: node i = 1, ..., n holds f_i(x) = 1/2 ||A_i x - b_i||^2, A_i = (i / sqrt(n)) I.
+
+    b_i is drawn from N(0, I / i^2), once for all runs. `Evaluation.loss` is ||x_u - x*||^2 with
+    x* = (sum A_i^2)^-1 sum A_i b_i: what the experiment's code plots, where the paper's text says training loss.
+
+    A node's only record is used in every step: use period 1. The clipping norm is the mechanism's (1 in the experiment,
+    with learning rate 1.668e-3 and 3,500 steps).
+
+    Args:
+        graph_or_num_nodes: a networkx graph, or the number of nodes (16 in the experiment).
+        dimension: d, of x.
+        data_seed: seed of all b_i.
+        start: the first model of every node: "ones", as in the experiment, "zero", "optimum" or d numbers.
+
+    Source: arXiv:2405.01031, least-squares experiment; dimension and start from its public code.
+    """
+    n = node_count(graph_or_num_nodes)
+    d = check.integer_at_least(1, dimension=dimension)
+    data_seed = check.integer_at_least(0, data_seed=data_seed)
+    scale = np.arange(1, n + 1)[:, None]
+    # By the inverse of the normal distribution: numpy's normal numbers may change with its version.
+    normal = ndtri(_seeds.Uniforms(data_seed, _seeds.SYNTHETIC_DATA)((n, d)))
+    matrices = scale[:, :, None] / np.sqrt(n) * np.eye(d)
+    return quadratic("least-squares", matrices, normal / scale, metric="squared-distance", start=start)
+
+
+def rotated_quadratics(graph_or_num_nodes: Any, start: str | ArrayLike = "optimum") -> Task:
+    """Quadratics in the plane that disagree: f_i(x) = 15 (x_1 + i)^2 + x_2^2 at the nodes i <= n / 2, and
+    15 (x_1 - i)^2 + x_2^2, turned by 15 degrees counter-clockwise around its minimiser (i, 0), at the others.
+
+    `Evaluation.loss` is f(x_u) - f(x*), f the mean of the f_i: noise and disagreement keep it above 0. A node's only
+    record is used in every step: use period 1.
+
+    Args:
+        graph_or_num_nodes: a networkx graph, or the number of nodes (20 in the experiment: x* = (2.85, 15.08)).
+        start: the first model of every node: "optimum", "zero", "ones" or two numbers. Far from x* small clipping norms
+            decide everything: with clip_norm 0.1 and steps 0.01 / sqrt(t), t = 1, ..., 5000, gradients move a model by
+            at most 0.14, so that from 0 the loss stays near 601 without any noise. From x* it measures the noise. From
+            elsewhere use a much larger clip_norm, which the mechanism is calibrated with.
+
+    Source: arXiv:2501.14644v2, quadratic experiment; it states neither the start nor the direction of the rotation.
+    """
+    n = node_count(graph_or_num_nodes)
+    node = np.arange(1, n + 1)
+    first = node <= n / 2
+    center = np.stack([np.where(first, -node, node), np.zeros(n)], axis=1)
+    angle = np.deg2rad(np.where(first, 0.0, ROTATION_DEGREES))
+    back = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]).transpose(2, 0, 1)
+    # 15 y_1^2 + y_2^2 = 1/2 ||diag(sqrt 30, sqrt 2) y||^2 at y = R^T (x - center).
+    matrices = np.sqrt([30.0, 2.0])[:, None] * back
+    values = np.einsum("nij,nj->ni", matrices, center)
+    return quadratic("rotated-quadratics", matrices, values, metric="excess-loss", start=start)
+
+
+def quadratic(
+    name: str, matrices: ArrayLike, values: ArrayLike, *, metric: Metric, start: str | ArrayLike = "zero"
+) -> Task:
+    """The task of f_i(x) = 1/2 ||A_i x - b_i||^2 at node i, one record each.
+
+    Records are stored in float32; minimiser and metric are those of the stored records. Minimiser and test records are
+    rounded to float32 too, so that a loss near 0 is right up to about 1e-14 of its value at x = 0.
+
+    Args:
+        name: how results call it.
+        matrices: A_i, shape (n, m, d).
+        values: b_i, shape (n, m).
+        metric: what `Evaluation.loss` is at a model x, with the minimiser x* of f = mean f_i: "squared-distance",
+            ||x - x*||^2, or "excess-loss", f(x) - f(x*).
+        start: the first model of every node: "zero", "ones", "optimum" (x*), or d numbers.
+
+    Raises:
+        InvalidInput: shapes that do not fit, values that are not finite, m < d, sum A_i^T A_i singular, an unknown
+            metric or start.
+    """
+    A, b = check.finite_array(3, matrices=matrices), check.finite_array(2, values=values)
+    if A.shape[:2] != b.shape or A.shape[1] < A.shape[2] or A.size == 0:
+        raise InvalidInput(
+            f"matrices must have shape (nodes, m, d) with m >= d >= 1, and values (nodes, m), got {A.shape} and "
+            f"{b.shape}; add rows of zeros to a matrix with fewer rows than columns."
+        )
+    largest = max(np.abs(A).max(), np.abs(b).max())
+    if largest > LARGEST_ENTRY:
+        raise InvalidInput(
+            f"entries of matrices and values must be at most {LARGEST_ENTRY:g}, got {largest:g}; rescale."
+        )
+    records = np.concatenate([A, b[..., None]], axis=2).astype(np.float32)
+    A, b = records[..., :-1].astype(np.float64), records[..., -1].astype(np.float64)
+    n, m, d = A.shape
+    hessian = np.einsum("nki,nkj->ij", A, A) / n
+    if np.linalg.matrix_rank(hessian) < d:
+        raise InvalidInput("matrices must leave one minimiser, got a singular sum of A_i^T A_i; add rows to some A_i.")
+    optimum = np.linalg.solve(hessian, np.einsum("nki,nk->i", A, b) / n).astype(np.float32)
+    return Task(
+        name=name,
+        kind="regression",
+        features=records,
+        targets=np.zeros(n),  # all of a record is in its features
+        test_features=_test_records(metric, hessian, optimum.astype(np.float64), m),
+        test_targets=np.zeros(2),
+        build_module=functools.partial(_Residual, _start(start, optimum)),
+        loss=_half_squared_norm,
+        num_nodes=n,
+        partition=Fixed(np.arange(n)),
+    )
+
+
+def _test_records(metric: str, hessian: FloatArray, optimum: FloatArray, num_rows: int) -> FloatArray:
+    """Two records [A b] whose mean loss is the metric; the second is zero, so the first counts half."""
+    d = len(optimum)
+    if metric == "squared-distance":
+        root = 2 * np.eye(d)  # 1/2 * 1/2 ||2 (x - x*)||^2; one record would need sqrt 2, which float32 rounds
+    elif metric == "excess-loss":
+        root = np.sqrt(2) * np.linalg.cholesky(hessian).T
+    else:
+        raise unknown_name("metric", str(metric), ("squared-distance", "excess-loss"))
+    root = root.astype(np.float32).astype(np.float64)
+    records = np.zeros((2, num_rows, d + 1))
+    records[0, :d] = np.concatenate([root, (root @ optimum)[:, None]], axis=1)
+    return records
+
+
+def _start(start: str | ArrayLike, optimum: NDArray[np.float32]) -> tuple[float, ...]:
+    d = len(optimum)
+    if isinstance(start, str):
+        if start not in STARTS:
+            raise unknown_name("start", start, STARTS)
+        point = optimum.astype(np.float64) if start == "optimum" else np.full(d, float(start == "ones"))
+        return tuple(point.tolist())
+    point = check.finite_array(1, start=start)
+    if len(point) != d:
+        raise InvalidInput(f"start must be one of {', '.join(STARTS)} or {d} numbers, got {len(point)}.")
+    return tuple(point.tolist())
+
+
+class _Residual(torch.nn.Module):
+    """A x - b of each record [A b]; the parameter is x."""
+
+    def __init__(self, start: tuple[float, ...]) -> None:
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.tensor(start))
+
+    def forward(self, records: torch.Tensor) -> torch.Tensor:
+        return records[..., :-1] @ self.x - records[..., -1]
+
+    def extra_repr(self) -> str:
+        return f"start={self.x.tolist()}"  # part of a task's content hash
+
+
+def _half_squared_norm(residual: torch.Tensor, _target: torch.Tensor) -> torch.Tensor:
+    return 0.5 * residual.square().sum()

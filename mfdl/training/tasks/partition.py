@@ -1,0 +1,261 @@
+"""Who holds which record: every train record belongs to exactly one node.
+
+In: the targets, the number of nodes, a seed. Out: the rows each node holds. A partition describes the simulated
+world, and no guarantee covers the act of dealing records out: neighbouring data sets are the same owners with one
+record changed. Where the draw reads the targets (`Dirichlet`), build the neighbour with `Fixed(task.owners(seed))`.
+When a record takes part is in `_instance`.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import hashlib
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaincinv
+
+from ... import check
+from ...errors import InvalidInput, unknown_name
+from . import _seeds
+
+Rows = NDArray[np.int64]
+
+MAX_DRAWS = 100
+"""Draws of `Dirichlet` before records are moved by hand."""
+
+ALPHA_RANGE = (1e-6, 1e6)
+
+
+class Partition(abc.ABC):
+    """A rule that gives every record to exactly one node, and every node at least one record."""
+
+    sizes_depend_on_seed: bool = False
+    """Whether the number of records of a node changes with the seed."""
+
+    @property
+    @abc.abstractmethod
+    def text(self) -> str:
+        """All that decides the partition besides targets, nodes and seed, in one line."""
+
+    @abc.abstractmethod
+    def held(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
+        """Rows of the records of each node, n arrays: disjoint, together 0, ..., N - 1, none empty.
+
+        Only which rows a node holds counts, not their order: the order of use is drawn elsewhere.
+        """
+
+    def require_fits(self, kind: str, num_records: int, num_nodes: int) -> None:
+        """Refuses records that the partition cannot deal out; a `Task` calls it when it is made."""
+        if num_records < num_nodes:
+            raise InvalidInput(
+                f"each node needs a record, got {num_records} train records for {num_nodes} nodes; use a smaller graph."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform(Partition):
+    """A uniform random split into equal sizes; the first nodes hold one more where n does not divide N."""
+
+    @property
+    def text(self) -> str:
+        return "uniform"
+
+    def held(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
+        return np.array_split(_seeds.permutation(seed, _seeds.NODE_SPLIT, len(targets)), num_nodes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dirichlet(Partition):
+    """Label-skewed split: of each class the nodes get shares drawn from a symmetric Dirichlet distribution.
+
+    A class of m records in random order is cut at the running sums of its shares times m, rounded: no record is lost
+    or held twice. Splits that leave a node with fewer than `min_records` records are redrawn, up to `MAX_DRAWS` times;
+    then the last draw is repaired: while a node has too few, a random record of the largest node moves to the smallest
+    (lowest index where several are). So small alpha with a large min_records is less skewed than alpha says.
+
+    The draws are repeated by every version of numpy; they also use scipy's inverse incomplete gamma function, so
+    another version of it may move a cut by one record where a running sum falls on a rounding edge.
+
+    Attributes:
+        alpha: concentration, in `ALPHA_RANGE`: below 1 most of a class sits at few nodes; large is nearly uniform.
+        min_records: records every node gets at least; the period of a run must not exceed it to be sure of every seed.
+
+    Source: the experiments of arXiv:2405.01031 and arXiv:2501.14644v2, with alpha = 10. The public code of the first
+    started every cut anew instead of at the last one, so that nodes shared records and lost others; here they do not.
+    """
+
+    alpha: float
+    min_records: int = 1
+    sizes_depend_on_seed = True
+
+    def __post_init__(self) -> None:
+        alpha = check.positive(alpha=self.alpha)
+        if not ALPHA_RANGE[0] <= alpha <= ALPHA_RANGE[1]:
+            raise InvalidInput(
+                f"alpha must lie between {ALPHA_RANGE[0]:g} and {ALPHA_RANGE[1]:g}, got {self.alpha!r}; "
+                "a larger one is nearly uniform, a smaller one gives each class to one node."
+            )
+        object.__setattr__(self, "alpha", alpha)
+        object.__setattr__(self, "min_records", check.integer_at_least(1, min_records=self.min_records))
+
+    @property
+    def text(self) -> str:
+        return f"dirichlet:alpha={self.alpha:.17g},min_records={self.min_records}"
+
+    def require_fits(self, kind: str, num_records: int, num_nodes: int) -> None:
+        super().require_fits(kind, num_records, num_nodes)
+        if kind != "classification":
+            raise InvalidInput(
+                f"a Dirichlet partition skews classes, and the targets of a {kind} task are none; use Uniform(), or "
+                "Fixed(owners) with owners of your own."
+            )
+        if num_records < num_nodes * self.min_records:
+            raise InvalidInput(
+                f"min_records={self.min_records} at each of {num_nodes} nodes needs {num_nodes * self.min_records} "
+                f"train records, got {num_records}; use min_records <= {num_records // num_nodes} or a smaller graph."
+            )
+
+    def held(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
+        order = _seeds.permutation(seed, _seeds.NODE_SPLIT, len(targets))
+        classes, counts = np.unique(targets, return_counts=True)
+        draws = _seeds.Uniforms(seed, _seeds.NODE_SHARES)
+        for _ in range(MAX_DRAWS):
+            shares = _dirichlet(draws, self.alpha, (len(classes), num_nodes))
+            cuts = np.rint(np.cumsum(shares, axis=1) * counts[:, None]).astype(np.int64)
+            cuts[:, -1] = counts  # a running sum may end at 1 - 1e-16
+            sizes = np.diff(cuts, axis=1, prepend=0).sum(axis=0)
+            if sizes.min() >= self.min_records:
+                break
+        owners = np.empty(len(targets), dtype=np.int64)
+        for label, cut in zip(classes, cuts, strict=True):
+            rows = order[targets[order] == label]
+            owners[rows] = np.searchsorted(cut, np.arange(len(rows)), side="right")
+        while sizes.min() < self.min_records:
+            donor, poorest = int(sizes.argmax()), int(sizes.argmin())
+            rows = np.flatnonzero(owners == donor)
+            owners[rows[int(draws((1,))[0] * len(rows))]] = poorest
+            sizes[donor] -= 1
+            sizes[poorest] += 1
+        return _rows_of(owners, num_nodes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fixed(Partition):
+    """Owners given by the caller, the same for every seed.
+
+    Attributes:
+        owners: the node that holds each train record, shape (N,), integers 0, ..., n - 1, each at least once.
+    """
+
+    owners: ArrayLike
+
+    def __post_init__(self) -> None:
+        owners = np.asarray(self.owners)
+        if owners.ndim != 1 or owners.size == 0 or owners.dtype.kind not in "iu":
+            raise InvalidInput(
+                f"owners must be one node index per train record, got shape {owners.shape} of {owners.dtype}."
+            )
+        if owners.min() < 0:
+            raise InvalidInput(f"owners must be node indices >= 0, got {owners.min()} in row {int(owners.argmin())}.")
+        owners = owners.astype(np.int64)
+        owners.setflags(write=False)
+        object.__setattr__(self, "owners", owners)
+
+    @property
+    def text(self) -> str:
+        owners = np.asarray(self.owners, dtype="<i8")
+        return f"fixed:{hashlib.sha256(owners.tobytes()).hexdigest()}"
+
+    def require_fits(self, kind: str, num_records: int, num_nodes: int) -> None:
+        super().require_fits(kind, num_records, num_nodes)
+        owners = np.asarray(self.owners)
+        if len(owners) != num_records:
+            raise InvalidInput(
+                f"owners must name a node for each of the {num_records} train records, got {len(owners)}."
+            )
+        if owners.max() >= num_nodes:
+            raise InvalidInput(
+                f"owners must be node indices below {num_nodes}, got {owners.max()} in row {int(owners.argmax())}."
+            )
+        held = np.bincount(owners, minlength=num_nodes)
+        if held.min() == 0:
+            raise InvalidInput(
+                f"each node needs a record, and owners give none to node {int(held.argmin())} of {num_nodes}; "
+                "give it one or use a smaller graph."
+            )
+
+    def held(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
+        return _rows_of(np.asarray(self.owners), num_nodes)
+
+
+def parse(spec: Partition | str) -> Partition:
+    """The partition that a text names; a partition is returned as it is.
+
+    >>> parse("uniform")
+    Uniform()
+    >>> parse("dirichlet:alpha=10")
+    Dirichlet(alpha=10.0, min_records=1)
+
+    Args:
+        spec: "uniform", or "dirichlet:alpha=A" with, perhaps, ",min_records=M"; `Fixed` has no text form.
+
+    Raises:
+        InvalidInput: another text, a parameter that is unknown, missing, given twice or out of range.
+    """
+    if isinstance(spec, Partition):
+        return spec
+    if not isinstance(spec, str):
+        raise InvalidInput(
+            f"partition must be a text such as {_EXAMPLE!r} or a Partition, got {type(spec).__name__}; owners of your "
+            "own are Fixed(owners)."
+        )
+    name, _, parameters = spec.strip().partition(":")
+    if name not in ("uniform", "dirichlet"):
+        raise unknown_name("partition", name, ("uniform", "dirichlet"))
+    values: dict[str, str] = {}
+    for part in parameters.split(",") if parameters.strip() else ():
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        known = ("alpha", "min_records") if name == "dirichlet" else ()
+        if not equals or key not in known or key in values:
+            raise InvalidInput(
+                f"partition {name}: cannot use {part.strip()!r}; its parameters, each once as key=value: "
+                f"{', '.join(known) or 'none'}; e.g. {_EXAMPLE}."
+            )
+        values[key] = value
+    if name == "uniform":
+        return Uniform()
+    if "alpha" not in values:
+        raise InvalidInput(f"partition dirichlet needs the parameter 'alpha'; e.g. {_EXAMPLE}.")
+    try:
+        alpha = float(values["alpha"])
+    except ValueError:
+        raise InvalidInput(f"partition dirichlet: alpha must be a number, got {values['alpha']!r}.") from None
+    minimum = values.get("min_records", "1")
+    if not re.fullmatch(r"[0-9]{1,18}", minimum):
+        raise InvalidInput(f"partition dirichlet: min_records must be an integer >= 1, got {minimum!r}.")
+    return Dirichlet(alpha, int(minimum))
+
+
+_EXAMPLE = "dirichlet:alpha=10"
+
+
+def _dirichlet(draws: _seeds.Uniforms, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """Rows from the symmetric Dirichlet distribution: Gamma(alpha) variables over their sum.
+
+    Gamma(alpha) is Gamma(alpha + 1) times U^(1 / alpha): its logarithm stays finite where a small alpha makes the
+    variable itself underflow.
+    """
+    log_gamma = np.log(gammaincinv(alpha + 1, draws(shape))) + np.log(draws(shape)) / alpha
+    weights = np.exp(log_gamma - log_gamma.max(axis=1, keepdims=True))
+    shares: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _rows_of(owners: NDArray[np.int64], num_nodes: int) -> list[Rows]:
+    """Rows of each owner, in increasing order."""
+    ends = np.cumsum(np.bincount(owners, minlength=num_nodes))
+    return np.split(np.argsort(owners, kind="stable").astype(np.int64), ends[:-1])

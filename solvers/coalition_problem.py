@@ -1,0 +1,281 @@
+"""Seeds shared by groups of nodes, against coalitions that know some of them: the problem in arrays.
+
+The noise of the n nodes has covariance R = s I + sum_k R_k: s >= 0 is the variance of what each node draws alone,
+R_k >= 0 lives on group k (rows and columns H_k) and is drawn from a seed that its members share. A coalition I of q
+nodes knows the seeds of the groups it meets, U(I) are the others, and
+
+    minimise  tr(H R)   subject to   [(s I + sum of R_k over k in U(I))^-1]_ii <= 1   for all |I| = q, i not in I.
+
+Smaller coalitions know less and are covered. For a bound r instead of 1 divide R and the loss by r. The noise left,
+M, splits into the connected components of the groups in U(I); each is a `block` here: its groups and the nodes they
+reach. A block that is part of another makes the other's constraint at a common node redundant (M is smaller), so
+only the smallest blocks around each node are kept. A node that no unknown seed reaches forces s >= 1, and then
+s = 1 without seeds (LDP) is optimal.
+
+In: H, groups, q. Out: the distinct constraints, and the left sides [M^-1]_ii of any (s, R_k), rounded up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+
+from .problem import Array, FactorizationProblem, ProblemError
+
+MAX_COALITIONS = 20_000
+MAX_COMPARED_BLOCKS = 3_000  # all pairs are compared to drop redundant constraints; beyond, none is dropped
+EPS = float(np.finfo(np.float64).eps)
+_BATCH_ENTRIES = 2**20  # 8 MB of stacked n x n matrices at a time
+
+Mask = NDArray[np.bool_]
+Indices = NDArray[np.intp]
+
+
+class InfeasibleCoalition(ProblemError):
+    """Without private noise, `coalition` knows every seed of `node`, so no noise protects it (node indices)."""
+
+    def __init__(self, coalition: tuple[int, ...], node: int) -> None:
+        who = f"coalition {coalition} knows every seed of node {node}" if coalition else f"node {node} is in no group"
+        super().__init__(
+            f"private=False is infeasible: {who}, so no noise protects it; allow private noise, add a group, or "
+            "take smaller coalitions."
+        )
+        self.coalition = coalition
+        self.node = node
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Blocks:
+    """The distinct constraints. K blocks, m groups, n nodes.
+
+    Attributes:
+        groups: (K, m), the groups of each block.
+        nodes: (K, n), the nodes they reach.
+        constrained: (K, n), the nodes at which the block's constraint is kept; a part of `nodes`.
+        coalitions: for each block one coalition that leaves it.
+    """
+
+    groups: Mask
+    nodes: Mask
+    constrained: Mask
+    coalitions: tuple[tuple[int, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CoalitionProblem:
+    """Which noise costs what, who shares seeds, and how many nodes collude.
+
+    Attributes:
+        error_gram: H, shape (n, n), symmetric positive semidefinite, not zero (rounding below zero is cut off).
+        groups: node indices of each group; groups may overlap and repeat.
+        coalition_size: q, 0 <= q < n; 0 is an outside observer.
+        private: whether nodes may add noise of their own; False forces s = 0.
+        max_coalitions: refused beyond; each costs one n x n inverse per iteration.
+
+    Raises:
+        ProblemError: H as for FactorizationProblem, an empty group, an index out of range or twice in a group,
+            q out of range, too many coalitions.
+        InfeasibleCoalition: private=False and some coalition knows all seeds of a node outside it.
+    """
+
+    error_gram: Array
+    groups: tuple[tuple[int, ...], ...]
+    coalition_size: int
+    private: bool = True
+    max_coalitions: int = MAX_COALITIONS
+
+    def __post_init__(self) -> None:
+        plain = _plain(self.error_gram)
+        n, q = plain.size, self.coalition_size
+        groups = tuple(_group(k, group, n) for k, group in enumerate(self.groups))
+        if isinstance(q, bool) or not isinstance(q, int | np.integer) or not 0 <= q < n:
+            raise ProblemError(
+                f"coalition_size q must be an integer from 0, and q must be below n = {n} nodes, got {q!r}; "
+                "some node must be left to protect."
+            )
+        if (count := math.comb(n, int(q))) > self.max_coalitions:
+            raise ProblemError(
+                f"coalition_size={q} of {n} nodes makes {count} coalitions, more than max_coalitions="
+                f"{self.max_coalitions}; take smaller coalitions or raise max_coalitions."
+            )
+        object.__setattr__(self, "error_gram", plain.error_gram)
+        object.__setattr__(self, "groups", groups)
+        object.__setattr__(self, "coalition_size", int(q))
+        if not self.private and self.exposed is not None:
+            raise InfeasibleCoalition(*self.exposed)
+
+    @property
+    def size(self) -> int:
+        """n."""
+        return self.error_gram.shape[0]
+
+    @cached_property
+    def root(self) -> Array:
+        """L with L L^T = H, shape (n, n)."""
+        return _plain(self.error_gram).root
+
+    @property
+    def local_loss(self) -> float:
+        """tr H: the loss of s = 1 without seeds (LDP), feasible whenever private noise is allowed."""
+        return float((self.root**2).sum())
+
+    @cached_property
+    def incidence(self) -> Mask:
+        """(m, n): group k holds node i."""
+        held = np.zeros((len(self.groups), self.size), dtype=bool)
+        for k, group in enumerate(self.groups):
+            held[k, list(group)] = True
+        return held
+
+    @property
+    def exposed(self) -> tuple[tuple[int, ...], int] | None:
+        """A coalition and a node outside it that none of the unknown seeds reaches; None if there is none."""
+        return self._constraints[0]
+
+    @property
+    def blocks(self) -> Blocks:
+        """The distinct constraints at nodes that an unknown seed reaches."""
+        return self._constraints[1]
+
+    @cached_property
+    def _constraints(self) -> tuple[tuple[tuple[int, ...], int] | None, Blocks]:
+        coalitions = np.array(list(itertools.combinations(range(self.size), self.coalition_size)), dtype=np.intp)
+        inside = np.zeros((len(coalitions), self.size), dtype=bool)
+        np.put_along_axis(inside, coalitions, True, axis=1)
+        known = np.zeros((len(coalitions), len(self.groups)), dtype=bool)
+        for column in coalitions.T:
+            known |= self.incidence[:, column].T
+        unreached = ~_reached(~known, self.incidence) & ~inside
+        exposed = None
+        if unreached.any():
+            which, node = np.argwhere(unreached)[0]
+            exposed = (tuple(int(i) for i in coalitions[which]), int(node))
+        unknown, first = np.unique(~known, axis=0, return_index=True)
+        blocks, origin = _components(unknown, self.groups, self.size)
+        nodes = _reached(blocks, self.incidence)
+        constrained = nodes & ~_redundant(blocks, nodes)
+        kept = constrained.any(axis=1)
+        return exposed, Blocks(
+            blocks[kept],
+            nodes[kept],
+            constrained[kept],
+            tuple(tuple(int(i) for i in coalitions[first[u]]) for u in origin[kept]),
+        )
+
+    def loss(self, private_variance: float, parts: Sequence[Array]) -> float:
+        """tr(H R)."""
+        shared = sum(
+            float(((part @ self.root[list(group)]) * self.root[list(group)]).sum())
+            for group, part in zip(self.groups, parts, strict=True)
+        )
+        return private_variance * self.local_loss + shared
+
+    def covariance(self, private_variance: float, parts: Sequence[Array]) -> Array:
+        """R = s I + sum_k R_k, shape (n, n)."""
+        R = private_variance * np.eye(self.size)
+        for group, part in zip(self.groups, parts, strict=True):
+            R[np.ix_(group, group)] += part
+        return R
+
+    def noise_left(
+        self, private_variance: float, parts: Sequence[Array], *, outside: float = 1.0
+    ) -> Iterator[tuple[slice, Array]]:
+        """M of each block, in batches: slices of blocks and arrays (b, n, n).
+
+        Nodes outside a block couple to nothing; `outside` is their diagonal entry, so that M can be inverted.
+        """
+        n, blocks = self.size, self.blocks
+        columns = [np.add.outer(np.multiply(group, n), group).ravel() for group in self.groups]
+        pointers = np.concatenate([[0], np.cumsum([part.size for part in parts])])
+        entries = np.concatenate([np.zeros(0), *(part.ravel() for part in parts)])
+        indices = np.concatenate([np.zeros(0, dtype=np.intp), *columns])
+        lifted = scipy.sparse.csr_array((entries, indices, pointers), shape=(len(parts), n * n))
+        step = max(1, _BATCH_ENTRIES // (n * n))
+        for start in range(0, len(blocks.groups), step):
+            batch = slice(start, start + step)
+            M = (lifted.T @ blocks.groups[batch].astype(np.float64).T).T.reshape(-1, n, n)
+            M[:, range(n), range(n)] += np.where(blocks.nodes[batch], private_variance, outside)
+            yield batch, M
+
+    def inverse_diagonal_upper_bounds(self, private_variance: float, parts: Sequence[Array]) -> Array:
+        """[M^-1]_ii for each block and constrained node, shape (K, n); -inf at the others.
+
+        Rounded up: M is scaled to unit diagonal, M = D C D; what is summed, stored and inverted is C up to
+        relative errors of a few (n + m) eps, which move C^-1 by at most cond(C) times that. Infinite where this
+        reaches 1. Cost: one n x n eigendecomposition per block.
+        """
+        blocks = self.blocks
+        unit = 8 * (self.size + len(self.groups)) * EPS
+        upper = np.full(blocks.nodes.shape, -np.inf)
+        for batch, M in self.noise_left(private_variance, parts):
+            diagonal = np.diagonal(M, axis1=1, axis2=2)
+            if not (np.isfinite(M).all() and (diagonal > 0).all()):
+                upper[batch] = np.inf
+                continue
+            scale = np.sqrt(diagonal)
+            values, vectors = np.linalg.eigh(M / (scale[:, :, None] * scale[:, None, :]))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                error = unit * values[:, -1] / values[:, 0]
+                inverse = (vectors**2 / values[:, None, :]).sum(axis=2) / diagonal
+            sound = (values[:, 0] > 0) & (error < 0.5)
+            upper[batch] = np.where(sound[:, None], inverse * (1 + 2 * np.where(sound, error, 0.0)[:, None]), np.inf)
+        return np.where(blocks.constrained, upper, -np.inf)
+
+
+def _plain(error_gram: Array) -> FactorizationProblem:
+    H = np.asarray(error_gram)
+    return FactorizationProblem(H, np.arange(H.shape[0] if H.ndim else 0))
+
+
+def _group(k: int, group: Sequence[int], n: int) -> tuple[int, ...]:
+    if len(group) == 0:
+        raise ProblemError(f"groups must not be empty, got no node in group {k}.")
+    indices = tuple(int(i) for i in group)
+    if any(i != j for i, j in zip(indices, group, strict=True)) or not all(0 <= i < n for i in indices):
+        raise ProblemError(f"groups must hold node indices from 0 to {n - 1}, got {tuple(group)} in group {k}.")
+    if len(set(indices)) != len(indices):
+        raise ProblemError(f"groups must hold distinct nodes, got {indices} in group {k}.")
+    return indices
+
+
+def _reached(groups: Mask, incidence: Mask) -> Mask:
+    return groups.astype(np.float64) @ incidence.astype(np.float64) > 0
+
+
+def _components(unknown: Mask, groups: tuple[tuple[int, ...], ...], n: int) -> tuple[Mask, Indices]:
+    """Distinct connected sets of groups among those of each row; and for each the first row it comes from."""
+    first = np.array([group[0] for group in groups], dtype=np.intp)
+    star = np.array([(k, i) for k, group in enumerate(groups) for i in group], dtype=np.intp).reshape(-1, 2)
+    rows, picked = np.nonzero(unknown[:, star[:, 0]])
+    total = len(unknown) * n
+    ends = (rows * n + first[star[picked, 0]], rows * n + star[picked, 1])
+    graph = scipy.sparse.coo_array((np.ones(rows.size, dtype=np.int8), ends), shape=(total, total))
+    _, labels = connected_components(graph, directed=False)
+    rows, held = np.nonzero(unknown)
+    names, component = np.unique(labels[rows * n + first[held]], return_inverse=True)
+    blocks = np.zeros((len(names), len(groups)), dtype=bool)
+    blocks[component, held] = True
+    origin = np.zeros(len(names), dtype=np.intp)
+    origin[component] = rows
+    if not len(names):
+        return blocks, origin
+    blocks, kept = np.unique(blocks, axis=0, return_index=True)
+    return blocks, origin[kept]
+
+
+def _redundant(blocks: Mask, nodes: Mask) -> Mask:
+    """(K, n): a strictly smaller block reaches the node too, so the constraint there is implied."""
+    if len(blocks) > MAX_COMPARED_BLOCKS:
+        return np.zeros_like(nodes)
+    held = blocks.astype(np.float64)
+    missing = held @ (1 - held).T  # [u, v]: groups of u that v lacks
+    inside = (missing == 0) & ~np.eye(len(blocks), dtype=bool)
+    return inside.T.astype(np.float64) @ nodes.astype(np.float64) > 0

@@ -1,0 +1,220 @@
+"""Noise from seeds shared in groups that withstands coalitions: solved, repaired, certified.
+
+In: a `CoalitionProblem`. Out: private variance s and a covariance R_k per group that satisfy every constraint in
+float64, with loss, lower bound and gap. The methods are in `coalition_newton` and `coalition_conic`, the lower bound
+in `coalition_bound`.
+
+Where H has a kernel within a group the optimum is not attained, the noise there grows without bound. A small multiple
+of the projector on that kernel is then added to the cost of R_k, tied to the tolerance; loss and lower bound are those
+of the H that was given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from .coalition_bound import group_kernels, outsider_bound
+from .coalition_newton import interior_point
+from .coalition_problem import EPS, CoalitionProblem
+from .dense import threads_for
+from .problem import OPTIMAL, STOPPED, Array, ProblemError
+
+METHODS = ("newton", "conic")
+MAX_UNKNOWNS = 5_000  # matrices of 200 MB, up to seven at a time
+RIDGE_FLOOR = 1e-14  # relative to the largest eigenvalue of H
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CoalitionFactorization:
+    """Noise that withstands every coalition, with what it costs and how far that is from the best.
+
+    Attributes:
+        private_variance: s, the variance of what each node draws alone.
+        parts: R_k of each group, shape (|H_k|, |H_k|), rows and columns in the order of the group.
+        covariance: R = s I + sum_k R_k, shape (n, n).
+        loss: tr(H R) at the bound r = 1; for another r divide R and loss by it.
+        lower_bound: no s and R_k that satisfy the constraints have a smaller loss.
+        status: "optimal" (gap within tolerance) or "stopped".
+        worst: the coalition, the node and the value [M^-1]_ii (rounded up, at most 1) of the tightest constraint.
+        notes: what the reader must know, e.g. that shared seeds cannot help, or that no optimum is attained.
+    """
+
+    private_variance: float
+    parts: tuple[Array, ...]
+    covariance: Array
+    loss: float
+    lower_bound: float
+    status: str
+    iterations: int
+    seconds: float
+    worst: tuple[tuple[int, ...], int, float]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """loss / lower_bound - 1, >= 0 up to rounding."""
+        return self.loss / self.lower_bound - 1 if self.lower_bound > 0 else float("inf")
+
+
+def solve(
+    problem: CoalitionProblem, *, tolerance: float = 1e-3, max_iterations: int = 500, method: str = "newton"
+) -> CoalitionFactorization:
+    """Minimises tr(H R) over private and shared noise, to a certified relative gap.
+
+    >>> two = CoalitionProblem(np.array([[1.0, 0.9], [0.9, 1.0]]), ((0, 1),), 0)
+    >>> round(solve(two).loss, 2)  # (tr H^1/2)^2 / 2, against tr H = 2 without a shared seed
+    1.44
+
+    Args:
+        problem: H, groups, q.
+        tolerance: wanted gap loss / lower_bound - 1, > 0; below about 1e-7 float64 ends the search.
+        max_iterations: Newton steps, or the interior-point solver's iterations.
+        method: "newton", or "conic": the semidefinite program by cvxpy and Clarabel, slow, for comparison.
+
+    Guarantees:
+        Every [(s I + sum of R_k over U(I))^-1]_ii is at most 1 in float64, whatever the status: the result is
+        scaled up by the largest, which was rounded up. With private noise the loss is never above tr H (LDP), but
+        for that rounding.
+    Raises:
+        ProblemError: tolerance, method, or more than MAX_UNKNOWNS free entries in the groups.
+        RuntimeError: the conic solver found no point at all.
+    Cost: per Newton step O(K p^2 + J p^2 + p^3) for K blocks, J constraints and p free entries of the R_k.
+    """
+    began = time.perf_counter()
+    if not tolerance > 0:
+        raise ProblemError(f"tolerance must be > 0, got {tolerance!r}.")
+    if method not in METHODS:
+        raise ProblemError(f"method must be one of {METHODS}, got {method!r}.")
+    unknowns = sum(len(group) * (len(group) + 1) // 2 for group in problem.groups)
+    if unknowns > MAX_UNKNOWNS and problem.exposed is None and method == "newton":
+        raise ProblemError(
+            f"groups of these sizes make {unknowns} unknowns, more than {MAX_UNKNOWNS}; take smaller groups."
+        )
+    no_seeds = [np.zeros((len(group), len(group))) for group in problem.groups]
+    best = feasible(problem, 1.0, no_seeds) if problem.private else None
+    bound, iterations = outsider_bound(problem), 0
+    notes: tuple[str, ...] = ()
+    if problem.exposed is not None:
+        bound = problem.local_loss * (1 - 4 * problem.size * EPS)
+        coalition, node = problem.exposed
+        reason = f"node {node} has no seed that coalition {coalition} does not know"
+        notes = (f"{reason}: every node needs the private noise of LDP, and shared seeds cannot help",)
+    else:
+        kernels = group_kernels(problem)
+        with threads_for(unknowns):
+            for ridge in _ridges(problem, kernels, tolerance):
+                costs, early = _costs(problem, kernels, ridge)
+                s, parts, found, steps = _searched(
+                    method, problem, costs, early, tolerance, max_iterations - iterations
+                )
+                bound, iterations = max(bound, found), iterations + steps
+                answer = feasible(problem, s, parts)
+                if best is None or problem.loss(*answer[:2]) < problem.loss(*best[:2]):
+                    best = answer
+                if problem.loss(*best[:2]) <= bound * (1 + tolerance) or iterations >= max_iterations:
+                    break
+        if any(kernel.size for kernel in kernels):
+            assert best is not None  # at least one ridge
+            notes = (_note_on_kernels(ridge, problem.covariance(*best[:2])),)
+    assert best is not None  # without private noise no node is exposed
+    s, parts, worst = best
+    loss = problem.loss(s, parts)
+    return CoalitionFactorization(
+        private_variance=s,
+        parts=tuple(parts),
+        covariance=problem.covariance(s, parts),
+        loss=loss,
+        lower_bound=bound,
+        status=OPTIMAL if loss <= bound * (1 + tolerance) else STOPPED,
+        iterations=iterations,
+        seconds=time.perf_counter() - began,
+        worst=worst,
+        notes=notes,
+    )
+
+
+def _searched(
+    method: str,
+    problem: CoalitionProblem,
+    costs: Sequence[Array],
+    early: Sequence[Array],
+    tolerance: float,
+    max_iterations: int,
+) -> tuple[float, list[Array], float, int]:
+    if method == "conic":
+        from .coalition_conic import solve_conic  # it brings cvxpy, seconds to import
+
+        return solve_conic(problem, costs, max_iterations)
+    return interior_point(problem, costs, early, tolerance, max_iterations)
+
+
+def feasible(
+    problem: CoalitionProblem, private_variance: float, parts: Sequence[Array]
+) -> tuple[float, list[Array], tuple[tuple[int, ...], int, float]]:
+    """(s, R_k) scaled so that the largest left side, rounded up, is at most 1; and where it is attained.
+
+    R_k are positive semidefinite. Multiplying s and all R_k by a factor divides every left side by it. What is too
+    ill-conditioned to invert first gets a little more noise, 1e-12 of the largest entry in every group (and in s if it
+    may) and ten times more until it can be inverted.
+    """
+    s, parts = private_variance, [(part + part.T) / 2 for part in parts]
+    exposed = problem.exposed
+    if problem.private and not any(part.any() for part in parts):  # M = s I: no rounding
+        at_hand = exposed or (problem.blocks.coalitions[0], int(np.argmax(problem.blocks.constrained[0])))
+        return 1.0, parts, (*at_hand, 1.0)
+    lift = 1e-12 * max([s, EPS, *(float(np.abs(part).max()) for part in parts)])
+    scaled = False
+    while True:
+        upper = problem.inverse_diagonal_upper_bounds(s, parts)
+        alone = -math.inf if exposed is None else 1 / s if s > 0 else math.inf
+        top = max(alone, float(upper.max(initial=-math.inf)))
+        if not math.isfinite(top):
+            s, parts = s + lift * problem.private, [part + lift * np.eye(len(part)) for part in parts]
+            lift *= 10
+        elif scaled and top <= 1:
+            break
+        else:
+            factor, scaled = top * (1 + 4 * EPS), True
+            s, parts = s * factor, [part * factor for part in parts]
+    if exposed is not None and alone == top:
+        return s, parts, (*exposed, top)
+    block, node = np.unravel_index(int(np.argmax(upper)), upper.shape)
+    return s, parts, (problem.blocks.coalitions[int(block)], int(node), top)
+
+
+def _ridges(problem: CoalitionProblem, kernels: Sequence[Array], tolerance: float) -> list[float]:
+    """Costs per unit of noise in kernels of H, to be tried in this order; 0 when there is no kernel.
+
+    For one observer and one group, H + rho I costs a factor (1 + sqrt(rho) n / ||H^1/2||_*)^2 at most; the first rho
+    keeps that within a quarter of the tolerance. Where groups overlap it may cost more, so smaller ones follow.
+    """
+    if not any(kernel.size for kernel in kernels):
+        return [0.0]
+    values = np.linalg.svd(problem.root, compute_uv=False)
+    floor = RIDGE_FLOOR * float(values[0]) ** 2
+    ridges = [max((tolerance / 8 * float(values.sum()) / problem.size) ** 2, floor)]
+    while ridges[-1] > floor:
+        ridges.append(max(ridges[-1] / 100, floor))
+    return ridges
+
+
+def _note_on_kernels(ridge: float, covariance: Array) -> str:
+    return (
+        "error_gram is singular to working precision within a group: the best loss is not attained, the noise grows "
+        f"without bound where it costs nothing, so a cost of {ridge:.2g} was put on it; the largest eigenvalue of R is "
+        f"{float(np.linalg.eigvalsh(covariance)[-1]):.3g}"
+    )
+
+
+def _costs(problem: CoalitionProblem, kernels: Sequence[Array], ridge: float) -> tuple[list[Array], list[Array]]:
+    """H restricted to each group with a ridge on its kernel; and what early iterates get on top, per unit of t."""
+    grams = [problem.root[list(group)] @ problem.root[list(group)].T for group in problem.groups]
+    projectors = [kernel @ kernel.T for kernel in kernels]
+    bounded = ridge**0.5 / float(np.linalg.norm(problem.root, 2))  # keeps that noise below 1 / bounded
+    costs = [gram + ridge * projector for gram, projector in zip(grams, projectors, strict=True)]
+    return costs, [bounded * projector for projector in projectors]

@@ -1,0 +1,212 @@
+"""The problem whose classes are single indices: one weight per index, one singular value decomposition per step.
+
+minimise tr(H X^-1) over diag X <= 1 is problem (9) of CorN-DSGD (arXiv:2501.14644v2; X = R^-1 / r, H = W^T W) and
+single participation. Its dual has one weight v_i > 0 per index, with H = L L^T:
+
+    maximise  ||V^1/2 L||_*^2 / sum(v),    V = diag(v).
+
+The singular values s and left vectors Q of V^1/2 L give, at any v, the bound and X(v) = V^-1/2 Q diag(s) Q^T V^-1/2,
+the X that solves X V X = H; its diagonal d is the slope of ||V^1/2 L||_* in v, times two. At the optimum d = 1.
+Scaling rows and columns of X(v) by d^-1/2 makes it feasible, with a loss above the bound by second order in d - 1.
+
+Plain step: v <- v d^2. It never lowers the bound. In u = sqrt(v) the trace norm is convex, so for every u'
+
+    ||diag(u') L||_* >= sum_i u'_i u_i d_i,
+
+and of all u' of one length the right side is largest for u' ~ u d. The steps are extrapolated (Anderson, in log v);
+an extrapolation that lowers the bound too far is dropped for the plain step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+
+import numpy as np
+import scipy.linalg
+
+from .certificate import finished, weights_bound
+from .problem import Array, Factorization, FactorizationProblem, ProblemError
+from .ridge import notes, smallest_ridge, target
+from .threads import SINGLE_THREAD_SIZE_OF_SVD, threads_for
+
+MEMORY = 10  # steps that are combined
+DAMPING = 1e-8  # relative, in the small least-squares problem of the extrapolation
+LARGEST_CHANGE = 3.0  # of log v in one extrapolated step
+RECENT = 10  # an extrapolated step may lower the bound, not below the last ten: vanishing weights need the freedom
+ROUNDING = 1e-15  # relative: what counts as equal
+IDLE = 20  # steps without gain after which plain steps are taken until one gains: extrapolations may run in a circle
+PATIENCE, GAIN = 200, 0.01  # the search ends after this many steps that gained less: of the gap; of the tolerance
+
+
+def solve(problem: FactorizationProblem, *, tolerance: float = 1e-4, max_iterations: int = 5000) -> Factorization:
+    """Minimises tr(H X^-1) subject to diag X <= 1 to a certified relative gap.
+
+    Args:
+        problem: H, and classes that each hold one index.
+        tolerance: wanted gap loss / lower_bound - 1, > 0.
+        max_iterations: singular value decompositions after the first.
+
+    Returns:
+        A Factorization with diag X = 1; status "optimal", or "stopped" at the limit or where rounding leaves
+        nothing to gain. For a singular H, H + rho I is solved, rho as small as the tolerance needs (`ridge`); loss
+        and lower bound are those of the H that was given, and a note names the largest noise eigenvalue.
+    Raises: ProblemError: a class with two indices.
+    Cost: O(n^3) per iteration; 5 to 10 of them for a regular H, tens to a hundred for one of low rank.
+    Source: arXiv:2501.14644v2, problem (9), by its dual instead of n + 1 semidefinite constraints.
+    """
+    if problem.num_classes != problem.size:
+        raise ProblemError(
+            f"classes must hold one index each, got {problem.num_classes} classes for {problem.size} indices; "
+            "use solvers.solve, which takes any disjoint classes."
+        )
+    began = time.perf_counter()
+    with threads_for(problem.size, single_up_to=SINGLE_THREAD_SIZE_OF_SVD):
+        aim = target(problem, smallest_ridge(problem, tolerance))
+        best = _Best(problem, tolerance)
+        path = _Path(problem.size)
+        iterations = 0
+        point = _Point.at(np.exp(path.log_weights), aim.root)
+        while not (within := best.reached(point)) and iterations < max_iterations and not best.idle():
+            path.go_on(point, extrapolate=best.idle_steps < IDLE)
+            point = _Point.at(np.exp(path.log_weights), aim.root)
+            iterations += 1
+        if not within:
+            best.certified()
+        return finished(
+            problem,
+            best.gram,
+            known_bound=best.bound,
+            tolerance=tolerance,
+            iterations=iterations,
+            began=began,
+            notes=notes(problem, aim.rho, best.gram),
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Point:
+    """What one decomposition says at weights v: s, Q, and d = diag X(v), each of length n (Q: n x n)."""
+
+    weights: Array
+    singular_values: Array
+    vectors: Array
+    diagonal: Array
+
+    @staticmethod
+    def at(weights: Array, root: Array) -> _Point:
+        # of V^1/2 L itself: the eigenvalues of V^1/2 H V^1/2 lose half the digits of small s, 1e-8 of the largest
+        Q, s, _ = scipy.linalg.svd(np.sqrt(weights)[:, None] * root, overwrite_a=True, check_finite=False)
+        return _Point(weights, s, Q, (Q**2) @ s / weights)
+
+    @property
+    def dual(self) -> float:
+        """||V^1/2 L||_*^2 / sum(v)."""
+        return float(self.singular_values.sum()) ** 2 / float(self.weights.sum())
+
+    def loss(self, root: Array) -> float:
+        """tr(H X^-1) of `gram`, H = root root^T, from the factors and without an inverse."""
+        scaled = np.sqrt(self.weights * self.diagonal)[:, None] * root
+        return float((((self.vectors / np.sqrt(self.singular_values)).T @ scaled) ** 2).sum())
+
+    def gram(self) -> Array:
+        """X(v) scaled to diag X = 1."""
+        half = self.vectors * np.sqrt(self.singular_values) / np.sqrt(self.weights * self.diagonal)[:, None]
+        X = half @ half.T
+        np.fill_diagonal(X, 1.0)
+        return X
+
+
+class _Best:
+    """The best bound and the best feasible X so far; X = I to begin with, which is feasible whatever H is."""
+
+    def __init__(self, problem: FactorizationProblem, tolerance: float) -> None:
+        self.problem, self.tolerance = problem, tolerance
+        self.bound = 0.0
+        self.gram = np.eye(problem.size)
+        self.loss = problem.loss(self.gram)
+        self.point: _Point | None = None  # of the smallest estimated loss
+        self.estimate = np.inf
+        self.weights: Array | None = None  # of the largest bound on H + rho I
+        self.dual = 0.0
+        self.gap, self.settled_dual, self.idle_steps = np.inf, 0.0, 0
+
+    def reached(self, point: _Point) -> bool:
+        """Takes note of the point; True when the certified gap, on the problem's own H, is within the tolerance."""
+        if (estimate := point.loss(self.problem.root)) < self.estimate:
+            self.point, self.estimate = point, estimate
+        if point.dual > self.dual:
+            self.weights, self.dual = point.weights, point.dual
+        gap = self.estimate / self.dual - 1
+        # against a bound on H + rho I the loss on H may come out below: a gap < 0
+        lower = not np.isfinite(self.gap) or gap < self.gap - GAIN * abs(self.gap) - ROUNDING
+        higher = self.dual > self.settled_dual * (1 + max(GAIN * self.tolerance, ROUNDING))
+        self.idle_steps = 0 if lower or higher else self.idle_steps + 1
+        if lower or higher:
+            self.gap, self.settled_dual = gap, self.dual
+        # the bound on H is below that on H + rho I, and takes another decomposition: only when it may be the last
+        return gap <= self.tolerance and self.certified()
+
+    def idle(self) -> bool:
+        """Nothing was gained for so long that rounding, or a hopeless rate, must be the reason."""
+        return self.idle_steps >= PATIENCE
+
+    def certified(self) -> bool:
+        """The best point as an X and a bound on H; True when their gap is within the tolerance."""
+        if self.point is not None and self.weights is not None:
+            gram = self.point.gram()
+            if (loss := self.problem.loss(gram)) < self.loss:
+                self.gram, self.loss = gram, loss
+            self.bound = max(self.bound, weights_bound(self.problem, self.weights))
+        return self.loss <= self.bound * (1 + self.tolerance)
+
+
+class _Path:
+    """The next log v: Anderson's extrapolation of the plain steps, or the plain step it was made from."""
+
+    def __init__(self, size: int) -> None:
+        self.log_weights = np.zeros(size)
+        self.plain: Array | None = None  # what to fall back to; None after a plain step
+        self.levels: deque[float] = deque(maxlen=RECENT)
+        self.points: deque[Array] = deque(maxlen=MEMORY)
+        self.steps: deque[Array] = deque(maxlen=MEMORY)
+
+    def go_on(self, point: _Point, *, extrapolate: bool) -> None:
+        """To the next log v, given what was found at this one."""
+        if self.plain is not None and not point.dual >= min(self.levels) * (1 - ROUNDING):
+            self.log_weights, self.plain = self.plain, None
+            self._forget()
+            return
+        self.levels.append(point.dual)
+        # v is scaled so that its plain step keeps the sum: otherwise the scale, which means nothing, would drift
+        step = 2 * np.log(point.diagonal * (point.weights.sum() / point.singular_values.sum()))
+        self.points.append(self.log_weights)
+        self.steps.append(step)
+        plain = _normalised(self.log_weights + step)
+        if not extrapolate or len(self.points) == 1:
+            self._forget()
+            self.log_weights, self.plain = plain, None
+        else:
+            change = np.clip(self._extrapolated(point.weights), -LARGEST_CHANGE, LARGEST_CHANGE)
+            self.log_weights, self.plain = _normalised(self.log_weights + change), plain
+
+    def _forget(self) -> None:
+        """Drops all past points but the latest."""
+        while len(self.points) > 1:
+            self.points.popleft()
+            self.steps.popleft()
+
+    def _extrapolated(self, weights: Array) -> Array:
+        """The combination of past steps whose remainder is smallest, indices counting by their weight."""
+        moved, changed = np.diff(np.array(self.points), axis=0), np.diff(np.array(self.steps), axis=0)
+        half = np.sqrt(weights)
+        normal = (changed * half) @ (changed * half).T
+        damping = DAMPING * np.trace(normal) + np.finfo(np.float64).tiny
+        mix = np.linalg.solve(normal + damping * np.eye(len(normal)), (changed * half) @ (self.steps[-1] * half))
+        return self.steps[-1] - mix @ (moved + changed)
+
+
+def _normalised(log_weights: Array) -> Array:
+    """The same weights with the largest equal to 1."""
+    return log_weights - log_weights.max()

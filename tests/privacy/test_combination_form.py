@@ -1,0 +1,95 @@
+"""One combination of each round's messages: the structured form against the dense one, and when it is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl import Cyclic, Dynamics, EveryStep, algorithms, calibrate, gossip, trust
+from mfdl.gossip import GossipMatrix
+from mfdl.privacy import combination_form, view_gram
+from mfdl.privacy.adaptivity import is_adaptive
+from mfdl.privacy.combination_form import is_multiple, step_values
+from mfdl.testing.view_oracles import of_node, pinv_gram
+
+RING = gossip.metropolis_hastings("ring:n=4")
+
+
+@st.composite
+def server_algorithms(draw):
+    """Any noise fresh in every step under complete averaging; node 0 may weigh its gradient by a public divisor."""
+    n, T = draw(st.integers(2, 5)), draw(st.integers(1, 4))
+    matrix = gossip.from_array(np.full((n, n), 1.0 / n))
+    dynamics = Dynamics(matrix, learning_rate=draw(st.sampled_from([1.0, 0.3])))
+    part = EveryStep(T)
+    if draw(st.booleans()):
+        one = algorithms.cdp(dynamics, part)
+    else:
+        F = np.array(draw(st.lists(st.integers(-2, 2), min_size=n * n, max_size=n * n))).reshape(n, n)
+        one = algorithms.spatial_covariance(dynamics, part, F @ F.T + np.eye(n), private_variance=0.5)
+    return one.with_divisors(draw(st.lists(st.sampled_from([1.0, 2.0, 7.0]), min_size=n, max_size=n)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(one=server_algorithms(), release=st.sampled_from(["none", "average", "all"]))
+def test_equals_the_dense_form(one, release):
+    view = trust.Central().view(one, 0, release=release)
+    assert is_adaptive(view)
+    values, errors, silent = step_values(view)
+    assert not silent.any()
+    for u in range(one.num_nodes):
+        X, _ = pinv_gram(of_node(view.dense_gradients_by_time(), u, one.num_nodes), view.dense_noise())
+        assert_allclose(np.diag(values[u]), X, rtol=1e-9, atol=1e-9 * X.max())
+        assert (errors[u] < 1e-10 * X.max()).all()
+
+
+def test_the_server_baseline_needs_the_root_of_n_less_noise():
+    """mu = record_shift sqrt(T) / (sqrt(n) nu) at user level, adaptively, and in a second for T = 5000."""
+    many = algorithms.cdp(Dynamics(gossip.metropolis_hastings("ring:n=16")), EveryStep(5000))
+    made = calibrate(many, trust=trust.Central(), adjacency="replace-one", clip_norm=0.5, mu=2.0)
+    assert_allclose(made.noise_std, 5000**0.5 / 2 / 4, rtol=1e-9)
+    assert made.guarantee.adaptive
+    assert made.guarantee.mu <= 2.0
+
+
+def test_noise_that_cancels_in_the_average_leaks():
+    L = np.array([[1.0, -1], [-1, 1]])
+    one = algorithms.spatial_covariance(Dynamics(gossip.from_array(np.full((2, 2), 0.5))), EveryStep(2), L)
+    found = view_gram(one, trust.Central(), 0)
+    assert found.leaks.all()
+    assert "no noise" in found.why
+
+
+def test_other_averages_are_not_of_this_form():
+    """The average of ring messages is not what its nodes hold: the dense form decides, and it is not adaptive."""
+    one = algorithms.dp_dsgd(Dynamics(RING), EveryStep(3))
+    view = trust.Central().view(one, 0)
+    assert step_values(view) is None
+    assert not is_adaptive(view)
+    local = algorithms.anti_pgd(Dynamics(gossip.from_array(np.full((4, 4), 0.25))), Cyclic(1, 3))
+    assert step_values(trust.Central().view(local, 0)) is None  # correlated in time: not diagonal
+
+
+def test_one_ulp_is_no_multiple():
+    c = np.full(3, 1 / 3)
+    assert is_multiple(np.full(3, 0.7), c)
+    assert is_multiple(np.zeros(3), c)
+    assert not is_multiple(np.array([0.7, 0.7, np.nextafter(0.7, 1)]), c)
+    assert not is_multiple(np.ones(3), np.zeros(3))
+    W = np.full((3, 3), 1 / 3)
+    W[2, 2] = np.nextafter(W[2, 2], 1)
+    nearly = algorithms.dp_dsgd(Dynamics(GossipMatrix(gossip.from_array(W).weights, (0, 1, 2))), EveryStep(2))
+    assert not combination_form.states_are_multiples(nearly, trust.Central().knowledge(nearly, 0).combination)
+
+
+@pytest.mark.parametrize("known", [[True, False, False], [True, True, True]])
+def test_known_noise_is_no_noise(known):
+    one = algorithms.cdp(Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
+    view = trust.Central().view(one, 1)
+    view.knowledge.known_noise[:] = known
+    values, _, silent = step_values(view)
+    if all(known):
+        assert silent.all()
+    else:
+        assert_allclose(values, 0.5, rtol=1e-12)  # (1/3)^2 / (2/9)

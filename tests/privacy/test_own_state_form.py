@@ -1,0 +1,523 @@
+"""States known up to the nodes' own gradients: against dense matrices, exact rationals, refusals, and an attack."""
+
+import dataclasses
+import importlib
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.stats import norm
+
+from mfdl import algorithms, calibrate, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.operators import StepNoise
+from mfdl.participation import Cyclic, EveryStep, Single
+from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.adaptivity import is_adaptive
+from mfdl.privacy.own_state_form import own_state_grams, own_states
+from mfdl.privacy.view_gram import view_grams
+from mfdl.testing.graph_strategies import gossip_matrices
+from mfdl.testing.view_oracles import clear_rank, exact_view_gram, of_node, pinv_gram, rational, to_float
+from mfdl.trust import TrustModel
+
+own_state_form = importlib.import_module("mfdl.privacy.own_state_form")
+view_gram = importlib.import_module("mfdl.privacy.view_gram")  # the package has a function of that name
+MH = gossip.metropolis_hastings
+RING6 = Dynamics(MH("ring:n=6"))
+
+
+def by_form(view, victims):
+    """The Grams of the form itself; it must cover the view."""
+    states = own_states(view)
+    assert states is not None
+    found = own_state_grams(states, victims)
+    assert found is not None
+    return found
+
+
+@st.composite
+def zip_views(draw, max_nodes=5, seen_too=True, known_too=True):
+    """Zip-DL and what an attacker sees and knows: all messages that are sent, at least.
+
+    Perhaps with weight decay, and with noise that does not cancel but is added to what is sent alone.
+    """
+    W = draw(gossip_matrices(min_nodes=2, max_nodes=max_nodes, kinds=("symmetric",)))
+    assume((W.weights.diagonal() > 0).all())
+    n, T = W.num_nodes, draw(st.integers(1, 4))
+    rates = draw(st.lists(st.sampled_from([1.0, 0.5, 0.03]), min_size=T, max_size=T))
+    one = algorithms.zip_dl(
+        Dynamics(W, rates), EveryStep(T), sigma=draw(st.sampled_from([1.0, 0.2])), self_messages=draw(st.booleans())
+    )
+    one = one.with_divisors(draw(st.lists(st.sampled_from([1.0, 7.0, 100.0]), min_size=n, max_size=n)))
+    decay = draw(st.sampled_from([1.0, 0.5, -0.75]))
+    decayed = [dataclasses.replace(r, message_from_state=decay * r.message_from_state) for r in one.rounds]
+    one = dataclasses.replace(one, rounds=tuple(decayed))
+    if draw(st.booleans()) and not one.transmitted.all():
+        plain = StepNoise(sp.csr_array(np.diag(1.0 * one.transmitted)), one.noise.holders(), T, n)
+        one = dataclasses.replace(one, noise=plain)
+    inside = tuple(sorted(draw(st.sets(st.integers(0, n - 1), max_size=n - 1))))
+    model = draw(st.sampled_from(["ldp", "colluding", "masks"]))
+    if model == "ldp":
+        return one, trust.LDP()
+    if model == "colluding":
+        return one, trust.SecLDP(inside)
+    rng = np.random.default_rng(draw(st.integers(0, 999)))
+    known = (rng.random((T, one.noise.columns_per_step)) < 0.2) & known_too
+    seen = np.tile(one.transmitted, (T, 1)) | ((rng.random((T, one.messages_per_round)) < 0.2) & seen_too)
+    return one, TrustModel.from_masks(seen=seen, known_noise=known, release="none")
+
+
+# ---- the Gram ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("T", "total"), [(1, 6), (2, 30), (3, 84), (4, 180)])
+def test_zip_dl_on_a_ring_of_six(T, total):
+    """X_st = 6 (T - max(s, t)): the noise on two messages of variance 2/3 and covariance -1/3 weighs 6."""
+    view = trust.SecLDP().view(algorithms.zip_dl(RING6, EveryStep(T)), 0, release="none")
+    expected = 6.0 * (T - np.maximum.outer(np.arange(T), np.arange(T)))
+    assert expected.sum() == total
+    for gram in view_grams(view, range(6)):
+        assert gram.form == "own-state form"
+        assert_allclose(gram.matrix, expected, rtol=1e-13)
+        assert not gram.upper
+
+
+@settings(max_examples=50, deadline=None)
+@given(case=zip_views(max_nodes=4))
+def test_equals_the_dense_form_with_its_leaks(case):
+    one, model = case
+    n, T = one.num_nodes, one.num_steps
+    view = model.view(one, 0, release="none")
+    A, B = view.dense_gradients_by_time(), view.dense_noise()
+    assume(clear_rank(B))
+    states = own_states(view)
+    found = None if states is None else own_state_grams(states, range(n))
+    if found is None:  # noise known at some steps can leave a node's messages with less than its hidden one has
+        assert model.name == "custom"
+        return
+    for u, gram in enumerate(found):
+        X, leaks = pinv_gram(of_node(A, u, n), B)
+        size = np.abs(of_node(A, u, n)).max()
+        _, leaks = pinv_gram(of_node(A, u, n) / size, B)
+        assert gram.leaks.tolist() == leaks.tolist()
+        if not leaks.any():
+            scale = np.sqrt(np.outer(np.diag(X), np.diag(X)))
+            assert (np.abs(gram.values - X) <= 1e-7 * scale + 1e-300).all()
+            assert (gram.errors <= 1e-9 * np.sqrt(np.outer(np.diag(gram.values), np.diag(gram.values)))).all()
+            assert 1 <= gram.inflation <= 1 + 1e-9
+    assert gram.values.shape == (T, T)
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=zip_views(max_nodes=3, seen_too=False, known_too=False))
+def test_the_stated_errors_bound_the_true_ones(case):
+    """Rationals of the very floats in the maps, whose noise cancels up to rounding only."""
+    one, model = case
+    T, n = min(one.num_steps, 3), one.num_nodes
+    one = dataclasses.replace(
+        one, rounds=one.rounds[:T], step_of_round=tuple(range(T)), participation=EveryStep(T),
+        noise=StepNoise(one.noise.factor, one.noise.holders(), T, n),
+    )  # fmt: skip
+    if model.name == "custom":
+        model = trust.SecLDP()
+    view = model.view(one, 0, release="none")
+    A, B = exact_messages(one, view.knowledge)
+    for u, gram in zip(range(n), by_form(view, range(n)), strict=True):
+        if gram.leaks.any():
+            continue
+        exact = to_float(exact_view_gram([row[u::n] for row in A], B))
+        scale = np.abs(exact).max()
+        excess = np.linalg.eigvalsh(exact - gram.inflation * (gram.values + np.diag(gram.errors.sum(axis=1))))[-1]
+        assert excess <= 4 * np.finfo(float).eps * scale  # of the oracle's rounding to float and of eigvalsh
+
+
+def exact_messages(one, knowledge):
+    """Seen rows <- gradients and unknown noise over the rationals, by the recursion itself."""
+    T, n, S, c = one.num_steps, one.num_nodes, one.messages_per_round, one.noise.columns_per_step
+    zero = [0] * (T * n + T * c)
+    state, A, B = [list(zero) for _ in range(n)], [], []
+    F = rational(one.noise.factor.toarray())
+    for t, this in enumerate(one.rounds):
+        P, Q, K = (
+            rational(m.toarray())
+            for m in (this.message_from_state, this.message_from_gradient, this.state_from_message)
+        )
+        messages = []
+        for m in range(S):
+            row = [sum(P[m][j] * state[j][k] for j in range(n) if P[m][j]) for k in range(len(zero))]
+            for j in range(n):
+                row[t * n + j] += Q[m][j]
+            for k in range(c):
+                if not knowledge.known_noise[t, k]:
+                    row[T * n + t * c + k] += F[m][k]
+            messages.append(row)
+            if knowledge.seen[t, m]:
+                A.append(row[: T * n])
+                B.append(row[T * n :])
+        state = [
+            [sum(K[j][m] * messages[m][k] for m in range(S) if K[j][m]) for k in range(len(zero))] for j in range(n)
+        ]
+    return A, B
+
+
+@settings(max_examples=50, deadline=None)
+@given(case=zip_views(max_nodes=4), kind=st.sampled_from(["zip", "decor", "dp"]), data=st.data())
+def test_states_are_what_is_known_and_own_gradients(case, kind, data):
+    """The claim behind adaptivity, on dense matrices: any messages may be hidden; where it is made, it is true."""
+    one, model = case
+    T, n = one.num_steps, one.num_nodes
+    if kind == "zip":
+        view = model.view(one, 0, release="none")
+    else:
+        build = {"decor": lambda d, p: algorithms.decor(d, p, sigma_local=0.0), "dp": algorithms.dp_dsgd}[kind]
+        one = build(one.dynamics, EveryStep(T))
+        known = data.draw(st.lists(st.booleans(), min_size=(c := one.noise.columns_per_step), max_size=c))
+        seen = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+        view = TrustModel.from_masks(seen=np.array(seen), known_noise=np.array(known)).view(one, 0, release="none")
+    if own_states(view) is None:
+        assert kind != "zip" or model.name == "custom"
+        return
+    assert is_adaptive(view, EveryStep(T))
+    rows = np.hstack([view.dense_gradients_by_time(), view.dense_noise()])
+    hidden = ~view.knowledge.known_noise.ravel()
+    states = np.hstack([dense(one.models_from_gradients()), dense(one.models_from_noise()) * hidden])
+    round_of_row = np.argwhere(view.knowledge.seen)[:, 0]
+    for t in range(1, T):
+        for j in range(n):
+            others = np.ones(rows.shape[1], dtype=bool)
+            others[j : T * n : n] = False
+            earlier, wanted = rows[round_of_row < t][:, others], states[t * n + j, others]
+            found, *_ = np.linalg.lstsq(earlier.T, wanted, rcond=1e-11)
+            assert_allclose(earlier.T @ found, wanted, atol=1e-8 * max(1.0, np.abs(wanted).max(initial=0)))
+
+
+def dense(operator):
+    return operator.matmat(np.eye(operator.shape[1]))
+
+
+def test_many_steps_of_twenty_nodes():
+    """T x T Grams by one pass over the steps, nothing of steps x nodes; the sum is 6 times that of the squares."""
+    T, n = 500, 20
+    one = algorithms.zip_dl(Dynamics(MH(f"ring:n={n}")), EveryStep(T))
+    tracemalloc.start()
+    found = calibrate(
+        one, trust=trust.PNDP([0]), adjacency="replace-one", clip_norm=0.5, mu=2.0, release="none", unit="user"
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.sensitivity.squared == pytest.approx(T * (T + 1) * (2 * T + 1), rel=2e-6)
+    assert found.sensitivity.squared >= T * (T + 1) * (2 * T + 1)
+    assert found.noise_std == pytest.approx(found.sensitivity.value / 2, rel=1e-12)
+    assert found.guarantee.adaptive
+    assert (found.guarantee.release, found.guarantee.unit) == ("none", "user")
+    assert peak < 100 * 2**20  # the dense form would hold a 1000 x 30,000 array, 240 MB
+
+
+def test_equal_victims_share_a_gram_and_others_do_not():
+    """All nodes of a ring, whose numbers differ in the last bits only; and the errors cover what sharing changes."""
+    T = 5
+    for spec, distinct in (("ring:n=9", 1), ("star:n=9", 2), ("path:n=6", 2)):
+        one = algorithms.zip_dl(Dynamics(MH(spec)), EveryStep(T))
+        view = trust.LDP().view(one, 0, release="none")
+        n = one.num_nodes
+        found = by_form(view, range(n))
+        assert len({id(gram) for gram in found}) == distinct
+        for u, gram in enumerate(found):
+            (alone,) = by_form(view, [u])
+            assert (np.abs(gram.values - alone.values) <= gram.errors).all()
+
+
+def test_victims_that_nearly_agree_are_covered_by_what_they_share():
+    one = algorithms.zip_dl(Dynamics(MH("path:n=2")), EveryStep(3)).with_divisors([1, 1 - 1e-12])
+    view = trust.LDP().view(one, 0, release="none")
+    shared, same = by_form(view, [0, 1])
+    (alone,) = by_form(view, [1])
+    assert shared is same
+    assert (shared.values < alone.values).all()
+    assert (shared.values + shared.errors >= alone.values).all()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_neglected_noise_is_paid_for(sign, monkeypatch):
+    """A hidden message holds 1e-6 of a second seen one's noise, which a coarse idea of rounding leaves out of Y."""
+    monkeypatch.setattr(own_state_form, "ROUNDING", 1e-5)
+    T, n = 3, 3
+    one = algorithms.zip_dl(Dynamics(MH("complete:n=3")), EveryStep(T))
+    F = one.noise.factor.toarray()
+    for a in range(n):
+        first, second = np.flatnonzero(one.transmitted & (one.message_sender == a))
+        F[np.flatnonzero(~one.transmitted)[a]] = -F[first] + sign * 1e-6 * F[second]
+    one = dataclasses.replace(one, noise=StepNoise(sp.csr_array(F), one.noise.holders(), T, n))
+    view = trust.SecLDP().view(one, 0, release="none")
+    off = 0.0
+    for u, gram in enumerate(by_form(view, range(n))):
+        X, _ = pinv_gram(of_node(view.dense_gradients_by_time(), u, n), view.dense_noise())
+        assert np.linalg.eigvalsh(gram.inflation * (gram.values + gram.errors) - X)[0] >= -1e-10
+        assert gram.inflation < 1 + 1e-3
+        off = max(off, np.linalg.eigvalsh(X - gram.values - np.diag(gram.errors.sum(axis=1)))[-1])
+    assert off > 1e-7  # without it the number would be too small
+
+
+def test_gradients_of_very_unequal_scale_are_no_rounding():
+    """A public divisor of 1e14 scales what a node's gradients show, not whether they do."""
+    one = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True).with_divisors([1, 1e14, 1e14])
+    found = by_form(trust.LDP().view(one, 0), range(3))
+    assert all(gram.leaks.all() for gram in found)
+    hidden = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2))
+    plain = by_form(trust.LDP().view(hidden, 0, release="none"), range(3))
+    scaled = by_form(trust.LDP().view(hidden.with_divisors([1, 1e14, 1e14]), 0, release="none"), range(3))
+    for a, b, m in zip(plain, scaled, (1, 1e14, 1e14), strict=True):
+        assert not b.leaks.any()
+        assert_allclose(b.values, a.values / m**2, rtol=1e-12)
+
+
+# ---- what is covered -----------------------------------------------------------------------------------------------
+
+
+def test_leaks_are_named():
+    one = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
+    end, middle, _ = view_grams(trust.LDP().view(one, 0), range(3))
+    for gram in (end, middle):
+        assert (gram.form, gram.leaks.all()) == ("own-state form", True)
+    words = "the gradient of step 0 shows without noise in"
+    assert end.why == f"{words} -1 message of 0 in round 0 -0.5 message of 0 in round 0"  # by its weights
+    assert middle.why == words + 3 * " -1 message of 1 in round 0"
+
+
+def test_a_state_seen_without_noise_shows_the_gradients_before():
+    """Noise on what is sent alone, and known at step 1: the model then shows what step 0 added; step 2 is hidden."""
+    one = algorithms.zip_dl(Dynamics(MH("path:n=2")), EveryStep(3))
+    plain = StepNoise(sp.csr_array(np.diag(1.0 * one.transmitted)), one.noise.holders(), 3, 2)
+    one = dataclasses.replace(one, noise=plain)
+    known = np.outer([False, True, False], one.message_sender == 0)
+    view = TrustModel.from_masks(seen=one.transmitted, known_noise=known).view(one, 0, release="none")
+    _, leaks = pinv_gram(of_node(view.dense_gradients_by_time(), 0, 2), view.dense_noise())
+    found = view_grams(view, [0, 1])
+    assert found[0].form == "own-state form"
+    assert found[0].leaks.tolist() == leaks.tolist() == [True, True, False]
+    assert found[0].why == "the gradient of step 0 shows without noise in +1 message of 0 in round 1"
+    assert not found[1].leaks.any()
+
+
+def test_refusals():
+    """Every condition of the claim, one at a time."""
+    one = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(3))
+    n, S = 3, one.messages_per_round
+    model = trust.SecLDP()
+
+    def covered(algorithm=one, release="none", trusted=model):
+        return own_states(trusted.view(algorithm, 0, release=release)) is not None
+
+    def with_round(**maps):
+        return dataclasses.replace(
+            one, rounds=(one.rounds[0], dataclasses.replace(one.rounds[0], **maps), *one.rounds[2:])
+        )
+
+    assert covered()
+    assert not covered(release="all")
+    assert not covered(release="average")
+    assert not covered(trusted=trust.PNDP([0]))
+    assert not covered(trusted=trust.Central())
+    assert not covered(dataclasses.replace(one, model_from_state=sp.csr_array(2.0 * sp.eye_array(n))))
+    assert not covered(dataclasses.replace(one, model_from_state=sp.csr_array(np.ones((n, n)) / n)))
+    for maps in (
+        {"state_from_state": sp.csr_array(sp.eye_array(n))},
+        {"state_from_gradient": sp.csr_array(sp.eye_array(n))},
+        {"state_from_noise": sp.csr_array((n, S))},
+    ):
+        assert not covered(with_round(**maps))
+    silent = int(np.flatnonzero(~one.transmitted)[1])
+    factor, holders = sp.lil_array((S, S + 1)), sp.vstack([one.noise.holders(), one.noise.holders()[[silent]]])
+    factor[:, :S] = one.noise.factor
+    for size in (0.0, 1e-11):  # noise of what is never sent that is in nothing that is
+        factor[silent, S] = size
+        more = StepNoise(sp.csr_array(factor), sp.csr_array(holders), 3, n)
+        assert covered(dataclasses.replace(one, noise=more)) == (size == 0)
+    weights = one.rounds[0].state_from_message.tolil()
+    for size in (1e-5, 1e-7):  # the second is too small to tell
+        weights[0, 0] = size
+        assert covered(with_round(state_from_message=sp.csr_array(weights))) == (size == 1e-5)
+    for name in ("message_from_state", "message_from_gradient"):  # a hidden message that holds what is another node's
+        mixed = getattr(one.rounds[0], name).tolil()
+        mixed[silent, 0] = 0.5
+        assert not covered(with_round(**{name: sp.csr_array(mixed)}))
+    for other in (
+        algorithms.muffliato(one.dynamics, EveryStep(3), gossip_rounds=2),
+        algorithms.anti_pgd(one.dynamics, EveryStep(3)),  # noise that is not fresh
+        algorithms.dsgd(one.dynamics, EveryStep(3)),
+    ):
+        assert not covered(other)
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=zip_views(max_nodes=4), attacker=st.integers(0, 1))
+def test_hidden_messages_are_bounded_by_all_of_them(case, attacker):
+    """Where the dense form would be slow; its own number is never above."""
+    one, _ = case
+    assume(not one.transmitted.all())
+    view = trust.PNDP([attacker]).view(one, release="none")
+    assume(clear_rank(view.dense_noise()))
+    victims = [u for u in range(one.num_nodes) if u != attacker]
+    exact = view_grams(view, victims)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(view_gram, "MAX_WORK_BESIDE_A_BOUND", 0.0)
+        bounds = view_grams(view, victims)
+    assert all(gram.form == "dense form" and not gram.upper for gram in exact)
+    for dense_gram, gram in zip(exact, bounds, strict=True):
+        if gram.upper:
+            slack = gram.inflation * gram.matrix - dense_gram.matrix
+            assert np.linalg.eigvalsh(slack)[0] >= -1e-7 * max(1e-300, np.abs(gram.matrix).max())
+        else:  # all messages leak, part of them need not
+            assert gram.form == "dense form"
+
+
+def test_no_bound_from_all_messages_with_released_models(monkeypatch):
+    monkeypatch.setattr(view_gram, "MAX_WORK_BESIDE_A_BOUND", 0.0)
+    one = algorithms.zip_dl(RING6, EveryStep(2))
+    for release in ("all", "average"):
+        assert {g.form for g in view_grams(trust.PNDP([0]).view(one, release=release), [1, 2])} == {"dense form"}
+    assert {g.form for g in view_grams(trust.PNDP([0]).view(one, release="none"), [1, 2])} != {"dense form"}
+
+
+# ---- numbers for training ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model", [trust.PNDP([0]), trust.AnyReceiver(), trust.LDP(), trust.SecLDP(), trust.SecLDP((0,))]
+)
+def test_users_get_a_number_and_records_a_reason(model):
+    common = {"trust": model, "adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
+    user = algorithms.zip_dl(RING6, EveryStep(3))
+    found = calibrate(user, release="none", unit="user", **common)
+    assert found.noise_std == pytest.approx(math.sqrt(84), rel=1e-6)
+    assert found.guarantee.mu <= 1
+    hidden = isinstance(model, trust.PNDP | trust.AnyReceiver)
+    assert found.guarantee.bound == ("upper" if hidden else "exact")
+    record = algorithms.zip_dl(RING6, Cyclic(1, 3))
+    with pytest.raises(
+        InvalidInput, match=r"own earlier gradients.*is unit='user' with EveryStep\(3\) and release='none'"
+    ):
+        calibrate(record, release="none", **common)
+    for loss in victim_losses(record, model, release="none"):
+        assert not loss.adaptive
+        assert loss.sensitivity_squared <= 18 * (1 + 1e-6) < loss.adaptive_sensitivity_squared == math.inf
+    if hidden:
+        with pytest.raises(InvalidInput, match=r"no number for training covers released models.*is release='none'"):
+            calibrate(user, unit="user", **common)
+        with pytest.raises(InvalidInput, match=r"is unit='user' with EveryStep\(3\) and release='none'"):
+            calibrate(record, **common)
+
+
+def test_any_scheme_of_all_steps_counts_and_no_other():
+    view = trust.SecLDP().view(algorithms.zip_dl(RING6, EveryStep(3)), 0, release="none")
+    assert is_adaptive(view, EveryStep(3))
+    assert is_adaptive(view, Cyclic(3, 1))
+    for scheme in (Cyclic(1, 3), Single(3), None):
+        assert not is_adaptive(view, scheme)
+
+
+# ---- an attack on the claim ----------------------------------------------------------------------------------------
+
+
+def total_variation(mu):
+    return 2 * norm.cdf(mu / 2) - 1
+
+
+def zip_runs(W, T, worlds, gradients, nu, runs, seed):
+    """log p(view in world 0) - log p(view in world 1) of runs in world 0, all sent messages seen, learning rate 1.
+
+    Written out from arXiv:2403.11795, Algorithm 1. `worlds` are two functions (step, own model) -> gradient of node 0,
+    `gradients` the one of all other nodes. The attacker knows all three, and follows both hypotheses on its own: by
+    sum_v W_va Z_{a->v} = 0 it replaces the message a -> a, which it does not see.
+    """
+    rng, n = np.random.default_rng(seed), len(W)
+    around = [np.flatnonzero(W[:, a]) for a in range(n)]
+    x, believed = np.zeros((runs, n)), [np.zeros((runs, n)) for _ in worlds]
+    ratio = np.zeros(runs)
+
+    def steps(t, models, own):
+        g = gradients(t, models)
+        g[:, 0] = own(t, models[:, 0])
+        return models - g
+
+    for t in range(T):
+        half = steps(t, x, worlds[0])
+        guess = [steps(t, models, own) for models, own in zip(believed, worlds, strict=True)]
+        after = np.zeros((runs, n))
+        moved = [h.copy() for h in guess]
+        for a in range(n):
+            w = W[around[a], a]
+            F = np.eye(len(w)) - np.outer(1 / (len(w) * w), w)
+            messages = half[:, [a]] + nu * rng.standard_normal((runs, len(w))) @ F.T
+            after[:, around[a]] += messages * W[around[a], a]
+            sent = around[a] != a
+            precision = np.linalg.inv(nu**2 * (F @ F.T)[np.ix_(sent, sent)])
+            for sign, h, m in zip((1, -1), guess, moved, strict=True):
+                off = messages[:, sent] - h[:, [a]]
+                ratio -= sign * np.einsum("ri,ij,rj->r", off, precision, off) / 2
+                m[:, a] -= messages[:, sent] @ w[sent]
+                m[:, around[a][sent]] += messages[:, sent] * W[around[a], a][sent]
+        x, believed = after, moved
+        assert_allclose(believed[0], x, atol=1e-8 * nu)  # the right hypothesis finds every model
+    return ratio
+
+
+def attack(ratio):
+    """(estimated total variation, its standard error) from log likelihood ratios in world 0."""
+    kept = np.clip(1 - np.exp(-ratio), 0, None)
+    return kept.mean(), kept.std() / math.sqrt(len(kept))
+
+
+RUNS = 20_000
+STEP_BACK = {
+    "constant": lambda t, x: np.ones_like(x),
+    "sign of the model": lambda t, x: np.sign(x),
+    "square wave": lambda t, x: np.sign(np.sin(math.pi * x)),
+    "steep": lambda t, x: np.clip(5 * x, -1, 1),
+}
+
+
+@pytest.mark.parametrize("name", STEP_BACK)
+@pytest.mark.parametrize("T", [2, 3])
+def test_no_gradient_of_a_user_breaks_the_guarantee(name, T):
+    """Data that turn the sign of the user's gradient, adversarial ones of all others: mu = 1, replace-one, C = 1/2."""
+    one = algorithms.zip_dl(Dynamics(MH("ring:n=4")), EveryStep(T))
+    made = calibrate(
+        one, trust=trust.SecLDP(), adjacency="replace-one", clip_norm=0.5, mu=1.0, release="none", unit="user"
+    )
+    assert made.noise_std == pytest.approx({2: math.sqrt(30), 3: math.sqrt(84)}[T], rel=1e-6)
+    shape = STEP_BACK[name]
+    worlds = [lambda t, x, s=sign: s * shape(t, x) / 2 if t else np.full_like(x, s / 2) for sign in (1, -1)]
+    ratio = zip_runs(MH("ring:n=4").dense(), T, worlds, lambda t, x: np.sign(x) / 2, made.noise_std, RUNS, seed=T)
+    assert np.exp(-ratio).mean() == pytest.approx(1, abs=0.06)  # a likelihood ratio
+    found, error = attack(ratio)
+    assert found <= total_variation(1.0) + 4 * error
+    if name == "constant":
+        assert found >= total_variation(1.0) - 4 * error
+
+
+def test_with_one_step_per_record_the_claim_is_false():
+    """Two nodes, two steps, two records of node 0. The first takes part in step 0 or not; the second in step 1.
+
+    X = [[4, 2], [2, 2]], so a record in step 0 alone would weigh 4, mu = 1/2 at nu = 4. But given the messages, the
+    model of step 1 is one lower with the first record than without, and that turns the sign of the second's gradient.
+    """
+    W, nu = np.full((2, 2), 0.5), 4.0
+    one = algorithms.zip_dl(Dynamics(gossip.from_array(W)), Cyclic(1, 2))
+    (gram, _) = view_grams(trust.SecLDP().view(one, 0, release="none"), [0, 1])
+    assert_allclose(gram.matrix, [[4, 2], [2, 2]], rtol=1e-12)
+    wave = STEP_BACK["square wave"]
+    worlds = [lambda t, x, g=first: wave(t, x) if t else np.full_like(x, g) for first in (1.0, 0.0)]
+    found, error = attack(zip_runs(W, 2, worlds, lambda t, x: np.zeros_like(x), nu, RUNS, seed=0))
+    assert found - 10 * error > total_variation(2 / nu)
+    # with equal or opposite signs of (1, +-2): energy 20 or 4, half of the time each
+    assert found == pytest.approx((total_variation(math.sqrt(20) / nu) + total_variation(2 / nu)) / 2, abs=0.03)
+    assert [x.adaptive_sensitivity_squared for x in victim_losses(one, trust.SecLDP(), release="none")] == [
+        math.inf
+    ] * 2

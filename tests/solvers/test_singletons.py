@@ -1,0 +1,318 @@
+"""Problems whose classes are single indices, and what is done about a singular H."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl import gossip
+from mfdl.testing import encoders, factorization_problems, optimal_loss_reference
+from solvers import FactorizationProblem, ProblemError, ridge, singletons, solve
+from solvers.certificate import weights_bound
+
+
+@st.composite
+def problems(draw, max_size=8, ridges=(1.0, 1e-2, 1e-6, 0.0)):
+    """H of integers and of any rank plus a ridge; every index a class of its own."""
+    drawn = draw(factorization_problems(max_size, ridges=ridges))
+    return FactorizationProblem(drawn.error_gram, np.arange(drawn.size))
+
+
+def weights(size):
+    return st.lists(st.floats(1e-6, 1.0), min_size=size, max_size=size).map(np.array)
+
+
+def averaging(graph):
+    """H = W^T W of Metropolis-Hastings weights, every node a class of its own."""
+    W = gossip.metropolis_hastings(graph).dense()
+    return FactorizationProblem(W.T @ W, np.arange(len(W)))
+
+
+def assert_feasible(problem, found):
+    assert_array_equal(np.diagonal(found.gram), 1.0)
+    assert_array_equal(found.gram, found.gram.T)
+    assert_array_equal(np.triu(found.encoder, 1), 0)
+    assert_allclose(found.encoder.T @ found.encoder, found.gram, atol=1e-13)
+    assert found.sensitivity == 1.0
+    assert np.isfinite(found.loss)  # positive definite
+    assert found.lower_bound <= found.loss
+    assert found.status == ("optimal" if found.gap <= found_tolerance(found) else "stopped")
+
+
+def found_tolerance(found):
+    """The smallest tolerance that the status allows: a gap that is called optimal, and none that is not."""
+    return found.gap if found.status == "optimal" else -1.0
+
+
+# The optimum
+
+
+@settings(deadline=None, max_examples=80)
+@given(problem=problems(ridges=(1.0, 1e-2)))
+def test_regular_problems_reach_the_tolerance(problem):
+    for tolerance in (1e-4, 1e-7):
+        found = singletons.solve(problem, tolerance=tolerance)
+        assert_feasible(problem, found)
+        assert found.status == "optimal"
+        assert found.gap <= tolerance
+        assert found.iterations <= 100
+        assert found.notes == ()
+
+
+@settings(deadline=None, max_examples=80)
+@given(problem=problems(ridges=(0.0, 1e-6)))
+def test_singular_problems_come_within_the_tolerance(problem):
+    # three times: about one in ten thousand singular H, with rows that are equal, stops at a little above
+    for tolerance in (1e-4, 1e-6):
+        found = singletons.solve(problem, tolerance=tolerance)
+        assert_feasible(problem, found)
+        assert found.gap <= max(3 * tolerance, 2e-4)
+        assert (found.status == "optimal") == (found.gap <= tolerance)
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=problems(max_size=5))
+def test_agrees_with_the_semidefinite_program(problem):
+    found = singletons.solve(problem, tolerance=1e-6)
+    reference = optimal_loss_reference(problem)
+    # for a singular H both approach an infimum: ours from above by at most its gap
+    assert found.loss <= reference * (1 + 1e-5 + found.gap)
+    assert found.loss >= reference * (1 - 1e-5)
+    assert found.lower_bound <= reference * (1 + 1e-5)
+
+
+@given(
+    a=st.floats(0.1, 10.0),
+    c=st.floats(0.1, 10.0),
+    share=st.floats(-1.0, 1.0),
+)
+@settings(deadline=None, max_examples=100)
+def test_two_indices_have_a_closed_form(a, c, share):
+    # X = [[1, x], [x, 1]]: (a + c - 2 b x) / (1 - x^2) is least at (s + sqrt(s^2 - 4 b^2)) / 2, s = a + c
+    b = share * (a * c) ** 0.5
+    optimum = (a + c + max((a + c) ** 2 - 4 * b * b, 0.0) ** 0.5) / 2
+    found = singletons.solve(FactorizationProblem(np.array([[a, b], [b, c]]), np.arange(2)), tolerance=1e-6)
+    assert found.status == "optimal"
+    assert optimum * (1 - 1e-12) <= found.loss <= optimum * (1 + 1e-6)
+    assert found.lower_bound <= optimum * (1 + 1e-12)
+
+
+@given(diagonal=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
+@settings(deadline=None, max_examples=40)
+def test_a_diagonal_gram_asks_for_independent_noise(diagonal):
+    found = singletons.solve(FactorizationProblem(np.diag(diagonal), np.arange(len(diagonal))), tolerance=1e-10)
+    assert_allclose(found.gram, np.eye(len(diagonal)), atol=1e-12)
+    assert_allclose(found.loss, sum(diagonal), rtol=1e-12)
+    assert found.status == "optimal"
+    assert found.iterations <= 1
+
+
+def test_a_regular_graph_of_twenty_nodes_takes_a_handful_of_steps():
+    found = singletons.solve(averaging("erdos-renyi:n=20,p=0.5,seed=0"), tolerance=1e-6)
+    assert found.status == "optimal"
+    assert found.iterations <= 10
+
+
+# The bound
+
+
+@settings(deadline=None, max_examples=100)
+@given(problem=problems(), data=st.data())
+def test_any_weights_give_a_bound(problem, data):
+    v = data.draw(weights(problem.size))
+    C = data.draw(encoders(size=problem.size))
+    bound = weights_bound(problem, v)
+    assert 0 <= bound <= problem.loss(C.T @ C)
+    half = np.sqrt(v)
+    eigenvalues = np.linalg.eigvalsh(half[:, None] * problem.error_gram * half)  # the formula, another way
+    assert_allclose(bound, np.sqrt(np.clip(eigenvalues, 0, None)).sum() ** 2 / v.sum(), rtol=1e-5)
+    assert bound <= singletons.solve(problem, tolerance=1e-3).loss
+    assert_allclose(weights_bound(problem, 1e290 * v), bound, rtol=1e-12)
+    assert_allclose(weights_bound(problem, 1e-290 * v), bound, rtol=1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=factorization_problems(), data=st.data())
+def test_any_weights_give_a_bound_for_any_classes(problem, data):
+    v = data.draw(weights(problem.size))
+    C = data.draw(encoders(size=problem.size))
+    assert weights_bound(problem, v) <= problem.loss(C.T @ C)
+    assert weights_bound(problem, v) <= solve(problem, tolerance=1e-2).loss
+
+
+@pytest.mark.parametrize("v", [[0.0, 0.0], [-1.0, -2.0], [np.nan, 1.0], [np.inf, 1.0]])
+def test_weights_that_prove_nothing_give_zero(v):
+    assert weights_bound(FactorizationProblem(np.eye(2), np.arange(2)), np.array(v)) == 0.0
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=problems())
+def test_never_below_the_trace_norm_bound(problem):
+    found = singletons.solve(problem)
+    trace_norm = np.linalg.svd(problem.root, compute_uv=False).sum()
+    assert found.loss >= trace_norm**2 / problem.size * (1 - 1e-12)
+    # the first weights are equal: what is reported is at least as good
+    assert found.lower_bound >= trace_norm**2 / problem.size * (1 - 1e-6)
+
+
+@settings(deadline=None, max_examples=100)
+@given(problem=problems(ridges=(1.0, 1e-2)), data=st.data())
+def test_a_plain_step_never_lowers_the_bound(problem, data):
+    v = data.draw(weights(problem.size))
+    here = singletons._Point.at(v, problem.root)
+    there = singletons._Point.at(v * here.diagonal**2, problem.root)
+    assert there.dual >= here.dual * (1 - 1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=problems(ridges=(1.0, 1e-2)), data=st.data())
+def test_the_point_solves_its_equation(problem, data):
+    v = data.draw(weights(problem.size))
+    point = singletons._Point.at(v, problem.root)
+    half = point.vectors * np.sqrt(point.singular_values) / np.sqrt(v)[:, None]
+    X = half @ half.T
+    scale = np.abs(problem.error_gram).max()
+    assert_allclose(X @ np.diag(v) @ X, problem.error_gram, atol=1e-10 * scale)
+    assert_allclose(np.diagonal(X), point.diagonal, rtol=1e-10)
+    assert_allclose(point.loss(problem.root), problem.loss(point.gram()), rtol=1e-8)
+
+
+# Invariance
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=problems(ridges=(1.0, 1e-2)), data=st.data(), factor=st.sampled_from([1e-30, 0.5, 1e30]))
+def test_order_and_units_do_not_matter(problem, data, factor):
+    order = np.array(data.draw(st.permutations(range(problem.size))), dtype=int)
+    labels = data.draw(st.permutations(range(problem.size)))
+    moved = FactorizationProblem(factor * problem.error_gram[np.ix_(order, order)], np.array(labels))
+    here, there = solve(problem, tolerance=1e-9), solve(moved, tolerance=1e-9)
+    assert here.status == there.status == "optimal"
+    assert_allclose(there.loss, factor * here.loss, rtol=2e-9)
+    assert_allclose(there.gram, here.gram[np.ix_(order, order)], atol=1e-3)  # X to the root of the gap, and H's kernel
+
+
+# Singular H
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-6])
+@pytest.mark.parametrize("n", [3, 5, 12])
+def test_complete_graph_comes_within_the_tolerance_of_its_infimum(n, tolerance):
+    # variance c on the complement of 1 costs (1/n) / (1 - (1 - 1/n) / c): 1/n is approached and never reached
+    problem = averaging(f"complete:n={n}")
+    found = solve(problem, tolerance=tolerance)
+    assert_feasible(problem, found)
+    assert found.status == "optimal"
+    assert found.gap <= tolerance
+    assert 1 / n < found.loss <= (1 + tolerance) / n
+    assert found.lower_bound <= 1 / n * (1 + 1e-12)
+    noise = 1 / np.linalg.eigvalsh(found.gram)[0]
+    assert_allclose(found.loss, (1 / n) / (1 - (1 - 1 / n) / noise), rtol=1e-7)  # eps times noise
+    (note,) = found.notes
+    assert_allclose(float(re.search(r"lambda_min\(X\) is (\S+) here", note).group(1)), noise, rtol=0.06)  # two digits
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-6])
+@pytest.mark.parametrize("graph", ["ring:n=6", "ring:n=9", "ring:n=30", "star:n=12"])
+@pytest.mark.parametrize("class_size", [1, 2, 3])
+def test_singular_averaging_comes_within_the_tolerance(graph, class_size, tolerance):
+    nodes = averaging(graph)
+    # of the star's three eigenvalues one is small for many leaves, not zero; the ring's is zero for 3 m nodes
+    problem = FactorizationProblem(nodes.error_gram, np.arange(nodes.size) // class_size)
+    found = solve(problem, tolerance=tolerance)
+    assert found.status == "optimal"
+    assert found.gap <= tolerance
+    assert found.lower_bound <= found.loss
+
+
+def test_a_hopeless_tolerance_ends_with_honest_numbers():
+    problem = averaging("complete:n=5")
+    found = solve(problem, tolerance=1e-14)
+    assert found.status == "stopped"
+    assert found.iterations < 1000
+    assert_feasible(problem, found)
+    assert found.lower_bound <= 0.2 * (1 + 1e-12)
+    assert found.loss > 0.2
+
+
+def test_no_noise_cost_at_one_index():
+    H = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
+    found = solve(FactorizationProblem(H, np.arange(3)), tolerance=1e-6)
+    assert found.status == "optimal"
+    assert_allclose(found.loss, (4 + 12**0.5) / 2, rtol=1e-6)  # the other two alone
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=factorization_problems(), rho=st.sampled_from([1e-6, 1e-2, 1.0]))
+def test_what_a_ridge_costs(problem, rho):
+    # sqrt P(H + rho I) <= sqrt P(H) + sqrt(rho P(I)), P(I) = sum of squared class sizes
+    T = problem.size
+    identity = FactorizationProblem(np.eye(T), problem.classes)
+    squares = float((problem.class_sizes**2).sum())
+    assert_allclose(solve(identity).loss, squares, rtol=1e-12)
+    raised = solve(FactorizationProblem(problem.error_gram + rho * np.eye(T), problem.classes))
+    best = solve(problem)
+    assert raised.lower_bound <= (best.loss**0.5 + (rho * squares) ** 0.5) ** 2
+    assert raised.loss >= best.lower_bound
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=factorization_problems(ridges=(0.0,)), tolerance=st.sampled_from([1e-2, 1e-4, 1e-6]))
+def test_the_ridge_is_no_larger_than_the_tolerance_allows(problem, tolerance):
+    rho = ridge.smallest_ridge(problem, tolerance)
+    smallest, largest = problem.eigenvalues[0], problem.eigenvalues[-1]
+    if smallest > 1e-10 * largest:
+        assert rho == 0
+        assert [aim.rho for aim in ridge.falling_targets(problem, tolerance)] == [0]
+        return
+    share = (rho * float((problem.class_sizes**2).sum()) / solve(problem).loss) ** 0.5
+    assert 1 / (1 - share) ** 2 - 1 <= tolerance / 2 or rho <= 1e-16 * largest
+    rhos = [aim.rho for aim in ridge.falling_targets(problem, tolerance)]
+    assert rhos == sorted(rhos, reverse=True)
+    assert rhos[-1] == rho
+    for aim in ridge.falling_targets(problem, tolerance):
+        assert_allclose(aim.gram, problem.error_gram + aim.rho * np.eye(problem.size), atol=1e-13 * largest)
+        assert_allclose(np.linalg.svd(aim.root, compute_uv=False)[-1] ** 2, aim.rho, rtol=0.2, atol=2e-15 * largest)
+
+
+# The door
+
+
+def test_classes_of_two_are_refused_here_and_taken_at_the_door():
+    problem = FactorizationProblem(np.eye(3), np.array([0, 1, 1]))
+    with pytest.raises(ProblemError, match=r"one index each, got 2 classes for 3 indices; use solvers\.solve"):
+        singletons.solve(problem)
+    assert solve(problem).status == "optimal"
+
+
+def test_the_door_leads_here():
+    problem = averaging("florentine")
+    here, there = singletons.solve(problem), solve(problem, start=np.eye(15))
+    assert here.iterations == there.iterations
+    assert_array_equal(here.gram, there.gram)
+    with pytest.raises(ProblemError, match="start must be finite"):
+        solve(problem, start=np.zeros((15, 15)))
+
+
+def test_a_limit_stops_with_valid_numbers():
+    problem = averaging("erdos-renyi:n=20,p=0.3,seed=1")
+    done = solve(problem, tolerance=1e-8)
+    for limit in (0, 1, 2):
+        stopped = singletons.solve(problem, tolerance=1e-8, max_iterations=limit)
+        assert stopped.status == "stopped"
+        assert stopped.iterations == limit
+        assert_feasible(problem, stopped)
+        assert stopped.lower_bound <= done.loss
+        assert stopped.loss >= done.lower_bound
+
+
+def test_one_index():
+    found = singletons.solve(FactorizationProblem(np.array([[3.0]]), np.array([7])), tolerance=1e-12)
+    assert_array_equal(found.gram, [[1.0]])
+    assert found.loss == pytest.approx(3.0, rel=1e-14)
+    assert (found.status, found.iterations) == ("optimal", 0)

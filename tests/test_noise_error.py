@@ -1,0 +1,276 @@
+"""Noise in the models of every builder against the operators written out, and against the definition by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+import mfdl.noise_error as module
+from mfdl import algorithms, gossip, spatial
+from mfdl.dynamics import Dynamics
+from mfdl.error_gram import OBJECTIVES
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.noise_error import noise_error
+from mfdl.operators import NoiseOperator
+from mfdl.participation import Cyclic
+from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
+from mfdl.testing.algorithm_strategies import random_encoder
+
+LOCAL = ("dp-dsgd", "muffliato", "anti-pgd", "mf-shared", "mf-per-node")
+ACROSS = ("decor", "spatial", "groups")
+
+
+def dense(operator):
+    return np.asarray(operator @ np.eye(operator.shape[1]))
+
+
+def counted_variance(one, objective):
+    """||models after the averaging of each step||_F^2 (or of the messages), from the algorithm's own operators.
+
+    models_from_noise are the models at which gradients are taken, those after the steps before; then the final ones.
+    """
+    if objective == "post-average":
+        total = np.sum(dense(one.models_from_noise()) ** 2) + np.sum(dense(one.models_from_noise(final=True)) ** 2)
+    else:
+        rows = dense(one.messages_from_noise).reshape(len(one.rounds), one.messages_per_round, -1)
+        total = np.sum(rows[np.array(one.step_of_round) >= 0] ** 2)
+    first = 1.0 if one.noise_on_messages else one.dynamics.learning_rates(one.num_steps)[0]
+    return total / first**2
+
+
+def build(name, dynamics, part, rng):
+    n = dynamics.num_nodes
+    F = rng.integers(-2, 3, (n, n + 1)).astype(float)
+    match name:
+        case "none" | "dp-dsgd" | "anti-pgd" | "decor" | "zip-dl" | "muffliato":
+            return algorithms.build(name, dynamics, part)
+        case "mf-shared":
+            return algorithms.mf_dsgd(dynamics, part, random_encoder(rng, part.num_steps))
+        case "mf-per-node":
+            return algorithms.mf_dsgd(dynamics, part, random_encoder(rng, part.num_steps, n))
+        case "spatial":
+            return algorithms.spatial_covariance(dynamics, part, F @ F.T + np.eye(n))
+        case "groups":
+            diagonals = [np.diag(np.eye(n)[u]) for u in range(n)]
+            return algorithms.spatial_covariance(
+                dynamics, part, [F @ F.T + np.eye(n), *diagonals], groups=[list(range(n)), *[[u] for u in range(n)]]
+            )
+    raise AssertionError(name)
+
+
+@st.composite
+def noisy(draw, names=LOCAL + ACROSS):
+    """Builders on constant and time-varying gossip of every kind, 1 to 3 rounds per step, schedules and divisors."""
+    W = draw(st.one_of(gossip_matrices(max_nodes=4), gossip_sequences(max_nodes=4)))
+    W = W if W.is_constant else gossip.sequence(W.matrices)
+    T = draw(st.integers(1, 4))
+    rates = draw(
+        st.one_of(st.sampled_from([1.0, 0.3]), st.lists(st.sampled_from([0.1, 0.5, 1.0, 2.0]), min_size=T, max_size=T))
+    )
+    dynamics = Dynamics(W, rates, gossip_rounds=draw(st.integers(1, 3)))
+    one = build(draw(st.sampled_from(names)), dynamics, Cyclic(1, T), np.random.default_rng(draw(st.integers(0, 99))))
+    divisors = draw(st.sampled_from(["none", "equal", "own"]))
+    if divisors == "equal":
+        return one.with_divisors(np.full(one.num_nodes, 3.0))
+    if divisors == "own":
+        return one.with_divisors(draw(st.lists(st.integers(1, 5), min_size=one.num_nodes, max_size=one.num_nodes)))
+    return one
+
+
+@settings(deadline=None, max_examples=200)
+@given(one=noisy(), objective=st.sampled_from(OBJECTIVES))
+def test_it_is_the_norm_of_the_operators(one, objective):
+    assert_allclose(noise_error(one, objective=objective), counted_variance(one, objective), rtol=1e-9, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(one=noisy(names=("dp-dsgd", "muffliato", *ACROSS)), objective=st.sampled_from(OBJECTIVES))
+def test_the_maps_and_the_gram_over_nodes_agree(one, objective):
+    by_maps = module._by_recursion(one, module._factor(one.noise), objective)
+    assert module._is_gossip_of_its_dynamics(one)
+    assert_allclose(by_maps, noise_error(one, objective=objective), rtol=1e-9, atol=1e-12)
+
+
+# Noise on messages
+
+
+@st.composite
+def zip_cases(draw):
+    W = gossip.metropolis_hastings(draw(connected_graphs(max_nodes=6)))
+    T = draw(st.integers(1, 4))
+    rate = draw(st.one_of(st.just(0.3), st.lists(st.sampled_from([0.1, 0.5, 2.0]), min_size=T, max_size=T)))
+    sigma, self_messages = draw(st.sampled_from([1.0, 0.5])), draw(st.booleans())
+    return W, T, algorithms.zip_dl(Dynamics(W, rate), Cyclic(1, T), sigma=sigma, self_messages=self_messages), sigma
+
+
+@settings(deadline=None, max_examples=60)
+@given(case=zip_cases(), objective=st.sampled_from(OBJECTIVES), divide=st.booleans())
+def test_noise_on_messages_is_the_norm_of_the_operators(case, objective, divide):
+    _, _, one, _ = case
+    one = one.with_divisors(np.arange(1, one.num_nodes + 1)) if divide else one  # they leave such noise alone
+    assert_allclose(noise_error(one, objective=objective), counted_variance(one, objective), rtol=1e-9, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(case=zip_cases())
+def test_zip_dl_by_its_definition(case):
+    """Node v adds xi_v = sum_a W_va Z_{a->v} per step, Z = Y - (w^T Y) / (d w): sum_j (T - j) ||W^j [xi <- Y]||_F^2."""
+    W, T, one, sigma = case
+    weights = W.dense()
+    n = W.num_nodes
+    blocks = []
+    for a in range(n):
+        near = np.flatnonzero(weights[:, a])
+        w = weights[near, a]
+        hat = np.eye(near.size) - np.outer(1 / (near.size * w), w)
+        block = np.zeros((n, near.size))
+        block[near] = w[:, None] * hat
+        blocks.append(block)
+    entering = sigma * np.hstack(blocks)
+    assert_allclose(entering.sum(axis=0), 0.0, atol=1e-12)  # the average never sees it
+    expected = sum((T - j) * np.sum((np.linalg.matrix_power(weights, j) @ entering) ** 2) for j in range(T))
+    assert_allclose(noise_error(one), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_learning_rate_does_not_scale_noise_on_messages():
+    W, part = gossip.metropolis_hastings("ring:n=5"), Cyclic(2, 2)
+    slow, fast = (algorithms.zip_dl(Dynamics(W, rate), part) for rate in (0.1, 1.0))
+    assert noise_error(slow) == noise_error(fast) > 0
+
+
+# What is counted
+
+
+@settings(deadline=None, max_examples=60)
+@given(W=gossip_matrices(max_nodes=5), T=st.integers(1, 4), K=st.integers(1, 3))
+def test_muffliato_counts_the_models_after_all_rounds_of_a_step(W, T, K):
+    # sum over steps s and later ends of steps r of ||W^(K (r - s + 1))||_F^2
+    one = algorithms.muffliato(Dynamics(W, 0.5), Cyclic(1, T), gossip_rounds=K)
+    V = np.linalg.matrix_power(W.dense(), K)
+    expected = sum((T - j) * np.sum(np.linalg.matrix_power(V, j + 1) ** 2) for j in range(T))
+    assert_allclose(noise_error(one), expected, rtol=1e-9)
+
+
+def test_correlated_noise_across_nodes_by_hand():
+    W = gossip.metropolis_hastings("ring:n=16")
+    one = algorithms.decor(Dynamics(W, 0.1), Cyclic(1, 3), sigma_local=0.0, sigma_pair=2.0)
+    L = spatial.laplacian("ring:n=16").toarray()
+    powers = [np.linalg.matrix_power(W.dense(), a) for a in (1, 2, 3)]
+    expected = sum((4 - a) * 4.0 * np.trace(P @ L @ P.T) for a, P in enumerate(powers, start=1))
+    assert_allclose(noise_error(one), expected, rtol=1e-12)
+
+
+def test_without_noise_it_is_zero_and_bad_names_are_refused():
+    one = algorithms.dsgd(Dynamics(gossip.metropolis_hastings("ring:n=5")), Cyclic(2, 2))
+    assert noise_error(one) == 0.0
+    with pytest.raises(InvalidInput, match="unknown objective 'mesage'; did you mean 'message'"):
+        noise_error(one, objective="mesage")
+
+
+# Recursions that are not the gossip of their dynamics
+
+
+def with_memory(one, keep):
+    """Half of the step is kept back: the next model is (1 - keep) W m + keep * (its own last model)."""
+    eye = sp.csr_array(sp.eye_array(one.num_nodes))
+    rounds = tuple(
+        dataclasses.replace(r, state_from_message=(1 - keep) * r.state_from_message, state_from_state=keep * eye)
+        for r in one.rounds
+    )
+    return dataclasses.replace(one, rounds=rounds)
+
+
+@settings(deadline=None, max_examples=60)
+@given(one=noisy(names=("dp-dsgd", "decor", "spatial")), objective=st.sampled_from(OBJECTIVES), own=st.booleans())
+def test_fresh_noise_goes_through_any_recursion(one, objective, own):
+    other = with_memory(one, 0.25)
+    if own:  # the noise also enters the next state directly
+        rounds = tuple(dataclasses.replace(r, state_from_noise=r.message_from_noise) for r in other.rounds)
+        other = dataclasses.replace(other, rounds=rounds)
+    assert not module._is_gossip_of_its_dynamics(other)
+    assert_allclose(noise_error(other, objective=objective), counted_variance(other, objective), rtol=1e-9, atol=1e-12)
+
+
+def test_noise_correlated_in_time_is_refused_outside_plain_gossip():
+    one = algorithms.anti_pgd(Dynamics(gossip.metropolis_hastings("ring:n=5")), Cyclic(2, 2))
+    with pytest.raises(UnsupportedMechanism, match="'anti-pgd' has another recursion"):
+        noise_error(with_memory(one, 0.5))
+
+
+def every_round(one, **changes):
+    """The same algorithm with maps of each round replaced; each change is a function of the round."""
+    rounds = tuple(
+        dataclasses.replace(r, **{name: change(r) for name, change in changes.items()})
+        if r.message_from_noise is not None
+        else r
+        for r in one.rounds
+    )
+    return dataclasses.replace(one, rounds=rounds)
+
+
+@pytest.mark.parametrize("change", ["rates", "weights", "divisors", "noise", "memory", "own noise", "on messages"])
+def test_the_maps_decide_where_dynamics_says_otherwise(change):
+    """Another rate, matrix or divisor than in the rounds, or a map that plain gossip has not, is noticed."""
+    W = gossip.metropolis_hastings("ring:n=4")
+    one = algorithms.decor(Dynamics(W, [0.5, 0.25]), Cyclic(1, 2))
+    other = {
+        "rates": dataclasses.replace(one, dynamics=Dynamics(W, [0.5, 0.5])),
+        "weights": dataclasses.replace(one, dynamics=Dynamics(gossip.uniform("star:n=4"), [0.5, 0.25])),
+        "divisors": dataclasses.replace(one, divisors=np.array([1.0, 2.0, 1.0, 1.0])),
+        "noise": every_round(one, message_from_noise=lambda r: 2 * r.message_from_noise),
+        "memory": every_round(one, state_from_state=lambda r: sp.csr_array(0.5 * sp.eye_array(4))),
+        "own noise": every_round(one, state_from_noise=lambda r: r.message_from_noise),
+        "on messages": dataclasses.replace(one, noise_on_messages=True),
+    }[change]
+    assert module._is_gossip_of_its_dynamics(one)
+    assert not module._is_gossip_of_its_dynamics(other)
+    for objective in OBJECTIVES:
+        assert_allclose(noise_error(other, objective=objective), counted_variance(other, objective), rtol=1e-12)
+    if change in ("rates", "weights", "divisors"):  # the maps are the same
+        assert_allclose(noise_error(other), noise_error(one), rtol=1e-12)
+
+
+def test_unknown_noise_is_refused():
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4")), Cyclic(1, 2))
+
+    class Scaled(NoiseOperator):
+        num_steps, num_nodes = 2, 4
+
+        def __init__(self):
+            super().__init__((8, 8))
+
+        _matmat = _rmatmat = staticmethod(np.copy)
+
+        def variances(self):
+            return np.ones((2, 4))
+
+    with pytest.raises(UnsupportedMechanism, match="noise Scaled is not covered"):
+        noise_error(dataclasses.replace(one, noise=Scaled()))
+
+
+# Growth
+
+
+@pytest.mark.parametrize("schedule", [False, True])
+@pytest.mark.parametrize("name", ["decor", "zip-dl"])
+def test_memory_does_not_grow_with_the_steps(name, schedule):
+    W = gossip.metropolis_hastings("erdos-renyi:n=120,p=0.1,seed=1")
+    peaks = []
+    for T in (32, 128):
+        dynamics = Dynamics(W, np.linspace(1.0, 0.5, T) if schedule else 1.0)
+        one = algorithms.build(name, dynamics, Cyclic(1, T))
+        tracemalloc.start()
+        try:
+            noise_error(one)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    slots = one.noise.slots_per_step
+    assert peaks[1] < 1.2 * peaks[0] < 16 * 8 * 120 * max(120, slots)  # (n T)^2 would be 1.9 GB

@@ -1,0 +1,230 @@
+"""Covariances over nodes: certified optima, the pairwise family, seed groups, files, and algorithms made of them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl import Dynamics, EveryStep, algorithms, factorization, gossip, trust
+from mfdl.errors import InvalidInput
+from mfdl.factorization import PairwisePrice, edge_groups, optimal_covariance, optimal_pairwise, read_groups
+from mfdl.mechanism import calibrate
+from mfdl.spatial import laplacian
+from mfdl.testing import connected_graphs
+
+MH = gossip.metropolis_hastings
+FLORENTINE = Dynamics(MH("florentine"))
+
+
+def inverse_diagonal_for(solved, coalition):
+    """[(s I + seeds the coalition does not hold)^-1]_ii of the nodes outside, by definition."""
+    n = solved.num_nodes
+    M = solved.private_variance * np.eye(n)
+    for group, part in zip(solved.groups, solved.parts, strict=True):
+        if not set(group) & set(coalition):
+            M[np.ix_(group, group)] += part
+    outside = [i for i in range(n) if i not in coalition]
+    return np.linalg.inv(M)[outside, outside]
+
+
+def test_florentine_reference_values():
+    """Certified to 1e-8 elsewhere: optimum 4.4637658, independent noise 5.6569615."""
+    solved = optimal_covariance(FLORENTINE, tolerance=1e-7)
+    assert_allclose(solved.loss, 4.463765792, rtol=2e-7)
+    assert solved.lower_bound <= 4.463765793
+    assert_allclose(solved.independent_loss, 5.656961451247313, rtol=1e-12)
+    assert solved.status == "optimal"
+
+
+@settings(max_examples=40, deadline=None)
+@given(graph=connected_graphs(max_nodes=7), r=st.sampled_from([0.01, 1.0, 30.0]), uniform=st.booleans())
+def test_one_seed_meets_its_bound_and_stands_between_its_bounds(graph, r, uniform):
+    dynamics = Dynamics(gossip.uniform(graph) if uniform else MH(graph))
+    n = dynamics.num_nodes
+    W = dynamics.gossip.dense()
+    solved = optimal_covariance(dynamics, max_inverse_diagonal=r)
+    R = solved.covariance
+    assert np.diagonal(np.linalg.inv(R)).max() <= r * (1 + 1e-9)
+    assert np.linalg.eigvalsh(solved.parts[0])[0] >= -1e-9 * np.linalg.eigvalsh(R)[-1]  # what the seed must make
+    assert_allclose(solved.loss, np.trace(W @ R @ W.T), rtol=1e-6)
+    assert solved.loss * (1 + 1e-12) >= solved.lower_bound
+    # the trace-norm bound of the one-seed problem holds for the optimum
+    assert solved.loss >= np.linalg.norm(W, "nuc") ** 2 / n / r * (1 - 1e-9)
+    assert solved.loss <= solved.independent_loss * (1 + 1e-4)
+    if solved.status == "optimal":
+        assert solved.gap <= 1e-4 + 1e-12
+
+
+@settings(max_examples=25, deadline=None)
+@given(graph=connected_graphs(min_nodes=2, max_nodes=6), q=st.integers(0, 2))
+def test_the_best_pairwise_noise_against_a_dense_grid(graph, q):
+    dynamics = Dynamics(MH(graph))
+    n = dynamics.num_nodes
+    assume(q < n)
+    W, L = dynamics.gossip.dense(), laplacian(dynamics.gossip.graph()).toarray()
+    solved = optimal_pairwise(dynamics, coalition_size=q)
+    price = PairwisePrice(dynamics.gossip.graph(), q)
+    for x in np.geomspace(1e-6, 1e4, 60):
+        R = np.eye(n) + x * L
+        worst = 0.0
+        for coalition in _subsets(n, q):
+            kept = [i for i in range(n) if i not in coalition]
+            inside = np.array([[L[i, j] if i != j else -L[i, kept].sum() + L[i, i] for j in kept] for i in kept])
+            worst = max(worst, np.linalg.inv(np.eye(len(kept)) + x * inside).diagonal().max())
+        assert_allclose(price(x), worst, rtol=1e-6)
+        assert price(x) >= worst * (1 - 1e-12)
+        assert solved.loss <= worst * np.trace(W @ R @ W.T) * (1 + 1e-6)
+    for coalition in _subsets(n, q):
+        assert inverse_diagonal_for(solved, coalition).max() <= 1 + 1e-9
+    assert solved.loss >= solved.lower_bound * (1 - 1e-9)
+    assert_allclose(solved.covariance, solved.sigma_local**2 * np.eye(n) + solved.sigma_pair**2 * L, atol=1e-9)
+
+
+def _subsets(n, q):
+    import itertools
+
+    return list(itertools.combinations(range(n), q))
+
+
+@settings(max_examples=15, deadline=None)
+@given(graph=connected_graphs(min_nodes=3, max_nodes=6), q=st.integers(1, 2), seed=st.integers(0, 99))
+def test_groups_withstand_every_coalition_and_are_never_worse_than_decor(graph, q, seed):
+    dynamics = Dynamics(MH(graph))
+    n = dynamics.num_nodes
+    assume(q < n)
+    solved = optimal_covariance(dynamics, coalition_size=q)  # one seed per edge
+    for coalition in _subsets(n, q):
+        assert inverse_diagonal_for(solved, coalition).max() <= 1
+    assert solved.loss <= optimal_pairwise(dynamics, coalition_size=q).loss * (1 + 2e-3)
+    groups = np.array_split(np.random.default_rng(seed).permutation(n), 2)
+    disjoint = optimal_covariance(dynamics, groups=[g.tolist() for g in groups], coalition_size=q)
+    assert_allclose(disjoint.loss, disjoint.independent_loss, rtol=2e-3)  # members know their group's only seed
+    assert solved.lower_bound <= solved.loss * (1 + 1e-12)
+
+
+def test_one_seed_by_either_door_and_by_the_conic_solver():
+    dynamics = Dynamics(MH("path:n=4"))
+    one = optimal_covariance(dynamics, tolerance=1e-6)
+    grouped = optimal_covariance(dynamics, groups=[[0, 1, 2, 3]], tolerance=1e-5)
+    conic = optimal_covariance(dynamics, groups=[[0, 1, 2, 3]], tolerance=1e-4, method="conic")
+    assert_allclose(grouped.loss, one.loss, rtol=2e-5)
+    assert_allclose(conic.loss, one.loss, rtol=2e-4)
+
+
+def test_who_holds_the_only_seed_sees_through_all_but_the_private_noise():
+    """E.g. the published algorithm, which shares one seed with all agents and keeps no noise private."""
+    solved = optimal_covariance(FLORENTINE)
+    everybody = tuple(range(15))
+    assert solved.groups == (everybody,)
+    shared_only = algorithms.spatial_covariance(FLORENTINE, EveryStep(3), solved.covariance)
+    mended = algorithms.spatial_noise(FLORENTINE, EveryStep(3), solved, name="corn")
+    common = {"adjacency": "replace-one", "clip_norm": 1.0, "mu": 1.0}
+    outside = [calibrate(one, trust=trust.SecLDP(), **common).noise_std for one in (shared_only, mended)]
+    assert_allclose(outside[0], outside[1], rtol=1e-6)
+    with pytest.raises(InvalidInput, match="infinite loss under trust model 'colluding'"):
+        calibrate(shared_only, trust=trust.SecLDP((3,)), **common)
+    inside = calibrate(mended, trust=trust.SecLDP((3,)), **common).noise_std
+    assert_allclose(inside, outside[1] / math.sqrt(solved.private_variance), rtol=1e-6)
+
+
+def test_the_complete_graph_has_no_optimum_and_says_so():
+    """W = 11^T / 5 keeps no noise that sums to zero: tr(W R W^T) can only approach 1 / 5."""
+    solved = optimal_covariance(Dynamics(MH("complete:n=5")), tolerance=1e-4)
+    assert 0.2 <= solved.loss <= 0.2 * (1 + 1.001e-4)
+    assert solved.status == "optimal"
+    assert "not attained" in " ".join(solved.notes)
+    pairwise = optimal_pairwise(Dynamics(MH("complete:n=5")))
+    assert_allclose(pairwise.loss, 0.2, rtol=1e-4)
+    assert "not attained" in pairwise.notes[0]
+
+
+def test_the_horizon_counts_the_noise_that_stays():
+    """The covariance best for 16 steps leaves less noise over 16 steps than the one best for a single step."""
+    from mfdl.error_gram import spatial_error_gram
+
+    H = spatial_error_gram(FLORENTINE, num_steps=16)
+    long, short = optimal_covariance(FLORENTINE, horizon=16), optimal_covariance(FLORENTINE)
+    assert np.sum(H * long.covariance) < np.sum(H * short.covariance) * 0.999
+    assert_allclose(long.loss, np.sum(H * long.covariance), rtol=1e-9)
+
+
+@pytest.mark.parametrize("q", [0, 1])
+def test_files_keep_everything(tmp_path, q):
+    solved = optimal_covariance(Dynamics(MH("ring:n=5")), coalition_size=q)
+    factorization.save_spatial(tmp_path / "R.npz", solved, header={"graph": "ring:n=5"})
+    kept = factorization.load(tmp_path / "R.npz")
+    assert_allclose(kept.covariance, solved.covariance, rtol=0, atol=0)
+    assert (kept.groups, kept.loss, kept.status, kept.coalition_size) == (
+        solved.groups, solved.loss, solved.status, q,
+    )  # fmt: skip
+    name = f"file:{tmp_path / 'R.npz'}"
+    one = algorithms.build(name, Dynamics(MH("ring:n=5")), EveryStep(2))
+    F = one.noise.factor.toarray()
+    assert_allclose(F @ F.T, solved.covariance, atol=1e-9 * np.abs(solved.covariance).max())
+    assert algorithms.registry.models_of(name, one)[0] == "eavesdropper"
+    with pytest.raises(InvalidInput, match="made for 5 nodes"):
+        algorithms.build(name, Dynamics(MH("ring:n=6")), EveryStep(2))
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    solved = optimal_pairwise(Dynamics(MH("ring:n=5")))
+    factorization.save_spatial(tmp_path / "R.npz", solved, header={})
+    whole = (tmp_path / "R.npz").read_bytes()
+    (tmp_path / "R.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InvalidInput, match="not a factorization file"):
+        factorization.load(tmp_path / "R.npz")
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"coalition_size": 15}, "below the number of nodes, 15"),
+        ({"coalition_size": -1}, "coalition_size"),
+        ({"groups": [[0, 15]]}, "indices below 15, got 15"),
+        ({"groups": [[]]}, "at least one node"),
+        ({"groups": [[1, 1]]}, "distinct nodes"),
+        ({"max_inverse_diagonal": 0.0}, "max_inverse_diagonal"),
+        ({"tolerance": -1.0}, "tolerance"),
+        ({"horizon": 0}, "num_steps"),
+        ({"groups": [[0, 1]], "coalition_size": 1, "private": False}, "coalition {"),
+        ({"groups": [list(range(15))], "method": "simplex"}, "method"),
+    ],
+)
+def test_bad_input_is_refused(more, text):
+    with pytest.raises(InvalidInput, match=text):
+        optimal_covariance(FLORENTINE, **more)
+
+
+def test_an_infeasible_coalition_is_named_by_its_labels():
+    with pytest.raises(InvalidInput, match=r"coalition \{Acciaiuoli\} knows every seed of node Medici"):
+        optimal_covariance(FLORENTINE, groups=[list(range(15))], coalition_size=1, private=False)
+
+
+def test_groups_from_a_file(tmp_path):
+    labels = FLORENTINE.gossip.labels
+    path = tmp_path / "groups.json"
+    path.write_text(json.dumps([["Medici", "Pazzi"], ["Ginori"]]))
+    expected = tuple(sorted([labels.index("Medici"), labels.index("Pazzi")])), (labels.index("Ginori"),)
+    assert read_groups(path, labels) == expected
+    for content, text in (
+        ('[["Medici", "Pizza"]]', "Pazzi"),
+        ("[1]", "list of lists"),
+        ("{}", "list of lists"),
+        ("[", "not valid JSON"),
+        ("[]", "list of lists"),
+        ('[["Medici", "Medici"]]', "twice"),
+        ('[[["Medici"]]]', "unknown node"),
+    ):
+        path.write_text(content)
+        with pytest.raises(InvalidInput, match=text):
+            read_groups(path, labels)
+    with pytest.raises(InvalidInput, match="cannot read"):
+        read_groups(tmp_path / "none.json", labels)
+
+
+def test_edge_groups_are_the_edges():
+    assert edge_groups(MH("path:n=3")) == ((0, 1), (1, 2))

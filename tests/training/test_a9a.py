@@ -1,0 +1,208 @@
+"""a9a: fetching and reading, logistic loss with labels +-1, the two splits."""
+
+import dataclasses
+import functools
+import hashlib
+import http.server
+import math
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mfdl import data
+from mfdl.errors import InvalidInput
+from mfdl.training import tasks
+from mfdl.training.tasks import partition
+
+torch.set_num_threads(1)  # workers of the test run share the cores
+NAMES = ("libsvm/a9a", "libsvm/a9a.t")
+
+
+def small_data(num_records, last_feature, seed):
+    rng = np.random.default_rng(seed)
+    features = (rng.random((num_records, 123)) < 0.1).astype(float)
+    features[:, last_feature:] = 0
+    labels = np.where(rng.random(num_records) < 0.3, 1, -1)
+    return features, labels
+
+
+# As in the real files, the highest feature occurs in the training file only.
+TRAIN, TEST = small_data(50, 123, 0), small_data(30, 122, 1)
+
+
+def libsvm(features, labels) -> bytes:
+    lines = [
+        " ".join([f"{label:+d}", *(f"{j + 1}:1" for j in np.flatnonzero(row))])
+        for row, label in zip(features, labels, strict=True)
+    ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    """Registers small files of the same format at a local server."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        for name, records in zip(NAMES, (TRAIN, TEST), strict=True):
+            content = libsvm(*records)
+            (folder / Path(name).name).write_bytes(content)
+            file = dataclasses.replace(
+                data.REGISTRY[name],
+                urls=(f"http://127.0.0.1:{running.server_port}/{Path(name).name}",),
+                sha256=hashlib.sha256(content).hexdigest(),
+            )
+            monkeypatch.setitem(data.REGISTRY, name, file)
+        yield folder
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def home(server, tmp_path):
+    return tmp_path / "home"
+
+
+def test_the_registry_names_the_published_files():
+    checksums = {
+        "libsvm/a9a": "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+        "libsvm/a9a.t": "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
+    }
+    for name, checksum in checksums.items():
+        assert data.REGISTRY[name].sha256 == checksum
+        (url,) = data.REGISTRY[name].urls
+        assert url == f"https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/{Path(name).name}"
+
+
+def test_the_files_are_fetched_once_and_read(server, home):
+    for part, (features, labels) in (("train", TRAIN), ("test", TEST)):
+        got_features, got_labels = data.a9a(part, home)
+        assert got_features.shape == features.shape  # 123 columns, also where the last one does not occur
+        np.testing.assert_array_equal(got_features, features)
+        np.testing.assert_array_equal(got_labels, labels)
+    for served in server.iterdir():
+        served.unlink()  # from here on only the data folder has them
+    np.testing.assert_array_equal(data.a9a("test", home)[1], TEST[1])
+    assert sorted(path.name for path in (home / "libsvm").iterdir()) == ["a9a", "a9a.t"]
+
+
+def test_a_download_that_fails_or_is_another_file_is_refused(server, home, monkeypatch):
+    (server / "a9a").write_bytes(b"+1 1:1\n")
+    with pytest.raises(InvalidInput, match=r"could not fetch libsvm/a9a .*wrong content.*MFDL_DATA"):
+        tasks.a9a(3, home)
+    (server / "a9a").unlink()
+    with pytest.raises(InvalidInput, match=r"could not fetch libsvm/a9a .*HTTPError: 404"):
+        tasks.a9a(3, home)
+    content = b"+1 1:1 x\n"
+    (server / "a9a").write_bytes(content)
+    changed = dataclasses.replace(data.REGISTRY["libsvm/a9a"], sha256=hashlib.sha256(content).hexdigest())
+    monkeypatch.setitem(data.REGISTRY, "libsvm/a9a", changed)
+    with pytest.raises(InvalidInput, match="is not in LIBSVM's format"):
+        tasks.a9a(3, home)
+    with pytest.raises(InvalidInput, match="unknown part of a9a 'tests'; did you mean 'test'"):
+        data.a9a("tests", home)
+
+
+def test_the_task(home):
+    task = tasks.load("a9a", 4, home)
+    assert (task.name, task.kind, task.partition) == ("a9a", "classification", partition.Dirichlet(10.0))
+    np.testing.assert_array_equal(task.features, TRAIN[0])
+    np.testing.assert_array_equal(task.targets, TRAIN[1] == 1)
+    np.testing.assert_array_equal(task.test_targets, TEST[1] == 1)
+    instance = pickle.loads(pickle.dumps(task.instance(0, 2)))
+    assert instance.dimension == 123
+    assert (instance.initial_parameters == 0).all()
+    start = instance.evaluate(instance.initial_parameters)
+    np.testing.assert_allclose(start.loss, math.log(2), rtol=1e-6)
+    np.testing.assert_allclose(start.accuracy, np.mean(TEST[1] == -1))  # a tie counts as the negative class
+
+
+def test_losses_gradients_and_hits_are_those_of_logistic_regression(home):
+    task = tasks.load("a9a", 4, home, partition="uniform")
+    instance = task.instance(0, 2, dtype=torch.float64)
+    x = np.random.default_rng(0).standard_normal((4, 123))
+    features, labels = TEST
+    evaluation = instance.evaluate(torch.tensor(x))
+    np.testing.assert_allclose(
+        evaluation.loss, [np.mean(np.log1p(np.exp(-labels * (features @ one)))) for one in x], rtol=1e-10
+    )
+    np.testing.assert_allclose(evaluation.accuracy, [np.mean(np.sign(features @ one) == labels) for one in x])
+    features, labels = TRAIN
+    got = instance.clipped_gradient_sums(torch.tensor(x), 1, 0.7)
+    for u in range(4):
+        expected = np.zeros(123)
+        for row in instance.record_index[u, 1][instance.mask[u, 1]].tolist():
+            a, b = features[row], labels[row]
+            gradient = -b * a / (1 + np.exp(b * (a @ x[u])))
+            expected += gradient * min(1, 0.7 / np.linalg.norm(gradient))
+        np.testing.assert_allclose(got[u], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_negative_class_counts_unlike_in_the_formula_with_labels_0_and_1(home):
+    """log(1 + exp(-b x^T a)) with b = 0 is the constant log 2; with b = -1 it teaches."""
+    a, x = torch.tensor(TRAIN[0][0]), torch.randn(123, dtype=torch.float64, requires_grad=True)
+    constant = torch.log1p(torch.exp(-0 * (x @ a)))
+    assert constant.item() == pytest.approx(math.log(2))
+    assert (torch.autograd.grad(constant, x)[0] == 0).all()
+    whole = tasks.load("a9a", 3, home, partition="uniform")
+    only_negative = dataclasses.replace(
+        whole, features=whole.features[whole.targets == 0], targets=whole.targets[whole.targets == 0]
+    )
+    instance = only_negative.instance(0, 1)
+    gradients = instance.clipped_gradient_sums(instance.initial_parameters, 0, 1e6)
+    assert gradients.norm(dim=1).min() > 0.5
+    np.testing.assert_allclose(gradients.sum(0), only_negative.features.sum(0) / 2, rtol=1e-5)
+
+
+def test_the_pool_is_split_once(home):
+    task = tasks.load("a9a", 4, home, split="pool")
+    assert (task.name, len(task.targets), len(task.test_targets)) == ("a9a-pool", 64, 16)
+    pool = np.concatenate([np.column_stack(TRAIN), np.column_stack(TEST)])
+    got = np.concatenate(
+        [
+            np.column_stack([task.features, 2 * task.targets - 1]),
+            np.column_stack([task.test_features, 2 * task.test_targets - 1]),
+        ]
+    )
+    np.testing.assert_array_equal(np.array(sorted(map(tuple, got))), np.array(sorted(map(tuple, pool))))
+    assert not np.array_equal(got, pool)
+    np.testing.assert_array_equal(tasks.load("a9a", 5, home, split="pool").test_features, task.test_features)
+    with pytest.raises(InvalidInput, match="unknown a9a split 'libsvn'; did you mean 'libsvm'"):
+        tasks.load("a9a", 4, home, split="libsvn")
+
+
+def test_the_real_data():
+    real = os.environ.get("MFDL_DATA")
+    if real is None or not all((Path(real) / name).is_file() for name in NAMES):
+        pytest.skip("MFDL_DATA holds no a9a")
+    task = tasks.load("a9a", 20)
+    assert task.features.shape == (32561, 123)
+    assert task.test_features.shape == (16281, 123)
+    assert task.targets.sum() == 7841
+    assert task.test_targets.sum() == 3846
+    assert set(np.unique(task.features)) == {0, 1}
+    sizes = np.bincount(task.owners(0))
+    assert sizes.sum() == 32561
+    assert sizes.max() > 1.5 * sizes.min()
+    instance = task.instance(0, 32)
+    models = instance.initial_parameters
+    for step in range(64):
+        mean = instance.clipped_gradient_sums(models, step, 1e3) / instance.public_batch_sizes[:, None].float()
+        models = (models - 0.5 * mean).mean(0, keepdim=True).repeat(20, 1)
+    evaluation = instance.evaluate(models)
+    assert evaluation.loss.max() < 0.37
+    assert evaluation.accuracy.min() > 0.82

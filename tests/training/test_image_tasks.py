@@ -1,0 +1,226 @@
+"""MNIST: reading IDX files, which images a task holds, its two models."""
+
+import dataclasses
+import gzip
+import hashlib
+import math
+import os
+import pickle
+import struct
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfdl import data
+from mfdl.errors import InvalidInput
+from mfdl.training import tasks
+
+torch.set_num_threads(1)  # workers of the test run share the cores
+
+
+def idx(array, kind=8) -> bytes:
+    header = bytes([0, 0, kind, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return gzip.compress(header + array.astype(np.uint8).tobytes(), mtime=0)
+
+
+# IDX files
+
+
+@given(shape=st.lists(st.integers(0, 5), max_size=4), seed=st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=50)
+def test_an_idx_file_is_read_as_it_was_written(shape, seed):
+    array = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file.gz"
+        path.write_bytes(idx(array))
+        read = data.read_idx(path)
+    assert read.dtype == np.uint8
+    assert read.shape == tuple(shape)
+    np.testing.assert_array_equal(read, array)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"not gzip", "cannot be read as gzip"),
+        (idx(np.arange(2000) % 251)[:-9], "cannot be read as gzip"),
+        (gzip.compress(b""), "is not an IDX file of unsigned bytes, it starts with nothing"),
+        (gzip.compress(b"\0\0\x08"), "is not an IDX file"),
+        (gzip.compress(b"\x89PNG1234"), "it starts with 89504e47"),
+        (idx(np.zeros(3), kind=13), "is not an IDX file of unsigned bytes, it starts with 00000d01"),
+        (gzip.compress(b"\0\0\x08\x03\0\0\0\x01"), "is not an IDX file"),
+        (gzip.compress(b"\0\0\x08\x01\0\0\0\x05abcd"), r"must hold 5 bytes for shape \(5,\), got 4"),
+        (gzip.compress(b"\0\0\x08\x01\0\0\0\x03abcd"), r"must hold 3 bytes for shape \(3,\), got 4"),
+    ],
+)
+def test_files_that_are_not_idx(tmp_path, content, message):
+    (tmp_path / "file.gz").write_bytes(content)
+    with pytest.raises(InvalidInput, match=message):
+        data.read_idx(tmp_path / "file.gz")
+
+
+# A small MNIST
+
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (110, 28, 28)).astype(np.uint8)
+LABELS = np.arange(110) % 10
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    """Registers 80 training and 30 test images; the function puts the files of some parts into the data folder."""
+    contents = {}
+    for part, rows in (("train", slice(0, 80)), ("test", slice(80, 110))):
+        for name, array in zip(data.mnist_files(part), (IMAGES[rows], LABELS[rows]), strict=True):
+            contents[name] = idx(array)
+    for name, content in contents.items():
+        file = dataclasses.replace(
+            data.REGISTRY[name], urls=("http://127.0.0.1:9/x",), sha256=hashlib.sha256(content).hexdigest()
+        )
+        monkeypatch.setitem(data.REGISTRY, name, file)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    (tmp_path / "mnist").mkdir()
+
+    def put(*names):
+        for name in names:
+            (tmp_path / name).write_bytes(contents[name])
+        return tmp_path
+
+    return put
+
+
+TRAIN, TEST = data.mnist_files("train"), data.mnist_files("test")
+
+
+def test_the_full_set(small):
+    task = tasks.mnist(4, small(*TRAIN, *TEST))
+    assert (task.name, len(task.targets), len(task.test_targets)) == ("mnist", 80, 30)
+    assert task.features.dtype == np.float32
+    np.testing.assert_allclose(task.features, IMAGES[:80].reshape(80, 784) / 255, rtol=1e-6)
+    np.testing.assert_array_equal(task.targets, LABELS[:80])
+    np.testing.assert_allclose(task.test_features, IMAGES[80:].reshape(30, 784) / 255, rtol=1e-6)
+    np.testing.assert_array_equal(task.test_targets, LABELS[80:])
+    assert tasks.load("mnist-mlp", 4, small()).name == "mnist-mlp"
+
+
+@pytest.mark.parametrize("present", [TEST, (*TEST, TRAIN[0]), (*TEST, TRAIN[1])])
+def test_the_test_images_alone_are_split_and_named(small, present):
+    home = small(*present)
+    task = tasks.mnist(3, home)
+    assert (task.name, len(task.targets), len(task.test_targets)) == ("mnist-10k", 25, 5)
+    together = np.concatenate([task.features, task.test_features])
+    images = IMAGES[80:].reshape(30, 784).astype(np.float32) / np.float32(255)
+    rows = [int(np.flatnonzero((images == one).all(axis=1))[0]) for one in together]
+    assert sorted(rows) == list(range(30))  # each image once, in train or test
+    assert rows != sorted(rows)
+    np.testing.assert_array_equal(np.concatenate([task.targets, task.test_targets]), LABELS[80:][rows])
+    np.testing.assert_array_equal(tasks.mnist(5, home).features, task.features)  # one split for all
+    assert tasks.load("mnist-mlp", 3, home).name == "mnist-10k-mlp"
+    assert tasks.mnist(3, home, source="10k").content_hash == task.content_hash
+    with pytest.raises(InvalidInput, match="could not fetch mnist/train"):
+        tasks.mnist(3, home, source="full")
+
+
+def test_the_ten_thousand_can_be_asked_for_where_all_are_there(small):
+    home = small(*TRAIN, *TEST)
+    assert tasks.mnist(3, home, source="10k").name == "mnist-10k"
+    assert tasks.mnist(3, home, source="full").name == tasks.mnist(3, home).name == "mnist"
+
+
+@pytest.mark.parametrize("present", [(), TEST[:1], TRAIN])
+def test_without_the_test_images_the_full_set_is_fetched(small, present):
+    with pytest.raises(InvalidInput, match=r"could not fetch mnist/.*MFDL_DATA or --data-home"):
+        tasks.mnist(3, small(*present))
+
+
+def test_a_fraction_of_the_train_records(small):
+    home = small(*TRAIN, *TEST)
+    whole, fifth, two_fifths = (tasks.mnist(3, home, fraction=fraction) for fraction in (1, 0.2, 0.4))
+    assert [len(task.targets) for task in (whole, fifth, two_fifths)] == [80, 16, 32]
+    used = [{row.tobytes() for row in task.features} for task in (fifth, two_fifths, whole)]
+    assert used[0] < used[1] < used[2]
+    np.testing.assert_array_equal(fifth.test_features, whole.test_features)
+    np.testing.assert_array_equal(tasks.mnist(5, home, fraction=0.2).features, fifth.features)
+    wanted = dict(zip((row.tobytes() for row in whole.features), whole.targets, strict=True))
+    assert [wanted[row.tobytes()] for row in fifth.features] == fifth.targets.tolist()
+
+
+@pytest.mark.parametrize(("model", "dimension"), [("linear", 7850), ("mlp", 784 * 128 + 128 + 1280 + 10)])
+def test_models(small, model, dimension):
+    task = tasks.mnist(3, small(*TRAIN, *TEST), model=model, partition="dirichlet:alpha=1,min_records=2")
+    instance = pickle.loads(pickle.dumps(task.instance(0, 2, dtype=torch.float64)))
+    assert instance.dimension == dimension
+    module = task.build_module()
+    assert [type(layer).__name__ for layer in module.modules() if not any(layer.children())] == (
+        ["Linear"] if model == "linear" else ["Linear", "ReLU", "Linear"]
+    )
+    start = instance.evaluate(instance.initial_parameters)
+    if model == "linear":
+        np.testing.assert_allclose(start.loss, math.log(10), rtol=1e-12)
+        np.testing.assert_allclose(start.accuracy, np.mean(task.test_targets == 0))
+        # Zero weights give every class 1/10: the gradient of one record is (1/10 - [c = y]) x.
+        got = instance.clipped_gradient_sums(instance.initial_parameters, 1, 1e6)
+        for u in range(3):
+            rows = instance.record_index[u, 1][instance.mask[u, 1]].numpy()
+            scores = 0.1 - np.eye(10)[task.targets[rows]]
+            expected = np.concatenate([(scores.T @ task.features[rows]).ravel(), scores.sum(0)])
+            np.testing.assert_allclose(got[u], expected, rtol=1e-6, atol=1e-6)
+    else:
+        assert (start.loss - math.log(10)).abs().max() < 0.5
+        assert not torch.equal(task.instance(1, 2).initial_parameters, instance.initial_parameters.float())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "softmax"}, "unknown mnist model 'softmax'"),
+        ({"source": "50k"}, "unknown mnist source '50k'"),
+        ({"fraction": 0}, "fraction must be a finite number > 0, got 0"),
+        ({"fraction": 1.5}, "fraction must be a number > 0 and <= 1, got 1.5"),
+        ({"partition": "even"}, "unknown partition 'even'"),
+    ],
+)
+def test_parameters_that_cannot_be_used(small, changes, message):
+    with pytest.raises(InvalidInput, match=message):
+        tasks.mnist(3, small(*TRAIN, *TEST), **changes)
+
+
+def test_images_and_labels_must_fit(small, monkeypatch):
+    home = small(*TRAIN, *TEST)
+    content = idx(LABELS[:29])
+    file = dataclasses.replace(data.REGISTRY[TEST[1]], sha256=hashlib.sha256(content).hexdigest())
+    monkeypatch.setitem(data.REGISTRY, TEST[1], file)
+    (home / TEST[1]).write_bytes(content)
+    with pytest.raises(InvalidInput, match=r"got shapes \(30, 28, 28\) and \(29,\)"):
+        data.mnist("test", home)
+    with pytest.raises(InvalidInput, match="unknown part of MNIST 'tset'; did you mean 'test'"):
+        data.mnist("tset", home)
+
+
+# The real images
+
+
+# Few records and steps: per-record gradients of the larger model are 100,000 numbers each.
+@pytest.mark.parametrize(
+    ("name", "fraction", "steps", "floor"), [("mnist", 0.2, 40, 0.8), ("mnist-mlp", 0.05, 20, 0.6)]
+)
+def test_real_images_are_learned(name, fraction, steps, floor):
+    home = os.environ.get("MFDL_DATA")
+    if home is None or not all((Path(home) / one).is_file() for one in TEST):
+        pytest.skip("MFDL_DATA holds no MNIST test images")
+    task = tasks.load(name, 4, source="10k", fraction=fraction)
+    assert task.name == name.replace("mnist", "mnist-10k")
+    assert (len(task.targets), len(task.test_targets)) == (round(8333 * fraction), 1667)
+    assert set(np.unique(task.targets)) == set(range(10))
+    assert 0.1 < task.features.mean() < 0.16  # MNIST's mean pixel is 0.13
+    instance = task.instance(0, 4)
+    models = instance.initial_parameters
+    for step in range(steps):
+        mean = instance.clipped_gradient_sums(models, step, 1e3) / instance.public_batch_sizes[:, None].float()
+        models = (models - 0.3 * mean).mean(0, keepdim=True).repeat(4, 1)
+    assert instance.evaluate(models).accuracy.min() > floor

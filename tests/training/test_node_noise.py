@@ -1,0 +1,223 @@
+"""What nodes compute from their own secrets is what the simulator injects, and no other secret is needed."""
+
+import doctest
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl import algorithms, gossip, spatial
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise, ZeroNoise
+from mfdl.participation import Cyclic
+from mfdl.testing.algorithm_strategies import linear_algorithms, random_encoder
+from mfdl.testing.graph_strategies import gossip_matrices
+from mfdl.training.key_agreement import NodeIdentity, agree
+from mfdl.training.keys import NoiseKey, normals
+from mfdl.training.node_noise import node_noise, node_stream
+from mfdl.training.shared_randomness import HolderKeys, columns_by_holders
+from mfdl.training.streams import MaterialisedNoise, StepStream, noise_stream
+
+ROOT = NoiseKey.from_seed(4)
+NU = 1.7
+STAR = gossip.metropolis_hastings("star:n=4")
+
+
+def deployment(noise, root=ROOT):
+    """One HolderKeys per node, with nothing in it but the secrets of the sets that the node belongs to."""
+    simulated = HolderKeys.simulated(root)
+    sets = columns_by_holders(noise)
+    return [HolderKeys.given({s: simulated.key_of(s) for s in sets if u in s}) for u in range(noise.num_nodes)]
+
+
+def stacked(noise, views, dim, step, slots_of=None):
+    """All slots of a step, each computed by its node."""
+    out = np.full((noise.slots_per_step, dim), np.nan)
+    for u, held in enumerate(views):
+        slots = [u] if slots_of is None else slots_of[u]
+        out[slots] = node_noise(noise, u, held, NU, step, dim, slots=None if slots_of is None else slots)
+    return out
+
+
+@st.composite
+def shared_noises(draw):
+    """DECOR, seed groups and Zip-DL on any symmetric graph, with the slots of each node."""
+    W = draw(gossip_matrices(max_nodes=5))
+    n = W.num_nodes
+    dynamics, part = Dynamics(W), Cyclic(1, draw(st.integers(1, 3)))
+    kind = draw(st.sampled_from(["decor", "groups", "zip-dl"]))
+    if kind == "zip-dl" and W.is_symmetric and (W.weights.diagonal() != 0).all():
+        one = algorithms.zip_dl(dynamics, part)
+        return one.noise, [np.flatnonzero(one.message_sender == u) for u in range(n)]
+    if kind == "groups":
+        groups = draw(st.lists(st.sets(st.integers(0, n - 1), min_size=1), min_size=1, max_size=4))
+        roots = np.random.default_rng(draw(st.integers(0, 99))).standard_normal((len(groups), n, n))
+        for A, group in zip(roots, groups, strict=True):
+            A[[u for u in range(n) if u not in group]] = 0
+        one = algorithms.spatial_covariance(
+            dynamics, part, roots @ roots.transpose(0, 2, 1), groups=[sorted(g) for g in groups]
+        )
+        return one.noise, None
+    return algorithms.decor(dynamics, part, sigma_local=0.3, sigma_pair=2.1).noise, None
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=shared_noises(), dim=st.integers(1, 9))
+def test_nodes_make_together_what_the_simulator_injects_bit_for_bit(case, dim):
+    noise, slots_of = case
+    stream, views = noise_stream(noise, NU, ROOT, dim), deployment(noise)
+    assert type(stream) is StepStream
+    for t in range(noise.num_steps):
+        assert_array_equal(stacked(noise, views, dim, t, slots_of), stream.step(t))
+
+
+@settings(max_examples=40, deadline=None)
+@given(one=linear_algorithms(), dim=st.integers(1, 9))
+def test_nodes_with_noise_of_their_own_do_too(one, dim):
+    """Up to rounding: a matrix product sums in an order that depends on how many nodes it is for."""
+    stream, views = noise_stream(one.noise, NU, ROOT, dim), deployment(one.noise)
+    for t in range(one.num_steps):
+        assert_allclose(stacked(one.noise, views, dim, t), stream.step(t), rtol=1e-12, atol=1e-12)
+
+
+class Delayed(NoiseOperator):
+    """Known to no stream: each node adds what it and the next node drew together, minus that of the step before."""
+
+    def __init__(self, num_steps, n):
+        self.num_steps, self.num_nodes = num_steps, n
+        ring = np.eye(n) - np.roll(np.eye(n), 1, axis=0)
+        self.dense = np.kron(np.eye(num_steps) - np.eye(num_steps, k=-1), ring)
+        super().__init__(self.dense.shape)
+
+    def holders(self):
+        n = self.num_nodes
+        return sp.csr_array(np.eye(n, dtype=bool) | np.roll(np.eye(n, dtype=bool), 1, axis=1))
+
+    def _matmat(self, X):
+        return self.dense @ X
+
+    def _rmatmat(self, X):
+        return self.dense.T @ X
+
+    def variances(self):
+        return (self.dense**2).sum(axis=1).reshape(self.num_steps, self.num_nodes)
+
+
+def test_an_operator_that_no_stream_knows():
+    noise = Delayed(4, 5)
+    stream, views = noise_stream(noise, NU, ROOT, 6), deployment(noise)
+    assert type(stream) is MaterialisedNoise
+    for t in range(4):
+        assert_allclose(stacked(noise, views, 6, t), stream.step(t), rtol=1e-12)
+    with pytest.raises(InvalidInput, match=r"secret of \{1, 2\} is missing"):
+        node_noise(noise, 1, HolderKeys.given({(0, 1): ROOT}), NU, 0, 6)
+
+
+def test_a_whole_deployment_that_agreed_on_its_keys():
+    """No root anywhere: each node has its identity and what came over the wire; pairwise noise cancels."""
+    one = algorithms.decor(Dynamics(STAR), Cyclic(1, 3), sigma_local=0.5, sigma_pair=2.0)
+    views = agree([NodeIdentity.generate() for _ in range(4)], columns_by_holders(one.noise), run_id="run 1")
+    own = [held.key_of({u}) for u, held in enumerate(views)]
+    for t in range(3):
+        total = stacked(one.noise, views, 7, t).sum(axis=0)
+        local = NU * 0.5 * sum(normals(key, t, [0], 7)[0] for key in own)
+        assert_allclose(total, local, rtol=0, atol=1e-13 * NU * 2 * 20)
+        simulator = noise_stream(one.noise, NU, HolderKeys.given(everything(views)), 7)
+        assert_array_equal(simulator.step(t), stacked(one.noise, views, 7, t))
+
+
+def everything(views):
+    return {holders: key for held in views for holders, key in held._given.items()}
+
+
+def test_both_ends_of_an_edge_add_exactly_opposite_noise():
+    """Bit for bit, so that an edge sums to exactly zero whatever its scale; edges of a node are added one by one."""
+    incidence = spatial.incidence("star:n=4")
+    for edge in range(3):
+        F = sp.csr_array(incidence[:, [edge]] * 2.1)
+        noise = StepNoise(F, sp.csr_array((incidence[:, [edge]] != 0).T), 3, 4)
+        views = deployment(noise)
+        for t in range(3):
+            rows = stacked(noise, views, 50, t)
+            first, second = np.flatnonzero(F.toarray().ravel())
+            assert (rows[first] + rows[second] == 0).all()
+            assert (rows[first] != 0).all()
+            assert not np.delete(rows, [first, second], axis=0).any()
+
+
+def test_a_missing_secret_is_named():
+    one = algorithms.decor(Dynamics(STAR), Cyclic(1, 2))
+    centre = HolderKeys.simulated(ROOT)
+    held = {(0,): centre.key_of({0}), (0, 1): centre.key_of({0, 1}), (0, 3): centre.key_of({0, 3})}
+    with pytest.raises(InvalidInput, match=r"the secret of \{0, 2\} is missing; agree on one"):
+        node_noise(one.noise, 0, HolderKeys.given(held), NU, 0, 3)
+    with pytest.raises(InvalidInput, match=r"the secret of \{1\} is missing"):
+        node_noise(IndependentNoise(2, 3), 1, HolderKeys.given(held), NU, 0, 3)
+    with pytest.raises(InvalidInput, match=r"the secret of \{2\} is missing"):
+        node_noise(LocalNoise(np.eye(2), 3), 2, HolderKeys.given(held), NU, 0, 3)
+
+
+def test_noise_that_a_node_cannot_make_is_refused_even_with_all_keys():
+    noise = StepNoise(np.ones((3, 1)), np.array([[1, 1, 0]], dtype=bool), 2, 3)
+    for u in (0, 1):
+        assert node_noise(noise, u, HolderKeys.simulated(ROOT), NU, 0, 2).shape == (1, 2)
+    with pytest.raises(InvalidInput, match=r"node 2 needs the secret of \{0, 1\}, which it does not hold"):
+        node_noise(noise, 2, HolderKeys.simulated(ROOT), NU, 0, 2)
+
+
+def test_a_stream_is_its_steps_and_ends_with_the_mechanism():
+    noise = LocalNoise(random_encoder(np.random.default_rng(0), 40, 3), 3)
+    stream = node_stream(noise, 1, HolderKeys.simulated(ROOT), NU, 4)
+    for t in (39, 0, 31, 32, 5):
+        assert_array_equal(stream.step(t), node_noise(noise, 1, HolderKeys.simulated(ROOT), NU, t, 4))
+    with pytest.raises(InvalidInput, match=r"step must lie in \[0, 40\), got 40"):
+        stream.step(40)
+
+
+@pytest.mark.parametrize("noise", [IndependentNoise(2, 3), LocalNoise(np.tri(2), 3), Delayed(2, 3)])
+def test_tensors_do_not_share_noise(noise):
+    made = [node_noise(noise, 1, HolderKeys.simulated(ROOT), NU, 0, 50, tensor=i) for i in range(3)]
+    assert len(np.unique(np.abs(made))) == 150
+    assert_array_equal(made[2], noise_stream(noise, NU, ROOT, 50, tensor=2).step(0)[[1]])
+
+
+@pytest.mark.parametrize("noise", [ZeroNoise(2, 3), IndependentNoise(2, 3), Delayed(2, 3)])
+def test_without_noise_no_secret_is_needed(noise):
+    std = NU if isinstance(noise, ZeroNoise) else 0.0
+    assert_array_equal(node_noise(noise, 2, HolderKeys.given({}), std, 1, 4), np.zeros((1, 4)))
+
+
+@pytest.mark.parametrize(
+    ("node", "slots", "message"),
+    [
+        (3, None, "node must be below the number of nodes, 3, got 3"),
+        (-1, None, "node must be an integer >= 0"),
+        (0, [3], r"slots must be distinct and below 3, got \[3\]"),
+        (0, [0, 0], "slots must be distinct"),
+        (0, [1], r"node 0 needs the secret of \{1\}"),
+    ],
+)
+def test_refusals(node, slots, message):
+    with pytest.raises(InvalidInput, match=message):
+        node_noise(IndependentNoise(2, 3), node, HolderKeys.simulated(ROOT), NU, 0, 2, slots=slots)
+
+
+def test_noise_on_messages_needs_slots():
+    noise = algorithms.zip_dl(Dynamics(STAR), Cyclic(1, 2)).noise
+    with pytest.raises(InvalidInput, match="10 slots per step for 4 nodes; pass slots"):
+        node_noise(noise, 0, HolderKeys.simulated(ROOT), NU, 0, 2)
+    assert node_noise(noise, 0, HolderKeys.simulated(ROOT), NU, 0, 2, slots=[]).shape == (0, 2)
+
+
+def test_the_page_about_it_runs_and_prints_what_it_shows():
+    page = (Path(__file__).parents[2] / "docs" / "shared_randomness.md").read_text(encoding="utf-8")
+    code = page.split("```pycon\n")[1].split("```")[0]
+    test = doctest.DocTestParser().get_doctest(code, {}, "page", None, 0)
+    said = []
+    assert doctest.DocTestRunner(verbose=False).run(test, out=said.append).failed == 0, "".join(said)
+    assert len(test.examples) == 11

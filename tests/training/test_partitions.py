@@ -1,0 +1,360 @@
+"""Partitions: every record at exactly one node, the right distributions, what depends on the seed, refusals."""
+
+import dataclasses
+import functools
+import pickle
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfdl.errors import InvalidInput
+from mfdl.training import tasks
+from mfdl.training.tasks import _seeds, partition
+from mfdl.training.tasks.partition import Dirichlet, Fixed, Uniform
+
+torch.set_num_threads(1)  # workers of the test run share the cores
+
+
+def classes(num_records=60, num_nodes=4, num_classes=3, **changes):
+    """A small classification task."""
+    rng = np.random.default_rng(0)
+    arguments = {
+        "kind": "classification",
+        "build_module": functools.partial(torch.nn.Linear, 2, num_classes),
+        "loss": torch.nn.functional.cross_entropy,
+        "features": rng.standard_normal((num_records, 2)),
+        "targets": np.arange(num_records) % num_classes,
+        "test_features": rng.standard_normal((5, 2)),
+        "test_targets": np.zeros(5, dtype=int),
+    }
+    return tasks.from_module("own", num_nodes, **(arguments | changes))
+
+
+def by_class(held, targets):
+    """Records of each class at each node, (classes, nodes)."""
+    return np.array([[np.sum(targets[rows] == label) for rows in held] for label in np.unique(targets)])
+
+
+# Every record once
+
+
+@st.composite
+def partitions(draw):
+    num_nodes = draw(st.integers(1, 9))
+    min_records = draw(st.integers(1, 6))
+    num_records = num_nodes * min_records + draw(st.integers(0, 60))
+    targets = np.array(draw(st.lists(st.integers(0, 4), min_size=num_records, max_size=num_records)))
+    owners = np.arange(num_records) % num_nodes
+    one = draw(
+        st.sampled_from(
+            [Uniform(), Fixed(owners), *(Dirichlet(alpha, min_records) for alpha in (1e-6, 0.05, 1.0, 10.0, 1e6))]
+        )
+    )
+    return one, targets, num_nodes, draw(st.integers(0, 2**70))
+
+
+@given(case=partitions())
+@settings(deadline=None, max_examples=150)
+def test_every_record_is_at_exactly_one_node_and_no_node_is_empty(case):
+    one, targets, num_nodes, seed = case
+    one.require_fits("classification", len(targets), num_nodes)
+    held = one.held(targets, num_nodes, seed)
+    assert len(held) == num_nodes
+    assert sorted(np.concatenate(held).tolist()) == list(range(len(targets)))
+    assert min(map(len, held)) >= (one.min_records if isinstance(one, Dirichlet) else 1)
+    again = one.held(targets, num_nodes, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(held, again, strict=True))
+
+
+# Dirichlet: the distribution
+
+
+@pytest.mark.parametrize("alpha", [0.03, 0.5, 1.0, 10.0, 1e4])
+def test_shares_are_dirichlet(alpha):
+    shares = partition._dirichlet(_seeds.Uniforms(1, _seeds.NODE_SHARES), alpha, (4000, 5))
+    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-12)
+    # Below 1e-300 float64 has no shares: both sides are taken to the logarithm of what is left.
+    shares = np.maximum(shares, 1e-300)
+    for node in range(5):  # each marginal is Beta(alpha, 4 alpha); a false alarm has probability 5e-4 by node and alpha
+        assert scipy.stats.kstest(shares[:, node], scipy.stats.beta(alpha, 4 * alpha).cdf).pvalue > 1e-4
+    # Covariance of two shares: -(1/n^2) / (n alpha + 1); 4000 draws know it within about 6 percent of the variance.
+    variance = (1 / 5) * (4 / 5) / (5 * alpha + 1)
+    assert np.cov(shares.T)[0, 1] == pytest.approx(-1 / 25 / (5 * alpha + 1), abs=0.06 * variance)
+
+
+def test_a_class_is_cut_at_the_running_sums_of_its_shares():
+    targets = np.repeat([0, 1, 2], [500, 300, 7])
+    held = Dirichlet(2.0).held(targets, 6, seed=4)
+    shares = partition._dirichlet(_seeds.Uniforms(4, _seeds.NODE_SHARES), 2.0, (3, 6))
+    ideal = shares * np.array([500, 300, 7])[:, None]
+    # Each of the two cuts that bound a node is at most half a record off.
+    assert np.abs(by_class(held, targets) - ideal).max() <= 1
+    assert by_class(held, targets).sum(axis=1).tolist() == [500, 300, 7]
+
+
+def test_skew_grows_as_alpha_falls():
+    targets = np.arange(3000) % 10
+    skews = []
+    for alpha in (1e6, 100.0, 10.0, 1.0, 0.1, 0.01):
+        over_seeds = []
+        for seed in range(5):
+            counts = by_class(Dirichlet(alpha).held(targets, 8, seed), targets)
+            over_seeds.append(0.5 * np.abs(counts / counts.sum(axis=0) - 0.1).sum(axis=0).mean())
+        skews.append(np.mean(over_seeds))
+    assert (np.diff(skews) > 0.02).all(), skews
+    assert skews[0] < 0.02
+    assert skews[-1] > 0.7
+
+
+def test_which_records_of_a_class_a_node_gets_is_random():
+    """A record of class 0 is at node 0 with probability 1/4, wherever it stands in the data."""
+    targets = np.zeros(40, dtype=int)
+    at_first = np.zeros(40)
+    for seed in range(2000):
+        at_first[Dirichlet(5.0).held(targets, 4, seed)[0]] += 1
+    # Binomial(2000, 1/4), standard deviation 19.4: 6 of them.
+    assert np.abs(at_first - 500).max() < 117
+
+
+@given(seed=st.integers(0, 10**6), min_records=st.integers(1, 5))
+@settings(deadline=None, max_examples=30)
+def test_too_small_nodes_are_filled_from_the_largest(seed, min_records):
+    targets = np.arange(60) % 2  # two classes, nearly whole at one node each: eight nodes of ten stay empty
+    held = Dirichlet(1e-6, min_records).held(targets, 10, seed)
+    sizes = sorted(map(len, held))
+    assert sizes[:8] == [min_records] * 8
+    assert sum(sizes) == 60
+    # Both classes at one node, or at two nodes of 30 that give in turn.
+    assert sizes[8] == min_records or sizes[9] - sizes[8] <= 1
+    donors = [u for u in range(10) if len(held[u]) > min_records]
+    for u in set(range(10)) - set(donors):
+        assert len(np.intersect1d(held[u], np.concatenate([held[v] for v in donors]))) == 0
+
+
+def test_a_draw_that_fits_is_not_changed_and_another_is_drawn_anew_before_records_move(monkeypatch):
+    targets = np.arange(400) % 4
+    free, wanted = Dirichlet(1.0), Dirichlet(1.0, min_records=20)
+    for seed in range(20):
+        before = free.held(targets, 6, seed)
+        after = wanted.held(targets, 6, seed)
+        if min(map(len, before)) >= 20:
+            assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    too_small = [seed for seed in range(20) if min(map(len, free.held(targets, 6, seed))) < 20]
+    assert 0 < len(too_small) < 20
+    drawn = [wanted.held(targets, 6, seed) for seed in too_small]
+    monkeypatch.setattr(partition, "MAX_DRAWS", 1)
+    for seed, redrawn in zip(too_small, drawn, strict=True):
+        moved = wanted.held(targets, 6, seed)
+        assert min(map(len, moved)) >= 20
+        assert [len(rows) for rows in moved] != [len(rows) for rows in redrawn]
+        stay = sum(len(np.intersect1d(a, b)) for a, b in zip(moved, free.held(targets, 6, seed), strict=True))
+        assert 400 - 6 * 20 < stay < 400
+
+
+def test_the_draws_are_pinned():
+    # Raw Philox words and a special function: a change here moves every result.
+    draws = _seeds.Uniforms(0, _seeds.NODE_SHARES)
+    np.testing.assert_allclose(draws((3,)), PINNED_UNIFORMS, rtol=1e-15)
+    targets = np.arange(16) % 2
+    assert classes(16, 3, 2, targets=targets, partition=Dirichlet(1.0)).owners(0).tolist() == PINNED_OWNERS
+
+
+PINNED_UNIFORMS = [0.035920005358293206, 0.6461885892552882, 0.452059945769853]
+PINNED_OWNERS = [2, 0, 1, 0, 2, 2, 1, 0, 1, 0, 1, 1, 1, 0, 2, 1]
+
+
+def test_uniforms_are_uniform_and_inside_the_unit_interval():
+    numbers = _seeds.Uniforms(0, _seeds.NODE_SHARES)((20_000,))
+    assert scipy.stats.kstest(numbers, "uniform").pvalue > 1e-4
+    stream = _seeds.Uniforms(0, _seeds.NODE_SHARES)
+    np.testing.assert_array_equal(np.concatenate([stream((2, 3)).ravel(), stream((4,))]), numbers[:10])
+    for word in (0, 2**64 - 1):  # the ends of the range: a logarithm and an inverse distribution stay finite
+        stream._words = type(
+            "Words", (), {"random_raw": lambda self, size, word=word: np.full(size, word, np.uint64)}
+        )()
+        assert 0 < stream((1,))[0] < 1
+
+
+# In a task
+
+
+@given(seed=st.integers(0, 2**40), period=st.integers(1, 4), alpha=st.sampled_from([0.1, 1.0, 10.0]))
+@settings(deadline=None, max_examples=25)
+def test_an_instance_follows_the_owners_of_its_seed(seed, period, alpha):
+    task = classes(partition=Dirichlet(alpha, min_records=4))
+    instance = task.instance(seed, period)
+    owners = task.owners(seed)
+    assert sorted(instance.record_index[instance.mask].tolist()) == list(range(60))
+    for u in range(4):
+        present = instance.record_index[u][instance.mask[u]].tolist()
+        assert sorted(present) == np.flatnonzero(owners == u).tolist()
+        assert instance.mask[u].sum(1).max() == instance.public_batch_sizes[u]
+    np.testing.assert_array_equal(task.public_batch_sizes(period, seed), instance.public_batch_sizes)
+    np.testing.assert_array_equal(task.public_batch_sizes(period, seed), np.ceil(np.bincount(owners) / period))
+
+
+def test_batch_sizes_without_a_seed_are_for_partitions_that_do_not_draw_them():
+    drawn = classes(partition="dirichlet:alpha=1,min_records=3")
+    assert drawn.batch_sizes_depend_on_seed
+    with pytest.raises(InvalidInput, match=r"partition 'dirichlet:alpha=1,min_records=3' depend on the seed.*give it"):
+        drawn.public_batch_sizes(2)
+    assert len({tuple(drawn.public_batch_sizes(1, seed)) for seed in range(5)}) > 1
+    for task in (classes(num_records=61), classes(partition=Fixed(np.repeat(np.arange(4), [3, 7, 20, 30])))):
+        assert not task.batch_sizes_depend_on_seed
+        for seed in range(5):
+            np.testing.assert_array_equal(task.public_batch_sizes(3), task.public_batch_sizes(3, seed))
+            np.testing.assert_array_equal(task.public_batch_sizes(3), task.instance(seed, 3).public_batch_sizes)
+    with pytest.raises(InvalidInput, match="seed must be an integer >= 0, got -1"):
+        drawn.public_batch_sizes(2, -1)
+
+
+def test_fixed_owners_are_those_given_whatever_the_seed():
+    owners = np.random.default_rng(0).permutation(np.arange(60) % 4)
+    task = classes(partition=Fixed(owners))
+    orders = set()
+    for seed in range(4):
+        np.testing.assert_array_equal(task.owners(seed), owners)
+        orders.add(tuple(task.instance(seed, 2).record_index.flatten().tolist()))
+    assert len(orders) == 4  # the order of use still follows the seed
+
+
+@pytest.mark.parametrize("one", [Uniform(), Dirichlet(0.5, min_records=4)])
+def test_fixing_the_owners_of_a_seed_changes_nothing_in_it(one):
+    task = classes(partition=one)
+    fixed = dataclasses.replace(task, partition=Fixed(task.owners(7)))
+    first, second = task.instance(7, 3), fixed.instance(7, 3)
+    assert torch.equal(first.record_index, second.record_index)
+    assert torch.equal(first.public_batch_sizes, second.public_batch_sizes)
+    assert torch.equal(first.initial_parameters, second.initial_parameters)
+    np.testing.assert_array_equal(task.owners(7), fixed.owners(8))
+
+
+def test_a_changed_label_moves_records_of_a_dirichlet_partition_but_none_of_fixed_owners():
+    """Why neighbouring data sets are built with Fixed: a draw that reads labels reacts to the record that changed."""
+    one = classes(partition=Dirichlet(0.5))
+    changed = one.targets.copy()
+    changed[0] = 2
+    drawn_anew = dataclasses.replace(one, targets=changed)
+    assert any((drawn_anew.owners(seed) != one.owners(seed))[1:].any() for seed in range(20))
+    fixed = dataclasses.replace(one, partition=Fixed(one.owners(0)), targets=changed)
+    np.testing.assert_array_equal(fixed.owners(0), one.owners(0))
+
+
+def test_the_default_is_uniform_and_all_count_for_the_content_hash():
+    assert classes().partition == Uniform()
+    owners = np.arange(60) % 4
+    hashes = [
+        classes(partition=one).content_hash
+        for one in (
+            "uniform",
+            "dirichlet:alpha=1",
+            Dirichlet(1 + 1e-15),
+            Dirichlet(1, 2),
+            Fixed(owners),
+            Fixed(owners[::-1]),
+        )
+    ]
+    assert len(set(hashes)) == 6
+    assert classes(partition=Fixed(owners.astype(np.int32))).content_hash == hashes[4]
+    for one in (Uniform(), Dirichlet(2.0, 3), Fixed(owners)):
+        assert pickle.loads(pickle.dumps(one)).text == one.text
+
+
+def test_fixed_keeps_its_own_read_only_owners():
+    owners = np.arange(60) % 4
+    fixed = Fixed(owners)
+    owners[:] = 0
+    assert fixed.owners[1] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        fixed.owners[0] = 1
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("one", "message"),
+    [
+        (lambda: Dirichlet(0.0), "alpha must be a finite number > 0, got 0.0"),
+        (lambda: Dirichlet(float("nan")), "alpha must be a finite number > 0"),
+        (lambda: Dirichlet(1e7), r"alpha must lie between 1e-06 and 1e\+06, got 10000000.0"),
+        (lambda: Dirichlet(1.0, 0), "min_records must be an integer >= 1, got 0"),
+        (lambda: Fixed([]), "owners must be one node index per train record"),
+        (lambda: Fixed([[0, 1]]), r"owners must be one node index per train record, got shape \(1, 2\)"),
+        (lambda: Fixed([0.0, 1.0]), "of float64"),
+        (lambda: Fixed([0, -1]), "owners must be node indices >= 0, got -1 in row 1"),
+        (lambda: classes(partition=Fixed([0, 1, 2, 3])), "each of the 60 train records, got 4"),
+        (lambda: classes(partition=Fixed(np.arange(60) % 5)), "node indices below 4, got 4 in row 4"),
+        (lambda: classes(partition=Fixed(np.arange(60) % 3)), "owners give none to node 3 of 4"),
+        (lambda: classes(partition=Dirichlet(1.0, 16)), "needs 64 train records, got 60; use min_records <= 15"),
+        (lambda: classes(num_nodes=61, partition=Dirichlet(1.0)), "got 60 train records for 61 nodes"),
+        (
+            lambda: classes(kind="regression", partition="dirichlet:alpha=1"),
+            "a Dirichlet partition skews classes, and the targets of a regression task are none; use Uniform",
+        ),
+        (lambda: dataclasses.replace(classes(), partition="uniform"), r"partition must be Uniform\(\), .* got str"),
+        (
+            lambda: classes(partition=Dirichlet(0.05)).instance(0, 12),
+            r"at least period=12 records .* \(min_records=\.\.\. of Dirichlet\)",
+        ),
+    ],
+)
+def test_partitions_that_cannot_be_used(one, message):
+    with pytest.raises(InvalidInput, match=message):
+        one()
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("uniform", Uniform()),
+        (" uniform ", Uniform()),
+        ("dirichlet:alpha=10", Dirichlet(10.0)),
+        ("dirichlet: min_records = 16 , alpha = 0.1", Dirichlet(0.1, 16)),
+        (Dirichlet(3.0), Dirichlet(3.0)),
+    ],
+)
+def test_texts(text, parsed):
+    assert partition.parse(text) == parsed
+    assert partition.parse(parsed.text) == parsed
+
+
+@given(alpha=st.floats(1e-6, 1e6), min_records=st.integers(1, 10**6))
+def test_the_text_of_a_partition_names_it(alpha, min_records):
+    assert partition.parse(Dirichlet(alpha, min_records).text) == Dirichlet(alpha, min_records)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dirichlett:alpha=1", "unknown partition 'dirichlett'; did you mean 'dirichlet'"),
+        ("uniform:alpha=1", "partition uniform: cannot use 'alpha=1'; its parameters, each once as key=value: none"),
+        ("dirichlet", "partition dirichlet needs the parameter 'alpha'; e.g. dirichlet:alpha=10"),
+        ("dirichlet:10", "partition dirichlet: cannot use '10'"),
+        ("dirichlet:alpha=1,beta=2", "cannot use 'beta=2'"),
+        ("dirichlet:alpha=1,alpha=2", "cannot use 'alpha=2'"),
+        ("dirichlet:alpha=one", "alpha must be a number, got 'one'"),
+        ("dirichlet:alpha=-1", "alpha must be a finite number > 0"),
+        ("dirichlet:alpha=1,min_records=1.5", "min_records must be an integer >= 1, got '1.5'"),
+        ("dirichlet:alpha=1,min_records=0", "min_records must be an integer >= 1, got 0"),
+        ("fixed:0", "unknown partition 'fixed'"),
+        (3, "partition must be a text .* got int"),
+    ],
+)
+def test_texts_that_name_no_partition(text, message):
+    with pytest.raises(InvalidInput, match=message):
+        partition.parse(text)
+
+
+def test_the_tasks_of_the_library_take_a_partition():
+    skewed = tasks.load("digits", 5, partition="dirichlet:alpha=0.1,min_records=9")
+    assert skewed.partition == Dirichlet(0.1, 9)
+    sizes = np.bincount(skewed.owners(0))
+    assert sizes.sum() == 1198
+    assert sizes.min() >= 9
+    assert sizes.max() > 300
+    assert tasks.load("digits-mlp", 5, partition=Uniform()).partition == Uniform()

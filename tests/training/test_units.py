@@ -1,0 +1,357 @@
+"""Units of privacy: what one record, and what all data of a user, can move in the step that noise is added to."""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from torch import nn
+
+from mfdl import algorithms, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.mechanism import calibrate
+from mfdl.participation import Cyclic, EveryStep
+from mfdl.privacy.gaussian import record_shift
+from mfdl.privacy.guarantee import UNITS
+from mfdl.training import clipping, tasks
+from mfdl.training.replay import replay
+from mfdl.training.tasks import Task, _instance
+
+torch.set_num_threads(1)
+NODES = 2
+
+
+class Linear(nn.Module):
+    """Output w . x, so with the loss below the gradient of a record is the record itself."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(dimension))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.weights).sum(dim=1)
+
+
+def output_itself(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return output + 0 * target
+
+
+def linear_task(slots: int, *, dimension: int = 2, nodes: int = NODES) -> Task:
+    features = np.ones((nodes * slots, dimension))
+    return tasks.from_module(
+        "linear",
+        nodes,
+        kind="regression",
+        build_module=lambda: Linear(dimension),
+        loss=output_itself,
+        features=features,
+        targets=np.zeros(len(features)),
+        test_features=features[:1],
+        test_targets=np.zeros(1),
+    )
+
+
+def gradients(data, mask, *, unit, clip_norm, dtype=torch.float32):
+    """The row of node 1, which holds `data` (B, d), one record per slot; node 0 holds records of ones."""
+    slots, dimension = np.shape(data)
+    instance = linear_task(slots, dimension=dimension).instance(0, 1, dtype=dtype)
+    features, present = instance.features.clone(), instance.mask.clone()
+    features[1, 0], present[1, 0] = torch.tensor(data, dtype=dtype), torch.tensor(mask)
+    holding = dataclasses.replace(instance, features=features, mask=present)
+    return holding.clipped_gradients(instance.initial_parameters, 0, clip_norm, unit)
+
+
+def exact_distance_squared(one: torch.Tensor, other: torch.Tensor) -> Fraction:
+    pairs = zip(one.double().tolist(), other.double().tolist(), strict=True)
+    return sum((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs)
+
+
+ENTRIES = st.one_of(
+    st.sampled_from([0.0, 1.0, -1.0, 1e-45, -1e-38, 3e38, -3e38, 1e20, math.nan, math.inf, -math.inf]),
+    st.floats(-10, 10, width=32),
+)
+
+
+@st.composite
+def data_sets(draw, count):
+    """`count` data sets of one size, 1 to 5 records of 1 to 3 entries, some of them absent."""
+    slots, dimension = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    record = st.lists(ENTRIES, min_size=dimension, max_size=dimension)
+    data = st.lists(record, min_size=slots, max_size=slots)
+    mask = st.lists(st.booleans(), min_size=slots, max_size=slots)
+    return [(draw(data), draw(mask)) for _ in range(count)]
+
+
+# ---- sensitivity of one step ------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(sets=data_sets(2), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]), dtype=st.sampled_from([32, 64]))
+@example(sets=[([[1.0], [3e38]], [True, True]), ([[-1.0], [-3e38]], [True, True])], clip_norm=1.0, dtype=32)
+def test_all_data_of_a_user_move_its_clipped_mean_by_at_most_the_shift(sets, clip_norm, dtype):
+    """Exactly, in rational numbers: replace-one 2 C, zero-out C; and nothing but the user's own row moves."""
+    (one, one_mask), (other, other_mask) = sets
+    how = {"unit": "user", "clip_norm": clip_norm, "dtype": getattr(torch, f"float{dtype}")}
+    first, second = gradients(one, one_mask, **how), gradients(other, other_mask, **how)
+    absent = gradients(one, [False] * len(one), **how)
+    assert torch.isfinite(first).all()
+    assert torch.equal(first[0], second[0])
+    assert not absent[1].any()
+    for adjacency, neighbour in (("replace-one", second), ("zero-out", absent)):
+        reach = Fraction(record_shift(adjacency, clip_norm))
+        assert exact_distance_squared(first[1], neighbour[1]) <= reach**2
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sets=data_sets(2), slot=st.integers(0, 4), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]),
+    dtype=st.sampled_from([32, 64]),
+)  # fmt: skip
+def test_a_record_moves_the_sum_of_clipped_gradients_by_at_most_the_shift(sets, slot, clip_norm, dtype):
+    """Up to the rounding of a sum of B terms, which `clipped_sums` states; the guarantee does not cover that."""
+    (one, mask), (other, _) = sets
+    slot %= len(one)
+    dtype = getattr(torch, f"float{dtype}")
+    how = {"unit": "record", "clip_norm": clip_norm, "dtype": dtype}
+    replaced = [other[i] if i == slot else record for i, record in enumerate(one)]
+    without = [False if i == slot else here for i, here in enumerate(mask)]
+    first, second, absent = (
+        gradients(one, mask, **how),
+        gradients(replaced, mask, **how),
+        gradients(one, without, **how),
+    )
+    assert torch.isfinite(first).all()
+    assert torch.equal(first[0], second[0])
+    rounding = 1 + 2 * len(one) ** 2 * Fraction(torch.finfo(dtype).eps)
+    for adjacency, neighbour in (("replace-one", second), ("zero-out", absent)):
+        reach = Fraction(record_shift(adjacency, clip_norm)) * rounding
+        assert exact_distance_squared(first[1], neighbour[1]) <= reach**2
+
+
+@pytest.mark.parametrize("batch", [1, 5, 128])
+def test_clipping_records_and_claiming_the_user_is_wrong_by_the_batch_size(batch):
+    """The reference code of arXiv:2501.14644v2 clips per sample and adds the noise of one user to the sum.
+
+    A user whose records all turn round moves that sum by 2 C times the batch size, 256 C at its batch of 128.
+    """
+    towards, away = [[30.0, 40.0]] * batch, [[-30.0, -40.0]] * batch
+    moved = {}
+    for unit in UNITS:
+        how = {"mask": [True] * batch, "unit": unit, "clip_norm": 0.5, "dtype": torch.float64}
+        moved[unit] = math.sqrt(exact_distance_squared(gradients(towards, **how)[1], gradients(away, **how)[1]))
+    claimed = record_shift("replace-one", 0.5)
+    assert_allclose(moved["record"], batch * claimed, rtol=1e-12)
+    assert moved["user"] <= claimed
+    assert_allclose(moved["user"], claimed, rtol=1e-12)  # attained, so the noise of a user is not wasted either
+
+
+def test_a_bad_record_silences_its_user_and_no_one_else():
+    fine, bad = [[1.0, 2.0], [2.0, 1.0]], [[1.0, 2.0], [math.nan, 1.0]]
+    how = {"clip_norm": 10.0}
+    assert gradients(bad, [True, True], unit="user", **how)[1].tolist() == [0.0, 0.0]  # a mean with a nan is a nan
+    assert gradients(bad, [True, True], unit="record", **how)[1].tolist() == [1.0, 2.0]  # the record alone
+    assert gradients(bad, [True, False], unit="user", **how)[1].tolist() == [1.0, 2.0]
+    assert gradients(fine, [True, True], unit="user", **how)[1].tolist() == [1.5, 1.5]
+    assert gradients(fine, [False, True], unit="user", **how)[1].tolist() == [2.0, 1.0]  # present records count
+
+
+# ---- the mean gradient ------------------------------------------------------------------------------------
+
+
+class Directions(nn.Module):
+    """Looks at the direction of a record: the zeros of padding give 0 / 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(3, 4), nn.Linear(4, 1)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self.out(torch.tanh(self.hidden(x / x.norm(dim=1, keepdim=True))))
+
+
+def squared(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output.squeeze() - target).square()
+
+
+def directions_task(num_records: int = 43) -> Task:
+    rng = np.random.default_rng(0)
+    return tasks.from_module(
+        "directions",
+        4,
+        kind="regression",
+        build_module=Directions,
+        loss=squared,
+        features=rng.standard_normal((num_records, 3)),
+        targets=rng.standard_normal(num_records),
+        test_features=rng.standard_normal((3, 3)),
+        test_targets=rng.standard_normal(3),
+    )
+
+
+def some_models(instance):
+    noise = torch.randn(instance.initial_parameters.shape, generator=torch.Generator().manual_seed(1))
+    return instance.initial_parameters + 0.3 * noise.to(instance.initial_parameters)
+
+
+def slow_means(instance, models, step, clip_norm):
+    """Oracle: one record at a time through torch.autograd, then the mean, then the clip."""
+    rows = torch.zeros_like(models)
+    for u, row in enumerate(models):
+        module = instance.task.build_module().to(row.dtype)
+        parameters = list(module.parameters())
+        nn.utils.vector_to_parameters(row.clone(), parameters)
+        found = []
+        for slot in instance.mask[u, step % instance.period].nonzero().flatten().tolist():
+            place = (u, step % instance.period, slot)
+            value = squared(module(instance.features[place][None])[0], instance.targets[place])
+            found.append(torch.cat([g.reshape(-1) for g in torch.autograd.grad(value, parameters)]))
+        if found:
+            mean = torch.stack(found).mean(0)
+            rows[u] = mean * min(1.0, clip_norm / mean.double().norm().item())
+    return rows
+
+
+@pytest.mark.parametrize("clip_norm", [0.05, 1e6])
+@pytest.mark.parametrize("budget", [1, 2000, 10**9])
+def test_one_gradient_of_the_mean_loss_is_the_mean_of_the_records_gradients(monkeypatch, budget, clip_norm):
+    """Ragged batches, absent records, a model that is nan on padding, and any cut into chunks."""
+    monkeypatch.setattr(_instance, "CHUNK_BYTES", budget)
+    instance = directions_task().instance(2, 4, dtype=torch.float64)
+    mask = instance.mask.clone()
+    assert not mask.all()
+    mask[0, 1, 0] = mask[3, 1] = False  # one record, and one whole batch
+    instance = dataclasses.replace(instance, mask=mask)
+    models = some_models(instance)
+    for step in range(5):
+        got = instance.clipped_gradients(models, step, clip_norm, "user")
+        assert not got.requires_grad
+        assert_allclose(got, slow_means(instance, models, step, clip_norm), rtol=1e-9, atol=1e-12)
+    assert not instance.clipped_gradients(models, 1, clip_norm, "user")[3].any()
+
+
+def test_both_ways_to_the_mean_agree():
+    """The per-record path with a clipping norm that nothing reaches, divided by the number of records."""
+    instance = directions_task().instance(2, 4, dtype=torch.float64)
+    models = some_models(instance)
+    for step in range(4):
+        sums = instance.clipped_gradients(models, step, 1e6, "record")
+        means = sums / instance.mask[:, step].sum(1, keepdim=True)
+        assert_allclose(instance.clipped_gradients(models, step, 1e6, "user"), means, rtol=1e-9, atol=1e-12)
+
+
+def test_arguments_of_clipped_gradients():
+    instance = directions_task().instance(0, 2)
+    start = instance.initial_parameters
+    with pytest.raises(InvalidInput, match="unknown unit 'users'; did you mean 'user'"):
+        instance.clipped_gradients(start, 0, 1.0, "users")
+    for unit in UNITS:
+        with pytest.raises(InvalidInput, match="clip_norm must be"):
+            instance.clipped_gradients(start, 0, 0.0, unit)
+        with pytest.raises(InvalidInput, match="step must be an integer >= 0"):
+            instance.clipped_gradients(start, -1, 1.0, unit)
+        with pytest.raises(InvalidInput, match="models must be a tensor of shape"):
+            instance.clipped_gradients(start[:2], 0, 1.0, unit)
+
+
+@given(
+    row=st.lists(st.floats(width=32), min_size=1, max_size=6), clip_norm=st.floats(1e-30, 1e30), present=st.booleans()
+)
+@settings(deadline=None)
+def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
+    given_rows = torch.tensor([row, row], dtype=torch.float32)
+    found = clipping.clipped_rows(given_rows, torch.tensor([present, True]), clip_norm)
+    zero = torch.zeros(len(row))
+    assert exact_distance_squared(found[1], zero) <= Fraction(clip_norm) ** 2
+    assert torch.equal(found[0], found[1] if present else zero)
+    if not torch.isfinite(given_rows).all():
+        assert not found.any()
+
+
+# ---- in a whole run ---------------------------------------------------------------------------------------
+
+
+def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
+    """Same noise key: the executor divides clipped means by nothing, and a user reaches 2 C eta but not more."""
+    task = linear_task(6, nodes=4)
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), EveryStep(4))
+    made = calibrate(one, trust=trust.LDP(), adjacency="replace-one", clip_norm=0.5, mu=1.0, unit="user")
+    arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64, "period": 3}
+    first = replay(made, task, **arguments).seeds[0]
+    keep = Task.instance
+
+    def other_user(self, *args, **kwargs):
+        instance = keep(self, *args, **kwargs)
+        features = instance.features.clone()
+        features[2] = -1e6
+        return dataclasses.replace(instance, features=features)
+
+    monkeypatch.setattr(Task, "instance", other_user)
+    second = replay(made, task, **arguments).seeds[0]
+    assert first.key_id == second.key_id
+    moved = np.linalg.norm(first.messages - second.messages, axis=2)
+    assert not moved[0, [0, 1, 3]].any()
+    reach = 0.3 * made.guarantee.record_shift
+    assert made.guarantee.record_shift == 1.0
+    # 1e-9: messages are models plus noise, rounded in float64
+    assert reach * (1 - 1e-9) <= moved[0, 2] <= reach * (1 + 1e-9)
+
+
+def test_noise_of_a_user_level_run_is_that_of_its_guarantee():
+    """Zero gradients: the messages of step 0 are noise of std nu eta; a record-level run divides by its batch sizes."""
+    d, x = 30_000, 23.0  # as in test_replay: chi-square tail, false alarm 2e-10
+    rng = np.random.default_rng(0)
+    task = tasks.from_module(
+        "still", 4, kind="regression", build_module=lambda: Still(d), loss=squared,
+        features=rng.standard_normal((24, 3)), targets=np.zeros(24), test_features=np.ones((1, 3)),
+        test_targets=np.zeros(1),
+    )  # fmt: skip
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.5), EveryStep(3))
+    for unit, divisor in (("user", 1), ("record", 6)):
+        made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=0.7, unit=unit)
+        sent = replay(made, task, seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0].messages[0]
+        ratio = np.mean(sent**2) / (made.noise_std * 0.5 / divisor) ** 2
+        assert abs(ratio - 1) < 2 * math.sqrt(x / (4 * d)) + 2 * x / (4 * d)
+
+
+class Still(nn.Module):
+    """Its output does not depend on its weights, so every gradient is zero."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(dimension))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (0 * self.weights).sum() + 0 * x.sum(dim=1)
+
+
+def test_divisors_do_not_count_at_user_level():
+    """Nodes with 2 and 1 records per batch: at record level under PNDP that must be accounted for, here it must not."""
+    task = dataclasses.replace(directions_task(18), num_nodes=5)
+    assert task.public_batch_sizes(3).tolist() == [2, 2, 2, 1, 1]
+    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=5"), learning_rate=0.1)
+    common = {"trust": trust.PNDP([0]), "adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0, "unit": "user"}
+    one = algorithms.dp_dsgd(dynamics, EveryStep(6))
+    assert replay(calibrate(one, **common), task, seeds=[0], period=3).seeds[0].finished_steps == 6
+    divided = one.with_divisors(task.public_batch_sizes(3))
+    with pytest.raises(InvalidInput, match="divided by nothing, but the mechanism was calibrated with divisors 1 to 2"):
+        replay(calibrate(divided, **common), task, seeds=[0], period=3)
+
+
+def test_record_level_refuses_another_period_than_its_own():
+    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.1)
+    common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
+    task = directions_task()
+    for participation, own in ((Cyclic(3, 2), 2), (EveryStep(6), 1)):
+        made = calibrate(algorithms.dp_dsgd(dynamics, participation), **common)
+        assert replay(made, task, seeds=[0], period=own).seeds[0].finished_steps == 6
+        with pytest.raises(InvalidInput, match=rf"period must be {own}, the one of .* got 3; leave it out"):
+            replay(made, task, seeds=[0], period=3)
+    with pytest.raises(InvalidInput, match="period must be an integer >= 1, got 0"):
+        replay(made, task, seeds=[0], period=0)
