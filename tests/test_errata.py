@@ -32,6 +32,7 @@ from mfdl.testing.view_oracles import gossip_messages, of_node, pinv_gram, recei
 from mfdl.training.tasks import partition
 from mfdl.utility import decor_constant, decor_step_sizes, one_step_error
 from mfdl.view import View
+from solvers.coalition_problem import CoalitionProblem
 
 MH = gossip.metropolis_hastings
 ROOT = Path(__file__).parents[1]
@@ -352,8 +353,6 @@ def test_the_constraints_are_counted_and_polynomial_for_fixed_coalitions_only(n,
     if q == n - 1:
         assert len(pairs) == n * 2 ** (n - 1)
     # only coalitions of exactly q count, of them only distinct ones
-    from solvers.coalition_problem import CoalitionProblem
-
     edges = tuple(itertools.combinations(range(n), 2))
     assert CoalitionProblem(np.eye(n), edges, q).blocks.constrained.sum() <= math.comb(n, q) * (n - q)
 

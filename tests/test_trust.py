@@ -329,7 +329,7 @@ def test_a_view_that_does_not_fit(A, B, options, text):
         View(A, B, **options)
 
 
-# ---- known combinations (Lemma 11 and its side condition, E6) --------------------------------------------------------
+# ---- known combinations (Lemma 11 and its side condition) ------------------------------------------------------------
 
 
 def losses(view, victims, scheme):

@@ -127,7 +127,7 @@ def cdp(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     The dynamics' own gossip is replaced by W = 11^T / n. Under the central trust model mu = record_shift sqrt(T) /
     (sqrt(n) nu) at user level: each node needs 1 / sqrt(n) of the noise that LDP asks for, and the average 1 / n.
 
-    Source: the baseline of arXiv:2405.01031 and arXiv:2501.14644v2, whose code adds sqrt(n) times more.
+    Source: the baseline of arXiv:2405.01031 and of arXiv:2501.14644v2; the code of the latter adds sqrt(n) times more.
     """
     averaging = GossipMatrix(
         sp.csr_array(np.full((dynamics.num_nodes,) * 2, 1.0 / dynamics.num_nodes)), dynamics.gossip.labels, "server"

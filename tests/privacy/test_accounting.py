@@ -104,7 +104,7 @@ def test_more_attackers_never_less_loss(one, data):
 @FEW
 @given(one=small_algorithms(kinds=("dp", "anti", "mixed", "rounds")), attacker=st.integers(0, 1), data=st.data())
 def test_pndp_is_never_above_ldp(one, attacker, data):
-    """Per victim, with released models or without: E5, and sum |X| of the paper does exceed it."""
+    """Per victim, with released models or without; and sum |X| of the paper does exceed it."""
     release = data.draw(st.sampled_from(["none", "average", "all"]))
     never_below(squared(one, trust.LDP()), squared(one, trust.PNDP([attacker]), release=release))
     never_below(squared(one, trust.LDP()), squared(one, trust.Central(), release=release))
@@ -287,7 +287,7 @@ def test_all_victims_of_one_florentine_family(florentine):
 
 
 def test_sum_of_magnitudes_says_more_than_ldp(florentine):
-    """E5: 10.91 at distance one, where LDP says 10; neither number of ours does."""
+    """10.91 at distance one, where LDP says 10; neither number of ours does."""
     (gram,) = view_grams(trust.PNDP([0]).view(florentine, 1, release="none"), [1])
     assert np.abs(gram.matrix).sum() == pytest.approx(10.910953, rel=1e-6)
     certified = squared(florentine, trust.PNDP([0]), release="none", method="certified")

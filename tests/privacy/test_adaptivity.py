@@ -1,4 +1,4 @@
-"""The row-space test against exact ranks, the counterexample E2 in both directions, and what training is told."""
+"""The row-space test against exact ranks, the counterexample in both directions, and what training is told."""
 
 import itertools
 import math
@@ -181,7 +181,7 @@ def test_few_seen_rows_do_not_make_a_large_model_operator():
     assert peak < 50 * 2**20
 
 
-# ---- the counterexample (E2) --------------------------------------------------------------------------------------
+# ---- the counterexample -------------------------------------------------------------------------------------------
 
 # u - w - v, two steps, u = 0 takes part in the first, v = 2 attacks, W_wu = 1/3
 COUNTER = algorithms.dp_dsgd(Dynamics(MH("path:n=3")), Explicit([[0]], 2))

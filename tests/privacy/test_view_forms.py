@@ -296,7 +296,7 @@ def test_zip_dl_pairs_on_a_ring():
     assert_allclose([user_level(trust.PNDP([0]), heard, u) for u in range(1, 6)], found, rtol=1e-9)  # it knew that
 
 
-# ---- DECOR (E16, [DECOR] Algorithms 2 and 3) ------------------------------------------------------------------------
+# ---- DECOR (its Algorithms 2 and 3) ------------------------------------------------------------------------------
 
 
 def test_decor_on_a_ring_of_eight():
@@ -326,7 +326,7 @@ def test_decor_is_its_published_accountant(graph, q):
 @pytest.mark.parametrize("attackers", [(0,), (1, 3)])
 @pytest.mark.parametrize("release", ["none", "average", "all"])
 def test_appended_rows_for_known_noise_are_zeroed_columns(attackers, release):
-    """E13 and E4: DECOR under PNDP, with the attackers' own noise and secrets as rows of their own."""
+    """DECOR under PNDP, with the attackers' own noise and secrets as rows of their own."""
     W, T, n = MH("ring:n=5"), 2, 5
     edges = [(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)]
     one = algorithms.decor(Dynamics(W), EveryStep(T), sigma_local=0.5, sigma_pair=2.0)
