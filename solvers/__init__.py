@@ -4,12 +4,15 @@ Importing this package costs numpy and scipy only; `solvers.autodiff` brings tor
 """
 
 from .certificate import lower_bound
+from .coalition_problem import CoalitionProblem, InfeasibleCoalition
 from .dense import solve
 from .problem import Factorization, FactorizationProblem, NotConverged, ProblemError, causal_encoder
 
 __all__ = [
+    "CoalitionProblem",
     "Factorization",
     "FactorizationProblem",
+    "InfeasibleCoalition",
     "NotConverged",
     "ProblemError",
     "causal_encoder",

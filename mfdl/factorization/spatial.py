@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import scipy.optimize
@@ -140,13 +140,18 @@ def optimal_covariance(
             method=method,
         )
     except InfeasibleCoalition as error:
-        who = ", ".join(str(labels[i]) for i in error.coalition) or "an eavesdropper"
+        who = _names(error.coalition, labels)
         raise InvalidInput(
             f"no covariance meets the bound: coalition {{{who}}} knows every seed of node {labels[error.node]}, and no "
             "node keeps noise to itself; allow private noise, or give that node a seed the coalition does not hold."
         ) from None
     except solvers.ProblemError as error:
         raise InvalidInput(str(error)) from None
+    notes = found.notes
+    if posed.exposed is not None:
+        coalition, node = posed.exposed
+        who = f"node {labels[node]} holds no seed that coalition {{{_names(coalition, labels)}}} does not know"
+        notes = (f"shared seeds cannot help: {who}, so private noise must be that of LDP",)
     return SpatialFactorization(
         private_variance=found.private_variance / r,
         groups=chosen,
@@ -159,7 +164,7 @@ def optimal_covariance(
         status=found.status,
         iterations=found.iterations,
         seconds=found.seconds,
-        notes=found.notes,
+        notes=notes,
         independent_loss=float(np.trace(H)) / r,
     )
 
@@ -293,6 +298,10 @@ def _node_gram(dynamics: Dynamics, horizon: int, objective: str) -> FloatArray:
     """H over nodes; one step has one step size, which only scales it."""
     one_rate = dataclasses.replace(dynamics, learning_rate=1.0) if horizon == 1 else dynamics
     return spatial_error_gram(one_rate, num_steps=horizon, objective=objective)
+
+
+def _names(nodes: Sequence[int], labels: Sequence[Hashable]) -> str:
+    return ", ".join(str(labels[i]) for i in nodes)
 
 
 def _coalition(size: int, n: int) -> int:

@@ -179,11 +179,11 @@ def _per_unit(matrix: sp.csr_array | None, shape: tuple[int, int]) -> tuple[sp.c
     """Columns divided by their largest entry, and that entry (1 for a column of zeros)."""
     if matrix is None:
         return sp.csr_array(shape), np.ones(shape[1])
-    largest = np.asarray(abs(matrix).max(axis=0).todense()).ravel()
+    largest = np.zeros(shape[1])
+    np.maximum.at(largest, matrix.indices, np.abs(matrix.data))
     largest[largest == 0] = 1.0
-    columns = sp.csr_array(matrix)
-    data = columns.data / largest[columns.indices]
-    return sp.csr_array((data, columns.indices, columns.indptr), shape=shape), largest
+    data = matrix.data / largest[matrix.indices]
+    return sp.csr_array((data, matrix.indices, matrix.indptr), shape=shape), largest
 
 
 def _content(matrix: sp.csr_array | None) -> bytes:
@@ -380,9 +380,12 @@ def _assembled(numbers: FloatArray, slack: FloatArray) -> tuple[FloatArray, Floa
     X is a polynomial in these with positive coefficients, so |X(x + e) - X(x)| <= X(|x| + |e|) - X(|x|) entrywise.
     """
     X = _polynomial(*numbers)
+    kept, added, _, pq, _ = numbers
+    positive = (kept >= 0).all() and (added * pq >= 0).all() and ((added >= 0).all() or (added <= 0).all())
     with np.errstate(over="ignore", invalid="ignore"):
         largest = _polynomial(*(np.abs(numbers) + slack))
-        error = largest - _polynomial(*np.abs(numbers)) + 3 * (6 * numbers.shape[1] + 16) * UNIT * largest
+        plain = X if positive else _polynomial(*np.abs(numbers))  # no term is negative: the same polynomial
+        error = largest - plain + 3 * (6 * numbers.shape[1] + 16) * UNIT * largest
     return X, np.where(np.isfinite(error), error, np.inf)
 
 

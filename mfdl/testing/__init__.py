@@ -23,10 +23,13 @@ from .oracles import (
     prefix_sum,
     vector_sensitivity_lower_bound,
 )
+from .spatial_oracles import coalition_inverse_diagonal, coalition_loss_reference
 from .strategies import encoders, factorization_problems, participations
 
 __all__ = [
     "brute_force_sensitivity",
+    "coalition_inverse_diagonal",
+    "coalition_loss_reference",
     "connected_graphs",
     "dense_error_gram",
     "dense_gossip_workload",
