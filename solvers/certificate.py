@@ -10,6 +10,10 @@ trace norm,
 So the left side over w bounds the optimum from below, over all C and with the exact sensitivity. At an
 optimal X, V = X^-1 H X^-1 restricted to the classes makes it tight.
 
+Each V_c has a constant diagonal there. Elsewhere it is raised to its largest entry, which leaves w as it is and can only
+lift the left side; among V of constant diagonal the optimum is a maximum of the bound, so that an error in X costs
+its square.
+
 Small eigenvalues of H are only known to T eps of the largest, and their square roots enter: the bound is made for
 H with all eigenvalues lowered by that much, which is at most the H that was given, in the order of matrices as in loss.
 """
@@ -55,7 +59,9 @@ def lower_bound(
     for label in range(problem.num_classes):
         members = np.flatnonzero(problem.classes == label)
         block = V[np.ix_(members, members)]
-        values, vectors = np.linalg.eigh((block + block.T) / 2)
+        block = (block + block.T) / 2
+        diagonal = np.diagonal(block)
+        values, vectors = np.linalg.eigh(block + np.diag(diagonal.max() - diagonal))
         dual_root = vectors * np.sqrt(np.clip(values, 0.0, None))  # dual_root dual_root^T = V_c, the matrix bounded
         w += float((dual_root**2).sum(axis=1).max()) * (1 + 8 * members.size * EPS)
         dual_root_times_root[row : row + members.size] = dual_root.T @ L[members]

@@ -26,7 +26,7 @@ from .ridge import Target, falling_targets, notes
 from .threads import threads_for
 
 CHECK_EVERY = 10  # iterations between certificates: one costs about as much as ten iterations
-MEMORY = 20  # pairs of L-BFGS: twice the usual ten saves half the iterations where H is singular
+MEMORY, MEMORY_SINGULAR = 10, 20  # pairs of L-BFGS: twice as many save half the iterations, where H is singular
 RIDGE_SHARE = 0.1  # of the gap on H: once the gap on H + rho I is below that share, a smaller rho is due
 
 
@@ -69,7 +69,7 @@ def solve(
                 x,
                 stop=stage.is_over,
                 max_iterations=max_iterations - iterations,
-                memory=MEMORY,
+                memory=MEMORY_SINGULAR if aim.rho > 0 else MEMORY,
             )
             x, iterations = minimum.point, iterations + minimum.iterations
             if best.within_tolerance or iterations >= max_iterations:
@@ -118,8 +118,8 @@ class _Stage:
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
         """tr(H X^-1) = ||M^-1 R||_F^2 and -V = -(X^-1 R)(X^-1 R)^T, X = M M^T, H = R R^T.
 
-        Triangular solves with the root keep digits that a product with X^-1 loses when X is ill-conditioned, and
-        take half its time.
+        Triangular solves with the root keep digits that a product with X^-1 loses when X is ill-conditioned, in the
+        same time.
         """
         factor, info = scipy.linalg.lapack.dpotrf(self.free.matrix(x), lower=1)
         if info != 0:

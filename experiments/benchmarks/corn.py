@@ -2,7 +2,8 @@
 
 minimise tr(W R W^T) subject to [R^-1]_ii <= 1. The peer solves it as it is written there, with n constraints
 [[R, e_i], [e_i^T, 1]] >= 0. Its R is scaled to meet the constraints exactly and judged by the same certificate as ours.
-Both are asked for gap 1e-6 (what the peer reached is in the row); larger graphs are ours alone, to gap 1e-4, with the growth exponent between sizes.
+Both are asked for gap 1e-6, and the row says what they reached; larger graphs are ours alone, to gap 1e-4, with the
+growth exponent between sizes.
 """
 
 from __future__ import annotations

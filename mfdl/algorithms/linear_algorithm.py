@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from ..factorization import Factorization, NodeFactorizations, SpatialFactorization
 
 
+MAX_DIVISOR_RATIO = 1e6
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Round:
     """The maps P, Q, R, K, F, J, L above, as csr arrays; None is the zero map.
@@ -205,11 +208,17 @@ class LinearAlgorithm:
     def with_divisors(self, divisors: ArrayLike) -> LinearAlgorithm:
         """The same algorithm on batch means: gradients and noise of node u are divided by the public m_u.
 
-        Args: divisors: m_u > 0, shape (n,), constants that do not depend on who takes part.
+        Args: divisors: m_u > 0, shape (n,), constants that do not depend on who takes part; the largest at most
+            MAX_DIVISOR_RATIO times the smallest, since columns fainter than that could pass for rounding.
         """
         m = np.array(divisors, dtype=np.float64)
         if m.shape != (self.num_nodes,) or not (np.isfinite(m) & (m > 0)).all():
             raise InvalidInput(f"divisors must be {self.num_nodes} finite numbers > 0, one per node, got {m}.")
+        if m.max() > MAX_DIVISOR_RATIO * m.min():
+            raise InvalidInput(
+                f"divisors must lie within a factor of {MAX_DIVISOR_RATIO:g}, got {m.min():g} to {m.max():g}; give "
+                "nodes batches of comparable size."
+            )
         scale = self.divisors / m
         of_round = {id(r): r for r in self.rounds}
         scaled = {

@@ -143,6 +143,11 @@ def test_divisors_must_be_one_positive_number_per_node(bad):
         algorithm("none").with_divisors(bad)
 
 
+def test_divisors_too_far_apart_are_refused():
+    with pytest.raises(InvalidInput, match=r"within a factor of 1e\+06, got 1 to 1e\+09"):
+        algorithm("none").with_divisors([1, 1, 1, 1e9])
+
+
 def test_sizes_that_do_not_fit_are_refused():
     one = algorithm("dp-dsgd")
     with pytest.raises(InvalidInput, match="participation has 5 steps but the algorithm has 6"):

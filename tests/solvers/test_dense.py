@@ -89,6 +89,8 @@ def test_low_rank_gram_with_classes_comes_within_the_tolerance(classes, toleranc
     found = solve(FactorizationProblem(B.T @ B, np.arange(8) % classes), tolerance=tolerance)
     assert found.status == "optimal"
     assert found.gap <= tolerance
+    # 360 and 1478; with each rho solved to its last digit 2292 and 4267
+    assert found.iterations <= (1000 if tolerance == 1e-4 else 3000)
     assert len(found.notes) == 1
 
 

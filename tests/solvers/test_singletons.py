@@ -41,12 +41,6 @@ def assert_feasible(problem, found):
     assert found.sensitivity == 1.0
     assert np.isfinite(found.loss)  # positive definite
     assert found.lower_bound <= found.loss
-    assert found.status == ("optimal" if found.gap <= found_tolerance(found) else "stopped")
-
-
-def found_tolerance(found):
-    """The smallest tolerance that the status allows: a gap that is called optimal, and none that is not."""
-    return found.gap if found.status == "optimal" else -1.0
 
 
 # The optimum
@@ -132,8 +126,8 @@ def test_any_weights_give_a_bound(problem, data):
     eigenvalues = np.linalg.eigvalsh(half[:, None] * problem.error_gram * half)  # the formula, another way
     assert_allclose(bound, np.sqrt(np.clip(eigenvalues, 0, None)).sum() ** 2 / v.sum(), rtol=1e-5)
     assert bound <= singletons.solve(problem, tolerance=1e-3).loss
-    assert_allclose(weights_bound(problem, 1e290 * v), bound, rtol=1e-12)
-    assert_allclose(weights_bound(problem, 1e-290 * v), bound, rtol=1e-12)
+    assert_allclose(weights_bound(problem, 1e308 * v), bound, rtol=1e-12)
+    assert_allclose(weights_bound(problem, 1e-300 * v), bound, rtol=1e-12)
 
 
 @settings(deadline=None, max_examples=60)
@@ -213,6 +207,7 @@ def test_complete_graph_comes_within_the_tolerance_of_its_infimum(n, tolerance):
     assert found.lower_bound <= 1 / n * (1 + 1e-12)
     noise = 1 / np.linalg.eigvalsh(found.gram)[0]
     assert_allclose(found.loss, (1 / n) / (1 - (1 - 1 / n) / noise), rtol=1e-7)  # eps times noise
+    assert noise <= 10 / tolerance  # no more than the tolerance asks for
     (note,) = found.notes
     assert_allclose(float(re.search(r"lambda_min\(X\) is (\S+) here", note).group(1)), noise, rtol=0.06)  # two digits
 
@@ -308,7 +303,7 @@ def test_a_limit_stops_with_valid_numbers():
         assert stopped.iterations == limit
         assert_feasible(problem, stopped)
         assert stopped.lower_bound <= done.loss
-        assert stopped.loss >= done.lower_bound
+        assert done.lower_bound <= stopped.loss < problem.loss(np.eye(20))
 
 
 def test_one_index():
