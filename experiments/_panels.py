@@ -24,7 +24,9 @@ COLOURS = {
     "CorN": "#009e73",
     "no noise": "#000000",
 }
+MORE_COLOURS = ("#009e73", "#cc79a7", "#0072b2", "#e69f00")  # for names not listed, in order
 MARKERS = {"LDP": "s", "CDP": "D", "DECOR": "^", "pairwise": "^", "CorN": "o", "no noise": "x"}
+MORE_MARKERS = ("o", "v", "^", "P")
 
 
 @dataclass
@@ -43,19 +45,22 @@ class Panel:
 
 def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
     """A row of panels; lines are means, bands reach from the smallest to the largest repetition."""
-    width = 4.3 * len(panels) + 0.6
+    width = max(4.3 * len(panels) + 0.6, 9.0)
     lines = textwrap.wrap(caption, int(width * 17))
     height = 4.6 + 0.16 * len(lines)
     figure = Figure(figsize=(width, height), facecolor="white")
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     foot = (0.3 + 0.16 * len(lines)) / height
     figure.subplots_adjust(
-        left=0.75 / width, right=1 - 0.15 / width, top=1 - 1.25 / height, bottom=foot + 0.62 / height
+        left=0.95 / width, right=1 - 0.15 / width, top=1 - 1.25 / height, bottom=foot + 0.62 / height
     )
     for axes, panel in zip(grid, panels, strict=True):
+        others = [name for name in panel.lines if name not in COLOURS]
+        more = {name: (MORE_COLOURS[i % 4], MORE_MARKERS[i % 4]) for i, name in enumerate(others)}
         for name, values in panel.lines.items():
             mean = np.nanmean(values, axis=1)
-            style = {"color": COLOURS.get(name, "#762a83"), "marker": MARKERS.get(name, "v"), "markersize": 4.5}
+            colour, marker = more.get(name) or (COLOURS[name], MARKERS[name])
+            style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4.5}
             axes.plot(panel.x, mean, label=name, linewidth=1.7, **style)
             axes.fill_between(
                 panel.x, np.nanmin(values, axis=1), np.nanmax(values, axis=1), color=style["color"], alpha=0.16, lw=0
@@ -65,6 +70,8 @@ def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
         axes.set_ylabel(panel.y_label)
         if panel.log_x:
             axes.set_xscale("log")
+            axes.set_xticks(panel.x, [f"{x:g}" for x in panel.x])
+            axes.minorticks_off()
         if panel.log_y:
             axes.set_yscale("log")
         axes.grid(True, which="major", color="#e3e3e3", linewidth=0.8)
