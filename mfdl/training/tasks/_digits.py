@@ -12,6 +12,7 @@ import torch
 from ... import check
 from ...errors import unknown_name
 from . import partition as partitions
+from ._networks import linear_from_zero, relu_network
 from ._seeds import DATA_SPLIT, permutation
 from ._task import Task, node_count
 
@@ -56,15 +57,7 @@ def digits(
     )
 
 
-def _softmax() -> torch.nn.Module:
-    linear = torch.nn.Linear(64, 10)
-    torch.nn.init.zeros_(linear.weight)
-    torch.nn.init.zeros_(linear.bias)
-    return linear
-
-
-def _mlp(hidden: int) -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Linear(64, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10))
-
-
-_MODELS: dict[str, Callable[[], torch.nn.Module]] = {"softmax": _softmax, "mlp": functools.partial(_mlp, 32)}
+_MODELS: dict[str, Callable[[], torch.nn.Module]] = {
+    "softmax": functools.partial(linear_from_zero, 64, 10),
+    "mlp": functools.partial(relu_network, 64, 32, 10),
+}

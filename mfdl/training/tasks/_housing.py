@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -11,6 +12,7 @@ from sklearn.model_selection import train_test_split
 
 from ... import data
 from . import partition as partitions
+from ._networks import relu_network
 from ._task import Task, node_count
 
 DATA_SPLIT_SEED = 0
@@ -48,15 +50,11 @@ def housing(
         targets=targets[train],
         test_features=features[test],
         test_targets=targets[test],
-        build_module=_mlp,
+        build_module=functools.partial(relu_network, 8, 64, 1),
         loss=_squared_error,
         num_nodes=node_count(graph_or_num_nodes),
         partition=partitions.parse(partition),
     )
-
-
-def _mlp() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 
 
 def _squared_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ... import check, data
 from ...errors import InvalidInput, unknown_name
 from . import partition as partitions
+from ._networks import linear_from_zero, relu_network
 from ._seeds import DATA_SPLIT, permutation
 from ._task import Task, node_count
 
@@ -101,15 +102,7 @@ def _pixels(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     return images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
 
 
-def _linear() -> torch.nn.Module:
-    linear = torch.nn.Linear(784, 10)
-    torch.nn.init.zeros_(linear.weight)
-    torch.nn.init.zeros_(linear.bias)
-    return linear
-
-
-def _mlp(hidden: int) -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Linear(784, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10))
-
-
-_MODELS: dict[str, Callable[[], torch.nn.Module]] = {"linear": _linear, "mlp": functools.partial(_mlp, 128)}
+_MODELS: dict[str, Callable[[], torch.nn.Module]] = {
+    "linear": functools.partial(linear_from_zero, 784, 10),
+    "mlp": functools.partial(relu_network, 784, 128, 10),
+}
