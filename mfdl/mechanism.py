@@ -152,7 +152,7 @@ def account(
     scheme = participation or algorithm.participation
     require_unit(unit, scheme, lipschitz=lipschitz)
     losses = victim_losses(
-        algorithm, trust, participation=participation, release=release, method=method, lipschitz=lipschitz
+        algorithm, trust, participation=participation, release=release, method=method, lipschitz=lipschitz, unit=unit
     )
     sensitivity = worst_adaptive(losses)
     std = _base_noise(sensitivity, adjacency, clip_norm, noise_std, noise_multiplier)
@@ -181,6 +181,9 @@ def guarantees(
     labels = algorithm.dynamics.gossip.labels
     scheme = participation or algorithm.participation
     require_unit(unit, scheme)
+    others = {loss.unit for loss in losses} - {unit}
+    if others:
+        raise InvalidInput(f"the losses were computed for unit {others.pop()!r}, not {unit!r}; compute them anew.")
     if unit == "user" and _rests_on_shifts(losses):
         raise InvalidInput("unit 'user' cannot rest on shift reduction; compute the losses without lipschitz.")
     out = []
@@ -221,7 +224,7 @@ def calibrate(
     else:
         target = check.positive(mu=mu)
     require_unit(unit, algorithm.participation, lipschitz=lipschitz)
-    losses = victim_losses(algorithm, trust, release=release, method=method, lipschitz=lipschitz)
+    losses = victim_losses(algorithm, trust, release=release, method=method, lipschitz=lipschitz, unit=unit)
     sensitivity = worst_adaptive(losses)
     if math.isinf(sensitivity.squared):
         if isinstance(algorithm.noise, ZeroNoise):
@@ -265,7 +268,7 @@ def with_noise(
     scheme = algorithm.participation
     require_unit(unit, scheme)
     std = check.non_negative(noise_std=noise_std)
-    losses = victim_losses(algorithm, trust, release=release)
+    losses = victim_losses(algorithm, trust, release=release, unit=unit)
     sensitivity = worst_adaptive(losses)
     guarantee = _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses, unit)
     return Mechanism(algorithm, std, float(clip_norm), guarantee, sensitivity)

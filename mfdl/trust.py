@@ -195,7 +195,7 @@ def _own_noise(algorithm: LinearAlgorithm) -> Mask:
     holders = sp.csr_array(noise.holders())
     alone = np.asarray(holders.sum(axis=1)).ravel() == 1
     if isinstance(noise, StepNoise):
-        owner = algorithm.message_sender if noise.slots_per_step != noise.num_nodes else np.arange(noise.num_nodes)
+        owner = algorithm.message_sender if algorithm.noise_on_messages else np.arange(noise.num_nodes)
         holder = np.where(alone, np.asarray(holders.argmax(axis=1)).ravel(), -1)
         entries = sp.coo_array(noise.factor)
         foreign = (entries.data != 0) & (owner[entries.coords[0]] != holder[entries.coords[1]])

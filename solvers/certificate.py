@@ -10,9 +10,9 @@ trace norm,
 So the left side over w bounds the optimum from below, over all C and with the exact sensitivity. At an
 optimal X, V = X^-1 H X^-1 restricted to the classes makes it tight.
 
-Each V_c has a constant diagonal there. Elsewhere it is raised to its largest entry, which leaves w as it is and can only
-lift the left side; among V of constant diagonal the optimum is a maximum of the bound, so that an error in X costs
-its square.
+Each V_c has a constant diagonal there. Elsewhere it is raised to its largest entry, which leaves w as it is and can
+only lift the left side; among V of constant diagonal the optimum is a maximum of the bound, so that an error in X
+costs its square.
 
 Small eigenvalues of H are only known to T eps of the largest, and their square roots enter: the bound is made for
 H with all eigenvalues lowered by that much, which is at most the H that was given, in the order of matrices as in loss.

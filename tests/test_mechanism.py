@@ -247,9 +247,9 @@ def test_the_unit_is_stated_everywhere_and_changes_no_number():
     assert (record.guarantee.unit, user.guarantee.unit) == ("record", "user")
     assert dataclasses.replace(user.guarantee, unit="record") == record.guarantee
     assert without_noise(one, **CIRCUMSTANCES, unit="user").unit == "user"
-    losses = victim_losses(one, LDP)
     stated = {"trust": LDP, "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 2.0}
-    for unit in ("record", "user"):
+    for unit in ("user", "record"):
+        losses = victim_losses(one, LDP, unit=unit)
         assert {g.unit for g in guarantees(one, losses, **stated, unit=unit)} == {unit}
         assert account(one, **CIRCUMSTANCES, noise_std=1.0, unit=unit).unit == unit
     assert {g.unit for g in guarantees(one, losses, **stated)} == {"record"}
@@ -312,8 +312,11 @@ def test_a_lipschitz_claim_does_not_reach_user_level():
         dataclasses.replace(resting, guarantee=dataclasses.replace(resting.guarantee, unit="user"))
     losses = victim_losses(one, how["trust"], release="none", lipschitz=1.0)
     stated = {"trust": how["trust"], "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
-    with pytest.raises(InvalidInput, match="cannot rest on shift reduction"):
+    with pytest.raises(InvalidInput, match="computed for unit 'record', not 'user'"):
         guarantees(one, losses, **stated, unit="user")
+    for_users = victim_losses(one, how["trust"], release="none", lipschitz=1.0, unit="user")
+    with pytest.raises(InvalidInput, match="cannot rest on shift reduction"):
+        guarantees(one, for_users, **stated, unit="user")
     assert len(guarantees(one, losses, **stated)) == 3
 
 

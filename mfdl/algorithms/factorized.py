@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..dynamics import Dynamics, ErrorWeights
-from ..factorization import factorize, factorize_nodes, prefix_sum_encoder, square_root_encoder
+from ..factorization import PREFIX_SUM_TOLERANCE, factorize, factorize_nodes, prefix_sum_encoder, square_root_encoder
 from ..participation import Cyclic, Participation
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
@@ -27,7 +27,9 @@ def bsr_encoder(participation: Participation, bandwidth: int | None = None) -> A
     return square_root_encoder(participation.num_steps, bandwidth)
 
 
-def d_mf(dynamics: Dynamics, participation: Participation, *, tolerance: float = 1e-4) -> LinearAlgorithm:
+def d_mf(
+    dynamics: Dynamics, participation: Participation, *, tolerance: float = PREFIX_SUM_TOLERANCE
+) -> LinearAlgorithm:
     """D-MF: the optimal encoder of the centralized matrix mechanism (prefix sums) at every node."""
     solved = prefix_sum_encoder(participation, tolerance=tolerance)
     return mf_dsgd(dynamics, participation, solved.encoder, name="d-mf", factorization=solved)

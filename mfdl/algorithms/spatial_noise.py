@@ -120,11 +120,12 @@ def spatial_noise(
     if solved.sigma_local is not None and solved.sigma_pair is not None:  # both ends add the very same number
         pairwise = decor(dynamics, participation, sigma_local=solved.sigma_local, sigma_pair=solved.sigma_pair)
         return dataclasses.replace(pairwise, name=name, factorization=solved)
+    used = [k for k, part in enumerate(solved.parts) if part.any()]  # a seed that is not worth its noise stays unused
     return spatial_covariance(
         dynamics,
         participation,
-        solved.parts,
-        groups=solved.groups,
+        [solved.parts[k] for k in used],
+        groups=[solved.groups[k] for k in used],
         private_variance=solved.private_variance,
         name=name,
         factorization=solved,

@@ -217,7 +217,6 @@ class Noise:
         worst_trust: TrustModel,
         adjacency: str,
         clip_norm: float,
-        unit: str,
         how: dict[str, Any],
     ) -> float:
         """nu; --mu and --noise-multiplier read the adaptive losses.
@@ -248,6 +247,6 @@ class Noise:
             release=how["release"],
             method=how["method"],
             lipschitz=how["lipschitz"],
-            unit=unit,
+            unit=how["unit"],
         )
         return calibrated.noise_std

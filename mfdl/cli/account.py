@@ -167,7 +167,7 @@ def account(
     asked = None if victims is None else [graphs.index_of(loaded, label) for label in listed("victims", victims)]
     with options.messages().status(f"building {mechanism}"):
         algorithm = registry.build(mechanism, Dynamics(matrix), scheme, **parameters)
-    how: dict[str, Any] = {"release": release, "method": bound, "lipschitz": lipschitz}
+    how: dict[str, Any] = {"release": release, "method": bound, "lipschitz": lipschitz, "unit": unit}
     each = _Losses.of(algorithm, named, trust, asked, how, jobs)
     answer: dict[str, Any] = {
         "trust": trust,
@@ -177,7 +177,7 @@ def account(
         "release": each.release,
         "adaptive": all(loss.adaptive for loss in each.everything),
     }
-    std = noise.std(algorithm, named, each.everything, each.trust_of_worst, adjacency, clip_norm, unit, how)
+    std = noise.std(algorithm, named, each.everything, each.trust_of_worst, adjacency, clip_norm, how)
     scores = _Scores(each, shift, std, delta)
     from ..reporting.output import json_number, versions
 

@@ -306,10 +306,11 @@ class _Job:
         return self._shared(noise.encoder) if noise.shared else self._per_node(noise.encoder)
 
     def _prefix_sums(self) -> tuple[Factorization, FloatArray]:
-        from ..factorization import NotConverged, prefix_sum_encoder
+        from ..factorization import PREFIX_SUM_TOLERANCE, NotConverged, prefix_sum_encoder
 
         try:
-            return self._shared(prefix_sum_encoder(self.participation, **self.limits).encoder)
+            limits = {**self.limits, "tolerance": min(self.limits["tolerance"], PREFIX_SUM_TOLERANCE)}
+            return self._shared(prefix_sum_encoder(self.participation, **limits).encoder)
         except NotConverged as error:  # still a valid encoder, and its loss is what it is
             solved, gram = self._shared(error.factorization.encoder)
             note = "the prefix-sum encoder itself stopped before the tolerance"

@@ -12,6 +12,7 @@ from .files import SavedFactorization, load, save, save_spatial
 from .groups import edge_groups, read_groups
 from .spatial import COVARIANCE_SOLVERS, PairwisePrice, SpatialFactorization, optimal_covariance, optimal_pairwise
 from .temporal import (
+    PREFIX_SUM_TOLERANCE,
     SOLVERS,
     NodeFactorizations,
     evaluate,
@@ -26,6 +27,7 @@ from .temporal import (
 
 __all__ = [
     "COVARIANCE_SOLVERS",
+    "PREFIX_SUM_TOLERANCE",
     "SOLVERS",
     "Factorization",
     "FactorizationProblem",

@@ -18,12 +18,13 @@ import numpy as np
 
 from .. import check
 from ..algorithms import LinearAlgorithm
-from ..errors import InvalidInput
+from ..errors import InvalidInput, unknown_name
 from ..participation import Participation, in_every_step
 from ..trust import TrustModel
 from ..view import View
 from . import shift_reduction
 from .adaptivity import is_adaptive
+from .guarantee import UNITS
 from .hidden_messages import lipschitz_factors, shift_problem
 from .own_state_form import own_states
 from .pattern_bounds import MAX_ENUMERATED
@@ -63,6 +64,7 @@ class VictimLoss:
     attacker: str
     release: str
     adaptive_why: str = ""
+    unit: str = "record"
 
 
 def victim_losses(
@@ -74,6 +76,7 @@ def victim_losses(
     release: str | None = None,
     method: str = "exact",
     lipschitz: float | Sequence[float] | None = None,
+    unit: str = "record",
     progress: Callable[[], None] | None = None,
 ) -> list[VictimLoss]:
     """The losses of the given victims (default: all nodes that do not attack), in node order.
@@ -83,6 +86,7 @@ def victim_losses(
         release: see `TrustModel.view`.
         method: "exact" (upper and lower bound meet within 1e-6) or "certified" (fast upper bound).
         lipschitz: L for shift reduction; None: the all-messages value stands in where the view is not adaptive.
+        unit: "record" or "user", the unit of privacy; some views have an adaptive number for users alone.
         progress: called after each attacking set.
 
     A victim that is asked for and attacks has infinite loss. Over several attacking sets (coalitions) the worst counts.
@@ -93,11 +97,13 @@ def victim_losses(
         raise InvalidInput(f"victim must be a node index below {algorithm.num_nodes}, got {max(wanted)}.")
     if lipschitz is not None:
         lipschitz_factors(lipschitz, algorithm.num_steps)
+    if unit not in UNITS:
+        raise unknown_name("unit", unit, UNITS)
     worst: dict[int, VictimLoss] = {}
     for model, asked in trust.members(algorithm):
         chosen = [u for u in asked if wanted is None or u in wanted]
         if chosen:
-            for loss in _against(algorithm, model, chosen, scheme, release, method, lipschitz):
+            for loss in _against(algorithm, model, chosen, scheme, release, method, lipschitz, unit):
                 before = worst.get(loss.victim)
                 worst[loss.victim] = loss if before is None else _worse(before, loss)
         if progress is not None:
@@ -106,7 +112,7 @@ def victim_losses(
         worst[u] = _attacks_itself(u, trust, release)
     if not worst:
         raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
-    return [worst[u] for u in sorted(worst)]
+    return [dataclasses.replace(worst[u], unit=unit) for u in sorted(worst)]
 
 
 def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:
@@ -138,14 +144,15 @@ def _against(
     release: str | None,
     method: str,
     lipschitz: float | Sequence[float] | None,
+    unit: str,
 ) -> list[VictimLoss]:
     view = model.view(algorithm, victims[0], release=release)
     fixed = sensitivities(view_grams(view, victims), scheme, nodes=victims, method=method)
-    adaptive = is_adaptive(view, scheme)
+    adaptive = is_adaptive(view, scheme, unit=unit)
     hidden = model.default_release != "not applicable"
     if adaptive and not hidden:
         return [_loss(s, s.squared, s.exact, "the view", model, view, adaptive) for s in fixed]
-    ceiling = _all_messages(algorithm, model, view, victims, scheme, method)
+    ceiling = _all_messages(algorithm, model, view, victims, scheme, method, unit)
     fixed = [_capped(s, c) for s, c in zip(fixed, ceiling, strict=True)]
     if adaptive:
         return [_loss(s, s.squared, s.exact, "the view", model, view, adaptive) for s in fixed]
@@ -198,6 +205,7 @@ def _all_messages(
     victims: list[int],
     scheme: Participation,
     method: str,
+    unit: str,
 ) -> list[Sensitivity]:
     """The losses to the same attackers with every message seen, and with the models released that `view` holds.
 
@@ -208,15 +216,15 @@ def _all_messages(
     assert view.knowledge is not None
     if not more.knowledge.covers(view.knowledge):  # a message that is never sent counts as seen here, and not there
         why = "what it shows holds messages that are never sent, so all that are sent do not bound it"
-    elif not is_adaptive(more, scheme):
-        why = _why_not_adaptive(algorithm, more, scheme)
+    elif not is_adaptive(more, scheme, unit=unit):
+        why = _why_not_adaptive(algorithm, more, scheme, unit)
     else:
         return sensitivities(view_grams(more, victims), scheme, nodes=victims, method=method)
     infinite = ViewGram(np.ones(algorithm.num_steps), np.zeros(algorithm.num_steps), math.inf, why=why)
     return sensitivities([infinite] * len(victims), scheme, nodes=victims)
 
 
-def _why_not_adaptive(algorithm: LinearAlgorithm, more: View, scheme: Participation) -> str:
+def _why_not_adaptive(algorithm: LinearAlgorithm, more: View, scheme: Participation, unit: str) -> str:
     """What stands in the way with all messages seen, and the way out if there is one."""
     assert more.knowledge is not None
     unreleased = View.of(algorithm, more.knowledge, release="none", attacker=more.attacker)
@@ -227,9 +235,10 @@ def _why_not_adaptive(algorithm: LinearAlgorithm, more: View, scheme: Participat
     else:
         cause = (
             "messages that are never sent enter the models, so a node's model depends on its own earlier gradients "
-            "even for one who sees all that are sent, and a record in some steps moves the gradients of later ones"
+            "even for one who sees all that are sent, and a record moves the gradients of the node's other records"
         )
-    needed = [] if in_every_step(scheme) else [f"unit='user' with EveryStep({scheme.num_steps})"]
+    covered = unit == "user" and in_every_step(scheme)
+    needed = [] if covered else [f"unit='user' with EveryStep({scheme.num_steps})"]
     return f"{cause}; what can be accounted is {' and '.join([*needed, 'release=' + repr('none')])}"
 
 

@@ -5,13 +5,14 @@ step (one whose gradient is known included: it shows its model), the row of the 
 must lie in the row space of the strictly earlier rows of [A B], plus unit rows for known columns. It is not enough
 that a gradient does not move with the record: it can cancel noise that the attacker never sees.
 
-One weaker condition is enough where the unit takes part in every step, as a user's data do: that a model differs from
-what the attacker knows by earlier gradients of the same node alone (`own_state_form` has the proof). With fewer steps
-it is not: the record that moves one gradient then moves later ones through the model.
+One weaker condition is enough where the unit of privacy is all data of a node, in every step: that a model differs from
+what the attacker knows by earlier gradients of the same node alone (`own_state_form` has the proof). For a record it is
+not, whatever its steps: the record that moves one gradient then moves, through the model, the gradients of the node's
+other records.
 
 The test is run on the maps, never inferred from a name: first their sparsity (a model is a weighted sum of messages,
-all of them seen), then, for participation in every step, the recursions of the nodes, then, for small views, the row
-space itself. A larger view that fails the first two is called not adaptive, which is the safe side.
+all of them seen), then, for users, the recursions of the nodes, then, for small views, the row space itself. A larger
+view that fails the first two is called not adaptive, which is the safe side.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ from .rounding_level import ROUNDING, has_tiny_weights
 MAX_ENTRIES = 500_000  # size of [A B], and of the models over G and Z, up to which the row space is computed
 
 
-def is_adaptive(view: View, participation: Participation | None = None) -> bool:
+def is_adaptive(view: View, participation: Participation | None = None, *, unit: str = "record") -> bool:
     """Whether the number of a view for gradients fixed in advance holds for adaptive ones too.
 
-    Args: participation: what the number is for; None: it is to hold for any.
+    Args: participation, unit: what the number is for; by default it is to hold for any.
 
     Guarantees: True only if every gradient is taken at a model that the attacker knows (the row-space condition), or,
-        with participation in every step, at one that differs from what the attacker knows by the node's own earlier
-        gradients alone (`own_state_form`). The numerical part accepts residuals at rounding level only, and is not
-        asked where a true remainder could be as small: several gossip rounds (remainders decay like the spectrum)
-        and injections that enter a model with a weight below SMALLEST_WEIGHT of others (`rounding_level`).
+        for unit "user" with participation in every step, at one that differs from what the attacker knows by the
+        node's own earlier gradients alone (`own_state_form`). The numerical part accepts residuals at rounding level
+        only, and is not asked where a true remainder could be as small: several gossip rounds (remainders decay like
+        the spectrum) and injections that enter a model with a weight below SMALLEST_WEIGHT of others
+        (`rounding_level`).
     A bare view (no algorithm) is never adaptive.
     """
     algorithm, knowledge = view.algorithm, view.knowledge
@@ -46,7 +48,8 @@ def is_adaptive(view: View, participation: Participation | None = None) -> bool:
         return False
     if _models_are_sums_of_seen_messages(algorithm, knowledge):
         return True
-    if participation is not None and in_every_step(participation) and own_states(view) is not None:
+    every_gradient_moves = unit == "user" and participation is not None and in_every_step(participation)
+    if every_gradient_moves and own_states(view) is not None:
         return True
     rows, columns = view.noise.shape[0], view.noise.shape[1] + view.axis.size
     # however few rows are seen, the models have one for each gradient

@@ -28,9 +28,10 @@ X_u = sum_t M_t^T Sigma_t^+ M_t. If they sum to at most b on every path, the vie
 a constant, for every value of the first messages the rest spends at most b - e on every path and is, by induction
 over the steps, sqrt(b - e)-GDP, and adaptive composition adds squares.  []
 
-Participation in every step is needed: fewer steps bound delta at those alone, but the change of s_u moves the later
-gradients of u, through other records, by as much as clipping allows. And X_u is that of the dense form: subtracting
-what is known from the rows is a triangular change of rows of [A B], which leaves block diagonal noise behind.
+All data of u must be the unit, in every step: a record bounds delta by its own shift, and at its own steps alone, but
+the change of s_u moves the gradients of u's other records by as much as clipping allows. And X_u is that of the dense
+form: subtracting what is known from the rows is a triangular change of rows of [A B], which leaves block diagonal noise
+behind.
 
 In: a view, victims. Out: the recursions, or None where the claim does not apply; Grams. Y is found by least squares
 and any Y makes the identity above exact, so rounding shows in r and in the products alone: r at rounding level is

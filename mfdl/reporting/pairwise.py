@@ -32,6 +32,7 @@ def pairwise_losses(
     release: str | None = None,
     method: str = "exact",
     lipschitz: float | Sequence[float] | None = None,
+    unit: str = "record",
     jobs: int | None = None,
     progress: Callable[[], None] | None = None,
 ) -> dict[int, list[VictimLoss]]:
@@ -53,7 +54,7 @@ def pairwise_losses(
     everybody = list(range(algorithm.num_nodes)) if victims is None else list(victims)
     workers = _cores() if jobs is None else check.integer_at_least(1, jobs=jobs)
     tasks = [
-        (algorithm, v, make_trust(v), [u for u in everybody if u != v], participation, release, method, lipschitz)
+        (algorithm, v, make_trust(v), [u for u in everybody if u != v], participation, release, method, lipschitz, unit)
         for v in nodes
     ]
     found: dict[int, list[VictimLoss]] = {}
@@ -91,6 +92,7 @@ def _one(
     release: str | None,
     method: str,
     lipschitz: float | Sequence[float] | None,
+    unit: str,
 ) -> tuple[int, list[VictimLoss]]:
     if not victims:
         return attacker, []
@@ -103,6 +105,7 @@ def _one(
             release=release,
             method=method,
             lipschitz=lipschitz,
+            unit=unit,
         )
 
 

@@ -166,6 +166,8 @@ def open_group_key(
             f"the group key from {sender!r} to {receiver!r} does not open: it was changed, or sealed for another "
             "group, run, sender or receiver; ask the sender to seal it again."
         ) from None
+    if len(opened) != SECRET_BYTES + 1 or opened[SECRET_BYTES] > 1:
+        raise InvalidInput(f"the group key from {sender!r} opens to no key; its sender did not use seal_group_key.")
     return NoiseKey(opened[:SECRET_BYTES], seeded=bool(opened[SECRET_BYTES]))
 
 

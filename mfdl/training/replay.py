@@ -58,7 +58,8 @@ def replay(
         seeds: decide data split, start model and batch order, shared by all mechanisms of one seed, and the noise
             key. None: one run, everything drawn by the operating system.
         key: noise key, instead of the one derived from the seed. A seeded key makes a run reproducible, so
-            anyone who knows the seed can subtract the noise: publish only models of unseeded runs.
+            anyone who knows the seed can subtract the noise: publish only models of unseeded runs. An unseeded key may
+            serve many runs: each draws a nonce, kept in its checkpoint, and no two of them share noise.
         period: at user level, over how many steps a node spreads its records, in the same cyclic order every time;
             default 1, all of them at every step. The guarantee covers any: all data of a user may change. At record
             level the participation says it, and another one is refused.
@@ -203,12 +204,18 @@ class _SeedReplay:
         if saved is not None:
             drawn = int(saved.metadata.get("split_seed", drawn))
         self.split_seed = drawn
+        # a secret key may serve several runs: each draws its own nonce; runs of a seed are meant to repeat
+        self.nonce = "" if root.seeded else secrets.token_hex(16)
+        if saved is not None:
+            self.nonce = str(saved.metadata.get("nonce", ""))
         self.instance = task.instance(drawn, period, dtype=dtype, device=device)
         self.algorithm = mechanism.algorithm.with_divisors(_divisors(mechanism, task, period, drawn))
         self.executor = Executor(self.algorithm, dtype=dtype, device=device)
         # one key per mechanism, task, split and batch plan, so that no two of them ever share noise, not even under one
         # seed; at record level the mechanism's hash holds the period
-        plan = () if mechanism.unit == "record" else ("period", period)
+        plan: tuple[str | int, ...] = () if mechanism.unit == "record" else ("period", period)
+        if self.nonce:
+            plan = (*plan, "nonce", self.nonce)
         self.key = root.derive("replay", mechanism.content_hash, task.content_hash, drawn, str(dtype), *plan)
         self.identity = {
             "unit": mechanism.unit,
@@ -250,7 +257,7 @@ class _SeedReplay:
         }
         if self.accuracy:
             tensors["accuracy"] = torch.as_tensor(np.array(self.accuracy))
-        metadata = {**self.identity, "diverged": self.diverged, "split_seed": self.split_seed}
+        metadata = {**self.identity, "diverged": self.diverged, "split_seed": self.split_seed, "nonce": self.nonce}
         checkpoint.save(self.folder, step=step, models=tensors, metadata=metadata)
 
     def _evaluate(self, step: int) -> None:

@@ -469,7 +469,7 @@ def test_messages_never_sent_are_no_part_of_all_messages():
     (loss,) = victim_losses(one, hidden, release="none", victims=[0])
     assert loss.sensitivity_squared < math.inf == loss.adaptive_sensitivity_squared
     assert "messages that are never sent" in loss.adaptive_why
-    (sent,) = victim_losses(one, trust.PNDP([1]), release="none", victims=[0])
+    (sent,) = victim_losses(one, trust.PNDP([1]), release="none", victims=[0], unit="user")
     assert sent.adaptive_sensitivity_squared == pytest.approx(30)
     assert (sent.adaptive_by, sent.adaptive_bound, sent.adaptive_why) == ("all messages seen", "upper", "")
 

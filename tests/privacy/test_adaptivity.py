@@ -58,14 +58,16 @@ def test_unsent_messages_of_zip_dl_are_adaptive_for_users_only(model):
     for release in ("none", "average", "all"):
         view = model.view(one, 1, release=release)
         for scheme in (None, Cyclic(1, 3), Single(3), Explicit([[0, 1], [2]], 3)):
-            assert not is_adaptive(view, scheme)
-        assert is_adaptive(view, SCHEME) == (release == "none")
-    for loss in victim_losses(one, model, release="none"):
+            assert not is_adaptive(view, scheme, unit="user")
+        assert is_adaptive(view, SCHEME, unit="user") == (release == "none")
+        assert not is_adaptive(view, SCHEME)  # a record moves the gradients of others
+    for loss in victim_losses(one, model, release="none", unit="user"):
         assert loss.adaptive
         assert loss.adaptive_sensitivity_squared == loss.sensitivity_squared < math.inf
-    for loss in victim_losses(one, model, participation=Cyclic(1, 3), release="none"):
-        assert not loss.adaptive
-        assert loss.adaptive_sensitivity_squared == math.inf
+    for scheme, unit in ((Cyclic(1, 3), "user"), (SCHEME, "record"), (Cyclic(3, 1), "record")):
+        for loss in victim_losses(one, model, participation=scheme, release="none", unit=unit):
+            assert not loss.adaptive
+            assert loss.adaptive_sensitivity_squared == math.inf
     first = algorithms.zip_dl(Dynamics(MH("path:n=4")), EveryStep(1))  # gradients at public models only
     assert is_adaptive(model.view(first, 1, release="none"))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -73,7 +74,12 @@ def test_singular_problems_come_within_the_tolerance(problem):
 @given(problem=problems(max_size=5))
 def test_agrees_with_the_semidefinite_program(problem):
     found = singletons.solve(problem, tolerance=1e-6)
-    reference = optimal_loss_reference(problem)
+    try:
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # "Solution may be inaccurate"
+            reference = optimal_loss_reference(problem)
+    except RuntimeError:  # the program gives up on a few singular H
+        assume(problem.eigenvalues[0] > 1e-6 * problem.eigenvalues[-1])
+        raise
     # for a singular H both approach an infimum: ours from above by at most its gap
     assert found.loss <= reference * (1 + 1e-5 + found.gap)
     assert found.loss >= reference * (1 - 1e-5)
