@@ -329,7 +329,7 @@ class Coalitions(TrustModel):
 
     @property
     def attacker(self) -> str:
-        return f"any {self.size} nodes together, who see all messages"
+        return f"any {self.size} node{'s together, who see' if self.size != 1 else ', who sees'} all messages"
 
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
         n = algorithm.num_nodes

@@ -43,8 +43,8 @@ class NotConverged(RuntimeError):
     def __init__(self, factorization: Unfinished, tolerance: float) -> None:
         super().__init__(
             f"factorization stopped at gap {factorization.gap:.3g} > tolerance {tolerance:g} after "
-            f"{factorization.iterations} iterations; raise max_iterations or the tolerance, or pass "
-            "allow_stopped=True to use it as it is (loss and lower bound stay valid)."
+            f"{factorization.iterations} iterations; raise max_iterations or the tolerance, or use it as "
+            "it is: the exception's `factorization` holds it, and its loss and lower bound are valid."
         )
         self.factorization: Any = factorization
 

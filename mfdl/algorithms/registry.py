@@ -133,7 +133,7 @@ MECHANISMS: Mapping[str, Entry] = {
         "the best mix of private and equal pairwise noise, the baseline of CorN-DSGD",
         "eavesdropper",
         "arXiv:2501.14644v2, problem (9), pairwise",
-        SHARED,
+        ("eavesdropper",),
         "pairwise noises must be independent also on edges that share a node",
         {"horizon": int},
     ),

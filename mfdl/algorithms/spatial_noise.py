@@ -19,7 +19,13 @@ from numpy.typing import ArrayLike
 from .. import check, spatial
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
-from ..factorization import SpatialFactorization, optimal_covariance, optimal_pairwise
+from ..factorization import (
+    SpatialFactorization,
+    checked_groups,
+    default_tolerance,
+    optimal_covariance,
+    optimal_pairwise,
+)
 from ..operators import StepNoise
 from ..participation import Participation
 from .dsgd import decentralized
@@ -74,9 +80,12 @@ def spatial_covariance(
         groups: for each seed the nodes that hold it; default one seed held by all nodes, which protects against
             outsiders only. A group of one node makes private noise.
         private_variance: s >= 0, of noise that every node keeps to itself.
+    Raises: InvalidInput: a part that is not symmetric positive semidefinite or does not fit its group; groups that are
+        empty, repeat a node or name one that is not there; no noise at all.
     Source: arXiv:2501.14644v2, problems (9) and (10).
     """
     n = dynamics.num_nodes
+    checked_groups(groups or (), n)
     holding = [list(range(n))] if groups is None else [list(group) for group in groups]
     given: list[Any] = []
     if covariance is None:
@@ -117,6 +126,11 @@ def spatial_noise(
             f"the covariance was made for {solved.num_nodes} nodes, the gossip has {dynamics.num_nodes}; factorize "
             "again."
         )
+    if solved.gossip_hash not in ("", dynamics.gossip.content_hash):
+        raise InvalidInput(
+            "the covariance was made for another gossip matrix, so what is certified of it does not hold here; "
+            "factorize again, or give its array to spatial_covariance."
+        )
     if solved.sigma_local is not None and solved.sigma_pair is not None:  # both ends add the very same number
         pairwise = decor(dynamics, participation, sigma_local=solved.sigma_local, sigma_pair=solved.sigma_pair)
         return dataclasses.replace(pairwise, name=name, factorization=solved)
@@ -151,7 +165,7 @@ def corn(
     solved = optimal_covariance(
         dynamics, groups=groups, coalition_size=coalition_size, horizon=horizon, tolerance=tolerance
     )
-    wanted = tolerance if tolerance is not None else 1e-4
+    wanted = default_tolerance(groups, coalition_size) if tolerance is None else tolerance
     return spatial_noise(dynamics, participation, solved.require_converged(wanted), name="corn")
 
 

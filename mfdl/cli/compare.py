@@ -151,10 +151,12 @@ def _one_target(context: typer.Context, mu: float | None, epsilon: float | None)
 
 
 def _show(result: dict[str, Any], picture: Path) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     count = len(result["seeds"])
-    table = Table(title=f"{result['task']} on {result['graph']}: {result['nodes']} nodes, {result['steps']} steps")
+    title = f"{result['task']} on {result['graph']}: {result['nodes']} nodes, {result['steps']} steps"
+    table = Table(title=escape(title))
     table.add_column("mechanism")
     for column in (f"final test loss ({count} seed{'s' * (count > 1)})", "accuracy", "noise std", "objective"):
         table.add_column(column, justify="right")
@@ -163,7 +165,7 @@ def _show(result: dict[str, Any], picture: Path) -> None:
         loss = one["final_loss_mean"]
         accuracy = one["final_accuracy_mean"]
         table.add_row(
-            one["label"],
+            escape(one["label"]),
             f"diverged ({len(one['diverged'])} of {count})" if loss is None else f"{loss:.3f}{spread}",
             "" if accuracy is None else f"{accuracy:.1%}",
             f"{one['noise_std']:.3g}",

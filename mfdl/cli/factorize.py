@@ -49,7 +49,7 @@ def factorize(
     ] = "post-average",
     tolerance: Annotated[float, typer.Option("--tolerance", help="Certified relative gap to reach.")] = 1e-4,
     solver: Annotated[
-        str, typer.Option("--solver", help="dense (L-BFGS on the Gram matrix) or autodiff (torch).")
+        str, typer.Option("--solver", help="dense (L-BFGS) or autodiff (torch); corn with groups: newton or conic.")
     ] = "dense",
     max_iterations: Annotated[int, typer.Option("--max-iterations", help="Iterations after which to stop.")] = 5000,
     coalition: Annotated[
@@ -158,12 +158,19 @@ def factorize(
 def _require_meant(context: typer.Context, mechanism: str) -> None:
     """Refuses typed options that the mechanism does not have, instead of ignoring them."""
     over_nodes = mechanism in SPATIAL
-    foreign = ("epochs", "period") if over_nodes else ("coalition", "groups", "max_inverse_diagonal", "horizon")
-    more = {"corn-pairwise": ("groups", "coalition"), "decor": ("groups",)}.get(mechanism, ())
-    for name in (*foreign, *more):
+    if over_nodes:
+        reasons = dict.fromkeys(("epochs", "period", "device"), "it is noise over nodes, fresh in every step")
+    else:
+        reasons = dict.fromkeys(("coalition", "groups", "max_inverse_diagonal", "horizon"), "it is noise over time")
+    if mechanism != "corn" and over_nodes:
+        searched = "it searches one ratio, with no solver"
+        reasons |= dict.fromkeys(("solver", "tolerance", "max_iterations"), searched)
+        reasons["groups"] = "it has one seed per edge; for other groups use --mechanism corn"
+    if mechanism == "corn-pairwise":
+        reasons["coalition"] = "it is against an outsider; for coalitions use --mechanism decor"
+    for name, reason in reasons.items():
         if options.from_command_line(context, name):
-            kind = "noise over nodes, fresh in every step" if over_nodes else "noise over time"
-            raise InvalidInput(f"--{name.replace('_', '-')} does not apply to {mechanism}: it is {kind}.")
+            raise InvalidInput(f"--{name.replace('_', '-')} does not apply to {mechanism}: {reason}.")
 
 
 def _facts(
@@ -205,6 +212,7 @@ def _covariance_facts(solved: SpatialFactorization, horizon: int) -> dict[str, A
         "sigma_local": solved.sigma_local,
         "sigma_pair": solved.sigma_pair,
         "independent_loss": solved.independent_loss,
+        "bound_over": solved.bound_over,
     }
 
 
@@ -252,9 +260,11 @@ class _Spatial:
         with options.messages().status(f"factorizing {self.gossip.num_nodes} nodes"):
             if mechanism != "corn":
                 return optimal_pairwise(dynamics, coalition_size=self.coalition, **common)
+            everybody = [list(range(self.gossip.num_nodes))]
+            asked = solver != "dense" and self.coalition == 0  # the program for groups, with one group
             return optimal_covariance(
                 dynamics,
-                groups=self.groups,
+                groups=everybody if self.groups is None and asked else self.groups,
                 coalition_size=self.coalition,
                 tolerance=self.tolerance,
                 max_iterations=self.max_iterations,
@@ -302,7 +312,11 @@ class _Job:
             return self._prefix_sums()
         # bsr and file:FILE.npz are built without optimising anything; a file is checked against nodes and steps
         noise = build(mechanism, self.dynamics, self.participation).noise
-        assert isinstance(noise, LocalNoise)
+        if not isinstance(noise, LocalNoise):
+            raise InvalidInput(
+                f"{mechanism} holds a covariance over nodes, whose loss and bound are in the file; factorize puts "
+                "encoders to the test. Use it as a mechanism of `mfdl compare` or `mfdl account`."
+            )
         return self._shared(noise.encoder) if noise.shared else self._per_node(noise.encoder)
 
     def _prefix_sums(self) -> tuple[Factorization, FloatArray]:
@@ -359,9 +373,10 @@ def _loose_bound(best: Factorization) -> tuple[str, ...]:
 
 
 def _show(answer: dict[str, Any], out: Path | None) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"{answer['mechanism']} on {answer['graph']}", show_header=False)
+    table = Table(title=escape(f"{answer['mechanism']} on {answer['graph']}"), show_header=False)
     table.add_column()
     table.add_column(justify="right")
     rows = {
@@ -377,12 +392,12 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
         "seconds": f"{answer['seconds']:.2f}",
     }
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(escape(name), escape(value))
     console = options.answers()
     console.print(table)
-    console.print(_sentence(answer), highlight=False)
+    console.print(_sentence(answer), highlight=False, markup=False)
     for note in answer["notes"]:
-        console.print(f"Note: {note}", highlight=False)
+        console.print(f"Note: {note}", highlight=False, markup=False)
     if out is not None:
         kind = "Encoder" if answer["steps"] is not None else "Covariance"
         console.print(f"{kind} kept in {out}; use it as the mechanism file:{out}.", highlight=False, markup=False)
@@ -414,7 +429,7 @@ def _sentence(answer: dict[str, Any]) -> str:
     if not isinstance(gap, float):
         return "No finite gap is certified."
     share = f"{100 * max(gap, 0.0) / (1 + max(gap, 0.0)):.2g} %"
-    what = "encoder, of any shape," if answer["steps"] is not None else "covariance over nodes"
+    what = "encoder, of any shape," if answer["steps"] is not None else answer["bound_over"]
     certified = f"No {what} can save more than {share} of this loss (certified)."
     if answer["status"] == STOPPED:
         return f"Stopped before the tolerance; raise --max-iterations or --tolerance. {certified}"

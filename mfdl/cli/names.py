@@ -103,6 +103,7 @@ def mechanisms(as_json: options.Json = False) -> None:
             "trust": entry.trust,
             "paper": entry.paper,
             "erratum": entry.erratum,
+            "models": list(entry.models),
             "parameters": {key: kind.__name__ for key, kind in entry.parameters.items()},
         }
         for name, entry in MECHANISMS.items()
@@ -110,17 +111,19 @@ def mechanisms(as_json: options.Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    from rich.table import Table
-
-    table = Table(title="mechanisms")
-    for column in ("name", "what it adds", "meant for trust", "--set", "source", "mended here"):
-        table.add_column(column, no_wrap=column == "name", overflow="fold")
-    for row in rows:
-        settings = "\n".join(f"{key}=<{kind}>" for key, kind in row["parameters"].items())
-        table.add_row(row["name"], row["summary"], row["trust"], settings, row["paper"], row["erratum"])
     console = options.answers()
-    console.print(table, markup=False)
-    console.print("file:FILE.npz is an encoder kept by `mfdl factorize --out FILE.npz`.", highlight=False, markup=False)
+    for row in rows:
+        settings = " ".join(f"--set {key}=<{kind}>" for key, kind in row["parameters"].items())
+        lines = {"meant for": row["trust"], "source": row["paper"], "mended here": row["erratum"], "options": settings}
+        console.print(f"{row['name']}: {row['summary']}", markup=False, highlight=False)
+        for key, value in lines.items():
+            if value not in ("", "-", "none"):
+                console.print(f"  {key}: {value}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        "file:FILE.npz: an encoder or a covariance kept by `mfdl factorize --out FILE.npz`.",
+        highlight=False,
+        markup=False,
+    )
 
 
 @trust.command("list")

@@ -9,8 +9,15 @@ from solvers import Factorization, FactorizationProblem, NotConverged, causal_en
 
 from ..error_gram import prefix_sum_gram
 from .files import SavedFactorization, load, save, save_spatial
-from .groups import edge_groups, read_groups
-from .spatial import COVARIANCE_SOLVERS, PairwisePrice, SpatialFactorization, optimal_covariance, optimal_pairwise
+from .groups import checked_groups, edge_groups, read_groups
+from .spatial import (
+    COVARIANCE_SOLVERS,
+    PairwisePrice,
+    SpatialFactorization,
+    default_tolerance,
+    optimal_covariance,
+    optimal_pairwise,
+)
 from .temporal import (
     PREFIX_SUM_TOLERANCE,
     SOLVERS,
@@ -37,6 +44,8 @@ __all__ = [
     "SavedFactorization",
     "SpatialFactorization",
     "causal_encoder",
+    "checked_groups",
+    "default_tolerance",
     "edge_groups",
     "evaluate",
     "evaluate_nodes",

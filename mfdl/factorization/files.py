@@ -13,9 +13,10 @@ import numpy as np
 
 from solvers import Factorization
 
-from .. import __version__, files
+from .. import __version__, check, files
 from ..check import FloatArray
 from ..errors import InvalidInput
+from .groups import checked_groups
 from .spatial import SpatialFactorization
 from .temporal import NodeFactorizations
 
@@ -57,6 +58,8 @@ _SPATIAL_NUMBERS = (
     "sigma_local",
     "sigma_pair",
     "independent_loss",
+    "bound_over",
+    "gossip_hash",
 )
 
 
@@ -105,21 +108,21 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorizat
         raise InvalidInput(
             f"no factorization file at {path}; write one with `mfdl factorize ... --out FILE.npz`."
         ) from None
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
     except Exception as error:  # np.load raises several unrelated types on a malformed file
         raise InvalidInput(
             f"{path} is not a factorization file ({type(error).__name__}); write one with `mfdl factorize --out`."
         ) from None
     if found != 1:
         raise InvalidInput(f"{path} has format {found!r}, this version reads format 1.")
-    values = [saved.encoder] if isinstance(saved, SavedFactorization) else [saved.covariance, *saved.parts]
-    shape = values[0].shape
-    if len(shape) not in (2, 3) or shape[-1] != shape[-2] or not all(np.isfinite(v).all() for v in values):
-        raise InvalidInput(f"{path}: encoder must be finite with shape (T, T) or (n, T, T), got {shape}.")
     return saved
 
 
 def _temporal(arrays: dict[str, Any], header: dict[str, Any]) -> SavedFactorization:
     encoder, gram = (np.asarray(arrays[name], dtype=np.float64) for name in ("encoder", "error_gram"))
+    if encoder.ndim not in (2, 3) or encoder.shape[-1] != encoder.shape[-2] or not np.isfinite(encoder).all():
+        raise InvalidInput(f"encoder must be finite with shape (T, T) or (n, T, T), got {encoder.shape}.")
     return SavedFactorization(encoder, gram, float(arrays["loss"]), float(arrays["lower_bound"]), header)
 
 
@@ -128,8 +131,14 @@ def _spatial(arrays: dict[str, Any], header: dict[str, Any]) -> SpatialFactoriza
     nodes, flat = iter(arrays["group_nodes"].tolist()), np.asarray(arrays["group_parts"], dtype=np.float64)
     ends = np.cumsum([0, *(size**2 for size in sizes)])
     parts = tuple(flat[a:b].reshape(size, size) for a, b, size in zip(ends, ends[1:], sizes, strict=False))
+    groups = checked_groups([[next(nodes) for _ in range(size)] for size in sizes], header["spatial"]["num_nodes"])
+    for group, part in zip(groups, parts, strict=True):
+        values = np.linalg.eigvalsh((part + part.T) / 2) if np.isfinite(part).all() else np.array([np.nan])
+        if not values[0] >= -1e-9 * abs(values[-1]) or np.abs(part - part.T).max() > 1e-9 * abs(values[-1]):
+            raise InvalidInput(f"the covariance of group {list(group)} must be symmetric and positive semidefinite.")
+    check.non_negative(private_variance=header["spatial"]["private_variance"])
     return SpatialFactorization(
-        groups=tuple(tuple(next(nodes) for _ in range(size)) for size in sizes),
+        groups=groups,
         parts=parts,
         loss=float(arrays["loss"]),
         lower_bound=float(arrays["lower_bound"]),

@@ -25,10 +25,11 @@ from .. import check, spatial
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_gram import spatial_error_gram
-from ..errors import InvalidInput
+from ..errors import InvalidInput, unknown_name
 from .groups import checked_groups, edge_groups
 
 COVARIANCE_SOLVERS = ("newton", "conic")
+ONE_SEED_TOLERANCE, GROUP_TOLERANCE = 1e-4, 1e-3  # certified gaps asked for by default
 LARGEST_RATIO = 1e8
 """sigma_pair^2 times the largest Laplacian eigenvalue over sigma_local^2, at most: beyond, rounding eats the bound."""
 UNIT = float(np.finfo(np.float64).eps)
@@ -47,9 +48,11 @@ class SpatialFactorization:
             [R^-1]_ii <= r at all other nodes i.
         coalition_size: q; 0 is an eavesdropper who holds no seed.
         loss: tr(H R), variance in the counted models per coordinate.
-        lower_bound: no R that meets the constraint (for "stationary": of any kind, against an eavesdropper) has less.
+        lower_bound: nothing in `bound_over` that meets the constraint has a smaller loss.
+        bound_over: what the lower bound ranges over, in words.
         status: "optimal" (gap within tolerance), "stopped", or "stationary" (best of a restricted family).
         sigma_local, sigma_pair: standard deviations where all edges carry the same noise, else None.
+        gossip_hash: of the gossip matrix it was made for; "" if unknown.
         independent_loss: tr(H) / r, the loss of independent noise at the same price.
     """
 
@@ -68,6 +71,8 @@ class SpatialFactorization:
     sigma_local: float | None = None
     sigma_pair: float | None = None
     independent_loss: float | None = None
+    bound_over: str = "covariance over nodes"
+    gossip_hash: str = ""
 
     @property
     def covariance(self) -> FloatArray:
@@ -111,7 +116,7 @@ def optimal_covariance(
             problem infeasible.
         max_inverse_diagonal: r > 0; R is proportional to 1 / r.
         horizon: number of steps whose models count; 1 is the published one-step criterion tr(W R W^T).
-        tolerance: certified relative gap to reach; default 1e-4, with groups 1e-3.
+        tolerance: certified relative gap to reach; default `default_tolerance`.
         method: with groups, "newton" or "conic" (cvxpy).
 
     Returns: SpatialFactorization; look at its status.
@@ -123,9 +128,15 @@ def optimal_covariance(
     r = check.positive(max_inverse_diagonal=max_inverse_diagonal)
     n = dynamics.num_nodes
     q = _coalition(coalition_size, n)
+    check.integer_at_least(1, max_iterations=max_iterations)
+    if method not in COVARIANCE_SOLVERS:
+        raise unknown_name("method", method, COVARIANCE_SOLVERS)
     H = _node_gram(dynamics, horizon, objective)
-    if groups is None and q == 0 and private:
-        return _one_seed(H, r, 1e-4 if tolerance is None else check.positive(tolerance=tolerance), max_iterations)
+    one_seed = groups is None and q == 0 and private
+    gap = check.positive(tolerance=tolerance) if tolerance is not None else default_tolerance(groups, q)
+    if one_seed:
+        found = _one_seed(H, r, gap, max_iterations)
+        return dataclasses.replace(found, gossip_hash=dynamics.gossip.content_hash)
     chosen = edge_groups(dynamics.gossip) if groups is None else checked_groups(groups, n)
     from solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition
     from solvers.coalitions import solve
@@ -133,38 +144,35 @@ def optimal_covariance(
     labels = dynamics.gossip.labels
     try:
         posed = CoalitionProblem(H, chosen, q, private=private)
-        found = solve(
-            posed,
-            tolerance=1e-3 if tolerance is None else check.positive(tolerance=tolerance),
-            max_iterations=max_iterations,
-            method=method,
-        )
+        solved = solve(posed, tolerance=gap, max_iterations=max_iterations, method=method)
     except InfeasibleCoalition as error:
         who = _names(error.coalition, labels)
         raise InvalidInput(
-            f"no covariance meets the bound: coalition {{{who}}} knows every seed of node {labels[error.node]}, and no "
+            f"no covariance meets the bound: {who} knows every seed of node {labels[error.node]}, and no "
             "node keeps noise to itself; allow private noise, or give that node a seed the coalition does not hold."
         ) from None
     except solvers.ProblemError as error:
         raise InvalidInput(str(error)) from None
-    notes = found.notes
+    notes = solved.notes
     if posed.exposed is not None:
         coalition, node = posed.exposed
-        who = f"node {labels[node]} holds no seed that coalition {{{_names(coalition, labels)}}} does not know"
+        who = f"node {labels[node]} holds no seed that {_names(coalition, labels)} does not know"
         notes = (f"shared seeds cannot help: {who}, so private noise must be that of LDP",)
     return SpatialFactorization(
-        private_variance=found.private_variance / r,
+        private_variance=solved.private_variance / r,
         groups=chosen,
-        parts=tuple(part / r for part in found.parts),
+        parts=tuple(part / r for part in solved.parts),
         num_nodes=n,
         max_inverse_diagonal=r,
         coalition_size=q,
-        loss=found.loss / r,
-        lower_bound=found.lower_bound / r,
-        status=found.status,
-        iterations=found.iterations,
-        seconds=found.seconds,
+        loss=solved.loss / r,
+        lower_bound=solved.lower_bound / r,
+        status=solved.status,
+        iterations=solved.iterations,
+        seconds=solved.seconds,
         notes=notes,
+        bound_over=f"private noise with these {len(chosen)} seed groups, against {_opponents(q)},",
+        gossip_hash=dynamics.gossip.content_hash,
         independent_loss=float(np.trace(H)) / r,
     )
 
@@ -219,7 +227,7 @@ def optimal_pairwise(
     local, pair = price(ratio) / r, ratio * price(ratio) / r
     edges = edge_groups(dynamics.gossip)
     cancelling = np.array([[1.0, -1.0], [-1.0, 1.0]])
-    unrestricted = _one_seed(H, r, 1e-4, 5000)
+    unrestricted = _one_seed(H, r, ONE_SEED_TOLERANCE, 5000)
     return SpatialFactorization(
         private_variance=local,
         groups=edges if pair else (),
@@ -236,7 +244,14 @@ def optimal_pairwise(
         sigma_local=math.sqrt(local),
         sigma_pair=math.sqrt(pair),
         independent_loss=plain / r,
+        bound_over="covariance over nodes, against an outsider," if q else "covariance over nodes",
+        gossip_hash=dynamics.gossip.content_hash,
     )
+
+
+def default_tolerance(groups: object, coalition_size: int) -> float:
+    """The gap that `optimal_covariance` asks for: the program for groups takes longer."""
+    return ONE_SEED_TOLERANCE if groups is None and coalition_size == 0 else GROUP_TOLERANCE
 
 
 class PairwisePrice:
@@ -296,12 +311,17 @@ def _one_seed(H: FloatArray, r: float, tolerance: float, max_iterations: int) ->
 
 def _node_gram(dynamics: Dynamics, horizon: int, objective: str) -> FloatArray:
     """H over nodes; one step has one step size, which only scales it."""
+    check.integer_at_least(1, horizon=horizon)
     one_rate = dataclasses.replace(dynamics, learning_rate=1.0) if horizon == 1 else dynamics
     return spatial_error_gram(one_rate, num_steps=horizon, objective=objective)
 
 
 def _names(nodes: Sequence[int], labels: Sequence[Hashable]) -> str:
-    return ", ".join(str(labels[i]) for i in nodes)
+    return f"coalition {{{', '.join(str(labels[i]) for i in nodes)}}}" if nodes else "an outsider"
+
+
+def _opponents(q: int) -> str:
+    return f"coalitions of {q}" if q else "an outsider"
 
 
 def _coalition(size: int, n: int) -> int:

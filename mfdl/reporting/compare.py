@@ -261,6 +261,8 @@ class _Plan:
         self.from_files = {
             name: self._build(name) for name in config.mechanisms if name.startswith(registry.FILE_PREFIX)
         }
+        for name in config.mechanisms:
+            self._require_trust(*self.trust_of(name))
         if config.epsilon is None:
             self.mu, self.epsilon = (
                 config.target_mu_or_default,
@@ -289,6 +291,11 @@ class _Plan:
                 "(--across-trust-models), where each mechanism is labelled with its own."
             )
         return trust.named(meant[0]), registry.MECHANISMS[name].release if name in registry.MECHANISMS else None
+
+    def _require_trust(self, model: TrustModel, _release: str | None) -> None:
+        """Refuses nodes that are not there, or coalitions of everybody, before anything is built."""
+        probe = registry.build("dp-dsgd", self.dynamics, Cyclic(epochs=1, period=1))
+        next(iter(model.members(probe)))
 
     def mechanism(self, name: str) -> Mechanism:
         """The calibrated mechanism of a name."""

@@ -170,7 +170,7 @@ class TestBadInput:
 SPATIAL_KEYS = {
     "mechanism", "graph", "nodes", "objective", "loss", "lower_bound", "gap", "status", "iterations", "seconds",
     "gossip", "graph_hash", "notes", "steps", "epochs", "period", "max_inverse_diagonal", "coalition", "groups",
-    "horizon", "private_std", "sigma_local", "sigma_pair", "independent_loss",
+    "horizon", "private_std", "sigma_local", "sigma_pair", "independent_loss", "bound_over",
 }  # fmt: skip
 
 

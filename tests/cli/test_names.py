@@ -17,7 +17,7 @@ def test_mechanisms_as_json_are_the_registry(capsys):
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == list(MECHANISMS)
     for row in rows:
-        assert set(row) == {"name", "summary", "trust", "paper", "erratum", "parameters"}
+        assert set(row) == {"name", "summary", "trust", "paper", "erratum", "models", "parameters"}
     parameters = {row["name"]: row["parameters"] for row in rows}
     assert parameters["decor"] == {"sigma_local": "float", "sigma_pair": "float"}
     assert parameters["zip-dl"]["self_messages"] == "bool"
