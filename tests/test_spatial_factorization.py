@@ -1,5 +1,6 @@
 """Covariances over nodes: certified optima, the pairwise family, seed groups, files, and algorithms made of them."""
 
+import dataclasses
 import json
 import math
 
@@ -168,6 +169,51 @@ def test_files_keep_everything(tmp_path, q):
     assert algorithms.registry.models_of(name, one)[0] == "eavesdropper"
     with pytest.raises(InvalidInput, match="made for 5 nodes"):
         algorithms.build(name, Dynamics(MH("ring:n=6")), EveryStep(2))
+
+
+def test_a_file_with_other_contents_is_refused(tmp_path):
+    solved = optimal_covariance(Dynamics(MH("ring:n=5")), groups=[[0, 1, 2]])
+    for change, text in (
+        ({"groups": ((0, 1, 7),)}, "indices below 5"),
+        ({"parts": (-np.eye(3),)}, "positive semidefinite"),
+        ({"parts": (np.triu(np.ones((3, 3))),)}, "symmetric"),
+        ({"parts": (np.full((3, 3), np.nan),)}, "symmetric"),
+        ({"private_variance": -1.0}, "private_variance"),
+    ):
+        broken = dataclasses.replace(solved, **{"groups": ((0, 1, 2),), **change})
+        factorization.save_spatial(tmp_path / "R.npz", _Unchecked(broken), header={})
+        with pytest.raises(InvalidInput, match=text):
+            factorization.load(tmp_path / "R.npz")
+
+
+class _Unchecked:
+    """A factorization whose total cannot be formed, for writing broken files."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return np.zeros((5, 5)) if name == "covariance" else getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("groups", [[[0, 9]], [[0, -1]], [[]], [["a", "b"]], [[0, 0]]])
+def test_groups_of_a_given_covariance_are_checked(groups):
+    with pytest.raises(InvalidInput):
+        algorithms.spatial_covariance(Dynamics(MH("ring:n=5")), EveryStep(2), [np.eye(2)], groups=groups)
+
+
+def test_a_covariance_belongs_to_its_gossip_matrix():
+    solved = optimal_pairwise(Dynamics(MH("ring:n=6")))
+    with pytest.raises(InvalidInput, match="another gossip matrix"):
+        algorithms.spatial_noise(Dynamics(MH("path:n=6")), EveryStep(2), solved, name="decor")
+
+
+@pytest.mark.parametrize("graph", ["path:n=4", "star:n=5", "florentine"])
+def test_where_no_seed_helps_private_noise_is_all(graph):
+    """A leaf shares its only seed with its neighbour, so against single nodes it needs the noise of LDP."""
+    one = algorithms.corn(Dynamics(MH(graph)), EveryStep(2), coalition_size=1)
+    assert_allclose(one.noise.factor.toarray(), np.eye(one.num_nodes), rtol=1e-9)
+    assert "cannot help" in one.factorization.notes[0]
 
 
 def test_a_damaged_file_is_refused(tmp_path):

@@ -150,12 +150,17 @@ MECHANISMS: Mapping[str, Entry] = {
 }
 
 
+def parameters_of(name: str) -> Mapping[str, type]:
+    """Names and types of what a mechanism's builder takes; none for a file."""
+    return MECHANISMS[name].parameters if name in MECHANISMS else {}
+
+
 def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
     """`key=value` texts as arguments of a mechanism's builder.
 
     Raises: InvalidInput: not key=value, a key the mechanism does not have, a value of another type.
     """
-    known = MECHANISMS[name].parameters if name in MECHANISMS else {}
+    known = parameters_of(name)
     found: dict[str, Any] = {}
     for text in settings:
         key, equals, value = text.partition("=")

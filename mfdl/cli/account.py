@@ -166,6 +166,8 @@ def account(
 
     asked = None if victims is None else [graphs.index_of(loaded, label) for label in listed("victims", victims)]
     with options.messages().status(f"building {mechanism}"):
+        if "coalition_size" in registry.parameters_of(mechanism) and coalition_size is not None:
+            parameters.setdefault("coalition_size", coalition_size)  # made against those who attack
         algorithm = registry.build(mechanism, Dynamics(matrix), scheme, **parameters)
     how: dict[str, Any] = {"release": release, "method": bound, "lipschitz": lipschitz, "unit": unit}
     each = _Losses.of(algorithm, named, trust, asked, how, jobs)

@@ -113,6 +113,42 @@ def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
         assert "for gradients that may be chosen adaptively" in one["guarantee"]
 
 
+def test_the_table_names_the_trust_models(tmp_path, capsys):
+    arguments = ["compare", *SMALL, "--mechanisms", "dp-dsgd,cdp,corn", "--across-trust-models", "--seeds", "1"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    for label in ("dp-dsgd [ldp]", "cdp [central]", "corn [eavesdropper]"):
+        assert label in shown
+
+
+def test_refusals_come_before_any_work(tmp_path, capsys, monkeypatch):
+    from mfdl.algorithms import registry
+
+    def never(*_, **__):
+        raise AssertionError("a mechanism was built")
+
+    monkeypatch.setattr(registry, "build_tuned", never)
+    for more, text in (
+        (["--mechanisms", "mafalda,corn"], "does not protect as it is meant to"),
+        (["--mechanisms", "dp-dsgd,corn", "--trust", "coalitions", "--coalition-size", "4"], "below num_nodes=4"),
+        (["--mechanisms", "dp-dsgd,corn", "--trust", "colluding", "--colluders", "Nobody"], "Nobody"),
+    ):
+        assert main(["compare", *SMALL, *more, "--out", str(tmp_path / "c")]) == 2
+        said = capsys.readouterr().err
+        assert text in said
+        assert "building" not in said
+
+
+@pytest.mark.parametrize("graph", ["star:n=5", "ring:n=5"])
+def test_coalitions_of_one(tmp_path, capsys, graph):
+    """On a star no seed helps against a neighbour, so the shared parts are zero and private noise is all there is."""
+    asked = ["--graph", graph, "--mechanisms", "dp-dsgd,corn,decor", "--trust", "coalitions", "--coalition-size", "1"]
+    small = ["--epochs", "1", "--period", "3", "--seeds", "1", "--out", str(tmp_path), "--json"]
+    assert main(["compare", *asked, *small]) == 0
+    objective = {m["mechanism"]: m["objective"] for m in json.loads(capsys.readouterr().out)["mechanisms"]}
+    assert objective["corn"] <= objective["decor"] * (1 + 2e-3) <= objective["dp-dsgd"] * (1 + 4e-3)
+
+
 def test_records_of_zip_dl_are_refused_with_the_reason(tmp_path, capsys):
     names = "dp-dsgd,zip-dl"
     assert main(["compare", *SMALL, "--mechanisms", names, "--across-trust-models", "--out", str(tmp_path / "c")]) == 2

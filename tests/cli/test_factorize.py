@@ -239,6 +239,29 @@ def test_bad_options_of_noise_over_nodes(capsys, arguments, text):
     assert said.out == ""
 
 
+def test_a_covariance_is_not_put_to_the_test_of_encoders(capsys, tmp_path):
+    kept = tmp_path / "R.npz"
+    assert main(["factorize", "--mechanism", "corn", "--graph", "ring:n=5", "--out", str(kept)]) == 0
+    capsys.readouterr()
+    assert main(["factorize", "--mechanism", f"file:{kept}", "--graph", "ring:n=5"]) == 2
+    assert "holds a covariance over nodes" in capsys.readouterr().err
+    assert main(["compare", "--graph", "star:n=5", "--mechanisms", f"file:{kept}", "--trust", "eavesdropper"]) == 2
+    assert "made for another gossip matrix" in capsys.readouterr().err
+
+
+def test_the_certificate_says_what_it_ranges_over(capsys, tmp_path):
+    (tmp_path / "g.json").write_text("[[0, 1], [1, 2]]")
+    grouped = ["factorize", "--mechanism", "corn", "--graph", "ring:n=6", "--groups", str(tmp_path / "g.json")]
+    decor = ["factorize", "--mechanism", "decor", "--graph", "ring:n=6", "--coalition", "1"]
+    for arguments, text in (
+        (grouped, "No private noise with these 2 seed groups, against an outsider, can save"),
+        (decor, "against an outsider, can save"),
+        (["factorize", "--mechanism", "corn", "--graph", "ring:n=6"], "No covariance over nodes can save"),
+    ):
+        assert main(arguments) == 0
+        assert text in " ".join(capsys.readouterr().out.split())
+
+
 def test_spatial_table(capsys):
     assert main(["factorize", "--mechanism", "decor", "--graph", "ring:n=6"]) == 0
     shown = capsys.readouterr().out
