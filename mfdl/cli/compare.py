@@ -58,6 +58,12 @@ def compare(
         bool,
         typer.Option("--across-trust-models", help="Let in mechanisms meant for another trust model, each labelled."),
     ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME.KEY=VALUE", help="A parameter of a mechanism, e.g. muffliato.gossip_rounds=4."
+        ),
+    ] = None,
     partition: Annotated[
         str | None, typer.Option("--partition", help="Who holds which record: uniform, or dirichlet:alpha=10.")
     ] = None,
@@ -107,6 +113,7 @@ def compare(
         release=release,
         across_trust_models=across_trust_models,
         partition=partition,
+        settings=tuple(settings or ()),
         mechanisms=tuple(name.strip() for name in mechanisms.split(",") if name.strip()),
         seeds=seeds,
         first_seed=first_seed,

@@ -80,6 +80,7 @@ class ComparisonConfig:
         release: which final models are published, where messages are hidden.
         across_trust_models: let mechanisms that are not meant for `trust` in, each under its own model and so labelled.
         partition: who holds which record, as `tasks.partition.parse` reads it; default the task's own.
+        settings: parameters of mechanisms, "NAME.KEY=VALUE"; a mechanism with any is built with these instead of tuned.
         mechanisms: distinct registry names; "none" trains without noise.
         seeds, first_seed: how many seeds, counted from the first.
         eval_every: steps between evaluations; default the period.
@@ -110,6 +111,7 @@ class ComparisonConfig:
     release: str | None = None
     across_trust_models: bool = False
     partition: str | None = None
+    settings: tuple[str, ...] = ()
     mechanisms: tuple[str, ...] = DEFAULT_MECHANISMS
     seeds: int = 3
     first_seed: int = 0
@@ -151,6 +153,15 @@ class ComparisonConfig:
             raise InvalidInput("mechanisms must name at least one mechanism, e.g. none,dp-dsgd,mafalda.")
         for name in self.mechanisms:
             registry.check_name(name)
+        object.__setattr__(self, "settings", tuple(self.settings))
+        for text in self.settings:
+            owner, dot, _ = text.partition(".")
+            if not dot or owner not in self.mechanisms:
+                raise InvalidInput(
+                    f"a setting must read NAME.KEY=VALUE with NAME one of {', '.join(self.mechanisms)}, got {text!r}."
+                )
+        for name in self.mechanisms:
+            self.parameters(name)
         twice = [name for name in self.mechanisms if self.mechanisms.count(name) > 1]
         if twice:
             raise InvalidInput(f"mechanisms must be distinct, got {twice[0]!r} twice.")
@@ -174,6 +185,11 @@ class ComparisonConfig:
             return EveryStep(self.epochs * self.period)
         return Cyclic(epochs=self.epochs, period=self.period)
 
+    def parameters(self, name: str) -> dict[str, Any]:
+        """The settings of one mechanism, as its builder takes them."""
+        own = [text.removeprefix(f"{name}.") for text in self.settings if text.startswith(f"{name}.")]
+        return registry.parse_parameters(name, own)
+
     def trust_model(self) -> TrustModel:
         """The trust model of the ranking."""
         return trust.named(
@@ -194,7 +210,8 @@ class ComparisonConfig:
         """The values as the options of `mfdl compare` are called; JSON-ready."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values["lr"] = values.pop("learning_rate")
-        for name in ("mechanisms", "attackers", "colluders"):
+        values["set"] = values.pop("settings")
+        for name in ("mechanisms", "attackers", "colluders", "set"):
             if values[name] is not None:
                 values[name] = list(values[name])
         if self.epsilon is None:
@@ -272,6 +289,9 @@ class _Plan:
             self.mu, self.epsilon = gaussian.mu_from_epsilon(config.epsilon, config.delta), config.epsilon
 
     def _build(self, name: str) -> LinearAlgorithm:
+        given = self.config.parameters(name)
+        if given:
+            return registry.build(name, self.dynamics, self.participation, **given)
         size = self.config.coalition_size or len(self.config.colluders or ())
         return registry.build_tuned(name, self.dynamics, self.participation, coalition_size=size)
 

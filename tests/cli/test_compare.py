@@ -149,6 +149,25 @@ def test_coalitions_of_one(tmp_path, capsys, graph):
     assert objective["corn"] <= objective["decor"] * (1 + 2e-3) <= objective["dp-dsgd"] * (1 + 4e-3)
 
 
+def test_settings_reach_their_mechanism(tmp_path, capsys):
+    """Four averaging rounds a step leave less noise in the models than one; the config repeats it."""
+    asked = ["--mechanisms", "dp-dsgd,muffliato", "--seeds", "1", "--set", "muffliato.gossip_rounds=4"]
+    result = compare(capsys, tmp_path / "a", *asked)
+    objective = [one["objective"] for one in result["mechanisms"]]
+    assert objective[1] < objective[0]
+    again = ["compare", "--config", str(tmp_path / "a" / "results.json"), "--out", str(tmp_path / "b"), "--json"]
+    assert main(again) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][1]["final_loss"] == result["runs"][1]["final_loss"]
+    for bad, text in (
+        ("gossip_rounds=4", "NAME.KEY=VALUE"),
+        ("mafalda.x=1", "NAME.KEY=VALUE"),
+        ("muffliato.rounds=4", "gossip_rounds"),
+        ("muffliato.gossip_rounds=many", "must be int"),
+    ):
+        assert main(["compare", *SMALL, *asked[:4], "--set", bad, "--out", str(tmp_path / "c")]) == 2
+        assert text in capsys.readouterr().err
+
+
 def test_records_of_zip_dl_are_refused_with_the_reason(tmp_path, capsys):
     names = "dp-dsgd,zip-dl"
     assert main(["compare", *SMALL, "--mechanisms", names, "--across-trust-models", "--out", str(tmp_path / "c")]) == 2
