@@ -259,10 +259,11 @@ class PNDP(TrustModel):
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         nodes = self.attackers(algorithm)
-        received = [_received(r.receivers, nodes, algorithm.messages_per_round) for r in algorithm.rounds]
+        distinct = {id(r.receivers): r.receivers for r in algorithm.rounds}  # a schedule has many rounds, one graph
+        received = {key: _received(who, nodes, algorithm.messages_per_round) for key, who in distinct.items()}
         return Knowledge.of(
             algorithm,
-            seen=np.stack(received) & algorithm.transmitted,
+            seen=np.stack([received[id(r.receivers)] for r in algorithm.rounds]) & algorithm.transmitted,
             known_gradients=_gradients_of(algorithm, nodes),
             known_noise=_held_by(algorithm, nodes),
         )
