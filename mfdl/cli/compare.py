@@ -90,7 +90,7 @@ def compare(
     Ctrl-C keeps what is finished; the same command then goes on from there.
     """
     mu, epsilon = _one_target(context, mu, epsilon)
-    from ..reporting.compare import PNG, ComparisonConfig, run_comparison
+    from ..reporting.comparison_config import ComparisonConfig
 
     plan = ComparisonConfig(
         graph=graph,
@@ -122,6 +122,8 @@ def compare(
         jobs=jobs,
         data_home=None if data_home is None else str(data_home),
     )
+    from ..reporting.compare import PNG, run_comparison  # brings torch: after all that can be refused without it
+
     bar = options.progress_bar()
     row = bar.add_task("", total=plan.total_steps)
 

@@ -343,3 +343,14 @@ class TestFiles:
         for answer in (first, again):
             answer.pop("seconds")
         assert again == first
+
+
+def test_a_covariance_is_made_against_the_coalitions_asked_about(capsys):
+    """On a ring of 8 the covariance for an outsider loses more to single nodes than one made for them."""
+    asked = ["--graph", "ring:n=8", "--mechanism", "corn", "--trust", "coalitions", "--coalition-size", "1"]
+    losses = {}
+    for size in (None, 0):
+        more = [] if size is None else ["--set", f"coalition_size={size}"]
+        answer = account(capsys, *asked, *more, "--epochs", "2", "--period", "1")
+        losses[size] = max(one["sensitivity_squared"] for one in answer["victims"])
+    assert losses[None] <= 2 * (1 + 1e-9) < losses[0]

@@ -12,7 +12,8 @@ import pytest
 import mfdl
 from mfdl.cli import main
 from mfdl.reporting import compare as comparison
-from mfdl.reporting.compare import ComparisonConfig, run_comparison
+from mfdl.reporting.compare import run_comparison
+from mfdl.reporting.comparison_config import ComparisonConfig
 
 FILES = {"results.json", "steps.parquet", "compare.png", "compare.svg"}
 KEYS = {

@@ -1,6 +1,5 @@
 """Tasks that compute different things have different hashes; unseeded runs share no noise whatever the hash says."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -120,4 +119,3 @@ def test_the_nonce_stays_with_the_checkpoint(tmp_path):
     rest = replay(one, task(by_constant), **common).seeds[0]
     assert first.key_id == rest.key_id
     assert rest.finished_steps == 4
-    assert dataclasses.replace(rest).key_id == rest.key_id
