@@ -18,8 +18,8 @@ from mfdl.participation import Cyclic
 from mfdl.privacy.adaptivity import is_adaptive
 from mfdl.privacy.view_gram import view_grams
 from mfdl.testing import gossip_matrices, gossip_sequences
-from mfdl.testing.algorithm_strategies import random_encoder
-from mfdl.testing.view_oracles import clear_rank, gossip_messages, local_noising, of_node, pinv_gram, received
+from mfdl.testing.oracles import clear_rank, gossip_messages, local_noising, of_node, pinv_gram, received
+from mfdl.testing.strategies import random_encoder
 from mfdl.training.executor import Executor
 
 RING = gossip.metropolis_hastings("ring:n=5")

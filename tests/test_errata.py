@@ -28,7 +28,7 @@ from mfdl.mechanism import account, calibrate
 from mfdl.privacy import gaussian, published
 from mfdl.privacy.view_gram import view_grams
 from mfdl.testing import connected_graphs, exact_mu
-from mfdl.testing.view_oracles import gossip_messages, of_node, pinv_gram, received, without_noise
+from mfdl.testing.oracles import gossip_messages, of_node, pinv_gram, received, without_noise
 from mfdl.training.tasks import partition
 from mfdl.utility import decor_constant, decor_step_sizes, one_step_error
 from mfdl.view import View

@@ -15,7 +15,7 @@ from scipy import sparse
 from mfdl import gossip, graphs
 from mfdl.errors import InvalidInput
 from mfdl.gossip import Gossip, GossipMatrix
-from mfdl.testing.graph_strategies import KINDS, connected_graphs, gossip_matrices, gossip_sequences
+from mfdl.testing.strategies import KINDS, connected_graphs, gossip_matrices, gossip_sequences
 
 ROTATION = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
 

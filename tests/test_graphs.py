@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mfdl import graphs
 from mfdl.errors import InvalidInput
-from mfdl.testing.graph_strategies import connected_graphs
+from mfdl.testing.strategies import connected_graphs
 
 
 def write(path: Path, text: str | bytes) -> Path:

@@ -21,14 +21,8 @@ from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OnceP
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.sensitivity import worst_sensitivity
-from mfdl.testing.algorithm_strategies import (
-    NAMES,
-    build_algorithm,
-    dense_averaged_workload,
-    dense_noising,
-    linear_algorithms,
-    random_encoder,
-)
+from mfdl.testing.oracles import dense_averaged_workload, dense_noising
+from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms, random_encoder
 from mfdl.training.keys import NoiseKey
 from mfdl.training.streams import noise_stream
 

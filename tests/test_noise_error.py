@@ -21,7 +21,7 @@ from mfdl.noise_error import noise_error
 from mfdl.operators import NoiseOperator
 from mfdl.participation import Cyclic
 from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
-from mfdl.testing.algorithm_strategies import random_encoder
+from mfdl.testing.strategies import random_encoder
 
 LOCAL = ("dp-dsgd", "muffliato", "anti-pgd", "mf-shared", "mf-per-node")
 ACROSS = ("decor", "spatial", "groups")

@@ -17,7 +17,7 @@ from mfdl.participation import (
     Single,
     participation_from_dict,
 )
-from mfdl.testing.sensitivity_oracles import once_per_epoch_patterns, separated_patterns
+from mfdl.testing.oracles import once_per_epoch_patterns, separated_patterns
 
 ALL = [
     Cyclic(3, 2),

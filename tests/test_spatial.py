@@ -22,7 +22,7 @@ from mfdl.spatial import (
     inverse_diagonal_by_node,
     laplacian,
 )
-from mfdl.testing.graph_strategies import connected_graphs
+from mfdl.testing.strategies import connected_graphs
 
 
 @given(graph=connected_graphs(), data=st.data())

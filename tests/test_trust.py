@@ -22,8 +22,8 @@ from mfdl.participation import EveryStep, Explicit
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.sensitivity import sensitivities
 from mfdl.privacy.view_gram import view_grams
-from mfdl.testing.view_oracles import gossip_messages
-from mfdl.testing.view_strategies import integer_views
+from mfdl.testing.oracles import gossip_messages
+from mfdl.testing.strategies import integer_views
 from mfdl.trust import TrustModel
 from mfdl.view import View
 

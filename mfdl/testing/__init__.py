@@ -1,9 +1,13 @@
-"""Oracles (slow, obvious, dense) and Hypothesis strategies, shared by this library's tests and yours.
+"""Where a theorem is tried before it is believed: strategies draw cases, oracles say what is true.
 
-Needs the packages of the `test` extra: hypothesis and mpmath; `optimal_loss_reference` uses cvxpy as well.
+- `mfdl.testing.strategies`: Hypothesis strategies for graphs, gossip, participations, encoders, views, algorithms;
+- `mfdl.testing.oracles`: the truth, slow and obvious, dense, by brute force or over the rationals.
+
+Needs the packages of the `test` extra: hypothesis, mpmath and python-flint.
 """
 
 try:
+    import flint as _flint  # noqa: F401
     import hypothesis as _hypothesis  # noqa: F401
     import mpmath as _mpmath  # noqa: F401
 except ImportError as error:
@@ -11,42 +15,8 @@ except ImportError as error:
         f"mfdl.testing needs {error.name}, which is not installed; install it with pip install 'mfdl[test]'."
     ) from error
 
-from .gaussian_oracles import exact_delta, exact_epsilon, exact_log_delta, exact_mu, mills_ratio, normal_cdf
-from .graph_strategies import connected_graphs, gossip_matrices, gossip_sequences
-from .oracles import (
-    brute_force_sensitivity,
-    dense_error_gram,
-    dense_gossip_workload,
-    dense_node_error_grams,
-    exact_gram,
-    optimal_loss_reference,
-    prefix_sum,
-    vector_sensitivity_lower_bound,
-)
-from .spatial_oracles import coalition_inverse_diagonal, coalition_loss_reference
-from .strategies import encoders, factorization_problems, participations
+from . import oracles, strategies
+from .oracles import *  # noqa: F403
+from .strategies import *  # noqa: F403
 
-__all__ = [
-    "brute_force_sensitivity",
-    "coalition_inverse_diagonal",
-    "coalition_loss_reference",
-    "connected_graphs",
-    "dense_error_gram",
-    "dense_gossip_workload",
-    "dense_node_error_grams",
-    "encoders",
-    "exact_delta",
-    "exact_epsilon",
-    "exact_gram",
-    "exact_log_delta",
-    "exact_mu",
-    "factorization_problems",
-    "gossip_matrices",
-    "gossip_sequences",
-    "mills_ratio",
-    "normal_cdf",
-    "optimal_loss_reference",
-    "participations",
-    "prefix_sum",
-    "vector_sensitivity_lower_bound",
-]
+__all__ = ["oracles", "strategies", *oracles.__all__, *strategies.__all__]

@@ -14,15 +14,8 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.factorization import square_root_encoder
 from mfdl.participation import Cyclic, Single
-from mfdl.testing.algorithm_strategies import (
-    NAMES,
-    build_algorithm,
-    dense_averaged_workload,
-    dense_noising,
-    dense_workload,
-    linear_algorithms,
-    random_encoder,
-)
+from mfdl.testing.oracles import dense_averaged_workload, dense_gossip_workload, dense_noising
+from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms, random_encoder
 
 PART = Cyclic(epochs=2, period=3)
 STAR, RING = gossip.uniform("star:n=4"), gossip.metropolis_hastings("ring:n=4")
@@ -42,7 +35,7 @@ def shifted(averaged, T, n):
 
 def check_operators(one):
     T, n, eta = one.num_steps, one.num_nodes, one.dynamics.learning_rate
-    W_T, averaged = dense_workload(one.dynamics.gossip, T), dense_averaged_workload(one.dynamics.gossip, T)
+    W_T, averaged = dense_gossip_workload(one.dynamics.gossip, T), dense_averaged_workload(one.dynamics.gossip, T)
     N = dense_noising(one)
     D = np.diag(np.tile(1 / one.divisors, T))
     expected = {

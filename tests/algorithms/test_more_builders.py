@@ -16,8 +16,8 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.operators import StepNoise
 from mfdl.participation import Cyclic, EveryStep
-from mfdl.testing.graph_strategies import gossip_matrices
-from mfdl.testing.view_oracles import gossip_messages, pairwise_factor
+from mfdl.testing.oracles import gossip_messages, pairwise_factor
+from mfdl.testing.strategies import gossip_matrices
 from mfdl.training.executor import Executor
 from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, base_columns

@@ -19,9 +19,8 @@ from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.accounting import victim_losses, worst_adaptive
 from mfdl.privacy.sensitivity import sensitivities
 from mfdl.privacy.view_gram import view_grams
-from mfdl.testing.graph_strategies import gossip_matrices
-from mfdl.testing.view_oracles import clear_rank, of_node, pinv_gram
-from mfdl.testing.view_strategies import integer_views
+from mfdl.testing.oracles import clear_rank, of_node, pinv_gram
+from mfdl.testing.strategies import gossip_matrices, integer_views
 from mfdl.trust import TrustModel
 from mfdl.view import Knowledge, View
 

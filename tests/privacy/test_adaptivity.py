@@ -20,8 +20,8 @@ from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
 from mfdl.privacy import accounting, adaptivity
 from mfdl.privacy.accounting import victim_losses, worst_adaptive
 from mfdl.privacy.adaptivity import is_adaptive
-from mfdl.testing.view_oracles import gossip_messages, rows_span
-from mfdl.testing.view_strategies import view_cases
+from mfdl.testing.oracles import gossip_messages, rows_span
+from mfdl.testing.strategies import view_cases
 from mfdl.trust import TrustModel
 from mfdl.view import View
 

@@ -11,7 +11,7 @@ from mfdl.gossip import GossipMatrix
 from mfdl.privacy import combination_form, view_gram
 from mfdl.privacy.adaptivity import is_adaptive
 from mfdl.privacy.combination_form import is_multiple, step_values
-from mfdl.testing.view_oracles import of_node, pinv_gram
+from mfdl.testing.oracles import of_node, pinv_gram
 
 RING = gossip.metropolis_hastings("ring:n=4")
 

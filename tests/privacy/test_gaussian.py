@@ -26,14 +26,7 @@ from mfdl.privacy.gaussian import (
     record_shift,
     renyi_epsilon,
 )
-from mfdl.testing.gaussian_oracles import (
-    DIGITS,
-    exact_delta,
-    exact_epsilon,
-    exact_log_delta,
-    exact_mu,
-    mills_ratio,
-)
+from mfdl.testing.oracles import DIGITS, exact_delta, exact_epsilon, exact_log_delta, exact_mu, mills_ratio
 
 INF = math.inf
 NAN = math.nan

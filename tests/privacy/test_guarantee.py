@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
 from mfdl.privacy.guarantee import BOUNDS, EVERY_NODE, RELEASES, UNITS, Guarantee
-from mfdl.testing.gaussian_oracles import exact_delta
+from mfdl.testing.oracles import exact_delta
 
 INF = math.inf
 

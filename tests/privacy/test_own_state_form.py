@@ -23,8 +23,8 @@ from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.adaptivity import is_adaptive
 from mfdl.privacy.own_state_form import own_state_grams, own_states
 from mfdl.privacy.view_gram import view_grams
-from mfdl.testing.graph_strategies import gossip_matrices
-from mfdl.testing.view_oracles import clear_rank, exact_view_gram, of_node, pinv_gram, rational, to_float
+from mfdl.testing.oracles import clear_rank, exact_view_gram, of_node, pinv_gram, rational, to_float
+from mfdl.testing.strategies import gossip_matrices
 from mfdl.trust import TrustModel
 
 own_state_form = importlib.import_module("mfdl.privacy.own_state_form")

@@ -14,7 +14,7 @@ from mfdl.factorization import FactorizationProblem, prefix_sum_gram, solve_prob
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy import pattern_bounds
 from mfdl.privacy.pattern_bounds import bound, bounds, diagonal_bounds
-from mfdl.testing.sensitivity_oracles import (
+from mfdl.testing.oracles import (
     elliptope_reference,
     largest_over_patterns,
     largest_signed_sum,

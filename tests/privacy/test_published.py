@@ -15,7 +15,7 @@ from scipy.stats import norm
 from mfdl import gossip, graphs, spatial
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import gaussian, published
-from mfdl.testing.graph_strategies import connected_graphs, gossip_matrices
+from mfdl.testing.strategies import connected_graphs, gossip_matrices
 
 DELTA = 1e-5
 

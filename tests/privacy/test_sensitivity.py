@@ -18,14 +18,8 @@ from mfdl.operators import LocalNoise
 from mfdl.participation import Cyclic, EveryStep, Explicit, Single
 from mfdl.privacy.sensitivity import sensitivity_of_gram, worst_sensitivity
 from mfdl.privacy.view_gram import ViewGram, view_gram
-from mfdl.testing.algorithm_strategies import (
-    NAMES,
-    build_algorithm,
-    integer_encoders,
-    participations,
-    random_encoder,
-    to_fractions,
-)
+from mfdl.testing.oracles import rational
+from mfdl.testing.strategies import NAMES, build_algorithm, integer_encoders, participations, random_encoder
 
 DYN = Dynamics(gossip.uniform("star:n=3"), 0.5)
 LDP = trust.LDP()
@@ -100,7 +94,7 @@ def cases(draw, max_steps=7):
         C = np.where(lag >= 0, 1.0 + lag, 0.0)
     elif kind == "alternating":
         C = np.tri(T) * (-1.0) ** np.add.outer(np.arange(T), np.arange(T))
-    return C, draw(participations(T))
+    return C, draw(participations(num_steps=T))
 
 
 @settings(max_examples=200, deadline=None)
@@ -143,12 +137,12 @@ def test_exact_when_the_gram_is_non_negative_up_to_signs(case, data):
 @given(encoder=integer_encoders(max_steps=6), data=st.data())
 @example(encoder=np.array([[1.0, 0.0], [3.0, 1.0]]), data=None)
 def test_the_float_bound_is_never_below_the_exact_rational_value(encoder, data):
-    part = EveryStep(2) if data is None else data.draw(participations(len(encoder)))
+    part = EveryStep(2) if data is None else data.draw(participations(num_steps=len(encoder)))
     one = algorithms.mf_dsgd(DYN, part, encoder)
     found = worst_sensitivity(one, LDP)
     # Of the encoder as written, and of the noise really injected, whose C^-1 is rounded to floats.
-    assert Fraction(found.squared) >= exact_squared(to_fractions(encoder), part)
-    injected = exact_squared(inverse(to_fractions(one.noise.inverse)), part)
+    assert Fraction(found.squared) >= exact_squared(rational(encoder), part)
+    injected = exact_squared(inverse(rational(one.noise.inverse)), part)
     assert Fraction(found.squared) >= injected
     assert Fraction(found.value) ** 2 >= injected
 
@@ -162,8 +156,8 @@ def test_the_float_bound_is_never_below_the_exact_rational_value(encoder, data):
 def test_nor_for_encoders_whose_entries_are_no_integers(seed, part, scale):
     one = algorithms.mf_dsgd(DYN, part, scale * random_encoder(np.random.default_rng(seed), 6))
     found = worst_sensitivity(one, LDP)
-    assert Fraction(found.squared) >= exact_squared(to_fractions(one.noise.encoder), part)
-    assert Fraction(found.squared) >= exact_squared(inverse(to_fractions(one.noise.inverse)), part)
+    assert Fraction(found.squared) >= exact_squared(rational(one.noise.encoder), part)
+    assert Fraction(found.squared) >= exact_squared(inverse(rational(one.noise.inverse)), part)
 
 
 @pytest.mark.parametrize("growth", [3, 10, 1e3, 1e6, -10])
@@ -174,9 +168,9 @@ def test_an_ill_conditioned_encoder_is_inflated_or_infinite_and_never_smaller(T,
     part = Cyclic(2, T // 2)
     one = algorithms.mf_dsgd(DYN, part, C)
     found = worst_sensitivity(one, LDP)
-    truth = exact_squared(inverse(to_fractions(one.noise.inverse)), part)
+    truth = exact_squared(inverse(rational(one.noise.inverse)), part)
     assert found.squared == math.inf or Fraction(found.squared) >= truth
-    assert Fraction(found.squared) >= exact_squared(to_fractions(C), part) if found.squared < math.inf else True
+    assert Fraction(found.squared) >= exact_squared(rational(C), part) if found.squared < math.inf else True
     if abs(growth) ** (T - 1) > 1e24:
         assert found.squared == math.inf
     assert found.squared >= np.abs(C.T @ C)[:: T // 2, :: T // 2].sum() * (1 - 1e-12)
@@ -192,9 +186,9 @@ def test_the_noise_injected_may_protect_less_than_its_encoder_says(growth):
     for seed in range(40):
         C = np.eye(6) + growth * np.tril(np.random.default_rng(seed).uniform(-1, 1, (6, 6)), -1)
         one = algorithms.mf_dsgd(DYN, part, C)
-        injected = exact_squared(inverse(to_fractions(one.noise.inverse)), part)
+        injected = exact_squared(inverse(rational(one.noise.inverse)), part)
         assert Fraction(worst_sensitivity(one, LDP).squared) >= injected
-        if injected > exact_squared(to_fractions(C), part) * (1 + Fraction(1, 10**11)):
+        if injected > exact_squared(rational(C), part) * (1 + Fraction(1, 10**11)):
             return
     pytest.fail("no encoder whose injected noise protects less; the test shows nothing")
 

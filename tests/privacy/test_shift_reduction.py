@@ -14,11 +14,8 @@ from scipy.special import ndtr
 from mfdl import gossip, graphs
 from mfdl.errors import InvalidInput
 from mfdl.privacy.shift_reduction import ShiftProblem, cost_upper_bound, solve
-from mfdl.testing.shift_oracles import (
-    exact_cost,
-    linear_systems_with_record,
-    quadratic_program_value,
-)
+from mfdl.testing.oracles import exact_cost, quadratic_program_value
+from mfdl.testing.strategies import linear_systems_with_record
 
 # Independent quadratic-programming computation: Florentine families, Metropolis-Hastings, T = 10, user level,
 # attacker 0, victims 1 .. 14.

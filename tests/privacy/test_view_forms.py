@@ -20,7 +20,7 @@ from mfdl.privacy.null_space_form import NullSpaceForm
 from mfdl.privacy.range_form import RangeForm
 from mfdl.privacy.sensitivity import sensitivity_of_gram
 from mfdl.privacy.view_gram import view_grams
-from mfdl.testing.view_oracles import (
+from mfdl.testing.oracles import (
     append_known_noise,
     clear_rank,
     exact_leaks,
@@ -34,7 +34,7 @@ from mfdl.testing.view_oracles import (
     to_float,
     without_noise,
 )
-from mfdl.testing.view_strategies import integer_views, view_cases
+from mfdl.testing.strategies import integer_views, view_cases
 from mfdl.view import View
 
 MH = gossip.metropolis_hastings

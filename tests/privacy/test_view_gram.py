@@ -11,7 +11,8 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Cyclic
 from mfdl.privacy.view_gram import view_gram
-from mfdl.testing.algorithm_strategies import NAMES, build_algorithm, dense_noising, dense_workload, linear_algorithms
+from mfdl.testing.oracles import dense_gossip_workload, dense_noising
+from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms
 
 LDP = trust.LDP()
 STAR = Dynamics(gossip.uniform("star:n=4"), 0.3)
@@ -21,7 +22,7 @@ VARYING = Dynamics(gossip.sequence([gossip.uniform("star:n=4"), gossip.metropoli
 def dense_view_gram(one, node):
     """From scratch: all messages are seen, A = -eta W_T D, B = A N, whatever drops out."""
     T, n = one.num_steps, one.num_nodes
-    A = -one.dynamics.learning_rate * dense_workload(one.dynamics.gossip, T) / np.tile(one.divisors, T)
+    A = -one.dynamics.learning_rate * dense_gossip_workload(one.dynamics.gossip, T) / np.tile(one.divisors, T)
     B = A @ dense_noising(one)
     A_u = A[:, np.arange(T) * n + node]
     return A_u.T @ np.linalg.pinv(B @ B.T, hermitian=True) @ A_u

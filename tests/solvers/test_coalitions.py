@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import solvers
-from mfdl.testing.spatial_oracles import coalition_inverse_diagonal, coalition_loss_reference
+from mfdl.testing.oracles import coalition_inverse_diagonal, coalition_loss_reference
 from solvers import FactorizationProblem, ProblemError
 from solvers.coalition_bound import lower_bound, outsider_bound
 from solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition

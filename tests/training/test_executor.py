@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Cyclic
-from mfdl.testing.algorithm_strategies import NAMES, build_algorithm, linear_algorithms
+from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms
 from mfdl.training import executor
 from mfdl.training.executor import Executor
 from mfdl.training.keys import NoiseKey

@@ -15,8 +15,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise, ZeroNoise
 from mfdl.participation import Cyclic
-from mfdl.testing.algorithm_strategies import linear_algorithms, random_encoder
-from mfdl.testing.graph_strategies import gossip_matrices
+from mfdl.testing.strategies import gossip_matrices, linear_algorithms, random_encoder
 from mfdl.training.key_agreement import NodeIdentity, agree
 from mfdl.training.keys import NoiseKey, normals
 from mfdl.training.node_noise import node_noise, node_stream

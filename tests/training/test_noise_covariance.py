@@ -16,7 +16,7 @@ from mfdl import algorithms, gossip, spatial
 from mfdl.dynamics import Dynamics
 from mfdl.operators import LocalNoise, StepNoise
 from mfdl.participation import Cyclic
-from mfdl.testing.algorithm_strategies import random_encoder
+from mfdl.testing.strategies import random_encoder
 from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys
 from mfdl.training.streams import StepStream, noise_stream

@@ -19,7 +19,7 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.mechanism import calibrate, without_noise
 from mfdl.noise_error import noise_error
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
-from mfdl.testing.algorithm_strategies import NAMES, build_algorithm
+from mfdl.testing.strategies import NAMES, build_algorithm
 from mfdl.training import checkpoint, replay, streams, tasks
 from mfdl.training.keys import NoiseKey
 from mfdl.training.replay import replay as train

@@ -15,7 +15,8 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise, ZeroNoise
 from mfdl.participation import Cyclic
-from mfdl.testing.algorithm_strategies import CHEAP_NAMES, NAMES, build_algorithm, dense_noising, random_encoder
+from mfdl.testing.oracles import dense_noising
+from mfdl.testing.strategies import CHEAP_NAMES, NAMES, build_algorithm, random_encoder
 from mfdl.training import streams
 from mfdl.training.keys import NoiseKey, normals
 from mfdl.training.shared_randomness import HolderKeys

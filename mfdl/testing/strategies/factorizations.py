@@ -1,4 +1,4 @@
-"""Hypothesis strategies for participations, encoders and factorization problems; small integers throughout."""
+"""Hypothesis strategies for encoders and factorization problems; small integers and eighths throughout."""
 
 from __future__ import annotations
 
@@ -7,32 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from ..check import FloatArray
-from ..factorization import FactorizationProblem
-from ..participation import Cyclic, EveryStep, Explicit, Participation, Single
-
-
-@st.composite
-def participations(draw: st.DrawFn, max_steps: int = 8, disjoint: bool = False) -> Participation:
-    """Every scheme, on 1 to `max_steps` steps.
-
-    With `disjoint` the patterns always partition the steps; otherwise explicit patterns may overlap and may
-    leave steps out.
-    """
-    scheme = draw(st.sampled_from(["cyclic", "single", "every-step", "explicit"]))
-    if scheme == "cyclic":
-        epochs = draw(st.integers(1, max_steps))
-        return Cyclic(epochs, draw(st.integers(1, max_steps // epochs)))
-    T = draw(st.integers(1, max_steps))
-    if scheme == "single":
-        return Single(T)
-    if scheme == "every-step":
-        return EveryStep(T)
-    if disjoint:
-        labels = draw(st.lists(st.integers(0, T - 1), min_size=T, max_size=T))
-        return Explicit([[t for t in range(T) if labels[t] == label] for label in sorted(set(labels))], T)
-    pattern = st.lists(st.integers(0, T - 1), min_size=1, unique=True)
-    return Explicit(draw(st.lists(pattern, min_size=1, max_size=4)), T)
+from ...check import FloatArray
+from ...factorization import FactorizationProblem
 
 
 @st.composite
@@ -50,6 +26,25 @@ def encoders(draw: st.DrawFn, max_steps: int = 8, *, size: int | None = None, no
 
 def _eighths(low: int, high: int, count: int) -> st.SearchStrategy[Sequence[float]]:
     return st.lists(st.integers(low, high).map(lambda i: i / 8), min_size=count, max_size=count)
+
+
+@st.composite
+def integer_encoders(draw: st.DrawFn, max_steps: int = 6, largest: int = 4) -> FloatArray:
+    """Causal encoders of small integers with a positive diagonal; they shrink to the identity."""
+    T = draw(st.integers(1, max_steps))
+    below = draw(st.lists(st.integers(-largest, largest), min_size=T * (T - 1) // 2, max_size=T * (T - 1) // 2))
+    diagonal = draw(st.lists(st.integers(1, largest), min_size=T, max_size=T))
+    C = np.diag(np.array(diagonal, dtype=np.float64))
+    C[np.tril_indices(T, -1)] = below
+    return C
+
+
+def random_encoder(rng: np.random.Generator, num_steps: int, num_nodes: int | None = None) -> FloatArray:
+    """A well-conditioned causal encoder with entries of both signs, (T, T) or (n, T, T)."""
+    shape = (num_steps, num_steps) if num_nodes is None else (num_nodes, num_steps, num_steps)
+    below = np.tril(rng.uniform(-1, 1, shape), -1)
+    diagonal: FloatArray = rng.uniform(0.5, 2, shape[:-1])
+    return below + diagonal[..., None] * np.eye(num_steps)
 
 
 @st.composite

@@ -18,8 +18,8 @@ import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
-from .. import gossip
-from ..gossip import GossipMatrix, GossipSequence
+from ... import gossip
+from ...gossip import GossipMatrix, GossipSequence
 
 KINDS = ("symmetric", "uniform", "general", "singular")
 

@@ -12,14 +12,14 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from .. import algorithms, gossip, trust
-from ..algorithms import LinearAlgorithm
-from ..check import FloatArray
-from ..dynamics import Dynamics
-from ..gossip import Gossip, GossipMatrix
-from ..participation import EveryStep
-from .graph_strategies import connected_graphs, gossip_matrices, gossip_sequences
-from .view_oracles import gossip_messages, local_noising, received, without_noise
+from ... import algorithms, gossip, trust
+from ...algorithms import LinearAlgorithm
+from ...check import FloatArray
+from ...dynamics import Dynamics
+from ...gossip import Gossip, GossipMatrix
+from ...participation import EveryStep
+from ..oracles.views import gossip_messages, local_noising, received, without_noise
+from .graphs import connected_graphs, gossip_matrices, gossip_sequences
 
 TRUST = ("ldp", "pndp", "eavesdropper", "colluding", "central", "released", "masks")
 RELEASE = ("none", "average", "all")

@@ -1,4 +1,4 @@
-"""Slow, obvious oracles for the sensitivity of a Gram: a semidefinite program, all signs, ascent, all patterns.
+"""Sensitivity of a Gram, slowly: a semidefinite program, all signs, ascent, all patterns.
 
 Nothing is shared with the code under test. Sizes: 2^k signs, 2^T subsets, one semidefinite program a matrix.
 """
@@ -11,7 +11,49 @@ from typing import Any
 
 import numpy as np
 
-from ..check import FloatArray
+from ...check import FloatArray
+from ...participation import Participation
+
+
+def brute_force_sensitivity(encoder: FloatArray, participation: Participation) -> float:
+    """max ||C g|| over scalar g_t in [-1, 1] on one pattern: at a corner, since a norm is convex. O(2^k).
+
+    A lower bound for vectors g_t in the unit ball; equal to it when C^T C >= 0 on the patterns.
+    """
+    return max(
+        float(np.linalg.norm(encoder[:, steps] @ np.array(signs)))
+        for steps in participation.patterns()
+        for signs in itertools.product((-1.0, 1.0), repeat=len(steps))
+    )
+
+
+def vector_sensitivity_lower_bound(
+    encoder: FloatArray,
+    participation: Participation,
+    *,
+    dimension: int = 3,
+    starts: int = 8,
+    rounds: int = 100,
+    seed: int = 0,
+) -> float:
+    """A lower bound on max ||C g||_F over g_t in the unit ball of R^dimension, by ascent from random starts.
+
+    One step turns every g_t towards the gradient of ||C g||_F^2, a convex function, so it never falls. Each value
+    belongs to an admissible g, so it is a lower bound whether or not the ascent has ended.
+    """
+    rng = np.random.default_rng(seed)
+    best = 0.0
+    for steps in participation.patterns():
+        C = encoder[:, steps]
+        for _ in range(starts):
+            g = rng.standard_normal((len(steps), dimension))
+            g /= np.linalg.norm(g, axis=1, keepdims=True)
+            for _ in range(rounds):
+                slope = C.T @ (C @ g)
+                length = np.linalg.norm(slope, axis=1, keepdims=True)
+                g = np.where(length > 0, slope / np.where(length > 0, length, 1.0), g)
+            best = max(best, float(np.linalg.norm(C @ g)))
+    return best
 
 
 def elliptope_reference(gram: FloatArray) -> float:

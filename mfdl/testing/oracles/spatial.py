@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..check import FloatArray
+from ...check import FloatArray
 
 
 def coalition_inverse_diagonal(

@@ -1,0 +1,75 @@
+"""Workloads, error Grams and noise written out, block by block.
+
+The dense forms are written from the definitions: block (t, s) of the workload is W_{t-1} ... W_s, and the noising
+matrix holds C_u^-1 of every node. They take (T n)^2 numbers: keep T n below a few hundred.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...algorithms import LinearAlgorithm
+from ...check import FloatArray
+from ...gossip import Gossip
+from ...operators import IndependentNoise, LocalNoise, ZeroNoise
+
+
+def dense_gossip_workload(gossip: Gossip, num_steps: int) -> FloatArray:
+    """W_T, shape (T n, T n): block (t, s) is the product W_{t-1} ... W_s, the identity for t = s."""
+    n = gossip.num_nodes
+    workload = np.zeros((num_steps * n, num_steps * n))
+    for s in range(num_steps):
+        product = np.eye(n)
+        for t in range(s, num_steps):
+            workload[t * n : (t + 1) * n, s * n : (s + 1) * n] = product
+            product = gossip.at(t).dense() @ product
+    return workload
+
+
+def dense_averaged_workload(gossip: Gossip, num_steps: int) -> FloatArray:
+    """blockdiag(W_t) W_T: what enters the models after averaging; (T n, T n)."""
+    n = gossip.num_nodes
+    blocks = dense_gossip_workload(gossip, num_steps).reshape(num_steps, n, -1)
+    averaged = [gossip.at(t).weights.toarray() @ blocks[t] for t in range(num_steps)]
+    return np.concatenate(averaged)
+
+
+def dense_noising(algorithm: LinearAlgorithm) -> FloatArray:
+    """N = blockdiag over nodes of C_u^-1, rows and columns time-major; (T n, T n), or (T n, 0) without noise."""
+    T, n, noise = algorithm.num_steps, algorithm.num_nodes, algorithm.noise
+    if isinstance(noise, ZeroNoise):
+        return np.zeros((T * n, 0))
+    if isinstance(noise, IndependentNoise):
+        return np.eye(T * n)
+    assert isinstance(noise, LocalNoise)
+    N = np.zeros((T, n, T, n))
+    for u in range(n):
+        N[:, u, :, u] = np.linalg.inv(noise.encoder if noise.encoder.ndim == 2 else noise.encoder[u])
+    return N.reshape(T * n, T * n)
+
+
+def dense_node_error_grams(gossip: Gossip, num_steps: int, objective: str = "post-average") -> FloatArray:
+    """H_u = A_u^T A_u, shape (n, T, T); A_u: the columns of node u in the workload of the counted models."""
+    n = gossip.num_nodes
+    workload = dense_gossip_workload(gossip, num_steps)
+    if objective == "post-average":
+        averaging = np.zeros_like(workload)
+        for t in range(num_steps):
+            averaging[t * n : (t + 1) * n, t * n : (t + 1) * n] = gossip.at(t).dense()
+        workload = averaging @ workload
+    return np.stack([workload[:, node::n].T @ workload[:, node::n] for node in range(n)])
+
+
+def dense_error_gram(gossip: Gossip, num_steps: int, objective: str = "post-average") -> FloatArray:
+    """H = sum over nodes of H_u, shape (T, T)."""
+    return dense_node_error_grams(gossip, num_steps, objective).sum(axis=0)
+
+
+def prefix_sum(num_steps: int) -> FloatArray:
+    """Ones on and below the diagonal, shape (T, T).
+
+    >>> prefix_sum(2)
+    array([[1., 0.],
+           [1., 1.]])
+    """
+    return np.array([[float(s <= t) for s in range(num_steps)] for t in range(num_steps)])
