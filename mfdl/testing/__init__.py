@@ -1,7 +1,8 @@
 """Where a theorem is tried before it is believed: strategies draw cases, oracles say what is true.
 
 - `mfdl.testing.strategies`: Hypothesis strategies for graphs, gossip, participations, encoders, views, algorithms;
-- `mfdl.testing.oracles`: the truth, slow and obvious, dense, by brute force or over the rationals.
+- `mfdl.testing.oracles`: the truth, slow and obvious, dense, by brute force or over the rationals;
+- `mfdl.testing.claims`: `@claim` states a bound, `check_claim` searches for the case that breaks it.
 
 Needs the packages of the `test` extra: hypothesis, mpmath and python-flint.
 """
@@ -15,8 +16,9 @@ except ImportError as error:
         f"mfdl.testing needs {error.name}, which is not installed; install it with pip install 'mfdl[test]'."
     ) from error
 
-from . import oracles, strategies
+from . import claims, oracles, strategies
+from .claims import *  # noqa: F403
 from .oracles import *  # noqa: F403
 from .strategies import *  # noqa: F403
 
-__all__ = ["oracles", "strategies", *oracles.__all__, *strategies.__all__]
+__all__ = ["claims", "oracles", "strategies", *claims.__all__, *oracles.__all__, *strategies.__all__]

@@ -1,0 +1,212 @@
+"""What a claim is: strategies for its cases, and a function from a case to (claimed bound, truth).
+
+A claim holds when the truth never exceeds the claimed bound. An identity is the claim that a difference has norm at
+most 0. Nothing is proved by trying: "holds" says that the search found no counterexample, and how many cases it tried.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import random
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import hypothesis
+import numpy as np
+from hypothesis import strategies as st
+
+from ...errors import InvalidInput
+from ._describe import describe
+
+Verdict = Literal["holds", "refuted", "untested"]
+VERDICTS = ("holds", "refuted")
+OPTIONS = ("id", "expect", "erratum", "tolerance", "examples")
+DEFAULT_EXAMPLES = 200
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Claim:
+    """A statement of a paper as a property; call it with one case to get (claimed, truth).
+
+    Attributes:
+        paper, item: where it is claimed.
+        function: the case's parts as keywords -> (claimed bound, truth), floats or arrays of one shape, inf allowed.
+        strategies: one for each parameter of the function.
+        id: stable name, words joined by hyphens; default: made of paper and item.
+        expect: the registered verdict, "holds" or "refuted".
+        erratum: what is true instead, for refuted claims; a remark otherwise.
+        tolerance: how far the truth may exceed the claim, relative to the larger of both and 1, before it counts.
+        examples: cases tried.
+    """
+
+    paper: str
+    item: str
+    function: Callable[..., Any]
+    strategies: Mapping[str, st.SearchStrategy[Any]]
+    id: str
+    expect: Verdict = "holds"
+    erratum: str = ""
+    tolerance: float = 1e-9
+    examples: int = DEFAULT_EXAMPLES
+
+    @property
+    def statement(self) -> str:
+        """The first line of the function's docstring."""
+        return (inspect.getdoc(self.function) or "").strip().split("\n", 1)[0]
+
+    def __call__(self, **case: Any) -> tuple[Any, Any]:
+        return self.function(**case)  # type: ignore[no-any-return]
+
+    def excess(self, case: Mapping[str, Any]) -> tuple[float, float, float]:
+        """(how far the truth is above the claim, claimed, truth) at the worst entry; above 0 is a violation.
+
+        Raises: InvalidInput: the function does not return two numbers, or returns nan.
+        """
+        try:
+            sides = [np.asarray(side, dtype=np.float64) for side in self.function(**case)]
+            claimed, truth = (np.atleast_1d(side).ravel() for side in np.broadcast_arrays(*sides))
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"claim {self.id!r} must return (claimed bound, truth), two numbers or two arrays of one shape: {error}."
+            ) from error
+        if np.isnan(claimed).any() or np.isnan(truth).any():
+            raise InvalidInput(f"claim {self.id!r} returned nan for {describe(dict(case))}; return inf or reject it.")
+        if not claimed.size:
+            return -math.inf, math.inf, -math.inf
+        above = np.full(claimed.shape, -math.inf)  # an infinite claim is never exceeded
+        above[(np.isposinf(truth) & ~np.isposinf(claimed)) | (np.isneginf(claimed) & ~np.isneginf(truth))] = math.inf
+        both = np.isfinite(truth) & np.isfinite(claimed)
+        larger = np.maximum(np.abs(claimed[both]), np.abs(truth[both]))
+        above[both] = truth[both] - claimed[both] - self.tolerance * np.maximum(1.0, larger)
+        worst = int(np.argmax(above))
+        return float(above[worst]), float(claimed[worst]), float(truth[worst])
+
+
+def claim(paper: str, item: str, **strategies: Any) -> Callable[[Callable[..., Any]], Claim]:
+    """Makes a claim of a function from a case to (claimed bound, truth).
+
+    The docstring's first line is the statement. Keywords are strategies, one for each parameter, or options:
+    `id`, `expect` ("holds" or "refuted"), `erratum`, `tolerance`, `examples`; see `Claim`.
+
+    >>> @claim("a draft", "Lemma 1", n=st.integers(0, 10))
+    ... def squares(n):
+    ...     '''Squares are at most ten times their root.'''
+    ...     return 10 * n, n * n
+    >>> squares.id, squares.statement
+    ('a-draft-lemma-1', 'Squares are at most ten times their root.')
+    >>> squares(n=3)
+    (30, 9)
+
+    Raises: InvalidInput: a parameter without strategy, a strategy without parameter, no docstring, unknown verdict.
+    """
+    options = {name: strategies.pop(name) for name in OPTIONS if name in strategies}
+
+    def make(function: Callable[..., Any]) -> Claim:
+        return _made(function, paper, item, strategies, options)
+
+    return make
+
+
+def _made(
+    function: Callable[..., Any], paper: str, item: str, strategies: dict[str, Any], options: dict[str, Any]
+) -> Claim:
+    name = getattr(function, "__name__", "the claim")
+    parameters = set(inspect.signature(function).parameters)
+    if parameters != set(strategies) or not parameters:
+        raise InvalidInput(
+            f"{name} takes {sorted(parameters) or 'nothing'} and has strategies for {sorted(strategies) or 'nothing'}: "
+            "give one strategy for each parameter, as a keyword of its name (parameters cannot be called "
+            f"{', '.join(OPTIONS)})."
+        )
+    for parameter, strategy in strategies.items():
+        if not isinstance(strategy, st.SearchStrategy):
+            raise InvalidInput(f"{parameter} of {name} must be a Hypothesis strategy, got {strategy!r}.")
+    if not (inspect.getdoc(function) or "").strip():
+        raise InvalidInput(f"{name} has no docstring: its first line is the statement that is tested.")
+    if options.get("expect", "holds") not in VERDICTS:
+        raise InvalidInput(f"expect must be one of {', '.join(VERDICTS)}, got {options['expect']!r}.")
+    words = re.sub(r"[^a-z0-9]+", "-", f"{paper} {item}".lower()).strip("-")
+    return Claim(paper, item, function, dict(strategies), **{"id": words, **options})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClaimResult:
+    """What a search found.
+
+    Attributes:
+        claim: what was tried.
+        verdict: "refuted" (a counterexample was found), "holds" (none was), "untested" (no case met the conditions).
+        case: the smallest counterexample as the search shrank it, by parameter; None unless refuted.
+        claimed, truth: of that case; nan unless refuted.
+        tried: number of cases that met the claim's conditions, those of shrinking included.
+    """
+
+    claim: Claim
+    verdict: Verdict
+    case: Mapping[str, Any] | None
+    claimed: float
+    truth: float
+    tried: int
+
+    @property
+    def counterexample(self) -> str | None:
+        """The case in words with both numbers; None unless refuted."""
+        if self.case is None:
+            return None
+        return f"{describe(dict(self.case))}: claimed {self.claimed:.6g}, true {self.truth:.6g}"
+
+    @property
+    def as_registered(self) -> bool:
+        """Whether the verdict is the expected one."""
+        return self.verdict == self.claim.expect
+
+    def __str__(self) -> str:
+        if self.verdict == "refuted":
+            return f"refuted by {self.counterexample}"
+        if self.verdict == "holds":
+            return f"holds in {self.tried} cases"
+        return "untested: no case met the conditions of the claim"
+
+
+def check_claim(claim: Claim, *, examples: int | None = None, seed: int = 0) -> ClaimResult:
+    """Searches for a case whose truth exceeds the claimed bound, and shrinks it.
+
+    Args:
+        claim: from `@claim`; conditions on a case are stated with `hypothesis.assume` inside its function.
+        examples: cases to try; default those of the claim.
+        seed: of the search; one seed gives one result.
+
+    Returns: the verdict; compare with `expect`, or use `pytest`, which collects claims as tests.
+    Raises: InvalidInput: the function returns no pair of numbers; whatever else it raises.
+    """
+    if not isinstance(claim, Claim):
+        raise InvalidInput(f"check_claim takes what @claim made, got {claim!r}: decorate the function first.")
+    tried = 0
+
+    def violates(case: dict[str, Any]) -> bool:
+        nonlocal tried
+        excess, _, _ = claim.excess(case)
+        tried += 1
+        return excess > 0
+
+    settings = hypothesis.settings(
+        max_examples=claim.examples if examples is None else examples,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
+    )
+    try:
+        case = hypothesis.find(
+            st.fixed_dictionaries(dict(claim.strategies)), violates, settings=settings, random=random.Random(seed)
+        )
+    except hypothesis.errors.NoSuchExample:
+        return ClaimResult(claim, "holds" if tried else "untested", None, math.nan, math.nan, tried)
+    except hypothesis.errors.Unsatisfiable:
+        return ClaimResult(claim, "untested", None, math.nan, math.nan, 0)
+    _, claimed, truth = claim.excess(case)
+    return ClaimResult(claim, "refuted", case, claimed, truth, tried)

@@ -1,0 +1,1 @@
+"""Claims of the zip_dl paper."""
