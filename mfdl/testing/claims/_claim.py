@@ -58,7 +58,8 @@ class Claim:
         return (inspect.getdoc(self.function) or "").strip().split("\n", 1)[0]
 
     def __call__(self, **case: Any) -> tuple[Any, Any]:
-        return self.function(**case)  # type: ignore[no-any-return]
+        pair: tuple[Any, Any] = self.function(**case)
+        return pair
 
     def excess(self, case: Mapping[str, Any]) -> tuple[float, float, float]:
         """(how far the truth is above the claim, claimed, truth) at the worst entry; above 0 is a violation.
@@ -70,7 +71,7 @@ class Claim:
             claimed, truth = (np.atleast_1d(side).ravel() for side in np.broadcast_arrays(*sides))
         except (TypeError, ValueError) as error:
             raise InvalidInput(
-                f"claim {self.id!r} must return (claimed bound, truth), two numbers or two arrays of one shape: {error}."
+                f"claim {self.id!r} must return (claimed, truth), two numbers or two arrays of one shape: {error}."
             ) from error
         if np.isnan(claimed).any() or np.isnan(truth).any():
             raise InvalidInput(f"claim {self.id!r} returned nan for {describe(dict(case))}; return inf or reject it.")
