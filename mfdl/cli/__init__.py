@@ -1,7 +1,7 @@
-"""The command line: `mfdl account`, `factorize`, `compare`, `mechanisms`, `trust`, `data`.
+"""The command line: `mfdl account`, `factorize`, `compare`, `claims`, `mechanisms`, `trust`, `data`.
 
 In: flags and files. Out: a table or one JSON value on stdout, everything else on stderr, and an exit code: 0 done,
-2 bad input (one line says what to change), 3 a solver stopped before its tolerance, 130 interrupted. The work
+1 a claim's verdict is not the one on record, 2 bad input (one line says what to change), 3 a solver stopped before its tolerance, 130 interrupted. The work
 itself is in the layers below; each command imports them when it runs, so that `mfdl --help` stays fast.
 """
 
@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import InvalidInput, unknown_name
-from . import account, compare, data, factorize, names
+from . import account, claims, compare, data, factorize, names
 
 __all__ = ["app", "main"]
 
@@ -41,6 +41,7 @@ app = typer.Typer(
 app.command("account")(account.account)
 app.command("factorize")(factorize.factorize)
 app.command("compare")(compare.compare)
+app.command("claims")(claims.claims)
 app.command("mechanisms")(names.mechanisms)
 app.add_typer(names.trust, name="trust")
 app.add_typer(data.app, name="data")

@@ -11,6 +11,7 @@ import inspect
 import math
 import random
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -66,8 +67,9 @@ class Claim:
 
         Raises: InvalidInput: the function does not return two numbers, or returns nan.
         """
+        pair = self.function(**case)
         try:
-            sides = [np.asarray(side, dtype=np.float64) for side in self.function(**case)]
+            sides = [np.asarray(side, dtype=np.float64) for side in pair]
             claimed, truth = (np.atleast_1d(side).ravel() for side in np.broadcast_arrays(*sides))
         except (TypeError, ValueError) as error:
             raise InvalidInput(
@@ -209,5 +211,7 @@ def check_claim(claim: Claim, *, examples: int | None = None, seed: int = 0) -> 
         return ClaimResult(claim, "holds" if tried else "untested", None, math.nan, math.nan, tried)
     except hypothesis.errors.Unsatisfiable:
         return ClaimResult(claim, "untested", None, math.nan, math.nan, 0)
-    _, claimed, truth = claim.excess(case)
+    with warnings.catch_warnings():  # the claim may use `assume`, here outside of a search
+        warnings.simplefilter("ignore", hypothesis.errors.HypothesisDeprecationWarning)
+        _, claimed, truth = claim.excess(case)
     return ClaimResult(claim, "refuted", case, claimed, truth, tried)

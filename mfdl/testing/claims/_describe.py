@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from fractions import Fraction
 from typing import Any
 
@@ -18,13 +17,13 @@ def describe(value: Any) -> str:
     """One line that says what the value is.
 
     >>> describe(nx.path_graph(3))
-    'graph 0-1, 1-2'
+    '{0-1, 1-2}'
     >>> describe(np.array([[1, 0.25], [0, 1 / 3]]))
     '[[1, 1/4], [0, 1/3]]'
     """
     if isinstance(value, nx.Graph):
-        edges = ", ".join(f"{u}-{v}" for u, v in value.edges)
-        return f"graph {edges}" if edges else f"graph of {len(value)} nodes without edges"
+        alone = [str(node) for node in nx.isolates(value)]
+        return "{" + ", ".join([f"{u}-{v}" for u, v in value.edges] + alone) + "}"
     if isinstance(value, GossipMatrix):
         return f"W = {describe(value.dense())}"
     if isinstance(value, GossipSequence):
@@ -41,8 +40,6 @@ def describe(value: Any) -> str:
         return f"[{', '.join(describe(part) for part in value)}]"
     if isinstance(value, dict):
         return ", ".join(f"{name} = {describe(part)}" for name, part in value.items())
-    if dataclasses.is_dataclass(value) and type(value).__repr__ is object.__repr__:
-        return repr(value)
     return str(value)
 
 
