@@ -1,0 +1,29 @@
+"""Error Gram matrices: what unit noise costs the counted models, without the workload.
+
+In: `Dynamics`, `ErrorWeights`, num_steps. Out:
+
+- `temporal`: over steps, T x T, for noise correlated in time at each node; one for all nodes or one per node;
+- `spatial`: over nodes, n x n, for noise fresh in each step but correlated across nodes;
+- `modes`: over steps for every eigenvector of the gossip, for noise correlated over both at once;
+- `space_time`: over steps x nodes, (T n) x (T n), for small problems.
+
+All count the same variance: sum over steps r of w_r tr(theta_r^T Q theta_r), w and Q from the `ErrorWeights`, of the
+models after averaging ("post-average") or of the messages before ("message"). They are stated for a first learning
+rate of 1: the variance is eta_0^2 nu^2 times the value.
+"""
+
+from ._counted import OBJECTIVES
+from .modes import mode_error_grams
+from .space_time import space_time_error_gram
+from .spatial import spatial_error_gram
+from .temporal import error_gram, node_error_grams, prefix_sum_gram
+
+__all__ = [
+    "OBJECTIVES",
+    "error_gram",
+    "mode_error_grams",
+    "node_error_grams",
+    "prefix_sum_gram",
+    "space_time_error_gram",
+    "spatial_error_gram",
+]

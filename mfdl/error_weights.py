@@ -1,0 +1,171 @@
+"""ErrorWeights: which models the error counts. Error Gram = f(Dynamics, ErrorWeights).
+
+The counted variance is sum_r w_r theta_r^T Q theta_r over the models theta_r after step r: w_r is the weight of a step,
+and Q over nodes says whether every node's model counts, or some nodes', or their average. Noise that ends up in models
+nobody uses costs nothing, so mechanisms that know the weights put it there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from . import check
+from .check import FloatArray
+from .errors import InvalidInput, unknown_name
+
+SCHEMES = ("all", "last", "exponential")
+NODES, AVERAGE = "nodes", "average"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ErrorWeights:
+    """Weights of steps and the target over nodes.
+
+    Attributes:
+        step_weights: "all" (alike), "last" or "last:M" or "last:M,FLOOR" (1 on the last M steps, FLOOR before, default
+            1 and 0), "exponential:H" (halved every H steps back from the end), or one weight >= 0 per step, shape (T,).
+        target: "nodes" (every node's model alike), "average" (their average, counted n times to be comparable), or one
+            weight >= 0 per node, shape (n,), such as a 0/1 mask of the nodes whose models are used.
+
+    Raises: InvalidInput: unknown names, numbers that are negative, not finite or all zero.
+
+    >>> ErrorWeights("last:2,0.1").of_steps(4)
+    array([0.1, 0.1, 1. , 1. ])
+    >>> ErrorWeights("exponential:1").of_steps(3)
+    array([0.25, 0.5 , 1.  ])
+    """
+
+    step_weights: str | Sequence[float] | FloatArray = "all"
+    target: str | Sequence[float] | FloatArray = NODES
+
+    def __post_init__(self) -> None:
+        if isinstance(self.step_weights, str):
+            _parsed(self.step_weights)
+        else:
+            object.__setattr__(self, "step_weights", _non_negative("step_weights", self.step_weights))
+        if isinstance(self.target, str):
+            if self.target not in (NODES, AVERAGE):
+                raise unknown_name("target", self.target, (NODES, AVERAGE))
+        else:
+            object.__setattr__(self, "target", _non_negative("target", self.target))
+
+    @property
+    def uniform_target(self) -> bool:
+        """Every node's model counts alike."""
+        return isinstance(self.target, str) and self.target == NODES
+
+    def of_steps(self, num_steps: int) -> FloatArray:
+        """w_r for the model after step r, shape (num_steps,), an own array.
+
+        Raises: InvalidInput: weights for another number of steps, or more last steps than there are.
+        """
+        if not isinstance(self.step_weights, str):
+            if len(self.step_weights) != num_steps:
+                raise InvalidInput(
+                    f"step_weights must hold one weight for each of {num_steps} steps, got {len(self.step_weights)}."
+                )
+            return np.array(self.step_weights)
+        scheme, numbers = _parsed(self.step_weights)
+        if scheme == "all":
+            return np.ones(num_steps)
+        if scheme == "exponential":
+            return np.asarray(0.5 ** (np.arange(num_steps)[::-1] / numbers[0]))
+        last = int(numbers[0])
+        if last > num_steps:
+            raise InvalidInput(f"step_weights {self.step_weights!r} counts the last {last} of {num_steps} steps.")
+        return np.where(np.arange(num_steps) >= num_steps - last, 1.0, numbers[1])
+
+    def of_nodes(self, num_nodes: int) -> FloatArray | None:
+        """The diagonal of Q, shape (n,); None for the average, whose Q = 1 1^T / n is not diagonal."""
+        if isinstance(self.target, str):
+            return np.ones(num_nodes) if self.target == NODES else None
+        if len(self.target) != num_nodes:
+            raise InvalidInput(
+                f"target must hold one weight for each of {num_nodes} nodes, got {len(self.target)}; a list of nodes "
+                "is a mask, 1 for those that count."
+            )
+        return np.array(self.target)
+
+    def node_factor(self, num_nodes: int) -> sp.csr_array:
+        """F with F^T F = Q, csr (rows, n): what is counted of the models of one step."""
+        of_nodes = self.of_nodes(num_nodes)
+        if of_nodes is None:
+            return sp.csr_array(np.full((1, num_nodes), num_nodes**-0.5))
+        counted = np.flatnonzero(of_nodes)
+        shape = (counted.size, num_nodes)
+        return sp.csr_array((np.sqrt(of_nodes[counted]), (np.arange(counted.size), counted)), shape=shape)
+
+    def describe(self) -> str:
+        """Both in words short enough for a legend."""
+        steps = self.step_weights if isinstance(self.step_weights, str) else f"given:{_short_hash(self.step_weights)}"
+        if isinstance(self.target, str):
+            return steps if self.target == NODES else f"{steps};{self.target}"
+        return f"{steps};nodes:{_short_hash(self.target)}"
+
+    @classmethod
+    def parse(cls, text: str) -> ErrorWeights:
+        """From "STEPS" or "STEPS;TARGET", as the command line writes them.
+
+        >>> ErrorWeights.parse("last:3;average").describe()
+        'last:3;average'
+        """
+        steps, _, target = text.partition(";")
+        return cls(steps.strip(), target.strip() or NODES)
+
+    @classmethod
+    def for_training(cls, num_steps: int, evaluated_steps: int, *, floor: float = 0.01) -> ErrorWeights:
+        """Weights for a run whose models are used (deployed, evaluated, averaged) in its last steps only.
+
+        The floor keeps the error Gram regular and the models on their way usable: gradients are taken at them.
+
+        Args: num_steps: T; evaluated_steps: how many of the last models are used; floor: weight of earlier ones.
+
+        >>> ErrorWeights.for_training(320, 48).step_weights
+        'last:48,0.01'
+        """
+        check.integer_at_least(1, num_steps=num_steps)
+        check.integer_at_least(1, evaluated_steps=evaluated_steps)
+        if evaluated_steps > num_steps:
+            raise InvalidInput(f"evaluated_steps must be at most num_steps={num_steps}, got {evaluated_steps}.")
+        return cls(f"last:{evaluated_steps},{check.non_negative(floor=floor):g}")
+
+
+def _parsed(text: str) -> tuple[str, tuple[float, ...]]:
+    """(scheme, its numbers with defaults)."""
+    scheme, _, rest = text.partition(":")
+    if scheme not in SCHEMES:
+        raise unknown_name("step_weights", scheme, SCHEMES)
+    parts = [part for part in rest.split(",") if part.strip()]
+    try:
+        numbers = [float(part) for part in parts]
+    except ValueError:
+        raise InvalidInput(f"step_weights {text!r}: {rest!r} must be numbers.") from None
+    most = {"all": 0, "last": 2, "exponential": 1}[scheme]
+    if len(numbers) > most or (scheme == "exponential" and not numbers):
+        raise InvalidInput(f"step_weights {text!r} must be all, last, last:M, last:M,FLOOR or exponential:H.")
+    if scheme == "last":
+        steps, floor = (numbers + [1.0, 0.0][len(numbers) :])[:2]
+        if steps < 1 or steps != int(steps) or not (np.isfinite(floor) and floor >= 0):
+            raise InvalidInput(f"step_weights {text!r} must count a whole number of steps >= 1, with a floor >= 0.")
+        return scheme, (steps, floor)
+    if scheme == "exponential" and not (np.isfinite(numbers[0]) and numbers[0] > 0):
+        raise InvalidInput(f"step_weights {text!r} must have a finite half-life > 0.")
+    return scheme, tuple(numbers)
+
+
+def _non_negative(name: str, values: Any) -> FloatArray:
+    array = check.finite_array(1, **{name: values})
+    if array.size == 0 or (array < 0).any() or not array.any():
+        raise InvalidInput(f"{name} must be numbers >= 0, not all zero, got {values!r}.")
+    array.setflags(write=False)
+    return array
+
+
+def _short_hash(values: Any) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values, dtype=np.float64).tobytes()).hexdigest()[:8]
