@@ -59,7 +59,9 @@ class Claim:
         return (inspect.getdoc(self.function) or "").strip().split("\n", 1)[0]
 
     def __call__(self, **case: Any) -> tuple[Any, Any]:
-        pair: tuple[Any, Any] = self.function(**case)
+        with warnings.catch_warnings():  # outside of a search, `assume` in the function warns
+            warnings.simplefilter("ignore", hypothesis.errors.HypothesisDeprecationWarning)
+            pair: tuple[Any, Any] = self.function(**case)
         return pair
 
     def excess(self, case: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -67,7 +69,7 @@ class Claim:
 
         Raises: InvalidInput: the function does not return two numbers, or returns nan.
         """
-        pair = self.function(**case)
+        pair = self(**case)
         try:
             sides = [np.asarray(side, dtype=np.float64) for side in pair]
             claimed, truth = (np.atleast_1d(side).ravel() for side in np.broadcast_arrays(*sides))
@@ -211,7 +213,5 @@ def check_claim(claim: Claim, *, examples: int | None = None, seed: int = 0) -> 
         return ClaimResult(claim, "holds" if tried else "untested", None, math.nan, math.nan, tried)
     except hypothesis.errors.Unsatisfiable:
         return ClaimResult(claim, "untested", None, math.nan, math.nan, 0)
-    with warnings.catch_warnings():  # the claim may use `assume`, here outside of a search
-        warnings.simplefilter("ignore", hypothesis.errors.HypothesisDeprecationWarning)
-        _, claimed, truth = claim.excess(case)
+    _, claimed, truth = claim.excess(case)
     return ClaimResult(claim, "refuted", case, claimed, truth, tried)

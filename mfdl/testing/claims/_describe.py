@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from fractions import Fraction
 from typing import Any
 
 import networkx as nx
 import numpy as np
 
+from ...algorithms import LinearAlgorithm
+from ...factorization import Factorization, FactorizationProblem
 from ...gossip import Gossip, GossipMatrix, GossipSequence
+from ...mechanism import Mechanism
+from ...operators import LocalNoise, StepNoise
+from ...view import View
 
 LARGEST_DENOMINATOR = 120
 
@@ -30,6 +36,19 @@ def describe(value: Any) -> str:
         return f"{'repeated ' if value.repeat else ''}sequence of " + ", ".join(describe(W) for W in value.matrices)
     if isinstance(value, Gossip):
         return value.describe()
+    if isinstance(value, LinearAlgorithm):
+        return _algorithm(value)
+    if isinstance(value, Mechanism):
+        g = value.guarantee
+        private = f"mu = {_number(g.mu)} under {g.trust}, {g.adjacency}, clip_norm {_number(g.clip_norm)}"
+        return f"{_algorithm(value.algorithm)}; noise_std {_number(value.noise_std)}, {private}"
+    if isinstance(value, View):
+        owners = f" of {value.axis.num_nodes} nodes" if value.axis.num_nodes > 1 else ""
+        return f"A = {_array(value.dense_gradients_by_time())}{owners}, B = {_array(value.dense_noise())}"
+    if isinstance(value, FactorizationProblem):
+        return f"H = {_array(value.error_gram)}, classes {_array(value.classes)}"
+    if isinstance(value, Factorization):
+        return f"{value.status} C = {_array(value.encoder)}"
     if isinstance(value, np.ndarray):
         return _array(value)
     if isinstance(value, bool | np.bool_ | int | np.integer | str) or value is None:
@@ -40,11 +59,46 @@ def describe(value: Any) -> str:
         return f"[{', '.join(describe(part) for part in value)}]"
     if isinstance(value, dict):
         return ", ".join(f"{name} = {describe(part)}" for name, part in value.items())
+    if dataclasses.is_dataclass(value) and type(value).__str__ is object.__str__:
+        return _fields(value)
     return str(value)
 
 
+def _algorithm(one: LinearAlgorithm) -> str:
+    """Name, gossip and participation, and of step size and noise what these do not say."""
+    parts = [f"{one.name} on {describe(one.dynamics.gossip)}", describe(one.participation)]
+    if np.any(np.asarray(one.dynamics.learning_rate) != 1):
+        parts.append(f"learning rate {describe(one.dynamics.learning_rate)}")
+    if one.dynamics.gossip_rounds > 1:
+        parts.append(f"{one.dynamics.gossip_rounds} gossip rounds")
+    if (one.divisors != 1).any():
+        parts.append(f"divisors {_array(one.divisors)}")
+    if isinstance(one.noise, LocalNoise):
+        parts.append(f"C = {_array(one.noise.encoder)}")
+    if one.noise_on_messages:
+        parts.append(f"noise variance per message {describe(one.noise.variances()[0])}")
+        parts += ["self-messages sent"] if one.transmitted.all() else []
+    elif isinstance(one.noise, StepNoise):
+        held = sorted({"+".join(map(str, np.flatnonzero(row))) for row in one.noise.holders().toarray()})
+        covariance = _array((one.noise.factor @ one.noise.factor.T).toarray())
+        parts.append(f"R = {covariance} from secrets held by {', '.join(held)}")
+    return ", ".join(parts)
+
+
+def _fields(value: Any) -> str:
+    """A dataclass like its repr, without fields that have their default, and with arrays in short."""
+    shown = []
+    for field in dataclasses.fields(value):
+        part = getattr(value, field.name)
+        if field.repr and (isinstance(part, np.ndarray) or part is not field.default):
+            shown.append(f"{field.name}={describe(part)}")
+    return f"{type(value).__name__.lstrip('_')}({', '.join(shown)})"
+
+
 def _array(value: np.ndarray) -> str:
-    return f"[{', '.join(_array(row) for row in value)}]" if value.ndim else describe(value.item())
+    if value.ndim:
+        return f"[{', '.join(_array(row) for row in value)}]"
+    return describe(int(value) if value.dtype == bool else value.item())
 
 
 def _number(value: float) -> str:

@@ -1,0 +1,219 @@
+"""Plants every known pitfall in a copy of the library, and counts those that the tests catch.
+
+    python tests/mutations/run.py [--only 3,7] [--jobs 2]
+
+In: the `pitfalls_*.toml` beside this file. An entry replaces `old`, which occurs once in `file`, by `new`, and names
+the tests that must see it; several entries may share a number. Out: a table with the score, and exit status 0 if every
+entry was caught. Each runs in a folder of its own, so the tree is never touched.
+
+Caught means that a named test fails when it is called. A copy that cannot be imported or collected, a test that ends
+in a NameError, and tests that import the library from elsewhere count as not caught (`guard.py`). All named tests first
+run once without any mutation, and must pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("mfdl", "solvers", "tests", "docs", "pyproject.toml")
+KINDS = ("privacy", "utility")
+LIMIT_SECONDS = 600
+FILE_WIDTH = 160  # columns of the table where it goes to a file
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutation:
+    """One pitfall as a change of one file.
+
+    Attributes:
+        number: of the pitfall; title: what goes wrong, in one line; kind: what it harms, one of KINDS.
+        file: path inside the project; old, new: exact texts.
+        tests: pytest node ids that must notice.
+    """
+
+    number: int
+    title: str
+    kind: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def applied_to(self, text: str) -> str:
+        """The mutated text of the file.
+
+        Raises: ValueError: `old` does not occur exactly once, or nothing changes.
+        """
+        if (count := text.count(self.old)) != 1:
+            raise ValueError(
+                f"pitfall {self.number} ({self.title}): old occurs {count} times in {self.file}, not once."
+            )
+        if self.old == self.new:
+            raise ValueError(f"pitfall {self.number} ({self.title}): new is old.")
+        return text.replace(self.old, self.new)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a run of tests showed: whether all passed, the failures in their calls, and what went wrong besides."""
+
+    passed: bool
+    failed: tuple[str, ...]
+    trouble: str = ""
+
+    @property
+    def caught(self) -> bool:
+        """Whether some test failed for a reason that counts."""
+        return bool(self.failed) and not self.trouble
+
+
+def load(folder: Path = Path(__file__).parent) -> list[Mutation]:
+    """All entries of the `pitfalls_*.toml` of a folder, by number.
+
+    Raises: TypeError: an entry with other fields. ValueError: another kind, or no tests.
+    """
+    found = []
+    for path in sorted(folder.glob("pitfalls_*.toml")):
+        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["pitfall"]:
+            one = Mutation(**{**entry, "tests": tuple(entry["tests"])})
+            if one.kind not in KINDS or not one.tests:
+                raise ValueError(f"pitfall {one.number} in {path.name}: kind must be one of {KINDS}, with tests.")
+            found.append(one)
+    return sorted(found, key=lambda one: one.number)
+
+
+def copy_project(root: Path, folder: Path) -> None:
+    """What the tests need of a project, without caches."""
+    for part in PARTS:
+        if (root / part).is_dir():
+            shutil.copytree(root / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        elif (root / part).exists():
+            shutil.copy2(root / part, folder / part)
+
+
+def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True) -> Outcome:
+    """Runs tests of a copy on the copy."""
+    report = folder / "report.json"
+    report.unlink(missing_ok=True)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HYPOTHESIS"))}
+    env = kept | {
+        "PYTHONPATH": os.pathsep.join([str(folder), str(folder / "tests")]),  # before the editable install
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "MUTATION_REPORT": str(report),
+    }
+    command = [sys.executable, "-m", "pytest", "-p", "mutations.guard", "-n", "0", "-q", "-p", "no:cacheprovider"]
+    command += ["--hypothesis-seed=0", "--tb=short", *(["-x"] if stop_at_first else []), *tests]
+    try:
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return Outcome(False, (), f"no end within {LIMIT_SECONDS} seconds")
+    said = (done.stdout + done.stderr).strip().splitlines()
+    if not report.exists():
+        return Outcome(False, (), f"the library cannot be imported: {said[-1] if said else 'no output'}")
+    found = json.loads(report.read_text(encoding="utf-8"))
+    failed = tuple(found["failed"])
+    trouble = [*found["elsewhere"], *found["cannot_run"]]
+    if done.returncode not in (0, 1) or (done.returncode == 1) != bool(failed):
+        trouble.append(f"pytest ended with status {done.returncode}: {said[-1] if said else 'no output'}")
+    return Outcome(done.returncode == 0 and not trouble, failed, "; ".join(trouble))
+
+
+def try_mutation(one: Mutation, root: Path = ROOT) -> Outcome:
+    """Copies the project, plants the mutation, runs its tests."""
+    with tempfile.TemporaryDirectory(prefix="mutation-") as name:
+        folder = Path(name)
+        copy_project(root, folder)
+        target = folder / one.file
+        try:
+            target.write_text(one.applied_to(target.read_text(encoding="utf-8")), encoding="utf-8")
+        except (OSError, ValueError) as error:
+            return Outcome(False, (), str(error))
+        return run_tests(folder, one.tests)
+
+
+def try_unmutated(mutations: Iterable[Mutation], root: Path = ROOT) -> Outcome:
+    """All named tests on an unchanged copy."""
+    with tempfile.TemporaryDirectory(prefix="mutation-") as name:
+        copy_project(root, Path(name))
+        tests = dict.fromkeys(test for one in mutations for test in one.tests)
+        return run_tests(Path(name), tests, stop_at_first=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Plant known pitfalls and see the tests go red.")
+    parser.add_argument("--only", default="", help="numbers of pitfalls, separated by commas; default all")
+    parser.add_argument("--jobs", type=int, default=1, help="how many to run at once")
+    chosen = parser.parse_args(arguments)
+    console, errors = Console(), Console(stderr=True)
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    wanted = {int(number) for number in chosen.only.split(",") if number.strip()}
+    mutations = [one for one in load() if not wanted or one.number in wanted]
+    if missing := sorted(wanted - {one.number for one in mutations}):
+        errors.print(f"no pitfall has number {missing[0]}; there are 1 to {max(one.number for one in load())}.")
+        return 2
+    with (
+        tempfile.TemporaryDirectory(prefix="mutations-") as name,
+        Progress(console=errors) as progress,
+        concurrent.futures.ThreadPoolExecutor(max(1, chosen.jobs)) as pool,
+    ):
+        snapshot = Path(name)  # so that all runs see one tree, whatever is edited meanwhile
+        copy_project(ROOT, snapshot)
+        bar = progress.add_task("without mutations", total=len(mutations) + 1)
+        plain = try_unmutated(mutations, snapshot)
+        progress.advance(bar)
+        if not plain.passed:
+            progress.stop()
+            for line in plain.failed or (plain.trouble,):
+                errors.print(f"fails without any mutation: {line}", markup=False, highlight=False)
+            return 1
+        progress.update(bar, description="with mutations")
+        running = {pool.submit(try_mutation, one, snapshot): place for place, one in enumerate(mutations)}
+        outcomes: dict[int, Outcome] = {}
+        for done in concurrent.futures.as_completed(running):
+            outcomes[running[done]] = done.result()
+            progress.advance(bar)
+    rows = [(one, outcomes[place]) for place, one in enumerate(mutations)]
+    console.print(_table(rows))
+    for one, outcome in rows:
+        if not outcome.caught:
+            why = outcome.trouble or "all its tests pass"
+            console.print(f"{one.number}. {one.title}: not caught, {why}", markup=False, highlight=False)
+    numbers = {one.number for one in mutations}
+    missed = {one.number for one, outcome in rows if not outcome.caught}
+    console.print(f"caught: {len(numbers - missed)} of {len(numbers)} pitfalls ({len(rows)} mutations)")
+    return 1 if missed or not rows else 0
+
+
+def _table(rows: Iterable[tuple[Mutation, Outcome]]) -> Table:
+    table = Table("", "what goes wrong")
+    for name in ("file", "seen by", "caught"):
+        table.add_column(name, overflow="fold")  # names are whole, so that they can be searched for
+    for one, outcome in rows:
+        seen = outcome.failed[0].split(": ")[0] if outcome.caught else "\n".join(one.tests)
+        where = seen.replace("tests/", "", 1).replace("::", "\n", 1)
+        table.add_row(str(one.number), one.title, one.file, where, "yes" if outcome.caught else "NO")
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

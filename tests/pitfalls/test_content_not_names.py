@@ -1,0 +1,77 @@
+"""What is kept between runs is named by content: changed weights, graphs or data behind one name are others."""
+
+import dataclasses
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from mfdl import algorithms, gossip, graphs
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.mechanism import with_noise
+from mfdl.participation import Cyclic
+from mfdl.reporting.compare import run_comparison
+from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.training import tasks
+from mfdl.training.keys import NoiseKey
+from mfdl.training.replay import replay
+from mfdl.trust import LDP
+
+RING = gossip.metropolis_hastings("ring:n=4").dense()
+LAZY = (RING + np.eye(4)) / 2  # the same graph, another weight rule
+
+
+def write(path, weights):
+    np.savetxt(path, weights, delimiter=",", fmt="%.17g")
+
+
+def test_a_comparison_does_not_go_on_with_other_weights_in_the_same_file(tmp_path):
+    write(tmp_path / "W.csv", RING)
+    config = ComparisonConfig(
+        graph="ring:n=4", gossip=str(tmp_path / "W.csv"), epochs=1, period=2, seeds=1, mechanisms=("none",)
+    )
+    first = run_comparison(config, tmp_path / "out")
+    assert run_comparison(config, tmp_path / "out")["config_hash"] == first["config_hash"]
+    write(tmp_path / "W.csv", LAZY)
+    with pytest.raises(InvalidInput, match=r"holds results\.json of another comparison"):
+        run_comparison(config, tmp_path / "out")
+    second = run_comparison(config, tmp_path / "out", overwrite=True)
+    assert second["config_hash"] != first["config_hash"]
+    assert second["runs"][0]["final_loss"] != first["runs"][0]["final_loss"]
+
+
+def test_a_run_does_not_go_on_under_weights_of_the_same_name(tmp_path):
+    """And shares no noise with it: the hash of the mechanism is part of the noise key."""
+    task, key = tasks.least_squares(4, dimension=2), NoiseKey.from_seed(0)
+    made = {}
+    for name, weights in (("ring", RING), ("lazy", LAZY)):
+        W = gossip.from_array(weights, name="mine")
+        one = algorithms.dp_dsgd(Dynamics(W, 0.1), Cyclic(2, 1))
+        made[name] = with_noise(one, noise_std=1.0, trust=LDP(), adjacency="zero-out", clip_norm=1.0)
+    assert made["ring"].content_hash != made["lazy"].content_hash
+    ring = replay(made["ring"], task, seeds=[0], key=key, stop_after=1, checkpoint_folder=tmp_path)
+    with pytest.raises(InvalidInput, match="the checkpoint's mechanism_hash is"):
+        replay(made["lazy"], task, seeds=[0], key=key, checkpoint_folder=tmp_path)
+    lazy = replay(made["lazy"], task, seeds=[0], key=key, stop_after=1)
+    assert lazy.seeds[0].key_id != ring.seeds[0].key_id
+
+
+def test_equal_content_has_one_hash_whatever_it_is_called():
+    one, other = (gossip.from_array(RING, name=name) for name in ("a", "b"))
+    assert one.content_hash == other.content_hash
+    first, second = (algorithms.dp_dsgd(Dynamics(W, 0.1), Cyclic(2, 1)) for W in (one, other))
+    assert first.content_hash == second.content_hash
+
+
+def test_a_graph_and_a_task_are_hashed_by_what_they_hold():
+    path, star = nx.path_graph(4), nx.star_graph(3)
+    for graph in (path, star):
+        graph.graph["name"] = "mine"
+    assert graphs.content_hash(path) != graphs.content_hash(star)
+    assert graphs.content_hash(path) == graphs.content_hash(nx.path_graph(4))
+    task = tasks.least_squares(4, dimension=2)
+    assert task.content_hash != tasks.least_squares(4, dimension=2, data_seed=1).content_hash
+    moved = task.features.copy()
+    moved[0, 0, 0] = np.nextafter(moved[0, 0, 0], np.float32(9))
+    assert dataclasses.replace(task, features=moved).content_hash != task.content_hash

@@ -1,0 +1,149 @@
+"""The steps in which a record really takes part are those that were accounted, and no guarantee counts on sampling."""
+
+import dataclasses
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfdl import algorithms, gossip, mechanism, trust
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.mechanism import calibrate
+from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, participation_from_dict
+from mfdl.privacy import accounting
+from mfdl.training import tasks
+from mfdl.training.replay import replay
+from mfdl.training.tasks import Task
+
+torch.set_num_threads(1)
+NODES = 3
+
+
+class Dot(torch.nn.Module):
+    """Output w . x: the gradient of a record is the record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.weights).sum(dim=1)
+
+
+def output_itself(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return output + 0 * target
+
+
+def dot_task(num_records: int) -> Task:
+    features = np.random.default_rng(0).uniform(1, 2, (num_records, 2))  # no gradient is zero
+    return tasks.from_module(
+        "dot", NODES, kind="regression", build_module=Dot, loss=output_itself, features=features,
+        targets=np.zeros(num_records), test_features=features[:1], test_targets=np.zeros(1),
+    )  # fmt: skip
+
+
+def made_for(participation, unit="record"):
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1), participation)
+    return calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0, unit=unit)
+
+
+def instance_of(made, task, seed):
+    """The instance that a run of this mechanism builds."""
+    built = []
+    with pytest.MonkeyPatch.context() as patch:
+        plain = Task.instance
+        patch.setattr(Task, "instance", lambda self, *a, **k: built.append(plain(self, *a, **k)) or built[-1])
+        replay(made, task, seeds=[seed], stop_after=0)
+    return built[0]
+
+
+def steps_of(instance, place, num_steps, mask=None):
+    """The steps in which leaving out one record changes what noise is added to."""
+    mask = instance.mask if mask is None else mask
+    without = mask.clone()
+    without[place] = False
+    models = instance.initial_parameters
+    with_it, without_it = (dataclasses.replace(instance, mask=m) for m in (mask, without))
+    return tuple(
+        t
+        for t in range(num_steps)
+        if not torch.equal(
+            with_it.clipped_gradients(models, t, 1.0, "record"), without_it.clipped_gradients(models, t, 1.0, "record")
+        )
+    )
+
+
+@settings(max_examples=10, deadline=None)
+@given(epochs=st.integers(1, 3), period=st.integers(1, 3), extra=st.integers(0, 3), seed=st.integers(0, 99))
+def test_a_record_takes_part_in_the_steps_of_one_accounted_pattern(epochs, period, extra, seed):
+    """Every record, every step of the run; and whichever record is left out, the others keep their steps."""
+    participation = Cyclic(epochs, period)
+    patterns = {tuple(p.tolist()) for p in participation.patterns()}
+    instance = instance_of(made_for(participation), dot_task(NODES * period + extra), seed)
+    places = [tuple(place) for place in torch.nonzero(instance.mask).tolist()]
+    assert len(places) == NODES * period + extra
+    missing = instance.mask.clone()
+    missing[places[0]] = False
+    for place in places:
+        found = steps_of(instance, place, participation.num_steps)
+        assert found in patterns
+        if place != places[0]:
+            assert steps_of(instance, place, participation.num_steps, missing) == found
+
+
+def test_every_step_feeds_every_record_at_every_step():
+    instance = instance_of(made_for(EveryStep(4)), dot_task(7), 0)
+    assert {steps_of(instance, tuple(p), 4) for p in torch.nonzero(instance.mask).tolist()} == {(0, 1, 2, 3)}
+
+
+def test_reshuffled_epochs_are_another_scheme_with_a_larger_loss():
+    """Last in one epoch and first in the next: two steps in a row, which share noise. The fixed order never has that.
+
+    The executor, which feeds a fixed order, refuses a mechanism for any order.
+    """
+    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
+    common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+    fixed, shuffled = (algorithms.bsr(dynamics, p, bandwidth=2) for p in (Cyclic(2, 2), OncePerEpoch(2, 2)))
+    C = np.eye(4) + 0.5 * np.eye(4, k=-1)
+    np.testing.assert_array_equal(fixed.noise.encoder, C)
+    worth = {p: np.sum(C[:, list(p)].sum(axis=1) ** 2) for p in [(0, 2), (1, 3), (0, 3), (1, 2)]}
+    assert worth == {(0, 2): 2.5, (1, 3): 2.25, (0, 3): 2.25, (1, 2): 3.5}
+    assert mechanism.account(fixed, **common, noise_std=1.0).mu ** 2 == pytest.approx(2.5)
+    assert mechanism.account(shuffled, **common, noise_std=1.0).mu ** 2 == pytest.approx(3.5)
+    made = calibrate(shuffled, **common, mu=1.0)
+    with pytest.raises(UnsupportedMechanism, match="Reshuffled or sampled batches are other schemes"):
+        replay(made, dot_task(8), seeds=[0])
+
+
+ENTRANCES = [
+    mechanism.account, mechanism.calibrate, mechanism.with_noise, mechanism.guarantees, accounting.victim_losses,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("entrance", ENTRANCES)
+def test_no_guarantee_takes_a_sampling_rate_or_infers_one_from_data(entrance):
+    """There is no amplification by sampling to get wrong: no rate goes in, and no accountant sees the records."""
+    names = set(inspect.signature(entrance).parameters)
+    assert not {name for name in names if any(word in name for word in ("sampl", "rate", "probab", "batch", "loader"))}
+    assert not names & {"task", "data", "dataset", "features", "instance"}
+
+
+def test_sampled_participation_is_no_scheme():
+    with pytest.raises(InvalidInput, match="unknown participation scheme 'poisson'"):
+        participation_from_dict({"scheme": "poisson", "rate": 0.1, "steps": 10})
+
+
+def test_the_guarantee_does_not_follow_the_number_of_records():
+    """Four times the records, the same noise: the period is the mechanism's, and the executor's follows it."""
+    made = made_for(Cyclic(2, 3))
+    few, many = (instance_of(made, dot_task(NODES * size), 0) for size in (3, 12))
+    assert few.period == many.period == 3
+    for instance in (few, many):
+        place = tuple(torch.nonzero(instance.mask)[0].tolist())
+        assert len(steps_of(instance, place, 6)) == made.algorithm.participation.epochs
+    with pytest.raises(InvalidInput, match="at least period=3 records"):  # not a shorter epoch instead
+        instance_of(made, dot_task(NODES * 3 - 1), 0)

@@ -1,0 +1,141 @@
+"""The planted pitfalls fit the library as it is, and the runner believes nothing but a failed test.
+
+Whether the tests catch them takes minutes: `python tests/mutations/run.py`.
+"""
+
+import ast
+import textwrap
+from pathlib import Path
+
+import pytest
+from mutations import run
+
+ROOT = Path(__file__).parents[1]
+MUTATIONS = run.load()
+IDS = [f"{one.number}-{place}" for place, one in enumerate(MUTATIONS)]
+HOW_MANY = 28
+
+
+def test_every_pitfall_is_planted():
+    assert {one.number for one in MUTATIONS} == set(range(1, HOW_MANY + 1))
+    assert len({(one.file, one.old, one.new) for one in MUTATIONS}) == len(MUTATIONS)
+    assert len({one.title for one in MUTATIONS}) == len(MUTATIONS)
+
+
+@pytest.mark.parametrize("one", MUTATIONS, ids=IDS)
+def test_it_changes_one_place_and_is_still_a_program(one):
+    assert one.file.startswith(("mfdl/", "solvers/", "docs/"))  # a changed test would prove nothing
+    changed = one.applied_to((ROOT / one.file).read_text(encoding="utf-8"))
+    if one.file.endswith(".py"):
+        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse((ROOT / one.file).read_text(encoding="utf-8")))
+    assert "\n" not in one.title
+    assert len(one.title) <= 120
+
+
+@pytest.mark.parametrize("one", MUTATIONS, ids=IDS)
+def test_its_tests_exist(one):
+    for node in one.tests:
+        file, *path = node.split("[")[0].split("::")
+        assert file.startswith("tests/")
+        inside: list[ast.stmt] = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+        for name in path:
+            found = [n for n in inside if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name]
+            assert found, f"{file} has no {name}"
+            inside = found[0].body
+
+
+# ---- the runner ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project of one function, with a test of it."""
+    root = tmp_path_factory.mktemp("project")
+    files = {
+        "mfdl/__init__.py": "",
+        "mfdl/pytest_plugin.py": "",  # pytest loads it wherever the library is installed
+        "mfdl/shift.py": """
+            def shift(clip_norm):
+                return 2 * clip_norm
+            """,
+        "solvers/__init__.py": "",
+        "tests/test_shift.py": """
+            from mfdl.shift import shift
+
+            def test_shift():
+                assert shift(1.5) == 3.0
+
+            def test_type():
+                assert isinstance(shift(1.5), float)
+            """,
+        "pyproject.toml": (ROOT / "pyproject.toml").read_text(encoding="utf-8"),
+    }
+    for name in ("__init__.py", "guard.py"):
+        files[f"tests/mutations/{name}"] = (ROOT / "tests" / "mutations" / name).read_text(encoding="utf-8")
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(textwrap.dedent(text), encoding="utf-8")
+    return root
+
+
+def planted(old, new, test="test_shift"):
+    return run.Mutation(0, "made up", "privacy", "mfdl/shift.py", old, new, (f"tests/test_shift.py::{test}",))
+
+
+@pytest.mark.parametrize(
+    ("one", "caught", "trouble"),
+    [
+        (planted("2 * clip", "1 * clip"), True, ""),
+        (planted("2 * clip", "1 * clip", "test_type"), False, ""),  # its test does not notice
+        (planted("2 * clip_norm", "two * clip_norm"), False, "NameError"),
+        (planted("def shift(", "def shift(("), False, "status"),  # the copy cannot be collected
+        (planted("3 * clip", "1 * clip"), False, "old occurs 0 times"),
+        (planted("clip_norm", "norm"), False, "old occurs 2 times"),
+        (planted("2 * clip", "2 * clip"), False, "new is old"),
+    ],
+)
+def test_only_a_failed_test_counts(project, one, caught, trouble):
+    outcome = run.try_mutation(one, project)
+    assert outcome.caught == caught
+    assert trouble in outcome.trouble
+    assert bool(outcome.trouble) == bool(trouble)
+    assert "2 * clip_norm" in (project / "mfdl" / "shift.py").read_text(encoding="utf-8")
+
+
+def test_tests_of_a_library_elsewhere_do_not_count(project, tmp_path):
+    """An editable install would be imported where the copy has none."""
+    run.copy_project(project, tmp_path)
+    (tmp_path / "solvers" / "__init__.py").unlink()
+    (tmp_path / "solvers").rmdir()
+    outcome = run.run_tests(tmp_path, ["tests/test_shift.py"])
+    assert not outcome.passed
+    assert not outcome.caught
+    assert "solvers is imported from" in outcome.trouble
+
+
+def test_the_unmutated_tests_must_pass(project, tmp_path):
+    assert run.try_unmutated([planted("2", "1")], project).passed
+    run.copy_project(project, tmp_path)
+    test = tmp_path / "tests" / "test_shift.py"
+    test.write_text(test.read_text(encoding="utf-8").replace("3.0", "4.0"), encoding="utf-8")
+    outcome = run.try_unmutated([planted("2", "1")], tmp_path)
+    assert not outcome.passed
+    assert outcome.failed
+    assert "assert 3.0 == 4.0" in outcome.failed[0]
+
+
+def test_entries_with_other_fields_are_refused(tmp_path):
+    entry = 'number = 1\ntitle = "t"\nkind = "privacy"\nfile = "f"\nold = "a"\nnew = "b"\ntests = ["t"]\n'
+    path = tmp_path / "pitfalls_x.toml"
+    for text, error, message in (
+        (entry, None, ""),
+        (entry + 'more = "x"\n', TypeError, "more"),
+        (entry.replace("privacy", "speed"), ValueError, "kind must be one of"),
+        (entry.replace('["t"]', "[]"), ValueError, "with tests"),
+    ):
+        path.write_text("[[pitfall]]\n" + text, encoding="utf-8")
+        if error is None:
+            assert [one.number for one in run.load(tmp_path)] == [1]
+        else:
+            with pytest.raises(error, match=message):
+                run.load(tmp_path)
