@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +87,13 @@ def test_a_folder_that_cannot_be_written_is_refused_first(capsys, tmp_path, monk
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert main(["claims", "--out", str(tmp_path / "file" / "below")]) == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+def test_the_page_in_the_documentation_is_of_these_claims():
+    page = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \|(.*)\|$", page, re.MULTILINE)
+    known = {claim.id: claim for claim in published_claims()}
+    assert [name for name, _ in rows] == list(known)
+    for name, cells in rows:
+        verdict = re.split(r" (?<!\\)\| ", cells)[2]
+        assert verdict.startswith(known[name].expect), name
