@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "Cyclic": "mfdl.participation",
     "Dynamics": "mfdl.dynamics",
-    "ErrorWeights": "mfdl.dynamics",
+    "ErrorWeights": "mfdl.error_weights",
     "EveryStep": "mfdl.participation",
     "Explicit": "mfdl.participation",
     "Guarantee": "mfdl.privacy.guarantee",
@@ -69,7 +69,8 @@ if TYPE_CHECKING:
     from . import algorithms, data, factorization, gossip, graphs, privacy, testing, trust, utility
     from .algorithms import LinearAlgorithm
     from .decor_search import decor_couples
-    from .dynamics import Dynamics, ErrorWeights
+    from .dynamics import Dynamics
+    from .error_weights import ErrorWeights
     from .errors import InvalidInput, UnsupportedMechanism
     from .factorization import NotConverged
     from .mechanism import Mechanism, account, calibrate, with_noise, without_noise

@@ -1,9 +1,10 @@
-"""Dynamics: how models move. ErrorWeights: which models count. Error Gram = f(Dynamics, ErrorWeights).
+"""Dynamics: how models move, the one place where step sizes live. The executor, the accountant and the error Gram read
+them here. One training step is, for every node at once,
 
-`Dynamics` is the one place where step sizes live: the executor, the accountant and the error Gram read
-them here. One training step is
+    v_{t+1} = momentum v_t + (gradients_t + injected noise_t)
+    theta_{t+1} = W_t ((1 - eta_t weight_decay) theta_t - eta_t v_{t+1}),
 
-    theta_{t+1} = W_t (theta_t - eta_t (gradients_t + injected noise_t)).
+v the buffer that each node keeps to itself. Which of these models the error counts, `error_weights` says.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MAX_RATE_RATIO = 1e6
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dynamics:
-    """Gossip and step size.
+    """Gossip, step sizes, momentum and weight decay.
 
     Attributes:
         gossip: the averaging matrix, constant or one per step.
@@ -33,17 +34,37 @@ class Dynamics:
             an own read-only array; the largest at most MAX_RATE_RATIO times the smallest. Step sizes are public
             constants, chosen before training.
         gossip_rounds: K >= 1 averaging rounds per gradient step; round j of step t uses gossip.at(t K + j).
+        momentum: 0 <= beta < 1 (heavy ball); the buffer is local and never sent.
+        weight_decay: lambda >= 0, outside of clipping; eta_t lambda < 1 at every step.
 
-    Raises: InvalidInput: a rate that is not a finite number > 0, a schedule that is empty or spans too much, K < 1.
+    Momentum and decay change what noise costs and what hidden messages hide; where every message is seen the privacy
+    of a mechanism does not depend on them.
+
+    Raises: InvalidInput: a rate that is not a finite number > 0, a schedule that is empty or spans too much, K < 1,
+        momentum outside [0, 1), a decay that is negative or turns models round.
     """
 
     gossip: Gossip
     learning_rate: float | Sequence[float] | FloatArray = 1.0
     gossip_rounds: int = 1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gossip_rounds", check.integer_at_least(1, gossip_rounds=self.gossip_rounds))
         object.__setattr__(self, "learning_rate", _checked_rate(self.learning_rate))
+        momentum = check.non_negative(momentum=self.momentum)
+        if momentum >= 1:
+            raise InvalidInput(f"momentum must lie in [0, 1), got {momentum:g}: the buffer would never forget.")
+        decay = check.non_negative(weight_decay=self.weight_decay)
+        largest = float(np.max(self.learning_rate))
+        if decay * largest >= 1:
+            raise InvalidInput(
+                f"weight_decay times the largest learning rate must be below 1, got {decay:g} * {largest:g}: models "
+                "would change sign; lower one of them."
+            )
+        object.__setattr__(self, "momentum", momentum)
+        object.__setattr__(self, "weight_decay", decay)
 
     @property
     def num_nodes(self) -> int:
@@ -77,6 +98,15 @@ class Dynamics:
             )
         return np.array(rate)
 
+    def shrink_factors(self, num_steps: int) -> FloatArray:
+        """1 - eta_t weight_decay, shape (num_steps,): what a model keeps of itself in a step."""
+        return 1.0 - self.weight_decay * self.learning_rates(num_steps)
+
+    @property
+    def is_plain(self) -> bool:
+        """Without momentum and weight decay."""
+        return self.momentum == 0.0 and self.weight_decay == 0.0
+
     def relative_rates(self, num_steps: int) -> FloatArray:
         """eta_t / eta_0, shape (num_steps,): all ones for a constant rate. Errors are stated in units of eta_0."""
         rates = self.learning_rates(num_steps)
@@ -104,12 +134,3 @@ def _checked_rate(rate: object) -> float | FloatArray:
         )
     schedule.setflags(write=False)
     return schedule
-
-
-@dataclasses.dataclass(frozen=True)
-class ErrorWeights:
-    """Which models the error counts: here every node's model at every step, alike."""
-
-    def step_weights(self, num_steps: int) -> FloatArray:
-        """Weight of the model of each step, shape (num_steps,)."""
-        return np.ones(num_steps)

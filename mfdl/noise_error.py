@@ -12,27 +12,32 @@ No array has more than n^2, T^2 or (state)^2 entries.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
 import scipy.sparse as sp
 
 from .algorithms import LinearAlgorithm, Round
+from .algorithms.dsgd import PlainRounds
 from .check import FloatArray
 from .dynamics import Dynamics
 from .error_gram import OBJECTIVES, error_gram, node_error_grams, spatial_error_gram
+from .error_weights import ErrorWeights
 from .errors import UnsupportedMechanism, unknown_name
 from .operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise, ZeroNoise
 from .operators.recursion import Map
 
 
-def noise_error(algorithm: LinearAlgorithm, *, objective: str = "post-average") -> float:
+def noise_error(
+    algorithm: LinearAlgorithm, *, objective: str = "post-average", weights: ErrorWeights | None = None
+) -> float:
     """Total variance in the counted models, per unit nu^2 and coordinate, at learning rate 1.
 
     Counted are, for each of the T gradient steps, all n models after all K averaging rounds of the step
     ("post-average"; the models between two rounds do not count), or all messages of the round that takes the
     gradients ("message": n models before averaging, or one row per receiver where messages differ, own ones
-    included).
+    included); `weights` may weigh steps and nodes, or count the average.
 
     Noise on gradient sums enters through the learning rate and the divisors m_u: the variance of the models themselves
     is eta_0^2 nu^2 times the value, eta_0 the first rate of a schedule. Noise on messages is added after the learning
@@ -55,26 +60,30 @@ def noise_error(algorithm: LinearAlgorithm, *, objective: str = "post-average") 
                 f"the error of noise correlated in time is covered for plain gossip with noise on gradients, and "
                 f"{algorithm.name!r} has another recursion."
             )
-        return _local(noise, algorithm.dynamics, algorithm.divisors, objective)
+        return _local(noise, algorithm.dynamics, algorithm.divisors, objective, weights)
     if not isinstance(noise, IndependentNoise | StepNoise):
         raise UnsupportedMechanism(f"the error of noise {type(noise).__name__} is not covered.")
     if not _is_gossip_of_its_dynamics(algorithm):
-        return _by_recursion(algorithm, _factor(noise), objective)
+        return _by_recursion(algorithm, _factor(noise), objective, ErrorWeights() if weights is None else weights)
     T, m = algorithm.num_steps, algorithm.divisors
     if isinstance(noise, IndependentNoise) and (m == m[0]).all():
-        return float(np.trace(error_gram(algorithm.dynamics, T, objective=objective))) / float(m[0]) ** 2
-    H = spatial_error_gram(algorithm.dynamics, num_steps=T, objective=objective)
+        return (
+            float(np.trace(error_gram(algorithm.dynamics, T, weights=weights, objective=objective))) / float(m[0]) ** 2
+        )
+    H = spatial_error_gram(algorithm.dynamics, num_steps=T, weights=weights, objective=objective)
     F = sp.csr_array(sp.diags_array(1 / m) @ _factor(noise))
     return float((F * (H @ F)).sum())
 
 
-def _local(noise: LocalNoise, dynamics: Dynamics, divisors: FloatArray, objective: str) -> float:
+def _local(
+    noise: LocalNoise, dynamics: Dynamics, divisors: FloatArray, objective: str, weights: ErrorWeights | None
+) -> float:
     """sum_u tr(N_u^T H_u N_u) / m_u^2; one Gram for all nodes where encoders and divisors agree."""
     T = noise.num_steps
     if noise.shared and (divisors == divisors[0]).all():
-        H, N = error_gram(dynamics, T, objective=objective), noise.inverse
+        H, N = error_gram(dynamics, T, weights=weights, objective=objective), noise.inverse
         return float(np.sum(N * (H @ N))) / float(divisors[0]) ** 2
-    grams = node_error_grams(dynamics, T, objective=objective)
+    grams = node_error_grams(dynamics, T, weights=weights, objective=objective)
     pairs = ((noise.inverse_of(u), H / divisors[u] ** 2) for u, H in enumerate(grams))
     return sum(float(np.sum(N * (H @ N))) for N, H in pairs)
 
@@ -85,32 +94,29 @@ def _factor(noise: NoiseOperator) -> sp.csr_array:
 
 
 def _is_gossip_of_its_dynamics(algorithm: LinearAlgorithm) -> bool:
-    """Whether the rounds are m = x - (eta_t / m_u)(g + e), x' = W m with the step sizes and matrices of `dynamics`.
+    """Whether the rounds are those that `dynamics` describes, with noise where the gradients are.
 
     Only then are the Gram matrices of `dynamics` those of the algorithm.
     """
-    dynamics, n, K = algorithm.dynamics, algorithm.num_nodes, algorithm.dynamics.gossip_rounds
-    T = algorithm.num_steps
-    if algorithm.noise_on_messages or algorithm.step_of_round != tuple(
-        t if j == 0 else -1 for t in range(T) for j in range(K)
-    ):
+    dynamics, T, K = algorithm.dynamics, algorithm.num_steps, algorithm.dynamics.gossip_rounds
+    plain = PlainRounds(dynamics)
+    if algorithm.noise_on_messages or not _same(algorithm.model_from_state, plain.model_from_state):
         return False
-    eye = sp.csr_array(sp.eye_array(n))
+    if algorithm.step_of_round != tuple(t if j == 0 else -1 for t in range(T) for j in range(K)):
+        return False
     rates = dynamics.learning_rates(T)
     verdicts: dict[tuple[int, int, float], bool] = {}
-    for r, (one, step) in enumerate(zip(algorithm.rounds, algorithm.step_of_round, strict=True)):
+    for r, (found, step) in enumerate(zip(algorithm.rounds, algorithm.step_of_round, strict=True)):
         W, rate = dynamics.gossip.at(r).weights, float(rates[step]) if step >= 0 else 0.0
-        key = (id(one), id(W), rate)
+        key = (id(found), id(W), rate)
         if key not in verdicts:
-            injection = sp.csr_array(sp.diags_array(-rate / algorithm.divisors)) if step >= 0 else None
-            verdicts[key] = (
-                _same(one.message_from_state, eye)
-                and _same(one.message_from_gradient, injection)
-                and _same(one.message_from_noise, injection)
-                and _same(one.state_from_message, W)
-                and one.state_from_state is one.state_from_gradient is one.state_from_noise is None
+            expected = plain.of(W, rate).with_input_scale(1 / algorithm.divisors, noise_too=True)
+            verdicts[key] = all(
+                _same(getattr(found, field.name), getattr(expected, field.name))
+                for field in dataclasses.fields(Round)
+                if field.name != "receivers"
             )
-    return all(verdicts.values()) and _same(algorithm.model_from_state, eye)
+    return all(verdicts.values())
 
 
 def _same(found: Map, expected: Map) -> bool:
@@ -123,36 +129,41 @@ def _same(found: Map, expected: Map) -> bool:
     return bool(difference.nnz == 0 or difference.max() <= 1e-13 * abs(expected).max())
 
 
-def _by_recursion(algorithm: LinearAlgorithm, factor: sp.csr_array, objective: str) -> float:
+def _by_recursion(algorithm: LinearAlgorithm, factor: sp.csr_array, objective: str, weights: ErrorWeights) -> float:
     """Noise fresh in each step through the algorithm's own maps.
 
     With V the cost-to-go of the state, s^T V s = expected counted variance that s causes from here on: a round with
-    m = P s + R e, s' = K m + F s + L e has V = A^T V' A (+ P^T P where messages count), A = K P + F, and its noise adds
-    tr(V' B B^T) (+ ||R f||_F^2), B = (K R + L) f, f the step's factor. V' gains M^T M where models count.
+    m = P s + R e, s' = K m + F s + L e has V = A^T V' A (+ w P^T P where messages count), A = K P + F, and its noise
+    adds tr(V' B B^T) (+ w ||R f||_F^2), B = (K R + L) f, f the step's factor. V' gains w M^T Q M where models count.
     """
     models = objective == "post-average"
-    M = algorithm.model_from_state
-    counted = (M.T @ M).toarray()
+    if not models and not weights.uniform_target:
+        raise UnsupportedMechanism("messages of a recursion that is not plain gossip have no target over nodes.")
+    counted_models = weights.node_factor(algorithm.num_nodes) @ algorithm.model_from_state
+    counted = (counted_models.T @ counted_models).toarray()
+    of_steps = weights.of_steps(algorithm.num_steps)
     ends = [step >= 0 for step in algorithm.step_of_round[1:]] + [True]
+    owner = np.maximum.accumulate(algorithm.step_of_round)  # a pure gossip round belongs to the step before it
     uses = Counter(id(one) for one in algorithm.rounds)
     made: dict[int, tuple[sp.csr_array, FloatArray | None, float]] = {}
     V = np.zeros(counted.shape)
     total = 0.0
-    for one, step, last in zip(
-        reversed(algorithm.rounds), reversed(algorithm.step_of_round), reversed(ends), strict=True
+    for one, step, last, own in zip(
+        reversed(algorithm.rounds), reversed(algorithm.step_of_round), reversed(ends), reversed(owner), strict=True
     ):
+        weight = float(of_steps[own])
         A, entering, sent = made.get(id(one)) or _round_maps(one, factor, V.shape[0])
         if uses[id(one)] > 1:  # with a schedule every round is another one, and memory is that of one
             made[id(one)] = A, entering, sent
         if models and last:
-            V = V + counted
+            V = V + weight * counted
         if step >= 0 and entering is not None:
             total += float(np.sum(V * entering))
         V = A.T @ np.asarray(A.T @ V).T
         if not models and step >= 0:
-            total += sent
+            total += weight * sent
             if (P := one.message_from_state) is not None:
-                V = V + (P.T @ P).toarray()
+                V = V + weight * (P.T @ P).toarray()
     if algorithm.noise_on_messages:
         return total
     return total / float(algorithm.dynamics.learning_rates(algorithm.num_steps)[0]) ** 2

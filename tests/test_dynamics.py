@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import algorithms, gossip, trust
-from mfdl.dynamics import MAX_RATE_RATIO, Dynamics, ErrorWeights
+from mfdl.dynamics import MAX_RATE_RATIO, Dynamics
+from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic
 from mfdl.privacy.adaptivity import is_adaptive
@@ -97,7 +98,7 @@ def test_dynamics_is_frozen():
 
 
 def test_error_weights_count_every_model_alike():
-    assert_array_equal(ErrorWeights().step_weights(4), np.ones(4))
+    assert_array_equal(ErrorWeights().of_steps(4), np.ones(4))
 
 
 # A schedule in training and in accounting

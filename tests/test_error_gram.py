@@ -12,10 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-import mfdl.error_gram as module
 from mfdl import gossip
 from mfdl.dynamics import Dynamics
-from mfdl.error_gram import OBJECTIVES, error_gram, node_error_grams, prefix_sum_gram, spatial_error_gram
+from mfdl.error_gram import (
+    _mode_responses,
+    OBJECTIVES,
+    error_gram,
+    node_error_grams,
+    prefix_sum_gram,
+    spatial,
+    spatial_error_gram,
+    temporal,
+)
+from mfdl.error_gram._counted import Counted
 from mfdl.errors import InvalidInput
 from mfdl.gossip import Gossip, GossipMatrix
 from mfdl.testing import (
@@ -75,9 +84,8 @@ def test_the_three_forms_agree_on_constant_gossip(W, T, objective):
     assert not repeated.is_constant
     H = error_gram(Dynamics(W), T, objective=objective)
     assert_allclose(error_gram(Dynamics(repeated), T, objective=objective), H, **CLOSE)
-    offset = 1 if objective == "post-average" else 0
-    powers = module._general_power_gram(W.weights, T + offset)
-    assert_allclose(module._sum_over_models(powers[offset:, offset:]), H, **CLOSE)
+    by_columns = temporal._by_columns(Counted.of(Dynamics(W), T, None, objective), np.arange(W.num_nodes))
+    assert_allclose(by_columns, H, **CLOSE)
 
 
 @settings(deadline=None)
@@ -86,9 +94,8 @@ def test_blocks_of_columns_do_not_matter(case, objective, width):
     W, T = case
     H = error_gram(Dynamics(W), T, objective=objective)
     with pytest.MonkeyPatch.context() as patch:
-        offset = 1 if objective == "post-average" and W.is_constant else 0
-        patch.setattr(module, "BLOCK_BYTES", width * 8 * W.num_nodes * (T + offset))
-        patch.setattr(module, "MAX_MEASURE_RATIO", 0.0)  # the general form for every constant matrix
+        patch.setattr(temporal, "BLOCK_BYTES", width * 8 * W.num_nodes * T)
+        patch.setattr(_mode_responses, "MAX_MEASURE_RATIO", 0.0)  # the general form for every constant matrix
         assert_allclose(error_gram(Dynamics(W), T, objective=objective), H, **CLOSE)
 
 
@@ -250,8 +257,8 @@ def test_the_gram_over_nodes_matches_the_dense_workload(case, objective, data):
 )
 def test_both_forms_over_nodes_agree_on_symmetric_gossip(W, T, offset, data):
     rates = np.array(data.draw(schedules(T)))
-    closed = module._symmetric_spatial_gram(W.weights, rates, offset)
-    assert_allclose(closed, module._backward_spatial_gram(Dynamics(W), rates, offset), **CLOSE)
+    counted = Counted.of(Dynamics(W, rates), T, None, OBJECTIVES[1 - offset])
+    assert_allclose(spatial._by_modes(counted), spatial._backwards(counted), **CLOSE)
 
 
 @settings(deadline=None)
@@ -334,7 +341,7 @@ def test_memory_over_nodes_does_not_grow_with_the_steps(make):
 def test_general_form_works_in_blocks_of_bounded_size(monkeypatch):
     assert general(7).reversible_measure is None
     budget = 2**21
-    monkeypatch.setattr(module, "BLOCK_BYTES", budget)
+    monkeypatch.setattr(temporal, "BLOCK_BYTES", budget)
     n, T = 200, 32  # all columns at once: 10 MB, dense: 328 MB
     W = general(n)
     assert peak_bytes(W, T) < 3 * budget

@@ -16,6 +16,7 @@ import mfdl.noise_error as module
 from mfdl import algorithms, gossip, spatial
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import OBJECTIVES
+from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_error import noise_error
 from mfdl.operators import NoiseOperator
@@ -93,7 +94,7 @@ def test_it_is_the_norm_of_the_operators(one, objective):
 @settings(deadline=None, max_examples=60)
 @given(one=noisy(names=("dp-dsgd", "muffliato", *ACROSS)), objective=st.sampled_from(OBJECTIVES))
 def test_the_maps_and_the_gram_over_nodes_agree(one, objective):
-    by_maps = module._by_recursion(one, module._factor(one.noise), objective)
+    by_maps = module._by_recursion(one, module._factor(one.noise), objective, ErrorWeights())
     assert module._is_gossip_of_its_dynamics(one)
     assert_allclose(by_maps, noise_error(one, objective=objective), rtol=1e-9, atol=1e-12)
 

@@ -1,7 +1,7 @@
 """D-SGD and its node-local noises: none, independent, or any causal C_local (MF-D-SGD).
 
-All share one round: send theta - eta (g + e), average what was sent with W. Under LDP the gossip drops out of
-privacy, so what distinguishes the mechanisms here is the encoder alone.
+All share one round: send (1 - eta decay) theta - eta v, v = momentum v + g + e, and average what was sent with W. Under
+LDP all of this drops out of privacy, so what distinguishes the mechanisms here is the encoder alone.
 """
 
 from __future__ import annotations
@@ -34,37 +34,69 @@ def decentralized(
 
     self_messages: a node also receives what it sends (it holds it anyway; only views list it).
     """
-    T, K, n = participation.num_steps, dynamics.gossip_rounds, dynamics.num_nodes
-    eye = sp.csr_array(sp.eye_array(n))
+    n = dynamics.num_nodes
+    rounds, step_of_round, model_from_state = rounds_of(dynamics, participation.num_steps, self_messages=self_messages)
+    return LinearAlgorithm(
+        name=name,
+        dynamics=dynamics,
+        participation=participation,
+        rounds=rounds,
+        noise=noise,
+        model_from_state=model_from_state,
+        message_sender=np.arange(n),
+        divisors=np.ones(n),
+        factorization=factorization,
+        step_of_round=step_of_round,
+    )
+
+
+def rounds_of(
+    dynamics: Dynamics, num_steps: int, *, self_messages: bool = False
+) -> tuple[tuple[Round, ...], tuple[int, ...], sp.csr_array]:
+    """(rounds, gradient step of each, models <- state) of plain decentralized training; equal rounds are one object."""
+    K = dynamics.gossip_rounds
+    steps = PlainRounds(dynamics)
     made: dict[tuple[int, float], Round] = {}
     rounds = []
-    for t, eta in enumerate(dynamics.learning_rates(T)):
+    for t, eta in enumerate(dynamics.learning_rates(num_steps)):
         for j in range(K):
             gossip = dynamics.gossip.at(t * K + j)
             rate = float(eta) if j == 0 else 0.0
             key = (id(gossip), rate)
             if key not in made:
-                injection = sp.csr_array(-rate * eye) if j == 0 else None
-                made[key] = Round(
-                    message_from_state=eye,
-                    message_from_gradient=injection,
-                    message_from_noise=injection,
-                    state_from_message=gossip.weights,
-                    receivers=receivers(gossip.weights, self_messages=self_messages),
-                )
+                heard = receivers(gossip.weights, self_messages=self_messages)
+                made[key] = steps.of(gossip.weights, rate, heard)
             rounds.append(made[key])
-    return LinearAlgorithm(
-        name=name,
-        dynamics=dynamics,
-        participation=participation,
-        rounds=tuple(rounds),
-        noise=noise,
-        model_from_state=eye,
-        message_sender=np.arange(n),
-        divisors=np.ones(n),
-        factorization=factorization,
-        step_of_round=tuple(t if j == 0 else -1 for t in range(T) for j in range(K)),
-    )
+    step_of_round = tuple(t if j == 0 else -1 for t in range(num_steps) for j in range(K))
+    return tuple(rounds), step_of_round, steps.model_from_state
+
+
+class PlainRounds:
+    """The maps of one round of `Dynamics`; the state is the models, followed by the buffers if there is momentum."""
+
+    def __init__(self, dynamics: Dynamics) -> None:
+        self.dynamics = dynamics
+        n = dynamics.num_nodes
+        self.eye, zero = sp.csr_array(sp.eye_array(n)), sp.csr_array((n, n))
+        buffers = dynamics.momentum > 0
+        self.model_from_state = sp.csr_array(sp.hstack([self.eye, zero])) if buffers else self.eye
+        self.keep_buffer = sp.csr_array(sp.block_diag([zero, self.eye])) if buffers else None
+
+    def of(self, weights: sp.csr_array, rate: float, heard: sp.csr_array | None = None) -> Round:
+        """A gradient step of the given rate followed by averaging; averaging alone at rate 0."""
+        dynamics, keep = self.dynamics, self.keep_buffer
+        step = rate > 0
+        injection = sp.csr_array(-rate * self.eye) if step else None
+        kept: sp.csr_array = self.eye
+        if step and dynamics.weight_decay:
+            kept = sp.csr_array((1 - rate * dynamics.weight_decay) * self.eye)
+        if keep is None:
+            return Round(kept, injection, injection, weights, receivers=heard)
+        sent = sp.csr_array(sp.hstack([kept, -rate * dynamics.momentum * self.eye]))
+        stored = sp.csr_array(sp.vstack([sp.csr_array(self.eye.shape), self.eye])) if step else None
+        averaged = sp.csr_array(sp.vstack([weights, sp.csr_array(self.eye.shape)]))
+        buffer = sp.csr_array(dynamics.momentum * keep) if step else keep
+        return Round(sent, injection, injection, averaged, buffer, stored, stored, receivers=heard)
 
 
 def receivers(weights: sp.csr_array, *, self_messages: bool) -> sp.csr_array:

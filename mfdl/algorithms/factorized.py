@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dynamics import Dynamics, ErrorWeights
+from ..dynamics import Dynamics
+from ..error_weights import ErrorWeights
 from ..factorization import PREFIX_SUM_TOLERANCE, factorize, factorize_nodes, prefix_sum_encoder, square_root_encoder
 from ..participation import Cyclic, Participation
 from .dsgd import mf_dsgd

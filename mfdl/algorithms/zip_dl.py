@@ -32,11 +32,13 @@ def zip_dl(
         self_messages: count a -> a as transmitted; then a node's messages average to its model without noise, and
             nothing is private.
     Raises: InvalidInput: W not symmetric (the cancellation is defined for symmetric W); UnsupportedMechanism:
-        time-varying W or several gossip rounds.
+        time-varying W, several gossip rounds, momentum or weight decay.
     Source: arXiv:2403.11795, Algorithm 1.
     """
     if not dynamics.gossip.is_constant or dynamics.gossip_rounds != 1:
         raise UnsupportedMechanism("zip-dl covers constant gossip with one round per step.")
+    if not dynamics.is_plain:
+        raise UnsupportedMechanism("zip-dl covers neither momentum nor weight decay; its noise is on the messages.")
     gossip = dynamics.gossip.at(0)
     if not gossip.is_symmetric:
         raise InvalidInput("zip-dl needs a symmetric gossip matrix, so that weights cancel; use metropolis-hastings.")

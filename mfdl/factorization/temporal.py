@@ -19,7 +19,8 @@ from solvers.problem import FIXED, OPTIMAL, STOPPED
 
 from .. import check
 from ..check import FloatArray
-from ..dynamics import Dynamics, ErrorWeights
+from ..dynamics import Dynamics
+from ..error_weights import ErrorWeights
 from ..error_gram import error_gram, node_error_grams, prefix_sum_gram
 from ..errors import InvalidInput, unknown_name
 from ..participation import Participation

@@ -24,6 +24,7 @@ from ..algorithms import LinearAlgorithm
 from ..participation import Participation, in_every_step
 from ..view import Knowledge, View
 from .combination_form import states_are_multiples
+from .injections import messages_determine_injections
 from .own_state_form import own_states
 from .rounding_level import ROUNDING, has_tiny_weights
 
@@ -46,7 +47,7 @@ def is_adaptive(view: View, participation: Participation | None = None, *, unit:
     algorithm, knowledge = view.algorithm, view.knowledge
     if algorithm is None or knowledge is None:
         return False
-    if _models_are_sums_of_seen_messages(algorithm, knowledge):
+    if _models_are_sums_of_seen_messages(algorithm, knowledge) or _states_are_known(algorithm, knowledge):
         return True
     every_gradient_moves = unit == "user" and participation is not None and in_every_step(participation)
     if every_gradient_moves and own_states(view) is not None:
@@ -76,6 +77,13 @@ def _models_are_sums_of_seen_messages(algorithm: LinearAlgorithm, knowledge: Kno
         if (used & ~(knowledge.seen[r - 1] & algorithm.transmitted)).any():
             return False
     return True
+
+
+def _states_are_known(algorithm: LinearAlgorithm, knowledge: Knowledge) -> bool:
+    """All messages are seen and give every state, buffers included, from the one before."""
+    if knowledge.combination is not None or not algorithm.transmitted.all() or not knowledge.seen.all():
+        return False
+    return messages_determine_injections(algorithm)
 
 
 def _in_row_space(view: View, algorithm: LinearAlgorithm, knowledge: Knowledge) -> bool:

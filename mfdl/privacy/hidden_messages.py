@@ -15,8 +15,8 @@ from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators import IndependentNoise, LocalNoise
 from ..view import View
+from .injections import is_plain_gossip
 from .shift_reduction import ShiftProblem
-from .view_gram import is_plain_gossip
 
 
 def lipschitz_factors(lipschitz: float | Sequence[float], num_steps: int) -> FloatArray:

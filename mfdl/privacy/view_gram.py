@@ -32,6 +32,7 @@ from ..trust import TrustModel
 from ..view import Knowledge, View
 from .combination_form import step_values
 from .dense_form import whiten
+from .injections import is_plain_gossip, messages_determine_injections
 from .null_space_form import NullSpaceForm
 from .own_state_form import OwnStateGram, own_state_grams, own_states
 from .range_form import RangeForm
@@ -128,41 +129,6 @@ def _by_structure(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
     if not is_plain_gossip(algorithm):
         return None
     return _partly_seen(view, algorithm, knowledge, victims)
-
-
-def is_plain_gossip(algorithm: LinearAlgorithm) -> bool:
-    """Whether a message is the model itself with injections of one sign: what the forms for hidden messages assume."""
-    if not messages_determine_injections(algorithm):
-        return False
-    n = algorithm.num_nodes
-    identities = {id(m): m for m in (algorithm.model_from_state, *(r.message_from_state for r in algorithm.rounds))}
-    for matrix in identities.values():
-        if matrix is None or matrix.shape != (n, n) or (matrix != sp.eye_array(n, format="csr")).nnz:
-            return False
-    injections = {id(r): r.message_from_gradient for r in algorithm.rounds if r.message_from_gradient is not None}
-    return all((Q.diagonal() < 0).all() for Q in injections.values())
-
-
-def messages_determine_injections(algorithm: LinearAlgorithm) -> bool:
-    """Whether all messages together are an injective function of the injected sums g + e.
-
-    True when gradient and noise enter a step's messages alike, through a diagonal without zeros, and the next state
-    is a function of the messages alone (in further gossip rounds nothing enters).
-    """
-    for one, step in zip(algorithm.rounds, algorithm.step_of_round, strict=True):
-        if one.state_from_state is not None or one.state_from_gradient is not None or one.state_from_noise is not None:
-            return False
-        if step < 0:
-            if one.message_from_gradient is not None or one.message_from_noise is not None:
-                return False
-            continue
-        Q, R = one.message_from_gradient, one.message_from_noise
-        if Q is None or R is None or Q.shape != R.shape or Q.shape[0] != Q.shape[1]:
-            return False
-        diagonal = Q.diagonal()
-        if (Q != R).nnz or np.count_nonzero(Q.data) != np.count_nonzero(diagonal) or not diagonal.all():
-            return False
-    return True
 
 
 # ---- all messages seen ------------------------------------------------------------------------------------------
