@@ -28,14 +28,14 @@ class ErrorWeights:
     """Weights of steps and the target over nodes.
 
     Attributes:
-        step_weights: "all" (alike), "last" or "last:M" or "last:M,FLOOR" (1 on the last M steps, FLOOR before, default
+        step_weights: "all" (alike), "last" or "last:M" or "last:M:FLOOR" (1 on the last M steps, FLOOR before, default
             1 and 0), "exponential:H" (halved every H steps back from the end), or one weight >= 0 per step, shape (T,).
         target: "nodes" (every node's model alike), "average" (their average, counted n times to be comparable), or one
             weight >= 0 per node, shape (n,), such as a 0/1 mask of the nodes whose models are used.
 
     Raises: InvalidInput: unknown names, numbers that are negative, not finite or all zero.
 
-    >>> ErrorWeights("last:2,0.1").of_steps(4)
+    >>> ErrorWeights("last:2:0.1").of_steps(4)
     array([0.1, 0.1, 1. , 1. ])
     >>> ErrorWeights("exponential:1").of_steps(3)
     array([0.25, 0.5 , 1.  ])
@@ -105,17 +105,17 @@ class ErrorWeights:
         """Both in words short enough for a legend."""
         steps = self.step_weights if isinstance(self.step_weights, str) else f"given:{_short_hash(self.step_weights)}"
         if isinstance(self.target, str):
-            return steps if self.target == NODES else f"{steps};{self.target}"
-        return f"{steps};nodes:{_short_hash(self.target)}"
+            return steps if self.target == NODES else f"{steps}/{self.target}"
+        return f"{steps}/nodes:{_short_hash(self.target)}"
 
     @classmethod
     def parse(cls, text: str) -> ErrorWeights:
-        """From "STEPS" or "STEPS;TARGET", as the command line writes them.
+        """From "STEPS" or "STEPS/TARGET", as the command line writes them.
 
-        >>> ErrorWeights.parse("last:3;average").describe()
-        'last:3;average'
+        >>> ErrorWeights.parse("last:3/average").describe()
+        'last:3/average'
         """
-        steps, _, target = text.partition(";")
+        steps, _, target = text.partition("/")
         return cls(steps.strip(), target.strip() or NODES)
 
     @classmethod
@@ -127,13 +127,13 @@ class ErrorWeights:
         Args: num_steps: T; evaluated_steps: how many of the last models are used; floor: weight of earlier ones.
 
         >>> ErrorWeights.for_training(320, 48).step_weights
-        'last:48,0.01'
+        'last:48:0.01'
         """
         check.integer_at_least(1, num_steps=num_steps)
         check.integer_at_least(1, evaluated_steps=evaluated_steps)
         if evaluated_steps > num_steps:
             raise InvalidInput(f"evaluated_steps must be at most num_steps={num_steps}, got {evaluated_steps}.")
-        return cls(f"last:{evaluated_steps},{check.non_negative(floor=floor):g}")
+        return cls(f"last:{evaluated_steps}:{check.non_negative(floor=floor):g}")
 
 
 def _parsed(text: str) -> tuple[str, tuple[float, ...]]:
@@ -141,14 +141,14 @@ def _parsed(text: str) -> tuple[str, tuple[float, ...]]:
     scheme, _, rest = text.partition(":")
     if scheme not in SCHEMES:
         raise unknown_name("step_weights", scheme, SCHEMES)
-    parts = [part for part in rest.split(",") if part.strip()]
+    parts = [part for part in rest.split(":") if part.strip()]
     try:
         numbers = [float(part) for part in parts]
     except ValueError:
         raise InvalidInput(f"step_weights {text!r}: {rest!r} must be numbers.") from None
     most = {"all": 0, "last": 2, "exponential": 1}[scheme]
     if len(numbers) > most or (scheme == "exponential" and not numbers):
-        raise InvalidInput(f"step_weights {text!r} must be all, last, last:M, last:M,FLOOR or exponential:H.")
+        raise InvalidInput(f"step_weights {text!r} must be all, last, last:M, last:M:FLOOR or exponential:H.")
     if scheme == "last":
         steps, floor = (numbers + [1.0, 0.0][len(numbers) :])[:2]
         if steps < 1 or steps != int(steps) or not (np.isfinite(floor) and floor >= 0):

@@ -15,8 +15,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import (
-    _mode_responses,
     OBJECTIVES,
+    _mode_responses,
     error_gram,
     node_error_grams,
     prefix_sum_gram,

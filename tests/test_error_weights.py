@@ -48,7 +48,7 @@ def dynamics_and_steps(draw, kinds=("symmetric", "uniform", "general", "singular
 
 @st.composite
 def error_weights(draw, T, n):
-    steps = draw(st.sampled_from(["all", "last", "last:1,0.5", "exponential:2", None]))
+    steps = draw(st.sampled_from(["all", "last", "last:1:0.5", "exponential:2", None]))
     if steps is None:
         steps = draw(st.lists(st.integers(0, 3), min_size=T, max_size=T).filter(any))
     target = draw(st.sampled_from(["nodes", "average", None]))
@@ -142,7 +142,7 @@ def test_the_error_of_an_algorithm_is_that_of_its_recursion(case, objective, dat
         ("all", [1, 1, 1, 1]),
         ("last", [0, 0, 0, 1]),
         ("last:3", [0, 1, 1, 1]),
-        ("last:2,0.25", [0.25, 0.25, 1, 1]),
+        ("last:2:0.25", [0.25, 0.25, 1, 1]),
         ("exponential:2", [2**-1.5, 0.5, 2**-0.5, 1]),
     ],
 )
@@ -170,8 +170,8 @@ def test_targets():
         (("lats",), "did you mean"),
         (("last:0",), "a whole number of steps >= 1"),
         (("last:2.5",), "a whole number of steps >= 1"),
-        (("last:2,-1",), "floor >= 0"),
-        (("last:2,1,1",), "must be all, last"),
+        (("last:2:-1",), "floor >= 0"),
+        (("last:2:1:1",), "must be all, last"),
         (("all:3",), "must be all, last"),
         (("exponential",), "must be all, last"),
         (("exponential:0",), "half-life > 0"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..dynamics import Dynamics
+from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..factorization import SpatialFactorization, load
 from ..operators import StepNoise
@@ -18,6 +19,7 @@ from .spatial_noise import corn, corn_pairwise, decor, spatial_noise, tuned_deco
 from .zip_dl import zip_dl
 
 FILE_PREFIX = "file:"
+WEIGHTS_MARK = "@"
 
 
 ALL_SEEN = ("ldp", "eavesdropper", "colluding", "coalitions", "full-collusion")
@@ -38,6 +40,7 @@ class Entry:
         release: the released models it can bear, where that is less than all of them.
         tuned: the builder with free parameters at their best, (dynamics, participation, coalition_size=q); None:
             `build`.
+        weighted: the builders take `weights`, ErrorWeights that say which models count.
     """
 
     build: Callable[..., LinearAlgorithm]
@@ -49,6 +52,7 @@ class Entry:
     parameters: Mapping[str, type] = dataclasses.field(default_factory=dict)
     release: str | None = None
     tuned: Callable[..., LinearAlgorithm] | None = None
+    weighted: bool = False
 
 
 MECHANISMS: Mapping[str, Entry] = {
@@ -94,9 +98,15 @@ MECHANISMS: Mapping[str, Entry] = {
         "arXiv:2510.17480, Algorithm 2",
         LOCAL,
         "Cholesky factor of the wrong orientation (objective 1.5% above the optimum); Theorem 7 lacks a square",
+        weighted=True,
     ),
     "mafalda-l": Entry(
-        mafalda_l, "optimal encoder for each node (MAFALDA-L)", "ldp", "arXiv:2510.17480, reference code", LOCAL
+        mafalda_l,
+        "optimal encoder for each node (MAFALDA-L)",
+        "ldp",
+        "arXiv:2510.17480, reference code",
+        LOCAL,
+        weighted=True,
     ),
     "muffliato": Entry(
         muffliato,
@@ -116,6 +126,7 @@ MECHANISMS: Mapping[str, Entry] = {
         "line 3 of Algorithm 2 lacks the inverse; the search overshoots epsilon; public code reuses noise over steps",
         {"sigma_local": float, "sigma_pair": float},
         tuned=tuned_decor,
+        weighted=True,
     ),
     "corn": Entry(
         corn,
@@ -127,6 +138,7 @@ MECHANISMS: Mapping[str, Entry] = {
         "problem (10) of v1 has its inequality reversed",
         {"coalition_size": int, "horizon": int},
         tuned=corn,
+        weighted=True,
     ),
     "corn-pairwise": Entry(
         corn_pairwise,
@@ -136,6 +148,7 @@ MECHANISMS: Mapping[str, Entry] = {
         ("eavesdropper",),
         "pairwise noises must be independent also on edges that share a node",
         {"horizon": int},
+        weighted=True,
     ),
     "zip-dl": Entry(
         zip_dl,
@@ -150,9 +163,32 @@ MECHANISMS: Mapping[str, Entry] = {
 }
 
 
+def split(name: str) -> tuple[str, ErrorWeights | None]:
+    """A mechanism and the error weights it is optimised for: "mafalda@last:48:0.01" or just "mafalda".
+
+    >>> split("mafalda")
+    ('mafalda', None)
+
+    Raises: InvalidInput: weights that mean nothing, or a mechanism that optimises nothing.
+    """
+    base, at, text = (name, "", "") if name.startswith(FILE_PREFIX) else name.partition(WEIGHTS_MARK)
+    if not at:
+        return base, None
+    if base in MECHANISMS and not MECHANISMS[base].weighted:
+        able = ", ".join(other for other, entry in MECHANISMS.items() if entry.weighted)
+        raise InvalidInput(f"{base!r} optimises nothing, so it takes no error weights ({text}); these do: {able}.")
+    return base, ErrorWeights.parse(text)
+
+
+def entry_of(name: str) -> Entry | None:
+    """The entry of a name, with or without error weights; None for a file."""
+    return MECHANISMS.get(split(name)[0])
+
+
 def parameters_of(name: str) -> Mapping[str, type]:
     """Names and types of what a mechanism's builder takes; none for a file."""
-    return MECHANISMS[name].parameters if name in MECHANISMS else {}
+    entry = entry_of(name)
+    return {} if entry is None else entry.parameters
 
 
 def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
@@ -184,20 +220,22 @@ def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
 
 def check_name(name: str) -> str:
     """The name itself if it can be built; raises InvalidInput with the nearest name otherwise."""
-    if not name.startswith(FILE_PREFIX) and name not in MECHANISMS:
-        raise unknown_name("mechanism", name, [*MECHANISMS, "file:FILE.npz"])
+    base, _ = split(name)
+    if not name.startswith(FILE_PREFIX) and base not in MECHANISMS:
+        raise unknown_name("mechanism", base, [*MECHANISMS, "file:FILE.npz"])
     return name
 
 
 def build(name: str, dynamics: Dynamics, participation: Participation, **parameters: Any) -> LinearAlgorithm:
     """The named algorithm with its parameters (see MECHANISMS).
 
+    `NAME@WEIGHTS` is optimised for the models that these `ErrorWeights` count; its name keeps the weights.
     `file:FILE.npz` is MF-D-SGD with that file's encoder, or noise over nodes with its covariance.
     Raises: InvalidInput: unknown name, or a file made for other steps or another number of nodes.
     """
     check_name(name)
-    if not name.startswith(FILE_PREFIX):
-        return MECHANISMS[name].build(dynamics, participation, **parameters)
+    if (entry := entry_of(name)) is not None:
+        return _built(entry.build, name, dynamics, participation, **parameters)
     path = name.removeprefix(FILE_PREFIX)
     saved = load(path)
     if isinstance(saved, SpatialFactorization):
@@ -216,8 +254,8 @@ def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
 
     Without noise: none at all, hence no model to contradict. A file's follow from who holds its noise.
     """
-    if name in MECHANISMS:
-        return MECHANISMS[name].models
+    if (entry := entry_of(name)) is not None:
+        return entry.models
     return SHARED if isinstance(algorithm.noise, StepNoise) else LOCAL
 
 
@@ -225,7 +263,22 @@ def build_tuned(
     name: str, dynamics: Dynamics, participation: Participation, *, coalition_size: int = 0
 ) -> LinearAlgorithm:
     """The named algorithm with its free parameters at their best against coalitions of a size (0: none)."""
-    entry = MECHANISMS.get(name)
+    entry = entry_of(check_name(name))
     if entry is None or entry.tuned is None:
         return build(name, dynamics, participation)
-    return entry.tuned(dynamics, participation, coalition_size=coalition_size)
+    return _built(entry.tuned, name, dynamics, participation, coalition_size=coalition_size)
+
+
+def _built(
+    builder: Callable[..., LinearAlgorithm],
+    name: str,
+    dynamics: Dynamics,
+    participation: Participation,
+    **parameters: Any,
+) -> LinearAlgorithm:
+    _, weights = split(name)
+    if weights is None:
+        return builder(dynamics, participation, **parameters)
+    weights.of_steps(participation.num_steps)  # refused before anything is solved
+    weights.of_nodes(dynamics.num_nodes)
+    return dataclasses.replace(builder(dynamics, participation, weights=weights, **parameters), name=name)

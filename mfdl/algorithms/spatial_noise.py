@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from .. import check, spatial
 from ..dynamics import Dynamics
+from ..error_weights import ErrorWeights
 from ..errors import InvalidInput
 from ..factorization import (
     SpatialFactorization,
@@ -152,42 +153,62 @@ def corn(
     *,
     groups: Sequence[Sequence[int]] | None = None,
     coalition_size: int = 0,
-    horizon: int = 1,
+    horizon: int | None = None,
+    weights: ErrorWeights | None = None,
     tolerance: float | None = None,
 ) -> LinearAlgorithm:
     """CorN-DSGD (Whisper D-SGD): the covariance over nodes that leaves the least noise in the models.
 
-    Args: as for `factorization.optimal_covariance`. With one seed for all nodes it protects against outsiders; insiders
+    Args: as for `factorization.optimal_covariance`; horizon: default one step as published, or with weights all
+        steps of the run. With one seed for all nodes it protects against outsiders; insiders
         are held off by seed groups, private noise and coalition_size >= 1.
     Source: arXiv:2501.14644v2, problems (9) and (10), with private noise kept apart from the shared seeds, which its
         Algorithm 1 does not.
     """
-    solved = optimal_covariance(
-        dynamics, groups=groups, coalition_size=coalition_size, horizon=horizon, tolerance=tolerance
-    )
+    counted = _counted(participation, horizon, weights)
+    solved = optimal_covariance(dynamics, groups=groups, coalition_size=coalition_size, tolerance=tolerance, **counted)
     wanted = default_tolerance(groups, coalition_size) if tolerance is None else tolerance
     return spatial_noise(dynamics, participation, solved.require_converged(wanted), name="corn")
 
 
-def corn_pairwise(dynamics: Dynamics, participation: Participation, *, horizon: int = 1) -> LinearAlgorithm:
+def corn_pairwise(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    horizon: int | None = None,
+    weights: ErrorWeights | None = None,
+) -> LinearAlgorithm:
     """The pairwise-constrained CorN-DSGD: sigma_pair^2 I + sigma_cor^2 L at the best ratio, against an outsider.
 
     Source: arXiv:2501.14644v2, the baseline of its problem (9); the noises of all edges independent, also of edges that
         share a node, which its condition on disjoint edges leaves open.
     """
-    return spatial_noise(dynamics, participation, optimal_pairwise(dynamics, horizon=horizon), name="corn-pairwise")
+    solved = optimal_pairwise(dynamics, **_counted(participation, horizon, weights))
+    return spatial_noise(dynamics, participation, solved, name="corn-pairwise")
 
 
 def tuned_decor(
-    dynamics: Dynamics, participation: Participation, *, coalition_size: int = 0, horizon: int = 1
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    coalition_size: int = 0,
+    horizon: int | None = None,
+    weights: ErrorWeights | None = None,
 ) -> LinearAlgorithm:
     """DECOR with the ratio sigma_pair / sigma_local that leaves the least noise in the models, against any q nodes.
 
-    Args: coalition_size: q < n; horizon: steps whose models count.
+    Args: coalition_size: q < n; horizon, weights: steps whose models count, as for `corn`.
     Source: arXiv:2405.01031, Algorithms 1 to 3; its appendix searches the ratio by training instead.
     """
-    solved = optimal_pairwise(dynamics, coalition_size=coalition_size, horizon=horizon)
+    solved = optimal_pairwise(dynamics, coalition_size=coalition_size, **_counted(participation, horizon, weights))
     return spatial_noise(dynamics, participation, solved, name="decor")
+
+
+def _counted(participation: Participation, horizon: int | None, weights: ErrorWeights | None) -> dict[str, Any]:
+    """Which models count: those after one step, as published, or with weights those of the whole run."""
+    if horizon is None:
+        horizon = 1 if weights is None else participation.num_steps
+    return {"horizon": horizon, "weights": weights}
 
 
 def _on_group(covariance: ArrayLike, group: list[int], n: int, *, whole: bool) -> np.ndarray:

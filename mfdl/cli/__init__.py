@@ -1,8 +1,9 @@
 """The command line: `mfdl account`, `factorize`, `compare`, `claims`, `mechanisms`, `trust`, `data`.
 
 In: flags and files. Out: a table or one JSON value on stdout, everything else on stderr, and an exit code: 0 done,
-1 a claim's verdict is not the one on record, 2 bad input (one line says what to change), 3 a solver stopped before its tolerance, 130 interrupted. The work
-itself is in the layers below; each command imports them when it runs, so that `mfdl --help` stays fast.
+1 a claim's verdict is not the one on record, 2 bad input (one line says what to change), 3 a solver stopped before its
+tolerance, 130 interrupted. The work itself is in the layers below; each command imports them when it runs, so that
+`mfdl --help` stays fast.
 """
 
 from __future__ import annotations

@@ -136,9 +136,9 @@ def _page(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# The papers' claims, tested",
         "",
-        "Made by `mfdl claims --out DIR`. A claim is a function from a case to (claimed bound, truth); *holds* says that",
-        "a search over that many cases found no counterexample, not that there is a proof. Counterexamples are as the",
-        "search shrank them.",
+        "Made by `mfdl claims --out DIR`. A claim is a function from a case to (claimed bound, truth); *holds* says",
+        "that a search over that many cases found no counterexample, not that there is a proof. Counterexamples are as",
+        "the search shrank them.",
         "",
         _summary(rows),
     ]

@@ -67,7 +67,18 @@ def compare(
     partition: Annotated[
         str | None, typer.Option("--partition", help="Who holds which record: uniform, or dirichlet:alpha=10.")
     ] = None,
+    error_weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--error-weights",
+            metavar="STEPS[/TARGET]",
+            help="Which models count for mechanisms that optimise: all, last:M, last:M:FLOOR, exponential:H, or any of "
+            "these with /average; may be repeated, then each mechanism is there once for each.",
+        ),
+    ] = None,
     lr: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 0.5,
+    momentum: options.Momentum = 0.0,
+    weight_decay: options.WeightDecay = 0.0,
     seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds.")] = 3,
     first_seed: Annotated[int, typer.Option("--first-seed", help="The first seed.")] = 0,
     eval_every: Annotated[
@@ -105,6 +116,8 @@ def compare(
         adjacency=adjacency,
         clip_norm=clip_norm,
         learning_rate=lr,
+        momentum=momentum,
+        weight_decay=weight_decay,
         unit=unit,
         trust=trust,
         attackers=_nodes(attackers),
@@ -114,6 +127,7 @@ def compare(
         across_trust_models=across_trust_models,
         partition=partition,
         settings=tuple(settings or ()),
+        error_weights=tuple(error_weights or ()),
         mechanisms=tuple(name.strip() for name in mechanisms.split(",") if name.strip()),
         seeds=seeds,
         first_seed=first_seed,

@@ -129,6 +129,8 @@ DataHome = Annotated[
 ]
 Epochs = Annotated[int, typer.Option("--epochs", help="k: how often each record takes part.")]
 Period = Annotated[int, typer.Option("--period", help="b: steps per epoch; the run has k b steps.")]
+Momentum = Annotated[float, typer.Option("--momentum", help="Heavy-ball momentum of every node, in [0, 1).")]
+WeightDecay = Annotated[float, typer.Option("--weight-decay", help="Weight decay, outside of clipping.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout, nothing else there.")]
 
 

@@ -25,6 +25,7 @@ from .. import check, spatial
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_gram import spatial_error_gram
+from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from .groups import checked_groups, edge_groups
 
@@ -103,6 +104,7 @@ def optimal_covariance(
     max_inverse_diagonal: float = 1.0,
     horizon: int = 1,
     objective: str = "post-average",
+    weights: ErrorWeights | None = None,
     tolerance: float | None = None,
     max_iterations: int = 5000,
     method: str = "newton",
@@ -116,6 +118,7 @@ def optimal_covariance(
             problem infeasible.
         max_inverse_diagonal: r > 0; R is proportional to 1 / r.
         horizon: number of steps whose models count; 1 is the published one-step criterion tr(W R W^T).
+        weights: how much each of them counts; default alike.
         tolerance: certified relative gap to reach; default `default_tolerance`.
         method: with groups, "newton" or "conic" (cvxpy).
 
@@ -131,7 +134,7 @@ def optimal_covariance(
     check.integer_at_least(1, max_iterations=max_iterations)
     if method not in COVARIANCE_SOLVERS:
         raise unknown_name("method", method, COVARIANCE_SOLVERS)
-    H = _node_gram(dynamics, horizon, objective)
+    H = _node_gram(dynamics, horizon, objective, weights)
     one_seed = groups is None and q == 0 and private
     gap = check.positive(tolerance=tolerance) if tolerance is not None else default_tolerance(groups, q)
     if one_seed:
@@ -184,6 +187,7 @@ def optimal_pairwise(
     max_inverse_diagonal: float = 1.0,
     horizon: int = 1,
     objective: str = "post-average",
+    weights: ErrorWeights | None = None,
 ) -> SpatialFactorization:
     """The best covariance sigma_local^2 I + sigma_pair^2 L of DECOR at a given price of privacy.
 
@@ -199,7 +203,7 @@ def optimal_pairwise(
     n = dynamics.num_nodes
     q = _coalition(coalition_size, n)
     graph = dynamics.gossip.at(0).graph()
-    H = _node_gram(dynamics, horizon, objective)
+    H = _node_gram(dynamics, horizon, objective, weights)
     L = spatial.laplacian(graph).toarray()
     price = PairwisePrice(graph, q)
     plain, paired = float(np.trace(H)), float(np.sum(H * L))
@@ -309,11 +313,11 @@ def _one_seed(H: FloatArray, r: float, tolerance: float, max_iterations: int) ->
     )
 
 
-def _node_gram(dynamics: Dynamics, horizon: int, objective: str) -> FloatArray:
+def _node_gram(dynamics: Dynamics, horizon: int, objective: str, weights: ErrorWeights | None) -> FloatArray:
     """H over nodes; one step has one step size, which only scales it."""
     check.integer_at_least(1, horizon=horizon)
     one_rate = dataclasses.replace(dynamics, learning_rate=1.0) if horizon == 1 else dynamics
-    return spatial_error_gram(one_rate, num_steps=horizon, objective=objective)
+    return spatial_error_gram(one_rate, num_steps=horizon, objective=objective, weights=weights)
 
 
 def _names(nodes: Sequence[int], labels: Sequence[Hashable]) -> str:

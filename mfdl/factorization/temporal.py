@@ -20,8 +20,8 @@ from solvers.problem import FIXED, OPTIMAL, STOPPED
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
 from ..error_gram import error_gram, node_error_grams, prefix_sum_gram
+from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..participation import Participation
 

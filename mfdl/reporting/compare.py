@@ -29,7 +29,6 @@ import torch
 
 from .. import __version__, files, gossip, graphs, trust
 from ..algorithms import LinearAlgorithm, registry
-from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism, calibrate, without_noise
 from ..participation import Cyclic
@@ -41,6 +40,9 @@ from ..trust import TrustModel
 from .comparison_config import ComparisonConfig
 from .output import json_number, require_device, require_writable, versions
 from .plots import plot_comparison
+
+NOT_PRIVATE = ("loss", "accuracy", "final_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second")
+"""What of steps.parquet and of the runs in results.json no guarantee covers, as `training.not_private` explains."""
 
 RESULTS, STEPS, PNG, SVG = "results.json", "steps.parquet", "compare.png", "compare.svg"
 WITHOUT_NOISE = "none"
@@ -109,7 +111,7 @@ class _Plan:
         self.graph = graphs.load(config.graph, largest_component=config.largest_component, data_home=config.data_home)
         graphs.require_connected(self.graph)
         self.gossip = gossip.load(config.gossip, self.graph)
-        self.dynamics = Dynamics(self.gossip, learning_rate=config.learning_rate)
+        self.dynamics = config.dynamics(self.gossip)
         self.participation = config.participation
         require_device(config.device)
         chosen = {} if config.partition is None else {"partition": config.partition}
@@ -152,7 +154,8 @@ class _Plan:
                 f"it is meant for {', '.join(meant)}: choose --trust, leave it out, or compare across trust models "
                 "(--across-trust-models), where each mechanism is labelled with its own."
             )
-        return trust.named(meant[0]), registry.MECHANISMS[name].release if name in registry.MECHANISMS else None
+        entry = registry.entry_of(name)
+        return trust.named(meant[0]), None if entry is None else entry.release
 
     def _require_trust(self, model: TrustModel) -> None:
         """Refuses nodes that are not there, or coalitions of everybody, before anything is built."""
@@ -194,7 +197,8 @@ class _Plan:
 
 
 def _meant(name: str) -> tuple[str, ...]:
-    return registry.MECHANISMS[name].models if name in registry.MECHANISMS else ()
+    entry = registry.entry_of(name)
+    return () if entry is None else entry.models
 
 
 def _runs(
@@ -370,12 +374,15 @@ class _Store:
             "adjacency": config.adjacency,
             "clip_norm": config.clip_norm,
             "learning_rate": config.learning_rate,
+            "momentum": config.momentum,
+            "weight_decay": config.weight_decay,
             "mu": json_number(plan.mu),
             "epsilon": json_number(plan.epsilon),
             "delta": config.delta,
             "seeds": config.seed_list,
             "guarantee": self._guarantee(),
             "noise": "seeded",
+            "not_private": list(NOT_PRIVATE),
             "mechanisms": [self._summary(name) for name in config.mechanisms],
             "runs": [self.records[key] for key in self._ordered()],
             "complete": complete,

@@ -7,7 +7,10 @@ from typing import Any
 
 from .. import check, trust
 from ..algorithms import registry
+from ..dynamics import Dynamics
+from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
+from ..gossip import Gossip, from_array
 from ..participation import Cyclic, EveryStep, Participation
 from ..privacy import UNITS, gaussian
 from ..trust import TrustModel
@@ -27,14 +30,15 @@ class ComparisonConfig:
         epochs, period: (k, b)-cyclic participation, k b steps.
         mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
             the equivalent epsilon is reported.
-        adjacency, clip_norm, learning_rate: of all mechanisms.
+        adjacency, clip_norm, learning_rate, momentum, weight_decay: of all mechanisms.
         unit: "record", or "user": all data of a node, which then clips its mean gradient and takes part in every step.
         trust, attackers, colluders, coalition_size: the trust model, as `trust.named` reads them; one for all.
         release: which final models are published, where messages are hidden.
         across_trust_models: let mechanisms that are not meant for `trust` in, each under its own model and so labelled.
         partition: who holds which record, as `tasks.partition.parse` reads it; default the task's own.
         settings: parameters of mechanisms, "NAME.KEY=VALUE"; a mechanism with any is built with these instead of tuned.
-        mechanisms: distinct registry names; "none" trains without noise.
+        mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
+        error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
         seeds, first_seed: how many seeds, counted from the first.
         eval_every: steps between evaluations; default the period.
         device: torch device; default CUDA when there is one.
@@ -56,6 +60,8 @@ class ComparisonConfig:
     adjacency: str = "replace-one"
     clip_norm: float = 1.0
     learning_rate: float = 0.5
+    momentum: float = 0.0
+    weight_decay: float = 0.0
     unit: str = "record"
     trust: str = "ldp"
     attackers: tuple[str, ...] | None = None
@@ -66,6 +72,7 @@ class ComparisonConfig:
     partition: str | None = None
     settings: tuple[str, ...] = ()
     mechanisms: tuple[str, ...] = DEFAULT_MECHANISMS
+    error_weights: tuple[str, ...] = ()
     seeds: int = 3
     first_seed: int = 0
     eval_every: int | None = None
@@ -80,6 +87,7 @@ class ComparisonConfig:
         if self.eval_every is not None:
             check.integer_at_least(1, eval_every=self.eval_every)
         check.positive(learning_rate=self.learning_rate)
+        self.dynamics(from_array([[1.0]]))
         gaussian.record_shift(self.adjacency, self.clip_norm)
         if self.unit not in UNITS:
             raise unknown_name("unit", self.unit, UNITS)
@@ -106,6 +114,8 @@ class ComparisonConfig:
             raise InvalidInput("mechanisms must name at least one mechanism, e.g. none,dp-dsgd,mafalda.")
         for name in self.mechanisms:
             registry.check_name(name)
+        object.__setattr__(self, "error_weights", tuple(self.error_weights))
+        object.__setattr__(self, "mechanisms", self._with_weights())
         object.__setattr__(self, "settings", tuple(self.settings))
         for text in self.settings:
             owner, dot, _ = text.partition(".")
@@ -118,6 +128,24 @@ class ComparisonConfig:
         twice = [name for name in self.mechanisms if self.mechanisms.count(name) > 1]
         if twice:
             raise InvalidInput(f"mechanisms must be distinct, got {twice[0]!r} twice.")
+
+    def _with_weights(self) -> tuple[str, ...]:
+        """The mechanisms, those that optimise once for each of the error weights; again applied, it changes nothing."""
+        for text in self.error_weights:
+            ErrorWeights.parse(text).of_steps(self.epochs * self.period)
+        expanded: list[str] = []
+        for name in self.mechanisms:
+            base, own = registry.split(name)
+            entry = registry.entry_of(name)
+            if entry is None or not entry.weighted or own is not None or not self.error_weights:
+                expanded.append(name)
+            else:
+                expanded += [f"{base}{registry.WEIGHTS_MARK}{text}" for text in self.error_weights]
+        return tuple(expanded)
+
+    def dynamics(self, gossip: Gossip) -> Dynamics:
+        """Step sizes, momentum and decay on a gossip matrix."""
+        return Dynamics(gossip, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
 
     @property
     def target_mu_or_default(self) -> float:
@@ -164,7 +192,7 @@ class ComparisonConfig:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values["lr"] = values.pop("learning_rate")
         values["set"] = values.pop("settings")
-        for name in ("mechanisms", "attackers", "colluders", "set"):
+        for name in ("mechanisms", "error_weights", "attackers", "colluders", "set"):
             if values[name] is not None:
                 values[name] = list(values[name])
         if self.epsilon is None:

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 import torch
 
 from ..algorithms import LinearAlgorithm, Round
+from ..errors import InvalidInput
 from ..operators.recursion import Map
 
 DENSE_ENTRIES = 512 * 512  # maps up to this many entries are applied dense: faster than sparse kernels
@@ -122,7 +123,15 @@ class Executor:
     def step(
         self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(messages of all rounds of step t, state after them) from gradient sums (n, dim) and noise (slots, dim)."""
+        """(messages of all rounds of step t, state after them) from gradient sums (n, dim) and noise (slots, dim).
+
+        Raises: InvalidInput: t is not a step of the algorithm, whose guarantee ends with the last one.
+        """
+        if not 0 <= t < len(self.rounds_of_step):
+            raise InvalidInput(
+                f"step must lie in [0, {len(self.rounds_of_step)}), got {t}: the algorithm was accounted for its "
+                "own steps and no further; build a longer one."
+            )
         sent = []
         for one in self.rounds_of_step[t]:
             messages = one.message_from_state.add_to(None, state)

@@ -48,6 +48,7 @@ def replay(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device | None = None,
     progress: Progress | None = None,
+    publish: bool = False,
 ) -> Run:
     """Trains once per seed.
 
@@ -69,11 +70,12 @@ def replay(
         keep_messages: keep every message of the steps of this call, shape (steps, messages, d) (memory).
         dtype, device: of models and gradients; default float32 on CUDA when there is one, else the CPU.
         progress: called with the number of steps just finished.
+        publish: True if models or messages of these runs will be published: noise that a seed decides is refused.
 
     Returns: Run with one SeedRun per seed.
     Raises:
         InvalidInput: node counts differ, a checkpoint of another run, an unseeded resume without its key, a period
-            that the guarantee does not cover.
+            that the guarantee does not cover, seeded noise of a run to publish.
         UnsupportedMechanism: at record level, participation other than cyclic or every step.
     """
     algorithm = mechanism.algorithm
@@ -91,6 +93,11 @@ def replay(
     chosen: list[int | None] = [None] if seeds is None else [check.integer_at_least(0, seed=s) for s in seeds]
     if not chosen:
         raise InvalidInput("seeds must hold at least one seed, or be None for one unseeded run.")
+    if publish and (key.seeded if key is not None else seeds is not None):
+        raise InvalidInput(
+            "a run to publish must not take its noise from a seed, which others can guess and subtract the noise; pass "
+            "key=NoiseKey.from_entropy(), which may stand beside seeds, or leave seeds out."
+        )
     for seed in chosen:  # every refusal before any run; sizes that a drawn split decides are checked with it
         if seed is not None or not task.batch_sizes_depend_on_seed:
             _divisors(mechanism, task, period, seed or 0)
@@ -318,4 +325,5 @@ class _SeedReplay:
             training_seconds=seconds,
             key_id=self.key.key_id,
             messages=np.stack(self.messages) if self.messages else None,
+            seeded_noise=self.key.seeded,
         )

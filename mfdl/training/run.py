@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .not_private import NotPrivate
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -18,30 +20,35 @@ LAST_STEPS = 50  # final figures average the evaluations of the last 50 steps
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SeedRun:
-    """One seed of one mechanism.
+    """One seed of one mechanism. What is marked `NotPrivate` is covered by no guarantee (`not_private_fields`).
+
+    Models and messages are covered as far as the mechanism's guarantee says who sees which of them.
 
     Attributes:
         seed: of data split, start model and batch order; None when drawn by the operating system.
         steps: evaluated steps (number of finished steps), shape (E,).
-        loss: test loss, shape (E, n); not private: computed on public test data, reported for research.
+        loss: test loss, shape (E, n).
         accuracy: test accuracy, shape (E, n), or None for regression.
         models: final models, shape (n, d).
         diverged: a model or a test loss was not finite at some evaluation.
         finished_steps: steps run; less than T when stopped early.
         training_seconds: training alone, evaluation excluded.
         key_id: public name of the noise key.
+        messages: of every step, shape (steps, messages, d), if asked for.
+        seeded_noise: whoever guesses the seed can subtract the noise: for research, never to be published.
     """
 
     seed: int | None
     steps: NDArray[np.int64]
-    loss: NDArray[np.float64]
-    accuracy: NDArray[np.float64] | None
+    loss: NotPrivate[NDArray[np.float64]]
+    accuracy: NotPrivate[NDArray[np.float64] | None]
     models: NDArray[np.float64]
-    diverged: bool
+    diverged: NotPrivate[bool]
     finished_steps: int
-    training_seconds: float
+    training_seconds: NotPrivate[float]
     key_id: str
     messages: NDArray[np.float64] | None = None
+    seeded_noise: bool = True
 
     def _last(self, values: NDArray[np.float64]) -> float | None:
         late = self.steps > self.finished_steps - LAST_STEPS

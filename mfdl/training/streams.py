@@ -12,10 +12,11 @@ import abc
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from ..check import FloatArray
 from ..errors import InvalidInput
-from ..operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise, ZeroNoise
+from ..operators import IndependentNoise, JointNoise, LocalNoise, NoiseOperator, SpaceTimeNoise, StepNoise, ZeroNoise
 from .keys import NoiseKey
 from .shared_randomness import HolderKeys, base_columns
 
@@ -98,24 +99,26 @@ class StepStream(NoiseStream):
         return self.noise_std * np.asarray(self._factor @ self._base.step(t, self.dim, tensor=self.tensor))
 
 
-class LocalStream(NoiseStream):
-    """N = blockdiag(C_u^-1): rows of the causal C^-1 times base noise, a block of steps per matrix product.
+class CausalStream(NoiseStream):
+    """Noise correlated in time: rows of a causal N times base noise, a block of steps per matrix product.
 
-    Memory: T n dim base normals when they fit in KEEP_BYTES; otherwise they are regenerated from the counters for
-    every block, BLOCK_STEPS steps at a time.
+    Memory: T columns dim base normals when they fit in KEEP_BYTES; otherwise they are regenerated from the counters
+    for every block, BLOCK_STEPS steps at a time.
     """
 
-    noise: LocalNoise
-
     def __init__(
-        self, noise: LocalNoise, noise_std: float, key: NoiseKey | HolderKeys, dim: int, tensor: int = 0
+        self, noise: NoiseOperator, noise_std: float, key: NoiseKey | HolderKeys, dim: int, tensor: int = 0
     ) -> None:
         super().__init__(noise, noise_std, key, dim, tensor)
-        self._columns = base_columns(noise, self.keys)
+        self._columns = base_columns(noise, self.keys, self._used())
         self._block_start = -1
         self._block: FloatArray | None = None
-        keep = 8 * noise.num_steps * noise.num_nodes * dim <= KEEP_BYTES
+        keep = 8 * noise.num_steps * len(self._columns) * dim <= KEEP_BYTES
         self._kept: dict[int, FloatArray] | None = {} if keep else None
+
+    def _used(self) -> NDArray[np.int64]:
+        """Columns of a step that are made."""
+        return np.arange(self.noise.columns_per_step)
 
     def _base(self, start: int, stop: int) -> FloatArray:
         if self._kept is not None and start in self._kept:
@@ -131,6 +134,16 @@ class LocalStream(NoiseStream):
             self._block, self._block_start = self._make(start), start
         return self._block[t - start]
 
+    @abc.abstractmethod
+    def _make(self, start: int) -> FloatArray:
+        """nu (N Z) of the steps from `start` to the end of its block, shape (steps, slots, dim), steps 0 .. of Z."""
+
+
+class LocalStream(CausalStream):
+    """N = blockdiag(C_u^-1)."""
+
+    noise: LocalNoise
+
     def _make(self, start: int) -> FloatArray:
         T, n = self.noise.num_steps, self.noise.num_nodes
         stop = min(start + BLOCK_STEPS, T)
@@ -145,6 +158,48 @@ class LocalStream(NoiseStream):
                 out += np.matmul(inverse[:, start:stop, begin:end], base.transpose(1, 0, 2)).transpose(1, 0, 2)
         out *= self.noise_std
         return out
+
+
+class SpaceTimeStream(CausalStream):
+    """N[(t, i), (s, k)] = F[i, k] E_k[t, s]: columns correlated over time, then spread over nodes by F.
+
+    Only the columns that F uses are made.
+    """
+
+    noise: SpaceTimeNoise
+
+    def _used(self) -> NDArray[np.int64]:
+        factor = self.noise.factor
+        return np.unique(factor.indices[factor.data != 0]).astype(np.int64)
+
+    def _make(self, start: int) -> FloatArray:
+        stop, used = min(start + BLOCK_STEPS, self.noise.num_steps), self._used()
+        columns = np.zeros((used.size, stop - start, self.dim))
+        E = self.noise.inverse
+        E = E[None] if self.noise.shared else E[used]  # one for all columns, or one each
+        for begin in range(0, stop, BLOCK_STEPS):
+            end = min(begin + BLOCK_STEPS, self.noise.num_steps)
+            columns += np.matmul(E[:, start:stop, begin:end], self._base(begin, end).transpose(1, 0, 2))
+        mixed = np.asarray(self.noise.factor[:, used] @ columns.reshape(used.size, (stop - start) * self.dim))
+        mixed *= self.noise_std
+        return np.ascontiguousarray(mixed.reshape(-1, stop - start, self.dim).transpose(1, 0, 2))
+
+
+class JointStream(CausalStream):
+    """N = C^-1 over all of time x nodes."""
+
+    noise: JointNoise
+
+    def _make(self, start: int) -> FloatArray:
+        T, n = self.noise.num_steps, self.noise.num_nodes
+        stop = min(start + BLOCK_STEPS, T)
+        out = np.zeros(((stop - start) * n, self.dim))
+        for begin in range(0, stop, BLOCK_STEPS):
+            end = min(begin + BLOCK_STEPS, T)
+            rows = self.noise.inverse[start * n : stop * n, begin * n : end * n]
+            out += rows @ self._base(begin, end).reshape(-1, self.dim)
+        out *= self.noise_std
+        return out.reshape(stop - start, n, self.dim)
 
 
 class MaterialisedNoise(NoiseStream):
@@ -184,4 +239,8 @@ def noise_stream(
         return LocalStream(noise, noise_std, key, dim, tensor)
     if isinstance(noise, StepNoise):
         return StepStream(noise, noise_std, key, dim, tensor)
+    if isinstance(noise, SpaceTimeNoise):
+        return SpaceTimeStream(noise, noise_std, key, dim, tensor)
+    if isinstance(noise, JointNoise):
+        return JointStream(noise, noise_std, key, dim, tensor)
     return MaterialisedNoise(noise, noise_std, key, dim, tensor)

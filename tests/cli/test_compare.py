@@ -22,7 +22,7 @@ KEYS = {
 }  # fmt: skip
 ADDED_KEYS = {
     "graph_hash", "gossip", "gossip_hash", "task", "guarantee", "noise", "runs", "complete", "config", "config_hash",
-    "versions", "unit", "across_trust_models",
+    "versions", "unit", "across_trust_models", "not_private", "momentum", "weight_decay",
 }  # fmt: skip
 MECHANISM_KEYS = {
     "mechanism", "label", "trust", "guarantee", "noise_std", "objective", "final_loss_mean", "final_loss_std",

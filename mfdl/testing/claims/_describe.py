@@ -58,7 +58,7 @@ def describe(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(describe(part) for part in value)}]"
     if isinstance(value, dict):
-        return ", ".join(f"{name} = {describe(part)}" for name, part in value.items())
+        return ", ".join(f"{name} = {describe(part).removeprefix(f'{name} = ')}" for name, part in value.items())
     if dataclasses.is_dataclass(value) and type(value).__str__ is object.__str__:
         return _fields(value)
     return str(value)

@@ -1,13 +1,23 @@
 """Oracles: slow, obvious, dense; nothing shared with the code they judge."""
 
+from .adaptive import Integral, Reaction, adaptive_delta, adaptive_total_variation
 from .factorization import optimal_loss_reference
-from .gaussian import DIGITS, exact_delta, exact_epsilon, exact_log_delta, exact_mu, mills_ratio, normal_cdf
+from .gaussian import (
+    DIGITS,
+    composed_delta,
+    exact_delta,
+    exact_epsilon,
+    exact_log_delta,
+    exact_mu,
+    exact_renyi,
+    mills_ratio,
+    normal_cdf,
+)
 from .rational import (
     Rational,
     exact_gram,
     exact_leaks,
     exact_view_gram,
-    independent_rows,
     rank,
     rational,
     rows_span,
@@ -47,14 +57,19 @@ from .workloads import (
 
 __all__ = [
     "DIGITS",
+    "Integral",
     "LinearSystem",
     "Rational",
+    "Reaction",
+    "adaptive_delta",
+    "adaptive_total_variation",
     "append_known_noise",
     "ascended_value",
     "brute_force_sensitivity",
     "clear_rank",
     "coalition_inverse_diagonal",
     "coalition_loss_reference",
+    "composed_delta",
     "cost_matrices",
     "dense_averaged_workload",
     "dense_error_gram",
@@ -69,9 +84,9 @@ __all__ = [
     "exact_leaks",
     "exact_log_delta",
     "exact_mu",
+    "exact_renyi",
     "exact_view_gram",
     "gossip_messages",
-    "independent_rows",
     "largest_over_patterns",
     "largest_signed_sum",
     "local_noising",

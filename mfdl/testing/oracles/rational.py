@@ -1,4 +1,4 @@
-"""Views over the rationals: rank, leaks and Gram without rounding.
+"""Views over the rationals: rank, leaks and Gram without rounding (python-flint).
 
 Floats are taken as the binary fractions that they are. Sizes: at most about 40 rows.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import flint
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -20,78 +21,66 @@ def rational(matrix: FloatArray) -> Rational:
     return [[Fraction(float(x)) for x in row] for row in matrix]
 
 
-def exact_gram(encoder: ArrayLike) -> list[list[Fraction]]:
-    """C^T C in rational arithmetic; the entries of C are taken as the exact binary numbers they are.
-
-    >>> exact_gram([[1, 0], [2, 3]])[0]
-    [Fraction(5, 1), Fraction(6, 1)]
-    """
-    C = [[Fraction(entry) for entry in row] for row in np.asarray(encoder).tolist()]
-    columns = range(len(C[0]))
-    return [[sum((row[s] * row[t] for row in C), Fraction(0)) for t in columns] for s in columns]
-
-
-def independent_rows(matrix: Rational) -> list[int]:
-    """Indices of the first rows that are not combinations of earlier ones; their number is the rank."""
-    chosen: list[int] = []
-    reduced: list[tuple[int, list[Fraction]]] = []
-    for i, row in enumerate(matrix):
-        rest = list(row)
-        for pivot, other in reduced:
-            if rest[pivot]:
-                factor = rest[pivot] / other[pivot]
-                rest = [x - factor * y for x, y in zip(rest, other, strict=True)]
-        pivot = next((j for j, x in enumerate(rest) if x), -1)
-        if pivot >= 0:
-            chosen.append(i)
-            reduced.append((pivot, rest))
-    return chosen
-
-
-def rank(matrix: Rational) -> int:
-    """Rank over the rationals."""
-    return len(independent_rows(matrix))
-
-
-def exact_leaks(A: Rational, B: Rational) -> list[bool]:
-    """For each column of A whether it lies outside the range of B, by ranks."""
-    plain = rank(B)
-    return [rank([[*b, a[j]] for a, b in zip(A, B, strict=True)]) > plain for j in range(len(A[0]))]
-
-
-def exact_view_gram(A: Rational, B: Rational) -> Rational:
-    """A^T (B B^T)^+ A for columns of A in the range of B: rows of B that depend on others are left out.
-
-    With B = E B_r, B_r of full row rank, A = E A_r too, and the pseudo-inverse drops E.
-    """
-    rows, T = independent_rows(B), len(A[0])
-    A = [A[i] for i in rows]
-    S = [[sum((x * y for x, y in zip(B[i], B[j], strict=True)), Fraction(0)) for j in rows] for i in rows]
-    solved = _solve(S, A)
-    return [[sum((A[i][s] * solved[i][t] for i in range(len(rows))), Fraction(0)) for t in range(T)] for s in range(T)]
-
-
-def _solve(S: Rational, A: Rational) -> Rational:
-    """S^-1 A by Gauss-Jordan elimination."""
-    m = len(S)
-    rows = [[*s, *a] for s, a in zip(S, A, strict=True)]
-    for c in range(m):
-        pivot = next(r for r in range(c, m) if rows[r][c])
-        rows[c], rows[pivot] = rows[pivot], rows[c]
-        rows[c] = [x / rows[c][c] for x in rows[c]]
-        for r in range(m):
-            if r != c and rows[r][c]:
-                factor = rows[r][c]
-                rows[r] = [x - factor * y for x, y in zip(rows[r], rows[c], strict=True)]
-    return [row[m:] for row in rows]
-
-
 def to_float(matrix: Rational) -> FloatArray:
     """Nearest floats."""
     return np.array([[float(x) for x in row] for row in matrix])
 
 
+def exact_gram(encoder: ArrayLike) -> Rational:
+    """C^T C; the entries of C are taken as the exact binary numbers they are.
+
+    >>> exact_gram([[1, 0], [2, 3]])[0]
+    [Fraction(5, 1), Fraction(6, 1)]
+    """
+    C = _flint(rational(np.asarray(encoder)))
+    return _fractions(C.transpose() * C)
+
+
+def rank(matrix: Rational) -> int:
+    """Rank over the rationals.
+
+    >>> rank(rational(np.array([[1, 3], [2, 6]]))), rank(rational(np.array([[0.1, 0.3], [1, 3]])))  # 3 * 0.1 > 0.3
+    (1, 2)
+    """
+    return int(_flint(matrix).rank())
+
+
 def rows_span(spanning: FloatArray, wanted: FloatArray) -> bool:
     """Whether every wanted row is a rational combination of the spanning rows."""
-    both = [*rational(spanning), *rational(wanted)]
-    return all(i < len(spanning) for i in independent_rows(both))
+    rows = rational(spanning)
+    return rank(rows) == rank([*rows, *rational(wanted)])
+
+
+def exact_leaks(A: Rational, B: Rational) -> list[bool]:
+    """For each column of A whether it lies outside the range of B.
+
+    In the reduced [B | A] the rows below the rank of B hold what of A no combination of B's columns reaches.
+    """
+    reduced, _ = _flint([[*b, *a] for a, b in zip(A, B, strict=True)]).rref()
+    beyond = reduced.tolist()[rank(B) :]
+    return [any(row[j] != 0 for row in beyond) for j in range(len(B[0]), len(B[0]) + len(A[0]))]
+
+
+def exact_view_gram(A: Rational, B: Rational) -> Rational:
+    """A^T (B B^T)^+ A for any A and B.
+
+    B = F C with F the pivot columns of B and C the rows of its reduced form, both of full rank, so that
+    (B B^T)^+ = F (F^T F)^-1 (C C^T)^-1 (F^T F)^-1 F^T.
+    """
+    reduced, r = _flint(B).rref()
+    rows = reduced.tolist()[:r]
+    if not r:
+        return [[Fraction(0)] * len(A[0]) for _ in A[0]]
+    pivots = [next(j for j, x in enumerate(row) if x != 0) for row in rows]
+    F, C = _flint([[row[j] for j in pivots] for row in B]), flint.fmpq_mat(rows)
+    K = (F.transpose() * F).solve(F.transpose() * _flint(A))
+    return _fractions(K.transpose() * (C * C.transpose()).solve(K))
+
+
+def _flint(matrix: Rational) -> flint.fmpq_mat:
+    entries = [flint.fmpq(x.numerator, x.denominator) for row in matrix for x in row]
+    return flint.fmpq_mat(len(matrix), len(matrix[0]) if matrix else 0, entries)
+
+
+def _fractions(matrix: flint.fmpq_mat) -> Rational:
+    return [[Fraction(int(x.p), int(x.q)) for x in row] for row in matrix.tolist()]

@@ -1,16 +1,25 @@
-"""Hypothesis strategy for linear algorithms: every builder by name, and random encoders."""
+"""Hypothesis strategy for linear algorithms: every builder by name, and encoders and covariances of one's own.
+
+`linear_algorithms` draws the gossip that a name can be built on, and its parameters, as small readable numbers.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from ... import algorithms
 from ...algorithms import LinearAlgorithm
+from ...check import FloatArray
 from ...dynamics import Dynamics
+from ...errors import InvalidInput
+from ...gossip import Gossip
 from ...participation import Cyclic, Participation
-from .factorizations import random_encoder
-from .graphs import gossip_matrices, gossip_sequences
+from .factorization import encoders, random_encoder
+from .graphs import KINDS, gossip_matrices, gossip_sequences
 
 RANDOM_ENCODERS = ("mf-shared", "mf-per-node")
 
@@ -18,33 +27,122 @@ NAMES = ("none", "dp-dsgd", "anti-pgd", "bsr", "d-mf", "mafalda", "mafalda-l", *
 
 CHEAP_NAMES = ("none", "dp-dsgd", "anti-pgd", "bsr", *RANDOM_ENCODERS)
 
-"""Those that solve no problem."""
+"""Those of one message per node and step, with noise of its own, that solve no problem."""
+
+SHARED_NAMES = ("decor", "spatial", "corn", "corn-pairwise")
+
+"""Noise of one step correlated over the nodes, from secrets that several nodes hold."""
+
+ALL_NAMES = (*NAMES, "muffliato", "cdp", *SHARED_NAMES, "zip-dl")
+
+"""Every mechanism of the registry, and encoders and covariances of one's own; the slowest take about 10 ms."""
+
+SYMMETRIC_KINDS = ("symmetric", "singular")
 
 
-def build_algorithm(name: str, dynamics: Dynamics, participation: Participation, seed: int = 0) -> LinearAlgorithm:
-    """An algorithm of `NAMES`; `seed` draws the random encoders."""
+def build_algorithm(
+    name: str, dynamics: Dynamics, participation: Participation, seed: int = 0, **parameters: Any
+) -> LinearAlgorithm:
+    """An algorithm of `ALL_NAMES`.
+
+    Args: seed: draws the random encoders and the random covariance; parameters: of the builder, instead.
+    """
     T, n = participation.num_steps, dynamics.num_nodes
     if name in RANDOM_ENCODERS:
-        encoder = random_encoder(np.random.default_rng(seed), T, n if name == "mf-per-node" else None)
+        encoder = parameters.get("encoder")
+        if encoder is None:
+            encoder = random_encoder(np.random.default_rng(seed), T, n if name == "mf-per-node" else None)
         return algorithms.mf_dsgd(dynamics, participation, encoder, name=name)
-    return algorithms.build(name, dynamics, participation)
+    if name == "spatial":
+        if not parameters:
+            F = np.random.default_rng(seed).uniform(-1, 1, (n, n))
+            parameters = {"covariance": F @ F.T, "private_variance": 1.0}
+        return algorithms.spatial_covariance(dynamics, participation, **parameters)
+    return algorithms.build(name, dynamics, participation, **parameters)
 
 
 @st.composite
 def linear_algorithms(
     draw: st.DrawFn,
-    names: tuple[str, ...] = CHEAP_NAMES,
+    names: Sequence[str] = CHEAP_NAMES,
     max_epochs: int = 3,
     max_period: int = 3,
     max_nodes: int = 4,
+    *,
+    min_nodes: int = 1,
+    kinds: Sequence[str] = KINDS,
+    varying: bool = True,
 ) -> LinearAlgorithm:
-    """Algorithms under cyclic participation on constant or time-varying gossip of every kind."""
-    gossip = draw(st.one_of(gossip_matrices(max_nodes=max_nodes), gossip_sequences(max_nodes=max_nodes)))
+    """Algorithms of the given names, of `ALL_NAMES`, under cyclic participation on gossip of the given kinds.
+
+    Gossip is constant, or varies over time where `varying` and the name allow it: `zip-dl` takes constant symmetric
+    gossip. Parameters are drawn, and may be extreme: DECOR without private noise, a covariance that is singular, seeds
+    of any groups. So a loss may be infinite under any trust model.
+
+    Raises: InvalidInput: an unknown name, or `zip-dl` without a symmetric kind.
+    """
+    if not len(names) or set(names) - set(ALL_NAMES):
+        raise InvalidInput(f"names must be some of {', '.join(ALL_NAMES)}, got {tuple(names)}.")
+    name = draw(st.sampled_from(list(names)))
+    if name == "zip-dl":
+        kinds, varying = [kind for kind in kinds if kind in SYMMETRIC_KINDS], False
+        if not kinds:
+            raise InvalidInput(f"zip-dl needs one of the kinds {', '.join(SYMMETRIC_KINDS)}.")
+    size = {"min_nodes": min_nodes, "max_nodes": max_nodes}
+    kinds = [kind for kind in kinds if max_nodes > 1 or kind != "singular"] or ["symmetric"]
+    constant: st.SearchStrategy[Gossip] = gossip_matrices(kinds=kinds, **size)
+    gossip = draw(st.one_of(constant, gossip_sequences(kinds=kinds, **size)) if varying else constant)
     period = draw(st.integers(1, max_period))
     epochs = draw(st.integers(1, max_epochs))
-    if (length := getattr(gossip, "num_steps", None)) is not None:  # a sequence that does not repeat
-        epochs, period = 1, length
+    finite = getattr(gossip, "num_steps", None)  # of a sequence that does not repeat
+    if finite is not None:
+        epochs, period = 1, finite
     dynamics = Dynamics(gossip, learning_rate=draw(st.sampled_from([1.0, 0.5, 0.3])))
-    return build_algorithm(
-        draw(st.sampled_from(names)), dynamics, Cyclic(epochs, period), seed=draw(st.integers(0, 2**16))
-    )
+    participation = Cyclic(epochs, period)
+    parameters = _parameters(draw, name, participation.num_steps, gossip.num_nodes, once=finite is not None)
+    return build_algorithm(name, dynamics, participation, **parameters)
+
+
+def _parameters(draw: st.DrawFn, name: str, T: int, n: int, *, once: bool) -> dict[str, Any]:
+    """Arguments of a builder; `once`: there is one gossip matrix per step and no more."""
+    if name == "mf-shared":
+        return {"encoder": draw(encoders(size=T))}
+    if name == "mf-per-node":
+        return {"encoder": np.stack([draw(encoders(size=T)) for _ in range(n)])}
+    if name == "bsr":
+        return {"bandwidth": draw(st.integers(1, T))}
+    if name == "muffliato":
+        return {"gossip_rounds": 1 if once else draw(st.integers(1, 3))}
+    if name == "decor":
+        local = draw(st.sampled_from([1.0, 0.5, 0.0]))
+        return {
+            "sigma_local": local,
+            "sigma_pair": draw(st.sampled_from([1.0, 2.0] if local == 0 else [1.0, 2.0, 0.0])),
+        }
+    if name == "spatial":
+        return _spatial(draw, n)
+    if name == "corn":
+        return {"coalition_size": 0}
+    if name == "zip-dl":
+        return {"sigma": draw(st.sampled_from([1.0, 2.0, 0.5])), "self_messages": draw(st.booleans())}
+    return {}
+
+
+def _spatial(draw: st.DrawFn, n: int) -> dict[str, Any]:
+    """Private noise or none, and the noise of one seed for all nodes or of some groups, F F^T with small integers."""
+    private = draw(st.sampled_from([1.0, 0.25, 0.0]))
+    groups = draw(st.none() | st.lists(st.sets(st.integers(0, n - 1), min_size=1).map(sorted), min_size=1, max_size=3))
+    if groups is None:
+        return {"covariance": _part(draw, n), "private_variance": private}
+    parts = [_part(draw, len(group)) for group in groups]
+    return {"covariance": parts, "groups": groups, "private_variance": private}
+
+
+def _part(draw: st.DrawFn, size: int) -> FloatArray:
+    """F F^T, positive semidefinite of any rank but zero; it shrinks to ones in one corner."""
+    width = draw(st.integers(1, size))
+    F = np.array(draw(st.lists(st.integers(-2, 2), min_size=size * width, max_size=size * width)), dtype=float)
+    F = F.reshape(size, width)
+    if not F.any():
+        F[0, 0] = 1.0
+    return np.asarray(F @ F.T)

@@ -11,7 +11,7 @@ integers. The kinds say which theorem a case is for:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import networkx as nx
@@ -22,6 +22,12 @@ from ... import gossip
 from ...gossip import GossipMatrix, GossipSequence
 
 KINDS = ("symmetric", "uniform", "general", "singular")
+
+Integer = Callable[[int, int], int]
+
+"""(low, high) -> the next integer between them, both included."""
+
+LONGEST_TAPE, LARGEST_ON_TAPE = 24, 11
 
 
 @st.composite
@@ -52,19 +58,7 @@ def gossip_matrices(
     if kind == "singular" and max_nodes < 2:
         raise ValueError("kind 'singular' needs max_nodes >= 2.")
     G = draw(connected_graphs(max(min_nodes, 2) if kind == "singular" else min_nodes, max_nodes))
-    if kind == "uniform":
-        W = gossip.uniform(G).dense()
-    elif kind == "general":
-        W = _general(draw, G)
-    else:
-        W = _symmetric(draw, G)
-    if kind == "singular":
-        first, second = draw(st.sampled_from(list(combinations(range(len(W)), 2))))
-        average = np.eye(len(W))
-        average[np.ix_([first, second], [first, second])] = 0.5
-        W = average @ W @ average  # keeps symmetry, sums and connection; e_first - e_second is in the kernel
-        W = (W + W.T) / 2
-    return gossip.from_array(W, name=kind)
+    return _matrix(lambda low, high: draw(st.integers(low, high)), G, kind)
 
 
 @st.composite
@@ -78,25 +72,76 @@ def gossip_sequences(
     """Sequences of one to `max_length` gossip matrices on the same nodes, repeated or not."""
     n = draw(st.integers(min_nodes, max_nodes))
     possible = [kind for kind in kinds if n > 1 or kind != "singular"] or ["symmetric"]
-    one = gossip_matrices(min_nodes=n, max_nodes=n, kinds=possible)
-    return GossipSequence(tuple(draw(st.lists(one, min_size=1, max_size=max_length))), repeat=draw(st.booleans()))
+    # One list of integers a matrix, read as far as it goes and zeros then: lists do not depend on n, so n shrinks alone
+    tape = st.lists(st.integers(0, LARGEST_ON_TAPE), max_size=LONGEST_TAPE)
+    tapes = draw(st.lists(tape, min_size=1, max_size=max_length))
+    return GossipSequence(tuple(_from_tape(tape, n, possible) for tape in tapes), repeat=draw(st.booleans()))
 
 
-def _symmetric(draw: st.DrawFn, G: nx.Graph) -> np.ndarray:
+def _from_tape(tape: list[int], n: int, kinds: Sequence[str]) -> GossipMatrix:
+    numbers = iter(tape)
+
+    def integer(low: int, high: int) -> int:
+        return low + next(numbers, 0) % (high - low + 1)
+
+    kind = kinds[integer(0, len(kinds) - 1)]
+    tree = {(integer(0, child - 1), child) for child in range(1, n)}
+    G = nx.Graph()
+    G.add_nodes_from(range(n))
+    further = {pair for pair in combinations(range(n), 2) if pair not in tree and integer(0, 2) == 1}
+    G.add_edges_from(sorted(tree | further))
+    return _matrix(integer, G, kind)
+
+
+@st.composite
+def dyadic_gossip(draw: st.DrawFn, min_nodes: int = 2, max_nodes: int = 5) -> GossipMatrix:
+    """I - L / d on a connected graph, d a power of two above the largest degree; symmetric, exact in float64.
+
+    Products over a few rounds are exact too, so rational oracles can be asked about the very matrices that the
+    library multiplies.
+    """
+    graph = draw(connected_graphs(min_nodes, max_nodes))
+    n = len(graph)
+    L = np.zeros((n, n))
+    for i, j in graph.edges:
+        L[i, j] = L[j, i] = -1.0
+    L -= np.diag(L.sum(axis=1))
+    d = 2.0 ** np.ceil(np.log2(np.diagonal(L).max() + 1))
+    return gossip.from_array(np.eye(n) - L / d)
+
+
+def _matrix(integer: Integer, G: nx.Graph, kind: str) -> GossipMatrix:
+    if kind == "uniform":
+        W = gossip.uniform(G).dense()
+    elif kind == "general":
+        W = _general(integer, G)
+    else:
+        W = _symmetric(integer, G)
+    if kind == "singular":
+        pairs = list(combinations(range(len(W)), 2))
+        first, second = pairs[integer(0, len(pairs) - 1)]
+        average = np.eye(len(W))
+        average[np.ix_([first, second], [first, second])] = 0.5
+        W = average @ W @ average  # keeps symmetry, sums and connection; e_first - e_second is in the kernel
+        W = (W + W.T) / 2
+    return gossip.from_array(W, name=kind)
+
+
+def _symmetric(integer: Integer, G: nx.Graph) -> np.ndarray:
     """Integer edge weights divided by more than the largest row sum; the rest is on the diagonal."""
     W = np.zeros((len(G), len(G)))
     for i, j in G.edges:
-        W[i, j] = W[j, i] = draw(st.integers(1, 4))
-    W /= W.sum(axis=1).max() + draw(st.integers(1, 3))
+        W[i, j] = W[j, i] = integer(1, 4)
+    W /= W.sum(axis=1).max() + integer(1, 3)
     return W + np.diag(1 - W.sum(axis=1))
 
 
-def _general(draw: st.DrawFn, G: nx.Graph) -> np.ndarray:
+def _general(integer: Integer, G: nx.Graph) -> np.ndarray:
     """Independent integer weights in both directions of every edge; rows divided by their sums."""
     W = np.zeros((len(G), len(G)))
     for i, j in G.edges:
-        W[i, j] = draw(st.integers(1, 4))
-        W[j, i] = draw(st.integers(1, 4))
+        W[i, j] = integer(1, 4)
+        W[j, i] = integer(1, 4)
     for i in G.nodes:
-        W[i, i] = draw(st.integers(0 if G.degree[i] else 1, 4))
+        W[i, i] = integer(0 if G.degree[i] else 1, 4)
     return W / W.sum(axis=1, keepdims=True)

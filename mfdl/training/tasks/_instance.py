@@ -19,6 +19,7 @@ from ... import check
 from ...errors import InvalidInput, unknown_name
 from ...privacy.guarantee import UNITS
 from .. import clipping
+from ..not_private import NotPrivate
 from . import _modules, _seeds, partition
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class Evaluation:
         accuracy: share of test records classified rightly, float64 (n,); None for regression.
     """
 
-    loss: torch.Tensor
-    accuracy: torch.Tensor | None
+    loss: NotPrivate[torch.Tensor]
+    accuracy: NotPrivate[torch.Tensor | None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

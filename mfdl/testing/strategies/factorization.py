@@ -1,4 +1,4 @@
-"""Hypothesis strategies for encoders and factorization problems; small integers and eighths throughout."""
+"""Hypothesis strategies for encoders, factorization problems and factorizations; small integers and eighths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ...check import FloatArray
-from ...factorization import FactorizationProblem
+from ...errors import InvalidInput
+from ...factorization import Factorization, FactorizationProblem, evaluate, solve_problem
+
+FACTORIZATION_KINDS = ("given", "optimal")
 
 
 @st.composite
@@ -29,9 +32,12 @@ def _eighths(low: int, high: int, count: int) -> st.SearchStrategy[Sequence[floa
 
 
 @st.composite
-def integer_encoders(draw: st.DrawFn, max_steps: int = 6, largest: int = 4) -> FloatArray:
-    """Causal encoders of small integers with a positive diagonal; they shrink to the identity."""
-    T = draw(st.integers(1, max_steps))
+def integer_encoders(draw: st.DrawFn, max_steps: int = 6, largest: int = 4, *, size: int | None = None) -> FloatArray:
+    """Causal encoders of small integers with a positive diagonal; they shrink to the identity.
+
+    `size` fixes T; otherwise T is 1 to `max_steps`.
+    """
+    T = draw(st.integers(1, max_steps)) if size is None else size
     below = draw(st.lists(st.integers(-largest, largest), min_size=T * (T - 1) // 2, max_size=T * (T - 1) // 2))
     diagonal = draw(st.lists(st.integers(1, largest), min_size=T, max_size=T))
     C = np.diag(np.array(diagonal, dtype=np.float64))
@@ -63,3 +69,30 @@ def factorization_problems(
     labels = draw(st.lists(st.integers(0, T - 1), min_size=T, max_size=T))
     ridge = draw(st.sampled_from(list(ridges)))
     return FactorizationProblem(B.T @ B + ridge * np.eye(T), np.array(labels, dtype=np.intp))
+
+
+@st.composite
+def factorizations(
+    draw: st.DrawFn,
+    max_size: int = 4,
+    *,
+    kinds: Sequence[str] = FACTORIZATION_KINDS,
+    ridges: Sequence[float] = (1.0, 1e-2),
+    tolerance: float = 1e-4,
+) -> tuple[FactorizationProblem, Factorization]:
+    """A problem with a factorization of it, which carries loss, lower bound and gap.
+
+    `optimal` is the solver's, to the tolerance; `given` a small integer encoder scaled to sensitivity at most 1, with
+    the solver's lower bound. Costs some milliseconds each.
+
+    Raises: InvalidInput: an unknown kind; NotConverged: the solver stopped, which small ridges can bring about.
+    """
+    if not len(kinds) or set(kinds) - set(FACTORIZATION_KINDS):
+        raise InvalidInput(f"kinds must be some of {', '.join(FACTORIZATION_KINDS)}, got {tuple(kinds)}.")
+    kind = draw(st.sampled_from(list(kinds)))
+    posed = draw(factorization_problems(max_size, ridges=ridges))
+    best = solve_problem(posed, tolerance=tolerance).require_converged(tolerance)
+    if kind == "optimal":
+        return posed, best
+    encoder = draw(integer_encoders(size=posed.size, largest=2))
+    return posed, evaluate(posed, encoder, lower_bound=best.lower_bound)

@@ -1,8 +1,4 @@
-"""Hypothesis strategies for views: small integer (A, B), and algorithms with a trust model and the view by hand.
-
-`dyadic_gossip` has weights that are multiples of a power of two, so that products over a few rounds are exact in
-float64 and rational oracles can be asked about the very matrices that the library multiplies.
-"""
+"""Hypothesis strategy for algorithms with a trust model and the same view written out by hand."""
 
 from __future__ import annotations
 
@@ -12,50 +8,18 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ... import algorithms, gossip, trust
+from ... import algorithms, trust
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
 from ...dynamics import Dynamics
-from ...gossip import Gossip, GossipMatrix
+from ...gossip import Gossip
 from ...participation import EveryStep
+from ..claims._describe import describe
 from ..oracles.views import gossip_messages, local_noising, received, without_noise
-from .graphs import connected_graphs, gossip_matrices, gossip_sequences
+from .graphs import dyadic_gossip, gossip_matrices, gossip_sequences
 
 TRUST = ("ldp", "pndp", "eavesdropper", "colluding", "central", "released", "masks")
 RELEASE = ("none", "average", "all")
-
-
-@st.composite
-def integer_views(
-    draw: st.DrawFn, max_rows: int = 5, max_noise: int = 5, max_steps: int = 3, largest: int = 2
-) -> tuple[FloatArray, FloatArray]:
-    """(A, B) of small integers, of any rank; they shrink to zero."""
-    rows, noise, steps = (
-        draw(st.integers(1, max_rows)),
-        draw(st.integers(1, max_noise)),
-        draw(st.integers(1, max_steps)),
-    )
-    entries = st.integers(-largest, largest)
-
-    def matrix(columns: int) -> FloatArray:
-        return np.array(draw(st.lists(entries, min_size=rows * columns, max_size=rows * columns)), dtype=float).reshape(
-            rows, columns
-        )
-
-    return matrix(steps), matrix(noise)
-
-
-@st.composite
-def dyadic_gossip(draw: st.DrawFn, min_nodes: int = 2, max_nodes: int = 5) -> GossipMatrix:
-    """I - L / d on a connected graph, d a power of two above the largest degree; symmetric, exact in float64."""
-    graph = draw(connected_graphs(min_nodes, max_nodes))
-    n = len(graph)
-    L = np.zeros((n, n))
-    for i, j in graph.edges:
-        L[i, j] = L[j, i] = -1.0
-    L -= np.diag(L.sum(axis=1))
-    d = 2.0 ** np.ceil(np.log2(np.diagonal(L).max() + 1))
-    return gossip.from_array(np.eye(n) - L / d)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,7 +29,8 @@ class ViewCase:
     Attributes:
         A, B: rows of the view; known noise columns of B are zero. honest: nodes that do not attack.
         round_of_row: round of each row; the number of rounds for released models.
-        injected: (rows of) messages and final models <- injected noise, base noise columns; for adaptivity oracles.
+        known_gradients, known_noise: bool (T, n), and columns of the base noise, that the attacker knows.
+        noising: injected noise <- base noise, (T n, T n).
     """
 
     algorithm: LinearAlgorithm
@@ -78,6 +43,9 @@ class ViewCase:
     known_gradients: NDArray[np.bool_]
     known_noise: tuple[int, ...]
     noising: FloatArray
+
+    def __str__(self) -> str:
+        return f"{describe(self.algorithm)}; seen by {describe(self.model)}, released: {self.release}"
 
 
 @st.composite

@@ -1,0 +1,441 @@
+"""Strategies keep what they promise, and shrink to the cases that their page prints."""
+
+import math
+import random
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+import mfdl
+from mfdl import Cyclic, Dynamics, InvalidInput, gossip
+from mfdl.algorithms.registry import MECHANISMS
+from mfdl.operators import IndependentNoise, LocalNoise, StepNoise
+from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.gaussian import ADJACENCIES
+from mfdl.testing import describe
+from mfdl.testing import strategies as drawn
+from mfdl.testing.oracles import (
+    exact_leaks,
+    gossip_messages,
+    once_per_epoch_patterns,
+    optimal_loss_reference,
+    rank,
+    rational,
+    separated_patterns,
+)
+from mfdl.testing.strategies import (
+    ALL_NAMES,
+    ALL_SCHEMES,
+    ALL_SEEN_KINDS,
+    CHEAP_NAMES,
+    FACTORIZATION_KINDS,
+    KINDS,
+    OVERLAPPING,
+    PROTECTING_NAMES,
+    SCHEMES,
+    TRUST_MODELS,
+    VIEW_KINDS,
+    build_algorithm,
+    connected_graphs,
+    dyadic_gossip,
+    encoders,
+    factorizations,
+    gossip_matrices,
+    gossip_sequences,
+    gradient_differences,
+    integer_encoders,
+    linear_algorithms,
+    mechanisms,
+    participations,
+    trust_models,
+    view_cases,
+    views,
+)
+
+PAGE = (Path(__file__).parents[2] / "docs" / "testing_strategies.md").read_text(encoding="utf-8")
+SHIFT = {"zero-out": 1, "add-remove": 1, "replace-one": 2}  # per unit of the clipping norm
+record = Cyclic(epochs=2, period=1)
+algorithm = mfdl.algorithms.dp_dsgd(Dynamics(gossip.uniform("star:n=3")), record)
+few = settings(max_examples=40, deadline=None)
+
+
+def smallest(strategy, condition=lambda case: True, seed=0):
+    search = settings(database=None, deadline=None, phases=[Phase.generate, Phase.shrink])
+    return find(strategy, condition, settings=search, random=random.Random(seed))
+
+
+# What they shrink to
+
+
+ROWS = re.findall(r"^\| `(.*?)` \| .*? \| `(.*?)` \|$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("code", "shown"), ROWS, ids=[code for code, _ in ROWS])
+def test_a_strategy_shrinks_to_what_its_row_shows(code, shown):
+    assert describe(smallest(eval(code, vars(drawn) | {"record": record, "algorithm": algorithm}), seed=1)) == shown
+
+
+def test_the_page_has_a_row_for_every_strategy():
+    public = {name for name in drawn.__all__ if name.islower()} - {"build_algorithm", "random_encoder"}
+    older = {"integer_views", "linear_systems", "linear_systems_with_record"}  # of single tests
+    assert {code.split("(")[0] for code, _ in ROWS} == public - older
+    assert all(f"`{name}`" in PAGE for name in ("ALL_NAMES", "ALL_SCHEMES", "TRUST_MODELS", "VIEW_KINDS", "KINDS"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "condition", "shown"),
+    [
+        (connected_graphs(), lambda G: not nx.is_tree(G), "{0-1, 0-2, 1-2}"),
+        (participations(schemes=ALL_SCHEMES), lambda p: p.num_steps == 3, "Single(steps=3)"),
+        (views(["rank-deficient"]), lambda v: v.dense_gradients().any(), "A = [[1], [0]], B = [[1], [0]]"),
+        (views(["leaking"]), lambda v: v.dense_noise().any(), "A = [[0], [1]], B = [[1], [0]]"),
+        (views(["regular"], max_nodes=3), lambda v: v.axis.num_nodes == 3, "A = [[0, 0, 0]] of 3 nodes, B = [[1]]"),
+        (encoders(), lambda C: np.tril(C, -1).any(), "[[1, 0], [1/8, 1]]"),
+        (integer_encoders(), lambda C: (np.tril(C, -1) < 0).any(), "[[1, 0], [-1, 1]]"),
+        (
+            gradient_differences(record, 2, adjacency="replace-one", clip_norm=0.5, dimension=1),
+            lambda D: np.abs(D).sum() == 2,
+            "[[1], [0], [1], [0]]",
+        ),
+        (trust_models(3, kinds=["colluding"]), lambda m: len(m.colluders) > 1, "SecLDP(colluders=[0, 1])"),
+        (
+            linear_algorithms(["decor"], varying=False),
+            lambda one: one.num_nodes > 1 and one.noise.columns_per_step > 1,
+            (
+                "decor on W = [[1/2, 1/2], [1/2, 1/2]], Cyclic(epochs=1, period=1, steps=1), "
+                "R = [[2, -1], [-1, 2]] from secrets held by 0, 0+1, 1"
+            ),
+        ),
+    ],
+    ids=lambda value: "",
+)
+def test_a_condition_leaves_a_small_case(strategy, condition, shown):
+    assert describe(smallest(strategy, condition)) == shown
+
+
+def test_gossip_that_varies_needs_two_rounds():
+    found = smallest(gossip_sequences(kinds=["symmetric"]), lambda S: S.repeat and not S.is_constant)
+    assert (found.num_nodes, len(found.matrices), found.is_symmetric) == (2, 2, True)
+
+
+# What they promise
+
+
+@few
+@given(G=connected_graphs(min_nodes=2, max_nodes=6))
+def test_graphs_are_connected_and_simple_on_their_first_numbers(G):
+    assert nx.is_connected(G)
+    assert sorted(G) == list(range(len(G)))
+    assert 2 <= len(G) <= 6
+    assert nx.number_of_selfloops(G) == 0
+
+
+@few
+@given(W=gossip_matrices(min_nodes=2, max_nodes=5), data=st.data())
+def test_gossip_is_of_its_kind(W, data):
+    dense = W.dense()
+    assert nx.is_strongly_connected(nx.from_numpy_array(dense, create_using=nx.DiGraph))
+    assert_allclose(dense.sum(axis=1), 1, atol=1e-12)  # entries at most 1, five of them
+    assert W.name in KINDS
+    if W.name in ("symmetric", "singular"):
+        assert_allclose(dense, dense.T, atol=1e-15)
+    if W.name == "singular":
+        assert np.linalg.svd(dense, compute_uv=False)[-1] < 1e-12
+    if W.name == "uniform":
+        assert {Fraction(x).limit_denominator(99) for x in dense[dense > 0]} <= {Fraction(1, k) for k in range(2, 7)}
+        degree = (dense > 0).sum(axis=1)
+        assert_allclose(degree[:, None] * dense, (degree[:, None] * dense).T, atol=1e-15)  # reversible
+
+
+@few
+@given(W=dyadic_gossip(max_nodes=4), steps=st.integers(1, 4))
+def test_dyadic_products_are_exact(W, steps):
+    messages, _ = gossip_messages(W, steps)
+    exact = [[Fraction(float(x)) for x in row] for row in W.dense()]
+    column = [Fraction(1), *[Fraction(0)] * (W.num_nodes - 1)]
+    for _ in range(steps - 1):
+        column = [sum(w * x for w, x in zip(row, column, strict=True)) for row in exact]
+    last = messages[-W.num_nodes :, 0]
+    assert [-Fraction(float(x)) for x in last] == column
+
+
+@few
+@given(part=participations(max_steps=6, schemes=ALL_SCHEMES))
+def test_participations_hold_the_patterns_of_their_scheme(part):
+    patterns = [tuple(p.tolist()) for p in part.patterns()]
+    assert 1 <= part.num_steps <= 6
+    assert all(set(p) <= set(range(part.num_steps)) for p in patterns)
+    if part.scheme == "once-per-epoch":
+        assert sorted(patterns) == once_per_epoch_patterns(part.epochs, part.period)
+    if part.scheme == "min-separation":
+        assert sorted(patterns) == separated_patterns(part.num_steps, part.max_participations, part.separation)
+
+
+@few
+@given(part=participations(num_steps=4, disjoint=True))
+def test_disjoint_patterns_partition_the_steps(part):
+    assert sorted(np.concatenate(list(part.patterns()))) == [0, 1, 2, 3]
+
+
+def test_the_default_schemes_leave_out_the_overlapping_ones():
+    assert set(ALL_SCHEMES) == set(SCHEMES) | set(OVERLAPPING)
+    assert not set(SCHEMES) & set(OVERLAPPING)
+    for wrong in ({"schemes": ["weekly"]}, {"schemes": []}, {"schemes": OVERLAPPING, "disjoint": True}):
+        with pytest.raises(InvalidInput, match="schemes must be some of single, cyclic"):
+            smallest(participations(**wrong))
+
+
+def test_all_names_are_those_of_the_registry_and_three_of_ones_own():
+    assert set(ALL_NAMES) == {*MECHANISMS, "mf-shared", "mf-per-node", "spatial"}
+    assert set(CHEAP_NAMES) | set(PROTECTING_NAMES) <= set(ALL_NAMES)
+
+
+@pytest.mark.parametrize("name", ALL_NAMES)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_algorithms_are_built_by_name_within_their_sizes(name, data):
+    one = data.draw(linear_algorithms([name], max_epochs=2, max_period=2, min_nodes=2, max_nodes=3))
+    assert (2 <= one.num_nodes <= 3, one.participation.num_steps) == (True, one.num_steps)
+    assert one.name == name
+    assert one.name in describe(one)
+    sizes = (len(one.rounds) * one.messages_per_round, one.num_steps * one.num_nodes)
+    assert one.messages_from_gradients.shape == sizes
+    noise = one.messages_from_noise @ np.eye(one.noise.shape[1])
+    assert np.isfinite(noise).all()
+    assert noise.any() == (name != "none")
+    kind = {"dp-dsgd": IndependentNoise, "muffliato": IndependentNoise, "cdp": IndependentNoise}.get(name, LocalNoise)
+    assert name == "none" or isinstance(one.noise, StepNoise if name in (*drawn.SHARED_NAMES, "zip-dl") else kind)
+    if name == "zip-dl":
+        assert one.dynamics.gossip.is_symmetric
+    assert build_algorithm(name, one.dynamics, one.participation).name == name
+
+
+@settings(max_examples=25, deadline=None)
+@given(one=linear_algorithms(ALL_NAMES, max_epochs=1, max_period=2, kinds=["symmetric"], varying=False))
+def test_gossip_is_as_asked(one):
+    assert one.dynamics.gossip.is_constant
+    assert one.dynamics.gossip.at(0).is_symmetric
+
+
+def test_both_extremes_of_decor_and_covariances_are_drawn():
+    """Without private noise, and with private noise alone."""
+    for name in ("decor", "spatial"):
+        of = linear_algorithms([name], 1, 1, min_nodes=2, max_nodes=3, varying=False)
+        alone = smallest(of, lambda one: set(_holding(one)) == {1})
+        shared = smallest(of, lambda one: min(_holding(one)) > 1)
+        assert alone.num_nodes == shared.num_nodes == 2
+
+
+def _holding(one):
+    return np.asarray(one.noise.holders().sum(axis=1)).ravel().tolist()
+
+
+def test_names_that_cannot_be_drawn_are_refused():
+    with pytest.raises(InvalidInput, match=r"names must be some of none, .*, got \('sgd',\)"):
+        smallest(linear_algorithms(["sgd"]))
+    with pytest.raises(InvalidInput, match="zip-dl needs one of the kinds symmetric, singular"):
+        smallest(linear_algorithms(["zip-dl"], kinds=["general"]))
+
+
+@few
+@given(data=st.data())
+def test_trust_models_leave_a_victim_and_have_a_view(data):
+    names = ("dp-dsgd", "mf-per-node", "muffliato", "decor", "zip-dl")
+    one = data.draw(linear_algorithms(names, max_epochs=1, max_period=2, max_nodes=3))
+    model = data.draw(trust_models(one))
+    members = [(member, victims) for member, victims in model.members(one) if victims]
+    assert members
+    for member, victims in members:
+        for victim in victims:
+            assert victim not in member.attackers(one)
+            knowledge = member.knowledge(one, victim)
+            assert not (knowledge.seen & ~one.transmitted).any()
+            assert not knowledge.known_gradients[:, victim].any()
+            view = member.view(one, victim)
+            assert view.gradients.shape[1] == one.num_steps * one.num_nodes
+
+
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(1, 3), data=st.data())
+def test_a_number_of_nodes_is_enough_unless_masks_are_wanted(n, data):
+    model = data.draw(trust_models(n))
+    one = mfdl.algorithms.dp_dsgd(Dynamics(gossip.uniform(nx.path_graph(n))), record)
+    assert all(math.isfinite(loss.fixed.squared) for loss in victim_losses(one, model))
+
+
+ZIP = mfdl.algorithms.zip_dl(Dynamics(gossip.metropolis_hastings("complete:n=2")), Cyclic(1, 1))
+MASKS = trust_models(ZIP, kinds=["masks"])
+
+
+@few
+@given(model=MASKS)
+def test_masks_see_no_message_that_is_not_sent(model):
+    """Zip-DL has a message of every node to itself, which never leaves it."""
+    assert not ZIP.transmitted.all()
+    assert not (model.knowledge(ZIP, 0).seen & ~ZIP.transmitted).any()
+
+
+def test_masks_see_all_that_are_sent_in_some_case():
+    found = smallest(MASKS, lambda model: model.knowledge(ZIP, 0).seen.sum() == ZIP.transmitted.sum())
+    assert np.array_equal(found.knowledge(ZIP, 0).seen, ZIP.transmitted[None])
+
+
+@pytest.mark.parametrize("kind", TRUST_MODELS)
+def test_a_kind_is_the_model_of_that_name(kind):
+    names = {"any-receiver": "pndp", "masks": "custom"}
+    assert smallest(trust_models(algorithm, kinds=[kind])).name == names.get(kind, kind)
+
+
+@pytest.mark.parametrize(
+    ("of", "kinds"), [(1, ["pndp"]), (1, ["colluding"]), (3, ["masks"]), (3, ["lpd"]), (3, []), (algorithm, ["x"])]
+)
+def test_trust_models_that_do_not_fit_are_refused(of, kinds):
+    with pytest.raises(InvalidInput, match=r"kinds must be some of ldp, .* masks an algorithm instead"):
+        smallest(trust_models(of, kinds=kinds))
+    with pytest.raises(InvalidInput, match="num_nodes must be an integer >= 1"):
+        smallest(trust_models(0))
+
+
+@pytest.mark.parametrize("kind", VIEW_KINDS)
+@few
+@given(data=st.data())
+def test_views_are_of_their_kind_over_the_rationals(kind, data):
+    view = data.draw(views([kind], max_rows=4, max_steps=2, max_nodes=2, largest=2))
+    A, B = view.dense_gradients_by_time(), view.dense_noise()
+    assert A.shape[0] == B.shape[0] <= 4
+    assert np.array_equal(A, A.round())
+    assert np.array_equal(B, B.round())
+    assert np.abs(B).max() <= 4 * 2**2
+    deficient, leaks = rank(rational(B)) < len(B), any(exact_leaks(rational(A), rational(B)))
+    expected = {"regular": (False, False), "rank-deficient": (True, False), "leaking": (True, True)}
+    assert kind == "integer" or (deficient, leaks) == expected[kind]
+
+
+def test_views_take_known_kinds_and_enough_rows():
+    with pytest.raises(InvalidInput, match=r"kinds must be some of regular, .*, got \('square',\)"):
+        smallest(views(["square"]))
+    with pytest.raises(InvalidInput, match="max_rows must be an integer >= 2 for rank-deficient views, got 1"):
+        smallest(views(["rank-deficient"], max_rows=1))
+
+
+@few
+@given(C=encoders(max_steps=5), N=encoders(size=3, non_negative=True), Z=integer_encoders(max_steps=4, largest=3))
+def test_encoders_are_causal_with_a_positive_diagonal(C, N, Z):
+    for matrix in (C, N, Z):
+        assert_allclose(matrix, np.tril(matrix))
+        assert (np.diagonal(matrix) >= 1).all()
+    assert np.array_equal(8 * C, (8 * C).round())
+    assert N.shape == (3, 3)
+    assert (N >= 0).all()
+    assert np.abs(Z).max() <= 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(case=factorizations(max_size=3))
+def test_factorizations_carry_the_loss_of_their_encoder_and_a_true_bound(case):
+    posed, found = case
+    C, X = found.encoder, found.encoder.T @ found.encoder
+    assert_allclose(C, np.tril(C))
+    same = posed.classes[:, None] == posed.classes[None, :]
+    reach = max(np.abs(X * same)[posed.classes == c].sum() for c in set(posed.classes))
+    assert reach <= 1 + 1e-9  # rounding of sums of at most nine products
+    # condition numbers of H and X stay below 1e4: about 1e-11 relative
+    assert_allclose(found.loss, reach * np.trace(posed.error_gram @ np.linalg.inv(X)), rtol=1e-9)
+    assert found.lower_bound <= found.loss * (1 + 1e-9)
+    assert found.status in ("optimal", "fixed")
+    assert found.status == "fixed" or found.gap <= 1e-4
+
+
+@settings(max_examples=8, deadline=None)
+@given(case=factorizations(max_size=3, kinds=["given"]))
+def test_the_bound_of_a_given_encoder_is_below_the_optimum(case):
+    posed, found = case
+    assert found.lower_bound <= optimal_loss_reference(posed) * (1 + 1e-5)  # the reference solver's own accuracy
+
+
+def test_factorizations_are_of_the_kind_asked_for():
+    status = {kind: smallest(factorizations(kinds=[kind]))[1].status for kind in FACTORIZATION_KINDS}
+    assert status == {"given": "fixed", "optimal": "optimal"}
+    with pytest.raises(InvalidInput, match="kinds must be some of given, optimal"):
+        smallest(factorizations(kinds=["best"]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    part=participations(max_steps=4, schemes=ALL_SCHEMES),
+    n=st.integers(1, 3),
+    adjacency=st.sampled_from(ADJACENCIES),
+    clip_norm=st.sampled_from([1.0, 0.1, 1e-3, 7.0]) | st.floats(1e-6, 1e6),
+    d=st.integers(1, 3),
+    data=st.data(),
+)
+def test_gradient_differences_stay_in_reach_of_one_record(part, n, adjacency, clip_norm, d, data):
+    D = data.draw(gradient_differences(part, n, adjacency=adjacency, clip_norm=clip_norm, dimension=d))
+    assert D.shape == (part.num_steps * n, d)
+    moved = np.argwhere(D.reshape(part.num_steps, n, d).any(axis=2))
+    assert len({node for _, node in moved}) <= 1
+    assert any({step for step, _ in moved} <= set(p.tolist()) for p in part.patterns())
+    longest = (SHIFT[adjacency] * Fraction(clip_norm)) ** 2
+    assert all(sum(Fraction(x) ** 2 for x in row) <= longest for row in D.tolist())
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("negative", [False, True])
+def test_extreme_points_are_drawn(adjacency, negative):
+    """Every row of full length, opposite signs included: 2 clip_norm under replace-one."""
+    of = gradient_differences(record, 1, adjacency=adjacency, clip_norm=1.0, dimension=1, victim=0)
+    shift = SHIFT[adjacency]
+    D = smallest(of, lambda D: D[0, 0] * D[1, 0] == (-1 if negative else 1) * shift**2)
+    assert np.abs(D).tolist() == [[shift], [shift]]
+
+
+def test_a_slanting_row_is_as_long_as_an_axis():
+    of = gradient_differences(Cyclic(1, 1), 1, adjacency="zero-out", clip_norm=0.1)
+    D = smallest(of, lambda D: (D != 0).all() and np.linalg.norm(D) > 0.0999)
+    length = sum(Fraction(x) ** 2 for x in D[0].tolist())
+    assert Fraction(0.1) ** 2 * (1 - Fraction(1, 10**14)) < length <= Fraction(0.1) ** 2
+
+
+def test_a_victim_of_ones_own():
+    of = gradient_differences(record, 3, adjacency="zero-out", victim=2)
+    assert smallest(of, lambda D: D.any()).reshape(2, 3, 2).any(axis=(0, 2)).tolist() == [False, False, True]
+    with pytest.raises(InvalidInput, match="victim must be below num_nodes=3, got 3"):
+        smallest(gradient_differences(record, 3, adjacency="zero-out", victim=3))
+    with pytest.raises(InvalidInput, match="adjacency"):
+        smallest(gradient_differences(record, 3, adjacency="swap"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(one=mechanisms(kinds=ALL_SEEN_KINDS))
+def test_mechanisms_meet_their_target_and_no_less(one):
+    assert one.guarantee.trust in ALL_SEEN_KINDS
+    assert one.guarantee.adjacency in ADJACENCIES
+    target = min((0.5, 1.0, 2.0), key=lambda mu: abs(mu - one.guarantee.mu))
+    assert target * (1 - 1e-14) <= one.guarantee.mu <= target
+    reach = Fraction(one.sensitivity.value) * SHIFT[one.guarantee.adjacency] * Fraction(one.clip_norm)
+    assert Fraction(target) * Fraction(one.noise_std) >= reach
+    if isinstance(one.algorithm.noise, IndependentNoise):  # C = I: one record moves `epochs` unit columns
+        assert_allclose(one.sensitivity.value, math.sqrt(one.algorithm.participation.epochs), rtol=1e-9)
+
+
+def test_mechanisms_with_a_receiver_have_two_nodes():
+    found = smallest(mechanisms(["dp-dsgd"], kinds=["colluding"]))
+    assert (found.algorithm.num_nodes, found.guarantee.trust) == (2, "colluding")
+    with pytest.raises(InvalidInput, match=r"names must be some of dp-dsgd, .*, got"):
+        smallest(mechanisms(["none"]))
+
+
+@few
+@given(case=view_cases(max_nodes=3, max_steps=2))
+def test_a_view_case_prints_its_algorithm_and_its_attacker(case):
+    assert case.algorithm.name in describe(case)
+    assert describe(case.model) in describe(case)
+    assert "array" not in describe(case)
+    assert case.A.shape[0] == case.B.shape[0] == len(case.round_of_row)
