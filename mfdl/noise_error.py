@@ -5,9 +5,12 @@ Gram matrix it comes from depends on the noise:
 
 - on gradient sums, correlated in time at each node: tr(N^T H N) with the error Gram over steps, one per node if needed;
 - on gradient sums, fresh in each step with factor F over nodes: tr(F^T H F) with the error Gram over nodes;
+- on gradient sums, correlated over both: sum_k tr(E_k^T H(f_k) E_k), H(f)[s, t] = f^T H[s, t] f the error Gram over
+  steps of what is spread over nodes by f, from the modes of the gossip; by the error Gram over steps x nodes where
+  there are none, or where the noise itself is a matrix of that size;
 - on messages, or a recursion that is not plain gossip: the algorithm's own maps, run backwards as a cost-to-go.
 
-No array has more than n^2, T^2 or (state)^2 entries.
+No array has more than n^2, T^2 or (state)^2 entries, or n T^2 for noise correlated over both; (T n)^2 only where said.
 """
 
 from __future__ import annotations
@@ -22,10 +25,18 @@ from .algorithms import LinearAlgorithm, Round
 from .algorithms.dsgd import PlainRounds
 from .check import FloatArray
 from .dynamics import Dynamics
-from .error_gram import OBJECTIVES, error_gram, node_error_grams, spatial_error_gram
+from .error_gram import (
+    OBJECTIVES,
+    error_gram,
+    mode_error_grams,
+    node_error_grams,
+    space_time_error_gram,
+    spatial_error_gram,
+)
+from .error_gram.space_time import MAX_SIZE
 from .error_weights import ErrorWeights
 from .errors import UnsupportedMechanism, unknown_name
-from .operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise, ZeroNoise
+from .operators import IndependentNoise, JointNoise, LocalNoise, NoiseOperator, SpaceTimeNoise, StepNoise, ZeroNoise
 from .operators.recursion import Map
 
 
@@ -45,22 +56,25 @@ def noise_error(
 
     Args: objective: "post-average" or "message".
     Raises: InvalidInput: unknown objective. UnsupportedMechanism: a noise operator that is not known here; noise
-        correlated in time in a recursion that is not plain gossip.
-    Cost: that of the error Gram over steps (noise correlated in time; one per node if encoders or divisors differ) or
-        over nodes (fresh noise); from the maps, per round about (state) nnz(maps) time and (state)^2 memory.
+        correlated in time in a recursion that is not plain gossip; noise correlated over steps and nodes on gossip
+        without modes (not constant and symmetric, or counted at some nodes only) for T n above 4096.
+    Cost: that of the error Gram over steps (noise correlated in time; one per node if encoders or divisors differ),
+        over nodes (fresh noise), by modes or over steps x nodes (noise correlated over both); from the maps, per
+        round about (state) nnz(maps) time and (state)^2 memory.
     """
     if objective not in OBJECTIVES:
         raise unknown_name("objective", objective, OBJECTIVES)
     noise = algorithm.noise
     if isinstance(noise, ZeroNoise):
         return 0.0
-    if isinstance(noise, LocalNoise):
+    if isinstance(noise, LocalNoise | SpaceTimeNoise | JointNoise):
         if not _is_gossip_of_its_dynamics(algorithm):
             raise UnsupportedMechanism(
                 f"the error of noise correlated in time is covered for plain gossip with noise on gradients, and "
                 f"{algorithm.name!r} has another recursion."
             )
-        return _local(noise, algorithm.dynamics, algorithm.divisors, objective, weights)
+        error = _local if isinstance(noise, LocalNoise) else _over_time_and_nodes
+        return error(noise, algorithm.dynamics, algorithm.divisors, objective, weights)
     if not isinstance(noise, IndependentNoise | StepNoise):
         raise UnsupportedMechanism(f"the error of noise {type(noise).__name__} is not covered.")
     if not _is_gossip_of_its_dynamics(algorithm):
@@ -86,6 +100,35 @@ def _local(
     grams = node_error_grams(dynamics, T, weights=weights, objective=objective)
     pairs = ((noise.inverse_of(u), H / divisors[u] ** 2) for u, H in enumerate(grams))
     return sum(float(np.sum(N * (H @ N))) for N, H in pairs)
+
+
+def _over_time_and_nodes(
+    noise: SpaceTimeNoise | JointNoise,
+    dynamics: Dynamics,
+    divisors: FloatArray,
+    objective: str,
+    weights: ErrorWeights | None,
+) -> float:
+    T, n = noise.num_steps, noise.num_nodes
+    if isinstance(noise, JointNoise):
+        N = noise.inverse / np.tile(divisors, T)[:, None]
+        H = space_time_error_gram(dynamics, T, weights=weights, objective=objective)
+        return float(np.sum(N * (H @ N)))
+    F = (sp.diags_array(1 / divisors) @ noise.factor).toarray()
+    try:
+        U, grams = mode_error_grams(dynamics, T, weights=weights, objective=objective)
+        parts = (U.T @ F) ** 2  # (modes, columns): of column k in mode l
+    except UnsupportedMechanism:
+        if T * n > MAX_SIZE:
+            raise
+        blocks = space_time_error_gram(dynamics, T, weights=weights, objective=objective).reshape(T, n, T, n)
+        grams = np.einsum("ik,sitk->kst", F, np.tensordot(blocks, F, 1))  # H(f_k) itself
+        parts = np.eye(F.shape[1])
+    if noise.shared:
+        total, E = np.tensordot(parts.sum(axis=1), grams, 1), noise.inverse
+        return float(np.sum(E * (total @ E)))
+    pairs = ((noise.inverse_of(k), np.tensordot(part, grams, 1)) for k, part in enumerate(parts.T))
+    return sum(float(np.sum(E * (H @ E))) for E, H in pairs)
 
 
 def _factor(noise: NoiseOperator) -> sp.csr_array:

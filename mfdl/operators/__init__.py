@@ -6,17 +6,20 @@ from .kronecker import Kronecker
 from .noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise, ZeroNoise
 from .recursion import OutputRecursion, RecursionMaps, StateRecursion
 from .selection import Selection
+from .space_time_noise import JointNoise, SpaceTimeNoise
 
 __all__ = [
     "GossipRecursion",
     "IndependentNoise",
     "InverseGossipRecursion",
+    "JointNoise",
     "Kronecker",
     "LocalNoise",
     "NoiseOperator",
     "OutputRecursion",
     "RecursionMaps",
     "Selection",
+    "SpaceTimeNoise",
     "StateRecursion",
     "StepNoise",
     "StructuredOperator",

@@ -4,7 +4,7 @@ X_u = A_u^T (B B^T)^+ A_u, T x T, so that sens_u^2 = max over patterns and ||g_t
 sum X_u[s, t] <g_s, g_t>. Six forms, all giving the same X:
 
 - all messages seen: the gossip is an injective left factor of A and B and drops out; what is left is the noise
-  (node-local: X_u = C_u^T C_u; fresh in each step with factor F: an n x n problem);
+  (node-local: X_u = C_u^T C_u; fresh in each step with factor F: an n x n problem; both at once: `space_time_form`);
 - one combination of the messages, where it is a recursion of its own (`combination_form`);
 - states known up to the nodes' own gradients: messages some of which are never sent (`own_state_form`);
 - range form and null-space form: part of the messages, node-local noise (`range_form`, `null_space_form`);
@@ -26,7 +26,7 @@ import scipy.sparse as sp
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
-from ..operators import IndependentNoise, LocalNoise, StepNoise, ZeroNoise
+from ..operators import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
 from ..threads import blas_threads
 from ..trust import TrustModel
 from ..view import Knowledge, View
@@ -36,6 +36,7 @@ from .injections import is_plain_gossip, messages_determine_injections
 from .null_space_form import NullSpaceForm
 from .own_state_form import OwnStateGram, own_state_grams, own_states
 from .range_form import RangeForm
+from .space_time_form import SpaceTimeGram, space_time_grams
 
 UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
 RANK_TOLERANCE = 1e-12
@@ -143,6 +144,9 @@ def _all_seen(algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequenc
     known = knowledge.known_noise
     if (known != known[0]).any():
         return None
+    if isinstance(noise, SpaceTimeNoise | JointNoise):
+        found = space_time_grams(noise, known[0], victims, _local_gram)
+        return None if found is None else [_of_space_time(one) for one in found]
     made: dict[int, ViewGram] = {}
     grams = []
     for u in victims:
@@ -158,6 +162,11 @@ def _all_seen(algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequenc
         else:
             return None
     return grams
+
+
+def _of_space_time(one: SpaceTimeGram) -> ViewGram:
+    leaks = np.full(len(one.values), one.leaks)
+    return ViewGram(one.values, one.errors, one.inflation, leaks, one.why, tolerance=one.tolerance)
 
 
 def _local_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
