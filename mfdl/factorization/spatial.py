@@ -27,6 +27,7 @@ from ..dynamics import Dynamics
 from ..error_gram import spatial_error_gram
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
+from ..gossip import Gossip
 from .groups import checked_groups, edge_groups
 
 COVARIANCE_SOLVERS = ("newton", "conic")
@@ -128,23 +129,49 @@ def optimal_covariance(
     Source: arXiv:2501.14644v2, problems (9) and (10). Who shares the only seed can subtract all but the private noise:
         with one seed for all, the least eigenvalue of R is kept private, at no cost.
     """
+    H = _node_gram(dynamics, horizon, objective, weights)
+    return covariance_for_gram(
+        H,
+        dynamics.gossip,
+        groups=groups,
+        coalition_size=coalition_size,
+        private=private,
+        max_inverse_diagonal=max_inverse_diagonal,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        method=method,
+    )
+
+
+def covariance_for_gram(
+    error_gram: FloatArray,
+    gossip: Gossip,
+    *,
+    groups: Sequence[Sequence[int]] | None = None,
+    coalition_size: int = 0,
+    private: bool = True,
+    max_inverse_diagonal: float = 1.0,
+    tolerance: float | None = None,
+    max_iterations: int = 5000,
+    method: str = "newton",
+) -> SpatialFactorization:
+    """`optimal_covariance` for a given error Gram over nodes, shape (n, n); the gossip names nodes and edges."""
     r = check.positive(max_inverse_diagonal=max_inverse_diagonal)
-    n = dynamics.num_nodes
+    H, n = error_gram, gossip.num_nodes
     q = _coalition(coalition_size, n)
     check.integer_at_least(1, max_iterations=max_iterations)
     if method not in COVARIANCE_SOLVERS:
         raise unknown_name("method", method, COVARIANCE_SOLVERS)
-    H = _node_gram(dynamics, horizon, objective, weights)
     one_seed = groups is None and q == 0 and private
     gap = check.positive(tolerance=tolerance) if tolerance is not None else default_tolerance(groups, q)
     if one_seed:
         found = _one_seed(H, r, gap, max_iterations)
-        return dataclasses.replace(found, gossip_hash=dynamics.gossip.content_hash)
-    chosen = edge_groups(dynamics.gossip) if groups is None else checked_groups(groups, n)
+        return dataclasses.replace(found, gossip_hash=gossip.content_hash)
+    chosen = edge_groups(gossip) if groups is None else checked_groups(groups, n)
     from solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition
     from solvers.coalitions import solve
 
-    labels = dynamics.gossip.labels
+    labels = gossip.labels
     try:
         posed = CoalitionProblem(H, chosen, q, private=private)
         solved = solve(posed, tolerance=gap, max_iterations=max_iterations, method=method)
@@ -175,7 +202,7 @@ def optimal_covariance(
         seconds=solved.seconds,
         notes=notes,
         bound_over=f"private noise with these {len(chosen)} seed groups, against {_opponents(q)},",
-        gossip_hash=dynamics.gossip.content_hash,
+        gossip_hash=gossip.content_hash,
         independent_loss=float(np.trace(H)) / r,
     )
 
@@ -283,11 +310,18 @@ class PairwisePrice:
 
 
 def _one_seed(H: FloatArray, r: float, tolerance: float, max_iterations: int) -> SpatialFactorization:
-    """Problem (9): every node is its own class; R = X^-1 / r, its least eigenvalue kept private."""
+    """Problem (9): every node is its own class."""
+    posed = solvers.FactorizationProblem(H, np.arange(len(H)))
+    found = solvers.solve(posed, tolerance=tolerance, max_iterations=max_iterations)
+    return one_seed_from(found, H, r, tolerance)
+
+
+def one_seed_from(
+    found: solvers.Factorization, H: FloatArray, r: float = 1.0, tolerance: float = ONE_SEED_TOLERANCE
+) -> SpatialFactorization:
+    """R = X^-1 / r from a solution over nodes: one seed held by all, the least eigenvalue of R kept private."""
     began = time.perf_counter()
     n = len(H)
-    posed = solvers.FactorizationProblem(H, np.arange(n))
-    found = solvers.solve(posed, tolerance=tolerance, max_iterations=max_iterations)
     values, vectors = np.linalg.eigh(found.gram)
     values = np.clip(values, UNIT * values[-1], None)
     R = (vectors / values) @ vectors.T / r
@@ -307,7 +341,7 @@ def _one_seed(H: FloatArray, r: float, tolerance: float, max_iterations: int) ->
         lower_bound=found.lower_bound / r,
         status=found.status if found.status != OPTIMAL or max(scale, 1.0) <= 1 + tolerance else STOPPED,
         iterations=found.iterations,
-        seconds=time.perf_counter() - began,
+        seconds=found.seconds + time.perf_counter() - began,
         notes=found.notes,
         independent_loss=float(np.trace(H)) / r,
     )
