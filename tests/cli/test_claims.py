@@ -93,7 +93,7 @@ def test_the_page_in_the_documentation_is_of_these_claims():
     page = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z0-9-]+)` \|(.*)\|$", page, re.MULTILINE)
     known = {claim.id: claim for claim in published_claims()}
-    assert [name for name, _ in rows] == list(known)
+    assert sorted(name for name, _ in rows) == sorted(known)  # the page is in the order of the papers cited
     for name, cells in rows:
         verdict = re.split(r" (?<!\\)\| ", cells)[2]
         assert verdict.startswith(known[name].expect), name
