@@ -3,18 +3,24 @@
 Importing this package costs numpy and scipy only; `solvers.autodiff` brings torch.
 """
 
+from .adapted import AdaptedFactorization
 from .certificate import lower_bound
 from .coalition_problem import CoalitionProblem, InfeasibleCoalition
 from .dense import solve
+from .modes_problem import ModeProblem
 from .problem import Factorization, FactorizationProblem, NotConverged, ProblemError, causal_encoder
+from .time_space import TimeSpaceFactorization
 
 __all__ = [
+    "AdaptedFactorization",
     "CoalitionProblem",
     "Factorization",
     "FactorizationProblem",
     "InfeasibleCoalition",
+    "ModeProblem",
     "NotConverged",
     "ProblemError",
+    "TimeSpaceFactorization",
     "causal_encoder",
     "lower_bound",
     "solve",

@@ -1,0 +1,237 @@
+"""Noise correlated over time and over nodes by a Kronecker product: X = X_t (x) X_s.
+
+With H = sum_k H_k (x) u_k u_k^T the loss is
+
+    tr(H X^-1) = sum_k c_k d_k,    c_k = u_k^T X_s^-1 u_k,    d_k = tr(H_k X_t^-1),
+
+so for fixed X_s the best X_t solves the T x T problem of sum_k c_k H_k, and for fixed X_t the best X_s the n x n
+problem of sum_k d_k u_k u_k^T where every node is its own class. The two are solved in turn, each with its certificate.
+
+That finds the best product: along the geodesics of positive definite matrices the loss is convex, and so is the set of
+unit sensitivity (a maximum over positive linear functions of X_t, times one of X_s). A point that neither half improves
+is stationary for both, hence a minimum. What the product form itself may cost is said by `joint_lower_bound`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import numpy as np
+
+from . import dense, singletons
+from .certificate import EPS, weights_bound
+from .modes_problem import ModeProblem
+from .problem import (
+    OPTIMAL,
+    STATIONARY,
+    STOPPED,
+    Array,
+    Factorization,
+    FactorizationProblem,
+    NotConverged,
+    ProblemError,
+)
+from .ridge import smallest_ridge, target
+from .threads import threads_for
+
+HALF_SHARE = 0.5  # of the tolerance is the wanted gap of one half
+SETTLED = 0.1  # of the tolerance: a round that gains less is the last
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TimeSpaceFactorization:
+    """C = C_t (x) C_s with what it costs and how far that is from the best C on time x nodes.
+
+    Attributes:
+        time: the encoder over steps; X_t has unit sensitivity on the classes of steps. Its loss and lower bound are
+            those of the half it solved last.
+        space: the encoder over nodes; X_s has unit diagonal. The same holds of its loss and lower bound.
+        loss: sensitivity^2 tr(H X^-1), per unit noise variance and coordinate.
+        lower_bound: no C on time x nodes, of any form, has a smaller loss.
+        rounds: pairs of halves that were solved.
+        status: "optimal" (gap within the tolerance), "stationary" (the best product, and the gap says what another
+            form can save at most) or "stopped" (a half or the alternation did not settle).
+        iterations: of both solvers, all rounds.
+        sensitivity: of X_t (x) X_s, an upper bound.
+        notes: what the reader must know, e.g. that H was regularised.
+    """
+
+    time: Factorization
+    space: Factorization
+    loss: float
+    lower_bound: float
+    status: str
+    rounds: int
+    iterations: int
+    seconds: float
+    sensitivity: float = 1.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """loss / lower_bound - 1, >= 0 up to rounding: what the product form costs at most."""
+        return self.loss / self.lower_bound - 1 if self.lower_bound > 0 else float("inf")
+
+    def require_converged(self, tolerance: float) -> TimeSpaceFactorization:
+        """Itself; raises NotConverged when the status is "stopped"."""
+        if self.status == STOPPED:
+            raise NotConverged(self, tolerance)
+        return self
+
+
+def solve(
+    problem: ModeProblem, *, tolerance: float = 1e-4, max_rounds: int = 50, max_iterations: int = 5000
+) -> TimeSpaceFactorization:
+    """Minimises tr(H X^-1) over products X_t (x) X_s of unit sensitivity.
+
+    >>> pair = ModeProblem(np.array([[[4.0, 2.0], [2.0, 1.0]], np.eye(2)]), np.eye(2), np.array([0, 0]))
+    >>> round(solve(pair).loss, 2)  # independent noise costs 2 * (5 + 2)
+    13.32
+
+    Args:
+        problem: modes and classes of steps.
+        tolerance: relative; each half is certified within half of it, the alternation ends when a round gains less
+            than a tenth of it.
+        max_rounds: hard limit.
+        max_iterations: of each half.
+
+    Returns: a TimeSpaceFactorization; up to the tolerance never worse than the best noise over time alone or over nodes
+        alone. A singular half is regularised as its solver says, with a note.
+    Raises: ProblemError: tolerance or max_rounds not positive.
+    Cost: n T^3 once and for the lower bound; per round one problem over T and one over n. Memory: about 3 n T^2.
+    """
+    began = time.perf_counter()
+    if not tolerance > 0:
+        raise ProblemError(f"tolerance must be > 0, got {tolerance!r}.")
+    if max_rounds < 1:
+        raise ProblemError(f"max_rounds must be at least 1, got {max_rounds!r}.")
+    n, half = problem.num_nodes, HALF_SHARE * tolerance
+    singles = np.arange(n)
+    best: _Product | None = None
+    c, iterations, rounds, settled = np.ones(n), 0, 0, False
+    while rounds < max_rounds and not settled:
+        rounds += 1
+        time_problem = FactorizationProblem(problem.time_gram(c), problem.classes)
+        in_time = dense.solve(
+            time_problem, tolerance=half, max_iterations=max_iterations, start=best.time.gram if best else None
+        )
+        d = problem.time_costs(in_time.gram)
+        node_problem = FactorizationProblem(problem.node_gram(d), singles)
+        in_space = singletons.solve(node_problem, tolerance=half, max_iterations=max_iterations)
+        iterations += in_time.iterations + in_space.iterations
+        found = _Product(in_time, in_space, problem.node_costs(in_space.gram), d)
+        settled = best is not None and found.loss >= best.loss * (1 - SETTLED * tolerance)
+        if best is None or found.loss < best.loss:
+            best = found
+        c = best.node_costs
+    assert best is not None  # max_rounds >= 1
+    in_time, in_space, loss = best.time, best.space, best.loss
+    bound = joint_lower_bound(problem, _dual_time_gram(problem, best.node_costs, in_time.gram, half), tolerance=half)
+    halves_done = STOPPED not in (in_time.status, in_space.status)
+    status = STATIONARY if settled and halves_done else STOPPED
+    return TimeSpaceFactorization(
+        time=in_time,
+        space=in_space,
+        loss=loss,
+        lower_bound=bound,
+        status=OPTIMAL if loss <= bound * (1 + tolerance) else status,
+        rounds=rounds,
+        iterations=iterations,
+        seconds=time.perf_counter() - began,
+        sensitivity=best.sensitivity,
+        notes=tuple(
+            f"over {axis}: {note}" for axis, found in (("time", in_time), ("nodes", in_space)) for note in found.notes
+        ),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Product:
+    """Two halves with c and d."""
+
+    time: Factorization
+    space: Factorization
+    node_costs: Array
+    time_costs: Array
+
+    @property
+    def sensitivity(self) -> float:
+        return self.time.sensitivity * self.space.sensitivity
+
+    @property
+    def loss(self) -> float:
+        return self.sensitivity**2 * float(self.node_costs @ self.time_costs)
+
+
+def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1e-4) -> float:
+    """Certified lower bound on min tr(H X^-1) over every X on time x nodes of unit sensitivity.
+
+    For V = V_t (x) diag(v) with V_t >= 0 supported on the classes of steps and v >= 0, every such X has
+    tr(V X) = sum_u v_u <V_t, X_uu> <= w_t sum(v) with w_t = sum_c max diag V_t,c, and so, as in `certificate`,
+
+        tr(H X^-1) >= ||A||_*^2 / (w_t sum(v)),    A = V^1/2 H^1/2 for any roots.
+
+    With H_k = R_k R_k^T a root of H is sum_k R_k (x) u_k e_k^T, hence A = sum_k V_t^1/2 R_k (x) diag(v)^1/2 u_k e_k^T.
+    Let O_k be the orthogonal polar factor of V_t^1/2 R_k, p_k orthonormal vectors and O = sum_k O_k (x) p_k e_k^T. Then
+    O^T O = sum_k I (x) e_k e_k^T = I, so that with nu_k = ||V_t^1/2 R_k||_*
+
+        ||A||_* >= tr(O^T A) = sum_k nu_k <p_k, diag(v)^1/2 u_k>.
+
+    The largest right side over orthonormal p_k is ||diag(v)^1/2 U diag(nu)||_*. Its square over sum(v) is the bound of
+    `certificate` for the problem over nodes with error Gram U diag(nu^2) U^T and single classes; v is that problem's
+    dual optimum. No array of (n T)^2 is formed, and U need not be exactly orthogonal.
+
+    Rounding: the H_k are lowered by the rounding of their eigenvalues and nu_k by T^2 eps of itself; the last trace
+    norm is that of U diag(nu) itself, lowered in its turn.
+
+    Args:
+        problem: modes and classes.
+        dual: V_t before it is restricted to the classes and its diagonal raised to the maximum of each; symmetric
+            positive semidefinite, shape (T, T). Any choice is valid; X_t^-1 H_t X_t^-1 is a good one.
+        tolerance: of the problem over nodes.
+    Cost: n singular value decompositions of T x T and a problem over n.
+    """
+    n, T = problem.num_nodes, problem.num_steps
+    root, w = _dual_root(problem, dual)
+    if not 0 < w < np.inf:
+        return 0.0
+    nu = np.zeros(n)
+    with threads_for(T):
+        for k in np.flatnonzero(problem.eigenvalues[:, -1] > 0):
+            nu[k] = np.linalg.svd(root.T @ problem.root_below(int(k)), compute_uv=False).sum()
+    nu *= max(1 - (T * T + 4) * EPS, 0.0)
+    if not 0 < (scale := float(nu.max())) < np.inf:
+        return 0.0
+    nu /= scale
+    nodes = FactorizationProblem(problem.node_gram(nu**2), np.arange(n))
+    X = singletons.solve(nodes, tolerance=tolerance).gram
+    inverse = np.linalg.inv(X)
+    solved_for = target(nodes, smallest_ridge(nodes, tolerance)).gram
+    v = np.einsum("ui,ij,ju->u", inverse, solved_for, inverse)
+    # four roundings: the scale's product, its square, the quotient, and nu / scale
+    return weights_bound(nodes, v, root=problem.vectors * nu) * (scale * scale / w) * (1 - 8 * EPS)
+
+
+def _dual_root(problem: ModeProblem, dual: Array) -> tuple[Array, float]:
+    """A root of V_t, block by block over the classes, and w_t rounded up (see `certificate`)."""
+    T = problem.num_steps
+    root, w = np.zeros((T, T)), 0.0
+    for label in range(problem.num_classes):
+        members = np.flatnonzero(problem.classes == label)
+        block = dual[np.ix_(members, members)]
+        block = (block + block.T) / 2
+        diagonal = np.diagonal(block)
+        values, vectors = np.linalg.eigh(block + np.diag(diagonal.max() - diagonal))
+        block_root = vectors * np.sqrt(np.clip(values, 0.0, None))
+        root[np.ix_(members, members)] = block_root
+        w += float((block_root**2).sum(axis=1).max()) * (1 + 8 * members.size * EPS)
+    return root, w
+
+
+def _dual_time_gram(problem: ModeProblem, node_costs: Array, X_t: Array, tolerance: float) -> Array:
+    """X_t^-1 H_t X_t^-1 with the H_t that X_t was solved for, regularised if it had to be."""
+    posed = FactorizationProblem(problem.time_gram(node_costs), problem.classes)
+    aim = target(posed, smallest_ridge(posed, tolerance))
+    half = np.linalg.solve(X_t, aim.root)
+    return half @ half.T

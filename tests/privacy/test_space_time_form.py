@@ -1,0 +1,364 @@
+"""Losses under noise over time and nodes against views written out, and against rational numbers."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.linalg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl import gossip, trust
+from mfdl.algorithms.dsgd import decentralized
+from mfdl.dynamics import Dynamics
+from mfdl.errors import UnsupportedMechanism
+from mfdl.operators import JointNoise, SpaceTimeNoise
+from mfdl.participation import Cyclic, EveryStep
+from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.sensitivity import sensitivities
+from mfdl.privacy.space_time_form import _inverse_factor
+from mfdl.privacy.view_gram import _local_gram, view_gram, view_grams
+from mfdl.testing.oracles import (
+    exact_leaks,
+    exact_view_gram,
+    gossip_messages,
+    largest_signed_sum,
+    of_node,
+    pinv_gram,
+    rational,
+    received,
+    to_float,
+)
+from mfdl.testing.strategies import gossip_matrices, integer_encoders
+
+KINDS = ("shared", "per column", "joint")
+
+
+@st.composite
+def noises(draw, num_nodes, kinds=KINDS, max_steps=3, *, columns=None):
+    """Small integers: singular factors, missing noise and columns of several holders included."""
+    kind, T, n = draw(st.sampled_from(kinds)), draw(st.integers(1, max_steps)), num_nodes
+    if kind == "joint":
+        return JointNoise(draw(integer_encoders(size=T * n, largest=2)), T, n)
+    m = columns or draw(st.integers(1, n + 2))
+    F = np.array(draw(st.lists(st.integers(-2, 2), min_size=n * m, max_size=n * m)), dtype=float).reshape(n, m)
+    more = draw(st.lists(st.booleans(), min_size=n * m, max_size=n * m))
+    held = (F.T != 0) | np.array(more).reshape(m, n)
+    C = np.stack([draw(integer_encoders(size=T, largest=3)) for _ in range(1 if kind == "shared" else m)])
+    return SpaceTimeNoise(C[0] if kind == "shared" else C, F, held, n)
+
+
+def algorithm_with(noise, gossip_matrix=None, **dynamics):
+    W = gossip_matrix or gossip.metropolis_hastings(f"complete:n={noise.num_nodes}")
+    return decentralized("test", Dynamics(W, **dynamics), Cyclic(1, noise.num_steps), noise)
+
+
+def exact_noise(noise):
+    """N over the rationals: C^-1 without rounding, F the floats that they are; by the definition."""
+    T, n = noise.num_steps, noise.num_nodes
+    if isinstance(noise, JointNoise):
+        return exact_inverse(noise.encoder)
+    F, columns = rational(noise.factor.toarray()), noise.factor.shape[1]
+    E = [exact_inverse(noise.encoder_of(k)) for k in range(columns)]
+    return [
+        [F[i][k] * E[k][t][s] for s in range(T) for k in range(columns)] for t in range(T) for i in range(n)
+    ]  # fmt: skip
+
+
+def exact_inverse(C):
+    """By forward substitution."""
+    rows = rational(C)
+    size = len(rows)
+    out = [[Fraction(0)] * size for _ in range(size)]
+    for j in range(size):
+        for i in range(j, size):
+            done = sum((rows[i][k] * out[k][j] for k in range(j, i)), Fraction(0))
+            out[i][j] = (Fraction(int(i == j)) - done) / rows[i][i]
+    return out
+
+
+def exact_answer(noise, known, node):
+    """(X_u, leaks) from the injections alone: known a mask over (T, columns)."""
+    B = [[Fraction(0) if k else x for x, k in zip(row, known.ravel(), strict=True)] for row in exact_noise(noise)]
+    A = rational(of_node(np.eye(noise.shape[0]), node, noise.num_nodes))
+    return exact_view_gram(A, B), exact_leaks(A, B)
+
+
+def held_by(noise, nodes):
+    held = noise.holders().toarray()[:, list(nodes)].any(axis=1)
+    return np.tile(held, (noise.num_steps, 1))
+
+
+@st.composite
+def seen_by_all(draw, kinds=KINDS):
+    """(noise, trust model, known columns, victims)."""
+    n = draw(st.integers(1, 3))
+    noise = draw(noises(n, kinds))
+    who = draw(st.sampled_from(["ldp", "eavesdropper", "colluding"]))
+    if who == "ldp":  # what one node alone holds, and adds, is unknown
+        known = np.tile(noise.holders().toarray().sum(axis=1) != 1, (noise.num_steps, 1))
+        return noise, trust.LDP(), known, range(n)
+    inside = draw(st.sets(st.integers(0, n - 1), max_size=n - 1)) if who == "colluding" else set()
+    return noise, trust.SecLDP(sorted(inside)), held_by(noise, inside), [u for u in range(n) if u not in inside]
+
+
+@settings(deadline=None, max_examples=150)
+@given(case=seen_by_all())
+def test_all_messages_seen_over_the_rationals(case):
+    """Grams within their stated errors of the exact ones, leaks exactly the leaks, sensitivities never below."""
+    noise, model, known, victims = case
+    one = algorithm_with(noise)
+    view, scheme = model.view(one, victims[0]), EveryStep(noise.num_steps)
+    grams = view_grams(view, list(victims))
+    for u, gram, found in zip(victims, grams, sensitivities(grams, scheme, nodes=victims), strict=True):
+        exact, leaks = exact_answer(noise, known, u)
+        if any(leaks):
+            assert math.isinf(found.squared)
+            assert gram.why
+            assert_array_equal(gram.leaks | math.isinf(gram.inflation), leaks if gram.form == "dense form" else True)
+            continue
+        assert not gram.leaks.any()
+        assert gram.inflation < 1 + 1e-9
+        assert Fraction(found.squared) >= largest_signed_sum(exact)
+        assert_allclose(gram.matrix, to_float(exact), rtol=1e-7, atol=1e-9)
+        slack = float(gram.inflation - 1) * np.abs(gram.matrix).max()
+        assert (np.abs(gram.matrix - to_float(exact)) <= gram.entry_error * (1 + 1e-9) + slack + 1e-15).all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), momentum=st.sampled_from([0.0, 0.5]), kinds=st.sampled_from(KINDS))
+def test_the_gossip_drops_out(data, momentum, kinds):
+    """Against all messages written out, for any gossip, and the form that is chosen."""
+    W = data.draw(gossip_matrices(max_nodes=3))
+    n = W.num_nodes
+    noise = data.draw(noises(n, (kinds,), max_steps=2))
+    one = algorithm_with(noise, W, learning_rate=0.5, momentum=momentum)
+    square = kinds == "joint" or noise.factor.shape[0] == noise.factor.shape[1]
+    A, _ = gossip_messages(W, noise.num_steps, rate=0.5)
+    if momentum:  # the injection of step s enters the step t >= s with momentum^(t - s)
+        buffer = momentum ** np.subtract.outer(np.arange(noise.num_steps), np.arange(noise.num_steps)).clip(0)
+        A = A @ np.kron(np.tril(buffer), np.eye(n))
+    for u in range(n):
+        gram = view_gram(one, trust.SecLDP(), u)
+        X, outside = pinv_gram(of_node(A, u, n), A @ noise.to_dense())
+        assert gram.leaks.any() == outside.any()
+        if not outside.any():
+            assert_allclose(gram.matrix, X, rtol=1e-6, atol=1e-7)
+        if kinds != "per column":
+            assert gram.form == "all messages seen"
+        elif not square:
+            assert gram.form == "dense form"
+        elif np.linalg.matrix_rank(noise.factor.toarray()) == n:
+            assert gram.form == "all messages seen"
+
+
+@settings(deadline=None, max_examples=80)
+@given(data=st.data(), released=st.sampled_from(["none", "all", "average"]))
+def test_hidden_messages_go_through_the_dense_form(data, released):
+    """PNDP and Central against their views written out; released models are further rows."""
+    W = data.draw(gossip_matrices(max_nodes=3, min_nodes=2))
+    n = W.num_nodes
+    noise = data.draw(noises(n, max_steps=2))
+    T, one = noise.num_steps, algorithm_with(noise, W, learning_rate=0.5)
+    messages, final = gossip_messages(W, T, rate=0.5)
+    last = {"none": np.zeros((0, T * n)), "all": final, "average": final.mean(axis=0, keepdims=True)}[released]
+    N = noise.to_dense()
+    attacker, victim = data.draw(st.permutations(range(n)))[:2]
+    hidden = N * ~held_by(noise, [attacker]).ravel()
+    rows = messages[received(W, T, [attacker]).ravel()]
+    average = messages.reshape(T, n, T * n).mean(axis=1)
+    for model, A, B in ((trust.PNDP([attacker]), rows, hidden), (trust.Central(), average, N)):
+        A = np.vstack([A, last])
+        X, outside = pinv_gram(of_node(A, victim, n), A @ B)
+        gram = view_grams(model.view(one, victim, release=released), [victim])[0]
+        leaks = gram.leaks | math.isinf(gram.inflation)
+        if model.name == "pndp" and gram.form != "dense form":
+            assert gram.form == "all messages seen"  # the attacker receives all there is
+        if gram.upper and leaks.any():  # the rank of the view cannot be told in float64
+            continue
+        if outside.any() or leaks.any():
+            assert outside.any() == leaks.any()
+            continue
+        assert_allclose(gram.matrix, X, rtol=1e-6, atol=1e-7)
+
+
+def test_columns_known_in_some_steps_only():
+    rng = np.random.default_rng(5)
+    C, F = np.array([[1.0, 0.0], [-0.5, 2.0]]), rng.integers(-3, 4, (2, 4)).astype(float)
+    known = np.array([[True, False, False, False], [False, False, True, False]])
+    for noise in (
+        SpaceTimeNoise(C, F, np.ones((4, 2), dtype=bool), 2),
+        SpaceTimeNoise(np.stack([C, 2 * C, np.eye(2), C.T * np.eye(2)]), F, np.ones((4, 2), dtype=bool), 2),
+    ):
+        model = trust.TrustModel.from_masks(seen=np.ones(2, dtype=bool), known_noise=known, release="none")
+        gram = view_gram(algorithm_with(noise), model, 0)
+        assert gram.form == "dense form"
+        X, _ = pinv_gram(of_node(np.eye(4), 0, 2), noise.to_dense() * ~known.ravel())
+        assert_allclose(gram.matrix, X, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_that_all_hold_protects_from_outsiders_only(kind):
+    rng = np.random.default_rng(3)
+    F, everybody = rng.standard_normal((3, 3)) + 3 * np.eye(3), np.ones((3, 3), dtype=bool)
+    noise = {
+        "shared": SpaceTimeNoise(np.tri(2), F, everybody, 3),
+        "per column": SpaceTimeNoise(np.stack([np.tri(2), np.eye(2), 2 * np.eye(2)]), F, everybody, 3),
+        "joint": JointNoise(np.eye(6) + np.tri(6), 2, 3),
+    }[kind]
+    one = algorithm_with(noise)
+    assert all(0 < loss.sensitivity_squared < 10 for loss in victim_losses(one, trust.SecLDP()))
+    assert all(loss.adaptive for loss in victim_losses(one, trust.SecLDP()))
+    for model in (trust.SecLDP([2]), trust.LDP(), trust.Coalitions(1)):
+        for loss in victim_losses(one, model, victims=[0]):
+            assert math.isinf(loss.sensitivity_squared)
+            assert loss.fixed.why == "there is no noise that the attacker does not know"
+
+
+def test_private_columns_and_seed_groups_under_every_coalition():
+    """Time (x) space with s I + R_group: known are the seeds of the groups that a colluder is in."""
+    C, R = np.array([[2.0, 0.0], [-1.0, 1.0]]), np.array([[2.0, -1.0], [-1.0, 2.0]])
+    F = np.hstack([0.5 * np.eye(3), scipy.linalg.block_diag(np.linalg.cholesky(R), [[0.0]])[:, :2]])
+    held = np.vstack([np.eye(3, dtype=bool), np.tile([True, True, False], (2, 1))])
+    one = algorithm_with(SpaceTimeNoise(C, F, held, 3))
+    spread = 0.25 * np.eye(3)
+    spread[:2, :2] += R
+    outside, inside = np.linalg.inv(spread)[0, 0], 4.0  # with the seed known, 1 / 0.25 is left
+    for model, price in ((trust.SecLDP(), outside), (trust.SecLDP([2]), outside), (trust.SecLDP([1]), inside)):
+        assert_allclose(view_gram(one, model, 0).matrix, price * (C.T @ C), rtol=1e-12)
+    assert_allclose(view_gram(one, trust.LDP(), 0).matrix, inside * (C.T @ C), rtol=1e-12)
+    worst = victim_losses(one, trust.Coalitions(1), victims=[0])[0].sensitivity_squared
+    assert_allclose(worst, victim_losses(one, trust.SecLDP([1]), victims=[0])[0].sensitivity_squared, rtol=1e-9)
+
+
+def test_a_view_without_a_form_that_is_too_large_is_refused():
+    T, n = 150, 80
+    F = np.ones((n, n + 1))
+    noise = SpaceTimeNoise(np.stack([np.eye(T)] * (n + 1)), F, np.ones((n + 1, n), dtype=bool), n)
+    with pytest.raises(UnsupportedMechanism, match="no structured form"):
+        view_gram(algorithm_with(noise), trust.SecLDP(), 0)
+
+
+# ---- rounding goes to the safe side ---------------------------------------------------------------------------------
+
+
+def ill_conditioned(seed, n=4, weak=1e-7):
+    """Rows that are almost dependent, so that columns of F^-1 cancel."""
+    rng = np.random.default_rng(seed)
+    F = rng.standard_normal((n, n))
+    F[-1] = F[0] + weak * rng.standard_normal(n)
+    return F
+
+
+def test_the_inverse_factor_is_as_close_as_it_says():
+    for seed in range(20):
+        F = ill_conditioned(seed)
+        G, bound = _inverse_factor(F)
+        exact = to_float(exact_general_inverse(F))
+        off = np.abs(to_float(difference(exact_general_inverse(F), G)))
+        assert (off <= bound[:, None] * np.linalg.norm(G, axis=0)).all()
+        assert bound.max() < 1e-3
+        assert np.abs(exact).max() > 1e5
+    assert _inverse_factor(np.ones((2, 2))) is None
+    assert _inverse_factor(np.array([[1.0, 1.0], [1.0, 1.0 + 2**-52]])) is None
+    assert _inverse_factor(np.full((1, 1), 5e-324)) is None  # its inverse is infinite in float64
+
+
+def exact_general_inverse(F):
+    """By Gauss and Jordan, over the rationals."""
+    n = len(F)
+    rows = [[*row, *(Fraction(int(i == j)) for j in range(n))] for i, row in enumerate(rational(F))]
+    for c in range(n):
+        pivot = next(r for r in range(c, n) if rows[r][c] != 0)
+        rows[c], rows[pivot] = rows[pivot], rows[c]
+        rows[c] = [x / rows[c][c] for x in rows[c]]
+        for r in range(n):
+            if r != c:
+                rows[r] = [x - rows[r][c] * y for x, y in zip(rows[r], rows[c], strict=True)]
+    return [row[n:] for row in rows]
+
+
+def difference(exact, floats):
+    return [[x - Fraction(float(y)) for x, y in zip(a, b, strict=True)] for a, b in zip(exact, floats, strict=True)]
+
+
+def test_a_strong_encoder_on_a_weak_column_is_not_under_reported():
+    """X = sum_k g_k^2 C_k^T C_k over the rationals: what the inverse of F gets wrong is within the errors.
+
+    Node 0 hardly enters column 1 of F^-1, while its other entries are large, and the encoder of column 1 is 2^40.
+    """
+    scales, off_axis = [1.0, 2.0**40, 1.0, 1.0], np.array([1.0, 0.0, -1.0, 1.0]) / math.sqrt(3)
+    for seed in range(20):
+        F = np.random.default_rng(seed).standard_normal((4, 4))
+        F -= np.outer(F @ off_axis, off_axis)
+        F[-1] = F[0] + 1e-6 * off_axis
+        gram = view_gram(algorithm_with(of_one_step(scales, F)), trust.SecLDP(), 0)
+        assert gram.form == "all messages seen"
+        assert upper_end(gram) >= weighted(exact_general_inverse(F), scales)
+
+
+def test_an_inverse_that_is_off_is_paid_for_column_by_column(monkeypatch):
+    """With G = I for F^-1 = [[1, 0], [-d, 1]], ||G F - I|| = d, and X = 1 + (2^20 d)^2: no factor (1 - d)^-2."""
+    d, scales = 2.0**-10, [1.0, 2.0**20]
+    F = np.array([[1.0, 0.0], [d, 1.0]])
+    monkeypatch.setattr(np.linalg, "inv", lambda matrix: np.eye(len(matrix)))
+    gram = view_gram(algorithm_with(of_one_step(scales, F)), trust.SecLDP(), 0)
+    truth = weighted(exact_general_inverse(F), scales)
+    assert truth == 1 + 2**20
+    assert gram.values == pytest.approx(1)
+    assert truth <= upper_end(gram) <= Fraction(1.01) * truth
+
+
+def of_one_step(scales, F):
+    """T = 1 and C_k = scales[k], held by all."""
+    return SpaceTimeNoise(np.reshape(scales, (-1, 1, 1)), F, np.ones(F.T.shape, dtype=bool), len(F))
+
+
+def weighted(inverse_factor, scales):
+    """X of node 0 under `of_one_step`."""
+    return sum(row[0] ** 2 * Fraction(scale) ** 2 for row, scale in zip(inverse_factor, scales, strict=True))
+
+
+def upper_end(gram, t=0):
+    """The largest X_tt that the Gram allows for."""
+    value, error = (Fraction(float(a[t, t])) for a in (gram.values, gram.errors))
+    return (value + error) * Fraction(gram.inflation)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_noise_injected_may_protect_less_than_its_encoder_says(kind):
+    """The loss is that of the N which is injected, here C^-1 with its entries off by up to a thousandth of it."""
+    n, T = 2, 2
+    C = np.array([[1.0, 0, 0, 0], [-0.5, 2, 0, 0], [0.25, 1, 0.5, 0], [1, -1, 0.5, 1]])
+    everybody, F = np.ones((n, n), dtype=bool), np.array([[1.0, 0.5], [-0.5, 1.0]])
+    noise = {
+        "shared": SpaceTimeNoise(C[:2, :2], F, everybody, n),
+        "per column": SpaceTimeNoise(np.stack([C[:2, :2], C[2:, 2:]]), F, everybody, n),
+        "joint": JointNoise(C, T, n),
+    }[kind]
+    noise.inverse[...] *= 1 - 2.0**-10 * np.random.default_rng(0).random(noise.inverse.shape)
+    short = 0
+    for u in range(n):
+        truth = exact_view_gram(rational(of_node(np.eye(T * n), u, n)), rational(noise.to_dense()))
+        gram = view_gram(algorithm_with(noise), trust.SecLDP(), u)
+        short += sum(Fraction(float(gram.values[t, t])) < truth[t][t] for t in range(T))
+        assert all(upper_end(gram, t) >= truth[t][t] for t in range(T))
+        assert 1 < gram.inflation < 1.02
+    assert short
+
+
+def test_errors_of_one_encoder_hold_both_roundings():
+    """The errors of a time (x) space Gram are at least those of either half."""
+    C, F = np.array([[1.0, 0.0], [0.3, 0.7]]), np.array([[1.0, 0.1], [0.1, 0.01001]])
+    gram = view_gram(algorithm_with(SpaceTimeNoise(C, F, np.ones((2, 2), dtype=bool), 2)), trust.SecLDP(), 0)
+    noise = SpaceTimeNoise(C, F, np.ones((2, 2), dtype=bool), 2)
+    half, price = _local_gram(C, noise.inverse), gram.values[0, 0] / (C.T @ C)[0, 0]
+    assert (gram.errors >= price * half.errors).all()
+    truth = sum(row[0] ** 2 for row in exact_general_inverse(F))  # [(F F^T)^-1]_00
+    off = abs(Fraction(float(price)) - truth)
+    assert gram.errors[0, 0] >= float(off) * (C.T @ C)[0, 0]
+    assert gram.inflation == half.inflation > 1

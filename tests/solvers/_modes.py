@@ -1,0 +1,72 @@
+"""Random problems over time x nodes, and what they are as dense arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from mfdl import gossip
+from mfdl.dynamics import Dynamics
+from mfdl.error_gram import mode_error_grams
+from solvers import FactorizationProblem, ModeProblem
+
+FLORENTINE = ("florentine", 32, 8)
+
+
+@st.composite
+def mode_problems(draw, max_nodes=3, max_steps=4, ridges=(1.0, 1e-2, 0.0), zero_modes=True):
+    """H_k of integers and of any rank, zero included, plus a ridge; U the Q of a matrix of integers."""
+    n, T = draw(st.integers(1, max_nodes)), draw(st.integers(1, max_steps))
+    ridge = draw(st.sampled_from(ridges))
+    grams = np.zeros((n, T, T))
+    for k in range(n):
+        rank = draw(st.integers(0 if zero_modes else 1, T))
+        entries = draw(st.lists(st.integers(-3, 3), min_size=rank * T, max_size=rank * T))
+        B = np.array(entries, dtype=float).reshape(rank, T)
+        grams[k] = B.T @ B + (ridge * np.eye(T) if rank or not zero_modes else 0.0)
+    if not grams.any():
+        grams[0, 0, 0] = 1.0
+    matrix = np.array(draw(st.lists(st.integers(-2, 2), min_size=n * n, max_size=n * n)), dtype=float).reshape(n, n)
+    U = np.linalg.qr(matrix + 5 * np.eye(n))[0]
+    labels = draw(st.lists(st.integers(0, T - 1), min_size=T, max_size=T))
+    return ModeProblem(grams, U, np.array(labels, dtype=np.intp))
+
+
+def graph_problem(graph, num_steps, period, **options):
+    """Metropolis-Hastings weights, every model counted after averaging, records that take part every `period` steps."""
+    U, grams = mode_error_grams(Dynamics(gossip.metropolis_hastings(graph)), num_steps, **options)
+    return ModeProblem(grams, U, np.arange(num_steps) % period)
+
+
+def dense_gram(problem):
+    """H over time x nodes, flat index t n + u."""
+    return sum(np.kron(H, np.outer(u, u)) for H, u in zip(problem.grams, problem.vectors.T, strict=True))
+
+
+def dense_problem(problem):
+    labels = [c * problem.num_nodes + u for c in problem.classes for u in range(problem.num_nodes)]
+    return FactorizationProblem(dense_gram(problem), np.array(labels))
+
+
+def largest_class_sum(problem, X):
+    """max over nodes and classes of sum |X| over the pairs of that class's steps at that node, by loops."""
+    n, sums = problem.num_nodes, {}
+    for s, a in enumerate(problem.classes):
+        for t, b in enumerate(problem.classes):
+            if a == b:
+                for u in range(n):
+                    sums[a, u] = sums.get((a, u), 0.0) + abs(X[s * n + u, t * n + u])
+    return max(sums.values())
+
+
+def dense_loss(problem, X):
+    """largest class sum * tr(H X^-1)."""
+    return largest_class_sum(problem, X) * float(np.trace(np.linalg.solve(X, dense_gram(problem))))
+
+
+def product_gram(found):
+    return np.kron(found.time.gram, found.space.gram)
+
+
+def adapted_gram(found):
+    return sum(np.kron(X, np.outer(f, f)) for X, f in zip(found.grams, found.basis.T, strict=True))

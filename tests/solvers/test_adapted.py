@@ -1,0 +1,202 @@
+"""An encoder per direction over the nodes: never worse than a product, exact on graphs that look alike everywhere."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from _modes import (
+    FLORENTINE,
+    adapted_gram,
+    dense_gram,
+    dense_loss,
+    dense_problem,
+    graph_problem,
+    largest_class_sum,
+    mode_problems,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl.testing import encoders
+from solvers import ModeProblem, NotConverged, ProblemError, adapted, solve, spacetime, time_space
+
+
+@settings(deadline=None, max_examples=25)
+@given(problem=mode_problems())
+def test_loss_and_sensitivity_are_those_of_the_dense_gram(problem):
+    found = adapted.solve(problem)
+    X = adapted_gram(found)
+    # where noise is nearly free X^-1 has entries of 1e5 to 1e8, and the dense oracle loses that many digits
+    assert_allclose(found.loss, dense_loss(problem, X), rtol=1e-4)
+    assert_allclose(found.sensitivity**2, largest_class_sum(problem, X), rtol=1e-9)
+    assert_allclose(found.sensitivity, 1.0, rtol=1e-9)
+    assert_array_equal(np.triu(found.encoders, 1), 0)
+    C = sum(
+        np.kron(C_k, np.outer(e, f))
+        for C_k, e, f in zip(found.encoders, np.eye(problem.num_nodes), found.basis.T, strict=True)
+    )
+    assert_allclose(C.T @ C, X, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=25)
+@given(problem=mode_problems())
+def test_between_the_product_and_the_best_of_any_form(problem):
+    product = time_space.solve(problem)
+    found = adapted.solve(problem, start=product)
+    joint = solve(dense_problem(problem))
+    assert found.time_space is product
+    assert found.loss <= product.loss * (1 + 1e-7)  # the same blocks, in another basis
+    assert found.loss >= joint.lower_bound
+    assert product.lower_bound <= found.lower_bound <= joint.loss
+    assert found.status != "optimal" or found.gap <= 1e-4
+
+
+@settings(deadline=None, max_examples=15)
+@given(problem=mode_problems(max_nodes=3, max_steps=3, ridges=(1.0,), zero_modes=False))
+def test_the_best_of_its_form_by_a_semidefinite_program(problem):
+    found = adapted.solve(problem)
+    n, T = problem.num_nodes, problem.num_steps
+    inverse, M = np.linalg.inv(found.basis), found.basis**2
+    X = [cp.Variable((T, T), PSD=True) for _ in range(n)]
+    cost, constraints = 0.0, []
+    for k in range(n):
+        H = sum((inverse[k] @ problem.vectors[:, j]) ** 2 * problem.grams[j] for j in range(n))
+        cost += cp.matrix_frac(np.linalg.cholesky(H), X[k])
+    for u in range(n):
+        block = sum(M[u, k] * X[k] for k in range(n))
+        for c in np.unique(problem.classes):
+            members = np.flatnonzero(problem.classes == c)
+            constraints.append(sum(block[t, t] for t in members) <= 1)
+            constraints += [block[s, t] == 0 for s in members for t in members if s < t]
+    optimum = float(cp.Problem(cp.Minimize(cost), constraints).solve(solver=cp.CLARABEL))
+    assert found.loss >= optimum * (1 - 1e-5)
+    # what `tolerance` promises, and twice that for searches that end at a decrease instead of a certificate
+    assert found.loss <= optimum * (1 + 2 * max(1e-4, 0.02 * found.time_space.gap) + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("graph", "num_steps", "period"),
+    [
+        ("ring:n=4", 4, 2),
+        ("ring:n=5", 4, 2),
+        ("ring:n=6", 4, 4),
+        ("ring:n=9", 8, 4),
+        ("complete:n=4", 6, 3),
+        ("hypercube:dim=3", 4, 2),
+    ],
+)
+def test_exact_where_every_node_looks_alike(graph, num_steps, period):
+    problem = graph_problem(graph, num_steps, period)
+    found = adapted.solve(problem)
+    assert found.status == "optimal"
+    assert found.gap <= 1e-4
+    joint = spacetime.solve(dense_gram(problem), problem.classes, problem.num_nodes)
+    assert found.loss >= joint.lower_bound
+    assert_allclose(found.loss, joint.loss, rtol=2e-4)
+
+
+def test_a_ring_of_eight_needs_blocks_whose_class_sums_differ():
+    found = adapted.solve(graph_problem("ring:n=8", 8, 4), tolerance=1e-5)
+    assert found.status == "optimal"
+    assert_allclose(found.loss, 45.0623, rtol=1e-5)  # 45.857 with blocks solved one by one
+
+
+def test_florentine():
+    found = adapted.solve(graph_problem(*FLORENTINE))
+    assert found.status == "stationary"
+    assert 1122.5 <= found.loss <= 1123.3  # 1192.3 by a product; the optimum of any form is 1085.53
+    assert found.lower_bound <= 1085.528
+    assert found.require_converged(1e-4) is found
+
+
+def test_free_modes_are_said():
+    problem = ModeProblem(np.array([np.eye(2), np.zeros((2, 2))]), np.eye(2), np.arange(2))
+    found = adapted.solve(problem)
+    assert_allclose(found.loss, 2.0, rtol=1e-4)  # only the first node's noise counts
+    assert any("singular" in note for note in found.notes)
+    regular = ModeProblem(np.array([np.eye(2), 2 * np.eye(2)]), np.eye(2), np.arange(2))
+    assert adapted.solve(regular).notes == ()
+
+
+def test_a_limit_of_rounds_is_said():
+    problem = graph_problem(*FLORENTINE)
+    found = adapted.solve(problem, max_rounds=1)
+    assert found.status == "stopped"
+    with pytest.raises(NotConverged, match="stopped at gap"):
+        found.require_converged(1e-4)
+    assert found.loss >= found.lower_bound
+
+
+# What any blocks cost
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=mode_problems(max_nodes=2), data=st.data())
+def test_blocks_of_any_sign_are_charged_in_full(problem, data):
+    blocks = adapted.Blocks.of(problem, time_space.solve(problem, max_rounds=1))
+    C = [data.draw(encoders(size=problem.num_steps)) for _ in range(problem.num_nodes)]
+    grams = np.stack([root.T @ root for root in C])
+    X = sum(np.kron(X_k, np.outer(f, f)) for X_k, f in zip(grams, blocks.basis.T, strict=True))
+    assert_allclose(blocks.class_sums(grams).max(), largest_class_sum(problem, X), rtol=1e-9)
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
+def test_the_loss_of_any_blocks(problem, data):
+    blocks = adapted.Blocks.of(problem, time_space.solve(problem, max_rounds=1))
+    C = [data.draw(encoders(size=problem.num_steps)) for _ in range(problem.num_nodes)]
+    grams = np.stack([root.T @ root for root in C])
+    X = sum(np.kron(X_k, np.outer(f, f)) for X_k, f in zip(grams, blocks.basis.T, strict=True))
+    assert_allclose(blocks.block_losses(grams).sum(), np.trace(np.linalg.inv(X) @ dense_gram(problem)), rtol=1e-6)
+
+
+def test_the_basis_is_that_of_the_modes_where_their_costs_coincide():
+    # H_s = 2 I leaves any basis equally good over the nodes, but only the modes themselves separate the H_k
+    half = np.array([[1.0, 0.5], [0.5, 1.0]])
+    grams = np.array([half, half * [[1, -1], [-1, 1]]] * 2)
+    U = np.linalg.qr(np.array([[4.0, 1, 2, 0], [1, 5, 0, 3], [0, 2, 6, 1], [2, 0, 1, 4]]))[0]
+    problem = ModeProblem(grams, U, np.arange(2))
+    found = adapted.solve(problem)
+    assert_allclose(found.basis, U, atol=1e-12)
+    assert found.loss < found.time_space.loss * 0.99
+
+
+# The scales
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), n=st.integers(1, 5), m=st.integers(1, 6))
+def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
+    costs = np.array(data.draw(st.lists(st.floats(1e-3, 1e3), min_size=n, max_size=n)))
+    weights = np.array(data.draw(st.lists(st.integers(0, 4), min_size=m * n, max_size=m * n)), dtype=float)
+    weights = weights.reshape(m, n) / 4 + 0.01
+    s, multipliers = adapted.best_scales(costs, weights)
+    assert (s > 0).all()
+    assert (weights @ s <= 1).all()
+    value = (costs / s).sum()
+    # weak duality: the minimum over s of sum costs / s + <multipliers, weights s - 1> is below every feasible value
+    bound = 2 * np.sqrt(costs * (weights.T @ multipliers)).sum() - multipliers.sum()
+    assert bound <= value * (1 + 1e-12)
+    assert value <= bound * (1 + 1e-6)
+
+
+def test_scales_by_hand():
+    # one constraint: s_k ~ sqrt(cost_k / weight_k)
+    s, _ = adapted.best_scales(np.array([1.0, 4.0, 0.0]), np.array([[1.0, 1.0, 1.0]]))
+    assert_allclose(s, [1 / 3, 2 / 3, 0.0], atol=1e-5)
+
+
+# Bad input
+
+
+def test_refused_options():
+    problem = ModeProblem(np.eye(2)[None], np.eye(1), np.arange(2))
+    other = time_space.solve(ModeProblem(np.eye(3)[None], np.eye(1), np.arange(3)))
+    with pytest.raises(ProblemError, match="tolerance must be > 0"):
+        adapted.solve(problem, tolerance=-1.0)
+    with pytest.raises(ProblemError, match="max_rounds must be at least 1"):
+        adapted.solve(problem, max_rounds=0)
+    with pytest.raises(ProblemError, match="product over 2 steps and 1 nodes, got 3 and 1"):
+        adapted.solve(problem, start=other)

@@ -1,0 +1,202 @@
+"""Products over time and nodes: what they cost, that no other product is better, and a bound on every other form."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from _modes import FLORENTINE, dense_gram, dense_loss, dense_problem, graph_problem, mode_problems, product_gram
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl.testing import encoders, optimal_loss_reference
+from solvers import FactorizationProblem, ModeProblem, NotConverged, ProblemError, solve, time_space
+from solvers.time_space import joint_lower_bound
+
+
+@settings(deadline=None, max_examples=30)
+@given(problem=mode_problems())
+def test_loss_and_sensitivity_are_those_of_the_dense_product(problem):
+    found = time_space.solve(problem)
+    X = product_gram(found)
+    assert_allclose(found.loss, dense_loss(problem, X), rtol=1e-5)  # X^-1 of a singular H has entries of 1e5
+    assert_allclose(found.sensitivity, 1.0, rtol=1e-12)
+    C = np.kron(found.time.encoder, found.space.encoder)
+    assert_array_equal(np.triu(C, 1), 0)
+    assert_allclose(C.T @ C, X, atol=1e-12)
+    assert 0 < found.lower_bound <= found.loss
+
+
+@settings(deadline=None, max_examples=30)
+@given(problem=mode_problems())
+def test_no_worse_than_noise_over_time_or_over_nodes_alone(problem):
+    n, sizes = problem.num_nodes, np.bincount(problem.classes)[problem.classes]
+    traces = np.trace(problem.grams * sizes[None, :, None], axis1=1, axis2=2)  # tr(H_k X_t^-1), X_t = diag(1 / sizes)
+    independent = traces.sum()
+    temporal = solve(FactorizationProblem(problem.grams.sum(axis=0), problem.classes)).loss
+    spatial = solve(FactorizationProblem((problem.vectors * traces) @ problem.vectors.T, np.arange(n))).loss
+    both = time_space.solve(problem).loss
+    assert max(temporal, spatial) <= independent * (1 + 1e-9)
+    assert both <= min(temporal, spatial) * (1 + 3e-4)  # tolerances of three solvers
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
+def test_no_product_is_better(problem, data):
+    # by the geodesic convexity of the loss; alternation could otherwise end anywhere
+    found = time_space.solve(problem, tolerance=1e-6)
+    assert found.status in ("optimal", "stationary")
+    for _ in range(5):
+        C_t, C_s = data.draw(encoders(size=problem.num_steps)), data.draw(encoders(size=problem.num_nodes))
+        other = np.kron(C_t.T @ C_t, C_s.T @ C_s)
+        assert found.loss <= dense_loss(problem, other) * (1 + 1e-5)
+    # and near by: geodesic steps from the optimum, in both factors at once
+    seed = np.random.default_rng(data.draw(st.integers(0, 99)))
+    for size in (1e-1, 1e-2):
+        moved = [C + size * np.tril(seed.standard_normal(C.shape)) for C in (found.time.encoder, found.space.encoder)]
+        other = np.kron(*[C.T @ C for C in moved])
+        if np.linalg.matrix_rank(other) == len(other):
+            assert found.loss <= dense_loss(problem, other) * (1 + 1e-5)
+
+
+# The lower bound on every form
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=mode_problems(), data=st.data())
+def test_the_joint_bound_is_below_the_loss_of_every_encoder(problem, data):
+    C = data.draw(encoders(size=problem.num_steps * problem.num_nodes))
+    dual_root = data.draw(encoders(size=problem.num_steps))
+    bound = joint_lower_bound(problem, dual_root @ dual_root.T)
+    X = C.T @ C
+    assert bound > 0
+    assert bound <= dense_loss(problem, X)
+    assert bound <= dense_loss(problem, product_gram(time_space.solve(problem))) * (1 + 1e-5)
+    assert bound <= solve(dense_problem(problem)).loss
+
+
+@settings(deadline=None, max_examples=15)
+@given(problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
+def test_the_joint_bound_is_below_the_semidefinite_program(problem):
+    found = time_space.solve(problem)
+    optimum = optimal_loss_reference(dense_problem(problem), restricted=False)
+    assert found.lower_bound <= optimum * (1 + 1e-6)  # the program's own accuracy
+    assert found.loss >= optimum * (1 - 1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=mode_problems(max_nodes=1, max_steps=5, ridges=(1.0, 1e-2), zero_modes=False))
+def test_one_node_is_the_problem_over_time(problem):
+    found = time_space.solve(problem)
+    assert found.status == "optimal"
+    assert_allclose(found.loss, solve(FactorizationProblem(problem.grams[0], problem.classes)).loss, rtol=2e-4)
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=mode_problems(max_steps=1, max_nodes=5, ridges=(1.0, 1e-2), zero_modes=False))
+def test_one_step_is_the_problem_over_nodes(problem):
+    found = time_space.solve(problem)
+    assert found.status == "optimal"
+    assert_allclose(found.loss, solve(FactorizationProblem(dense_gram(problem), dense_problem(problem).classes)).loss,
+                    rtol=2e-4)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=30)
+@given(problem=mode_problems(), factor=st.sampled_from([1e-6, 1e6]))
+def test_the_bound_scales_with_the_gram(problem, factor):
+    scaled = ModeProblem(factor * problem.grams, problem.vectors, problem.classes)
+    dual = np.eye(problem.num_steps)
+    assert_allclose(joint_lower_bound(scaled, dual), factor * joint_lower_bound(problem, dual), rtol=1e-4)
+    assert_allclose(joint_lower_bound(problem, factor * dual), joint_lower_bound(problem, dual), rtol=1e-9)
+
+
+def test_the_bound_by_hand():
+    # one class of two steps, U = I: v = (v_1, v_2) and V_t = I give (sum_k sqrt(v_k) tr H_k^1/2)^2 / (v_1 + v_2)
+    problem = ModeProblem(np.array([np.diag([4.0, 1.0]), np.diag([1.0, 1.0])]), np.eye(2), np.zeros(2, dtype=int))
+    bound = joint_lower_bound(problem, np.eye(2))
+    assert 13 * (1 - 1e-4) <= bound <= 13.0  # v = (9, 4)
+
+
+def test_a_zero_dual_proves_nothing():
+    problem = ModeProblem(np.eye(2)[None], np.eye(1), np.array([0, 1]))
+    assert joint_lower_bound(problem, np.zeros((2, 2))) == 0.0
+
+
+def test_the_average_of_the_models_counts_alone():
+    # one mode, the constant vector, costs anything: nodes that all draw the same noise pay n times less
+    n, T = 4, 3
+    U = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, 1:]]))[0]
+    grams = np.zeros((n, T, T))
+    grams[0] = np.tri(T).T @ np.tri(T)
+    found = time_space.solve(ModeProblem(grams, U, np.arange(T)))
+    assert found.status == "optimal"
+    assert_allclose(found.loss, solve(FactorizationProblem(grams[0], np.arange(T))).loss / n, rtol=2e-4)
+    assert found.notes
+    assert found.notes[0].startswith("over nodes: ")
+
+
+def test_florentine():
+    found = time_space.solve(graph_problem(*FLORENTINE), tolerance=1e-6)
+    assert found.status == "stationary"
+    assert_allclose(found.loss, 1192.3079, rtol=1e-5)
+    assert 1078.6 <= found.lower_bound <= 1085.528  # the joint optimum
+    assert found.gap == found.loss / found.lower_bound - 1
+
+
+def test_a_limit_of_rounds_is_said():
+    problem = graph_problem("path:n=3", 4, 2)
+    found = time_space.solve(problem, max_rounds=1)
+    assert found.status == "stopped"
+    assert found.rounds == 1
+    with pytest.raises(NotConverged, match="stopped at gap"):
+        found.require_converged(1e-4)
+    settled = time_space.solve(problem)
+    assert settled.require_converged(1e-4) is settled
+    assert settled.loss <= found.loss
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grams": np.eye(2)}, "shape (n, T, T)"),
+        ({"grams": np.zeros((2, 2, 3))}, "shape (n, T, T)"),
+        ({"grams": np.zeros((0, 2, 2))}, "shape (n, T, T)"),
+        ({"grams": np.zeros((2, 2, 2))}, "nothing to minimise"),
+        ({"grams": np.full((2, 2, 2), np.nan)}, "must be finite"),
+        ({"grams": np.array([[[1.0, 2.0], [0.0, 1.0]]] * 2)}, "mode 0 is not"),
+        ({"grams": np.array([np.eye(2), -np.eye(2)])}, "positive semidefinite"),
+        ({"vectors": np.eye(3)}, "one column per mode"),
+        ({"vectors": np.array([[1.0, 0.1], [0.0, 1.0]])}, "orthogonal"),
+        ({"vectors": np.full((2, 2), np.inf)}, "must be finite"),
+        ({"classes": np.arange(3)}, "one integer label per step"),
+        ({"classes": np.zeros(2)}, "one integer label per step"),
+    ],
+)
+def test_refused_problems(change, message):
+    valid = {"grams": np.array([np.eye(2)] * 2), "vectors": np.eye(2), "classes": np.arange(2)}
+    ModeProblem(**valid)
+    with pytest.raises(ProblemError, match=re.escape(message)):
+        ModeProblem(**(valid | change))
+
+
+def test_refused_options():
+    problem = ModeProblem(np.eye(2)[None], np.eye(1), np.arange(2))
+    with pytest.raises(ProblemError, match="tolerance must be > 0"):
+        time_space.solve(problem, tolerance=0.0)
+    with pytest.raises(ProblemError, match="max_rounds must be at least 1"):
+        time_space.solve(problem, max_rounds=0)
+
+
+def test_the_problem_keeps_its_own_arrays():
+    grams = np.eye(2)[None].copy()
+    problem = ModeProblem(grams, np.eye(1), np.array([7, 3]))
+    grams[:] = 0
+    assert_array_equal(problem.grams[0], np.eye(2))
+    assert_array_equal(problem.classes, [1, 0])
+    with pytest.raises(ValueError, match="read-only"):
+        problem.grams[0, 0, 0] = 2.0
