@@ -118,8 +118,9 @@ def test_content_tells_encoder_factor_and_holders_apart():
 
 
 def test_entries_given_twice_add_up():
-    twice = sp.coo_array(([1.0, 2.0, 1.0], ([0, 0, 1], [0, 0, 1])), shape=(2, 2))
-    noise = SpaceTimeNoise(np.eye(1), sp.csr_array(twice), np.eye(2, dtype=bool), 2)
+    twice = sp.csr_array((np.array([1.0, 2.0, 1.0]), np.array([0, 0, 1]), np.array([0, 2, 3])), shape=(2, 2))
+    assert twice.nnz == 3
+    noise = SpaceTimeNoise(np.eye(1), twice, np.eye(2, dtype=bool), 2)
     assert_array_equal(noise.to_dense(), np.diag([3.0, 1.0]))
     assert_array_equal(noise.variances(), [[9.0, 1.0]])
 

@@ -202,6 +202,27 @@ def test_columns_known_in_some_steps_only():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_columns_that_some_hold_and_the_attacker_knows(kind):
+    """With one of two columns known, what nodes 0 and 1 inject has one noise between them: both leak."""
+    F, everybody = np.array([[1.0, 1.0], [1.0, -1.0]]), np.ones((2, 2), dtype=bool)
+    noise = {
+        "shared": SpaceTimeNoise(np.tri(2), F, everybody, 2),
+        "per column": SpaceTimeNoise(np.stack([np.tri(2), np.eye(2)]), F, everybody, 2),
+        "joint": JointNoise(np.eye(4) + np.eye(4, k=-1), 2, 2),
+    }[kind]
+    one = algorithm_with(noise)
+    known = np.array([False, True])
+    model = trust.TrustModel.from_masks(seen=np.ones(2, dtype=bool), known_noise=known, release="none")
+    for u in range(2):
+        gram = view_gram(one, model, u)
+        _, leaks = exact_answer(noise, np.tile(known, (2, 1)), u)
+        assert any(leaks)
+        assert gram.leaks.any()
+        assert gram.form == ("all messages seen" if kind == "shared" else "dense form")
+        assert not view_gram(one, trust.SecLDP(), u).leaks.any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_seed_that_all_hold_protects_from_outsiders_only(kind):
     rng = np.random.default_rng(3)
     F, everybody = rng.standard_normal((3, 3)) + 3 * np.eye(3), np.ones((3, 3), dtype=bool)
@@ -362,3 +383,7 @@ def test_errors_of_one_encoder_hold_both_roundings():
     off = abs(Fraction(float(price)) - truth)
     assert gram.errors[0, 0] >= float(off) * (C.T @ C)[0, 0]
     assert gram.inflation == half.inflation > 1
+    cancelling = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, -1.0, 1.0]])  # columns 0 and 1 are orthogonal
+    gram = view_gram(algorithm_with(SpaceTimeNoise(cancelling, np.eye(2), np.eye(2, dtype=bool), 2)), trust.LDP(), 0)
+    assert gram.values[0, 1] == 0
+    assert gram.errors[0, 1] >= _local_gram(cancelling, np.linalg.inv(cancelling)).errors[0, 1] > 0
