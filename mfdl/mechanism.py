@@ -137,7 +137,7 @@ def account(
         clip_norm: bound on the norm of one record's gradient, or of a node's mean gradient at user level, > 0.
         noise_std: nu on sums of clipped gradients, or on clipped mean gradients at user level, >= 0; or
         noise_multiplier: nu / (sensitivity * record_shift); exactly one of the two.
-        participation: default the algorithm's own.
+        participation: default the algorithm's own; with one per node, each victim is held to its own.
         release: "none", "average" or "all" final models published, where messages are hidden; default "all".
         method: "exact" or "certified" (fast upper bound).
         lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with
@@ -174,7 +174,8 @@ def guarantees(
     """One guarantee per victim, from `privacy.accounting.victim_losses` of the same algorithm and trust model.
 
     Args:
-        participation: the one the losses were computed for; default the algorithm's own.
+        participation: the one the losses were computed for; default the algorithm's own. With one per node, each
+            guarantee names that of its victim.
         adaptive: the numbers for adaptive gradients; False: for gradients fixed in advance, and so labelled.
         unit: as for `account`; losses that rest on a Lipschitz constant are refused with "user".
     """
@@ -190,7 +191,8 @@ def guarantees(
     for loss in losses:
         held = worst_adaptive([loss]) if adaptive else loss.fixed
         name = str(labels[loss.victim])
-        one = _guarantee(trust, adjacency, clip_norm, noise_std, held, scheme, name, [loss], unit)
+        own = scheme.of_node(loss.victim)
+        one = _guarantee(trust, adjacency, clip_norm, noise_std, held, own, name, [loss], unit)
         out.append(one if adaptive or loss.adaptive else dataclasses.replace(one, adaptive=False))
     return out
 

@@ -53,6 +53,31 @@ class Participation(abc.ABC):
     def to_dict(self) -> dict[str, object]:
         """JSON form, with `scheme` first."""
 
+    def of_node(self, node: int) -> Participation:
+        """The participation of one node's records: the same at every node, save `ParticipationByNode`."""
+        return self
+
+    def shared_by(self, nodes: Sequence[int]) -> list[tuple[Participation, list[int]]]:
+        """The nodes gathered by participation, in order of appearance: (one participation, its nodes)."""
+        return [(self, list(nodes))]
+
+    def distinct(self) -> tuple[Participation, ...]:
+        """The different participations of the nodes."""
+        return (self,)
+
+    @property
+    def num_nodes(self) -> int | None:
+        """How many nodes it was given for; None where it is that of any node."""
+        return None
+
+    def require_nodes(self, num_nodes: int) -> None:
+        """Raises: InvalidInput: it was given for another number of nodes."""
+        if self.num_nodes not in (None, num_nodes):
+            raise InvalidInput(
+                f"participation is given for {self.num_nodes} nodes, but there are {num_nodes}; give one participation "
+                "for each node."
+            )
+
     def classes(self) -> NDArray[np.intp]:
         """The class label of each step when the patterns partition the steps, shape (T,).
 
@@ -347,18 +372,25 @@ class MinSeparation(Participation):
 
 
 def in_every_step(participation: Participation) -> bool:
-    """Whether the one pattern of a participation is the set of all steps, whatever class it is of.
+    """Whether the one pattern of a participation, at every node, is the set of all steps, whatever class it is of.
 
     >>> in_every_step(Cyclic(epochs=3, period=1)), in_every_step(Cyclic(epochs=3, period=2))
     (True, False)
     """
-    few = list(itertools.islice(participation.patterns(), 2))
-    return len(few) == 1 and np.array_equal(few[0], np.arange(participation.num_steps))
+    everything = np.arange(participation.num_steps)
+    for own in participation.distinct():
+        few = list(itertools.islice(own.patterns(), 2))
+        if len(few) != 1 or not np.array_equal(few[0], everything):
+            return False
+    return True
 
 
 _SCHEMES: dict[str, type[Participation]] = {
     kind.scheme: kind for kind in (Cyclic, Single, EveryStep, Explicit, OncePerEpoch, MinSeparation)
 }
+
+BY_NODE = "by-node"
+"""The scheme of `participation_by_node.ParticipationByNode`."""
 
 
 def participation_from_dict(saved: Mapping[str, object]) -> Participation:
@@ -372,8 +404,12 @@ def participation_from_dict(saved: Mapping[str, object]) -> Participation:
     if not isinstance(saved, Mapping) or "scheme" not in saved:
         raise InvalidInput(f"a saved participation must be a mapping with a scheme, got {saved!r}.")
     name = str(saved["scheme"])
+    if name == BY_NODE:
+        from .participation_by_node import from_fields  # it is made of the classes above
+
+        return from_fields(saved)
     if name not in _SCHEMES:
-        raise unknown_name("participation scheme", name, _SCHEMES)
+        raise unknown_name("participation scheme", name, [*_SCHEMES, BY_NODE])
     fields = {key: value for key, value in saved.items() if key != "scheme"}
     build: Any = _SCHEMES[name]
     try:

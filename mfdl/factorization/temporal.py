@@ -1,17 +1,20 @@
 """Noise correlated over time: from dynamics, error weights and participation to a certified encoder.
 
 `factorize` poses the problem min tr(H X^-1) at unit sensitivity and solves it; `evaluate` puts a given encoder
-to the same H, so that its gap says what a better one would save.
+to the same H, so that its gap says what a better one would save. `factorize_nodes` and `factorize_classes` do it for
+each node, or each class of nodes, with the error Gram of its own noise: local noise is independent over nodes, so the
+problems are separate, and each node's encoder has unit sensitivity under the participation of its own records.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 import solvers
 from solvers import Factorization
@@ -166,29 +169,142 @@ def factorize_nodes(
     """One encoder per node from its own error Gram H_u (MAFALDA-L).
 
     Each node starts from the solution of the node before, so later nodes take fewer iterations; nodes with the
-    same Gram (symmetric graphs) share one solution. `progress`, if given, is called after each node.
+    same Gram (symmetric graphs) and the same participation share one solution. `progress`, if given, is called after
+    each node.
+
+    Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: a participation for
+        another number of nodes.
     """
-    labels = participation.classes()
+    labels = _labels_of_nodes(participation, dynamics.num_nodes)
     began = time.perf_counter()
+    grams = node_error_grams(dynamics, participation.num_steps, weights=weights, objective=objective)
+    solved = _solved_in_turn(zip(grams, labels, strict=True), tolerance, max_iterations, allow_stopped, progress)
+    return NodeFactorizations(solved, time.perf_counter() - began)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassFactorizations(NodeFactorizations):
+    """One factorization per class of nodes: `nodes[labels[u]]` is that of node u, at the sum of its class's Grams.
+
+    Attributes: labels: the class of each node, integers from 0, shape (n,), read-only.
+    """
+
+    labels: NDArray[np.intp]
+
+    @property
+    def encoder(self) -> FloatArray:
+        """C_u, shape (n, T, T): that of its class at every node."""
+        return np.stack([f.encoder for f in self.nodes])[self.labels]
+
+
+def factorize_classes(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    labels: ArrayLike | None = None,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float = 1e-4,
+    max_iterations: int = 5000,
+    allow_stopped: bool = False,
+    progress: Any = None,
+) -> ClassFactorizations:
+    """One encoder per class of nodes, the best for the sum H_c of its nodes' error Grams.
+
+    Under LDP each encoder has sensitivity 1 whatever the classes, so the loss lies between that of an encoder per node
+    and, where all share a participation, that of one for all, up to the tolerance.
+
+    Args:
+        labels: an integer per node, shape (n,); nodes with one label and one participation are a class. Default
+            `degree_labels`: nodes with equally many neighbours.
+        progress: called after each class. Others: see `factorize`.
+
+    Returns: ClassFactorizations; loss = sum over classes of sensitivity^2 tr(H_c X_c^-1), the lower bound likewise.
+    Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: labels or a participation
+        for another number of nodes.
+    Cost: n Grams, one at a time, (classes) T^2 memory, and one solution per class.
+    """
+    n = dynamics.num_nodes
+    steps = _labels_of_nodes(participation, n)
+    given = degree_labels(dynamics, participation.num_steps) if labels is None else _node_labels(labels, n)
+    gathered = participation.shared_by(range(n))
+    own = np.empty(n, dtype=np.intp)
+    for number, (_, members) in enumerate(gathered):
+        own[members] = number
+    _, first, of_node = np.unique(np.stack([given, own]), axis=1, return_index=True, return_inverse=True)
+    of_node = np.asarray(of_node, dtype=np.intp).reshape(n)
+    of_node.setflags(write=False)
+    began = time.perf_counter()
+    sums = np.zeros((first.size, participation.num_steps, participation.num_steps))
+    grams = node_error_grams(dynamics, participation.num_steps, weights=weights, objective=objective)
+    for u, H in enumerate(grams):
+        sums[of_node[u]] += H
+    cases = ((H, steps[u]) for H, u in zip(sums, first.tolist(), strict=True))
+    solved = _solved_in_turn(cases, tolerance, max_iterations, allow_stopped, progress)
+    return ClassFactorizations(solved, time.perf_counter() - began, of_node)
+
+
+def degree_labels(dynamics: Dynamics, num_steps: int) -> NDArray[np.intp]:
+    """A label per node, equal for nodes with equally many neighbours in every gossip round of training, shape (n,)."""
+    matrices = {id(one): one for one in map(dynamics.gossip.at, range(num_steps * dynamics.gossip_rounds))}
+    degrees = np.array([[degree for _, degree in one.graph().degree()] for one in matrices.values()])
+    _, labels = np.unique(degrees, axis=1, return_inverse=True)
+    return np.asarray(labels, dtype=np.intp).reshape(dynamics.num_nodes)
+
+
+def _node_labels(labels: ArrayLike, num_nodes: int) -> NDArray[np.intp]:
+    array = np.asarray(labels)
+    if array.shape != (num_nodes,) or array.dtype.kind not in "iu":
+        raise InvalidInput(
+            f"labels must be one integer per node, shape ({num_nodes},), got shape {array.shape} of {array.dtype}."
+        )
+    return array.astype(np.intp)
+
+
+def _labels_of_nodes(participation: Participation, num_nodes: int) -> list[NDArray[np.intp]]:
+    """The class of each step for each node's records, one (T,) array per node, shared by nodes that agree."""
+    participation.require_nodes(num_nodes)
+    found: dict[int, NDArray[np.intp]] = {}
+    for own, members in participation.shared_by(range(num_nodes)):
+        found |= dict.fromkeys(members, own.classes())
+    return [found[node] for node in range(num_nodes)]
+
+
+def _solved_in_turn(
+    cases: Iterable[tuple[FloatArray, NDArray[np.intp]]],
+    tolerance: float,
+    max_iterations: int,
+    allow_stopped: bool,
+    progress: Any,
+) -> tuple[Factorization, ...]:
+    """Each (H, classes of steps) solved, from the last solution with these classes; equal cases share a solution."""
+    seen: list[tuple[FloatArray, NDArray[np.intp], Factorization]] = []
     solved: list[Factorization] = []
-    grams: list[FloatArray] = []
-    for H in node_error_grams(dynamics, participation.num_steps, weights=weights, objective=objective):
-        twin = next((i for i, seen in enumerate(grams) if np.array_equal(seen, H)), None)
-        if twin is not None:
-            solved.append(solved[twin])
-        else:
-            posed = solvers.FactorizationProblem(H, labels)
-            result = solve_problem(
-                posed,
-                tolerance=tolerance,
-                max_iterations=max_iterations,
-                start=solved[-1].gram if solved else None,
-            )
-            solved.append(result if allow_stopped else result.require_converged(tolerance))
-        grams.append(H)
+    for H, labels in cases:
+        alike = [(gram, one) for gram, classes, one in seen if np.array_equal(classes, labels)]
+        result = next((one for gram, one in alike if np.array_equal(gram, H)), None)
+        if result is None:
+            start = alike[-1][1].gram if alike else None
+            result = _solved(H, labels, tolerance=tolerance, max_iterations=max_iterations, start=start)
+            if not allow_stopped:
+                result.require_converged(tolerance)
+            seen.append((H, labels, result))
+        solved.append(result)
         if progress is not None:
             progress()
-    return NodeFactorizations(tuple(solved), time.perf_counter() - began)
+    return tuple(solved)
+
+
+def _solved(
+    H: FloatArray, labels: NDArray[np.intp], *, tolerance: float, max_iterations: int, start: FloatArray | None
+) -> Factorization:
+    """`solve_problem`; for H = 0, independent noise at unit sensitivity: noise that no counted model meets is free."""
+    if H.any():
+        posed = solvers.FactorizationProblem(H, labels)
+        return solve_problem(posed, tolerance=tolerance, max_iterations=max_iterations, start=start)
+    X = np.diag(1.0 / np.bincount(labels)[labels])
+    note = "the noise of some nodes reaches no counted model, so any encoder serves them: theirs is independent noise"
+    return Factorization(np.sqrt(X), X, 0.0, 0.0, OPTIMAL, 0, 0.0, notes=(note,))
 
 
 def evaluate(posed: solvers.FactorizationProblem, encoder: FloatArray, *, lower_bound: float) -> Factorization:
@@ -225,8 +341,8 @@ def evaluate_nodes(
     Args: grams, encoders: shape (n, T, T); lower_bounds: of the best encoder of each node.
     """
     began = time.perf_counter()
-    labels = participation.classes()
-    posed = [solvers.FactorizationProblem(H, labels) for H in grams]
+    labels = _labels_of_nodes(participation, len(grams))
+    posed = [solvers.FactorizationProblem(H, own) for H, own in zip(grams, labels, strict=True)]
     worst = max(p.sensitivity_squared(C.T @ C) for p, C in zip(posed, encoders, strict=True)) ** 0.5
     nodes = []
     for p, C, bound in zip(posed, encoders, lower_bounds, strict=True):

@@ -29,6 +29,7 @@ from .hidden_messages import lipschitz_factors, shift_problem
 from .own_state_form import own_states
 from .pattern_bounds import MAX_ENUMERATED
 from .sensitivity import Sensitivity, sensitivities
+from .shift_reduction import ShiftProblem
 from .view_gram import ViewGram, view_grams
 
 SHIFT_REDUCTION = "shift reduction"
@@ -82,7 +83,7 @@ def victim_losses(
     """The losses of the given victims (default: all nodes that do not attack), in node order.
 
     Args:
-        participation: default the algorithm's own.
+        participation: default the algorithm's own; each victim's number is for its own one, `of_node(victim)`.
         release: see `TrustModel.view`.
         method: "exact" (upper and lower bound meet within 1e-6) or "certified" (fast upper bound).
         lipschitz: L for shift reduction; None: the all-messages value stands in where the view is not adaptive.
@@ -92,6 +93,7 @@ def victim_losses(
     A victim that is asked for and attacks has infinite loss. Over several attacking sets (coalitions) the worst counts.
     """
     scheme = participation or algorithm.participation
+    scheme.require_nodes(algorithm.num_nodes)
     wanted = None if victims is None else {check.integer_at_least(0, victim=u) for u in victims}
     if wanted and max(wanted) >= algorithm.num_nodes:
         raise InvalidInput(f"victim must be a node index below {algorithm.num_nodes}, got {max(wanted)}.")
@@ -147,7 +149,7 @@ def _against(
     unit: str,
 ) -> list[VictimLoss]:
     view = model.view(algorithm, victims[0], release=release)
-    fixed = sensitivities(view_grams(view, victims), scheme, nodes=victims, method=method)
+    fixed = _of_victims(view_grams(view, victims), victims, scheme, method)
     adaptive = is_adaptive(view, scheme, unit=unit)
     hidden = model.default_release != "not applicable"
     if adaptive and not hidden:
@@ -164,6 +166,17 @@ def _against(
         _loss(s, value, exact, by, model, view, adaptive, why)
         for s, (value, exact, by, why) in zip(fixed, held, strict=True)
     ]
+
+
+def _of_victims(
+    grams: Sequence[ViewGram], victims: Sequence[int], scheme: Participation, method: str
+) -> list[Sensitivity]:
+    """`sensitivities` of the victims, each under the participation of its own records."""
+    gram_of = dict(zip(victims, grams, strict=True))
+    found: dict[int, Sensitivity] = {}
+    for own, nodes in scheme.shared_by(victims):
+        found |= zip(nodes, sensitivities([gram_of[u] for u in nodes], own, nodes=nodes, method=method), strict=True)
+    return [found[u] for u in victims]
 
 
 def _loss(
@@ -219,9 +232,9 @@ def _all_messages(
     elif not is_adaptive(more, scheme, unit=unit):
         why = _why_not_adaptive(algorithm, more, scheme, unit)
     else:
-        return sensitivities(view_grams(more, victims), scheme, nodes=victims, method=method)
+        return _of_victims(view_grams(more, victims), victims, scheme, method)
     infinite = ViewGram(np.ones(algorithm.num_steps), np.zeros(algorithm.num_steps), math.inf, why=why)
-    return sensitivities([infinite] * len(victims), scheme, nodes=victims)
+    return _of_victims([infinite] * len(victims), victims, scheme, method)
 
 
 def _why_not_adaptive(algorithm: LinearAlgorithm, more: View, scheme: Participation, unit: str) -> str:
@@ -246,16 +259,24 @@ def _shift_reduction(
     view: View, victims: list[int], scheme: Participation, lipschitz: float | Sequence[float]
 ) -> list[float]:
     problem = shift_problem(view, lipschitz)
-    if scheme.num_patterns <= MAX_ENUMERATED:
-        patterns = [tuple(int(t) for t in pattern) for pattern in scheme.patterns()]
+    found: dict[int, float] = {}
+    for own, nodes in scheme.shared_by(victims):
+        found |= zip(nodes, _shifts_of_nodes(view, problem, nodes, own), strict=True)
+    return [found[u] for u in victims]
+
+
+def _shifts_of_nodes(view: View, problem: ShiftProblem, nodes: list[int], own: Participation) -> list[float]:
+    """Shift reduction of nodes that share a participation."""
+    if own.num_patterns <= MAX_ENUMERATED:
+        patterns = [tuple(int(t) for t in pattern) for pattern in own.patterns()]
     else:  # a record that joins every step needs shifts at least as large as one that joins some
         patterns = [tuple(range(problem.num_steps))]
-    found = shift_reduction.solve(problem, victims, patterns)
+    found = shift_reduction.solve(problem, nodes, patterns)
     moved = np.zeros(problem.num_steps, dtype=bool)
     moved[[t for pattern in patterns for t in pattern]] = True
     return [  # a gradient that the attacker knows and the record moves is seen as it is, whatever the models
         math.inf if view.known_gradients[moved, u].any() else float(row.max())
-        for u, row in zip(victims, found.sensitivity_squared, strict=True)
+        for u, row in zip(nodes, found.sensitivity_squared, strict=True)
     ]
 
 

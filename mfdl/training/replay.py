@@ -22,12 +22,14 @@ from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism, in_every_step
 from ..participation import Cyclic, Participation
+from ..participation_by_node import ParticipationByNode
 from . import checkpoint
 from .executor import Executor
 from .keys import GENERATOR, NoiseKey
 from .run import Run, SeedRun
 from .streams import noise_stream
 from .tasks import Task
+from .tasks._instance import Period
 
 Progress = Callable[[int], None]
 
@@ -54,7 +56,8 @@ def replay(
 
     Args:
         mechanism: calibrated, or without noise. At record level its participation must be cyclic or every step, the
-            fixed public record-to-step maps that the executor implements; at user level it is every step.
+            same or another one at each node: the fixed public record-to-step maps that the executor implements; at user
+            level it is every step.
         task: data, model and per-record loss, for as many nodes as the mechanism.
         seeds: decide data split, start model and batch order, shared by all mechanisms of one seed, and the noise
             key. None: one run, everything drawn by the operating system.
@@ -64,7 +67,7 @@ def replay(
         period: at user level, over how many steps a node spreads its records, in the same cyclic order every time;
             default 1, all of them at every step. The guarantee covers any: all data of a user may change. At record
             level the participation says it, and another one is refused.
-        eval_every: steps between evaluations; default the period, i.e. the end of each epoch.
+        eval_every: steps between evaluations; default the period (the longest of any node), the end of each epoch.
         stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on.
         checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written.
         keep_messages: keep every message of the steps of this call, shape (steps, messages, d) (memory).
@@ -79,7 +82,7 @@ def replay(
         UnsupportedMechanism: at record level, participation other than cyclic or every step.
     """
     algorithm = mechanism.algorithm
-    period = _period(mechanism, period)
+    fed_every = _period(mechanism, period)
     if task.num_nodes != algorithm.num_nodes:
         raise InvalidInput(
             f"task has {task.num_nodes} nodes but the mechanism has {algorithm.num_nodes}; build the task for the "
@@ -87,7 +90,7 @@ def replay(
         )
     _require_covered(mechanism, task)
     T = algorithm.num_steps
-    every = period if eval_every is None else check.integer_at_least(1, eval_every=eval_every)
+    every = _longest(fed_every) if eval_every is None else check.integer_at_least(1, eval_every=eval_every)
     last = T if stop_after is None else min(check.integer_at_least(0, stop_after=stop_after), T)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     chosen: list[int | None] = [None] if seeds is None else [check.integer_at_least(0, seed=s) for s in seeds]
@@ -100,7 +103,7 @@ def replay(
         )
     for seed in chosen:  # every refusal before any run; sizes that a drawn split decides are checked with it
         if seed is not None or not task.batch_sizes_depend_on_seed:
-            _divisors(mechanism, task, period, seed or 0)
+            _divisors(mechanism, task, fed_every, seed or 0)
     runs = []
     for seed in chosen:
         root = key
@@ -108,14 +111,14 @@ def replay(
             root = NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)
         folder = None if checkpoint_folder is None else Path(checkpoint_folder) / f"seed-{seed}"
         one = _SeedReplay(
-            mechanism, task, period, seed, root, folder, dtype, where, keep_messages, resumable=key is not None
+            mechanism, task, fed_every, seed, root, folder, dtype, where, keep_messages, resumable=key is not None
         )
         runs.append(one.run(last, every, progress))
     return Run(mechanism, task.name, tuple(runs))
 
 
-def _period(mechanism: Mechanism, given: int | None) -> int:
-    """Steps after which the executor feeds the same records again."""
+def _period(mechanism: Mechanism, given: int | None) -> Period:
+    """Steps after which the executor feeds the same records again, at each node if they differ."""
     if given is not None:
         given = check.integer_at_least(1, period=given)
     if mechanism.unit == "user":
@@ -136,13 +139,30 @@ def _period(mechanism: Mechanism, given: int | None) -> int:
     return period
 
 
-def _record_period(participation: Participation) -> int | None:
+def _record_period(participation: Participation) -> Period | None:
+    if isinstance(participation, ParticipationByNode):
+        return _record_periods(participation.participations)
     if isinstance(participation, Cyclic):
         return participation.period
     return 1 if in_every_step(participation) else None
 
 
-def _divisors(mechanism: Mechanism, task: Task, period: int, seed: int) -> FloatArray:
+def _record_periods(participations: tuple[Participation, ...]) -> Period | None:
+    """One per node; one number where they agree; None where the executor does not implement one of them."""
+    periods = []
+    for own in participations:
+        period = _record_period(own)
+        if not isinstance(period, int):
+            return None
+        periods.append(period)
+    return periods[0] if len(set(periods)) == 1 else tuple(periods)
+
+
+def _longest(period: Period) -> int:
+    return period if isinstance(period, int) else max(period)
+
+
+def _divisors(mechanism: Mechanism, task: Task, period: Period, seed: int) -> FloatArray:
     """What a node's clipped gradients and noise are divided by: at user level the mean is taken inside the clip.
 
     Divisors scale gradients and noise of a node alike: they cancel where all messages are seen, and where all nodes
@@ -189,7 +209,7 @@ class _SeedReplay:
         self,
         mechanism: Mechanism,
         task: Task,
-        period: int,
+        period: Period,
         seed: int | None,
         root: NoiseKey,
         folder: Path | None,
@@ -220,7 +240,7 @@ class _SeedReplay:
         self.executor = Executor(self.algorithm, dtype=dtype, device=device)
         # one key per mechanism, task, split and batch plan, so that no two of them ever share noise, not even under one
         # seed; at record level the mechanism's hash holds the period
-        plan: tuple[str | int, ...] = () if mechanism.unit == "record" else ("period", period)
+        plan: tuple[str | int, ...] = () if mechanism.unit == "record" else ("period", _longest(period))
         if self.nonce:
             plan = (*plan, "nonce", self.nonce)
         self.key = root.derive("replay", mechanism.content_hash, task.content_hash, drawn, str(dtype), *plan)

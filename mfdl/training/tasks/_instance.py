@@ -8,7 +8,9 @@ sizes are in the executor.
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,10 +50,12 @@ class TaskInstance:
 
     The map from records to steps is public, drawn once and the same in all epochs: node u's record at
     position j of its order takes part in the steps t with t mod b == j mod b, in slot j // b. So a record is
-    seen once per epoch, in the same step of it, whichever other records are there.
+    seen once per epoch, in the same step of it, whichever other records are there. Nodes may have periods b_u of
+    their own; then b_u takes the place of b in all of this, and b is the largest of them in the shapes.
 
     Attributes:
-        task, seed, period: what it was made of.
+        task, seed: what it was made of.
+        period: steps after which every node feeds the same records again: b, or the least common multiple of b_u.
         features: (n, b, B, ...) padded with zeros where `mask` is False.
         targets: (n, b, B), padded with zeros.
         mask: bool (n, b, B). A record set to False here by `dataclasses.replace` takes no part (zero-out
@@ -62,6 +66,7 @@ class TaskInstance:
         initial_parameters: (n, d), all rows equal: public, drawn before any data are seen.
         test_features, test_targets: as in the task, on the device.
         model: the per-record functions of the module.
+        node_periods: b_u of each node; None: b at every node.
     """
 
     task: Task
@@ -77,6 +82,7 @@ class TaskInstance:
     test_targets: torch.Tensor
     model: _modules.PerRecordModel
     _activations: int
+    node_periods: tuple[int, ...] | None = None
 
     @property
     def dimension(self) -> int:
@@ -121,8 +127,7 @@ class TaskInstance:
         """
         self._check_models(models)
         step_class = check.integer_at_least(0, step=step) % self.period
-        features, targets = self.features[:, step_class], self.targets[:, step_class]
-        mask = self.mask[:, step_class]
+        features, targets, mask = self._batches(step_class)
         num_nodes, num_slots = mask.shape
         weights = mask.to(models.dtype) / mask.sum(1, keepdim=True).clamp(min=1)
         # An absent slot repeats a record that is there, at weight 0: its own padding could give 0 * inf = nan.
@@ -163,8 +168,7 @@ class TaskInstance:
         """
         self._check_models(models)
         step_class = check.integer_at_least(0, step=step) % self.period
-        features, targets = self.features[:, step_class], self.targets[:, step_class]
-        mask = self.mask[:, step_class]
+        features, targets, mask = self._batches(step_class)
         num_nodes, num_slots = mask.shape
         # Gradients, their finite copy and their products; activations forward and backward.
         record_bytes = (3 * self.dimension + 4 * self._activations) * models.element_size()
@@ -211,6 +215,14 @@ class TaskInstance:
         size = len(self.test_targets)
         return Evaluation(losses / size, hits / size if self.task.kind == "classification" else None)
 
+    def _batches(self, step_class: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Features, targets and mask of the batch that each node feeds in the steps of a class."""
+        if self.node_periods is None:
+            return self.features[:, step_class], self.targets[:, step_class], self.mask[:, step_class]
+        nodes = torch.arange(len(self.mask), device=self.mask.device)
+        own = torch.tensor([step_class % b for b in self.node_periods], device=self.mask.device)
+        return self.features[nodes, own], self.targets[nodes, own], self.mask[nodes, own]
+
     def _chunk_sums(
         self,
         models: torch.Tensor,
@@ -247,10 +259,29 @@ class TaskInstance:
             raise InvalidInput(f"models must be a tensor of shape, dtype and device {facts}, got {got}.")
 
 
-def build_instance(task: Task, *, seed: int, period: int, dtype: torch.dtype, device: Any) -> TaskInstance:
+Period = int | Sequence[int]
+"""Steps per epoch: one number for all nodes, or one per node."""
+
+
+def periods_of_nodes(period: Period, num_nodes: int) -> tuple[int, ...]:
+    """b_u of each node.
+
+    Raises: InvalidInput: no integers >= 1, or another number of them than nodes.
+    """
+    if not isinstance(period, Sequence) or isinstance(period, str):
+        return (check.integer_at_least(1, period=period),) * num_nodes
+    if len(period) != num_nodes:
+        raise InvalidInput(f"period must be one number or one for each of {num_nodes} nodes, got {len(period)}.")
+    return tuple(check.integer_at_least(1, period=own) for own in period)
+
+
+def build_instance(task: Task, *, seed: int, period: Period, dtype: torch.dtype, device: Any) -> TaskInstance:
     """Splits and orders the records, pads them, and draws the first model; see `Task.instance`."""
     seed = check.integer_at_least(0, seed=seed)
-    period = check.integer_at_least(1, period=period)
+    periods = periods_of_nodes(period, task.num_nodes)
+    alike = len(set(periods)) == 1
+    if alike:
+        period = periods[0]
     if dtype not in (torch.float32, torch.float64):
         raise InvalidInput(f"dtype must be torch.float32 or torch.float64, got {dtype}.")
     index = _record_index(task.partition.held(task.targets, task.num_nodes, seed), seed=seed, period=period)
@@ -270,7 +301,7 @@ def build_instance(task: Task, *, seed: int, period: int, dtype: torch.dtype, de
     return TaskInstance(
         task=task,
         seed=seed,
-        period=period,
+        period=math.lcm(*periods),
         features=tensor(features),
         targets=tensor(targets),
         mask=tensor(mask),
@@ -281,27 +312,29 @@ def build_instance(task: Task, *, seed: int, period: int, dtype: torch.dtype, de
         test_targets=tensor(task.test_targets),
         model=model,
         _activations=model.activation_size(test_features),
+        node_periods=None if alike else periods,
     )
 
 
-def _record_index(held: list[partition.Rows], *, seed: int, period: int) -> partition.Rows:
+def _record_index(held: list[partition.Rows], *, seed: int, period: Period) -> partition.Rows:
     """Rows of the records at (node, step class, slot), -1 where there is none; held are the rows of each node."""
     num_records, num_nodes = sum(map(len, held)), len(held)
-    smallest = min(range(num_nodes), key=lambda u: len(held[u]))
-    if len(held[smallest]) < period:
+    periods = periods_of_nodes(period, num_nodes)
+    smallest = min(range(num_nodes), key=lambda u: len(held[u]) - periods[u])
+    if len(held[smallest]) < periods[smallest]:
         raise InvalidInput(
-            f"each node needs at least period={period} records for non-empty batches, got "
+            f"each node needs at least period={periods[smallest]} records for non-empty batches, got "
             f"{len(held[smallest])} at node "
             f"{smallest} ({num_records} records over {num_nodes} nodes); use period <= "
             f"{len(held[smallest])}, a smaller "
             "graph, more records, or a partition that gives each node more (min_records=... of Dirichlet)."
         )
-    slots = -(-max(map(len, held)) // period)
-    index = np.full((num_nodes, period, slots), -1, dtype=np.int64)
+    slots = max(-(-len(records) // b) for records, b in zip(held, periods, strict=True))
+    index = np.full((num_nodes, max(periods), slots), -1, dtype=np.int64)
     order = _seeds.permutation(seed, _seeds.BATCH_ORDER, num_records)  # one rank per record, so an order at each node
-    for u, records in enumerate(held):
+    for u, (records, b) in enumerate(zip(held, periods, strict=True)):
         position = np.arange(len(records))
-        index[u, position % period, position // period] = records[np.argsort(order[records], kind="stable")]
+        index[u, position % b, position // b] = records[np.argsort(order[records], kind="stable")]
     return index
 
 

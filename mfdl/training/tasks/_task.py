@@ -20,7 +20,7 @@ from ... import check
 from ...errors import InvalidInput
 from . import _fingerprint, _modules
 from . import partition as partitions
-from ._instance import TaskInstance, build_instance
+from ._instance import Period, TaskInstance, build_instance, periods_of_nodes
 
 Kind = Literal["classification", "regression"]
 
@@ -132,8 +132,8 @@ class Task:
         """Whether `public_batch_sizes` needs the seed: a Dirichlet partition draws how many records a node holds."""
         return self.partition.sizes_depend_on_seed
 
-    def public_batch_sizes(self, period: int, seed: int | None = None) -> NDArray[np.float64]:
-        """ceil(records of u / period) of each node, shape (n,): the constants that sums are divided by.
+    def public_batch_sizes(self, period: Period, seed: int | None = None) -> NDArray[np.float64]:
+        """ceil(records of u / its period) of each node, shape (n,): the constants that sums are divided by.
 
         Where messages are hidden they change the privacy loss: calibrate
         `algorithm.with_divisors(task.public_batch_sizes(period))` there, with the seed of the run where
@@ -142,7 +142,7 @@ class Task:
         Raises:
             InvalidInput: no seed, and the sizes depend on it.
         """
-        period = check.integer_at_least(1, period=period)
+        periods = np.array(periods_of_nodes(period, self.num_nodes))
         if seed is None:
             if self.batch_sizes_depend_on_seed:
                 raise InvalidInput(
@@ -150,7 +150,7 @@ class Task:
                     "public_batch_sizes(period, seed)."
                 )
             seed = 0  # any: the sizes are the same
-        return np.ceil(np.bincount(self.owners(seed), minlength=self.num_nodes) / period)
+        return np.ceil(np.bincount(self.owners(seed), minlength=self.num_nodes) / periods)
 
     def owners(self, seed: int) -> NDArray[np.int64]:
         """The node that holds each train record in the runs of a seed, shape (N,).
@@ -165,18 +165,18 @@ class Task:
         return owners
 
     def instance(
-        self, seed: int, period: int, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
+        self, seed: int, period: Period, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
     ) -> TaskInstance:
         """What all mechanisms of one seed share: split, record-to-step map, first model.
 
         Args:
             seed: integer >= 0; the split, the batch order and the first model draw from streams of their own.
-            period: steps per epoch, b; a record takes part in the steps t with t mod b fixed.
+            period: steps per epoch, b, or one b_u per node; a record takes part in the steps t with t mod b fixed.
             dtype: float32 or float64, of features, models and gradients.
             device: where the tensors live.
 
         Raises:
-            InvalidInput: a node has fewer records than `period`, so that one of its batches would be empty.
+            InvalidInput: a node has fewer records than its period, so that one of its batches would be empty.
         """
         return build_instance(self, seed=seed, period=period, dtype=dtype, device=device)
 

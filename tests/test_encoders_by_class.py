@@ -1,0 +1,267 @@
+"""Encoders by class of nodes, and encoders under each node's own participation: orderings, sensitivities, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl import gossip, trust
+from mfdl.algorithms import mafalda, mafalda_l
+from mfdl.algorithms.factorized import mafalda_by_class
+from mfdl.dynamics import Dynamics
+from mfdl.error_gram import error_gram, node_error_grams
+from mfdl.error_weights import ErrorWeights
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.factorization import NodeFactorizations, NotConverged, evaluate_nodes, factorize_nodes, problem, solve_problem
+from mfdl.factorization.temporal import degree_labels, factorize_classes
+from mfdl.mechanism import calibrate
+from mfdl.noise_error import noise_error
+from mfdl.participation import Cyclic, MinSeparation, Single
+from mfdl.participation_by_node import ParticipationByNode
+from mfdl.privacy.accounting import victim_losses
+from mfdl.testing import brute_force_sensitivity
+
+TOLERANCE = 1e-4
+GRAPHS = ("florentine", "star:n=5", "path:n=4", "ring:n=5")
+SCHEMES = (Cyclic(2, 4), Cyclic(4, 2), Cyclic(8, 1), Cyclic(1, 8), Single(8))
+WEIGHTS = (None, ErrorWeights("last:2:0.1"), ErrorWeights("all", "average"))
+FLORENTINE = Dynamics(gossip.uniform("florentine"))
+STAR = Dynamics(gossip.uniform("star:n=5"))
+
+
+def mixed(num_nodes: int, *schemes) -> ParticipationByNode:
+    return ParticipationByNode([schemes[u % len(schemes)] for u in range(num_nodes)])
+
+
+def class_grams(dynamics, found, steps, **kwargs):
+    """H of each class, summed by hand."""
+    grams = list(node_error_grams(dynamics, steps, **kwargs))
+    return [sum(grams[u] for u in np.flatnonzero(found.labels == c)) for c in range(len(found.nodes))]
+
+
+# ---- classes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_the_default_classes_are_the_nodes_of_one_degree(graph):
+    dynamics = Dynamics(gossip.uniform(graph))
+    degrees = [degree for _, degree in dynamics.gossip.graph().degree()]
+    labels = degree_labels(dynamics, 3)
+    assert all((labels[u] == labels[v]) == (degrees[u] == degrees[v]) for u in range(len(degrees)) for v in range(u))
+
+
+def test_degrees_count_in_every_round_of_a_sequence():
+    star, path = gossip.uniform("star:n=4"), gossip.uniform("path:n=4")
+    turns = Dynamics(gossip.sequence([star, path]))
+    assert len(set(degree_labels(turns, 1).tolist())) == 2  # the star alone: the centre and the leaves
+    degrees = list(zip(*([d for _, d in one.graph().degree()] for one in (star, path)), strict=True))
+    labels = degree_labels(turns, 2)
+    assert all((labels[u] == labels[v]) == (degrees[u] == degrees[v]) for u in range(4) for v in range(4))
+    assert_array_equal(degree_labels(dataclasses.replace(turns, gossip_rounds=2), 1), labels)
+
+
+def test_nodes_of_a_class_share_an_encoder_and_nodes_of_two_participations_none():
+    found = factorize_classes(STAR, mixed(5, Cyclic(2, 4), Cyclic(4, 2)))
+    centre_first = [0 if d > 1 else 1 + u % 2 for u, (_, d) in enumerate(STAR.gossip.graph().degree())]
+    assert len(found.nodes) == 3
+    for u in range(5):
+        for v in range(5):
+            alike = centre_first[u] == centre_first[v]
+            assert (found.labels[u] == found.labels[v]) == alike
+            assert np.array_equal(found.encoder[u], found.encoder[v]) == alike
+
+
+def test_given_labels_are_split_by_participation():
+    found = factorize_classes(STAR, mixed(5, Cyclic(2, 4), Cyclic(4, 2)), labels=[7, 7, 7, 7, -1])
+    assert found.labels.tolist() == [found.labels[0], found.labels[1]] * 2 + [found.labels[4]]
+    assert len(set(found.labels.tolist())) == len(found.nodes) == 3
+
+
+# ---- what it costs ---------------------------------------------------------------------------------------
+
+
+@settings(max_examples=12, deadline=None)
+@given(graph=st.sampled_from(GRAPHS), scheme=st.sampled_from(SCHEMES), weights=st.sampled_from(WEIGHTS), data=st.data())
+def test_finer_classes_never_cost_more(graph, scheme, weights, data):
+    dynamics = Dynamics(gossip.uniform(graph), momentum=data.draw(st.sampled_from([0.0, 0.5])))
+    n = dynamics.num_nodes
+    coarse = data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n))
+    fine = [2 * c + data.draw(st.integers(0, 1)) for c in coarse]
+    one, some, more, each = (
+        mafalda(dynamics, scheme, weights=weights).factorization,
+        mafalda_by_class(dynamics, scheme, labels=coarse, weights=weights).factorization,
+        mafalda_by_class(dynamics, scheme, labels=fine, weights=weights).factorization,
+        mafalda_l(dynamics, scheme, weights=weights).factorization,
+    )
+    for cheaper, dearer in ((each, more), (more, some), (some, one)):
+        assert cheaper.loss <= dearer.loss * (1 + TOLERANCE)
+        assert cheaper.lower_bound <= dearer.loss  # fewer encoders have a smaller choice
+    for found in (some, more, each):
+        assert found.lower_bound <= found.loss <= found.lower_bound * (1 + TOLERANCE)
+
+
+def test_degree_classes_lie_between_one_encoder_and_one_for_each_node():
+    scheme = Cyclic(4, 8)
+    one, some, each = (build(FLORENTINE, scheme) for build in (mafalda, mafalda_by_class, mafalda_l))
+    losses = [a.factorization.loss for a in (one, some, each)]
+    saved = (losses[0] - losses[1]) / (losses[0] - losses[2])  # 0.76: most of the gain, by 5 problems instead of 15
+    assert 0.7 < saved < 0.85
+    assert len(some.factorization.nodes) == 5
+
+
+def test_loss_bound_and_status_are_those_of_the_classes_together():
+    found = factorize_classes(FLORENTINE, Cyclic(2, 4))
+    assert isinstance(found, NodeFactorizations)
+    grams = class_grams(FLORENTINE, found, 8)
+    by_hand = sum(
+        np.trace(H @ np.linalg.inv(one.encoder.T @ one.encoder)) for H, one in zip(grams, found.nodes, strict=True)
+    )
+    assert_allclose(found.loss, by_hand, rtol=1e-9)
+    alone = [
+        solve_problem(dataclasses.replace(problem(FLORENTINE, Cyclic(2, 4)), error_gram=H), tolerance=1e-6).loss
+        for H in grams
+    ]
+    assert_allclose(found.loss, sum(alone), rtol=2 * TOLERANCE)
+    assert found.lower_bound <= sum(alone) * (1 + 1e-9)
+    assert found.status == "optimal"
+    assert found.iterations == sum(one.iterations for one in found.nodes)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("objective", ["post-average", "message"])
+def test_the_loss_is_the_error_of_the_algorithm_it_makes(weights, objective):
+    scheme = mixed(5, Cyclic(2, 4), Cyclic(4, 2), Cyclic(2, 4))
+    for build in (mafalda_by_class, mafalda_l):
+        one = build(STAR, scheme, weights=weights, objective=objective)
+        assert_allclose(noise_error(one, weights=weights, objective=objective), one.factorization.loss, rtol=1e-9)
+
+
+def test_one_class_is_one_shared_encoder_and_classes_of_one_node_are_mafalda_l():
+    scheme = Cyclic(2, 4)
+    shared = factorize_classes(STAR, scheme, labels=np.zeros(5, dtype=int))
+    assert_allclose(shared.encoder[0], mafalda(STAR, scheme).factorization.encoder, atol=1e-6)
+    each = factorize_classes(STAR, scheme, labels=np.arange(5))
+    assert_allclose(each.loss, mafalda_l(STAR, scheme).factorization.loss, rtol=TOLERANCE)
+    assert_allclose(sum(class_grams(STAR, each, 8)), error_gram(STAR, 8), rtol=1e-9)
+
+
+# ---- sensitivity -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    build=st.sampled_from([mafalda_l, mafalda_by_class]),
+    graph=st.sampled_from(GRAPHS[1:]),
+    schemes=st.lists(st.sampled_from(SCHEMES), min_size=1, max_size=3),
+)
+def test_every_node_has_unit_sensitivity_under_its_own_participation(build, graph, schemes):
+    dynamics = Dynamics(gossip.uniform(graph))
+    scheme = mixed(dynamics.num_nodes, *schemes)
+    one = build(dynamics, scheme)
+    found = victim_losses(one, trust.LDP())
+    assert len(found) == dynamics.num_nodes
+    for loss in found:
+        own = scheme.of_node(loss.victim)
+        # within a pattern the Gram is diagonal, so the signs of brute force attain the maximum over vectors
+        assert_allclose(brute_force_sensitivity(one.factorization.encoder[loss.victim], own), 1.0, rtol=1e-9)
+        assert loss.bound == "exact"
+        assert 1 - 1e-9 <= loss.sensitivity_squared <= 1 + 1e-6
+    made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    assert 1.0 <= made.noise_std <= 1 + 1e-6
+    assert_allclose(made.objective, one.factorization.loss, rtol=1e-6)
+
+
+def test_the_dense_view_gives_the_same_sensitivities():
+    """(A, B) of the whole view as arrays: X_u = A_u^T (B B^T)^-1 A_u, and a diagonal X_u on every pattern of u."""
+    scheme = mixed(4, Cyclic(2, 3), Cyclic(3, 2), Single(6))
+    one = mafalda_by_class(Dynamics(gossip.metropolis_hastings("path:n=4"), 0.3), scheme)
+    A, B = (M @ np.eye(M.shape[1]) for M in (one.messages_from_gradients, one.messages_from_noise))
+    whitened = np.linalg.solve(B, A)
+    for u in range(4):
+        column = whitened[:, u::4]
+        X = column.T @ column
+        values = [np.abs(X[np.ix_(steps, steps)]).sum() for steps in scheme.of_node(u).patterns()]
+        assert_allclose(max(values), 1.0, rtol=1e-8)
+    wrong = whitened[:, 0::4]  # under the steps of another node it is another number
+    assert max(np.abs((wrong.T @ wrong)[np.ix_(p, p)]).sum() for p in Cyclic(3, 2).patterns()) > 1.05
+
+
+def test_less_participation_is_cheaper_for_the_node_that_has_it():
+    """A node whose records join more often needs more noise; its neighbours' encoders stay as they are."""
+    few, many = Cyclic(1, 8), Cyclic(4, 2)
+    alike = factorize_nodes(STAR, few)
+    one_more = factorize_nodes(STAR, ParticipationByNode([many, few, few, few, few]))
+    assert one_more.nodes[0].loss > 1.5 * alike.nodes[0].loss
+    assert_allclose([f.loss for f in one_more.nodes[1:]], [f.loss for f in alike.nodes[1:]], rtol=TOLERANCE)
+
+
+# ---- edges and refusals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factorize", [factorize_nodes, factorize_classes])
+def test_noise_that_no_counted_model_meets_is_independent_and_free(factorize):
+    """On a ring of 7 the model of node 0 after 2 steps has met nodes 5, 6, 0, 1, 2 only."""
+    dynamics = Dynamics(gossip.uniform("ring:n=7"))
+    kwargs = {} if factorize is factorize_nodes else {"labels": range(7)}
+    weights = ErrorWeights("all", np.eye(7)[0])
+    found = factorize(dynamics, Cyclic(2, 1), weights=weights, **kwargs)
+    assert [one.loss == 0 for one in found.nodes] == [False, False, False, True, True, False, False]
+    assert_allclose(found.encoder[3], np.eye(2) / 2**0.5)
+    assert found.status == "optimal"
+    assert found.gap <= TOLERANCE
+    assert any("reaches no counted model" in note for note in found.notes)
+    for C in found.encoder:
+        assert_allclose(brute_force_sensitivity(C, Cyclic(2, 1)), 1.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 1], r"one integer per node, shape \(5,\), got shape \(2,\)"),
+        ([0.5] * 5, "of float64"),
+        (["a"] * 5, "one integer per node"),
+    ],
+)
+def test_labels_that_are_not_one_integer_per_node(labels, message):
+    with pytest.raises(InvalidInput, match=message):
+        mafalda_by_class(STAR, Cyclic(2, 2), labels=labels)
+
+
+@pytest.mark.parametrize("build", [mafalda_l, mafalda_by_class])
+def test_participations_that_no_encoder_can_be_made_for(build):
+    with pytest.raises(InvalidInput, match="given for 4 nodes, but there are 5"):
+        build(STAR, mixed(4, Cyclic(2, 2)))
+    with pytest.raises(UnsupportedMechanism, match="disjoint participation patterns, but at most 2"):
+        build(STAR, mixed(5, Cyclic(2, 2), MinSeparation(4, 2, 2)))
+
+
+def test_a_class_that_stops_early_says_so():
+    with pytest.raises(NotConverged):
+        factorize_classes(FLORENTINE, Cyclic(2, 4), tolerance=1e-12, max_iterations=1)
+    calls = []
+    stopped = factorize_classes(
+        FLORENTINE,
+        Cyclic(2, 4),
+        tolerance=1e-12,
+        max_iterations=1,
+        allow_stopped=True,
+        progress=lambda: calls.append(1),
+    )
+    assert stopped.status == "stopped"
+    assert len(calls) == len(stopped.nodes) == 5
+    assert stopped.lower_bound <= stopped.loss
+
+
+def test_given_encoders_are_judged_under_each_nodes_own_participation():
+    scheme = mixed(5, Cyclic(2, 4), Cyclic(4, 2))
+    best = factorize_nodes(STAR, scheme)
+    grams = np.stack(list(node_error_grams(STAR, 8)))
+    bounds = [one.lower_bound for one in best.nodes]
+    again = evaluate_nodes(grams, scheme, 3 * best.encoder, lower_bounds=bounds)
+    assert_allclose(again.loss, best.loss, rtol=1e-9)
+    assert_allclose([one.sensitivity for one in again.nodes], 1.0, rtol=1e-9)

@@ -1,0 +1,325 @@
+"""Participation by node: what each node answers, what is refused of all at once, accounting by victim, and training."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfdl import algorithms, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.mechanism import account, calibrate, guarantees, without_noise
+from mfdl.participation import (
+    Cyclic,
+    EveryStep,
+    Explicit,
+    MinSeparation,
+    OncePerEpoch,
+    Single,
+    in_every_step,
+    participation_from_dict,
+)
+from mfdl.participation_by_node import ParticipationByNode
+from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.sensitivity import worst_sensitivity
+from mfdl.testing import brute_force_sensitivity
+from mfdl.training import tasks
+from mfdl.training.replay import replay
+
+torch.set_num_threads(1)
+
+STEPS = 6
+KINDS = (
+    Cyclic(2, 3), Cyclic(3, 2), Cyclic(6, 1), Cyclic(1, 6), Single(STEPS), EveryStep(STEPS),
+    Explicit([[0, 1], [1, 4, 5]], STEPS), OncePerEpoch(2, 3), MinSeparation(STEPS, 2, 3),
+)  # fmt: skip
+RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1)
+MIXED = ParticipationByNode([Cyclic(2, 3), Cyclic(3, 2), Cyclic(2, 3), Cyclic(1, 6)])
+LDP = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+
+by_node = st.lists(st.sampled_from(KINDS), min_size=1, max_size=5).map(ParticipationByNode)
+
+
+def encoder_of(seed: int, num_nodes: int = 4, steps: int = STEPS) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.tril(rng.normal(size=(num_nodes, steps, steps))) + 3 * np.eye(steps)
+
+
+def patterns(one):
+    return [pattern.tolist() for pattern in one.patterns()]
+
+
+# ---- what it says ----------------------------------------------------------------------------------------
+
+
+@given(scheme=by_node)
+def test_each_node_has_the_participation_it_was_given(scheme):
+    nodes = range(scheme.num_nodes)
+    assert [scheme.of_node(u) for u in nodes] == list(scheme.participations)
+    gathered = scheme.shared_by(list(nodes))
+    assert sorted(u for _, members in gathered for u in members) == list(nodes)
+    assert all(scheme.participations[u] == own for own, members in gathered for u in members)
+    assert len(gathered) == len(set(scheme.participations)) == len(scheme.distinct())
+
+
+@given(scheme=by_node)
+def test_it_survives_json_and_tells_the_nodes_apart_in_words(scheme):
+    saved = scheme.to_dict()
+    assert next(iter(saved)) == "scheme"
+    again = participation_from_dict(json.loads(json.dumps(saved)))
+    assert again == scheme
+    assert again.describe() == scheme.describe()
+    swapped = ParticipationByNode(reversed(scheme.participations))
+    assert (swapped.describe() == scheme.describe()) == (swapped == scheme)
+
+
+@given(scheme=by_node)
+def test_what_is_asked_of_all_nodes_has_an_answer_only_where_they_agree(scheme):
+    if len(set(scheme.participations)) == 1:
+        assert patterns(scheme) == patterns(scheme.participations[0])
+        assert scheme.num_patterns == scheme.participations[0].num_patterns
+    else:
+        with pytest.raises(UnsupportedMechanism, match=r"of_node\(u\)\.patterns"):
+            scheme.patterns()
+        with pytest.raises(UnsupportedMechanism, match="no patterns of them all"):
+            _ = scheme.num_patterns
+    everything = [patterns(one) == [list(range(STEPS))] for one in scheme.participations]
+    assert in_every_step(scheme) == all(everything)
+
+
+@given(scheme=by_node)
+def test_one_partition_of_the_steps_is_one_that_every_node_has(scheme):
+    parts = [sorted(patterns(one)) for one in scheme.participations]
+    partitions = all(sorted(itertools.chain(*part)) == list(range(STEPS)) for part in parts)
+    if partitions and all(part == parts[0] for part in parts):
+        labels = scheme.classes()
+        assert sorted(np.flatnonzero(labels == c).tolist() for c in set(labels.tolist())) == parts[0]
+    else:
+        with pytest.raises(UnsupportedMechanism, match=r"mafalda-classes|disjoint|every step in a pattern"):
+            scheme.classes()
+
+
+def test_a_participation_of_all_nodes_is_that_of_each():
+    one = Cyclic(2, 3)
+    assert one.of_node(7) is one
+    assert one.distinct() == (one,)
+    assert one.shared_by([3, 1]) == [(one, [3, 1])]
+    assert one.num_nodes is None
+
+
+@pytest.mark.parametrize(
+    ("given_ones", "message"),
+    [
+        ([], "must hold one participation per node, got none"),
+        ([Cyclic(2, 3), Cyclic(2, 4)], "got 8 at node 1 and 6 at node 0"),
+        ([Cyclic(2, 3), "cyclic"], "got str at node 1"),
+        ([MIXED], "got ParticipationByNode at node 0"),
+    ],
+)
+def test_what_is_no_participation_per_node(given_ones, message):
+    with pytest.raises(InvalidInput, match=message):
+        ParticipationByNode(given_ones)
+
+
+def test_a_node_that_is_not_there():
+    with pytest.raises(InvalidInput, match="node must be below 4"):
+        MIXED.of_node(4)
+    with pytest.raises(InvalidInput, match="node must be an integer >= 0"):
+        MIXED.of_node(-1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"of_node": [0, 5]}, "of_node must be below 3"),
+        ({"of_node": "01"}, "of_node must be a list"),
+        ({"of_node": [-1]}, "of_node must be an integer"),
+        ({"of_node": []}, "one participation per node, got none"),
+        ({"participations": None}, "must hold lists"),
+        ({"more": 1}, "must hold lists participations and of_node, and nothing else"),
+        ({"participations": [MIXED.to_dict()], "of_node": [0]}, "got ParticipationByNode"),
+    ],
+)
+def test_a_saved_one_that_is_not_whole(change, message):
+    with pytest.raises(InvalidInput, match=message):
+        participation_from_dict({**MIXED.to_dict(), **change})
+
+
+# ---- accounting ------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(kinds=st.lists(st.sampled_from(KINDS), min_size=4, max_size=4), seed=st.integers(0, 10**6))
+def test_each_victim_is_accounted_under_its_own_participation(kinds, seed):
+    C = np.abs(encoder_of(seed))  # then the signs of brute force attain the maximum over vectors
+    one = algorithms.mf_dsgd(RING, ParticipationByNode(kinds), C)
+    found = victim_losses(one, trust.LDP())
+    for u, loss in enumerate(found):
+        truth = brute_force_sensitivity(C[u], kinds[u]) ** 2
+        assert truth * (1 - 1e-9) <= loss.sensitivity_squared <= truth * (1 + 2e-6)
+        assert loss.adaptive_sensitivity_squared == loss.sensitivity_squared
+    worst = account(one, noise_std=1.0, **LDP)
+    assert worst.mu == pytest.approx(max(math.sqrt(loss.sensitivity_squared) for loss in found), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "lipschitz"),
+    [(trust.PNDP([0]), None), (trust.PNDP([0]), 0.9), (trust.PNDP([0]), 1.0), (trust.SecLDP(()), None)],
+)
+def test_a_victim_loses_what_it_loses_where_all_nodes_have_its_participation(model, lipschitz):
+    mixed = algorithms.dp_dsgd(RING, MIXED)
+    for loss in victim_losses(mixed, model, lipschitz=lipschitz):
+        alike = algorithms.dp_dsgd(RING, MIXED.of_node(loss.victim))
+        (expected,) = victim_losses(alike, model, victims=[loss.victim], lipschitz=lipschitz)
+        assert loss.sensitivity_squared == pytest.approx(expected.sensitivity_squared, rel=1e-6)
+        assert loss.adaptive_sensitivity_squared == pytest.approx(expected.adaptive_sensitivity_squared, rel=1e-5)
+        assert loss.adaptive_by == expected.adaptive_by
+        assert loss.bound == expected.bound
+
+
+def test_the_guarantee_names_every_node_and_that_of_a_victim_its_own_participation():
+    one = algorithms.dp_dsgd(RING, MIXED)
+    made = calibrate(one, mu=1.0, **LDP)
+    assert made.guarantee.participation == MIXED.describe()
+    assert "(epochs=2, period=3) at nodes 0, 2 and cyclic" in made.guarantee.sentence()
+    each = guarantees(one, victim_losses(one, trust.LDP()), noise_std=made.noise_std, **LDP)
+    assert [g.participation for g in each] == [MIXED.of_node(u).describe() for u in range(4)]
+    np.testing.assert_allclose([g.mu for g in each], np.sqrt([2 / 3, 1, 2 / 3, 1 / 3]), rtol=1e-6)
+    assert made.guarantee.mu <= 1.0
+
+
+def test_calibration_follows_the_worst_victim():
+    schemes = (ParticipationByNode([Cyclic(1, 6)] * 3 + [last]) for last in (Cyclic(1, 6), Cyclic(6, 1)))
+    few, many = (calibrate(algorithms.dp_dsgd(RING, scheme), mu=1.0, **LDP).noise_std for scheme in schemes)
+    assert many == pytest.approx(math.sqrt(6) * few)
+
+
+def test_user_level_asks_for_every_step_at_every_node():
+    one = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(2, 3)]))
+    with pytest.raises(InvalidInput, match="unit 'user' needs participation in every step"):
+        calibrate(one, mu=1.0, unit="user", **LDP)
+    alike = algorithms.dp_dsgd(RING, ParticipationByNode([EveryStep(STEPS)] * 3 + [Cyclic(6, 1)]))
+    assert calibrate(alike, mu=1.0, unit="user", **LDP).noise_std == pytest.approx(math.sqrt(6))
+
+
+def test_the_hash_tells_assignments_apart():
+    other = ParticipationByNode(MIXED.participations[::-1])
+    assert algorithms.dp_dsgd(RING, MIXED).content_hash != algorithms.dp_dsgd(RING, other).content_hash
+
+
+def test_refusals_without_a_node():
+    one = algorithms.dp_dsgd(RING, ParticipationByNode([Cyclic(2, 3)] * 5))
+    for ask in (lambda: victim_losses(one, trust.LDP()), lambda: calibrate(one, mu=1.0, **LDP)):
+        with pytest.raises(InvalidInput, match="given for 5 nodes, but there are 4"):
+            ask()
+    with pytest.raises(UnsupportedMechanism, match="no patterns of them all"):
+        worst_sensitivity(algorithms.dp_dsgd(RING, MIXED), trust.LDP())
+    for shared in (algorithms.mafalda, algorithms.d_mf):
+        with pytest.raises(UnsupportedMechanism, match="use mafalda-l or mafalda-classes"):
+            shared(RING, MIXED)
+
+
+# ---- training --------------------------------------------------------------------------------------------
+
+
+class Dot(torch.nn.Module):
+    """Output w . x: the gradient of a record is the record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.weights).sum(dim=1)
+
+
+def output_itself(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return output + 0 * target
+
+
+def dot_task(num_records: int) -> tasks.Task:
+    features = np.random.default_rng(0).uniform(1, 2, (num_records, 2))  # no gradient is zero
+    return tasks.from_module(
+        "dot", 4, kind="regression", build_module=Dot, loss=output_itself, features=features,
+        targets=np.zeros(num_records), test_features=features[:1], test_targets=np.zeros(1),
+    )  # fmt: skip
+
+
+PERIODS = [3, 2, 3, 6]
+
+
+@pytest.mark.parametrize("unit", ["record", "user"])
+def test_a_record_takes_part_in_the_steps_of_a_pattern_of_its_node(unit):
+    task = dot_task(29)  # 7 or 8 records a node: batches of unequal size
+    instance = task.instance(0, PERIODS)
+    models = instance.initial_parameters
+    whole = [instance.clipped_gradients(models, t, 1.0, unit) for t in range(STEPS)]
+    seen = [set() for _ in PERIODS]
+    for place in instance.mask.nonzero().tolist():
+        mask = instance.mask.clone()
+        mask[tuple(place)] = False
+        rest = dataclasses.replace(instance, mask=mask)
+        now = [rest.clipped_gradients(models, t, 1.0, unit) for t in range(STEPS)]
+        moved = np.array([(a != b).any(1).numpy() for a, b in zip(now, whole, strict=True)])
+        assert not np.delete(moved, place[0], axis=1).any()
+        seen[place[0]].add(tuple(np.flatnonzero(moved[:, place[0]]).tolist()))
+    for u, b in enumerate(PERIODS):
+        assert seen[u] == {tuple(range(r, STEPS, b)) for r in range(b)}
+    held = sorted(instance.record_index[instance.record_index >= 0].tolist())
+    assert held == list(range(29))  # every record once
+
+
+def test_the_public_batch_sizes_follow_each_nodes_own_period():
+    task = dot_task(32)
+    np.testing.assert_array_equal(task.public_batch_sizes(PERIODS), [3, 4, 3, 2])
+    np.testing.assert_array_equal(task.instance(0, PERIODS).public_batch_sizes.numpy(), [3, 4, 3, 2])
+    same, number = task.instance(0, [2] * 4), task.instance(0, 2)
+    assert torch.equal(same.record_index, number.record_index)
+    assert same.period == number.period == 2
+
+
+@pytest.mark.parametrize(
+    ("periods", "message"),
+    [([2, 3], "one for each of 4 nodes, got 2"), ([3, 3, 3, 9], "at least period=9 records .* got 8 at node 3"),
+     ([2, 0, 2, 2], "period must be an integer >= 1, got 0")],
+)  # fmt: skip
+def test_periods_that_do_not_fit(periods, message):
+    with pytest.raises(InvalidInput, match=message):
+        dot_task(32).instance(0, periods)
+
+
+def test_training_feeds_each_record_as_often_as_its_node_has_epochs(tmp_path):
+    """Without noise and gossip a model ends at minus rate / m_u times k_u times the sum of the node's records."""
+    alone = Dynamics(gossip.from_array(np.eye(4)), 0.5)
+    made = without_noise(algorithms.dp_dsgd(alone, MIXED), **{**LDP, "clip_norm": 10.0})
+    task = dot_task(32)
+    (one,) = replay(made, task, seeds=[3], dtype=torch.float64, device="cpu").seeds
+    owners, features = task.owners(3), task.features.astype(np.float64)
+    sums = np.stack([features[owners == u].sum(axis=0) for u in range(4)])
+    epochs, sizes = np.array([2, 3, 2, 1]), np.array([3, 4, 3, 2])
+    np.testing.assert_allclose(one.models, -0.5 * (epochs / sizes)[:, None] * sums, rtol=1e-9)
+    assert one.steps.tolist() == [STEPS]  # the longest epoch ends once
+    kept = {"seeds": [3], "dtype": torch.float64, "device": "cpu", "checkpoint_folder": tmp_path}
+    replay(made, task, stop_after=4, **kept)
+    (resumed,) = replay(made, task, **kept).seeds
+    np.testing.assert_array_equal(resumed.models, one.models)
+
+
+def test_training_refuses_a_node_whose_participation_it_does_not_implement():
+    scheme = ParticipationByNode([Cyclic(2, 3), Cyclic(2, 3), OncePerEpoch(2, 3), Cyclic(2, 3)])
+    made = calibrate(algorithms.dp_dsgd(RING, scheme), mu=1.0, **LDP)
+    with pytest.raises(UnsupportedMechanism, match=r"participation once per epoch in any order .* at node 2"):
+        replay(made, dot_task(32), seeds=[0])
+    alike = ParticipationByNode([Cyclic(2, 3)] * 4)
+    made = calibrate(algorithms.dp_dsgd(RING, alike), mu=1.0, **LDP)
+    with pytest.raises(InvalidInput, match="period must be 3"):
+        replay(made, dot_task(32), seeds=[0], period=2)
+    assert replay(made, dot_task(32), seeds=[0], device="cpu").seeds[0].steps.tolist() == [3, 6]
