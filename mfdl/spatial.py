@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array, eye_array, hstack, issparse, vstack
 
 from . import check, graphs
 from .check import FloatArray
@@ -92,6 +92,34 @@ def decor_covariance(laplacian: Any, sigma_local: float, sigma_pair: float) -> F
     R *= check.non_negative(sigma_pair=sigma_pair) ** 2
     R[np.diag_indices_from(R)] += check.non_negative(sigma_local=sigma_local) ** 2
     return R
+
+
+def seed_factor(
+    private_variance: float, groups: Sequence[Sequence[int]], parts: Sequence[FloatArray], num_nodes: int
+) -> tuple[csr_array, csr_array]:
+    """F with F F^T = s I + sum_k R_k, and who holds its columns: each node one of its own, each group those of R_k.
+
+    Args:
+        private_variance: s >= 0; groups: for each seed the nodes that hold it; parts: R_k over the nodes of its group,
+            in that order, symmetric positive semidefinite.
+    Returns: F, csr (n, columns), and holders, bool csr (columns, n).
+    Raises: InvalidInput: a part that is not symmetric positive semidefinite, or zero; no noise at all.
+    """
+    n, factors, holders = num_nodes, [], []
+    if private_variance > 0:
+        factors.append(csr_array(math.sqrt(private_variance) * eye_array(n)))
+        holders.append(csr_array(eye_array(n, dtype=bool)))
+    for R, group in zip(parts, groups, strict=True):
+        factor = _root(R)
+        columns = np.arange(factor.shape[1])
+        rows = np.repeat(np.asarray(group), columns.size)
+        factors.append(csr_array((factor.ravel(), (rows, np.tile(columns, len(group)))), shape=(n, columns.size)))
+        members = np.zeros(n, dtype=bool)
+        members[list(group)] = True
+        holders.append(csr_array(np.tile(members, (columns.size, 1))))
+    if not factors:
+        raise InvalidInput("no noise at all: give a covariance, groups with parts, or private_variance > 0.")
+    return hstack(factors).tocsr(), vstack(holders).tocsr()
 
 
 def inverse_diagonal(covariance: Any, honest: Sequence[int] | None = None) -> float:
@@ -215,3 +243,14 @@ def _inverse_diagonal_of_definite(R: FloatArray) -> FloatArray:
         )
     diagonal: FloatArray = (vectors**2 / values).sum(axis=1)
     return diagonal
+
+
+def _root(R: FloatArray) -> FloatArray:
+    """F with F F^T = R, columns with non-zero variance only."""
+    if np.abs(R - R.T).max() > 1e-9 * np.abs(R).max():
+        raise InvalidInput("covariance must be symmetric; use (R + R.T) / 2 if that is what you mean.")
+    values, vectors = np.linalg.eigh((R + R.T) / 2)
+    if values[0] < -1e-9 * max(values[-1], 0.0) or values[-1] <= 0:
+        raise InvalidInput(f"covariance must be positive semidefinite and not zero, got eigenvalue {values[0]:.3g}.")
+    kept = values > 1e-12 * values[-1]
+    return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))

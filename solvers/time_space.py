@@ -127,7 +127,9 @@ def solve(
         c = best.node_costs
     assert best is not None  # max_rounds >= 1
     in_time, in_space, loss = best.time, best.space, best.loss
-    bound = joint_lower_bound(problem, _dual_time_gram(problem, best.node_costs, in_time.gram, half), tolerance=half)
+    bound = joint_lower_bound(
+        problem, dual_time_gram(problem, best.node_costs, in_time.gram, tolerance=half), tolerance=half
+    )
     halves_done = STOPPED not in (in_time.status, in_space.status)
     status = STATIONARY if settled and halves_done else STOPPED
     return TimeSpaceFactorization(
@@ -229,8 +231,8 @@ def _dual_root(problem: ModeProblem, dual: Array) -> tuple[Array, float]:
     return root, w
 
 
-def _dual_time_gram(problem: ModeProblem, node_costs: Array, X_t: Array, tolerance: float) -> Array:
-    """X_t^-1 H_t X_t^-1 with the H_t that X_t was solved for, regularised if it had to be."""
+def dual_time_gram(problem: ModeProblem, node_costs: Array, X_t: Array, *, tolerance: float) -> Array:
+    """X_t^-1 H_t X_t^-1, H_t = sum_k c_k H_k as X_t was solved for: a good dual for the bound."""
     posed = FactorizationProblem(problem.time_gram(node_costs), problem.classes)
     aim = target(posed, smallest_ridge(posed, tolerance))
     half = np.linalg.solve(X_t, aim.root)

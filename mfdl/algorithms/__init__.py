@@ -1,15 +1,17 @@
 """Decentralized learning algorithms, each a builder of one `LinearAlgorithm`."""
 
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
-from .factorized import bsr, d_mf, mafalda, mafalda_l
+from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l
 from .linear_algorithm import LinearAlgorithm, Round
 from .registry import build
+from .space_time import adapted, space_time, space_time_noise, time_space
 from .spatial_noise import corn, corn_pairwise, decor, spatial_covariance, spatial_noise, tuned_decor
 from .zip_dl import zip_dl
 
 __all__ = [
     "LinearAlgorithm",
     "Round",
+    "adapted",
     "anti_pgd",
     "bsr",
     "build",
@@ -21,11 +23,15 @@ __all__ = [
     "dp_dsgd",
     "dsgd",
     "mafalda",
+    "mafalda_by_class",
     "mafalda_l",
     "mf_dsgd",
     "muffliato",
+    "space_time",
+    "space_time_noise",
     "spatial_covariance",
     "spatial_noise",
+    "time_space",
     "tuned_decor",
     "zip_dl",
 ]

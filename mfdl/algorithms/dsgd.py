@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
-from ..factorization import Factorization, NodeFactorizations, SpatialFactorization
+from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
 from ..gossip import GossipMatrix
 from ..operators import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
 from ..participation import Participation
@@ -27,7 +27,7 @@ def decentralized(
     participation: Participation,
     noise: NoiseOperator,
     *,
-    factorization: Factorization | NodeFactorizations | SpatialFactorization | None = None,
+    factorization: Factorization | NodeFactorizations | SpatialFactorization | SpaceTimeFactorization | None = None,
     self_messages: bool = False,
 ) -> LinearAlgorithm:
     """The round above with any noise on the gradient sums, followed by the dynamics' further gossip rounds.

@@ -8,8 +8,14 @@ from numpy.typing import ArrayLike
 
 from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
-from ..factorization import PREFIX_SUM_TOLERANCE, factorize, factorize_nodes, prefix_sum_encoder, square_root_encoder
-from ..factorization.temporal import factorize_classes
+from ..factorization import (
+    PREFIX_SUM_TOLERANCE,
+    factorize,
+    factorize_classes,
+    factorize_nodes,
+    prefix_sum_encoder,
+    square_root_encoder,
+)
 from ..participation import Cyclic, Participation
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm

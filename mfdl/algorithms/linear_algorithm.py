@@ -38,7 +38,7 @@ from ..operators.recursion import Map
 from ..participation import Participation
 
 if TYPE_CHECKING:
-    from ..factorization import Factorization, NodeFactorizations, SpatialFactorization
+    from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
 
 
 MAX_DIVISOR_RATIO = 1e6
@@ -128,7 +128,7 @@ class LinearAlgorithm:
     model_from_state: sp.csr_array
     message_sender: NDArray[np.intp]
     divisors: FloatArray
-    factorization: Factorization | NodeFactorizations | SpatialFactorization | None = None
+    factorization: Factorization | NodeFactorizations | SpatialFactorization | SpaceTimeFactorization | None = None
     step_of_round: tuple[int, ...] = ()
     transmitted: NDArray[np.bool_] = dataclasses.field(default_factory=lambda: np.ones(0, dtype=bool))
     noise_on_messages: bool = False

@@ -9,12 +9,13 @@ from typing import Any
 from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
-from ..factorization import SpatialFactorization, load
-from ..operators import StepNoise
+from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
+from ..operators import JointNoise, SpaceTimeNoise, StepNoise
 from ..participation import Participation
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
-from .factorized import bsr, d_mf, mafalda, mafalda_l
+from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l
 from .linear_algorithm import LinearAlgorithm
+from .space_time import adapted, space_time, space_time_noise, time_space
 from .spatial_noise import corn, corn_pairwise, decor, spatial_noise, tuned_decor
 from .zip_dl import zip_dl
 
@@ -106,6 +107,40 @@ MECHANISMS: Mapping[str, Entry] = {
         "ldp",
         "arXiv:2510.17480, reference code",
         LOCAL,
+        weighted=True,
+    ),
+    "mafalda-classes": Entry(
+        mafalda_by_class,
+        "optimal encoder for each class of nodes with equally many neighbours",
+        "ldp",
+        "between MAFALDA-SGD and MAFALDA-L of arXiv:2510.17480",
+        LOCAL,
+        weighted=True,
+    ),
+    "time-space": Entry(
+        time_space,
+        "the best product of a correlation over time and one over nodes, from shared seeds",
+        "eavesdropper; colluding and coalitions with coalition_size",
+        "this library; its halves are MAFALDA-SGD and CorN-DSGD",
+        SHARED,
+        parameters={"coalition_size": int},
+        tuned=time_space,
+        weighted=True,
+    ),
+    "adapted": Entry(
+        adapted,
+        "a correlation over time for each direction over the nodes, from one shared seed",
+        "eavesdropper",
+        "this library",
+        ("eavesdropper",),
+        weighted=True,
+    ),
+    "space-time": Entry(
+        space_time,
+        "the best correlation over time and nodes of any form, from one shared seed; small problems",
+        "eavesdropper",
+        "this library",
+        ("eavesdropper",),
         weighted=True,
     ),
     "muffliato": Entry(
@@ -240,6 +275,8 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     saved = load(path)
     if isinstance(saved, SpatialFactorization):
         return spatial_noise(dynamics, participation, saved, name=name)
+    if isinstance(saved, SpaceTimeFactorization):
+        return space_time_noise(dynamics, participation, saved, name=name)
     made_for = saved.header.get("participation")
     if made_for is not None and made_for != participation.to_dict():
         raise InvalidInput(
@@ -256,7 +293,7 @@ def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
     """
     if (entry := entry_of(name)) is not None:
         return entry.models
-    return SHARED if isinstance(algorithm.noise, StepNoise) else LOCAL
+    return SHARED if isinstance(algorithm.noise, StepNoise | SpaceTimeNoise | JointNoise) else LOCAL
 
 
 def build_tuned(

@@ -8,7 +8,6 @@ covariances themselves, and how far they are from the best, come from `factoriza
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,21 +96,9 @@ def spatial_covariance(
     if len(given) != len(holding):
         raise InvalidInput(f"covariance must hold one matrix per group, got {len(given)} for {len(holding)} groups.")
     own = check.non_negative(private_variance=private_variance)
-    factors, holders = [], []
-    if own > 0:
-        factors.append(sp.csr_array(math.sqrt(own) * sp.eye_array(n)))
-        holders.append(sp.csr_array(sp.eye_array(n, dtype=bool)))
-    for R, group in zip(given, holding, strict=True):
-        factor = _root(_on_group(R, group, n, whole=groups is None))
-        columns = np.arange(factor.shape[1])
-        rows = np.repeat(np.asarray(group), columns.size)
-        factors.append(sp.csr_array((factor.ravel(), (rows, np.tile(columns, len(group)))), shape=(n, columns.size)))
-        members = np.zeros(n, dtype=bool)
-        members[group] = True
-        holders.append(sp.csr_array(np.tile(members, (columns.size, 1))))
-    if not factors:
-        raise InvalidInput("no noise at all: give a covariance, groups with parts, or private_variance > 0.")
-    noise = StepNoise(sp.hstack(factors).tocsr(), sp.vstack(holders).tocsr(), participation.num_steps, n)
+    pieces = [_on_group(R, group, n, whole=groups is None) for R, group in zip(given, holding, strict=True)]
+    factor, holders = spatial.seed_factor(own, holding, pieces, n)
+    noise = StepNoise(factor, holders, participation.num_steps, n)
     return decentralized(name, dynamics, participation, noise, factorization=factorization)
 
 
@@ -135,16 +122,9 @@ def spatial_noise(
     if solved.sigma_local is not None and solved.sigma_pair is not None:  # both ends add the very same number
         pairwise = decor(dynamics, participation, sigma_local=solved.sigma_local, sigma_pair=solved.sigma_pair)
         return dataclasses.replace(pairwise, name=name, factorization=solved)
-    used = [k for k, part in enumerate(solved.parts) if part.any()]  # a seed that is not worth its noise stays unused
-    return spatial_covariance(
-        dynamics,
-        participation,
-        [solved.parts[k] for k in used],
-        groups=[solved.groups[k] for k in used],
-        private_variance=solved.private_variance,
-        name=name,
-        factorization=solved,
-    )
+    factor, holders = solved.factor()
+    noise = StepNoise(factor, holders, participation.num_steps, solved.num_nodes)
+    return decentralized(name, dynamics, participation, noise, factorization=solved)
 
 
 def corn(
@@ -224,14 +204,3 @@ def _on_group(covariance: ArrayLike, group: list[int], n: int, *, whole: bool) -
     if len(R) != len(group):
         raise InvalidInput(f"the covariance of group {group} must be {len(group)} x {len(group)}, got {R.shape}.")
     return R
-
-
-def _root(R: np.ndarray) -> np.ndarray:
-    """F with F F^T = R, columns with non-zero variance only."""
-    if np.abs(R - R.T).max() > 1e-9 * np.abs(R).max():
-        raise InvalidInput("covariance must be symmetric; use (R + R.T) / 2 if that is what you mean.")
-    values, vectors = np.linalg.eigh((R + R.T) / 2)
-    if values[0] < -1e-9 * max(values[-1], 0.0) or values[-1] <= 0:
-        raise InvalidInput(f"covariance must be positive semidefinite and not zero, got eigenvalue {values[0]:.3g}.")
-    kept = values > 1e-12 * values[-1]
-    return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))

@@ -1,15 +1,21 @@
 """Certified factorizations: the only door to `solvers`.
 
 `temporal` correlates a node's noise over the steps (an encoder C), `spatial` correlates the noise of one step over the
-nodes (a covariance R, made from the seeds of `groups`), `files` keeps either with the header that says what it was
-made for.
+nodes (a covariance R, made from the seeds of `groups`), `space_time` over both at once, `files` keeps any of them with
+the header that says what it was made for.
 """
 
 from solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
 
 from ..error_gram import prefix_sum_gram
-from .files import SavedFactorization, load, save, save_spatial
+from .files import SavedFactorization, load, save, save_space_time, save_spatial
 from .groups import checked_groups, edge_groups, read_groups
+from .space_time import (
+    SpaceTimeFactorization,
+    optimal_adapted,
+    optimal_space_time,
+    optimal_time_space,
+)
 from .spatial import (
     COVARIANCE_SOLVERS,
     PairwisePrice,
@@ -21,10 +27,13 @@ from .spatial import (
 from .temporal import (
     PREFIX_SUM_TOLERANCE,
     SOLVERS,
+    ClassFactorizations,
     NodeFactorizations,
+    degree_labels,
     evaluate,
     evaluate_nodes,
     factorize,
+    factorize_classes,
     factorize_nodes,
     prefix_sum_encoder,
     problem,
@@ -36,29 +45,37 @@ __all__ = [
     "COVARIANCE_SOLVERS",
     "PREFIX_SUM_TOLERANCE",
     "SOLVERS",
+    "ClassFactorizations",
     "Factorization",
     "FactorizationProblem",
     "NodeFactorizations",
     "NotConverged",
     "PairwisePrice",
     "SavedFactorization",
+    "SpaceTimeFactorization",
     "SpatialFactorization",
     "causal_encoder",
     "checked_groups",
     "default_tolerance",
+    "degree_labels",
     "edge_groups",
     "evaluate",
     "evaluate_nodes",
     "factorize",
+    "factorize_classes",
     "factorize_nodes",
     "load",
+    "optimal_adapted",
     "optimal_covariance",
     "optimal_pairwise",
+    "optimal_space_time",
+    "optimal_time_space",
     "prefix_sum_encoder",
     "prefix_sum_gram",
     "problem",
     "read_groups",
     "save",
+    "save_space_time",
     "save_spatial",
     "solve_problem",
     "square_root_encoder",

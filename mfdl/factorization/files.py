@@ -17,6 +17,7 @@ from .. import __version__, check, files
 from ..check import FloatArray
 from ..errors import InvalidInput
 from .groups import checked_groups
+from .space_time import TIME_SPACE, SpaceTimeFactorization
 from .spatial import SpatialFactorization
 from .temporal import NodeFactorizations
 
@@ -34,18 +35,36 @@ def save(
 
 def save_spatial(path: str | os.PathLike[str], factorization: SpatialFactorization, *, header: dict[str, Any]) -> None:
     """Writes a covariance over nodes, its groups and parts, and a JSON header to an .npz file, atomically."""
+    facts, arrays = _covariance_parts(factorization)
+    _write(path, factorization, {**header, **facts}, covariance=factorization.covariance, **arrays)
+
+
+def save_space_time(
+    path: str | os.PathLike[str], factorization: SpaceTimeFactorization, *, header: dict[str, Any]
+) -> None:
+    """Writes the encoders, who holds which seed, and a JSON header to an .npz file, atomically."""
+    facts: dict[str, Any] = {"space_time": {name: getattr(factorization, name) for name in _SPACE_TIME_NUMBERS}}
+    arrays: dict[str, Any] = {}
+    if factorization.space is not None:
+        spatial_facts, arrays = _covariance_parts(factorization.space)
+        ends = {name: getattr(factorization.space, name) for name in ("loss", "lower_bound", "status")}
+        facts["space"] = {**spatial_facts, **ends}
+    if factorization.directions is not None:
+        arrays = {"directions": factorization.directions}
+    facts["notes"] = list(factorization.notes)
+    _write(path, factorization, {**header, **facts}, encoder=factorization.encoder, **arrays)
+
+
+def _covariance_parts(factorization: SpatialFactorization) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `_spatial` needs besides loss, lower bound and status: facts for the header, and arrays."""
+    kept = {name: getattr(factorization, name) for name in _SPATIAL_NUMBERS}
     sizes = [len(group) for group in factorization.groups]
     flat = [part.ravel() for part in factorization.parts]
-    kept = {name: getattr(factorization, name) for name in _SPATIAL_NUMBERS}
-    _write(
-        path,
-        factorization,
-        {**header, "spatial": kept, "notes": list(factorization.notes)},
-        covariance=factorization.covariance,
-        group_sizes=np.array(sizes, dtype=np.int64),
-        group_nodes=np.array([node for group in factorization.groups for node in group], dtype=np.int64),
-        group_parts=np.concatenate([np.zeros(0), *flat]),
-    )
+    return {"spatial": kept, "notes": list(factorization.notes)}, {
+        "group_sizes": np.array(sizes, dtype=np.int64),
+        "group_nodes": np.array([node for group in factorization.groups for node in group], dtype=np.int64),
+        "group_parts": np.concatenate([np.zeros(0), *flat]),
+    }
 
 
 _SPATIAL_NUMBERS = (
@@ -63,9 +82,22 @@ _SPATIAL_NUMBERS = (
 )
 
 
+_SPACE_TIME_NUMBERS = (
+    "kind",
+    "num_steps",
+    "num_nodes",
+    "independent_loss",
+    "iterations",
+    "seconds",
+    "sensitivity",
+    "participation",
+    "gossip_hash",
+)
+
+
 def _write(
     path: str | os.PathLike[str],
-    factorization: Factorization | NodeFactorizations | SpatialFactorization,
+    factorization: Factorization | NodeFactorizations | SpatialFactorization | SpaceTimeFactorization,
     header: dict[str, Any],
     **arrays: Any,
 ) -> None:
@@ -92,8 +124,8 @@ class SavedFactorization:
     header: dict[str, Any]
 
 
-def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorization:
-    """Reads a file written by `save` or `save_spatial` (never pickled objects).
+def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorization | SpaceTimeFactorization:
+    """Reads a file written by `save`, `save_spatial` or `save_space_time` (never pickled objects).
 
     Raises: InvalidInput: missing, malformed, or another format.
     """
@@ -103,7 +135,12 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorizat
             header = json.loads(bytes(data["header"]).decode())
             arrays = {name: np.array(data[name]) for name in data.files if name != "header"}
             found = header.get("format") if isinstance(header, dict) else None
-            saved = _spatial(arrays, header) if "covariance" in arrays else _temporal(arrays, header)
+            saved: SavedFactorization | SpatialFactorization | SpaceTimeFactorization
+            if "covariance" in arrays:
+                ends = {"loss": float(arrays["loss"]), "lower_bound": float(arrays["lower_bound"])}
+                saved = _spatial(arrays, {**header, **ends})
+            else:
+                saved = (_space_time if "space_time" in header else _temporal)(arrays, header)
     except FileNotFoundError:
         raise InvalidInput(
             f"no factorization file at {path}; write one with `mfdl factorize ... --out FILE.npz`."
@@ -140,9 +177,28 @@ def _spatial(arrays: dict[str, Any], header: dict[str, Any]) -> SpatialFactoriza
     return SpatialFactorization(
         groups=groups,
         parts=parts,
-        loss=float(arrays["loss"]),
-        lower_bound=float(arrays["lower_bound"]),
+        loss=header["loss"],
+        lower_bound=header["lower_bound"],
         status=header["status"],
         notes=tuple(header["notes"]),
         **header["spatial"],
     )
+
+
+def _space_time(arrays: dict[str, Any], header: dict[str, Any]) -> SpaceTimeFactorization:
+    facts = header["space_time"]
+    encoder = np.asarray(arrays["encoder"], dtype=np.float64)
+    found = SpaceTimeFactorization(
+        encoder=encoder,
+        loss=float(arrays["loss"]),
+        lower_bound=float(arrays["lower_bound"]),
+        status=header["status"],
+        notes=tuple(header["notes"]),
+        space=_spatial(arrays, header["space"]) if facts["kind"] == TIME_SPACE else None,
+        directions=np.asarray(arrays["directions"], dtype=np.float64) if "directions" in arrays else None,
+        **facts,
+    )
+    noise = found.noise()  # checks encoders, directions and holders against one another
+    if (noise.num_steps, noise.num_nodes) != (found.num_steps, found.num_nodes):
+        raise InvalidInput(f"encoder must be over {found.num_steps} steps, got shape {encoder.shape}.")
+    return found

@@ -17,6 +17,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 import scipy.optimize
+from scipy.sparse import csr_array
 
 import solvers
 from solvers.problem import OPTIMAL, STATIONARY, STOPPED
@@ -83,6 +84,12 @@ class SpatialFactorization:
         for group, part in zip(self.groups, self.parts, strict=True):
             R[np.ix_(group, group)] += part
         return R
+
+    def factor(self) -> tuple[csr_array, csr_array]:
+        """F with F F^T = R and who holds its columns, see `spatial.seed_factor`."""
+        used = [k for k, part in enumerate(self.parts) if part.any()]  # a seed not worth its noise stays unused
+        groups, parts = [self.groups[k] for k in used], [self.parts[k] for k in used]
+        return spatial.seed_factor(self.private_variance, groups, parts, self.num_nodes)
 
     @property
     def gap(self) -> float:

@@ -1,0 +1,335 @@
+"""Noise correlated over steps and nodes at once: from dynamics, error weights and participation to a certified X.
+
+Three forms of X = C^T C over time x nodes, each containing the one before:
+
+- time-space, X = X_t (x) R^-1: one encoder over steps for all base noise, one covariance R over nodes. The nodes' half
+  may be any covariance of `spatial`, so seed groups and coalitions are covered;
+- adapted, X = sum_k X_k (x) f_k f_k^T: an encoder of its own for every direction over the nodes;
+- space-time, any X, where T n is small.
+
+What the noise costs, tr(H X^-1), is minimised at unit sensitivity of every node. An attacker knows the noise of the
+seeds it holds, so time-space with one seed for all, adapted and space-time protect against outsiders only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import solvers
+from solvers import adapted, spacetime, time_space
+from solvers.modes_problem import ModeProblem
+from solvers.problem import OPTIMAL, STATIONARY, STOPPED
+
+from .. import check
+from ..check import FloatArray
+from ..dynamics import Dynamics
+from ..error_gram import mode_error_grams, space_time_error_gram
+from ..error_weights import ErrorWeights
+from ..errors import InvalidInput
+from ..operators import JointNoise, NoiseOperator, SpaceTimeNoise
+from ..participation import Participation
+from .groups import checked_groups
+from .spatial import SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
+
+TIME_SPACE, ADAPTED, SPACE_TIME = "time-space", "adapted", "space-time"
+KINDS = (TIME_SPACE, ADAPTED, SPACE_TIME)
+MAX_ROUNDS = 50  # pairs of halves with groups
+SETTLED = 0.1  # of the tolerance: a round that gains less is the last
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SpaceTimeFactorization:
+    """Noise over steps and nodes with who holds which part, what it costs and how far that is from the best.
+
+    Attributes:
+        kind: "time-space", "adapted" or "space-time".
+        num_steps, num_nodes: T, n.
+        encoder: C over steps, shape (T, T); one per direction, (n, T, T); or over time x nodes, (T n, T n), time-major.
+            Causal.
+        space: time-space: the covariance over nodes with its seed groups, at [R^-1]_ii <= 1.
+        directions: adapted: g_k in the columns, shape (n, n); base noise k is spread over the nodes by g_k.
+        loss: tr(H X^-1) at unit sensitivity: variance in the counted models together, per unit of noise and coordinate.
+        lower_bound: no noise over steps and nodes at unit sensitivity against an outsider costs less, of any form.
+        independent_loss: that of independent noise at unit sensitivity.
+        status: "optimal" (gap within the tolerance), "stationary" (the best of its kind as far as the solver can tell;
+            the gap says what another kind may save at most), or "stopped".
+        sensitivity: of X under the participation, an upper bound; 1 up to rounding.
+        participation: what it was made for, as `Participation.to_dict` has it.
+        gossip_hash: of the gossip it was made for.
+    """
+
+    kind: str
+    num_steps: int
+    num_nodes: int
+    encoder: FloatArray
+    loss: float
+    lower_bound: float
+    independent_loss: float
+    status: str
+    iterations: int
+    seconds: float
+    sensitivity: float
+    participation: dict[str, Any]
+    gossip_hash: str
+    space: SpatialFactorization | None = None
+    directions: FloatArray | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or (self.space is not None, self.directions is not None) != (
+            self.kind == TIME_SPACE,
+            self.kind == ADAPTED,
+        ):
+            raise InvalidInput(
+                f"a factorization over time and nodes is one of {', '.join(KINDS)}; time-space alone has a covariance "
+                f"over nodes and adapted alone has directions, got {self.kind!r}."
+            )
+
+    @property
+    def coalition_size(self) -> int:
+        """q; 0 is an eavesdropper who holds no seed."""
+        return 0 if self.space is None else self.space.coalition_size
+
+    @property
+    def gap(self) -> float:
+        """loss / lower_bound - 1: what another form, or one seed for all, may save at most."""
+        return self.loss / self.lower_bound - 1 if self.lower_bound > 0 else math.inf
+
+    def noise(self) -> NoiseOperator:
+        """The operator from base noise to injected noise."""
+        if self.space is not None:
+            return SpaceTimeNoise(self.encoder, *self.space.factor(), self.num_nodes)
+        if self.directions is not None:
+            everybody = np.ones((self.num_nodes, self.num_nodes), dtype=bool)
+            return SpaceTimeNoise(self.encoder, self.directions, everybody, self.num_nodes)
+        return JointNoise(self.encoder, self.num_steps, self.num_nodes)
+
+    def require_converged(self, tolerance: float) -> SpaceTimeFactorization:
+        """Itself; raises NotConverged when the status is "stopped"."""
+        if self.status == STOPPED:
+            raise solvers.NotConverged(self, tolerance)
+        return self
+
+
+def optimal_time_space(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    groups: Sequence[Sequence[int]] | None = None,
+    coalition_size: int = 0,
+    tolerance: float | None = None,
+    max_iterations: int = 5000,
+) -> SpaceTimeFactorization:
+    """The best product of one encoder over steps and one covariance over nodes.
+
+    Args:
+        weights, objective: which models count.
+        groups, coalition_size: who holds which seed, and how many nodes pool what they hold, as for
+            `optimal_covariance`; default one seed for all, against outsiders.
+        tolerance: of each half and of the alternation; default `default_tolerance`.
+
+    Returns: SpaceTimeFactorization, status "stationary" or better. With one seed for all the product found is the best
+        of its form, up to the tolerance; with groups neither half can be improved.
+    Raises: UnsupportedMechanism: no modes (`mode_error_grams`), or participation whose patterns overlap. InvalidInput:
+        groups, coalitions.
+    Cost: n T^3 for the modes; then per round one problem over T and one over n.
+    """
+    wanted = default_tolerance(groups, coalition_size) if tolerance is None else check.positive(tolerance=tolerance)
+    check.integer_at_least(1, max_iterations=max_iterations)
+    check.integer_at_least(0, coalition_size=coalition_size)
+    if groups is not None:
+        checked_groups(groups, dynamics.num_nodes)
+    began = time.perf_counter()
+    posed = modes_problem(dynamics, participation, weights=weights, objective=objective)
+    if groups is None and coalition_size == 0:
+        return _one_seed(posed, dynamics, participation, wanted, max_iterations, began)
+    c, best, iterations, settled, done = np.ones(posed.num_nodes), None, 0, False, True
+    for _ in range(MAX_ROUNDS):
+        in_time = solvers.solve(
+            solvers.FactorizationProblem(posed.time_gram(c), posed.classes),
+            tolerance=wanted / 2,
+            max_iterations=max_iterations,
+            start=None if best is None else best[0].gram,
+        )
+        d = posed.time_costs(in_time.gram)
+        in_space = covariance_for_gram(
+            posed.node_gram(d),
+            dynamics.gossip,
+            groups=groups,
+            coalition_size=coalition_size,
+            tolerance=wanted / 2,
+            max_iterations=max_iterations,
+        )
+        iterations += in_time.iterations + in_space.iterations
+        done = STOPPED not in (in_time.status, in_space.status)
+        c = _node_costs(posed, in_space)
+        loss = in_time.sensitivity**2 * float(c @ d)
+        settled = best is not None and loss >= best[2] * (1 - SETTLED * wanted)
+        if best is None or loss < best[2]:
+            best = (in_time, in_space, loss)
+        if settled:
+            break
+    assert best is not None  # at least one round
+    in_time, in_space, loss = best
+    dual = time_space.dual_time_gram(posed, _node_costs(posed, in_space), in_time.gram, tolerance=wanted / 2)
+    bound = time_space.joint_lower_bound(posed, dual, tolerance=wanted / 2)
+    status = STATIONARY if settled and done else STOPPED
+    return SpaceTimeFactorization(
+        kind=TIME_SPACE,
+        encoder=in_time.encoder,
+        space=in_space,
+        loss=loss,
+        lower_bound=bound,
+        status=OPTIMAL if loss <= bound * (1 + wanted) else status,
+        iterations=iterations,
+        sensitivity=in_time.sensitivity,
+        notes=(*(f"over time: {note}" for note in in_time.notes), *(f"over nodes: {note}" for note in in_space.notes)),
+        **_facts(posed, dynamics, participation, began),
+    )
+
+
+def optimal_adapted(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float = 1e-4,
+    max_iterations: int = 5000,
+) -> SpaceTimeFactorization:
+    """One encoder for every direction over the nodes; never worse than the product it begins with.
+
+    Against outsiders. On graphs that look alike from every node it is the best noise of any form.
+
+    Raises: as `optimal_time_space`.
+    Cost: per iteration n Cholesky factorizations of T x T; memory about 6 n T^2 and 600 MB.
+    """
+    wanted = check.positive(tolerance=tolerance)
+    check.integer_at_least(1, max_iterations=max_iterations)
+    began = time.perf_counter()
+    posed = modes_problem(dynamics, participation, weights=weights, objective=objective)
+    found = adapted.solve(posed, tolerance=wanted, max_iterations=max_iterations)
+    return SpaceTimeFactorization(
+        kind=ADAPTED,
+        encoder=found.encoders,
+        directions=np.asarray(np.linalg.inv(found.basis).T, dtype=np.float64),
+        loss=found.loss,
+        lower_bound=found.lower_bound,
+        status=found.status,
+        iterations=found.iterations + found.time_space.iterations,
+        sensitivity=found.sensitivity,
+        notes=found.notes,
+        **_facts(posed, dynamics, participation, began),
+    )
+
+
+def optimal_space_time(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float = 1e-4,
+    max_iterations: int = 5000,
+) -> SpaceTimeFactorization:
+    """The best noise of any correlation over steps and nodes, certified; any gossip, small T n.
+
+    Raises: UnsupportedMechanism: T n above 4096, or participation whose patterns overlap.
+    Cost: O((T n)^3) per iteration, about a hundred of them.
+    """
+    wanted = check.positive(tolerance=tolerance)
+    check.integer_at_least(1, max_iterations=max_iterations)
+    began = time.perf_counter()
+    labels = participation.classes()
+    H = space_time_error_gram(dynamics, participation.num_steps, weights=weights, objective=objective)
+    found = spacetime.solve(H, labels, dynamics.num_nodes, tolerance=wanted, max_iterations=max_iterations)
+    return SpaceTimeFactorization(
+        kind=SPACE_TIME,
+        encoder=found.encoder,
+        loss=found.loss,
+        lower_bound=found.lower_bound,
+        status=found.status,
+        iterations=found.iterations,
+        sensitivity=found.sensitivity,
+        notes=found.notes,
+        num_steps=participation.num_steps,
+        num_nodes=dynamics.num_nodes,
+        independent_loss=_independent(labels, np.diagonal(H).reshape(participation.num_steps, -1).sum(axis=1)),
+        seconds=time.perf_counter() - began,
+        participation=participation.to_dict(),
+        gossip_hash=dynamics.gossip.content_hash,
+    )
+
+
+def modes_problem(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+) -> ModeProblem:
+    """H over steps and nodes by the modes of the gossip, with the classes of steps.
+
+    Raises: UnsupportedMechanism: see `mode_error_grams`, `Participation.classes`.
+    """
+    labels = participation.classes()
+    U, grams = mode_error_grams(dynamics, participation.num_steps, weights=weights, objective=objective)
+    return ModeProblem(grams, U, labels)
+
+
+def _one_seed(
+    posed: ModeProblem,
+    dynamics: Dynamics,
+    participation: Participation,
+    tolerance: float,
+    max_iterations: int,
+    began: float,
+) -> SpaceTimeFactorization:
+    found = time_space.solve(posed, tolerance=tolerance, max_iterations=max_iterations)
+    d = posed.time_costs(found.time.gram)
+    made = one_seed_from(found.space, posed.node_gram(d), tolerance=tolerance)
+    space = dataclasses.replace(made, gossip_hash=dynamics.gossip.content_hash)
+    loss = found.time.sensitivity**2 * float(_node_costs(posed, space) @ d)  # of the R that is kept
+    return SpaceTimeFactorization(
+        kind=TIME_SPACE,
+        encoder=found.time.encoder,
+        space=space,
+        loss=loss,
+        lower_bound=found.lower_bound,
+        status=STOPPED if STOPPED in (found.status, space.status) else found.status,
+        iterations=found.iterations,
+        sensitivity=found.time.sensitivity,
+        notes=found.notes,
+        **_facts(posed, dynamics, participation, began),
+    )
+
+
+def _node_costs(posed: ModeProblem, space: SpatialFactorization) -> FloatArray:
+    """c_k = u_k^T R u_k."""
+    U = posed.vectors
+    return np.asarray(np.einsum("uk,uk->k", U, space.covariance @ U))
+
+
+def _facts(posed: ModeProblem, dynamics: Dynamics, participation: Participation, began: float) -> dict[str, Any]:
+    diagonal = np.einsum("ktt->t", posed.grams)
+    return {
+        "num_steps": posed.num_steps,
+        "num_nodes": posed.num_nodes,
+        "independent_loss": _independent(posed.classes, diagonal),
+        "seconds": time.perf_counter() - began,
+        "participation": participation.to_dict(),
+        "gossip_hash": dynamics.gossip.content_hash,
+    }
+
+
+def _independent(labels: Any, costs: FloatArray) -> float:
+    """tr(H) k_max: X = I / k with k the steps of the largest class."""
+    return float(np.bincount(labels).max()) * float(costs.sum())
