@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import time
@@ -13,18 +12,15 @@ import typer
 
 from ..errors import InvalidInput, unknown_name
 from . import options
+from ._factorize_jobs import PER_NODE, STOPPED, OverNodes, OverTime, OverTimeAndNodes
 
 if TYPE_CHECKING:
-    from ..check import FloatArray
-    from ..dynamics import Dynamics
-    from ..factorization import Factorization, NodeFactorizations, SpatialFactorization
-    from ..factorization.groups import Groups
+    from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
     from ..gossip import Gossip
-    from ..participation import Cyclic
 
-TEMPORAL = ("mafalda", "mafalda-l", "d-mf", "bsr")
+TEMPORAL = ("mafalda", *PER_NODE, "d-mf", "bsr")
 SPATIAL = ("corn", "corn-pairwise", "decor")
-STOPPED = "stopped"
+BOTH = ("time-space", "adapted", "space-time")
 STOPPED_EXIT_CODE = 3
 
 
@@ -36,7 +32,8 @@ def factorize(
         typer.Option(
             "--mechanism",
             metavar="NAME",
-            help="Over time: mafalda, mafalda-l, d-mf, bsr, file:FILE.npz. Over nodes: corn, corn-pairwise, decor.",
+            help="Over time: mafalda, mafalda-classes, mafalda-l, d-mf, bsr, file:FILE.npz. Over nodes: corn, "
+            "corn-pairwise, decor. Over both: time-space, adapted, space-time.",
         ),
     ] = "mafalda",
     graph: options.Graph = "florentine",
@@ -47,6 +44,19 @@ def factorize(
     objective: Annotated[
         str, typer.Option("--objective", help="Which models count: post-average, or message (before averaging).")
     ] = "post-average",
+    error_weights: Annotated[
+        str | None,
+        typer.Option(
+            "--error-weights",
+            metavar="STEPS[/TARGET]",
+            help="Which models count: all, last:M, last:M:FLOOR, exponential:H, or any of these with /average.",
+        ),
+    ] = None,
+    momentum: options.Momentum = 0.0,
+    weight_decay: options.WeightDecay = 0.0,
+    lr: Annotated[
+        float, typer.Option("--lr", help="Learning rate: scales the loss, and counts with weight decay.")
+    ] = 1.0,
     tolerance: Annotated[float, typer.Option("--tolerance", help="Certified relative gap to reach.")] = 1e-4,
     solver: Annotated[
         str, typer.Option("--solver", help="dense (L-BFGS) or autodiff (torch); corn with groups: newton or conic.")
@@ -54,15 +64,17 @@ def factorize(
     max_iterations: Annotated[int, typer.Option("--max-iterations", help="Iterations after which to stop.")] = 5000,
     coalition: Annotated[
         int,
-        typer.Option("--coalition", metavar="Q", help="corn, decor: any Q nodes pool their secrets; 0: none."),
+        typer.Option(
+            "--coalition", metavar="Q", help="corn, decor, time-space: any Q nodes pool all they know; 0: none."
+        ),
     ] = 0,
     groups: Annotated[
         Path | None,
         typer.Option(
             "--groups",
             metavar="FILE.json",
-            help="corn: who shares a seed, a JSON list of lists of node labels; default all nodes, or with --coalition "
-            "both ends of every edge.",
+            help="corn, time-space: who shares a seed, a JSON list of lists of node labels; default all nodes, or with "
+            "--coalition both ends of every edge.",
         ),
     ] = None,
     max_inverse_diagonal: Annotated[
@@ -73,7 +85,7 @@ def factorize(
         int, typer.Option("--horizon", metavar="STEPS", help="Noise over nodes: steps whose models count.")
     ] = 1,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE.npz", help="Keep the encoder; file:FILE.npz names it later.")
+        Path | None, typer.Option("--out", metavar="FILE.npz", help="Keep the result; file:FILE.npz names it later.")
     ] = None,
     device: options.Device = None,
     jobs: Annotated[int | None, typer.Option("--jobs", help="CPU threads of the linear algebra; default: all.")] = None,
@@ -82,21 +94,22 @@ def factorize(
 ) -> None:
     """Factorize the error of decentralized learning: loss, certified lower bound, gap.
 
-    Over time (mafalda, mafalda-l, d-mf, bsr) loss is sensitivity^2 tr(H X^-1), the variance of the noise in all models
-    together per unit of noise and coordinate. Over nodes (corn, corn-pairwise, decor) it is tr(W R W^T), R the
-    covariance of one step, at [R^-1]_ii <= 1 for every node unless --max-inverse-diagonal says otherwise; there are no
-    epochs. Where a mechanism is not the best of its kind the gap says what a better one would save. Exits with 3 when
-    the solver stopped before the tolerance.
+    Over time (mafalda, d-mf, ...) and over time and nodes (time-space, ...) loss is sensitivity^2 tr(H X^-1), the
+    variance of the noise in all models together per unit of noise and coordinate. Over nodes (corn, corn-pairwise,
+    decor) it is tr(W R W^T), R the covariance of one step, at [R^-1]_ii <= 1 for every node unless --max-inverse-
+    diagonal says otherwise; there are no epochs. Where a mechanism is not the best of its kind the gap says what a
+    better one would save. Exits with 3 when the solver stopped before the tolerance.
     """
-    prefixed = mechanism.startswith("file:")
-    if not prefixed and mechanism not in TEMPORAL + SPATIAL:
-        raise unknown_name("mechanism", mechanism, [*TEMPORAL, *SPATIAL, "file:FILE.npz"])
+    if not mechanism.startswith("file:") and mechanism not in TEMPORAL + SPATIAL + BOTH:
+        raise unknown_name("mechanism", mechanism, [*TEMPORAL, *SPATIAL, *BOTH, "file:FILE.npz"])
     _require_meant(context, mechanism)
     from .. import check
+    from ..error_weights import ErrorWeights
     from ..reporting.output import require_device, require_writable
 
     require_device(device)
     check.integer_at_least(1, max_iterations=max_iterations)
+    weights = None if error_weights is None else ErrorWeights.parse(error_weights)
     if jobs is not None:
         check.integer_at_least(1, jobs=jobs)
     if out is not None:
@@ -110,43 +123,64 @@ def factorize(
     from ..participation import Cyclic
 
     loaded, matrix = options.load_gossip(graph, largest_component, gossip, data_home)
+    dynamics = Dynamics(matrix, learning_rate=lr, momentum=momentum, weight_decay=weight_decay)
+    where = None if groups is None else factorization.read_groups(groups, matrix.labels)
+    asked = {
+        "objective": objective,
+        "error_weights": None if weights is None else weights.describe(),
+        "momentum": momentum,
+        "weight_decay": weight_decay,
+        "lr": lr,
+    }
     if mechanism in SPATIAL:
-        where = None if groups is None else factorization.read_groups(groups, matrix.labels)
-        posed = _Spatial(matrix, objective, horizon, coalition, where, max_inverse_diagonal, tolerance, max_iterations)
+        posed = OverNodes(
+            dynamics, weights, objective, horizon, coalition, where, max_inverse_diagonal, tolerance, max_iterations
+        )
         with threadpool_limits(jobs):
             began = time.perf_counter()
             found = posed.run(mechanism, solver)
             seconds = time.perf_counter() - began
         answer = {
-            **_facts(mechanism, graph, loaded, matrix, objective, found, seconds),
+            **_facts(mechanism, graph, loaded, matrix, asked, found, seconds),
             "steps": None,
             "epochs": None,
             "period": None,
             **_covariance_facts(found, horizon),
         }
         if out is not None:
-            factorization.save_spatial(out, found, header=_header(mechanism, graph, loaded, matrix, objective))
+            factorization.save_spatial(out, found, header=_header(mechanism, graph, loaded, matrix, asked))
     else:
-        dynamics, participation = Dynamics(matrix), Cyclic(epochs=epochs, period=period)
+        participation = Cyclic(epochs=epochs, period=period)
+        solved: Factorization | NodeFactorizations | SpaceTimeFactorization
         with threadpool_limits(jobs):
             began = time.perf_counter()
-            job = _Job(dynamics, participation, objective, tolerance, solver, max_iterations, device)
-            solved, grams = job.run(mechanism)
+            if mechanism in BOTH:
+                solved = OverTimeAndNodes(
+                    dynamics, participation, weights, objective, coalition, where, tolerance, max_iterations
+                ).run(mechanism)
+            else:
+                job = OverTime(dynamics, participation, weights, objective, tolerance, solver, max_iterations, device)
+                solved, grams = job.run(mechanism)
             seconds = time.perf_counter() - began
         answer = {
-            **_facts(mechanism, graph, loaded, matrix, objective, solved, seconds),
+            **_facts(mechanism, graph, loaded, matrix, asked, solved, seconds),
             "steps": participation.num_steps,
             "epochs": epochs,
             "period": period,
             "sensitivity": solved.sensitivity,
         }
+        if isinstance(solved, factorization.SpaceTimeFactorization):
+            answer |= _joint_facts(solved)
         if out is not None:
             header = {
-                **_header(mechanism, graph, loaded, matrix, objective),
+                **_header(mechanism, graph, loaded, matrix, asked),
                 "participation": participation.to_dict(),
-                "learning_rate": "constant; H and loss are stated for learning rate 1",
+                "learning_rate": f"constant; H and loss are stated for learning rate {lr:g}",
             }
-            factorization.save(out, solved, grams=grams, header=header)
+            if isinstance(solved, factorization.SpaceTimeFactorization):
+                factorization.save_space_time(out, solved, header=header)
+            else:
+                factorization.save(out, solved, grams=grams, header=header)
     if as_json:
         typer.echo(json.dumps(answer, allow_nan=False))
     else:
@@ -158,7 +192,14 @@ def factorize(
 def _require_meant(context: typer.Context, mechanism: str) -> None:
     """Refuses typed options that the mechanism does not have, instead of ignoring them."""
     over_nodes = mechanism in SPATIAL
-    if over_nodes:
+    reasons: dict[str, str]
+    if mechanism in BOTH:
+        one_solver = "it has one solver, on the CPU"
+        reasons = {"max_inverse_diagonal": "its scale is unit sensitivity", "horizon": "its steps are epochs x period"}
+        reasons |= dict.fromkeys(("solver", "device"), one_solver)
+        if mechanism != "time-space":
+            reasons |= dict.fromkeys(("coalition", "groups"), "it has one seed for all; for groups use time-space")
+    elif over_nodes:
         reasons = dict.fromkeys(("epochs", "period", "device"), "it is noise over nodes, fresh in every step")
     else:
         reasons = dict.fromkeys(("coalition", "groups", "max_inverse_diagonal", "horizon"), "it is noise over time")
@@ -178,8 +219,8 @@ def _facts(
     graph: str,
     loaded: Any,
     matrix: Gossip,
-    objective: str,
-    solved: Factorization | NodeFactorizations | SpatialFactorization,
+    asked: dict[str, Any],
+    solved: Factorization | NodeFactorizations | SpatialFactorization | SpaceTimeFactorization,
     seconds: float,
 ) -> dict[str, Any]:
     from .. import graphs
@@ -189,7 +230,7 @@ def _facts(
         "mechanism": mechanism,
         "graph": graph,
         "nodes": matrix.num_nodes,
-        "objective": objective,
+        **asked,
         "loss": json_number(solved.loss),
         "lower_bound": json_number(solved.lower_bound),
         "gap": json_number(solved.gap),
@@ -216,13 +257,23 @@ def _covariance_facts(solved: SpatialFactorization, horizon: int) -> dict[str, A
     }
 
 
-def _header(mechanism: str, graph: str, loaded: Any, matrix: Gossip, objective: str) -> dict[str, Any]:
+def _joint_facts(solved: SpaceTimeFactorization) -> dict[str, Any]:
+    return {
+        "coalition": solved.coalition_size,
+        "groups": 1 if solved.space is None else len(solved.space.groups),
+        "private_std": 0.0 if solved.space is None else math.sqrt(solved.space.private_variance),
+        "independent_loss": solved.independent_loss,
+        "bound_over": "noise over time and nodes, against an outsider,",
+    }
+
+
+def _header(mechanism: str, graph: str, loaded: Any, matrix: Gossip, asked: dict[str, Any]) -> dict[str, Any]:
     from .. import graphs
     from ..reporting.output import versions
 
     return {
         "mechanism": mechanism,
-        "objective": objective,
+        **asked,
         "graph": graph,
         "graph_hash": graphs.content_hash(loaded),
         "gossip": matrix.name,
@@ -230,146 +281,6 @@ def _header(mechanism: str, graph: str, loaded: Any, matrix: Gossip, objective: 
         "node_labels": [str(label) for label in matrix.labels],
         "versions": versions(),
     }
-
-
-@dataclasses.dataclass(frozen=True)
-class _Spatial:
-    """A covariance over nodes and the options of its solver."""
-
-    gossip: Gossip
-    objective: str
-    horizon: int
-    coalition: int
-    groups: Groups | None
-    max_inverse_diagonal: float
-    tolerance: float
-    max_iterations: int
-
-    def run(self, mechanism: str, solver: str) -> SpatialFactorization:
-        from ..dynamics import Dynamics
-        from ..factorization import COVARIANCE_SOLVERS, optimal_covariance, optimal_pairwise
-
-        if solver != "dense" and solver not in COVARIANCE_SOLVERS:
-            raise unknown_name("solver of noise over nodes", solver, ["dense", *COVARIANCE_SOLVERS])
-        common: dict[str, Any] = {
-            "max_inverse_diagonal": self.max_inverse_diagonal,
-            "horizon": self.horizon,
-            "objective": self.objective,
-        }
-        dynamics = Dynamics(self.gossip)
-        with options.messages().status(f"factorizing {self.gossip.num_nodes} nodes"):
-            if mechanism != "corn":
-                return optimal_pairwise(dynamics, coalition_size=self.coalition, **common)
-            everybody = [list(range(self.gossip.num_nodes))]
-            asked = solver != "dense" and self.coalition == 0  # the program for groups, with one group
-            return optimal_covariance(
-                dynamics,
-                groups=everybody if self.groups is None and asked else self.groups,
-                coalition_size=self.coalition,
-                tolerance=self.tolerance,
-                max_iterations=self.max_iterations,
-                method="newton" if solver == "dense" else solver,
-                **common,
-            )
-
-
-class _Job:
-    """One problem and the options of its solver."""
-
-    def __init__(
-        self,
-        dynamics: Dynamics,
-        participation: Cyclic,
-        objective: str,
-        tolerance: float,
-        solver: str,
-        max_iterations: int,
-        device: str | None,
-    ) -> None:
-        from .. import check
-        from ..error_gram import OBJECTIVES
-        from ..factorization import SOLVERS
-
-        check.positive(tolerance=tolerance)
-        if objective not in OBJECTIVES:
-            raise unknown_name("objective", objective, OBJECTIVES)
-        if solver not in SOLVERS:
-            raise unknown_name("solver", solver, SOLVERS)
-        self.dynamics, self.participation, self.objective = dynamics, participation, objective
-        self.limits: dict[str, Any] = {"tolerance": tolerance, "max_iterations": max_iterations}
-        self.solver, self.device = solver, device
-
-    def run(self, mechanism: str) -> tuple[Factorization | NodeFactorizations, FloatArray]:
-        """The factorization and the error Gram (one per node where the encoders are) it is measured by."""
-        from ..algorithms.registry import build
-        from ..operators import LocalNoise
-
-        if mechanism == "mafalda-l":
-            return self._per_node(None)
-        if mechanism == "mafalda":
-            return self._shared(None)
-        if mechanism == "d-mf":
-            return self._prefix_sums()
-        # bsr and file:FILE.npz are built without optimising anything; a file is checked against nodes and steps
-        noise = build(mechanism, self.dynamics, self.participation).noise
-        if not isinstance(noise, LocalNoise):
-            raise InvalidInput(
-                f"{mechanism} holds a covariance over nodes, whose loss and bound are in the file; factorize puts "
-                "encoders to the test. Use it as a mechanism of `mfdl compare` or `mfdl account`."
-            )
-        return self._shared(noise.encoder) if noise.shared else self._per_node(noise.encoder)
-
-    def _prefix_sums(self) -> tuple[Factorization, FloatArray]:
-        from ..factorization import PREFIX_SUM_TOLERANCE, NotConverged, prefix_sum_encoder
-
-        try:
-            limits = {**self.limits, "tolerance": min(self.limits["tolerance"], PREFIX_SUM_TOLERANCE)}
-            return self._shared(prefix_sum_encoder(self.participation, **limits).encoder)
-        except NotConverged as error:  # still a valid encoder, and its loss is what it is
-            solved, gram = self._shared(error.factorization.encoder)
-            note = "the prefix-sum encoder itself stopped before the tolerance"
-            return dataclasses.replace(solved, status=STOPPED, notes=(*solved.notes, note)), gram
-
-    def _shared(self, encoder: FloatArray | None) -> tuple[Factorization, FloatArray]:
-        from .. import factorization
-
-        posed = factorization.problem(self.dynamics, self.participation, objective=self.objective)
-        with options.messages().status(f"factorizing {posed.size} steps"):
-            best = factorization.solve_problem(posed, solver=self.solver, device=self.device, **self.limits)
-        if encoder is None:
-            return best, posed.error_gram
-        fixed = factorization.evaluate(posed, encoder, lower_bound=best.lower_bound)
-        return dataclasses.replace(fixed, notes=(*best.notes, *_loose_bound(best))), posed.error_gram
-
-    def _per_node(self, encoders: FloatArray | None) -> tuple[NodeFactorizations, FloatArray]:
-        import numpy as np
-
-        from .. import factorization
-        from ..error_gram import node_error_grams
-
-        if self.solver != "dense":
-            raise InvalidInput("one encoder per node is solved by --solver dense only.")
-        with options.progress_bar() as bar:
-            task = bar.add_task("factorizing nodes", total=self.dynamics.num_nodes)
-            best = factorization.factorize_nodes(
-                self.dynamics,
-                self.participation,
-                objective=self.objective,
-                allow_stopped=True,
-                progress=lambda: bar.advance(task),
-                **self.limits,
-            )
-        grams = np.stack(list(node_error_grams(self.dynamics, self.participation.num_steps, objective=self.objective)))
-        if encoders is None:
-            return best, grams
-        bounds = [one.lower_bound for one in best.nodes]
-        return factorization.evaluate_nodes(grams, self.participation, encoders, lower_bounds=bounds), grams
-
-
-def _loose_bound(best: Factorization) -> tuple[str, ...]:
-    if best.status != STOPPED:
-        return ()
-    return (f"the lower bound is valid but loose: its solver stopped at gap {best.gap:.2g}",)
 
 
 def _show(answer: dict[str, Any], out: Path | None) -> None:
@@ -399,21 +310,25 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     for note in answer["notes"]:
         console.print(f"Note: {note}", highlight=False, markup=False)
     if out is not None:
-        kind = "Encoder" if answer["steps"] is not None else "Covariance"
+        kind = "Covariance" if answer["steps"] is None else "Noise" if "bound_over" in answer else "Encoder"
         console.print(f"{kind} kept in {out}; use it as the mechanism file:{out}.", highlight=False, markup=False)
 
 
 def _shape(answer: dict[str, Any]) -> dict[str, str]:
-    """Rows that only noise over time, or only noise over nodes, has."""
+    """Rows that only some mechanisms have."""
+    rows = {}
     if answer["steps"] is not None:
-        return {"steps": f"{answer['steps']:,} ({answer['epochs']} epochs of {answer['period']})"}
-    rows = {
-        "against": f"coalitions of {answer['coalition']}" if answer["coalition"] else "an outsider",
-        "[R^-1]_ii at most": f"{answer['max_inverse_diagonal']:g}",
-        "shared seeds": f"{answer['groups']:,}",
-        "private std": _number(answer["private_std"]),
-    }
-    if answer["sigma_pair"] is not None:
+        rows["steps"] = f"{answer['steps']:,} ({answer['epochs']} epochs of {answer['period']})"
+    if answer["error_weights"] is not None:
+        rows["models that count"] = answer["error_weights"]
+    if "bound_over" not in answer:
+        return rows
+    rows["against"] = f"coalitions of {answer['coalition']}" if answer["coalition"] else "an outsider"
+    if answer["steps"] is None:
+        rows["[R^-1]_ii at most"] = f"{answer['max_inverse_diagonal']:g}"
+    rows["shared seeds"] = f"{answer['groups']:,}"
+    rows["private std"] = _number(answer["private_std"])
+    if answer.get("sigma_pair") is not None:
         rows["pairwise std"] = _number(answer["sigma_pair"])
     return {**rows, "loss of independent noise": _number(answer["independent_loss"])}
 
@@ -429,7 +344,7 @@ def _sentence(answer: dict[str, Any]) -> str:
     if not isinstance(gap, float):
         return "No finite gap is certified."
     share = f"{100 * max(gap, 0.0) / (1 + max(gap, 0.0)):.2g} %"
-    what = "encoder, of any shape," if answer["steps"] is not None else answer["bound_over"]
+    what = answer.get("bound_over", "encoder, of any shape,")
     certified = f"No {what} can save more than {share} of this loss (certified)."
     if answer["status"] == STOPPED:
         return f"Stopped before the tolerance; raise --max-iterations or --tolerance. {certified}"

@@ -13,7 +13,8 @@ KEYS = {
     "mechanism", "nodes", "steps", "epochs", "period", "objective", "loss", "lower_bound", "gap", "sensitivity",
     "status", "iterations", "seconds",
 }  # fmt: skip
-ADDED_KEYS = {"graph", "gossip", "graph_hash", "notes"}
+ASKED_KEYS = {"error_weights", "momentum", "weight_decay", "lr"}
+ADDED_KEYS = {"graph", "gossip", "graph_hash", "notes"} | ASKED_KEYS
 
 
 def factorize(capsys, *arguments, code=0):
@@ -29,7 +30,14 @@ def problem():
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "status"), [("mafalda", "optimal"), ("mafalda-l", "optimal"), ("d-mf", "fixed"), ("bsr", "fixed")]
+    ("mechanism", "status"),
+    [
+        ("mafalda", "optimal"),
+        ("mafalda-classes", "optimal"),
+        ("mafalda-l", "optimal"),
+        ("d-mf", "fixed"),
+        ("bsr", "fixed"),
+    ],
 )
 def test_json_keys_and_certificate(mechanism, status, capsys):
     answer = factorize(capsys, "--mechanism", mechanism)
@@ -171,7 +179,7 @@ SPATIAL_KEYS = {
     "mechanism", "graph", "nodes", "objective", "loss", "lower_bound", "gap", "status", "iterations", "seconds",
     "gossip", "graph_hash", "notes", "steps", "epochs", "period", "max_inverse_diagonal", "coalition", "groups",
     "horizon", "private_std", "sigma_local", "sigma_pair", "independent_loss", "bound_over",
-}  # fmt: skip
+} | ASKED_KEYS  # fmt: skip
 
 
 def spatial(capsys, *arguments, code=0):
@@ -267,3 +275,72 @@ def test_spatial_table(capsys):
     shown = capsys.readouterr().out
     for part in ("pairwise std", "private std", "an outsider", "No covariance over nodes can save"):
         assert part in shown
+
+
+# ---- noise over time and nodes --------------------------------------------------------------------------------------
+
+JOINT_KEYS = KEYS | ADDED_KEYS | {"coalition", "groups", "private_std", "independent_loss", "bound_over"}
+
+
+def test_florentine_over_time_and_nodes(capsys):
+    """T = 32: independent 4374.8, MAFALDA 1702.1, time-space 1192.3, adapted 1123.2, the joint optimum 1085.5."""
+    asked = ["--graph", "florentine", "--epochs", "4", "--period", "8"]
+    found = {
+        name: factorize(capsys, *asked, "--mechanism", name)
+        for name in ("mafalda", "time-space", "adapted", "space-time")
+    }
+    assert set(found["adapted"]) == JOINT_KEYS
+    loss = {name: answer["loss"] for name, answer in found.items()}
+    assert loss["mafalda"] == pytest.approx(1702.1, rel=2e-4)
+    assert loss["time-space"] == pytest.approx(1192.3, rel=2e-4)
+    assert loss["adapted"] == pytest.approx(1123.2, rel=5e-4)
+    assert loss["space-time"] == pytest.approx(1085.5, rel=2e-4)
+    assert found["space-time"]["gap"] <= 1e-4
+    for name in ("time-space", "adapted", "space-time"):
+        assert found[name]["lower_bound"] <= loss["space-time"]
+        assert found[name]["independent_loss"] == pytest.approx(4374.8, rel=1e-5)
+        assert found[name]["sensitivity"] == pytest.approx(1)
+
+
+def test_weights_momentum_and_decay_reach_the_problem(capsys):
+    plain = factorize(capsys, "--mechanism", "time-space")["loss"]
+    last = factorize(capsys, "--mechanism", "time-space", "--error-weights", "last:4:0.01")
+    assert last["error_weights"] == "last:4:0.01"
+    assert last["loss"] < plain
+    assert factorize(capsys, "--mechanism", "time-space", "--momentum", "0.9")["loss"] > plain
+    assert factorize(capsys, "--mechanism", "time-space", "--weight-decay", "0.5")["loss"] < plain
+    corn = spatial(capsys, "--mechanism", "corn", "--horizon", "8", "--error-weights", "last:2")
+    assert corn["loss"] < spatial(capsys, "--mechanism", "corn", "--horizon", "8")["loss"]
+
+
+def test_seed_groups_over_time_and_nodes_as_a_mechanism(capsys, tmp_path):
+    """A seed for every pair of nodes, against any one insider, on a ring of six: better than no seed at all."""
+    (tmp_path / "g.json").write_text(json.dumps([[i, j] for i in range(6) for j in range(i)]))
+    small = ["--graph", "ring:n=6", "--epochs", "2", "--period", "3"]
+    asked = [*small, "--mechanism", "time-space", "--coalition", "1", "--tolerance", "1e-3"]
+    kept = tmp_path / "both.npz"
+    answer = factorize(capsys, *asked, "--groups", str(tmp_path / "g.json"), "--out", str(kept))
+    alone = factorize(capsys, *small, "--mechanism", "mafalda")
+    assert (answer["coalition"], answer["groups"]) == (1, 15)
+    assert answer["loss"] < 0.9 * alone["loss"]
+    asked = ["--mechanisms", f"mafalda,file:{kept}", "--trust", "coalitions", "--coalition-size", "1", "--seeds", "1"]
+    assert main(["compare", *small, *asked, "--out", str(tmp_path / "c"), "--json"]) == 0
+    objective = [one["objective"] for one in json.loads(capsys.readouterr().out)["mechanisms"]]
+    assert objective[1] == pytest.approx(objective[0] * answer["loss"] / alone["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--mechanism", "adapted", "--coalition", "1"], "--coalition does not apply to adapted"),
+        (["--mechanism", "space-time", "--groups", "g.json"], "--groups does not apply to space-time"),
+        (["--mechanism", "time-space", "--horizon", "2"], "--horizon does not apply to time-space"),
+        (["--mechanism", "time-space", "--solver", "autodiff"], "--solver does not apply to time-space"),
+        (["--mechanism", "time-space", "--error-weights", "first:3"], "first"),
+        (["--mechanism", "time-space", "--error-weights", "last:4000"], "counts the last 4000"),
+        (["--mechanism", "time-space", "--gossip", "uniform"], "metropolis-hastings"),
+        (["--mechanism", "space-time", "--epochs", "100"], "limited to T n"),
+    ],
+)
+def test_bad_input_over_time_and_nodes(arguments, text, capsys):
+    assert text in bad(capsys, "--graph", "florentine", *arguments)
