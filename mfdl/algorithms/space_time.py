@@ -8,6 +8,7 @@ from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput
 from ..factorization import (
+    ADAPTED_TOLERANCE,
     SpaceTimeFactorization,
     default_tolerance,
     optimal_adapted,
@@ -78,7 +79,7 @@ def adapted(
     *,
     weights: ErrorWeights | None = None,
     objective: str = "post-average",
-    tolerance: float = 1e-4,
+    tolerance: float = ADAPTED_TOLERANCE,
 ) -> LinearAlgorithm:
     """An encoder over steps for each direction over the nodes, against outsiders; never worse than `time_space`."""
     solved = optimal_adapted(dynamics, participation, weights=weights, objective=objective, tolerance=tolerance)

@@ -11,6 +11,7 @@ from ..error_gram import prefix_sum_gram
 from .files import SavedFactorization, load, save, save_space_time, save_spatial
 from .groups import checked_groups, edge_groups, read_groups
 from .space_time import (
+    ADAPTED_TOLERANCE,
     SpaceTimeFactorization,
     optimal_adapted,
     optimal_space_time,
@@ -42,6 +43,7 @@ from .temporal import (
 )
 
 __all__ = [
+    "ADAPTED_TOLERANCE",
     "COVARIANCE_SOLVERS",
     "PREFIX_SUM_TOLERANCE",
     "SOLVERS",

@@ -40,6 +40,8 @@ from .spatial import SpatialFactorization, covariance_for_gram, default_toleranc
 TIME_SPACE, ADAPTED, SPACE_TIME = "time-space", "adapted", "space-time"
 KINDS = (TIME_SPACE, ADAPTED, SPACE_TIME)
 MAX_ROUNDS = 50  # pairs of halves with groups
+ADAPTED_TOLERANCE = 1e-3
+"""The gap that `optimal_adapted` asks for by default: what its form costs is percents, and each iteration n T^3."""
 SETTLED = 0.1  # of the tolerance: a round that gains less is the last
 
 
@@ -202,7 +204,7 @@ def optimal_adapted(
     *,
     weights: ErrorWeights | None = None,
     objective: str = "post-average",
-    tolerance: float = 1e-4,
+    tolerance: float = ADAPTED_TOLERANCE,
     max_iterations: int = 5000,
 ) -> SpaceTimeFactorization:
     """One encoder for every direction over the nodes; never worse than the product it begins with.
