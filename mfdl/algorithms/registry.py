@@ -41,7 +41,7 @@ class Entry:
         release: the released models it can bear, where that is less than all of them.
         tuned: the builder with free parameters at their best, (dynamics, participation, coalition_size=q); None:
             `build`.
-        weighted: the builders take `weights`, ErrorWeights that say which models count.
+        weighted: `tuned`, or `build` where that is None, takes `weights`, ErrorWeights that say which models count.
     """
 
     build: Callable[..., LinearAlgorithm]
@@ -264,13 +264,22 @@ def check_name(name: str) -> str:
 def build(name: str, dynamics: Dynamics, participation: Participation, **parameters: Any) -> LinearAlgorithm:
     """The named algorithm with its parameters (see MECHANISMS).
 
-    `NAME@WEIGHTS` is optimised for the models that these `ErrorWeights` count; its name keeps the weights.
-    `file:FILE.npz` is MF-D-SGD with that file's encoder, or noise over nodes with its covariance.
-    Raises: InvalidInput: unknown name, or a file made for other steps or another number of nodes.
+    `NAME@WEIGHTS` is optimised for the models that these `ErrorWeights` count, free parameters included; its name keeps
+    the weights. `file:FILE.npz` is MF-D-SGD with that file's encoder, or the noise of its factorization.
+    Raises: InvalidInput: unknown name, parameters beside weights that decide them, or a file made for other steps,
+        another number of nodes, or other gossip.
     """
     check_name(name)
     if (entry := entry_of(name)) is not None:
-        return _built(entry.build, name, dynamics, participation, **parameters)
+        builder = entry.build
+        if split(name)[1] is not None and entry.tuned is not None and entry.tuned is not builder:
+            if parameters:  # both would decide the same
+                raise InvalidInput(
+                    f"{name!r} chooses {', '.join(entry.parameters)} for these error weights itself, got "
+                    f"{', '.join(parameters)}; leave that out, or the weights."
+                )
+            builder = entry.tuned
+        return _built(builder, name, dynamics, participation, **parameters)
     path = name.removeprefix(FILE_PREFIX)
     saved = load(path)
     if isinstance(saved, SpatialFactorization):

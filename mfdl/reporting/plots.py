@@ -31,8 +31,14 @@ COLOURS = {
     "d-mf": "#0072b2",
     "mafalda": "#009e73",
     "mafalda-l": "#56b4e9",
+    "mafalda-classes": "#17becf",
+    "decor": "#bcbd22",
+    "corn": "#a6761d",
+    "time-space": "#7b3294",
+    "adapted": "#d01c8b",
+    "space-time": "#4d004b",
 }
-MORE_COLOURS = ("#000000", "#8c510a", "#762a83", "#3b6e8f")  # for names not listed above, in order
+MORE_COLOURS = ("#000000", "#8c510a", "#3b6e8f", "#7f7f00", "#e377c2", "#1f3b73")  # for other names, in order
 
 WORDS = {
     "none": "no noise, no privacy",
@@ -42,6 +48,12 @@ WORDS = {
     "d-mf": "optimal for one server",
     "mafalda": "optimal for this graph",
     "mafalda-l": "one encoder per node",
+    "mafalda-classes": "one encoder per degree",
+    "decor": "pairwise noise on edges",
+    "corn": "optimal over nodes",
+    "time-space": "time and nodes, a product",
+    "adapted": "time and nodes, by direction",
+    "space-time": "time and nodes, any form",
 }
 
 LOG_RATIO = 8.0  # largest over smallest drawn loss beyond which the left axis is logarithmic
@@ -328,13 +340,14 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[float, _Curves, str]]) -> None:
 
 
 def _words(name: str, remark: str) -> str:
-    words = WORDS.get(name, "given encoder" if name.startswith("file:") else "")
-    return ", ".join(part for part in (words, remark) if part)
+    base, at, _ = name.partition("@")
+    words = "given noise" if name.startswith("file:") else WORDS.get(base, "")
+    return ", ".join(part for part in (words, "weighted" if at and words else "", remark) if part)
 
 
 def _short(name: str) -> str:
     """File mechanisms by the end of their name, which tells them apart."""
-    return name if len(name) <= 20 else f"file:...{name[-12:]}"
+    return name if len(name) <= 20 or not name.startswith("file:") else f"file:...{name[-12:]}"
 
 
 def _spread(wanted: Sequence[float], apart: float) -> list[float]:

@@ -1,0 +1,132 @@
+"""Builders of noise over steps and nodes, and every registered name built by name."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl import algorithms, gossip, trust
+from mfdl.algorithms import registry
+from mfdl.algorithms.space_time import adapted, space_time, space_time_noise, time_space
+from mfdl.dynamics import Dynamics
+from mfdl.error_weights import ErrorWeights
+from mfdl.errors import InvalidInput
+from mfdl.factorization import NotConverged, optimal_adapted, optimal_space_time, optimal_time_space
+from mfdl.noise_error import noise_error
+from mfdl.operators import JointNoise, SpaceTimeNoise
+from mfdl.participation import Cyclic, Single
+from mfdl.privacy.accounting import victim_losses
+
+PATH = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
+SCHEME = Cyclic(2, 2)
+BUILDERS = {"time-space": time_space, "adapted": adapted, "space-time": space_time}
+SOLVERS = {"time-space": optimal_time_space, "adapted": optimal_adapted, "space-time": optimal_space_time}
+MARK = "last:2:0.1"
+
+
+@pytest.mark.parametrize("name", registry.MECHANISMS)
+def test_every_name_builds_and_runs_under_its_own_trust_models(name):
+    given = {"muffliato": {"gossip_rounds": 2}, "bsr": {"bandwidth": 2}}.get(name, {})
+    one = algorithms.build(name, PATH, SCHEME, **given)
+    assert one.name == name
+    assert (one.num_steps, one.num_nodes) == (4, 4)
+    for model in registry.MECHANISMS[name].models[:1]:
+        losses = victim_losses(one, trust.named(model), release=registry.MECHANISMS[name].release)
+        assert all(0 < loss.sensitivity_squared < np.inf for loss in losses)
+
+
+@pytest.mark.parametrize("name", registry.MECHANISMS)
+def test_error_weights_are_for_those_that_optimise(name):
+    weights, weighted = ErrorWeights.parse(MARK), registry.MECHANISMS[name].weighted
+    if not weighted:
+        with pytest.raises(InvalidInput, match="optimises nothing, so it takes no error weights"):
+            algorithms.build(f"{name}@{MARK}", PATH, SCHEME)
+        return
+    plain, marked = (algorithms.build(text, PATH, SCHEME) for text in (name, f"{name}@{MARK}"))
+    if name == "decor":  # without weights it builds a given ratio
+        plain = registry.build_tuned(name, PATH, SCHEME)
+        with pytest.raises(
+            InvalidInput, match=r"chooses sigma_local, sigma_pair .*itself, got sigma_pair; leave that out"
+        ):
+            algorithms.build(f"{name}@{MARK}", PATH, SCHEME, sigma_pair=2.0)
+    assert marked.name == f"{name}@{MARK}"
+    costs = [
+        noise_error(one, weights=weights) * max(loss.sensitivity_squared for loss in victim_losses(one, trust.SecLDP()))
+        for one in (plain, marked)
+    ]
+    assert costs[1] < costs[0] * 0.999
+
+
+@pytest.mark.parametrize("kind", BUILDERS)
+@pytest.mark.parametrize("options", [{}, {"weights": ErrorWeights.parse(MARK), "objective": "message"}])
+def test_a_builder_is_its_factorization_and_the_noise_of_it(kind, options):
+    one, solved = BUILDERS[kind](PATH, SCHEME, **options), SOLVERS[kind](PATH, SCHEME, **options)
+    assert one.name == one.factorization.kind == kind
+    assert_allclose(one.factorization.loss, solved.loss, rtol=2e-3)
+    assert_allclose(noise_error(one, **options), one.factorization.loss, rtol=1e-8)
+    assert isinstance(one.noise, JointNoise if kind == "space-time" else SpaceTimeNoise)
+    held = one.noise.holders().toarray()
+    private = one.factorization.space.private_variance if kind == "time-space" else 0.0
+    assert held[-4:].all()  # the columns of the one seed
+    assert_array_equal(held[:4], np.eye(4, dtype=bool) if private else np.ones((4, 4), dtype=bool))
+    assert space_time_noise(PATH, SCHEME, solved, name="mine").name == "mine"
+
+
+def test_directions_and_encoders_belong_together():
+    """The noise of `adapted` is sum_k E_k E_k^T (x) g_k g_k^T: other pairs of the same parts cost more."""
+    solved = optimal_adapted(PATH, SCHEME)
+    loss = noise_error(space_time_noise(PATH, SCHEME, solved))
+    for other in (
+        dataclasses.replace(solved, encoder=solved.encoder[::-1].copy()),
+        dataclasses.replace(solved, directions=solved.directions[:, ::-1].copy()),
+        dataclasses.replace(solved, directions=solved.directions.T.copy()),
+    ):
+        one = space_time_noise(PATH, SCHEME, other)
+        worst = max(loss.sensitivity_squared for loss in victim_losses(one, trust.SecLDP()))
+        assert noise_error(one) * worst > loss * 1.05
+
+
+def test_groups_reach_the_noise():
+    triples = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3]]
+    one = time_space(PATH, SCHEME, groups=triples, coalition_size=1)
+    holders = {tuple(np.flatnonzero(row)) for row in one.noise.holders().toarray()}
+    assert {(u,) for u in range(4)} <= holders
+    assert holders - {(u,) for u in range(4)} <= {tuple(sorted(group)) for group in triples}
+    assert one.factorization.coalition_size == 1
+    tuned = registry.build_tuned(
+        "time-space", Dynamics(gossip.metropolis_hastings("ring:n=4")), SCHEME, coalition_size=1
+    )
+    assert tuned.factorization.coalition_size == 1
+    by_name = algorithms.build("time-space", PATH, SCHEME, coalition_size=1)
+    assert max(loss.sensitivity_squared for loss in victim_losses(by_name, trust.Coalitions(1))) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("kind", BUILDERS)
+def test_a_factorization_made_for_something_else_is_refused(kind):
+    solved = SOLVERS[kind](PATH, SCHEME)
+    for dynamics, scheme, message in (
+        (Dynamics(gossip.metropolis_hastings("path:n=5")), SCHEME, "made for 4 nodes and 4 steps, not for 5 and 4"),
+        (PATH, Single(4), "was made for .*'epochs': 2.*factorize again with this participation"),
+        (Dynamics(gossip.metropolis_hastings("ring:n=4")), SCHEME, "another gossip matrix"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            space_time_noise(dynamics, scheme, solved)
+    assert space_time_noise(dataclasses.replace(PATH, learning_rate=0.1), SCHEME, solved).num_nodes == 4
+
+
+@pytest.mark.parametrize("kind", BUILDERS)
+def test_a_tolerance_out_of_reach_is_refused(kind):
+    with pytest.raises(InvalidInput, match="tolerance must be a finite number > 0"):
+        BUILDERS[kind](PATH, SCHEME, tolerance=0.0)
+
+
+def test_a_kind_that_is_none_is_refused():
+    solved = optimal_time_space(PATH, SCHEME)
+    for change in ({"kind": "other"}, {"kind": "adapted"}, {"space": None}, {"directions": np.eye(4)}):
+        with pytest.raises(InvalidInput, match="is one of time-space, adapted, space-time"):
+            dataclasses.replace(solved, **change)
+    with pytest.raises(NotConverged):
+        dataclasses.replace(solved, status="stopped").require_converged(1e-4)

@@ -1,0 +1,194 @@
+"""Training under noise over steps and nodes: resumes to the same run, and injects what was accounted."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from torch import nn
+
+from mfdl import algorithms, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.mechanism import calibrate
+from mfdl.noise_error import noise_error
+from mfdl.participation import Cyclic
+from mfdl.training import replay, streams, tasks
+from mfdl.training.keys import normals
+from mfdl.training.replay import replay as train
+
+torch.set_num_threads(1)
+RATE = 0.5
+NODES, SCHEME = 4, Cyclic(3, 2)
+PATH = Dynamics(gossip.metropolis_hastings("path:n=4"), RATE)
+W = PATH.gossip.dense()
+TRIPLES = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3]]
+KINDS = ("time-space", "groups", "adapted", "space-time")
+
+
+@functools.cache
+def mechanism(kind):
+    """Calibrated to mu = 0.8 against an eavesdropper, or against any single node with groups."""
+    options = {"groups": TRIPLES, "coalition_size": 1} if kind == "groups" else {}
+    one = algorithms.build(kind if kind != "groups" else "time-space", PATH, SCHEME, **options)
+    model = trust.Coalitions(1) if kind == "groups" else trust.SecLDP()
+    return calibrate(one, trust=model, adjacency="zero-out", clip_norm=1.0, mu=0.8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """A linear model; `still`: it ignores its weights, so that every gradient is zero."""
+
+    dimension: int
+    still: bool = False
+
+    def __call__(self) -> nn.Module:
+        return Still(self.dimension) if self.still else nn.Linear(self.dimension, 1)
+
+
+class Still(nn.Module):
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(dimension))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (0 * self.weights).sum() + 0 * x.sum(dim=1)
+
+
+def squared(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output.squeeze() - target).square()
+
+
+def task(build, records):
+    rng = np.random.default_rng(0)
+    return tasks.from_module(
+        "synthetic",
+        NODES,
+        kind="regression",
+        build_module=build,
+        loss=squared,
+        features=rng.standard_normal((records, 3)),
+        targets=rng.standard_normal(records),
+        test_features=rng.standard_normal((7, 3)),
+        test_targets=rng.standard_normal(7),
+    )
+
+
+TASK = task(Linear(3), 30)
+
+
+def still_task(dimension):
+    """Zero gradients, one record per node and step: messages are the noise alone, all divisors 1."""
+    return task(Linear(dimension, still=True), NODES * SCHEME.period)
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    """The key of each run, as it is given to the stream of noise."""
+    seen, make = [], replay.noise_stream
+    monkeypatch.setattr(replay, "noise_stream", lambda *args: (seen.append(args[2]), make(*args))[1])
+    return seen
+
+
+def base_noise(noise, key, dim):
+    """Z by definition: column k is stream j of the key of its holders, the j-th of their columns; (T columns, dim)."""
+    columns, seen = [], {}
+    for held in noise.holders().toarray():
+        holders = tuple(int(u) for u in np.flatnonzero(held))
+        columns.append((key.derive("holders", *holders), seen.setdefault(holders, 0)))
+        seen[holders] += 1
+    return np.concatenate([normals(own, s, [j], dim) for s in range(noise.num_steps) for own, j in columns])
+
+
+def sent(injected):
+    """Messages of a run without gradients, from what is injected, (T, n, ...): the recursion by hand."""
+    theta, messages = np.zeros_like(injected[0]), []
+    for xi in injected:
+        messages.append(theta - RATE * xi)
+        theta = np.tensordot(W, messages[-1], 1)
+    return np.stack(messages), theta
+
+
+def injected_covariance(one):
+    """(T n, T n) per nu^2, from what the factorization says of itself."""
+    found = one.factorization
+    if found.kind == "space-time":
+        return np.linalg.inv(found.encoder.T @ found.encoder)
+    if found.kind == "time-space":
+        return np.kron(np.linalg.inv(found.encoder.T @ found.encoder), found.space.covariance)
+    return sum(
+        np.kron(np.linalg.inv(C.T @ C), np.outer(g, g)) for C, g in zip(found.encoder, found.directions.T, strict=True)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resumed_after_any_step_equals_uninterrupted_bit_for_bit(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(streams, "BLOCK_STEPS", 4)  # stops fall within and between blocks of noise
+    made = mechanism(kind)
+    whole = train(made, TASK, seeds=[3], keep_messages=True).seeds[0]
+    assert whole.finished_steps == 6
+    assert np.isfinite(whole.models).all()
+    for stop in (0, 1, 3, 4, 5):
+        folder = tmp_path / str(stop)
+        part = train(made, TASK, seeds=[3], stop_after=stop, checkpoint_folder=folder).seeds[0]
+        assert part.finished_steps == stop
+        rest = train(made, TASK, seeds=[3], checkpoint_folder=folder, keep_messages=True).seeds[0]
+        assert rest.key_id == whole.key_id
+        assert_array_equal(rest.messages, whole.messages[stop:])
+        assert_array_equal(rest.models, whole.models)
+        assert_array_equal(rest.loss, whole.loss)
+    other = train(made, TASK, seeds=[4]).seeds[0]
+    assert not np.isclose(other.models, whole.models).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_sent_is_the_noise_operator_on_the_base_noise(kind, keys):
+    made, dim = mechanism(kind), 30
+    noise = made.algorithm.noise
+    run = train(made, still_task(dim), seeds=[2], keep_messages=True, dtype=torch.float64).seeds[0]
+    Z = made.noise_std * base_noise(noise, keys[-1], dim)
+    injected = (noise.to_dense() @ Z).reshape(6, NODES, dim)
+    messages, models = sent(injected)
+    assert_allclose(run.messages, messages, rtol=1e-9, atol=1e-9)
+    assert_allclose(run.models, models, rtol=1e-9, atol=1e-9)
+    assert np.abs(run.messages).min() > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_have_the_covariance_that_was_accounted(kind):
+    """Coordinates are independent replicas. False-alarm rate 1e-9 per kind; the seed is fixed.
+
+    By polarisation and Laurent and Massart: |S - Sigma|_ij <= sqrt(Sigma_ii Sigma_jj) (2 sqrt(x / D) + 2 x / D),
+    x = log(4 entries / 1e-9); the noise in the models, a sum of such, likewise.
+    """
+    made, D = mechanism(kind), 20_000
+    run = train(made, still_task(D), seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0]
+    rows = run.messages.reshape(6 * NODES, D)
+    M = sent(np.eye(6 * NODES).reshape(6, NODES, -1))[0].reshape(6 * NODES, -1)
+    wanted = made.noise_std**2 * M @ injected_covariance(made.algorithm) @ M.T
+    x = math.log(4 * wanted.size / 1e-9)
+    allowance = 2 * math.sqrt(x / D) + 2 * x / D
+    assert allowance < 0.09
+    scale = np.sqrt(np.outer(np.diag(wanted), np.diag(wanted)))
+    assert (np.abs(rows @ rows.T / D - wanted) <= allowance * scale).all()
+    averaged = np.einsum("ij,tjd->tid", W, run.messages)
+    ratio = np.sum(averaged**2) / (D * (RATE * made.noise_std) ** 2 * noise_error(made.algorithm))
+    assert abs(ratio - 1) < allowance
+
+
+def test_noise_of_more_correlation_is_less_in_the_models_at_equal_privacy():
+    """What all of it is for: mu = 0.8 for an outsider each time, and each time less noise."""
+    errors = []
+    for kind in ("dp-dsgd", "mafalda", "time-space", "adapted", "space-time"):
+        one = algorithms.build(kind, PATH, SCHEME)
+        made = calibrate(one, trust=trust.SecLDP(), adjacency="zero-out", clip_norm=1.0, mu=0.8)
+        errors.append(made.noise_std**2 * noise_error(one))
+    assert all(later < 1.001 * earlier for earlier, later in itertools.pairwise(errors))
+    assert errors[2] < 0.8 * errors[1] < 0.8 * errors[0]
+    assert errors[-1] < 0.75 * errors[1]
+    assert mechanism("groups").guarantee.mu == pytest.approx(0.8, rel=1e-6)
