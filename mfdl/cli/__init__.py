@@ -1,13 +1,17 @@
-"""The command line: `mfdl account`, `factorize`, `compare`, `claims`, `mechanisms`, `trust`, `data`.
+"""The command line: `mfdl account`, `attack`, `audit`, `factorize`, `compare`, `claims`, `mechanisms`, `trust`,
+`data`.
 
 In: flags and files. Out: a table or one JSON value on stdout, everything else on stderr, and an exit code: 0 done,
-1 a claim's verdict is not the one on record, 2 bad input (one line says what to change), 3 a solver stopped before its
-tolerance, 130 interrupted. The work itself is in the layers below; each command imports them when it runs, so that
-`mfdl --help` stays fast.
+1 a claim's verdict is not the one on record or an audit refutes a claim, 2 bad input (one line says what to change),
+3 a solver stopped before its tolerance, 130 interrupted. The work itself is in the layers below; each command imports
+them when it runs, so that `mfdl --help` stays fast.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -17,7 +21,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import InvalidInput, unknown_name
-from . import account, claims, compare, data, factorize, names
+from . import account, attack, audit, claims, compare, data, factorize, names
 
 __all__ = ["app", "main"]
 
@@ -40,6 +44,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # rich markup costs 0.1 s at every start
 )
 app.command("account")(account.account)
+app.command("attack")(attack.attack)
+app.command("audit")(audit.audit)
 app.command("factorize")(factorize.factorize)
 app.command("compare")(compare.compare)
 app.command("claims")(claims.claims)
@@ -77,10 +83,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = typer.main.get_command(app).main(
             args=None if arguments is None else list(arguments), prog_name="mfdl", standalone_mode=False
         )
+        sys.stdout.flush()  # a full disk behind it would otherwise be found after the exit code was decided
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OF_A_STREAM:
+            raise
+        _drop_the_answer()
+        return _refuse(f"cannot write the answer to standard output: {error.strerror}; send it elsewhere.", 2)
     except InvalidInput as error:
         return _refuse(str(error), 2)
     except _USAGE_ERROR as error:
         return _refuse(f"{error.format_message()} See `{_command_path(error)} --help`.", 2)  # type: ignore[attr-defined]
+    except MemoryError as error:
+        reason = f" ({error})" if str(error) else ""
+        return _refuse(f"this machine has not enough memory for it{reason}; use fewer steps or nodes.", 2)
     except KeyboardInterrupt:
         return _refuse("interrupted.", 130)
     except RuntimeError as error:
@@ -88,6 +103,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _refuse(str(error), 3)
     return result if isinstance(result, int) else 0
+
+
+# of a write to an open stream; errors of files name the file, and the code that opens them says what to do
+_OF_A_STREAM = {errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EFBIG, errno.EDQUOT}
+
+
+def _drop_the_answer() -> None:
+    """Lets what is still in the buffer go nowhere, else Python writes it again at the exit and fails once more."""
+    with contextlib.suppress(
+        OSError, ValueError
+    ):  # no descriptor behind it, as under a test: nothing at the exit either
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _refuse(message: str, code: int) -> int:

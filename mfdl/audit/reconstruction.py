@@ -1,0 +1,403 @@
+"""Reconstruction: which gradients can an attacker solve for, and how well can it guess the others?
+
+In: an algorithm or a mechanism and a trust model, or a bare view O = A G + B Z. Out: for every gradient whether it is
+exposed, undecided or hidden; the combinations that are exposed besides; the error of the best estimate of each; and,
+from the messages of a run, the gradients themselves.
+
+Combinations N O with N B = 0 carry no noise, so the row space of N A is known exactly: a unit vector in it is a
+gradient read off. Without noise N = I, and with gradients at step 0 only this is the attack on gossip averaging by its
+knowledge matrix and reduced row echelon form (arXiv:2402.10001); gradients that are the same at every step are its
+attack on training. All gradients the attacker does not know are solved for at once. Start models count as known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from .. import check
+from ..algorithms import LinearAlgorithm
+from ..check import FloatArray
+from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
+from ..mechanism import Mechanism
+from ..operators import ZeroNoise
+from ..threads import blas_threads
+from ..trust import TrustModel
+from ..view import Knowledge, View
+from ._equations import Answer, reduced_rows, solve
+
+Mask = NDArray[np.bool_]
+GRADIENTS = ("per step", "constant", "first step")
+MAX_WORK = 3e10  # of dense singular value decompositions, about half a minute on one core
+
+EXPOSED, PARTLY, COMBINED, UNDECIDED, HIDDEN, ATTACKER = (
+    "exposed",
+    "partly exposed",
+    "in a combination",
+    "undecided",
+    "hidden",
+    "attacker",
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """What one attacker can solve for. Arrays of unknowns have shape (S, n): S = T for gradients "per step", else 1.
+
+    Attributes:
+        exposed: read off without noise, up to rounding that `amplification` magnifies.
+        undecided: neither shown to be exposed nor to be hidden; a cautious reader counts them as exposed.
+        known: the attacker knows them anyway, as its own.
+        combinations: what is read off besides exposed gradients, csr (c, S n): rows of a reduced echelon form over the
+            unknowns t n + u. Known gradients have been subtracted.
+        error_std: of the best linear unbiased estimate of one coordinate, in units of the clipping norm: 0 where
+            exposed, inf where no unbiased estimate exists. What is undecided counts as seen.
+        posterior_ratio: posterior over prior standard deviation of one coordinate, had all unknown gradients
+            independent Gaussian coordinates of standard deviation clip_norm; 0 exposed, 1 nothing learned.
+        amplification: norm of the combination of observations that estimates each unknown; inf without one.
+        gradients: "per step", "constant" or "first step".
+        noise_std, clip_norm: of the mechanism.
+        view: what the attacker has.
+    """
+
+    exposed: Mask
+    undecided: Mask
+    known: Mask
+    combinations: sp.csr_array
+    error_std: FloatArray
+    posterior_ratio: FloatArray
+    amplification: FloatArray
+    gradients: str
+    noise_std: float
+    clip_norm: float
+    view: View
+    _estimator: FloatArray
+
+    @property
+    def hidden(self) -> Mask:
+        """Neither exposed, nor undecided, nor known; a combination may still hold it."""
+        return ~(self.exposed | self.undecided | self.known)
+
+    @cached_property
+    def combined(self) -> Mask:
+        """Not exposed, but part of a combination that is."""
+        touched = np.asarray(abs(self.combinations).sum(axis=0)).ravel() > 0
+        return touched.reshape(self.exposed.shape) & ~self.exposed
+
+    def node_status(self) -> list[str]:
+        """One word per node, the worst that holds: all of its gradients exposed, some, a combination of them, ...
+
+        "hidden" says that nothing at all of its gradients is seen without noise.
+        """
+        words = []
+        for u in range(self.exposed.shape[1]):
+            unknown = ~self.known[:, u]
+            if not unknown.any():
+                words.append(ATTACKER)
+            elif self.exposed[unknown, u].all():
+                words.append(EXPOSED)
+            elif self.exposed[:, u].any():
+                words.append(PARTLY)
+            elif self.undecided[:, u].any():
+                words.append(UNDECIDED)
+            elif self.combined[:, u].any():
+                words.append(COMBINED)
+            else:
+                words.append(HIDDEN)
+        return words
+
+    def observations(
+        self,
+        messages: ArrayLike,
+        *,
+        start_models: ArrayLike | None = None,
+        final_models: ArrayLike | None = None,
+        known_gradients: ArrayLike | None = None,
+        known_noise: ArrayLike | None = None,
+    ) -> FloatArray:
+        """The rows O of the view in the transcript of a run, with everything the attacker knows subtracted.
+
+        Args:
+            messages: of all rounds, as the executor sends them: (T, messages of a step, d) or (rounds, messages of a
+                round, d); what the attacker does not see is not read and may be nan.
+            start_models: (n, d), public; default zero.
+            final_models: (n, d), needed where they, or their average, are released.
+            known_gradients: (T, n, d), read where the attacker knows them; needed if it knows any.
+            known_noise: base noise (columns of N, d), standard deviation included, read where the attacker knows it;
+                default zero.
+
+        Returns: (rows, d). Raises: InvalidInput: something needed is missing, not finite or of another shape.
+        """
+        algorithm, knowledge = self._of_algorithm()
+        R, S, n, T = (
+            len(algorithm.rounds), algorithm.messages_per_round, algorithm.num_nodes, algorithm.num_steps,
+        )  # fmt: skip
+        sent = np.asarray(messages, dtype=np.float64)
+        if sent.ndim != 3 or sent.shape[0] * sent.shape[1] != R * S:
+            raise InvalidInput(
+                f"messages must be (rounds, messages per round, d) with {R} rounds of {S} messages, got shape "
+                f"{sent.shape}; record every step of the run."
+            )
+        d = sent.shape[2]
+        sent = sent.reshape(R, S, d)
+        start = np.zeros((n, d)) if start_models is None else _shaped("start_models", start_models, (n, d))
+        from_start, models = _without_gradients(algorithm, start)
+        if knowledge.combination is not None:
+            sent_parts = knowledge.combination @ (sent - from_start)
+            rows = sent_parts.reshape(-1, d)
+        else:
+            rows = (sent - from_start)[knowledge.seen]
+        if not np.isfinite(rows).all():
+            raise InvalidInput(
+                f"messages must be finite where {self.view.attacker} sees them, got nan or infinity in "
+                f"{int((~np.isfinite(rows).all(axis=1)).sum())} of {len(rows)} rows; record those messages too."
+            )
+        if self.view.release in ("all", "average"):
+            if final_models is None:
+                raise InvalidInput(
+                    "final_models must be given, since the view contains released models; or reconstruct with "
+                    "release='none'."
+                )
+            last = _shaped("final_models", final_models, (n, d)) - models
+            rows = np.concatenate([rows, last.mean(axis=0, keepdims=True) if self.view.release == "average" else last])
+        if self.view.known_gradients.any():
+            if known_gradients is None:
+                raise InvalidInput(
+                    "known_gradients must be given, shape (T, n, d): the attackers subtract their own gradients; "
+                    "entries of other nodes are not read."
+                )
+            own = np.where(self.view.known_gradients[:, :, None], np.asarray(known_gradients, dtype=np.float64), 0.0)
+            rows = rows - self.view.gradients.matmat(_shaped("known_gradients", own, (T, n, d)).reshape(T * n, d))
+        if known_noise is not None:
+            rows = rows - self._known_noise_rows(known_noise, d)
+        return rows
+
+    def solve(self, observations: ArrayLike) -> FloatArray:
+        """The estimate of every unknown from the rows of the view: exact where exposed, nan where there is none.
+
+        Args: observations: (rows, d), known parts subtracted. Returns: (S, n, d), nan also where known.
+        """
+        rows = check.finite_array(2, observations=observations)
+        if rows.shape[0] != self._estimator.shape[1]:
+            raise InvalidInput(f"observations must have {self._estimator.shape[1]} rows, got {rows.shape[0]}.")
+        found = (self._estimator @ rows).reshape(*self.exposed.shape, -1)
+        return np.where((np.isfinite(self.amplification) & ~self.known)[:, :, None], found, np.nan)
+
+    def recover(self, messages: ArrayLike, **given: Any) -> FloatArray:
+        """The gradients read off or estimated from the transcript of a run; arguments as for `observations`.
+
+        Returns: (S, n, d): exact where exposed, the best linear unbiased estimate where `error_std` is finite, nan
+            elsewhere and for the attackers themselves.
+        """
+        return self.solve(self.observations(messages, **given))
+
+    def _of_algorithm(self) -> tuple[LinearAlgorithm, Knowledge]:
+        if self.view.algorithm is None or self.view.knowledge is None:
+            raise InvalidInput("a bare view has no transcript; give its rows to solve(observations).")
+        return self.view.algorithm, self.view.knowledge
+
+    def _known_noise_rows(self, known_noise: ArrayLike, d: int) -> FloatArray:
+        algorithm, knowledge = self._of_algorithm()
+        known = knowledge.known_noise.ravel()
+        held = np.where(known[:, None], np.asarray(known_noise, dtype=np.float64), 0.0)
+        Z = _shaped("known_noise", held, (known.size, d))
+        everything = dataclasses.replace(knowledge, known_noise=np.zeros_like(knowledge.known_noise))
+        full = View.of(algorithm, everything, release=self.view.release, attacker=self.view.attacker)
+        return np.asarray(full.noise.matmat(Z))
+
+
+def reconstruct(
+    mechanism: LinearAlgorithm | Mechanism | View,
+    trust: TrustModel | None = None,
+    *,
+    gradients: str = "per step",
+    noise_std: float | None = None,
+    clip_norm: float | None = None,
+    release: str | None = None,
+    victim: int | None = None,
+) -> Reconstruction:
+    """Which gradients an attacker can solve for, exactly and approximately.
+
+    Args:
+        mechanism: what runs; or a bare view, without `trust`.
+        trust: who sees and knows what.
+        gradients: "per step": all T n gradients are unknown; "constant": those of a node are the same at every step
+            (full batches of a model that hardly moves); "first step": there are none after step 0, so that values
+            given once are averaged by gossip.
+        noise_std: nu; default that of the mechanism, 0 for an algorithm without noise; 0 asks what the same messages
+            would show without noise.
+        clip_norm: unit of `error_std`; default that of the mechanism, else 1.
+        release: final models published besides, "none", "average" or "all"; default as for `mfdl.account`.
+        victim: whose view is meant where the trust model has one per victim.
+
+    Guarantees:
+        Reports of leaks err on the loud side: what float64 cannot decide is `undecided`, and counts as seen in
+        `error_std` and `posterior_ratio`.
+        Exposed gradients are solved for with at most 1e-7 of the other gradients mixed in.
+    Raises: InvalidInput: arguments that do not fit; UnsupportedMechanism: a trust model without a single view, or a
+        view too large for dense linear algebra (work above MAX_WORK).
+    Cost: O(rows U min(rows, U)) for U unknowns, and O(rows^2 m) for m columns of noise.
+    Source: arXiv:2402.10001, Algorithms 1 to 3, with noise and with several steps.
+
+    >>> from mfdl import Cyclic, Dynamics, algorithms, gossip, trust
+    >>> ring = Dynamics(gossip.metropolis_hastings("ring:n=5"))
+    >>> found = reconstruct(algorithms.dsgd(ring, Cyclic(epochs=1, period=3)), trust.PNDP([0]),
+    ...                     gradients="first step", release="none")
+    >>> found.node_status()
+    ['attacker', 'exposed', 'exposed', 'exposed', 'exposed']
+    """
+    if gradients not in GRADIENTS:
+        raise unknown_name("gradients", str(gradients), GRADIENTS)
+    view = _view(mechanism, trust, release, victim)
+    nu, clip = _scales(mechanism, view, noise_std, clip_norm)
+    A, known = _unknown_columns(view, gradients, 0 if nu == 0 else view.noise.shape[1])
+    B = view.dense_noise() if nu > 0 else np.zeros((A.shape[0], 0))
+    with blas_threads(max(A.shape)):
+        answer = solve(A, B)
+    return _reconstruction(view, answer, known, gradients, nu, clip)
+
+
+def _reconstruction(
+    view: View, answer: Answer, known: Mask, gradients: str, noise_std: float, clip_norm: float
+) -> Reconstruction:
+    unknown = np.flatnonzero(~known.ravel())
+
+    def spread(values: NDArray[Any], fill: Any) -> NDArray[Any]:
+        out = np.full(known.size, fill, dtype=values.dtype)
+        out[unknown] = values
+        return out.reshape(known.shape)
+
+    generous, cautious = answer.generous, answer.cautious
+    error_std = generous.error_std(noise_std) / clip_norm
+    error_std[answer.exposed | ((error_std <= 0) & answer.undecided)] = 0.0
+    ratio = generous.posterior_ratio(np.inf if noise_std == 0 else clip_norm / noise_std)
+    estimator = np.zeros((known.size, cautious.estimator.shape[1]))
+    estimator[unknown] = cautious.estimator
+    estimable = np.isfinite(cautious.error_std(noise_std))
+    size = np.where(estimable, np.linalg.norm(cautious.estimator, axis=1), np.inf)
+    rows = np.zeros((0, known.size))
+    reduced = reduced_rows(cautious.seen, answer.exposed)
+    if reduced.size:
+        rows = np.zeros((len(reduced), known.size))
+        rows[:, unknown] = reduced
+    return Reconstruction(
+        exposed=spread(answer.exposed, False),
+        undecided=spread(answer.undecided, False),
+        known=known,
+        combinations=sp.csr_array(rows),
+        error_std=spread(error_std, 0.0),
+        posterior_ratio=spread(np.where(answer.exposed, 0.0, ratio), 0.0),
+        amplification=spread(size, 0.0),
+        gradients=gradients,
+        noise_std=noise_std,
+        clip_norm=clip_norm,
+        view=view,
+        _estimator=estimator,
+    )
+
+
+def _view(
+    mechanism: LinearAlgorithm | Mechanism | View, trust: TrustModel | None, release: str | None, victim: int | None
+) -> View:
+    if isinstance(mechanism, View):
+        if trust is not None:
+            raise InvalidInput("a view has its attacker already; leave trust out.")
+        return mechanism
+    algorithm = mechanism.algorithm if isinstance(mechanism, Mechanism) else mechanism
+    if not isinstance(algorithm, LinearAlgorithm):
+        raise InvalidInput(
+            f"mechanism must be a LinearAlgorithm, a Mechanism or a View, got {type(mechanism).__name__}."
+        )
+    if not isinstance(trust, TrustModel):
+        raise InvalidInput(f"trust must be a trust model such as PNDP([0]), got {trust!r}.")
+    if victim is not None:
+        victim = check.integer_at_least(0, victim=victim)
+        if victim >= algorithm.num_nodes:
+            raise InvalidInput(f"victim must be below num_nodes={algorithm.num_nodes}, got {victim}.")
+        return trust.view(algorithm, victim, release=release)
+    members = list(_first_two(trust, algorithm))
+    if len(members) != 1:
+        raise UnsupportedMechanism(
+            f"trust model {trust.name!r} has more than one view, so there is no single attacker to reconstruct for; "
+            "name the attackers, e.g. PNDP([0]), or the victim."
+        )
+    return trust.view(algorithm, release=release)
+
+
+def _first_two(trust: TrustModel, algorithm: LinearAlgorithm) -> Sequence[TrustModel]:
+    found = []
+    for model, _ in trust.members(algorithm):
+        found.append(model)
+        if len(found) == 2:
+            break
+    return found
+
+
+def _scales(
+    mechanism: LinearAlgorithm | Mechanism | View, view: View, noise_std: float | None, clip_norm: float | None
+) -> tuple[float, float]:
+    if isinstance(mechanism, Mechanism):
+        noise_std = mechanism.noise_std if noise_std is None else noise_std
+        clip_norm = mechanism.clip_norm if clip_norm is None else clip_norm
+    elif noise_std is None:
+        silent = view.noise.shape[1] == 0 or (
+            view.algorithm is not None and isinstance(view.algorithm.noise, ZeroNoise)
+        )
+        if not silent:
+            raise InvalidInput(
+                "noise_std must be given where there is noise (0: as if there were none); or give a Mechanism."
+            )
+        noise_std = 0.0
+    return check.non_negative(noise_std=noise_std), check.positive(clip_norm=1.0 if clip_norm is None else clip_norm)
+
+
+def _unknown_columns(view: View, gradients: str, noises: int) -> tuple[FloatArray, Mask]:
+    """Columns of A for what the attacker does not know, dense, and bool (S, n) of what it knows."""
+    T, n = view.axis.num_steps, view.axis.num_nodes
+    known = view.known_gradients.copy()
+    if gradients != "per step":  # one known step of constant gradients tells them all
+        told = known.sum(axis=0) > 0 if gradients == "constant" else known[0]
+        known = told.reshape(1, n)
+    unknown = np.flatnonzero(~known.ravel())
+    rows = view.gradients.shape[0]
+    work = float(rows) * unknown.size * min(rows, unknown.size) + float(rows) ** 2 * noises
+    if work > MAX_WORK:
+        raise UnsupportedMechanism(
+            f"reconstruction solves {rows} equations for {unknown.size} gradients"
+            f"{f' under {noises} parts of noise' if noises else ''} by dense linear algebra, about {work:.1e} "
+            f"operations, above the limit of {MAX_WORK:.0e}; use fewer steps or a smaller graph"
+            f"{', or gradients=constant' if gradients == 'per step' else ''}."
+        )
+    if gradients == "per step":
+        return view.dense_gradients_by_time()[:, unknown], known
+    inject = np.zeros((T, n, unknown.size))
+    inject[slice(None) if gradients == "constant" else 0, unknown, np.arange(unknown.size)] = 1.0
+    return np.asarray(view.gradients.matmat(inject.reshape(T * n, -1))), known
+
+
+def _without_gradients(algorithm: LinearAlgorithm, models: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(messages, final models) that start models alone would give, shapes (rounds, messages, d) and (n, d)."""
+    state = algorithm.model_from_state.T @ models
+    sent = []
+    for one in algorithm.rounds:
+        size = (algorithm.messages_per_round, models.shape[1])
+        message = np.zeros(size) if one.message_from_state is None else one.message_from_state @ state
+        after = np.zeros_like(state) if one.state_from_message is None else one.state_from_message @ message
+        if one.state_from_state is not None:
+            after = after + one.state_from_state @ state
+        sent.append(message)
+        state = after
+    return np.stack(sent), algorithm.model_from_state @ state
+
+
+def _shaped(name: str, given: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+    array = check.finite_array(len(shape), **{name: given})
+    if array.shape != shape:
+        raise InvalidInput(f"{name} must have shape {shape}, got {array.shape}.")
+    return array

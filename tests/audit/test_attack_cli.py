@@ -1,0 +1,128 @@
+"""`mfdl attack`: keys pinned, a graph that is exposed without noise and safe with it, bad input refused in one line."""
+
+import json
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from mfdl.cli import main
+
+PATH = ["--graph", "path:n=5", "--attackers", "0", "--release", "none", "--gradients", "first-step"]
+KEYS = {
+    "mechanism", "graph", "graph_hash", "gossip", "nodes", "steps", "trust", "attackers", "release", "gradients",
+    "clip_norm", "guarantee", "versions", "config", "without_noise", "with_noise", "seconds",
+}  # fmt: skip
+NODE_KEYS = {"node", "distance", "status", "exposed_steps", "undecided_steps", "error_std", "posterior_ratio"}
+
+
+def attack(capsys, *arguments):
+    assert main(["attack", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_keys_and_words(capsys):
+    answer = attack(capsys, *PATH, "--steps", "2")
+    assert set(answer) == KEYS
+    bare, noisy = answer["without_noise"], answer["with_noise"]
+    assert set(bare) == set(noisy) == {"noise_std", "nodes", "exposed", "num_combinations", "combinations"}
+    assert all(set(node) == NODE_KEYS for node in bare["nodes"] + noisy["nodes"])
+    assert [node["status"] for node in bare["nodes"]] == ["attacker", "exposed", "exposed", "hidden", "hidden"]
+    assert bare["exposed"] == ["1", "2"]
+    assert [node["distance"] for node in bare["nodes"]] == [0, 1, 2, 3, 4]
+    assert [node["error_std"] for node in bare["nodes"]] == [0, 0, 0, "inf", "inf"]
+    assert noisy["exposed"] == []
+    assert answer["attackers"] == ["0"]
+    assert "mu-GDP with mu = 1 " in answer["guarantee"]
+
+
+def test_the_mechanism_is_calibrated_and_the_errors_follow(capsys):
+    one, two = (attack(capsys, *PATH, "--steps", "2", "--mu", mu)["with_noise"] for mu in ("1", "2"))
+    assert one["noise_std"] == pytest.approx(2 * two["noise_std"])
+    assert one["nodes"][1]["error_std"] == pytest.approx(2 * two["nodes"][1]["error_std"])
+    assert one["nodes"][1]["error_std"] >= 2  # mu = 1 at record shift 2: no estimate is better
+    assert one["nodes"][1]["posterior_ratio"] > two["nodes"][1]["posterior_ratio"]
+    fixed = attack(capsys, *PATH, "--steps", "2", "--noise-std", "0.25", "--clip-norm", "0.5")["with_noise"]
+    assert fixed["noise_std"] == 0.25
+    assert fixed["nodes"][1]["error_std"] == pytest.approx(0.25 / 0.5 * one["nodes"][1]["error_std"] / one["noise_std"])
+
+
+def test_combinations_name_nodes_and_steps(capsys):
+    answer = attack(
+        capsys, "--graph", "star:n=4", "--attackers", "1", "--release", "none", "--steps", "2", "--gradients",
+        "per-step", "--mechanism", "d-sgd",
+    )  # fmt: skip
+    assert "with_noise" not in answer
+    assert (answer["mechanism"], answer["guarantee"]) == ("none", None)
+    bare = answer["without_noise"]
+    assert bare["nodes"][0]["exposed_steps"] == [0]
+    assert bare["num_combinations"] == len(bare["combinations"]) == 1
+    (terms,) = bare["combinations"]  # the hub's second message: W of the leaves' first gradients, and its own second
+    assert {(term["node"], term["step"]) for term in terms} == {("2", 0), ("3", 0), ("0", 1)}
+    weights = {(term["node"], term["step"]): term["weight"] for term in terms}
+    assert weights["2", 0] == pytest.approx(weights["3", 0]) == 1.0
+    assert weights["0", 1] == pytest.approx(4)  # leaves give their gradients weight 1 / 4
+
+
+def test_pictures_and_words(capsys, tmp_path):
+    assert main(["attack", *PATH, "--steps", "3", "--out", str(tmp_path / "new")]) == 0
+    said = capsys.readouterr().out
+    assert "Without noise: 3 of 4 nodes are exposed: 1, 2, 3; 1 hidden." in said
+    assert "0 of 4 nodes are exposed; 4 hidden." in said
+    kept = json.loads((tmp_path / "new" / "results.json").read_text())
+    assert set(kept) == KEYS
+    assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["attack.png", "attack.svg", "results.json"]
+    picture = np.asarray(matplotlib.image.imread(tmp_path / "new" / "attack.png"))[:, :, :3]
+    half = picture.shape[1] // 2
+    above = int(0.8 * picture.shape[0])  # the legend shows every colour below
+
+    def has(colour, part):
+        return bool((np.abs(part[:above] - np.array(colour) / 255).max(axis=2) < 0.02).any())
+
+    red, green = (213, 0, 47), (0, 158, 115)
+    assert has(red, picture[:, :half])
+    assert not has(red, picture[:, half:])
+    assert has(green, picture[:, half:])
+
+
+def test_the_run_can_be_repeated_from_its_results(capsys, tmp_path):
+    first = attack(capsys, *PATH, "--steps", "2", "--out", str(tmp_path))
+    again = attack(capsys, "--config", str(tmp_path / "results.json"))
+    assert {**first, "seconds": 0, "config": 0} == {**again, "seconds": 0, "config": 0}
+
+
+@pytest.mark.parametrize(
+    "trust", [["ldp"], ["eavesdropper"], ["colluding", "--colluders", "1"], ["central"], ["released"]]
+)
+def test_other_trust_models(capsys, trust):
+    answer = attack(capsys, "--graph", "ring:n=4", "--steps", "2", "--trust", *trust)
+    words = {node["status"] for node in answer["without_noise"]["nodes"]}
+    if trust[0] in ("ldp", "eavesdropper"):
+        assert words == {"exposed"}
+    assert not answer["with_noise"]["exposed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--graph", "ring:n=4"], "needs --attackers A,B"),
+        (["--graph", "ring:n=4", "--attackers", "9"], "node '9' is not in graph"),
+        (["--graph", "ring:n=4", "--attackers", "0", "--trust", "ldp"], "--attackers belongs to trust model pndp"),
+        (["--trust", "coalitions"], "ranges over many attackers"),
+        (["--trust", "pndpp"], "did you mean 'pndp'"),
+        (["--attackers", "Medici", "--steps", "0"], "steps must be an integer >= 1"),
+        (["--attackers", "Medici", "--mu", "0"], "mu must be a finite number > 0"),
+        (["--attackers", "Medici", "--mu", "1", "--noise-std", "1"], "--noise-std or --mu, not both"),
+        (["--attackers", "Medici", "--mechanism", "d-sgd", "--mu", "1"], "need a mechanism with noise"),
+        (["--attackers", "Medici", "--gradients", "constnat"], "did you mean 'constant'"),
+        (["--attackers", "Medici", "--mechanism", "mafald"], "did you mean 'mafalda'"),
+        (["--attackers", "Medici", "--release", "some"], "unknown release 'some'"),
+        (["--attackers", "Medici", "--steps", "2000", "--gradients", "per-step"], "use fewer steps"),
+    ],
+)
+def test_refusals_are_one_line(capsys, arguments, message):
+    assert main(["attack", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert message in said.err
+    assert said.err.count("\n") == 1

@@ -1,0 +1,252 @@
+"""Every planted bug is caught: runs show more than is claimed. The same audits refute nothing where all is well."""
+
+import functools
+
+import numpy as np
+import pytest
+from scipy.linalg import toeplitz
+
+from mfdl.algorithms import registry
+from mfdl.audit import Training, audit
+from mfdl.dynamics import Dynamics
+from mfdl.gossip import metropolis_hastings
+from mfdl.mechanism import with_noise
+from mfdl.operators import LocalNoise
+from mfdl.participation import Cyclic, EveryStep, Single
+from mfdl.privacy import gaussian
+from mfdl.training.shared_randomness import HolderKeys, base_columns
+from mfdl.training.streams import NoiseStream
+from mfdl.trust import LDP, PNDP, Central, SecLDP
+
+DYNAMICS = Dynamics(metropolis_hastings("path:n=4"), 0.5)
+SCHEME = Cyclic(epochs=2, period=3)
+SETTINGS = {"adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 2.0}
+TRIALS = 1500
+
+
+@functools.cache
+def build(name, scheme=SCHEME):
+    return registry.build(name, DYNAMICS, scheme)
+
+
+def training(kind, algorithm, *arguments, **more):
+    return kind(algorithm, *arguments, noise_std=SETTINGS["noise_std"], clip_norm=SETTINGS["clip_norm"], **more)
+
+
+def audited(algorithm, trust, system=None, trials=TRIALS, **more):
+    return audit(algorithm, trust=trust, system=system, trials=trials, **(SETTINGS | more))
+
+
+def dense_noise(noise):
+    return np.asarray(noise.matmat(np.eye(noise.shape[1])))
+
+
+class Rewired(Training):
+    """Injects another matrix times the same base noise."""
+
+    def __init__(self, algorithm, injected, **more):
+        super().__init__(algorithm, **more)
+        self.injected = injected
+
+    def stream(self, key, dim, first_step):
+        return _Injected(self.algorithm.noise, self.noise_std, key, dim, self.injected)
+
+
+class _Injected(NoiseStream):
+    def __init__(self, noise, noise_std, key, dim, injected):
+        super().__init__(noise, noise_std, key, dim)
+        Z = base_columns(noise, HolderKeys.simulated(key)).block(np.arange(noise.num_steps), dim).reshape(-1, dim)
+        self.all = noise_std * (injected @ Z).reshape(noise.num_steps, -1, dim)
+
+    def _rows(self, t):
+        return self.all[t].copy()
+
+
+class OtherSteps(NoiseStream):
+    """The noise of step `of(t)` at step t."""
+
+    def __init__(self, inner, of):
+        super().__init__(inner.noise, inner.noise_std, inner.keys, inner.dim)
+        self.inner, self.of = inner, of
+
+    def _rows(self, t):
+        return self.inner.step(self.of(t)).copy()
+
+
+class HalvedNoise(Training):
+    def stream(self, key, dim, first_step):
+        return _Scaled(super().stream(key, dim, first_step), 0.5)
+
+
+class _Scaled(OtherSteps):
+    def __init__(self, inner, scale):
+        super().__init__(inner, lambda t: t)
+        self.scale = scale
+
+    def _rows(self, t):
+        return self.scale * super()._rows(t)
+
+
+class UnclippedNode(Training):
+    node = 2
+
+    def clip(self, gradients):
+        clipped = super().clip(gradients)
+        clipped[self.node] = gradients[self.node]
+        return clipped
+
+
+class ReusedEveryEpoch(Training):
+    def stream(self, key, dim, first_step):
+        return OtherSteps(super().stream(key, dim, first_step), lambda t: t % SCHEME.period)
+
+
+class ReusedAfterResume(Training):
+    def stream(self, key, dim, first_step):
+        return OtherSteps(super().stream(key, dim, first_step), lambda t: t - first_step)
+
+
+class SharedByCoordinates(Training):
+    def stream(self, key, dim, first_step):
+        return _FirstOfTwo(super().stream(key, dim, first_step), lambda t: t)
+
+
+class _FirstOfTwo(OtherSteps):
+    def _rows(self, t):
+        return np.repeat(super()._rows(t)[:, ::2], 2, axis=1)
+
+
+def drawn_once(algorithm):
+    """DECOR's noise with the columns of the edges always those of step 0; node columns come first."""
+    noise, n, T = algorithm.noise, algorithm.num_nodes, algorithm.num_steps
+    F, m = noise.factor.toarray(), noise.columns_per_step
+    shared = np.asarray(noise.holders().sum(axis=1)).ravel() > 1
+    N = np.zeros((T * n, T * m))
+    for t in range(T):
+        for c in range(m):
+            N[t * n : (t + 1) * n, (0 if shared[c] else t) * m + c] = F[:, c]
+    return N
+
+
+def with_encoder(encoder):
+    """C^-1 (x) I_n."""
+    return np.kron(np.linalg.inv(encoder), np.eye(DYNAMICS.num_nodes))
+
+
+def encoder_of(algorithm):
+    assert isinstance(algorithm.noise, LocalNoise)
+    return algorithm.noise.encoder_of(0)
+
+
+def off_by_one(algorithm):
+    """Coefficient max(k - 1, 0) of the Toeplitz encoder where k belongs."""
+    first = encoder_of(algorithm)[:, 0]
+    column = np.concatenate([first[:1], first[:-1]])
+    return with_encoder(np.tril(toeplitz(column)))
+
+
+def symmetric(algorithm):
+    return with_encoder(toeplitz(encoder_of(algorithm)[:, 0]))
+
+
+def not_flipped(algorithm):
+    """The Cholesky factor L of X = L L^T where C^T C = X is meant."""
+    C = encoder_of(algorithm)
+    return with_encoder(np.linalg.cholesky(C.T @ C))
+
+
+def transposed_over_nodes(algorithm):
+    """The shared part of the covariance's factor transposed, in every step."""
+    F, n = algorithm.noise.factor.toarray(), algorithm.num_nodes
+    shared = np.asarray(algorithm.noise.holders().sum(axis=1)).ravel() > 1
+    assert shared.sum() == n
+    F[:, shared] = F[:, shared].T
+    return np.kron(np.eye(algorithm.num_steps), F)
+
+
+def same_for_two_nodes(algorithm):
+    """Node 1 injects the noise of node 0: only the difference of their messages shows it."""
+    F = np.eye(algorithm.num_nodes)
+    F[1] = F[0]
+    return np.kron(np.eye(algorithm.num_steps), F)
+
+
+ALONE, ALWAYS = Single(8), EveryStep(6)
+PLANTED = {  # mechanism, participation, trust model, system; the loss is 1.3 times the claim or more
+    "noise halved": ("dp-dsgd", SCHEME, LDP(), lambda a: training(HalvedNoise, a)),
+    "noise halved, hidden messages": ("muffliato", SCHEME, PNDP([0]), lambda a: training(HalvedNoise, a)),
+    "noise halved, central": ("cdp", SCHEME, Central(), lambda a: training(HalvedNoise, a)),
+    "one node unclipped": ("mafalda", SCHEME, LDP(), lambda a: training(UnclippedNode, a)),
+    "noise reused between epochs": ("dp-dsgd", SCHEME, LDP(), lambda a: training(ReusedEveryEpoch, a)),
+    "noise reused after resume": ("dp-dsgd", SCHEME, LDP(), lambda a: training(ReusedAfterResume, a, resume_at=(3,))),
+    "noise shared by coordinates": ("dp-dsgd", SCHEME, LDP(), lambda a: training(SharedByCoordinates, a)),
+    "two nodes with one secret": ("dp-dsgd", SCHEME, LDP(), lambda a: training(Rewired, a, same_for_two_nodes(a))),
+    "transposed covariance": ("corn", SCHEME, SecLDP(), lambda a: training(Rewired, a, transposed_over_nodes(a))),
+    "off by one in C": ("bsr", SCHEME, LDP(), lambda a: training(Rewired, a, off_by_one(a))),
+    "symmetric square root": ("bsr", ALWAYS, LDP(), lambda a: training(Rewired, a, symmetric(a))),
+    "Cholesky not flipped": ("mafalda", ALONE, LDP(), lambda a: training(Rewired, a, not_flipped(a))),
+    "pairwise noise drawn once": ("decor", SCHEME, SecLDP(), lambda a: training(Rewired, a, drawn_once(a))),
+}
+
+
+@functools.cache
+def without_a_bug(algorithm, trust):
+    return audited(algorithm, trust)
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_refutes_the_claim_and_nothing_else_does(bug):
+    name, scheme, trust, plant = PLANTED[bug]
+    algorithm = build(name, scheme)
+    found = audited(algorithm, trust, plant(algorithm))
+    assert found.violated, found.sentence()
+    assert found.worst.mu_audited > found.worst.mu_claimed
+    honest = without_a_bug(algorithm, trust)
+    assert not honest.violated, honest.sentence()
+    assert max(one.mu_audited / one.mu_possible for one in honest.canaries) > 0.75  # and would see it if it were
+
+
+def test_a_rewired_system_with_the_right_matrix_is_not_refuted():
+    algorithm = build("decor")
+    assert not audited(algorithm, SecLDP(), training(Rewired, algorithm, dense_noise(algorithm.noise))).violated
+
+
+def test_a_resumed_run_is_not_refuted():
+    algorithm = build("mafalda")
+    assert not audited(algorithm, LDP(), training(Training, algorithm, resume_at=(1, 3))).violated
+
+
+def test_the_wrong_adjacency_is_caught():
+    claimed = with_noise(build("dp-dsgd"), noise_std=2.0, trust=LDP(), adjacency="zero-out", clip_norm=1.0)
+    assert not audit(claimed, trust=LDP(), trials=TRIALS).violated
+    found = audit(claimed, trust=LDP(), adjacency="replace-one", trials=TRIALS)
+    assert found.violated
+    assert found.mu_claimed == pytest.approx(claimed.guarantee.mu)
+
+
+def test_delta_instead_of_two_delta_is_caught(monkeypatch):
+    algorithm = build("mafalda")
+    right = audited(algorithm, LDP())
+    monkeypatch.setattr(gaussian, "record_shift", lambda adjacency, clip_norm: clip_norm)
+    wrong = audited(algorithm, LDP())
+    assert wrong.mu_claimed == pytest.approx(right.mu_claimed / 2)
+    assert wrong.violated
+    assert not right.violated
+
+
+def test_a_claim_of_somebody_else_is_audited():
+    algorithm = build("dp-dsgd", EveryStep(4))
+    assert audited(algorithm, LDP(), claimed_mu=1.5).violated  # it loses 2
+    assert not audited(algorithm, LDP(), claimed_mu=2.01).violated
+
+
+def test_a_number_for_fixed_gradients_is_refuted_by_adaptive_ones():
+    """Zip-DL on a path loses more to gradients that react to hidden messages than to any fixed ones."""
+    algorithm = registry.build("zip-dl", DYNAMICS, EveryStep(4))
+    options = {"release": "none", "unit": "user", "victim": 1}
+    honest = audited(algorithm, PNDP([3]), **options)
+    fixed = max(one.mu_possible for one in honest.canaries if one.canary != "adaptive gradients")
+    found = audited(algorithm, PNDP([3]), claimed_mu=fixed, trials=4000, **options)
+    assert found.violated
+    assert [one.canary for one in found.canaries if one.violated] == ["adaptive gradients"]
+    assert not honest.violated

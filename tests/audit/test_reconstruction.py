@@ -1,0 +1,380 @@
+"""Reconstruction against exact fractions, dense formulas and real runs."""
+
+from fractions import Fraction
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfdl import Dynamics, EveryStep, View, algorithms, calibrate, gossip, graphs, trust
+from mfdl.audit import reconstruct
+from mfdl.audit._equations import reduced_rows
+from mfdl.errors import InvalidInput
+from mfdl.testing.oracles.rational import rank, rational
+from mfdl.testing.strategies.graphs import gossip_matrices
+from mfdl.testing.strategies.written_views import view_cases
+from mfdl.training.executor import Executor
+
+
+def noiseless_rows(A, B):
+    """N A with N B = 0, in fractions: the rows of the reduced [B | A] below the rank of B."""
+    rows = [[*b, *a] for a, b in zip(rational(A), rational(B), strict=True)]
+    width, pivots = B.shape[1], 0
+    for j in range(width):
+        best = next((i for i in range(pivots, len(rows)) if rows[i][j] != 0), None)
+        if best is None:
+            continue
+        rows[pivots], rows[best] = rows[best], rows[pivots]
+        for i in range(pivots + 1, len(rows)):
+            if (factor := rows[i][j] / rows[pivots][j]) != 0:
+                rows[i] = [x - factor * y for x, y in zip(rows[i], rows[pivots], strict=True)]
+        pivots += 1
+    return [row[width:] for row in rows[pivots:]]
+
+
+def exposed_by_fractions(E, size):
+    """(unit vectors in the row space, rank)."""
+    if not E:
+        return [False] * size, 0
+    r = rank(E)
+    units = ([Fraction(int(i == j)) for i in range(size)] for j in range(size))
+    return [rank([*E, unit]) == r for unit in units], r
+
+
+def unknown_columns(case):
+    return np.flatnonzero(~case.known_gradients.ravel())
+
+
+def metropolis(graph):
+    """Weights 1 / (1 + larger degree) in fractions, rows in the order of the library's labels."""
+    order = graphs.labels(graph)
+    n = len(order)
+    W = [[Fraction(0)] * n for _ in range(n)]
+    for i, a in enumerate(order):
+        for j, b in enumerate(order):
+            if graph.has_edge(a, b):
+                W[i][j] = Fraction(1, 1 + max(graph.degree(a), graph.degree(b)))
+        W[i][i] = 1 - sum(W[i])
+    return W
+
+
+def knowledge_matrix(W, attackers, steps):
+    """Rows of the attackers' neighbours in W^0, ..., W^(steps-1), without the attackers' own columns."""
+    n = len(W)
+    heard = [v for v in range(n) if v not in attackers and any(W[a][v] != 0 for a in attackers)]
+    power = [[Fraction(int(i == j)) for j in range(n)] for i in range(n)]
+    rows = []
+    for _ in range(steps):
+        rows += [[power[v][j] for j in range(n) if j not in attackers] for v in heard]
+        power = [[sum(W[i][k] * power[k][j] for k in range(n) if W[i][k]) for j in range(n)] for i in range(n)]
+    return rows
+
+
+class TestAgainstFractions:
+    @settings(max_examples=60, deadline=None)
+    @given(case=view_cases(exact=True), noise_std=st.sampled_from([0.0, 0.5]))
+    def test_exposed_is_what_the_noiseless_rows_span(self, case, noise_std):
+        found = reconstruct(case.algorithm, case.model, noise_std=noise_std, release=case.release)
+        unknown = unknown_columns(case)
+        B = case.B if noise_std else case.B[:, :0]
+        E = noiseless_rows(case.A[:, unknown], B)
+        truth, r = exposed_by_fractions(E, unknown.size)
+        assert not found.undecided.any()
+        assert found.exposed.ravel()[unknown].tolist() == truth
+        assert (found.known == case.known_gradients).all()
+        assert found.combinations.shape[0] == r - sum(truth)
+        assert (found.error_std[found.exposed] == 0).all()
+        assert (found.posterior_ratio[found.exposed] == 0).all()
+        shown = found.combinations.toarray()[:, unknown]
+        for row in shown:  # each is a combination of the noiseless rows, and not of exposed gradients alone
+            assert np.count_nonzero(row) >= 2
+            if E:
+                seen = np.array([[float(x) for x in e] for e in E])
+                rest = row - np.linalg.lstsq(seen.T, row, rcond=None)[0] @ seen
+                assert np.linalg.norm(rest) <= 1e-7 * np.linalg.norm(row)
+
+    @pytest.mark.parametrize(
+        ("name", "attackers", "steps"),
+        [
+            ("path:n=6", [0], 3),
+            ("path:n=6", [0], 5),
+            ("path:n=7", [3], 6),
+            ("star:n=6", [0], 2),
+            ("star:n=6", [2], 6),
+            ("ring:n=7", [0], 2),
+            ("ring:n=8", [0, 1], 4),
+            ("florentine", [1], 4),
+            ("florentine", [0], 6),
+            ("florentine", [8], 8),
+            ("florentine", [0, 12], 5),
+        ],
+    )
+    def test_gossip_averaging_exposes_what_its_knowledge_matrix_does(self, name, attackers, steps):
+        graph = graphs.load(name)
+        one = algorithms.dsgd(Dynamics(gossip.metropolis_hastings(graph), 0.5), EveryStep(steps))
+        found = reconstruct(one, trust.PNDP(attackers), gradients="first step", release="none")
+        truth, r = exposed_by_fractions(
+            knowledge_matrix(metropolis(graph), attackers, steps), graph.number_of_nodes() - len(attackers)
+        )
+        honest = [u for u in range(graph.number_of_nodes()) if u not in attackers]
+        assert not found.undecided.any()
+        assert found.exposed[0, honest].tolist() == truth
+        assert found.combinations.shape[0] == r - sum(truth)
+        assert any(truth)
+
+    @settings(max_examples=40, deadline=None)
+    @given(case=view_cases(exact=True, noises=("independent", "per node")))
+    def test_errors_are_those_of_the_dense_formulas(self, case):
+        nu, clip = 0.7, 2.0
+        found = reconstruct(case.algorithm, case.model, noise_std=nu, clip_norm=clip, release=case.release)
+        unknown = unknown_columns(case)
+        if not len(case.A) or not unknown.size:
+            assert not found.exposed.any()
+            return
+        A, B = case.A[:, unknown], case.B
+        m = len(A)
+        # c minimises |B^T c| among unbiased c: A^T c = e_j
+        system = np.block([[B @ B.T, A], [A.T, np.zeros((unknown.size, unknown.size))]])
+        right = np.vstack([np.zeros((m, unknown.size)), np.eye(unknown.size)])
+        c = np.linalg.lstsq(system, right, rcond=1e-12)[0][:m]
+        estimable, _ = exposed_by_fractions(rational(A), unknown.size)
+        variance = ((B.T @ c) ** 2).sum(axis=0)
+        expected = np.where(estimable, nu * np.sqrt(variance) / clip, np.inf)
+        np.testing.assert_allclose(found.error_std.ravel()[unknown], expected, rtol=1e-6, atol=1e-6)
+        total = clip**2 * A @ A.T + nu**2 * B @ B.T
+        posterior = 1 - clip**2 * np.einsum("ij,ik,kj->j", A, np.linalg.pinv(total, rcond=1e-12, hermitian=True), A)
+        np.testing.assert_allclose(found.posterior_ratio.ravel()[unknown] ** 2, posterior, atol=1e-8)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    W=gossip_matrices(min_nodes=3, max_nodes=6),
+    steps=st.integers(1, 4),
+    order=st.permutations(range(6)),
+    counts=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    kind=st.sampled_from(["per step", "constant", "first step"]),
+    noise_std=st.sampled_from([0.0, 1.0]),
+)
+def test_more_attackers_never_see_less(W, steps, order, counts, kind, noise_std):
+    nodes = [u for u in order if u < W.num_nodes]
+    few, more = nodes[: min(counts[0], len(nodes) - 1)], nodes[: min(sum(counts), len(nodes) - 1)]
+    one = algorithms.dp_dsgd(Dynamics(W), EveryStep(steps))
+    how = {"gradients": kind, "noise_std": noise_std}
+    small, large = (reconstruct(one, trust.PNDP(who), **how) for who in (few, more))
+    assert (small.exposed <= (large.exposed | large.undecided | large.known)).all()
+    assert (large.hidden <= (small.hidden | small.undecided)).all()
+    assert (large.posterior_ratio <= small.posterior_ratio + 1e-6).all()
+
+
+class TestRecovery:
+    def transcript(self, one, G, start, noise=None):
+        """(messages, final models) of a run in float64."""
+        run = Executor(one, dtype=torch.float64)
+        state, sent = run.initial_state(torch.as_tensor(start)), []
+        for t in range(one.num_steps):
+            e = np.zeros((one.noise.slots_per_step, G.shape[2])) if noise is None else noise[t]
+            messages, state = run.step(t, state, torch.as_tensor(G[t]), torch.as_tensor(e))
+            sent.append(messages.numpy())
+        return np.stack(sent), run.models(state).numpy()
+
+    @settings(max_examples=25, deadline=None)
+    @given(
+        W=gossip_matrices(min_nodes=2, max_nodes=5),
+        steps=st.integers(1, 3),
+        rounds=st.integers(1, 2),
+        momentum=st.sampled_from([0.0, 0.5]),
+        kind=st.sampled_from(["per step", "constant", "first step"]),
+        release=st.sampled_from(["none", "average", "all"]),
+        seed=st.integers(0, 99),
+    )
+    def test_the_exposed_gradients_of_a_run_are_recovered(self, W, steps, rounds, momentum, kind, release, seed):
+        n, d, rng = W.num_nodes, 3, np.random.default_rng(seed)
+        one = algorithms.dsgd(Dynamics(W, 0.5, gossip_rounds=rounds, momentum=momentum), EveryStep(steps))
+        G = rng.standard_normal((steps, n, d))
+        if kind == "constant":
+            G[1:] = G[0]
+        elif kind == "first step":
+            G[1:] = 0
+        start = rng.standard_normal((n, d))
+        model = trust.PNDP([int(rng.integers(n))])
+        found = reconstruct(one, model, gradients=kind, release=release)
+        sent, final = self.transcript(one, G, start)
+        unseen = ~model.knowledge(one, 0).seen.reshape(sent.shape[:2])
+        sent[unseen] = np.nan  # not read
+        own = np.where(found.view.known_gradients[:, :, None], G, np.nan)
+        got = found.recover(sent, start_models=start, final_models=final, known_gradients=own)
+        truth = G if kind == "per step" else G[:1]
+        assert found.exposed.any()
+        size = 1e-13 * (1 + found.amplification[found.exposed])[:, None] * 100 + 1e-6
+        assert (np.abs(got - truth)[found.exposed] <= size).all()
+        if found.combinations.shape[0]:
+            rows = found.observations(sent, start_models=start, final_models=final, known_gradients=own)
+            estimate = (found._estimator @ rows).reshape(-1, d)
+            hidden = np.where(found.known.ravel()[:, None], 0.0, truth.reshape(-1, d))
+            np.testing.assert_allclose(found.combinations @ estimate, found.combinations @ hidden, rtol=1e-5, atol=1e-5)
+
+    def test_gradients_of_real_training_are_read_off(self):
+        rng = np.random.default_rng(3)
+        n, T, d = 6, 4, 5
+        one = algorithms.dsgd(Dynamics(gossip.metropolis_hastings(f"star:n={n}"), 0.1), EveryStep(T))
+        X, y = rng.standard_normal((n, 8, d)), rng.standard_normal((n, 8))
+        run = Executor(one, dtype=torch.float64)
+        start = np.zeros((n, d))
+        state, sent, G = run.initial_state(torch.as_tensor(start)), [], []
+        for t in range(T):
+            models = run.models(state).numpy()
+            G.append(np.einsum("nbd,nb->nd", X, np.einsum("nbd,nd->nb", X, models) - y))
+            messages, state = run.step(t, state, torch.as_tensor(G[t]), torch.zeros(n, d, dtype=torch.float64))
+            sent.append(messages.numpy())
+        found = reconstruct(one, trust.PNDP([0]), release="none")
+        got = found.recover(np.stack(sent), known_gradients=np.stack(G))
+        assert found.node_status() == ["attacker"] + ["exposed"] * 5
+        np.testing.assert_allclose(got[:, 1:], np.stack(G)[:, 1:], rtol=1e-10, atol=1e-10)
+        assert np.isnan(got[:, 0]).all()
+
+    def test_the_error_of_an_estimate_under_noise_is_the_one_stated(self):
+        n, T, d, nu = 5, 3, 20_000, 0.5
+        rng = np.random.default_rng(1)
+        one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=5")), EveryStep(T))
+        G = np.tile(rng.standard_normal((1, n, 1)), (T, 1, d))
+        Z = nu * rng.standard_normal((T * n, d))
+        found = reconstruct(one, trust.PNDP([0]), gradients="constant", noise_std=nu, clip_norm=2.0, release="none")
+        sent, _ = self.transcript(one, G, np.zeros((n, d)), (one.noise @ Z).reshape(T, n, d))
+        rows = found.observations(sent, known_gradients=G, known_noise=Z)
+        unknown = np.where(found.view.known_gradients[:, :, None], 0.0, G).reshape(T * n, d)
+        left = found.view.gradients.matmat(unknown) + found.view.noise.matmat(Z)  # of which known parts are zero
+        np.testing.assert_allclose(rows, left, atol=1e-10)
+        got = found.recover(sent, known_gradients=G, known_noise=Z)
+        estimable = np.isfinite(found.error_std) & ~found.known
+        assert estimable.sum() == 3  # neighbours at distance 1, 2 and 3 within three rounds
+        error = (got - G[:1])[estimable]
+        np.testing.assert_allclose(error.std(axis=1), 2.0 * found.error_std[estimable], rtol=0.03)
+        assert (np.abs(error.mean(axis=1)) <= 5 * error.std(axis=1) / np.sqrt(d)).all()
+        assert np.isnan(got[~estimable]).all()
+
+
+class TestKnownCases:
+    def status(self, graph, attackers, steps, **how):
+        one = algorithms.dsgd(Dynamics(gossip.metropolis_hastings(graph)), EveryStep(steps))
+        return reconstruct(one, trust.PNDP(attackers), release="none", **how).node_status()
+
+    def test_the_hub_of_a_star_reads_every_gradient(self):
+        assert self.status("star:n=6", [0], 4) == ["attacker"] + ["exposed"] * 5
+
+    def test_a_leaf_reads_the_hub_once_and_its_twins_only_in_sum(self):
+        per_step = self.status("star:n=6", [1], 4)
+        assert per_step == ["partly exposed", "attacker"] + ["in a combination"] * 4
+        assert self.status("star:n=6", [1], 9, gradients="first step") == (
+            ["exposed", "attacker"] + ["in a combination"] * 4
+        )
+
+    def test_along_a_path_one_node_further_per_round(self):
+        for steps in range(1, 6):
+            words = self.status("path:n=6", [0], steps, gradients="first step")
+            assert words == ["attacker"] + ["exposed"] * steps + ["hidden"] * (5 - steps)
+
+    def test_on_a_ring_both_ways(self):
+        words = self.status("ring:n=7", [0], 2, gradients="first step")
+        assert words == ["attacker", "exposed", "exposed", "hidden", "hidden", "exposed", "exposed"]
+
+    def test_everybody_is_exposed_to_a_neighbour_of_all(self):
+        assert self.status("complete:n=4", [2], 3) == ["exposed", "exposed", "attacker", "exposed"]
+
+    def test_medici_learn_everything_and_noise_ends_it(self):
+        labels = [str(x) for x in graphs.labels(graphs.load("florentine"))]
+        medici = labels.index("Medici")
+        words = self.status("florentine", [medici], 10, gradients="constant")
+        assert words.count("exposed") == 14
+        one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("florentine")), EveryStep(10))
+        model = trust.PNDP(["Medici"])
+        safe = calibrate(one, trust=model, adjacency="replace-one", clip_norm=1.0, mu=1.0)
+        found = reconstruct(safe, model, gradients="constant")
+        assert found.node_status().count("hidden") == 14
+        assert found.combinations.shape[0] == 0
+        # what is mu-GDP for a record shift of 2 and an estimate of std s: 2 / s <= mu
+        assert (found.error_std[~found.known] >= 2 - 1e-9).all()
+
+    def test_a_long_path_is_undecided_rather_than_hidden(self):
+        one = algorithms.dsgd(Dynamics(gossip.metropolis_hastings("path:n=30")), EveryStep(60))
+        found = reconstruct(one, trust.PNDP([0]), gradients="first step", release="none")
+        # with exact numbers all are exposed: the Krylov space of the end of a path is everything
+        assert not found.hidden.any()
+        assert found.undecided.any()
+        assert (np.diff(found.exposed[0, 1:].astype(int)) <= 0).all()
+
+    def test_hidden_gradients_behind_noise_that_cancels(self):
+        # two messages g0 + z, g1 + z: their difference carries no noise
+        found = reconstruct(View(np.eye(2), np.ones((2, 1))), noise_std=1.0)
+        assert not found.exposed.any()
+        np.testing.assert_allclose(found.combinations.toarray(), [[1, -1]], atol=1e-12)
+        # total covariance [[2, 1], [1, 2]], so 1 - 2 / 3 is left of either
+        np.testing.assert_allclose(found.posterior_ratio[:, 0], np.sqrt(1 / 3), rtol=1e-9)
+
+    def test_faint_noise_is_undecided(self):
+        found = reconstruct(View(np.eye(2), np.diag([1.0, 1e-11])), noise_std=1.0)
+        assert found.undecided.ravel().tolist() == [False, True]
+        assert found.error_std[1, 0] <= 1e-9
+        assert found.posterior_ratio[1, 0] <= 1e-9
+
+    def test_faint_signal_is_undecided(self):
+        found = reconstruct(View(np.array([[1.0, 1.0, 0.0], [1.0, 1 + 1e-11, 0.0]]), np.zeros((2, 0))))
+        assert found.undecided.ravel().tolist() == [True, True, False]
+
+
+def test_reduced_rows_have_pivots_of_their_own():
+    rows = reduced_rows(np.linalg.qr(np.array([[1.0, 2, 0, 3], [0, 1, 1, 1]]).T)[0].T, np.zeros(4, dtype=bool))
+    np.testing.assert_allclose(rows, [[1, 0, -2, 1], [0, 1, 1, 1]], atol=1e-12)
+
+
+class TestRefusals:
+    ring = algorithms.dsgd(Dynamics(gossip.metropolis_hastings("ring:n=5")), EveryStep(3))
+
+    @pytest.mark.parametrize(
+        ("how", "message"),
+        [
+            ({"trust": trust.AnyReceiver()}, "more than one view.*name the attackers"),
+            ({"trust": trust.Coalitions(1)}, "more than one view"),
+            ({"trust": trust.PNDP([9])}, "below num_nodes=5, got 9"),
+            ({"trust": trust.PNDP(["nobody"])}, "'nobody' is not in the graph"),
+            ({"trust": None}, "trust must be a trust model"),
+            ({"trust": trust.PNDP([0]), "gradients": "constnat"}, "did you mean 'constant'"),
+            ({"trust": trust.PNDP([0]), "noise_std": -1.0}, "noise_std must be a finite number >= 0"),
+            ({"trust": trust.PNDP([0]), "clip_norm": 0.0}, "clip_norm must be a finite number > 0"),
+            ({"trust": trust.PNDP([0]), "victim": 7}, "victim must be below num_nodes=5"),
+        ],
+    )
+    def test_questions(self, how, message):
+        with pytest.raises(InvalidInput, match=message):
+            reconstruct(self.ring, **how)
+
+    def test_noise_without_a_scale(self):
+        one = algorithms.dp_dsgd(self.ring.dynamics, EveryStep(3))
+        with pytest.raises(InvalidInput, match="noise_std must be given"):
+            reconstruct(one, trust.PNDP([0]))
+
+    def test_sizes_beyond_dense_linear_algebra(self):
+        large = algorithms.dsgd(Dynamics(gossip.metropolis_hastings(nx.complete_graph(40))), EveryStep(100))
+        with pytest.raises(InvalidInput, match=r"3900 equations for 3900 gradients.*above the limit.*fewer steps"):
+            reconstruct(large, trust.PNDP([0]), release="none")
+        assert reconstruct(large, trust.PNDP([0]), gradients="constant", release="none").exposed.sum() == 39
+
+    def test_transcripts(self):
+        found = reconstruct(self.ring, trust.PNDP([0]))
+        sent, own, final = np.zeros((3, 5, 2)), np.zeros((3, 5, 2)), np.zeros((5, 2))
+        with pytest.raises(InvalidInput, match="3 rounds of 5 messages, got shape"):
+            found.recover(sent[:2], known_gradients=own, final_models=final)
+        with pytest.raises(InvalidInput, match="final_models must be given"):
+            found.recover(sent, known_gradients=own)
+        with pytest.raises(InvalidInput, match="known_gradients must be given"):
+            found.recover(sent, final_models=final)
+        missing = sent.copy()
+        missing[1, 1] = np.nan
+        with pytest.raises(InvalidInput, match=r"finite where node 0.*1 of 6 rows"):
+            found.recover(missing, known_gradients=own, final_models=final)
+        with pytest.raises(InvalidInput, match="observations must have 11 rows"):
+            found.solve(np.zeros((3, 2)))
+        with pytest.raises(InvalidInput, match=r"bare view has no transcript"):
+            reconstruct(View(np.eye(2), np.zeros((2, 0)))).recover(sent)
