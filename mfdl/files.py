@@ -31,11 +31,13 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bo
         The path.
 
     Raises:
-        InvalidInput: the folder cannot be made or written, or the path is a folder.
+        InvalidInput: the folder cannot be made or written, the disk is full, or the path is a folder or a device.
     """
     target = Path(path)
     temporary: str | None = None
     try:
+        if target.exists() and not target.is_file() and not target.is_dir():  # os.replace would put a file in its place
+            raise InvalidInput(f"cannot write {target}: it is a device, a pipe or a socket; give the name of a file.")
         target.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".tmp", dir=target.parent)
         with os.fdopen(descriptor, "wb") as file:
@@ -50,6 +52,10 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bo
     except OSError as error:
         reason = error.strerror or str(error)
         raise InvalidInput(f"cannot write {target}: {reason}; choose a folder that can be written.") from error
+    except ValueError as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"cannot write {str(target)!a}: {error}; give another name.") from None  # NUL in the name
     finally:
         if temporary is not None:  # every way out but success, KeyboardInterrupt included
             with contextlib.suppress(OSError):
@@ -58,8 +64,12 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bo
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Writes a UTF-8 text file as `atomic_write_bytes` does; line ends are kept as given."""
-    return atomic_write_bytes(path, text.encode("utf-8"))
+    """Writes a UTF-8 text file as `atomic_write_bytes` does; line ends are kept as given.
+
+    Raises:
+        InvalidInput: the text holds half a surrogate pair, or the target cannot be written.
+    """
+    return atomic_write_bytes(path, _encoded(path, text))
 
 
 def atomic_write_json(path: str | os.PathLike[str], value: Any, *, private: bool = False) -> Path:
@@ -75,7 +85,16 @@ def atomic_write_json(path: str | os.PathLike[str], value: Any, *, private: bool
         raise InvalidInput(
             f"cannot write {Path(path)} as JSON: {error}; give plain strings, finite numbers, lists and dicts."
         ) from None
-    return atomic_write_bytes(path, (text + "\n").encode("utf-8"), private=private)
+    return atomic_write_bytes(path, _encoded(path, text + "\n"), private=private)
+
+
+def _encoded(path: str | os.PathLike[str], text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:  # bytes of the command line that are no UTF-8 arrive as such code points
+        raise InvalidInput(
+            f"cannot write {Path(path)}: it would hold {text[error.start]!a}, which UTF-8 cannot hold; use other names."
+        ) from None
 
 
 def _usual_mode(target: Path) -> int:

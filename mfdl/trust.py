@@ -246,7 +246,7 @@ class PNDP(TrustModel):
     same_for_all_victims = True
 
     def __init__(self, attackers: Sequence[int | str]) -> None:
-        if isinstance(attackers, str) or not len(attackers):
+        if isinstance(attackers, str) or not isinstance(attackers, Sequence) or not len(attackers):
             raise InvalidInput(f"attackers must be a list of at least one node, got {attackers!r}.")
         object.__setattr__(self, "attacker_nodes", tuple(attackers))
 
@@ -507,7 +507,9 @@ def named(
     if name == "pndp":
         return AnyReceiver() if attackers is None else PNDP(attackers)
     if name == "colluding":
-        return SecLDP(tuple(colluders or ()))
+        if isinstance(colluders, str) or not isinstance(colluders, Sequence):
+            raise InvalidInput(f"colluders must be a list of nodes, got {colluders!r}.")
+        return SecLDP(tuple(colluders))
     if name == "coalitions":
         return Coalitions(check.integer_at_least(0, coalition_size=coalition_size))
     return MODELS[name]()

@@ -67,6 +67,7 @@ def read_participation(context: typer.Context, name: str, epochs: int, period: i
 
     one_of("participation", name, PARTICIPATIONS)
     T = epochs * period if steps is None else steps
+    options.require_steps(max(T, epochs * period))
     if name == "min-separation":
         return MinSeparation(steps=T, max_participations=epochs, separation=period)
     if name in ("every-step", "single"):

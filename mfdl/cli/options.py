@@ -41,6 +41,16 @@ def apply_config(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
+MAX_STEPS = 10**6
+"""Of a run: beyond it a typing error would exhaust the machine before anything could be said."""
+
+
+def require_steps(steps: int) -> None:
+    """Refuses more steps than any run has; what is merely too large for this machine is refused by `main`."""
+    if steps > MAX_STEPS:
+        raise InvalidInput(f"a run has at most {MAX_STEPS:,} steps, got more; lower --epochs, --period or --steps.")
+
+
 def from_command_line(context: typer.Context, name: str) -> bool:
     """Whether the user typed this option, rather than a file or a default giving it."""
     source = context.get_parameter_source(name)
@@ -57,7 +67,7 @@ def _read(path: Path, command: str) -> dict[str, Any]:
     if path.suffix == ".json":
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(f"--config {path} is not valid JSON: {error}.") from None
         found = found.get("config") if isinstance(found, dict) else None
         if not isinstance(found, dict):
@@ -68,7 +78,7 @@ def _read(path: Path, command: str) -> dict[str, Any]:
         return found
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidInput(f"--config {path} is not valid TOML: {error}.") from None
     tables = {key: value for key, value in found.items() if isinstance(value, dict)}
     return {**{k: v for k, v in found.items() if k not in tables}, **tables.get(command, {})}

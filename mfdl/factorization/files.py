@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,9 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorizat
     Raises: InvalidInput: missing, malformed, or another format.
     """
     try:
-        # by its bytes: np.load leaves a truncated file open
-        with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as data:
+        content = Path(path).read_bytes()  # by its bytes: np.load leaves a truncated file open
+        _require_size(content)
+        with np.load(io.BytesIO(content), allow_pickle=False) as data:
             header = json.loads(bytes(data["header"]).decode())
             arrays = {name: np.array(data[name]) for name in data.files if name != "header"}
             found = header.get("format") if isinstance(header, dict) else None
@@ -154,6 +156,17 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorizat
     if found != 1:
         raise InvalidInput(f"{path} has format {found!r}, this version reads format 1.")
     return saved
+
+
+MAX_BYTES = 2**34
+"""Of all arrays unpacked: an encoder and its Gram at 30,000 steps. More is taken for an archive made to fill memory."""
+
+
+def _require_size(content: bytes) -> None:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > MAX_BYTES:
+        raise InvalidInput(f"{size:,} bytes unpacked are more than the {MAX_BYTES:,} of any factorization; it is none.")
 
 
 def _temporal(arrays: dict[str, Any], header: dict[str, Any]) -> SavedFactorization:

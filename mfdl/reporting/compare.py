@@ -270,6 +270,27 @@ def _table(name: str, run: Run) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
+RUN_FIELDS = ("final_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second")
+
+
+def _runs_of(earlier: dict[str, Any]) -> list[dict[str, Any]]:
+    """The finished runs that results.json names; what this version would not have written is not finished."""
+    found = earlier.get("runs")
+    wanted = {"mechanism", "seed", *RUN_FIELDS}
+    rows = found if isinstance(found, list) else []
+    return [
+        one
+        for one in rows
+        if isinstance(one, dict)
+        and set(one) == wanted
+        and isinstance(one["mechanism"], str)
+        and type(one["seed"]) is int
+        and isinstance(one["diverged"], bool)
+        and all(isinstance(one[name], float | None) for name in ("final_loss", "final_accuracy"))
+        and isinstance(one["seconds"], float)
+    ]
+
+
 class _Store:
     """The folder: which runs it holds, and writing them so that it is readable at any moment."""
 
@@ -307,7 +328,7 @@ class _Store:
         except (OSError, pa.ArrowException):
             return  # without its steps a run is not finished
         names, seeds = np.asarray(table["mechanism"]), np.asarray(table["seed"])
-        for record in earlier["runs"]:
+        for record in _runs_of(earlier):
             key = (record["mechanism"], record["seed"])
             rows = table.filter(pa.array((names == key[0]) & (seeds == key[1])))
             if rows.num_rows:
@@ -316,11 +337,13 @@ class _Store:
     def begin(self, mechanisms: dict[str, Mechanism]) -> None:
         """Takes the folder: from here on it holds this comparison and nothing of an earlier one."""
         self.mechanisms = mechanisms
-        if self._fresh:
-            for name in (RESULTS, STEPS, PNG, SVG):
-                with contextlib.suppress(FileNotFoundError):
-                    (self.folder / name).unlink()
+        # first of all, so that a full disk leaves the earlier comparison; from then on nothing of it counts
         files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
+        gone = [self.folder / name for name in (STEPS, PNG, SVG)] if self._fresh else []
+        for name in (RESULTS, STEPS, PNG, SVG):  # what killed runs left: a folder belongs to one comparison at a time
+            gone += self.folder.glob(f".{name}.*.tmp")
+        for path in gone:
+            path.unlink(missing_ok=True)
 
     def add(self, key: Key, record: dict[str, Any], table: pa.Table) -> None:
         """Records one finished run; the steps first, so that results.json never names a run without them."""

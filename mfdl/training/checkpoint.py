@@ -2,11 +2,10 @@
 
 In: tensors and metadata. Out: a folder with one safetensors file and `checkpoint.json`, which names it. The
 JSON file is replaced last, so a crash at any moment leaves the old checkpoint or the new one, whole. A
-checkpoint never
-holds the noise secret: noise is a function of (key, node, step), so the key's `key_id` and the step are
-    enough
-for whoever holds the key. The models of a run that releases only some of them are private state; the files
-are readable by their owner alone. One folder belongs to one run at a time.
+checkpoint never holds the noise secret: noise is a function of (key, node, step), so the key's `key_id` and the
+step are enough for whoever holds the key. The models of a run that releases only some of them are private state:
+`checkpoint.json` names what is private, and the files are readable by their owner alone. Both files are under a
+SHA-256, against damage, not against forgers. One folder belongs to one run at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +27,22 @@ from .. import check, files
 from ..errors import InvalidInput
 from .keys import NoiseKey
 
-FORMAT = 1
+FORMAT = 2  # 1 had no checksum of checkpoint.json itself, where a changed step repeats or skips noise
 POINTER = "checkpoint.json"
+CHECKSUM = "checksum"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What `load` found: the step that the run had reached, its models on the CPU, and its metadata."""
+    """What `load` found: the step that the run had reached, its models on the CPU, and its metadata.
+
+    Attributes: private: names of the tensors and metadata that no guarantee covers.
+    """
 
     step: int
     models: dict[str, torch.Tensor]
     metadata: dict[str, Any]
+    private: tuple[str, ...] = ()
 
 
 def save(
@@ -47,6 +51,7 @@ def save(
     step: int,
     models: Mapping[str, torch.Tensor],
     metadata: Mapping[str, Any],
+    private: Iterable[str] | None = None,
 ) -> Path:
     """Replaces the checkpoint of a folder, or makes it.
 
@@ -56,6 +61,7 @@ def save(
         models: tensors by name, from any device.
         metadata: plain JSON values (str, int, finite float, bool, None, list, dict), e.g. the mechanism's
             hash, the task's hash and `key.key_id`.
+        private: names of the tensors and metadata that must not be published; default all tensors.
 
     Returns:
         The path of `checkpoint.json`.
@@ -68,6 +74,10 @@ def save(
     """
     step = check.integer_at_least(0, step=step)
     plain = _plain(dict(metadata), "metadata")
+    marked = sorted(set(models if private is None else private))
+    unknown = [name for name in marked if name not in models and name not in plain]
+    if unknown:
+        raise InvalidInput(f"private must name tensors or metadata of the checkpoint, got {unknown[0]!r}.")
     for name, tensor in models.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             raise InvalidInput(f"models must map names to tensors, got {name!r}: {type(tensor).__name__}.")
@@ -78,13 +88,18 @@ def save(
     root = Path(folder)
     # The name follows from step and content: an older file is never overwritten, except by itself.
     tensor_file = f"models-{step:010d}-{digest[:16]}.safetensors"
+    content = {
+        "format": FORMAT,
+        "step": step,
+        "tensor_file": tensor_file,
+        "sha256": digest,
+        "private": marked,
+        "metadata": plain,
+    }
     files.atomic_write_bytes(root / tensor_file, data, private=True)
-    pointer = files.atomic_write_json(
-        root / POINTER,
-        {"format": FORMAT, "step": step, "tensor_file": tensor_file, "sha256": digest, "metadata": plain},
-        private=True,
-    )
-    for old in root.glob("models-*.safetensors"):
+    pointer = files.atomic_write_json(root / POINTER, {**content, CHECKSUM: _checksum(content)}, private=True)
+    # what killed runs left goes with what is replaced
+    for old in (*root.glob("models-*.safetensors"), *root.glob(".models-*.tmp"), *root.glob(f".{POINTER}.*.tmp")):
         if old.name != tensor_file:
             with contextlib.suppress(OSError):  # a leftover costs space, nothing else
                 old.unlink()
@@ -103,14 +118,20 @@ def load(folder: str | os.PathLike[str]) -> Checkpoint:
         content = json.loads(pointer.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"no checkpoint can be read at {pointer}: {error.strerror or error}; {again}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{pointer} is not valid JSON ({error}); {again}") from error
     version = content.get("format") if isinstance(content, dict) else None
     if version != FORMAT:
-        raise InvalidInput(f"{pointer} has format {version!r}, this version reads format {FORMAT}; {again}")
-    missing = sorted({"step", "tensor_file", "sha256", "metadata"} - set(content))
+        newer = isinstance(version, int) and version > FORMAT
+        why = "; a newer mfdl wrote it" if newer else ""
+        raise InvalidInput(f"{pointer} has format {version!r}, this version reads format {FORMAT}{why}; {again}")
+    missing = sorted({"step", "tensor_file", "sha256", "private", "metadata"} - set(content))
     if missing:
         raise InvalidInput(f"{pointer} lacks {missing[0]!r}; {again}")
+    checksum = content.pop(CHECKSUM, None)
+    if checksum != _checksum(content):
+        raise InvalidInput(f"{pointer} is damaged: its content is not that of its {CHECKSUM}; {again}")
+    step = check.integer_at_least(0, step=content["step"])
     tensor_path = pointer.parent / Path(str(content["tensor_file"])).name  # never a path out of the folder
     try:
         data = tensor_path.read_bytes()
@@ -121,8 +142,17 @@ def load(folder: str | os.PathLike[str]) -> Checkpoint:
         raise InvalidInput(
             f"{tensor_path} is damaged: its SHA-256 is {digest}, {POINTER} says {content['sha256']}; {again}"
         )
-    step = check.integer_at_least(0, step=content["step"])
-    return Checkpoint(step=step, models=safetensors.torch.load(data), metadata=dict(content["metadata"]))
+    return Checkpoint(
+        step=step,
+        models=safetensors.torch.load(data),
+        metadata=dict(content["metadata"]),
+        private=tuple(content["private"]),
+    )
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """SHA-256 of everything in the file but itself."""
+    return hashlib.sha256(_canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def require_match(metadata: Mapping[str, Any], **expected: Any) -> None:

@@ -93,6 +93,8 @@ def replay(
     every = _longest(fed_every) if eval_every is None else check.integer_at_least(1, eval_every=eval_every)
     last = T if stop_after is None else min(check.integer_at_least(0, stop_after=stop_after), T)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if seeds is not None and not isinstance(seeds, Iterable):
+        raise InvalidInput(f"seeds must be a list of integers >= 0, or None for one unseeded run, got {seeds!r}.")
     chosen: list[int | None] = [None] if seeds is None else [check.integer_at_least(0, seed=s) for s in seeds]
     if not chosen:
         raise InvalidInput("seeds must hold at least one seed, or be None for one unseeded run.")
@@ -221,7 +223,8 @@ class _SeedReplay:
     ) -> None:
         self.mechanism, self.task, self.seed, self.folder = mechanism, task, seed, folder
         self.keep_messages, self.dtype, self.device = keep_messages, dtype, device
-        saved = checkpoint.load(folder) if folder is not None and (folder / checkpoint.POINTER).exists() else None
+        held = folder is not None and os.path.lexists(folder / checkpoint.POINTER)
+        saved = checkpoint.load(folder) if folder is not None and held else None
         if saved is not None and seed is None and not resumable:
             raise InvalidInput(
                 f"{folder} holds an unseeded run, whose noise key was never written; pass key=... to go on, or "
@@ -229,7 +232,7 @@ class _SeedReplay:
             )
         drawn = secrets.randbits(32) if seed is None else seed
         if saved is not None:
-            drawn = int(saved.metadata.get("split_seed", drawn))
+            drawn = check.integer_at_least(0, split_seed=saved.metadata.get("split_seed", drawn))
         self.split_seed = drawn
         # a secret key may serve several runs: each draws its own nonce; runs of a seed are meant to repeat
         self.nonce = "" if root.seeded else secrets.token_hex(16)
@@ -265,6 +268,7 @@ class _SeedReplay:
 
     def _restore(self, saved: checkpoint.Checkpoint) -> None:
         checkpoint.require_match(saved.metadata, **self.identity)
+        self._require_shape_of_a_run(saved)
         self.start = saved.step
         self.state = saved.models["state"].to(device=self.device, dtype=self.dtype)
         self.steps = [int(s) for s in saved.models["evaluated_steps"]]
@@ -272,6 +276,21 @@ class _SeedReplay:
         if "accuracy" in saved.models:
             self.accuracy = list(saved.models["accuracy"].double().numpy())
         self.diverged = bool(saved.metadata["diverged"])
+
+    def _require_shape_of_a_run(self, saved: checkpoint.Checkpoint) -> None:
+        """Refuses a whole checkpoint that this code would not have written for this run."""
+        found = {name: tuple(tensor.shape) for name, tensor in saved.models.items()}
+        evaluated = found.get("evaluated_steps", ())
+        table = (*evaluated, self.algorithm.num_nodes)
+        wanted = {"state": tuple(self.state.shape), "evaluated_steps": evaluated[:1], "loss": table}
+        if "accuracy" in found:
+            wanted["accuracy"] = table
+        T = self.algorithm.num_steps
+        if found != wanted or saved.step > T or "diverged" not in saved.metadata:
+            raise InvalidInput(
+                f"{self.folder} holds a checkpoint after step {saved.step} with tensors {found}, none of a run "
+                f"of {T} steps and state {tuple(self.state.shape)}; start the run anew in another folder."
+            )
 
     def _save(self, step: int) -> None:
         if self.folder is None:
@@ -284,8 +303,14 @@ class _SeedReplay:
         }
         if self.accuracy:
             tensors["accuracy"] = torch.as_tensor(np.array(self.accuracy))
-        metadata = {**self.identity, "diverged": self.diverged, "split_seed": self.split_seed, "nonce": self.nonce}
-        checkpoint.save(self.folder, step=step, models=tensors, metadata=metadata)
+        metadata = {
+            **self.identity,
+            "diverged": self.diverged,
+            "split_seed": self.split_seed,
+            "nonce": self.nonce,
+            "seeded_noise": self.key.seeded,  # whoever reads `seed` can then make the noise
+        }
+        checkpoint.save(self.folder, step=step, models=tensors, metadata=metadata, private=[*tensors, "diverged"])
 
     def _evaluate(self, step: int) -> None:
         models = self.executor.models(self.state)

@@ -110,6 +110,12 @@ def test_damage_is_seen(tmp_path):
         checkpoint.load(tmp_path)
 
 
+def resealed(content):
+    """As by someone who knows the rule of the checksum, which guards against damage only."""
+    body = {key: value for key, value in content.items() if key != "checksum"}
+    return body | {"checksum": checkpoint._checksum(body)}
+
+
 def test_pointers_that_cannot_be_used(tmp_path):
     with pytest.raises(InvalidInput, match="no checkpoint can be read at"):
         checkpoint.load(tmp_path / "nowhere")
@@ -117,10 +123,12 @@ def test_pointers_that_cannot_be_used(tmp_path):
     pointer = tmp_path / "checkpoint.json"
     content = json.loads(pointer.read_text())
     for broken, message in [
-        (content | {"format": 2}, "has format 2, this version reads format 1"),
+        (content | {"format": 3}, "has format 3, this version reads format 2; a newer mfdl wrote it"),
+        (content | {"format": 1}, "has format 1, this version reads format 2; give the folder"),
         ([], "has format None"),
-        ({"format": 1, "step": 1}, "lacks 'metadata'"),
-        (content | {"step": -1}, "step must be an integer >= 0"),
+        ({"format": 2, "step": 1}, "lacks 'metadata'"),
+        (content | {"step": 2}, "is damaged: its content is not that of its checksum"),
+        (resealed(content | {"step": -1}), "step must be an integer >= 0"),
     ]:
         pointer.write_text(json.dumps(broken))
         with pytest.raises(InvalidInput, match=message):
@@ -136,7 +144,7 @@ def test_the_pointer_cannot_lead_out_of_the_folder(tmp_path):
     (outside,) = (tmp_path / "other").glob("models-*")
     pointer = tmp_path / "run" / "checkpoint.json"
     content = json.loads(pointer.read_text()) | {"tensor_file": str(outside)}
-    pointer.write_text(json.dumps(content))
+    pointer.write_text(json.dumps(resealed(content)))
     with pytest.raises(InvalidInput, match="cannot read"):
         checkpoint.load(tmp_path / "run")
 

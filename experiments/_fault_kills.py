@@ -1,0 +1,316 @@
+"""Processes killed at random times: what was begun goes on to the same end.
+
+One run of `kill` takes a mechanism in turn, and SIGKILLs a training process with checkpoints, then its successor, until
+one of them gets to the end. Every process appends to a journal what it drew, (key, column, step) with a digest of the
+numbers, and what left the nodes, (step) with digests of gradients, noise and messages. Required:
+
+- the models, losses and steps at the end have the bits of a run that nobody disturbed;
+- the journal, repetitions aside, is that of the undisturbed run: nothing is skipped, no place of the noise is used for
+  two purposes, and no step is published twice with different content;
+- a process goes on where the last checkpoint stood, and draws nothing that is below it.
+
+Every fifth run is `mfdl compare` (finished seeds are not trained again; the same results), every tenth but not those
+`mfdl factorize --out` (no file, or the whole file). Processes are forks, so that a kill costs no start of Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from _fault_cases import command, small_training, whole
+from rich.console import Console
+from rich.progress import Progress
+
+from mfdl.training import checkpoint, executor, keys, replay
+
+MECHANISMS = ("dp-dsgd", "mafalda", "mafalda-l", "anti-pgd")
+SECRET = bytes(range(32))  # of an entropy key that the user keeps: the checkpoint cannot hold it
+STEP_SECONDS = 0.01  # slept in every training step, so that kills fall into steps and between them
+GRACE_SECONDS = 60.0
+COMPARE = [
+    "compare",
+    "--graph",
+    "ring:n=4",
+    "--epochs",
+    "2",
+    "--period",
+    "4",
+    "--seeds",
+    "3",
+    "--mechanisms",
+    "dp-dsgd,bsr",
+]
+FACTORIZE = ["factorize", "--graph", "ring:n=6", "--epochs", "3", "--period", "3", "--mechanism", "mafalda-l"]
+
+
+class Fault(AssertionError):
+    """What a killed run did that it must not."""
+
+
+def kill(runs: int, seed: int) -> dict[str, Any]:
+    """Kills and resumes; returns counts and every fault."""
+    torch.set_num_threads(1)
+    counts = {
+        "training": 0,
+        "compare": 0,
+        "factorize": 0,
+        "kills": 0,
+        "kills after a checkpoint": 0,
+        "steps repeated": 0,
+    }
+    faults: list[str] = []
+    began = time.perf_counter()
+    _warm_up({_kind(k) for k in range(runs)})
+    with Progress(console=Console(stderr=True)) as progress:
+        bar = progress.add_task("runs", total=runs)
+        for k in range(runs):
+            random = Random(f"{seed} {k}")
+            kind = _kind(k)
+            with tempfile.TemporaryDirectory(prefix="mfdl-kill-") as folder:
+                try:
+                    _KINDS[kind](Path(folder), random, k, counts)
+                    counts[kind] += 1
+                except Fault as fault:
+                    faults.append(f"run {k} ({kind}): {fault}")
+            progress.advance(bar)
+    return {"seed": seed, "runs": runs, **counts, "seconds": round(time.perf_counter() - began, 1), "faults": faults}
+
+
+def _kind(k: int) -> str:
+    return "compare" if k % 5 == 3 else "factorize" if k % 10 == 6 else "training"
+
+
+def _warm_up(kinds: set[str]) -> None:
+    """Everything imported and tried once here, so that no fork has to: they start as the work does."""
+    with tempfile.TemporaryDirectory() as folder:
+        mechanism, task = small_training()
+        replay.replay(mechanism, task, seeds=[0], checkpoint_folder=folder)
+        if "compare" in kinds:
+            _said([*COMPARE, "--seeds", "1", "--out", f"{folder}/c"])()
+        if "factorize" in kinds:
+            _said([*FACTORIZE, "--out", f"{folder}/f.npz"])()
+
+
+# ---- a process, and its end -------------------------------------------------------------------------------------
+
+
+def forked(work: Callable[[], None], killed_after: float | None) -> bool:
+    """Runs the work in a fork; whether it came to its end, or was killed first. Raises Fault if it failed."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+            os._exit(1)
+    began = time.perf_counter()
+    limit = GRACE_SECONDS if killed_after is None else killed_after
+    while time.perf_counter() - began < limit:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            if status:
+                raise Fault(f"a process ended with status {status}; its words are on stderr")
+            return True
+        time.sleep(min(0.001, limit))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    if killed_after is None:
+        raise Fault(f"a process did not end within {GRACE_SECONDS:g} s")
+    return False
+
+
+def _until_the_end(work: Callable[[], None], whole_seconds: float, random: Random, after: Callable[[], None]) -> int:
+    """Kills at random times until a process is quick enough; how often."""
+    kills = 0
+    while kills < 6:
+        if forked(work, random.uniform(0, whole_seconds * (0.9 if kills == 0 else 1.3))):
+            return kills  # 0 where the machine was suddenly quicker
+        kills += 1
+        after()
+    forked(work, None)
+    return kills
+
+
+# ---- training ---------------------------------------------------------------------------------------------------
+
+
+def _digest(array: Any) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+
+
+def train_with_journal(name: str, folder: Path | None, journal: Path, result: Path, steps_slow: float) -> None:
+    """One training process; patches this process, so it is for forks."""
+    log = journal.open("a", buffering=1)  # a line is one write: a kill cuts none in two
+    block, step = keys.ColumnNormals.block, executor.Executor.step
+
+    def block_logged(self: Any, steps: Any, dim: int, *, tensor: int = 0) -> Any:
+        made = block(self, steps, dim, tensor=tensor)
+        for t, rows in zip(np.asarray(steps).tolist(), made, strict=True):
+            for words, index, row in zip(self._words, self._indices.tolist(), rows, strict=True):
+                log.write(f"draw {_digest(words)} {index} {t} {tensor} {_digest(row)}\n")
+        return made
+
+    def step_logged(self: Any, t: int, state: Any, gradients: Any, noise: Any) -> Any:
+        messages, following = step(self, t, state, gradients, noise)
+        log.write(f"sent {t} {_digest(gradients)} {_digest(noise)} {_digest(messages)}\n")
+        time.sleep(steps_slow)
+        return messages, following
+
+    keys.ColumnNormals.block, executor.Executor.step = block_logged, step_logged  # type: ignore[method-assign,assignment]
+    mechanism, task = small_training(name)
+    log.write("begin\n")
+    run = replay.replay(mechanism, task, seeds=[0], key=keys.NoiseKey(SECRET), checkpoint_folder=folder)
+    (one,) = run.seeds
+    buffer = io.BytesIO()
+    np.savez(buffer, steps=one.steps, loss=np.asarray(one.loss), models=one.models)
+    result.write_bytes(buffer.getvalue())
+
+
+def _training(folder: Path, random: Random, k: int, counts: dict[str, int]) -> None:
+    name = MECHANISMS[k % len(MECHANISMS)]
+    run, journal, result = folder / "run", folder / "journal", folder / "result.npz"
+
+    def work() -> None:
+        train_with_journal(name, run, journal, result, STEP_SECONDS)
+
+    # the nonce is drawn at the start of a run: both take over the same checkpoint of step 0
+    forked(lambda: _begin(name, run), None)
+    kept = {path: path.read_bytes() for path in (run / "seed-0").iterdir()}
+    began = time.perf_counter()
+    forked(work, None)
+    seconds = time.perf_counter() - began
+    undisturbed, whole_journal = result.read_bytes(), _journal(journal)
+    for path in (result, journal, *(run / "seed-0").iterdir()):
+        path.unlink()
+    for path, content in kept.items():
+        path.write_bytes(content)
+
+    seen: list[int] = []
+
+    def after() -> None:
+        try:
+            seen.append(checkpoint.load(run / "seed-0").step)
+        except Exception as error:
+            raise Fault(f"the checkpoint after a kill cannot be read: {error}") from error
+
+    counts["kills"] += _until_the_end(work, seconds, random, after)
+    counts["kills after a checkpoint"] += sum(step > 0 for step in seen)
+    if result.read_bytes() != undisturbed:
+        raise Fault("the result differs from the undisturbed one")
+    lines = _journal(journal)
+    counts["steps repeated"] += sum(line.startswith("sent") for line in lines) - len(_sent(set(lines)))
+    if set(lines) != set(whole_journal):
+        wrong = sorted(set(lines) ^ set(whole_journal))[0]
+        raise Fault(f"the journal differs from the undisturbed one, first in {wrong!r}")
+    for what, length in (("draw", 5), ("sent", 2)):
+        places = [tuple(line.split()[:length]) for line in set(lines) if line.startswith(what)]
+        if len(places) != len(set(places)):
+            raise Fault(f"one place of {what} has two contents")
+    _require_continuation(journal, seen)
+    if sorted(path.suffix for path in (run / "seed-0").iterdir()) != [".json", ".safetensors"]:
+        raise Fault(f"litter: {[path.name for path in (run / 'seed-0').iterdir()]}")
+
+
+def _begin(name: str, run: Path) -> None:
+    mechanism, task = small_training(name)
+    replay.replay(mechanism, task, seeds=[0], key=keys.NoiseKey(SECRET), checkpoint_folder=run, stop_after=0)
+
+
+def _journal(path: Path) -> list[str]:
+    return [line for line in path.read_text().split("\n")[:-1] if line != "begin"] if path.exists() else []
+
+
+def _sent(lines: set[str]) -> list[int]:
+    return sorted(int(line.split()[1]) for line in lines if line.startswith("sent"))
+
+
+def _require_continuation(journal: Path, seen: list[int]) -> None:
+    """Every process starts at the step of the checkpoint that it found and goes on without a gap."""
+    starts = [0, *seen]
+    processes = [part.split("\n") for part in journal.read_text().split("begin\n")[1:]]
+    if len(processes) < len(starts):  # killed before it began
+        starts = [start for start in starts if start in {(_sent(set(p)) or [start])[0] for p in processes}]
+    for lines in processes:
+        steps = [int(line.split()[1]) for line in lines if line.startswith("sent")]
+        if steps and (steps[0] not in starts or steps != list(range(steps[0], steps[0] + len(steps)))):
+            raise Fault(f"a process took the steps {steps}, checkpoints stood at {starts}")
+
+
+# ---- commands ---------------------------------------------------------------------------------------------------
+
+
+def _said(arguments: list[str]) -> Callable[[], None]:
+    def work() -> None:
+        done = command(arguments)
+        if done.kind != "accepted":
+            raise Fault(done.detail)
+
+    return work
+
+
+def _compare(folder: Path, random: Random, k: int, counts: dict[str, int]) -> None:
+    out, calm = folder / "out", folder / "calm"
+    began = time.perf_counter()
+    forked(_said([*COMPARE, "--out", str(calm)]), None)
+    seconds = time.perf_counter() - began
+    work, finished = _said([*COMPARE, "--out", str(out)]), dict[tuple[str, int], Any]()
+
+    def after() -> None:
+        for path in out.iterdir() if out.exists() else ():
+            if path.suffix != ".tmp" and not whole(path.name, path.read_bytes()):
+                raise Fault(f"{path.name} is a part of a file")
+        if (out / "results.json").exists():
+            for run in json.loads((out / "results.json").read_text())["runs"]:
+                finished[run["mechanism"], run["seed"]] = run
+
+    counts["kills"] += _until_the_end(work, seconds, random, after)
+    counts["kills after a checkpoint"] += bool(finished)
+    ours, theirs = (json.loads((one / "results.json").read_text()) for one in (out, calm))
+    kept = {(run["mechanism"], run["seed"]): run for run in ours["runs"]}
+    again = [key for key, run in finished.items() if kept[key] != run]  # its seconds tell
+    if again:
+        raise Fault(f"finished runs were trained again: {again}")
+    if _timeless(ours) != _timeless(theirs):
+        raise Fault("results.json differs from the undisturbed one")
+    if (out / "steps.parquet").read_bytes() != (calm / "steps.parquet").read_bytes():
+        raise Fault("steps.parquet differs from the undisturbed one")
+    if {path.name for path in out.iterdir()} != {path.name for path in calm.iterdir()}:
+        raise Fault(f"litter: {sorted(path.name for path in out.iterdir())}")
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _timeless(v) for k, v in value.items() if k not in ("seconds", "node_steps_per_second", "out")}
+    return [_timeless(one) for one in value] if isinstance(value, list) else value
+
+
+def _factorize(folder: Path, random: Random, k: int, counts: dict[str, int]) -> None:
+    out, calm = folder / "out.npz", folder / "calm.npz"
+    began = time.perf_counter()
+    forked(_said([*FACTORIZE, "--out", str(calm)]), None)
+    seconds = time.perf_counter() - began
+
+    def after() -> None:
+        if out.exists() and not whole(out.name, out.read_bytes()):
+            raise Fault("the factorization file is a part of one")
+
+    counts["kills"] += _until_the_end(_said([*FACTORIZE, "--out", str(out)]), seconds, random, after)
+    with np.load(out) as ours, np.load(calm) as theirs:
+        if any(not np.array_equal(ours[name], theirs[name]) for name in theirs.files):
+            raise Fault("the factorization differs from the undisturbed one")
+
+
+_KINDS = {"training": _training, "compare": _compare, "factorize": _factorize}

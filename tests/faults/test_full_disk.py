@@ -1,0 +1,248 @@
+"""A disk that is full, or cannot be written, at every moment of a write: words, the old files, no part of a new one."""
+
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from mfdl import factorization, files
+from mfdl.cli import main
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.gossip import metropolis_hastings
+from mfdl.participation import Cyclic
+from mfdl.training import checkpoint
+
+GOSSIP = metropolis_hastings("ring:n=4")
+MOMENTS = ("mkdir", "mkstemp", "fdopen", "write", "flush", "chmod", "fsync", "replace")
+
+
+class Full:
+    """Counts the moments of writes and fails at one of them."""
+
+    def __init__(self, monkeypatch, fail_at):
+        self.count, self.fail_at = 0, fail_at
+        for owner, name in (
+            (files.Path, "mkdir"), (files.tempfile, "mkstemp"), (files.os, "chmod"), (files.os, "fsync"),
+            (files.os, "replace"),
+        ):  # fmt: skip
+            monkeypatch.setattr(owner, name, self.watched(name, getattr(owner, name)))
+        fdopen = files.os.fdopen
+
+        def opened(descriptor, mode):
+            file = fdopen(descriptor, mode)
+            try:
+                self.moment("fdopen")
+            except OSError:
+                file.close()
+                raise
+            return Stream(file, self)
+
+        monkeypatch.setattr(files.os, "fdopen", opened)
+
+    def watched(self, name, real):
+        def call(*args, **kwargs):
+            self.moment(name)
+            return real(*args, **kwargs)
+
+        return call
+
+    def moment(self, name):
+        assert name in MOMENTS
+        self.count += 1
+        if self.count == self.fail_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Stream:
+    def __init__(self, file, full):
+        self.file, self.full = file, full
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+
+    def fileno(self):
+        return self.file.fileno()
+
+    def write(self, data):
+        self.file.write(data[: len(data) // 2])
+        self.full.moment("write")  # half of it is on the disk
+        self.file.write(data[len(data) // 2 :])
+
+    def flush(self):
+        self.full.moment("flush")
+        self.file.flush()
+
+
+def content(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def save_checkpoint(folder, value):
+    models = {"models": torch.full((50,), float(value))}
+    checkpoint.save(folder, step=value, models=models, metadata={"value": value})
+
+
+def load_checkpoint(folder):
+    return checkpoint.load(folder).step
+
+
+def save_factorization(folder, value):
+    solved = factorization.factorize(Dynamics(GOSSIP), Cyclic(epochs=1, period=2))
+    factorization.save(folder / "f.npz", solved, grams=np.eye(2), header={"value": value})
+
+
+def load_factorization(folder):
+    return factorization.load(folder / "f.npz").header["value"]
+
+
+def save_json(folder, value):
+    files.atomic_write_json(folder / "a.json", [value])
+
+
+def load_json(folder):
+    return json.loads((folder / "a.json").read_text())[0]
+
+
+WRITERS = {
+    "checkpoint": (save_checkpoint, load_checkpoint),
+    "factorization": (save_factorization, load_factorization),
+    "json": (save_json, load_json),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_full_at_every_moment(name, tmp_path, monkeypatch):
+    """Each call that can meet ENOSPC meets it once; a folder's own flush may fail, as the file then has its name."""
+    save, load = WRITERS[name]
+    save(tmp_path, 1)
+    for fail_at in range(1, 50):
+        before, held = content(tmp_path), load(tmp_path)
+        with monkeypatch.context() as patch:
+            full = Full(patch, fail_at)
+            try:
+                save(tmp_path, 2)
+                refused = ""
+            except InvalidInput as error:
+                refused = str(error)
+        assert not [path for path in content(tmp_path) if path.endswith(".tmp")]
+        if refused:
+            assert f"cannot write {tmp_path}" in refused
+            assert "No space left on device" in refused
+            assert load(tmp_path) == held == 1
+            assert before.items() <= content(tmp_path).items()
+        else:
+            assert load(tmp_path) == 2
+            if full.count < fail_at:
+                break
+            save(tmp_path, 1)
+    assert fail_at > len(MOMENTS)
+
+
+@contextmanager
+def small_files(size):
+    """Real writes that fail after this many bytes; Python ignores SIGXFSZ, so the write fails with EFBIG."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_a_real_limit_of_the_file_size(name, size, tmp_path):
+    save, load = WRITERS[name]
+    save(tmp_path, 1)
+    before = content(tmp_path)
+    with small_files(size), pytest.raises(InvalidInput, match=f"cannot write {tmp_path}.*File too large"):
+        save(tmp_path, 2)
+    assert content(tmp_path) == before
+    assert load(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["factorize", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--out", "new/f.npz"],
+        ["account", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--jobs", "1", "--out", "new"],
+        ["compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1", "--mechanisms", "dp-dsgd",
+         "--out", "new"],
+    ],
+    ids=lambda arguments: arguments[0],
+)  # fmt: skip
+def test_commands_say_it_in_one_line(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with small_files(0):
+        code = main(arguments)
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert code == 2
+    assert said.startswith("mfdl: cannot write new")
+    assert content(tmp_path) == {}
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, capsys):
+    """As root the mode of a folder stops nobody, so there the answer of the system is played."""
+    folder = tmp_path / "closed"
+    save_checkpoint(folder, 1)
+    before = content(tmp_path)
+    folder.chmod(0o555)
+    if os.geteuid() == 0:
+
+        def closed(*_, **__):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+        monkeypatch.setattr(files.tempfile, "mkstemp", closed)
+        monkeypatch.setattr(files.tempfile, "TemporaryFile", closed)
+    with pytest.raises(InvalidInput, match=f"cannot write {folder}.*Permission denied; choose a folder"):
+        save_checkpoint(folder, 2)
+    assert main(["factorize", "--graph", "ring:n=4", "--out", str(folder / "f.npz")]) == 2
+    assert "Permission denied" in capsys.readouterr().err
+    assert content(tmp_path) == before
+    folder.chmod(0o755)
+
+
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidInput, match=f"cannot write {pipe}: it is a device, a pipe or a socket"):
+        files.atomic_write_bytes(pipe, b"x")
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", ["\x00", "a\x00b", "\udcff" * 300, "a" * 5000])
+def test_names_no_file_can_have(name, tmp_path):
+    with pytest.raises(InvalidInput, match="cannot write"):
+        files.atomic_write_bytes(tmp_path / name, b"x")
+    assert content(tmp_path) == {}
+
+
+def test_text_that_is_no_utf8(tmp_path):
+    for write, value in ((files.atomic_write_text, "\ud800"), (files.atomic_write_json, {"a": "\udcff"})):
+        with pytest.raises(InvalidInput, match="which UTF-8 cannot hold"):
+            write(tmp_path / "a", value)
+    assert content(tmp_path) == {}
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_an_answer_sent_to_a_full_disk():
+    with open("/dev/full", "wb") as full:
+        code = "import sys; from mfdl.cli import main; sys.exit(main(['trust', 'list', '--json']))"
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
+        "mfdl: cannot write the answer to standard output: No space left on device; send it elsewhere.\n"
+    )

@@ -1,0 +1,160 @@
+"""No file holds what the noise is made from, and files with private state say so and belong to their owner."""
+
+import base64
+import json
+import stat
+
+import pytest
+import torch
+
+from mfdl import trust
+from mfdl.algorithms import registry
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.gossip import metropolis_hastings
+from mfdl.mechanism import calibrate
+from mfdl.participation import Cyclic
+from mfdl.training import checkpoint, keys, tasks
+from mfdl.training.keys import NoiseKey
+from mfdl.training.replay import replay
+
+SECRET = bytes(range(100, 132))
+
+
+def trained(folder, name="mafalda-l", key=None, **more):
+    task = tasks.from_module(
+        "secrets",
+        4,
+        kind="regression",
+        build_module=lambda: torch.nn.Linear(3, 1),
+        loss=lambda output, target: (output.squeeze() - target).square(),
+        features=torch.randn(24, 3, generator=torch.Generator().manual_seed(0)).numpy(),
+        targets=torch.randn(24, generator=torch.Generator().manual_seed(1)).numpy(),
+        test_features=torch.ones(2, 3).numpy(),
+        test_targets=torch.ones(2).numpy(),
+    )
+    algorithm = registry.build(name, Dynamics(metropolis_hastings("ring:n=4"), 0.1), Cyclic(epochs=2, period=2))
+    mechanism = calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    return replay(mechanism, task, key=key, checkpoint_folder=folder, **more)
+
+
+@pytest.fixture
+def secrets(monkeypatch):
+    """Every secret of the process: given, drawn and derived ones, and the keys of the generator."""
+    found = {SECRET}
+    prf, init = keys._prf, NoiseKey.__init__
+
+    def kept(secret, *parts):
+        made = prf(secret, *parts)
+        if parts[0] != "key-id":  # public by design
+            found.update((secret, made, made[:16]))
+        return made
+
+    def kept_init(self, secret, **how):
+        init(self, secret, **how)
+        found.add(secret)
+
+    monkeypatch.setattr(keys, "_prf", kept)
+    monkeypatch.setattr(NoiseKey, "__init__", kept_init)
+    return found
+
+
+def spellings(secret):
+    """How a secret may stand in a file: bytes, hex, base64, decimal of either byte order, a list of numbers, repr."""
+    words = [int.from_bytes(secret[i : i + 8], "little") for i in range(0, len(secret) - 7, 8)]
+    yield from (secret, secret[::-1], repr(secret)[2:-1].encode())
+    yield from (secret.hex().encode(), secret.hex().upper().encode())
+    yield base64.b64encode(secret)[:-2]
+    yield base64.urlsafe_b64encode(secret)[:-2]
+    yield from (str(int.from_bytes(secret, order)).encode() for order in ("little", "big"))
+    yield from (str(word).encode() for word in words)
+    yield from (mark.join(str(byte) for byte in secret).encode() for mark in (",", ", ", " ", ",\n        "))
+
+
+def leaks(folder, secrets):
+    return [
+        (path.name, spelt)
+        for path in folder.rglob("*")
+        if path.is_file()
+        for secret in secrets
+        for spelt in spellings(secret)
+        if spelt in path.read_bytes()
+    ]
+
+
+@pytest.mark.parametrize("name", ["dp-dsgd", "mafalda-l"])
+@pytest.mark.parametrize("seeds", [[3], None])
+def test_no_file_of_a_run_holds_a_secret(name, seeds, tmp_path, secrets):
+    for stop in (1, 2, None):
+        trained(tmp_path, name, NoiseKey(SECRET), seeds=seeds, stop_after=stop, publish=True)
+    assert len(secrets) > 5
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2
+    assert leaks(tmp_path, secrets) == []
+
+
+def test_the_search_finds_what_is_there(tmp_path, secrets):
+    for number, spelt in enumerate(spellings(SECRET)):
+        (tmp_path / "file").write_bytes(b"before" + spelt + b"after")
+        assert leaks(tmp_path, {SECRET}), number
+
+
+def test_a_drawn_key_is_not_written_and_asked_again(tmp_path, secrets):
+    trained(tmp_path, seeds=None, stop_after=2)
+    assert leaks(tmp_path, secrets) == []
+    with pytest.raises(InvalidInput, match=r"whose noise key was never written; pass key=\.\.\. to go on"):
+        trained(tmp_path, seeds=None)
+    with pytest.raises(InvalidInput, match="checkpoint's key_id is"):
+        trained(tmp_path, key=NoiseKey(SECRET))
+
+
+def test_private_parts_are_named_and_only_the_owner_reads(tmp_path):
+    trained(tmp_path, key=NoiseKey(SECRET), seeds=[3], stop_after=2)
+    (pointer,) = tmp_path.rglob(checkpoint.POINTER)
+    assert json.loads(pointer.read_text())["private"] == ["diverged", "evaluated_steps", "loss", "state"]
+    assert checkpoint.load(pointer.parent).private == ("diverged", "evaluated_steps", "loss", "state")
+    for path in pointer.parent.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_seed_that_decides_the_noise_is_marked(tmp_path):
+    """The seed of a repeatable run stands in its checkpoint, and so does that its noise can be made from it."""
+    trained(tmp_path / "seeded", seeds=[3], stop_after=2)
+    assert checkpoint.load(tmp_path / "seeded" / "seed-3").metadata["seeded_noise"] is True
+    trained(tmp_path / "secret", key=NoiseKey(SECRET), seeds=[3], stop_after=2)
+    assert checkpoint.load(tmp_path / "secret" / "seed-3").metadata["seeded_noise"] is False
+
+
+def test_names_of_private_parts_must_exist(tmp_path):
+    with pytest.raises(InvalidInput, match="private must name tensors or metadata of the checkpoint, got 'b'"):
+        checkpoint.save(tmp_path, step=0, models={"a": torch.zeros(1)}, metadata={}, private=["a", "b"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_flipped_byte_of_a_checkpoint_is_refused(tmp_path):
+    """A step or a nonce that changed would repeat noise or skip it."""
+    trained(tmp_path, key=NoiseKey(SECRET), seeds=[3], stop_after=2)
+    (pointer,) = tmp_path.rglob(checkpoint.POINTER)
+    (tensors,) = tmp_path.rglob("*.safetensors")
+    step = checkpoint.load(pointer.parent).step
+    for path, stride in ((pointer, 1), (tensors, 7)):
+        whole = path.read_bytes()
+        for at in range(0, len(whole), stride):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            with pytest.raises(InvalidInput):
+                checkpoint.load(pointer.parent)
+        for cut in range(0, len(whole) - 1, max(1, len(whole) // 40)):
+            path.write_bytes(whole[:cut])
+            with pytest.raises(InvalidInput):
+                checkpoint.load(pointer.parent)
+        path.write_bytes(whole)
+    assert checkpoint.load(pointer.parent).step == step
+
+
+def test_what_a_killed_run_left_goes_with_the_next_checkpoint(tmp_path):
+    checkpoint.save(tmp_path, step=1, models={}, metadata={})
+    for name in (".checkpoint.json.x.tmp", ".models-0000000002-0.safetensors.x.tmp", "models-0000000002-0.safetensors"):
+        (tmp_path / name).write_text("a part")
+    (tmp_path / ".other.tmp").write_text("of somebody else")
+    checkpoint.save(tmp_path, step=2, models={}, metadata={})
+    assert len(list(tmp_path.iterdir())) == 3
+    assert (tmp_path / ".other.tmp").exists()
