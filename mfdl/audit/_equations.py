@@ -168,7 +168,9 @@ def _span(matrix: FloatArray, level: float, cautious: bool, size: float) -> tupl
     left, sigma, right = np.linalg.svd(matrix, full_matrices=False)
     clear, above = int(np.count_nonzero(sigma > max(CLEAR, level) * size)), int(np.count_nonzero(sigma > level * size))
     faint = above > clear
-    open_ended = faint and above < min(matrix.shape[0], int(np.count_nonzero(matrix.any(axis=0))))
+    # as far below the last one again, the next singular value would be rounding: that it is one proves no rank
+    falling = above > 0 and sigma[above - 1] < max(CLEAR, 10 * np.sqrt(level)) * size
+    open_ended = (faint or falling) and above < min(matrix.shape[0], int(np.count_nonzero(matrix.any(axis=0))))
     rank = clear if cautious else above
     inverse = right[:rank].T @ (left[:, :rank] / sigma[:rank]).T
     return right[:rank], inverse, faint, open_ended

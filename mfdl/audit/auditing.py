@@ -178,7 +178,7 @@ def audit(
         trust: who sees and knows what; the claim is the adaptive mu of every victim under it.
         adjacency: of the inputs that are run; of a mechanism, another one than it was accounted for keeps its claim.
         victim: node index; None: every node whose claim is finite.
-        release: as for `account`.
+        release: as for `account`; default that of the mechanism's guarantee under this trust model.
         unit: "record" or "user"; of a mechanism its own; default "record". A user is all gradients of the victim.
         claimed_mu: a claim of somebody else, for every victim, instead of the library's own.
         system: what runs; default the library's training path.
@@ -193,7 +193,11 @@ def audit(
             matrices, a transcript without messages that the view sees.
     Cost: n + 5 canaries of 4 trials runs each; cubic in the rows of the view.
     """
+    if not isinstance(trust, TrustModel):
+        raise InvalidInput(f"trust must be a trust model such as LDP(), got {trust!r}.")
     algorithm, stated, clip, std, unit = _subject(subject, adjacency, clip_norm, noise_std, unit)
+    if release is None and isinstance(subject, Mechanism) and trust.name == subject.guarantee.trust:
+        release = subject.guarantee.release
     require_unit(unit, algorithm.participation)
     run_adjacency = stated if adjacency is None else adjacency
     shift = gaussian.record_shift(run_adjacency, clip)
@@ -205,6 +209,8 @@ def audit(
     asked = None if victim is None else [victim]
     losses = victim_losses(algorithm, trust, victims=asked, release=release, unit=unit)
     claims, left_out = _claims(losses, gaussian.record_shift(stated, clip), std, claimed_mu, algorithm, trust)
+    if isinstance(subject, Mechanism) and subject.lipschitz is not None and claimed_mu is None:
+        left_out += (f"the claim audited does not rest on lipschitz={subject.lipschitz:g}, the mechanism's own does",)
     chosen = candidates(algorithm, trust, list(claims), release=release, unit=unit)
     failure = (1 - level) / ((len(chosen) + 1) * len(ESTIMATORS))
     needed = max(bounds.trials_needed(max(claims.values()), failure=failure), 4 * _rows(chosen))
@@ -216,7 +222,7 @@ def audit(
     runner = system if system is not None else Training(algorithm, noise_std=std, clip_norm=clip)
     runs = _Runs(runner, run_adjacency, std, OVERSHOOT * clip, NoiseKey.from_seed(seed))
     plain = [one for one in chosen if not one.view.feedback.any()]
-    chosen.append(learned(plain, runs.precisions(plain, trials)))
+    chosen.append(learned(plain, runs.precisions(plain, trials), claims))
     results = []
     for number, canary in enumerate(chosen):
         pilot, measured = runs.pair(canary, f"pilot {number}", trials), runs.pair(canary, f"measure {number}", trials)
@@ -330,7 +336,7 @@ class _Runs:
 
 
 def _precision(*samples: FloatArray, rounding: FloatArray) -> FloatArray:
-    """Inverse of the pooled covariance, its smallest eigenvalues raised to RIDGE of the largest (per unit variance).
+    """Inverse of the pooled covariance, its smallest eigenvalues raised to RIDGE of the largest, or of unit variance.
 
     Args: rounding: standard deviation of each row below which it is constant up to rounding, all > 0.
     """
@@ -338,7 +344,7 @@ def _precision(*samples: FloatArray, rounding: FloatArray) -> FloatArray:
     scale = np.maximum(np.sqrt((centred**2).mean(axis=0)), rounding)
     scaled = centred / scale
     values, vectors = np.linalg.eigh(scaled.T @ scaled / (len(scaled) - len(samples)))
-    inverse = (vectors / np.maximum(values, RIDGE * values[-1])) @ vectors.T
+    inverse = (vectors / np.maximum(values, RIDGE * max(values[-1], 1.0))) @ vectors.T
     return np.asarray(inverse / np.outer(scale, scale))
 
 
@@ -379,4 +385,5 @@ def _result(
 def _separation(pair: Pair, weights: FloatArray) -> float:
     """Difference of the means in standard deviations."""
     without, with_canary = (rows @ weights for rows in pair)
-    return float((with_canary.mean() - without.mean()) / max(without.std(), with_canary.std(), 1e-300))
+    difference = float(with_canary.mean()) - float(without.mean())
+    return difference / max(float(without.std()), float(with_canary.std()), 1e-300)

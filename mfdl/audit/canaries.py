@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -155,15 +155,17 @@ def _reacting(top: Canary, unit: str) -> Canary:
     return max(found, key=lambda pair: pair[0])[1]
 
 
-def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray]) -> Canary:
+def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray], claims: Mapping[int, float]) -> Canary:
     """The canary that shows most, compared with its own claim, given measured precision matrices of the noise.
 
-    Args: precisions: inverse of the covariance of the rows of each canary's view, (rows, rows).
+    Args: precisions: inverse of the covariance of the rows of each canary's view, (rows, rows); claims: mu by victim.
     """
     found = []
     for canary, precision in zip(canaries, precisions, strict=True):
         A = canary.view.columns_of(canary.victim)
         scheme = canary.view.algorithm.participation.of_node(canary.victim)
         signs, value = best_signs(A.T @ precision @ A, scheme)
-        found.append((value, dataclasses.replace(canary, name="chosen from runs", signs=signs)))
+        found.append(
+            (value / claims[canary.victim] ** 2, dataclasses.replace(canary, name="chosen from runs", signs=signs))
+        )
     return max(found, key=lambda pair: pair[0])[1]

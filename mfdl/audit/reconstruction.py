@@ -36,6 +36,8 @@ Mask = NDArray[np.bool_]
 GRADIENTS = ("per step", "constant", "first step")
 MAX_WORK = 3e10  # of dense singular value decompositions, about half a minute on one core
 
+EXPOSED_ERROR = 1e-7  # clipping norms: what is known so well is not called hidden, whatever noise there is
+
 EXPOSED, PARTLY, COMBINED, UNDECIDED, HIDDEN, ATTACKER = (
     "exposed",
     "partly exposed",
@@ -233,7 +235,8 @@ def reconstruct(
         noise_std: nu; default that of the mechanism, 0 for an algorithm without noise; 0 asks what the same messages
             would show without noise.
         clip_norm: unit of `error_std`; default that of the mechanism, else 1.
-        release: final models published besides, "none", "average" or "all"; default as for `mfdl.account`.
+        release: final models published besides, "none", "average" or "all"; default that of
+            the mechanism's guarantee under this trust model, else as for `mfdl.account`.
         victim: whose view is meant where the trust model has one per victim.
 
     Guarantees:
@@ -277,6 +280,7 @@ def _reconstruction(
     error_std = generous.error_std(noise_std) / clip_norm
     error_std[answer.exposed | ((error_std <= 0) & answer.undecided)] = 0.0
     ratio = generous.posterior_ratio(np.inf if noise_std == 0 else clip_norm / noise_std)
+    undecided = answer.undecided | (~answer.exposed & (np.minimum(error_std, ratio) <= EXPOSED_ERROR))
     estimator = np.zeros((known.size, cautious.estimator.shape[1]))
     estimator[unknown] = cautious.estimator
     estimable = np.isfinite(cautious.error_std(noise_std))
@@ -288,7 +292,7 @@ def _reconstruction(
         rows[:, unknown] = reduced
     return Reconstruction(
         exposed=spread(answer.exposed, False),
-        undecided=spread(answer.undecided, False),
+        undecided=spread(undecided, False),
         known=known,
         combinations=sp.csr_array(rows),
         error_std=spread(error_std, 0.0),
@@ -316,6 +320,8 @@ def _view(
         )
     if not isinstance(trust, TrustModel):
         raise InvalidInput(f"trust must be a trust model such as PNDP([0]), got {trust!r}.")
+    if release is None and isinstance(mechanism, Mechanism) and trust.name == mechanism.guarantee.trust:
+        release = mechanism.guarantee.release
     if victim is not None:
         victim = check.integer_at_least(0, victim=victim)
         if victim >= algorithm.num_nodes:

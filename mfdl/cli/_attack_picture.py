@@ -15,28 +15,30 @@ from matplotlib.patheffects import withStroke
 from .. import graphs
 
 LAYOUT_SEED = 1
+GUESSED = math.sqrt(0.5)  # posterior ratio of an estimate with an error of one clipping norm
 MAX_LABELLED = 40
 INK, QUIET, EDGE = "#222222", "#6b6b6b", "#b5b5b5"
 COLOURS = {"attacker": "#000000", "exposed": "#d5002f", "partly": "#e69f00", "hidden": "#009e73"}
 MEANINGS = {
     "attacker": "attacker",
     "exposed": "exposed: every gradient solved for",
-    "partly": "in part: some gradients, a combination, or an estimate within a clipping norm",
-    "hidden": "safe: no estimate within a clipping norm",
+    "partly": "in part: some gradients, a combination, or a guess within a clipping norm",
+    "hidden": "safe: no guess from messages within a clipping norm",
 }
 
 
 def colour_class(node: dict[str, Any]) -> str:
     """One of four colours for a node; undecided counts as in part."""
     if node["status"] == "hidden":
-        return "partly" if float(node["error_std"]) < 1 else "hidden"
+        return "partly" if float(node["posterior_ratio"]) < GUESSED else "hidden"
     return str(node["status"]) if node["status"] in COLOURS else "partly"
 
 
 def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> Figure:
     """One panel per answer side by side.
 
-    Args: panels: dicts with `title` and `nodes`; a node has `status` and `error_std` (a number, or "inf").
+    Args: panels: dicts with `title` and `nodes`; a node has `status`, `error_std` (a number, or "inf") and
+        `posterior_ratio`.
     """
     labels = graphs.labels(graph)
     layout = nx.spring_layout(graph, seed=LAYOUT_SEED)

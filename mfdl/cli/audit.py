@@ -43,8 +43,8 @@ def audit(
         str | None, typer.Option("--colluders", metavar="A,B", help="colluding: nodes that share their secrets.")
     ] = None,
     coalition_size: Annotated[
-        int, typer.Option("--coalition-size", metavar="Q", help="coalitions: how many nodes collude.")
-    ] = 1,
+        int | None, typer.Option("--coalition-size", metavar="Q", help="coalitions: how many nodes collude; default 1.")
+    ] = None,
     k: Annotated[int, typer.Option("--k", "--epochs", help="How often each record takes part.")] = 2,
     b: Annotated[int, typer.Option("--b", "--period", help="Steps per epoch; the run has k b steps.")] = 2,
     steps: Annotated[int | None, typer.Option("--steps", help="T; default k b.")] = None,
@@ -84,6 +84,14 @@ def audit(
         registry.check_name(name)
     for name in models:
         require_trust(name)
+    narrowed = {
+        "--attackers": (attackers, "pndp"),
+        "--colluders": (colluders, "colluding"),
+        "--coalition-size": (coalition_size, "coalitions"),
+    }
+    for flag, (given, one) in narrowed.items():
+        if given is not None and one not in models:
+            raise InvalidInput(f"{flag} belongs to trust model {one}, not to {models[0]}; leave it out.")
     one_of("unit", unit, UNITS)
     if noise_std is not None and mu is not None:
         raise InvalidInput("give at most one of --noise-std and --mu.")
@@ -131,7 +139,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def _model(name: str, attackers: str | None, colluders: str | None, coalition_size: int) -> TrustModel:
+def _model(name: str, attackers: str | None, colluders: str | None, coalition_size: int | None) -> TrustModel:
     from .. import trust as models
 
     def nodes(text: str | None) -> list[str] | None:
@@ -141,7 +149,7 @@ def _model(name: str, attackers: str | None, colluders: str | None, coalition_si
         name,
         attackers=nodes(attackers) if name == "pndp" else None,
         colluders=nodes(colluders) if name == "colluding" else None,
-        coalition_size=coalition_size if name == "coalitions" else None,
+        coalition_size=(1 if coalition_size is None else coalition_size) if name == "coalitions" else None,
     )
 
 
@@ -185,6 +193,9 @@ def _show(found: AuditMatrix, out: Path | None) -> None:
     for cell in found.cells:
         if cell.result is not None and (cell.result.violated or len(found.cells) == 1):
             console.print(cell.result.sentence(), highlight=False, markup=False)
+    for cell in found.cells:
+        for note in cell.result.notes if cell.result is not None else ():
+            console.print(f"{cell.mechanism} under {cell.trust}: {note}.", highlight=False, markup=False)
     count = len(found.violations)
     console.print("No claim is refuted." if not count else f"{count} claims are refuted.", highlight=False)
     if out is not None:

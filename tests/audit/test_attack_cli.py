@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mfdl.cli import main
+from mfdl.cli._attack_picture import colour_class
 
 PATH = ["--graph", "path:n=5", "--attackers", "0", "--release", "none", "--gradients", "first-step"]
 KEYS = {
@@ -83,6 +84,12 @@ def test_pictures_and_words(capsys, tmp_path):
     assert has(red, picture[:, :half])
     assert not has(red, picture[:, half:])
     assert has(green, picture[:, half:])
+
+
+@pytest.mark.parametrize(("ratio", "colour"), [(1e-4, "partly"), (0.7, "partly"), (0.71, "hidden"), (1.0, "hidden")])
+def test_a_good_guess_without_an_unbiased_estimate_is_not_green(ratio, colour):
+    """x + 1e-4 y under next to no noise: no unbiased estimate of x, and yet it is known."""
+    assert colour_class({"status": "hidden", "error_std": "inf", "posterior_ratio": ratio}) == colour
 
 
 def test_the_run_can_be_repeated_from_its_results(capsys, tmp_path):

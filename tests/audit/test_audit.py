@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mfdl.algorithms import registry
 from mfdl.audit import Training, Transcript, audit, audit_matrix, bounds
-from mfdl.audit.canaries import best_signs, candidates
+from mfdl.audit.canaries import best_signs, candidates, learned
 from mfdl.audit.observation import Observation
 from mfdl.audit.system import COORDINATES
 from mfdl.dynamics import Dynamics
@@ -195,6 +195,28 @@ def test_one_seed_gives_one_result_and_a_mechanism_brings_its_settings():
     assert first.to_dict()["canaries"][0]["victim"] == first.canaries[0].victim
 
 
+def test_a_mechanism_is_audited_with_the_models_that_its_guarantee_releases():
+    algorithm = build("zip-dl", EveryStep(3))
+    mechanism = with_noise(algorithm, trust=PNDP([3]), release="none", unit="user", **SETTINGS)
+    found = audit(mechanism, trust=PNDP([3]), trials=400)
+    assert found.mu_claimed == pytest.approx(mechanism.guarantee.mu)
+    assert all(one.mu_possible <= one.mu_claimed * (1 + 1e-9) for one in found.canaries)
+
+
+def test_a_system_without_any_noise_shows_everything():
+    found = audit(build("none"), trust=LDP(), claimed_mu=1.0, trials=400, **SETTINGS)
+    assert found.violated
+    assert all(one.mu_gaussian == np.inf for one in found.canaries)
+    assert found.to_dict()["mu_audited"] == "inf"
+
+
+def test_the_canary_chosen_from_runs_is_the_worst_compared_with_its_claim():
+    near, far = (one for one in candidates(build("dp-dsgd"), LDP(), [0, 3]) if one.name == "worst gradients")
+    precision = near.view.whitener().T @ near.view.whitener()
+    assert learned([near, far], [precision, precision], {0: 1.0, 3: 0.5}).victim == 3
+    assert learned([near, far], [precision, precision], {0: 0.5, 3: 1.0}).victim == 0
+
+
 def test_no_two_runs_of_an_audit_share_noise():
     keys = []
 
@@ -270,11 +292,12 @@ def test_a_transcript_without_what_the_view_sees_is_refused(forget, why):
         ({"level": 1.0}, "level must be"),
         ({"unit": "user"}, "needs participation in every step"),
         ({"claimed_mu": -1.0}, "claimed_mu must be"),
+        ({"trust": "ldp"}, "trust must be a trust model"),
     ],
 )
 def test_bad_arguments_are_refused(changed, why):
     with pytest.raises(InvalidInput, match=why):
-        audit(build("dp-dsgd"), trust=LDP(), **(SETTINGS | changed))
+        audit(build("dp-dsgd"), **({"trust": LDP()} | SETTINGS | changed))
 
 
 def test_a_mechanism_and_its_settings_are_not_given_twice():

@@ -52,6 +52,9 @@ def test_a_matrix_reads_the_names_it_is_given_and_says_where_nothing_is_claimed(
         (["--mu", "1", "--noise-std", "1"], "at most one of --noise-std and --mu"),
         (["--trials", "20"], "trials must be at least"),
         (["--unit", "user"], "every-step"),
+        (["--attackers", "0"], "--attackers belongs to trust model pndp, not to ldp"),
+        (["--colluders", "0"], "--colluders belongs to trust model colluding"),
+        (["--coalition-size", "2"], "--coalition-size belongs to trust model coalitions"),
     ],
 )
 def test_refusals_exit_with_two_and_say_what_to_change(arguments, why, capsys):

@@ -319,6 +319,30 @@ class TestKnownCases:
         assert found.error_std[1, 0] <= 1e-9
         assert found.posterior_ratio[1, 0] <= 1e-9
 
+    @pytest.mark.parametrize(("scale", "noise_std"), [(1.0, 1e-20), (1e-18, 1.0), (1e-8, 1.0)])
+    def test_noise_far_below_the_clipping_norm_hides_nothing(self, scale, noise_std):
+        found = reconstruct(View(np.eye(2), scale * np.eye(2)), noise_std=noise_std)
+        assert found.undecided.all()
+        assert reconstruct(View(np.eye(2), 1e-3 * np.eye(2)), noise_std=1.0).hidden.all()
+
+    @pytest.mark.parametrize("weight", [1e-3, 1e-5, 1e-7, 1e-8])
+    def test_faint_weights_do_not_hide_what_exact_numbers_expose(self, weight):
+        edges = np.diag(np.full(4, weight), 1)
+        W = edges + edges.T
+        W += np.diag(1 - W.sum(axis=1))
+        one = algorithms.dsgd(Dynamics(gossip.GossipMatrix(W, range(5))), EveryStep(6))
+        found = reconstruct(one, trust.PNDP([0]), gradients="first step", release="none")
+        assert not found.hidden.any()
+        assert "in a combination" not in found.node_status()
+
+    def test_a_mechanism_brings_the_models_that_its_guarantee_releases(self):
+        one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4")), EveryStep(2))
+        given = {"trust": trust.PNDP([0]), "adjacency": "replace-one", "clip_norm": 1.0, "mu": 1.0}
+        alone = calibrate(one, release="none", **given)
+        assert reconstruct(alone, trust.PNDP([0])).view.release == "none"
+        assert reconstruct(alone, trust.PNDP([0]), release="all").view.release == "all"
+        assert reconstruct(calibrate(one, **given), trust.PNDP([0])).view.release == "all"
+
     def test_faint_signal_is_undecided(self):
         found = reconstruct(View(np.array([[1.0, 1.0, 0.0], [1.0, 1 + 1e-11, 0.0]]), np.zeros((2, 0))))
         assert found.undecided.ravel().tolist() == [True, True, False]
