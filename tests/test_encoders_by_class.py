@@ -265,3 +265,16 @@ def test_given_encoders_are_judged_under_each_nodes_own_participation():
     again = evaluate_nodes(grams, scheme, 3 * best.encoder, lower_bounds=bounds)
     assert_allclose(again.loss, best.loss, rtol=1e-9)
     assert_allclose([one.sensitivity for one in again.nodes], 1.0, rtol=1e-9)
+
+
+def test_a_given_encoder_costs_nothing_where_no_counted_model_meets_its_noise():
+    path, scheme = Dynamics(gossip.metropolis_hastings("path:n=4")), Cyclic(2, 1)
+    only_first = ErrorWeights(target=[1, 0, 0, 0])
+    best = factorize_nodes(path, scheme, weights=only_first)
+    grams = np.stack(list(node_error_grams(path, 2, weights=only_first)))
+    assert not grams[3].any()  # two rounds do not reach node 0 from node 3
+    bounds = [one.lower_bound for one in best.nodes]
+    again = evaluate_nodes(grams, scheme, 2 * best.encoder, lower_bounds=bounds)
+    assert again.nodes[3].loss == 0.0
+    assert_allclose([one.loss for one in again.nodes], [one.loss for one in best.nodes], rtol=1e-9)
+    assert_allclose([one.sensitivity for one in again.nodes], 1.0, rtol=1e-9)

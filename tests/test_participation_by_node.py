@@ -216,8 +216,14 @@ def test_the_hash_tells_assignments_apart():
 
 
 def test_refusals_without_a_node():
-    one = algorithms.dp_dsgd(RING, ParticipationByNode([Cyclic(2, 3)] * 5))
-    for ask in (lambda: victim_losses(one, trust.LDP()), lambda: calibrate(one, mu=1.0, **LDP)):
+    one, other = algorithms.dp_dsgd(RING, MIXED), ParticipationByNode([Cyclic(2, 3)] * 5)
+    for ask in (
+        lambda: algorithms.dp_dsgd(RING, other),
+        lambda: algorithms.d_mf(RING, other),
+        lambda: victim_losses(one, trust.LDP(), participation=other),
+        lambda: account(one, noise_std=1.0, participation=other, **LDP),
+        lambda: worst_sensitivity(one, trust.LDP(), other),
+    ):
         with pytest.raises(InvalidInput, match="given for 5 nodes, but there are 4"):
             ask()
     with pytest.raises(UnsupportedMechanism, match="no patterns of them all"):

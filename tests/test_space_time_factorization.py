@@ -489,6 +489,12 @@ def test_nodes_of_different_participation_are_refused(kind):
     assert "participation" in str(refused.value)
 
 
+@pytest.mark.parametrize("solve", [*KINDS.values(), factorization.factorize])
+def test_a_participation_of_other_nodes_is_refused(solve):
+    with pytest.raises(InvalidInput, match="given for 3 nodes, but there are"):
+        solve(PATH, ParticipationByNode([Cyclic(2, 2)] * 3))
+
+
 def test_too_many_steps_and_nodes_for_the_joint_form():
     with pytest.raises(UnsupportedMechanism, match=r"T n = 4096, got 1025 \* 4 = 4100; use adapted or time-space"):
         optimal_space_time(PATH, Cyclic(1025, 1))

@@ -144,6 +144,7 @@ class LinearAlgorithm:
                 f"participation has {self.participation.num_steps} steps but the algorithm has {T}; build both for "
                 "the same number of steps."
             )
+        self.participation.require_nodes(n)
         if (self.noise.num_steps, self.noise.num_nodes) != (T, n):
             raise InvalidInput(
                 f"noise must cover {T} steps x {n} nodes, got {self.noise.num_steps} x {self.noise.num_nodes}."

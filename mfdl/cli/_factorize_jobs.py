@@ -106,7 +106,7 @@ class OverTime:
         noise = build(mechanism, self.dynamics, self.participation).noise
         if not isinstance(noise, LocalNoise):
             raise InvalidInput(
-                f"{mechanism} holds a covariance over nodes, whose loss and bound are in the file; factorize puts "
+                f"{mechanism} holds noise correlated over nodes, whose loss and bound are in the file; factorize puts "
                 "encoders to the test. Use it as a mechanism of `mfdl compare` or `mfdl account`."
             )
         return self._shared(noise.encoder) if noise.shared else self._per_node(noise.encoder)

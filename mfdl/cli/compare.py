@@ -101,6 +101,7 @@ def compare(
     Ctrl-C keeps what is finished; the same command then goes on from there.
     """
     mu, epsilon = _one_target(context, mu, epsilon)
+    options.require_steps(epochs * period)
     from ..reporting.comparison_config import ComparisonConfig
 
     plan = ComparisonConfig(

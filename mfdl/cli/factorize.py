@@ -55,7 +55,7 @@ def factorize(
     momentum: options.Momentum = 0.0,
     weight_decay: options.WeightDecay = 0.0,
     lr: Annotated[
-        float, typer.Option("--lr", help="Learning rate: scales the loss, and counts with weight decay.")
+        float, typer.Option("--lr", help="Learning rate: counts with weight decay; the loss is in units of its square.")
     ] = 1.0,
     tolerance: Annotated[float, typer.Option("--tolerance", help="Certified relative gap to reach.")] = 1e-4,
     solver: Annotated[
@@ -109,6 +109,7 @@ def factorize(
 
     require_device(device)
     check.integer_at_least(1, max_iterations=max_iterations)
+    options.require_steps(epochs * period)
     weights = None if error_weights is None else ErrorWeights.parse(error_weights)
     if jobs is not None:
         check.integer_at_least(1, jobs=jobs)
@@ -175,7 +176,7 @@ def factorize(
             header = {
                 **_header(mechanism, graph, loaded, matrix, asked),
                 "participation": participation.to_dict(),
-                "learning_rate": f"constant; H and loss are stated for learning rate {lr:g}",
+                "learning_rate": f"constant, {lr:g}; H and loss are in units of its square",
             }
             if isinstance(solved, factorization.SpaceTimeFactorization):
                 factorization.save_space_time(out, solved, header=header)

@@ -138,10 +138,10 @@ def optimal_time_space(
             `optimal_covariance`; default one seed for all, against outsiders.
         tolerance: of each half and of the alternation; default `default_tolerance`.
 
-    Returns: SpaceTimeFactorization, status "stationary" or better. With one seed for all the product found is the best
-        of its form, up to the tolerance; with groups neither half can be improved.
+    Returns: SpaceTimeFactorization; look at its status. Unless it is "stopped", the product found is the best of its
+        form with one seed for all, up to the tolerance; with groups neither half can be improved.
     Raises: UnsupportedMechanism: no modes (`mode_error_grams`), or participation whose patterns overlap. InvalidInput:
-        groups, coalitions.
+        groups, coalitions, a participation for another number of nodes.
     Cost: n T^3 for the modes; then per round one problem over T and one over n.
     """
     wanted = default_tolerance(groups, coalition_size) if tolerance is None else check.positive(tolerance=tolerance)
@@ -244,12 +244,14 @@ def optimal_space_time(
 ) -> SpaceTimeFactorization:
     """The best noise of any correlation over steps and nodes, certified; any gossip, small T n.
 
-    Raises: UnsupportedMechanism: T n above 4096, or participation whose patterns overlap.
+    Raises: UnsupportedMechanism: T n above 4096, or participation whose patterns overlap. InvalidInput: a participation
+        for another number of nodes.
     Cost: O((T n)^3) per iteration, about a hundred of them.
     """
     wanted = check.positive(tolerance=tolerance)
     check.integer_at_least(1, max_iterations=max_iterations)
     began = time.perf_counter()
+    participation.require_nodes(dynamics.num_nodes)
     labels = participation.classes()
     H = space_time_error_gram(dynamics, participation.num_steps, weights=weights, objective=objective)
     found = spacetime.solve(H, labels, dynamics.num_nodes, tolerance=wanted, max_iterations=max_iterations)
@@ -280,8 +282,10 @@ def modes_problem(
 ) -> ModeProblem:
     """H over steps and nodes by the modes of the gossip, with the classes of steps.
 
-    Raises: UnsupportedMechanism: see `mode_error_grams`, `Participation.classes`.
+    Raises: UnsupportedMechanism: see `mode_error_grams`, `Participation.classes`; InvalidInput: a participation for
+        another number of nodes.
     """
+    participation.require_nodes(dynamics.num_nodes)
     labels = participation.classes()
     U, grams = mode_error_grams(dynamics, participation.num_steps, weights=weights, objective=objective)
     return ModeProblem(grams, U, labels)

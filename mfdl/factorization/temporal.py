@@ -40,8 +40,10 @@ def problem(
 ) -> solvers.FactorizationProblem:
     """The FactorizationProblem of one shared local encoder.
 
-    Raises: UnsupportedMechanism: participation patterns overlap or leave a step out.
+    Raises: UnsupportedMechanism: participation patterns overlap or leave a step out; InvalidInput: a participation for
+        another number of nodes.
     """
+    participation.require_nodes(dynamics.num_nodes)
     labels = participation.classes()
     return solvers.FactorizationProblem(
         error_gram(dynamics, participation.num_steps, weights=weights, objective=objective), labels
@@ -338,14 +340,17 @@ def evaluate_nodes(
 ) -> NodeFactorizations:
     """Given encoders, one per node, at the nodes' error Grams; all are scaled by the largest sensitivity.
 
-    Args: grams, encoders: shape (n, T, T); lower_bounds: of the best encoder of each node.
+    Args: grams, encoders: shape (n, T, T), a Gram may be zero; lower_bounds: of the best encoder of each node.
     """
     began = time.perf_counter()
     labels = _labels_of_nodes(participation, len(grams))
-    posed = [solvers.FactorizationProblem(H, own) for H, own in zip(grams, labels, strict=True)]
+    any_gram = np.eye(participation.num_steps)  # where no counted model meets the noise: its loss is set to 0 below
+    posed = [
+        solvers.FactorizationProblem(H if H.any() else any_gram, own) for H, own in zip(grams, labels, strict=True)
+    ]
     worst = max(p.sensitivity_squared(C.T @ C) for p, C in zip(posed, encoders, strict=True)) ** 0.5
     nodes = []
-    for p, C, bound in zip(posed, encoders, lower_bounds, strict=True):
+    for p, C, H, bound in zip(posed, encoders, grams, lower_bounds, strict=True):
         unit = evaluate(p, C, lower_bound=bound)
         share = p.sensitivity_squared(C.T @ C) ** 0.5 / worst  # one noise level serves all nodes
         nodes.append(
@@ -353,7 +358,7 @@ def evaluate_nodes(
                 unit,
                 encoder=C / worst,
                 gram=unit.gram * share**2,
-                loss=unit.loss / share**2,
+                loss=unit.loss / share**2 if H.any() else 0.0,
                 sensitivity=unit.sensitivity * share,
             )
         )

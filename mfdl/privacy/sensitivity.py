@@ -115,6 +115,7 @@ def worst_sensitivity(
 ) -> Sensitivity:
     """The largest sensitivity over all victims, for gradients fixed in advance; see `accounting` for adaptive ones."""
     scheme = participation or algorithm.participation
+    scheme.require_nodes(algorithm.num_nodes)
     found: list[Sensitivity] = []
     for model, victims in trust.members(algorithm):
         grams = view_grams(model.view(algorithm, victims[0] if victims else 0), victims)

@@ -100,6 +100,7 @@ def test_out_file_and_file_mechanism(mechanism, tmp_path, capsys, problem):
     assert kept.header["graph_hash"] == mfdl.graphs.content_hash(graph)
     assert kept.header["gossip_hash"] == problem[0].gossip.content_hash
     assert kept.header["participation"] == {"scheme": "cyclic", "epochs": 3, "period": 4}
+    assert kept.header["learning_rate"] == "constant, 1; H and loss are in units of its square"
     assert kept.header["node_labels"] == ["0", "1", "2", "3"]
     assert {"mfdl", "numpy", "scipy", "torch", "python"} <= set(kept.header["versions"])
     again = factorize(capsys, "--mechanism", f"file:{file}")
@@ -252,9 +253,24 @@ def test_a_covariance_is_not_put_to_the_test_of_encoders(capsys, tmp_path):
     assert main(["factorize", "--mechanism", "corn", "--graph", "ring:n=5", "--out", str(kept)]) == 0
     capsys.readouterr()
     assert main(["factorize", "--mechanism", f"file:{kept}", "--graph", "ring:n=5"]) == 2
-    assert "holds a covariance over nodes" in capsys.readouterr().err
+    assert "holds noise correlated over nodes" in capsys.readouterr().err
     assert main(["compare", "--graph", "star:n=5", "--mechanisms", f"file:{kept}", "--trust", "eavesdropper"]) == 2
     assert "made for another gossip matrix" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mechanism", ["mafalda", "time-space", "corn"])
+def test_the_loss_is_in_units_of_the_squared_learning_rate(capsys, mechanism):
+    """Only lr times decay counts: half the rate and twice the decay are the same problem, in the same units."""
+
+    def loss(lr, decay):
+        options = [] if mechanism == "corn" else ["--epochs", "2", "--period", "2"]
+        rates = ["--lr", str(lr), "--weight-decay", str(decay)]
+        assert main(["factorize", "--mechanism", mechanism, "--graph", "ring:n=4", *options, *rates, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["loss"]
+
+    assert loss(0.5, 0.4) == pytest.approx(loss(1.0, 0.2), rel=1e-12)
+    if mechanism != "corn":  # one step: its decay meets no noise of an earlier one
+        assert loss(0.5, 0.4) < 0.95 * loss(0.5, 0.0)
 
 
 def test_the_certificate_says_what_it_ranges_over(capsys, tmp_path):
