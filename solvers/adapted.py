@@ -134,7 +134,7 @@ def solve(
         raise ProblemError(f"tolerance must be > 0, got {tolerance!r}.")
     if max_rounds < 1:
         raise ProblemError(f"max_rounds must be at least 1, got {max_rounds!r}.")
-    product = time_space.solve(problem, tolerance=tolerance) if start is None else start
+    product = start or time_space.solve(problem, tolerance=tolerance, max_iterations=max_iterations)
     n, T = problem.num_nodes, problem.num_steps
     if product.space.gram.shape != (n, n) or product.time.gram.shape != (T, T):
         raise ProblemError(

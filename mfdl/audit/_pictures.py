@@ -48,6 +48,6 @@ def heat_map(matrix: AuditMatrix) -> Figure:
     axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, label="audited / claimed", shrink=0.8)
     count = len(matrix.violations)
-    said = "No claim is refuted." if not count else f"{count} claims are refuted (framed)."
+    said = "No claim is refuted." if not count else f"{count} claim{'s are' if count > 1 else ' is'} refuted (framed)."
     figure.supxlabel(said, fontsize=9, color=REFUTED if count else QUIET)
     return figure

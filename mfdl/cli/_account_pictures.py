@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
 import math
@@ -23,7 +22,7 @@ from ..reporting import account as pictures
 from ..reporting.pairwise import pairwise_matrix
 from ..trust import LDP
 
-FIGURES = ("account", "graph", "pairwise")
+
 NPZ = "pairwise.npz"
 LAYOUT_SEED = 1
 
@@ -58,9 +57,6 @@ class Pictures:
 
     def write(self, folder: Path) -> None:
         """All files into the folder; those of an earlier call that this one does not write are removed."""
-        for name in [NPZ, *(f"{stem}.{kind}" for stem in FIGURES for kind in ("png", "svg"))]:
-            with contextlib.suppress(FileNotFoundError):
-                (folder / name).unlink()
         pictures.write_figure(folder, "account", self.by_distance())
         pictures.write_figure(folder, "graph", self.coloured_graph())
         if self.many:
@@ -79,6 +75,9 @@ class Pictures:
             np.savez_compressed(buffer, labels=np.array(self.labels), **arrays)
             files.atomic_write_bytes(folder / NPZ, buffer.getvalue())
             pictures.write_figure(folder, "pairwise", self.heat_map(mu))
+        else:  # last, so that a full disk leaves the earlier answer whole
+            for name in (NPZ, "pairwise.png", "pairwise.svg"):
+                (folder / name).unlink(missing_ok=True)
 
     # ---- one picture each --------------------------------------------------------------------------------
 

@@ -253,15 +253,24 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     for name, _ in panels:
         table.add_column(name)
         table.add_column("error", justify="right")
+        table.add_column("left", justify="right")
     for rows in zip(*(panel["nodes"] for _, panel in panels), strict=True):
         if rows[0]["status"] == "attacker":
             continue
         distance = "" if rows[0]["distance"] is None else str(rows[0]["distance"])
-        cells = [cell for row in rows for cell in (row["status"], _error(row["error_std"]))]
+        cells = [
+            cell
+            for row in rows
+            for cell in (row["status"], *(_error(row[key]) for key in ("error_std", "posterior_ratio")))
+        ]
         table.add_row(rows[0]["node"], distance, *cells)
     console = options.answers()
     console.print(table, markup=False)
-    console.print("error: std of the best unbiased estimate of a coordinate, in clipping norms.", highlight=False)
+    console.print(
+        "error: std of the best unbiased estimate of a coordinate, in clipping norms; left: what remains of the std of "
+        "somebody who guesses, as a share.",
+        highlight=False,
+    )
     for name, panel in panels:
         console.print(_sentence(name, panel), highlight=False, markup=False)
     if answer["guarantee"]:

@@ -197,6 +197,7 @@ def _show(found: AuditMatrix, out: Path | None) -> None:
         for note in cell.result.notes if cell.result is not None else ():
             console.print(f"{cell.mechanism} under {cell.trust}: {note}.", highlight=False, markup=False)
     count = len(found.violations)
-    console.print("No claim is refuted." if not count else f"{count} claims are refuted.", highlight=False)
+    refuted = f"{count} claim{'s are' if count > 1 else ' is'} refuted."
+    console.print(refuted if count else "No claim is refuted.", highlight=False)
     if out is not None:
         console.print(f"Kept in {out}.", highlight=False, markup=False, soft_wrap=True)

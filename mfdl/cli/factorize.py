@@ -57,7 +57,12 @@ def factorize(
     lr: Annotated[
         float, typer.Option("--lr", help="Learning rate: counts with weight decay; the loss is in units of its square.")
     ] = 1.0,
-    tolerance: Annotated[float, typer.Option("--tolerance", help="Certified relative gap to reach.")] = 1e-4,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            "--tolerance", help="Certified relative gap to reach; default 1e-4, for adapted and seed groups 1e-3."
+        ),
+    ] = None,
     solver: Annotated[
         str, typer.Option("--solver", help="dense (L-BFGS) or autodiff (torch); corn with groups: newton or conic.")
     ] = "dense",
@@ -126,6 +131,9 @@ def factorize(
     loaded, matrix = options.load_gossip(graph, largest_component, gossip, data_home)
     dynamics = Dynamics(matrix, learning_rate=lr, momentum=momentum, weight_decay=weight_decay)
     where = None if groups is None else factorization.read_groups(groups, matrix.labels)
+    if tolerance is None:
+        grouped = factorization.default_tolerance(where, coalition)
+        tolerance = factorization.ADAPTED_TOLERANCE if mechanism == "adapted" else grouped
     asked = {
         "objective": objective,
         "error_weights": None if weights is None else weights.describe(),

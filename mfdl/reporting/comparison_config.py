@@ -136,6 +136,8 @@ class ComparisonConfig:
         expanded: list[str] = []
         for name in self.mechanisms:
             base, own = registry.split(name)
+            if own is not None:
+                own.of_steps(self.epochs * self.period)
             entry = registry.entry_of(name)
             if entry is None or not entry.weighted or own is not None or not self.error_weights:
                 expanded.append(name)

@@ -3,6 +3,7 @@
 from .algorithms import (
     ALL_NAMES,
     CHEAP_NAMES,
+    JOINT_NAMES,
     NAMES,
     RANDOM_ENCODERS,
     SHARED_NAMES,
@@ -32,6 +33,7 @@ __all__ = [
     "ALL_SEEN_KINDS",
     "CHEAP_NAMES",
     "FACTORIZATION_KINDS",
+    "JOINT_NAMES",
     "KINDS",
     "NAMES",
     "OVERLAPPING",

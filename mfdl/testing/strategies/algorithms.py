@@ -23,7 +23,7 @@ from .graphs import KINDS, gossip_matrices, gossip_sequences
 
 RANDOM_ENCODERS = ("mf-shared", "mf-per-node")
 
-NAMES = ("none", "dp-dsgd", "anti-pgd", "bsr", "d-mf", "mafalda", "mafalda-l", *RANDOM_ENCODERS)
+NAMES = ("none", "dp-dsgd", "anti-pgd", "bsr", "d-mf", "mafalda", "mafalda-classes", "mafalda-l", *RANDOM_ENCODERS)
 
 CHEAP_NAMES = ("none", "dp-dsgd", "anti-pgd", "bsr", *RANDOM_ENCODERS)
 
@@ -33,7 +33,11 @@ SHARED_NAMES = ("decor", "spatial", "corn", "corn-pairwise")
 
 """Noise of one step correlated over the nodes, from secrets that several nodes hold."""
 
-ALL_NAMES = (*NAMES, "muffliato", "cdp", *SHARED_NAMES, "zip-dl")
+JOINT_NAMES = ("time-space", "adapted", "space-time")
+
+"""Noise correlated over steps and nodes at once, from a secret that all nodes hold."""
+
+ALL_NAMES = (*NAMES, "muffliato", "cdp", *SHARED_NAMES, *JOINT_NAMES, "zip-dl")
 
 """Every mechanism of the registry, and encoders and covariances of one's own; the slowest take about 10 ms."""
 
@@ -75,19 +79,19 @@ def linear_algorithms(
 ) -> LinearAlgorithm:
     """Algorithms of the given names, of `ALL_NAMES`, under cyclic participation on gossip of the given kinds.
 
-    Gossip is constant, or varies over time where `varying` and the name allow it: `zip-dl` takes constant symmetric
-    gossip. Parameters are drawn, and may be extreme: DECOR without private noise, a covariance that is singular, seeds
-    of any groups. So a loss may be infinite under any trust model.
+    Gossip is constant, or varies over time where `varying` and the name allow it: `zip-dl` and `JOINT_NAMES` take
+    constant symmetric gossip. Parameters are drawn, and may be extreme: DECOR without private noise, a covariance that
+    is singular, seeds of any groups. So a loss may be infinite under any trust model.
 
-    Raises: InvalidInput: an unknown name, or `zip-dl` without a symmetric kind.
+    Raises: InvalidInput: an unknown name, or one that needs a symmetric kind without one.
     """
     if not len(names) or set(names) - set(ALL_NAMES):
         raise InvalidInput(f"names must be some of {', '.join(ALL_NAMES)}, got {tuple(names)}.")
     name = draw(st.sampled_from(list(names)))
-    if name == "zip-dl":
+    if name in ("zip-dl", *JOINT_NAMES):
         kinds, varying = [kind for kind in kinds if kind in SYMMETRIC_KINDS], False
         if not kinds:
-            raise InvalidInput(f"zip-dl needs one of the kinds {', '.join(SYMMETRIC_KINDS)}.")
+            raise InvalidInput(f"{name} needs one of the kinds {', '.join(SYMMETRIC_KINDS)}.")
     size = {"min_nodes": min_nodes, "max_nodes": max_nodes}
     kinds = [kind for kind in kinds if max_nodes > 1 or kind != "singular"] or ["symmetric"]
     constant: st.SearchStrategy[Gossip] = gossip_matrices(kinds=kinds, **size)
@@ -123,6 +127,8 @@ def _parameters(draw: st.DrawFn, name: str, T: int, n: int, *, once: bool) -> di
         return _spatial(draw, n)
     if name == "corn":
         return {"coalition_size": 0}
+    if name in JOINT_NAMES:
+        return {"tolerance": 1e-2}
     if name == "zip-dl":
         return {"sigma": draw(st.sampled_from([1.0, 2.0, 0.5])), "self_messages": draw(st.booleans())}
     return {}
