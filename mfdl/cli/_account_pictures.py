@@ -22,7 +22,6 @@ from ..reporting import account as pictures
 from ..reporting.pairwise import pairwise_matrix
 from ..trust import LDP
 
-
 NPZ = "pairwise.npz"
 LAYOUT_SEED = 1
 
