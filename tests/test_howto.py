@@ -10,7 +10,10 @@ PAGES = Path(__file__).parents[1] / "docs"
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
-@pytest.mark.parametrize("name", ["howto_trust_model.md", "howto_claims.md", "howto_audit.md", "testing_strategies.md"])
+HOWTO = [f"howto_{name}.md" for name in ("trust_model", "claims", "audit", "attack")]
+
+
+@pytest.mark.parametrize("name", [*HOWTO, "testing_strategies.md"])
 def test_the_code_of_the_page_runs_and_prints_what_the_page_shows(name):
     page = (PAGES / name).read_text(encoding="utf-8")
     blocks = re.findall(r"```(python|pycon)\n(.*?)```", page, re.DOTALL)
