@@ -1,0 +1,79 @@
+"""Noise over time and nodes: the forms that scale against the dense program and against cvxpy; ratios of seconds.
+
+On a ring the adapted form reaches the optimum of any noise, so all three solve the same problem, each from the graph on.
+
+    python experiments/benchmarks/space_time.py [--large]
+
+`--large`: time-space and adapted on ego-Facebook, 20 epochs of 16 steps (minutes; needs the graph, see `mfdl data`).
+"""
+
+from __future__ import annotations
+
+import sys
+
+import cvxpy as cp
+import numpy as np
+from _measure import peak_megabytes, report, seconds
+
+import mfdl
+from mfdl.error_gram import space_time_error_gram
+from mfdl.factorization import optimal_adapted, optimal_space_time, optimal_time_space
+from solvers.spacetime import joint_classes
+
+TOLERANCE = 1e-4
+
+
+def ring(nodes: int, epochs: int, period: int) -> tuple[mfdl.Dynamics, mfdl.Cyclic]:
+    gossip = mfdl.gossip.metropolis_hastings(mfdl.graphs.load(f"ring:n={nodes}"))
+    return mfdl.Dynamics(gossip), mfdl.Cyclic(epochs=epochs, period=period)
+
+
+def by_cvxpy(dynamics: mfdl.Dynamics, participation: mfdl.Cyclic) -> float:
+    """min tr(H X^-1) as an interior-point solver takes it; in-class entries zero, which costs nothing."""
+    H = space_time_error_gram(dynamics, participation.num_steps)
+    values, vectors = np.linalg.eigh(H)
+    root = vectors * np.sqrt(np.clip(values, 0, None))
+    labels = joint_classes(participation.classes(), dynamics.num_nodes)
+    X = cp.Variable(H.shape, PSD=True)
+    same = (labels[:, None] == labels[None, :]) & ~np.eye(len(labels), dtype=bool)
+    member = (labels[None, :] == np.unique(labels)[:, None]).astype(float)
+    problem = cp.Problem(cp.Minimize(cp.matrix_frac(root, X)), [member @ cp.diag(X) <= 1, cp.multiply(same, X) == 0])
+    return float(problem.solve(solver=cp.CLARABEL))
+
+
+def main() -> None:
+    dynamics, participation = ring(4, 2, 2)
+    exact = optimal_space_time(dynamics, participation, tolerance=TOLERANCE).loss
+    assert abs(by_cvxpy(dynamics, participation) / exact - 1) < 1e-3, "the two optima disagree"
+    own = seconds(lambda: optimal_space_time(dynamics, participation, tolerance=TOLERANCE))
+    other = seconds(lambda: by_cvxpy(dynamics, participation), repeats=3)
+    report("space-time", nodes=4, steps=4, own=own, cvxpy=other, ratio=other["median"] / own["median"])
+    for nodes, epochs, period in ((8, 4, 8), (16, 4, 16)):
+        dynamics, participation = ring(nodes, epochs, period)
+        scaled, dense = (
+            one(dynamics, participation, tolerance=TOLERANCE) for one in (optimal_adapted, optimal_space_time)
+        )
+        own = seconds(lambda d=dynamics, p=participation: optimal_adapted(d, p, tolerance=TOLERANCE), repeats=3)
+        other = seconds(
+            lambda d=dynamics, p=participation: optimal_space_time(d, p, tolerance=TOLERANCE), repeats=1, warm_up=0
+        )
+        report(
+            "adapted",
+            nodes=nodes,
+            steps=participation.num_steps,
+            own=own,
+            dense=other,
+            ratio=other["median"] / own["median"],
+            loss_ratio=scaled.loss / dense.loss,
+        )
+    if "--large" in sys.argv[1:]:
+        gossip = mfdl.gossip.metropolis_hastings(mfdl.graphs.load("ego-facebook"))
+        dynamics, participation = mfdl.Dynamics(gossip), mfdl.Cyclic(epochs=20, period=16)
+        for name, solve in (("time-space", optimal_time_space), ("adapted", optimal_adapted)):
+            found = solve(dynamics, participation)
+            facts = {"seconds": found.seconds, "loss": found.loss, "gap": found.gap, "megabytes": peak_megabytes()}
+            report(f"{name}-large", nodes=148, steps=320, **facts)
+
+
+if __name__ == "__main__":
+    main()
