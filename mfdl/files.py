@@ -10,10 +10,16 @@ import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from .errors import InvalidInput
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bool = False) -> Path:
@@ -38,7 +44,7 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bo
     try:
         if target.exists() and not target.is_file() and not target.is_dir():  # os.replace would put a file in its place
             raise InvalidInput(f"cannot write {target}: it is a device, a pipe or a socket; give the name of a file.")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".tmp", dir=target.parent)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -102,7 +108,47 @@ def _usual_mode(target: Path) -> int:
     # The umask can only be read by setting it, which is not safe with threads; mkstemp gives 0600.
     with contextlib.suppress(OSError):
         return target.stat().st_mode & 0o777
-    return target.parent.stat().st_mode & 0o666
+    return target.parent.stat().st_mode & 0o664  # all may write to /tmp, but not to each other's files
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes a folder and its parents, each durable as the files in it will be."""
+    new = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in reversed(new):
+        _sync_folder(one.parent)
+
+
+@contextlib.contextmanager
+def held_alone(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Keeps a second process (or thread) that asks for the folder out of it; a killed process lets go.
+
+    The folder is made when missing. Where system or file system know no such locks, nobody is kept out.
+
+    Raises:
+        InvalidInput: somebody else holds the folder, or it cannot be made.
+    """
+    root = Path(folder)
+    try:
+        _make_folder(root)
+        descriptor = os.open(root, os.O_RDONLY) if fcntl is not None else None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidInput(f"cannot write {root}: {reason}; choose a folder that can be written.") from error
+    try:
+        if descriptor is not None:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InvalidInput(
+                    f"{root} is in use by another run; wait for its end, or choose another folder."
+                ) from None
+            except OSError:  # no locks on this file system
+                pass
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -335,6 +335,7 @@ def test_the_malformed_files_below_are_one_change_from_a_good_one(tmp_path):
         (npz(**GOOD | {"encoder": np.array([["a"]])}), "is not a factorization file"),
         (npz(**GOOD | {"encoder": np.eye(2, dtype=object)}), "is not a factorization file"),  # a pickle
         (npz(**GOOD | {"header": header({"format": 2})}), "has format 2, this version reads format 1"),
+        (npz(header=header({"format": 2})), "has format 2, .*; a newer mfdl wrote it"),  # with other arrays
         (npz(**GOOD | {"header": header([1])}), "has format None"),
         (npz(**GOOD | {"header": header({})}), "has format None"),
         (npz(**GOOD | {"encoder": np.ones((2, 3))}), r"encoder must be finite with shape .*got \(2, 3\)"),

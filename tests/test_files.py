@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -32,6 +34,48 @@ def test_new_files_can_be_read_by_whom_the_folder_lets_in(tmp_path):
     os.chmod(tmp_path, 0o755)
     assert stat.S_IMODE(files.atomic_write_bytes(tmp_path / "a", b"").stat().st_mode) == 0o644
     assert stat.S_IMODE(files.atomic_write_bytes(tmp_path / "b", b"", private=True).stat().st_mode) == 0o600
+
+
+def test_a_folder_that_all_may_write_to_makes_no_file_that_all_may_change(tmp_path):
+    os.chmod(tmp_path, 0o1777)  # as /tmp
+    assert stat.S_IMODE(files.atomic_write_bytes(tmp_path / "a", b"").stat().st_mode) == 0o664
+
+
+def test_new_folders_are_as_durable_as_the_file(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(files, "_sync_folder", synced.append)
+    files.atomic_write_bytes(tmp_path / "new" / "folder" / "a", b"x")
+    assert synced == [tmp_path, tmp_path / "new", tmp_path / "new" / "folder"]
+
+
+@pytest.mark.skipif(files.fcntl is None, reason="no locks of this kind")
+def test_a_folder_is_held_by_one_until_its_end_or_its_death(tmp_path):
+    folder = tmp_path / "new" / "run"
+    in_use = f"{folder} is in use by another run; wait for its end, or choose another folder"
+    with files.held_alone(folder):
+        with pytest.raises(InvalidInput, match=in_use), files.held_alone(folder):
+            pass
+        with files.held_alone(tmp_path / "other"):
+            pass
+    code = "import os, sys; from mfdl import files; h = files.held_alone(sys.argv[1]); h.__enter__(); print(1); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"1\n"
+        with pytest.raises(InvalidInput, match=in_use), files.held_alone(folder):
+            pass
+        process.kill()
+    with files.held_alone(folder):
+        assert list(folder.iterdir()) == []
+
+
+def test_without_locks_nobody_is_kept_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "fcntl", None)
+    with files.held_alone(tmp_path), files.held_alone(tmp_path / "new"), files.held_alone(tmp_path):
+        assert (tmp_path / "new").is_dir()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InvalidInput, match="cannot write .*file: "), files.held_alone(tmp_path / "file"):
+        pass
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace", "fdopen"])

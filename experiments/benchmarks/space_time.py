@@ -1,6 +1,7 @@
 """Noise over time and nodes: the forms that scale against the dense program and against cvxpy; ratios of seconds.
 
-On a ring the adapted form reaches the optimum of any noise, so all three solve the same problem, each from the graph on.
+On a ring the adapted form reaches the optimum of any noise, so all three solve the same problem,
+each from the graph on.
 
     python experiments/benchmarks/space_time.py [--large]
 

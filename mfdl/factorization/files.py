@@ -22,6 +22,8 @@ from .space_time import TIME_SPACE, SpaceTimeFactorization
 from .spatial import SpatialFactorization
 from .temporal import NodeFactorizations
 
+FORMAT = 1
+
 
 def save(
     path: str | os.PathLike[str],
@@ -103,7 +105,7 @@ def _write(
     **arrays: Any,
 ) -> None:
     buffer = io.BytesIO()
-    full = {"format": 1, "mfdl": __version__, "numpy": np.__version__, "status": factorization.status, **header}
+    full = {"format": FORMAT, "mfdl": __version__, "numpy": np.__version__, "status": factorization.status, **header}
     np.savez_compressed(
         buffer,
         **arrays,
@@ -135,8 +137,8 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorizat
         _require_size(content)
         with np.load(io.BytesIO(content), allow_pickle=False) as data:
             header = json.loads(bytes(data["header"]).decode())
+            _require_format(header)  # before all that another format may lack
             arrays = {name: np.array(data[name]) for name in data.files if name != "header"}
-            found = header.get("format") if isinstance(header, dict) else None
             saved: SavedFactorization | SpatialFactorization | SpaceTimeFactorization
             if "covariance" in arrays:
                 ends = {"loss": float(arrays["loss"]), "lower_bound": float(arrays["lower_bound"])}
@@ -153,9 +155,16 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorizat
         raise InvalidInput(
             f"{path} is not a factorization file ({type(error).__name__}); write one with `mfdl factorize --out`."
         ) from None
-    if found != 1:
-        raise InvalidInput(f"{path} has format {found!r}, this version reads format 1.")
     return saved
+
+
+def _require_format(header: Any) -> None:
+    found = header.get("format") if isinstance(header, dict) else None
+    if found != FORMAT:
+        newer = "; a newer mfdl wrote it" if isinstance(found, int) and found > FORMAT else ""
+        raise InvalidInput(
+            f"has format {found!r}, this version reads format {FORMAT}{newer}; write one with `mfdl factorize --out`."
+        )
 
 
 MAX_BYTES = 2**34

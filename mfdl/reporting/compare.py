@@ -298,12 +298,13 @@ class _Store:
         self.folder, self.plan, self.identity = folder, plan, plan.identity
         if folder.exists() and not folder.is_dir():
             raise InvalidInput(f"cannot write to {folder}: it is a file; give a folder.")
-        require_writable(folder / RESULTS)
+        for name in (RESULTS, STEPS, PNG, SVG):
+            require_writable(folder / name)
         self.records: dict[Key, dict[str, Any]] = {}
         self.tables: dict[Key, pa.Table] = {}
         self.mechanisms: dict[str, Mechanism] = {}
         earlier = self._earlier_result()
-        self._fresh = earlier is None or not resume
+        self._drawn = earlier is not None and resume and earlier.get("complete") is True
         if earlier is None:
             held = [name for name in (RESULTS, STEPS, PNG, SVG) if (folder / name).exists()]
             if held and not overwrite:
@@ -318,14 +319,14 @@ class _Store:
         """results.json if it is of this very config, else None."""
         try:
             found = json.loads((self.folder / RESULTS).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) and found.get("config_hash") == self.identity else None
 
     def _take_over(self, earlier: dict[str, Any]) -> None:
         try:
             table = pq.read_table(io.BytesIO((self.folder / STEPS).read_bytes())).cast(SCHEMA)
-        except (OSError, pa.ArrowException):
+        except (OSError, ValueError, pa.ArrowException):  # ValueError: other columns
             return  # without its steps a run is not finished
         names, seeds = np.asarray(table["mechanism"]), np.asarray(table["seed"])
         for record in _runs_of(earlier):
@@ -339,11 +340,16 @@ class _Store:
         self.mechanisms = mechanisms
         # first of all, so that a full disk leaves the earlier comparison; from then on nothing of it counts
         files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
-        gone = [self.folder / name for name in (STEPS, PNG, SVG)] if self._fresh else []
+        # also what stayed of an earlier one because a process was killed right here
+        stale = (*(() if self.records else (STEPS,)), *(() if self._drawn else (PNG, SVG)))
+        gone = [self.folder / name for name in stale]
         for name in (RESULTS, STEPS, PNG, SVG):  # what killed runs left: a folder belongs to one comparison at a time
             gone += self.folder.glob(f".{name}.*.tmp")
         for path in gone:
-            path.unlink(missing_ok=True)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise InvalidInput(f"cannot remove {path}: {error.strerror}; choose another folder.") from error
 
     def add(self, key: Key, record: dict[str, Any], table: pa.Table) -> None:
         """Records one finished run; the steps first, so that results.json never names a run without them."""

@@ -8,6 +8,7 @@ given by the caller, and never written.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .. import check
+from .. import check, files
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism, in_every_step
@@ -32,6 +33,9 @@ from .tasks import Task
 from .tasks._instance import Period
 
 Progress = Callable[[int], None]
+
+NOT_COVERED = ("diverged", "task_hash")
+"""Metadata of a checkpoint that follow from the data without noise; a guess of all data can be checked by the hash."""
 
 SINGLE_THREAD_WORK = 2**22  # gradient entries per step below which a second torch thread costs more than it brings
 
@@ -78,7 +82,7 @@ def replay(
     Returns: Run with one SeedRun per seed.
     Raises:
         InvalidInput: node counts differ, a checkpoint of another run, an unseeded resume without its key, a period
-            that the guarantee does not cover, seeded noise of a run to publish.
+            that the guarantee does not cover, seeded noise of a run to publish, a folder that another run uses.
         UnsupportedMechanism: at record level, participation other than cyclic or every step.
     """
     algorithm = mechanism.algorithm
@@ -112,10 +116,11 @@ def replay(
         if root is None:
             root = NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)
         folder = None if checkpoint_folder is None else Path(checkpoint_folder) / f"seed-{seed}"
-        one = _SeedReplay(
-            mechanism, task, fed_every, seed, root, folder, dtype, where, keep_messages, resumable=key is not None
-        )
-        runs.append(one.run(last, every, progress))
+        with contextlib.nullcontext() if folder is None else files.held_alone(folder):
+            one = _SeedReplay(
+                mechanism, task, fed_every, seed, root, folder, dtype, where, keep_messages, resumable=key is not None
+            )
+            runs.append(one.run(last, every, progress))
     return Run(mechanism, task.name, tuple(runs))
 
 
@@ -263,6 +268,7 @@ class _SeedReplay:
         self.messages: list[np.ndarray] = []
         self.diverged = False
         self.start, self.state = 0, self.executor.initial_state(self.instance.initial_parameters)
+        self.begun = saved is not None
         if saved is not None:
             self._restore(saved)
 
@@ -310,7 +316,7 @@ class _SeedReplay:
             "nonce": self.nonce,
             "seeded_noise": self.key.seeded,  # whoever reads `seed` can then make the noise
         }
-        checkpoint.save(self.folder, step=step, models=tensors, metadata=metadata, private=[*tensors, "diverged"])
+        checkpoint.save(self.folder, step=step, models=tensors, metadata=metadata, private=[*tensors, *NOT_COVERED])
 
     def _evaluate(self, step: int) -> None:
         models = self.executor.models(self.state)
@@ -338,6 +344,8 @@ class _SeedReplay:
         T = self.algorithm.num_steps
         stream = noise_stream(self.algorithm.noise, self.mechanism.noise_std, self.key, self.instance.dimension)
         seconds = 0.0
+        if not self.begun and last > 0:
+            self._save(0)  # a nonce lost with the process would send the first steps again under other noise
         if progress is not None and self.start:
             progress(self.start)
         for t in range(self.start, last):

@@ -110,8 +110,8 @@ def test_a_drawn_key_is_not_written_and_asked_again(tmp_path, secrets):
 def test_private_parts_are_named_and_only_the_owner_reads(tmp_path):
     trained(tmp_path, key=NoiseKey(SECRET), seeds=[3], stop_after=2)
     (pointer,) = tmp_path.rglob(checkpoint.POINTER)
-    assert json.loads(pointer.read_text())["private"] == ["diverged", "evaluated_steps", "loss", "state"]
-    assert checkpoint.load(pointer.parent).private == ("diverged", "evaluated_steps", "loss", "state")
+    assert json.loads(pointer.read_text())["private"] == ["diverged", "evaluated_steps", "loss", "state", "task_hash"]
+    assert checkpoint.load(pointer.parent).private == ("diverged", "evaluated_steps", "loss", "state", "task_hash")
     for path in pointer.parent.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 

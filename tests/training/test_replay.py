@@ -242,6 +242,41 @@ def test_an_interrupted_run_goes_on_from_its_last_checkpoint(tmp_path):
     assert progressed == [4, 1, 1]
 
 
+def test_a_run_stopped_before_its_first_evaluation_takes_its_steps_again_under_the_same_noise(tmp_path, witnessed):
+    """The nonce of a secret key is on the disk before the first draw; else one step would leave under two noises."""
+    made, key = mechanism(), NoiseKey.from_entropy()
+
+    class Crash(Exception):
+        pass
+
+    def crash(done):
+        raise Crash
+
+    with pytest.raises(Crash):
+        train(made, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path, progress=crash)
+    assert checkpoint.load(tmp_path / "seed-1").step == 0
+    assert len(witnessed["noise"]) == 1
+    train(made, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path, stop_after=1)
+    first, again = witnessed["noise"]
+    assert_array_equal(first, again)
+    assert np.abs(first).max() > 0
+
+
+def test_a_folder_takes_one_run_at_a_time(tmp_path):
+    """Two would remove each other's files, and with a secret key begin with two noises."""
+    made, key = mechanism(), NoiseKey.from_entropy()
+    refused = []
+
+    def second(done):
+        with pytest.raises(InvalidInput, match="seed-1 is in use by another run") as caught:
+            train(made, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path)
+        refused.append(caught)
+
+    one = train(made, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path, progress=second).seeds[0]
+    assert len(refused) == one.finished_steps == 6
+    assert_same(train(made, TASK, key=key, seeds=[1], checkpoint_folder=tmp_path).seeds[0], one)
+
+
 def test_stop_at_step_zero(tmp_path):
     one = train(mechanism(), TASK, seeds=[0], stop_after=0, checkpoint_folder=tmp_path).seeds[0]
     start = TASK.instance(0, 2).initial_parameters.double().numpy()
