@@ -114,6 +114,8 @@ BASE = {
     "factorize": ["--graph", "ring:n=4", "--epochs", "2", "--period", "2"],
     "account": ["--graph", "ring:n=4", "--epochs", "2", "--period", "2", "--jobs", "1"],
     "compare": ["--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1", "--mechanisms", "dp-dsgd"],
+    "audit": ["--graph", "ring:n=3", "--epochs", "1", "--period", "2", "--mechanism", "dp-dsgd", "--trust", "ldp"],
+    "attack": ["--graph", "ring:n=4", "--attackers", "0", "--steps", "3"],
 }
 OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "factorize": {
@@ -123,7 +125,8 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "--groups": TEXTS, "--max-inverse-diagonal": NUMBERS, "--horizon": NUMBERS, "--device": NAMES,
         "--jobs": NUMBERS,
         "--out": (*TEXTS, "a.npz", "no/such/folder/b.npz", "a.npy"), "--config": TEXTS, "--json": (),
-        "--largest-component": (),
+        "--largest-component": (), "--error-weights": NAMES, "--momentum": NUMBERS, "--weight-decay": NUMBERS,
+        "--lr": NUMBERS,
     },
     "account": {
         "--graph": GRAPHS, "--gossip": NAMES, "--mechanism": MECHANISMS, "--set": SETTINGS, "--trust": TRUSTS,
@@ -145,6 +148,19 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "--error-weights": NAMES, "--lr": NUMBERS, "--momentum": NUMBERS, "--weight-decay": NUMBERS, "--seeds": NUMBERS,
         "--first-seed": NUMBERS, "--eval-every": NUMBERS, "--device": NAMES, "--jobs": ("0", "-1", "nan", "1"),
         "--json": (),
+    },
+    "audit": {
+        "--graph": GRAPHS, "--gossip": NAMES, "--mechanism": MECHANISMS, "--trust": TRUSTS, "--attackers": NODES,
+        "--colluders": NODES, "--coalition-size": NUMBERS, "--epochs": NUMBERS, "--period": NUMBERS, "--steps": NUMBERS,
+        "--participation": NAMES, "--unit": NAMES, "--noise-std": NUMBERS, "--mu": NUMBERS, "--clip-norm": NUMBERS,
+        "--adjacency": NAMES, "--delta": NUMBERS, "--trials": NUMBERS, "--level": NUMBERS, "--seed": NUMBERS,
+        "--out": TEXTS, "--config": TEXTS, "--json": (),
+    },
+    "attack": {
+        "--graph": GRAPHS, "--gossip": NAMES, "--mechanism": MECHANISMS, "--set": SETTINGS, "--trust": TRUSTS,
+        "--attackers": NODES, "--colluders": NODES, "--steps": NUMBERS, "--gradients": NAMES, "--noise-std": NUMBERS,
+        "--mu": NUMBERS, "--clip-norm": NUMBERS, "--adjacency": NAMES, "--release": NAMES, "--out": TEXTS,
+        "--config": TEXTS, "--json": (), "--largest-component": (),
     },
 }  # fmt: skip
 
@@ -276,6 +292,8 @@ def whole(name: str, content: bytes) -> bool:
             return content.endswith(b"IEND\xaeB`\x82")
         elif suffix == ".svg":
             return content.rstrip().endswith(b"</svg>")
+        elif suffix == ".csv":
+            return content.endswith(b"\n")
         elif suffix == ".parquet":
             import pyarrow.parquet as pq
 
@@ -760,6 +778,8 @@ SURFACES: dict[str, Callable[[Random, Path], Callable[[], Any]]] = {
     "mfdl factorize": _flags("factorize"),
     "mfdl account": _flags("account"),
     "mfdl compare": _flags("compare"),
+    "mfdl audit": _flags("audit"),
+    "mfdl attack": _flags("attack"),
     "mfdl mechanisms, trust, data": _names,
     "--config files": _config,
     "graph files": _graph_file,

@@ -111,26 +111,28 @@ def _usual_mode(target: Path) -> int:
     return target.parent.stat().st_mode & 0o664  # all may write to /tmp, but not to each other's files
 
 
-def _make_folder(folder: Path) -> None:
-    """Makes a folder and its parents, each durable as the files in it will be."""
+def _make_folder(folder: Path) -> list[Path]:
+    """Makes a folder and its parents, each durable as the files in it will be; those it made, the deepest first."""
     new = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for one in reversed(new):
         _sync_folder(one.parent)
+    return new
 
 
 @contextlib.contextmanager
 def held_alone(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Keeps a second process (or thread) that asks for the folder out of it; a killed process lets go.
 
-    The folder is made when missing. Where system or file system know no such locks, nobody is kept out.
+    The folder is made when missing, and removed if nothing came into it. Where the system or the file system knows no
+    such locks, nobody is kept out.
 
     Raises:
         InvalidInput: somebody else holds the folder, or it cannot be made.
     """
     root = Path(folder)
     try:
-        _make_folder(root)
+        made = _make_folder(root)
         descriptor = os.open(root, os.O_RDONLY) if fcntl is not None else None
     except OSError as error:
         reason = error.strerror or str(error)
@@ -147,6 +149,9 @@ def held_alone(folder: str | os.PathLike[str]) -> Iterator[None]:
                 pass
         yield
     finally:
+        with contextlib.suppress(OSError):  # the first that is not empty stays, and so do those above
+            for one in made:
+                one.rmdir()
         if descriptor is not None:
             os.close(descriptor)
 

@@ -66,7 +66,9 @@ def test_a_folder_is_held_by_one_until_its_end_or_its_death(tmp_path):
             pass
         process.kill()
     with files.held_alone(folder):
-        assert list(folder.iterdir()) == []
+        files.atomic_write_bytes(folder / "a", b"x")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a"]
+    assert not (tmp_path / "other").exists()  # nothing came into it
 
 
 def test_without_locks_nobody_is_kept_out(tmp_path, monkeypatch):
@@ -74,7 +76,7 @@ def test_without_locks_nobody_is_kept_out(tmp_path, monkeypatch):
     with files.held_alone(tmp_path), files.held_alone(tmp_path / "new"), files.held_alone(tmp_path):
         assert (tmp_path / "new").is_dir()
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InvalidInput, match="cannot write .*file: "), files.held_alone(tmp_path / "file"):
+    with pytest.raises(InvalidInput, match=r"cannot write .*file: "), files.held_alone(tmp_path / "file"):
         pass
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ def listed(option: str, text: str) -> list[str]:
 def require_folder(out: Path) -> None:
     from ..reporting.output import require_writable
 
-    if out.exists() and not out.is_dir():
+    if os.path.exists(out) and not os.path.isdir(out):  # not of Path, which raise on names no file can have
         raise InvalidInput(f"cannot write to {out}: it is a file; give a folder.")
     require_writable(out / "results.json")
 

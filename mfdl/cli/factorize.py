@@ -120,7 +120,7 @@ def factorize(
         check.integer_at_least(1, jobs=jobs)
     if out is not None:
         if out.suffix != ".npz":
-            raise InvalidInput(f"--out must end in .npz, got {str(out)!r}; e.g. --out {out.with_suffix('.npz')}.")
+            raise InvalidInput(f"--out must end in .npz, got {str(out)!r}; e.g. --out {out.stem or 'noise'}.npz.")
         require_writable(out)
     from threadpoolctl import threadpool_limits
 

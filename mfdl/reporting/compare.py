@@ -82,12 +82,18 @@ def run_comparison(
 
     Returns: the content of results.json.
     Raises:
-        InvalidInput: anything that cannot be used, found before any work is done or any file is written.
+        InvalidInput: anything that cannot be used, also a folder that another comparison is writing to, found before
+            any work is done or any file is written.
         NotConverged: a mechanism's factorization stopped before its tolerance.
     """
     plan = _Plan(config)
     store = _Store(Path(out), plan, resume=resume, overwrite=overwrite)
-    report = progress or (lambda steps, doing: None)
+    with files.held_alone(out):
+        return _run_missing(plan, store, progress or (lambda steps, doing: None))
+
+
+def _run_missing(plan: _Plan, store: _Store, report: Progress) -> dict[str, Any]:
+    config = plan.config
     report(0, "building mechanisms")
     mechanisms: dict[str, Mechanism] = {}
     for name in config.mechanisms:

@@ -15,9 +15,11 @@ from ..errors import InvalidInput
 def require_writable(path: str | os.PathLike[str]) -> None:
     """Refuses a file name that could not be written later; leaves nothing behind, not even a folder.
 
-    Raises: InvalidInput: the path is a folder, its nearest existing parent is no folder or cannot be written.
+    Raises: InvalidInput: the path is a folder or a name that no file can have, or its nearest existing parent is no
+        folder or cannot be written.
     """
     target = Path(path)
+    _require_name(target)
     if target.is_dir():
         raise InvalidInput(f"cannot write {target}: it is a folder; give the name of a file in it.")
     folder = target.absolute().parent
@@ -29,6 +31,20 @@ def require_writable(path: str | os.PathLike[str]) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise InvalidInput(f"cannot write {target}: {folder}: {reason}; choose a folder that can be written.") from None
+
+
+def _require_name(target: Path) -> None:
+    try:
+        str(target).encode()
+        target.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
+        raise InvalidInput(f"cannot write {str(target)!a}: the name is not valid UTF-8; use another.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        shown = str(target) if len(str(target)) <= 80 else f"{str(target)[:77]}..."
+        raise InvalidInput(f"cannot write {shown!r}: {reason}; use another name.") from None
 
 
 def json_number(number: float | None) -> float | str | None:

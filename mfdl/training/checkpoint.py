@@ -5,7 +5,7 @@ JSON file is replaced last, so a crash at any moment leaves the old checkpoint o
 checkpoint never holds the noise secret: noise is a function of (key, node, step), so the key's `key_id` and the
 step are enough for whoever holds the key. The models of a run that releases only some of them are private state:
 `checkpoint.json` names what is private, and the files are readable by their owner alone. Both files are under a
-SHA-256, against damage, not against forgers. One folder belongs to one run at a time.
+SHA-256, against damage, not against forgers. One folder belongs to one run at a time: `replay` holds it while it runs.
 """
 
 from __future__ import annotations

@@ -318,6 +318,22 @@ def test_a_checkpoint_of_another_seed_is_refused(tmp_path):
         train(mechanism(), TASK, seeds=[1], checkpoint_folder=tmp_path)
 
 
+def test_a_checkpoint_of_another_seed_is_refused_under_one_key_too(tmp_path):
+    """The split comes from the checkpoint then, and so does the key: only the seed tells them apart."""
+    key = NoiseKey.from_entropy()
+    train(mechanism(), TASK, seeds=[0], key=key, stop_after=3, checkpoint_folder=tmp_path)
+    (tmp_path / "seed-0").rename(tmp_path / "seed-1")
+    with pytest.raises(InvalidInput, match="the checkpoint's seed is 0, expected 1"):
+        train(mechanism(), TASK, seeds=[1], key=key, checkpoint_folder=tmp_path)
+
+
+def test_a_checkpoint_of_another_rule_of_noise_is_refused(tmp_path, monkeypatch):
+    train(mechanism(), TASK, seeds=[0], stop_after=3, checkpoint_folder=tmp_path)
+    monkeypatch.setattr(replay, "GENERATOR", "another/1")
+    with pytest.raises(InvalidInput, match=r"the checkpoint's generator is '.*', expected 'another/1'"):
+        train(mechanism(), TASK, seeds=[0], checkpoint_folder=tmp_path)
+
+
 def test_a_checkpoint_of_no_replay_is_refused(tmp_path):
     checkpoint.save(tmp_path / "seed-0", step=1, models={"state": torch.zeros(2)}, metadata={})
     with pytest.raises(InvalidInput, match="has no field"):

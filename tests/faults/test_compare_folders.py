@@ -1,0 +1,100 @@
+"""Folders of `mfdl compare` that something else wrote to, or that a process left in the middle of taking them over."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mfdl import files
+from mfdl.cli import main
+from mfdl.reporting import compare
+
+ARGUMENTS = [
+    "compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1", "--mechanisms", "dp-dsgd",
+    "--out", "out",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    assert main([*ARGUMENTS[:-1], str(folder)]) == 0
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def out(tmp_path, monkeypatch, finished):
+    """A copy of the finished folder."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for name, content in finished.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_results_nested_deeper_than_python_reads(out, capsys):
+    (out / compare.RESULTS).write_text("[" * 100_000)
+    assert main(ARGUMENTS) == 2
+    assert "holds results.json of another comparison" in capsys.readouterr().err
+    assert main([*ARGUMENTS, "--overwrite"]) == 0
+
+
+def test_steps_of_other_columns_are_not_those_of_finished_runs(out):
+    pq.write_table(pa.table({"a": [1]}), out / compare.STEPS)
+    assert main(ARGUMENTS) == 0
+    assert pq.read_table(out / compare.STEPS).schema.equals(compare.SCHEMA)
+
+
+def test_a_run_without_its_steps_is_not_finished(out):
+    whole = pq.read_table(out / compare.STEPS)
+    pq.write_table(whole.slice(0, 0), out / compare.STEPS)
+    assert main(ARGUMENTS) == 0
+    assert pq.read_table(out / compare.STEPS).equals(whole)
+    assert whole.num_rows > 0
+
+
+@pytest.mark.parametrize("name", [compare.STEPS, compare.PNG, compare.SVG])
+def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_touched(name, out, capsys):
+    (out / name).unlink()
+    (out / name).mkdir()
+    (out / compare.RESULTS).write_text('{"config_hash": "of another"}')
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    assert main([*ARGUMENTS, "--overwrite"]) == 2
+    assert f"cannot write out/{name}: it is a folder" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.skipif(files.fcntl is None, reason="no locks of this kind")
+def test_a_folder_takes_one_comparison_at_a_time(out, capsys):
+    """Two would remove each other's files and finished runs."""
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with files.held_alone(out):
+        assert main(ARGUMENTS) == 2
+    assert "mfdl: out is in use by another run; wait for its end" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert main(ARGUMENTS) == 0
+
+
+def test_a_kill_while_the_folder_is_taken_leaves_no_picture_of_the_earlier_one(out, monkeypatch):
+    """`begin` replaces results.json and then removes the rest; a kill in between must not keep the rest for good."""
+    (out / compare.RESULTS).write_text('{"config_hash": "of another"}')
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compare.Path, "unlink", killed)
+        with pytest.raises(Killed):
+            main([*ARGUMENTS, "--overwrite"])
+    assert json.loads((out / compare.RESULTS).read_text())["runs"] == []
+    assert (out / compare.PNG).exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(compare, "_runs", killed)
+        with pytest.raises(Killed):
+            main(ARGUMENTS)
+    assert [path.name for path in out.iterdir()] == [compare.RESULTS]
