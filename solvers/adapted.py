@@ -50,8 +50,9 @@ from .time_space import TimeSpaceFactorization, joint_lower_bound
 SEPARATE_TOLERANCE = 1e-3  # of the blocks alone: they only begin the search
 CHECK_EVERY = 5  # iterations between looks at the progress
 FLAT = 0.02  # of the tolerance: a relative decrease below it over CHECK_EVERY iterations ends one search
-FLATTEST, NEAR = 2e-5, 100  # the least such share, tried where the gap is at most NEAR times the tolerance: the bound
-# falls behind by the first order of what the search leaves, so that a gap that can close asks for more of it
+FLATTEST, NEAR, CLOSE = 2e-5, 100, 0.01  # the least such share, tried where the gap is at most CLOSE and NEAR times the
+# tolerance: the bound falls behind by the first order of what the search leaves, so that a gap that can close asks for
+# more of it; one of percents is the form's own, and thousands of iterations would not close it
 GAP_SHARE = 0.02  # of the known gap to the joint bound: once this form can gain no more, another round is not worth it
 KERNEL = 1e-10  # of M: smaller singular values count as zero; what that adds to the sensitivity is counted
 PAIR_BYTES = 6e8  # for the pairs of L-BFGS
@@ -163,7 +164,8 @@ def solve(
             settled = flat and best.loss <= relaxed * (1 + enough)
             if settled:
                 bound = max(bound, _joint_bound(problem, blocks, search.grams(), rho, tolerance))
-                if tolerance < _gap(best.loss, bound) <= NEAR * tolerance and search.flat_share > FLATTEST:
+                near = tolerance < _gap(best.loss, bound) <= min(NEAR * tolerance, CLOSE)
+                if near and search.flat_share > FLATTEST:
                     search.flat_share, settled = search.flat_share / 10, False
                     continue
             search.raise_multipliers()
