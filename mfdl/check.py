@@ -77,7 +77,12 @@ def finite_array(ndim: int, **named: Any) -> FloatArray:
     """An own float64 copy of an array of `ndim` dimensions with finite entries."""
     name, value = _one(named)
     try:
-        array = np.array(value, dtype=np.float64)
+        given = np.asarray(value)
+        if given.dtype.kind == "c":  # numpy would drop the imaginary part
+            raise InvalidInput(f"{name} must be real numbers, got complex ones.")
+        array = np.array(given, dtype=np.float64)
+    except InvalidInput:
+        raise
     except (TypeError, ValueError, OverflowError):
         raise InvalidInput(
             f"{name} must be a numeric array with {ndim} dimensions, got {type(value).__name__}."

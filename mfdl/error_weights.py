@@ -75,7 +75,8 @@ class ErrorWeights:
         if scheme == "all":
             return np.ones(num_steps)
         if scheme == "exponential":
-            return np.asarray(0.5 ** (np.arange(num_steps)[::-1] / numbers[0]))
+            with np.errstate(over="ignore"):  # a half-life next to zero: earlier steps count nothing
+                return np.asarray(0.5 ** (np.arange(num_steps)[::-1] / numbers[0]))
         last = int(numbers[0])
         if last > num_steps:
             raise InvalidInput(f"step_weights {self.step_weights!r} counts the last {last} of {num_steps} steps.")
@@ -151,7 +152,7 @@ def _parsed(text: str) -> tuple[str, tuple[float, ...]]:
         raise InvalidInput(f"step_weights {text!r} must be all, last, last:M, last:M:FLOOR or exponential:H.")
     if scheme == "last":
         steps, floor = (numbers + [1.0, 0.0][len(numbers) :])[:2]
-        if steps < 1 or steps != int(steps) or not (np.isfinite(floor) and floor >= 0):
+        if not np.isfinite(steps) or steps < 1 or steps != int(steps) or not (np.isfinite(floor) and floor >= 0):
             raise InvalidInput(f"step_weights {text!r} must count a whole number of steps >= 1, with a floor >= 0.")
         return scheme, (steps, floor)
     if scheme == "exponential" and not (np.isfinite(numbers[0]) and numbers[0] > 0):

@@ -25,6 +25,6 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     "unknown graph 'florentin'; did you mean 'florentine'? Known: florentine, ring."
     """
     names = sorted(known)
-    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
     return InvalidInput(f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}.")

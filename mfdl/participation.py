@@ -219,10 +219,14 @@ class Explicit(Participation):
 
     def __init__(self, patterns: Sequence[Sequence[int]], steps: int) -> None:
         steps = check.integer_at_least(1, steps=steps)
-        if not len(patterns):
+        try:
+            listed = [list(pattern) for pattern in patterns]
+        except TypeError:
+            raise InvalidInput(f"patterns must be sequences of steps, e.g. [[0, 2], [1]], got {patterns!r}.") from None
+        if not listed:
             raise InvalidInput("patterns must hold at least one pattern, got none.")
         kept = []
-        for number, pattern in enumerate(patterns):
+        for number, pattern in enumerate(listed):
             members = tuple(sorted(check.integer_at_least(0, step=step) for step in pattern))
             if not members or members[-1] >= steps or len(set(members)) != len(members):
                 raise InvalidInput(

@@ -495,7 +495,7 @@ def named(
     Args: attackers: of pndp; None: any one node. colluders: of colluding. coalition_size: of coalitions.
     Raises: InvalidInput: unknown name, a missing argument, or one that belongs to another model.
     """
-    if name not in MODELS:
+    if not isinstance(name, str) or name not in MODELS:
         raise unknown_name("trust model", name, MODELS)
     given = {"attackers": attackers, "colluders": colluders, "coalition_size": coalition_size}
     owner = {"attackers": "pndp", "colluders": "colluding", "coalition_size": "coalitions"}

@@ -64,8 +64,10 @@ class Solution:
 
         Args: prior_over_noise: prior over noise standard deviation; inf without noise.
         """
-        weight = (prior_over_noise * self.strength) ** 2
-        learned = np.ones_like(weight) if np.isinf(prior_over_noise) else weight / (1 + weight)
+        learned = np.ones_like(self.strength)
+        if np.isfinite(prior_over_noise):
+            with np.errstate(over="ignore", divide="ignore"):  # either end has its limit
+                learned = 1 / (1 + 1 / (prior_over_noise * self.strength) ** 2)
         squared = self.residual**2 - learned @ self.told**2
         return np.sqrt(np.clip(squared, 0.0, 1.0))
 

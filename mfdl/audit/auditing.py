@@ -32,6 +32,8 @@ from .canaries import OVERSHOOT, Canary, candidates, learned
 from .system import System, Training
 
 ESTIMATORS = ("gaussian", "binomial")
+MAX_CLAIM = 1e6
+MAX_SAMPLES = 2**26  # rows x trials of one canary: 512 MiB, several times
 RIDGE = 1e-12  # of the largest eigenvalue: directions of less measured variance count as nearly free of noise
 
 
@@ -213,12 +215,20 @@ def audit(
         left_out += (f"the claim audited does not rest on lipschitz={subject.lipschitz:g}, the mechanism's own does",)
     chosen = candidates(algorithm, trust, list(claims), release=release, unit=unit)
     failure = (1 - level) / ((len(chosen) + 1) * len(ESTIMATORS))
+    if max(claims.values()) > MAX_CLAIM:
+        raise InvalidInput(
+            f"mu must be at most {MAX_CLAIM:g} to be audited, got a claim of {max(claims.values()):.4g}: runs in "
+            "float64 cannot tell it from no privacy at all."
+        )
     needed = max(bounds.trials_needed(max(claims.values()), failure=failure), 4 * _rows(chosen))
     if trials < needed:
         raise InvalidInput(
             f"trials must be at least {needed} to show at level {level:g} that a loss is twice the claimed "
             f"mu={max(claims.values()):.4g}, got {trials}; give more trials, a lower level or a larger mu."
         )
+    if trials * _rows(chosen) > MAX_SAMPLES:
+        most = MAX_SAMPLES // _rows(chosen)
+        raise InvalidInput(f"trials must be at most {most} for views of {_rows(chosen)} rows, got {trials}.")
     runner = system if system is not None else Training(algorithm, noise_std=std, clip_norm=clip)
     runs = _Runs(runner, run_adjacency, std, OVERSHOOT * clip, NoiseKey.from_seed(seed))
     plain = [one for one in chosen if not one.view.feedback.any()]

@@ -166,6 +166,9 @@ def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray], claims
         scheme = canary.view.algorithm.participation.of_node(canary.victim)
         signs, value = best_signs(A.T @ precision @ A, scheme)
         found.append(
-            (value / claims[canary.victim] ** 2, dataclasses.replace(canary, name="chosen from runs", signs=signs))
+            (
+                value / claims[canary.victim] / claims[canary.victim],
+                dataclasses.replace(canary, name="chosen from runs", signs=signs),
+            )
         )
     return max(found, key=lambda pair: pair[0])[1]

@@ -36,6 +36,7 @@ ONE_SEED_TOLERANCE, GROUP_TOLERANCE = 1e-4, 1e-3  # certified gaps asked for by 
 LARGEST_RATIO = 1e8
 """sigma_pair^2 times the largest Laplacian eigenvalue over sigma_local^2, at most: beyond, rounding eats the bound."""
 UNIT = float(np.finfo(np.float64).eps)
+LARGEST_VARIANCE = 1e300  # the sum of two, and a factor of rounding, stay finite
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -331,7 +332,10 @@ def one_seed_from(
     n = len(H)
     values, vectors = np.linalg.eigh(found.gram)
     values = np.clip(values, UNIT * values[-1], None)
-    R = (vectors / values) @ vectors.T / r
+    with np.errstate(over="ignore", invalid="ignore"):
+        R = (vectors / values) @ vectors.T / r
+    if not np.abs(R).max() < LARGEST_VARIANCE:
+        raise InvalidInput(f"max_inverse_diagonal must leave room for variances of its inverse in float64, got {r:g}.")
     # the inverse that was computed, not the one that was meant, must meet the bound
     worst = float(spatial.inverse_diagonal((R + R.T) / 2)) / r
     scale = worst * (1 + 4 * n * UNIT * float(values[-1] / values[0]))

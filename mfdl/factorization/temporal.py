@@ -93,8 +93,8 @@ def solve_problem(
 
     `start` is a Gram matrix for the dense solver, `device` the torch device of the autodiff one.
     """
-    check.positive(tolerance=tolerance)
-    check.integer_at_least(1, max_iterations=max_iterations)
+    tolerance = check.positive(tolerance=tolerance)
+    max_iterations = check.integer_at_least(1, max_iterations=max_iterations)
     if solver == "dense":
         return solvers.solve(posed, tolerance=tolerance, max_iterations=max_iterations, start=start)
     if solver == "autodiff":

@@ -197,7 +197,9 @@ def _with_diagonal(off_diagonal: csr_array, labels: tuple[Hashable, ...], name: 
 def _read_npy(file: Path) -> NDArray[Any]:
     try:
         array = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError, MemoryError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # np.load raises many unrelated types on a malformed file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InvalidInput(f"gossip matrix file {str(file)!r} is not a .npy file of numbers: {reason}.") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":

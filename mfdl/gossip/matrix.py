@@ -270,8 +270,6 @@ def own_csr(weights: Any) -> csr_array:
             raise InvalidInput(f"weights must be real numbers, got dtype {weights.dtype}.")
         W = csr_array(weights, dtype=np.float64, copy=True)
     else:
-        if np.iscomplexobj(weights):
-            raise InvalidInput("weights must be real numbers, got complex ones.")
         W = csr_array(check.square_array(weights=weights))
     if W.ndim != 2 or W.shape[0] != W.shape[1]:
         raise InvalidInput(f"weights must be square, got shape {W.shape}.")

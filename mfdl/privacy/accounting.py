@@ -92,6 +92,8 @@ def victim_losses(
 
     A victim that is asked for and attacks has infinite loss. Over several attacking sets (coalitions) the worst counts.
     """
+    if not isinstance(trust, TrustModel):
+        raise InvalidInput(f"trust must be a trust model such as mfdl.trust.LDP(), got {trust!r}.")
     scheme = participation or algorithm.participation
     scheme.require_nodes(algorithm.num_nodes)
     wanted = None if victims is None else {check.integer_at_least(0, victim=u) for u in victims}

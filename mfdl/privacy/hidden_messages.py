@@ -21,7 +21,10 @@ from .shift_reduction import ShiftProblem
 
 def lipschitz_factors(lipschitz: float | Sequence[float], num_steps: int) -> FloatArray:
     """L of each step, checked, shape (T,)."""
-    given = np.asarray(lipschitz, dtype=np.float64)
+    try:
+        given = np.asarray(lipschitz, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"lipschitz must be one number or one for each step, got {lipschitz!r}.") from None
     if given.shape not in ((), (num_steps,)):
         raise InvalidInput(
             f"lipschitz must be one number or one for each of {num_steps} steps, got shape {given.shape}."

@@ -178,9 +178,10 @@ def _local_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
     T = encoder.shape[0]
     rounding = T * UNIT / (1 - T * UNIT)
     absolute = np.abs(encoder)
-    defect = encoder @ inverse
-    defect[np.diag_indices(T)] -= 1.0
-    size = float(np.linalg.norm(defect)) + rounding * float(np.linalg.norm(absolute @ np.abs(inverse)))
+    with np.errstate(over="ignore", invalid="ignore"):  # an infinite or undefined size is not < 1: no claim
+        defect = encoder @ inverse
+        defect[np.diag_indices(T)] -= 1.0
+        size = float(np.linalg.norm(defect)) + rounding * float(np.linalg.norm(absolute @ np.abs(inverse)))
     inflation = math.inf if not size < 1 else (1 - size) ** -2
     why = "" if size < 1 else "its encoder is singular to working precision"
     return ViewGram(encoder.T @ encoder, rounding * (absolute.T @ absolute), inflation, why=why)

@@ -102,6 +102,8 @@ def replay(
     chosen: list[int | None] = [None] if seeds is None else [check.integer_at_least(0, seed=s) for s in seeds]
     if not chosen:
         raise InvalidInput("seeds must hold at least one seed, or be None for one unseeded run.")
+    if key is not None and not isinstance(key, NoiseKey):
+        raise InvalidInput(f"key must be a NoiseKey, e.g. mfdl.training.keys.NoiseKey.from_entropy(), got {key!r}.")
     if publish and (key.seeded if key is not None else seeds is not None):
         raise InvalidInput(
             "a run to publish must not take its noise from a seed, which others can guess and subtract the noise; pass "
@@ -292,7 +294,8 @@ class _SeedReplay:
         if "accuracy" in found:
             wanted["accuracy"] = table
         T = self.algorithm.num_steps
-        if found != wanted or saved.step > T or "diverged" not in saved.metadata:
+        whole = not saved.models["evaluated_steps"].is_floating_point() if "evaluated_steps" in found else False
+        if found != wanted or not whole or saved.step > T or "diverged" not in saved.metadata:
             raise InvalidInput(
                 f"{self.folder} holds a checkpoint after step {saved.step} with tensors {found}, none of a run "
                 f"of {T} steps and state {tuple(self.state.shape)}; start the run anew in another folder."
