@@ -122,7 +122,7 @@ def solve(
         tolerance: relative; the search ends when no X with this F is better than the best found by more than that,
             or by more than a fiftieth of the certified gap of the best separate blocks.
         max_rounds: settings of the multipliers, hard limit.
-        max_iterations: of L-BFGS in all rounds.
+        max_iterations: of L-BFGS in all rounds, and of each block alone before.
         start: the product, where it has been solved already; else it is.
 
     Returns: an AdaptedFactorization of sensitivity 1 up to rounding, never worse than `start`.
@@ -146,18 +146,19 @@ def solve(
         blocks = Blocks.of(problem, product)
         best = _Best(blocks, np.repeat(product.time.gram[None], n, axis=0))
         rho = _smallest_ridge(problem, product.lower_bound, tolerance)
-        separate, multipliers, iterations = _separate(blocks, product, tolerance, max_iterations)
+        separate, multipliers, begun = _separate(blocks, product, tolerance, max_iterations)
+        iterations, most = begun, begun + max_iterations
         best.update(separate)
         search = _Search(blocks, np.repeat(multipliers[:, None], problem.num_classes, axis=1), separate)
         enough = max(tolerance, GAP_SHARE * _gap(best.loss, product.lower_bound))
         bound, rounds, aim = product.lower_bound, 0, max(rho, FIRST * float(blocks.values.max())) if rho > 0 else 0.0
         settled = best.loss <= product.lower_bound * (1 + tolerance)
-        while rounds < max_rounds and iterations < max_iterations and not settled:
+        while rounds < max_rounds and iterations < most and not settled:
             rounds += 1
             while True:
-                relaxed, steps, flat = search.improve(aim, tolerance, max_iterations - iterations)
+                relaxed, steps, flat = search.improve(aim, tolerance, most - iterations)
                 iterations += steps
-                if aim == rho or iterations >= max_iterations:
+                if aim == rho or iterations >= most:
                     break
                 aim = max(aim / CUT, rho)
             best.update(search.grams())
