@@ -38,10 +38,11 @@ from .problem import (
     STATIONARY,
     STOPPED,
     Array,
+    Certified,
     FactorizationProblem,
-    NotConverged,
     ProblemError,
     causal_encoder,
+    relative_gap,
 )
 from .ridge import CUT, FIRST, FLOOR, SINGULAR
 from .threads import threads_for
@@ -59,7 +60,7 @@ PAIR_BYTES = 6e8  # for the pairs of L-BFGS
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class AdaptedFactorization:
+class AdaptedFactorization(Certified):
     """C = sum_k C_k (x) e_k f_k^T with what it costs and how far that is from the best C on time x nodes.
 
     C is causal: every C_k is lower triangular. C^-1 = sum_k C_k^-1 (x) g_k e_k^T with g_k the columns of F^-T.
@@ -94,17 +95,6 @@ class AdaptedFactorization:
     def encoders(self) -> Array:
         """C_k, lower triangular, C_k^T C_k = X_k; shape (n, T, T)."""
         return np.stack([causal_encoder(X) for X in self.grams])
-
-    @property
-    def gap(self) -> float:
-        """loss / lower_bound - 1, >= 0 up to rounding: what this form costs at most."""
-        return _gap(self.loss, self.lower_bound)
-
-    def require_converged(self, tolerance: float) -> AdaptedFactorization:
-        """Itself; raises NotConverged when the status is "stopped"."""
-        if self.status == STOPPED:
-            raise NotConverged(self, tolerance)
-        return self
 
 
 def solve(
@@ -150,7 +140,7 @@ def solve(
         iterations, most = begun, begun + max_iterations
         best.update(separate)
         search = _Search(blocks, np.repeat(multipliers[:, None], problem.num_classes, axis=1), separate)
-        enough = max(tolerance, GAP_SHARE * _gap(best.loss, product.lower_bound))
+        enough = max(tolerance, GAP_SHARE * relative_gap(best.loss, product.lower_bound))
         bound, rounds, aim = product.lower_bound, 0, max(rho, FIRST * float(blocks.values.max())) if rho > 0 else 0.0
         settled = best.loss <= product.lower_bound * (1 + tolerance)
         while rounds < max_rounds and iterations < most and not settled:
@@ -165,7 +155,7 @@ def solve(
             settled = flat and best.loss <= relaxed * (1 + enough)
             if settled:
                 bound = max(bound, _joint_bound(problem, blocks, search.grams(), rho, tolerance))
-                near = tolerance < _gap(best.loss, bound) <= min(NEAR * tolerance, CLOSE)
+                near = tolerance < relative_gap(best.loss, bound) <= min(NEAR * tolerance, CLOSE)
                 if near and search.flat_share > FLATTEST:
                     search.flat_share, settled = search.flat_share / 10, False
                     continue
@@ -485,10 +475,6 @@ class _Search:
         means = np.bincount(self.blocks.classes, weights=diagonals.sum(axis=0)) / self.sizes
         diagonals -= means[self.blocks.classes]
         return x
-
-
-def _gap(loss: float, bound: float) -> float:
-    return loss / bound - 1 if bound > 0 else float("inf")
 
 
 def _joint_bound(problem: ModeProblem, blocks: Blocks, grams: Array, rho: float, tolerance: float) -> float:

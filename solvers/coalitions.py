@@ -22,7 +22,7 @@ from .coalition_bound import group_kernels, outsider_bound
 from .coalition_newton import interior_point
 from .coalition_problem import EPS, CoalitionProblem
 from .dense import threads_for
-from .problem import OPTIMAL, STOPPED, Array, ProblemError
+from .problem import OPTIMAL, STOPPED, Array, Certified, ProblemError
 
 METHODS = ("newton", "conic")
 MAX_UNKNOWNS = 5_000  # matrices of 200 MB, up to seven at a time
@@ -30,7 +30,7 @@ RIDGE_FLOOR = 1e-14  # relative to the largest eigenvalue of H
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CoalitionFactorization:
+class CoalitionFactorization(Certified):
     """Noise that withstands every coalition, with what it costs and how far that is from the best.
 
     Attributes:
@@ -54,11 +54,6 @@ class CoalitionFactorization:
     seconds: float
     worst: tuple[tuple[int, ...], int, float]
     notes: tuple[str, ...] = ()
-
-    @property
-    def gap(self) -> float:
-        """loss / lower_bound - 1, >= 0 up to rounding."""
-        return self.loss / self.lower_bound - 1 if self.lower_bound > 0 else float("inf")
 
 
 def solve(

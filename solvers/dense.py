@@ -21,7 +21,7 @@ import scipy.linalg
 from . import singletons
 from .certificate import finished, lower_bound
 from .lbfgs import minimise
-from .problem import Array, Factorization, FactorizationProblem, ProblemError
+from .problem import Array, Factorization, FactorizationProblem, ProblemError, relative_gap
 from .ridge import Target, falling_targets, notes
 from .threads import threads_for
 
@@ -95,7 +95,7 @@ class _Best:
 
     @property
     def gap(self) -> float:
-        return self.loss / self.bound - 1 if self.bound > 0 else np.inf
+        return relative_gap(self.loss, self.bound)
 
     @property
     def within_tolerance(self) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Self
 
 import numpy as np
 import scipy.linalg
@@ -27,20 +27,10 @@ class ProblemError(ValueError):
     """A problem that cannot be posed: the message says which array and what is wrong."""
 
 
-class Unfinished(Protocol):
-    """What a solver had when it stopped: a certified gap after some iterations."""
-
-    @property
-    def gap(self) -> float: ...
-
-    @property
-    def iterations(self) -> int: ...
-
-
 class NotConverged(RuntimeError):
     """A solver stopped before its certificate reached the tolerance; `factorization` holds what it had."""
 
-    def __init__(self, factorization: Unfinished, tolerance: float) -> None:
+    def __init__(self, factorization: Certified, tolerance: float) -> None:
         super().__init__(
             f"factorization stopped at gap {factorization.gap:.3g} > tolerance {tolerance:g} after "
             f"{factorization.iterations} iterations; raise max_iterations or the tolerance, or use it as "
@@ -150,8 +140,33 @@ def causal_encoder(gram: ArrayLike) -> Array:
     return np.array(np.linalg.cholesky(X[::-1, ::-1])[::-1, ::-1].T, dtype=np.float64, order="C")
 
 
+class Certified:
+    """What every factorization says of itself, from its loss, its certified lower bound and its status."""
+
+    loss: float
+    lower_bound: float
+    status: str
+    iterations: int
+
+    @property
+    def gap(self) -> float:
+        """loss / lower_bound - 1, >= 0 up to rounding: what any other C may save at most; inf without a bound."""
+        return relative_gap(self.loss, self.lower_bound)
+
+    def require_converged(self, tolerance: float) -> Self:
+        """Itself; raises NotConverged when the status is "stopped"."""
+        if self.status == STOPPED:
+            raise NotConverged(self, tolerance)
+        return self
+
+
+def relative_gap(loss: float, lower_bound: float) -> float:
+    """How far a loss is above a bound, as a share of the bound."""
+    return loss / lower_bound - 1 if lower_bound > 0 else float("inf")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Factorization:
+class Factorization(Certified):
     """A causal encoder with what it costs and how far that is from the best.
 
     Attributes:
@@ -174,14 +189,3 @@ class Factorization:
     seconds: float
     sensitivity: float = 1.0
     notes: tuple[str, ...] = ()
-
-    @property
-    def gap(self) -> float:
-        """loss / lower_bound - 1, >= 0 up to rounding."""
-        return self.loss / self.lower_bound - 1 if self.lower_bound > 0 else float("inf")
-
-    def require_converged(self, tolerance: float) -> Factorization:
-        """Itself; raises NotConverged when the status is "stopped"."""
-        if self.status == STOPPED:
-            raise NotConverged(self, tolerance)
-        return self

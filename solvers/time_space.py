@@ -27,9 +27,9 @@ from .problem import (
     STATIONARY,
     STOPPED,
     Array,
+    Certified,
     Factorization,
     FactorizationProblem,
-    NotConverged,
     ProblemError,
 )
 from .ridge import smallest_ridge, target
@@ -40,7 +40,7 @@ SETTLED = 0.1  # of the tolerance: a round that gains less is the last
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TimeSpaceFactorization:
+class TimeSpaceFactorization(Certified):
     """C = C_t (x) C_s with what it costs and how far that is from the best C on time x nodes.
 
     Attributes:
@@ -67,17 +67,6 @@ class TimeSpaceFactorization:
     seconds: float
     sensitivity: float = 1.0
     notes: tuple[str, ...] = ()
-
-    @property
-    def gap(self) -> float:
-        """loss / lower_bound - 1, >= 0 up to rounding: what the product form costs at most."""
-        return self.loss / self.lower_bound - 1 if self.lower_bound > 0 else float("inf")
-
-    def require_converged(self, tolerance: float) -> TimeSpaceFactorization:
-        """Itself; raises NotConverged when the status is "stopped"."""
-        if self.status == STOPPED:
-            raise NotConverged(self, tolerance)
-        return self
 
 
 def solve(

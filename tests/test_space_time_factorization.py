@@ -25,6 +25,7 @@ from mfdl.factorization import (
     optimal_space_time,
     optimal_time_space,
 )
+from mfdl.factorization.space_time import ADAPTED_TOLERANCE
 from mfdl.noise_error import noise_error
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.participation_by_node import ParticipationByNode
@@ -103,7 +104,8 @@ def sensitivities_squared(X, scheme, n):
     found = []
     for u in range(n):
         blocks = [X[u::n, u::n][np.ix_(steps, steps)] for steps in scheme.patterns()]
-        found.append((max(np.trace(B) for B in blocks), max(np.abs(B).sum() for B in blocks)))
+        attained = [s @ B @ s for B in blocks for s in map(np.array, itertools.product([-1, 1], repeat=len(B)))]
+        found.append((max(attained), max(np.abs(B).sum() for B in blocks)))
     return np.array(found)
 
 
@@ -147,6 +149,7 @@ EVERYTHING = (
 @settings(max_examples=5, deadline=None)
 @given(case=cases(max_nodes=4, max_steps=4))
 @example(case=EVERYTHING)
+@example(case=(Dynamics(half_lazy("path:n=3")), Cyclic(2, 1), {}))  # adapted keeps in-class entries of 4e-4
 def test_loss_and_sensitivity_are_those_of_the_arrays(kind, case):
     """By matrices of (T n)^2, and by the library's own two ways from the algorithm."""
     dynamics, scheme, counted = case
@@ -156,11 +159,12 @@ def test_loss_and_sensitivity_are_those_of_the_arrays(kind, case):
     Sigma = covariance(found)
     N = one.noise.to_dense()
     assert_allclose(N @ N.T, Sigma, rtol=1e-8, atol=1e-9 * np.abs(Sigma).max())
-    M = counted_models(dynamics, T, counted["weights"], counted["objective"])
+    M = counted_models(dynamics, T, counted.get("weights"), counted.get("objective", "post-average"))
     assert_allclose(found.sensitivity**2 * np.sum(M * (M @ Sigma)), found.loss, rtol=1e-8)
     assert_allclose(noise_error(one, **counted) * found.sensitivity**2, found.loss, rtol=1e-8)
     least, most = sensitivities_squared(np.linalg.inv(Sigma), scheme, n).T
-    assert_allclose(least.max(), 1.0, rtol=1e-7)
+    # adapted may keep in-class entries of mixed signs, as small as its tolerance: no gradients reach their sum
+    assert_allclose(least.max(), 1.0, rtol=ADAPTED_TOLERANCE if kind == "adapted" else 1e-7)
     assert most.max() <= found.sensitivity**2 * (1 + 1e-7)
     losses = victim_losses(one, OUTSIDER)
     for u, loss in enumerate(losses):

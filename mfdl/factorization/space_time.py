@@ -14,7 +14,6 @@ seeds it holds, so time-space with one seed for all, adapted and space-time prot
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +23,7 @@ import numpy as np
 import solvers
 from solvers import adapted, spacetime, time_space
 from solvers.modes_problem import ModeProblem
-from solvers.problem import OPTIMAL, STATIONARY, STOPPED
+from solvers.problem import OPTIMAL, STATIONARY, STOPPED, Certified
 
 from .. import check
 from ..check import FloatArray
@@ -46,7 +45,7 @@ SETTLED = 0.1  # of the tolerance: a round that gains less is the last
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SpaceTimeFactorization:
+class SpaceTimeFactorization(Certified):
     """Noise over steps and nodes with who holds which part, what it costs and how far that is from the best.
 
     Attributes:
@@ -98,11 +97,6 @@ class SpaceTimeFactorization:
         """q; 0 is an eavesdropper who holds no seed."""
         return 0 if self.space is None else self.space.coalition_size
 
-    @property
-    def gap(self) -> float:
-        """loss / lower_bound - 1: what another form, or one seed for all, may save at most."""
-        return self.loss / self.lower_bound - 1 if self.lower_bound > 0 else math.inf
-
     def noise(self) -> NoiseOperator:
         """The operator from base noise to injected noise."""
         if self.space is not None:
@@ -111,12 +105,6 @@ class SpaceTimeFactorization:
             everybody = np.ones((self.num_nodes, self.num_nodes), dtype=bool)
             return SpaceTimeNoise(self.encoder, self.directions, everybody, self.num_nodes)
         return JointNoise(self.encoder, self.num_steps, self.num_nodes)
-
-    def require_converged(self, tolerance: float) -> SpaceTimeFactorization:
-        """Itself; raises NotConverged when the status is "stopped"."""
-        if self.status == STOPPED:
-            raise solvers.NotConverged(self, tolerance)
-        return self
 
 
 def optimal_time_space(
@@ -153,7 +141,7 @@ def optimal_time_space(
     posed = modes_problem(dynamics, participation, weights=weights, objective=objective)
     if groups is None and coalition_size == 0:
         return _one_seed(posed, dynamics, participation, wanted, max_iterations, began)
-    c, best, iterations, settled, done = np.ones(posed.num_nodes), None, 0, False, True
+    c, best, iterations, settled = np.ones(posed.num_nodes), None, 0, False
     for _ in range(MAX_ROUNDS):
         in_time = solvers.solve(
             solvers.FactorizationProblem(posed.time_gram(c), posed.classes),
@@ -171,7 +159,6 @@ def optimal_time_space(
             max_iterations=max_iterations,
         )
         iterations += in_time.iterations + in_space.iterations
-        done = STOPPED not in (in_time.status, in_space.status)
         c = _node_costs(posed, in_space)
         loss = in_time.sensitivity**2 * float(c @ d)
         settled = best is not None and loss >= best[2] * (1 - SETTLED * wanted)
@@ -183,7 +170,7 @@ def optimal_time_space(
     in_time, in_space, loss = best
     dual = time_space.dual_time_gram(posed, _node_costs(posed, in_space), in_time.gram, tolerance=wanted / 2)
     bound = time_space.joint_lower_bound(posed, dual, tolerance=wanted / 2)
-    status = STATIONARY if settled and done else STOPPED
+    status = STATIONARY if settled and STOPPED not in (in_time.status, in_space.status) else STOPPED
     return SpaceTimeFactorization(
         kind=TIME_SPACE,
         encoder=in_time.encoder,

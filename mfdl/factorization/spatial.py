@@ -20,7 +20,7 @@ import scipy.optimize
 from scipy.sparse import csr_array
 
 import solvers
-from solvers.problem import OPTIMAL, STATIONARY, STOPPED
+from solvers.problem import OPTIMAL, STATIONARY, STOPPED, Certified
 
 from .. import check, spatial
 from ..check import FloatArray
@@ -40,7 +40,7 @@ LARGEST_VARIANCE = 1e300  # the sum of two, and a factor of rounding, stay finit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SpatialFactorization:
+class SpatialFactorization(Certified):
     """A covariance over nodes with who holds which part, what it costs and how far that is from the best.
 
     Attributes:
@@ -91,17 +91,6 @@ class SpatialFactorization:
         used = [k for k, part in enumerate(self.parts) if part.any()]  # a seed not worth its noise stays unused
         groups, parts = [self.groups[k] for k in used], [self.parts[k] for k in used]
         return spatial.seed_factor(self.private_variance, groups, parts, self.num_nodes)
-
-    @property
-    def gap(self) -> float:
-        """loss / lower_bound - 1."""
-        return self.loss / self.lower_bound - 1 if self.lower_bound > 0 else math.inf
-
-    def require_converged(self, tolerance: float) -> SpatialFactorization:
-        """Itself; raises NotConverged when the status is "stopped"."""
-        if self.status == STOPPED:
-            raise solvers.NotConverged(self, tolerance)
-        return self
 
 
 def optimal_covariance(

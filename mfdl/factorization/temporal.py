@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 import solvers
 from solvers import Factorization
-from solvers.problem import FIXED, OPTIMAL, STOPPED
+from solvers.problem import FIXED, OPTIMAL, STOPPED, relative_gap
 
 from .. import check
 from ..check import FloatArray
@@ -133,7 +133,7 @@ class NodeFactorizations:
     @property
     def gap(self) -> float:
         """loss / lower_bound - 1."""
-        return self.loss / self.lower_bound - 1
+        return relative_gap(self.loss, self.lower_bound)
 
     @property
     def status(self) -> str:
