@@ -31,6 +31,7 @@ from mfdl.participation_by_node import ParticipationByNode
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.sensitivity import worst_sensitivity
 from mfdl.testing import brute_force_sensitivity
+from mfdl.testing.tasks import linear_task
 from mfdl.training import tasks
 from mfdl.training.replay import replay
 
@@ -236,27 +237,8 @@ def test_refusals_without_a_node():
 # ---- training --------------------------------------------------------------------------------------------
 
 
-class Dot(torch.nn.Module):
-    """Output w . x: the gradient of a record is the record."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights = torch.nn.Parameter(torch.zeros(2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * self.weights).sum(dim=1)
-
-
-def output_itself(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return output + 0 * target
-
-
 def dot_task(num_records: int) -> tasks.Task:
-    features = np.random.default_rng(0).uniform(1, 2, (num_records, 2))  # no gradient is zero
-    return tasks.from_module(
-        "dot", 4, kind="regression", build_module=Dot, loss=output_itself, features=features,
-        targets=np.zeros(num_records), test_features=features[:1], test_targets=np.zeros(1),
-    )  # fmt: skip
+    return linear_task(4, np.random.default_rng(0).uniform(1, 2, (num_records, 2)))  # no gradient is zero
 
 
 PERIODS = [3, 2, 3, 6]

@@ -49,10 +49,7 @@ def account(
     mechanism: Annotated[
         str, typer.Option("--mechanism", metavar="NAME", help="One of `mfdl mechanisms`, or file:FILE.npz.")
     ] = "dp-dsgd",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the mechanism; may be repeated."),
-    ] = None,
+    settings: options.Settings = None,
     graph: options.Graph = "florentine",
     largest_component: options.LargestComponent = False,
     gossip: options.Gossip = "metropolis-hastings",
@@ -61,12 +58,8 @@ def account(
         str | None,
         typer.Option("--attackers", metavar="A,B", help="pndp: nodes that attack together, by label or as #INDEX."),
     ] = None,
-    colluders: Annotated[
-        str | None, typer.Option("--colluders", metavar="A,B", help="colluding: nodes that share their secrets.")
-    ] = None,
-    coalition_size: Annotated[
-        int | None, typer.Option("--coalition-size", metavar="Q", help="coalitions: how many nodes collude.")
-    ] = None,
+    colluders: options.Colluders = None,
+    coalition_size: options.CoalitionSize = None,
     all_attackers: Annotated[
         bool, typer.Option("--all-attackers", help="pndp: every node attacks in turn, alone.")
     ] = False,
@@ -108,22 +101,19 @@ def account(
     clip_norm: Annotated[
         float, typer.Option("--clip-norm", help="Clipping norm of one record's gradient, or of a node's mean gradient.")
     ] = 1.0,
-    adjacency: Annotated[str, typer.Option("--adjacency", help="replace-one, zero-out or add-remove.")] = "replace-one",
-    delta: Annotated[float, typer.Option("--delta", help="delta of epsilon.")] = 1e-6,
+    adjacency: options.Adjacency = "replace-one",
+    delta: options.Delta = 1e-6,
     lipschitz: Annotated[
         float | None,
         typer.Option(
             "--lipschitz", help="L of the maps x -> x - learning rate * gradient(x): smaller adaptive losses."
         ),
     ] = None,
-    release: Annotated[
-        str | None,
-        typer.Option("--release", help="Final models that are published: none, average or all; default all."),
-    ] = None,
+    release: options.Release = None,
     bound: Annotated[
         str, typer.Option("--bound", help="exact (upper and lower bound meet), or certified (fast upper bound).")
     ] = "exact",
-    jobs: Annotated[int | None, typer.Option("--jobs", help="Worker processes; default: one per core.")] = None,
+    jobs: options.Jobs = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder for results.json and pictures.")
     ] = None,

@@ -35,10 +35,7 @@ def attack(
             "--mechanism", metavar="NAME", help="Shown beside no noise: one of `mfdl mechanisms`; d-sgd: none of them."
         ),
     ] = "dp-dsgd",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the mechanism; may be repeated."),
-    ] = None,
+    settings: options.Settings = None,
     graph: options.Graph = "florentine",
     largest_component: options.LargestComponent = False,
     gossip: options.Gossip = "metropolis-hastings",
@@ -51,9 +48,7 @@ def attack(
             "--attackers", "--attacker", metavar="A,B", help="pndp: who attacks together, by label or as #INDEX."
         ),
     ] = None,
-    colluders: Annotated[
-        str | None, typer.Option("--colluders", metavar="A,B", help="colluding: nodes that share their secrets.")
-    ] = None,
+    colluders: options.Colluders = None,
     steps: Annotated[int, typer.Option("--steps", help="T, gradient steps.")] = 10,
     gradients: Annotated[
         str,
@@ -69,11 +64,8 @@ def attack(
     ] = None,
     mu: Annotated[float | None, typer.Option("--mu", help="Gaussian DP level of the mechanism; default 1.")] = None,
     clip_norm: Annotated[float, typer.Option("--clip-norm", help="Clipping norm, the unit of errors.")] = 1.0,
-    adjacency: Annotated[str, typer.Option("--adjacency", help="replace-one, zero-out or add-remove.")] = "replace-one",
-    release: Annotated[
-        str | None,
-        typer.Option("--release", help="Final models that are published: none, average or all; default all."),
-    ] = None,
+    adjacency: options.Adjacency = "replace-one",
+    release: options.Release = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder for results.json and the picture.")
     ] = None,

@@ -39,9 +39,7 @@ def audit(
     attackers: Annotated[
         str | None, typer.Option("--attackers", metavar="A,B", help="pndp: nodes that attack together.")
     ] = None,
-    colluders: Annotated[
-        str | None, typer.Option("--colluders", metavar="A,B", help="colluding: nodes that share their secrets.")
-    ] = None,
+    colluders: options.Colluders = None,
     coalition_size: Annotated[
         int | None, typer.Option("--coalition-size", metavar="Q", help="coalitions: how many nodes collude; default 1.")
     ] = None,
@@ -59,8 +57,8 @@ def audit(
         float | None, typer.Option("--mu", help="The claim of every cell, from which its noise follows; default 1.")
     ] = None,
     clip_norm: Annotated[float, typer.Option("--clip-norm", help="Clipping norm.")] = 1.0,
-    adjacency: Annotated[str, typer.Option("--adjacency", help="replace-one, zero-out or add-remove.")] = "replace-one",
-    delta: Annotated[float, typer.Option("--delta", help="delta of epsilon.")] = 1e-6,
+    adjacency: options.Adjacency = "replace-one",
+    delta: options.Delta = 1e-6,
     trials: Annotated[int, typer.Option("--trials", help="Runs that measure, per canary and input.")] = 4000,
     level: Annotated[float, typer.Option("--level", help="Of all bounds of all cells together.")] = 0.95,
     seed: Annotated[int, typer.Option("--seed", help="Of the noise; one seed gives one result.")] = 0,

@@ -27,7 +27,7 @@ def claims(
         int | None, typer.Option("--examples", help="Cases tried for each claim; default what the claim asks for.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the search; one seed gives one table.")] = 0,
-    jobs: Annotated[int | None, typer.Option("--jobs", help="Worker processes; default: one per core.")] = None,
+    jobs: options.Jobs = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help=f"Folder for {JSON_FILE} and {PAGE}.")
     ] = None,

@@ -35,8 +35,8 @@ def compare(
         float | None, typer.Option("--mu", help="Privacy target: mu-Gaussian-DP; default 2 without --epsilon.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Privacy target instead of --mu.")] = None,
-    delta: Annotated[float, typer.Option("--delta", help="delta of epsilon.")] = 1e-6,
-    adjacency: Annotated[str, typer.Option("--adjacency", help="replace-one, zero-out or add-remove.")] = "replace-one",
+    delta: options.Delta = 1e-6,
+    adjacency: options.Adjacency = "replace-one",
     clip_norm: Annotated[float, typer.Option("--clip-norm", help="Clipping norm of one record's gradient.")] = 1.0,
     unit: Annotated[
         str, typer.Option("--unit", help="record; or user: a node's mean gradient is clipped, all its data protected.")
@@ -47,10 +47,8 @@ def compare(
     attackers: Annotated[
         str | None, typer.Option("--attackers", metavar="A,B", help="pndp: who attacks; default any one node.")
     ] = None,
-    colluders: Annotated[str | None, typer.Option("--colluders", metavar="A,B", help="colluding: who pools.")] = None,
-    coalition_size: Annotated[
-        int | None, typer.Option("--coalition-size", metavar="Q", help="coalitions: any Q nodes pool.")
-    ] = None,
+    colluders: options.Colluders = None,
+    coalition_size: options.CoalitionSize = None,
     release: Annotated[
         str | None, typer.Option("--release", help="Where messages are hidden: none, average or all final models.")
     ] = None,

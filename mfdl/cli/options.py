@@ -141,6 +141,23 @@ Epochs = Annotated[int, typer.Option("--epochs", help="k: how often each record 
 Period = Annotated[int, typer.Option("--period", help="b: steps per epoch; the run has k b steps.")]
 Momentum = Annotated[float, typer.Option("--momentum", help="Heavy-ball momentum of every node, in [0, 1).")]
 WeightDecay = Annotated[float, typer.Option("--weight-decay", help="Weight decay, outside of clipping.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the mechanism; may be repeated."),
+]
+Colluders = Annotated[
+    str | None, typer.Option("--colluders", metavar="A,B", help="colluding: nodes that share their secrets.")
+]
+CoalitionSize = Annotated[
+    int | None, typer.Option("--coalition-size", metavar="Q", help="coalitions: how many nodes collude.")
+]
+Adjacency = Annotated[str, typer.Option("--adjacency", help="replace-one, zero-out or add-remove.")]
+Delta = Annotated[float, typer.Option("--delta", help="delta of epsilon.")]
+Release = Annotated[
+    str | None,
+    typer.Option("--release", help="Final models that are published: none, average or all; default all."),
+]
+Jobs = Annotated[int | None, typer.Option("--jobs", help="Worker processes; default: one per core.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout, nothing else there.")]
 
 

@@ -10,7 +10,7 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.mechanism import calibrate
 from mfdl.participation import Cyclic, EveryStep
-from mfdl.training import tasks
+from mfdl.testing.tasks import linear_task
 from mfdl.training.replay import replay
 from mfdl.training.tasks import Task
 
@@ -18,27 +18,8 @@ torch.set_num_threads(1)
 NODES, ETA, CLIP = 3, 0.3, 0.5
 
 
-class Dot(torch.nn.Module):
-    """Output w . x: the gradient of a record is the record, at every model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights = torch.nn.Parameter(torch.zeros(2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * self.weights).sum(dim=1)
-
-
-def output_itself(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return output + 0 * target
-
-
 def dot_task(per_node: int) -> Task:
-    features = np.ones((NODES * per_node, 2))
-    return tasks.from_module(
-        "dot", NODES, kind="regression", build_module=Dot, loss=output_itself, features=features,
-        targets=np.zeros(len(features)), test_features=features[:1], test_targets=np.zeros(1),
-    )  # fmt: skip
+    return linear_task(NODES, np.ones((NODES * per_node, 2)))
 
 
 def messages(participation, per_node, monkeypatch, *, change, unit="record"):

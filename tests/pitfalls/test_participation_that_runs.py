@@ -15,7 +15,7 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.mechanism import calibrate
 from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, participation_from_dict
 from mfdl.privacy import accounting
-from mfdl.training import tasks
+from mfdl.testing.tasks import linear_task
 from mfdl.training.replay import replay
 from mfdl.training.tasks import Task
 
@@ -23,27 +23,8 @@ torch.set_num_threads(1)
 NODES = 3
 
 
-class Dot(torch.nn.Module):
-    """Output w . x: the gradient of a record is the record."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights = torch.nn.Parameter(torch.zeros(2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * self.weights).sum(dim=1)
-
-
-def output_itself(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return output + 0 * target
-
-
 def dot_task(num_records: int) -> Task:
-    features = np.random.default_rng(0).uniform(1, 2, (num_records, 2))  # no gradient is zero
-    return tasks.from_module(
-        "dot", NODES, kind="regression", build_module=Dot, loss=output_itself, features=features,
-        targets=np.zeros(num_records), test_features=features[:1], test_targets=np.zeros(1),
-    )  # fmt: skip
+    return linear_task(NODES, np.random.default_rng(0).uniform(1, 2, (num_records, 2)))  # no gradient is zero
 
 
 def made_for(participation, unit="record"):

@@ -20,6 +20,7 @@ from mfdl.mechanism import calibrate, without_noise
 from mfdl.noise_error import noise_error
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
 from mfdl.testing.strategies import NAMES, build_algorithm
+from mfdl.testing.tasks import still_task
 from mfdl.training import checkpoint, replay, streams, tasks
 from mfdl.training.keys import NoiseKey
 from mfdl.training.replay import replay as train
@@ -31,17 +32,6 @@ NODES = 4
 STAR, RING = gossip.uniform("star:n=4"), gossip.metropolis_hastings("ring:n=4")
 PART = Cyclic(epochs=3, period=2)
 LDP = {"trust": trust.LDP(), "adjacency": "zero-out"}
-
-
-class NoGradient(nn.Module):
-    """One weight per coordinate, all zero; its output does not depend on them, so every gradient is zero."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.zeros(dimension))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (0 * self.weights).sum() + 0 * x.sum(dim=1)
 
 
 def mlp() -> nn.Module:
@@ -81,18 +71,9 @@ def make_classification() -> Task:
     )
 
 
-def still_task(period: int, dimension: int) -> Task:
-    """Zero gradients and one record per node and step, so that all divisors are 1."""
-    build = _Still(dimension)
-    return make_task(num_records=NODES * period, build=build)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Still:
-    dimension: int
-
-    def __call__(self) -> nn.Module:
-        return NoGradient(self.dimension)
+def silent_task(period: int, dimension: int) -> Task:
+    """One record per node and step, so that all divisors are 1."""
+    return still_task(NODES, np.ones((NODES * period, 1)), dimension)
 
 
 def mechanism(name="mf-shared", W=STAR, participation=PART, mu=1.0, clip_norm=1.0, learning_rate=0.1, unit="record"):
@@ -396,7 +377,7 @@ def test_no_two_mechanisms_tasks_splits_or_keys_share_noise(witnessed):
     sequences = [
         gossip.sequence([STAR if c == "A" else RING for c in order]) for order in ("AABAAA", "ABBAAA", "BABABA")
     ]
-    still = still_task(2, DIM)
+    still = silent_task(2, DIM)
     user = mechanism("dp-dsgd", participation=EveryStep(6), unit="user")
     cases = [(mechanism(name), still, 0, None) for name in ("dp-dsgd", "anti-pgd", "mf-shared", "mf-per-node")]
     cases += [(mechanism("dp-dsgd", W=W), still, 0, None) for W in sequences]
@@ -404,9 +385,9 @@ def test_no_two_mechanisms_tasks_splits_or_keys_share_noise(witnessed):
         (mechanism("dp-dsgd", mu=2.0), still, 0, None),
         (mechanism("dp-dsgd", clip_norm=2.0), still, 0, None),
         (mechanism("dp-dsgd", learning_rate=0.2), still, 0, None),
-        (mechanism("dp-dsgd", participation=Cyclic(2, 3)), still_task(3, DIM), 0, None),
-        (mechanism("dp-dsgd", participation=Cyclic(6, 1)), still_task(1, DIM), 0, None),
-        (mechanism("dp-dsgd"), make_task(8, build=_Still(DIM), data_seed=5), 0, None),  # other data
+        (mechanism("dp-dsgd", participation=Cyclic(2, 3)), silent_task(3, DIM), 0, None),
+        (mechanism("dp-dsgd", participation=Cyclic(6, 1)), silent_task(1, DIM), 0, None),
+        (mechanism("dp-dsgd"), still_task(NODES, np.zeros((8, 1)), DIM), 0, None),  # other data
         (mechanism("dp-dsgd"), still, 1, None),
         (mechanism("dp-dsgd"), still, 0, NoiseKey.from_seed(1)),
         (mechanism("dp-dsgd", participation=EveryStep(6)), still, 0, None),
@@ -427,7 +408,7 @@ def test_no_two_mechanisms_tasks_splits_or_keys_share_noise(witnessed):
 def test_segments_of_noise_are_never_reused(name, witnessed, tmp_path):
     """Base noise of any two (step, node), over epochs and a stop in between; false-alarm rate 1e-9."""
     part = Cyclic(epochs=5, period=2)
-    made, task = mechanism(name, participation=part), still_task(2, DIM)
+    made, task = mechanism(name, participation=part), silent_task(2, DIM)
     train(made, task, seeds=[0], dtype=torch.float64, stop_after=5, checkpoint_folder=tmp_path)
     train(made, task, seeds=[0], dtype=torch.float64, checkpoint_folder=tmp_path)
     assert len(witnessed["noise"]) == 10
@@ -612,7 +593,7 @@ def test_the_noise_in_the_models_is_what_the_mechanism_says(witnessed):
     d, x = 40_000, 23.0
     part = Cyclic(epochs=3, period=2)
     made = mechanism("dp-dsgd", participation=part, learning_rate=0.5, mu=0.8)
-    run = train(made, still_task(2, d), seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0]
+    run = train(made, silent_task(2, d), seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0]
     assert not torch.cat(witnessed["gradients"]).any()
     W = STAR.dense()
     averaged = np.stack([W @ sent for sent in run.messages])  # theta_1 .. theta_T
@@ -634,7 +615,7 @@ def test_correlated_noise_reaches_the_models_as_accounted():
     d, x = 20_000, 23.0
     for name in ("anti-pgd", "mf-per-node", "mafalda"):
         made = mechanism(name, learning_rate=0.5, mu=0.8)
-        run = train(made, still_task(2, d), seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0]
+        run = train(made, silent_task(2, d), seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0]
         averaged = np.stack([STAR.dense() @ sent for sent in run.messages])
         ratio = np.sum(averaged**2) / ((made.noise_std * 0.5) ** 2 * d * noise_error(made.algorithm))
         assert abs(ratio - 1) < 2 * math.sqrt(x / d) + 2 * x / d

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -18,6 +17,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.mechanism import calibrate
 from mfdl.noise_error import noise_error
 from mfdl.participation import Cyclic
+from mfdl.testing.tasks import still_task
 from mfdl.training import replay, streams, tasks
 from mfdl.training.keys import normals
 from mfdl.training.replay import replay as train
@@ -40,51 +40,31 @@ def mechanism(kind):
     return calibrate(one, trust=model, adjacency="zero-out", clip_norm=1.0, mu=0.8)
 
 
-@dataclasses.dataclass(frozen=True)
-class Linear:
-    """A linear model; `still`: it ignores its weights, so that every gradient is zero."""
-
-    dimension: int
-    still: bool = False
-
-    def __call__(self) -> nn.Module:
-        return Still(self.dimension) if self.still else nn.Linear(self.dimension, 1)
-
-
-class Still(nn.Module):
-    def __init__(self, dimension: int) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.zeros(dimension))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (0 * self.weights).sum() + 0 * x.sum(dim=1)
-
-
 def squared(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return (output.squeeze() - target).square()
 
 
-def task(build, records):
+def line_task():
     rng = np.random.default_rng(0)
     return tasks.from_module(
         "synthetic",
         NODES,
         kind="regression",
-        build_module=build,
+        build_module=lambda: nn.Linear(3, 1),
         loss=squared,
-        features=rng.standard_normal((records, 3)),
-        targets=rng.standard_normal(records),
+        features=rng.standard_normal((30, 3)),
+        targets=rng.standard_normal(30),
         test_features=rng.standard_normal((7, 3)),
         test_targets=rng.standard_normal(7),
     )
 
 
-TASK = task(Linear(3), 30)
+TASK = line_task()
 
 
-def still_task(dimension):
-    """Zero gradients, one record per node and step: messages are the noise alone, all divisors 1."""
-    return task(Linear(dimension, still=True), NODES * SCHEME.period)
+def silent_task(dimension):
+    """One record per node and step: messages are the noise alone, all divisors 1."""
+    return still_task(NODES, np.ones((NODES * SCHEME.period, 1)), dimension)
 
 
 @pytest.fixture
@@ -150,7 +130,7 @@ def test_resumed_after_any_step_equals_uninterrupted_bit_for_bit(kind, tmp_path,
 def test_what_is_sent_is_the_noise_operator_on_the_base_noise(kind, keys):
     made, dim = mechanism(kind), 30
     noise = made.algorithm.noise
-    run = train(made, still_task(dim), seeds=[2], keep_messages=True, dtype=torch.float64).seeds[0]
+    run = train(made, silent_task(dim), seeds=[2], keep_messages=True, dtype=torch.float64).seeds[0]
     Z = made.noise_std * base_noise(noise, keys[-1], dim)
     injected = (noise.to_dense() @ Z).reshape(6, NODES, dim)
     messages, models = sent(injected)
@@ -167,7 +147,7 @@ def test_messages_have_the_covariance_that_was_accounted(kind):
     x = log(4 entries / 1e-9); the noise in the models, a sum of such, likewise.
     """
     made, D = mechanism(kind), 20_000
-    run = train(made, still_task(D), seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0]
+    run = train(made, silent_task(D), seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0]
     rows = run.messages.reshape(6 * NODES, D)
     M = sent(np.eye(6 * NODES).reshape(6, NODES, -1))[0].reshape(6 * NODES, -1)
     wanted = made.noise_std**2 * M @ injected_covariance(made.algorithm) @ M.T

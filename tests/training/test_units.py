@@ -19,6 +19,7 @@ from mfdl.mechanism import calibrate
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.gaussian import record_shift
 from mfdl.privacy.guarantee import UNITS
+from mfdl.testing.tasks import linear_task, still_task
 from mfdl.training import clipping, tasks
 from mfdl.training.replay import replay
 from mfdl.training.tasks import Task, _instance
@@ -27,40 +28,10 @@ torch.set_num_threads(1)
 NODES = 2
 
 
-class Linear(nn.Module):
-    """Output w . x, so with the loss below the gradient of a record is the record itself."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.zeros(dimension))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * self.weights).sum(dim=1)
-
-
-def output_itself(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return output + 0 * target
-
-
-def linear_task(slots: int, *, dimension: int = 2, nodes: int = NODES) -> Task:
-    features = np.ones((nodes * slots, dimension))
-    return tasks.from_module(
-        "linear",
-        nodes,
-        kind="regression",
-        build_module=lambda: Linear(dimension),
-        loss=output_itself,
-        features=features,
-        targets=np.zeros(len(features)),
-        test_features=features[:1],
-        test_targets=np.zeros(1),
-    )
-
-
 def gradients(data, mask, *, unit, clip_norm, dtype=torch.float32):
     """The row of node 1, which holds `data` (B, d), one record per slot; node 0 holds records of ones."""
     slots, dimension = np.shape(data)
-    instance = linear_task(slots, dimension=dimension).instance(0, 1, dtype=dtype)
+    instance = linear_task(NODES, np.ones((NODES * slots, dimension))).instance(0, 1, dtype=dtype)
     features, present = instance.features.clone(), instance.mask.clone()
     features[1, 0], present[1, 0] = torch.tensor(data, dtype=dtype), torch.tensor(mask)
     holding = dataclasses.replace(instance, features=features, mask=present)
@@ -279,7 +250,7 @@ def test_clipped_rows_are_within_the_norm_exactly(row, clip_norm, present):
 
 def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     """Same noise key: the executor divides clipped means by nothing, and a user reaches 2 C eta but not more."""
-    task = linear_task(6, nodes=4)
+    task = linear_task(4, np.ones((24, 2)))
     one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), EveryStep(4))
     made = calibrate(one, trust=trust.LDP(), adjacency="replace-one", clip_norm=0.5, mu=1.0, unit="user")
     arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64, "period": 3}
@@ -306,29 +277,13 @@ def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
 def test_noise_of_a_user_level_run_is_that_of_its_guarantee():
     """Zero gradients: the messages of step 0 are noise of std nu eta; a record-level run divides by its batch sizes."""
     d, x = 30_000, 23.0  # as in test_replay: chi-square tail, false alarm 2e-10
-    rng = np.random.default_rng(0)
-    task = tasks.from_module(
-        "still", 4, kind="regression", build_module=lambda: Still(d), loss=squared,
-        features=rng.standard_normal((24, 3)), targets=np.zeros(24), test_features=np.ones((1, 3)),
-        test_targets=np.zeros(1),
-    )  # fmt: skip
+    task = still_task(4, np.ones((24, 3)), d)
     one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.5), EveryStep(3))
     for unit, divisor in (("user", 1), ("record", 6)):
         made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=0.7, unit=unit)
         sent = replay(made, task, seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0].messages[0]
         ratio = np.mean(sent**2) / (made.noise_std * 0.5 / divisor) ** 2
         assert abs(ratio - 1) < 2 * math.sqrt(x / (4 * d)) + 2 * x / (4 * d)
-
-
-class Still(nn.Module):
-    """Its output does not depend on its weights, so every gradient is zero."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.zeros(dimension))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (0 * self.weights).sum() + 0 * x.sum(dim=1)
 
 
 def test_divisors_do_not_count_at_user_level():

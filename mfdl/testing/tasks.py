@@ -1,0 +1,82 @@
+"""Tasks whose gradients are known in advance, for tests of what a run sends.
+
+In: nodes and records. Out: a `Task` whose per-record gradient is the record itself, or zero at every model.
+Not imported with `mfdl.testing`, since it brings torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from ..check import FloatArray
+from ..training import tasks
+from ..training.tasks import Task
+
+__all__ = ["linear_task", "still_task"]
+
+
+class _Dot(torch.nn.Module):
+    """Output w . x."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.zeros(dimension))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.weights).sum(dim=1)
+
+
+class _Still(_Dot):
+    """An output that does not depend on w."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (0 * self.weights).sum() + 0 * x.sum(dim=1)
+
+
+def _output_itself(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return output + 0 * target
+
+
+def linear_task(num_nodes: int, features: ArrayLike) -> Task:
+    """A task in which the gradient of a record is its features, whatever the model.
+
+    Args:
+        num_nodes: n; each node holds num_records / n records, some one more.
+        features: shape (num_records, d); the model has d weights.
+
+    >>> instance = linear_task(2, [[1.0, 2.0], [3.0, 4.0]]).instance(0, 1)
+    >>> instance.clipped_gradients(instance.initial_parameters, 0, clip_norm=10.0, unit="record").sum(dim=0)
+    tensor([4., 6.])
+    """
+    x = np.asarray(features, dtype=np.float64)
+    return _task("linear", num_nodes, partial(_Dot, x.shape[1]), x)
+
+
+def still_task(num_nodes: int, features: ArrayLike, dimension: int) -> Task:
+    """A task whose gradients are all zero, so that models hold the start, which is zero, and the noise.
+
+    Args:
+        num_nodes: n, as above.
+        features: shape (num_records, any); they change nothing but the task's fingerprint.
+        dimension: d, weights of the model.
+    """
+    return _task("still", num_nodes, partial(_Still, dimension), np.asarray(features, dtype=np.float64))
+
+
+def _task(name: str, num_nodes: int, build: Callable[[], torch.nn.Module], features: FloatArray) -> Task:
+    return tasks.from_module(
+        name,
+        num_nodes,
+        kind="regression",
+        build_module=build,
+        loss=_output_itself,
+        features=features,
+        targets=np.zeros(len(features)),
+        test_features=features[:1],
+        test_targets=np.zeros(1),
+    )
