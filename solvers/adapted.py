@@ -91,6 +91,10 @@ class AdaptedFactorization(Certified):
     sensitivity: float = 1.0
     notes: tuple[str, ...] = ()
 
+    def shifted(self, k: int) -> AdaptedFactorization:
+        """As for `Certified`; the product it began with too."""
+        return dataclasses.replace(super().shifted(k), time_space=self.time_space.shifted(k))
+
     @cached_property
     def encoders(self) -> Array:
         """C_k, lower triangular, C_k^T C_k = X_k; shape (n, T, T)."""
@@ -125,6 +129,15 @@ def solve(
         raise ProblemError(f"tolerance must be > 0, got {tolerance!r}.")
     if max_rounds < 1:
         raise ProblemError(f"max_rounds must be at least 1, got {max_rounds!r}.")
+    if k := problem.exponent:
+        found = solve(
+            problem.normalised,
+            tolerance=tolerance,
+            max_rounds=max_rounds,
+            max_iterations=max_iterations,
+            start=start and start.shifted(-k),
+        ).shifted(k)
+        return dataclasses.replace(found, time_space=start) if start else found
     product = start or time_space.solve(problem, tolerance=tolerance, max_iterations=max_iterations)
     n, T = problem.num_nodes, problem.num_steps
     if product.space.gram.shape != (n, n) or product.time.gram.shape != (T, T):

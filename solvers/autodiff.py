@@ -134,6 +134,17 @@ def solve(
         A Factorization of unit sensitivity. Status "optimal" when the gap is within tolerance, "stationary"
         when a restricted or penalised family converged with a larger gap, "stopped" otherwise.
     """
+    if k := problem.exponent:
+        half = 2.0 ** (-k // 2)  # 2^-k itself may be beyond float64
+        found = solve(
+            problem.normalised,
+            parametrisation,
+            penalty=None if penalty is None else lambda C: penalty(C) * half * half,
+            tolerance=tolerance,
+            max_iterations=max_iterations,
+            device=device,
+        )
+        return found.shifted(k)
     began = time.perf_counter()
     family = parametrisation or lower_triangular(problem)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

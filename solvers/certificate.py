@@ -26,6 +26,7 @@ import numpy as np
 import scipy.linalg
 
 from .problem import OPTIMAL, STOPPED, Array, Factorization, FactorizationProblem, causal_encoder
+from .scale import even_exponent, scaled, scaled_down
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -43,12 +44,18 @@ def lower_bound(
     singular values; clipping negative rounding eigenvalues of V_c changes w and the trace norm consistently,
     since the V that is used is the clipped one. Cost: O(T^3).
     """
-    try:
-        factor = scipy.linalg.cho_factor(gram, lower=True)
+    if k := problem.exponent:
+        dual_from = None if dual_from is None else scaled(dual_from, -k)
+        root = None if root is None else scaled(root, -k // 2)
+        return scaled_down(lower_bound(problem.normalised, gram, dual_from=dual_from, root=root), k)
+    try:  # multiples of X and V prove the same
+        factor = scipy.linalg.cho_factor(scaled(gram, -even_exponent(gram)), lower=True)
     except np.linalg.LinAlgError:
         return 0.0
     H = problem.error_gram if dual_from is None else dual_from
     V = scipy.linalg.cho_solve(factor, scipy.linalg.cho_solve(factor, H).T)
+    if not np.isfinite(V).all():
+        return 0.0
     T = problem.size
     if problem.num_classes == T:
         return weights_bound(problem, np.diagonal(V), root=root)
@@ -66,7 +73,7 @@ def lower_bound(
         w += float((dual_root**2).sum(axis=1).max()) * (1 + 8 * members.size * EPS)
         dual_root_times_root[row : row + members.size] = dual_root.T @ L[members]
         row += members.size
-    return _squared_trace_norm(dual_root_times_root) / w if w > 0 else 0.0
+    return _bound(dual_root_times_root, w)
 
 
 def weights_bound(problem: FactorizationProblem, weights: Array, *, root: Array | None = None) -> float:
@@ -74,6 +81,10 @@ def weights_bound(problem: FactorizationProblem, weights: Array, *, root: Array 
 
     w is then the sum over classes of the largest weight. Cost: the singular values of a T x T matrix.
     """
+    if k := problem.exponent:
+        return scaled_down(
+            weights_bound(problem.normalised, weights, root=None if root is None else scaled(root, -k // 2)), k
+        )
     v = np.clip(weights, 0.0, None)
     if not 0 < (largest := float(v.max())) < np.inf:
         return 0.0
@@ -82,7 +93,7 @@ def weights_bound(problem: FactorizationProblem, weights: Array, *, root: Array 
     np.maximum.at(top, problem.classes, v)
     L = _root_below(problem) if root is None else root
     w = float(top.sum()) * (1 + 8 * problem.size * EPS)
-    return _squared_trace_norm(np.sqrt(v)[:, None] * L) / w
+    return _bound(np.sqrt(v)[:, None] * L, w)
 
 
 def finished(
@@ -118,9 +129,15 @@ def _root_below(problem: FactorizationProblem) -> Array:
     return vectors * np.sqrt(np.clip(values - problem.size * EPS * values[-1], 0.0, None))
 
 
-def _squared_trace_norm(matrix: Array) -> float:
-    """||M||_*^2, rounded down by more than the backward error of the singular values; M is overwritten."""
+def _bound(matrix: Array, w: float) -> float:
+    """||M||_*^2 / w, rounded down by more than the backward error of the singular values; M is overwritten.
+
+    0, which proves nothing, where w is 0 or an overflow left no number.
+    """
     T = matrix.shape[0]
+    if not (0 < w < np.inf and np.isfinite(matrix).all()):
+        return 0.0
     trace_norm = float(scipy.linalg.svdvals(matrix, overwrite_a=True).sum())
     safe = max(trace_norm * (1 - (T * T + 4) * EPS), 0.0)
-    return safe * safe
+    bound = safe * safe / w
+    return bound if bound < np.inf else 0.0

@@ -23,6 +23,7 @@ import numpy as np
 
 from .coalition_problem import EPS, CoalitionProblem, Indices
 from .problem import Array
+from .scale import scaled_down
 
 KERNEL = 1e-10  # relative to the largest eigenvalue of H
 DEPENDENT = 1e-12  # kernel directions this close to dependent count once
@@ -40,6 +41,8 @@ def group_kernels(problem: CoalitionProblem) -> list[Array]:
 
 def outsider_bound(problem: CoalitionProblem) -> float:
     """||H^1/2||_*^2 / n, rounded down."""
+    if problem.exponent:
+        return scaled_down(outsider_bound(problem.normalised), problem.exponent)
     values = np.asarray(np.linalg.svd(problem.root, compute_uv=False), dtype=np.float64)
     nuclear = float(_lowered(problem, values).sum())
     return nuclear**2 / problem.size * max(0.0, 1 - 4 * problem.size * EPS)
@@ -68,6 +71,8 @@ def lower_bound(
         cannot profit.
     Cost: O(J n m g^2) for m groups of size g, and a projection per block where H has kernels.
     """
+    if problem.exponent:
+        return scaled_down(lower_bound(problem.normalised, weights, vectors, block_of, node_of), problem.exponent)
     fallback = outsider_bound(problem)
     used = np.isfinite(weights) & (weights > 0) & np.isfinite(vectors).all(axis=1)
     if not used.any():

@@ -28,7 +28,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from .problem import Array, FactorizationProblem, ProblemError
+from .problem import Array, FactorizationProblem, ProblemError, loss_in_range
+from .scale import scaled
 
 MAX_COALITIONS = 20_000
 MAX_COMPARED_BLOCKS = 3_000  # all pairs are compared to drop redundant constraints; beyond, none is dropped
@@ -113,6 +114,18 @@ class CoalitionProblem:
             raise InfeasibleCoalition(*self.exposed)
 
     @property
+    def exponent(self) -> int:
+        """k, H being 2^k times that of `normalised`; 0 unless the entries of H are near an end of the float range."""
+        return self._posed.exponent
+
+    @cached_property
+    def normalised(self) -> CoalitionProblem:
+        """The problem of H 2^-k, the one that solvers solve; itself for k = 0."""
+        if not self.exponent:
+            return self
+        return dataclasses.replace(self, error_gram=scaled(self.error_gram, -self.exponent))
+
+    @property
     def size(self) -> int:
         """n."""
         return self.error_gram.shape[0]
@@ -120,7 +133,11 @@ class CoalitionProblem:
     @cached_property
     def root(self) -> Array:
         """L with L L^T = H, shape (n, n)."""
-        return _plain(self.error_gram).root
+        return self._posed.root
+
+    @cached_property
+    def _posed(self) -> FactorizationProblem:
+        return _plain(self.error_gram)
 
     @property
     def local_loss(self) -> float:
@@ -171,7 +188,9 @@ class CoalitionProblem:
         )
 
     def loss(self, private_variance: float, parts: Sequence[Array]) -> float:
-        """tr(H R)."""
+        """tr(H R); raises ProblemError where that is beyond float64."""
+        if self.exponent:
+            return loss_in_range(self.normalised.loss(private_variance, parts), self.exponent)
         shared = sum(
             float(((part @ self.root[list(group)]) * self.root[list(group)]).sum())
             for group, part in zip(self.groups, parts, strict=True)

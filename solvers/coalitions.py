@@ -90,6 +90,9 @@ def solve(
         raise ProblemError(
             f"groups of these sizes make {unknowns} unknowns, more than {MAX_UNKNOWNS}; take smaller groups."
         )
+    if problem.exponent:
+        normal = solve(problem.normalised, tolerance=tolerance, max_iterations=max_iterations, method=method)
+        return normal.shifted(problem.exponent)
     no_seeds = [np.zeros((len(group), len(group))) for group in problem.groups]
     best = feasible(problem, 1.0, no_seeds) if problem.private else None
     bound, iterations = outsider_bound(problem), 0

@@ -53,6 +53,9 @@ def solve(
         that was given. Float64 resolves rho down to 1e-16 of the largest eigenvalue of H, enough for a tolerance of
         1e-7 or so; X is then so ill-conditioned that a problem with large classes may stop earlier, and says so.
     """
+    if problem.exponent:
+        normal = solve(problem.normalised, tolerance=tolerance, max_iterations=max_iterations, start=start)
+        return normal.shifted(problem.exponent)
     began = time.perf_counter()
     initial = _feasible(problem, start)
     if problem.num_classes == problem.size:

@@ -16,7 +16,8 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from .problem import Array, ProblemError
+from .problem import Array, ProblemError, loss_in_range
+from .scale import even_exponent, scaled
 from .threads import threads_for
 
 EPS = float(np.finfo(np.float64).eps)
@@ -33,7 +34,7 @@ class ModeProblem:
         classes: integer label per step, shape (T,); the steps of one label, at one node, form one class.
 
     Raises: ProblemError: shapes, non-finite entries, an H_k not symmetric or not positive semidefinite, all H_k zero, U
-        not orthogonal.
+        not orthogonal, tr H beyond float64.
     """
 
     grams: Array
@@ -57,6 +58,7 @@ class ModeProblem:
             )
         if np.abs(U.T @ U - np.eye(n)).max() > INPUT_TOLERANCE:
             raise ProblemError("vectors must be orthogonal (U^T U = I), e.g. the eigenvectors of a symmetric matrix.")
+        H = scaled(H, -(exponent := even_exponent(H)))
         scale = np.abs(H).max()
         if scale == 0:
             raise ProblemError("grams must not all be zero: no noise costs anything, so there is nothing to minimise.")
@@ -64,12 +66,26 @@ class ModeProblem:
             if np.abs(H[k] - H[k].T).max() > INPUT_TOLERANCE * scale:
                 raise ProblemError(f"grams must be symmetric, mode {k} is not; use (H + H.T) / 2 if you mean that.")
             H[k] = (H[k] + H[k].T) / 2
+        loss_in_range(float(np.einsum("ktt->", H)), exponent)
+        H = scaled(H, exponent)
         _, labels = np.unique(labels, return_inverse=True)
         for name, array in (("grams", H), ("vectors", U), ("classes", labels)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
         if (least := float(self.eigenvalues.min())) < -INPUT_TOLERANCE * float(self.eigenvalues.max()):
             raise ProblemError(f"grams must be positive semidefinite, got an eigenvalue {least:.3g}.")
+
+    @cached_property
+    def exponent(self) -> int:
+        """k, the H_k being 2^k times those of `normalised`; 0 unless they are near an end of the float range."""
+        return even_exponent(self.grams)
+
+    @cached_property
+    def normalised(self) -> ModeProblem:
+        """The problem of H 2^-k, the one that solvers solve; itself for k = 0."""
+        if not self.exponent:
+            return self
+        return ModeProblem(scaled(self.grams, -self.exponent), self.vectors, self.classes)
 
     @property
     def num_nodes(self) -> int:
@@ -88,7 +104,8 @@ class ModeProblem:
 
     @cached_property
     def _eigen(self) -> tuple[Array, Array]:
-        return eigen_stack(self.grams)
+        values, vectors = eigen_stack(scaled(self.grams, -self.exponent))
+        return scaled(values, self.exponent), vectors
 
     @property
     def eigenvalues(self) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[np.float64]
+from .scale import Array, even_exponent, scaled, scaled_down, scaled_up
 
 OPTIMAL, STOPPED, FIXED, STATIONARY = "optimal", "stopped", "fixed", "stationary"
 
@@ -47,7 +47,8 @@ class FactorizationProblem:
         error_gram: H, shape (T, T), symmetric positive semidefinite, float64.
         classes: integer label per index, shape (T,); indices with one label form one class.
 
-    Raises: ProblemError: shapes, non-finite entries, H not symmetric or not positive semidefinite, H = 0.
+    Raises: ProblemError: shapes, non-finite entries, H not symmetric or not positive semidefinite, H = 0, tr H beyond
+        float64.
     """
 
     error_gram: Array
@@ -59,10 +60,13 @@ class FactorizationProblem:
             raise ProblemError(f"error_gram must be a non-empty square matrix, got shape {H.shape}.")
         if not np.isfinite(H).all():
             raise ProblemError("error_gram must be finite, got a nan or infinite entry.")
+        H = scaled(H, -(k := even_exponent(H)))
         scale = np.abs(H).max()
         if np.abs(H - H.T).max() > 1e-9 * scale:
             raise ProblemError("error_gram must be symmetric; use (H + H.T) / 2 if that is what you mean.")
         H = (H + H.T) / 2
+        loss_in_range(float(np.trace(H)), k)
+        H = scaled(H, k)
         labels = np.asarray(self.classes)
         if labels.shape != (H.shape[0],) or labels.dtype.kind not in "iu":
             raise ProblemError(
@@ -80,6 +84,18 @@ class FactorizationProblem:
             raise ProblemError(
                 f"error_gram must be positive semidefinite, got smallest eigenvalue {self.eigenvalues[0]:.3g}."
             )
+
+    @cached_property
+    def exponent(self) -> int:
+        """k, H being 2^k times that of `normalised`; 0 unless the entries of H are near an end of the float range."""
+        return even_exponent(self.error_gram)
+
+    @cached_property
+    def normalised(self) -> FactorizationProblem:
+        """The problem of H 2^-k, the one that solvers solve; itself for k = 0."""
+        if not self.exponent:
+            return self
+        return FactorizationProblem(scaled(self.error_gram, -self.exponent), self.classes)
 
     @property
     def size(self) -> int:
@@ -103,7 +119,8 @@ class FactorizationProblem:
 
     @cached_property
     def _eigen(self) -> tuple[Array, Array]:
-        return scipy.linalg.eigh(self.error_gram, driver="evd")
+        values, vectors = scipy.linalg.eigh(scaled(self.error_gram, -self.exponent), driver="evd")
+        return scaled(values, self.exponent), vectors
 
     @property
     def eigenvalues(self) -> Array:
@@ -122,7 +139,12 @@ class FactorizationProblem:
         return float(np.bincount(self.classes, weights=absolute).max())
 
     def loss(self, gram: Array) -> float:
-        """sensitivity^2 * tr(H X^-1), with H = root root^T; infinite when X is not positive definite."""
+        """sensitivity^2 * tr(H X^-1), with H = root root^T; infinite when X is not positive definite.
+
+        Raises: ProblemError: a loss beyond float64.
+        """
+        if self.exponent:
+            return loss_in_range(self.normalised.loss(gram), self.exponent)
         try:
             factor = scipy.linalg.cho_factor(gram, lower=True)
         except np.linalg.LinAlgError:
@@ -147,17 +169,41 @@ class Certified:
     lower_bound: float
     status: str
     iterations: int
+    notes: tuple[str, ...]
 
     @property
     def gap(self) -> float:
         """loss / lower_bound - 1, >= 0 up to rounding: what any other C may save at most; inf without a bound."""
         return relative_gap(self.loss, self.lower_bound)
 
+    def shifted(self, k: int) -> Self:
+        """The same for an error Gram 2^k times as large: loss and bound times 2^k, rounded to the safe side.
+
+        Raises: ProblemError: a loss beyond float64.
+        """
+        if not k:
+            return self
+        loss, bound = loss_in_range(self.loss, k), scaled_down(self.lower_bound, k)
+        told = (f"what is said of the error Gram was measured on it times 2^{-k}",) if self.notes else ()
+        notes = (*self.notes, *(note for note in told if note not in self.notes))
+        return dataclasses.replace(self, loss=loss, lower_bound=bound, notes=notes)  # type: ignore[type-var]
+
     def require_converged(self, tolerance: float) -> Self:
         """Itself; raises NotConverged when the status is "stopped"."""
         if self.status == STOPPED:
             raise NotConverged(self, tolerance)
         return self
+
+
+def loss_in_range(loss: float, k: int) -> float:
+    """A loss times 2^k, rounded up; raises ProblemError where that is beyond float64."""
+    try:
+        return scaled_up(loss, k)
+    except OverflowError:
+        raise ProblemError(
+            f"the loss of error_gram is beyond float64, it would be {loss:.3g} * 2^{k}; take smaller error weights: a "
+            "common factor of all of them only scales the loss."
+        ) from None
 
 
 def relative_gap(loss: float, lower_bound: float) -> float:

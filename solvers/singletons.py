@@ -61,6 +61,9 @@ def solve(problem: FactorizationProblem, *, tolerance: float = 1e-4, max_iterati
             f"classes must hold one index each, got {problem.num_classes} classes for {problem.size} indices; "
             "use solvers.solve, which takes any disjoint classes."
         )
+    if problem.exponent:
+        normal = solve(problem.normalised, tolerance=tolerance, max_iterations=max_iterations)
+        return normal.shifted(problem.exponent)
     began = time.perf_counter()
     with threads_for(problem.size, single_up_to=SINGLE_THREAD_SIZE_OF_SVD):
         aim = target(problem, smallest_ridge(problem, tolerance))

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -33,10 +35,14 @@ from .problem import (
     ProblemError,
 )
 from .ridge import smallest_ridge, target
+from .scale import even_exponent, scaled, scaled_down
 from .threads import threads_for
 
 HALF_SHARE = 0.5  # of the tolerance is the wanted gap of one half
 SETTLED = 0.1  # of the tolerance: a round that gains less is the last
+MAX_ROUNDS = 50  # pairs of halves
+
+Space = TypeVar("Space", bound=Certified)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,9 +74,13 @@ class TimeSpaceFactorization(Certified):
     sensitivity: float = 1.0
     notes: tuple[str, ...] = ()
 
+    def shifted(self, k: int) -> TimeSpaceFactorization:
+        """As for `Certified`; both halves too."""
+        return dataclasses.replace(super().shifted(k), time=self.time.shifted(k), space=self.space.shifted(k))
+
 
 def solve(
-    problem: ModeProblem, *, tolerance: float = 1e-4, max_rounds: int = 50, max_iterations: int = 5000
+    problem: ModeProblem, *, tolerance: float = 1e-4, max_rounds: int = MAX_ROUNDS, max_iterations: int = 5000
 ) -> TimeSpaceFactorization:
     """Minimises tr(H X^-1) over products X_t (x) X_s of unit sensitivity.
 
@@ -95,64 +105,108 @@ def solve(
         raise ProblemError(f"tolerance must be > 0, got {tolerance!r}.")
     if max_rounds < 1:
         raise ProblemError(f"max_rounds must be at least 1, got {max_rounds!r}.")
-    n, half = problem.num_nodes, HALF_SHARE * tolerance
-    singles = np.arange(n)
-    best: _Product | None = None
-    c, iterations, rounds, settled = np.ones(n), 0, 0, False
-    while rounds < max_rounds and not settled:
-        rounds += 1
-        time_problem = FactorizationProblem(problem.time_gram(c), problem.classes)
-        in_time = dense.solve(
-            time_problem, tolerance=half, max_iterations=max_iterations, start=best.time.gram if best else None
+    if problem.exponent:
+        normal = solve(problem.normalised, tolerance=tolerance, max_rounds=max_rounds, max_iterations=max_iterations)
+        return normal.shifted(problem.exponent)
+    singles = np.arange(problem.num_nodes)
+
+    def over_nodes(node_gram: Array) -> tuple[Factorization, Array, float]:
+        found = singletons.solve(
+            FactorizationProblem(node_gram, singles), tolerance=HALF_SHARE * tolerance, max_iterations=max_iterations
         )
-        d = problem.time_costs(in_time.gram)
-        node_problem = FactorizationProblem(problem.node_gram(d), singles)
-        in_space = singletons.solve(node_problem, tolerance=half, max_iterations=max_iterations)
-        iterations += in_time.iterations + in_space.iterations
-        found = _Product(in_time, in_space, problem.node_costs(in_space.gram), d)
-        settled = best is not None and found.loss >= best.loss * (1 - SETTLED * tolerance)
-        if best is None or found.loss < best.loss:
-            best = found
-        c = best.node_costs
-    assert best is not None  # max_rounds >= 1
-    in_time, in_space, loss = best.time, best.space, best.loss
-    bound = joint_lower_bound(
-        problem, dual_time_gram(problem, best.node_costs, in_time.gram, tolerance=half), tolerance=half
+        return found, problem.node_costs(found.gram), found.sensitivity
+
+    best, rounds, iterations, settled = alternate(
+        problem, over_nodes, tolerance=tolerance, max_rounds=max_rounds, max_iterations=max_iterations
     )
-    halves_done = STOPPED not in (in_time.status, in_space.status)
-    status = STATIONARY if settled and halves_done else STOPPED
+    bound = best.lower_bound(problem, tolerance)
     return TimeSpaceFactorization(
-        time=in_time,
-        space=in_space,
-        loss=loss,
+        time=best.time,
+        space=best.space,
+        loss=best.loss,
         lower_bound=bound,
-        status=OPTIMAL if loss <= bound * (1 + tolerance) else status,
+        status=best.status(bound, tolerance, settled=settled),
         rounds=rounds,
         iterations=iterations,
         seconds=time.perf_counter() - began,
         sensitivity=best.sensitivity,
-        notes=tuple(
-            f"over {axis}: {note}" for axis, found in (("time", in_time), ("nodes", in_space)) for note in found.notes
-        ),
+        notes=best.notes,
     )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Product:
-    """Two halves with c and d."""
+class Product(Generic[Space]):
+    """Two halves with c and d; `space_sensitivity` is that of the half over nodes, whatever that is made of."""
 
     time: Factorization
-    space: Factorization
+    space: Space
+    space_sensitivity: float
     node_costs: Array
     time_costs: Array
 
     @property
     def sensitivity(self) -> float:
-        return self.time.sensitivity * self.space.sensitivity
+        return self.time.sensitivity * self.space_sensitivity
 
     @property
     def loss(self) -> float:
         return self.sensitivity**2 * float(self.node_costs @ self.time_costs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Those of both halves, each with its axis."""
+        halves = (("time", self.time.notes), ("nodes", self.space.notes))
+        return tuple(f"over {axis}: {note}" for axis, notes in halves for note in notes)
+
+    def lower_bound(self, problem: ModeProblem, tolerance: float) -> float:
+        """`joint_lower_bound` by the dual of the half over time."""
+        half = HALF_SHARE * tolerance
+        dual = dual_time_gram(problem, self.node_costs, self.time.gram, tolerance=half)
+        return joint_lower_bound(problem, dual, tolerance=half)
+
+    def status(self, lower_bound: float, tolerance: float, *, settled: bool) -> str:
+        """optimal by the bound, else stationary where the alternation and both halves settled, else stopped."""
+        if self.loss <= lower_bound * (1 + tolerance):
+            return OPTIMAL
+        return STATIONARY if settled and STOPPED not in (self.time.status, self.space.status) else STOPPED
+
+
+def alternate(
+    problem: ModeProblem,
+    over_nodes: Callable[[Array], tuple[Space, Array, float]],
+    *,
+    tolerance: float,
+    max_rounds: int = MAX_ROUNDS,
+    max_iterations: int = 5000,
+) -> tuple[Product[Space], int, int, bool]:
+    """(the best product, rounds, iterations of both solvers, whether it settled): each half in turn for the other.
+
+    Args:
+        problem: one whose exponent is 0 (`normalised`).
+        over_nodes: sum_k d_k u_k u_k^T, shape (n, n) -> the half over nodes within HALF_SHARE of the tolerance, its c
+            and its sensitivity.
+        tolerance, max_rounds, max_iterations: as for `solve`; max_rounds >= 1.
+    """
+    best: Product[Space] | None = None
+    c, iterations, rounds, settled = np.ones(problem.num_nodes), 0, 0, False
+    while rounds < max_rounds and not settled:
+        rounds += 1
+        in_time = dense.solve(
+            FactorizationProblem(problem.time_gram(c), problem.classes),
+            tolerance=HALF_SHARE * tolerance,
+            max_iterations=max_iterations,
+            start=best.time.gram if best else None,
+        )
+        d = problem.time_costs(in_time.gram)
+        in_space, costs, sensitivity = over_nodes(problem.node_gram(d))
+        iterations += in_time.iterations + in_space.iterations
+        found = Product(in_time, in_space, sensitivity, costs, d)
+        settled = best is not None and found.loss >= best.loss * (1 - SETTLED * tolerance)
+        if best is None or found.loss < best.loss:
+            best = found
+        c = best.node_costs
+    assert best is not None  # max_rounds >= 1
+    return best, rounds, iterations, settled
 
 
 def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1e-4) -> float:
@@ -183,8 +237,12 @@ def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1
         tolerance: of the problem over nodes.
     Cost: n singular value decompositions of T x T and a problem over n.
     """
+    if problem.exponent:
+        return scaled_down(joint_lower_bound(problem.normalised, dual, tolerance=tolerance), problem.exponent)
+    if not np.isfinite(dual).all():
+        return 0.0
     n, T = problem.num_nodes, problem.num_steps
-    root, w = _dual_root(problem, dual)
+    root, w = _dual_root(problem, scaled(dual, -even_exponent(dual)))  # multiples prove the same
     if not 0 < w < np.inf:
         return 0.0
     nu = np.zeros(n)
@@ -221,7 +279,11 @@ def _dual_root(problem: ModeProblem, dual: Array) -> tuple[Array, float]:
 
 
 def dual_time_gram(problem: ModeProblem, node_costs: Array, X_t: Array, *, tolerance: float) -> Array:
-    """X_t^-1 H_t X_t^-1, H_t = sum_k c_k H_k as X_t was solved for: a good dual for the bound."""
+    """X_t^-1 H_t X_t^-1, H_t = sum_k c_k H_k as X_t was solved for: a good dual for the bound.
+
+    It is that of the normalised problem: multiples prove the same.
+    """
+    problem = problem.normalised
     posed = FactorizationProblem(problem.time_gram(node_costs), problem.classes)
     aim = target(posed, smallest_ridge(posed, tolerance))
     half = np.linalg.solve(X_t, aim.root)

@@ -198,6 +198,23 @@ def test_weights_of_another_size_are_refused():
         ErrorWeights("all", [1, 2]).of_nodes(3)
 
 
+@pytest.mark.parametrize("gram", [error_gram, mode_error_grams, node_error_grams, space_time_error_gram])
+def test_what_is_no_error_weights_is_refused(gram):
+    for given_weights in ("last:1", [1.0, 1.0], 3):
+        with pytest.raises(InvalidInput, match=r"weights must be ErrorWeights, got .*ErrorWeights\.parse"):
+            gram(Dynamics(gossip.metropolis_hastings("path:n=3")), 2, weights=given_weights)
+
+
+@pytest.mark.parametrize("gram", [error_gram, mode_error_grams, node_error_grams, space_time_error_gram])
+@pytest.mark.parametrize(("rate", "weight"), [(1.0, 1.7e308), ([1e-6, 1.0, 1.0, 1.0], 1e300)])
+def test_an_error_beyond_float64_is_refused(gram, rate, weight):
+    dynamics, weights = Dynamics(gossip.metropolis_hastings("path:n=3"), rate), ErrorWeights([weight] * 4)
+    with pytest.raises(InvalidInput, match="beyond float64"):
+        [*gram(dynamics, 4, weights=weights)]
+    with pytest.raises(InvalidInput, match="beyond float64"):
+        spatial_error_gram(dynamics, num_steps=4, weights=weights)
+
+
 def test_what_has_no_modes_is_refused_by_name():
     path = Dynamics(gossip.uniform("path:n=4"))
     with pytest.raises(UnsupportedMechanism, match="modes of one symmetric gossip matrix"):

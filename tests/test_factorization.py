@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from mfdl import factorization, gossip
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram, node_error_grams
+from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import (
     Factorization,
@@ -21,6 +22,7 @@ from mfdl.factorization import (
     NotConverged,
     evaluate,
     factorize,
+    factorize_classes,
     factorize_nodes,
     load,
     prefix_sum_encoder,
@@ -360,3 +362,50 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 def test_factorizations_are_frozen(solved):
     with pytest.raises(dataclasses.FrozenInstanceError):
         solved.loss = 0.0
+
+
+# Weights of any size
+
+
+@pytest.mark.parametrize("solver", ["dense", "autodiff"])
+@pytest.mark.parametrize("weight", [1e-300, 1e155, 1e300])
+def test_a_common_factor_of_the_weights_only_scales_the_loss(solver, weight):
+    part, weights = Cyclic(2, 2), ErrorWeights([weight] * 4)
+    plain, found = factorize(SMALL, part, solver=solver), factorize(SMALL, part, weights=weights, solver=solver)
+    assert found.status == "optimal"
+    assert 0 < found.lower_bound <= found.loss <= found.lower_bound * (1 + 1e-4)
+    assert_allclose(found.loss / weight, plain.loss, rtol=1e-3)
+    judged = evaluate(problem(SMALL, part, weights=weights), plain.encoder, lower_bound=found.lower_bound)
+    assert_allclose(judged.loss / weight, plain.loss, rtol=1e-9)
+
+
+def test_an_unoptimised_encoder_is_not_called_optimal_under_large_weights():
+    # the squares of the certificate overflowed, and every loss is below an infinite bound
+    weights = ErrorWeights("last:1:1e155")
+    stopped = factorize(SMALL, Cyclic(2, 2), weights=weights, max_iterations=1, allow_stopped=True)
+    assert stopped.status == "stopped"
+    assert stopped.loss > stopped.lower_bound * (1 + 1e-4)
+
+
+def test_nodes_whose_noise_costs_next_to_nothing():
+    alone = Dynamics(gossip.from_array(np.eye(3)))
+    found = factorize_nodes(alone, Cyclic(2, 2), weights=ErrorWeights("all", [1, 1e-200, 1e-320]))
+    assert found.status == "optimal"
+    first, second, third = (node.loss for node in found.nodes)
+    assert_allclose([second * 1e200, third * 1e300 * 1e20], first, rtol=1e-3)  # 1e-320 has three digits
+    assert all(0 < node.lower_bound <= node.loss for node in found.nodes)
+
+
+def test_nodes_whose_losses_only_together_are_beyond_float64():
+    plain = factorize_nodes(SMALL, Cyclic(2, 2))
+    weight = 1.7e308 / (plain.loss - min(node.loss for node in plain.nodes))
+    assert max(node.loss for node in plain.nodes) * weight < 1.7e308
+    with pytest.raises(InvalidInput, match="the loss of all nodes together is beyond float64"):
+        factorize_nodes(SMALL, Cyclic(2, 2), weights=ErrorWeights([weight] * 4))
+
+
+@pytest.mark.parametrize("solve", [factorize, factorize_nodes, factorize_classes])
+def test_a_loss_beyond_float64_is_refused(solve):
+    for weight in (2e307, 1e308):  # the loss, and the error Gram, are beyond
+        with pytest.raises(InvalidInput, match=r"beyond float64.*take smaller error weights"):
+            solve(SMALL, Cyclic(4, 1), weights=ErrorWeights([weight] * 4))

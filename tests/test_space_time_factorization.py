@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
@@ -22,6 +23,7 @@ from mfdl.factorization import (
     NotConverged,
     optimal_adapted,
     optimal_covariance,
+    optimal_pairwise,
     optimal_space_time,
     optimal_time_space,
 )
@@ -478,6 +480,73 @@ def test_gossip_without_modes_is_refused_and_the_joint_form_takes_it(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weight", [1e-300, 1e155, 1e300])
+def test_a_common_factor_of_the_weights_only_scales_the_loss(kind, weight):
+    plain = KINDS[kind](PATH, Cyclic(2, 2))
+    found = KINDS[kind](PATH, Cyclic(2, 2), weights=ErrorWeights([weight] * 4))
+    assert found.status == plain.status
+    for scaled, one in (
+        (found.loss, plain.loss),
+        (found.lower_bound, plain.lower_bound),
+        (found.independent_loss, plain.independent_loss),
+    ):
+        assert math.isfinite(scaled)
+        assert_allclose(scaled / weight, one, rtol=1e-3)
+    assert 0 < found.lower_bound <= found.loss < found.independent_loss
+    assert_allclose(found.gap, plain.gap, atol=1e-3)
+
+
+@pytest.mark.parametrize("weight", [1e-300, 1e300])
+def test_seeds_of_groups_under_weights_of_any_size(weight):
+    triples = {"groups": [[0, 1, 2], [1, 2, 3]], "coalition_size": 1}
+    plain = optimal_time_space(PATH, Cyclic(2, 2), **triples)
+    found = optimal_time_space(PATH, Cyclic(2, 2), weights=ErrorWeights([weight] * 4), **triples)
+    assert found.status == plain.status
+    assert_allclose(found.loss / weight, plain.loss, rtol=1e-3)
+    assert_allclose(found.space.loss / weight, plain.space.loss, rtol=1e-3)
+    assert_allclose(found.space.independent_loss / weight, plain.space.independent_loss, rtol=1e-3)
+    assert 0 < found.lower_bound <= found.loss
+
+
+@pytest.mark.parametrize("weight", [1e-300, 1e306])
+@pytest.mark.parametrize("graph", ["path:n=4", "complete:n=4"])  # averaged away at once: H of rank 1, large R
+def test_noise_over_nodes_alone_under_weights_of_any_size(graph, weight):
+    dynamics = Dynamics(gossip.metropolis_hastings(graph))
+    for solve, options in (
+        (optimal_covariance, {}),
+        (optimal_covariance, {"coalition_size": 1}),
+        (optimal_pairwise, {}),
+    ):
+        plain = solve(dynamics, horizon=2, **options)
+        found = solve(dynamics, horizon=2, weights=ErrorWeights([weight] * 2), **options)
+        assert_allclose(found.loss / weight, plain.loss, rtol=2e-3)
+        assert_allclose(found.independent_loss / weight, plain.independent_loss, rtol=1e-9)
+        assert 0 < found.lower_bound <= found.loss
+        with pytest.raises(InvalidInput, match="beyond float64"):
+            solve(dynamics, horizon=2, weights=ErrorWeights([1e300] * 2), max_inverse_diagonal=1e-10, **options)
+
+
+def test_pairwise_noise_just_below_the_end_of_the_range():
+    star = Dynamics(half_lazy(nx.star_graph(5)))
+    hub = [1, 0, 0, 0, 0, 0]
+    plain = optimal_pairwise(star, horizon=2, weights=ErrorWeights("all", hub), objective="message")
+    weight = 8e307 / plain.independent_loss  # tr(H L) is beyond float64
+    found = optimal_pairwise(star, horizon=2, weights=ErrorWeights([weight] * 2, hub), objective="message")
+    assert_allclose([found.sigma_local, found.sigma_pair], [plain.sigma_local, plain.sigma_pair], rtol=1e-4)
+    assert_allclose(found.loss / weight, plain.loss, rtol=1e-6)
+
+
+def test_adapted_is_no_worse_than_time_space_up_to_its_own_tolerance():
+    # its product is solved at 1e-3, that of time-space at 1e-4: here 2e-4 are lost
+    dynamics = Dynamics(gossip.metropolis_hastings("complete:n=3"), gossip_rounds=3)
+    weights = ErrorWeights("last:1", "average")
+    product, form = (solve(dynamics, Cyclic(2, 2), weights=weights) for solve in (optimal_time_space, optimal_adapted))
+    assert form.loss <= product.loss * (1 + ADAPTED_TOLERANCE)
+    tight = optimal_adapted(dynamics, Cyclic(2, 2), weights=weights, tolerance=1e-4)
+    assert tight.loss <= product.loss * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_participation_that_no_encoder_can_be_made_for(kind):
     for scheme in (OncePerEpoch(2, 2), MinSeparation(4, 2, 2), Explicit([[0, 1], [1, 2]], 3)):
         with pytest.raises(UnsupportedMechanism, match="disjoint participation patterns"):
@@ -515,6 +584,8 @@ def test_too_many_steps_and_nodes_for_the_joint_form():
         ({"objective": "models"}, "unknown objective 'models'"),
         ({"weights": ErrorWeights("last:7")}, "counts the last 7 of 6 steps"),
         ({"weights": ErrorWeights(np.ones(5))}, "one weight for each of 6 steps"),
+        ({"weights": "last:1"}, r"weights must be ErrorWeights, got 'last:1'; .*ErrorWeights\.parse"),
+        ({"weights": ErrorWeights([1e308] * 6)}, "beyond float64"),
     ],
 )
 def test_bad_options_are_refused(kind, options, message):
@@ -528,6 +599,9 @@ def test_bad_options_are_refused(kind, options, message):
         ({"groups": [[0, 4]]}, "indices below 4, got 4"),
         ({"groups": [[1, 1]]}, "distinct nodes"),
         ({"groups": [[]]}, "at least one node"),
+        ({"groups": 5}, "groups must be a list of lists of node indices, got 5"),
+        ({"groups": [0, 1]}, "groups must be a list of lists of node indices"),
+        ({"groups": []}, "groups must hold at least one group"),
         ({"coalition_size": -1}, "coalition_size"),
         ({"coalition_size": 4}, "below the number of nodes, 4"),
         ({"coalition_size": 1.5}, "coalition_size"),

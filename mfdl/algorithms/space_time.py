@@ -81,7 +81,10 @@ def adapted(
     objective: str = "post-average",
     tolerance: float = ADAPTED_TOLERANCE,
 ) -> LinearAlgorithm:
-    """An encoder over steps for each direction over the nodes, against outsiders; never worse than `time_space`."""
+    """An encoder over steps for each direction over the nodes, against outsiders.
+
+    Never worse than the best of `time_space` up to the tolerance, at which the product it begins with is solved.
+    """
     solved = optimal_adapted(dynamics, participation, weights=weights, objective=objective, tolerance=tolerance)
     return space_time_noise(dynamics, participation, solved.require_converged(tolerance))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,7 +12,7 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
-from ..errors import unknown_name
+from ..errors import InvalidInput, unknown_name
 
 OBJECTIVES = ("post-average", "message")
 
@@ -38,11 +39,18 @@ class Counted:
 
     @classmethod
     def of(cls, dynamics: Dynamics, num_steps: int, weights: ErrorWeights | None, objective: str) -> Counted:
-        """Raises: InvalidInput: num_steps < 1, unknown objective, weights or a schedule of another length."""
+        """Raises: InvalidInput: num_steps < 1, unknown objective, weights that are no ErrorWeights, weights or a
+        schedule of another length.
+        """
         check.integer_at_least(1, num_steps=num_steps)
         if objective not in OBJECTIVES:
             raise unknown_name("objective", objective, OBJECTIVES)
         weights = ErrorWeights() if weights is None else weights
+        if not isinstance(weights, ErrorWeights):
+            raise InvalidInput(
+                f"weights must be ErrorWeights, got {weights!r}; make them with ErrorWeights(step_weights, target), or "
+                "ErrorWeights.parse(text) from what the command line takes."
+            )
         return cls(
             dynamics,
             num_steps,
@@ -91,3 +99,16 @@ class Counted:
             return models
         flat = models.reshape(models.shape[0], -1)
         return np.asarray(self.node_factor @ flat).reshape(-1, *models.shape[1:])
+
+
+def finite_gram(compute: Callable[[], FloatArray]) -> FloatArray:
+    """What `compute` returns; raises InvalidInput where that, and with it every loss, is beyond float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        H = compute()
+        total = float(np.trace(H, axis1=-2, axis2=-1).sum())
+    if not (np.isfinite(total) and np.isfinite(H).all()):
+        raise InvalidInput(
+            "the error is beyond float64 with these error weights and relative step sizes; take smaller error weights: "
+            "a common factor of all of them only scales the error."
+        )
+    return H

@@ -9,7 +9,7 @@ from ..dynamics import Dynamics
 from ..error_weights import AVERAGE, ErrorWeights
 from ..errors import UnsupportedMechanism
 from ..threads import blas_threads
-from ._counted import Counted
+from ._counted import Counted, finite_gram
 from ._mode_responses import Modes
 
 
@@ -26,7 +26,7 @@ def mode_error_grams(
     in the counted models. sum_k H_k = error_gram, sum_k tr(H_k) u_k u_k^T = spatial_error_gram.
 
     Raises: UnsupportedMechanism: gossip that is not constant and symmetric, or a target that couples modes (some nodes
-        only; the average of doubly stochastic gossip does not).
+        only; the average of doubly stochastic gossip does not). InvalidInput: as for `error_gram`.
     Cost: n T^3 time, n T^2 memory.
     """
     counted = Counted.of(dynamics, num_steps, weights, objective)
@@ -48,12 +48,16 @@ def mode_error_grams(
         if (np.minimum(target, 1 - target) > 1e-9).any():
             raise UnsupportedMechanism("the average of the models is not a mode of this gossip.")
         target = np.round(target)
-    T, n = num_steps, modes.lam.size
+    return modes.vectors, finite_gram(lambda: _grams(modes, target))
+
+
+def _grams(modes: Modes, target: FloatArray) -> FloatArray:
+    T, n = modes.counted.num_steps, modes.lam.size
     grams = np.zeros((n, T, T))
-    root = np.sqrt(counted.step_weights)
+    root = np.sqrt(modes.counted.step_weights)
     with blas_threads(max(n, T)):
         responses = np.stack(list(modes.by_step()), axis=1)  # (n, r, s)
         responses *= root[None, :, None]
         for k in np.flatnonzero(target):
             grams[k] = responses[k].T @ responses[k]
-    return modes.vectors, grams
+    return grams

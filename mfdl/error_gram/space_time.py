@@ -7,11 +7,11 @@ import numpy as np
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
-from ..errors import UnsupportedMechanism
-from ._counted import Counted
+from ..operators.space_time_noise import MAX_JOINT_SIZE, require_joint_size
+from ._counted import Counted, finite_gram
 
-MAX_SIZE = 4096
-"""T n up to which the array is formed: 128 MiB, and minutes of factorization."""
+MAX_SIZE = MAX_JOINT_SIZE
+"""T n up to which the array is formed."""
 
 
 def space_time_error_gram(
@@ -24,16 +24,18 @@ def space_time_error_gram(
     """H with tr(H Sigma) the counted variance of injected noise of covariance Sigma; shape (T n, T n), time-major.
 
     Any gossip, dynamics and weights.
-    Raises: UnsupportedMechanism: T n above MAX_SIZE.
+    Raises: UnsupportedMechanism: T n above MAX_SIZE. InvalidInput: as for `error_gram`.
     Cost: T (T n)^2 nnz(W) / n time, a few arrays of (T n)^2.
     """
     counted = Counted.of(dynamics, num_steps, weights, objective)
     n, T = dynamics.num_nodes, num_steps
-    if T * n > MAX_SIZE:
-        raise UnsupportedMechanism(
-            f"noise of any correlation over time and nodes takes an array of (T n)^2 and is limited to T n = "
-            f"{MAX_SIZE}, got {T} * {n} = {T * n}; use adapted or time-space, which scale."
-        )
+    require_joint_size(T, n, "use adapted or time-space, which scale")
+    return finite_gram(lambda: _summed(counted))
+
+
+def _summed(counted: Counted) -> FloatArray:
+    dynamics, T = counted.dynamics, counted.num_steps
+    n = dynamics.num_nodes
     model, buffer = np.zeros((n, T, n)), np.zeros(T)  # model[v, s, u]: at v, of a unit injection at node u in step s
     nodes = np.arange(n)
     H = np.zeros((T * n, T * n))

@@ -9,7 +9,7 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..threads import blas_threads
-from ._counted import Counted
+from ._counted import Counted, finite_gram
 from ._mode_responses import Modes
 
 
@@ -35,7 +35,8 @@ def spatial_error_gram(
         objective: "post-average" (models after averaging) or "message" (before: powers from 0).
 
     Returns: H, shape (n, n), symmetric positive semidefinite; trace(H) = trace(error_gram).
-    Raises: InvalidInput: num_steps < 1, unknown objective, a sequence, schedule or weights of another length.
+    Raises: InvalidInput: num_steps < 1, unknown objective, a sequence, schedule or weights of another length, an error
+        beyond float64.
     Cost: T n nnz(W) time, by a cost-to-go backwards in time; n^3 + n T by one eigendecomposition for
         constant symmetric W, every node counted, where that is less; n^2 memory.
     Source: one step, arXiv:2501.14644v2, Theorem 1, which counts only the step itself; the sum over steps follows
@@ -51,8 +52,8 @@ def spatial_error_gram(
     has_modes = counted.node_factor is None and dynamics.gossip.is_constant and dynamics.gossip.at(0).is_symmetric
     if has_modes and num_steps * dynamics.step_weights(0).nnz > n * n:
         with blas_threads(n):
-            return _by_modes(counted)
-    return _backwards(counted)
+            return finite_gram(lambda: _by_modes(counted))
+    return finite_gram(lambda: _backwards(counted))
 
 
 def _by_modes(counted: Counted) -> FloatArray:

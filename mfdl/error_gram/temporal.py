@@ -19,6 +19,7 @@ No (n T) x (n T) array. Source: arXiv:2510.17480, Lemma 10 and Definition 9 in c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -28,7 +29,7 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..threads import blas_threads
-from ._counted import Counted
+from ._counted import Counted, finite_gram
 from ._mode_responses import Modes
 
 BLOCK_BYTES = 128 * 2**20  # working memory for blocks of columns of W^a
@@ -50,13 +51,15 @@ def error_gram(
         objective: "post-average" (models after averaging) or "message" (before).
 
     Returns: H, shape (T, T), symmetric positive semidefinite.
+    Raises: InvalidInput: num_steps < 1, unknown objective, a sequence, schedule or weights of another length, an error
+        beyond float64.
     """
     counted = Counted.of(dynamics, num_steps, weights, objective)
     with blas_threads(max(dynamics.num_nodes, num_steps)):
         modes = Modes.of(counted)
         if modes is not None:
-            return _by_modes(modes)
-        return _by_columns(counted, np.arange(dynamics.num_nodes))
+            return finite_gram(lambda: _by_modes(modes))
+        return finite_gram(lambda: _by_columns(counted, np.arange(dynamics.num_nodes)))
 
 
 def node_error_grams(
@@ -66,9 +69,13 @@ def node_error_grams(
     weights: ErrorWeights | None = None,
     objective: str = "post-average",
 ) -> Iterator[FloatArray]:
-    """H_u for u = 0..n-1, one at a time, each shape (T, T); cost per node T nnz(W) + n T^2."""
+    """H_u for u = 0..n-1, one at a time, each shape (T, T); cost per node T nnz(W) + n T^2.
+
+    Raises: as `error_gram`.
+    """
     counted = Counted.of(dynamics, num_steps, weights, objective)
-    return (_by_columns(counted, np.array([node])) for node in range(dynamics.num_nodes))
+    nodes = (np.array([node]) for node in range(dynamics.num_nodes))
+    return (finite_gram(functools.partial(_by_columns, counted, node)) for node in nodes)
 
 
 def prefix_sum_gram(num_steps: int) -> FloatArray:

@@ -14,16 +14,16 @@ seeds it holds, so time-space with one seed for all, adapted and space-time prot
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-import solvers
 from solvers import adapted, spacetime, time_space
 from solvers.modes_problem import ModeProblem
-from solvers.problem import OPTIMAL, STATIONARY, STOPPED, Certified
+from solvers.problem import STOPPED, Certified, loss_in_range
 
 from .. import check
 from ..check import FloatArray
@@ -33,15 +33,13 @@ from ..error_weights import ErrorWeights
 from ..errors import InvalidInput
 from ..operators import JointNoise, NoiseOperator, SpaceTimeNoise
 from ..participation import Participation
-from .groups import checked_groups
-from .spatial import SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
+from .spatial import SpatialFactorization, covariance_for_gram, default_tolerance, given_groups, one_seed_from
+from .temporal import solver_refusals
 
 TIME_SPACE, ADAPTED, SPACE_TIME = "time-space", "adapted", "space-time"
 KINDS = (TIME_SPACE, ADAPTED, SPACE_TIME)
-MAX_ROUNDS = 50  # pairs of halves with groups
 ADAPTED_TOLERANCE = 1e-3
 """The gap that `optimal_adapted` asks for by default: what its form costs is percents, and each iteration n T^3."""
-SETTLED = 0.1  # of the tolerance: a round that gains less is the last
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,6 +90,14 @@ class SpaceTimeFactorization(Certified):
                 f"over nodes and adapted alone has directions, got {self.kind!r}."
             )
 
+    def shifted(self, k: int) -> SpaceTimeFactorization:
+        """As for `Certified`; the loss of independent noise and the half over nodes too."""
+        return dataclasses.replace(
+            super().shifted(k),
+            independent_loss=loss_in_range(self.independent_loss, k),
+            space=None if self.space is None else self.space.shifted(k),
+        )
+
     @property
     def coalition_size(self) -> int:
         """q; 0 is an eavesdropper who holds no seed."""
@@ -107,6 +113,7 @@ class SpaceTimeFactorization(Certified):
         return JointNoise(self.encoder, self.num_steps, self.num_nodes)
 
 
+@solver_refusals()
 def optimal_time_space(
     dynamics: Dynamics,
     participation: Participation,
@@ -129,62 +136,50 @@ def optimal_time_space(
     Returns: SpaceTimeFactorization; look at its status. Unless it is "stopped", the product found is the best of its
         form with one seed for all, up to the tolerance; with groups neither half can be improved.
     Raises: UnsupportedMechanism: no modes (`mode_error_grams`), or participation whose patterns overlap. InvalidInput:
-        groups, coalitions, a participation for another number of nodes.
+        groups, coalitions, a participation for another number of nodes, a loss beyond float64.
     Cost: n T^3 for the modes; then per round one problem over T and one over n.
     """
     wanted = default_tolerance(groups, coalition_size) if tolerance is None else check.positive(tolerance=tolerance)
     check.integer_at_least(1, max_iterations=max_iterations)
     check.integer_at_least(0, coalition_size=coalition_size)
     if groups is not None:
-        checked_groups(groups, dynamics.num_nodes)
+        groups = given_groups(groups, dynamics.num_nodes)
     began = time.perf_counter()
-    posed = modes_problem(dynamics, participation, weights=weights, objective=objective)
+    given = modes_problem(dynamics, participation, weights=weights, objective=objective)
+    posed, k = given.normalised, given.exponent
     if groups is None and coalition_size == 0:
-        return _one_seed(posed, dynamics, participation, wanted, max_iterations, began)
-    c, best, iterations, settled = np.ones(posed.num_nodes), None, 0, False
-    for _ in range(MAX_ROUNDS):
-        in_time = solvers.solve(
-            solvers.FactorizationProblem(posed.time_gram(c), posed.classes),
-            tolerance=wanted / 2,
-            max_iterations=max_iterations,
-            start=None if best is None else best[0].gram,
-        )
-        d = posed.time_costs(in_time.gram)
-        in_space = covariance_for_gram(
-            posed.node_gram(d),
+        return _one_seed(posed, dynamics, participation, wanted, max_iterations, began).shifted(k)
+
+    def over_nodes(node_gram: FloatArray) -> tuple[SpatialFactorization, FloatArray, float]:
+        found = covariance_for_gram(
+            node_gram,
             dynamics.gossip,
             groups=groups,
             coalition_size=coalition_size,
-            tolerance=wanted / 2,
+            tolerance=time_space.HALF_SHARE * wanted,
             max_iterations=max_iterations,
         )
-        iterations += in_time.iterations + in_space.iterations
-        c = _node_costs(posed, in_space)
-        loss = in_time.sensitivity**2 * float(c @ d)
-        settled = best is not None and loss >= best[2] * (1 - SETTLED * wanted)
-        if best is None or loss < best[2]:
-            best = (in_time, in_space, loss)
-        if settled:
-            break
-    assert best is not None  # at least one round
-    in_time, in_space, loss = best
-    dual = time_space.dual_time_gram(posed, _node_costs(posed, in_space), in_time.gram, tolerance=wanted / 2)
-    bound = time_space.joint_lower_bound(posed, dual, tolerance=wanted / 2)
-    status = STATIONARY if settled and STOPPED not in (in_time.status, in_space.status) else STOPPED
+        return found, _node_costs(posed, found), 1.0
+
+    best, _, iterations, settled = time_space.alternate(
+        posed, over_nodes, tolerance=wanted, max_iterations=max_iterations
+    )
+    bound = best.lower_bound(posed, wanted)
     return SpaceTimeFactorization(
         kind=TIME_SPACE,
-        encoder=in_time.encoder,
-        space=in_space,
-        loss=loss,
+        encoder=best.time.encoder,
+        space=best.space,
+        loss=best.loss,
         lower_bound=bound,
-        status=OPTIMAL if loss <= bound * (1 + wanted) else status,
+        status=best.status(bound, wanted, settled=settled),
         iterations=iterations,
-        sensitivity=in_time.sensitivity,
-        notes=(*(f"over time: {note}" for note in in_time.notes), *(f"over nodes: {note}" for note in in_space.notes)),
+        sensitivity=best.sensitivity,
+        notes=best.notes,
         **_facts(posed, dynamics, participation, began),
-    )
+    ).shifted(k)
 
 
+@solver_refusals()
 def optimal_adapted(
     dynamics: Dynamics,
     participation: Participation,
@@ -196,7 +191,9 @@ def optimal_adapted(
 ) -> SpaceTimeFactorization:
     """One encoder for every direction over the nodes; never worse than the product it begins with.
 
-    Against outsiders. On graphs that look alike from every node it is the best noise of any form.
+    That product is solved at the tolerance given here, so against `optimal_time_space` at another tolerance the loss is
+    no larger up to the larger of the two. Against outsiders. On graphs that look alike from every node it is the best
+    noise of any form.
 
     Raises: as `optimal_time_space`.
     Cost: per iteration n Cholesky factorizations of T x T; memory about 6 n T^2 and 600 MB.
@@ -204,7 +201,8 @@ def optimal_adapted(
     wanted = check.positive(tolerance=tolerance)
     check.integer_at_least(1, max_iterations=max_iterations)
     began = time.perf_counter()
-    posed = modes_problem(dynamics, participation, weights=weights, objective=objective)
+    given = modes_problem(dynamics, participation, weights=weights, objective=objective)
+    posed, k = given.normalised, given.exponent
     found = adapted.solve(posed, tolerance=wanted, max_iterations=max_iterations)
     return SpaceTimeFactorization(
         kind=ADAPTED,
@@ -217,9 +215,10 @@ def optimal_adapted(
         sensitivity=found.sensitivity,
         notes=found.notes,
         **_facts(posed, dynamics, participation, began),
-    )
+    ).shifted(k)
 
 
+@solver_refusals()
 def optimal_space_time(
     dynamics: Dynamics,
     participation: Participation,
@@ -232,7 +231,7 @@ def optimal_space_time(
     """The best noise of any correlation over steps and nodes, certified; any gossip, small T n.
 
     Raises: UnsupportedMechanism: T n above 4096, or participation whose patterns overlap. InvalidInput: a participation
-        for another number of nodes.
+        for another number of nodes, a loss beyond float64.
     Cost: O((T n)^3) per iteration, about a hundred of them.
     """
     wanted = check.positive(tolerance=tolerance)
@@ -270,7 +269,7 @@ def modes_problem(
     """H over steps and nodes by the modes of the gossip, with the classes of steps.
 
     Raises: UnsupportedMechanism: see `mode_error_grams`, `Participation.classes`; InvalidInput: a participation for
-        another number of nodes.
+        another number of nodes, an error beyond float64.
     """
     participation.require_nodes(dynamics.num_nodes)
     labels = participation.classes()
@@ -325,4 +324,6 @@ def _facts(posed: ModeProblem, dynamics: Dynamics, participation: Participation,
 
 def _independent(labels: Any, costs: FloatArray) -> float:
     """tr(H) k_max: X = I / k with k the steps of the largest class."""
-    return float(np.bincount(labels).max()) * float(costs.sum())
+    if not math.isfinite(loss := float(np.bincount(labels).max()) * float(costs.sum())):
+        raise InvalidInput("the loss of independent noise is beyond float64; take smaller error weights.")
+    return loss

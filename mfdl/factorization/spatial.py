@@ -20,7 +20,7 @@ import scipy.optimize
 from scipy.sparse import csr_array
 
 import solvers
-from solvers.problem import OPTIMAL, STATIONARY, STOPPED, Certified
+from solvers.problem import OPTIMAL, STATIONARY, STOPPED, Certified, loss_in_range
 
 from .. import check, spatial
 from ..check import FloatArray
@@ -29,7 +29,8 @@ from ..error_gram import spatial_error_gram
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..gossip import Gossip
-from .groups import checked_groups, edge_groups
+from .groups import Groups, checked_groups, edge_groups
+from .temporal import solver_refusals
 
 COVARIANCE_SOLVERS = ("newton", "conic")
 ONE_SEED_TOLERANCE, GROUP_TOLERANCE = 1e-4, 1e-3  # certified gaps asked for by default
@@ -86,6 +87,12 @@ class SpatialFactorization(Certified):
             R[np.ix_(group, group)] += part
         return R
 
+    def shifted(self, k: int) -> SpatialFactorization:
+        """As for `Certified`; the loss of independent noise too."""
+        if self.independent_loss is None:
+            return super().shifted(k)
+        return dataclasses.replace(super().shifted(k), independent_loss=loss_in_range(self.independent_loss, k))
+
     def factor(self) -> tuple[csr_array, csr_array]:
         """F with F F^T = R and who holds its columns, see `spatial.seed_factor`."""
         used = [k for k, part in enumerate(self.parts) if part.any()]  # a seed not worth its noise stays unused
@@ -121,7 +128,8 @@ def optimal_covariance(
         method: with groups, "newton" or "conic" (cvxpy).
 
     Returns: SpatialFactorization; look at its status.
-    Raises: InvalidInput: bad groups (unknown or repeated nodes), q >= n, an infeasible coalition (named).
+    Raises: InvalidInput: bad groups (unknown or repeated nodes, none at all), q >= n, an infeasible coalition (named),
+        a loss beyond float64.
     Cost: one seed: O(n^3) per iteration, tens of iterations. Groups: O(n^3) per distinct coalition and iteration.
     Source: arXiv:2501.14644v2, problems (9) and (10). Who shares the only seed can subtract all but the private noise:
         with one seed for all, the least eigenvalue of R is kept private, at no cost.
@@ -140,6 +148,7 @@ def optimal_covariance(
     )
 
 
+@solver_refusals()
 def covariance_for_gram(
     error_gram: FloatArray,
     gossip: Gossip,
@@ -164,7 +173,7 @@ def covariance_for_gram(
     if one_seed:
         found = _one_seed(H, r, gap, max_iterations)
         return dataclasses.replace(found, gossip_hash=gossip.content_hash)
-    chosen = edge_groups(gossip) if groups is None else checked_groups(groups, n)
+    chosen = edge_groups(gossip) if groups is None else given_groups(groups, n)
     from solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition
     from solvers.coalitions import solve
 
@@ -178,32 +187,33 @@ def covariance_for_gram(
             f"no covariance meets the bound: {who} knows every seed of node {labels[error.node]}, and no "
             "node keeps noise to itself; allow private noise, or give that node a seed the coalition does not hold."
         ) from None
-    except solvers.ProblemError as error:
-        raise InvalidInput(str(error)) from None
     notes = solved.notes
     if posed.exposed is not None:
         coalition, node = posed.exposed
         who = f"node {labels[node]} holds no seed that {_names(coalition, labels)} does not know"
         notes = (f"shared seeds cannot help: {who}, so private noise must be that of LDP",)
-    return SpatialFactorization(
-        private_variance=solved.private_variance / r,
-        groups=chosen,
-        parts=tuple(part / r for part in solved.parts),
-        num_nodes=n,
-        max_inverse_diagonal=r,
-        coalition_size=q,
-        loss=solved.loss / r,
-        lower_bound=solved.lower_bound / r,
-        status=solved.status,
-        iterations=solved.iterations,
-        seconds=solved.seconds,
-        notes=notes,
-        bound_over=f"private noise with these {len(chosen)} seed groups, against {_opponents(q)},",
-        gossip_hash=gossip.content_hash,
-        independent_loss=float(np.trace(H)) / r,
+    return in_range(
+        SpatialFactorization(
+            private_variance=solved.private_variance / r,
+            groups=chosen,
+            parts=tuple(part / r for part in solved.parts),
+            num_nodes=n,
+            max_inverse_diagonal=r,
+            coalition_size=q,
+            loss=solved.loss / r,
+            lower_bound=solved.lower_bound / r,
+            status=solved.status,
+            iterations=solved.iterations,
+            seconds=solved.seconds,
+            notes=notes,
+            bound_over=f"private noise with these {len(chosen)} seed groups, against {_opponents(q)},",
+            gossip_hash=gossip.content_hash,
+            independent_loss=float(np.trace(H)) / r,
+        )
     )
 
 
+@solver_refusals()
 def optimal_pairwise(
     dynamics: Dynamics,
     *,
@@ -227,7 +237,8 @@ def optimal_pairwise(
     n = dynamics.num_nodes
     q = _coalition(coalition_size, n)
     graph = dynamics.gossip.at(0).graph()
-    H = _node_gram(dynamics, horizon, objective, weights)
+    posed = solvers.FactorizationProblem(_node_gram(dynamics, horizon, objective, weights), np.arange(n))
+    H, k = posed.normalised.error_gram, posed.exponent
     L = spatial.laplacian(graph).toarray()
     price = PairwisePrice(graph, q)
     plain, paired = float(np.trace(H)), float(np.sum(H * L))
@@ -256,7 +267,7 @@ def optimal_pairwise(
     edges = edge_groups(dynamics.gossip)
     cancelling = np.array([[1.0, -1.0], [-1.0, 1.0]])
     unrestricted = _one_seed(H, r, ONE_SEED_TOLERANCE, 5000)
-    return SpatialFactorization(
+    found = SpatialFactorization(
         private_variance=local,
         groups=edges if pair else (),
         parts=tuple(pair * cancelling for _ in edges) if pair else (),
@@ -275,6 +286,30 @@ def optimal_pairwise(
         bound_over="covariance over nodes, against an outsider," if q else "covariance over nodes",
         gossip_hash=dynamics.gossip.content_hash,
     )
+    return in_range(found.shifted(k))
+
+
+def given_groups(groups: Sequence[Sequence[int]], num_nodes: int) -> Groups:
+    """`checked_groups` of what a caller gave; raises InvalidInput for what is no list of lists, or no group at all."""
+    try:
+        listed = [list(group) for group in groups]
+    except TypeError:
+        raise InvalidInput(f"groups must be a list of lists of node indices, got {groups!r}.") from None
+    if not listed:
+        raise InvalidInput(
+            "groups must hold at least one group; for noise without shared seeds take mafalda or dp-dsgd."
+        )
+    return checked_groups(listed, num_nodes)
+
+
+def in_range(found: SpatialFactorization) -> SpatialFactorization:
+    """Itself; raises InvalidInput where its loss is beyond float64."""
+    if not (math.isfinite(found.loss) and math.isfinite(found.independent_loss or 0.0)):
+        raise InvalidInput(
+            f"the loss is beyond float64 at max_inverse_diagonal={found.max_inverse_diagonal:g}; raise that, or take "
+            "smaller error weights."
+        )
+    return found
 
 
 def default_tolerance(groups: object, coalition_size: int) -> float:
@@ -309,8 +344,9 @@ class PairwisePrice:
 def _one_seed(H: FloatArray, r: float, tolerance: float, max_iterations: int) -> SpatialFactorization:
     """Problem (9): every node is its own class."""
     posed = solvers.FactorizationProblem(H, np.arange(len(H)))
-    found = solvers.solve(posed, tolerance=tolerance, max_iterations=max_iterations)
-    return one_seed_from(found, H, r, tolerance)
+    normal, k = posed.normalised, posed.exponent
+    found = solvers.solve(normal, tolerance=tolerance, max_iterations=max_iterations)
+    return in_range(one_seed_from(found, normal.error_gram if k else H, r, tolerance).shifted(k))
 
 
 def one_seed_from(

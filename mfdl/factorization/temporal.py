@@ -8,9 +8,11 @@ problems are separate, and each node's encoder has unit sensitivity under the pa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,16 @@ from ..participation import Participation
 SOLVERS = ("dense", "autodiff")
 
 
+@contextlib.contextmanager
+def solver_refusals() -> Iterator[None]:
+    """What a solver refuses, a loss beyond float64 above all, is raised as InvalidInput."""
+    try:
+        yield
+    except solvers.ProblemError as error:
+        raise InvalidInput(str(error)) from None
+
+
+@solver_refusals()
 def problem(
     dynamics: Dynamics,
     participation: Participation,
@@ -41,7 +53,7 @@ def problem(
     """The FactorizationProblem of one shared local encoder.
 
     Raises: UnsupportedMechanism: participation patterns overlap or leave a step out; InvalidInput: a participation for
-        another number of nodes.
+        another number of nodes, an error beyond float64.
     """
     participation.require_nodes(dynamics.num_nodes)
     labels = participation.classes()
@@ -71,7 +83,8 @@ def factorize(
         allow_stopped: return a factorization that did not reach it instead of raising.
 
     Returns: Factorization; loss = sensitivity^2 tr(H X^-1), H for learning rate 1.
-    Raises: NotConverged; UnsupportedMechanism: patterns not disjoint; InvalidInput: bad tolerance or names.
+    Raises: NotConverged; UnsupportedMechanism: patterns not disjoint; InvalidInput: bad tolerance or names, a loss
+        beyond float64.
     Cost: O(T^3) per iteration, about a hundred iterations at tolerance 1e-4.
     Source: arXiv:2510.17480, Lemma 10 and Algorithm 2, with the exact Gram and a certificate.
     """
@@ -80,6 +93,7 @@ def factorize(
     return solved if allow_stopped else solved.require_converged(tolerance)
 
 
+@solver_refusals()
 def solve_problem(
     posed: solvers.FactorizationProblem,
     *,
@@ -175,7 +189,7 @@ def factorize_nodes(
     each node.
 
     Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: a participation for
-        another number of nodes.
+        another number of nodes, a loss beyond float64.
     """
     labels = _labels_of_nodes(participation, dynamics.num_nodes)
     began = time.perf_counter()
@@ -239,8 +253,9 @@ def factorize_classes(
     began = time.perf_counter()
     sums = np.zeros((first.size, participation.num_steps, participation.num_steps))
     grams = node_error_grams(dynamics, participation.num_steps, weights=weights, objective=objective)
-    for u, H in enumerate(grams):
-        sums[of_node[u]] += H
+    with np.errstate(over="ignore"):  # an infinite sum is refused
+        for u, H in enumerate(grams):
+            sums[of_node[u]] += H
     cases = ((H, steps[u]) for H, u in zip(sums, first.tolist(), strict=True))
     solved = _solved_in_turn(cases, tolerance, max_iterations, allow_stopped, progress)
     return ClassFactorizations(solved, time.perf_counter() - began, of_node)
@@ -294,9 +309,12 @@ def _solved_in_turn(
         solved.append(result)
         if progress is not None:
             progress()
+    if not math.isfinite(sum(one.loss for one in solved)):
+        raise InvalidInput("the loss of all nodes together is beyond float64; take smaller error weights.")
     return tuple(solved)
 
 
+@solver_refusals()
 def _solved(
     H: FloatArray, labels: NDArray[np.intp], *, tolerance: float, max_iterations: int, start: FloatArray | None
 ) -> Factorization:
@@ -309,10 +327,12 @@ def _solved(
     return Factorization(np.sqrt(X), X, 0.0, 0.0, OPTIMAL, 0, 0.0, notes=(note,))
 
 
+@solver_refusals()
 def evaluate(posed: solvers.FactorizationProblem, encoder: FloatArray, *, lower_bound: float) -> Factorization:
     """A given encoder at the problem's H: status "fixed", loss at unit sensitivity, the given lower bound.
 
     The encoder is scaled to sensitivity 1. `lower_bound` is that of the best encoder (solve the problem once).
+    Raises: InvalidInput: an encoder of another size or zero, a loss beyond float64.
     """
     began = time.perf_counter()
     C = check.square_array(encoder=encoder)

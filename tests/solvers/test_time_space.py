@@ -104,12 +104,13 @@ def test_one_step_is_the_problem_over_nodes(problem):
 
 
 @settings(deadline=None, max_examples=30)
-@given(problem=mode_problems(), factor=st.sampled_from([1e-6, 1e6]))
+@given(problem=mode_problems(), factor=st.sampled_from([1e-200, 1e-6, 1e6, 1e200]))
 def test_the_bound_scales_with_the_gram(problem, factor):
     scaled = ModeProblem(factor * problem.grams, problem.vectors, problem.classes)
     dual = np.eye(problem.num_steps)
     assert_allclose(joint_lower_bound(scaled, dual), factor * joint_lower_bound(problem, dual), rtol=1e-4)
     assert_allclose(joint_lower_bound(problem, factor * dual), joint_lower_bound(problem, dual), rtol=1e-4)
+    assert_allclose(joint_lower_bound(scaled, factor * dual), factor * joint_lower_bound(problem, dual), rtol=1e-4)
 
 
 def test_the_bound_by_hand():

@@ -1,0 +1,44 @@
+"""Error Grams at the ends of the float range: solved as H 2^-k, loss and bound multiplied by 2^k.
+
+Certificates hold squares of what H holds, and those of 1e155 or 1e-170 are no float64 numbers. Between 2^-ORDINARY and
+2^ORDINARY k is 0 and nothing is touched; beyond, k is even, so that H, its eigenvalues and its square roots are all
+scaled exactly. In: arrays and numbers. Out: the same times a power of two.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+ORDINARY = 128  # binary digits: products of four such numbers, with condition numbers of 1e16 between, stay finite
+
+
+def even_exponent(array: Array) -> int:
+    """The even k with the largest |entry| of array 2^-k in [1, 4); 0 where that entry is ordinary, 0 or not finite.
+
+    >>> even_exponent(np.array([3.0, -1e-3])), even_exponent(np.array([2.0**301])), even_exponent(np.array([5e-324]))
+    (0, 300, -1074)
+    """
+    _, binary = math.frexp(float(np.abs(array).max(initial=0.0)))
+    return (binary - 1) & ~1 if abs(binary) > ORDINARY else 0
+
+
+def scaled(array: Array, k: int) -> Array:
+    """array 2^k; the array itself for k = 0."""
+    return np.ldexp(array, k) if k else array
+
+
+def scaled_up(value: float, k: int) -> float:
+    """value 2^k, rounded up where it is subnormal; raises OverflowError."""
+    product = math.ldexp(value, k)
+    return math.nextafter(product, math.inf) if math.ldexp(product, -k) < value else product
+
+
+def scaled_down(value: float, k: int) -> float:
+    """value 2^k, rounded down where it is subnormal; raises OverflowError."""
+    product = math.ldexp(value, k)
+    return math.nextafter(product, -math.inf) if math.ldexp(product, -k) > value else product

@@ -1,0 +1,239 @@
+"""Error Grams at the ends of the float range: the same X as in its middle, and bounds that still mean something.
+
+The oracle is the same problem times a power of two that leaves its entries ordinary, and exact fractions for rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from _modes import mode_problems
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from mfdl.testing import factorization_problems
+from solvers import FactorizationProblem, ModeProblem, ProblemError, adapted, autodiff, coalitions, dense, time_space
+from solvers.certificate import lower_bound, weights_bound
+from solvers.coalition_bound import outsider_bound
+from solvers.coalition_problem import CoalitionProblem
+from solvers.scale import ORDINARY, even_exponent, scaled, scaled_down, scaled_up
+from solvers.time_space import joint_lower_bound
+
+EXTREMES = st.sampled_from([-900, -600, 510, 900])  # even: 2^510 is 3e153, whose square is finite and its trace's not
+LOWEST = 2.0**-1074
+
+
+def of_gram(problem, k):
+    return FactorizationProblem(scaled(problem.error_gram, k), problem.classes)
+
+
+def of_modes(problem, k):
+    return ModeProblem(scaled(problem.grams, k), problem.vectors, problem.classes)
+
+
+# The arithmetic
+
+
+@given(value=st.floats(LOWEST, 1e300), k=st.integers(-2000, 0))
+@example(value=3 * LOWEST, k=-1)
+@example(value=1.0, k=-1075)
+def test_rounding_is_to_the_safe_side_and_by_one_step(value, k):
+    exact, up, down = Fraction(value) * Fraction(2) ** k, scaled_up(value, k), scaled_down(value, k)
+    assert Fraction(down) <= exact <= Fraction(up)
+    assert up == down or up == math.nextafter(down, math.inf)
+
+
+@given(value=st.floats(1.0, 1e300), k=st.integers(1, 2000))
+def test_no_loss_becomes_infinite(value, k):
+    if Fraction(value) * 2**k > Fraction(2.0**1023) * 2:
+        for times in (scaled_up, scaled_down):
+            with pytest.raises(OverflowError):
+                times(value, k)
+    else:
+        assert scaled_up(value, k) == scaled_down(value, k) == value * 2.0 ** (k / 2) * 2.0 ** (k / 2) or k % 2
+
+
+@given(entries=st.lists(st.floats(-1.7e308, 1.7e308).filter(bool), min_size=1, max_size=4))
+@example(entries=[LOWEST])
+def test_the_exponent_is_even_and_leaves_the_largest_entry_near_one(entries):
+    array = np.array(entries)
+    k, largest = even_exponent(array), np.abs(array).max()
+    assert k % 2 == 0
+    if k:
+        assert 1 <= np.abs(scaled(array, -k)).max() < 4
+    else:
+        assert 2.0 ** -(ORDINARY + 1) <= largest < 2.0**ORDINARY
+    assert scaled(array, 0) is array
+
+
+# Every solver
+
+
+@settings(deadline=None, max_examples=25)
+@given(problem=factorization_problems(), k=EXTREMES)
+def test_the_same_factorization_at_any_scale(problem, k):
+    there = of_gram(problem, k)
+    assert problem.exponent == 0
+    assert problem.normalised is problem
+    assert_array_equal(there.normalised.error_gram, scaled(there.error_gram, -there.exponent))
+    here, found = dense.solve(there.normalised), dense.solve(there)
+    assert_array_equal(found.gram, here.gram)
+    assert (found.status, found.iterations) == (here.status, here.iterations)
+    assert found.loss == math.ldexp(here.loss, there.exponent)
+    assert found.lower_bound == math.ldexp(here.lower_bound, there.exponent)
+    assert 0 < found.lower_bound <= found.loss * (1 + 1e-12) < math.inf
+    assert abs(found.gap - here.gap) <= 1e-15
+    assert there.loss(here.gram) == found.loss
+
+
+@settings(deadline=None, max_examples=8)
+@given(problem=mode_problems(), k=EXTREMES)
+def test_the_same_noise_over_time_and_nodes_at_any_scale(problem, k):
+    there = of_modes(problem, k)
+    product, form = time_space.solve(there), adapted.solve(there)
+    plain = time_space.solve(there.normalised)
+    assert_array_equal(product.time.gram, plain.time.gram)
+    assert_array_equal(form.grams, adapted.solve(there.normalised).grams)
+    for moved, one in ((product, plain), (product.time, plain.time), (product.space, plain.space)):
+        assert moved.loss == math.ldexp(one.loss, there.exponent)
+        assert moved.lower_bound == math.ldexp(one.lower_bound, there.exponent)
+    for found in (product, form, form.time_space, product.time, product.space):
+        assert 0 < found.lower_bound < math.inf
+        assert 0 < found.loss < math.inf
+        assert found.status == "stopped" or found.gap < 10
+    begun = adapted.solve(there, start=product)
+    assert begun.time_space is product
+    assert begun.loss <= product.loss * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("k", [-900, 900])
+@pytest.mark.parametrize("private", [True, False])
+def test_the_same_shared_seeds_at_any_scale(k, private):
+    H = np.array([[3.0, 1.0, 0.5], [1.0, 2.0, 0.0], [0.5, 0.0, 1.0]])
+    groups = ((0, 1), (1, 2), (0, 2))
+    near, far = (CoalitionProblem(scaled(H, e), groups, 1, private=private) for e in (0, k))
+    assert near.normalised is near
+    here, found = coalitions.solve(far.normalised), coalitions.solve(far)
+    assert_array_equal(found.covariance, here.covariance)
+    assert found.status == here.status == "optimal"
+    assert found.loss == math.ldexp(here.loss, far.exponent) == far.loss(found.private_variance, found.parts)
+    assert found.lower_bound == math.ldexp(here.lower_bound, far.exponent)
+    assert outsider_bound(far) == math.ldexp(outsider_bound(far.normalised), far.exponent) > 0
+    assert abs(found.loss - math.ldexp(coalitions.solve(near).loss, k)) <= 2e-3 * found.loss
+
+
+@pytest.mark.parametrize("k", [-900, 900])
+def test_the_same_encoder_by_automatic_differentiation(k):
+    problem = FactorizationProblem(np.tri(4).T @ np.tri(4), np.arange(4) % 2)
+    there = of_gram(problem, k)
+    found = autodiff.solve(there)
+    assert found.status == "optimal"
+    assert_array_equal(found.gram, autodiff.solve(there.normalised).gram)
+
+    def penalty(unit):
+        return lambda C: (C[1, 0] ** 2) * unit * unit  # in units of the loss
+
+    family = autodiff.lower_triangular(problem)
+    plain = autodiff.solve(there.normalised, family, penalty=penalty(2.0))
+    moved = autodiff.solve(there, family, penalty=penalty(2.0 ** (1 + there.exponent // 2)))
+    assert_array_equal(moved.gram, plain.gram)
+    assert abs(moved.gram - found.gram).max() > 1e-3
+
+
+# Bounds alone
+
+
+@settings(deadline=None, max_examples=25)
+@given(problem=factorization_problems(), k=EXTREMES, x=st.sampled_from([-900, 0, 900]))
+def test_bounds_are_finite_below_the_loss_and_do_not_depend_on_the_scale_of_their_dual(problem, k, x):
+    there, weights = of_gram(problem, k), np.arange(1.0, problem.size + 1)
+    X = np.eye(problem.size) / problem.size
+    found = lower_bound(there, scaled(X, x))
+    assert 0 < found <= there.loss(X) < math.inf
+    assert found == lower_bound(there, X) == math.ldexp(lower_bound(there.normalised, X), there.exponent)
+    root = scaled(there.normalised.root, there.exponent // 2)
+    assert 0 < weights_bound(there, weights, root=root) <= there.loss(X) * (1 + 1e-12)
+    assert lower_bound(there, X, dual_from=there.error_gram, root=root) >= found
+    assert_array_equal(there.root, root)
+
+
+@settings(deadline=None, max_examples=15)
+@given(problem=mode_problems(), k=EXTREMES, x=st.sampled_from([-900, 0, 900]))
+def test_joint_bounds_are_finite_and_do_not_depend_on_the_scale_of_their_dual(problem, k, x):
+    there, dual = of_modes(problem, k), np.eye(problem.num_steps)
+    found = joint_lower_bound(there, scaled(dual, x))
+    assert 0 < found < math.inf
+    assert found == joint_lower_bound(there, dual)
+    assert found == math.ldexp(joint_lower_bound(there.normalised, dual), there.exponent)
+
+
+def test_joint_bounds_where_gram_and_dual_are_large_together():
+    near = ModeProblem(2.0**120 * np.eye(3)[None], np.eye(1), np.zeros(3, dtype=int))
+    assert joint_lower_bound(near, 2.0**1000 * np.eye(3)) == joint_lower_bound(near, np.eye(3)) < math.inf
+    far = ModeProblem(1.5e307 * np.eye(5)[None], np.eye(1), np.arange(5))  # ||H^1/2||_*^2 is beyond float64
+    assert 7.5e307 * (1 - 1e-3) <= joint_lower_bound(far, np.eye(5)) <= 7.5e307
+
+
+@pytest.mark.parametrize("parts", [3, 5, 7, 11, 13])
+def test_bounds_on_subnormal_grams_are_rounded_down(parts):
+    problem = ModeProblem(parts * LOWEST * np.eye(3)[None], np.eye(1), np.array([0, 1, 1]))
+    exact = joint_lower_bound(problem.normalised, np.eye(3))
+    assert Fraction(joint_lower_bound(problem, np.eye(3))) <= Fraction(exact) * Fraction(2) ** problem.exponent
+    assert joint_lower_bound(problem, np.eye(3)) == scaled_down(exact, problem.exponent)
+
+
+def test_shared_seeds_just_below_the_end_of_the_range():
+    H = np.array([[3.0, 1.0, 0.5], [1.0, 2.0, 0.0], [0.5, 0.0, 1.0]])
+    problem = CoalitionProblem(2.8e307 * H, ((0, 1), (1, 2), (0, 2)), 1)
+    found = coalitions.solve(problem)  # the square of ||H^1/2||_* is beyond
+    assert found.status == "optimal"
+    assert 0 < found.lower_bound <= found.loss <= problem.local_loss < math.inf
+
+
+def test_what_is_no_number_proves_nothing():
+    problem = FactorizationProblem(np.eye(2), np.array([0, 0]))
+    assert lower_bound(problem, np.diag([1.0, 1e-170])) == 0.0  # X^-2 is beyond float64
+    modes = ModeProblem(np.eye(2)[None], np.eye(1), np.array([0, 0]))
+    assert joint_lower_bound(modes, np.diag([1.0, np.inf])) == 0.0
+
+
+# Refusals
+
+
+def test_a_loss_beyond_float64_is_refused():
+    one_class = np.zeros(3, dtype=int)
+    posed = FactorizationProblem(5e307 * np.eye(3), one_class)  # best loss 9 * 5e307
+    for refused in (lambda: dense.solve(posed), lambda: posed.loss(np.eye(3))):
+        with pytest.raises(ProblemError, match="the loss of error_gram is beyond float64"):
+            refused()
+    with pytest.raises(ProblemError, match="beyond float64"):  # the trace is
+        FactorizationProblem(1e308 * np.eye(3), one_class)
+    with pytest.raises(ProblemError, match="beyond float64"):
+        ModeProblem(1e308 * np.array([np.eye(1), np.eye(1)]), np.eye(2), np.arange(1))
+    with pytest.raises(ProblemError, match="beyond float64"):
+        time_space.solve(ModeProblem(5e307 * np.eye(3)[None], np.eye(1), one_class))
+    with pytest.raises(ProblemError, match="beyond float64"):
+        CoalitionProblem(5e307 * np.eye(3), ((0, 1, 2),), 0).loss(2.0, [np.eye(3)])
+
+
+def test_a_gram_that_is_none_is_refused_at_any_scale():
+    for factor in (1.0, 1e300, 1e-300):
+        with pytest.raises(ProblemError, match="positive semidefinite"):
+            FactorizationProblem(factor * np.diag([1.0, -1.0]), np.arange(2))
+        with pytest.raises(ProblemError, match="symmetric"):
+            FactorizationProblem(factor * np.array([[1.0, -1.0], [1.0, 1.0]]), np.arange(2))
+
+
+def test_notes_say_at_which_scale_they_were_measured():
+    singular = FactorizationProblem(2.0**600 * np.ones((2, 2)), np.zeros(2, dtype=int))
+    regular = FactorizationProblem(2.0**600 * np.eye(2), np.zeros(2, dtype=int))
+    assert dense.solve(regular).notes == ()
+    found = dense.solve(singular)
+    assert found.notes[-1] == "what is said of the error Gram was measured on it times 2^-600"
+    assert found.shifted(0) is found
+    assert dataclasses.replace(found, notes=()).shifted(2).loss == 4 * found.loss
