@@ -1,15 +1,24 @@
-"""Atomic files, with failures injected at each moment of a write."""
+"""Atomic files, with failures injected at each moment of a write; and what a file of noise may claim."""
 
+import dataclasses
 import json
+import math
 import os
 import stat
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
-from mfdl import files
+from mfdl import factorization, files, gossip
+from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
+from mfdl.factorization import SpatialFactorization
+from mfdl.participation import Cyclic
 
 
 def test_bytes_text_and_json_arrive_whole(tmp_path):
@@ -129,3 +138,160 @@ def test_json_can_be_private(tmp_path):
     path = files.atomic_write_json(tmp_path / "a", [1], private=True)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert json.loads(path.read_text()) == [1]
+
+
+# ---- factorizations in files: their claims ---------------------------------------------------------------
+
+PATH = Dynamics(gossip.metropolis_hastings("path:n=4"))
+SCHEME = Cyclic(2, 2)
+GROUPS = [[0, 1, 2], [1, 2, 3]]
+SOLVED = {
+    "time-space": factorization.optimal_time_space(PATH, SCHEME, groups=GROUPS, coalition_size=1),
+    "adapted": factorization.optimal_adapted(PATH, SCHEME),
+    "space-time": factorization.optimal_space_time(PATH, SCHEME),
+    "corn": factorization.optimal_covariance(PATH, groups=GROUPS),
+    "pairwise": factorization.optimal_pairwise(PATH),
+    "nodes": factorization.factorize_nodes(PATH, SCHEME),
+}
+
+
+def write(path, solved):
+    if isinstance(solved, SpatialFactorization):
+        factorization.save_spatial(path, solved, header={})
+    elif isinstance(solved, factorization.SpaceTimeFactorization):
+        factorization.save_space_time(path, solved, header={})
+    else:
+        factorization.save(path, solved, grams=np.eye(4), header={})
+    return path
+
+
+def tampered(path, kind, where, change):
+    """The file of a solution with one change: of an array, or of the number in the header at `where`."""
+    write(path, SOLVED[kind])
+    with np.load(path) as data:
+        kept = {name: data[name] for name in data.files}
+    facts = json.loads(bytes(kept["header"]).decode())
+    *outer, name = where.split(".")
+    inside = facts
+    for one in outer:
+        inside = inside[one]
+    holder = inside if name in inside else kept
+    holder[name] = change(holder[name]) if callable(change) else change
+    np.savez(path, **kept | {"header": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)})
+    return path
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_groups_in_any_order_load_as_the_same_covariance(tmp_path_factory, data):
+    """Parts stay with their nodes, whatever order the nodes of a group are written in."""
+    n = data.draw(st.integers(2, 5))
+    nodes = st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True)
+    groups = tuple(map(tuple, data.draw(st.lists(nodes, min_size=1, max_size=3))))
+    numbers = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    roots = [numbers.normal(size=(len(group), len(group))) for group in groups]
+    space = dataclasses.replace(
+        SOLVED["corn"],
+        num_nodes=n,
+        private_variance=2.0,
+        groups=groups,
+        parts=tuple(root @ root.T for root in roots),
+        max_inverse_diagonal=1.0,
+    )
+    wanted = 2.0 * np.eye(n)
+    for group, root in zip(groups, roots, strict=True):
+        spread = np.zeros((n, len(group)))
+        spread[list(group)] = root
+        wanted += spread @ spread.T
+    both = dataclasses.replace(SOLVED["time-space"], num_nodes=n, space=space)
+    folder = tmp_path_factory.mktemp("groups")
+    over_nodes = factorization.load(write(folder / "R.npz", space))
+    over_both = factorization.load(write(folder / "both.npz", both)).space
+    for kept in (over_nodes, over_both):
+        np.testing.assert_allclose(kept.covariance, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
+        F, held = (array.toarray() for array in kept.factor())
+        np.testing.assert_allclose(F @ F.T, wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
+        assert not F[~held.T].any()
+        assert kept.groups == tuple(tuple(sorted(group)) for group in groups)
+
+
+@pytest.mark.parametrize("kind", SOLVED)
+def test_what_the_solvers_write_loads_finished_or_not(tmp_path, kind):
+    kept = factorization.load(write(tmp_path / "a.npz", SOLVED[kind]))
+    assert (kept.loss, kept.lower_bound) == (SOLVED[kind].loss, SOLVED[kind].lower_bound)
+    if kind == "nodes":
+        assert_array_equal(kept.encoder, SOLVED[kind].encoder)
+        return
+    for status in ("optimal", "stationary", "stopped", "fixed"):
+        unfinished = dataclasses.replace(SOLVED[kind], status=status, lower_bound=0.0)
+        kept = factorization.load(write(tmp_path / "a.npz", unfinished))
+        assert (kept.status, kept.loss, kept.gap) == (status, SOLVED[kind].loss, math.inf)
+    rounded = dataclasses.replace(SOLVED[kind], lower_bound=SOLVED[kind].loss * (1 + 1e-9))
+    assert factorization.load(write(tmp_path / "a.npz", rounded)).gap < 0
+
+
+NAN, INF = float("nan"), float("inf")
+ENDS = [
+    ("loss", np.float64(NAN), "loss"),
+    ("loss", np.complex128(1j), "loss must be real"),
+    ("lower_bound", np.float64(1e9), "at most the loss"),
+    ("lower_bound", np.float64(INF), "lower_bound must be a finite number"),
+    ("lower_bound", np.float64(-1.0), "lower_bound must be a finite number >= 0"),
+]
+HEAD = [
+    ("loss", np.float64(INF), "loss must be a finite number"),
+    ("status", 17, "status must be one of"),
+    ("status", "fine", "status must be one of"),
+    ("notes", "abc", "notes must be a list of texts"),
+]
+JOINT = [
+    ("space_time.sensitivity", 0.01, "sensitivity must be 1"),
+    ("space_time.sensitivity", None, "sensitivity"),
+    ("space_time.sensitivity", NAN, "sensitivity"),
+    ("space_time.num_steps", 4.0, "num_steps must be an integer"),
+    ("space_time.num_nodes", True, "num_nodes must be an integer"),
+    ("space_time.iterations", -1, "iterations"),
+    ("space_time.seconds", INF, "seconds"),
+    ("space_time.independent_loss", NAN, "independent_loss"),
+    ("space_time.participation", "cyclic", "participation"),
+    ("space_time.gossip_hash", 3, "gossip"),
+    ("encoder", lambda C: C + 1j, "encoder must be real"),
+]
+NODES = [
+    ("spatial.coalition_size", "x", "coalition_size must be an integer"),
+    ("spatial.coalition_size", 4, "coalition_size must be below 4 nodes"),
+    ("spatial.max_inverse_diagonal", -1, "max_inverse_diagonal must be a finite number > 0"),
+    ("spatial.max_inverse_diagonal", 0.5, "max_inverse_diagonal must bound"),
+    ("spatial.num_nodes", 4.0, "num_nodes must be an integer"),
+    ("spatial.independent_loss", -1, "independent_loss"),
+    ("spatial.bound_over", 3, "bound_over"),
+    ("spatial.gossip_hash", None, "gossip_hash"),
+    ("spatial.sigma_pair", 1.0, "sigma_local"),
+    ("group_parts", lambda flat: np.append(flat, 0.0), "entries of parts, got"),
+    ("group_parts", lambda flat: flat + 1j, "group_parts must be real"),
+    ("group_nodes", lambda nodes: np.append(nodes, 0), "nodes and"),
+]
+TAMPERED = [
+    *(("nodes", *case) for case in [*ENDS, ("encoder", lambda C: C + 1j, "encoder must be real")]),
+    *((kind, *case) for kind in ("time-space", "adapted", "space-time") for case in [*ENDS, *HEAD, *JOINT]),
+    ("adapted", "directions", lambda G: G * 1j, "directions must be real"),
+    *(("corn", *case) for case in [*ENDS, *HEAD, *NODES]),
+    ("corn", "covariance", lambda R: 2 * R, "covariance must be that of its groups"),
+    ("corn", "covariance", np.eye(5), "covariance must be that of its groups"),
+    ("corn", "group_parts", lambda flat: 0.9 * flat, "covariance must be that of its groups"),
+    *(("time-space", f"space.{where}" if "." in where else where, *rest) for where, *rest in NODES),
+    ("time-space", "space.loss", NAN, "loss"),
+    ("time-space", "space.lower_bound", 1e9, "at most the loss"),
+    ("time-space", "space.status", "fine", "status must be one of"),
+    ("time-space", "space.spatial.gossip_hash", "other", "same gossip matrix"),
+    ("pairwise", "spatial.sigma_local", 0.01, "sigma_local and sigma_pair must be those"),
+    ("pairwise", "spatial.sigma_pair", 0.01, "sigma_local and sigma_pair must be those"),
+    ("pairwise", "spatial.sigma_pair", None, "sigma_pair"),
+]
+
+
+@pytest.mark.parametrize(("kind", "where", "change", "message"), TAMPERED)
+def test_a_claim_that_cannot_be_true_is_refused(tmp_path, kind, where, change, message):
+    path = tampered(tmp_path / "a.npz", kind, where, change)
+    with pytest.raises(InvalidInput, match=message):
+        factorization.load(path)

@@ -265,9 +265,11 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     """The named algorithm with its parameters (see MECHANISMS).
 
     `NAME@WEIGHTS` is optimised for the models that these `ErrorWeights` count, free parameters included; its name keeps
-    the weights. `file:FILE.npz` is MF-D-SGD with that file's encoder, or the noise of its factorization.
-    Raises: InvalidInput: unknown name, parameters beside weights that decide them, or a file made for other steps,
-        another number of nodes, or other gossip.
+    the weights. `file:FILE.npz` is MF-D-SGD with that file's encoder, or the noise of its factorization. One encoder
+    shared by all nodes is taken on any graph, where its loss is another and its guarantee is computed anew.
+    Raises: InvalidInput: unknown name, parameters beside weights that decide them, or a file made for another
+        participation, if it holds encoders, or for other nodes or gossip, if it holds noise correlated over nodes or
+        encoders of single nodes.
     """
     check_name(name)
     if (entry := entry_of(name)) is not None:
@@ -291,6 +293,12 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
         raise InvalidInput(
             f"{path} was made for {made_for}, not for {participation.to_dict()}; factorize again with this "
             "participation."
+        )
+    of_gossip = saved.header.get("gossip_hash", "") if saved.encoder.ndim == 3 else ""  # its nodes are that one's
+    if of_gossip not in ("", dynamics.gossip.content_hash):
+        raise InvalidInput(
+            f"{path} holds an encoder for each node of another gossip matrix, so they would go to other nodes here; "
+            "factorize again."
         )
     return mf_dsgd(dynamics, participation, saved.encoder, name=name)
 

@@ -1,9 +1,14 @@
-"""Factorizations in files: an encoder or a covariance, with the header that says what it was made for."""
+"""Factorizations in files: an encoder or a covariance, with the header that says what it was made for.
+
+A file is read as a claim. Arrays are checked against one another and the numbers about them for what can be told from
+the file alone; what also needs dynamics or participation is carried as it stands (`load`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import os
 import zipfile
@@ -13,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from solvers import Factorization
+from solvers.problem import FIXED, OPTIMAL, STATIONARY, STOPPED
 
 from .. import __version__, check, files
 from ..check import FloatArray
@@ -130,7 +136,15 @@ class SavedFactorization:
 def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorization | SpaceTimeFactorization:
     """Reads a file written by `save`, `save_spatial` or `save_space_time` (never pickled objects).
 
-    Raises: InvalidInput: missing, malformed, or another format.
+    Checked: arrays are real, fit one another and make noise that a node can add; 0 <= lower_bound <= loss; over nodes,
+    and over time and nodes, also that numbers are finite, the status is one there is, the covariance kept is the one
+    its parts make, no [R^-1]_ii is above `max_inverse_diagonal` for an outsider, and the sensitivity is 1.
+    Carried, not checked: loss, lower bound and status, which need dynamics and error weights; that the encoders have
+    the sensitivity, which needs the participation; the constraint for coalitions. No guarantee rests on any of them:
+    accounting takes the arrays.
+
+    Returns: with the nodes of every group in increasing order, the parts likewise.
+    Raises: InvalidInput: missing, malformed, another format, or claims that contradict one another or the arrays.
     """
     try:
         content = Path(path).read_bytes()  # by its bytes: np.load leaves a truncated file open
@@ -141,8 +155,9 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorizat
             arrays = {name: np.array(data[name]) for name in data.files if name != "header"}
             saved: SavedFactorization | SpatialFactorization | SpaceTimeFactorization
             if "covariance" in arrays:
-                ends = {"loss": float(arrays["loss"]), "lower_bound": float(arrays["lower_bound"])}
-                saved = _spatial(arrays, {**header, **ends})
+                saved = _spatial(arrays, {**header, **_ends(arrays)})
+                _require_covariance(saved, _real(arrays, "covariance"))
+                _require_price(saved)
             else:
                 saved = (_space_time if "space_time" in header else _temporal)(arrays, header)
     except FileNotFoundError:
@@ -178,49 +193,161 @@ def _require_size(content: bytes) -> None:
         raise InvalidInput(f"{size:,} bytes unpacked are more than the {MAX_BYTES:,} of any factorization; it is none.")
 
 
+STATUSES = (OPTIMAL, STATIONARY, STOPPED, FIXED)
+ROUNDING = 1e-6
+"""How far numbers that rounding alone tells apart may lie from one another, relative."""
+
+
+def _real(arrays: dict[str, Any], name: str) -> FloatArray:
+    array = arrays[name]
+    if array.dtype.kind == "c":  # numpy would drop the imaginary part
+        raise InvalidInput(f"{name} must be real numbers, got complex ones.")
+    if array.dtype.kind not in "fiu":
+        raise TypeError(name)
+    return np.asarray(array, dtype=np.float64)
+
+
+def _ends(arrays: dict[str, Any]) -> dict[str, float]:
+    return {name: _real(arrays, name).item() for name in ("loss", "lower_bound")}
+
+
+def _require_order(loss: float, lower_bound: float) -> None:
+    check.non_negative(lower_bound=lower_bound)
+    if not lower_bound <= loss * (1 + ROUNDING):
+        raise InvalidInput(f"lower_bound must be at most the loss, got {lower_bound!r} for a loss of {loss!r}.")
+
+
+def _claims(header: dict[str, Any], *, loss: Any, lower_bound: Any) -> dict[str, Any]:
+    """Loss, lower bound, status and notes, as far as they can be told to be such."""
+    _require_order(check.non_negative(loss=loss), lower_bound)
+    status, notes = header["status"], header["notes"]
+    if status not in STATUSES:
+        raise InvalidInput(f"status must be one of {', '.join(STATUSES)}, got {status!r}.")
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        raise InvalidInput(f"notes must be a list of texts, got {notes!r}.")
+    return {"loss": loss, "lower_bound": lower_bound, "status": status, "notes": tuple(notes)}
+
+
+def _require_facts(facts: dict[str, Any]) -> None:
+    """What factorizations over nodes, and over time and nodes, say alike."""
+    check.integer_at_least(1, num_nodes=facts["num_nodes"])
+    check.integer_at_least(0, iterations=facts["iterations"])
+    check.non_negative(seconds=facts["seconds"])
+    if not isinstance(facts.get("gossip_hash", ""), str):
+        raise InvalidInput(f"gossip_hash must be text, got {facts['gossip_hash']!r}.")
+
+
 def _temporal(arrays: dict[str, Any], header: dict[str, Any]) -> SavedFactorization:
-    encoder, gram = (np.asarray(arrays[name], dtype=np.float64) for name in ("encoder", "error_gram"))
+    encoder, gram = (_real(arrays, name) for name in ("encoder", "error_gram"))
     if encoder.ndim not in (2, 3) or encoder.shape[-1] != encoder.shape[-2] or not np.isfinite(encoder).all():
         raise InvalidInput(f"encoder must be finite with shape (T, T) or (n, T, T), got {encoder.shape}.")
-    return SavedFactorization(encoder, gram, float(arrays["loss"]), float(arrays["lower_bound"]), header)
+    ends = _ends(arrays)
+    _require_order(**ends)  # the loss may be infinite: that of a given encoder whose Gram is singular in float64
+    return SavedFactorization(encoder, gram, header=header, **ends)
 
 
 def _spatial(arrays: dict[str, Any], header: dict[str, Any]) -> SpatialFactorization:
-    sizes = arrays["group_sizes"].tolist()
-    nodes, flat = iter(arrays["group_nodes"].tolist()), np.asarray(arrays["group_parts"], dtype=np.float64)
-    ends = np.cumsum([0, *(size**2 for size in sizes)])
-    parts = tuple(flat[a:b].reshape(size, size) for a, b, size in zip(ends, ends[1:], sizes, strict=False))
-    groups = checked_groups([[next(nodes) for _ in range(size)] for size in sizes], header["spatial"]["num_nodes"])
-    for group, part in zip(groups, parts, strict=True):
+    facts = header["spatial"]
+    _require_facts(facts)
+    check.non_negative(private_variance=facts["private_variance"])
+    check.positive(max_inverse_diagonal=facts["max_inverse_diagonal"])
+    if check.integer_at_least(0, coalition_size=facts["coalition_size"]) >= facts["num_nodes"]:
+        raise InvalidInput(f"coalition_size must be below {facts['num_nodes']} nodes, got {facts['coalition_size']}.")
+    if facts.get("independent_loss") is not None:
+        check.non_negative(independent_loss=facts["independent_loss"])
+    if not isinstance(facts.get("bound_over", ""), str):
+        raise InvalidInput(f"bound_over must be text, got {facts['bound_over']!r}.")
+    groups, parts = _groups_and_parts(arrays, facts["num_nodes"])
+    found = SpatialFactorization(
+        groups=groups,
+        parts=parts,
+        **_claims(header, loss=header["loss"], lower_bound=header["lower_bound"]),
+        **facts,
+    )
+    _require_pairwise(found)
+    return found
+
+
+def _groups_and_parts(
+    arrays: dict[str, Any], num_nodes: int
+) -> tuple[tuple[tuple[int, ...], ...], tuple[FloatArray, ...]]:
+    """Groups with their nodes in increasing order, and the part of each in that order."""
+    sizes, nodes, flat = arrays["group_sizes"].tolist(), arrays["group_nodes"].tolist(), _real(arrays, "group_parts")
+    ends, squares = np.cumsum([0, *sizes]), np.cumsum([0, *(size**2 for size in sizes)])
+    if len(nodes) != ends[-1] or flat.shape != (squares[-1],):
+        raise InvalidInput(
+            f"group_sizes promise {ends[-1]} nodes and {squares[-1]} entries of parts, got {len(nodes)} and "
+            f"{flat.size}."
+        )
+    written = [nodes[a:b] for a, b in itertools.pairwise(ends)]
+    groups, parts = checked_groups(written, num_nodes), []
+    for number, (group, given) in enumerate(zip(groups, written, strict=True)):
+        part = flat[squares[number] : squares[number + 1]].reshape(len(group), len(group))
         values = np.linalg.eigvalsh((part + part.T) / 2) if np.isfinite(part).all() else np.array([np.nan])
         if not values[0] >= -1e-9 * abs(values[-1]) or np.abs(part - part.T).max() > 1e-9 * abs(values[-1]):
             raise InvalidInput(f"the covariance of group {list(group)} must be symmetric and positive semidefinite.")
-    check.non_negative(private_variance=header["spatial"]["private_variance"])
-    return SpatialFactorization(
-        groups=groups,
-        parts=parts,
-        loss=header["loss"],
-        lower_bound=header["lower_bound"],
-        status=header["status"],
-        notes=tuple(header["notes"]),
-        **header["spatial"],
-    )
+        order = np.argsort(given)
+        parts.append(part[np.ix_(order, order)])
+    return groups, tuple(parts)
+
+
+def _require_covariance(found: SpatialFactorization, covariance: FloatArray) -> None:
+    """The covariance in the file is that of its parts."""
+    n = found.num_nodes
+    made = found.covariance if covariance.shape == (n, n) else None
+    if made is None or not np.abs(covariance - made).max() <= ROUNDING * np.abs(made).max():
+        raise InvalidInput(f"covariance must be that of its groups and private noise, over {n} nodes, and is another.")
+
+
+def _require_pairwise(found: SpatialFactorization) -> None:
+    """sigma_local and sigma_pair are those of the parts: the same noise on every edge."""
+    local, pair = found.sigma_local, found.sigma_pair
+    if local is None and pair is None:
+        return
+    local, pair = check.non_negative(sigma_local=local), check.non_negative(sigma_pair=pair)
+    edge = pair**2 * np.array([[1.0, -1.0], [-1.0, 1.0]])
+    same = [part.shape == (2, 2) and np.abs(part - edge).max() <= ROUNDING * pair**2 for part in found.parts]
+    private = abs(local**2 - found.private_variance) <= ROUNDING * found.private_variance
+    if not private or not all(same) or bool(same) != (pair > 0):
+        raise InvalidInput(f"sigma_local and sigma_pair must be those of the parts, got {local!r} and {pair!r}.")
+
+
+def _require_price(found: SpatialFactorization) -> None:
+    """[R^-1]_ii <= r for an outsider, which every coalition size implies; never refused for rounding."""
+    R, r, n = found.covariance, found.max_inverse_diagonal, found.num_nodes
+    scale = float(np.abs(R).sum(axis=1).max())
+    # the inverse of a slightly larger matrix, by more than rounding, lies below that of R
+    more = 16 * n * np.finfo(np.float64).eps * np.eye(n)
+    if not scale > 0 or np.linalg.inv(R / scale + more).diagonal().max() > r * scale * (1 + ROUNDING):
+        raise InvalidInput(
+            f"max_inverse_diagonal must bound [R^-1]_ii at every node, and {r:g} is below that of the covariance."
+        )
 
 
 def _space_time(arrays: dict[str, Any], header: dict[str, Any]) -> SpaceTimeFactorization:
     facts = header["space_time"]
-    encoder = np.asarray(arrays["encoder"], dtype=np.float64)
+    _require_facts(facts)
+    check.integer_at_least(1, num_steps=facts["num_steps"])
+    check.non_negative(independent_loss=facts["independent_loss"])
+    if abs(check.positive(sensitivity=facts["sensitivity"]) - 1) > ROUNDING:
+        raise InvalidInput(f"sensitivity must be 1 up to rounding, got {facts['sensitivity']!r}.")
+    if not isinstance(facts["participation"], dict):
+        raise InvalidInput(f"participation must be its JSON form, got {facts['participation']!r}.")
+    encoder, space = _real(arrays, "encoder"), None
+    if facts["kind"] == TIME_SPACE:
+        space = _spatial(arrays, header["space"])
+        if space.gossip_hash != facts["gossip_hash"]:
+            raise InvalidInput("the covariance over nodes must be for the same gossip matrix as the whole, and is not.")
     found = SpaceTimeFactorization(
         encoder=encoder,
-        loss=float(arrays["loss"]),
-        lower_bound=float(arrays["lower_bound"]),
-        status=header["status"],
-        notes=tuple(header["notes"]),
-        space=_spatial(arrays, header["space"]) if facts["kind"] == TIME_SPACE else None,
-        directions=np.asarray(arrays["directions"], dtype=np.float64) if "directions" in arrays else None,
+        space=space,
+        directions=_real(arrays, "directions") if "directions" in arrays else None,
+        **_claims(header, **_ends(arrays)),
         **facts,
     )
     noise = found.noise()  # checks encoders, directions and holders against one another
     if (noise.num_steps, noise.num_nodes) != (found.num_steps, found.num_nodes):
         raise InvalidInput(f"encoder must be over {found.num_steps} steps, got shape {encoder.shape}.")
+    if space is not None:
+        _require_price(space)
     return found

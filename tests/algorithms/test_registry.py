@@ -61,6 +61,22 @@ def test_a_file_for_another_participation_or_number_of_nodes_is_refused(saved):
         algorithms.build(f"file:{path}", DYN, Cyclic(4, 2))
 
 
+def test_an_encoder_per_node_belongs_to_its_gossip_and_a_shared_one_goes_anywhere(saved):
+    """Node 1 of a path is no leaf: encoders made for it would go to a leaf of the star."""
+    path = gossip.metropolis_hastings("path:n=4")
+    header = {"participation": PART.to_dict(), "gossip_hash": DYN.gossip.content_hash}
+    own = saved(header, nodes=True)
+    assert algorithms.build(f"file:{own}", DYN, PART).noise.encoder.shape == (4, 6, 6)
+    with pytest.raises(InvalidInput, match=r"encoder for each node of another gossip matrix.*factorize again"):
+        algorithms.build(f"file:{own}", Dynamics(path), PART)
+    shared = saved(header)
+    encoder = algorithms.build(f"file:{shared}", DYN, PART).noise.encoder
+    for other in (path, gossip.metropolis_hastings("ring:n=7")):
+        one = algorithms.build(f"file:{shared}", Dynamics(other), PART)
+        assert_array_equal(one.noise.encoder, encoder)
+        assert one.factorization is None  # the loss in the file is not claimed of this graph
+
+
 def test_a_file_that_is_none_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="no factorization file"):
         algorithms.build(f"file:{tmp_path / 'missing.npz'}", DYN, PART)
