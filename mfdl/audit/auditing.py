@@ -6,7 +6,8 @@ canaries, each beside the mu claimed for its victim. The claim is refuted where 
 A canary is one record with gradients chosen to show; it is sent raw and large through the system's own clipping.
 As many runs choose (the pilot) as measure: which statistic (the likelihood ratio of the claimed Gaussian,
 or a linear one learned from pilot runs, which needs no claim to be true), which threshold, and one more canary, where
-the noise that was measured is weakest. Bonferroni over canaries and estimators gives the level.
+the noise that was measured is weakest: whose record, which steps, and which direction over coordinates. Bonferroni over
+canaries and estimators gives the level.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..mechanism import Mechanism, require_unit
 from ..privacy import gaussian
-from ..privacy.accounting import VictimLoss, victim_losses
+from ..privacy.accounting import victim_losses
+from ..privacy.pattern_bounds import MAX_ENUMERATED
 from ..training.keys import NoiseKey
 from ..trust import TrustModel
-from . import bounds
-from .canaries import OVERSHOOT, Canary, candidates, learned
+from . import _claims, bounds
+from .canaries import DIRECTIONS, OVERSHOOT, Canary, candidates, learned
 from .system import System, Training
 
 ESTIMATORS = ("gaussian", "binomial")
@@ -62,6 +64,11 @@ class CanaryResult:
     def mu_audited(self) -> float:
         """The larger of the two bounds, >= 0."""
         return max(self.mu_gaussian, self.mu_binomial)
+
+    @property
+    def epsilon_audited(self) -> float:
+        """The larger of the two bounds on epsilon, >= 0."""
+        return max(self.epsilon_gaussian, self.epsilon_binomial)
 
     @property
     def violated(self) -> bool:
@@ -107,7 +114,7 @@ class AuditResult:
     @property
     def epsilon_audited(self) -> float:
         """The largest lower bound on epsilon at delta."""
-        return max(max(one.epsilon_gaussian, one.epsilon_binomial) for one in self.canaries)
+        return max(one.epsilon_audited for one in self.canaries)
 
     @property
     def epsilon_claimed(self) -> float:
@@ -177,7 +184,8 @@ def audit(
 
     Args:
         subject: a mechanism, which brings adjacency, clip_norm and noise_std; or an algorithm with all three.
-        trust: who sees and knows what; the claim is the adaptive mu of every victim under it.
+        trust: who sees and knows what; the claim is the adaptive mu of every victim under it. Of a mechanism, under
+            its guarantee's own trust model, it is the guarantee's mu where that is smaller; a difference is noted.
         adjacency: of the inputs that are run; of a mechanism, another one than it was accounted for keeps its claim.
         victim: node index; None: every node whose claim is finite.
         release: as for `account`; default that of the mechanism's guarantee under this trust model.
@@ -191,8 +199,8 @@ def audit(
     Guarantees: a claim that holds is refuted with probability at most 1 - level, whatever the statistic learned
         (`gaussian`: if the system's noise is normal; `binomial`: always).
     Raises:
-        InvalidInput: nothing finite is claimed, too few trials (and how many are needed), a view too large for dense
-            matrices, a transcript without messages that the view sees.
+        InvalidInput: nothing finite is claimed, nobody sees anything of the record, too few trials (and how many are
+            needed), a view too large for dense matrices, a transcript without messages that the view sees.
     Cost: n + 5 canaries of 4 trials runs each; cubic in the rows of the view.
     """
     if not isinstance(trust, TrustModel):
@@ -210,29 +218,51 @@ def audit(
         raise InvalidInput(f"victim must be a node index below {algorithm.num_nodes}, got {victim}.")
     asked = None if victim is None else [victim]
     losses = victim_losses(algorithm, trust, victims=asked, release=release, unit=unit)
-    claims, left_out = _claims(losses, gaussian.record_shift(stated, clip), std, claimed_mu, algorithm, trust)
-    if isinstance(subject, Mechanism) and subject.lipschitz is not None and claimed_mu is None:
-        left_out += (f"the claim audited does not rest on lipschitz={subject.lipschitz:g}, the mechanism's own does",)
+    accounted = {one.victim: _claims.accounted(one, gaussian.record_shift(stated, clip), std) for one in losses}
+    notes: list[str] = []
+    if claimed_mu is not None:
+        claims = expected = dict.fromkeys(accounted, check.positive(claimed_mu=claimed_mu))
+    else:
+        guaranteed: dict[int, float] = {}
+        if isinstance(subject, Mechanism):
+            guaranteed, notes = _claims.guaranteed(subject, trust, losses, accounted, of_all=victim is None)
+        claims, expected = _claims.refutable(accounted, guaranteed, losses, algorithm, trust)
+        if unclaimed := sorted(accounted.keys() - claims.keys()):
+            notes.append(f"not audited, since nothing finite is claimed: nodes {unclaimed}")
     chosen = candidates(algorithm, trust, list(claims), release=release, unit=unit)
+    if unseen := sorted(claims.keys() - {one.victim for one in chosen}):
+        notes.append(f"not audited, since they attack themselves or nothing of them is seen: nodes {unseen}")
+    claims = {u: mu for u, mu in claims.items() if u not in unseen}
+    if not claims:
+        raise InvalidInput(
+            f"{algorithm.name} has nothing to audit under {trust.name}: every victim attacks itself, or nothing of the "
+            "record is seen; choose another victim, trust model or release."
+        )
+    if any(algorithm.participation.of_node(u).num_patterns > MAX_ENUMERATED for u in claims):
+        notes.append(
+            f"of more than {MAX_ENUMERATED} patterns of steps some were tried, with every step that a record can join"
+        )
     failure = (1 - level) / ((len(chosen) + 1) * len(ESTIMATORS))
     if max(claims.values()) > MAX_CLAIM:
         raise InvalidInput(
             f"mu must be at most {MAX_CLAIM:g} to be audited, got a claim of {max(claims.values()):.4g}: runs in "
             "float64 cannot tell it from no privacy at all."
         )
-    needed = max(bounds.trials_needed(max(claims.values()), failure=failure), 4 * _rows(chosen))
+    most_expected = max(expected[u] for u in claims)
+    needed = max(bounds.trials_needed(most_expected, failure=failure), 4 * _rows(chosen))
     if trials < needed:
         raise InvalidInput(
             f"trials must be at least {needed} to show at level {level:g} that a loss is twice the claimed "
-            f"mu={max(claims.values()):.4g}, got {trials}; give more trials, a lower level or a larger mu."
+            f"mu={most_expected:.4g}, got {trials}; give more trials, a lower level or a larger mu."
         )
     if trials * _rows(chosen) > MAX_SAMPLES:
         most = MAX_SAMPLES // _rows(chosen)
         raise InvalidInput(f"trials must be at most {most} for views of {_rows(chosen)} rows, got {trials}.")
     runner = system if system is not None else Training(algorithm, noise_std=std, clip_norm=clip)
     runs = _Runs(runner, run_adjacency, std, OVERSHOOT * clip, NoiseKey.from_seed(seed))
-    plain = [one for one in chosen if not one.view.feedback.any()]
-    chosen.append(learned(plain, runs.precisions(plain, trials), claims))
+    worst = chosen[: len(claims)]  # one of each victim
+    looked_at = [dataclasses.replace(one, direction=along) for one in worst for along in DIRECTIONS]
+    chosen.append(learned(looked_at, runs.precisions(looked_at, trials), claims))
     results = []
     for number, canary in enumerate(chosen):
         pilot, measured = runs.pair(canary, f"pilot {number}", trials), runs.pair(canary, f"measure {number}", trials)
@@ -252,7 +282,7 @@ def audit(
         unit=unit,
         mu_claimed=max(claims.values()),
         canaries=tuple(results),
-        notes=left_out,
+        notes=tuple(notes),
     )
 
 
@@ -276,34 +306,6 @@ def _subject(
     return subject, adjacency, clip, check.positive(noise_std=noise_std), unit or "record"
 
 
-def _claims(
-    losses: Sequence[VictimLoss],
-    shift: float,
-    noise_std: float,
-    claimed_mu: float | None,
-    algorithm: LinearAlgorithm,
-    trust: TrustModel,
-) -> tuple[dict[int, float], tuple[str, ...]]:
-    """mu claimed for every victim with a finite claim > 0, and which victims are left out."""
-    if claimed_mu is not None:
-        mu = check.positive(claimed_mu=claimed_mu)
-        return {one.victim: mu for one in losses}, ()
-    found = {}
-    for one in losses:
-        sensitivity = math.nextafter(math.sqrt(one.adaptive_sensitivity_squared), math.inf)
-        mu = gaussian.mu_from_noise_std(sensitivity, shift, noise_std)
-        if 0 < one.adaptive_sensitivity_squared < math.inf:
-            found[one.victim] = mu
-    if not found:
-        why = next((w for one in losses if (w := one.adaptive_why or one.fixed.why)), "nothing of the record is seen")
-        raise InvalidInput(
-            f"{algorithm.name} claims nothing that an audit could refute under {trust.name}: {why}; choose a trust "
-            "model under which its mu is finite and > 0 (`mfdl mechanisms` lists them)."
-        )
-    missing = [one.victim for one in losses if one.victim not in found]
-    return found, ((f"not audited, since nothing finite is claimed: nodes {missing}",) if missing else ())
-
-
 def _rows(canaries: Sequence[Canary]) -> int:
     return max(len(one.view.gradients) for one in canaries)
 
@@ -322,27 +324,35 @@ class _Runs:
     key: NoiseKey
 
     def _rows(self, canary: Canary, size: float, trials: int, *name: str) -> FloatArray:
-        """The attacker's rows along the canary's direction, (trials, rows)."""
+        """The attacker's rows, (trials, rows, COORDINATES)."""
         key = self.key.derive("audit", *name)
         transcript = self.system.run(canary.gradients(size), canary.view.feedback, trials=trials, key=key)
-        rows = canary.view.rows(transcript, key, self.noise_std)
-        return canary.view.by_trial(rows) @ canary.direction
+        return canary.view.by_trial(canary.view.rows(transcript, key, self.noise_std))
 
     def pair(self, canary: Canary, name: str, trials: int) -> Pair:
-        """Rows on both inputs: without and with the canary, or with its opposite and with it."""
+        """Rows along the canary's direction, (trials, rows), on both inputs.
+
+        Without and with the canary, or with its opposite and with it.
+        """
         other = -self.raw_norm if self.adjacency == "replace-one" else 0.0
-        without = self._rows(canary, other, trials, name, "without")
-        return without, self._rows(canary, self.raw_norm, trials, name, "with")
+        without = self._rows(canary, other, trials, name, "without") @ canary.direction
+        return without, self._rows(canary, self.raw_norm, trials, name, "with") @ canary.direction
 
     def precisions(self, canaries: Sequence[Canary], trials: int) -> list[FloatArray]:
-        """Inverse covariance of each canary's view, measured on runs without any canary."""
-        made: dict[int, FloatArray] = {}
+        """Inverse covariance of each canary's view along its direction, measured on one run without canary per view."""
+        samples: dict[int, FloatArray] = {}
+        made: dict[tuple[int, bytes], FloatArray] = {}
+        found = []
         for number, canary in enumerate(canaries):
             view = id(canary.view)
-            if view not in made:
-                samples = self._rows(canary, 0.0, trials, "noise", str(number))
-                made[view] = _precision(samples, rounding=canary.view.rounding(self.noise_std, self.raw_norm))
-        return [made[id(canary.view)] for canary in canaries]
+            if view not in samples:
+                samples[view] = self._rows(canary, 0.0, trials, "noise", str(number))
+            along = view, canary.direction.tobytes()
+            if along not in made:
+                rounding = canary.view.rounding(self.noise_std, self.raw_norm)
+                made[along] = _precision(samples[view] @ canary.direction, rounding=rounding)
+            found.append(made[along])
+        return found
 
 
 def _precision(*samples: FloatArray, rounding: FloatArray) -> FloatArray:

@@ -7,24 +7,29 @@ its attacker's view. For scalar gradients +-1 of one pattern pi the loss is s^T 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..participation import Participation
+from ..privacy.pattern_bounds import MAX_ENUMERATED, diagonal_bounds
 from ..trust import TrustModel
 from .observation import Observation
 from .system import COORDINATES
 
 OVERSHOOT = 16.0  # raw gradients are this often the clipping norm: it is for the system to clip them
-MAX_PATTERNS = 512
+BLOCK_PATTERNS, BLOCK_ENTRIES = 512, 2_000_000  # looked at in one go; entries of their Grams, 16 MB
 MAX_SIGNED_STEPS = 10  # signs are enumerated up to 2^9 per pattern, beyond that improved one by one
 FEEDBACKS = (0.5, -0.5, 1.0, -1.0)  # of the other records, in units of 1 / learning rate
 ALONG = np.array([1.0, 0.0])  # in the first coordinate alone
 SPREAD = np.array([1.0, -1.0]) / np.sqrt(2.0)  # over two: cancels noise that coordinates share
+DIRECTIONS = (ALONG, SPREAD, ALONG[::-1], abs(SPREAD))  # in which the noise of coordinates is measured
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,34 +67,72 @@ class Canary:
 
 
 def best_signs(gram: FloatArray, participation: Participation) -> tuple[FloatArray, float]:
-    """Signs over one pattern that maximise s^T X s (exactly for few steps), and that value."""
+    """Signs over one pattern that maximise s^T X s, and that value.
+
+    Exactly for few steps and at most MAX_ENUMERATED patterns. Of more patterns, T + 1 at most are tried: the heaviest
+    one for the row sums of |X|, and for every step that a record can join the one that holds this step and those most
+    correlated with it.
+    """
     best, value = np.zeros(len(gram)), -1.0
-    for pattern in itertools.islice(participation.patterns(), MAX_PATTERNS):
-        steps = np.asarray(pattern, dtype=np.intp)
-        X = gram[np.ix_(steps, steps)]
-        if steps.size <= MAX_SIGNED_STEPS:
-            rest = np.array(list(itertools.product((1.0, -1.0), repeat=max(steps.size - 1, 0))))
-            tried = np.hstack([np.ones((len(rest), 1)), rest.reshape(len(rest), -1)])[:, : steps.size]
-            found = np.einsum("ij,jk,ik->i", tried, X, tried)
-            signs, reached = tried[int(found.argmax())], float(found.max())
-        else:
-            signs, reached = _improved(X)
-        if reached > value:
-            best, value = np.zeros(len(gram)), reached
-            best[steps] = signs
+    for patterns in _blocks(_tried_patterns(gram, participation)):
+        X = gram[patterns[:, :, None], patterns[:, None, :]]
+        signs, reached = _best_of_all(X) if patterns.shape[1] <= MAX_SIGNED_STEPS else _improved(X)
+        top = int(reached.argmax())
+        if reached[top] > value:
+            best, value = np.zeros(len(gram)), float(reached[top])
+            best[patterns[top]] = signs[top]
     return best, value
 
 
-def _improved(X: FloatArray) -> tuple[FloatArray, float]:
-    """Signs of the leading eigenvector, flipped one by one while that helps."""
-    signs = np.where(np.linalg.eigh(X)[1][:, -1] >= 0, 1.0, -1.0)
-    for _ in range(10 * len(X)):
-        gain = -4 * signs * (X @ signs - np.diag(X) * signs)  # of flipping one sign
-        step = int(gain.argmax())
-        if gain[step] <= 1e-12 * abs(X).max():
+def _tried_patterns(gram: FloatArray, participation: Participation) -> Iterator[Sequence[int]]:
+    if participation.num_patterns <= MAX_ENUMERATED:
+        yield from (pattern.tolist() for pattern in participation.patterns())
+        return
+    weights = np.abs(gram) / max(float(np.abs(gram).max()), 1e-300) + 1e-9  # > 0, so that no pattern weighs nothing
+    wanted = weights + (len(gram) + 2) * np.eye(
+        len(gram)
+    )  # row t: no pattern without step t is as heavy as one with it
+    rows = np.vstack([weights.sum(axis=0), wanted])
+    yield from dict.fromkeys(diagonal_bounds(rows, participation, np.zeros_like(rows)).patterns)
+
+
+def _blocks(patterns: Iterator[Sequence[int]]) -> Iterator[NDArray[np.intp]]:
+    """The patterns, those of one size together, (patterns, steps)."""
+    by_size: dict[int, list[Sequence[int]]] = {}
+    for pattern in patterns:
+        by_size.setdefault(len(pattern), []).append(pattern)
+    for size, group in by_size.items():
+        step = max(1, min(BLOCK_PATTERNS, BLOCK_ENTRIES // size**2))
+        for start in range(0, len(group), step):
+            yield np.array(group[start : start + step], dtype=np.intp)
+
+
+@functools.cache
+def _all_signs(size: int) -> FloatArray:
+    """Up to a common sign, which s^T X s does not see, (2^(size - 1), size)."""
+    return np.array([(1.0, *rest) for rest in itertools.product((1.0, -1.0), repeat=size - 1)])
+
+
+def _best_of_all(X: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Signs that maximise s^T X s for each X, and the values; X of shape (patterns, k, k)."""
+    tried = _all_signs(X.shape[1])
+    outer = (tried[:, :, None] * tried[:, None, :]).reshape(len(tried), -1)
+    found = X.reshape(len(X), -1) @ outer.T
+    return tried[found.argmax(axis=1)], found.max(axis=1)
+
+
+def _improved(X: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The same: signs of the leading eigenvector, flipped one by one while that helps."""
+    signs = np.where(np.linalg.eigh(X)[1][:, :, -1] >= 0, 1.0, -1.0)
+    diagonal, least = np.diagonal(X, axis1=1, axis2=2), 1e-12 * np.abs(X).max(axis=(1, 2))
+    for _ in range(10 * X.shape[1]):
+        gain = -4 * signs * ((X @ signs[:, :, None])[:, :, 0] - diagonal * signs)  # of flipping one sign
+        step = gain.argmax(axis=1)
+        helped = np.flatnonzero(gain.max(axis=1) > least)
+        if not helped.size:
             break
-        signs[step] = -signs[step]
-    return signs, float(signs @ X @ signs)
+        signs[helped, step[helped]] *= -1.0
+    return signs, np.einsum("pi,pij,pj->p", signs, X, signs)
 
 
 def candidates(
@@ -104,7 +147,7 @@ def candidates(
 
     For each victim the worst of the trust model's views, with the pattern and signs that maximise its loss. For the
     victim that loses most also: a single step, alternating signs, a canary spread over coordinates, and the worst one
-    while all other gradients react to models.
+    while all other gradients react to models. A victim of whom no attacker sees a row, or who attacks, has none.
     """
     worst: dict[int, Canary] = {}
     values: dict[int, float] = {}
@@ -113,6 +156,8 @@ def candidates(
         if not chosen:
             continue
         view = Observation.of(algorithm, model, chosen[0], release=release)
+        if not len(view.gradients):
+            continue
         P = view.whitener()
         for u in chosen:
             white = P @ view.columns_of(u)
@@ -158,17 +203,14 @@ def _reacting(top: Canary, unit: str) -> Canary:
 def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray], claims: Mapping[int, float]) -> Canary:
     """The canary that shows most, compared with its own claim, given measured precision matrices of the noise.
 
-    Args: precisions: inverse of the covariance of the rows of each canary's view, (rows, rows); claims: mu by victim.
+    Args: precisions: inverse of the covariance of the rows of each canary's view along its direction, (rows, rows);
+        claims: mu by victim.
     """
     found = []
     for canary, precision in zip(canaries, precisions, strict=True):
         A = canary.view.columns_of(canary.victim)
         scheme = canary.view.algorithm.participation.of_node(canary.victim)
         signs, value = best_signs(A.T @ precision @ A, scheme)
-        found.append(
-            (
-                value / claims[canary.victim] / claims[canary.victim],
-                dataclasses.replace(canary, name="chosen from runs", signs=signs),
-            )
-        )
+        shown = math.sqrt(max(value, 0.0)) / max(claims[canary.victim], 1e-150)
+        found.append((shown, dataclasses.replace(canary, name="chosen from runs", signs=signs)))
     return max(found, key=lambda pair: pair[0])[1]

@@ -21,8 +21,10 @@ from ..privacy import gaussian
 from ..privacy.accounting import victim_losses
 from ..trust import TrustModel
 from .auditing import AuditResult, audit
+from .observation import anything_is_seen
 
 JSON_FILE, CSV_FILE, PICTURE = "audit.json", "audit.csv", "audit.png"
+NOTHING_IS_SEEN = "nothing of the record is seen"
 COLUMNS = ("mechanism", "trust", "mu_claimed", "mu_audited", "epsilon_claimed", "epsilon_audited", "violated", "why")
 
 
@@ -36,11 +38,18 @@ class Cell:
     why: str = ""
 
     def row(self) -> dict[str, Any]:
-        """Plain values under COLUMNS; empty where there is no audit."""
+        """Plain values under COLUMNS, all of one victim: of the worst canary; empty where there is no audit."""
         found: dict[str, Any] = dict.fromkeys(COLUMNS, "")
         found |= {"mechanism": self.mechanism, "trust": self.trust, "why": self.why}
         if self.result is not None:
-            found |= {key: getattr(self.result, key) for key in COLUMNS[2:7]}
+            one = self.result.worst
+            found |= {
+                "mu_claimed": one.mu_claimed,
+                "mu_audited": one.mu_audited,
+                "epsilon_claimed": gaussian.epsilon_from_mu(one.mu_claimed, self.result.delta),
+                "epsilon_audited": one.epsilon_audited,
+                "violated": self.result.violated,
+            }
         return found
 
 
@@ -67,9 +76,10 @@ class AuditMatrix:
             ],
         }
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, extra: Mapping[str, Any] | None = None) -> None:
         """JSON, CSV and a picture, each whole or not at all.
 
+        Args: extra: further entries of the JSON file, such as what it was run with.
         Raises: InvalidInput: the folder cannot be written.
         """
         from ._pictures import heat_map  # a picture is wanted only here; matplotlib is slow to import
@@ -82,7 +92,7 @@ class AuditMatrix:
         heat_map(self).savefig(picture, format="png", dpi=150)
         files.atomic_write_bytes(folder / PICTURE, picture.getvalue())
         files.atomic_write_text(folder / CSV_FILE, text.getvalue())
-        files.atomic_write_json(folder / JSON_FILE, self.to_dict())
+        files.atomic_write_json(folder / JSON_FILE, {**self.to_dict(), **(extra or {})})
 
 
 def audit_matrix(
@@ -149,10 +159,13 @@ def _sensitivity(algorithm: LinearAlgorithm, trust: TrustModel, release: str | N
     """The largest finite adaptive sensitivity of any victim, or why there is none."""
     try:
         losses = victim_losses(algorithm, trust, release=release, unit=unit)
+        seen = anything_is_seen(algorithm, trust, release=release)
     except UnsupportedMechanism as error:
         return math.nan, str(error)
+    if not seen:
+        return math.nan, NOTHING_IS_SEEN
     finite = [x for one in losses if 0 < (x := one.adaptive_sensitivity_squared) < math.inf]
     if finite:
         return math.sqrt(max(finite)), ""
     leaks = [one.adaptive_why or one.fixed.why for one in losses if math.isinf(one.adaptive_sensitivity_squared)]
-    return math.nan, f"infinite loss is claimed: {leaks[0]}" if leaks else "nothing of the record is seen"
+    return math.nan, f"infinite loss is claimed: {leaks[0]}" if leaks else NOTHING_IS_SEEN

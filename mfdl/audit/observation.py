@@ -34,6 +34,12 @@ ROUNDING = 1e-10  # relative to what is added up in a row
 RANK_TOLERANCE = 1e-10  # singular values of the noise, relative, below which a direction counts as free of noise
 
 
+def anything_is_seen(algorithm: LinearAlgorithm, trust: TrustModel, *, release: str | None = None) -> bool:
+    """Whether the view of any victim has a row."""
+    views = (model.view(algorithm, asked[0], release=release) for model, asked in trust.members(algorithm) if asked)
+    return any(view.gradients.shape[0] for view in views)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observation:
     """One attacker's view of one algorithm.
@@ -142,8 +148,8 @@ class Observation:
         return np.asarray(seen, dtype=np.float64)
 
     def by_trial(self, rows: FloatArray) -> FloatArray:
-        """(trials, rows, COORDINATES)."""
-        return rows.reshape(len(rows), -1, COORDINATES).transpose(1, 0, 2)
+        """(trials, rows, COORDINATES), also for a view without rows."""
+        return rows.reshape(len(rows), rows.shape[1] // COORDINATES, COORDINATES).transpose(1, 0, 2)
 
     def whitener(self) -> FloatArray:
         """P with P (B B^T) P^T = I over the unknown noise; P^T P acts as (B B^T)^+ on what B reaches."""

@@ -130,24 +130,28 @@ class Reconstruction:
                 round, d); what the attacker does not see is not read and may be nan.
             start_models: (n, d), public; default zero.
             final_models: (n, d), needed where they, or their average, are released.
-            known_gradients: (T, n, d), read where the attacker knows them; needed if it knows any.
+            known_gradients: (T, n, d), read where the attacker knows them, nan elsewhere will do; needed if it knows
+                any.
             known_noise: base noise (columns of N, d), standard deviation included, read where the attacker knows it;
                 default zero.
 
-        Returns: (rows, d). Raises: InvalidInput: something needed is missing, not finite or of another shape.
+        Returns: (rows, d). Raises: InvalidInput: something needed is missing, not finite, not of numbers or not of
+            exactly the shape given here; nothing is broadcast.
         """
         algorithm, knowledge = self._of_algorithm()
         R, S, n, T = (
             len(algorithm.rounds), algorithm.messages_per_round, algorithm.num_nodes, algorithm.num_steps,
         )  # fmt: skip
-        sent = np.asarray(messages, dtype=np.float64)
-        if sent.ndim != 3 or sent.shape[0] * sent.shape[1] != R * S:
+        sent = _numbers("messages", messages)
+        by_step, by_round = (T, R * S // T), (R, S)
+        if sent.ndim != 3 or sent.shape[:2] not in (by_step, by_round):
+            either = "" if by_step == by_round else f"({by_step[0]}, {by_step[1]}, d) for {T} steps, or "
             raise InvalidInput(
-                f"messages must be (rounds, messages per round, d) with {R} rounds of {S} messages, got shape "
-                f"{sent.shape}; record every step of the run."
+                f"messages must have shape {either}({R}, {S}, d) for {R} rounds of {S} messages, got shape "
+                f"{sent.shape}; record every step of the run, in order."
             )
         d = sent.shape[2]
-        sent = sent.reshape(R, S, d)
+        sent = sent.reshape(R, S, d)  # the rounds of a step follow one another
         start = np.zeros((n, d)) if start_models is None else _shaped("start_models", start_models, (n, d))
         from_start, models = _without_gradients(algorithm, start)
         if knowledge.combination is not None:
@@ -174,8 +178,8 @@ class Reconstruction:
                     "known_gradients must be given, shape (T, n, d): the attackers subtract their own gradients; "
                     "entries of other nodes are not read."
                 )
-            own = np.where(self.view.known_gradients[:, :, None], np.asarray(known_gradients, dtype=np.float64), 0.0)
-            rows = rows - self.view.gradients.matmat(_shaped("known_gradients", own, (T, n, d)).reshape(T * n, d))
+            own = _known_part("known_gradients", known_gradients, self.view.known_gradients, d)
+            rows = rows - self.view.gradients.matmat(own.reshape(T * n, d))
         if known_noise is not None:
             rows = rows - self._known_noise_rows(known_noise, d)
         return rows
@@ -207,8 +211,7 @@ class Reconstruction:
     def _known_noise_rows(self, known_noise: ArrayLike, d: int) -> FloatArray:
         algorithm, knowledge = self._of_algorithm()
         known = knowledge.known_noise.ravel()
-        held = np.where(known[:, None], np.asarray(known_noise, dtype=np.float64), 0.0)
-        Z = _shaped("known_noise", held, (known.size, d))
+        Z = _known_part("known_noise", known_noise, known, d)
         everything = dataclasses.replace(knowledge, known_noise=np.zeros_like(knowledge.known_noise))
         full = View.of(algorithm, everything, release=self.view.release, attacker=self.view.attacker)
         return np.asarray(full.noise.matmat(Z))
@@ -407,3 +410,22 @@ def _shaped(name: str, given: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     if array.shape != shape:
         raise InvalidInput(f"{name} must have shape {shape}, got {array.shape}.")
     return array
+
+
+def _known_part(name: str, given: ArrayLike, known: Mask, d: int) -> FloatArray:
+    """`given`, of shape (*known.shape, d), where `known`, else zero: the rest is not read and may be nan."""
+    array, shape = _numbers(name, given), (*known.shape, d)
+    if array.shape != shape:  # before np.where, which would broadcast it
+        raise InvalidInput(f"{name} must have shape {shape}, got {array.shape}; what is not known may be nan.")
+    return check.finite_array(len(shape), **{name: np.where(known[..., None], array, 0.0)})
+
+
+def _numbers(name: str, given: ArrayLike) -> FloatArray:
+    """Real numbers of any shape, nan and infinity among them."""
+    try:
+        array = np.asarray(given)
+        if array.dtype.kind in "USc":  # numpy would read texts as numbers and drop imaginary parts
+            raise TypeError
+        return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput(f"{name} must be an array of real numbers, got {type(given).__name__}.") from None

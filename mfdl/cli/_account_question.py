@@ -103,13 +103,18 @@ def _given(context: typer.Context, name: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """The nodes that the options name, and the trust models made of them."""
+    """The nodes that the options name, and the trust models made of them.
+
+    Attributes: any_receiver: without --attackers, pndp is any single node; default_coalition_size: where none is given.
+    """
 
     graph: Any
     attackers_text: str | None
     colluders_text: str | None
     coalition_size: int | None
     all_attackers: bool
+    any_receiver: bool = False
+    default_coalition_size: int | None = None
 
     @functools.cached_property
     def labels(self) -> list[str]:
@@ -140,9 +145,12 @@ class Named:
         if self.all_attackers and trusts[0] != "pndp":
             raise InvalidInput(f"--all-attackers needs --trust pndp, got {trusts[0]}; name them with --attackers.")
         missing = {
-            "pndp": (self.attackers_text is None and not self.all_attackers, "--attackers A,B or --all-attackers"),
+            "pndp": (
+                self.attackers_text is None and not self.all_attackers and not self.any_receiver,
+                "--attackers A,B or --all-attackers",
+            ),
             "colluding": (self.colluders_text is None, "--colluders A,B"),
-            "coalitions": (self.coalition_size is None, "--coalition-size Q"),
+            "coalitions": (self._size() is None, "--coalition-size Q"),
         }
         for trust in trusts:
             absent, option = missing.get(trust, (False, ""))
@@ -153,13 +161,18 @@ class Named:
         """The named trust model; attacker: the single attacker of pndp instead of the given ones."""
         from .. import trust as models
 
+        if name == "pndp" and self.any_receiver and attacker is None and self.attackers_text is None:
+            return models.named(name)
         if name == "pndp":
             nodes = (attacker,) if attacker is not None else self.indices("attackers", self.attackers_text or "")
             return models.named(name, attackers=[self._label(v) for v in nodes])
         if name == "colluding":
             colluders = self.indices("colluders", self.colluders_text or "")
             return models.named(name, colluders=[self._label(v) for v in colluders])
-        return models.named(name, coalition_size=self.coalition_size if name == "coalitions" else None)
+        return models.named(name, coalition_size=self._size() if name == "coalitions" else None)
+
+    def _size(self) -> int | None:
+        return self.default_coalition_size if self.coalition_size is None else self.coalition_size
 
     def _label(self, node: int) -> int | str:
         """The label, which guarantees print; the index where the label reads like one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,9 @@ from ._account_question import RELEASES, Named, config_of, one_of, require_folde
 from .names import require_trust
 
 if TYPE_CHECKING:
+    from ..algorithms import LinearAlgorithm
     from ..audit import Reconstruction
+    from ..mechanism import Mechanism
 
 RESULTS = "results.json"
 FIGURE = "attack"
@@ -24,6 +27,7 @@ GRADIENTS = {"constant": "constant", "per-step": "per step", "first-step": "firs
 NO_NOISE = "none"
 ALIASES = {"d-sgd": NO_NOISE}
 MAX_COMBINATIONS = 100  # written to the JSON answer
+GRADIENT_OF = {"record": "sum of clipped gradients", "user": "clipped mean gradient"}  # of a node, what is solved for
 
 
 def attack(
@@ -63,7 +67,22 @@ def attack(
         float | None, typer.Option("--noise-std", help="nu of the mechanism; default: calibrated to --mu.")
     ] = None,
     mu: Annotated[float | None, typer.Option("--mu", help="Gaussian DP level of the mechanism; default 1.")] = None,
-    clip_norm: Annotated[float, typer.Option("--clip-norm", help="Clipping norm, the unit of errors.")] = 1.0,
+    unit: Annotated[
+        str,
+        typer.Option(
+            "--unit",
+            metavar="UNIT",
+            help="Whose data the mechanism protects: record, where each record's gradient is clipped, or user, all "
+            "data of a node, where its mean gradient is clipped (what zip-dl needs, with --release none).",
+        ),
+    ] = "record",
+    clip_norm: Annotated[
+        float,
+        typer.Option(
+            "--clip-norm",
+            help="Clipping norm of one record's gradient, or of a node's mean gradient; the unit of errors.",
+        ),
+    ] = 1.0,
     adjacency: options.Adjacency = "replace-one",
     release: options.Release = None,
     out: Annotated[
@@ -79,6 +98,7 @@ def attack(
     from .. import check
     from ..algorithms import registry
     from ..privacy import gaussian
+    from ..privacy.guarantee import UNITS
 
     began = time.perf_counter()
     require_trust(trust)
@@ -91,6 +111,7 @@ def attack(
     parameters = registry.parse_parameters(mechanism, settings or [])
     one_of("release", release, RELEASES)
     one_of("kind of gradients", gradients, tuple(GRADIENTS))
+    one_of("unit", unit, UNITS)
     gaussian.record_shift(adjacency, clip_norm)
     check.integer_at_least(1, steps=steps)
     if noise_std is not None and mu is not None:
@@ -110,28 +131,26 @@ def attack(
     named.require_used([trust])
     model = named.model(trust)
     from .. import audit, graphs
-    from .. import mechanism as mechanisms
     from ..dynamics import Dynamics
     from ..participation import EveryStep
     from ..reporting.output import versions
 
-    scheme = EveryStep(steps)
+    scheme = EveryStep(steps)  # what unit "user" needs, and the worst for a record
     with options.messages().status(f"building {mechanism}"):
         algorithm = registry.build(mechanism, Dynamics(matrix), scheme, **parameters)
     kind = GRADIENTS[gradients]
     how: dict[str, Any] = {"gradients": kind, "release": release, "clip_norm": clip_norm}
     with options.messages().status("solving"):
         found = {"without_noise": audit.reconstruct(algorithm, model, noise_std=0.0, **how)}
-        guarantee = None
+        guarantee, notes = None, []
         if mechanism != NO_NOISE:
-            circumstances: dict[str, Any] = {
-                "trust": model, "adjacency": adjacency, "clip_norm": clip_norm, "release": release,
-            }  # fmt: skip
-            if noise_std is None:
-                chosen = mechanisms.calibrate(algorithm, mu=target, **circumstances)
-            else:
-                chosen = mechanisms.with_noise(algorithm, noise_std=noise_std, **circumstances)
+            chosen = _mechanism(
+                algorithm, noise_std, target, trust=model, adjacency=adjacency, clip_norm=clip_norm, release=release,
+                unit=unit,
+            )  # fmt: skip
             guarantee = chosen.guarantee.sentence()
+            if math.isinf(chosen.sensitivity.squared):
+                notes.append(f"Infinite loss: {_in_options(chosen.sensitivity.why, steps)}.")
             found["with_noise"] = audit.reconstruct(chosen, model, gradients=kind, release=release)
     hops = named.distances(model.attackers(algorithm))
     answer: dict[str, Any] = {
@@ -145,8 +164,10 @@ def attack(
         "attackers": [named.labels[v] for v in model.attackers(algorithm)],
         "release": found["without_noise"].view.release,
         "gradients": gradients,
+        "unit": unit,
         "clip_norm": clip_norm,
         "guarantee": guarantee,
+        "notes": notes,
         "versions": versions(),
         "config": config_of(context),
     }
@@ -159,6 +180,25 @@ def attack(
         typer.echo(json.dumps(answer, allow_nan=False))
     else:
         _show(answer, out)
+
+
+def _mechanism(algorithm: LinearAlgorithm, noise_std: float | None, mu: float, **circumstances: Any) -> Mechanism:
+    """The mechanism of a given noise, or the one calibrated to mu."""
+    from .. import mechanism
+
+    if noise_std is not None:
+        return mechanism.with_noise(algorithm, noise_std=noise_std, **circumstances)
+    try:
+        return mechanism.calibrate(algorithm, mu=mu, **circumstances)
+    except InvalidInput as error:
+        raise InvalidInput(_in_options(str(error), algorithm.num_steps)) from None
+
+
+def _in_options(text: str, steps: int) -> str:
+    """A way out that the accountant names, in the options of this command, where every step is taken part in."""
+    return text.replace(f"unit='user' with EveryStep({steps})", "--unit user").replace(
+        "release='none'", "--release none"
+    )
 
 
 def _panel(found: Reconstruction, labels: list[str], hops: dict[int, int]) -> dict[str, Any]:
@@ -225,10 +265,9 @@ def _write(out: Path, answer: dict[str, Any], graph: Any) -> None:
     caption = (
         f"{answer['graph']} ({answer['nodes']} nodes), gossip {answer['gossip']}, {answer['steps']} steps; {who}; "
         f"gradients {answer['gradients']}, released models: {answer['release']}. ±: standard deviation of the best "
-        "unbiased estimate of one coordinate of a gradient, in clipping norms. "
+        f"unbiased estimate of one coordinate of a node's {GRADIENT_OF[answer['unit']]}, in clipping norms. "
     )
-    if answer["guarantee"]:
-        caption += answer["guarantee"]
+    caption += " ".join([*([answer["guarantee"]] if answer["guarantee"] else []), *answer["notes"]])
     panels = [{"title": title, "nodes": panel["nodes"]} for title, panel in _panels(answer)]
     write_figure(out, FIGURE, draw(graph, panels, caption=caption))
     files.atomic_write_json(out / RESULTS, answer)
@@ -238,7 +277,10 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     from rich.table import Table
 
     panels = _panels(answer)
-    title = f"{answer['graph']}, trust {answer['trust']}, {answer['steps']} steps, gradients {answer['gradients']}"
+    title = (
+        f"{answer['graph']}, trust {answer['trust']}, {answer['unit']} level, {answer['steps']} steps, "
+        f"gradients {answer['gradients']}"
+    )
     table = Table(title=title)
     table.add_column("node", overflow="fold")
     table.add_column("distance", justify="right")
@@ -259,14 +301,16 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     console = options.answers()
     console.print(table, markup=False)
     console.print(
-        "error: std of the best unbiased estimate of a coordinate, in clipping norms; left: what remains of the std of "
-        "somebody who guesses, as a share.",
+        f"error: std of the best unbiased estimate of a coordinate of a node's {GRADIENT_OF[answer['unit']]}, in "
+        "clipping norms; left: what remains of the std of somebody who guesses, as a share.",
         highlight=False,
     )
     for name, panel in panels:
         console.print(_sentence(name, panel), highlight=False, markup=False)
     if answer["guarantee"]:
         console.print(answer["guarantee"], highlight=False, markup=False)
+    for note in answer["notes"]:
+        console.print(f"Note: {note}", highlight=False, markup=False)
     if out is not None:
         console.print(f"Kept in {out}.", highlight=False, markup=False, soft_wrap=True)
 

@@ -11,8 +11,7 @@ import typer
 
 from ..errors import InvalidInput
 from . import options
-from ._account_question import config_of, one_of, read_participation, require_folder, require_unit
-from .names import require_trust
+from ._account_question import Named, config_of, one_of, read_participation, require_folder, require_unit
 
 if TYPE_CHECKING:
     from ..audit import AuditMatrix
@@ -80,16 +79,6 @@ def audit(
     models = trust or (list(MATRIX_TRUSTS) if matrix else ["ldp"])
     for name in chosen:
         registry.check_name(name)
-    for name in models:
-        require_trust(name)
-    narrowed = {
-        "--attackers": (attackers, "pndp"),
-        "--colluders": (colluders, "colluding"),
-        "--coalition-size": (coalition_size, "coalitions"),
-    }
-    for flag, (given, one) in narrowed.items():
-        if given is not None and one not in models:
-            raise InvalidInput(f"{flag} belongs to trust model {one}, not to {models[0]}; leave it out.")
     one_of("unit", unit, UNITS)
     if noise_std is not None and mu is not None:
         raise InvalidInput("give at most one of --noise-std and --mu.")
@@ -97,10 +86,13 @@ def audit(
     require_unit(unit, scheme, None)
     if out is not None:
         require_folder(out)
+    loaded, weights = options.load_gossip(graph, False, gossip, data_home)
+    named = Named(loaded, attackers, colluders, coalition_size, False, any_receiver=True, default_coalition_size=1)
+    named.require_used(models)
     found = _audited(
         chosen,
-        {name: _model(name, attackers, colluders, coalition_size) for name in models},
-        options.load_gossip(graph, False, gossip, data_home)[1],
+        {name: named.model(name) for name in models},
+        weights,
         scheme,
         adjacency=adjacency,
         clip_norm=clip_norm,
@@ -116,39 +108,20 @@ def audit(
 
     if all(cell.result is None for cell in found.cells):
         raise InvalidInput(f"nothing finite is claimed: {found.cells[0].why}; choose another --trust or --mechanism.")
-    answer = {
-        **found.to_dict(),
+    how = {
         "graph": graph,
         "versions": versions(),
         "config": config_of(context),
         "seconds": time.perf_counter() - began,
     }
     if out is not None:
-        from ..audit.matrix import JSON_FILE
-        from ..files import atomic_write_json
-
-        found.write(out)
-        atomic_write_json(out / JSON_FILE, answer)  # with what it was run with
+        found.write(out, how)
     if as_json:
-        typer.echo(json.dumps(answer, allow_nan=False))
+        typer.echo(json.dumps({**found.to_dict(), **how}, allow_nan=False))
     else:
         _show(found, out)
     if found.violations:
         raise typer.Exit(1)
-
-
-def _model(name: str, attackers: str | None, colluders: str | None, coalition_size: int | None) -> TrustModel:
-    from .. import trust as models
-
-    def nodes(text: str | None) -> list[str] | None:
-        return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
-
-    return models.named(
-        name,
-        attackers=nodes(attackers) if name == "pndp" else None,
-        colluders=nodes(colluders) if name == "colluding" else None,
-        coalition_size=(1 if coalition_size is None else coalition_size) if name == "coalitions" else None,
-    )
 
 
 def _audited(names: list[str], models: dict[str, TrustModel], gossip: Any, scheme: Any, **how: Any) -> AuditMatrix:
@@ -183,7 +156,8 @@ def _show(found: AuditMatrix, out: Path | None) -> None:
         if one is None:
             table.add_row(cell.mechanism, cell.trust, "", "", "", "", f"no claim: {escape(cell.why)}")
             continue
-        numbers = (one.mu_claimed, one.mu_audited, one.epsilon_claimed, one.epsilon_audited)
+        row = cell.row()
+        numbers = (row[key] for key in ("mu_claimed", "mu_audited", "epsilon_claimed", "epsilon_audited"))
         verdict = "[red]REFUTED[/]" if one.violated else "not refuted"
         table.add_row(cell.mechanism, cell.trust, *(f"{number:.4g}" for number in numbers), verdict)
     console = options.answers()

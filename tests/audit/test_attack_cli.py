@@ -1,6 +1,7 @@
 """`mfdl attack`: keys pinned, a graph that is exposed without noise and safe with it, bad input refused in one line."""
 
 import json
+import re
 
 import matplotlib.image
 import numpy as np
@@ -12,7 +13,7 @@ from mfdl.cli._attack_picture import colour_class
 PATH = ["--graph", "path:n=5", "--attackers", "0", "--release", "none", "--gradients", "first-step"]
 KEYS = {
     "mechanism", "graph", "graph_hash", "gossip", "nodes", "steps", "trust", "attackers", "release", "gradients",
-    "clip_norm", "guarantee", "versions", "config", "without_noise", "with_noise", "seconds",
+    "unit", "clip_norm", "guarantee", "notes", "versions", "config", "without_noise", "with_noise", "seconds",
 }  # fmt: skip
 NODE_KEYS = {"node", "distance", "status", "exposed_steps", "undecided_steps", "error_std", "posterior_ratio"}
 
@@ -34,7 +35,8 @@ def test_keys_and_words(capsys):
     assert [node["error_std"] for node in bare["nodes"]] == [0, 0, 0, "inf", "inf"]
     assert noisy["exposed"] == []
     assert answer["attackers"] == ["0"]
-    assert "mu-GDP with mu = 1 " in answer["guarantee"]
+    assert "a record of every node is covered by mu-GDP with mu = 1 " in answer["guarantee"]
+    assert (answer["unit"], answer["notes"]) == ("record", [])
 
 
 def test_the_mechanism_is_calibrated_and_the_errors_follow(capsys):
@@ -46,6 +48,59 @@ def test_the_mechanism_is_calibrated_and_the_errors_follow(capsys):
     fixed = attack(capsys, *PATH, "--steps", "2", "--noise-std", "0.25", "--clip-norm", "0.5")["with_noise"]
     assert fixed["noise_std"] == 0.25
     assert fixed["nodes"][1]["error_std"] == pytest.approx(0.25 / 0.5 * one["nodes"][1]["error_std"] / one["noise_std"])
+
+
+ZIP_DL = ["--mechanism", "zip-dl", "--graph", "path:n=4", "--attackers", "0", "--steps", "4"]
+
+
+@pytest.mark.parametrize("mechanism", ["zip-dl", "dp-dsgd"])
+@pytest.mark.parametrize("noise", [["--mu", "0.5"], ["--noise-std", "2"]])
+def test_at_user_level_the_guarantee_is_that_of_the_accountant(capsys, mechanism, noise):
+    shared = [*ZIP_DL, "--mechanism", mechanism, "--unit", "user", "--release", "none", *noise]
+    answer = attack(capsys, *shared)
+    assert main(["account", "--json", *shared, "--trust", "pndp", "--participation", "every-step"]) == 0
+    stated = json.loads(capsys.readouterr().out)
+    assert (answer["unit"], answer["config"]["unit"], answer["notes"]) == ("user", "user", [])
+    assert answer["with_noise"]["noise_std"] == stated["noise_std"]
+    words, worst = answer["guarantee"], stated["guarantee"]
+    assert "all data of every node (user level, each node by itself) is covered by mu-GDP" in words
+    assert words[words.index("is covered by") :] == worst[worst.index("is covered by") :]  # the worst node has a name
+    assert "with participation in every one of 4 steps" in words
+    assert "noise scaled to clipped mean gradients" in words
+    mu = stated["worst_mu_adaptive"]
+    victims = [node for node in answer["with_noise"]["nodes"] if node["status"] != "attacker"]
+    assert [node["status"] for node in victims] == ["hidden"] * 3
+    assert all(float(node["error_std"]) * mu >= 2 - 1e-9 for node in victims)  # user shift 2: no estimate is better
+
+
+def test_the_unit_of_privacy_is_part_of_the_guarantee(capsys):
+    by_record, by_user = (attack(capsys, *PATH, "--steps", "2", "--unit", unit) for unit in ("record", "user"))
+    assert "a record of every node is covered" in by_record["guarantee"]
+    assert "all data of every node (user level" in by_user["guarantee"]
+    assert by_record["with_noise"] == by_user["with_noise"]  # in clipping norms of what the unit clips
+    assert main(["attack", *PATH, "--steps", "2", "--unit", "user"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "user level" in said.split("node")[0]  # the title
+    assert "a coordinate of a node's clipped mean gradient" in said
+
+
+def test_a_refusal_names_a_way_out_that_this_command_has(capsys):
+    assert main(["attack", *ZIP_DL]) == 2
+    (way,) = re.findall("what can be accounted is (.*?);", capsys.readouterr().err)
+    assert way == "--unit user and --release none"
+    assert main(["attack", *ZIP_DL, *way.replace(" and ", " ").split()]) == 0
+    assert "mu-GDP with mu = 1" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_infinite_loss_says_why_and_how_to_leave_it(capsys):
+    arguments = [*ZIP_DL, "--release", "none", "--noise-std", "1"]
+    answer = attack(capsys, *arguments)
+    assert "a record of every node has no finite guarantee (mu = inf)" in answer["guarantee"]
+    (note,) = answer["notes"]
+    assert note.startswith("Infinite loss: messages that are never sent enter the models")
+    assert "what can be accounted is --unit user and --release none." in note
+    assert main(["attack", *arguments]) == 0
+    assert f"Note: {note}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_combinations_name_nodes_and_steps(capsys):
@@ -93,7 +148,7 @@ def test_a_good_guess_without_an_unbiased_estimate_is_not_green(ratio, colour):
 
 
 def test_the_run_can_be_repeated_from_its_results(capsys, tmp_path):
-    first = attack(capsys, *PATH, "--steps", "2", "--out", str(tmp_path))
+    first = attack(capsys, *PATH, "--steps", "2", "--unit", "user", "--out", str(tmp_path))
     again = attack(capsys, "--config", str(tmp_path / "results.json"))
     assert {**first, "seconds": 0, "config": 0} == {**again, "seconds": 0, "config": 0}
 
@@ -123,6 +178,7 @@ def test_other_trust_models(capsys, trust):
         (["--attackers", "Medici", "--mechanism", "d-sgd", "--mu", "1"], "need a mechanism with noise"),
         (["--attackers", "Medici", "--gradients", "constnat"], "did you mean 'constant'"),
         (["--attackers", "Medici", "--mechanism", "mafald"], "did you mean 'mafalda'"),
+        (["--attackers", "Medici", "--mechanism", "d-sgd", "--unit", "usr"], "did you mean 'user'"),
         (["--attackers", "Medici", "--release", "some"], "unknown release 'some'"),
         (["--attackers", "Medici", "--steps", "2000", "--gradients", "per-step"], "use fewer steps"),
     ],

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from mfdl import files
 from mfdl.audit import Training
+from mfdl.audit.matrix import COLUMNS, Cell
 from mfdl.cli import main
 
 SMALL = ["--graph", "path:n=3", "--trials", "400"]
@@ -18,6 +20,16 @@ def test_a_claim_that_holds_exits_with_zero_and_writes_what_it_found(tmp_path, c
     assert kept["config"]["trials"] == 400
     assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
     assert "dp-dsgd,ldp" in (tmp_path / "audit.csv").read_text()
+
+
+def test_the_json_file_is_written_once_and_whole(tmp_path, monkeypatch):
+    written, write = [], files.atomic_write_json
+    monkeypatch.setattr(files, "atomic_write_json", lambda path, text: (written.append(text), write(path, text)))
+    assert main(["audit", *SMALL, "--out", str(tmp_path)]) == 0
+    assert len(written) == 1
+    assert written[0] == json.loads((tmp_path / "audit.json").read_text())
+    assert {"level", "violations", "cells", "graph", "versions", "config", "seconds"} == written[0].keys()
+    assert main(["audit", "--config", str(tmp_path / "audit.json"), "--json"]) == 0
 
 
 def test_a_refuted_claim_exits_with_one(monkeypatch, capsys):
@@ -43,6 +55,35 @@ def test_a_matrix_reads_the_names_it_is_given_and_says_where_nothing_is_claimed(
     assert "no noise" in cells[1]["why"]
 
 
+def test_a_table_row_is_about_one_victim(monkeypatch, capsys):
+    monkeypatch.setattr(Cell, "row", lambda self: dict.fromkeys(COLUMNS, 7.25))
+    assert main(["audit", *SMALL]) == 0
+    assert capsys.readouterr().out.count("7.25") == 4
+
+
+def test_where_nothing_is_seen_there_is_no_claim(capsys):
+    users = ["--unit", "user", "--participation", "every-step"]
+    assert main(["audit", "--mechanism", "zip-dl", "--trust", "released", *users, *SMALL]) == 2
+    assert "nothing of the record is seen" in capsys.readouterr().err
+
+
+def test_trust_models_are_named_as_for_account(capsys):
+    how = ["--mechanism", "dp-dsgd", *SMALL, "--json"]
+
+    def attackers(*models):
+        assert main(["audit", *how, *models]) == 0
+        cells = json.loads(capsys.readouterr().out)["cells"]
+        return [{one["attacker"] for one in cell["audit"]["canaries"]} for cell in cells]
+
+    any_one, any_coalition = attackers("--trust", "pndp", "--trust", "coalitions")
+    assert len(any_one) > 1
+    assert all(one.startswith("node ") and one.endswith("with all messages seen") for one in any_coalition)
+    named = "--trust", "pndp", "--attackers", "2", "--trust", "coalitions", "--coalition-size", "2"
+    one, pairs = attackers(*named)
+    assert one == {"node 2, from the messages received"}
+    assert all(pair.startswith("nodes ") for pair in pairs)
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -52,6 +93,8 @@ def test_a_matrix_reads_the_names_it_is_given_and_says_where_nothing_is_claimed(
         (["--mu", "1", "--noise-std", "1"], "at most one of --noise-std and --mu"),
         (["--trials", "20"], "trials must be at least"),
         (["--unit", "user"], "every-step"),
+        (["--trust", "pndp", "--attackers", ""], "--attackers must name at least one node"),
+        (["--trust", "colluding"], "trust model colluding needs --colluders A,B; labels start 0, 1, 2"),
         (["--attackers", "0"], "--attackers belongs to trust model pndp, not to ldp"),
         (["--colluders", "0"], "--colluders belongs to trust model colluding"),
         (["--coalition-size", "2"], "--coalition-size belongs to trust model coalitions"),

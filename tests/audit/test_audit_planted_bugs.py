@@ -12,7 +12,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.gossip import metropolis_hastings
 from mfdl.mechanism import with_noise
 from mfdl.operators import LocalNoise
-from mfdl.participation import Cyclic, EveryStep, Single
+from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, Single
 from mfdl.privacy import gaussian
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.streams import NoiseStream
@@ -116,6 +116,48 @@ class _FirstOfTwo(OtherSteps):
         return np.repeat(super()._rows(t)[:, ::2], 2, axis=1)
 
 
+class OfCoordinates(Training):
+    """Changes the noise of one node over each pair of coordinates."""
+
+    def __init__(self, algorithm, node, change, **more):
+        super().__init__(algorithm, **more)
+        self.node, self.change = node, change
+
+    def stream(self, key, dim, first_step):
+        return _AtOneNode(super().stream(key, dim, first_step), self.node, self.change)
+
+
+class _AtOneNode(OtherSteps):
+    def __init__(self, inner, node, change):
+        super().__init__(inner, lambda t: t)
+        self.node, self.change = node, change
+
+    def _rows(self, t):
+        rows = super()._rows(t)
+        rows[self.node] = self.change(rows[self.node].reshape(-1, 2)).ravel()
+        return rows
+
+
+class SilentAt(Training):
+    """One step without noise."""
+
+    def __init__(self, algorithm, step, **more):
+        super().__init__(algorithm, **more)
+        self.step = step
+
+    def stream(self, key, dim, first_step):
+        return _SilentAt(super().stream(key, dim, first_step), self.step)
+
+
+class _SilentAt(_Scaled):
+    def __init__(self, inner, step):
+        super().__init__(inner, 1.0)
+        self.silent = step
+
+    def _rows(self, t):
+        return super()._rows(t) * (t != self.silent)
+
+
 def drawn_once(algorithm):
     """DECOR's noise with the columns of the edges always those of step 0; node columns come first."""
     noise, n, T = algorithm.noise, algorithm.num_nodes, algorithm.num_steps
@@ -204,6 +246,30 @@ def test_a_planted_bug_refutes_the_claim_and_nothing_else_does(bug):
     honest = without_a_bug(algorithm, trust)
     assert not honest.violated, honest.sentence()
     assert max(one.mu_audited / one.mu_possible for one in honest.canaries) > 0.75  # and would see it if it were
+
+
+COORDINATE_BUGS = {
+    "the same": lambda pairs: pairs[:, [0, 0]],
+    "the opposite": lambda pairs: pairs[:, [0, 0]] * [1.0, -1.0],
+    "the second alone is quiet": lambda pairs: pairs * [1.0, 0.5],
+}
+
+
+@pytest.mark.parametrize(
+    ("bug", "node"), [*(("the same", node) for node in range(4)), ("the opposite", 1), ("the second alone is quiet", 2)]
+)
+def test_noise_of_coordinates_is_looked_at_for_every_node(node, bug):
+    algorithm = build("dp-dsgd", Cyclic(2, 2))
+    found = audited(algorithm, LDP(), training(OfCoordinates, algorithm, node, COORDINATE_BUGS[bug]), trials=600)
+    assert {one.victim for one in found.canaries if one.violated} == {node}, found.sentence()
+
+
+@pytest.mark.parametrize("step", [8, 26])
+def test_a_step_without_noise_is_found_in_any_of_many_patterns(step):
+    """Patterns come in the order of their first step: the last 81 of 9^3 = 729 alone hold step 8."""
+    pair = Dynamics(metropolis_hastings("path:n=2"), 0.5)
+    algorithm = registry.build("dp-dsgd", pair, OncePerEpoch(epochs=3, period=9))
+    assert audited(algorithm, LDP(), training(SilentAt, algorithm, step), trials=300).violated
 
 
 def test_a_rewired_system_with_the_right_matrix_is_not_refuted():

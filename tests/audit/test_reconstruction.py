@@ -388,7 +388,7 @@ class TestRefusals:
     def test_transcripts(self):
         found = reconstruct(self.ring, trust.PNDP([0]))
         sent, own, final = np.zeros((3, 5, 2)), np.zeros((3, 5, 2)), np.zeros((5, 2))
-        with pytest.raises(InvalidInput, match="3 rounds of 5 messages, got shape"):
+        with pytest.raises(InvalidInput, match=r"\(3, 5, d\) for 3 rounds of 5 messages, got shape"):
             found.recover(sent[:2], known_gradients=own, final_models=final)
         with pytest.raises(InvalidInput, match="final_models must be given"):
             found.recover(sent, known_gradients=own)
@@ -402,3 +402,70 @@ class TestRefusals:
             found.solve(np.zeros((3, 2)))
         with pytest.raises(InvalidInput, match=r"bare view has no transcript"):
             reconstruct(View(np.eye(2), np.zeros((2, 0)))).recover(sent)
+
+
+class TestShapesOfTranscripts:
+    """Exactly those documented: broadcasting or a transposed array would give wrong gradients in silence."""
+
+    path = Dynamics(gossip.metropolis_hastings("path:n=5"), gossip_rounds=2)
+    rng = np.random.default_rng(0)
+
+    @pytest.mark.parametrize("kind", ["per step", "constant", "first step"])
+    @pytest.mark.parametrize("shape", [(1, 5, 2), (5, 2), (2, 5, 2), (3, 5, 1), (3, 1, 2), (1, 1, 1), (5, 3, 2), (30,)])
+    def test_known_gradients_are_not_broadcast(self, kind, shape):
+        one = algorithms.dsgd(self.path, EveryStep(3))
+        found = reconstruct(one, trust.PNDP([0]), gradients=kind, release="none")
+        with pytest.raises(InvalidInput, match=r"known_gradients must have shape \(3, 5, 2\), got \("):
+            found.recover(np.zeros((3, 10, 2)), known_gradients=np.ones(shape))
+
+    @pytest.mark.parametrize("shape", [(3, 5, 2), (1, 2), (2,), (15, 1), (15,), (14, 2)])
+    def test_known_noise_is_not_broadcast(self, shape):
+        one = algorithms.dp_dsgd(self.path, EveryStep(3))
+        found = reconstruct(one, trust.PNDP([0]), noise_std=1.0, release="none")
+        with pytest.raises(InvalidInput, match=r"known_noise must have shape \(15, 2\), got \("):
+            found.recover(np.zeros((3, 10, 2)), known_gradients=np.zeros((3, 5, 2)), known_noise=np.ones(shape))
+
+    def test_only_what_is_known_is_read_and_that_must_be_finite(self):
+        one = algorithms.dp_dsgd(self.path, EveryStep(3))
+        found = reconstruct(one, trust.PNDP([0]), noise_std=1.0, release="none")
+        sent, G, Z = (self.rng.standard_normal(shape) for shape in ((3, 10, 2), (3, 5, 2), (15, 2)))
+        expected = found.observations(sent, known_gradients=G, known_noise=Z)
+        own = found.view.known_gradients
+        held = found.view.knowledge.known_noise.ravel()
+        assert own.any()
+        assert held.any()
+        only_own, only_held = np.where(own[:, :, None], G, np.nan), np.where(held[:, None], Z, np.inf)
+        got = found.observations(sent, known_gradients=only_own, known_noise=only_held)
+        np.testing.assert_array_equal(got, expected)
+        t, u = np.argwhere(own)[0]
+        only_own[t, u, 1] = np.nan
+        with pytest.raises(InvalidInput, match=rf"known_gradients must be finite, got nan at index \({t}, {u}, 1\)"):
+            found.observations(sent, known_gradients=only_own, known_noise=Z)
+        only_held[np.flatnonzero(held)[0], 0] = np.inf
+        with pytest.raises(InvalidInput, match="known_noise must be finite, got inf"):
+            found.observations(sent, known_gradients=G, known_noise=only_held)
+
+    @pytest.mark.parametrize("rounds", [1, 2])
+    def test_messages_come_by_step_or_by_round_and_in_no_other_order(self, rounds):
+        T, n, d = 3, 4, 2
+        ring = Dynamics(gossip.metropolis_hastings(f"ring:n={n}"), gossip_rounds=rounds)
+        one = algorithms.dsgd(ring, EveryStep(T))
+        found = reconstruct(one, trust.PNDP([0]), release="none")
+        total = T * rounds * n
+        sent, G = self.rng.standard_normal((total, d)), np.zeros((T, n, d))
+        by_step = found.recover(sent.reshape(T, rounds * n, d), known_gradients=G)
+        np.testing.assert_array_equal(found.recover(sent.reshape(T * rounds, n, d), known_gradients=G), by_step)
+        others = {(a, total // a) for a in range(1, total + 1) if total % a == 0} - {(T, rounds * n), (T * rounds, n)}
+        assert (n, T * rounds) in others
+        for shape in others:
+            with pytest.raises(InvalidInput, match=rf"\({T * rounds}, {n}, d\) for .*, got shape \({shape[0]}, "):
+                found.recover(sent.reshape(*shape, d), known_gradients=G)
+
+    @pytest.mark.parametrize("name", ["messages", "known_gradients", "known_noise"])
+    @pytest.mark.parametrize("given", ["text", [["1", "2"]], [[1.0], [1.0, 2.0]], np.ones((15, 2), complex)])
+    def test_what_is_not_real_numbers_is_refused_by_name(self, name, given):
+        one = algorithms.dp_dsgd(self.path, EveryStep(3))
+        found = reconstruct(one, trust.PNDP([0]), noise_std=1.0, release="none")
+        whole = {"messages": np.zeros((3, 10, 2)), "known_gradients": np.zeros((3, 5, 2))}
+        with pytest.raises(InvalidInput, match=f"{name} must be an array of real numbers, got "):
+            found.recover(**{**whole, name: given})
