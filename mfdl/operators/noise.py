@@ -20,6 +20,22 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from .base import StructuredOperator
 
+LARGEST = 1e60
+"""Of entries of encoders and factors, and of 1 / diagonals: beyond, squares and their products leave the range of
+float64, and a loss that underflows would read as none."""
+
+SCALE_DOWN = "the size of all noise is noise_std, so scale the array down and noise_std up."
+
+
+def require_scale(encoder: FloatArray, diagonal: FloatArray) -> None:
+    """Raises InvalidInput where an encoder has entries beyond LARGEST or a diagonal entry below 1 / LARGEST."""
+    largest, least = float(np.abs(encoder).max(initial=0.0)), float(diagonal.min(initial=1.0))
+    if largest > LARGEST or least < 1 / LARGEST:
+        raise InvalidInput(
+            f"encoder must have a diagonal of at least {1 / LARGEST:g} and entries of at most {LARGEST:g} in size, got "
+            f"{least:g} and {largest:g}; its scale is free, so divide it and noise_std by one number."
+        )
+
 
 class NoiseOperator(StructuredOperator, abc.ABC):
     """N over (num_steps x num_nodes) injection slots; `encoder_gram` is what privacy reads."""
@@ -78,7 +94,7 @@ class LocalNoise(NoiseOperator):
             with a positive diagonal, so that the noise of step t needs base noise of steps <= t only.
         num_nodes: n.
 
-    Raises: InvalidInput: not lower triangular, a diagonal entry <= 0, or a wrong shape.
+    Raises: InvalidInput: not lower triangular, a diagonal entry <= 0, entries beyond LARGEST, or a wrong shape.
     """
 
     def __init__(self, encoder: FloatArray, num_nodes: int) -> None:
@@ -100,6 +116,7 @@ class LocalNoise(NoiseOperator):
             raise InvalidInput(
                 f"encoder must have a positive diagonal, got {diagonal[where]:g} at step {where[-1]}{node}."
             )
+        require_scale(C, diagonal)
         C.setflags(write=False)
         self.encoder = C
         self.num_steps, self.num_nodes = C.shape[-1], num_nodes
@@ -176,6 +193,10 @@ class StepNoise(NoiseOperator):
         F = sp.csr_array(factor, dtype=np.float64)
         if not np.isfinite(F.data).all():
             raise InvalidInput("factor must be finite, got a nan or infinite entry.")
+        if F.nnz and (largest := float(np.abs(F.data).max())) > LARGEST:
+            raise InvalidInput(
+                f"factor must have entries of at most {LARGEST:g} in size, got {largest:g}; {SCALE_DOWN}"
+            )
         if holders.shape != (F.shape[1], num_nodes):
             raise InvalidInput(f"holders must have shape {(F.shape[1], num_nodes)}, got {holders.shape}.")
         self.factor, self._holders = F, sp.csr_array(holders, dtype=bool)

@@ -22,10 +22,19 @@ from numpy.typing import ArrayLike
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
-from .noise import LocalNoise, NoiseOperator, StepNoise
+from .noise import LocalNoise, NoiseOperator, StepNoise, require_scale
 
 MAX_JOINT_SIZE = 4096
-"""T n up to which `JointNoise` is formed: 128 MiB for C and as much for its inverse."""
+"""T n up to which arrays of (T n)^2 are formed: 128 MiB each, and minutes of factorization."""
+
+
+def require_joint_size(num_steps: int, num_nodes: int, instead: str) -> None:
+    """Raises UnsupportedMechanism where T n is above MAX_JOINT_SIZE; `instead` says what to use then."""
+    if (size := num_steps * num_nodes) > MAX_JOINT_SIZE:
+        raise UnsupportedMechanism(
+            f"noise of any correlation over time and nodes takes an array of (T n)^2 and is limited to T n = "
+            f"{MAX_JOINT_SIZE}, got {num_steps} * {num_nodes} = {size}; {instead}."
+        )
 
 
 class SpaceTimeNoise(NoiseOperator):
@@ -121,17 +130,13 @@ class JointNoise(NoiseOperator):
     Args:
         encoder: C, shape (T n, T n), time-major, lower triangular with a positive diagonal.
         num_steps: T; num_nodes: n.
-    Raises: InvalidInput: another shape, an entry above the diagonal, a diagonal entry <= 0.
+    Raises: InvalidInput: another shape, an entry above the diagonal, a diagonal entry <= 0, entries beyond LARGEST.
         UnsupportedMechanism: T n above MAX_JOINT_SIZE.
     """
 
     def __init__(self, encoder: ArrayLike, num_steps: int, num_nodes: int) -> None:
         T, n = check.integer_at_least(1, num_steps=num_steps), check.integer_at_least(1, num_nodes=num_nodes)
-        if T * n > MAX_JOINT_SIZE:
-            raise UnsupportedMechanism(
-                f"noise of any correlation over time and nodes takes an array of (T n)^2 and is limited to T n = "
-                f"{MAX_JOINT_SIZE}, got {T} * {n} = {T * n}; use SpaceTimeNoise, which scales."
-            )
+        require_joint_size(T, n, "use SpaceTimeNoise, which scales")
         C = check.finite_array(2, encoder=encoder)
         if C.shape != (T * n, T * n):
             raise InvalidInput(f"encoder must have shape {(T * n, T * n)} for {T} steps x {n} nodes, got {C.shape}.")
@@ -146,6 +151,7 @@ class JointNoise(NoiseOperator):
             raise InvalidInput(
                 f"encoder must have a positive diagonal, got {diagonal[at]:g} at step {at // n} of node {at % n}."
             )
+        require_scale(C, diagonal)
         C.setflags(write=False)
         self.encoder = C
         self.num_steps, self.num_nodes = T, n

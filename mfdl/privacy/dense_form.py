@@ -10,7 +10,11 @@ multiplied by any non-zero number). The rank decision is a privacy decision, so 
 - what is below both, noise and signal, cannot be told from a redundant row and is dropped; the tolerance is part
   of the answer. That is sound only where redundant rows stand apart: when singular values fall without a gap down to
   the tolerance (many gossip rounds on a long path), those dropped can carry the whole loss, and the columns are
-  `undecided`: no finite number is claimed for them.
+  `undecided`: no finite number is claimed for them;
+- columns of A are scaled to one first, which is exact, and undone;
+- only a component that rounding explains may be dropped. One that is below it next to noise far larger than the
+  signal, yet not next to the signal itself, is `undecided`, and so is a column with rows that noise outweighs by more
+  than float64 can tell where such rows combine without noise: neither number may depend on the unit of the noise.
 """
 
 from __future__ import annotations
@@ -18,12 +22,16 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from ..check import FloatArray
 
 EPS = float(np.finfo(np.float64).eps)
 RANK_SAFETY = 8.0  # tolerance = RANK_SAFETY * max(shape) * eps * largest singular value
 GAP_END = 1e-10  # relative singular values between rounding level and this leave no gap above the dropped ones
+COMBINED = 64  # a combination of rows without noise may weigh some of them this much less than others
+FAR = 1e130  # signal over noise, or noise over signal: squares beyond it, times amplification, leave float64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,9 +74,16 @@ def whiten(A: FloatArray, B: FloatArray) -> WhitenedColumns:
     Args: A: (rows, columns); B: (rows, m).
     Cost: one SVD of B.
     """
-    scale = np.maximum(np.linalg.norm(A, axis=1), np.linalg.norm(B, axis=1))
-    kept = np.flatnonzero(scale > 0)
-    A, B = A[kept] / scale[kept, None], B[kept] / scale[kept, None]
+    signal, given = _power_of_two(A, axis=0), A != 0
+    A = A / signal
+    scale = np.maximum(_power_of_two(A, axis=1), _power_of_two(B, axis=1))
+    kept = np.flatnonzero(given.any(axis=1) | B.any(axis=1))
+    A, B, given = A[kept] / scale[kept, None], B[kept] / scale[kept, None], given[kept]
+    unit = np.maximum(np.linalg.norm(A, axis=1), np.linalg.norm(B, axis=1))
+    A, B = A / unit[:, None], B / unit[:, None]
+    lost = ((A == 0) & given).any(axis=0)
+    beside_noise = _power_of_two(A, axis=0)  # again, so that no square underflows
+    A, shown, signal = A / beside_noise, beside_noise * np.minimum(signal, 1.0), signal * beside_noise
     size = max(*B.shape, A.shape[1], 1)
     if B.shape[1] == 0 or not B.any():
         U, sigma = np.zeros((len(kept), 0)), np.zeros(0)
@@ -79,17 +94,26 @@ def whiten(A: FloatArray, B: FloatArray) -> WhitenedColumns:
     rank = int(np.count_nonzero(sigma > tolerance * largest))
     possible = min(len(kept), int(np.count_nonzero(B.any(axis=0))))
     faint = (sigma > size * EPS * largest) & (sigma <= GAP_END * largest)
-    undecided = np.asarray(A.any(axis=0)) & (rank < possible and bool(faint.any()))
+    undecided = lost | (given.any(axis=0) & (rank < possible and bool(faint.any())))
     U, sigma = U[:, :rank], sigma[:rank]
     projected = U.T @ A
     residual = A - U @ projected
     residual -= U @ (U.T @ residual)  # second pass: the residual is then orthogonal to working precision
-    norms = np.linalg.norm(A, axis=0)
-    leaks = np.linalg.norm(residual, axis=0) > tolerance * np.maximum(norms, 1.0) * 4
+    norms, left = np.linalg.norm(A, axis=0), np.linalg.norm(residual, axis=0)
+    visible = 4 * tolerance
+    leaks = left * shown > visible * np.maximum(norms * shown, 1.0)
+    whitened = projected / sigma[:, None]
+    strength = np.abs(whitened).max(axis=0, initial=0.0) / FAR * signal
+    far = whitened.any(axis=0) & ~((strength > FAR**-2) & (strength < 1))
+    whitened = np.where(far, 0.0, whitened) * signal
+    undecided |= far
+    undecided |= (left > visible * norms) | _beyond_resolution(A, B, U, COMBINED * visible)
+    undecided &= ~leaks
     noiseless = np.zeros((len(scale), A.shape[1]))
-    noiseless[kept] = residual / scale[kept, None]
+    with np.errstate(over="ignore"):  # weights of the rows as they were given, for words only
+        noiseless[kept] = residual * beside_noise / scale[kept, None] / unit[:, None]
     return WhitenedColumns(
-        whitened=projected / sigma[:, None],
+        whitened=whitened,
         amplification=largest / sigma,
         leaks=leaks,
         noiseless=noiseless,
@@ -97,3 +121,36 @@ def whiten(A: FloatArray, B: FloatArray) -> WhitenedColumns:
         rounding=size * EPS,
         undecided=undecided,
     )
+
+
+def _beyond_resolution(A: FloatArray, B: FloatArray, U: FloatArray, resolution: float) -> NDArray[np.bool_]:
+    """For each column of A whether a combination of rows without noise could hold it below rounding of the column.
+
+    Rows of one connected component of the pattern of B can combine, if it is rank-deficient there: with weights that
+    undo their noise, so in a unit combination row i weighs about the least noise of the component over its own.
+    """
+    noise, norms = np.linalg.norm(B, axis=1), np.linalg.norm(A, axis=0)
+    loud = np.flatnonzero(noise > 0)
+    free = 1 - (U**2).sum(axis=1) > GAP_END
+
+    def buried(members: NDArray[np.intp]) -> NDArray[np.bool_]:
+        weighed = np.abs(A[members]) * (noise[members].min() / noise[members])[:, None]
+        return np.asarray(np.where(weighed > 0, weighed, np.inf).min(axis=0) < resolution * norms)
+
+    found = np.zeros(A.shape[1], dtype=bool)
+    if not free[loud].any() or not buried(loud).any():  # components are smaller, and hold no more
+        return found
+    rows, columns = np.nonzero(B)
+    size = len(B) + B.shape[1]
+    edges = sp.coo_array((np.ones(rows.size, dtype=bool), (rows, len(B) + columns)), shape=(size, size))
+    _, component = sp.csgraph.connected_components(edges, directed=False)
+    for one in np.unique(component[loud[free[loud]]]):
+        found |= buried(loud[component[loud] == one])
+    return found
+
+
+def _power_of_two(matrix: FloatArray, axis: int) -> FloatArray:
+    """The power of two at or below the largest entry in size, 1 where all are zero; to divide by without rounding."""
+    largest = np.abs(matrix).max(axis=axis, initial=0.0)
+    _, exponent = np.frexp(np.where(largest > 0, largest, 1.0))
+    return np.asarray(np.ldexp(1.0, np.maximum(exponent - 1, -1022)))

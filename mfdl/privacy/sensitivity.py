@@ -19,6 +19,8 @@ from ..trust import TrustModel
 from .pattern_bounds import PatternBound, bounds, diagonal_bounds
 from .view_gram import UNIT, ViewGram, view_grams
 
+EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value
+
 
 @dataclasses.dataclass(frozen=True)
 class Sensitivity:
@@ -87,8 +89,10 @@ def sensitivities(
             continue
         one = found[id(gram)]
         upper = one.upper * gram.inflation * (1 + 4 * UNIT)
-        exact, lower = (False, 0.0) if gram.upper else (one.exact, one.lower)
-        slack = upper / one.lower - 1 if one.lower > 0 else 0.0
+        attained = one.lower / gram.inflation * (1 - 4 * UNIT)  # the order holds downward by the same factor
+        exact = one.exact and not gram.upper and gram.inflation <= 1 + EXACT
+        lower = 0.0 if gram.upper else attained
+        slack = upper / attained - 1 if attained > 0 else 0.0
         out.append(Sensitivity(upper, exact, one.pattern, node, max(slack, 0.0), lower, "", gram.form))
     return out
 

@@ -30,6 +30,7 @@ from ..operators import JointNoise, SpaceTimeNoise
 from .dense_form import whiten
 
 UNIT = float(np.finfo(np.float64).eps) / 2
+SINGULAR = "its encoder is singular to working precision"
 MAX_DEFECT = 0.1  # ||G F - I|| above which F is left to the dense form, which tells ranks better
 
 
@@ -91,10 +92,11 @@ def _one_encoder(
     white = whiten(np.eye(noise.num_nodes)[:, chosen], noise.factor.toarray() * ~known)
     squared, off = (white.whitened**2).sum(axis=0), np.diagonal(white.gram_error())
     size = np.abs(gram.values) + gram.errors
-    why = "noise that is known or missing cancels in a combination of the injections"
+    singular = math.isinf(gram.inflation)
+    why = SINGULAR if singular else "noise that is known or missing cancels in a combination of the injections"
     made: list[SpaceTimeGram] = []
     for i, (a, da) in enumerate(zip(squared, off, strict=True)):
-        leaks = bool(white.leaks[i] or white.undecided[i])
+        leaks = bool(singular or white.leaks[i] or white.undecided[i])
         errors = a * gram.errors + (da + 4 * UNIT * (a + da)) * size
         made.append(SpaceTimeGram(a * gram.values, errors, gram.inflation, leaks, why * leaks, white.tolerance))
     return made
@@ -148,7 +150,7 @@ def _joint(noise: JointNoise, victims: Sequence[int]) -> list[SpaceTimeGram]:
     size = float(np.linalg.norm(defect)) + terms * float(np.linalg.norm(np.abs(C) @ np.abs(N)))
     singular = not size < 1
     inflation = math.inf if singular else (1 - size) ** -2
-    why = "its encoder is singular to working precision" if singular else ""
+    why = SINGULAR if singular else ""
     made = []
     for u in victims:
         own = C[:, u::n]

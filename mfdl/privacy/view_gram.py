@@ -36,7 +36,7 @@ from .injections import is_plain_gossip, messages_determine_injections
 from .null_space_form import NullSpaceForm
 from .own_state_form import OwnStateGram, own_state_grams, own_states
 from .range_form import RangeForm
-from .space_time_form import SpaceTimeGram, space_time_grams
+from .space_time_form import SINGULAR, SpaceTimeGram, space_time_grams
 
 UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
 RANK_TOLERANCE = 1e-12
@@ -51,8 +51,8 @@ class ViewGram:
 
     Attributes:
         values: X, shape (T, T); or its diagonal, shape (T,), where X is diagonal (noise fresh in every step).
-        errors: the true X is, in the positive semidefinite order, at most `inflation` times a matrix within
-            `errors` of `values`, entrywise. The shape of `values`.
+        errors: the true X is, in the positive semidefinite order, between 1 / `inflation` and `inflation` times
+            matrices within `errors` of `values`, entrywise. The shape of `values`.
         inflation: >= 1; infinite means that every step leaks.
         leaks: bool (T,), steps whose gradient shows in a noiseless combination: infinite loss for a record that
             takes part there.
@@ -172,7 +172,8 @@ def _of_space_time(one: SpaceTimeGram) -> ViewGram:
 def _local_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
     """C^T C for the noise N that is really injected, N = C^-1 up to rounding.
 
-    The exact X is N^-T N^-1. With C N = I + E, N^-1 = (I + E)^-1 C, so X <= C^T C / (1 - ||E||)^2. Both the
+    The exact X is N^-T N^-1. With C N = I + E, N^-1 = (I + E)^-1 C, so X <= C^T C / (1 - ||E||)^2, and X >= C^T C
+    / (1 + ||E||)^2, which is more than C^T C times (1 - ||E||)^2. Both the
     products C^T C and C N carry at most T unit roundoffs per entry, relative to the products of absolute values.
     """
     T = encoder.shape[0]
@@ -183,7 +184,7 @@ def _local_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
         defect[np.diag_indices(T)] -= 1.0
         size = float(np.linalg.norm(defect)) + rounding * float(np.linalg.norm(absolute @ np.abs(inverse)))
     inflation = math.inf if not size < 1 else (1 - size) ** -2
-    why = "" if size < 1 else "its encoder is singular to working precision"
+    why = "" if size < 1 else SINGULAR
     return ViewGram(encoder.T @ encoder, rounding * (absolute.T @ absolute), inflation, why=why)
 
 
@@ -412,7 +413,7 @@ def _dense_upper_bound(view: View, victims: Sequence[int]) -> list[ViewGram]:
         if found is not None:
             return found
     T = view.axis.num_steps
-    why = "the rank of its noise cannot be told in float64: singular values fall to rounding level without a gap"
+    why = "the rank of its noise, or its size beside the gradients, cannot be told in float64"
     unknown = ViewGram(np.ones(T), np.zeros(T), math.inf, why=why, form="dense form", upper=True)
     return [unknown] * len(victims)
 

@@ -3,7 +3,7 @@
 - `mfdl.testing.strategies`: Hypothesis strategies for graphs, gossip, participations, encoders, views, algorithms;
 - `mfdl.testing.oracles`: the truth, slow and obvious, dense, by brute force or over the rationals;
 - `mfdl.testing.claims`: `@claim` states a bound, `check_claim` searches for the case that breaks it;
-- `mfdl.testing.tasks`: tasks whose gradients are known, to compare what a run sends (import it by name: it needs torch).
+- `mfdl.testing.tasks`: tasks whose gradients are known, to compare what a run sends (import it by name).
 
 Needs the packages of the `test` extra: hypothesis, mpmath and python-flint.
 """

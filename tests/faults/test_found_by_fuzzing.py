@@ -50,9 +50,16 @@ def test_a_half_life_next_to_zero_counts_the_last_step_alone():
     assert ErrorWeights("exponential:5e-324").of_steps(3).tolist() == [0, 0, 1]
 
 
-def test_an_encoder_that_overflows_has_no_claim():
+def test_an_encoder_that_overflows_is_refused():
     C = np.array([[1.0, 0.0], [9e153, 1 / 9e153]])
-    algorithm = mfdl.algorithms.mf_dsgd(RING, Cyclic(epochs=1, period=2), C)
+    with pytest.raises(InvalidInput, match="diagonal of at least 1e-60 and entries of at most"):
+        mfdl.algorithms.mf_dsgd(RING, Cyclic(epochs=1, period=2), C)
+
+
+def test_an_encoder_whose_inverse_overflows_has_no_claim():
+    C = np.eye(8)
+    C[np.arange(1, 8), np.arange(7)], C[-1, -1] = 1e55, 1e-55
+    algorithm = mfdl.algorithms.mf_dsgd(RING, Cyclic(epochs=1, period=8), C)
     assert all(math.isinf(one.sensitivity_squared) for one in victim_losses(algorithm, mfdl.trust.LDP()))
 
 

@@ -1,0 +1,148 @@
+"""No number may depend on the unit of the noise: noise times c divides every squared sensitivity by c^2, or refuses."""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfdl import algorithms, gossip, trust
+from mfdl.algorithms.dsgd import decentralized
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.mechanism import calibrate
+from mfdl.operators import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
+from mfdl.operators.noise import LARGEST
+from mfdl.participation import Cyclic, EveryStep
+from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.dense_form import whiten
+from mfdl.privacy.sensitivity import sensitivity_of_gram
+from mfdl.privacy.view_gram import view_grams
+from mfdl.testing.oracles import exact_leaks, exact_view_gram, rational
+from mfdl.testing.strategies import (
+    CHEAP_NAMES,
+    JOINT_NAMES,
+    SHARED_NAMES,
+    integer_views,
+    linear_algorithms,
+    trust_models,
+)
+from mfdl.view import View
+
+RING = Dynamics(gossip.metropolis_hastings("ring:n=4"))
+
+
+def louder(noise, factor):
+    """The same noise times a factor."""
+    T, n = noise.num_steps, noise.num_nodes
+    if isinstance(noise, ZeroNoise):
+        return noise
+    if isinstance(noise, StepNoise):
+        return StepNoise(noise.factor * factor, noise.holders(), T, n)
+    if isinstance(noise, SpaceTimeNoise):
+        return SpaceTimeNoise(noise.encoder, noise.factor * factor, noise.holders(), n)
+    if isinstance(noise, JointNoise):
+        return JointNoise(noise.encoder / factor, T, n)
+    encoder = np.eye(T) if isinstance(noise, IndependentNoise) else noise.encoder
+    return LocalNoise(encoder / factor, n)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), exponent=st.sampled_from([-150, -100, -40, -10, 1, 10, 30, 45, 55, 100, 150]))
+def test_every_loss_follows_the_scale_of_the_noise(data, exponent):
+    names = (*CHEAP_NAMES, "muffliato", "cdp", *SHARED_NAMES, *JOINT_NAMES, "zip-dl")
+    one = data.draw(linear_algorithms(names, max_epochs=2, max_period=2))
+    model = data.draw(trust_models(one))
+    factor = 2.0**exponent
+    other = dataclasses.replace(one, noise=louder(one.noise, factor))
+    for plain, scaled in zip(victim_losses(one, model), victim_losses(other, model), strict=True):
+        # `plain` is an upper bound too: its own slack is what the scaled one may lack
+        assert scaled.sensitivity_squared * factor**2 >= plain.fixed.lower * (1 - 1e-9)
+        if math.isinf(plain.sensitivity_squared) and plain.bound == "exact":
+            assert math.isinf(scaled.sensitivity_squared)
+
+
+@settings(max_examples=300, deadline=None)
+@given(view=integer_views(), data=st.data())
+def test_rows_of_any_scale_hide_no_leak(view, data):
+    """Rows of noise, and columns of gradients, times powers of two; against exact rational arithmetic."""
+    A, B = (np.asarray(M, dtype=np.float64) for M in view)
+    powers = st.one_of(st.integers(-80, 80), st.sampled_from([-500, 500]))
+    rows = np.array([2.0 ** data.draw(powers) for _ in range(len(B))])
+    columns = np.array([2.0 ** data.draw(powers) for _ in range(A.shape[1])])
+    A, B = A * columns, B * rows[:, None]
+    white = whiten(A, B)
+    exact = rational(A), rational(B)
+    leaks = np.array(exact_leaks(*exact))
+    assert (white.leaks | white.undecided)[leaks].all()
+    if leaks.any():
+        return
+    truth = exact_view_gram(*exact)
+    found = np.diagonal(white.whitened.T @ white.whitened + white.gram_error())
+    for t, value in enumerate(found):
+        if not (white.leaks | white.undecided)[t]:
+            assert Fraction(float(value)) >= truth[t][t] * (1 - Fraction(1, 10**9))
+
+
+CYCLE = np.array([[1.0, 0, 0, -1], [-1, 1, 0, 0], [0, -1, 1, 0], [0, 0, -1, 1]])
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e8, 1e13, 1e15, 1e30, 1e59])
+def test_pairwise_noise_of_any_size_protects_nothing(factor):
+    """It cancels in the sum of all injections."""
+    over_time = SpaceTimeNoise(np.eye(4), factor * CYCLE, np.ones((4, 4), dtype=bool), 4)
+    for noise in (over_time, StepNoise(factor * CYCLE, sp.csr_array(np.ones((4, 4), dtype=bool)), 4, 4)):
+        one = decentralized("pairs", RING, Cyclic(2, 2), noise)
+        assert all(math.isinf(loss.sensitivity_squared) for loss in victim_losses(one, trust.SecLDP()))
+        with pytest.raises(InvalidInput, match="infinite loss under trust model 'eavesdropper'"):
+            calibrate(one, trust=trust.SecLDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+
+
+@pytest.mark.parametrize("pair", [1.0, 1e6, 1e10, 1e13, 1e14, 1e15, 1e16, 1e30, 1e59])
+def test_pairwise_noise_never_hides_how_little_is_private(pair):
+    """A record moves the mean of the injections by 1 / 4, whose noise is private alone, of std 1 / 2: 1 / 4 a step."""
+    one = algorithms.decor(RING, Cyclic(2, 2), sigma_local=1.0, sigma_pair=pair)
+    for loss in victim_losses(one, trust.SecLDP()):
+        assert loss.sensitivity_squared >= 0.5 * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("beyond", [10 * LARGEST, 1e154, 1e300])
+def test_arrays_whose_squares_leave_the_floats_are_refused(beyond):
+    C, everybody = np.tril(np.ones((4, 4))), np.ones((4, 4), dtype=bool)
+    for make in (
+        lambda: LocalNoise(C * beyond, 4),
+        lambda: LocalNoise(C / beyond, 4),
+        lambda: SpaceTimeNoise(C / beyond, np.eye(4), everybody, 4),
+        lambda: SpaceTimeNoise(np.stack([C, C, C, C / beyond]), np.eye(4), everybody, 4),
+        lambda: JointNoise(np.eye(16) / beyond, 4, 4),
+    ):
+        with pytest.raises(InvalidInput, match="encoder must have a diagonal of at least 1e-60 and entries of at most"):
+            make()
+    for make in (
+        lambda: StepNoise(np.eye(4) * beyond, sp.csr_array(everybody), 4, 4),
+        lambda: SpaceTimeNoise(C, np.eye(4) * beyond, everybody, 4),
+    ):
+        with pytest.raises(InvalidInput, match="factor must have entries of at most 1e\\+60"):
+            make()
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-170, 1e-150, 1.0, 1e150, 1e170])
+def test_a_view_that_float64_cannot_square_has_no_finite_loss(scale):
+    """Gradients of that size beside unit noise: squared sensitivity scale^2, and never 0."""
+    found = view_grams(View(scale * np.eye(2), np.eye(2), num_nodes=1), [0])[0]
+    loss = sensitivity_of_gram(found, EveryStep(2))
+    square = scale * scale
+    assert loss.squared >= square if 0 < square < math.inf else math.isinf(loss.squared)
+    assert loss.squared > 0
+
+
+def test_a_singular_shared_encoder_is_named_as_the_reason():
+    C = np.eye(8) + 1e6 * np.eye(8, k=-1)
+    for noise in (LocalNoise(C, 2), SpaceTimeNoise(C, np.eye(2), np.eye(2, dtype=bool), 2)):
+        one = decentralized("singular", Dynamics(gossip.metropolis_hastings("path:n=2")), Cyclic(2, 4), noise)
+        with pytest.raises(InvalidInput, match="its encoder is singular to working precision"):
+            calibrate(one, trust=trust.SecLDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
