@@ -41,8 +41,10 @@ class Mechanism:
         guarantee: what holds, and under which circumstances.
         sensitivity: of the algorithm's encoder, per unit record shift and unit nu.
         lipschitz: L on which the guarantee rests (shift reduction), or None if it rests on none.
+        accounted: content hash of the algorithm that was accounted; the algorithm's own if not given.
 
-    Raises: InvalidInput: a guarantee of other numbers, or of a unit that the algorithm cannot have (`require_unit`).
+    Raises: InvalidInput: a guarantee of other numbers, of another algorithm (say, by `dataclasses.replace`), or of a
+        unit that the algorithm cannot have (`require_unit`).
     """
 
     algorithm: LinearAlgorithm
@@ -51,8 +53,16 @@ class Mechanism:
     guarantee: Guarantee
     sensitivity: Sensitivity
     lipschitz: float | None = None
+    accounted: str = ""
 
     def __post_init__(self) -> None:
+        if not self.accounted:
+            object.__setattr__(self, "accounted", self.algorithm.content_hash)
+        if self.accounted != self.algorithm.content_hash:
+            raise InvalidInput(
+                f"the guarantee is for another algorithm (content hash {self.accounted}) than {self.algorithm.name!r} "
+                f"({self.algorithm.content_hash}); calibrate or account anew."
+            )
         stated = (self.guarantee.noise_std, self.guarantee.clip_norm, self.guarantee.participation)
         own = (self.noise_std, self.clip_norm, self.algorithm.participation.describe())
         if stated != own:

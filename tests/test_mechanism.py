@@ -470,3 +470,15 @@ def test_two_mechanisms_share_a_hash_only_when_they_are_one():
                 again = calibrate(one, trust=LDP, adjacency="zero-out", clip_norm=clip_norm, mu=mu)
                 assert again.content_hash == made.content_hash
     assert mfdl.calibrate is calibrate
+
+
+def test_a_guarantee_stays_with_the_algorithm_that_was_accounted():
+    dynamics = Dynamics(gossip.uniform("star:n=5"), 0.3)
+    one = algorithms.dp_dsgd(dynamics, PART)
+    made = calibrate(one, **CIRCUMSTANCES, mu=1.0)
+    others = [algorithms.build("none", dynamics, PART), one.with_divisors([1, 50, 1, 1, 50])]
+    for other in others:
+        with pytest.raises(InvalidInput, match="the guarantee is for another algorithm"):
+            dataclasses.replace(made, algorithm=other)
+    same = dataclasses.replace(made, algorithm=algorithms.dp_dsgd(dynamics, PART))
+    assert same.content_hash == made.content_hash

@@ -1,6 +1,12 @@
 """The thin executor: the rounds of a LinearAlgorithm applied to torch tensors, all nodes at once.
 
 It holds no algorithm of its own: state, messages and models follow from the maps the accountant read.
+
+Rounding must not come between gradient and noise. State + gradient in float32 lies on the grid of the state, which may
+be coarser than the gradient: a record then moves the message by more than its clipped gradient, up to several times
+in large models with a small learning rate, and noise added later does not take that back. So noise is added first:
+fl(g + e) is a function of g + e, as are all that follow, and nothing is lost. Where an algorithm noises something else
+than its gradients (messages, as Zip-DL), its state is kept in float64, and messages are rounded last.
 """
 
 from __future__ import annotations
@@ -87,6 +93,13 @@ class Executor:
         device: torch.device | str = "cpu",
     ) -> None:
         self.algorithm, self.dtype, self.device = algorithm, dtype, torch.device(device)
+        distinct = {id(one): one for one in algorithm.rounds}.values()
+        self.noise_on_gradients = all(
+            _same(one.message_from_gradient, one.message_from_noise)
+            and _same(one.state_from_gradient, one.state_from_noise)
+            for one in distinct
+        )
+        self.state_dtype = dtype if self.noise_on_gradients else torch.float64
         # by identity (the map itself is kept, so no other can get its id): rounds that differ in one map share the rest
         self._made: dict[int, tuple[Map, _TorchMap]] = {}
         made: dict[int, _TorchRound] = {}
@@ -102,15 +115,15 @@ class Executor:
 
     def _map(self, matrix: Map) -> _TorchMap:
         if id(matrix) not in self._made:
-            self._made[id(matrix)] = matrix, _TorchMap(matrix, self.dtype, self.device)
+            self._made[id(matrix)] = matrix, _TorchMap(matrix, self.state_dtype, self.device)
         return self._made[id(matrix)][1]
 
     def _round(self, one: Round) -> _TorchRound:
         return _TorchRound(**{f.name: self._map(getattr(one, f.name)) for f in dataclasses.fields(_TorchRound)})
 
     def initial_state(self, models: torch.Tensor) -> torch.Tensor:
-        """State before step 0 from the start models, shape (n, dim)."""
-        state = self._state_from_model.add_to(None, models)
+        """State before step 0 from the start models, shape (n, dim); of type `state_dtype`."""
+        state = self._state_from_model.add_to(None, models.to(self.state_dtype))
         assert state is not None
         return state
 
@@ -118,7 +131,7 @@ class Executor:
         """Models held in a state, shape (n, dim)."""
         models = self._model.add_to(None, state)
         assert models is not None
-        return models
+        return models.to(self.dtype)
 
     def step(
         self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: torch.Tensor
@@ -133,16 +146,32 @@ class Executor:
                 "own steps and no further; build a longer one."
             )
         sent = []
+        gradients, noise = gradients.to(self.state_dtype), noise.to(self.state_dtype)
+        noisy = gradients + noise if self.noise_on_gradients else None
         for one in self.rounds_of_step[t]:
             messages = one.message_from_state.add_to(None, state)
-            messages = one.message_from_gradient.add_to(messages, gradients)
-            messages = one.message_from_noise.add_to(messages, noise)
+            if noisy is None:
+                messages = one.message_from_gradient.add_to(messages, gradients)
+                messages = one.message_from_noise.add_to(messages, noise)
+            else:
+                messages = one.message_from_noise.add_to(messages, noisy)
             assert messages is not None
-            after = one.state_from_message.add_to(None, messages)
+            messages = messages.to(self.dtype)
+            after = one.state_from_message.add_to(None, messages.to(self.state_dtype))
             after = one.state_from_state.add_to(after, state)
-            after = one.state_from_gradient.add_to(after, gradients)
-            after = one.state_from_noise.add_to(after, noise)
+            if noisy is None:
+                after = one.state_from_gradient.add_to(after, gradients)
+                after = one.state_from_noise.add_to(after, noise)
+            else:
+                after = one.state_from_noise.add_to(after, noisy)
             assert after is not None
             sent.append(messages)
             state = after
         return sent[0] if len(sent) == 1 else torch.cat(sent), state
+
+
+def _same(one: Map, other: Map) -> bool:
+    """Whether two maps have the same entries."""
+    if one is None or other is None:
+        return (one is None or one.nnz == 0) and (other is None or other.nnz == 0)
+    return one.shape == other.shape and (one != other).nnz == 0

@@ -72,7 +72,8 @@ def replay(
             default 1, all of them at every step. The guarantee covers any: all data of a user may change. At record
             level the participation says it, and another one is refused.
         eval_every: steps between evaluations; default the period (the longest of any node), the end of each epoch.
-        stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on.
+        stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on. Where
+            the guarantee is for hidden messages, it covers the final models and none of a run that was stopped.
         checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written.
         keep_messages: keep every message of the steps of this call, shape (steps, messages, d) (memory).
         dtype, device: of models and gradients; default float32 on CUDA when there is one, else the CPU.
@@ -108,6 +109,11 @@ def replay(
         raise InvalidInput(
             "a run to publish must not take its noise from a seed, which others can guess and subtract the noise; pass "
             "key=NoiseKey.from_entropy(), which may stand beside seeds, or leave seeds out."
+        )
+    if publish and last < T and mechanism.guarantee.release in ("average", "all"):
+        raise InvalidInput(
+            f"a run stopped after step {last} of {T} has no models to publish: this guarantee covers hidden messages "
+            f"and the final models; leave stop_after out, or build an algorithm of {last} steps."
         )
     for seed in chosen:  # every refusal before any run; sizes that a drawn split decides are checked with it
         if seed is not None or not task.batch_sizes_depend_on_seed:
@@ -278,7 +284,7 @@ class _SeedReplay:
         checkpoint.require_match(saved.metadata, **self.identity)
         self._require_shape_of_a_run(saved)
         self.start = saved.step
-        self.state = saved.models["state"].to(device=self.device, dtype=self.dtype)
+        self.state = saved.models["state"].to(device=self.device, dtype=self.executor.state_dtype)
         self.steps = [int(s) for s in saved.models["evaluated_steps"]]
         self.loss = list(saved.models["loss"].double().numpy())
         if "accuracy" in saved.models:

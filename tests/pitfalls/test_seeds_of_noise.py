@@ -103,3 +103,16 @@ def test_seeded_noise_is_refused_in_a_run_to_publish(arguments, tmp_path):
 def test_secret_noise_may_be_published_also_beside_seeds_of_the_data(arguments):
     run = replay(MADE, line_task(), publish=True, stop_after=1, **arguments)
     assert not any(one.seeded_noise for one in run.seeds)
+
+
+@pytest.mark.parametrize("release", ["average", "all"])
+def test_models_of_a_stopped_run_are_not_covered_by_a_guarantee_for_the_final_ones(release):
+    """Under hidden messages: a steep last rate makes the final models say little of what earlier ones show."""
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(2, 2))
+    common = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
+    hidden = calibrate(one, trust=trust.ReleasedOnly(), release=release, **common)
+    with pytest.raises(InvalidInput, match="a run stopped after step 1 of 4 has no models to publish"):
+        replay(hidden, line_task(), publish=True, stop_after=1)
+    assert replay(hidden, line_task(), publish=True, stop_after=4).seeds[0].finished_steps == 4
+    seen = calibrate(one, trust=trust.LDP(), **common)
+    assert replay(seen, line_task(), publish=True, stop_after=1).seeds[0].finished_steps == 1

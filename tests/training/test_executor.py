@@ -1,6 +1,7 @@
 """The executor against the operators that were accounted: same G and Z, same messages and models."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from numpy.testing import assert_allclose
 from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Cyclic
-from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms
+from mfdl.testing.strategies import ALL_NAMES, NAMES, build_algorithm, linear_algorithms
 from mfdl.training import executor
 from mfdl.training.executor import Executor
 from mfdl.training.keys import NoiseKey
@@ -154,3 +155,74 @@ def test_a_step_leaves_its_inputs_alone():
     state = ex.initial_state(inputs[0])
     ex.step(0, state, inputs[1], inputs[2])
     assert all(torch.equal(x, c) for x, c in zip(inputs, copies, strict=True))
+
+
+# ---- rounding between gradient and noise -----------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    one=linear_algorithms([name for name in ALL_NAMES if name not in ("none", "zip-dl")], max_epochs=2, max_period=2),
+    seed=st.integers(0, 2**16),
+)
+def test_in_float32_a_step_knows_its_gradients_only_through_their_sum_with_the_noise(one, seed):
+    """So it is a function of what the accountant covers, however much larger the models are than a step."""
+    rng = np.random.default_rng(seed)
+    ex = Executor(one, dtype=torch.float32)
+    n, slots = one.num_nodes, one.noise.slots_per_step
+    assert ex.noise_on_gradients
+
+    def eighths(size):  # sums of these are exact
+        return torch.tensor(rng.integers(-64, 64, size) / 8, dtype=torch.float32)
+
+    state = ex.initial_state(torch.tensor(1e6 * rng.standard_normal((n, DIM)), dtype=torch.float32))
+    for t in range(one.num_steps):
+        gradients, noise, moved = eighths((n, DIM)), eighths((slots, DIM)), eighths((n, DIM))
+        sent, after = ex.step(t, state, gradients, noise)
+        hidden, same = ex.step(t, state, gradients + moved, noise - moved)
+        assert torch.equal(sent, hidden)
+        assert torch.equal(after, same)
+        state = after
+
+
+def test_a_small_step_of_large_models_moves_messages_by_no_more_than_the_gradient_in_float32():
+    """Rate 1e-4, models of size 1, gradients of norm .01 in 20,000 coordinates.
+
+    The gradient moves g + e by d; rounding state + gradient first would have moved the message by 2.8 rate ||d||.
+    """
+    rate, dim, clip = 1e-4, 20_000, 0.01
+    one = build_algorithm("dp-dsgd", Dynamics(gossip.metropolis_hastings("complete:n=2"), rate), Cyclic(1, 1))
+    ex, rng = Executor(one, dtype=torch.float32), np.random.default_rng(0)
+
+    def normal(size, scale):
+        return torch.tensor(scale * rng.standard_normal(size), dtype=torch.float32)
+
+    state, base = ex.initial_state(normal((2, dim), 1.0)), normal((2, dim), clip)
+    record = normal((2, dim), clip / math.sqrt(dim))
+    record[1] = 0
+    still = torch.zeros(2, dim)
+    plain = (ex.step(0, state, base + record, still)[0] - ex.step(0, state, base, still)[0]).double().norm()
+    assert plain > 2 * rate * clip  # without noise the grid of the state is all there is
+    shifts = []
+    for _ in range(200):
+        noise = normal((2, dim), clip)
+        moved = ex.step(0, state, base + record, noise)[0] - ex.step(0, state, base, noise)[0]
+        shifts.append(moved.double()[0] @ -record.double()[0] / record.double()[0].norm())
+    assert abs(float(np.mean(shifts)) / (rate * clip) - 1) < 0.1
+
+
+def test_noise_on_messages_is_added_in_float64_and_rounded_last():
+    one = build_algorithm("zip-dl", Dynamics(RING, 1e-4), Cyclic(2, 1))
+    ex, exact = Executor(one, dtype=torch.float32), Executor(one, dtype=torch.float64)
+    assert not ex.noise_on_gradients
+    assert ex.state_dtype == torch.float64
+    rng = np.random.default_rng(0)
+    models = torch.tensor(rng.standard_normal((4, 50)), dtype=torch.float32)
+    state, wanted = ex.initial_state(models), exact.initial_state(models.double())
+    gradients = torch.tensor(rng.standard_normal((4, 50)), dtype=torch.float32)
+    noise = torch.tensor(rng.standard_normal((one.noise.slots_per_step, 50)), dtype=torch.float32)
+    sent, _ = ex.step(0, state, gradients, noise)
+    truth, _ = exact.step(0, wanted, gradients.double(), noise.double())
+    assert sent.dtype == torch.float32
+    assert torch.equal(sent, truth.float())
+    assert ex.models(state).dtype == torch.float32
