@@ -20,6 +20,7 @@ multiplied by any non-zero number). The rank decision is a privacy decision, so 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 import numpy as np
 import scipy.sparse as sp
@@ -30,6 +31,8 @@ from ..check import FloatArray
 EPS = float(np.finfo(np.float64).eps)
 RANK_SAFETY = 8.0  # tolerance = RANK_SAFETY * max(shape) * eps * largest singular value
 GAP_END = 1e-10  # relative singular values between rounding level and this leave no gap above the dropped ones
+SPREAD = 1e6  # of the entries of B, above which its rank is found a second time with rows and columns balanced
+BALANCING = 100  # rounds of it
 COMBINED = 64  # a combination of rows without noise may weigh some of them this much less than others
 FAR = 1e130  # signal over noise, or noise over signal: squares beyond it, times amplification, leave float64
 
@@ -46,6 +49,7 @@ class WhitenedColumns:
         leaking_row: for each column a unit combination of the (given) rows that shows it without noise, or None.
         tolerance: relative singular value below which no noise is assumed.
         undecided: for each column whether what was dropped could belong to it.
+        assumed: noise above rounding level was taken for none, so a leak may be one of faint noise only.
     """
 
     whitened: FloatArray
@@ -55,24 +59,30 @@ class WhitenedColumns:
     tolerance: float
     rounding: float
     undecided: np.ndarray
+    assumed: bool
 
     def gram_error(self, columns: slice = slice(None)) -> FloatArray:
-        """First-order bound on the rounding error of Y^T Y, entrywise, for some of the columns.
+        """Bound on the rounding error of Y^T Y, entrywise, for some of the columns, to second order.
 
         With B off by E, ||E|| <= c eps sigma_1, X is off by y_s^T E' z_t + z_s^T E' y_t, z = B^T+ A: at most
-        ||E|| (||y_s|| ||z_t|| + ||z_s|| ||y_t||), and sigma_1 z is Y with its rows amplified.
+        ||E|| (||y_s|| ||z_t|| + ||z_s|| ||y_t||), and sigma_1 z is Y with its rows amplified. Y itself is off by up to
+        d = ||E|| amplification ||y||, maybe all in the weakest direction, where the computed column is zero.
         """
         Y = self.whitened[:, columns]
         plain, amplified = np.linalg.norm(Y, axis=0), np.linalg.norm(self.amplification[:, None] * Y, axis=0)
-        cross = np.outer(plain, amplified)
-        return RANK_SAFETY * self.rounding * (cross + cross.T)
+        largest = float(self.amplification.max(initial=1.0))
+        off = RANK_SAFETY * self.rounding * largest * plain
+        cross = np.outer(plain + off, amplified + largest * off)
+        return RANK_SAFETY * self.rounding * (cross + cross.T) + np.outer(off, off)
 
 
-def whiten(A: FloatArray, B: FloatArray) -> WhitenedColumns:
+def whiten(A: FloatArray, B: FloatArray, *, given_noise: bool = False) -> WhitenedColumns:
     """Whitens columns of A by the noise B; see the module head.
 
-    Args: A: (rows, columns); B: (rows, m).
-    Cost: one SVD of B.
+    Args:
+        A: (rows, columns); B: (rows, m).
+        given_noise: the entries of B were given, so that a small one beside large ones is no rounding.
+    Cost: one SVD of B; two where given entries spread over more than SPREAD.
     """
     signal, given = _power_of_two(A, axis=0), A != 0
     A = A / signal
@@ -95,7 +105,7 @@ def whiten(A: FloatArray, B: FloatArray) -> WhitenedColumns:
     possible = min(len(kept), int(np.count_nonzero(B.any(axis=0))))
     faint = (sigma > size * EPS * largest) & (sigma <= GAP_END * largest)
     undecided = lost | (given.any(axis=0) & (rank < possible and bool(faint.any())))
-    U, sigma = U[:, :rank], sigma[:rank]
+    sigma_of_all, U, sigma = sigma, U[:, :rank], sigma[:rank]
     projected = U.T @ A
     residual = A - U @ projected
     residual -= U @ (U.T @ residual)  # second pass: the residual is then orthogonal to working precision
@@ -108,6 +118,17 @@ def whiten(A: FloatArray, B: FloatArray) -> WhitenedColumns:
     whitened = np.where(far, 0.0, whitened) * signal
     undecided |= far
     undecided |= (left > visible * norms) | _beyond_resolution(A, B, U, COMBINED * visible)
+    if (
+        given_noise and _spread(B) > SPREAD
+    ):  # columns of noise of other sizes than their rows: look again where they are alike
+        balanced, rows = _balanced(B)
+        V, sizes, _ = np.linalg.svd(balanced, full_matrices=False)
+        V = V[:, : int(np.count_nonzero(sizes > tolerance * sizes[0]))]
+        again = A * rows[:, None]
+        again /= _power_of_two(again, axis=0)
+        hidden = again - V @ (V.T @ again)
+        seen = np.linalg.norm(hidden, axis=0) > visible * np.linalg.norm(again, axis=0)
+        undecided |= seen | (given.any(axis=0) & (V.shape[1] != rank))
     undecided &= ~leaks
     noiseless = np.zeros((len(scale), A.shape[1]))
     with np.errstate(over="ignore"):  # weights of the rows as they were given, for words only
@@ -120,6 +141,7 @@ def whiten(A: FloatArray, B: FloatArray) -> WhitenedColumns:
         tolerance=tolerance,
         rounding=size * EPS,
         undecided=undecided,
+        assumed=bool(((sigma_of_all > size * EPS * largest) & (sigma_of_all <= tolerance * largest)).any()),
     )
 
 
@@ -137,7 +159,8 @@ def _beyond_resolution(A: FloatArray, B: FloatArray, U: FloatArray, resolution: 
         weighed = np.abs(A[members]) * (noise[members].min() / noise[members])[:, None]
         return np.asarray(np.where(weighed > 0, weighed, np.inf).min(axis=0) < resolution * norms)
 
-    found = np.zeros(A.shape[1], dtype=bool)
+    silent = np.abs(A[noise == 0])
+    found = ((silent > 0) & (silent <= resolution * norms)).any(axis=0)
     if not free[loud].any() or not buried(loud).any():  # components are smaller, and hold no more
         return found
     rows, columns = np.nonzero(B)
@@ -147,6 +170,31 @@ def _beyond_resolution(A: FloatArray, B: FloatArray, U: FloatArray, resolution: 
     for one in np.unique(component[loud[free[loud]]]):
         found |= buried(loud[component[loud] == one])
     return found
+
+
+def _spread(B: FloatArray) -> float:
+    """Largest over smallest size of the entries that are not zero."""
+    sizes = np.abs(B[B != 0])
+    return float(sizes.max() / sizes.min()) if sizes.size else 1.0
+
+
+def _balanced(B: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(R B K, R) with powers of two that bring the entries other than zero of every row and column near one.
+
+    Neither changes which columns of A, scaled by R, lie in the range.
+    """
+    sizes = np.where(B != 0, np.abs(B), np.nan)
+    logs = np.log2(sizes)
+    rows, columns = np.zeros(len(B)), np.zeros(B.shape[1])
+    with warnings.catch_warnings():  # rows and columns without noise stay as they are
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for _ in range(BALANCING):
+            off = np.nan_to_num((np.nanmax(logs, axis=1) + np.nanmin(logs, axis=1)) / 2)
+            logs, rows = logs - off[:, None], rows - off
+            off = np.nan_to_num((np.nanmax(logs, axis=0) + np.nanmin(logs, axis=0)) / 2)
+            logs, columns = logs - off, columns - off
+    by_rows, by_columns = np.ldexp(1.0, np.rint(rows).astype(int)), np.ldexp(1.0, np.rint(columns).astype(int))
+    return B * by_rows[:, None] * by_columns, by_rows
 
 
 def _power_of_two(matrix: FloatArray, axis: int) -> FloatArray:

@@ -15,6 +15,8 @@ own error bound, and if one of them then cannot be told from zero the form gives
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
@@ -67,7 +69,7 @@ class RangeForm:
                 )
             reciprocal, _ = scipy.linalg.lapack.dpocon(self.factor, norm, uplo="L")
             self.condition = 1.0 / max(float(reciprocal), 1e-300)
-        self.undecided = False
+        self.undecided, self.release_error = False, 0.0
         self.released = None if released is None else self._release(weights, released, unknown, inverse)
 
     def _release(
@@ -94,6 +96,8 @@ class RangeForm:
         values, vectors = np.linalg.eigh(own - V.T @ V)
         error = self.relative_error() * float(np.linalg.norm(own))
         self.undecided = bool((values <= 4 * error).any())
+        # taken off below, and so added to X, and as much again for what rounding took off already
+        self.release_error = 2 * error / max(float((values - error).min(initial=math.inf)), error)
         return E, V, vectors / np.sqrt(np.maximum(values - error, error))
 
     def columns(self, node: int) -> FloatArray:
@@ -164,5 +168,6 @@ class RangeForm:
         return out
 
     def relative_error(self) -> float:
-        """First-order bound on the relative rounding error of X: size * eps * condition number."""
-        return 8.0 * max(self.factor.shape[0], self.num_steps) * float(np.finfo(np.float64).eps) * self.condition
+        """First-order bound on the relative rounding error of X: size * eps * condition number, of either part."""
+        own = 8.0 * max(self.factor.shape[0], self.num_steps) * float(np.finfo(np.float64).eps) * self.condition
+        return max(own, self.release_error)

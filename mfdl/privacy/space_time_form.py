@@ -57,6 +57,7 @@ class SpaceTimeGram:
     leaks: bool = False
     why: str = ""
     tolerance: float = 0.0
+    upper: bool = False
 
 
 def space_time_grams(
@@ -89,7 +90,7 @@ def _one_encoder(
     noise: SpaceTimeNoise, known: NDArray[np.bool_], victims: Sequence[int], gram: EncoderGram
 ) -> list[SpaceTimeGram]:
     chosen = np.asarray(victims, dtype=np.intp)
-    white = whiten(np.eye(noise.num_nodes)[:, chosen], noise.factor.toarray() * ~known)
+    white = whiten(np.eye(noise.num_nodes)[:, chosen], noise.factor.toarray() * ~known, given_noise=True)
     squared, off = (white.whitened**2).sum(axis=0), np.diagonal(white.gram_error())
     size = np.abs(gram.values) + gram.errors
     singular = math.isinf(gram.inflation)
@@ -98,7 +99,8 @@ def _one_encoder(
     for i, (a, da) in enumerate(zip(squared, off, strict=True)):
         leaks = bool(singular or white.leaks[i] or white.undecided[i])
         errors = a * gram.errors + (da + 4 * UNIT * (a + da)) * size
-        made.append(SpaceTimeGram(a * gram.values, errors, gram.inflation, leaks, why * leaks, white.tolerance))
+        upper = white.assumed and leaks and not singular
+        made.append(SpaceTimeGram(a * gram.values, errors, gram.inflation, leaks, why * leaks, white.tolerance, upper))
     return made
 
 

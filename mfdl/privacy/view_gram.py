@@ -59,7 +59,7 @@ class ViewGram:
         why: what leaks, in words; empty if nothing does.
         form: which form computed it.
         tolerance: relative size below which noise counts as absent (0 where no rank decision was made).
-        upper: X is only known to be at most `matrix` (the Gram of a view that sees more).
+        upper: X is only known to be at most `matrix` (the Gram of a view that sees more, or with faint noise left out).
     """
 
     values: FloatArray
@@ -166,7 +166,7 @@ def _all_seen(algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequenc
 
 def _of_space_time(one: SpaceTimeGram) -> ViewGram:
     leaks = np.full(len(one.values), one.leaks)
-    return ViewGram(one.values, one.errors, one.inflation, leaks, one.why, tolerance=one.tolerance)
+    return ViewGram(one.values, one.errors, one.inflation, leaks, one.why, tolerance=one.tolerance, upper=one.upper)
 
 
 def _local_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
@@ -195,15 +195,15 @@ def _step_noise_grams(noise: StepNoise, knowledge: Knowledge, victims: Sequence[
     chosen = np.asarray(victims, dtype=np.intp)
     values, errors = np.zeros((len(victims), T)), np.zeros((len(victims), T))
     leaks = np.zeros((len(victims), T), dtype=bool)
-    tolerance = 0.0
+    tolerance, assumed = 0.0, False
     distinct, of_step = np.unique(knowledge.known_noise, axis=0, return_inverse=True)
     for number, known in enumerate(distinct):
         steps = np.flatnonzero(of_step.ravel() == number)
-        white = whiten(np.eye(n)[:, chosen], F * ~known)
+        white = whiten(np.eye(n)[:, chosen], F * ~known, given_noise=True)
         squared = (white.whitened**2).sum(axis=0)
         values[:, steps], errors[:, steps] = squared[:, None], np.diagonal(white.gram_error())[:, None]
         leaks[:, steps] = (white.leaks | white.undecided)[:, None]
-        tolerance = max(tolerance, white.tolerance)
+        tolerance, assumed = max(tolerance, white.tolerance), assumed or white.assumed
     return [
         ViewGram(
             values[i],
@@ -211,6 +211,7 @@ def _step_noise_grams(noise: StepNoise, knowledge: Knowledge, victims: Sequence[
             leaks=leaks[i],
             why="noise that is known or missing cancels in a combination of the injections" if leaks[i].any() else "",
             tolerance=tolerance,
+            upper=assumed and bool(leaks[i].any()),
         )
         for i in range(len(victims))
     ]
@@ -390,7 +391,11 @@ def _dense(view: View, victims: Sequence[int]) -> list[ViewGram]:
             f"this view has no structured form, and its dense form needs a singular value decomposition of a {rows} x "
             f"{columns} matrix, which is too large; use fewer steps, release='none', or a model that sees all messages."
         )
-    white = whiten(view.dense_gradients(np.asarray(victims, dtype=np.intp)), view.dense_noise())
+    white = whiten(
+        view.dense_gradients(np.asarray(victims, dtype=np.intp)),
+        _without_residue(view),
+        given_noise=view.algorithm is None,
+    )
     more = _dense_upper_bound(view, victims) if white.undecided.any() else []
     out = []
     for i, _ in enumerate(victims):
@@ -402,8 +407,21 @@ def _dense(view: View, victims: Sequence[int]) -> list[ViewGram]:
             out.append(more[i])
             continue
         why = _first_leak(view, white.noiseless[:, columns], leaks) if leaks.any() else ""
-        out.append(ViewGram(Y.T @ Y, error, leaks=leaks, why=why, form="dense form", tolerance=white.tolerance))
+        assumed = white.assumed and bool(leaks.any())
+        out.append(ViewGram(Y.T @ Y, error, 1.0, leaks, why, "dense form", white.tolerance, upper=assumed))
     return out
+
+
+def _without_residue(view: View) -> FloatArray:
+    """B with rows zero that hold only what rounding left of noise that cancels, as Zip-DL's does in the average."""
+    B = view.dense_noise()
+    if view.algorithm is None:  # entries that a user gave are what they are
+        return B
+    maps = [m for one in view.algorithm.rounds for m in (one.message_from_noise, one.state_from_noise) if m is not None]
+    injected = max((float(abs(m).max()) for m in {id(m): m for m in maps}.values() if m.nnz), default=0.0)
+    injected *= math.sqrt(float(view.algorithm.noise.variances().max(initial=0.0)))
+    norms = np.linalg.norm(B, axis=1)
+    return np.where((norms > 8 * max(B.shape) * UNIT * injected)[:, None], B, 0.0)
 
 
 def _dense_upper_bound(view: View, victims: Sequence[int]) -> list[ViewGram]:

@@ -17,7 +17,7 @@ from mfdl.errors import InvalidInput
 from mfdl.mechanism import calibrate
 from mfdl.operators import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
 from mfdl.operators.noise import LARGEST
-from mfdl.participation import Cyclic, EveryStep
+from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.dense_form import whiten
 from mfdl.privacy.sensitivity import sensitivity_of_gram
@@ -146,3 +146,85 @@ def test_a_singular_shared_encoder_is_named_as_the_reason():
         one = decentralized("singular", Dynamics(gossip.metropolis_hastings("path:n=2")), Cyclic(2, 4), noise)
         with pytest.raises(InvalidInput, match="its encoder is singular to working precision"):
             calibrate(one, trust=trust.SecLDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+
+
+# ---- found by search, with the smallest case -------------------------------------------------------------------------
+
+
+def decided(A, B, **how):
+    """Which columns get a finite number from `whiten`, and what it bounds X by."""
+    white = whiten(np.asarray(A, dtype=float), np.asarray(B, dtype=float), **how)
+    most = np.diagonal(white.whitened.T @ white.whitened + white.gram_error())
+    return ~(white.leaks | white.undecided), most
+
+
+@pytest.mark.parametrize("loud", [1.0, 1e6, 1e13, 1e14, 1e18, 1e30, 1e60])
+def test_noise_of_two_sizes_in_one_row_hides_no_leak(loud):
+    """The sum of the rows shows the gradient without noise."""
+    finite, _ = decided([[1], [0], [0]], [[1, 0], [-1, loud], [0, -loud]], given_noise=True)
+    assert not finite.any()
+
+
+@pytest.mark.parametrize("private", [0.0, 1e-3, 1e-2, 0.1])
+@pytest.mark.parametrize("pairs", [(1.0, 1e14), (1.0, 1e6, 1e12), (1e14, 1.0, 1.0), (1.0, 1e15, 1.0, 1e15)])
+def test_pairwise_noise_of_many_sizes_is_no_private_noise(pairs, private):
+    """On a path: the sum of all injections holds every gradient and private noise alone, of variance n private^2."""
+    n = len(pairs) + 1
+    F = np.zeros((n, len(pairs) + n))
+    for k, size in enumerate(pairs):
+        F[k, k], F[k + 1, k] = size, -size
+    F[:, len(pairs) :] = private * np.eye(n)
+    holders = np.ones((F.shape[1], n), dtype=bool)
+    dynamics = Dynamics(gossip.metropolis_hastings(f"path:n={n}"))
+    for noise in (StepNoise(F, sp.csr_array(holders), 2, n), SpaceTimeNoise(np.eye(2), F, holders, n)):
+        one = decentralized("pairs", dynamics, Cyclic(1, 2), noise)
+        for loss in victim_losses(one, trust.SecLDP()):
+            least = math.inf if private == 0 else 1 / (n * private**2)
+            assert loss.sensitivity_squared >= least * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("rate", [1.0, 1e-8, 1e-15])
+@pytest.mark.parametrize("graph", ["path:n=4", "florentine"])
+def test_noise_that_cancels_leaves_no_residue_to_count(graph, rate):
+    """Zip-DL's noise cancels in the average; what rounding leaves of it, 1e-17, hides nothing."""
+    one = algorithms.zip_dl(Dynamics(gossip.metropolis_hastings(graph), rate), Single(3))
+    losses = victim_losses(one, trust.ReleasedOnly(), release="average")
+    assert all(math.isinf(loss.sensitivity_squared) for loss in losses)
+
+
+def test_nearly_dependent_noise_has_errors_of_second_order():
+    """A column along the loud direction; to first order nothing is added, and 2.5e-4 is missing."""
+    A = [[-1.4106329866956855], [1.4891082763316499]]
+    B = [[-0.8787872920997886, 1.103457438417047], [0.9276753359257487, -1.1648441654377921]]
+    truth = exact_view_gram(rational(np.array(A)), rational(np.array(B)))[0][0]
+    finite, most = decided(A, B)
+    assert not finite[0] or Fraction(float(most[0])) >= truth
+
+
+def test_a_silent_row_that_is_faint_beside_the_column_is_not_forgotten():
+    finite, _ = decided([[1, 0], [1e-16, 1]], [[1], [0]])
+    assert not finite[0]
+
+
+@pytest.mark.parametrize("exponent", [18, 20, 21, 22, 24])
+def test_released_models_that_nearly_agree_are_bounded_on_both_sides(exponent):
+    """Two of three rows differ by 2^-exponent: X = 1 exactly, for W is invertible."""
+    e = 2.0**-exponent
+    W = np.array([[0.5, 0.5, 0], [0.5, 0.5 - e, e], [0, e, 1 - e]])
+    one = algorithms.dp_dsgd(Dynamics(gossip.from_array(W), 0.5), EveryStep(1))
+    for loss in victim_losses(one, trust.ReleasedOnly(), release="all"):
+        assert loss.fixed.lower <= 1 <= loss.fixed.squared
+        assert not loss.fixed.exact or loss.fixed.squared <= 1 + 1e-5
+
+
+def test_faint_noise_that_is_taken_for_none_gives_a_bound_and_no_value():
+    """Edges of a path with noise of 1 to 1e12, private noise .01: squared sensitivity 2e3, which float64 cannot see."""
+    pairs, n = (1.0, 1e4, 1e8, 1e12), 5
+    F = np.zeros((n, 4 + n))
+    for k, size in enumerate(pairs):
+        F[k, k], F[k + 1, k] = size, -size
+    F[:, 4:] = 0.01 * np.eye(n)
+    noise = StepNoise(F, sp.csr_array(np.ones((9, n), dtype=bool)), 1, n)
+    one = decentralized("pairs", Dynamics(gossip.metropolis_hastings("path:n=5")), Cyclic(1, 1), noise)
+    for loss in victim_losses(one, trust.SecLDP()):
+        assert loss.fixed.lower <= 2e3 * (1 + 1e-6) <= loss.fixed.squared
