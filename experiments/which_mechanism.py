@@ -193,7 +193,7 @@ def one_run(mechanism: Mechanism, task: Task, scene: Scene, seed: int) -> dict[s
         "without_extreme": number(others.mean()),
         "median": number(np.median(found, axis=2).mean()),
         "diverged": diverged,
-        "noise_std": mechanism.injected_noise_std,
+        "injected_noise_std": mechanism.injected_noise_std,
         "mu": mechanism.guarantee.mu if math.isfinite(mechanism.guarantee.mu) else None,
         "seconds": time.perf_counter() - began,
     }

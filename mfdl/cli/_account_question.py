@@ -199,7 +199,7 @@ def _one_hop(*_: object) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-    """How the noise was given: exactly one of three ways."""
+    """How the noise was given: exactly one of three ways; under: where --mu is met, None where it is asked."""
 
     noise_std: float | None
     noise_multiplier: float | None
@@ -207,7 +207,9 @@ class Noise:
     under: str | None
 
     @classmethod
-    def of(cls, noise_std: float | None, multiplier: float | None, mu: float | None, under: str | None) -> Noise:
+    def of(
+        cls, noise_std: float | None, multiplier: float | None, mu: float | None, under: str | None, trust: str
+    ) -> Noise:
         from .. import check
 
         given = {"--noise-std": noise_std, "--noise-multiplier": multiplier, "--mu": mu}
@@ -222,7 +224,7 @@ class Noise:
             check.non_negative(noise_multiplier=multiplier)
         if mu is not None:
             check.positive(mu=mu)
-        return cls(1.0 if not typed else noise_std, multiplier, mu, under)
+        return cls(1.0 if not typed else noise_std, multiplier, mu, None if under == trust else under)
 
     def std(
         self,
@@ -234,16 +236,17 @@ class Noise:
         clip_norm: float,
         how: dict[str, Any],
     ) -> float:
-        """nu; --mu and --noise-multiplier read the adaptive losses.
+        """nu, 0 for a mechanism without noise; --mu and --noise-multiplier read the adaptive losses.
 
         Args: worst_trust: the trust model under which the worst of them arises.
         """
         from .. import mechanism
+        from ..operators import ZeroNoise
         from ..privacy import gaussian
         from ..privacy.accounting import worst_adaptive
 
         if self.noise_std is not None:
-            return self.noise_std
+            return 0.0 if isinstance(algorithm.noise, ZeroNoise) else self.noise_std
         worst = worst_adaptive(losses)
         shift = gaussian.record_shift(adjacency, clip_norm)
         if self.noise_multiplier is not None:

@@ -142,7 +142,7 @@ def account(
         check.non_negative(lipschitz=lipschitz)
     if jobs is not None:
         check.integer_at_least(1, jobs=jobs)
-    noise = Noise.of(noise_std, noise_multiplier, mu, calibrate_under)
+    noise = Noise.of(noise_std, noise_multiplier, mu, calibrate_under, trust)
     scheme = read_participation(context, participation, epochs, period, steps)
     require_unit(unit, scheme, lipschitz)
     if out is not None:
@@ -356,6 +356,7 @@ class _Scores:
                     "epsilon": json_number(self.epsilon(mu)),
                     "epsilon_adaptive": json_number(self.epsilon(adaptive)),
                     "bound": loss.bound,
+                    "adaptive_bound": loss.adaptive_bound,
                     "adaptive_by": loss.adaptive_by,
                 }
             )
@@ -419,9 +420,9 @@ def _show(answer: dict[str, Any], scores: _Scores, out: Path | None) -> None:
     ):
         table.add_column(column, justify="right")
     for nodes, row in pairs[:WORST_SHOWN]:
-        values = [f"{'' if row['bound'] == 'exact' else '<= '}{_number(row['mu'])}", _number(row["epsilon"])]
+        values = [_bounded(row["bound"], row["mu"]), _number(row["epsilon"])]
         if not answer["adaptive"]:
-            values += [_number(row["mu_adaptive"]), _number(row["epsilon_adaptive"])]
+            values += [_bounded(row["adaptive_bound"], row["mu_adaptive"]), _number(row["epsilon_adaptive"])]
         attacker = [each.named.labels[nodes[0]]] if many else []
         distance = ["" if row["distance"] is None else str(row["distance"])] if placed else []
         table.add_row(*attacker, row["victim"], *distance, *values)
@@ -450,6 +451,10 @@ def _show(answer: dict[str, Any], scores: _Scores, out: Path | None) -> None:
 
 def _float(value: float | str) -> float:
     return float(value)
+
+
+def _bounded(bound: str, value: float | str) -> str:
+    return f"{'' if bound == 'exact' else '<= '}{_number(value)}"
 
 
 def _number(value: float | str) -> str:

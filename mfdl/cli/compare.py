@@ -180,7 +180,12 @@ def _show(result: dict[str, Any], picture: Path) -> None:
     title = f"{result['task']} on {result['graph']}: {result['nodes']} nodes, {result['steps']} steps"
     table = Table(title=escape(title))
     table.add_column("mechanism")
-    for column in (f"final test loss ({count} seed{'s' * (count > 1)})", "accuracy", "noise std", "objective"):
+    for column in (
+        f"final test loss ({count} seed{'s' * (count > 1)})",
+        "accuracy",
+        "injected\nnoise std",
+        "objective",
+    ):
         table.add_column(column, justify="right")
     for one in result["mechanisms"]:
         spread = f" ± {one['final_loss_std']:.3f}" if count > 1 and one["final_loss_std"] is not None else ""
@@ -190,7 +195,7 @@ def _show(result: dict[str, Any], picture: Path) -> None:
             escape(one["label"]),
             f"diverged ({len(one['diverged'])} of {count})" if loss is None else f"{loss:.3f}{spread}",
             "" if accuracy is None else f"{accuracy:.1%}",
-            f"{one['noise_std']:.3g}",
+            f"{one['injected_noise_std']:.3g}",
             f"{one['objective']:,.0f}" if isinstance(one["objective"], float) else str(one["objective"]),
         )
     console = options.answers()

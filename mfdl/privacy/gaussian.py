@@ -18,6 +18,10 @@ since e^epsilon phi(b) = phi(a). Nothing overflows, and D is taken in the form t
 - a < 30, mu < 1: eight-point Gauss-Legendre for int K. The remainder is at most
   (8!)^4 / (17 (16!)^3) K^(16)(xi) mu^17; K^(16)/K falls with x and K(a) <= 3.6 K(b) here, so it is below
   3e-15 of D (its value for a = -1/2, mu = 1).
+- mu < m = 2^-100, where D may underflow: D(a, m) mu / m, in logarithms. D / mu is the mean of K over
+  [a, a + mu], and 0 <= -K'/K <= 1.26, so D(a, m) / m is below it by 1e-30 of it at most.
+- a > 1e10: phi(a) D <= e^(-a^2/2) / 2 stands for it. What is left out, |log D| < 800, is nothing beside the
+  1e-14 of a^2/2 = 5e19 that `log_delta_from_mu` states.
 - a < 30, mu >= 1: M(a) - M(b). As M(x) <= 4 / (3 x + sqrt(x^2 + 8)) for x >= 0 (Sampford), K/M = 1/M - x
   >= 1 / (x + sqrt 2), so cancellation costs at most a factor (a + b + 2 sqrt 2) / mu <= 64. For a < 0 the
   complement 1 - delta = phi(a) (M(-a) + M(b)), a sum of positive terms.
@@ -57,6 +61,9 @@ ADJACENCIES = ("zero-out", "add-remove", "replace-one")
 _UNIT_ROUNDOFF = 2.0**-53
 _KERNEL_ERROR = 2e-11
 _SERIES_FROM = 30.0
+_TAIL_FROM = 1e10
+_LEAST_MU = 2.0**-100
+_SMALLEST = math.ulp(0.0)
 _SERIES = tuple((-1.0) ** k * math.prod(range(1, 2 * k, 2)) for k in range(8))  # (-1)^k (2k - 1)!!
 _LEGENDRE_NODES, _LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _NODES, _WEIGHTS = (_LEGENDRE_NODES + 1) / 2, _LEGENDRE_WEIGHTS / 2  # on [0, 1]
@@ -175,12 +182,11 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     def allowed(mu: float) -> bool:
         return _log_delta_upper_bound(mu, epsilon) <= target
 
-    # The mu of the Rényi bound: there a = sqrt(2 log 1/delta), hence delta(epsilon) <= delta / 2.
-    good = math.sqrt(2) * epsilon / (math.sqrt(epsilon - target) + math.sqrt(-target))
-    while good > 0 and not allowed(good):
+    # The mu of the Rényi bound: there a = sqrt(2 log 1/delta), hence delta(epsilon) <= delta / 2. It does not overflow;
+    # if it underflows, the smallest float has a >= 1, hence delta(epsilon) <= phi(1) K(1) mu < mu / 10.
+    good = max(math.sqrt(2) * (epsilon / (math.sqrt(epsilon - target) + math.sqrt(-target))), _SMALLEST)
+    while not allowed(good):
         good *= 0.5
-    if good == 0:
-        raise InvalidInput(f"epsilon must be large enough to calibrate in float64, got {epsilon!r}; raise it.")
     bad = 2 * good
     while allowed(bad):
         good, bad = bad, 2 * bad
@@ -191,15 +197,16 @@ def _log_delta_upper_bound(mu: float, epsilon: float) -> float:
     """log delta plus its slack for 0 < mu < inf and 0 <= epsilon < inf (module head)."""
     quotient = epsilon / mu
     a = quotient - 0.5 * mu
-    if a > 1e150:  # a^2 may overflow; delta < e^(-a^2/2), with a taken from below
-        smaller = a - 4 * _UNIT_ROUNDOFF * quotient if quotient < math.inf else 1e150
+    if a > _TAIL_FROM:  # a^2 may overflow; delta < e^(-a^2/2), with a taken from below, and at least 0
+        smaller = max(0.0, a - 4 * _UNIT_ROUNDOFF * quotient) if quotient < math.inf else 1e308
         return max(-0.5 * smaller * smaller * (1 - 4 * _UNIT_ROUNDOFF), -sys.float_info.max)
     half_square = 0.5 * a * a
     if a < 0 and mu >= 1:
         complement = math.exp(-half_square - _LOG_SQRT_2PI) * (_mills(-a) + _mills(a + mu))
         log_delta, log_kernel = math.log1p(-complement), 0.0
     else:
-        log_kernel = math.log(_mills_difference(a, mu))
+        least = max(mu, _LEAST_MU)
+        log_kernel = math.log(_mills_difference(a, least)) + math.log(mu / least)  # exact quotient: a power of two
         log_delta = log_kernel - half_square - _LOG_SQRT_2PI
     slack = (
         _KERNEL_ERROR

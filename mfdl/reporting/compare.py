@@ -459,7 +459,8 @@ class _Store:
             "label": self._label(name),
             "trust": mechanism.guarantee.trust,
             "guarantee": mechanism.guarantee.sentence(),
-            "noise_std": mechanism.injected_noise_std,
+            "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
+            "injected_noise_std": mechanism.injected_noise_std,
             "objective": json_number(mechanism.objective),
             "final_loss_mean": float(np.mean(losses)) if usable else None,
             # of the sample; one seed has no spread

@@ -8,11 +8,14 @@ import sys
 import numpy as np
 import pytest
 
+import mfdl
 from mfdl.cli import main
+from mfdl.participation import EveryStep
+from mfdl.privacy.accounting import victim_losses
 
 VICTIM_KEYS = {
     "victim", "distance", "sensitivity_squared", "adaptive_sensitivity_squared", "mu", "mu_adaptive", "epsilon",
-    "epsilon_adaptive", "bound", "adaptive_by",
+    "epsilon_adaptive", "bound", "adaptive_bound", "adaptive_by",
 }  # fmt: skip
 COMMON_KEYS = {
     "trust", "adjacency", "unit", "participation", "release", "adaptive", "attackers", "noise_std", "clip_norm",
@@ -115,6 +118,23 @@ class TestAnswer:
         assert far["adaptive_by"] == "shift reduction"
         assert far["sensitivity_squared"] <= far["adaptive_sensitivity_squared"] < 1
         assert plain["Lamberteschi"]["adaptive_by"] == "all messages seen"
+        assert (far["bound"], far["adaptive_bound"]) == ("exact", "upper")  # of shift reduction, whatever the view
+        assert plain["Medici"]["adaptive_bound"] == "upper"
+
+    def test_each_number_has_the_bound_of_its_loss(self, capsys):
+        options = ["--graph", "path:n=4", "--participation", "every-step", "--steps", "4", "--trust", "pndp"]
+        answer = account(capsys, *options, "--attackers", "0", "--release", "none", "--lipschitz", "1")
+        algorithm = mfdl.algorithms.dp_dsgd(
+            mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("path:n=4"))), EveryStep(4)
+        )
+        losses = victim_losses(algorithm, mfdl.trust.PNDP([0]), release="none", lipschitz=1.0)
+        found = {(row["bound"], row["adaptive_bound"]) for row in answer["victims"]}
+        assert found == {("exact", "upper")}
+        assert [(one.bound, one.adaptive_bound) for one in losses] == [
+            (row["bound"], row["adaptive_bound"]) for row in answer["victims"]
+        ]
+        for row in account(capsys, *SMALL)["victims"]:
+            assert row["bound"] == row["adaptive_bound"] == "exact"
 
     @pytest.mark.parametrize(
         ("trust", "attackers"),
@@ -203,6 +223,25 @@ class TestNoise:
         assert answer["noise_std"] == under_ldp
         assert answer["worst_mu"] < 0.7
 
+    def test_calibrated_under_a_model_that_needs_more_noise(self, capsys):
+        options = [*SMALL, "--mechanism", "decor", "--set", "sigma_pair=2", "--mu", "0.7"]
+        colluding = [*options, "--trust", "colluding", "--colluders", "0"]
+        more = account(capsys, *colluding)["noise_std"]
+        outside = [*options, "--trust", "eavesdropper"]
+        assert account(capsys, *outside)["noise_std"] < 0.99 * more
+        found = account(capsys, *outside, "--calibrate-under", "colluding", "--colluders", "0")
+        assert found["noise_std"] == more
+        assert found["worst_mu_adaptive"] < 0.7
+
+    @pytest.mark.parametrize(
+        "attackers", [["pndp", "--all-attackers", "--jobs", "1"], ["pndp", "--attackers", "0"], ["ldp"]]
+    )
+    def test_calibrated_under_the_model_that_is_asked(self, attackers, capsys):
+        options = [*SMALL, "--trust", *attackers, "--mu", "0.7"]
+        named = account(capsys, *options, "--calibrate-under", attackers[0])
+        assert named["noise_std"] == account(capsys, *options)["noise_std"]
+        assert named["worst_mu_adaptive"] == pytest.approx(0.7)
+
     def test_multiplier(self, capsys):
         answer = account(capsys, *SMALL, "--noise-multiplier", "2")
         assert answer["worst_mu_adaptive"] == pytest.approx(0.5)
@@ -217,8 +256,13 @@ class TestNoise:
         assert "no finite guarantee" in answer["guarantee"]
 
     def test_mechanism_without_noise(self, capsys):
-        answer = account(capsys, *SMALL, "--mechanism", "none")
-        assert {row["sensitivity_squared"] for row in answer["victims"]} == {"inf"}
+        for given in ([], ["--noise-std", "2"]):
+            answer = account(capsys, *SMALL, "--mechanism", "none", *given)
+            assert answer["noise_std"] == 0.0
+            for row in answer["victims"]:
+                assert row["sensitivity_squared"] == row["mu"] == row["mu_adaptive"] == "inf"
+            assert any("noise_std is 0" in note for note in answer["notes"])
+            assert "no finite guarantee" in answer["guarantee"]
 
 
 class TestBadInput:
@@ -297,6 +341,8 @@ class TestShown:
             assert part in shown
         assert "3.066" in shown  # sqrt(9.3986) = 3.06571, rounded up
         assert "3.163" in shown  # sqrt(10) = 3.16228, rounded up
+        assert "│ <= 3.163 │" in shown  # an upper bound, which the fixed number beside it is not
+        assert "│ 3.066 │" in shown
 
     def test_help_stays_light(self):
         code = (

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+import re
 
 import joblib
 import numpy as np
@@ -25,8 +26,8 @@ ADDED_KEYS = {
     "versions", "unit", "across_trust_models", "not_private", "momentum", "weight_decay",
 }  # fmt: skip
 MECHANISM_KEYS = {
-    "mechanism", "label", "trust", "guarantee", "noise_std", "objective", "final_loss_mean", "final_loss_std",
-    "final_accuracy_mean", "diverged", "seconds", "node_steps_per_second",
+    "mechanism", "label", "trust", "guarantee", "noise_std", "injected_noise_std", "objective", "final_loss_mean",
+    "final_loss_std", "final_accuracy_mean", "diverged", "seconds", "node_steps_per_second",
 }  # fmt: skip
 RUN_KEYS = {
     "mechanism", "seed", "final_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second",
@@ -78,7 +79,7 @@ def test_json_and_files(tmp_path, capsys):
         assert 0 < one["final_accuracy_mean"] <= 1
         assert one["diverged"] == []
     none, mafalda = result["mechanisms"]
-    assert none["noise_std"] == none["objective"] == 0
+    assert none["noise_std"] == none["injected_noise_std"] == none["objective"] == 0
     assert mafalda["noise_std"] > 0
 
 
@@ -217,13 +218,25 @@ def test_figures_are_those_of_replay_and_factorize(tmp_path, capsys):
     run = mfdl.replay(mechanism, mfdl.tasks.load("digits", graph), seeds=[1])
     (entry,) = [r for r in result["runs"] if (r["mechanism"], r["seed"]) == ("mafalda", 1)]
     assert entry["final_loss"] == pytest.approx(run.final_losses[0])
-    assert result["mechanisms"][1]["noise_std"] == pytest.approx(mechanism.injected_noise_std)
+    entry = result["mechanisms"][1]
+    assert entry["noise_std"] == pytest.approx(mechanism.noise_std, rel=1e-9)
+    assert entry["injected_noise_std"] == pytest.approx(mechanism.injected_noise_std, rel=1e-9)
+    assert entry["injected_noise_std"] > 1.01 * entry["noise_std"]  # correlated noise: the two differ
     assert main(["factorize", *SMALL[:6], "--json"]) == 0
     loss = json.loads(capsys.readouterr().out)["loss"]
     assert result["mechanisms"][1]["objective"] == pytest.approx(loss)
     table = pq.read_table(tmp_path / "c" / "steps.parquet").to_pylist()
     mine = [row for row in table if (row["mechanism"], row["seed"]) == ("mafalda", 1)]
     assert mine == run.rows()
+
+
+def test_the_noise_of_a_comparison_is_what_account_takes(tmp_path, capsys):
+    """results.json fed back: `account --noise-std` finds the mu at which the mechanisms were compared."""
+    result = compare(capsys, tmp_path / "c", "--mechanisms", "dp-dsgd,mafalda,anti-pgd", "--seeds", "1")
+    for one in result["mechanisms"]:
+        asked = ["--mechanism", one["mechanism"], "--noise-std", repr(one["noise_std"])]
+        assert main(["account", *SMALL[:6], *asked, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["worst_mu_adaptive"] == pytest.approx(2.0, rel=1e-6)
 
 
 def test_steps_hold_every_evaluation_node_and_seed(tmp_path, capsys):
@@ -372,7 +385,10 @@ def test_file_mechanism_and_table(tmp_path, capsys):
     shown = capsys.readouterr().out
     for part in ("digits on ring:n=4: 4 nodes, 8 steps", "noise std", "Trust model ldp", "compare.png"):
         assert part in shown
+    assert re.search(r"┃ +injected ┃.*\n.*┃ +noise std ┃", shown)
     result = strict_json(tmp_path / "c" / "results.json")
+    for one in result["mechanisms"]:
+        assert f"{one['injected_noise_std']:.3g}" in shown
     first, second = result["mechanisms"]
     assert first["mechanism"] == f"file:{file}"
     assert first["objective"] == pytest.approx(second["objective"])

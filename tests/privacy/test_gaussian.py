@@ -7,7 +7,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.special import erfcx
 
@@ -122,6 +122,74 @@ def test_huge_mu_gives_an_upper_bound_and_no_error(mu):
         assert exact_delta(mu, epsilon, digits=60) <= 1e-5
 
 
+def exact_a(mu, epsilon):
+    """epsilon / mu - mu / 2 with 1000 digits, of which up to 950 cancel."""
+    return mpmath.mpf(epsilon) / mpmath.mpf(mu) - mpmath.mpf(mu) / 2
+
+
+def log_delta_between(mu, epsilon):
+    """Proven bounds of log delta for a >= 2: K falls, and 1/x^2 - 3/x^4 <= K(x) <= 1/x^2 as 1 - s <= e^-s <= 1.
+
+    D = int K over [a, a + mu] is at least w K(a + w) with w = min(mu, 1/a), and at most mu / a^2 or 1/a.
+    """
+    with mpmath.workdps(1000):
+        a, m = exact_a(mu, epsilon), mpmath.mpf(mu)
+        width = min(m, 1 / a)
+        end = a + width
+        log_phi = -a * a / 2 - mpmath.log(2 * mpmath.pi) / 2
+        low = mpmath.log(width * (1 / end**2 - 3 / end**4))
+        return log_phi + low, log_phi + mpmath.log(min(m / a**2, 1 / a))
+
+
+positive = st.floats(5e-324, sys.float_info.max)
+POWERS = st.integers(-1074, 1023).map(lambda k: math.ldexp(1.0, k))
+
+
+# Kernels that underflow; mu and epsilon of one size; a = 1e10 and the cancellation in a beyond it.
+@example(1e-160, 1e-20)
+@example(1e-150, 1.0)
+@example(1e-308, 1e-300)
+@example(5e-324, 1e-320)
+@example(1e-323, 1e-322)
+@example(1e-315, 1e-312)
+@example(1e-20, 1e130)
+@example(2.0**-100, 2.0**-90)
+@example(1.0, 1e10)
+@example(1.3e154, 0.5 * 1.3e154**2)
+@example(1e20, 0.5e40 * (1 + 1e-15))
+@example(1e30, 0.5e60 * (1 + 2.0**-52))
+@example(1e30, 0.5e60 * (1 + 2.0**-51))
+@example(1e150, 0.5e300 * (1 + 1e-15))
+@given(st.one_of(positive, POWERS), st.one_of(positive, POWERS))
+@settings(max_examples=400, deadline=None)
+def test_log_delta_is_safe_over_the_whole_range_of_floats(mu, epsilon):
+    value = log_delta_from_mu(mu, epsilon)
+    assert -INF < value <= 0
+    assert 0 < delta_from_mu(mu, epsilon) <= 1
+    with mpmath.workdps(1000):
+        a = exact_a(mu, epsilon)
+    if a < 2:  # then delta is not small beside mu, or mu is not small
+        assert value > -2 - math.sqrt(2 * math.pi) + min(0.0, math.log(mu)) - 2
+        return
+    low, high = log_delta_between(mu, epsilon)
+    if low > -sys.float_info.max:
+        assert value >= low
+    if mu <= 1e5:
+        assert value <= high + SLACK + 1e-14 * abs(high) or value == -sys.float_info.max
+
+
+@pytest.mark.parametrize("mu", [5e-324, 1.5e-323, 1e-320, 3e-310, 1e-300, 1e-60, 2.0**-100, 1e-30, 1e-29])
+def test_log_delta_of_the_smallest_mu_is_as_tight_as_of_any(mu):
+    """Where D itself would be a subnormal of few digits, or 0: delta = phi(a) mu K(a), up to mu of it."""
+    for ratio in (0, 1, 3, 25, 1000):
+        epsilon = mu * ratio  # exact for a subnormal mu
+        with mpmath.workdps(400):
+            a = exact_a(mu, epsilon)
+            kernel = 1 - a * mills_ratio(a, digits=400)
+            true = mpmath.log(mu * kernel) - a * a / 2 - mpmath.log(2 * mpmath.pi) / 2
+        assert true - 1e-28 <= log_delta_from_mu(mu, epsilon) <= true + SLACK + 1e-14 * abs(true)
+
+
 def test_epsilon_zero_is_total_variation():
     for mu in (1e-300, 1e-6, 0.3, 1.0, 7.0):
         true = mpmath.erf(mpmath.mpf(mu) / mpmath.sqrt(8))
@@ -229,6 +297,34 @@ def test_limits_of_epsilon_and_mu():
         assert epsilon_from_mu(small, 1e-12) < 10 * small
         assert mu_from_epsilon(1 / small, 1e-5) > 1 / math.sqrt(small)
     assert mu_from_epsilon(1e-300, 1e-5) > 0
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-300, 1e-5, 0.5, 1 - 1e-12])
+@pytest.mark.parametrize("epsilon", [1e300, 1.2e308, 1.7e308, sys.float_info.max])
+def test_the_largest_epsilon_is_calibrated_for_and_met(epsilon, delta):
+    mu = mu_from_epsilon(epsilon, delta)
+    with mpmath.workdps(1000):
+        a = exact_a(mu, epsilon)
+        assert a > 1e5  # delta(epsilon) <= e^(-a^2/2) / 2 < 1e-2000000000
+        assert mu == pytest.approx(float(mpmath.sqrt(2 * mpmath.mpf(epsilon))), rel=1e-9)  # a = 0
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.1, 0.5, 0.9])
+def test_the_smallest_epsilon_is_calibrated_for_and_met(delta):
+    mu = mu_from_epsilon(5e-324, delta)
+    with mpmath.workdps(350):  # delta(0) = erf(mu / sqrt 8), and epsilon takes at most 5e-324 off
+        assert mpmath.erf(mpmath.mpf(mu) / mpmath.sqrt(8)) <= delta + 5e-324
+        above = mpmath.erf(mpmath.mpf(mu) * (1 + mpmath.mpf(SLACK)) / mpmath.sqrt(8))
+        assert above > delta
+
+
+def test_the_smallest_epsilon_and_delta_of_all_are_met():
+    mu = mu_from_epsilon(5e-324, 5e-324)
+    assert mu > 0
+    with mpmath.workdps(700):
+        a = exact_a(mu, 5e-324)
+        highest = mpmath.mpf(mu) * (1 - a * mills_ratio(a, digits=700))  # mu K(a), as K falls
+        assert highest * mpmath.npdf(a) <= mpmath.mpf(5e-324)
 
 
 # Reference values: 4 decimals for mu at delta = 1e-5, 3 decimals for epsilon at delta = 1e-6.
@@ -380,7 +476,6 @@ def test_limits_of_noise():
         (lambda: mu_from_epsilon(NAN, 1e-5), r"^epsilon must be .* got nan"),
         (lambda: mu_from_epsilon(1.0, 0.0), r"^delta must be a number strictly between 0 and 1, got 0.0"),
         (lambda: mu_from_epsilon(1.0, 1.0), r"^delta must be a number strictly between 0 and 1, got 1.0"),
-        (lambda: mu_from_epsilon(5e-324, 5e-324), r"^epsilon must be large enough"),
         (lambda: renyi_epsilon(1.0, 0.5), r"^order must be a finite number >= 1, got 0.5"),
         (lambda: renyi_epsilon(1.0, NAN), r"^order must be .* got nan"),
         (lambda: renyi_epsilon(-1.0, 2.0), r"^mu must be .* got -1.0"),

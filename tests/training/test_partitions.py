@@ -276,6 +276,67 @@ def test_fixed_keeps_its_own_read_only_owners():
 # Refusals
 
 
+class Given(partition.Partition):
+    """A partition of a user: the arrays that `rows` names, whatever the law."""
+
+    def __init__(self, *rows):
+        self.rows = rows
+
+    text = "given"
+
+    def held(self, targets, num_nodes, seed):
+        return list(self.rows)
+
+
+def four(*changed):
+    """60 rows at four nodes, those of the first ones changed."""
+    return Given(*changed, *np.split(np.arange(60), 4)[len(changed) :])
+
+
+USES = [lambda task: task.owners(0), lambda task: task.public_batch_sizes(2), lambda task: task.instance(0, 2)]
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    ("one", "message"),
+    [
+        (Given(*[np.arange(60)] * 4), "exactly one node, in one place, and record 0 has 4 places, at node 0, 1, 2, 3"),
+        (four(np.arange(16)), "record 15 has 2 places, at node 0, 1"),
+        (four(np.append(np.arange(15), 3)), "record 3 has 2 places, at node 0;"),
+        (four(np.arange(14)), "record 14 is at no node"),
+        (four(np.array([*range(14), 15])), "record 14 is at no node"),  # as many places as records, and still wrong
+        (four(np.arange(-1, 15)), "must give rows 0 to 59, got row -1 at node 0"),
+        (Given(*np.split(np.arange(1, 61), 4)), "must give rows 0 to 59, got row 60 at node 3"),
+        (four(np.arange(15.0)), r"must give row indices of train records, got shape \(15,\) of float64 at node 0"),
+        (four(np.arange(15)[None]), r"got shape \(1, 15\)"),
+        (four(np.arange(30), np.array([], dtype=int)), "every node a record, got none at node 1 of 4"),
+        (Given(*np.split(np.arange(60), 3)), "one array of rows for each of 4 nodes, got 3"),
+    ],
+)
+def test_a_partition_of_a_user_that_breaks_the_law_is_refused(one, message, use):
+    with pytest.raises(InvalidInput, match=f"partition 'given' .*{message}"):
+        use(classes(partition=one))
+
+
+@given(order=st.permutations(range(12)), cuts=st.sets(st.integers(1, 11), min_size=3, max_size=3), data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_a_partition_of_a_user_that_keeps_the_law_is_taken_and_one_wrong_row_refused(order, cuts, data):
+    held = np.split(np.array(order, dtype=np.int32), sorted(cuts))
+    task = classes(num_records=12, partition=Given(*held))
+    wanted = [next(u for u in range(4) if row in held[u]) for row in range(12)]
+    assert task.owners(0).tolist() == wanted
+    index = task.instance(0, 1).record_index
+    assert [sorted(index[u][index[u] >= 0].tolist()) for u in range(4)] == [sorted(rows.tolist()) for rows in held]
+    node = data.draw(st.integers(0, 3))
+    place = data.draw(st.integers(0, len(held[node]) - 1))
+    changed = [rows.copy() for rows in held]
+    changed[node][place] = data.draw(st.integers(0, 11).filter(lambda row: row != held[node][place]))
+    wrong = classes(num_records=12, partition=Given(*changed))
+    for use in (lambda: wrong.owners(0), lambda: wrong.instance(0, 1)):
+        with pytest.raises(InvalidInput, match="exactly one node"):
+            use()
+
+
 @pytest.mark.parametrize(
     ("one", "message"),
     [

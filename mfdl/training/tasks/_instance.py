@@ -284,7 +284,8 @@ def build_instance(task: Task, *, seed: int, period: Period, dtype: torch.dtype,
         period = periods[0]
     if dtype not in (torch.float32, torch.float64):
         raise InvalidInput(f"dtype must be torch.float32 or torch.float64, got {dtype}.")
-    index = _record_index(task.partition.held(task.targets, task.num_nodes, seed), seed=seed, period=period)
+    held = partition.dealt(task.partition, task.targets, task.num_nodes, seed)
+    index = _record_index(held, seed=seed, period=period)
     mask = index >= 0
     features = task.features[np.maximum(index, 0)]
     features[~mask] = 0

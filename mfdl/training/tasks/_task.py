@@ -157,9 +157,11 @@ class Task:
 
         `dataclasses.replace(task, partition=partition.Fixed(task.owners(seed)))` keeps these owners whatever becomes of
         the records, as neighbouring data sets must.
+
+        Raises: InvalidInput: a partition that does not give every record to exactly one node.
         """
         owners = np.empty(len(self.targets), dtype=np.int64)
-        held = self.partition.held(self.targets, self.num_nodes, check.integer_at_least(0, seed=seed))
+        held = partitions.dealt(self.partition, self.targets, self.num_nodes, check.integer_at_least(0, seed=seed))
         for node, rows in enumerate(held):
             owners[rows] = node
         return owners

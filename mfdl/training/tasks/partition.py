@@ -1,8 +1,9 @@
 """Who holds which record: every train record belongs to exactly one node.
 
-In: the targets, the number of nodes, a seed. Out: the rows each node holds. A partition describes the simulated
-world, and no guarantee covers the act of dealing records out: neighbouring data sets are the same owners with one
-record changed. Where the draw reads the targets (`Dirichlet`), build the neighbour with `Fixed(task.owners(seed))`.
+In: the targets, the number of nodes, a seed. Out: the rows each node holds, checked by `dealt`. A partition describes
+the simulated world, and no guarantee covers the act of dealing records out: neighbouring data sets are the same owners
+with one record changed. Where the draw reads the targets (`Dirichlet`), build the neighbour with
+`Fixed(task.owners(seed))`.
 When a record takes part is in `_instance`.
 """
 
@@ -45,7 +46,8 @@ class Partition(abc.ABC):
     def held(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
         """Rows of the records of each node, n arrays: disjoint, together 0, ..., N - 1, none empty.
 
-        Only which rows a node holds counts, not their order: the order of use is drawn elsewhere.
+        Only which rows a node holds counts, not their order: the order of use is drawn elsewhere. `dealt` holds a
+        subclass to this law.
         """
 
     def require_fits(self, kind: str, num_records: int, num_nodes: int) -> None:
@@ -54,6 +56,39 @@ class Partition(abc.ABC):
             raise InvalidInput(
                 f"each node needs a record, got {num_records} train records for {num_nodes} nodes; use a smaller graph."
             )
+
+
+def dealt(one: Partition, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
+    """What `one.held` gives, held to its law: the loss of a record is that of a record at one node.
+
+    Raises:
+        InvalidInput: not one array of rows per node, an empty one, or a record at no node or in several places.
+    Cost: O(N).
+    """
+    name, num_records = f"partition {one.text!r}", len(targets)
+    held = [np.asarray(rows) for rows in one.held(targets, num_nodes, seed)]
+    if len(held) != num_nodes:
+        raise InvalidInput(f"{name} must give one array of rows for each of {num_nodes} nodes, got {len(held)}.")
+    for node, rows in enumerate(held):
+        if rows.size == 0:
+            raise InvalidInput(f"{name} must give every node a record, got none at node {node} of {num_nodes}.")
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise InvalidInput(
+                f"{name} must give row indices of train records, got shape {rows.shape} of {rows.dtype} at node {node}."
+            )
+        outside = rows[(rows < 0) | (rows >= num_records)]
+        if outside.size:
+            raise InvalidInput(f"{name} must give rows 0 to {num_records - 1}, got row {outside[0]} at node {node}.")
+    times = np.bincount(np.concatenate([rows.astype(np.int64) for rows in held]), minlength=num_records)
+    if (times != 1).any():
+        row = int(np.argmax(times != 1))
+        where = [node for node, rows in enumerate(held) if row in rows]
+        places = "is at no node" if not where else f"has {times[row]} places, at node {', '.join(map(str, where[:5]))}"
+        raise InvalidInput(
+            f"{name} must give every record to exactly one node, in one place, and record {row} {places}; a guarantee "
+            "for one record holds no more where it has several. Make `held` disjoint, or give Fixed(owners)."
+        )
+    return [rows.astype(np.int64) for rows in held]
 
 
 @dataclasses.dataclass(frozen=True)
