@@ -14,7 +14,9 @@ multiplied by any non-zero number). The rank decision is a privacy decision, so 
 - columns of A are scaled to one first, which is exact, and undone;
 - only a component that rounding explains may be dropped. One that is below it next to noise far larger than the
   signal, yet not next to the signal itself, is `undecided`, and so is a column with rows that noise outweighs by more
-  than float64 can tell where such rows combine without noise: neither number may depend on the unit of the noise.
+  than float64 can tell where such rows combine without noise: neither number may depend on the unit of the noise;
+- entries of noise that were given, not computed, may be of many sizes within a row; the rank is then found again with
+  rows and columns of B scaled alike, which changes no range, and where the two differ nothing is claimed.
 """
 
 from __future__ import annotations
@@ -84,65 +86,94 @@ def whiten(A: FloatArray, B: FloatArray, *, given_noise: bool = False) -> Whiten
         given_noise: the entries of B were given, so that a small one beside large ones is no rounding.
     Cost: one SVD of B; two where given entries spread over more than SPREAD.
     """
-    signal, given = _power_of_two(A, axis=0), A != 0
-    A = A / signal
-    scale = np.maximum(_power_of_two(A, axis=1), _power_of_two(B, axis=1))
-    kept = np.flatnonzero(given.any(axis=1) | B.any(axis=1))
-    A, B, given = A[kept] / scale[kept, None], B[kept] / scale[kept, None], given[kept]
-    unit = np.maximum(np.linalg.norm(A, axis=1), np.linalg.norm(B, axis=1))
-    A, B = A / unit[:, None], B / unit[:, None]
-    lost = ((A == 0) & given).any(axis=0)
-    beside_noise = _power_of_two(A, axis=0)  # again, so that no square underflows
-    A, shown, signal = A / beside_noise, beside_noise * np.minimum(signal, 1.0), signal * beside_noise
+    scaled = _Scaled.of(A, B)
+    A, B, given = scaled.A, scaled.B, scaled.given.any(axis=0)
     size = max(*B.shape, A.shape[1], 1)
+    tolerance = RANK_SAFETY * size * EPS
     if B.shape[1] == 0 or not B.any():
-        U, sigma = np.zeros((len(kept), 0)), np.zeros(0)
+        U, sigma = np.zeros((len(B), 0)), np.zeros(0)
     else:
         U, sigma, _ = np.linalg.svd(B, full_matrices=False)
-    tolerance = RANK_SAFETY * size * EPS
     largest = float(sigma[0]) if sigma.size else 1.0
     rank = int(np.count_nonzero(sigma > tolerance * largest))
-    possible = min(len(kept), int(np.count_nonzero(B.any(axis=0))))
-    faint = (sigma > size * EPS * largest) & (sigma <= GAP_END * largest)
-    undecided = lost | (given.any(axis=0) & (rank < possible and bool(faint.any())))
-    sigma_of_all, U, sigma = sigma, U[:, :rank], sigma[:rank]
+    above_rounding, dropped = sigma > size * EPS * largest, sigma <= tolerance * largest
+    possible = min(len(B), int(np.count_nonzero(B.any(axis=0))))
+    without_gap = rank < possible and bool((above_rounding & (sigma <= GAP_END * largest)).any())
+    U, sigma = U[:, :rank], sigma[:rank]
     projected = U.T @ A
     residual = A - U @ projected
     residual -= U @ (U.T @ residual)  # second pass: the residual is then orthogonal to working precision
     norms, left = np.linalg.norm(A, axis=0), np.linalg.norm(residual, axis=0)
     visible = 4 * tolerance
-    leaks = left * shown > visible * np.maximum(norms * shown, 1.0)
+    leaks = left * scaled.shown > visible * np.maximum(norms * scaled.shown, 1.0)
     whitened = projected / sigma[:, None]
-    strength = np.abs(whitened).max(axis=0, initial=0.0) / FAR * signal
+    strength = np.abs(whitened).max(axis=0, initial=0.0) / FAR * scaled.signal
     far = whitened.any(axis=0) & ~((strength > FAR**-2) & (strength < 1))
-    whitened = np.where(far, 0.0, whitened) * signal
-    undecided |= far
-    undecided |= (left > visible * norms) | _beyond_resolution(A, B, U, COMBINED * visible)
-    if (
-        given_noise and _spread(B) > SPREAD
-    ):  # columns of noise of other sizes than their rows: look again where they are alike
-        balanced, rows = _balanced(B)
-        V, sizes, _ = np.linalg.svd(balanced, full_matrices=False)
-        V = V[:, : int(np.count_nonzero(sizes > tolerance * sizes[0]))]
-        again = A * rows[:, None]
-        again /= _power_of_two(again, axis=0)
-        hidden = again - V @ (V.T @ again)
-        seen = np.linalg.norm(hidden, axis=0) > visible * np.linalg.norm(again, axis=0)
-        undecided |= seen | (given.any(axis=0) & (V.shape[1] != rank))
-    undecided &= ~leaks
-    noiseless = np.zeros((len(scale), A.shape[1]))
+    undecided = scaled.lost | far | (given & without_gap) | (left > visible * norms)
+    undecided |= _beyond_resolution(A, B, U, COMBINED * visible)
+    if given_noise and _spread(B) > SPREAD:
+        undecided |= given & _other_when_balanced(A, B, rank, tolerance)
+    noiseless = np.zeros((scaled.num_rows, A.shape[1]))
     with np.errstate(over="ignore"):  # weights of the rows as they were given, for words only
-        noiseless[kept] = residual * beside_noise / scale[kept, None] / unit[:, None]
+        noiseless[scaled.kept] = residual * scaled.beside_noise / scaled.rows[:, None]
     return WhitenedColumns(
-        whitened=whitened,
+        whitened=np.where(far, 0.0, whitened) * scaled.signal,
         amplification=largest / sigma,
         leaks=leaks,
         noiseless=noiseless,
         tolerance=tolerance,
         rounding=size * EPS,
-        undecided=undecided,
-        assumed=bool(((sigma_of_all > size * EPS * largest) & (sigma_of_all <= tolerance * largest)).any()),
+        undecided=undecided & ~leaks,
+        assumed=bool((above_rounding & dropped).any()),
     )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Scaled:
+    """A and B without rows that are all zero, rows of norm one in A or B, columns of A near one.
+
+    Attributes:
+        A, B: scaled; given: where A was not zero; kept: their rows among num_rows.
+        rows: what rows were divided by, and signal: what columns of A were, all told.
+        beside_noise: the part of `signal` that row scaling made due; shown: that part where columns were small already.
+        lost: columns with an entry that underflowed.
+    """
+
+    A: FloatArray
+    B: FloatArray
+    given: NDArray[np.bool_]
+    kept: NDArray[np.intp]
+    num_rows: int
+    rows: FloatArray
+    signal: FloatArray
+    beside_noise: FloatArray
+    shown: FloatArray
+    lost: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, A: FloatArray, B: FloatArray) -> _Scaled:
+        columns, given = _power_of_two(A, axis=0), A != 0
+        A = A / columns
+        kept = np.flatnonzero(given.any(axis=1) | B.any(axis=1))
+        rows = np.maximum(_power_of_two(A, axis=1), _power_of_two(B, axis=1))[kept]
+        A, B, num_rows, given = A[kept] / rows[:, None], B[kept] / rows[:, None], len(A), given[kept]
+        unit = np.maximum(np.linalg.norm(A, axis=1), np.linalg.norm(B, axis=1))
+        A, B = A / unit[:, None], B / unit[:, None]
+        beside = _power_of_two(A, axis=0)  # again, so that no square underflows
+        lost = ((A == 0) & given).any(axis=0)
+        shown = beside * np.minimum(columns, 1.0)
+        return cls(A / beside, B, given, kept, num_rows, rows * unit, columns * beside, beside, shown, lost)
+
+
+def _other_when_balanced(A: FloatArray, B: FloatArray, rank: int, tolerance: float) -> NDArray[np.bool_]:
+    """For each column of A whether it leaks once rows and columns of B are alike in size, or the rank is another."""
+    balanced, rows = _balanced(B)
+    V, sigma, _ = np.linalg.svd(balanced, full_matrices=False)
+    V = V[:, : int(np.count_nonzero(sigma > tolerance * sigma[0]))]
+    again = A * rows[:, None]
+    again /= _power_of_two(again, axis=0)
+    left = np.linalg.norm(again - V @ (V.T @ again), axis=0)
+    return np.asarray((left > 4 * tolerance * np.linalg.norm(again, axis=0)) | (V.shape[1] != rank))
 
 
 def _beyond_resolution(A: FloatArray, B: FloatArray, U: FloatArray, resolution: float) -> NDArray[np.bool_]:
