@@ -99,7 +99,7 @@ def _one_encoder(
     for i, (a, da) in enumerate(zip(squared, off, strict=True)):
         leaks = bool(singular or white.leaks[i] or white.undecided[i])
         errors = a * gram.errors + (da + 4 * UNIT * (a + da)) * size
-        upper = white.assumed and leaks and not singular
+        upper = bool(white.undecided[i] or (white.assumed and white.leaks[i])) and not singular
         made.append(SpaceTimeGram(a * gram.values, errors, gram.inflation, leaks, why * leaks, white.tolerance, upper))
     return made
 

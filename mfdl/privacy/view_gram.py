@@ -195,7 +195,7 @@ def _step_noise_grams(noise: StepNoise, knowledge: Knowledge, victims: Sequence[
     chosen = np.asarray(victims, dtype=np.intp)
     values, errors = np.zeros((len(victims), T)), np.zeros((len(victims), T))
     leaks = np.zeros((len(victims), T), dtype=bool)
-    tolerance, assumed = 0.0, False
+    tolerance, assumed = 0.0, np.zeros(len(victims), dtype=bool)
     distinct, of_step = np.unique(knowledge.known_noise, axis=0, return_inverse=True)
     for number, known in enumerate(distinct):
         steps = np.flatnonzero(of_step.ravel() == number)
@@ -203,7 +203,7 @@ def _step_noise_grams(noise: StepNoise, knowledge: Knowledge, victims: Sequence[
         squared = (white.whitened**2).sum(axis=0)
         values[:, steps], errors[:, steps] = squared[:, None], np.diagonal(white.gram_error())[:, None]
         leaks[:, steps] = (white.leaks | white.undecided)[:, None]
-        tolerance, assumed = max(tolerance, white.tolerance), assumed or white.assumed
+        tolerance, assumed = max(tolerance, white.tolerance), assumed | white.undecided | (white.leaks & white.assumed)
     return [
         ViewGram(
             values[i],
@@ -211,7 +211,7 @@ def _step_noise_grams(noise: StepNoise, knowledge: Knowledge, victims: Sequence[
             leaks=leaks[i],
             why="noise that is known or missing cancels in a combination of the injections" if leaks[i].any() else "",
             tolerance=tolerance,
-            upper=assumed and bool(leaks[i].any()),
+            upper=bool(assumed[i]),
         )
         for i in range(len(victims))
     ]

@@ -108,6 +108,7 @@ def test_pairwise_noise_never_hides_how_little_is_private(pair):
     one = algorithms.decor(RING, Cyclic(2, 2), sigma_local=1.0, sigma_pair=pair)
     for loss in victim_losses(one, trust.SecLDP()):
         assert loss.sensitivity_squared >= 0.5 * (1 - 1e-12)
+        assert loss.fixed.lower <= 0.5 * (1 + 1e-12) + 1 / pair**2  # infinite is a bound here, not the value
 
 
 @pytest.mark.parametrize("beyond", [10 * LARGEST, 1e154, 1e300])
