@@ -172,9 +172,9 @@ def _of_space_time(one: SpaceTimeGram) -> ViewGram:
 def _local_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
     """C^T C for the noise N that is really injected, N = C^-1 up to rounding.
 
-    The exact X is N^-T N^-1. With C N = I + E, N^-1 = (I + E)^-1 C, so X <= C^T C / (1 - ||E||)^2, and X >= C^T C
-    / (1 + ||E||)^2, which is more than C^T C times (1 - ||E||)^2. Both the
-    products C^T C and C N carry at most T unit roundoffs per entry, relative to the products of absolute values.
+    The exact X is N^-T N^-1. With C N = I + E, N^-1 = (I + E)^-1 C, so X <= C^T C / (1 - ||E||)^2, and X is at least
+    C^T C / (1 + ||E||)^2 >= C^T C (1 - ||E||)^2. Both products C^T C and C N carry at most T unit roundoffs per entry,
+    relative to the products of absolute values.
     """
     T = encoder.shape[0]
     rounding = T * UNIT / (1 - T * UNIT)
