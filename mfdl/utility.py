@@ -110,7 +110,8 @@ def mixing_parameter(gossip: GossipMatrix) -> float:
     _require_average(gossip)
     n = gossip.num_nodes
     shrinkage = float(np.linalg.norm(gossip.dense() - 1.0 / n, 2)) ** 2
-    return min(1.0, max(0.0, 1.0 - shrinkage))
+    p = min(1.0, 1.0 - shrinkage)
+    return p if p > 8 * n * np.finfo(np.float64).eps else 0.0  # rounding of a norm of one is not mixing
 
 
 class DecorBound(NamedTuple):
