@@ -17,15 +17,19 @@ from .errors import InvalidInput
 
 FloatArray = NDArray[np.float64]
 
+LARGEST = 1e60
+"""Size of entries, and of their inverses: beyond, squares and their products leave the range of float64, and a loss
+that underflows would read as none."""
 
-def _one(named: dict[str, Any]) -> tuple[str, Any]:
+
+def one(named: dict[str, Any]) -> tuple[str, Any]:
     ((name, value),) = named.items()
     return name, value
 
 
 def integer_at_least(minimum: int, **named: Any) -> int:
     """An integer >= minimum (bool is not an integer here)."""
-    name, value = _one(named)
+    name, value = one(named)
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
@@ -48,7 +52,7 @@ def _number(name: str, value: Any, rule: str) -> float:
 
 def positive(**named: Any) -> float:
     """A finite number > 0."""
-    name, value = _one(named)
+    name, value = one(named)
     number = _number(name, value, "a finite number > 0")
     if not (number > 0 and math.isfinite(number)):
         raise InvalidInput(f"{name} must be a finite number > 0, got {value!r}.")
@@ -57,7 +61,7 @@ def positive(**named: Any) -> float:
 
 def non_negative(**named: Any) -> float:
     """A finite number >= 0."""
-    name, value = _one(named)
+    name, value = one(named)
     number = _number(name, value, "a finite number >= 0")
     if not (number >= 0 and math.isfinite(number)):
         raise InvalidInput(f"{name} must be a finite number >= 0, got {value!r}.")
@@ -66,7 +70,7 @@ def non_negative(**named: Any) -> float:
 
 def open_unit(**named: Any) -> float:
     """A number strictly between 0 and 1."""
-    name, value = _one(named)
+    name, value = one(named)
     number = _number(name, value, "a number strictly between 0 and 1")
     if not 0 < number < 1:
         raise InvalidInput(f"{name} must be a number strictly between 0 and 1, got {value!r}.")
@@ -75,7 +79,7 @@ def open_unit(**named: Any) -> float:
 
 def finite_array(ndim: int, **named: Any) -> FloatArray:
     """An own float64 copy of an array of `ndim` dimensions with finite entries."""
-    name, value = _one(named)
+    name, value = one(named)
     try:
         given = np.asarray(value)
         if given.dtype.kind == "c":  # numpy would drop the imaginary part
@@ -97,7 +101,7 @@ def finite_array(ndim: int, **named: Any) -> FloatArray:
 
 def square_array(**named: Any) -> FloatArray:
     """An own float64 copy of a finite square matrix."""
-    name, value = _one(named)
+    name, value = one(named)
     array = finite_array(2, **{name: value})
     if array.shape[0] != array.shape[1]:
         raise InvalidInput(f"{name} must be square, got shape {array.shape}.")

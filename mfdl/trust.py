@@ -5,7 +5,7 @@ and which parts of the base noise it knows. What is left is a `View` (A, B). The
 
 | model | messages seen | gradients known | noise known |
 | --- | --- | --- | --- |
-| LDP | all | none | every part but what one node alone holds and adds to what it sends |
+| LDP | all | none | every part but what the victim alone holds |
 | PNDP(attackers) | those they receive | their own | what they hold |
 | SecLDP() eavesdropper | all | none | none |
 | SecLDP(colluders) | all | those of the colluders | whatever any of them holds |
@@ -36,7 +36,6 @@ from numpy.typing import ArrayLike, NDArray
 from . import check
 from .algorithms import LinearAlgorithm
 from .errors import InvalidInput, UnsupportedMechanism, unknown_name
-from .operators import StepNoise
 from .view import RELEASES, Knowledge, View
 
 Mask = NDArray[np.bool_]
@@ -104,8 +103,8 @@ class TrustModel(abc.ABC):
         """What is published on top of the messages; "not applicable" where all of them are seen and determine it."""
         if release not in (None, *RELEASES):
             raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {release!r}.")
-        everything = knowledge.combination is None and bool(knowledge.seen[:, algorithm.transmitted].all())
-        if everything and self.default_release == "not applicable" and _messages_give_final_models(algorithm):
+        everything = knowledge.combination is None and bool((knowledge.seen >= algorithm.sent).all())
+        if everything and self.default_release == "not applicable" and algorithm.of_all_sent.final_models:
             return "not applicable"
         if release in (None, "not applicable"):
             release = self.default_release
@@ -167,41 +166,26 @@ def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[in
     return tuple(sorted(set(found)))
 
 
-def _messages_give_final_models(algorithm: LinearAlgorithm) -> bool:
-    """Whether final models are a function of the transmitted messages of the last round."""
-    last = algorithm.rounds[-1]
-    carried = (last.state_from_state, last.state_from_gradient, last.state_from_noise)
-    return bool(algorithm.transmitted.all()) and all(one is None for one in carried)
-
-
 def _together(nodes: Sequence[int | str]) -> str:
     """The attackers in words."""
     return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {', '.join(str(node) for node in nodes)} together"
 
 
 def _all_seen(algorithm: LinearAlgorithm) -> Mask:
-    return np.tile(algorithm.transmitted, (len(algorithm.rounds), 1))
+    return algorithm.sent
 
 
 def _held_by(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> Mask:
     """(T, parts): held by at least one of the nodes."""
     held = algorithm.noise.holders()[:, list(nodes)].sum(axis=1) > 0
-    return np.tile(np.asarray(held).ravel(), (algorithm.num_steps, 1))
+    return np.broadcast_to(np.asarray(held).ravel(), (algorithm.num_steps, held.size))
 
 
-def _own_noise(algorithm: LinearAlgorithm) -> Mask:
-    """(parts,): noise that one node alone holds and that enters only what it sends, so that it protects its holder."""
-    noise = algorithm.noise
-    holders = sp.csr_array(noise.holders())
-    alone = np.asarray(holders.sum(axis=1)).ravel() == 1
-    if isinstance(noise, StepNoise):
-        owner = algorithm.message_sender if algorithm.noise_on_messages else np.arange(noise.num_nodes)
-        holder = np.where(alone, np.asarray(holders.argmax(axis=1)).ravel(), -1)
-        entries = sp.coo_array(noise.factor)
-        foreign = (entries.data != 0) & (owner[entries.coords[0]] != holder[entries.coords[1]])
-        alone[np.unique(entries.coords[1][foreign])] = False
-    own: Mask = alone
-    return own
+def _held_alone(algorithm: LinearAlgorithm, by: int | None = None) -> Mask:
+    """(parts,): held by one node and no other; by a given one, if any."""
+    holders = sp.csr_array(algorithm.noise.holders())
+    alone: Mask = np.asarray(holders.sum(axis=1)).ravel() == 1
+    return alone if by is None else alone & holders[:, [by]].toarray().ravel()
 
 
 def _received(receivers: sp.csr_array | None, nodes: Sequence[int], messages: int) -> Mask:
@@ -222,18 +206,27 @@ def _gradients_of(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> Mask:
 
 @dataclasses.dataclass(frozen=True)
 class LDP(TrustModel):
-    """Local: every message is public and shared secrets protect nobody; a node's own noise alone does."""
+    """Local: every message is public and shared secrets protect nobody; a node's own noise alone does.
+
+    No trust model protects less: it is as if all others colluded. Where private noise says nothing of other nodes
+    (`LinearAlgorithm.private_noise_is_separate`) their noise need not be known for that, and one view serves everybody.
+    """
 
     name = "ldp"
-    same_for_all_victims = True
 
     @property
     def attacker(self) -> str:
         return "anyone who sees all messages and all shared secrets"
 
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        if algorithm.private_noise_is_separate:
+            yield self, tuple(range(algorithm.num_nodes))
+        else:
+            yield from super().members(algorithm)
+
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
-        known = np.tile(~_own_noise(algorithm), (algorithm.num_steps, 1))
-        return Knowledge.of(algorithm, seen=_all_seen(algorithm), known_noise=known)
+        hidden = _held_alone(algorithm, None if algorithm.private_noise_is_separate else victim)
+        return Knowledge.of(algorithm, seen=_all_seen(algorithm), known_noise=~hidden)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,11 +252,10 @@ class PNDP(TrustModel):
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         nodes = self.attackers(algorithm)
-        distinct = {id(r.receivers): r.receivers for r in algorithm.rounds}  # a schedule has many rounds, one graph
-        received = {key: _received(who, nodes, algorithm.messages_per_round) for key, who in distinct.items()}
+        received = [_received(kind.receivers, nodes, algorithm.messages_per_round) for kind in algorithm.kinds]
         return Knowledge.of(
             algorithm,
-            seen=np.stack([received[id(r.receivers)] for r in algorithm.rounds]) & algorithm.transmitted,
+            seen=np.stack(received)[algorithm.kind_of_round] & algorithm.sent,
             known_gradients=_gradients_of(algorithm, nodes),
             known_noise=_held_by(algorithm, nodes),
         )
@@ -423,7 +415,8 @@ class _AllMessages(TrustModel):
             yield _AllMessages(model), victims
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
-        return dataclasses.replace(self.model.knowledge(algorithm, victim), seen=_all_seen(algorithm), combination=None)
+        own = self.model.knowledge(algorithm, victim)
+        return dataclasses.replace(own, seen=own.seen | algorithm.sent, combination=None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -469,6 +462,10 @@ class _Against(TrustModel):
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.model.name)
         object.__setattr__(self, "default_release", self.model.default_release)
+
+    @property
+    def attacker(self) -> str:
+        return self.model.attacker
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         return self.model.knowledge(algorithm, self.victim)

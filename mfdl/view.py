@@ -8,6 +8,7 @@ not rows: known noise is removed from B, and a known gradient makes its owner's 
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from . import check
 from .algorithms import LinearAlgorithm
+from .algorithms.flow import Flow, flow
 from .axes import TimeNodeAxis
 from .check import FloatArray
 from .errors import InvalidInput, UnsupportedMechanism
@@ -25,6 +27,7 @@ Mask = NDArray[np.bool_]
 RELEASES = ("none", "average", "all", "not applicable")
 MAX_DENSE_BYTES = 4 * 2**30
 BLOCK = 256
+UNIT = float(np.finfo(np.float64).eps) / 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,7 +86,7 @@ def _mask(name: str, given: ArrayLike | None, shape: tuple[int, int]) -> Mask:
             f"{name} must be a boolean mask of shape {shape}, or {shape[1:]} for all times alike, got shape "
             f"{mask.shape} of {mask.dtype}."
         )
-    return np.array(np.broadcast_to(mask, shape))
+    return np.broadcast_to(mask.copy(), shape)
 
 
 class View:
@@ -134,23 +137,22 @@ class View:
         self.attacker, self.release = attacker, release
         self.algorithm, self.knowledge = algorithm, knowledge
 
+    @cached_property
+    def flow(self) -> Flow | None:
+        """What follows exactly from the messages that are seen; None for a bare view and for seen combinations."""
+        if self.algorithm is None or self.knowledge is None or self.knowledge.combination is not None:
+            return None
+        masks = self.knowledge
+        return flow(self.algorithm, masks.seen, masks.known_gradients, masks.known_noise)
+
     @staticmethod
     def of(algorithm: LinearAlgorithm, knowledge: Knowledge, *, release: str, attacker: str) -> View:
         """The view of an algorithm under masks, with the released models as further rows."""
         hide = sp.diags_array(1.0 - knowledge.known_noise.ravel())
         unknown = aslinearoperator(sp.csr_array(hide))
-        if knowledge.combination is not None:
-            R = len(algorithm.rounds)
-            rows = aslinearoperator(sp.csr_array(sp.kron(sp.eye_array(R), knowledge.combination)))
-        else:
-            index = np.flatnonzero(knowledge.seen.ravel())
-            picks = (np.ones(index.size), (np.arange(index.size), index))
-            rows = aslinearoperator(sp.csr_array(picks, shape=(index.size, knowledge.seen.size)))
+        rows, which = _picked(algorithm, knowledge, release)
         A, B = [rows @ algorithm.messages_from_gradients], [rows @ algorithm.messages_from_noise @ unknown]
-        if release in ("all", "average"):
-            n = algorithm.num_nodes
-            average = sp.csr_array(np.full((1, n), 1.0 / n))
-            which = aslinearoperator(average if release == "average" else sp.csr_array(sp.eye_array(n)))
+        if which is not None:
             A.append(which @ algorithm.models_from_gradients(final=True))
             B.append(which @ algorithm.models_from_noise(final=True) @ unknown)
         return View(
@@ -179,6 +181,40 @@ class View:
         """B, dense: through the transpose when that has fewer columns."""
         _refuse_huge(*self.noise.shape)
         return _dense(self.noise)
+
+    def noise_rounding(self) -> FloatArray:
+        """Bound on how far `dense_noise` is from the exact B, entry by entry; zero for a bare view, whose B is given.
+
+        By |B| computed from the absolute values of the maps and the noise: an entry is a sum of products, each with a
+        factor 1 + O(u) for every operation that it goes through.
+        """
+        if self.algorithm is None or self.knowledge is None:
+            return np.zeros(self.noise.shape)
+        algorithm, masks = self.algorithm, self.knowledge
+        rows, which = _picked(algorithm, masks, self.release)
+        messages = _dense(rows @ algorithm.messages_from_injected_noise.absolute())
+        parts = [messages]
+        if which is not None:
+            parts.append(_dense(which @ algorithm.models_from_injected_noise(final=True).absolute()))
+        sizes = algorithm.noise.absolute_rmatmat(np.concatenate(parts).T).T * ~masks.known_noise.ravel()
+        widest = sum(int(np.diff(m.indptr).max(initial=0)) for kind in algorithm.kinds for m in kind.maps())
+        of_noise = algorithm.noise.columns_per_step + algorithm.num_steps
+        operations = len(algorithm.rounds) * (widest + 8) + of_noise + 8
+        return np.asarray(operations * UNIT * sizes)
+
+
+def _picked(
+    algorithm: LinearAlgorithm, knowledge: Knowledge, release: str
+) -> tuple[LinearOperator, LinearOperator | None]:
+    """(seen <- messages, released <- final models, or None)."""
+    if knowledge.combination is not None:
+        rows = sp.csr_array(sp.kron(sp.eye_array(len(algorithm.rounds)), knowledge.combination))
+    else:
+        index = np.flatnonzero(knowledge.seen.ravel())
+        rows = sp.csr_array((np.ones(index.size), (np.arange(index.size), index)), (index.size, knowledge.seen.size))
+    n = algorithm.num_nodes
+    which = {"average": sp.csr_array(np.full((1, n), 1.0 / n)), "all": sp.csr_array(sp.eye_array(n))}.get(release)
+    return aslinearoperator(rows), None if which is None else aslinearoperator(which)
 
 
 class _Stacked(LinearOperator):

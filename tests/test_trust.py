@@ -14,10 +14,8 @@ from numpy.testing import assert_allclose
 from scipy.sparse.linalg import aslinearoperator
 
 from mfdl import algorithms, gossip, trust
-from mfdl.algorithms.dsgd import decentralized
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.operators import StepNoise
 from mfdl.participation import EveryStep, Explicit
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.sensitivity import sensitivities
@@ -87,12 +85,14 @@ def test_a_seed_that_everybody_holds_protects_from_outsiders_only():
 
 
 def test_noise_that_another_node_holds_protects_nobody_under_ldp():
-    """One seed of node 0 makes noise for all: to node 0's peers it is no protection, with everybody else colluding."""
-    noise = StepNoise(np.eye(3), np.array([[1, 0, 0]] * 3, dtype=bool), 2, 3)
-    one = decentralized("odd", Dynamics(MH("complete:n=3")), EveryStep(2), noise)
-    losses = [loss.sensitivity_squared for loss in victim_losses(one, trust.LDP())]
-    assert losses[0] == pytest.approx(2)
-    assert losses[1:] == [math.inf, math.inf]
+    """A node's message with noise of another: whoever knows all but the victim's noise sees the gradient."""
+    base = algorithms.dp_dsgd(Dynamics(MH("complete:n=3")), EveryStep(2))
+    turned = dataclasses.replace(base.rounds[0], message_from_noise=np.roll(np.eye(3), 1, axis=0))
+    odd = dataclasses.replace(base, rounds=(turned,) * 2)
+    assert not odd.private_noise_is_separate
+    for model in (trust.LDP(), trust.FullCollusion()):
+        assert [loss.sensitivity_squared for loss in victim_losses(odd, model)] == [math.inf] * 3
+    assert all(loss.sensitivity_squared < 3 for loss in victim_losses(odd, trust.SecLDP()))
 
 
 def test_receivers_follow_gossip_in_time():

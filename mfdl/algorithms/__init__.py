@@ -2,8 +2,9 @@
 
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l
-from .linear_algorithm import LinearAlgorithm, Round
+from .linear_algorithm import LinearAlgorithm
 from .registry import build
+from .round import Round
 from .space_time import adapted, space_time, space_time_noise, time_space
 from .spatial_noise import corn, corn_pairwise, decor, spatial_covariance, spatial_noise, tuned_decor
 from .zip_dl import zip_dl

@@ -12,13 +12,15 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
+from .. import matrices
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
 from ..gossip import GossipMatrix
 from ..operators import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
 from ..participation import Participation
-from .linear_algorithm import LinearAlgorithm, Round
+from .linear_algorithm import LinearAlgorithm
+from .round import Round
 
 
 def decentralized(
@@ -77,9 +79,9 @@ class PlainRounds:
     def __init__(self, dynamics: Dynamics) -> None:
         self.dynamics = dynamics
         n = dynamics.num_nodes
-        self.eye, zero = sp.csr_array(sp.eye_array(n)), sp.csr_array((n, n))
+        self.eye, zero = matrices.sparse_matrix(eye=sp.eye_array(n)), sp.csr_array((n, n))
         buffers = dynamics.momentum > 0
-        self.model_from_state = sp.csr_array(sp.hstack([self.eye, zero])) if buffers else self.eye
+        self.model_from_state = matrices.sparse_matrix(models=sp.hstack([self.eye, zero])) if buffers else self.eye
         self.keep_buffer = sp.csr_array(sp.block_diag([zero, self.eye])) if buffers else None
 
     def of(self, weights: sp.csr_array, rate: float, heard: sp.csr_array | None = None) -> Round:

@@ -29,76 +29,19 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import LinearOperator
 
+from .. import matrices
 from ..axes import TimeNodeAxis
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..errors import InvalidInput
 from ..operators import NoiseOperator, OutputRecursion, RecursionMaps, StateRecursion
 from ..operators.recursion import Map
 from ..participation import Participation
+from . import checks
+from .flow import Flow, flow, separates_private_noise
+from .round import Round
 
 if TYPE_CHECKING:
     from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
-
-
-MAX_DIVISOR_RATIO = 1e6
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Round:
-    """The maps P, Q, R, K, F, J, L above, as csr arrays; None is the zero map.
-
-    `receivers` marks who gets each message, shape (messages, n); None: nobody in particular (broadcast).
-    """
-
-    message_from_state: Map
-    message_from_gradient: Map
-    message_from_noise: Map
-    state_from_message: Map
-    state_from_state: Map = None
-    state_from_gradient: Map = None
-    state_from_noise: Map = None
-    receivers: Map = None
-
-    def driven_by_gradients(self) -> RecursionMaps:
-        """The recursion with the gradients as input."""
-        return RecursionMaps(
-            self.message_from_state,
-            self.message_from_gradient,
-            self.state_from_message,
-            self.state_from_state,
-            self.state_from_gradient,
-        )
-
-    def driven_by_noise(self) -> RecursionMaps:
-        """The recursion with the injected noise as input."""
-        return RecursionMaps(
-            self.message_from_state,
-            self.message_from_noise,
-            self.state_from_message,
-            self.state_from_state,
-            self.state_from_noise,
-        )
-
-    def with_input_scale(self, scale: FloatArray, *, noise_too: bool) -> Round:
-        """Gradient (and noise) columns of node u multiplied by scale[u]."""
-        diagonal = sp.diags_array(scale)
-
-        def scaled(matrix: Map) -> Map:
-            return None if matrix is None else sp.csr_array(matrix @ diagonal)
-
-        gradients_scaled = dataclasses.replace(
-            self,
-            message_from_gradient=scaled(self.message_from_gradient),
-            state_from_gradient=scaled(self.state_from_gradient),
-        )
-        if not noise_too:
-            return gradients_scaled
-        return dataclasses.replace(
-            gradients_scaled,
-            message_from_noise=scaled(self.message_from_noise),
-            state_from_noise=scaled(self.state_from_noise),
-        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,10 +57,17 @@ class LinearAlgorithm:
         model_from_state: M, shape (n, state).
         message_sender: sender of each message row of a round, shape (messages per round,).
         divisors: public batch sizes m_u already applied to the rounds, shape (n,); ones by default.
-        step_of_round: gradient step of each round, -1 for pure gossip; default one round per step.
-        transmitted: which message rows are sent at all, shape (messages per round,); default all.
+        step_of_round: gradient step of each round, 0 .. T - 1 in order, -1 for pure gossip; default one round per step.
+        transmitted: which message rows are sent at all, shape (messages per round,), or (rounds, messages per round);
+            default all. `sent` has it for each round.
         noise_on_messages: noise is added to messages, not to gradient sums, so divisors leave it alone.
         factorization: the certified factorization behind the noise, if there is one.
+
+    All arrays are kept read-only: what was accounted is what runs.
+    Raises: InvalidInput: sizes that do not fit, entries that are not finite real numbers, steps out of order, a gossip
+        round that injects something, a message used by a node that does not receive it, or noise in a message whose
+        sender does not hold it.
+    Cost: what one product with the maps costs, for each distinct round.
     """
 
     name: str
@@ -134,28 +84,78 @@ class LinearAlgorithm:
     noise_on_messages: bool = False
 
     def __post_init__(self) -> None:
-        if not self.step_of_round:
-            object.__setattr__(self, "step_of_round", tuple(range(len(self.rounds))))
-        if not self.transmitted.size:
-            object.__setattr__(self, "transmitted", np.ones(self.message_sender.size, dtype=bool))
-        T, n = self.num_steps, self.num_nodes
-        if self.participation.num_steps != T:
-            raise InvalidInput(
-                f"participation has {self.participation.num_steps} steps but the algorithm has {T}; build both for "
-                "the same number of steps."
-            )
-        self.participation.require_nodes(n)
-        if (self.noise.num_steps, self.noise.num_nodes) != (T, n):
-            raise InvalidInput(
-                f"noise must cover {T} steps x {n} nodes, got {self.noise.num_steps} x {self.noise.num_nodes}."
-            )
+        checks.require_types(self)
+        fields = {
+            "rounds": tuple(self.rounds),
+            "model_from_state": matrices.sparse_matrix(model_from_state=self.model_from_state),
+            "message_sender": matrices.integers(
+                np.size(self.message_sender), self.num_nodes, message_sender=self.message_sender
+            ),
+            "divisors": checks.divisors(self.divisors, self.num_nodes),
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "step_of_round", checks.step_of_round(self))
+        object.__setattr__(self, "transmitted", checks.transmitted(self))
+        checks.require_consistent(self)
+
+    @cached_property
+    def kind_of_round(self) -> NDArray[np.intp]:
+        """Which of `kinds` each round is, shape (rounds,)."""
+        return self._kinds[0]
+
+    @property
+    def kinds(self) -> tuple[Round, ...]:
+        """The distinct rounds, in order of appearance; equal ones are one."""
+        return self._kinds[1]
+
+    @cached_property
+    def _kinds(self) -> tuple[NDArray[np.intp], tuple[Round, ...]]:
+        of_object: dict[int, int] = {}
+        of_content: dict[bytes, int] = {}
+        kinds: list[Round] = []
+        for one in self.rounds:
+            if id(one) not in of_object:
+                content = _round_digest(one)
+                if content not in of_content:
+                    of_content[content] = len(kinds)
+                    kinds.append(one)
+                of_object[id(one)] = of_content[content]
+        return matrices.read_only(np.array([of_object[id(one)] for one in self.rounds], dtype=np.intp)), tuple(kinds)
+
+    @property
+    def sent(self) -> NDArray[np.bool_]:
+        """`transmitted` for each round, shape (rounds, messages per round), read-only."""
+        return np.broadcast_to(self.transmitted, (len(self.rounds), self.messages_per_round))
+
+    @cached_property
+    def noise_enters_with_gradients(self) -> bool:
+        """Whether injected noise enters exactly where gradients do, in every round, one slot per node.
+
+        Then everything anybody can ever see is a function of the injected sums G + N Z and of public start models.
+        """
+        return self.noise.slots_per_step == self.num_nodes and all(
+            kind.noise_enters_with_gradients for kind in self.kinds
+        )
+
+    @cached_property
+    def of_all_sent(self) -> Flow:
+        """What follows exactly from all messages that are sent, and nothing else."""
+        nothing = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.num_nodes))
+        parts = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.noise.columns_per_step))
+        return flow(self, self.sent, nothing, parts)
+
+    @cached_property
+    def private_noise_is_separate(self) -> bool:
+        """See `flow.separates_private_noise`."""
+        return separates_private_noise(self)
 
     @property
     def num_nodes(self) -> int:
         """n."""
         return self.dynamics.num_nodes
 
-    @property
+    @cached_property
     def num_steps(self) -> int:
         """T, the number of gradient steps."""
         return max(self.step_of_round) + 1
@@ -197,10 +197,13 @@ class LinearAlgorithm:
         """The models at which gradients are taken (steps 0..T-1), or the final ones, <- G; start models removed."""
         return self._models([r.driven_by_gradients() for r in self.rounds], self.num_nodes, final)
 
+    def models_from_injected_noise(self, *, final: bool = False) -> StateRecursion:
+        """The same models <- injected noise."""
+        return self._models([r.driven_by_noise() for r in self.rounds], self.noise.slots_per_step, final)
+
     def models_from_noise(self, *, final: bool = False) -> LinearOperator:
         """The same models <- Z."""
-        maps = [r.driven_by_noise() for r in self.rounds]
-        return self._models(maps, self.noise.slots_per_step, final) @ self.noise
+        return self.models_from_injected_noise(final=final) @ self.noise
 
     def _models(self, maps: list[RecursionMaps], input_size: int, final: bool) -> StateRecursion:
         sizes = self._sizes(input_size)
@@ -212,30 +215,19 @@ class LinearAlgorithm:
         Args: divisors: m_u > 0, shape (n,), constants that do not depend on who takes part; the largest at most
             MAX_DIVISOR_RATIO times the smallest, since columns fainter than that could pass for rounding.
         """
-        m = np.array(divisors, dtype=np.float64)
-        if m.shape != (self.num_nodes,) or not (np.isfinite(m) & (m > 0)).all():
-            raise InvalidInput(f"divisors must be {self.num_nodes} finite numbers > 0, one per node, got {m}.")
-        if m.max() > MAX_DIVISOR_RATIO * m.min():
-            raise InvalidInput(
-                f"divisors must lie within a factor of {MAX_DIVISOR_RATIO:g}, got {m.min():g} to {m.max():g}; give "
-                "nodes batches of comparable size."
-            )
-        scale = self.divisors / m
-        of_round = {id(r): r for r in self.rounds}
-        scaled = {
-            key: one.with_input_scale(scale, noise_too=not self.noise_on_messages) for key, one in of_round.items()
-        }
-        rounds = tuple(scaled[id(r)] for r in self.rounds)
+        m = checks.divisors(divisors, self.num_nodes)
+        scaled = [kind.with_input_scale(self.divisors / m, noise_too=not self.noise_on_messages) for kind in self.kinds]
+        rounds = tuple(scaled[kind] for kind in self.kind_of_round)
         return dataclasses.replace(self, rounds=rounds, divisors=m)
 
-    @cached_property
+    @property
     def content_hash(self) -> str:
         """16 hex digits of everything that decides its messages: maps in step order, noise, participation, divisors."""
         facts = [self.name, self.num_steps, self.num_nodes, self.participation.to_dict(), type(self.noise).__name__]
         digest = hashlib.sha256(json.dumps(facts).encode())
-        of_round = {id(one): _round_digest(one) for one in self.rounds}
-        for one in self.rounds:
-            digest.update(of_round[id(one)])
+        of_kind = [_round_digest(kind) for kind in self.kinds]
+        for kind in self.kind_of_round:
+            digest.update(of_kind[kind])
         digest.update(_map_digest(self.model_from_state))
         digest.update(np.ascontiguousarray(self.message_sender, dtype=np.int64).tobytes())
         digest.update(np.array(self.step_of_round, dtype=np.int64).tobytes() + self.transmitted.tobytes())

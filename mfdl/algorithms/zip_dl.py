@@ -13,12 +13,13 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from .. import check
+from .. import check, matrices
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators import StepNoise
 from ..participation import Participation
-from .linear_algorithm import LinearAlgorithm, Round
+from .linear_algorithm import LinearAlgorithm
+from .round import Round
 
 
 def zip_dl(
@@ -59,8 +60,9 @@ def zip_dl(
     sender, receiver, weight = sender[order], receiver[order], weight[order]
     S = sender.size
     rows = np.arange(S)
-    One = sp.csr_array((np.ones(S), (rows, sender)), shape=(S, n))
-    average = sp.csr_array((weight, (receiver, rows)), shape=(n, S))
+    One = matrices.sparse_matrix(One=sp.csr_array((np.ones(S), (rows, sender)), shape=(S, n)))
+    average = matrices.sparse_matrix(average=sp.csr_array((weight, (receiver, rows)), shape=(n, S)))
+    noise_map = matrices.sparse_matrix(eye=sp.eye_array(S))
     degrees = np.bincount(sender, minlength=n)
     blocks = []
     for a in range(n):
@@ -77,7 +79,7 @@ def zip_dl(
             made[float(eta)] = Round(
                 message_from_state=One,
                 message_from_gradient=sp.csr_array(-float(eta) * One),
-                message_from_noise=sp.csr_array(sp.eye_array(S)),
+                message_from_noise=noise_map,
                 state_from_message=average,
                 receivers=receivers,
             )

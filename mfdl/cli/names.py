@@ -37,7 +37,7 @@ TRUST: Mapping[str, TrustName] = {
         "anyone who sees all messages and all shared secrets",
         "all",
         "none",
-        "every part but what one node alone holds and adds to what it sends",
+        "every part but what the victim alone holds",
     ),
     "pndp": TrustName(
         "some nodes together, from the messages they receive",

@@ -9,22 +9,19 @@ C_u^-1 times its own base noise.
 from __future__ import annotations
 
 import abc
+import copy
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
-from .. import check
-from ..check import FloatArray
+from .. import check, matrices
+from ..check import LARGEST, FloatArray
 from ..errors import InvalidInput
 from .base import StructuredOperator
-
-LARGEST = 1e60
-"""Of entries of encoders and factors, and of 1 / diagonals: beyond, squares and their products leave the range of
-float64, and a loss that underflows would read as none."""
-
-SCALE_DOWN = "the size of all noise is noise_std, so scale the array down and noise_std up."
 
 
 def require_scale(encoder: FloatArray, diagonal: FloatArray) -> None:
@@ -37,6 +34,21 @@ def require_scale(encoder: FloatArray, diagonal: FloatArray) -> None:
         )
 
 
+def require_held(factor: sp.csr_array, holders: sp.csr_array) -> None:
+    """Raises InvalidInput where a node adds a column that it does not hold: F[i, k] is not 0, holders[k, i] false."""
+    foreign = sp.coo_array((factor != 0) > sp.csr_array(holders.T))
+    if foreign.nnz:
+        node, column = int(foreign.coords[0][0]), int(foreign.coords[1][0])
+        raise InvalidInput(
+            f"a node can only add noise that it holds, got factor[{node}, {column}] = {factor[node, column]:g} "
+            f"while node {node} does not hold column {column}; add it to holders or make the entry zero."
+        )
+
+
+def _sizes(num_steps: int, num_nodes: int) -> tuple[int, int]:
+    return check.integer_at_least(1, num_steps=num_steps), check.integer_at_least(1, num_nodes=num_nodes)
+
+
 class NoiseOperator(StructuredOperator, abc.ABC):
     """N over (num_steps x num_nodes) injection slots; `encoder_gram` is what privacy reads."""
 
@@ -46,6 +58,10 @@ class NoiseOperator(StructuredOperator, abc.ABC):
     @abc.abstractmethod
     def variances(self) -> FloatArray:
         """diag(N N^T), shape (num_steps, num_nodes): variance of the injected noise per unit nu^2."""
+
+    def absolute_rmatmat(self, X: FloatArray) -> FloatArray:
+        """|N|^T X, |N| the entries' absolute values: what could cancel in N^T X."""
+        return np.asarray(np.abs(self.matmat(np.eye(self.shape[1]))).T @ X)
 
     def content(self) -> bytes:
         """What a content hash must see besides type and sizes."""
@@ -60,6 +76,10 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         """Who holds each independent part of a step's base noise: bool (columns per step, n)."""
         return sp.csr_array(sp.eye_array(self.num_nodes, dtype=bool))
 
+    def pattern(self) -> sp.csr_array:
+        """Which parts of the base noise a slot uses, at any step: bool (slots per step, columns per step)."""
+        return sp.csr_array(np.ones((self.slots_per_step, self.columns_per_step), dtype=bool))
+
     @property
     def columns_per_step(self) -> int:
         """Independent parts of the base noise per step; the columns of N are time-major."""
@@ -70,7 +90,7 @@ class ZeroNoise(NoiseOperator):
     """No noise at all: no columns."""
 
     def __init__(self, num_steps: int, num_nodes: int) -> None:
-        self.num_steps, self.num_nodes = num_steps, num_nodes
+        self.num_steps, self.num_nodes = _sizes(num_steps, num_nodes)
         super().__init__((num_steps * num_nodes, 0))
 
     def holders(self) -> sp.csr_array:
@@ -127,6 +147,9 @@ class LocalNoise(NoiseOperator):
         """One encoder for all nodes."""
         return self.encoder.ndim == 2
 
+    def pattern(self) -> sp.csr_array:
+        return self.holders()
+
     def content(self) -> bytes:
         return self.encoder.tobytes()
 
@@ -138,9 +161,9 @@ class LocalNoise(NoiseOperator):
     def inverse(self) -> FloatArray:
         """C^-1 as the executor uses it, the shape of `encoder`; lower triangular."""
         eye = np.eye(self.num_steps)
-        if self.shared:
-            return np.tril(scipy.linalg.solve_triangular(self.encoder, eye, lower=True))
-        return np.stack([np.tril(scipy.linalg.solve_triangular(C, eye, lower=True)) for C in self.encoder])
+        encoders = self.encoder[None] if self.shared else self.encoder
+        inverse = np.stack([np.tril(scipy.linalg.solve_triangular(C, eye, lower=True)) for C in encoders])
+        return np.asarray(matrices.read_only(inverse[0] if self.shared else inverse))
 
     def inverse_of(self, node: int) -> FloatArray:
         """C_u^-1, shape (T, T)."""
@@ -158,6 +181,9 @@ class LocalNoise(NoiseOperator):
     def _rmatmat(self, X: FloatArray) -> FloatArray:
         return self._blockwise(self.inverse.swapaxes(-1, -2), X)
 
+    def absolute_rmatmat(self, X: FloatArray) -> FloatArray:
+        return self._blockwise(np.abs(self.inverse).swapaxes(-1, -2), X)
+
     def variances(self) -> FloatArray:
         rows = (self.inverse**2).sum(axis=-1)
         return np.repeat(rows[:, None], self.num_nodes, axis=1) if self.shared else rows.T.copy()
@@ -167,14 +193,19 @@ class IndependentNoise(NoiseOperator):
     """N = I: fresh noise at every node and step. `LocalNoise` with C = I, without the T x T array."""
 
     def __init__(self, num_steps: int, num_nodes: int) -> None:
-        self.num_steps, self.num_nodes = num_steps, num_nodes
+        self.num_steps, self.num_nodes = _sizes(num_steps, num_nodes)
         super().__init__((num_steps * num_nodes,) * 2)
+
+    def pattern(self) -> sp.csr_array:
+        return self.holders()
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         return X.copy()
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
         return X.copy()
+
+    absolute_rmatmat = _rmatmat
 
     def variances(self) -> FloatArray:
         return np.ones((self.num_steps, self.num_nodes))
@@ -184,24 +215,39 @@ class StepNoise(NoiseOperator):
     """N = I_T (x) F: the same mixing of fresh base noise in every step, correlated across slots but not in time.
 
     Args:
-        factor: F, csr (slots, columns): injected noise of a step = F times the step's base noise.
-        holders: bool csr (columns, n): the nodes that hold each part (two for a pairwise secret).
+        factor: F, (slots, columns), dense or sparse: injected noise of a step = F times the step's base noise.
+        holders: bool (columns, n), dense or sparse: the nodes that hold each part (two for a pairwise secret). With one
+            slot per node, node i adds what it holds and nothing else: F[i, k] = 0 unless i holds k.
         num_steps: T; num_nodes: n.
+    Raises: InvalidInput: entries that are not finite real numbers or out of range, shapes that do not fit, or a node
+        that adds a column it does not hold.
     """
 
-    def __init__(self, factor: sp.sparray | FloatArray, holders: sp.sparray, num_steps: int, num_nodes: int) -> None:
-        F = sp.csr_array(factor, dtype=np.float64)
-        if not np.isfinite(F.data).all():
-            raise InvalidInput("factor must be finite, got a nan or infinite entry.")
-        if F.nnz and (largest := float(np.abs(F.data).max())) > LARGEST:
-            raise InvalidInput(
-                f"factor must have entries of at most {LARGEST:g} in size, got {largest:g}; {SCALE_DOWN}"
-            )
-        if holders.shape != (F.shape[1], num_nodes):
-            raise InvalidInput(f"holders must have shape {(F.shape[1], num_nodes)}, got {holders.shape}.")
-        self.factor, self._holders = F, sp.csr_array(holders, dtype=bool)
-        self.num_steps, self.num_nodes = num_steps, num_nodes
-        super().__init__((num_steps * F.shape[0], num_steps * F.shape[1]))
+    def __init__(
+        self,
+        factor: sp.sparray | ArrayLike,
+        holders: sp.sparray | ArrayLike,
+        num_steps: int,
+        num_nodes: int,
+    ) -> None:
+        self.num_steps, self.num_nodes = _sizes(num_steps, num_nodes)
+        self.factor, self._holders = matrices.sparse_matrix(factor=factor), matrices.sparse_mask(holders=holders)
+        slots, columns = self.factor.shape
+        if self._holders.shape != (columns, num_nodes):
+            raise InvalidInput(f"holders must have shape {(columns, num_nodes)}, got {self._holders.shape}.")
+        if slots == num_nodes:
+            require_held(self.factor, self._holders)
+        super().__init__((num_steps * slots, num_steps * columns))
+
+    def rows(self, slots: Sequence[int]) -> StepNoise:
+        """The noise of some injection slots alone: the rows F[slots], held as before."""
+        cut = copy.copy(self)
+        cut.factor = matrices.sparse_matrix(factor=self.factor[list(slots)])
+        StructuredOperator.__init__(cut, (self.num_steps * len(slots), self.shape[1]))
+        return cut
+
+    def pattern(self) -> sp.csr_array:
+        return sp.csr_array(self.factor != 0)
 
     def holders(self) -> sp.csr_array:
         return self._holders
@@ -220,6 +266,9 @@ class StepNoise(NoiseOperator):
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
         return self._per_step(sp.csr_array(self.factor.T), X)
+
+    def absolute_rmatmat(self, X: FloatArray) -> FloatArray:
+        return self._per_step(sp.csr_array(abs(self.factor).T), X)
 
     def variances(self) -> FloatArray:
         rows = np.asarray(self.factor.power(2).sum(axis=1)).ravel()

@@ -13,9 +13,10 @@ recursion run backwards in time. Nothing of size (T n) x (T n) is formed.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -44,6 +45,10 @@ class RecursionMaps:
     state_from_state: Map = None
     state_from_input: Map = None
 
+    def absolute(self) -> RecursionMaps:
+        """The absolute values of all maps."""
+        return RecursionMaps(*(None if m is None else abs(m) for m in vars(self).values()))
+
 
 def _times(matrix: Map, x: FloatArray) -> FloatArray | float:
     return 0.0 if matrix is None else matrix @ x
@@ -71,6 +76,13 @@ class _Recursion(StructuredOperator):
         self.input_of_step = list(range(len(maps)) if input_of_step is None else input_of_step)
         self.num_inputs = max(self.input_of_step, default=-1) + 1
         super().__init__((rows, self.num_inputs * input_size))
+
+    def absolute(self) -> Self:
+        """The recursion with the absolute values of all maps: it bounds what sums of products can cancel."""
+        made = {id(maps): maps.absolute() for maps in self.maps}
+        other = copy.copy(self)
+        other.maps = [made[id(maps)] for maps in self.maps]
+        return other
 
     def _forward(self, X: FloatArray, keep: str) -> tuple[FloatArray, FloatArray]:
         """Returns (kept rows, final state); keep is 'out' for y_t or 'state' for s_t, stacked over t."""

@@ -19,7 +19,7 @@ import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from .. import check
+from .. import check, matrices
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from .noise import LocalNoise, NoiseOperator, StepNoise, require_scale
@@ -56,27 +56,17 @@ class SpaceTimeNoise(NoiseOperator):
     def __init__(
         self, encoder: FloatArray, factor: ArrayLike | sp.sparray, holders: ArrayLike | sp.sparray, num_nodes: int
     ) -> None:
-        F = sp.csr_array(factor, dtype=np.float64, copy=True)
-        if F.ndim != 2 or F.shape[0] != num_nodes or F.shape[1] == 0:
+        F = matrices.sparse_matrix(factor=factor)
+        if F.shape[0] != num_nodes or F.shape[1] == 0:
             raise InvalidInput(
                 f"factor must have shape ({num_nodes}, columns) with at least one column, got {F.shape}; noise "
                 "without columns is ZeroNoise."
             )
-        F.sum_duplicates()
         try:
             self._over_time = LocalNoise(encoder, F.shape[1])
         except InvalidInput as error:  # its blocks are columns here, not nodes
             raise InvalidInput(str(error).replace(" of node ", " of column ")) from None
-        held = sp.csr_array(holders, dtype=bool)
-        self._over_nodes = StepNoise(F, held, self._over_time.num_steps, num_nodes)
-        entries = sp.coo_array(F)
-        foreign = (entries.data != 0) & ~held.toarray()[entries.coords[1], entries.coords[0]]
-        if foreign.any():
-            node, column = (int(index[foreign][0]) for index in entries.coords)
-            raise InvalidInput(
-                f"a node can only add noise that it holds, got factor[{node}, {column}] = {entries.data[foreign][0]:g} "
-                f"while node {node} does not hold column {column}; add it to holders or make the entry zero."
-            )
+        self._over_nodes = StepNoise(F, holders, self._over_time.num_steps, num_nodes)
         self.num_steps, self.num_nodes = self._over_time.num_steps, num_nodes
         super().__init__((self.num_steps * num_nodes, self.num_steps * F.shape[1]))
 
@@ -111,6 +101,9 @@ class SpaceTimeNoise(NoiseOperator):
     def holders(self) -> sp.csr_array:
         return self._over_nodes.holders()
 
+    def pattern(self) -> sp.csr_array:
+        return self._over_nodes.pattern()
+
     def content(self) -> bytes:
         return repr(self.encoder.shape).encode() + self._over_time.content() + self._over_nodes.content()
 
@@ -119,6 +112,9 @@ class SpaceTimeNoise(NoiseOperator):
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
         return self._over_time._rmatmat(self._over_nodes._rmatmat(X))
+
+    def absolute_rmatmat(self, X: FloatArray) -> FloatArray:
+        return self._over_time.absolute_rmatmat(self._over_nodes.absolute_rmatmat(X))
 
     def variances(self) -> FloatArray:
         return np.asarray(self._over_time.variances() @ self.factor.power(2).T)
@@ -160,7 +156,8 @@ class JointNoise(NoiseOperator):
     @cached_property
     def inverse(self) -> FloatArray:
         """C^-1 as the executor uses it, shape (T n, T n); lower triangular."""
-        return np.asarray(np.tril(scipy.linalg.solve_triangular(self.encoder, np.eye(self.shape[0]), lower=True)))
+        inverse = np.tril(scipy.linalg.solve_triangular(self.encoder, np.eye(self.shape[0]), lower=True))
+        return np.asarray(matrices.read_only(inverse))
 
     def holders(self) -> sp.csr_array:
         return sp.csr_array(np.ones((self.num_nodes, self.num_nodes), dtype=bool))
@@ -173,6 +170,9 @@ class JointNoise(NoiseOperator):
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
         return self.inverse.T @ X
+
+    def absolute_rmatmat(self, X: FloatArray) -> FloatArray:
+        return np.abs(self.inverse).T @ X
 
     def variances(self) -> FloatArray:
         return np.asarray((self.inverse**2).sum(axis=1)).reshape(self.num_steps, self.num_nodes)

@@ -30,10 +30,11 @@ from .own_state_form import own_states
 from .pattern_bounds import MAX_ENUMERATED
 from .sensitivity import Sensitivity, sensitivities
 from .shift_reduction import ShiftProblem
-from .view_gram import ViewGram, view_grams
+from .view_gram import INJECTIONS, ViewGram, injection_bound, view_grams, with_known_gradients
 
 SHIFT_REDUCTION = "shift reduction"
-ADAPTIVE_BY = ("the view", SHIFT_REDUCTION, "all messages seen")
+ALL_MESSAGES = "all messages seen"
+ADAPTIVE_BY = ("the view", SHIFT_REDUCTION, ALL_MESSAGES, INJECTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +161,9 @@ def _against(
     fixed = [_capped(s, c) for s, c in zip(fixed, ceiling, strict=True)]
     if adaptive:
         return [_loss(s, s.squared, s.exact, "the view", model, view, adaptive) for s in fixed]
-    held = [(c.squared, False, "all messages seen", c.why) for c in ceiling]  # of this view only an upper bound
+    held = [  # of this view only an upper bound
+        (c.squared, False, INJECTIONS if c.form == INJECTIONS else ALL_MESSAGES, c.why) for c in ceiling
+    ]
     if lipschitz is not None:
         shifted = _shift_reduction(view, victims, scheme, lipschitz)
         held = [(s, False, SHIFT_REDUCTION, "") if s < h[0] else h for s, h in zip(shifted, held, strict=True)]
@@ -224,17 +227,24 @@ def _all_messages(
 ) -> list[Sensitivity]:
     """The losses to the same attackers with every message seen, and with the models released that `view` holds.
 
+    Where that is no number for adaptive gradients: with every injected sum seen, if noise enters where gradients do.
     Released models are a function of messages that all are seen, unless some are never sent; then they are asked for.
     """
     more = model.all_messages().view(algorithm, victims[0], release=view.release)
     assert more.knowledge is not None
     assert view.knowledge is not None
-    if not more.knowledge.covers(view.knowledge):  # a message that is never sent counts as seen here, and not there
-        why = "what it shows holds messages that are never sent, so all that are sent do not bound it"
-    elif not is_adaptive(more, scheme, unit=unit):
-        why = _why_not_adaptive(algorithm, more, scheme, unit)
-    else:
+    covers = more.knowledge.covers(view.knowledge)
+    if covers and is_adaptive(more, scheme, unit=unit):
         return _of_victims(view_grams(more, victims), victims, scheme, method)
+    bound = injection_bound(algorithm, view.knowledge, victims)
+    if bound is not None:
+        known = [with_known_gradients(view, u, gram) for u, gram in zip(victims, bound, strict=True)]
+        return _of_victims(known, victims, scheme, method)
+    why = (
+        _why_not_adaptive(algorithm, more, scheme, unit)
+        if covers
+        else "what it shows is no function of the messages that are sent, so those do not bound it"
+    )
     infinite = ViewGram(np.ones(algorithm.num_steps), np.zeros(algorithm.num_steps), math.inf, why=why)
     return _of_victims([infinite] * len(victims), victims, scheme, method)
 

@@ -69,17 +69,17 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
             pinned[r] = knowledge.known_gradients[step]
     if view.release in ("all", "average"):  # the average is a function of all of them
         pinned[R] = True
-    absolute = {id(one): abs(one.state_from_message) for one in algorithm.rounds}  # type: ignore[arg-type]
+    absolute = [abs(kind.state_from_message) for kind in algorithm.kinds]  # type: ignore[arg-type]
     gram: FloatArray | None = None
     if isinstance(noise, LocalNoise):
         gram = noise.encoder.swapaxes(-1, -2) @ noise.encoder
     return ShiftProblem(
-        mixing=[absolute[id(one)] for one in algorithm.rounds],
+        mixing=[absolute[kind] for kind in algorithm.kind_of_round],
         step_of_round=list(algorithm.step_of_round),
         rates=rates,
         lipschitz=factors,
         divisors=algorithm.divisors,
-        seen=knowledge.seen & algorithm.transmitted,
+        seen=knowledge.seen,
         pinned=pinned,
         noisy=~known[0] if known.size else np.zeros(n, dtype=bool),
         noise_gram=gram,

@@ -17,24 +17,8 @@ SMALLEST_WEIGHT = 1e-6  # with smaller weights a true remainder could pass for r
 def smallest_weight(algorithm: LinearAlgorithm) -> float:
     """The smallest weight, in magnitude and other than zero, with which a message enters a state; inf if none does."""
     found = np.inf
-    for one in {id(r): r for r in algorithm.rounds}.values():
+    for one in algorithm.kinds:
         if one.state_from_message is not None:
             sizes = np.abs(one.state_from_message.data)
             found = min(found, float(sizes[sizes > 0].min(initial=np.inf)))
     return found
-
-
-def has_tiny_weights(algorithm: LinearAlgorithm) -> bool:
-    """Whether an injection can enter a model with a relative weight below SMALLEST_WEIGHT.
-
-    The weight is that of one message in a state, times the smallest over the largest scale at which gradients are
-    injected, over all nodes and steps: learning rates and public divisors spread them.
-    """
-    small, large = np.inf, 0.0
-    for one in {id(r): r for r in algorithm.rounds}.values():
-        if one.message_from_gradient is not None:
-            sizes = np.abs(one.message_from_gradient.data)
-            small = min(small, float(sizes[sizes > 0].min(initial=np.inf)))
-            large = max(large, float(sizes.max(initial=0.0)))
-    spread = small / large if large > 0 else 1.0
-    return smallest_weight(algorithm) * spread < SMALLEST_WEIGHT

@@ -32,13 +32,14 @@ from ..trust import TrustModel
 from ..view import Knowledge, View
 from .combination_form import step_values
 from .dense_form import whiten
-from .injections import is_plain_gossip, messages_determine_injections
+from .injections import is_plain_gossip
 from .null_space_form import NullSpaceForm
 from .own_state_form import OwnStateGram, own_state_grams, own_states
 from .range_form import RangeForm
 from .space_time_form import SINGULAR, SpaceTimeGram, space_time_grams
 
 UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
+INJECTIONS = "injections seen"
 RANK_TOLERANCE = 1e-12
 MAX_RELATIVE_ERROR = 0.1  # of a structured form; above it the dense form is asked
 MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
@@ -106,10 +107,11 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
         found = _by_structure(view, victims)
         if found is None:
             found = _dense(view, victims)
-    return [_with_known_gradients(view, u, gram) for u, gram in zip(victims, found, strict=True)]
+    return [with_known_gradients(view, u, gram) for u, gram in zip(victims, found, strict=True)]
 
 
-def _with_known_gradients(view: View, victim: int, gram: ViewGram) -> ViewGram:
+def with_known_gradients(view: View, victim: int, gram: ViewGram) -> ViewGram:
+    """The Gram with a leak at every step whose gradient of the victim the attacker knows."""
     known = view.known_gradients[:, victim]
     if not known.any():
         return gram
@@ -123,19 +125,53 @@ def _by_structure(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
         return None
     if knowledge.combination is not None:
         return _one_combination_seen(view, victims)
-    if not messages_determine_injections(algorithm):
+    if view.flow is not None and view.flow.injections:
+        return injection_grams(algorithm, knowledge, victims)
+    if not algorithm.of_all_sent.injections:
         return _own_states_known(view, algorithm, knowledge, victims)
-    if knowledge.seen[:, algorithm.transmitted].all() and algorithm.transmitted.all():
-        return _all_seen(algorithm, knowledge, victims)
-    if not is_plain_gossip(algorithm):
+    return _partly_seen(view, algorithm, knowledge, victims) if is_plain_gossip(algorithm) else None
+
+
+# ---- injections seen --------------------------------------------------------------------------------------------
+
+
+def injection_grams(algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]) -> list[ViewGram] | None:
+    """The Grams of one who sees every injected sum, A = I and B = N without its known columns; None: too large.
+
+    That is all messages seen, where they show the injections. Where noise enters exactly where gradients do, it bounds
+    every view of the algorithm, whatever is seen or released, and it is adaptive: see `injection_bound`.
+    """
+    return _structured_injections(algorithm, knowledge, victims) or _dense_injections(algorithm, knowledge, victims)
+
+
+def injection_bound(algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]) -> list[ViewGram] | None:
+    """The same as an upper bound on what these masks show of any messages and models; None where it is not one.
+
+    Messages and models are functions of the injected sums and of public start models, so by data processing nobody who
+    knows no more gradients and noise learns more. And every gradient is taken at a function of earlier sums, so the
+    bound holds for gradients chosen adaptively.
+    """
+    found = injection_grams(algorithm, knowledge, victims) if algorithm.noise_enters_with_gradients else None
+    if found is None:
         return None
-    return _partly_seen(view, algorithm, knowledge, victims)
+    return [dataclasses.replace(g, upper=True, form=INJECTIONS) for g in found]
 
 
-# ---- all messages seen ------------------------------------------------------------------------------------------
+def _dense_injections(
+    algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]
+) -> list[ViewGram] | None:
+    size, columns = algorithm.axis.size, algorithm.noise.shape[1]
+    if size**2 * columns > MAX_DENSE_WORK:
+        return None
+    unknown = ~knowledge.known_noise.ravel()
+    N = algorithm.noise.matmat(np.eye(columns)) * unknown
+    bare = View(sp.eye_array(size), N, num_nodes=algorithm.num_nodes)
+    return _dense(bare, victims)
 
 
-def _all_seen(algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]) -> list[ViewGram] | None:
+def _structured_injections(
+    algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]
+) -> list[ViewGram] | None:
     noise, T = algorithm.noise, algorithm.num_steps
     if isinstance(noise, ZeroNoise):
         return [ViewGram(np.ones(T), np.zeros(T), math.inf, why="there is no noise")] * len(victims)
@@ -244,7 +280,7 @@ def _own_states_known(
         return found
     if view.noise.shape[0] ** 2 * view.noise.shape[1] <= MAX_WORK_BESIDE_A_BOUND:
         return None
-    more = dataclasses.replace(knowledge, seen=knowledge.seen | algorithm.transmitted)
+    more = dataclasses.replace(knowledge, seen=knowledge.seen | algorithm.sent)
     if not more.covers(knowledge):
         return None
     found = _by_own_states(View.of(algorithm, more, release="none", attacker=view.attacker), algorithm, victims)
@@ -320,7 +356,7 @@ def _partly_seen(
             if relative >= MAX_RELATIVE_ERROR or range_form.undecided:
                 # the dense form resolves ranks better, where it can be afforded
                 affordable = view.noise.shape[0] ** 2 * view.noise.shape[1] <= MAX_DENSE_WORK
-                return None if affordable else _upper_bound(algorithm, knowledge, victims)
+                return None if affordable else injection_bound(algorithm, knowledge, victims)
             grams = range_form.grams(chosen)
             relative, form = relative / (1 - relative), "range form"
         else:
@@ -336,14 +372,6 @@ def _partly_seen(
         spread = np.sqrt(np.clip(np.diagonal(X), 0.0, None))
         out.append(ViewGram((X + X.T) / 2, relative * np.outer(spread, spread) + absolute, form=form))
     return out
-
-
-def _upper_bound(algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]) -> list[ViewGram] | None:
-    """The Grams of the same knowledge with every message seen: at least as large, by data processing."""
-    found = _all_seen(algorithm, knowledge, victims)
-    if found is None:
-        return None
-    return [dataclasses.replace(g, upper=True, form="all messages seen, as an upper bound") for g in found]
 
 
 def _released_rows(view: View, last: sp.csr_array, available: np.ndarray) -> tuple[FloatArray | None, bool]:
@@ -387,53 +415,58 @@ def _dense(view: View, victims: Sequence[int]) -> list[ViewGram]:
     T = view.axis.num_steps
     rows, columns = view.noise.shape
     if rows**2 * columns > MAX_DENSE_WORK:
+        bound = _bound_of(view, victims)
+        if bound is not None:
+            return bound
         raise UnsupportedMechanism(
             f"this view has no structured form, and its dense form needs a singular value decomposition of a {rows} x "
             f"{columns} matrix, which is too large; use fewer steps, release='none', or a model that sees all messages."
         )
-    white = whiten(
-        view.dense_gradients(np.asarray(victims, dtype=np.intp)),
-        _without_residue(view),
-        given_noise=view.algorithm is None,
-    )
-    more = _dense_upper_bound(view, victims) if white.undecided.any() else []
+    B, residue = _noise_and_residue(view)
+    white = whiten(view.dense_gradients(np.asarray(victims, dtype=np.intp)), B, given_noise=view.algorithm is None)
+    undecided = white.undecided | (residue & ~white.leaks)
+    more = (_bound_of(view, victims) or _unknown(T, len(victims))) if undecided.any() else []
     out = []
     for i, _ in enumerate(victims):
         columns = slice(i * T, (i + 1) * T)
         Y = white.whitened[:, columns]
         error = white.gram_error(columns)
         leaks = white.leaks[columns]
-        if white.undecided[columns].any() and not leaks.any():
+        if undecided[columns].any() and not leaks.any():
             out.append(more[i])
             continue
         why = _first_leak(view, white.noiseless[:, columns], leaks) if leaks.any() else ""
-        assumed = white.assumed and bool(leaks.any())
+        assumed = (white.assumed or residue) and bool(leaks.any())
         out.append(ViewGram(Y.T @ Y, error, 1.0, leaks, why, "dense form", white.tolerance, upper=assumed))
     return out
 
 
-def _without_residue(view: View) -> FloatArray:
-    """B with rows zero that hold only what rounding left of noise that cancels, as Zip-DL's does in the average."""
-    B = view.dense_noise()
-    if view.algorithm is None:  # entries that a user gave are what they are
-        return B
-    maps = [m for one in view.algorithm.rounds for m in (one.message_from_noise, one.state_from_noise) if m is not None]
-    injected = max((float(abs(m).max()) for m in {id(m): m for m in maps}.values() if m.nnz), default=0.0)
-    injected *= math.sqrt(float(view.algorithm.noise.variances().max(initial=0.0)))
-    norms = np.linalg.norm(B, axis=1)
-    return np.where((norms > 8 * max(B.shape) * UNIT * injected)[:, None], B, 0.0)
+def _bound_of(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
+    if view.algorithm is None or view.knowledge is None:
+        return None
+    return injection_bound(view.algorithm, view.knowledge, victims)
 
 
-def _dense_upper_bound(view: View, victims: Sequence[int]) -> list[ViewGram]:
-    """For views whose rank float64 cannot tell: all messages seen where that has a form of its own, else infinite."""
-    if view.algorithm is not None and view.knowledge is not None and messages_determine_injections(view.algorithm):
-        found = _upper_bound(view.algorithm, view.knowledge, victims)
-        if found is not None:
-            return found
-    T = view.axis.num_steps
+def _unknown(num_steps: int, count: int) -> list[ViewGram]:
+    """For views whose rank float64 cannot tell, and nothing else bounds."""
     why = "the rank of its noise, or its size beside the gradients, cannot be told in float64"
-    unknown = ViewGram(np.ones(T), np.zeros(T), math.inf, why=why, form="dense form", upper=True)
-    return [unknown] * len(victims)
+    infinite = ViewGram(np.ones(num_steps), np.zeros(num_steps), math.inf, why=why, form="dense form", upper=True)
+    return [infinite] * count
+
+
+def _noise_and_residue(view: View) -> tuple[FloatArray, bool]:
+    """(B, whether some row of it may hold nothing but rounding).
+
+    Noise that cancels, as Zip-DL's does in the average, leaves a row of rounding. What it is then cannot be told: no
+    noise at all, or a faint combination of it that is seen. So the row is taken for noiseless where it shows a
+    gradient, which is a leak, and everything else is undecided. Rows are judged by their own products: entries that
+    were given small are what they are.
+    """
+    B = view.dense_noise()
+    bound = view.noise_rounding()
+    norms = np.linalg.norm(B, axis=1)
+    doubtful = (norms > 0) & (norms <= 2 * np.linalg.norm(bound, axis=1))
+    return np.where(doubtful[:, None], 0.0, B), bool(doubtful.any())
 
 
 def _first_leak(view: View, noiseless: FloatArray, leaks: np.ndarray) -> str:

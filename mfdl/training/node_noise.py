@@ -87,9 +87,7 @@ def node_stream(
     if isinstance(noise, ZeroNoise) or noise_std == 0:
         return _OwnRows(NoNoise(noise, noise_std, held, dim, tensor), rows)
     if isinstance(noise, StepNoise):
-        return StepStream(
-            StepNoise(noise.factor[rows], noise.holders(), noise.num_steps, n), noise_std, held, dim, tensor
-        )
+        return StepStream(noise.rows(rows), noise_std, held, dim, tensor)
     if rows == [node] and isinstance(noise, IndependentNoise | LocalNoise):
         alone = HolderKeys.given({(0,): held.key_of({node})})
         if isinstance(noise, LocalNoise):

@@ -4,7 +4,6 @@ import inspect
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -245,7 +244,7 @@ def test_step_noise_laws(slots, columns, T, width, seed):
 
 
 def step_noise(F, T, nodes=3):
-    return StepNoise(F, sp.csr_array((F.shape[1], nodes), dtype=bool), T, nodes)
+    return StepNoise(F, np.ones((F.shape[1], nodes), dtype=bool), T, nodes)
 
 
 def test_step_noise_refuses():

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import norm
 
 from mfdl import algorithms, calibrate, gossip, trust
-from mfdl.algorithms import linear_algorithm
+from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.operators import StepNoise
@@ -123,6 +123,7 @@ def test_the_stated_errors_bound_the_true_ones(case):
     T, n = min(one.num_steps, 3), one.num_nodes
     one = dataclasses.replace(
         one, rounds=one.rounds[:T], step_of_round=tuple(range(T)), participation=EveryStep(T),
+        dynamics=dataclasses.replace(one.dynamics, learning_rate=one.dynamics.learning_rate[:T]),
         noise=StepNoise(one.noise.factor, one.noise.holders(), T, n),
     )  # fmt: skip
     if model.name == "custom":
@@ -267,7 +268,7 @@ def test_neglected_noise_is_paid_for(sign, monkeypatch):
 
 def test_gradients_of_very_unequal_scale_are_no_rounding(monkeypatch):
     """A public divisor of 1e14 scales what a node's gradients show, not whether they do."""
-    monkeypatch.setattr(linear_algorithm, "MAX_DIVISOR_RATIO", np.inf)  # refused at the boundary otherwise
+    monkeypatch.setattr(checks, "MAX_DIVISOR_RATIO", np.inf)  # refused at the boundary otherwise
     one = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True).with_divisors([1, 1e14, 1e14])
     found = by_form(trust.LDP().view(one, 0), range(3))
     assert all(gram.leaks.all() for gram in found)
@@ -316,9 +317,9 @@ def test_refusals():
     def covered(algorithm=one, release="none", trusted=model):
         return own_states(trusted.view(algorithm, 0, release=release)) is not None
 
-    def with_round(**maps):
+    def with_round(base=one, **maps):
         return dataclasses.replace(
-            one, rounds=(one.rounds[0], dataclasses.replace(one.rounds[0], **maps), *one.rounds[2:])
+            base, rounds=(base.rounds[0], dataclasses.replace(base.rounds[0], **maps), *base.rounds[2:])
         )
 
     assert covered()
@@ -327,11 +328,12 @@ def test_refusals():
     assert not covered(trusted=trust.PNDP([0]))
     assert not covered(trusted=trust.Central())
     assert not covered(dataclasses.replace(one, model_from_state=sp.csr_array(2.0 * sp.eye_array(n))))
-    assert not covered(dataclasses.replace(one, model_from_state=sp.csr_array(np.ones((n, n)) / n)))
+    deaf = dataclasses.replace(one, rounds=tuple(dataclasses.replace(r, receivers=None) for r in one.rounds))
+    assert not covered(dataclasses.replace(deaf, model_from_state=sp.csr_array(np.ones((n, n)) / n)))
     for maps in (
         {"state_from_state": sp.csr_array(sp.eye_array(n))},
         {"state_from_gradient": sp.csr_array(sp.eye_array(n))},
-        {"state_from_noise": sp.csr_array((n, S))},
+        {"state_from_noise": sp.csr_array(np.eye(n, S))},
     ):
         assert not covered(with_round(**maps))
     silent = int(np.flatnonzero(~one.transmitted)[1])
@@ -348,7 +350,7 @@ def test_refusals():
     for name in ("message_from_state", "message_from_gradient"):  # a hidden message that holds what is another node's
         mixed = getattr(one.rounds[0], name).tolil()
         mixed[silent, 0] = 0.5
-        assert not covered(with_round(**{name: sp.csr_array(mixed)}))
+        assert not covered(with_round(deaf, **{name: sp.csr_array(mixed)}))
     for other in (
         algorithms.muffliato(one.dynamics, EveryStep(3), gossip_rounds=2),
         algorithms.anti_pgd(one.dynamics, EveryStep(3)),  # noise that is not fresh

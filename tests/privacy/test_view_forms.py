@@ -407,7 +407,7 @@ def structured_cases():
             (algorithms.dp_dsgd(dynamics, EveryStep(T)), np.eye(T * n)),
             (algorithms.mf_dsgd(dynamics, EveryStep(T), ENCODER), np.kron(np.linalg.inv(ENCODER), np.eye(n))),
         ):
-            for attackers in ([0], [1], list(range(1, n, 2)), list(range(n - 1))):
+            for attackers in ([0], [1], [1, n // 2], list(range(1, n, 2)), list(range(n - 1))):
                 yield one, N, attackers
 
 

@@ -120,6 +120,7 @@ def test_every_map_of_a_round_is_applied(path, monkeypatch):
     rounds = tuple(
         dataclasses.replace(
             base.rounds[0],
+            receivers=None,
             message_from_state=random_map(messages, states),
             message_from_gradient=random_map(messages, n),
             message_from_noise=random_map(messages, n),
@@ -132,7 +133,7 @@ def test_every_map_of_a_round_is_applied(path, monkeypatch):
     )
     selection = sp.csr_array(np.eye(n, states))
     one = dataclasses.replace(
-        base, rounds=rounds, model_from_state=selection, message_sender=np.array([0, 1, 2, 3, 3])
+        base, rounds=rounds, model_from_state=selection, message_sender=[0, 1, 2, 3, 3], transmitted=np.ones(5, bool)
     ).with_divisors([1, 2, 3, 5])
     gradients, noise = rng.standard_normal((2, 6, n, DIM))
     sent, before, final = run(one, np.zeros((n, DIM)), gradients, noise)

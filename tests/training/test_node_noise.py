@@ -162,11 +162,11 @@ def test_a_missing_secret_is_named():
 
 
 def test_noise_that_a_node_cannot_make_is_refused_even_with_all_keys():
-    noise = StepNoise(np.ones((3, 1)), np.array([[1, 1, 0]], dtype=bool), 2, 3)
+    noise = StepNoise(np.ones((4, 1)), np.array([[1, 1, 0]], dtype=bool), 2, 3)  # slots are messages here
     for u in (0, 1):
-        assert node_noise(noise, u, HolderKeys.simulated(ROOT), NU, 0, 2).shape == (1, 2)
+        assert node_noise(noise, u, HolderKeys.simulated(ROOT), NU, 0, 2, slots=[u]).shape == (1, 2)
     with pytest.raises(InvalidInput, match=r"node 2 needs the secret of \{0, 1\}, which it does not hold"):
-        node_noise(noise, 2, HolderKeys.simulated(ROOT), NU, 0, 2)
+        node_noise(noise, 2, HolderKeys.simulated(ROOT), NU, 0, 2, slots=[2])
 
 
 def test_a_stream_is_its_steps_and_ends_with_the_mechanism():

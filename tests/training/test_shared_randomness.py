@@ -30,7 +30,7 @@ NODE_SETS = st.frozensets(st.integers(0, 6), max_size=4)
 
 def noise_held_by(sets, num_nodes=7, num_steps=3):
     holders = sp.csr_array(np.array([[u in s for u in range(num_nodes)] for s in sets]).reshape(-1, num_nodes))
-    return StepNoise(np.ones((num_nodes, len(sets))), holders, num_steps, num_nodes)
+    return StepNoise(np.ones((num_nodes + 1, len(sets))), holders, num_steps, num_nodes)  # slots are messages
 
 
 # ---- columns and their keys ---------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def test_a_column_is_the_stream_of_its_holders_key_and_of_its_place_among_their_
 
 def test_an_explicit_false_entry_is_no_holder():
     table = sp.csr_array((np.array([True, False]), ([0, 0], [1, 0])), shape=(1, 2))
-    assert list(columns_by_holders(StepNoise(np.ones((2, 1)), table, 1, 2))) == [{1}]
+    assert list(columns_by_holders(StepNoise(np.ones((3, 1)), table, 1, 2))) == [{1}]
 
 
 def test_no_columns_no_holders():

@@ -89,7 +89,9 @@ def step_noises(draw, max_nodes=4, max_columns=7):
     entries = st.lists(st.integers(-3, 3), min_size=slots * columns, max_size=slots * columns)
     F = np.array(draw(entries), dtype=float).reshape(slots, columns)
     held = draw(st.lists(st.booleans(), min_size=columns * n, max_size=columns * n))
-    holders = sp.csr_array(np.array(held, dtype=bool).reshape(columns, n))
+    holders = np.array(held, dtype=bool).reshape(columns, n)
+    if slots == n:  # then a slot is a node's, which adds what it holds
+        F = F * holders.T
     return StepNoise(F, holders, draw(st.integers(1, 4)), n)
 
 

@@ -1,0 +1,198 @@
+"""What a `LinearAlgorithm` is checked for when it is made: sizes, order of steps, and who can send what.
+
+A message is a node's own: it may use what that node received, its own gradient, and noise that the node holds. A trust
+model reads receivers and holders, so they must be those of the maps; otherwise a number would speak of other messages
+than those that are sent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from .. import matrices
+from ..check import FloatArray
+from ..dynamics import Dynamics
+from ..errors import InvalidInput
+from ..operators import NoiseOperator
+from ..participation import Participation
+from .round import Round
+
+if TYPE_CHECKING:
+    from .linear_algorithm import LinearAlgorithm
+
+MAX_DIVISOR_RATIO = 1e6  # columns fainter than that could pass for rounding
+
+
+def require_types(algorithm: LinearAlgorithm) -> None:
+    """The parts are what they should be; a message says what to give instead."""
+    wanted: dict[str, tuple[type, str]] = {
+        "name": (str, "a text"),
+        "dynamics": (Dynamics, "a Dynamics, e.g. mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))"),
+        "participation": (Participation, "a participation, e.g. mfdl.Cyclic(epochs=20, period=16)"),
+        "noise": (NoiseOperator, "a noise operator of mfdl.operators, e.g. IndependentNoise(num_steps, num_nodes)"),
+    }
+    for field, (kind, words) in wanted.items():
+        if not isinstance(getattr(algorithm, field), kind):
+            raise InvalidInput(f"{field} must be {words}, got {type(getattr(algorithm, field)).__name__}.")
+    try:
+        kinds = {type(one) for one in algorithm.rounds}
+    except TypeError:
+        raise InvalidInput(f"rounds must be a sequence of Round, got {type(algorithm.rounds).__name__}.") from None
+    if kinds != {Round}:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
+        raise InvalidInput(f"rounds must be Round objects, at least one, got {names}.")
+
+
+def divisors(given: ArrayLike, num_nodes: int) -> FloatArray:
+    """One finite number > 0 per node, all within MAX_DIVISOR_RATIO, as an own read-only array."""
+    try:
+        m = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        m = np.zeros(0)
+    if m.shape != (num_nodes,) or not (np.isfinite(m) & (m > 0)).all():
+        raise InvalidInput(f"divisors must be {num_nodes} finite numbers > 0, one per node, got {given!r}.")
+    if m.max() > MAX_DIVISOR_RATIO * m.min():
+        raise InvalidInput(
+            f"divisors must lie within a factor of {MAX_DIVISOR_RATIO:g}, got {m.min():g} to {m.max():g}; give "
+            "nodes batches of comparable size."
+        )
+    return np.asarray(matrices.read_only(m))
+
+
+def step_of_round(algorithm: LinearAlgorithm) -> tuple[int, ...]:
+    """The steps 0 .. T - 1 in order, each in one round, and -1 in the rounds of pure gossip that follow a step.
+
+    The executor takes a step's gradients before its first round, and the accountant reads the rounds in their order.
+    """
+    R = len(algorithm.rounds)
+    given = np.asarray(algorithm.step_of_round if len(algorithm.step_of_round) else np.arange(R))
+    if given.shape != (R,) or given.dtype.kind not in "iu":
+        raise InvalidInput(f"step_of_round must hold {R} integers, one per round, got {algorithm.step_of_round!r}.")
+    steps = given[given != -1]
+    if given[0] != 0 or not np.array_equal(steps, np.arange(steps.size)):
+        raise InvalidInput(
+            f"step_of_round must hold the steps 0 .. T - 1 in order, each once, and -1 for the gossip rounds after a "
+            f"step, got {_shortened(given)}; put the rounds in the order in which they run."
+        )
+    for r, (one, step) in enumerate(zip(algorithm.rounds, given, strict=True)):
+        if step < 0 and one.injects:
+            raise InvalidInput(
+                f"round {r} is pure gossip (step -1) but has a map of gradients or noise; give it a step of its own, "
+                "or leave these maps None."
+            )
+    return tuple(given.tolist())
+
+
+def transmitted(algorithm: LinearAlgorithm) -> NDArray[np.bool_]:
+    """bool (messages per round,), or (rounds, messages per round) where rounds differ; own and read-only."""
+    R, S = len(algorithm.rounds), algorithm.messages_per_round
+    given = np.asarray(algorithm.transmitted)
+    if not given.size and S:
+        given = np.ones(S, dtype=bool)
+    if given.dtype != bool or given.shape not in ((S,), (R, S)):
+        raise InvalidInput(
+            f"transmitted must be a boolean array of shape ({S},), or ({R}, {S}) for each round, got shape "
+            f"{given.shape} of {given.dtype}."
+        )
+    if given.ndim == 2 and (given == given[0]).all():
+        given = given[0]
+    return np.asarray(matrices.read_only(given.copy()))
+
+
+def require_consistent(algorithm: LinearAlgorithm) -> None:
+    """Sizes of all maps, the noise and the participation; who receives and who holds what the maps use."""
+    T, n = algorithm.num_steps, algorithm.num_nodes
+    if algorithm.participation.num_steps != T:
+        raise InvalidInput(
+            f"participation has {algorithm.participation.num_steps} steps but the algorithm has {T}; build both for "
+            "the same number of steps."
+        )
+    algorithm.participation.require_nodes(n)
+    algorithm.dynamics.learning_rates(T)
+    noise = algorithm.noise
+    if (noise.num_steps, noise.num_nodes) != (T, n):
+        raise InvalidInput(f"noise must cover {T} steps x {n} nodes, got {noise.num_steps} x {noise.num_nodes}.")
+    if algorithm.model_from_state.shape[0] != n:
+        raise InvalidInput(
+            f"model_from_state must have one row for each of {n} nodes, got shape {algorithm.model_from_state.shape}."
+        )
+    sizes = {
+        "messages": algorithm.messages_per_round,
+        "state": algorithm.model_from_state.shape[1],
+        "nodes": n,
+        "injection slots": noise.slots_per_step,
+    }
+    for kind in algorithm.kinds:
+        kind.require_sizes(sizes)
+    _require_receivers(algorithm)
+    if noise.slots_per_step != n:  # else a slot is its node's, and the operator itself has looked
+        _require_held_by_senders(algorithm)
+
+
+def _require_receivers(algorithm: LinearAlgorithm) -> None:
+    """Whoever uses a message is among its receivers, or sent it.
+
+    A node uses a message if it reaches, over the state, a message that the node sends or a model of its own.
+    """
+    if all(kind.receivers is None for kind in algorithm.kinds):
+        return
+    n, S = algorithm.num_nodes, algorithm.messages_per_round
+    sends = sp.csr_array((np.ones(S, dtype=bool), (np.arange(S), algorithm.message_sender)), shape=(S, n))
+    models = _pattern(sp.csr_array(algorithm.model_from_state.T))
+    uses = models  # (state, n): who uses an entry of the state from here on
+    done: dict[tuple[int, int], sp.csr_array] = {}
+    kept = [uses]
+    for r in range(len(algorithm.rounds) - 1, -1, -1):
+        kind = int(algorithm.kind_of_round[r])
+        if (kind, id(uses)) not in done:
+            one = algorithm.kinds[kind]
+            if one.receivers is not None and one.state_from_message is not None:
+                user = _pattern(sp.csr_array(_pattern(one.state_from_message).T @ uses))
+                deaf = sp.coo_array(user > (one.receivers + sends))
+                if deaf.nnz:
+                    j, u = int(deaf.coords[0][0]), int(deaf.coords[1][0])
+                    raise InvalidInput(
+                        f"message {j} of round {r}, sent by node {algorithm.message_sender[j]}, enters the models of "
+                        f"node {u}, which is not among its receivers; mark it there, or leave receivers None."
+                    )
+            before = models
+            if one.state_from_state is not None:
+                before = before + _pattern(one.state_from_state).T @ uses
+            if one.message_from_state is not None:
+                before = before + _pattern(one.message_from_state).T @ sends
+            before = _pattern(sp.csr_array(before))
+            same = next((u for u in kept[-2:] if u.nnz == before.nnz and (u != before).nnz == 0), None)
+            kept.append(before)  # so that no id is given twice
+            done[kind, id(uses)] = before if same is None else same
+        uses = done[kind, id(uses)]
+
+
+def _require_held_by_senders(algorithm: LinearAlgorithm) -> None:
+    """Noise that enters a message is held by the sender of the message."""
+    n = algorithm.num_nodes
+    held = sp.coo_array(algorithm.noise.holders())
+    pairs = held.coords[0].astype(np.int64) * n + held.coords[1]
+    for kind in algorithm.kinds:
+        if kind.message_from_noise is None:
+            continue
+        enters = sp.coo_array(_pattern(kind.message_from_noise) @ algorithm.noise.pattern())
+        foreign = ~np.isin(enters.coords[1].astype(np.int64) * n + algorithm.message_sender[enters.coords[0]], pairs)
+        if foreign.any():
+            j, c = (int(index[foreign][0]) for index in enters.coords)
+            raise InvalidInput(
+                f"a node can only add noise that it holds, but message {j} of node {algorithm.message_sender[j]} has "
+                f"part {c} of the noise, which that node does not hold; add it to holders."
+            )
+
+
+def _pattern(matrix: sp.csr_array) -> sp.csr_array:
+    """Where entries are other than zero, as bool csr."""
+    return sp.csr_array(matrix != 0)
+
+
+def _shortened(values: NDArray[np.intp]) -> str:
+    return f"{values[:12].tolist()}{' ...' if values.size > 12 else ''}"

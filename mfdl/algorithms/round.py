@@ -1,0 +1,143 @@
+"""Round: one exchange of messages, as sparse maps between state, gradients, injected noise and messages.
+
+With s the state, g the gradients of the step and e = (N Z)_t its injected noise:
+
+    m       = P s + Q g + R e               messages, one row per sender
+    s'      = K m + F s + J g + L e         next state
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import scipy.sparse as sp
+
+from .. import matrices
+from ..check import FloatArray
+from ..errors import InvalidInput
+from ..operators import RecursionMaps
+from ..operators.recursion import Map
+
+# field: (rows, columns), S messages, s state, n gradients, e injection slots
+_SHAPES = {
+    "message_from_state": ("messages", "state"),
+    "message_from_gradient": ("messages", "nodes"),
+    "message_from_noise": ("messages", "injection slots"),
+    "state_from_message": ("state", "messages"),
+    "state_from_state": ("state", "state"),
+    "state_from_gradient": ("state", "nodes"),
+    "state_from_noise": ("state", "injection slots"),
+    "receivers": ("messages", "nodes"),
+}
+MAPS = tuple(name for name in _SHAPES if name != "receivers")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Round:
+    """The maps P, Q, R, K, F, J, L above; None is the zero map.
+
+    Attributes:
+        message_from_state, message_from_gradient, message_from_noise: P, Q, R; dense or sparse, kept as own read-only
+            csr arrays without stored zeros (an array that is one already is shared, not copied).
+        state_from_message, state_from_state, state_from_gradient, state_from_noise: K, F, J, L.
+        receivers: who gets each message, bool (messages, n); None: nobody in particular (broadcast).
+
+    Raises: InvalidInput: entries that are not finite real numbers or out of range, shapes that do not fit together.
+    """
+
+    message_from_state: Map = None
+    message_from_gradient: Map = None
+    message_from_noise: Map = None
+    state_from_message: Map = None
+    state_from_state: Map = None
+    state_from_gradient: Map = None
+    state_from_noise: Map = None
+    receivers: Map = None
+
+    def __post_init__(self) -> None:
+        made: dict[int, sp.csr_array] = {}
+        for name in _SHAPES:
+            given = getattr(self, name)
+            if given is None:
+                continue
+            if id(given) not in made:
+                take = matrices.sparse_mask if name == "receivers" else matrices.sparse_matrix
+                made[id(given)] = take(**{name: given})
+            object.__setattr__(self, name, made[id(given)])
+        self.require_sizes({})
+        for name in MAPS:
+            if getattr(self, name) is not None and getattr(self, name).nnz == 0:
+                object.__setattr__(self, name, None)
+
+    def require_sizes(self, sizes: dict[str, int]) -> None:
+        """Raises InvalidInput where a map has other sizes than those given by name, or than another map has."""
+        known = {what: (size, "the algorithm") for what, size in sizes.items()}
+        for name, axes in _SHAPES.items():
+            matrix = getattr(self, name)
+            for axis, what in enumerate(axes) if matrix is not None else ():
+                size, owner = known.setdefault(what, (matrix.shape[axis], name))
+                if matrix.shape[axis] != size:
+                    raise InvalidInput(
+                        f"{name} must have shape ({axes[0]}, {axes[1]}) with {size} {what}, as {owner} has, got "
+                        f"{matrix.shape}."
+                    )
+
+    @property
+    def noise_enters_with_gradients(self) -> bool:
+        """Whether gradients and injected noise enter by the very same maps: Q = R and J = L."""
+        return _equal(self.message_from_gradient, self.message_from_noise) and _equal(
+            self.state_from_gradient, self.state_from_noise
+        )
+
+    def maps(self) -> list[sp.csr_array]:
+        """The maps that are not zero."""
+        return [matrix for name in MAPS if (matrix := getattr(self, name)) is not None]
+
+    @property
+    def injects(self) -> bool:
+        """Whether a gradient or noise enters at all."""
+        maps = (self.message_from_gradient, self.message_from_noise, self.state_from_gradient, self.state_from_noise)
+        return any(matrix is not None for matrix in maps)
+
+    def driven_by_gradients(self) -> RecursionMaps:
+        """The recursion with the gradients as input."""
+        return RecursionMaps(
+            self.message_from_state,
+            self.message_from_gradient,
+            self.state_from_message,
+            self.state_from_state,
+            self.state_from_gradient,
+        )
+
+    def driven_by_noise(self) -> RecursionMaps:
+        """The recursion with the injected noise as input."""
+        return RecursionMaps(
+            self.message_from_state,
+            self.message_from_noise,
+            self.state_from_message,
+            self.state_from_state,
+            self.state_from_noise,
+        )
+
+    def with_input_scale(self, scale: FloatArray, *, noise_too: bool) -> Round:
+        """Gradient (and noise) columns of node u multiplied by scale[u]."""
+        diagonal = sp.diags_array(scale)
+        scaled: dict[int, Map] = {}
+
+        def times(matrix: Map) -> Map:
+            if matrix is None:
+                return None
+            if id(matrix) not in scaled:
+                scaled[id(matrix)] = matrices.sparse_matrix(map=sp.csr_array(matrix @ diagonal))
+            return scaled[id(matrix)]
+
+        names = ["message_from_gradient", "state_from_gradient"]
+        names += ["message_from_noise", "state_from_noise"] if noise_too else []
+        return dataclasses.replace(self, **{name: times(getattr(self, name)) for name in names})
+
+
+def _equal(a: Map, b: Map) -> bool:
+    """Whether two maps have the same entries; zero maps are None."""
+    if a is b or a is None or b is None:
+        return a is b
+    return bool(a.shape == b.shape and (a != b).nnz == 0)

@@ -1,0 +1,88 @@
+"""Own, read-only arrays of what a caller gives, checked: sparse maps, sparse masks, indices.
+
+Beside `check`, which the command line loads, since scipy is not light.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from . import check
+from .check import LARGEST
+from .errors import InvalidInput
+
+
+def read_only(array: Any) -> Any:
+    """The array itself, or the parts of a csr_array, no longer writable."""
+    for part in (array.data, array.indices, array.indptr) if sp.issparse(array) else (array,):
+        part.setflags(write=False)
+    return array
+
+
+def sparse_matrix(**named: Any) -> sp.csr_array:
+    """A read-only csr_array of a finite real matrix, dense or sparse, sorted and without stored zeros.
+
+    An own copy, or the given array if it is one already. Entries other than zero must lie between 1 / LARGEST and
+    LARGEST in size.
+    """
+    name, value = check.one(named)
+    if sp.issparse(value):
+        if value.dtype.kind not in "fiub":
+            raise InvalidInput(f"{name} must be real numbers, got dtype {value.dtype}.")
+        if value.ndim != 2:
+            raise InvalidInput(f"{name} must have 2 dimensions, got shape {value.shape}.")
+        matrix = value if _is_frozen(value, np.float64) else sp.csr_array(value, dtype=np.float64, copy=True)
+    else:
+        matrix = sp.csr_array(check.finite_array(2, **named))
+    matrix.sum_duplicates()
+    sizes = np.abs(matrix.data)
+    bad = np.flatnonzero(~(((sizes >= 1 / LARGEST) & (sizes <= LARGEST)) | (sizes == 0)))
+    if bad.size:
+        row = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1
+        raise InvalidInput(
+            f"{name} must hold finite numbers, 0 or of size {1 / LARGEST:g} to {LARGEST:g}, got "
+            f"{matrix.data[bad[0]]:g} at {(row, int(matrix.indices[bad[0]]))}."
+        )
+    if (sizes == 0).any():
+        matrix = sp.csr_array(matrix, copy=True)
+        matrix.eliminate_zeros()
+    return read_only(matrix)
+
+
+def sparse_mask(**named: Any) -> sp.csr_array:
+    """A read-only bool csr_array of a mask or of a matrix of numbers 0 and 1, dense or sparse."""
+    name, value = check.one(named)
+    if sp.issparse(value) and _is_frozen(value, np.bool_):
+        return value
+    given = sp.csr_array(value, copy=True) if sp.issparse(value) else np.asarray(value)
+    entries = np.asarray(given.data) if sp.issparse(value) else given
+    if given.ndim != 2 or (entries.dtype != bool and not np.isin(entries, (0, 1)).all()):
+        raise InvalidInput(f"{name} must be a boolean matrix, got shape {given.shape} of {given.dtype}.")
+    kept = sp.csr_array(given, dtype=bool)
+    kept.sum_duplicates()
+    kept.eliminate_zeros()
+    return read_only(kept)
+
+
+def _is_frozen(matrix: Any, dtype: type) -> bool:
+    """Whether this is a csr_array as `sparse_matrix` and `sparse_mask` make them, so that it need not be copied."""
+    if not isinstance(matrix, sp.csr_array) or matrix.dtype != dtype:
+        return False
+    writable = any(part.flags.writeable for part in (matrix.data, matrix.indices, matrix.indptr))
+    return not writable and bool(matrix.has_canonical_format)
+
+
+def integers(size: int, below: int, **named: ArrayLike) -> NDArray[np.intp]:
+    """An own read-only array of `size` integers in [0, below)."""
+    name, value = check.one(named)
+    given = np.asarray(value)
+    if given.shape != (size,) or (given.dtype.kind not in "iu" and given.size):
+        raise InvalidInput(f"{name} must be {size} integers, got shape {given.shape} of {given.dtype}.")
+    outside = given[(given < 0) | (given >= below)]
+    if outside.size:
+        raise InvalidInput(f"{name} must lie in [0, {below}), got {outside[0]}.")
+    return read_only(np.array(given, dtype=np.intp))
