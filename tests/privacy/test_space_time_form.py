@@ -362,6 +362,7 @@ def test_the_noise_injected_may_protect_less_than_its_encoder_says(kind):
         "per column": SpaceTimeNoise(np.stack([C[:2, :2], C[2:, 2:]]), F, everybody, n),
         "joint": JointNoise(C, T, n),
     }[kind]
+    noise.inverse.setflags(write=True)  # which nobody does by mistake
     noise.inverse[...] *= 1 - 2.0**-10 * np.random.default_rng(0).random(noise.inverse.shape)
     short = 0
     for u in range(n):
