@@ -22,6 +22,8 @@ from .operators import ZeroNoise
 from .participation import Participation, in_every_step
 from .privacy import gaussian
 from .privacy.accounting import SHIFT_REDUCTION, VictimLoss, victim_losses, worst_adaptive
+from .privacy.explanation import explanation
+from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.guarantee import EVERY_NODE, UNITS, Guarantee
 from .privacy.sensitivity import Sensitivity
 from .trust import TrustModel
@@ -41,10 +43,10 @@ class Mechanism:
         guarantee: what holds, and under which circumstances.
         sensitivity: of the algorithm's encoder, per unit record shift and unit nu.
         lipschitz: L on which the guarantee rests (shift reduction), or None if it rests on none.
-        accounted: content hash of the algorithm that was accounted; the algorithm's own if not given.
 
-    Raises: InvalidInput: a guarantee of other numbers, of another algorithm (say, by `dataclasses.replace`), or of a
-        unit that the algorithm cannot have (`require_unit`).
+    Raises: InvalidInput: a guarantee that was not accounted (a statement written by hand), of other numbers, of another
+        algorithm or participation (say, by `dataclasses.replace`), of several runs, or of a unit that the algorithm
+        cannot have (`require_unit`).
     """
 
     algorithm: LinearAlgorithm
@@ -53,24 +55,44 @@ class Mechanism:
     guarantee: Guarantee
     sensitivity: Sensitivity
     lipschitz: float | None = None
-    accounted: str = ""
 
     def __post_init__(self) -> None:
-        if not self.accounted:
-            object.__setattr__(self, "accounted", self.algorithm.content_hash)
-        if self.accounted != self.algorithm.content_hash:
+        for name, kind in (("algorithm", LinearAlgorithm), ("guarantee", Guarantee), ("sensitivity", Sensitivity)):
+            if not isinstance(getattr(self, name), kind):
+                raise InvalidInput(
+                    f"{name} of a mechanism must be a {kind.__name__}, got {type(getattr(self, name)).__name__}; "
+                    "calibrate, with_noise and without_noise make mechanisms."
+                )
+        require_unit(self.unit, self.algorithm.participation, lipschitz=self.lipschitz)
+        stated = self.guarantee
+        if not (stated.fingerprint and stated.seal):
             raise InvalidInput(
-                f"the guarantee is for another algorithm (content hash {self.accounted}) than {self.algorithm.name!r} "
-                f"({self.algorithm.content_hash}); calibrate or account anew."
+                "a mechanism needs the guarantee that was accounted for it, and this one was written or edited by "
+                "hand; use calibrate, with_noise or without_noise."
             )
-        stated = (self.guarantee.noise_std, self.guarantee.clip_norm, self.guarantee.participation)
-        own = (self.noise_std, self.clip_norm, self.algorithm.participation.describe())
-        if stated != own:
+        self.require_unchanged()
+        numbers = (stated.noise_std, stated.clip_norm, stated.sensitivity, stated.composed)
+        own = (self.noise_std, self.clip_norm, self.sensitivity.value, 1)
+        if numbers != own:
             raise InvalidInput(
-                f"the guarantee is for noise_std, clip_norm and participation {stated}, the mechanism has {own}; "
+                f"the guarantee is for noise_std, clip_norm, sensitivity and runs {numbers}, the mechanism has {own}; "
                 "calibrate or account anew."
             )
-        require_unit(self.unit, self.algorithm.participation, lipschitz=self.lipschitz)
+
+    def require_unchanged(self) -> None:
+        """Raises InvalidInput where the algorithm is not, or no longer, the one that was accounted.
+
+        Cost: that of the algorithm's content hash.
+        """
+        accounted = Fingerprint.parse(self.guarantee.fingerprint)
+        scheme = participation_hash(self.algorithm.participation)
+        own = dataclasses.replace(accounted, algorithm=self.algorithm.content_hash, participation=scheme)
+        accounted.require(own, what="the guarantee is")
+
+    @property
+    def accounted(self) -> str:
+        """Content hash of the algorithm that was accounted."""
+        return Fingerprint.parse(self.guarantee.fingerprint).algorithm
 
     @property
     def unit(self) -> str:
@@ -180,6 +202,7 @@ def guarantees(
     participation: Participation | None = None,
     adaptive: bool = True,
     unit: str = "record",
+    release: str | None = None,
 ) -> list[Guarantee]:
     """One guarantee per victim, from `privacy.accounting.victim_losses` of the same algorithm and trust model.
 
@@ -188,13 +211,22 @@ def guarantees(
             guarantee names that of its victim.
         adaptive: the numbers for adaptive gradients; False: for gradients fixed in advance, and so labelled.
         unit: as for `account`; losses that rest on a Lipschitz constant are refused with "user".
+        release: the released models the losses must hold; default those that they do hold, which each names.
+    Raises: InvalidInput: losses of another algorithm, trust model, participation, release or unit.
     """
     labels = algorithm.dynamics.gossip.labels
     scheme = participation or algorithm.participation
     require_unit(unit, scheme)
-    others = {loss.unit for loss in losses} - {unit}
-    if others:
-        raise InvalidInput(f"the losses were computed for unit {others.pop()!r}, not {unit!r}; compute them anew.")
+    asked = Fingerprint.of(algorithm, trust, scheme, release or "", unit)
+    for loss in losses:
+        if loss.fingerprint is None:
+            raise InvalidInput("losses must be those of victim_losses, which says what they were computed for.")
+        loss.fingerprint.require(
+            asked if release else dataclasses.replace(asked, release=loss.release),
+            what=f"the losses were computed for unit {loss.unit!r}, not {unit!r}:"
+            if loss.unit != unit
+            else "the losses were computed",
+        )
     if unit == "user" and _rests_on_shifts(losses):
         raise InvalidInput("unit 'user' cannot rest on shift reduction; compute the losses without lipschitz.")
     out = []
@@ -203,7 +235,7 @@ def guarantees(
         name = str(labels[loss.victim])
         own = scheme.of_node(loss.victim)
         one = _guarantee(trust, adjacency, clip_norm, noise_std, held, own, name, [loss], unit)
-        out.append(one if adaptive or loss.adaptive else dataclasses.replace(one, adaptive=False))
+        out.append(one if adaptive else one.changed(adaptive=loss.adaptive, why=explanation(loss, adaptive=False)))
     return out
 
 
@@ -330,6 +362,8 @@ def _guarantee(
     unit: str,
 ) -> Guarantee:
     """The guarantee of one sensitivity; `losses` are those it is the worst of."""
+    fingerprint = losses[0].fingerprint
+    assert fingerprint is not None
     shift = gaussian.record_shift(adjacency, clip_norm)
     return Guarantee(
         mu=gaussian.mu_from_noise_std(sensitivity.value, shift, noise_std),
@@ -348,4 +382,6 @@ def _guarantee(
         release=losses[0].release,
         notes=(SHIFT_NOTE,) if _rests_on_shifts(losses) else (),
         unit=unit,
-    )
+        why=explanation(max(losses, key=lambda loss: loss.adaptive_sensitivity_squared)),
+        fingerprint=fingerprint.text,
+    ).sealed()

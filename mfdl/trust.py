@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import hashlib
 import inspect
 import itertools
 import math
@@ -109,6 +110,29 @@ class TrustModel(abc.ABC):
         if release in (None, "not applicable"):
             release = self.default_release
         return "all" if release == "not applicable" else str(release)  # never less than what a hidden view may hold
+
+    def fingerprint(self, algorithm: LinearAlgorithm) -> str:
+        """16 hex digits of the nodes and of what this model sees and knows of the algorithm.
+
+        Shipped models count by name and parameters, attackers as the nodes that they are; any other by its masks.
+        """
+        digest = hashlib.sha256(repr(algorithm.dynamics.gossip.labels).encode())
+        digest.update(repr(self._identity(algorithm)).encode())
+        return digest.hexdigest()[:16]
+
+    def _identity(self, algorithm: LinearAlgorithm) -> tuple[Any, ...]:
+        """What decides the masks; nothing that depends on wording."""
+        if type(self).__module__ == __name__ and not isinstance(self, _Masks):
+            return (type(self).__name__, *self._parameters(algorithm))
+        masks = (
+            (victims, model.knowledge(algorithm, victims[0] if victims else 0).digest())
+            for model, victims in self.members(algorithm)
+        )
+        return (self.attackers(algorithm), *masks)
+
+    def _parameters(self, algorithm: LinearAlgorithm) -> tuple[Any, ...]:
+        """The parameters of a shipped model, nodes as indices."""
+        return self.attackers(algorithm)
 
     def view(self, algorithm: LinearAlgorithm, victim: int = 0, *, release: str | None = None) -> View:
         """What the attacker has, as (A, B).
@@ -324,6 +348,9 @@ class Coalitions(TrustModel):
     def attacker(self) -> str:
         return f"any {self.size} node{'s together, who see' if self.size != 1 else ', who sees'} all messages"
 
+    def _parameters(self, algorithm: LinearAlgorithm) -> tuple[Any, ...]:
+        return (self.size,)
+
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
         n = algorithm.num_nodes
         if self.size >= n:
@@ -410,6 +437,9 @@ class _AllMessages(TrustModel):
     def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
         return self.model.attackers(algorithm)
 
+    def _parameters(self, algorithm: LinearAlgorithm) -> tuple[Any, ...]:
+        return self.model._identity(algorithm)
+
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
         for model, victims in self.model.members(algorithm):
             yield _AllMessages(model), victims
@@ -466,6 +496,9 @@ class _Against(TrustModel):
     @property
     def attacker(self) -> str:
         return self.model.attacker
+
+    def _parameters(self, algorithm: LinearAlgorithm) -> tuple[Any, ...]:
+        return (self.victim, *self.model._identity(algorithm))
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         return self.model.knowledge(algorithm, self.victim)

@@ -8,6 +8,7 @@ not rows: known noise is removed from B, and a known gradient makes its owner's 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from functools import cached_property
 from typing import Any
 
@@ -63,6 +64,15 @@ class Knowledge:
             _mask("known_noise", known_noise, (T, algorithm.noise.columns_per_step)),
             combination,
         )
+
+    def digest(self) -> str:
+        """16 hex digits of the masks and of what is combined."""
+        digest = hashlib.sha256(repr((self.seen.shape, self.known_gradients.shape, self.known_noise.shape)).encode())
+        for mask in (self.seen, self.known_gradients, self.known_noise):
+            digest.update(np.packbits(mask).tobytes())
+        if self.combination is not None:
+            digest.update(self.combination.toarray().tobytes())
+        return digest.hexdigest()[:16]
 
     def covers(self, other: Knowledge) -> bool:
         """Whether this sees and knows at least what the other does."""

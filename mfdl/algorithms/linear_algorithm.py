@@ -145,6 +145,11 @@ class LinearAlgorithm:
         parts = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.noise.columns_per_step))
         return flow(self, self.sent, nothing, parts)
 
+    @property
+    def divisors_cancel(self) -> bool:
+        """Whether public divisors leave alone what one who sees all messages learns: they have the injected sums."""
+        return self.noise_enters_with_gradients and self.of_all_sent.injections
+
     @cached_property
     def private_noise_is_separate(self) -> bool:
         """See `flow.separates_private_noise`."""

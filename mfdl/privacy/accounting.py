@@ -24,6 +24,7 @@ from ..trust import TrustModel
 from ..view import View
 from . import shift_reduction
 from .adaptivity import is_adaptive
+from .fingerprint import Fingerprint
 from .guarantee import UNITS
 from .hidden_messages import lipschitz_factors, shift_problem
 from .own_state_form import own_states
@@ -53,6 +54,7 @@ class VictimLoss:
         attacker: who attains the first number.
         release: which final models the view holds.
         adaptive_why: what makes the second number infinite, if not the first.
+        unit: "record" or "user"; fingerprint: of the question this answers.
     """
 
     victim: int
@@ -67,6 +69,7 @@ class VictimLoss:
     release: str
     adaptive_why: str = ""
     unit: str = "record"
+    fingerprint: Fingerprint | None = None
 
 
 def victim_losses(
@@ -117,7 +120,11 @@ def victim_losses(
         worst[u] = _attacks_itself(u, trust, release)
     if not worst:
         raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
-    return [dataclasses.replace(worst[u], unit=unit) for u in sorted(worst)]
+    question = Fingerprint.of(algorithm, trust, scheme, "", unit)
+    return [
+        dataclasses.replace(loss, unit=unit, fingerprint=dataclasses.replace(question, release=loss.release))
+        for _, loss in sorted(worst.items())
+    ]
 
 
 def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:

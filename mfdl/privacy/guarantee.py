@@ -23,8 +23,11 @@ from .. import check
 from ..errors import InvalidInput
 from ..files import atomic_write_text
 from . import gaussian
+from .fingerprint import Fingerprint, short_hash
 
 FORMAT = 1
+STATED = "as stated in the file, not computed anew"
+EDITED = "as edited, not computed"
 EVERY_NODE = "every node"
 BOUNDS = ("exact", "upper")
 RELEASES = ("none", "average", "all", "not applicable")
@@ -68,9 +71,14 @@ class Guarantee:
         notes: further conditions, in words.
         composed: number of runs that this guarantee covers.
         unit: "record", or "user": all data of the victim; one of `UNITS`.
+        why: where mu is an upper bound or infinite, which rule gave it and what would give a better number.
+        fingerprint: of what was accounted (`Fingerprint.text`); empty for a statement of the caller's own.
+        seal: hash of all other fields, written by the accountant. A field changed afterwards (`dataclasses.replace`, an
+            edited file) makes it a statement of the caller's own: without fingerprint, so that no mechanism takes it.
+        source: where the statement is from, if it was not accounted here; not part of the statement.
 
     Guarantees:
-        A single run never states a mu below sensitivity * record_shift / noise_std, and record_shift always
+        A single run, and a file, never state a mu below sensitivity * record_shift / noise_std, and record_shift always
         matches adjacency and clip_norm, so the factor 2 of replace-one cannot get lost.
     Raises:
         InvalidInput: a field is out of range, or two fields contradict each other.
@@ -93,6 +101,10 @@ class Guarantee:
     notes: tuple[str, ...] = ()
     composed: int = 1
     unit: str = "record"
+    why: str = ""
+    fingerprint: str = ""
+    seal: str = ""
+    source: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self) -> None:
         for name in ("mu", "sensitivity"):
@@ -124,15 +136,41 @@ class Guarantee:
             )
         self._set("record_shift", expected)
         if self.composed == 1:
-            least = gaussian.mu_from_noise_std(self.sensitivity, self.record_shift, self.noise_std)
-            if self.mu < least * (1 - 1e-12):  # 1e-12: a caller may have multiplied in another order
-                raise InvalidInput(
-                    f"mu must be at least sensitivity * record_shift / noise_std = {least!r}, got {self.mu!r}."
-                )
-            self._set("mu", max(self.mu, least))
+            self._set("mu", max(self.mu, self._require_least_mu()))
+        for name in ("why", "fingerprint", "seal", "source"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidInput(f"{name} must be a text, got {getattr(self, name)!r}.")
+        if self.fingerprint:
+            Fingerprint.parse(self.fingerprint)
+        if self.seal and self.seal != self._digest():
+            self._set("fingerprint", "")
+            self._set("seal", "")
+            self._set("source", EDITED)
+
+    def _require_least_mu(self) -> float:
+        """sensitivity * record_shift / noise_std, below which no mu can be."""
+        least = gaussian.mu_from_noise_std(self.sensitivity, self.record_shift, self.noise_std)
+        if self.mu < least * (1 - 1e-12):  # 1e-12: a caller may have multiplied in another order
+            raise InvalidInput(
+                f"mu must be at least sensitivity * record_shift / noise_std = {least!r}, got {self.mu!r}."
+            )
+        return least
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+
+    def _digest(self) -> str:
+        """16 hex digits of everything that is stated."""
+        fields = {name: value for name, value in self.to_dict().items() if name != "seal"}
+        return short_hash(json.dumps(fields, sort_keys=True))
+
+    def sealed(self) -> Guarantee:
+        """The same with its seal: for those who computed it."""
+        return dataclasses.replace(self, seal=dataclasses.replace(self, seal="")._digest())
+
+    def changed(self, **fields: Any) -> Guarantee:
+        """A sealed guarantee with other fields: for those who computed both."""
+        return dataclasses.replace(self, **{"seal": "", **fields}).sealed()
 
     # ---- numbers -----------------------------------------------------------------------------------------
 
@@ -169,8 +207,9 @@ class Guarantee:
             *([released] if released else []),
             gradients,
             *self.notes,
+            *([self.source] if self.source else []),
         ]
-        return "; ".join(parts) + "."
+        return "; ".join(parts) + "." + (f" {self.why}" if self.why else "")
 
     def __str__(self) -> str:
         return self.sentence()
@@ -219,15 +258,11 @@ class Guarantee:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 raise InvalidInput(f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}.")
-        if self.trust == "custom":
-            raise InvalidInput(
-                "guarantees of unnamed trust models cannot be composed: two of them may see different things; name "
-                "them, TrustModel.from_masks(..., name=...), and give one name to one model."
-            )
+        both = self._fingerprint_with(other)
         same_participation = self.participation == other.participation
         noise_std = min(self.noise_std, other.noise_std)
         both_exact = self.bound == other.bound == "exact"
-        return dataclasses.replace(
+        composed = dataclasses.replace(
             self,
             mu=gaussian.compose([self.mu, other.mu]),
             participation=self.participation
@@ -239,7 +274,36 @@ class Guarantee:
             tolerance=max(self.tolerance, other.tolerance),
             notes=tuple(dict.fromkeys(self.notes + other.notes)),
             composed=self.composed + other.composed,
+            why=" ".join(dict.fromkeys(text for text in (self.why, other.why) if text)),
+            fingerprint=both,
+            seal="",
+            source="; ".join(dict.fromkeys(text for text in (self.source, other.source) if text)),
         )
+        return composed.sealed() if both else composed
+
+    def _fingerprint_with(self, other: Guarantee) -> str:
+        """That of both runs; empty where one is a statement of the caller's own.
+
+        Raises: InvalidInput: other nodes, attackers or masks behind the same words.
+        """
+        if not (self.fingerprint and other.fingerprint):
+            if self.trust == "custom":
+                raise InvalidInput(
+                    "guarantees of unnamed trust models cannot be composed: two of them may see different things; "
+                    "name them, TrustModel.from_masks(..., name=...), and give one name to one model."
+                )
+            return ""
+        mine, theirs = Fingerprint.parse(self.fingerprint), Fingerprint.parse(other.fingerprint)
+        if mine.trust != theirs.trust:
+            raise InvalidInput(
+                f"guarantees compose only against the same attackers, and {self.attacker!r} stands for others in the "
+                f"two ({mine.trust}, {theirs.trust}): other nodes, or masks that show something else."
+            )
+        return dataclasses.replace(
+            mine,
+            algorithm=short_hash(mine.algorithm, theirs.algorithm),
+            participation=short_hash(mine.participation, theirs.participation),
+        ).text
 
     def _sensitivity_at(self, noise_std: float) -> float:
         """The sensitivity in units of noise of another, not larger, standard deviation."""
@@ -251,7 +315,7 @@ class Guarantee:
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values; infinity is the text "inf"."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.compare}
         for name in _FLOATS:
             if fields[name] == math.inf:
                 fields[name] = "inf"
@@ -261,7 +325,8 @@ class Guarantee:
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
         """The inverse of `to_dict`; the fields are checked as in the constructor.
 
-        Files written before there were units have no `unit` and speak of records.
+        What a file claims is not computed anew, and the guarantee says so. Files written before there were units have
+        no `unit` and speak of records; before there were fingerprints they have none.
 
         Raises:
             InvalidInput: another format, a missing or unknown field, or a value that is not allowed.
@@ -271,8 +336,8 @@ class Guarantee:
         version = data.get("format")
         if isinstance(version, bool) or version != FORMAT:
             raise InvalidInput(f"format of a guarantee must be {FORMAT}, got {version!r}.")
-        data = {"unit": "record", **data}
-        names = [field.name for field in dataclasses.fields(cls)]
+        data = {"unit": "record", "why": "", "fingerprint": "", "seal": "", **data}
+        names = [field.name for field in dataclasses.fields(cls) if field.compare]
         missing = [name for name in names if name not in data]
         unknown = [str(name) for name in data if name != "format" and name not in names]
         if missing or unknown:
@@ -287,9 +352,11 @@ class Guarantee:
         if not isinstance(fields["notes"], list | tuple):
             raise InvalidInput(f"notes must be a list of texts, got {fields['notes']!r}.")
         try:
-            return cls(**{**fields, "notes": tuple(fields["notes"])})
+            read = cls(**{**fields, "notes": tuple(fields["notes"])}, source=STATED)
+            read._require_least_mu()
         except OverflowError:  # JSON integers have no size limit
             raise InvalidInput("a guarantee has a number that is too large for a float.") from None
+        return read
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the guarantee as JSON; readers see the old file or the whole new one, never a part.

@@ -17,7 +17,7 @@ from ..errors import InvalidInput
 from ..participation import MinSeparation, OncePerEpoch, Participation
 from ..trust import TrustModel
 from .pattern_bounds import PatternBound, bounds, diagonal_bounds
-from .view_gram import UNIT, ViewGram, view_grams
+from .view_gram import INJECTIONS, UNIT, ViewGram, view_grams
 
 EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value
 
@@ -33,7 +33,7 @@ class Sensitivity:
         node: index of the node that holds the record.
         tolerance: relative slack of `squared` over `lower`, where exact.
         lower: attained by some gradients, never above the truth.
-        why: what leaks, if the value is infinite.
+        why: what leaks, if the value is infinite; where it is an upper bound, what makes it one.
         form: how the Gram was computed.
     """
 
@@ -93,8 +93,29 @@ def sensitivities(
         exact = one.exact and not gram.upper and gram.inflation <= 1 + EXACT
         lower = 0.0 if gram.upper else attained
         slack = upper / attained - 1 if attained > 0 else 0.0
-        out.append(Sensitivity(upper, exact, one.pattern, node, max(slack, 0.0), lower, "", gram.form))
+        why = "" if exact else _why_upper(gram, one)
+        out.append(Sensitivity(upper, exact, one.pattern, node, max(slack, 0.0), lower, why, gram.form))
     return out
+
+
+def _why_upper(gram: ViewGram, bound: PatternBound) -> str:
+    """What makes a finite number an upper bound, and what would give a better one."""
+    if gram.upper and gram.form == INJECTIONS:
+        return (
+            "ranks of this view cannot be told in float64, or it is too large, so every injected sum (gradient + noise) "
+            "counts as seen; fewer steps or nodes, or noise of one size, would give its own number"
+        )
+    if gram.upper:
+        return f"bounded by a view that shows more ({gram.form}); a smaller problem would give its own number"
+    if gram.inflation > 1 + EXACT:
+        return (
+            f"rounding of the noise as it is injected may add a factor {gram.inflation:.3g}; a better conditioned "
+            "encoder would make it exact"
+        )
+    return (
+        "bounds over gradients and participation patterns do not meet; method='exact', or a participation of fewer "
+        "patterns, may give a smaller one"
+    )
 
 
 def _leaks(gram: ViewGram, participation: Participation) -> bool:

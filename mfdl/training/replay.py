@@ -86,6 +86,15 @@ def replay(
             that the guarantee does not cover, seeded noise of a run to publish, a folder that another run uses.
         UnsupportedMechanism: at record level, participation other than cyclic or every step.
     """
+    if not isinstance(mechanism, Mechanism):
+        raise InvalidInput(
+            "mechanism must be a Mechanism, an algorithm with its noise and guarantee, got "
+            f"{type(mechanism).__name__}; make one: mfdl.calibrate(algorithm, trust=..., adjacency=..., clip_norm=..., "
+            "mu=...), or mfdl.with_noise or mfdl.without_noise."
+        )
+    if not isinstance(task, Task):
+        raise InvalidInput(f"task must be a Task, e.g. mfdl.tasks.digits(graph), got {type(task).__name__}.")
+    mechanism.require_unchanged()
     algorithm = mechanism.algorithm
     fed_every = _period(mechanism, period)
     if task.num_nodes != algorithm.num_nodes:
@@ -180,16 +189,17 @@ def _longest(period: Period) -> int:
 def _divisors(mechanism: Mechanism, task: Task, period: Period, seed: int) -> FloatArray:
     """What a node's clipped gradients and noise are divided by: at user level the mean is taken inside the clip.
 
-    Divisors scale gradients and noise of a node alike: they cancel where all messages are seen, and where all nodes
-    have the same. Elsewhere (hidden messages, noise on messages) the mechanism must have been calibrated with them.
+    Divisors scale gradients and noise of a node alike: they cancel where all messages are seen and show the injected
+    sums, and where all nodes have the same. Elsewhere (hidden messages, noise that enters where gradients do not) the
+    mechanism must have been calibrated with them.
     Raises: InvalidInput: it was not.
     """
     algorithm = mechanism.algorithm
     user = mechanism.unit == "user"
     sizes = np.ones(algorithm.num_nodes) if user else task.public_batch_sizes(period, seed)
     ratio = sizes / algorithm.divisors
-    hidden = mechanism.guarantee.release != "not applicable"
-    if (hidden and np.ptp(ratio) > 0) or (algorithm.noise_on_messages and (ratio != 1).any()):
+    cancel = algorithm.divisors_cancel and mechanism.guarantee.release == "not applicable"
+    if (not cancel and np.ptp(ratio) > 0) or (algorithm.noise_on_messages and (ratio != 1).any()):
         if user:
             raise InvalidInput(
                 "at user level clipped means are divided by nothing, but the mechanism was calibrated with divisors "

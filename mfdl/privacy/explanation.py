@@ -1,0 +1,47 @@
+"""Why a number is what it is, in words: the rule that gave an upper bound or none, and what would give a better one."""
+
+from __future__ import annotations
+
+import math
+
+from .accounting import ALL_MESSAGES, SHIFT_REDUCTION, VictimLoss
+from .view_gram import INJECTIONS
+
+_RULES = {
+    ALL_MESSAGES: (
+        "gradients depend on noise that this attacker does not see, so the number is that of the same attackers with "
+        "every message seen",
+        "lipschitz=L, a public constant of the local gradient maps, can give a smaller one by shift reduction",
+    ),
+    INJECTIONS: (
+        "even with every message seen, gradients depend on noise that is not, so the number counts every injected sum "
+        "(gradient + noise) as seen",
+        "messages that determine the sums, or all models released, would make it exact",
+    ),
+    SHIFT_REDUCTION: (
+        "messages are hidden and gradients chosen adaptively: shift reduction under the Lipschitz constant given",
+        "a smaller constant gives a smaller one",
+    ),
+}
+
+
+def explanation(loss: VictimLoss, *, adaptive: bool = True) -> str:
+    """One or two sentences on a victim's number, for adaptive gradients or for gradients fixed in advance.
+
+    Empty where the number is exact.
+    """
+    own = loss.fixed
+    squared = loss.adaptive_sensitivity_squared if adaptive else loss.sensitivity_squared
+    if math.isinf(squared):
+        reason = (adaptive and loss.adaptive_why) or own.why or "no rule covers this view"
+        return f"No finite number: {reason}."
+    if (loss.adaptive_bound if adaptive else loss.bound) == "exact":
+        return ""
+    if not adaptive or loss.adaptive:
+        return f"Upper bound: {own.why}." if own.why else ""
+    rule, better = _RULES[loss.adaptive_by]
+    fixed = ""
+    if loss.sensitivity_squared < squared:
+        share = math.sqrt(loss.sensitivity_squared / squared)
+        fixed = f"; for gradients fixed in advance mu is {share:.3g} times that"
+    return f"Upper bound: {rule}. {better[0].upper()}{better[1:]}{fixed}."

@@ -1,0 +1,83 @@
+"""What a privacy number was computed for, in one short text: so that it is never taken for another question's.
+
+Losses, guarantees and mechanisms carry it. Five parts, each of what decides the number and nothing else: the algorithm
+by content, the trust model by name and parameters or by its evaluated masks, the participation by scheme and
+parameters, the released models, the unit. `noise_std`, clipping and adjacency are fields of a guarantee, beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+
+from ..algorithms import LinearAlgorithm
+from ..errors import InvalidInput
+from ..participation import Participation
+from ..trust import TrustModel
+
+SEPARATOR = "."
+
+
+@dataclasses.dataclass(frozen=True)
+class Fingerprint:
+    """Hashes of 16 hex digits, and the release and the unit as they are.
+
+    >>> Fingerprint("a1", "b2", "c3", "none", "record").text
+    'a1.b2.c3.none.record'
+    """
+
+    algorithm: str
+    trust: str
+    participation: str
+    release: str
+    unit: str
+
+    @classmethod
+    def of(
+        cls, algorithm: LinearAlgorithm, trust: TrustModel, participation: Participation, release: str, unit: str
+    ) -> Fingerprint:
+        """Of one question about an algorithm. Cost: no n x n work for shipped trust models."""
+        scheme = participation_hash(participation)
+        return cls(algorithm.content_hash, trust.fingerprint(algorithm), scheme, release, unit)
+
+    @classmethod
+    def parse(cls, text: str) -> Fingerprint:
+        """The inverse of `text`. Raises: InvalidInput: another form."""
+        parts = text.split(SEPARATOR) if isinstance(text, str) else []
+        if len(parts) != 5:
+            raise InvalidInput(f"a fingerprint must have 5 parts joined by {SEPARATOR!r}, got {text!r}.")
+        return cls(*parts)
+
+    @property
+    def text(self) -> str:
+        """All parts in one line, for files."""
+        return SEPARATOR.join(dataclasses.astuple(self))
+
+    def require(self, other: Fingerprint, *, what: str, names: tuple[str, ...] = ()) -> None:
+        """Raises InvalidInput where this was computed for something else than `other`, naming the first difference."""
+        for field in names or tuple(field.name for field in dataclasses.fields(self)):
+            mine, theirs = getattr(self, field), getattr(other, field)
+            if mine != theirs:
+                raise InvalidInput(
+                    f"{what} for another {field.replace('trust', 'trust model')} ({mine} instead of {theirs}); "
+                    "calibrate or account anew."
+                )
+
+
+def participation_hash(participation: Participation) -> str:
+    """16 hex digits of scheme and parameters; of all patterns where they were listed."""
+    return short_hash(json.dumps(participation.to_dict(), sort_keys=True))
+
+
+def short_hash(*parts: str | bytes) -> str:
+    """16 hex digits of the parts in order.
+
+    >>> short_hash("ab", "c") == short_hash("a", "bc")
+    False
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()[:16]
