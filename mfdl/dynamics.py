@@ -22,6 +22,7 @@ from .gossip import Gossip
 
 # Beyond it the accountants' rank tests in float64 could take what a small step adds for rounding, which starts at 1e13.
 MAX_RATE_RATIO = 1e6
+MAX_RATE = 1e6  # far beyond any that trains: models would be nothing but rounding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,8 +31,8 @@ class Dynamics:
 
     Attributes:
         gossip: the averaging matrix, constant or one per step.
-        learning_rate: eta > 0, the same at every step, or a schedule: one eta_t > 0 per step, shape (T,), kept as
-            an own read-only array; the largest at most MAX_RATE_RATIO times the smallest. Step sizes are public
+        learning_rate: 0 < eta <= MAX_RATE, the same at every step, or a schedule: one eta_t per step, shape (T,), kept
+            as an own read-only array; the largest at most MAX_RATE_RATIO times the smallest. Step sizes are public
             constants, chosen before training.
         gossip_rounds: K >= 1 averaging rounds per gradient step; round j of step t uses gossip.at(t K + j).
         momentum: 0 <= beta < 1 (heavy ball); the buffer is local and never sent.
@@ -51,6 +52,11 @@ class Dynamics:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.gossip, Gossip):
+            raise InvalidInput(
+                f"gossip must be a gossip matrix or a sequence of them, got {type(self.gossip).__name__}; average over "
+                "a graph with mfdl.gossip.metropolis_hastings(graph), over a given W with mfdl.gossip.from_array(W)."
+            )
         object.__setattr__(self, "gossip_rounds", check.integer_at_least(1, gossip_rounds=self.gossip_rounds))
         object.__setattr__(self, "learning_rate", _checked_rate(self.learning_rate))
         momentum = check.non_negative(momentum=self.momentum)
@@ -119,13 +125,16 @@ def _checked_rate(rate: object) -> float | FloatArray:
     except ValueError:  # a ragged list
         one_number = False
     if one_number:
-        return check.positive(learning_rate=rate)
+        number = check.positive(learning_rate=rate)
+        _require_rate(number)
+        return number
     schedule = check.finite_array(1, learning_rate=rate)
     if schedule.size == 0:
         raise InvalidInput("learning_rate must hold one number > 0 per step, got an empty schedule.")
     if (schedule <= 0).any():
         step = int(np.argmax(schedule <= 0))
         raise InvalidInput(f"learning_rate must be a finite number > 0 at every step, got {schedule[step]} at {step}.")
+    _require_rate(float(schedule.max()))
     if schedule.max() > MAX_RATE_RATIO * schedule.min():
         raise InvalidInput(
             f"learning_rate must not span more than a factor {MAX_RATE_RATIO:g}, got {schedule.min():g} to "
@@ -134,3 +143,10 @@ def _checked_rate(rate: object) -> float | FloatArray:
         )
     schedule.setflags(write=False)
     return schedule
+
+
+def _require_rate(largest: float) -> None:
+    if not largest <= MAX_RATE:
+        raise InvalidInput(
+            f"learning_rate must be at most {MAX_RATE:g}, got {largest:g}; no model trains at such steps."
+        )

@@ -290,14 +290,22 @@ def test_an_existing_file_needs_no_suffix_and_a_name_wins_over_a_file(tmp_path, 
 def test_a_directed_multigraph_becomes_plain_and_is_not_changed():
     given_graph = nx.MultiDiGraph(name="mine")
     given_graph.add_weighted_edges_from([(3, 1, 0.5), (1, 3, 2.0), (3, 1, 1.0), (2, 2, 1.0), (np.int64(2), 3, 1.0)])
+    given_graph.add_edge(3, 2)
     before = given_graph.copy()
     G = graphs.load(given_graph)
     assert type(G) is nx.Graph
     assert graphs.labels(G) == tuple(G) == (1, 2, 3)
     assert all(type(label) is int for label in G)
     assert [set(attributes) for *_, attributes in G.edges(data=True)] == [set(), set()]
-    assert G.graph == {"name": "mine", "dropped_self_loops": 1, "dropped_duplicate_edges": 2}
+    assert G.graph == {"name": "mine", "dropped_self_loops": 1, "dropped_duplicate_edges": 3}
     assert nx.utils.graphs_equal(given_graph, before)
+
+
+def test_a_link_that_goes_one_way_is_not_made_two():
+    with pytest.raises(
+        InvalidInput, match="'given' is directed, and 1 of its 3 edges have no reverse, the first 1 -> 2"
+    ):
+        graphs.load(nx.DiGraph([(0, 1), (1, 0), (1, 2)]))
 
 
 def test_loading_twice_changes_nothing():

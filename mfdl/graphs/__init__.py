@@ -55,10 +55,9 @@ def load(
 ) -> nx.Graph:
     """A plain undirected graph from a spec, an edge-list file or a networkx graph.
 
-    Directions and weights are dropped, as are self-loops and repeated edges (a -> b after b -> a is a
-    repeat); how many is kept in `graph["dropped_self_loops"]` and `graph["dropped_duplicate_edges"]`. The
-    spec or file name is kept in `graph["name"]`. Loading a loaded graph changes nothing. The graph need not
-    be connected: see `require_connected`.
+    Weights are dropped, as are self-loops and repeated edges (a -> b after b -> a is a repeat); how many is kept in
+    `graph["dropped_self_loops"]` and `graph["dropped_duplicate_edges"]`. The spec or file name is kept in
+    `graph["name"]`. Loading a loaded graph changes nothing. The graph need not be connected: see `require_connected`.
 
     A file holds one edge per line, `a b`, `a,b`, or with a weight in third place; `#` starts a comment. A
     first line with the columns Source and Target (any case, any order, further columns allowed) is read as a
@@ -66,7 +65,8 @@ def load(
 
     Args:
         spec_or_path_or_graph: a name of `names()`, perhaps with parameters
-            (`erdos-renyi:n=100,p=0.2,seed=1`); a path; or a networkx graph of any kind, which is not changed.
+            (`erdos-renyi:n=100,p=0.2,seed=1`); a path; or a networkx graph of any kind, which is not changed. A
+            directed one must have the reverse of every edge: a file lists links, a directed graph says who sends.
         largest_component: keep only the largest connected component (the one with the first node, if
             several).
         data_home: data folder of the graphs that are downloaded, see `data.home`.

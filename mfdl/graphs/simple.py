@@ -56,6 +56,15 @@ def simple_graph(name: str, nodes: Iterable[Hashable], edges: Iterable[Edge], *,
 
 
 def from_networkx(given: nx.Graph, largest_component: bool) -> nx.Graph:
+    if given.is_directed():
+        one_way = [(a, b) for a, b in given.edges() if not given.has_edge(b, a)]
+        if one_way:
+            a, b = one_way[0]
+            raise InvalidInput(
+                f"graph {name_of(given)!r} is directed, and {len(one_way)} of its {given.number_of_edges()} edges have "
+                f"no reverse, the first {a!r} -> {b!r}; give graph.to_undirected() if both ends send, or the weights "
+                "of a directed graph to mfdl.gossip.from_array."
+            )
     nodes = [plain_label(label) for label in given.nodes]
     edges = ((plain_label(a), plain_label(b)) for a, b in given.edges())
     G = simple_graph(name_of(given), nodes, edges)

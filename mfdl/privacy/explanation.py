@@ -8,20 +8,13 @@ from .accounting import ALL_MESSAGES, SHIFT_REDUCTION, VictimLoss
 from .view_gram import INJECTIONS
 
 _RULES = {
-    ALL_MESSAGES: (
-        "gradients depend on noise that this attacker does not see, so the number is that of the same attackers with "
-        "every message seen",
-        "lipschitz=L, a public constant of the local gradient maps, can give a smaller one by shift reduction",
-    ),
-    INJECTIONS: (
-        "even with every message seen, gradients depend on noise that is not, so the number counts every injected sum "
-        "(gradient + noise) as seen",
-        "messages that determine the sums, or all models released, would make it exact",
-    ),
-    SHIFT_REDUCTION: (
-        "messages are hidden and gradients chosen adaptively: shift reduction under the Lipschitz constant given",
-        "a smaller constant gives a smaller one",
-    ),
+    ALL_MESSAGES: """gradients depend on noise that this attacker does not see, so the number is that of the same
+        attackers with every message seen. Where local maps have a public Lipschitz constant, lipschitz=L can give a
+        smaller one by shift reduction""",
+    INJECTIONS: """even with every message seen, gradients depend on noise that is not, so every injected sum (gradient
+        plus noise) counts as seen. Messages that determine these sums would make it exact""",
+    SHIFT_REDUCTION: """messages are hidden and gradients chosen adaptively, so this is what shift reduction gives for
+        the Lipschitz constant given. A smaller constant gives a smaller one""",
 }
 
 
@@ -39,9 +32,8 @@ def explanation(loss: VictimLoss, *, adaptive: bool = True) -> str:
         return ""
     if not adaptive or loss.adaptive:
         return f"Upper bound: {own.why}." if own.why else ""
-    rule, better = _RULES[loss.adaptive_by]
     fixed = ""
     if loss.sensitivity_squared < squared:
         share = math.sqrt(loss.sensitivity_squared / squared)
         fixed = f"; for gradients fixed in advance mu is {share:.3g} times that"
-    return f"Upper bound: {rule}. {better[0].upper()}{better[1:]}{fixed}."
+    return f"Upper bound: {' '.join(_RULES[loss.adaptive_by].split())}{fixed}."

@@ -102,8 +102,8 @@ def _why_upper(gram: ViewGram, bound: PatternBound) -> str:
     """What makes a finite number an upper bound, and what would give a better one."""
     if gram.upper and gram.form == INJECTIONS:
         return (
-            "ranks of this view cannot be told in float64, or it is too large, so every injected sum (gradient + noise) "
-            "counts as seen; fewer steps or nodes, or noise of one size, would give its own number"
+            "ranks of this view cannot be told in float64, or it is too large, so every injected sum (gradient plus "
+            "noise) counts as seen; fewer steps or nodes, or noise of one size, would give its own number"
         )
     if gram.upper:
         return f"bounded by a view that shows more ({gram.form}); a smaller problem would give its own number"

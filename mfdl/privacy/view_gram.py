@@ -31,7 +31,8 @@ from ..threads import blas_threads
 from ..trust import TrustModel
 from ..view import Knowledge, View
 from .combination_form import step_values
-from .dense_form import whiten
+from .dense_form import WhitenedColumns, whiten
+from .exact_rank import MAX_ENTRIES, range_of
 from .injections import is_plain_gossip
 from .null_space_form import NullSpaceForm
 from .own_state_form import OwnStateGram, own_state_grams, own_states
@@ -165,8 +166,7 @@ def _dense_injections(
         return None
     unknown = ~knowledge.known_noise.ravel()
     N = algorithm.noise.matmat(np.eye(columns)) * unknown
-    bare = View(sp.eye_array(size), N, num_nodes=algorithm.num_nodes)
-    return _dense(bare, victims)
+    return _dense(View(sp.eye_array(size), N, num_nodes=algorithm.num_nodes), victims, given=False)
 
 
 def _structured_injections(
@@ -411,7 +411,8 @@ def _own_messages_are_implied(weights: Sequence[sp.csr_array | None], knowledge:
 # ---- everything else ---------------------------------------------------------------------------------------------
 
 
-def _dense(view: View, victims: Sequence[int]) -> list[ViewGram]:
+def _dense(view: View, victims: Sequence[int], *, given: bool | None = None) -> list[ViewGram]:
+    """The dense form. given: entries of B are what they are, not computed; default for bare views."""
     T = view.axis.num_steps
     rows, columns = view.noise.shape
     if rows**2 * columns > MAX_DENSE_WORK:
@@ -422,8 +423,11 @@ def _dense(view: View, victims: Sequence[int]) -> list[ViewGram]:
             f"this view has no structured form, and its dense form needs a singular value decomposition of a {rows} x "
             f"{columns} matrix, which is too large; use fewer steps, release='none', or a model that sees all messages."
         )
-    B, residue = _noise_and_residue(view)
-    white = whiten(view.dense_gradients(np.asarray(victims, dtype=np.intp)), B, given_noise=view.algorithm is None)
+    A, (B, residue) = view.dense_gradients(np.asarray(victims, dtype=np.intp)), _noise_and_residue(view)
+    given = view.algorithm is None if given is None else given
+    white = whiten(A, B, given_noise=given)
+    if given and B.size + A.size <= MAX_ENTRIES:  # then ranks can be exact
+        white = _with_exact_ranks(white, A, B)
     undecided = white.undecided | (residue & ~white.leaks)
     more = (_bound_of(view, victims) or _unknown(T, len(victims))) if undecided.any() else []
     out = []
@@ -439,6 +443,13 @@ def _dense(view: View, victims: Sequence[int]) -> list[ViewGram]:
         assumed = (white.assumed or residue) and bool(leaks.any())
         out.append(ViewGram(Y.T @ Y, error, 1.0, leaks, why, "dense form", white.tolerance, upper=assumed))
     return out
+
+
+def _with_exact_ranks(white: WhitenedColumns, A: FloatArray, B: FloatArray) -> WhitenedColumns:
+    """Leaks as exact arithmetic has them; what float64 takes for one besides, or for a lower rank, is undecided."""
+    rank, outside = range_of(B, A)
+    doubtful = (white.leaks & ~outside) | (len(white.whitened) != rank)
+    return dataclasses.replace(white, leaks=outside, undecided=(white.undecided | doubtful) & ~outside, assumed=False)
 
 
 def _bound_of(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
@@ -479,6 +490,8 @@ def _first_leak(view: View, noiseless: FloatArray, leaks: np.ndarray) -> str:
 
 def _leak_in_words(step: int, combination: FloatArray, names: Mapping[int, str] | Sequence[str]) -> str:
     """Names: of the rows with the four largest weights, at least."""
+    if not combination.any():  # exact ranks tell of a leak that is faint in float64
+        return f"the gradient of step {step} shows without noise in a combination of what is seen"
     top = np.argsort(-np.abs(combination))[:4]
     terms = " ".join(f"{combination[i] / np.abs(combination).max():+.2g} {names[int(i)]}" for i in top)
     more = " ..." if np.count_nonzero(np.abs(combination) > 1e-9 * np.abs(combination).max()) > 4 else ""

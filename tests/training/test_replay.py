@@ -624,9 +624,9 @@ def test_correlated_noise_reaches_the_models_as_accounted():
 # ---- what a run reports -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("learning_rate", [1e38, 1e30])
-def test_divergence_is_recorded_and_shown(learning_rate, tmp_path):
-    made = mechanism("dp-dsgd", learning_rate=learning_rate, mu=1e-3)
+@pytest.mark.parametrize("mu", [1e-33, 1e-26])
+def test_divergence_is_recorded_and_shown(mu, tmp_path):
+    made = mechanism("dp-dsgd", learning_rate=1e6, mu=mu)
     part = train(made, TASK, seeds=[0, 1], stop_after=2, checkpoint_folder=tmp_path)
     run = train(made, TASK, seeds=[0, 1], checkpoint_folder=tmp_path)
     finished = train(made, TASK, seeds=[0, 1], checkpoint_folder=tmp_path)  # read back, no step left to run
