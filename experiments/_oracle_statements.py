@@ -6,13 +6,13 @@ the first may only be smaller, and the difference is what it exceeds by.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
 
 import mpmath
 import numpy as np
+from _campaign import Excluded, Statement
 
 import solvers
 from mfdl import gossip, participation
@@ -21,21 +21,6 @@ from mfdl.privacy import gaussian
 from mfdl.privacy.shift_reduction import ShiftProblem
 from mfdl.testing import oracles
 from solvers import coalitions
-
-
-class Excluded(Exception):
-    """A case outside the domain of an oracle, with the reason."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Statement:
-    """`differ` draws a case and returns the relative difference (or excess, for "<=")."""
-
-    name: str
-    differ: Callable[[np.random.Generator], float]
-    tolerance: float
-    share: float
-
 
 STATEMENTS: dict[str, Statement] = {}
 

@@ -39,7 +39,8 @@ class Knowledge:
         seen: bool (rounds, messages per round).
         known_gradients: bool (T, n).
         known_noise: bool (T, parts of the base noise per step).
-        combination: csr (c, messages per round) seen in every round instead of single messages, or None.
+        combination: csr (c, messages per round) seen in every round in which something is sent, instead of single
+            messages; or None.
     """
 
     seen: Mask
@@ -64,6 +65,16 @@ class Knowledge:
             _mask("known_noise", known_noise, (T, algorithm.noise.columns_per_step)),
             combination,
         )
+
+    def rows(self, algorithm: LinearAlgorithm) -> sp.csr_array:
+        """What is seen <- all message rows, 0/1 or the combinations, csr (seen, rounds * messages)."""
+        if self.combination is not None:
+            of_rounds = np.flatnonzero(algorithm.sent.any(axis=1))
+            picks = (np.ones(of_rounds.size), (np.arange(of_rounds.size), of_rounds))
+            rounds = sp.csr_array(picks, shape=(of_rounds.size, len(algorithm.rounds)))
+            return sp.csr_array(sp.kron(rounds, self.combination))
+        index = np.flatnonzero(self.seen.ravel())
+        return sp.csr_array((np.ones(index.size), (np.arange(index.size), index)), (index.size, self.seen.size))
 
     def digest(self) -> str:
         """16 hex digits of the masks and of what is combined."""
@@ -217,14 +228,9 @@ def _picked(
     algorithm: LinearAlgorithm, knowledge: Knowledge, release: str
 ) -> tuple[LinearOperator, LinearOperator | None]:
     """(seen <- messages, released <- final models, or None)."""
-    if knowledge.combination is not None:
-        rows = sp.csr_array(sp.kron(sp.eye_array(len(algorithm.rounds)), knowledge.combination))
-    else:
-        index = np.flatnonzero(knowledge.seen.ravel())
-        rows = sp.csr_array((np.ones(index.size), (np.arange(index.size), index)), (index.size, knowledge.seen.size))
     n = algorithm.num_nodes
     which = {"average": sp.csr_array(np.full((1, n), 1.0 / n)), "all": sp.csr_array(sp.eye_array(n))}.get(release)
-    return aslinearoperator(rows), None if which is None else aslinearoperator(which)
+    return aslinearoperator(knowledge.rows(algorithm)), None if which is None else aslinearoperator(which)
 
 
 class _Stacked(LinearOperator):

@@ -2,7 +2,9 @@
 
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l
+from .from_maps import from_maps
 from .linear_algorithm import LinearAlgorithm
+from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
 from .registry import build
 from .round import Round
 from .space_time import adapted, space_time, space_time_noise, time_space
@@ -21,8 +23,13 @@ __all__ = [
     "corn_pairwise",
     "d_mf",
     "decor",
+    "delayed_dsgd",
     "dp_dsgd",
     "dsgd",
+    "exact_diffusion",
+    "from_maps",
+    "gradient_tracking",
+    "local_steps",
     "mafalda",
     "mafalda_by_class",
     "mafalda_l",
@@ -34,5 +41,6 @@ __all__ = [
     "spatial_noise",
     "time_space",
     "tuned_decor",
+    "two_hop_dsgd",
     "zip_dl",
 ]

@@ -7,6 +7,7 @@ than those that are sent.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -128,47 +129,64 @@ def require_consistent(algorithm: LinearAlgorithm) -> None:
     }
     for kind in algorithm.kinds:
         kind.require_sizes(sizes)
+    start = algorithm.state_from_start
+    if start is not None and start.shape != (sizes["state"], n):
+        raise InvalidInput(f"state_from_start must have shape {(sizes['state'], n)}, got {start.shape}.")
     _require_receivers(algorithm)
     if noise.slots_per_step != n:  # else a slot is its node's, and the operator itself has looked
         _require_held_by_senders(algorithm)
 
 
 def _require_receivers(algorithm: LinearAlgorithm) -> None:
-    """Whoever uses a message is among its receivers, or sent it.
-
-    A node uses a message if it reaches, over the state, a message that the node sends or a model of its own.
-    """
+    """Whoever uses a message is among its receivers, or sent it."""
     if all(kind.receivers is None for kind in algorithm.kinds):
         return
-    n, S = algorithm.num_nodes, algorithm.messages_per_round
-    sends = sp.csr_array((np.ones(S, dtype=bool), (np.arange(S), algorithm.message_sender)), shape=(S, n))
-    models = _pattern(sp.csr_array(algorithm.model_from_state.T))
+    looked: set[int] = set()
+    for r, users in message_users(algorithm.rounds, algorithm.model_from_state, algorithm.message_sender):
+        receivers = algorithm.rounds[r].receivers
+        if receivers is None or id(users) in looked:
+            continue
+        looked.add(id(users))
+        deaf = sp.coo_array(users > receivers)
+        if deaf.nnz:
+            j, u = int(deaf.coords[0][0]), int(deaf.coords[1][0])
+            raise InvalidInput(
+                f"message {j} of round {r}, sent by node {algorithm.message_sender[j]}, enters the models of node {u}, "
+                "which is not among its receivers; mark it there, or leave receivers None."
+            )
+
+
+def message_users(
+    rounds: Sequence[Round], model_from_state: sp.csr_array, sender: NDArray[np.intp]
+) -> Iterator[tuple[int, sp.csr_array]]:
+    """(round, who uses each of its messages: bool csr (messages, n)), last round first; equal answers are one object.
+
+    A node uses a message of another if it reaches, over the state, a message that the node sends or a model of its own.
+    """
+    n, S = model_from_state.shape[0], sender.size
+    sends = sp.csr_array((np.ones(S, dtype=bool), (np.arange(S), sender)), shape=(S, n))
+    models = _pattern(sp.csr_array(model_from_state.T))
     uses = models  # (state, n): who uses an entry of the state from here on
-    done: dict[tuple[int, int], sp.csr_array] = {}
     kept = [uses]
-    for r in range(len(algorithm.rounds) - 1, -1, -1):
-        kind = int(algorithm.kind_of_round[r])
-        if (kind, id(uses)) not in done:
-            one = algorithm.kinds[kind]
-            if one.receivers is not None and one.state_from_message is not None:
-                user = _pattern(sp.csr_array(_pattern(one.state_from_message).T @ uses))
-                deaf = sp.coo_array(user > (one.receivers + sends))
-                if deaf.nnz:
-                    j, u = int(deaf.coords[0][0]), int(deaf.coords[1][0])
-                    raise InvalidInput(
-                        f"message {j} of round {r}, sent by node {algorithm.message_sender[j]}, enters the models of "
-                        f"node {u}, which is not among its receivers; mark it there, or leave receivers None."
-                    )
+    done: dict[tuple[int, int], tuple[sp.csr_array, sp.csr_array]] = {}
+    for r in range(len(rounds) - 1, -1, -1):
+        one = rounds[r]
+        key = (id(one), id(uses))
+        if key not in done:
+            users = sp.csr_array((S, n), dtype=bool)
+            if one.state_from_message is not None:
+                users = sp.csr_array(sp.csr_array(_pattern(one.state_from_message).T @ uses, dtype=bool) > sends)
             before = models
             if one.state_from_state is not None:
                 before = before + _pattern(one.state_from_state).T @ uses
             if one.message_from_state is not None:
                 before = before + _pattern(one.message_from_state).T @ sends
             before = _pattern(sp.csr_array(before))
-            same = next((u for u in kept[-2:] if u.nnz == before.nnz and (u != before).nnz == 0), None)
-            kept.append(before)  # so that no id is given twice
-            done[kind, id(uses)] = before if same is None else same
-        uses = done[kind, id(uses)]
+            same = next((u for u in kept[-2:] if u.nnz == before.nnz and (u != before).nnz == 0), before)
+            kept.append(same)  # so that no id is given twice
+            done[key] = same, users
+        uses, users = done[key]
+        yield r, users
 
 
 def _require_held_by_senders(algorithm: LinearAlgorithm) -> None:

@@ -101,7 +101,7 @@ class PlainRounds:
         return Round(sent, injection, injection, averaged, buffer, stored, stored, receivers=heard)
 
 
-def receivers(weights: sp.csr_array, *, self_messages: bool) -> sp.csr_array:
+def receivers(weights: sp.csr_array, *, self_messages: bool = False) -> sp.csr_array:
     """Who receives each node's message: those that give it weight; shape (n, n), bool."""
     support = sp.coo_array(weights.T)
     kept = (support.data != 0) & (self_messages | (support.coords[0] != support.coords[1]))

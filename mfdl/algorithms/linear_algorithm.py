@@ -61,6 +61,8 @@ class LinearAlgorithm:
         transmitted: which message rows are sent at all, shape (messages per round,), or (rounds, messages per round);
             default all. `sent` has it for each round.
         noise_on_messages: noise is added to messages, not to gradient sums, so divisors leave it alone.
+        state_from_start: the state before step 0 from the start models, shape (state, n), which are public; default M
+            transposed: start models in their places, zero elsewhere.
         factorization: the certified factorization behind the noise, if there is one.
 
     All arrays are kept read-only: what was accounted is what runs.
@@ -82,6 +84,7 @@ class LinearAlgorithm:
     step_of_round: tuple[int, ...] = ()
     transmitted: NDArray[np.bool_] = dataclasses.field(default_factory=lambda: np.ones(0, dtype=bool))
     noise_on_messages: bool = False
+    state_from_start: sp.csr_array | None = None
 
     def __post_init__(self) -> None:
         checks.require_types(self)
@@ -93,6 +96,8 @@ class LinearAlgorithm:
             ),
             "divisors": checks.divisors(self.divisors, self.num_nodes),
         }
+        if self.state_from_start is not None:
+            fields["state_from_start"] = matrices.sparse_matrix(state_from_start=self.state_from_start)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "step_of_round", checks.step_of_round(self))
@@ -238,6 +243,8 @@ class LinearAlgorithm:
         digest.update(np.array(self.step_of_round, dtype=np.int64).tobytes() + self.transmitted.tobytes())
         digest.update(np.ascontiguousarray(self.divisors).tobytes())
         digest.update(self.noise.content())
+        if self.state_from_start is not None:
+            digest.update(_map_digest(self.state_from_start))
         return digest.hexdigest()[:16]
 
 

@@ -15,6 +15,7 @@ from ..participation import Participation
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l
 from .linear_algorithm import LinearAlgorithm
+from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
 from .space_time import adapted, space_time, space_time_noise, time_space
 from .spatial_noise import corn, corn_pairwise, decor, spatial_noise, tuned_decor
 from .zip_dl import zip_dl
@@ -151,6 +152,40 @@ MECHANISMS: Mapping[str, Entry] = {
         ("pndp", *ALL_SEEN),
         "its sum of squared marginal losses is no bound for noise shared by messages; (K-1) n zero rows, not K n",
         {"gossip_rounds": int},
+    ),
+    "gradient-tracking": Entry(
+        gradient_tracking,
+        "independent noise; nodes track the average gradient (DIGing)",
+        "ldp",
+        "arXiv:1607.03218; with momentum arXiv:2209.15505",
+        LOCAL,
+    ),
+    "exact-diffusion": Entry(
+        exact_diffusion, "independent noise; averages corrected for their bias", "ldp", "arXiv:1702.05122", LOCAL
+    ),
+    "delayed-dsgd": Entry(
+        delayed_dsgd,
+        "independent noise; messages of others arrive some steps late",
+        "ldp",
+        "arXiv:1710.06952, with one fixed delay",
+        LOCAL,
+        parameters={"delay": int},
+    ),
+    "two-hop-dsgd": Entry(
+        two_hop_dsgd,
+        "independent noise; nodes forward last step's messages of their neighbours",
+        "ldp",
+        "this library",
+        LOCAL,
+        parameters={"share": float},
+    ),
+    "local-steps": Entry(
+        local_steps,
+        "independent noise; several gradient steps between two gossip rounds",
+        "ldp",
+        "arXiv:2003.10422",
+        LOCAL,
+        parameters={"steps": int},
     ),
     "decor": Entry(
         decor,

@@ -19,7 +19,7 @@ from ..operators import RecursionMaps
 from ..operators.recursion import Map
 
 # field: (rows, columns), S messages, s state, n gradients, e injection slots
-_SHAPES = {
+SHAPES = {
     "message_from_state": ("messages", "state"),
     "message_from_gradient": ("messages", "nodes"),
     "message_from_noise": ("messages", "injection slots"),
@@ -29,7 +29,7 @@ _SHAPES = {
     "state_from_noise": ("state", "injection slots"),
     "receivers": ("messages", "nodes"),
 }
-MAPS = tuple(name for name in _SHAPES if name != "receivers")
+MAPS = tuple(name for name in SHAPES if name != "receivers")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Round:
 
     def __post_init__(self) -> None:
         made: dict[int, sp.csr_array] = {}
-        for name in _SHAPES:
+        for name in SHAPES:
             given = getattr(self, name)
             if given is None:
                 continue
@@ -72,7 +72,7 @@ class Round:
     def require_sizes(self, sizes: dict[str, int]) -> None:
         """Raises InvalidInput where a map has other sizes than those given by name, or than another map has."""
         known = {what: (size, "the algorithm") for what, size in sizes.items()}
-        for name, axes in _SHAPES.items():
+        for name, axes in SHAPES.items():
             matrix = getattr(self, name)
             for axis, what in enumerate(axes) if matrix is not None else ():
                 size, owner = known.setdefault(what, (matrix.shape[axis], name))

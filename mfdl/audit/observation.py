@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import scipy.sparse as sp
 
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
@@ -122,11 +121,7 @@ class Observation:
                 f"this view needs the messages of {len(algorithm.rounds)} rounds with {algorithm.messages_per_round} "
                 f"each, {expected} rows, but the transcript has shape {given}; let the system keep every message."
             )
-        if self.knowledge.combination is not None:
-            combined = sp.kron(sp.eye_array(len(algorithm.rounds)), self.knowledge.combination)
-            seen = np.asarray(sp.csr_array(combined) @ transcript.messages)
-        else:
-            seen = transcript.messages[np.flatnonzero(self.knowledge.seen.ravel())]
+        seen = self._seen(transcript.messages)
         if self.release in ("all", "average"):
             if np.shape(transcript.models) != (algorithm.num_nodes, given[1]):
                 raise InvalidInput(
@@ -146,6 +141,12 @@ class Observation:
             Z[:, wanted] = base
             seen = seen - noise_std * self.noise[:, known] @ Z.reshape(T * columns, -1)[known]
         return np.asarray(seen, dtype=np.float64)
+
+    def _seen(self, messages: FloatArray) -> FloatArray:
+        """The rows of the view, among messages of which others may not be finite."""
+        if self.knowledge.combination is None:
+            return np.asarray(messages[np.flatnonzero(self.knowledge.seen.ravel())])
+        return np.asarray(self.knowledge.rows(self.algorithm) @ messages)
 
     def by_trial(self, rows: FloatArray) -> FloatArray:
         """(trials, rows, COORDINATES), also for a view without rows."""

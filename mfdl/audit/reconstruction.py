@@ -155,8 +155,7 @@ class Reconstruction:
         start = np.zeros((n, d)) if start_models is None else _shaped("start_models", start_models, (n, d))
         from_start, models = _without_gradients(algorithm, start)
         if knowledge.combination is not None:
-            sent_parts = knowledge.combination @ (sent - from_start)
-            rows = sent_parts.reshape(-1, d)
+            rows = np.asarray(knowledge.rows(algorithm) @ (sent - from_start).reshape(R * S, d))
         else:
             rows = (sent - from_start)[knowledge.seen]
         if not np.isfinite(rows).all():

@@ -72,9 +72,9 @@ def step_values(view: View) -> tuple[FloatArray, FloatArray, np.ndarray] | None:
 def states_are_multiples(algorithm: LinearAlgorithm, combination: sp.csr_array) -> bool:
     """Whether every state after a round is an exact multiple of the single combination c^T m seen of that round."""
     c = np.asarray(combination.toarray())
-    if len(c) != 1:
+    if len(c) != 1 or not algorithm.sent.any(axis=1).all():
         return False
-    for one in {id(r): r for r in algorithm.rounds}.values():
+    for one in algorithm.kinds:
         if any(m is not None for m in (one.state_from_state, one.state_from_gradient, one.state_from_noise)):
             return False
         if one.state_from_message is None:

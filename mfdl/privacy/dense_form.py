@@ -167,7 +167,7 @@ class _Scaled:
 
 def _other_when_balanced(A: FloatArray, B: FloatArray, rank: int, tolerance: float) -> NDArray[np.bool_]:
     """For each column of A whether it leaks once rows and columns of B are alike in size, or the rank is another."""
-    balanced, rows = _balanced(B)
+    balanced, rows, _ = balance(B)
     V, sigma, _ = np.linalg.svd(balanced, full_matrices=False)
     V = V[:, : int(np.count_nonzero(sigma > tolerance * sigma[0]))]
     again = A * rows[:, None]
@@ -209,8 +209,8 @@ def _spread(B: FloatArray) -> float:
     return float(sizes.max() / sizes.min()) if sizes.size else 1.0
 
 
-def _balanced(B: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(R B K, R) with powers of two that bring the entries other than zero of every row and column near one.
+def balance(B: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(R B K, R, K) with powers of two that bring the entries other than zero of every row and column near one.
 
     Neither changes which columns of A, scaled by R, lie in the range.
     """
@@ -225,7 +225,7 @@ def _balanced(B: FloatArray) -> tuple[FloatArray, FloatArray]:
             off = np.nan_to_num((np.nanmax(logs, axis=0) + np.nanmin(logs, axis=0)) / 2)
             logs, columns = logs - off, columns - off
     by_rows, by_columns = np.ldexp(1.0, np.rint(rows).astype(int)), np.ldexp(1.0, np.rint(columns).astype(int))
-    return B * by_rows[:, None] * by_columns, by_rows
+    return B * by_rows[:, None] * by_columns, by_rows, by_columns
 
 
 def _power_of_two(matrix: FloatArray, axis: int) -> FloatArray:

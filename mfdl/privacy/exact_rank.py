@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..check import FloatArray
 
 PRIMES = (5_312_186_569_479_497_857, 8_731_438_793_126_205_647)
+FEW_BITS = 24  # a number that was rounded to float64 has more, save one in 2^29
 MAX_ENTRIES = 500_000  # of a matrix: under a second per prime
 
 
@@ -25,15 +26,19 @@ def range_of(B: FloatArray, A: FloatArray) -> tuple[int, NDArray[np.bool_]]:
     >>> range_of(third[:, :1], third)
     (1, array([False,  True]))
     """
-    found = [_range_of(B, A, prime) for prime in PRIMES]
+    found = [outside_range(table(residues(B, prime)), table(residues(A, prime)), prime) for prime in PRIMES]
     return max(rank for rank, _ in found), np.logical_or(found[0][1], found[1][1])
 
 
-def _range_of(B: FloatArray, A: FloatArray, prime: int) -> tuple[int, NDArray[np.bool_]]:
-    reduced, _ = residues(np.hstack([B, A]), prime).rref()
+def outside_range(B: NDArray[np.object_], A: NDArray[np.object_], prime: int) -> tuple[int, NDArray[np.bool_]]:
+    """`range_of` for tables of residues."""
+    rows, columns = len(B), B.shape[1] + A.shape[1]
+    if not rows:
+        return 0, np.zeros(A.shape[1], dtype=bool)
+    reduced, _ = flint.nmod_mat(rows, columns, np.hstack([B, A]).ravel().tolist(), prime).rref()
     entries = table(reduced) != 0
-    rank = int(np.count_nonzero(entries[:, : B.shape[1]].any(axis=1)))
-    return rank, np.asarray(entries[rank:, B.shape[1] :].any(axis=0))
+    found = int(np.count_nonzero(entries[:, : B.shape[1]].any(axis=1)))
+    return found, np.asarray(entries[found:, B.shape[1] :].any(axis=0))
 
 
 def residues(matrix: FloatArray, prime: int) -> flint.nmod_mat:
@@ -46,12 +51,25 @@ def residues(matrix: FloatArray, prime: int) -> flint.nmod_mat:
     return flint.nmod_mat(matrix.shape[0], matrix.shape[1], entries, prime)
 
 
-def table(matrix: flint.nmod_mat) -> np.ndarray:
+def table(matrix: flint.nmod_mat) -> NDArray[np.object_]:
     """The residues, shape (rows, columns), as Python integers."""
     return np.array([int(x) for x in matrix.entries()], dtype=object).reshape(matrix.nrows(), matrix.ncols())
 
 
-def rank(residue_table: np.ndarray, prime: int) -> int:
+def rank(residue_table: NDArray[np.object_], prime: int) -> int:
     """Rank of a table of residues."""
     rows, columns = residue_table.shape
+    if not rows:
+        return 0
     return int(flint.nmod_mat(rows, columns, residue_table.ravel().tolist(), prime).rank())
+
+
+def has_few_bits(values: FloatArray) -> bool:
+    """Whether no number has more than FEW_BITS significant bits.
+
+    >>> has_few_bits(np.array([0.5, 3.0, 2.0**-40])), has_few_bits(np.array([0.1]))
+    (True, False)
+    """
+    mantissa, _ = np.frexp(values)
+    scaled = np.ldexp(mantissa, FEW_BITS)
+    return bool((scaled == np.rint(scaled)).all())

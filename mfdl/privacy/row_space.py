@@ -1,93 +1,126 @@
-"""The row-space test: is every model at which a gradient is taken a combination of what was seen before?
+"""Row spaces of a view, exactly: do earlier rows span the models, and is a gradient seen without noise?
 
-Ranks are exact (`exact_rank`), and the recursion of the algorithm is run modulo the same primes. The test says yes only
-if it does for both of them; a wrong no is safe.
+The recursion of the algorithm is run modulo the primes of `exact_rank`, so no tolerance decides anything; maps count as
+the floats that they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Sequence
 
 import flint
 import numpy as np
+from numpy.typing import NDArray
 
 from ..algorithms import LinearAlgorithm
 from ..algorithms.round import MAPS
 from ..operators.recursion import Map
-from ..view import View
-from .exact_rank import MAX_ENTRIES, PRIMES, rank, residues, table
+from ..view import Knowledge, View
+from .exact_rank import MAX_ENTRIES, PRIMES, has_few_bits, outside_range, rank, residues, table
+
+Table = NDArray[np.object_]
 
 
 def spans_models(view: View) -> bool:
     """Whether the rows of every model, over G and Z without the known columns, lie in the span of earlier rows seen.
 
     A model whose gradient is known is asked about too: the gradient shows as much of it as it depends on. False also
-    for a bare view and for one of more than MAX_ENTRIES.
+    for a bare view and for one that is too large.
     """
-    algorithm, knowledge = view.algorithm, view.knowledge
-    if algorithm is None or knowledge is None:
+    if view.algorithm is None or view.knowledge is None or not _is_small(view):
         return False
-    columns = view.axis.size + view.noise.shape[1]
-    if max(view.noise.shape[0], view.axis.size) * columns > MAX_ENTRIES:
-        return False
-    return all(_spans(view, algorithm, prime) for prime in PRIMES)
+    unknown = np.flatnonzero(np.concatenate([~view.known_gradients.ravel(), ~view.knowledge.known_noise.ravel()]))
+    return all(_Rows.of(view.algorithm, view.knowledge, prime).span(unknown) for prime in PRIMES)
 
 
-def _spans(view: View, algorithm: LinearAlgorithm, prime: int) -> bool:
-    earlier = np.zeros((0, 0), dtype=object)
-    for models, seen in _rows(view, algorithm, prime):
-        if models is not None and models.any():
-            wanted = models[models.any(axis=1)]
-            if earlier.shape[0] == 0 or rank(np.vstack([earlier, wanted]), prime) > rank(earlier, prime):
-                return False
-        earlier = seen if earlier.shape[0] == 0 else np.vstack([earlier, seen])
-    return True
+def exact_range(view: View, victims: Sequence[int]) -> tuple[int, NDArray[np.bool_]] | None:
+    """(rank of the exact B, for each column of the victims whether it lies outside the range of B); None: too large.
+
+    Columns are those of `View.dense_gradients`: victim after victim, each in time order.
+    """
+    if view.algorithm is None or view.knowledge is None or not _is_small(view):
+        return None
+    own = np.concatenate([view.axis.of_node(int(u)) for u in victims])
+    noise = view.axis.size + np.flatnonzero(~view.knowledge.known_noise.ravel())
+    found = []
+    for prime in PRIMES:
+        rows = _Rows.of(view.algorithm, view.knowledge, prime).all_of(view.release)
+        found.append(outside_range(rows[:, noise], rows[:, own], prime))
+    return max(r for r, _ in found), np.logical_or(*(outside for _, outside in found))
 
 
-def _rows(view: View, algorithm: LinearAlgorithm, prime: int) -> Iterator[tuple[np.ndarray | None, np.ndarray]]:
-    """For each round (models before it, None in pure gossip; rows seen of it), residues over the unknown columns."""
-    knowledge = view.knowledge
-    assert knowledge is not None
-    T, n = algorithm.num_steps, algorithm.num_nodes
-    free, hidden = ~knowledge.known_gradients.ravel(), ~knowledge.known_noise.ravel()
-    N = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))[:, hidden].reshape(
-        T, algorithm.noise.slots_per_step, -1 if hidden.any() else 0
-    )
-    gradients = np.eye(T * n)[:, free].reshape(T, n, -1 if free.any() else 0)
-    width = gradients.shape[2] + N.shape[2]
-    kinds = [{name: _map(getattr(kind, name), prime) for name in MAPS} for kind in algorithm.kinds]
-    model = _map(algorithm.model_from_state, prime)
-    picked = None if knowledge.combination is None else _map(knowledge.combination, prime)
-    state = _zeros(algorithm.model_from_state.shape[1], width, prime)
-    assert model is not None
-    for r, (number, step) in enumerate(zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True)):
-        kind = kinds[number]
-        g = e = None
-        if step >= 0:
-            g = residues(np.hstack([gradients[step], np.zeros((n, N.shape[2]))]), prime)
-            e = residues(np.hstack([np.zeros((N.shape[1], gradients.shape[2])), N[step]]), prime)
-        inputs = ((kind["message_from_gradient"], g), (kind["message_from_noise"], e))
-        m = _sum(algorithm.messages_per_round, width, prime, (kind["message_from_state"], state), *inputs)
-        rows = table(m)[knowledge.seen[r]] if picked is None else table(picked * m)
-        yield (None if step < 0 else table(model * state)), rows
-        state = _sum(
-            state.nrows(),
-            width,
-            prime,
-            (kind["state_from_message"], m),
-            (kind["state_from_state"], state),
-            (kind["state_from_gradient"], g),
-            (kind["state_from_noise"], e),
-        )
+def _is_small(view: View) -> bool:
+    return max(view.noise.shape[0], view.axis.size) * (view.axis.size + view.noise.shape[1]) <= MAX_ENTRIES
 
 
-def _sum(
-    rows: int, columns: int, prime: int, *products: tuple[flint.nmod_mat | None, flint.nmod_mat | None]
-) -> flint.nmod_mat:
-    total = _zeros(rows, columns, prime)
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Rows:
+    """Residues over all columns, gradients and then base noise: rows seen of each round, models before it, at the end.
+
+    `models` is None for rounds of pure gossip.
+    """
+
+    seen: list[Table]
+    models: list[Table | None]
+    final: Table
+    prime: int
+
+    @classmethod
+    def of(cls, algorithm: LinearAlgorithm, knowledge: Knowledge, prime: int) -> _Rows:
+        T, n, slots = algorithm.num_steps, algorithm.num_nodes, algorithm.noise.slots_per_step
+        m = algorithm.noise.shape[1]
+        noise = np.hstack([np.zeros((T * slots, T * n)), algorithm.noise.matmat(np.eye(m))]).reshape(T, slots, -1)
+        gradients = np.eye(T * n, T * n + m).reshape(T, n, -1)
+        kinds = [{name: _map(getattr(kind, name), prime) for name in MAPS} for kind in algorithm.kinds]
+        model = residues(algorithm.model_from_state.toarray(), prime)
+        picked = _map(knowledge.combination, prime)
+        state = flint.nmod_mat(algorithm.model_from_state.shape[1], T * n + m, prime)
+        seen: list[Table] = []
+        models: list[Table | None] = []
+        for r, (number, step) in enumerate(zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True)):
+            kind = kinds[number]
+            g, e = (residues(x[step], prime) if step >= 0 else None for x in (gradients, noise))
+            models.append(None if step < 0 else table(model * state))
+            sent = flint.nmod_mat(algorithm.messages_per_round, T * n + m, prime)
+            sent = _plus(sent, (kind["message_from_state"], state), (kind["message_from_gradient"], g))
+            sent = _plus(sent, (kind["message_from_noise"], e))
+            if picked is None:
+                seen.append(table(sent)[knowledge.seen[r]])
+            else:
+                seen.append(table(picked * sent)[: None if algorithm.sent[r].any() else 0])
+            after = flint.nmod_mat(state.nrows(), state.ncols(), prime)
+            after = _plus(after, (kind["state_from_message"], sent), (kind["state_from_state"], state))
+            state = _plus(after, (kind["state_from_gradient"], g), (kind["state_from_noise"], e))
+        return cls(seen, models, table(model * state), prime)
+
+    def span(self, columns: NDArray[np.intp]) -> bool:
+        """Whether the models before each round are combinations of rows seen in earlier ones, over some columns."""
+        earlier = np.zeros((0, len(columns)), dtype=object)
+        for models, seen in zip(self.models, self.seen, strict=True):
+            if models is not None:
+                wanted = models[:, columns]
+                wanted = wanted[wanted.any(axis=1)]
+                if len(wanted) and rank(np.vstack([earlier, wanted]), self.prime) > rank(earlier, self.prime):
+                    return False
+            earlier = np.vstack([earlier, seen[:, columns]])
+        return True
+
+    def all_of(self, release: str) -> Table:
+        """Rows seen in all rounds, and of the released models."""
+        rows = [*self.seen]
+        if release == "all":
+            rows.append(self.final)
+        if release == "average":
+            share = table(residues(np.full((1, 1), 1.0 / len(self.final)), self.prime))[0, 0]
+            rows.append(self.final.sum(axis=0, keepdims=True) * share % self.prime)
+        return np.vstack(rows)
+
+
+def _plus(total: flint.nmod_mat, *products: tuple[flint.nmod_mat | None, flint.nmod_mat | None]) -> flint.nmod_mat:
     for matrix, x in products:
         if matrix is not None and x is not None:
-            total += matrix * x
+            total = total + matrix * x
     return total
 
 
@@ -95,5 +128,8 @@ def _map(matrix: Map, prime: int) -> flint.nmod_mat | None:
     return None if matrix is None else residues(matrix.toarray(), prime)
 
 
-def _zeros(rows: int, columns: int, prime: int) -> flint.nmod_mat:
-    return flint.nmod_mat(rows, columns, prime)
+def is_meant_as_written(algorithm: LinearAlgorithm) -> bool:
+    """Whether all maps and the noise have entries of few bits, which stand for nothing else; 1 / 3 has not."""
+    maps = [algorithm.model_from_state, *(m for kind in algorithm.kinds for m in kind.maps())]
+    noise = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))
+    return all(has_few_bits(m.data) for m in maps) and has_few_bits(noise)

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
@@ -31,12 +32,13 @@ from ..threads import blas_threads
 from ..trust import TrustModel
 from ..view import Knowledge, View
 from .combination_form import step_values
-from .dense_form import WhitenedColumns, whiten
+from .dense_form import WhitenedColumns, balance, whiten
 from .exact_rank import MAX_ENTRIES, range_of
 from .injections import is_plain_gossip
 from .null_space_form import NullSpaceForm
 from .own_state_form import OwnStateGram, own_state_grams, own_states
 from .range_form import RangeForm
+from .row_space import exact_range, is_meant_as_written
 from .space_time_form import SINGULAR, SpaceTimeGram, space_time_grams
 
 UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
@@ -423,11 +425,18 @@ def _dense(view: View, victims: Sequence[int], *, given: bool | None = None) -> 
             f"this view has no structured form, and its dense form needs a singular value decomposition of a {rows} x "
             f"{columns} matrix, which is too large; use fewer steps, release='none', or a model that sees all messages."
         )
-    A, (B, residue) = view.dense_gradients(np.asarray(victims, dtype=np.intp)), _noise_and_residue(view)
+    A, B = view.dense_gradients(np.asarray(victims, dtype=np.intp)), view.dense_noise()
     given = view.algorithm is None if given is None else given
+    rounding = view.noise_rounding()
+    B, residue = _without_residue(B, rounding)
     white = whiten(A, B, given_noise=given)
-    if given and B.size + A.size <= MAX_ENTRIES:  # then ranks can be exact
-        white = _with_exact_ranks(white, A, B)
+    if given and B.size + A.size <= MAX_ENTRIES:
+        rank, outside = range_of(B, A)
+        white = _with_exact_ranks(white, outside, other_rank=len(white.whitened) != rank)
+    elif (exact := exact_range(view, victims)) is not None:
+        rank, outside = exact
+        other = len(white.whitened) != rank and not _is_of_rounding(view, B, rounding, len(white.whitened))
+        white = _with_exact_ranks(white, white.leaks | outside, other_rank=other)
     undecided = white.undecided | (residue & ~white.leaks)
     more = (_bound_of(view, victims) or _unknown(T, len(victims))) if undecided.any() else []
     out = []
@@ -445,11 +454,28 @@ def _dense(view: View, victims: Sequence[int], *, given: bool | None = None) -> 
     return out
 
 
-def _with_exact_ranks(white: WhitenedColumns, A: FloatArray, B: FloatArray) -> WhitenedColumns:
-    """Leaks as exact arithmetic has them; what float64 takes for one besides, or for a lower rank, is undecided."""
-    rank, outside = range_of(B, A)
-    doubtful = (white.leaks & ~outside) | (len(white.whitened) != rank)
-    return dataclasses.replace(white, leaks=outside, undecided=(white.undecided | doubtful) & ~outside, assumed=False)
+def _with_exact_ranks(white: WhitenedColumns, leaks: NDArray[np.bool_], *, other_rank: bool) -> WhitenedColumns:
+    """Leaks as exact arithmetic has them; what float64 alone takes for one is undecided, and all at another rank.
+
+    Args: other_rank: the exact rank is another, and not by rounding alone.
+    """
+    undecided = (white.undecided | (white.leaks & ~leaks) | other_rank) & ~leaks
+    return dataclasses.replace(white, leaks=leaks, undecided=undecided)
+
+
+def _is_of_rounding(view: View, B: FloatArray, rounding: FloatArray, rank: int) -> bool:
+    """Whether directions that float64 drops, and exact arithmetic on the floats does not, can be nothing but rounding.
+
+    Where noise enters with gradients the two are alike in such a direction, and weights such as 1 / 3 stand for numbers
+    that cancel: then a direction no larger than what rounding leaves is none. It is one where every entry is of few
+    bits, or where rows and columns scaled alike show it.
+    """
+    algorithm = view.algorithm
+    if algorithm is None or not algorithm.noise_enters_with_gradients or is_meant_as_written(algorithm):
+        return False
+    balanced, rows, columns = balance(B)
+    sigma = np.linalg.svd(balanced, compute_uv=False)
+    return rank >= len(sigma) or bool(sigma[rank] <= 4 * np.linalg.norm(rounding * rows[:, None] * columns))
 
 
 def _bound_of(view: View, victims: Sequence[int]) -> list[ViewGram] | None:
@@ -465,18 +491,16 @@ def _unknown(num_steps: int, count: int) -> list[ViewGram]:
     return [infinite] * count
 
 
-def _noise_and_residue(view: View) -> tuple[FloatArray, bool]:
-    """(B, whether some row of it may hold nothing but rounding).
+def _without_residue(B: FloatArray, rounding: FloatArray) -> tuple[FloatArray, bool]:
+    """(B, whether some row of it may hold nothing but rounding, entries of B being off by as much as `rounding`).
 
     Noise that cancels, as Zip-DL's does in the average, leaves a row of rounding. What it is then cannot be told: no
     noise at all, or a faint combination of it that is seen. So the row is taken for noiseless where it shows a
     gradient, which is a leak, and everything else is undecided. Rows are judged by their own products: entries that
     were given small are what they are.
     """
-    B = view.dense_noise()
-    bound = view.noise_rounding()
     norms = np.linalg.norm(B, axis=1)
-    doubtful = (norms > 0) & (norms <= 2 * np.linalg.norm(bound, axis=1))
+    doubtful = (norms > 0) & (norms <= 2 * np.linalg.norm(rounding, axis=1))
     return np.where(doubtful[:, None], 0.0, B), bool(doubtful.any())
 
 

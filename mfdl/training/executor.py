@@ -111,7 +111,8 @@ class Executor:
                 made[id(one)] = self._round(one)
             self.rounds_of_step[step].append(made[id(one)])
         self._model = self._map(algorithm.model_from_state)
-        self._state_from_model = self._map(sp.csr_array(algorithm.model_from_state.T))
+        start = algorithm.state_from_start
+        self._state_from_start = self._map(sp.csr_array(algorithm.model_from_state.T) if start is None else start)
 
     def _map(self, matrix: Map) -> _TorchMap:
         if id(matrix) not in self._made:
@@ -123,7 +124,7 @@ class Executor:
 
     def initial_state(self, models: torch.Tensor) -> torch.Tensor:
         """State before step 0 from the start models, shape (n, dim); of type `state_dtype`."""
-        state = self._state_from_model.add_to(None, models.to(self.state_dtype))
+        state = self._state_from_start.add_to(None, models.to(self.state_dtype))
         assert state is not None
         return state
 
@@ -132,6 +133,10 @@ class Executor:
         models = self._model.add_to(None, state)
         assert models is not None
         return models.to(self.dtype)
+
+    @staticmethod
+    def _or_zero(total: torch.Tensor | None, rows: int, like: torch.Tensor) -> torch.Tensor:
+        return like.new_zeros(rows, like.shape[1]) if total is None else total
 
     def step(
         self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: torch.Tensor
@@ -155,8 +160,7 @@ class Executor:
                 messages = one.message_from_noise.add_to(messages, noise)
             else:
                 messages = one.message_from_noise.add_to(messages, noisy)
-            assert messages is not None
-            messages = messages.to(self.dtype)
+            messages = self._or_zero(messages, self.algorithm.messages_per_round, state).to(self.dtype)
             after = one.state_from_message.add_to(None, messages.to(self.state_dtype))
             after = one.state_from_state.add_to(after, state)
             if noisy is None:
@@ -164,9 +168,8 @@ class Executor:
                 after = one.state_from_noise.add_to(after, noise)
             else:
                 after = one.state_from_noise.add_to(after, noisy)
-            assert after is not None
             sent.append(messages)
-            state = after
+            state = self._or_zero(after, len(state), state)
         return sent[0] if len(sent) == 1 else torch.cat(sent), state
 
 

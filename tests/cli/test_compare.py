@@ -368,7 +368,20 @@ def test_what_workers_receive_can_be_sent():
 
 
 def test_divergence_is_null_and_named(tmp_path, capsys):
-    result = compare(capsys, tmp_path, "--lr", "1e6", "--clip-norm", "1e30", "--seeds", "1", "--mechanisms", "dp-dsgd")
+    result = compare(
+        capsys,
+        tmp_path,
+        "--lr",
+        "1e6",
+        "--clip-norm",
+        "1e30",
+        "--mu",
+        "1e-6",
+        "--seeds",
+        "1",
+        "--mechanisms",
+        "dp-dsgd",
+    )
     (one,) = result["mechanisms"]
     assert one["diverged"] == [0]
     assert one["final_loss_mean"] is None

@@ -23,6 +23,7 @@ from .rational import (
     rows_span,
     to_float,
 )
+from .recursion import ExactRun, exact_run, exact_view
 from .sensitivity import (
     ascended_value,
     brute_force_sensitivity,
@@ -57,6 +58,7 @@ from .workloads import (
 
 __all__ = [
     "DIGITS",
+    "ExactRun",
     "Integral",
     "LinearSystem",
     "Rational",
@@ -85,6 +87,8 @@ __all__ = [
     "exact_log_delta",
     "exact_mu",
     "exact_renyi",
+    "exact_run",
+    "exact_view",
     "exact_view_gram",
     "gossip_messages",
     "largest_over_patterns",

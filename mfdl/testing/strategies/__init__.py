@@ -4,11 +4,13 @@ from .algorithms import (
     ALL_NAMES,
     CHEAP_NAMES,
     JOINT_NAMES,
+    MEMORY_NAMES,
     NAMES,
     RANDOM_ENCODERS,
     SHARED_NAMES,
     build_algorithm,
     linear_algorithms,
+    user_algorithms,
 )
 from .bare_views import VIEW_KINDS, integer_views, views
 from .factorization import (
@@ -35,6 +37,7 @@ __all__ = [
     "FACTORIZATION_KINDS",
     "JOINT_NAMES",
     "KINDS",
+    "MEMORY_NAMES",
     "NAMES",
     "OVERLAPPING",
     "PROTECTING_NAMES",
@@ -64,6 +67,7 @@ __all__ = [
     "participations",
     "random_encoder",
     "trust_models",
+    "user_algorithms",
     "view_cases",
     "views",
 ]

@@ -12,12 +12,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ... import algorithms
-from ...algorithms import LinearAlgorithm
+from ...algorithms import LinearAlgorithm, from_maps
 from ...check import FloatArray
 from ...dynamics import Dynamics
 from ...errors import InvalidInput
 from ...gossip import Gossip
-from ...participation import Cyclic, Participation
+from ...operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
+from ...participation import Cyclic, EveryStep, Participation, Single
 from .factorization import encoders, random_encoder
 from .graphs import KINDS, gossip_matrices, gossip_sequences
 
@@ -37,11 +38,19 @@ JOINT_NAMES = ("time-space", "adapted", "space-time")
 
 """Noise correlated over steps and nodes at once, from a secret that all nodes hold."""
 
-ALL_NAMES = (*NAMES, "muffliato", "cdp", *SHARED_NAMES, *JOINT_NAMES, "zip-dl")
+MEMORY_NAMES = ("gradient-tracking", "exact-diffusion", "delayed-dsgd", "two-hop-dsgd", "local-steps")
+
+"""Recursions with memory: more state than the models, or messages that are late, forwarded or not sent every step."""
+
+ALL_NAMES = (*NAMES, "muffliato", "cdp", *MEMORY_NAMES, *SHARED_NAMES, *JOINT_NAMES, "zip-dl")
 
 """Every mechanism of the registry, and encoders and covariances of one's own; the slowest take about 10 ms."""
 
 SYMMETRIC_KINDS = ("symmetric", "singular")
+
+DYADIC = (1.0, -1.0, 0.5, -0.5, 0.25, 2.0)
+
+NOISES = ("independent", "local", "shared")
 
 
 def build_algorithm(
@@ -80,14 +89,16 @@ def linear_algorithms(
     """Algorithms of the given names, of `ALL_NAMES`, under cyclic participation on gossip of the given kinds.
 
     Gossip is constant, or varies over time where `varying` and the name allow it: `zip-dl` and `JOINT_NAMES` take
-    constant symmetric gossip. Parameters are drawn, and may be extreme: DECOR without private noise, a covariance that
-    is singular, seeds of any groups. So a loss may be infinite under any trust model.
+    constant symmetric gossip, `two-hop-dsgd` constant gossip. Parameters are drawn, and may be extreme: DECOR without
+    private noise, a covariance that is singular, seeds of any groups. So a loss may be infinite under any trust model.
 
     Raises: InvalidInput: an unknown name, or one that needs a symmetric kind without one.
     """
     if not len(names) or set(names) - set(ALL_NAMES):
         raise InvalidInput(f"names must be some of {', '.join(ALL_NAMES)}, got {tuple(names)}.")
     name = draw(st.sampled_from(list(names)))
+    if name == "two-hop-dsgd":
+        varying = False
     if name in ("zip-dl", *JOINT_NAMES):
         kinds, varying = [kind for kind in kinds if kind in SYMMETRIC_KINDS], False
         if not kinds:
@@ -129,6 +140,10 @@ def _parameters(draw: st.DrawFn, name: str, T: int, n: int, *, once: bool) -> di
         return {"coalition_size": 0}
     if name in JOINT_NAMES:
         return {"tolerance": 1e-2}
+    if name == "delayed-dsgd":
+        return {"delay": draw(st.integers(0, 2))}
+    if name == "local-steps":
+        return {"steps": draw(st.integers(1, 3))}
     if name == "zip-dl":
         return {"sigma": draw(st.sampled_from([1.0, 2.0, 0.5])), "self_messages": draw(st.booleans())}
     return {}
@@ -152,3 +167,55 @@ def _part(draw: st.DrawFn, size: int) -> FloatArray:
     if not F.any():
         F[0, 0] = 1.0
     return np.asarray(F @ F.T)
+
+
+@st.composite
+def user_algorithms(
+    draw: st.DrawFn,
+    *,
+    max_nodes: int = 3,
+    max_steps: int = 3,
+    entries: Sequence[float] = DYADIC,
+    together: bool = False,
+) -> LinearAlgorithm:
+    """Algorithms nobody named: any maps with these entries, any senders, hidden state, messages that are not sent.
+
+    A step may be followed by a round of pure gossip, and steps may differ. Noise is fresh or correlated in time, of one
+    node or of several, of very unequal size if `entries` are; it enters where gradients do (always, if `together`), or
+    elsewhere. Small dyadic entries keep everything exact in float64.
+    """
+    n, T = draw(st.integers(1, max_nodes)), draw(st.integers(1, max_steps))
+    state, messages = draw(st.integers(n, n + 2)), draw(st.integers(1, n + 1))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    density = draw(st.sampled_from([0.3, 0.6, 1.0]))
+    same, apart = draw(st.booleans()), not together and draw(st.booleans())
+
+    def drawn(rows: int, columns: int, kept: float = density) -> FloatArray:
+        values = rng.choice(entries, (rows, columns))
+        return np.asarray(np.where(rng.random((rows, columns)) < kept, values, 0.0))
+
+    def maps(injects: bool) -> dict[str, Any]:
+        made = {"P": drawn(messages, state), "K": drawn(state, messages), "F": drawn(state, state, density / 2)}
+        if injects:
+            made |= {"Q": drawn(messages, n), "J": drawn(state, n, density / 3)}
+        if injects and apart:
+            made |= {"R": drawn(messages, n), "L": drawn(state, n, density / 3)}
+        return made
+
+    rounds = [[maps(True), *([maps(False)] if draw(st.booleans()) else [])] for _ in range(1 if same else T)]
+    count = sum(len(rounds[0 if same else t]) for t in range(T))
+    kind = draw(st.sampled_from(NOISES))
+    noise: NoiseOperator = IndependentNoise(T, n)
+    if kind == "local":
+        noise = LocalNoise(np.tril(drawn(T, T, 0.7), -1) + np.diag(rng.choice([1.0, 2.0, 0.5], T)), n)
+    elif kind != "independent":
+        columns = draw(st.integers(1, n + 1))
+        held = rng.random((columns, n)) < 0.6
+        noise = StepNoise(drawn(n, columns, 1.0) * held.T, held, T, n)
+    return from_maps(
+        lambda t: rounds[0 if same else t],
+        draw(st.sampled_from([EveryStep(T), Single(T)])),
+        noise=noise,
+        message_sender=rng.integers(0, n, messages),
+        transmitted=rng.random((count, messages)) < draw(st.sampled_from([0.5, 1.0])),
+    )

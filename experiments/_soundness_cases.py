@@ -1,0 +1,347 @@
+"""Random questions to the accountant, and their answers by an oracle of its own: exact rational views, written out.
+
+Drawn are algorithms (every mechanism of the registry, and maps nobody named), their dynamics, divisors and scales,
+participations, trust models with their masks, releases, units. The oracle writes the three masks of each trust model
+anew from the table of trust models, runs the algorithm in fractions (`oracles.exact_run`), and gives a lower bound on
+the true loss: all signs on all patterns for gradients fixed in advance, and for adaptive ones a run in which gradients
+react to the models.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from _campaign import Excluded
+from numpy.typing import NDArray
+
+from mfdl import algorithms, gossip, trust
+from mfdl.algorithms import LinearAlgorithm, from_maps
+from mfdl.check import FloatArray
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
+from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
+from mfdl.participation_by_node import ParticipationByNode
+from mfdl.testing import oracles
+
+Mask = NDArray[np.bool_]
+SCALE = 50  # binary orders of magnitude, either way: 30 decades
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Question:
+    """One question: what is asked of the library, and the masks against each victim that the oracle uses."""
+
+    algorithm: LinearAlgorithm
+    model: trust.TrustModel
+    kind: str
+    release: str | None
+    unit: str
+    participation: Participation
+    victim: int
+    views: list[Knows]
+
+    @property
+    def label(self) -> str:
+        return f"{self.algorithm.name} | {self.kind} | {type(self.participation).__name__}, {self.unit}"
+
+    @property
+    def size(self) -> int:
+        one = self.algorithm
+        entries = sum(m.nnz for kind in one.kinds for m in kind.maps()) + one.noise.shape[1]
+        return one.num_nodes * one.num_steps * 100 + entries
+
+    @property
+    def words(self) -> str:
+        maps = [
+            {name: m.toarray().tolist() for name, m in vars(kind).items() if m is not None}
+            for kind in self.algorithm.kinds
+        ]
+        noise = self.algorithm.noise.matmat(np.eye(self.algorithm.noise.shape[1])).tolist()
+        views = [(v.seen.astype(int).tolist(), sorted(v.gradients), sorted(v.noise), v.release) for v in self.views]
+        return (
+            f"{self.label}; victim {self.victim}, release {self.release}, {self.participation.describe()}; kinds "
+            f"{maps} in order {self.algorithm.kind_of_round.tolist()}, noise {noise}, sent "
+            f"{self.algorithm.sent.tolist()}, views {views}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Knows:
+    """What one attacking set has: messages (rounds, messages), gradient columns, noise columns, released models."""
+
+    seen: Mask
+    gradients: frozenset[int]
+    noise: frozenset[int]
+    release: str
+    average: bool = False
+
+
+# ---- draws ---------------------------------------------------------------------------------------------------------
+
+
+def drawn_question(rng: np.random.Generator, *, wide: bool) -> Question:
+    """wide: entries, rates, divisors and noise of very unequal size."""
+    participation, T = drawn_participation(rng)
+    own = rng.random() < 0.5
+    algorithm = drawn_user_algorithm(rng, T, wide) if own else drawn_mechanism(rng, T, wide)
+    n = algorithm.num_nodes
+    if rng.random() < 0.15 and participation.num_steps == T:
+        others = [drawn_participation(rng, T)[0] for _ in range(n)]
+        participation = ParticipationByNode(others)
+    algorithm = dataclasses.replace(algorithm, participation=participation)
+    if rng.random() < 0.3:
+        sizes = 2.0 ** rng.integers(0, 20 if wide else 3, n)
+        algorithm = algorithm.with_divisors(sizes)
+    every = all(isinstance(p, EveryStep) for p in participation.distinct())
+    unit = "user" if every and rng.random() < 0.3 else "record"
+    victim = int(rng.integers(n))
+    kind, model, views = drawn_trust(rng, algorithm, victim)
+    release = None if rng.random() < 0.3 else str(rng.choice(["none", "average", "all"]))
+    published = "all" if release is None else release
+    if kind == "masks" and release is None:
+        published = model.default_release
+    views = [dataclasses.replace(view, release=published) for view in views]
+    return Question(algorithm, model, kind, release, unit, participation, victim, views)
+
+
+def drawn_participation(rng: np.random.Generator, T: int | None = None) -> tuple[Participation, int]:
+    T = int(rng.integers(1, 4)) if T is None else T
+    kinds: list[Callable[[], Participation]] = [lambda: EveryStep(T), lambda: EveryStep(T), lambda: Single(T)]
+    kinds += [lambda: MinSeparation(T, int(rng.integers(1, 3)), int(rng.integers(1, 3)))]
+    kinds += [lambda: Explicit([np.flatnonzero(rng.random(T) < 0.6).tolist() or [0] for _ in range(2)], T)]
+    if T > 1:
+        kinds += [lambda: Cyclic(T, 1), lambda: Cyclic(1, T), lambda: OncePerEpoch(1, T)]
+    return kinds[rng.integers(len(kinds))](), T
+
+
+def dyadic_gossip(rng: np.random.Generator, n: int, *, symmetric: bool = False) -> gossip.GossipMatrix:
+    """Weights of a few bits, rows that sum to one exactly: what the floats say is what is meant."""
+    if n == 1:
+        return gossip.from_array(np.eye(1))
+    if not symmetric and rng.random() < 0.4:
+        shares = rng.multinomial(8, np.full(n, 1 / n), n) / 8.0
+        return gossip.from_array(shares)
+    links = np.triu(rng.random((n, n)) < 0.6, 1).astype(float)
+    links = links + links.T
+    weight = float(rng.choice([0.25, 0.5 if n == 2 else 0.25]))
+    W = weight * links
+    return gossip.from_array(W + np.diag(1 - W.sum(axis=1)))
+
+
+NAMES = [
+    "dp-dsgd", "anti-pgd", "mf", "mf-per-node", "muffliato", "decor", "spatial", "zip-dl", "none", "gradient-tracking",
+    "exact-diffusion", "delayed-dsgd", "two-hop-dsgd", "local-steps", "momentum", "cdp", "bsr",
+]  # fmt: skip
+
+
+def drawn_mechanism(rng: np.random.Generator, T: int, wide: bool) -> LinearAlgorithm:
+    name, n = str(rng.choice(NAMES)), int(rng.integers(1, 4))
+    W: gossip.Gossip = dyadic_gossip(rng, n, symmetric=name == "zip-dl")
+    if rng.random() < 0.2 and name not in ("zip-dl", "two-hop-dsgd"):
+        W = gossip.sequence([W, dyadic_gossip(rng, n)])
+    reach = 20 if wide else 2
+    rate: Any = 2.0 ** int(rng.integers(-reach, 1))
+    if rng.random() < 0.3:
+        rate = (rate * 2.0 ** -rng.integers(0, min(reach, 19), T)).tolist()
+    plain = name not in ("momentum", "gradient-tracking")
+    dynamics = Dynamics(W, rate, momentum=0.0 if plain else 0.5, weight_decay=0.25 if name == "momentum" else 0.0)
+    every = EveryStep(T)
+    if name == "mf" or name == "mf-per-node":
+        return algorithms.mf_dsgd(dynamics, every, drawn_encoder(rng, T, wide, n if name == "mf-per-node" else None))
+    if name == "muffliato":
+        return algorithms.muffliato(dynamics, every, gossip_rounds=int(rng.integers(1, 3)))
+    if name == "decor":
+        size = 2.0 ** rng.integers(-SCALE, SCALE + 1) if wide else 2.0
+        local = 0.0 if rng.random() < 0.2 else 1.0
+        return algorithms.decor(dynamics, every, sigma_local=local, sigma_pair=float(size))
+    if name == "spatial":
+        factor = drawn_entries(rng, (n, n), wide)
+        noise = StepNoise(factor, np.ones((n, n), dtype=bool), T, n)
+        return dataclasses.replace(algorithms.dp_dsgd(dynamics, every), name=name, noise=noise)
+    if name == "zip-dl":
+        try:
+            return algorithms.zip_dl(dynamics, every, self_messages=bool(rng.random() < 0.3))
+        except InvalidInput as error:
+            raise Excluded(f"zip-dl: {str(error)[:40]}") from None
+    if name == "momentum":
+        return dataclasses.replace(algorithms.dp_dsgd(dynamics, every), name=name)
+    if name == "delayed-dsgd":
+        return algorithms.delayed_dsgd(dynamics, every, delay=int(rng.integers(0, 3)))
+    if name == "local-steps":
+        return algorithms.local_steps(dynamics, every, steps=int(rng.integers(1, 4)))
+    return algorithms.build(name, dynamics, every)
+
+
+def drawn_entries(rng: np.random.Generator, shape: tuple[int, int], wide: bool, density: float = 0.7) -> FloatArray:
+    values = rng.choice([1.0, -1.0, 0.5, -0.5, 2.0, 3.0], shape)
+    if wide:
+        values = values * 2.0 ** np.where(rng.random(shape) < 0.4, rng.integers(-SCALE, SCALE + 1, shape), 0)
+    return np.asarray(np.where(rng.random(shape) < density, values, 0.0))
+
+
+def drawn_encoder(rng: np.random.Generator, T: int, wide: bool, nodes: int | None) -> FloatArray:
+    def one() -> FloatArray:
+        powers = rng.integers(-10, 11, T) if wide else rng.integers(-1, 2, T)
+        return np.tril(drawn_entries(rng, (T, T), False), -1) + np.diag(2.0**powers)
+
+    return one() if nodes is None else np.stack([one() for _ in range(nodes)])
+
+
+def drawn_user_algorithm(rng: np.random.Generator, T: int, wide: bool) -> LinearAlgorithm:
+    n = int(rng.integers(1, 4))
+    state, messages = n + int(rng.integers(0, 3)), int(rng.integers(1, n + 2))
+    together, same = rng.random() < 0.5, rng.random() < 0.5
+
+    def maps(injects: bool) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "P": drawn_entries(rng, (messages, state), wide),
+            "K": drawn_entries(rng, (state, messages), wide),
+            "F": drawn_entries(rng, (state, state), wide, 0.3),
+        }
+        if injects:
+            made |= {"Q": drawn_entries(rng, (messages, n), wide), "J": drawn_entries(rng, (state, n), wide, 0.2)}
+        if injects and not together:
+            made |= {"R": drawn_entries(rng, (messages, n), wide), "L": drawn_entries(rng, (state, n), wide, 0.2)}
+        return made
+
+    rounds = [[maps(True), *([maps(False)] if rng.random() < 0.3 else [])] for _ in range(1 if same else T)]
+    count = sum(len(rounds[0 if same else t]) for t in range(T))
+    noise: NoiseOperator = IndependentNoise(T, n)
+    draw = rng.random()
+    if draw < 0.25:
+        noise = LocalNoise(drawn_encoder(rng, T, wide, None), n)
+    elif draw < 0.6:
+        columns = int(rng.integers(1, n + 2))
+        held = rng.random((columns, n)) < 0.6
+        noise = StepNoise(drawn_entries(rng, (n, columns), wide) * held.T, held, T, n)
+    return from_maps(
+        lambda t: rounds[0 if same else t],
+        EveryStep(T),
+        noise=noise,
+        message_sender=rng.integers(0, n, messages),
+        transmitted=rng.random((count, messages)) < (1.0 if rng.random() < 0.6 else 0.6),
+        name="user, noise with gradients" if together else "user, noise apart",
+    )
+
+
+# ---- trust models, written again -------------------------------------------------------------------------------------
+
+
+def drawn_trust(
+    rng: np.random.Generator, algorithm: LinearAlgorithm, victim: int
+) -> tuple[str, trust.TrustModel, list[Knows]]:
+    n, T, R, S = algorithm.num_nodes, algorithm.num_steps, len(algorithm.rounds), algorithm.messages_per_round
+    sent = np.array(algorithm.sent)
+    held = np.asarray(algorithm.noise.holders().toarray(), dtype=bool)
+
+    def columns(parts: Mask) -> frozenset[int]:
+        return frozenset(int(t * len(parts) + c) for t in range(T) for c in np.flatnonzero(parts))
+
+    def of(nodes: list[int]) -> frozenset[int]:
+        return frozenset(t * n + u for t in range(T) for u in nodes)
+
+    def colluding(nodes: list[int]) -> Knows:
+        return Knows(sent, of(nodes), columns(held[:, nodes].any(axis=1)), "")
+
+    def receiving(nodes: list[int]) -> Knows:
+        got = np.array([np.asarray(one.receivers.toarray())[:, nodes].any(axis=1) for one in algorithm.rounds])
+        return Knows(got & sent, of(nodes), columns(held[:, nodes].any(axis=1)), "")
+
+    everybody = [u for u in range(n) if u != victim]
+    others = [u for u in everybody if rng.random() < 0.5]
+    kinds = [
+        "ldp",
+        "eavesdropper",
+        "colluding",
+        "full-collusion",
+        "central",
+        "released",
+        "masks",
+        "masks",
+        "coalitions",
+    ]
+    if n > 1:
+        kinds += ["pndp", "pndp", "any-receiver"]
+    kind = str(rng.choice(kinds))
+    if kind == "ldp":
+        alone = held.sum(axis=1) == 1
+        return kind, trust.LDP(), [Knows(sent, frozenset(), columns(~(alone & held[:, victim])), "")]
+    if kind == "eavesdropper":
+        return kind, trust.SecLDP(), [Knows(sent, frozenset(), frozenset(), "")]
+    if kind == "colluding":
+        return kind, trust.SecLDP(tuple(others)), [colluding(others)]
+    if kind == "full-collusion":
+        return kind, trust.FullCollusion(), [colluding(everybody)]
+    if kind == "coalitions":
+        q = int(rng.integers(0, n))
+        return kind, trust.Coalitions(q), [colluding(list(c)) for c in itertools.combinations(everybody, q)]
+    if kind == "central":
+        return kind, trust.Central(), [Knows(sent, frozenset(), frozenset(), "", average=True)]
+    if kind == "released":
+        return kind, trust.ReleasedOnly(), [Knows(sent & False, frozenset(), frozenset(), "")]
+    if kind == "any-receiver":
+        return kind, trust.AnyReceiver(), [receiving([u]) for u in everybody]
+    if kind == "pndp":
+        nodes = others or everybody[:1]
+        return kind, trust.PNDP(nodes), [receiving(nodes)]
+    seen = rng.random((R, S)) < rng.choice([0.3, 0.7, 1.0])
+    seen = seen if rng.random() < 0.5 else np.tile(seen[0], (R, 1))
+    gradients = np.zeros((T, n), dtype=bool)
+    if everybody and rng.random() < 0.5:
+        gradients[:, others] = rng.random((T, len(others))) < rng.choice([0.5, 1.0])
+    parts = rng.random((T, len(held))) < rng.choice([0.0, 0.3, 0.6])
+    parts = parts if rng.random() < 0.5 else np.tile(parts[0], (T, 1))
+    release = str(rng.choice(["none", "average", "all"]))
+    model = trust.TrustModel.from_masks(seen=seen, known_gradients=gradients, known_noise=parts, release=release)
+    known = frozenset(int(i) for i in np.flatnonzero(parts))
+    return kind, model, [Knows(seen, frozenset(int(i) for i in np.flatnonzero(gradients)), known, "")]
+
+
+# ---- the truth, from below -------------------------------------------------------------------------------------------
+
+
+def least_loss(question: Question, reactions: FloatArray | None = None) -> Fraction | float:
+    """A squared sensitivity that some gradients attain: exact, over all views, patterns and signs; inf where one leaks.
+
+    Args: reactions: gradients that react to the models, (T, n); None: fixed in advance.
+    """
+    run = oracles.exact_run(question.algorithm, reactions)
+    patterns = [tuple(int(t) for t in p) for p in question.participation.of_node(question.victim).patterns()]
+    return max(_loss_of_view(question, run, view, patterns, reactions) for view in question.views)
+
+
+def _loss_of_view(
+    question: Question,
+    run: oracles.ExactRun,
+    view: Knows,
+    patterns: list[tuple[int, ...]],
+    reactions: FloatArray | None,
+) -> Fraction | float:
+    one, u = question.algorithm, question.victim
+    n = one.num_nodes
+    if any(t * n + u in view.gradients for pattern in patterns for t in pattern):
+        return math.inf
+    average = [[Fraction(float(1.0 / one.messages_per_round))] * one.messages_per_round] if view.average else None
+    A, B = oracles.exact_view(run, view.seen, view.noise, release=view.release, combination=average)
+    if reactions is not None:  # a known gradient shows how its model reacted
+        hidden = [i not in view.noise for i in range(one.noise.shape[1])]
+        for column in sorted(view.gradients):
+            t, v = divmod(column, n)
+            row = [Fraction(float(reactions[t, v])) * x for x in run.models[t][v]]
+            A = [*A, row[: run.num_gradients]]
+            B = [*B, [x if keep else Fraction(0) for x, keep in zip(row[run.num_gradients :], hidden, strict=True)]]
+    if not A:
+        return Fraction(0)
+    own = [[row[t * n + u] for t in range(one.num_steps)] for row in A]
+    leaks = oracles.exact_leaks(own, B) if B[0] else [any(row[t] for row in own) for t in range(one.num_steps)]
+    if any(leaks[t] for pattern in patterns for t in pattern):
+        return math.inf
+    X = oracles.exact_view_gram(own, B) if B[0] else [[Fraction(0)] * one.num_steps] * one.num_steps
+    return max(oracles.largest_signed_sum([[X[s][t] for t in pattern] for s in pattern]) for pattern in patterns)

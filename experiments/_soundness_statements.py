@@ -1,0 +1,153 @@
+"""Statements on soundness: what the library says is never below what an exact oracle finds; tried by `soundness.py`."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import torch
+from _campaign import Case, Excluded, Statement, shortfall
+from _soundness_cases import Question, drawn_question, least_loss
+
+from mfdl import trust
+from mfdl.check import FloatArray
+from mfdl.errors import UnsupportedMechanism
+from mfdl.privacy.accounting import VictimLoss, victim_losses
+from mfdl.training.executor import Executor
+
+STATEMENTS: dict[str, Statement] = {}
+ROUNDING = 1e-9  # what is stated is rounded up; a lower bound in fractions is compared as a float
+ORDER = ("released", "central", "pndp", "colluding", "full-collusion", "ldp")
+
+
+def statement(name: str, *, tolerance: float = ROUNDING, share: float = 1.0):
+    def register(differ):
+        STATEMENTS[name] = Statement(name, differ, tolerance, share)
+        return differ
+
+    return register
+
+
+def asked(question: Question, *, lipschitz: float | None = None) -> VictimLoss:
+    try:
+        (loss,) = victim_losses(
+            question.algorithm,
+            question.model,
+            victims=[question.victim],
+            release=question.release,
+            unit=question.unit,
+            lipschitz=lipschitz,
+            method="certified" if question.victim % 2 else "exact",
+        )
+    except UnsupportedMechanism as error:
+        raise Excluded(f"refused: {str(error)[:60]}") from None
+    return loss
+
+
+def judged(question: Question, truth: Fraction | float, stated: float) -> Case:
+    off = shortfall(truth if truth == math.inf else float(truth), stated)
+    words = "" if off <= ROUNDING else f"true {float(truth)!r}, stated {stated!r}: {question.words}"
+    return Case(off, question.label, question.size, words)
+
+
+@statement("fixed gradients: exact view <= library")
+def fixed(rng: np.random.Generator) -> Case:
+    question = drawn_question(rng, wide=False)
+    return judged(question, least_loss(question), asked(question).sensitivity_squared)
+
+
+@statement("fixed gradients, 30 decades: exact view <= library")
+def fixed_wide(rng: np.random.Generator) -> Case:
+    question = drawn_question(rng, wide=True)
+    return judged(question, least_loss(question), asked(question).sensitivity_squared)
+
+
+def drawn_reactions(rng: np.random.Generator, question: Question, wide: bool) -> FloatArray:
+    T, n = question.algorithm.num_steps, question.algorithm.num_nodes
+    sizes = 2.0 ** rng.integers(-20, 21, (T, n)) if wide else 1.0
+    r = rng.choice([0.0, 1.0, -1.0, 2.0, -0.5], (T, n)) * sizes
+    if question.unit == "user":  # all of the victim's gradients move as far as clipping lets them, reactions included
+        r[:, question.victim] = 0
+    return np.asarray(r)
+
+
+@statement("reacting gradients: exact view <= library")
+def adaptive(rng: np.random.Generator) -> Case:
+    question = drawn_question(rng, wide=False)
+    truth = least_loss(question, drawn_reactions(rng, question, False))
+    return judged(question, truth, asked(question).adaptive_sensitivity_squared)
+
+
+@statement("reacting gradients, 30 decades: exact view <= library")
+def adaptive_wide(rng: np.random.Generator) -> Case:
+    question = drawn_question(rng, wide=True)
+    truth = least_loss(question, drawn_reactions(rng, question, True))
+    return judged(question, truth, asked(question).adaptive_sensitivity_squared)
+
+
+@statement("reacting gradients under a Lipschitz constant: exact view <= library", share=0.5)
+def lipschitz(rng: np.random.Generator) -> Case:
+    """theta - (rate / m) r theta is L-Lipschitz: r = (1 - s L) m / rate for s in [-1, 1]."""
+    question = drawn_question(rng, wide=False)
+    if question.unit == "user":
+        raise Excluded("a Lipschitz constant is for records")
+    one = question.algorithm
+    L = float(rng.choice([0.5, 1.0, 2.0]))
+    rates = one.dynamics.learning_rates(one.num_steps)[:, None] / one.divisors
+    r = (1 - rng.choice([-1.0, 0.0, 0.5, 1.0], rates.shape) * L) / rates
+    try:
+        stated = asked(question, lipschitz=L).adaptive_sensitivity_squared
+    except Excluded as reason:
+        raise Excluded("no shift reduction for it") from reason
+    return judged(question, least_loss(question, r), stated)
+
+
+@statement("no trust model asks for more than LDP")
+def weakest(rng: np.random.Generator) -> Case:
+    question = drawn_question(rng, wide=bool(rng.random() < 0.5))
+    if question.kind == "masks":
+        raise Excluded("masks may see what is never sent")
+    if question.unit == "user" and question.release in (None, "average", "all"):
+        raise Excluded("users of messages that are not sent: models are released to one and not to the other")
+    one = question.algorithm
+    if question.kind == "central" and not (one.sent.all(axis=1) | ~one.sent.any(axis=1)).all():
+        raise Excluded("an average of messages some of which are not sent")
+    (local,) = victim_losses(one, trust.LDP(), victims=[question.victim], release=question.release, unit=question.unit)
+    loss = asked(question)
+    lower = loss.fixed.lower
+    return judged(question, lower if math.isfinite(lower) else 0.0, local.sensitivity_squared)
+
+
+@statement("accounted = executed, bit for bit", tolerance=0)
+def executed(rng: np.random.Generator) -> Case:
+    """The executor's response to unit impulses is the operators' that the accountant reads."""
+    question = drawn_question(rng, wide=False)
+    one = question.algorithm
+    T, n = one.num_steps, one.num_nodes
+    executor = Executor(one, dtype=torch.float64)
+    N = torch.tensor(one.noise.matmat(np.eye(one.noise.shape[1])))
+    slots, columns = one.noise.slots_per_step, one.noise.shape[1]
+    width = T * n + columns
+    G = torch.hstack([torch.eye(T * n, dtype=torch.float64), torch.zeros(T * n, columns, dtype=torch.float64)])
+    E = torch.hstack([torch.zeros(T * slots, T * n, dtype=torch.float64), N])
+    state = executor.initial_state(torch.zeros(n, width, dtype=torch.float64))
+    sent, models = [], []
+    for t in range(T):
+        models.append(executor.models(state).numpy())
+        messages, state = executor.step(t, state, G[t * n : (t + 1) * n], E[t * slots : (t + 1) * slots])
+        sent.append(messages.numpy())
+
+    def accounted(from_gradients, from_noise):
+        return np.hstack([from_gradients.matmat(np.eye(T * n)), from_noise.matmat(np.eye(columns))])
+
+    pairs = [
+        (np.vstack(sent), accounted(one.messages_from_gradients, one.messages_from_noise)),
+        (np.vstack(models), accounted(one.models_from_gradients(), one.models_from_noise())),
+        (
+            executor.models(state).numpy(),
+            accounted(one.models_from_gradients(final=True), one.models_from_noise(final=True)),
+        ),
+    ]
+    off = max(float(np.abs(a - b).max(initial=0.0)) for a, b in pairs)
+    return Case(off, size=question.size, words=question.words if off else "")

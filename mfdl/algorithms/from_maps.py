@@ -1,0 +1,183 @@
+"""An algorithm of one's own from plain arrays: maps per step, and everything inferred that can be.
+
+In: the maps of a round by name, a participation. Out: a `LinearAlgorithm`, which is accounted, calibrated and trained
+like any other. The maps (P, Q, R, K, F, J, L, or the long names of `Round`) are those of
+
+    m  = P s + Q g + R e        messages
+    s' = K m + F s + J g + L e  next state
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike
+
+from ..dynamics import Dynamics
+from ..errors import InvalidInput, unknown_name
+from ..gossip import GossipMatrix
+from ..operators import IndependentNoise, NoiseOperator
+from ..participation import Participation
+from .checks import message_users
+from .linear_algorithm import LinearAlgorithm
+from .round import MAPS, SHAPES, Round
+
+Maps: TypeAlias = Mapping[str, Any]
+Step: TypeAlias = Maps | Sequence[Maps]
+
+LETTERS = dict(zip("PQRKFJL", MAPS, strict=True))
+_KEYS = {**LETTERS, **{name: name for name in (*MAPS, "receivers")}}
+
+
+def from_maps(
+    rounds: Step | Callable[[int], Step],
+    participation: Participation,
+    dynamics: Dynamics | None = None,
+    *,
+    noise: NoiseOperator | None = None,
+    model_from_state: ArrayLike | None = None,
+    state_from_start: ArrayLike | None = None,
+    message_sender: ArrayLike | None = None,
+    transmitted: ArrayLike | None = None,
+    name: str = "custom",
+) -> LinearAlgorithm:
+    """An algorithm from its maps.
+
+    >>> from mfdl import EveryStep
+    >>> W = np.array([[0.5, 0.5], [0.5, 0.5]])
+    >>> own = from_maps({"P": np.eye(2), "Q": -0.1 * np.eye(2), "K": W}, EveryStep(3))
+    >>> own.num_steps, own.num_nodes, own.rounds[0].receivers.toarray().tolist()
+    (3, 2, [[False, True], [True, False]])
+
+    Args:
+        rounds: the maps of a step by name, the same at every step, or a function of the step t that returns them. A
+            list of several is one gradient step followed by rounds of pure gossip. Arrays are dense or sparse; a map
+            that is left out is zero, but R is Q and L is J unless they are named (None is then zero): noise
+            enters where gradients do. `receivers`, bool (messages, n), may be given like a map.
+        participation: who takes part when; its num_steps is T.
+        dynamics: gossip, learning rate and node labels as reports show them; the maps alone decide. Default: uniform
+            weights over whom each node hears, rate 1.
+        noise: N; default fresh independent noise at every node and step.
+        model_from_state: M, (n, state); default the first n entries of the state.
+        state_from_start: (state, n), the state before step 0 from the start models; default M transposed.
+        message_sender: sender of each message, (messages,). Default: the node whose gradient it holds, else the node
+            whose model it reads.
+        transmitted: which messages are sent, (messages,) or (rounds, messages); default all.
+
+    Receivers that are not given are the nodes whose models use a message, in any round: name them where links change.
+    Raises: InvalidInput: an unknown map, sizes that do not fit, a message whose sender cannot be told, and all that
+        `LinearAlgorithm` refuses.
+    """
+    T = participation.num_steps
+    steps = [rounds(t) for t in range(T)] if callable(rounds) else [rounds] * T
+    sizes = _sizes(steps[0])
+    for given in (noise, dynamics):
+        if given is not None:
+            sizes["nodes"] = given.num_nodes
+    n = _size(sizes, "nodes", "give a gradient map (Q or J), dynamics or noise")
+    state = _size(sizes, "state", "give P (message from state) or K (state from message)")
+    messages = _size(sizes, "messages", "give P (message from state) or K (state from message)")
+    noise = IndependentNoise(T, n) if noise is None else noise
+    made: dict[int, Round] = {}
+    made_rounds, step_of_round = [], []
+    for t, step in enumerate(steps):
+        for j, maps in enumerate([step] if isinstance(step, Mapping) else step):
+            if id(maps) not in made:
+                made[id(maps)] = _round(maps, together=noise.slots_per_step == n)
+            made_rounds.append(made[id(maps)])
+            step_of_round.append(t if j == 0 else -1)
+    M = sp.csr_array(sp.eye_array(n, state)) if model_from_state is None else sp.csr_array(model_from_state)
+    sender = _senders(made_rounds, M, messages) if message_sender is None else np.asarray(message_sender)
+    users = _users(made_rounds, M, sender)
+    fields: dict[str, Any] = {
+        "name": name,
+        "dynamics": _heard(users, sender) if dynamics is None else dynamics,
+        "participation": participation,
+        "noise": noise,
+        "model_from_state": M,
+        "message_sender": sender,
+        "divisors": np.ones(n),
+        "step_of_round": tuple(step_of_round),
+        "state_from_start": state_from_start,
+    }
+    if transmitted is not None:
+        fields["transmitted"] = np.asarray(transmitted)
+    return LinearAlgorithm(rounds=_with_receivers(made_rounds, users), **fields)
+
+
+def _round(maps: Maps, *, together: bool) -> Round:
+    named: dict[str, Any] = {}
+    for key, value in maps.items():
+        if key not in _KEYS:
+            raise unknown_name("map", str(key), _KEYS)
+        named[_KEYS[key]] = value
+    if together:
+        named.setdefault("message_from_noise", named.get("message_from_gradient"))
+        named.setdefault("state_from_noise", named.get("state_from_gradient"))
+    return Round(**named)
+
+
+def _sizes(step: Step) -> dict[str, int]:
+    """Sizes by name, as the shapes of the first round's maps tell them."""
+    maps = step if isinstance(step, Mapping) else step[0]
+    found: dict[str, int] = {}
+    for key, value in maps.items():
+        if value is not None and key in _KEYS and np.ndim(value) == 2:
+            for what, size in zip(SHAPES[_KEYS[key]], np.shape(value), strict=True):
+                found.setdefault(what, int(size))
+    return found
+
+
+def _size(sizes: Mapping[str, int], what: str, way_out: str) -> int:
+    if what not in sizes:
+        raise InvalidInput(f"the number of {what} cannot be told from the maps; {way_out}.")
+    return sizes[what]
+
+
+def _senders(rounds: Sequence[Round], M: sp.csr_array, messages: int) -> np.ndarray:
+    """For each message the one node whose gradient it holds, else whose model it reads."""
+    holds = np.zeros((messages, M.shape[0]), dtype=bool)
+    reads = holds.copy()
+    for one in dict.fromkeys(rounds):
+        if one.message_from_gradient is not None:
+            holds |= one.message_from_gradient.toarray() != 0
+        if one.message_from_state is not None:
+            reads |= (abs(one.message_from_state) @ abs(M).T).toarray() != 0
+    sender = np.where(
+        holds.sum(axis=1) == 1, holds.argmax(axis=1), np.where(reads.sum(axis=1) == 1, reads.argmax(1), -1)
+    )
+    if (sender < 0).any():
+        raise InvalidInput(
+            f"the sender of message {int(np.argmax(sender < 0))} cannot be told: it holds gradients or models of none "
+            "or several nodes; give message_sender."
+        )
+    return sender
+
+
+def _users(rounds: Sequence[Round], M: sp.csr_array, sender: np.ndarray) -> sp.csr_array:
+    """Who uses each message in any round, besides its sender: bool csr (messages, n)."""
+    total = sp.csr_array((sender.size, M.shape[0]), dtype=bool)
+    for users in {id(users): users for _, users in message_users(rounds, M, sender)}.values():
+        total = total + users
+    return sp.csr_array(total, dtype=bool)
+
+
+def _with_receivers(rounds: Sequence[Round], users: sp.csr_array) -> tuple[Round, ...]:
+    """Rounds without receivers get those who use a message, be it in another round: what is sent once is sent again."""
+    kinds = dict.fromkeys(rounds)
+    made = {one: dataclasses.replace(one, receivers=users) if one.receivers is None else one for one in kinds}
+    return tuple(made[one] for one in rounds)
+
+
+def _heard(users: sp.csr_array, sender: np.ndarray) -> Dynamics:
+    """Uniform weights over whom each node hears in any round, and itself."""
+    n = users.shape[1]
+    sends = sp.csr_array((np.ones(sender.size), (sender, np.arange(sender.size))), shape=(n, sender.size))
+    links = sp.csr_array(sp.csr_array((sends @ users).T) + sp.eye_array(n))
+    links.data[:] = 1.0
+    W = sp.csr_array(sp.diags_array(1 / links.sum(axis=1)) @ links)
+    return Dynamics(GossipMatrix(W, tuple(range(n)), "inferred"))

@@ -1,0 +1,235 @@
+"""D-SGD with memory: nodes that track gradients, correct their averages, or use messages that are late or forwarded.
+
+All add noise where gradients enter, so whoever sees everything has the injected sums g + e and no more: under LDP and
+SecLDP the privacy of a noise is that of plain D-SGD, and with messages hidden that bounds it. Below, i = g + e is the
+injected sum of a step, W its averaging matrix and eta its learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from .. import check
+from ..dynamics import Dynamics
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..operators import NoiseOperator
+from ..participation import Participation
+from .dsgd import receivers
+from .from_maps import Maps, from_maps
+from .linear_algorithm import LinearAlgorithm
+
+
+def gradient_tracking(
+    dynamics: Dynamics, participation: Participation, *, noise: NoiseOperator | None = None
+) -> LinearAlgorithm:
+    """Gradient tracking: nodes follow an estimate y of the average gradient, so that data that differ do no harm.
+
+        y_t = W y_{t-1} + v_t - v_{t-1},  v_t = momentum v_{t-1} + i_t,  theta_{t+1} = W (theta_t - eta_t y_t)
+
+    A node sends theta - eta y and y. With momentum it is the heavy ball that is tracked.
+
+    Args: noise: on gradient sums; default fresh independent noise.
+    Raises: UnsupportedMechanism: weight decay, or several gossip rounds per step.
+    Source: arXiv:1607.03218 (DIGing), with averaging after the step; with momentum arXiv:2209.15505.
+    """
+    _require("gradient-tracking", dynamics, momentum=True)
+    n, beta = dynamics.num_nodes, dynamics.momentum
+    one, none = sp.eye_array(n), None
+
+    def step(t: int) -> Maps:  # state: theta, W y, v
+        W, eta = dynamics.gossip.at(t).weights, rates[t]
+        return {
+            "P": sp.block_array([[one, -eta * one, -eta * (beta - 1) * one], [none, one, (beta - 1) * one]]),
+            "Q": sp.vstack([-eta * one, one]),
+            "K": sp.block_array([[W, none], [none, W], [sp.csr_array((n, n)), sp.csr_array((n, n))]]),
+            "F": sp.block_diag([sp.csr_array((2 * n, 2 * n)), beta * one]) if beta else None,
+            "J": sp.vstack([sp.csr_array((2 * n, n)), one]),
+            "receivers": sp.vstack([receivers(W)] * 2),
+        }
+
+    rates = dynamics.learning_rates(participation.num_steps)
+    sender = np.tile(np.arange(n), 2)
+    return _made("gradient-tracking", step, dynamics, participation, noise, message_sender=sender)
+
+
+def exact_diffusion(
+    dynamics: Dynamics, participation: Participation, *, noise: NoiseOperator | None = None
+) -> LinearAlgorithm:
+    """Exact diffusion: each step corrects the bias that the last one's averaging left.
+
+        psi_{t+1} = theta_t - eta_t i_t,  theta_{t+1} = (I + W) / 2 (psi_{t+1} + theta_t - psi_t),  psi_0 = theta_0
+
+    A node sends psi_{t+1} + theta_t - psi_t. EXTRA is the same with one gradient more on the way.
+
+    Args: noise: on gradient sums; default fresh independent noise.
+    Raises: UnsupportedMechanism: momentum, weight decay, or several gossip rounds per step.
+    Source: arXiv:1702.05122, Algorithm 1.
+    """
+    _require("exact-diffusion", dynamics)
+    n = dynamics.num_nodes
+    one, zero = sp.eye_array(n), sp.csr_array((n, n))
+
+    def step(t: int) -> Maps:  # state: theta, psi
+        W, eta = dynamics.gossip.at(t).weights, rates[t]
+        return {
+            "P": sp.hstack([2 * one, -one]),
+            "Q": -eta * one,
+            "K": sp.vstack([(one + W) / 2, zero]),
+            "F": sp.block_array([[zero, zero], [one, zero]]),
+            "J": sp.vstack([zero, -eta * one]),
+            "receivers": receivers(W),
+        }
+
+    rates = dynamics.learning_rates(participation.num_steps)
+    start = sp.vstack([one, one])
+    return _made("exact-diffusion", step, dynamics, participation, noise, state_from_start=start)
+
+
+def delayed_dsgd(
+    dynamics: Dynamics, participation: Participation, *, delay: int = 1, noise: NoiseOperator | None = None
+) -> LinearAlgorithm:
+    """D-SGD on slow links: what others sent arrives `delay` steps later.
+
+        theta'_u = w_uu m_u(t) + sum_{v != u} w_uv m_v(t - delay),  m(t) = theta_t - eta_t i_t, and theta_0 for t < 0
+
+    Weights and links are those of the step in which a message is used. An attacker sees a message when it is sent.
+
+    Args: delay: >= 0 steps; 0 is D-SGD. noise: on gradient sums; default fresh independent noise.
+    Raises: UnsupportedMechanism: momentum, weight decay, or several gossip rounds per step.
+    Source: the delayed exchange of asynchronous gossip, e.g. arXiv:1710.06952, with one fixed delay.
+    """
+    _require("delayed-dsgd", dynamics)
+    check.integer_at_least(0, delay=delay)
+    n = dynamics.num_nodes
+    one = sp.eye_array(n)
+
+    def step(t: int) -> Maps:  # state: theta, m of the last step, ..., m of `delay` steps ago
+        W, eta = dynamics.gossip.at(t).weights, rates[t]
+        own = sp.diags_array(W.diagonal())
+        if delay == 0:
+            return {"P": one, "Q": -eta * one, "K": W, "receivers": receivers(W)}
+        ages = sp.coo_array(([1.0] * (delay - 1), (range(2, delay + 1), range(1, delay))), shape=(delay + 1,) * 2)
+        late = sp.coo_array(([1.0], ([0], [delay])), shape=(delay + 1,) * 2)
+        return {
+            "P": sp.hstack([one, sp.csr_array((n, delay * n))]),
+            "Q": -eta * one,
+            "K": sp.vstack([own, one, sp.csr_array(((delay - 1) * n, n))]),
+            "F": sp.kron(ages, one) + sp.kron(late, W - own),
+            "receivers": receivers(dynamics.gossip.at(min(t + delay, num_steps - 1)).weights),
+        }
+
+    num_steps = participation.num_steps
+    rates = dynamics.learning_rates(num_steps)
+    start = sp.vstack([one] * (delay + 1))
+    return _made("delayed-dsgd", step, dynamics, participation, noise, state_from_start=start)
+
+
+def two_hop_dsgd(
+    dynamics: Dynamics, participation: Participation, *, share: float = 0.5, noise: NoiseOperator | None = None
+) -> LinearAlgorithm:
+    """D-SGD in which each node also forwards last step's messages of its neighbours.
+
+        theta' = (1 - share) W m(t) + share W^2 m(t - 1),  m(t) = theta_t - eta_t i_t,  m(-1) = theta_0
+
+    A message of a neighbour is known to whoever heard it; one of a neighbour's neighbour comes forwarded.
+
+    Args: share: of the average that older messages two hops far make up, in [0, 1]. noise: on gradient sums; default
+        fresh independent noise.
+    Raises: UnsupportedMechanism: momentum, weight decay, several gossip rounds per step, or gossip that changes.
+    Source: this library, for messages that reach an attacker by two ways.
+    """
+    _require("two-hop-dsgd", dynamics)
+    if not dynamics.gossip.is_constant:
+        raise UnsupportedMechanism("two-hop-dsgd covers constant gossip: who forwards what is fixed.")
+    share = check.non_negative(share=share)
+    if share > 1:
+        raise InvalidInput(f"share must lie in [0, 1], got {share:g}.")
+    n, W = dynamics.num_nodes, dynamics.gossip.at(0).weights
+    one, zero = sp.eye_array(n), sp.csr_array((n, n))
+    links = sp.coo_array(W - sp.diags_array(W.diagonal()))
+    links.eliminate_zeros()
+    v, x = links.coords  # after the n own messages one per link: v forwards what x sent
+    forwarded = sp.csr_array((np.ones(links.nnz), (np.arange(links.nnz), x)), shape=(links.nnz, n))
+    # u weighs what v forwards of x by w_uv w_vx, unless it heard x itself
+    near = sp.csr_array(W + one) != 0
+    paths = sp.coo_array(W[:, v] @ sp.diags_array(links.data))
+    heard = sp.csr_array(near[:, x], dtype=np.float64)
+    two_hops = sp.csr_array(share * (paths - sp.csr_array(paths) * heard))
+    direct, reached = sp.csr_array(share * (W @ W)) * near, receivers(W)
+
+    def step(t: int) -> Maps:  # state: theta, m of the last step
+        return {
+            "P": sp.block_array([[one, None], [None, forwarded]]),
+            "Q": sp.vstack([-rates[t] * one, sp.csr_array((links.nnz, n))]),
+            "K": sp.block_array([[(1 - share) * W, two_hops], [one, None]]),
+            "F": sp.block_array([[zero, direct], [zero, zero]]),
+            "receivers": sp.vstack([reached, reached[v]]),
+        }
+
+    rates = dynamics.learning_rates(participation.num_steps)
+    sender, start = np.concatenate([np.arange(n), v]), sp.vstack([one, one])
+    return _made("two-hop-dsgd", step, dynamics, participation, noise, state_from_start=start, message_sender=sender)
+
+
+def local_steps(
+    dynamics: Dynamics, participation: Participation, *, steps: int = 2, noise: NoiseOperator | None = None
+) -> LinearAlgorithm:
+    """D-SGD that gossips after every `steps` gradient steps, and after the last.
+
+        theta_{t+1} = W (theta_t - eta_t i_t) where a gossip is due, theta_t - eta_t i_t elsewhere
+
+    Args: steps: >= 1 between two gossip rounds; T counts gradient steps. noise: on gradient sums; default fresh
+        independent noise.
+    Raises: UnsupportedMechanism: momentum, weight decay, or several gossip rounds per step.
+    Source: local SGD on a graph, e.g. arXiv:2003.10422.
+    """
+    _require("local-steps", dynamics)
+    check.integer_at_least(1, steps=steps)
+    n, T = dynamics.num_nodes, participation.num_steps
+    one, rates = sp.eye_array(n), dynamics.learning_rates(T)
+    due = [(t + 1) % steps == 0 or t + 1 == T for t in range(T)]
+
+    def step(t: int) -> Maps:
+        turn = sum(due[:t])  # gossip rounds before this step
+        W = sp.csr_array(dynamics.gossip.at(turn).weights if due[t] else one)
+        return {"P": one, "Q": -rates[t] * one, "K": W, "receivers": receivers(W)}
+
+    sent = np.outer(due, np.ones(n, dtype=bool))
+    return _made("local-steps", step, dynamics, participation, noise, transmitted=sent)
+
+
+def _made(
+    name: str,
+    step: Callable[[int], Maps],
+    dynamics: Dynamics,
+    participation: Participation,
+    noise: NoiseOperator | None,
+    **given: Any,
+) -> LinearAlgorithm:
+    """From the maps of each step, made once for each distinct (averaging matrix, rate), as equal rounds are one."""
+    made: dict[bytes, Maps] = {}
+
+    def shared(t: int) -> Maps:
+        maps = step(t)
+        content = b"".join(_content(sp.coo_array(m)) for m in maps.values() if m is not None)
+        return made.setdefault(content, maps)
+
+    return from_maps(shared, participation, dynamics, noise=noise, name=name, **given)
+
+
+def _content(matrix: sp.coo_array) -> bytes:
+    return repr(matrix.shape).encode() + b"".join(part.tobytes() for part in (*matrix.coords, matrix.data))
+
+
+def _require(name: str, dynamics: Dynamics, *, momentum: bool = False) -> None:
+    if dynamics.gossip_rounds != 1:
+        raise UnsupportedMechanism(f"{name} covers one gossip round per step, got {dynamics.gossip_rounds}.")
+    if dynamics.weight_decay or (dynamics.momentum and not momentum):
+        raise UnsupportedMechanism(
+            f"{name} covers {'no weight decay' if momentum else 'neither momentum nor weight decay'}; leave it out, or "
+            "write the recursion down with mfdl.algorithms.from_maps."
+        )
