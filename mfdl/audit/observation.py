@@ -84,7 +84,7 @@ class Observation:
     def rounding(self, noise_std: float, norm: float) -> FloatArray:
         """For each row the size below which what is left of it can be rounding, > 0; norm: of the gradients."""
         noise, gradients = (np.linalg.norm(part, axis=1) for part in (self.noise, self.gradients))
-        return np.maximum(ROUNDING * (noise_std * noise + norm * gradients), 1e-300)
+        return np.maximum(ROUNDING * (noise_std * noise + norm * gradients), 1e-120)  # its square is no zero
 
     def with_feedback(self, factor: float, *, fixed: int | None = None) -> Observation:
         """The same view where every unknown gradient of the other records is `factor` times the node's model.

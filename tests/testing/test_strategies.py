@@ -210,7 +210,8 @@ def test_algorithms_are_built_by_name_within_their_sizes(name, data):
     noise = one.messages_from_noise @ np.eye(one.noise.shape[1])
     assert np.isfinite(noise).all()
     assert noise.any() == (name != "none")
-    kind = {"dp-dsgd": IndependentNoise, "muffliato": IndependentNoise, "cdp": IndependentNoise}.get(name, LocalNoise)
+    fresh = ("dp-dsgd", "muffliato", "cdp", *drawn.MEMORY_NAMES)
+    kind: type = IndependentNoise if name in fresh else LocalNoise
     if name in (*drawn.SHARED_NAMES, "zip-dl"):
         kind = StepNoise
     if name in drawn.JOINT_NAMES:
