@@ -117,10 +117,7 @@ def require_consistent(algorithm: LinearAlgorithm) -> None:
     noise = algorithm.noise
     if (noise.num_steps, noise.num_nodes) != (T, n):
         raise InvalidInput(f"noise must cover {T} steps x {n} nodes, got {noise.num_steps} x {noise.num_nodes}.")
-    if algorithm.model_from_state.shape[0] != n:
-        raise InvalidInput(
-            f"model_from_state must have one row for each of {n} nodes, got shape {algorithm.model_from_state.shape}."
-        )
+    require_models(algorithm.model_from_state, n)
     sizes = {
         "messages": algorithm.messages_per_round,
         "state": algorithm.model_from_state.shape[1],
@@ -135,6 +132,14 @@ def require_consistent(algorithm: LinearAlgorithm) -> None:
     _require_receivers(algorithm)
     if noise.slots_per_step != n:  # else a slot is its node's, and the operator itself has looked
         _require_held_by_senders(algorithm)
+
+
+def require_models(model_from_state: sp.csr_array, num_nodes: int) -> None:
+    """M has one row per node."""
+    if model_from_state.shape[0] != num_nodes:
+        raise InvalidInput(
+            f"model_from_state must have one row for each of {num_nodes} nodes, got shape {model_from_state.shape}."
+        )
 
 
 def _require_receivers(algorithm: LinearAlgorithm) -> None:

@@ -17,12 +17,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
+from .. import matrices
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
 from ..gossip import GossipMatrix
 from ..operators import IndependentNoise, NoiseOperator
 from ..participation import Participation
-from .checks import message_users
+from .checks import message_users, require_models
 from .linear_algorithm import LinearAlgorithm
 from .round import MAPS, SHAPES, Round
 
@@ -90,8 +91,17 @@ def from_maps(
                 made[id(maps)] = _round(maps, together=noise.slots_per_step == n)
             made_rounds.append(made[id(maps)])
             step_of_round.append(t if j == 0 else -1)
-    M = sp.csr_array(sp.eye_array(n, state)) if model_from_state is None else sp.csr_array(model_from_state)
-    sender = _senders(made_rounds, M, messages) if message_sender is None else np.asarray(message_sender)
+    M = matrices.sparse_matrix(
+        model_from_state=sp.eye_array(n, state) if model_from_state is None else model_from_state
+    )
+    require_models(M, n)
+    known = {"messages": messages, "state": M.shape[1], "nodes": n, "injection slots": noise.slots_per_step}
+    for one in made.values():
+        one.require_sizes(known)
+    if message_sender is None:
+        sender = _senders(made_rounds, M, messages)
+    else:
+        sender = matrices.integers(messages, n, message_sender=message_sender)
     users = _users(made_rounds, M, sender)
     fields: dict[str, Any] = {
         "name": name,

@@ -1,4 +1,4 @@
-"""What an algorithm is refused for when it is made: one line each, with what, the value, what is allowed, the way out."""
+"""What an algorithm is refused for when it is made, in one line: what, the value, what is allowed, the way out."""
 
 import dataclasses
 
@@ -99,7 +99,7 @@ REFUSED = {
     ),
     "a receiver that is left out": (
         lambda: changed(rounds=[round_of(receivers=HEARD & (np.arange(N) != 2))] * T),
-        "message 0 of round 1, sent by node 0, enters the models of node 2, which is not among its receivers; mark it there",
+        "message 0 of round 1, sent by node 0, enters the models of node 2, which is not among its receivers; mark",
     ),
     "a receiver that uses it a step later": (
         lambda: from_maps(

@@ -28,7 +28,7 @@ STAR = gossip.metropolis_hastings("star:n=4")
 
 
 def models_of(algorithm, i):
-    """What the operators make of injected sums i, (T, n), with start models 0: models before each step, and at the end."""
+    """Models before each step and at the end, for injected sums i, (T, n), and start models 0."""
     T, n = i.shape
     during = algorithm.models_from_gradients() @ i.ravel()
     return np.vstack([during.reshape(T, n), algorithm.models_from_gradients(final=True) @ i.ravel()])

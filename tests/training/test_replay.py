@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
@@ -712,6 +713,11 @@ def test_divisors_that_a_guarantee_does_not_cover_are_refused():
     hidden = calibrate(one, trust=trust.PNDP([0]), **common)
     with pytest.raises(InvalidInput, match=r"depends on public batch sizes.*with_divisors\(task.public_batch_sizes"):
         train(hidden, task, seeds=[0])
+    maps = {name: m for name, m in vars(one.rounds[0]).items() if m is not None}
+    maps["message_from_noise"] = sp.csr_array(-0.1 * np.roll(np.eye(5), 1, axis=0))  # a node's noise in its neighbour's
+    apart = algorithms.from_maps(maps, Cyclic(2, 3), dynamics, message_sender=range(5))
+    with pytest.raises(InvalidInput, match="depends on public batch sizes"):
+        train(calibrate(apart, trust=trust.SecLDP(), **common), task, seeds=[0])
     fitted = one.with_divisors(task.public_batch_sizes(3))
     train(calibrate(fitted, trust=trust.PNDP([0]), **common), task, seeds=[0])
     resting = calibrate(fitted, trust=trust.PNDP([0]), lipschitz=1.0, release="none", **common)

@@ -1,0 +1,120 @@
+"""An algorithm of one's own: what is inferred is what the built-in would have, and what cannot be told is asked for."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+
+from mfdl import Cyclic, EveryStep, algorithms, gossip, trust
+from mfdl.algorithms import from_maps
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.operators import IndependentNoise, LocalNoise
+from mfdl.privacy.accounting import victim_losses
+from mfdl.testing.strategies import dyadic_gossip
+
+PATH = gossip.metropolis_hastings("path:n=3")
+W = PATH.weights.toarray()
+ONE = np.eye(3)
+
+
+def test_dp_dsgd_from_its_arrays_is_dp_dsgd():
+    dynamics = Dynamics(PATH, 0.5)
+    own = from_maps({"P": ONE, "Q": -0.5 * ONE, "K": W}, Cyclic(2, 2), dynamics, name="dp-dsgd")
+    assert own.content_hash == algorithms.dp_dsgd(dynamics, Cyclic(2, 2)).content_hash
+
+
+@settings(max_examples=30, deadline=None)
+@given(dyadic_gossip())
+def test_who_hears_whom_is_inferred(matrix):
+    w, n = matrix.weights.toarray(), matrix.num_nodes
+    own = from_maps({"P": np.eye(n), "Q": -np.eye(n), "K": w}, EveryStep(2))
+    assert (own.rounds[0].receivers.toarray() == (w.T != 0) & ~np.eye(n, dtype=bool)).all()
+    assert ((own.dynamics.gossip.at(0).weights.toarray() != 0) == ((w != 0) | np.eye(n, dtype=bool))).all()
+    assert own.message_sender.tolist() == list(range(n))
+
+
+def test_a_message_that_is_used_later_is_received_when_it_is_sent():
+    """Node 0 uses node 1's message one step later: the state that waits is its own."""
+    waits = {
+        "P": np.eye(2, 3),
+        "Q": np.eye(2),
+        "K": [[1, 0], [0, 1], [0, 1]],
+        "F": [[0, 0, 0.5], [0, 0, 0], [0, 0, 0]],
+    }
+    own = from_maps(waits, EveryStep(3))
+    assert own.rounds[0].receivers.toarray().tolist() == [[False, False], [True, False]]
+    assert all(one.receivers.nnz == 1 for one in own.rounds)  # also in the last round, where nobody waits any more
+
+
+def test_noise_enters_where_gradients_do_unless_it_is_said():
+    together = from_maps({"P": ONE, "Q": ONE, "K": W, "J": ONE}, EveryStep(2))
+    assert together.noise_enters_with_gradients
+    apart = from_maps({"P": ONE, "Q": ONE, "K": W, "J": ONE, "R": 2 * ONE, "L": None}, EveryStep(2))
+    assert not apart.noise_enters_with_gradients
+    assert apart.rounds[0].state_from_noise is None
+    assert (
+        from_maps(
+            {"P": ONE, "Q": ONE, "K": W},
+            EveryStep(2),
+        )
+        .rounds[0]
+        .message_from_noise
+        is not None
+    )
+
+
+def test_long_names_sparse_maps_and_steps_by_function():
+    rates = [1.0, 0.5, 0.25]
+    by_step = from_maps(
+        lambda t: {
+            "message_from_state": sp.eye_array(3),
+            "message_from_gradient": -rates[t] * sp.eye_array(3),
+            "state_from_message": PATH.weights,
+        },
+        EveryStep(3),
+        Dynamics(PATH, rates),
+        name="dp-dsgd",
+    )
+    assert by_step.content_hash == algorithms.dp_dsgd(Dynamics(PATH, rates), EveryStep(3)).content_hash
+
+
+def test_a_list_of_maps_is_a_step_and_its_gossip_rounds():
+    first = {"P": ONE, "Q": -ONE, "K": W}
+    own = from_maps([first, {"P": ONE, "K": W}], EveryStep(2), name="muffliato")
+    assert own.step_of_round == (0, -1, 1, -1)
+    reference = algorithms.muffliato(Dynamics(PATH), EveryStep(2), gossip_rounds=2)
+    for ours, theirs in zip(victim_losses(own, trust.LDP()), victim_losses(reference, trust.LDP()), strict=True):
+        assert ours.sensitivity_squared == theirs.sensitivity_squared
+
+
+def test_noise_of_ones_own():
+    encoder = np.array([[1.0, 0], [0.5, 1.0]])
+    own = from_maps({"P": ONE, "Q": -ONE, "K": W}, EveryStep(2), Dynamics(PATH), noise=LocalNoise(encoder, 3))
+    reference = algorithms.mf_dsgd(Dynamics(PATH), EveryStep(2), encoder)
+    (ours, *_), (theirs, *_) = (victim_losses(one, trust.LDP()) for one in (own, reference))
+    assert ours.sensitivity_squared == theirs.sensitivity_squared
+
+
+@pytest.mark.parametrize(
+    ("maps", "options", "message"),
+    [
+        ({"P": ONE, "Q": ONE, "X": ONE}, {}, "unknown map 'X'"),
+        ({"P": ONE}, {}, r"number of nodes cannot be told from the maps; give a gradient map \(Q or J\)"),
+        ({"J": ONE}, {}, r"number of messages cannot be told from the maps; give P"),
+        (
+            {"P": np.ones((1, 3)), "Q": np.ones((1, 3))},
+            {},
+            "sender of message 0 cannot be told: .*; give message_sender",
+        ),
+        ({"P": ONE, "Q": np.eye(2)}, {}, "message_from_gradient must have shape"),
+        ({"P": ONE, "Q": ONE, "K": W}, {"noise": IndependentNoise(3, 3)}, "noise must cover 2 steps x 3 nodes"),
+        ({"P": ONE, "Q": ONE}, {"transmitted": [True]}, "transmitted must be a boolean array"),
+        ({"P": ONE, "Q": ONE}, {"model_from_state": np.eye(3, 4)}, "with 4 state, as the algorithm has"),
+        ({"P": ONE, "Q": ONE}, {"model_from_state": np.eye(2, 3)}, "one row for each of 3 nodes"),
+        ({"P": ONE, "Q": ONE}, {"message_sender": [0, 1, 9]}, "message_sender must"),
+    ],
+)
+def test_what_cannot_be_told_is_asked_for(maps, options, message):
+    with pytest.raises(InvalidInput, match=message):
+        from_maps(maps, EveryStep(2), **options)

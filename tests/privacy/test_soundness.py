@@ -1,0 +1,260 @@
+"""Numbers that were once too low, each in its smallest case, and a short hunt for more of them.
+
+The hunt (`experiments/soundness.py`) holds every number against an exact rational oracle; here are a few of its cases.
+"""
+
+import dataclasses
+import importlib
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfdl import EveryStep, Single, algorithms, gossip, trust
+from mfdl.algorithms import from_maps
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.operators import StepNoise
+from mfdl.privacy import accounting, row_space
+from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.adaptivity import is_adaptive
+from mfdl.privacy.sensitivity import sensitivities
+from mfdl.privacy.view_gram import INJECTIONS, view_grams
+from mfdl.testing import oracles
+from mfdl.testing.strategies import user_algorithms
+from mfdl.trust import TrustModel
+from mfdl.view import View
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+THIRDS = gossip.from_array(np.full((3, 3), 1 / 3))
+HALF = gossip.from_array(np.full((2, 2), 0.5))
+
+
+def loss_of(algorithm, model, victim, **options):
+    (loss,) = victim_losses(algorithm, model, victims=[victim], **options)
+    return loss
+
+
+def masked(algorithm, seen, *, gradients=None, noise=None, release="none"):
+    return TrustModel.from_masks(seen=seen, known_gradients=gradients, known_noise=noise, release=release)
+
+
+# ---- noise that is faint, or cancels ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [1e-15, 1e-12, 1e-9])
+def test_a_faint_share_of_noise_is_no_noise_at_all(share):
+    """Sums of seen messages show the gradient under noise of 1e-3 alone; the row that says so is very faint."""
+    factor = np.array([[1, 1e-3, 0], [share, 0, 0], [0, 0, 1]])
+    noise = StepNoise(factor, factor.T != 0, 2, 3)
+    one = dataclasses.replace(algorithms.dp_dsgd(Dynamics(THIRDS), Single(2)), noise=noise)
+    known = np.tile([False, True, True], (2, 1))
+    model = masked(one, [True, True, False], gradients=known, noise=np.tile([False, False, True], (2, 1)))
+    loss = loss_of(one, model, 0)
+    assert loss.sensitivity_squared >= 1e6 * (1 - 1e-6)
+    with_two = loss_of(dataclasses.replace(one, participation=EveryStep(2)), model, 0)
+    assert with_two.adaptive_sensitivity_squared >= 2e6 * (1 - 1e-6)
+
+
+def test_a_faint_share_is_none_in_a_covariance_and_under_divisors():
+    R = np.array([[1 + 1e-6, 1e-12, 0], [1e-12, 1e-24, 0], [0, 0, 1.0]])
+    for share, divisors in ((1e-15, [1, 1, 1]), (1e-9, [1e6, 1.0, 1.0])):
+        factor = np.array([[1, 1e-3, 0], [share, 0, 0], [0, 0, 1]])
+        one = algorithms.dp_dsgd(Dynamics(THIRDS), Single(1))
+        one = dataclasses.replace(one, noise=StepNoise(factor, factor.T != 0, 1, 3)).with_divisors(divisors)
+        known = np.array([[False, True, True]])
+        model = masked(one, [True, True, False], gradients=known, noise=np.array([[False, False, True]]))
+        assert loss_of(one, model, 0).sensitivity_squared >= 1e6 * (1 - 1e-6)
+    with pytest.raises(InvalidInput):  # not positive semidefinite in float64: refused rather than rounded
+        algorithms.spatial_covariance(Dynamics(THIRDS), Single(1), covariance=-R)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(-50, 50), st.integers(-50, 50), st.integers(0, 2**32 - 1))
+def test_rows_of_any_size_are_those_of_exact_arithmetic(a, b, seed):
+    """Noise entries over thirty decades: the number is the exact one, an upper bound of it, or infinite."""
+    rng = np.random.default_rng(seed)
+    factor = rng.choice([1.0, -1.0, 0.0, 3.0], (2, 2)) * np.array([[1.0, 2.0**a], [2.0**b, 1.0]])
+    one = algorithms.dp_dsgd(Dynamics(HALF), Single(2))
+    one = dataclasses.replace(one, noise=StepNoise(factor, np.ones((2, 2), dtype=bool), 2, 2))
+    run = oracles.exact_run(one)
+    A, B = oracles.exact_view(run, np.ones((2, 2), dtype=bool))
+    own = [[row[t * 2] for t in range(2)] for row in A]
+    leaks = oracles.exact_leaks(own, B)
+    loss = loss_of(one, masked(one, [True, True]), 0)
+    if any(leaks):
+        assert loss.sensitivity_squared == math.inf
+    else:
+        X = oracles.exact_view_gram(own, B)
+        assert loss.sensitivity_squared >= float(max(X[t][t] for t in range(2))) * (1 - 1e-12)
+
+
+# ---- what is seen, and what is sent ----------------------------------------------------------------------------------
+
+
+def test_a_message_that_is_seen_though_never_sent_counts_in_every_number():
+    """Shift reduction must not drop it: the adaptive number is never below the one for fixed gradients."""
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.5), EveryStep(2))
+    one = dataclasses.replace(one, transmitted=np.array([True, True, False]))
+    model = masked(one, [False, False, True])
+    loss = loss_of(one, model, 2, lipschitz=1.0)
+    assert loss.sensitivity_squared > 1
+    assert loss.adaptive_sensitivity_squared >= loss.sensitivity_squared
+
+
+@settings(max_examples=60, deadline=None)
+@given(user_algorithms(), st.data())
+def test_no_trust_model_is_above_ldp(one, data):
+    """Local privacy is what is left if all others collude, wherever noise and gradients enter."""
+    victim = data.draw(st.integers(0, one.num_nodes - 1))
+    local = loss_of(one, trust.LDP(), victim).sensitivity_squared
+    others = tuple(u for u in range(one.num_nodes) if u != victim)
+    for model in (trust.FullCollusion(), trust.SecLDP(), trust.SecLDP(others), trust.ReleasedOnly()):
+        lower = loss_of(one, model, victim).fixed.lower
+        assert not math.isfinite(lower) or lower <= local * (1 + 1e-9)
+
+
+def test_noise_of_another_node_in_a_message_protects_nobody_under_ldp():
+    """Both nodes send their gradients under the noise of node 1 alone: node 0 has none, and its message tells it."""
+    R = np.array([[0.0, 50.0], [0.0, 1.0]])
+    one = from_maps({"P": np.eye(2), "Q": -np.eye(2), "R": R, "K": 0.5 * np.ones((2, 2))}, EveryStep(1))
+    assert loss_of(one, trust.FullCollusion(), 0).sensitivity_squared == math.inf
+    for victim in (0, 1):
+        assert loss_of(one, trust.LDP(), victim).sensitivity_squared == math.inf
+
+
+# ---- gradients at models that nobody sees ----------------------------------------------------------------------------
+
+
+def hidden_weight(size, through):
+    """Two nodes; node 1's gradient is taken at a model that holds `size` of a state nobody sees, by M or by F."""
+    maps = {
+        "P": [[1.0, 0, 0]],
+        "Q": [[1.0, 0]],
+        "K": [[1.0], [0], [0]],
+        "F": [[0, 0, 0], [0, 0, size if through == "F" else 0], [0, 0, 1.0]],
+        "J": [[0, 0], [0, 0], [0, 1.0]],
+    }
+    M = [[1.0, 0, 0], [0, 1.0, size if through == "M" else 0]]
+    return from_maps(maps, EveryStep(4), model_from_state=M, message_sender=[0])
+
+
+@pytest.mark.parametrize("through", ["M", "F"])
+@pytest.mark.parametrize("size", [1.0, 1e-14, 1e-40])
+@pytest.mark.parametrize("small", [True, False])
+def test_a_model_with_a_hidden_part_is_not_known_however_faint(through, size, small, monkeypatch):
+    if not small:
+        monkeypatch.setattr(row_space, "MAX_ENTRIES", 0)
+    one = hidden_weight(size, through)
+    assert not is_adaptive(masked(one, [True]).view(one, 0))
+    assert is_adaptive(trust.LDP().view(hidden_weight(0.0, through), 0))  # no entry: nothing depends on it
+
+
+@settings(max_examples=80, deadline=None)
+@given(user_algorithms(), st.data())
+def test_known_models_are_those_that_rational_rows_span(one, data):
+    """Any maps, with steps of several rounds: the verdict is that of rows over the rationals, in both directions."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    seen = rng.random((len(one.rounds), one.messages_per_round)) < 0.8
+    view = masked(one, seen).view(one, 0)
+    run = oracles.exact_run(one)
+    earlier: list[list] = []
+    spans = True
+    for r, step in enumerate(one.step_of_round):
+        if step >= 0:
+            for model in run.models[step]:
+                base = oracles.rank(earlier) if earlier else 0
+                spans &= oracles.rank([*earlier, model]) == base
+        earlier += [row for row, shown in zip(run.messages[r], seen[r], strict=True) if shown]
+    assert is_adaptive(view) == spans
+
+
+# ---- every injected sum seen -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=80, deadline=None)
+@given(user_algorithms(together=True), st.data())
+def test_injections_seen_bound_every_view(one, data):
+    """A = I and B = N: nobody who knows no more gradients and noise learns more, whatever is seen or released."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    victim = data.draw(st.integers(0, one.num_nodes - 1))
+    seen = rng.random((len(one.rounds), one.messages_per_round)) < 0.6
+    parts = rng.random((one.num_steps, one.noise.columns_per_step)) < 0.3
+    model = masked(one, seen, noise=parts, release=data.draw(st.sampled_from(["none", "average", "all"])))
+    loss = loss_of(one, model, victim)
+    N = one.noise.matmat(np.eye(one.noise.shape[1])) * ~parts.ravel()
+    (gram,) = view_grams(View(np.eye(len(N)), N, num_nodes=one.num_nodes), [victim])
+    (bound,) = sensitivities([gram], one.participation, nodes=[victim], method="certified")
+    assert loss.fixed.lower <= bound.squared * (1 + 1e-9) or not math.isfinite(loss.fixed.lower)
+    assert loss.adaptive_sensitivity_squared <= bound.squared * (1 + 1e-9)
+    assert loss.adaptive_by in (*accounting.ADAPTIVE_BY, INJECTIONS)
+
+
+def test_noise_that_enters_elsewhere_is_not_bounded_so():
+    """R is not Q: here the injected sums say less than the message does."""
+    one = from_maps({"P": [[1.0]], "Q": [[1.0]], "R": [[0.5]], "K": [[1.0]]}, EveryStep(2))
+    assert not one.noise_enters_with_gradients
+    assert loss_of(one, trust.LDP(), 0).adaptive_sensitivity_squared == pytest.approx(8)
+
+
+# ---- batch sizes -----------------------------------------------------------------------------------------------------
+
+
+def test_batch_sizes_that_change_the_guarantee_are_accounted_not_assumed():
+    """Noise apart from gradients: dividing both leaves messages of the same sum, so divisors do not cancel."""
+    apart = from_maps({"P": np.eye(2), "Q": -np.eye(2), "R": [[0.0, 1], [1, 0]], "K": HALF.weights}, EveryStep(2))
+    together = algorithms.dp_dsgd(Dynamics(HALF), EveryStep(2))
+    assert not apart.divisors_cancel
+    assert together.divisors_cancel
+    sizes = [1.0, 50.0]
+    plain, divided = (loss_of(one, trust.SecLDP(), 0) for one in (together, together.with_divisors(sizes)))
+    assert divided.sensitivity_squared == pytest.approx(plain.sensitivity_squared)
+    plain, divided = (loss_of(one, trust.SecLDP(), 0) for one in (apart, apart.with_divisors(sizes)))
+    assert divided.sensitivity_squared == pytest.approx(2500 * plain.sensitivity_squared)
+
+
+# ---- bare views ------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_rows_that_differ_in_their_last_bits_are_decided_exactly(seed):
+    """B holds the floats it holds: a rank that float64 cannot see is told by exact ranks, or the number is a bound."""
+    rng = np.random.default_rng(seed)
+    row = rng.normal(size=3)
+    near = row * (1 + 2.0**-52 * rng.integers(-2, 3, 3))
+    A, B = rng.choice([0.0, 1.0, -1.0], (2, 2)), np.stack([row, near])
+    (gram,) = view_grams(View(A, B, num_nodes=1), [0])
+    leaks = oracles.exact_leaks(oracles.rational(A), oracles.rational(B))
+    if any(leaks):
+        assert gram.leaks.any() or gram.upper
+    elif not gram.upper:
+        X = np.diag(oracles.to_float(oracles.exact_view_gram(oracles.rational(A), oracles.rational(B))))
+        stated, errors = np.diag(gram.matrix), np.diag(gram.errors)
+        assert (X <= gram.inflation * (stated + errors)).all()
+        assert (X >= (stated - errors) / gram.inflation).all()
+
+
+# ---- a few cases of the hunt -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def statements():
+    sys.path.insert(0, str(EXPERIMENTS))
+    try:
+        yield importlib.import_module("_soundness_statements").STATEMENTS
+    finally:
+        sys.path.remove(str(EXPERIMENTS))
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_a_few_cases_of_the_hunt(number, statements):
+    campaign = importlib.import_module("_campaign")
+    name = list(statements)[number]
+    found = campaign.compare(statements, name, range(40), seed=20)
+    assert found.cases >= 10
+    assert not found.disagreements, found.smallest

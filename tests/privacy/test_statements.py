@@ -1,0 +1,233 @@
+"""A statement stays with what it was computed for: losses, guarantees, mechanisms and files carry one fingerprint."""
+
+import dataclasses
+import json
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mfdl
+from mfdl import Cyclic, EveryStep, Explicit, Guarantee, Single, algorithms, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.mechanism import guarantees
+from mfdl.operators import StepNoise
+from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.explanation import explanation
+from mfdl.privacy.fingerprint import Fingerprint
+from mfdl.testing.strategies import linear_algorithms, trust_models
+from mfdl.trust import TrustModel
+
+DYN = Dynamics(gossip.metropolis_hastings("path:n=4"))
+GIVEN = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+
+
+def explicit(*patterns):
+    return Explicit([list(p) for p in patterns], 4)
+
+
+# ---- mechanisms ------------------------------------------------------------------------------------------------------
+
+
+def test_patterns_that_read_alike_are_not_alike():
+    """Three uses cost sqrt(3) times one: both are "explicit" to who reads only the scheme."""
+    few, many = (algorithms.mf_dsgd(DYN, scheme, np.eye(4)) for scheme in (explicit([0]), explicit([0, 1, 2])))
+    made = mfdl.calibrate(few, **GIVEN, mu=1.0)
+    with pytest.raises(InvalidInput, match="for another"):
+        dataclasses.replace(made, algorithm=many)
+    with pytest.raises(InvalidInput, match="for another"):
+        dataclasses.replace(made, guarantee=mfdl.with_noise(many, **GIVEN, noise_std=made.noise_std).guarantee)
+
+
+def test_a_guarantee_of_another_algorithm_is_refused():
+    small = algorithms.dp_dsgd(DYN, EveryStep(4))
+    large = dataclasses.replace(small, noise=StepNoise(0.1 * np.eye(4), np.eye(4, dtype=bool), 4, 4))
+    mine, other = (mfdl.with_noise(one, **GIVEN, noise_std=1.0) for one in (small, large))
+    assert other.guarantee.mu == pytest.approx(10 * mine.guarantee.mu)
+    with pytest.raises(InvalidInput, match="the guarantee is for another algorithm"):
+        dataclasses.replace(other, guarantee=mine.guarantee, sensitivity=mine.sensitivity)
+
+
+@pytest.mark.parametrize(
+    "change", [{"mu": 0.0, "sensitivity": 0.0}, {"victim": "node 3"}, {"trust": "central"}, {"participation": "once"}]
+)
+def test_an_edited_guarantee_is_no_mechanism_s(change):
+    made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    edited = dataclasses.replace(made.guarantee, **change)
+    assert not edited.fingerprint
+    assert "as edited, not computed" in edited.source
+    with pytest.raises(InvalidInput, match="written or edited by hand"):
+        dataclasses.replace(made, guarantee=edited)
+
+
+def test_a_mechanism_takes_the_sensitivity_that_was_stated():
+    made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    with pytest.raises(InvalidInput, match="sensitivity"):
+        dataclasses.replace(made, sensitivity=dataclasses.replace(made.sensitivity, squared=1.0, lower=1.0))
+
+
+def test_two_runs_are_no_mechanism():
+    made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    with pytest.raises(InvalidInput, match="for another"):
+        dataclasses.replace(made, guarantee=made.guarantee.compose_with(made.guarantee))
+
+
+def test_an_algorithm_changed_under_a_mechanism_is_noticed_before_it_runs():
+    made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    data = made.algorithm.rounds[0].message_from_gradient.data
+    data.flags.writeable = True  # by force
+    data[...] = 5.0
+    with pytest.raises(InvalidInput, match="another algorithm"):
+        mfdl.replay(made, mfdl.tasks.least_squares(4), seeds=[0], period=1)
+
+
+# ---- losses ----------------------------------------------------------------------------------------------------------
+
+
+def stated(algorithm, losses, *, model=GIVEN["trust"], **options):
+    return guarantees(algorithm, losses, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0, **options)
+
+
+def test_losses_of_another_question_are_refused():
+    one = algorithms.dp_dsgd(DYN, EveryStep(4))
+    losses = victim_losses(one, trust.PNDP([0]), release="none")
+    assert len(stated(one, losses, model=trust.PNDP([0]))) == 3
+    for changes, word in (
+        ({"model": trust.PNDP([1])}, "trust model"),
+        ({"model": trust.LDP()}, "trust model"),
+        ({"participation": Single(4)}, "participation"),
+        ({"release": "all"}, "release"),
+        ({"unit": "user"}, "unit"),
+    ):
+        with pytest.raises(InvalidInput, match=word):
+            stated(one, losses, **({"model": trust.PNDP([0])} | changes))
+    other = algorithms.anti_pgd(DYN, EveryStep(4))
+    with pytest.raises(InvalidInput, match="for another algorithm"):
+        stated(other, losses, model=trust.PNDP([0]))
+    bare = dataclasses.replace(losses[0], fingerprint=None)
+    with pytest.raises(InvalidInput, match="victim_losses"):
+        stated(one, [bare], model=trust.PNDP([0]))
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_what_it_claims_and_says_so(tmp_path):
+    made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    path = tmp_path / "guarantee.json"
+    made.guarantee.save(path)
+    read = Guarantee.load(path)
+    assert read == made.guarantee
+    assert "as stated in the file" in read.source
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"composed": 2, "mu": 2.5}))
+    edited = Guarantee.load(path)
+    assert not edited.fingerprint
+    assert "edited" in edited.source
+    path.write_text(json.dumps(content | {"composed": 2, "mu": 0.1}))
+    with pytest.raises(InvalidInput, match="mu must be at least"):
+        Guarantee.load(path)
+
+
+# ---- attackers -------------------------------------------------------------------------------------------------------
+
+
+def test_an_index_and_a_label_are_two_attackers():
+    """Nodes labelled "1", "0": the index 0 and the label "0" are two nodes, though both read "node 0"."""
+    graph = nx.relabel_nodes(nx.path_graph(3), {0: "1", 1: "0", 2: "2"})
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(graph)), EveryStep(2))
+    labels = list(one.dynamics.gossip.labels)
+    index, label = trust.PNDP([labels.index("1")]), trust.PNDP(["0"])
+    first, second = (
+        mfdl.account(one, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0) for model in (index, label)
+    )
+    second = second.changed(attacker=first.attacker)
+    with pytest.raises(InvalidInput, match="stands for others"):
+        first.compose_with(second)
+    assert math.isclose(first.compose_with(first).mu, math.sqrt(2) * first.mu)
+
+
+@settings(max_examples=40, deadline=None)
+@given(linear_algorithms(["dp-dsgd", "decor", "muffliato"], max_epochs=1, max_period=2, max_nodes=3), st.data())
+def test_trust_models_share_a_fingerprint_only_if_they_show_the_same(one, data):
+    first, second = data.draw(trust_models(one)), data.draw(trust_models(one))
+    if first.fingerprint(one) == second.fingerprint(one):
+        for victim in range(one.num_nodes):
+            if victim in first.attackers(one):
+                continue
+            a, b = (
+                [m.knowledge(one, victim).digest() for m, who in model.members(one) if victim in who]
+                for model in (first, second)
+            )
+            assert a == b
+
+
+def test_custom_masks_are_known_by_their_bytes():
+    one = algorithms.dp_dsgd(DYN, EveryStep(2))
+    of = [
+        TrustModel.from_masks(seen=lambda a, v, k=k: np.arange(4) >= k, name="taps").fingerprint(one) for k in (0, 1, 1)
+    ]
+    assert of[0] != of[1] == of[2]
+
+
+def test_a_fingerprint_names_the_part_that_differs():
+    print_of = Fingerprint("a", "b", "c", "none", "record")
+    assert Fingerprint.parse(print_of.text) == print_of
+    for field in ("algorithm", "trust", "participation", "release", "unit"):
+        other = dataclasses.replace(print_of, **{field: "x"})
+        with pytest.raises(InvalidInput, match="trust model" if field == "trust" else field):
+            print_of.require(other, what="it was computed")
+    for bad in ("a.b", 3):
+        with pytest.raises(InvalidInput, match="a fingerprint must have 5 parts"):
+            Fingerprint.parse(bad)
+
+
+# ---- why -------------------------------------------------------------------------------------------------------------
+
+HIDDEN = algorithms.dp_dsgd(DYN, EveryStep(2))
+TRACKING = algorithms.gradient_tracking(DYN, EveryStep(3))
+FOUR_ROUNDS = algorithms.muffliato(DYN, EveryStep(2), gossip_rounds=4)
+
+
+@pytest.mark.parametrize(
+    ("one", "model", "rule", "way_out"),
+    [
+        (HIDDEN, trust.LDP(), "", ""),
+        (HIDDEN, trust.PNDP([0]), "the same attackers with every message seen", "lipschitz=L can give a smaller one"),
+        (TRACKING, trust.PNDP([0]), "every message seen|every injected sum", "exact|lipschitz"),
+        (algorithms.build("none", DYN, EveryStep(2)), trust.LDP(), "No finite number: ", "no noise"),
+        (algorithms.zip_dl(DYN, EveryStep(2)), trust.SecLDP(), "No finite number: ", ""),
+    ],
+)
+def test_a_number_says_which_rule_gave_it(one, model, rule, way_out):
+    stated = mfdl.account(one, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    assert bool(stated.why) == (stated.bound == "upper" or stated.mu == math.inf)
+    assert all(any(text in stated.why for text in words.split("|")) for words in (rule, way_out))
+    assert str(stated).endswith(stated.why)
+
+
+def test_shift_reduction_is_named():
+    (loss,) = victim_losses(HIDDEN, trust.PNDP([0]), victims=[2], lipschitz=0.5, release="none")
+    assert "this is what shift reduction gives" in explanation(loss)
+    assert "A smaller constant gives a smaller one" in explanation(loss)
+
+
+def test_every_loss_that_is_no_exact_number_is_explained():
+    for one in (HIDDEN, TRACKING, FOUR_ROUNDS, algorithms.zip_dl(DYN, EveryStep(2))):
+        for model in (trust.LDP(), trust.PNDP([0]), trust.SecLDP((1,)), trust.Central(), trust.ReleasedOnly()):
+            for loss in victim_losses(one, model):
+                exact = loss.adaptive_bound == "exact" and math.isfinite(loss.adaptive_sensitivity_squared)
+                assert bool(explanation(loss)) != exact
+                fixed = explanation(loss, adaptive=False)
+                assert bool(fixed) == (loss.bound != "exact" or math.isinf(loss.sensitivity_squared))
+
+
+def test_cyclic_schemes_are_told_apart():
+    a, b = (algorithms.dp_dsgd(DYN, scheme) for scheme in (Cyclic(2, 2), Cyclic(1, 4)))
+    made = mfdl.with_noise(a, **GIVEN, noise_std=1.0)
+    with pytest.raises(InvalidInput, match="for another"):
+        dataclasses.replace(made, algorithm=b)
