@@ -23,6 +23,7 @@ from .algorithms.flow import Flow, flow
 from .axes import TimeNodeAxis
 from .check import FloatArray
 from .errors import InvalidInput, UnsupportedMechanism
+from .operators import OutputRecursion, StateRecursion
 
 Mask = NDArray[np.bool_]
 RELEASES = ("none", "average", "all", "not applicable")
@@ -171,11 +172,13 @@ class View:
         """The view of an algorithm under masks, with the released models as further rows."""
         hide = sp.diags_array(1.0 - knowledge.known_noise.ravel())
         unknown = aslinearoperator(sp.csr_array(hide))
-        rows, which = _picked(algorithm, knowledge, release)
+        picked, which = _picked(algorithm, knowledge, release)
+        rows = aslinearoperator(picked)
         A, B = [rows @ algorithm.messages_from_gradients], [rows @ algorithm.messages_from_noise @ unknown]
         if which is not None:
-            A.append(which @ algorithm.models_from_gradients(final=True))
-            B.append(which @ algorithm.models_from_noise(final=True) @ unknown)
+            released = aslinearoperator(which)
+            A.append(released @ algorithm.models_from_gradients(final=True))
+            B.append(released @ algorithm.models_from_noise(final=True) @ unknown)
         return View(
             _stacked(A),
             _stacked(B),
@@ -211,26 +214,47 @@ class View:
         """
         if self.algorithm is None or self.knowledge is None:
             return np.zeros(self.noise.shape)
-        algorithm, masks = self.algorithm, self.knowledge
-        rows, which = _picked(algorithm, masks, self.release)
-        messages = _dense(rows @ algorithm.messages_from_injected_noise.absolute())
-        parts = [messages]
+        noise, masks = self.algorithm.noise, self.knowledge
+        rows = self._sizes(
+            self.algorithm.messages_from_injected_noise, self.algorithm.models_from_injected_noise(final=True)
+        )
+        sizes = noise.absolute_rmatmat(rows.T).T * ~masks.known_noise.ravel()
+        return (self._operations() + noise.columns_per_step + noise.num_steps) * UNIT * sizes
+
+    def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
+        """The same for `dense_gradients` of these nodes."""
+        columns = np.concatenate([self.axis.of_node(int(u)) for u in nodes])
+        if self.algorithm is None or self.knowledge is None:
+            return np.zeros((self.gradients.shape[0], columns.size))
+        one = self.algorithm
+        sizes = self._sizes(one.messages_from_gradients, one.models_from_gradients(final=True))
+        return self._operations() * UNIT * sizes[:, columns]
+
+    def _sizes(self, messages: OutputRecursion, models: StateRecursion) -> FloatArray:
+        """The rows of the view <- inputs, from absolute values."""
+        assert self.algorithm is not None
+        assert self.knowledge is not None
+        rows, which = _picked(self.algorithm, self.knowledge, self.release)
+        parts = [_dense(aslinearoperator(abs(rows)) @ messages.absolute())]
         if which is not None:
-            parts.append(_dense(which @ algorithm.models_from_injected_noise(final=True).absolute()))
-        sizes = algorithm.noise.absolute_rmatmat(np.concatenate(parts).T).T * ~masks.known_noise.ravel()
-        widest = sum(int(np.diff(m.indptr).max(initial=0)) for kind in algorithm.kinds for m in kind.maps())
-        of_noise = algorithm.noise.columns_per_step + algorithm.num_steps
-        operations = len(algorithm.rounds) * (widest + 8) + of_noise + 8
-        return np.asarray(operations * UNIT * sizes)
+            parts.append(_dense(aslinearoperator(which) @ models.absolute()))
+        return np.concatenate(parts)
+
+    def _operations(self) -> int:
+        """At least how many float operations any entry of a row goes through."""
+        assert self.algorithm is not None
+        one = self.algorithm
+        widest = sum(int(np.diff(m.indptr).max(initial=0)) for kind in one.kinds for m in kind.maps())
+        return len(one.rounds) * (widest + 8) + one.num_nodes + 8
 
 
 def _picked(
     algorithm: LinearAlgorithm, knowledge: Knowledge, release: str
-) -> tuple[LinearOperator, LinearOperator | None]:
+) -> tuple[sp.csr_array, sp.csr_array | None]:
     """(seen <- messages, released <- final models, or None)."""
     n = algorithm.num_nodes
     which = {"average": sp.csr_array(np.full((1, n), 1.0 / n)), "all": sp.csr_array(sp.eye_array(n))}.get(release)
-    return aslinearoperator(knowledge.rows(algorithm)), None if which is None else aslinearoperator(which)
+    return knowledge.rows(algorithm), which
 
 
 class _Stacked(LinearOperator):

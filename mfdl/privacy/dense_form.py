@@ -35,6 +35,7 @@ RANK_SAFETY = 8.0  # tolerance = RANK_SAFETY * max(shape) * eps * largest singul
 GAP_END = 1e-10  # relative singular values between rounding level and this leave no gap above the dropped ones
 SPREAD = 1e6  # of the entries of B, above which its rank is found a second time with rows and columns balanced
 BALANCING = 100  # rounds of it
+RESOLVED = 0.1  # rounding of cancelled entries beside the faintest direction of noise, above which nothing is told
 COMBINED = 64  # a combination of rows without noise may weigh some of them this much less than others
 FAR = 1e130  # signal over noise, or noise over signal: squares beyond it, times amplification, leave float64
 
@@ -78,12 +79,15 @@ class WhitenedColumns:
         return RANK_SAFETY * self.rounding * (cross + cross.T) + np.outer(off, off)
 
 
-def whiten(A: FloatArray, B: FloatArray, *, given_noise: bool = False) -> WhitenedColumns:
+def whiten(
+    A: FloatArray, B: FloatArray, *, given_noise: bool = False, rounding: tuple[FloatArray, FloatArray] | None = None
+) -> WhitenedColumns:
     """Whitens columns of A by the noise B; see the module head.
 
     Args:
         A: (rows, columns); B: (rows, m).
         given_noise: the entries of B were given, so that a small one beside large ones is no rounding.
+        rounding: entrywise bounds on how far A and B are from the exact ones; None: far less than the decomposition.
     Cost: one SVD of B; two where given entries spread over more than SPREAD.
     """
     scaled = _Scaled.of(A, B)
@@ -100,6 +104,8 @@ def whiten(A: FloatArray, B: FloatArray, *, given_noise: bool = False) -> Whiten
     possible = min(len(B), int(np.count_nonzero(B.any(axis=0))))
     without_gap = rank < possible and bool((above_rounding & (sigma <= GAP_END * largest)).any())
     U, sigma = U[:, :rank], sigma[:rank]
+    off = size * EPS if rounding is None else max(size * EPS, scaled.relative(rounding, largest) / RANK_SAFETY)
+    unresolved = off > size * EPS and rank > 0 and RANK_SAFETY * off * largest / sigma[-1] > RESOLVED
     projected = U.T @ A
     residual = A - U @ projected
     residual -= U @ (U.T @ residual)  # second pass: the residual is then orthogonal to working precision
@@ -109,7 +115,7 @@ def whiten(A: FloatArray, B: FloatArray, *, given_noise: bool = False) -> Whiten
     whitened = projected / sigma[:, None]
     strength = np.abs(whitened).max(axis=0, initial=0.0) / FAR * scaled.signal
     far = whitened.any(axis=0) & ~((strength > FAR**-2) & (strength < 1))
-    undecided = scaled.lost | far | (given & without_gap) | (left > visible * norms)
+    undecided = scaled.lost | (given & unresolved) | far | (given & without_gap) | (left > visible * norms)
     undecided |= _beyond_resolution(A, B, U, COMBINED * visible)
     if given_noise and _spread(B) > SPREAD:
         undecided |= given & _other_when_balanced(A, B, rank, tolerance)
@@ -122,7 +128,7 @@ def whiten(A: FloatArray, B: FloatArray, *, given_noise: bool = False) -> Whiten
         leaks=leaks,
         noiseless=noiseless,
         tolerance=tolerance,
-        rounding=size * EPS,
+        rounding=off,
         undecided=undecided & ~leaks,
         assumed=bool((above_rounding & dropped).any()),
     )
@@ -163,6 +169,14 @@ class _Scaled:
         lost = ((A == 0) & given).any(axis=0)
         shown = beside * np.minimum(columns, 1.0)
         return cls(A / beside, B, given, kept, num_rows, rows * unit, columns * beside, beside, shown, lost)
+
+
+    def relative(self, rounding: tuple[FloatArray, FloatArray], largest: float) -> float:
+        """Norms of what A's columns and B are off by, scaled like them, over their own (B's: its largest direction)."""
+        of_signal, of_noise = (off[self.kept] / self.rows[:, None] for off in rounding)
+        columns = np.where(self.given.any(axis=0), np.linalg.norm(self.A, axis=0), 1.0)
+        shares = np.linalg.norm(of_signal / self.signal, axis=0) / columns
+        return float(shares.max(initial=0.0) + np.linalg.norm(of_noise) / largest)
 
 
 def _other_when_balanced(A: FloatArray, B: FloatArray, rank: int, tolerance: float) -> NDArray[np.bool_]:

@@ -425,11 +425,12 @@ def _dense(view: View, victims: Sequence[int], *, given: bool | None = None) -> 
             f"this view has no structured form, and its dense form needs a singular value decomposition of a {rows} x "
             f"{columns} matrix, which is too large; use fewer steps, release='none', or a model that sees all messages."
         )
-    A, B = view.dense_gradients(np.asarray(victims, dtype=np.intp)), view.dense_noise()
+    nodes = np.asarray(victims, dtype=np.intp)
+    A, B = view.dense_gradients(nodes), view.dense_noise()
     given = view.algorithm is None if given is None else given
     rounding = view.noise_rounding()
     B, residue = _without_residue(B, rounding)
-    white = whiten(A, B, given_noise=given)
+    white = whiten(A, B, given_noise=given, rounding=(view.gradient_rounding(nodes), rounding))
     if given and B.size + A.size <= MAX_ENTRIES:
         rank, outside = range_of(B, A)
         white = _with_exact_ranks(white, outside, other_rank=len(white.whitened) != rank)
