@@ -248,9 +248,7 @@ class View:
         return len(one.rounds) * (widest + 8) + one.num_nodes + 8
 
 
-def _picked(
-    algorithm: LinearAlgorithm, knowledge: Knowledge, release: str
-) -> tuple[sp.csr_array, sp.csr_array | None]:
+def _picked(algorithm: LinearAlgorithm, knowledge: Knowledge, release: str) -> tuple[sp.csr_array, sp.csr_array | None]:
     """(seen <- messages, released <- final models, or None)."""
     n = algorithm.num_nodes
     which = {"average": sp.csr_array(np.full((1, n), 1.0 / n)), "all": sp.csr_array(sp.eye_array(n))}.get(release)

@@ -13,7 +13,7 @@ from mutations import run
 ROOT = Path(__file__).parents[1]
 MUTATIONS = run.load()
 IDS = [f"{one.number}-{place}" for place, one in enumerate(MUTATIONS)]
-HOW_MANY = 28
+HOW_MANY = 36
 
 
 def test_every_pitfall_is_planted():

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.sparse as sp
@@ -117,7 +118,7 @@ def whiten(
     far = whitened.any(axis=0) & ~((strength > FAR**-2) & (strength < 1))
     undecided = scaled.lost | (given & unresolved) | far | (given & without_gap) | (left > visible * norms)
     undecided |= _beyond_resolution(A, B, U, COMBINED * visible)
-    if given_noise and _spread(B) > SPREAD:
+    if given_noise and spread([B]) > SPREAD:
         undecided |= given & _other_when_balanced(A, B, rank, tolerance)
     noiseless = np.zeros((scaled.num_rows, A.shape[1]))
     with np.errstate(over="ignore"):  # weights of the rows as they were given, for words only
@@ -170,7 +171,6 @@ class _Scaled:
         shown = beside * np.minimum(columns, 1.0)
         return cls(A / beside, B, given, kept, num_rows, rows * unit, columns * beside, beside, shown, lost)
 
-
     def relative(self, rounding: tuple[FloatArray, FloatArray], largest: float) -> float:
         """Norms of what A's columns and B are off by, scaled like them, over their own (B's: its largest direction)."""
         of_signal, of_noise = (off[self.kept] / self.rows[:, None] for off in rounding)
@@ -217,9 +217,9 @@ def _beyond_resolution(A: FloatArray, B: FloatArray, U: FloatArray, resolution: 
     return found
 
 
-def _spread(B: FloatArray) -> float:
+def spread(arrays: Sequence[FloatArray]) -> float:
     """Largest over smallest size of the entries that are not zero."""
-    sizes = np.abs(B[B != 0])
+    sizes = np.abs(np.concatenate([one[one != 0] for one in arrays] or [np.zeros(0)]))
     return float(sizes.max() / sizes.min()) if sizes.size else 1.0
 
 

@@ -32,7 +32,7 @@ from ..threads import blas_threads
 from ..trust import TrustModel
 from ..view import Knowledge, View
 from .combination_form import step_values
-from .dense_form import WhitenedColumns, balance, whiten
+from .dense_form import SPREAD, WhitenedColumns, balance, spread, whiten
 from .exact_rank import MAX_ENTRIES, range_of
 from .injections import is_plain_gossip
 from .null_space_form import NullSpaceForm
@@ -438,6 +438,8 @@ def _dense(view: View, victims: Sequence[int], *, given: bool | None = None) -> 
         rank, outside = exact
         other = len(white.whitened) != rank and not _is_of_rounding(view, B, rounding, len(white.whitened))
         white = _with_exact_ranks(white, white.leaks | outside, other_rank=other)
+    elif _may_hide_faint_noise(view, B, len(white.whitened), given=given):
+        white = _with_exact_ranks(white, white.leaks, other_rank=True)
     undecided = white.undecided | (residue & ~white.leaks)
     more = (_bound_of(view, victims) or _unknown(T, len(victims))) if undecided.any() else []
     out = []
@@ -477,6 +479,28 @@ def _is_of_rounding(view: View, B: FloatArray, rounding: FloatArray, rank: int) 
     balanced, rows, columns = balance(B)
     sigma = np.linalg.svd(balanced, compute_uv=False)
     return rank >= len(sigma) or bool(sigma[rank] <= 4 * np.linalg.norm(rounding * rows[:, None] * columns))
+
+
+def _may_hide_faint_noise(view: View, B: FloatArray, rank: int, *, given: bool) -> bool:
+    """Whether directions that float64 drops may hold noise beside which an entry of 1e-15 counts.
+
+    Where weights and noise are of like size, what is dropped is redundant, or `whiten` sees singular values without a
+    gap. A faint share of a noise in a row of others is lost in the sum, and shows that noise all the same.
+    """
+    possible = min(np.count_nonzero(B.any(axis=1)), np.count_nonzero(B.any(axis=0)))
+    if rank >= possible:
+        return False
+    algorithm = view.algorithm
+    if given or algorithm is None:
+        return spread([B]) > SPREAD
+    weights: list[FloatArray] = [algorithm.model_from_state.data]
+    enters: list[FloatArray] = []
+    for kind in algorithm.kinds:
+        inputs = (kind.message_from_gradient, kind.message_from_noise, kind.state_from_gradient, kind.state_from_noise)
+        for matrix in kind.maps():
+            (enters if any(matrix is one for one in inputs) else weights).append(matrix.data)
+    noise = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))
+    return spread([noise]) * spread(enters) * spread(weights) > SPREAD
 
 
 def _bound_of(view: View, victims: Sequence[int]) -> list[ViewGram] | None:

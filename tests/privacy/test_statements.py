@@ -41,6 +41,9 @@ def test_patterns_that_read_alike_are_not_alike():
         dataclasses.replace(made, algorithm=many)
     with pytest.raises(InvalidInput, match="for another"):
         dataclasses.replace(made, guarantee=mfdl.with_noise(many, **GIVEN, noise_std=made.noise_std).guarantee)
+    losses = victim_losses(few, trust.LDP(), participation=explicit([0]))
+    with pytest.raises(InvalidInput, match="for another participation"):
+        stated(few, losses, participation=explicit([0, 1, 2]))
 
 
 def test_a_guarantee_of_another_algorithm_is_refused():
