@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import torch
@@ -13,9 +15,11 @@ from _soundness_cases import Question, drawn_question, least_loss
 from mfdl import trust
 from mfdl.check import FloatArray
 from mfdl.errors import UnsupportedMechanism
+from mfdl.privacy import row_space
 from mfdl.privacy.accounting import VictimLoss, victim_losses
 from mfdl.training.executor import Executor
 
+_view_gram = importlib.import_module("mfdl.privacy.view_gram")  # the package has a function of that name
 STATEMENTS: dict[str, Statement] = {}
 ROUNDING = 1e-9  # what is stated is rounded up; a lower bound in fractions is compared as a float
 ORDER = ("released", "central", "pndp", "colluding", "full-collusion", "ldp")
@@ -61,6 +65,14 @@ def fixed(rng: np.random.Generator) -> Case:
 def fixed_wide(rng: np.random.Generator) -> Case:
     question = drawn_question(rng, wide=True)
     return judged(question, least_loss(question), asked(question).sensitivity_squared)
+
+
+@statement("30 decades, as views too large for exact ranks: exact view <= library", share=0.5)
+def fixed_large(rng: np.random.Generator) -> Case:
+    question = drawn_question(rng, wide=True)
+    truth = least_loss(question)
+    with mock.patch.object(row_space, "MAX_ENTRIES", 0), mock.patch.object(_view_gram, "MAX_ENTRIES", 0):
+        return judged(question, truth, asked(question).sensitivity_squared)
 
 
 def drawn_reactions(rng: np.random.Generator, question: Question, wide: bool) -> FloatArray:

@@ -438,7 +438,7 @@ def _dense(view: View, victims: Sequence[int], *, given: bool | None = None) -> 
         rank, outside = exact
         other = len(white.whitened) != rank and not _is_of_rounding(view, B, rounding, len(white.whitened))
         white = _with_exact_ranks(white, white.leaks | outside, other_rank=other)
-    elif _may_hide_faint_noise(view, B, len(white.whitened), given=given):
+    elif _may_hide_faint_shares(view, B, len(white.whitened), given=given):
         white = _with_exact_ranks(white, white.leaks, other_rank=True)
     undecided = white.undecided | (residue & ~white.leaks)
     more = (_bound_of(view, victims) or _unknown(T, len(victims))) if undecided.any() else []
@@ -447,13 +447,13 @@ def _dense(view: View, victims: Sequence[int], *, given: bool | None = None) -> 
         columns = slice(i * T, (i + 1) * T)
         Y = white.whitened[:, columns]
         error = white.gram_error(columns)
-        leaks = white.leaks[columns]
-        if undecided[columns].any() and not leaks.any():
+        leaks, doubt = white.leaks[columns], undecided[columns]
+        if doubt.any() and not leaks.any():
             out.append(more[i])
             continue
         why = _first_leak(view, white.noiseless[:, columns], leaks) if leaks.any() else ""
-        assumed = (white.assumed or residue) and bool(leaks.any())
-        out.append(ViewGram(Y.T @ Y, error, 1.0, leaks, why, "dense form", white.tolerance, upper=assumed))
+        upper = bool(leaks.any()) and (white.assumed or residue or bool(doubt.any()))
+        out.append(ViewGram(Y.T @ Y, error, 1.0, leaks | doubt, why, "dense form", white.tolerance, upper=upper))
     return out
 
 
@@ -481,14 +481,13 @@ def _is_of_rounding(view: View, B: FloatArray, rounding: FloatArray, rank: int) 
     return rank >= len(sigma) or bool(sigma[rank] <= 4 * np.linalg.norm(rounding * rows[:, None] * columns))
 
 
-def _may_hide_faint_noise(view: View, B: FloatArray, rank: int, *, given: bool) -> bool:
-    """Whether directions that float64 drops may hold noise beside which an entry of 1e-15 counts.
+def _may_hide_faint_shares(view: View, B: FloatArray, rank: int, *, given: bool) -> bool:
+    """Whether rows that combine without noise, as float64 has it, may show something that is lost in their sums.
 
-    Where weights and noise are of like size, what is dropped is redundant, or `whiten` sees singular values without a
-    gap. A faint share of a noise in a row of others is lost in the sum, and shows that noise all the same.
+    Where weights and noise are of like size, such a combination is redundant or a leak, or `whiten` sees singular values
+    without a gap. A faint share of a noise or of a gradient in a row of others shows it all the same.
     """
-    possible = min(np.count_nonzero(B.any(axis=1)), np.count_nonzero(B.any(axis=0)))
-    if rank >= possible:
+    if rank >= np.count_nonzero(B.any(axis=1)):
         return False
     algorithm = view.algorithm
     if given or algorithm is None:
