@@ -484,8 +484,8 @@ def _is_of_rounding(view: View, B: FloatArray, rounding: FloatArray, rank: int) 
 def _may_hide_faint_shares(view: View, B: FloatArray, rank: int, *, given: bool) -> bool:
     """Whether rows that combine without noise, as float64 has it, may show something that is lost in their sums.
 
-    Where weights and noise are of like size, such a combination is redundant or a leak, or `whiten` sees singular values
-    without a gap. A faint share of a noise or of a gradient in a row of others shows it all the same.
+    Where weights and noise are of like size, such a combination is redundant or a leak, or `whiten` sees singular
+    values without a gap. A faint share of a noise or of a gradient in a row of others shows it all the same.
     """
     if rank >= np.count_nonzero(B.any(axis=1)):
         return False
