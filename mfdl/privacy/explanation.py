@@ -9,8 +9,8 @@ from .view_gram import INJECTIONS
 
 _RULES = {
     ALL_MESSAGES: """gradients depend on noise that this attacker does not see, so the number is that of the same
-        attackers with every message seen. Where local maps have a public Lipschitz constant, lipschitz=L can give a
-        smaller one by shift reduction""",
+        attackers with every message seen. For plain gossip whose local maps have a public Lipschitz constant,
+        lipschitz=L can give a smaller one by shift reduction""",
     INJECTIONS: """even with every message seen, gradients depend on noise that is not, so every injected sum (gradient
         plus noise) counts as seen. Messages that determine these sums would make it exact""",
     SHIFT_REDUCTION: """messages are hidden and gradients chosen adaptively, so this is what shift reduction gives for
