@@ -436,7 +436,9 @@ def _dense(view: View, victims: Sequence[int], *, given: bool | None = None) -> 
         white = _with_exact_ranks(white, outside, other_rank=len(white.whitened) != rank)
     elif (exact := exact_range(view, victims)) is not None:
         rank, outside = exact
-        other = len(white.whitened) != rank and not _is_of_rounding(view, B, rounding, len(white.whitened))
+        other = len(white.whitened) != rank
+        if (other or (outside & ~white.leaks).any()) and _is_of_rounding(view, B, rounding, len(white.whitened)):
+            other, outside = False, white.leaks
         white = _with_exact_ranks(white, white.leaks | outside, other_rank=other)
     elif _may_hide_faint_shares(view, B, len(white.whitened), given=given):
         white = _with_exact_ranks(white, white.leaks, other_rank=True)
@@ -467,14 +469,16 @@ def _with_exact_ranks(white: WhitenedColumns, leaks: NDArray[np.bool_], *, other
 
 
 def _is_of_rounding(view: View, B: FloatArray, rounding: FloatArray, rank: int) -> bool:
-    """Whether directions that float64 drops, and exact arithmetic on the floats does not, can be nothing but rounding.
+    """Whether what exact arithmetic on the floats finds, and float64 drops, can be nothing but rounding.
 
     Where noise enters with gradients the two are alike in such a direction, and weights such as 1 / 3 stand for numbers
     that cancel: then a direction no larger than what rounding leaves is none. It is one where every entry is of few
-    bits, or where rows and columns scaled alike show it.
+    bits, where weights or noise are of very unequal size, or where rows and columns scaled alike show it.
     """
     algorithm = view.algorithm
-    if algorithm is None or not algorithm.noise_enters_with_gradients or is_meant_as_written(algorithm):
+    if algorithm is None or not algorithm.noise_enters_with_gradients:
+        return False
+    if is_meant_as_written(algorithm) or _has_faint_shares(algorithm):
         return False
     balanced, rows, columns = balance(B)
     sigma = np.linalg.svd(balanced, compute_uv=False)
@@ -489,9 +493,13 @@ def _may_hide_faint_shares(view: View, B: FloatArray, rank: int, *, given: bool)
     """
     if rank >= np.count_nonzero(B.any(axis=1)):
         return False
-    algorithm = view.algorithm
-    if given or algorithm is None:
+    if given or view.algorithm is None:
         return spread([B]) > SPREAD
+    return _has_faint_shares(view.algorithm)
+
+
+def _has_faint_shares(algorithm: LinearAlgorithm) -> bool:
+    """Whether weights, inputs and noise span more than SPREAD."""
     weights: list[FloatArray] = [algorithm.model_from_state.data]
     enters: list[FloatArray] = []
     for kind in algorithm.kinds:

@@ -52,7 +52,7 @@ def louder(noise, factor):
 
 
 @settings(max_examples=150, deadline=None)
-@given(data=st.data(), exponent=st.sampled_from([-150, -100, -40, -10, 1, 10, 30, 45, 55, 100, 150]))
+@given(data=st.data(), exponent=st.sampled_from([-120, -100, -40, -10, 1, 10, 30, 45, 55, 100, 120]))
 def test_every_loss_follows_the_scale_of_the_noise(data, exponent):
     names = (*CHEAP_NAMES, "muffliato", "cdp", *SHARED_NAMES, *JOINT_NAMES, "zip-dl")
     one = data.draw(linear_algorithms(names, max_epochs=2, max_period=2))
