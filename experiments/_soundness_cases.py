@@ -95,7 +95,6 @@ def drawn_question(rng: np.random.Generator, *, wide: bool) -> Question:
     if rng.random() < 0.15 and participation.num_steps == T:
         others = [drawn_participation(rng, T)[0] for _ in range(n)]
         participation = ParticipationByNode(others)
-    algorithm = dataclasses.replace(algorithm, participation=participation)
     if rng.random() < 0.3:
         sizes = 2.0 ** rng.integers(0, 20 if wide else 3, n)
         algorithm = algorithm.with_divisors(sizes)

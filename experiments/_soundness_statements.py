@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from fractions import Fraction
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -39,6 +40,7 @@ def asked(question: Question, *, lipschitz: float | None = None) -> VictimLoss:
             question.algorithm,
             question.model,
             victims=[question.victim],
+            participation=question.participation,
             release=question.release,
             unit=question.unit,
             lipschitz=lipschitz,
@@ -125,7 +127,8 @@ def weakest(rng: np.random.Generator) -> Case:
     one = question.algorithm
     if question.kind == "central" and not (one.sent.all(axis=1) | ~one.sent.any(axis=1)).all():
         raise Excluded("an average of messages some of which are not sent")
-    (local,) = victim_losses(one, trust.LDP(), victims=[question.victim], release=question.release, unit=question.unit)
+    how: dict[str, Any] = {"victims": [question.victim], "participation": question.participation}
+    (local,) = victim_losses(one, trust.LDP(), release=question.release, unit=question.unit, **how)
     loss = asked(question)
     lower = loss.fixed.lower
     return judged(question, lower if math.isfinite(lower) else 0.0, local.sensitivity_squared)

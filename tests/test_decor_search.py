@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -20,7 +21,7 @@ MH = gossip.metropolis_hastings
 USER = {"adjacency": "replace-one", "clip_norm": 1.0, "unit": "user"}
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     graph=connected_graphs(min_nodes=3, max_nodes=7),
     epsilon=st.floats(0.3, 40),

@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -122,7 +123,7 @@ def scheduled(draw):
     return one, encoders, sent * np.repeat(rates, n), final * np.repeat(rates, n)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(case=scheduled(), seed=st.integers(0, 99))
 def test_the_executor_takes_the_variedsteps(case, seed):
     one, _, sent, final = case
@@ -138,7 +139,7 @@ def test_the_executor_takes_the_variedsteps(case, seed):
     assert_allclose(executor.models(state).numpy(), final @ injected, rtol=1e-12, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(case=scheduled())
 def test_a_schedule_leaves_the_loss_under_ldp_alone(case):
     one, encoders, sent, _ = case
@@ -152,7 +153,7 @@ def test_a_schedule_leaves_the_loss_under_ldp_alone(case):
             assert_allclose(found.matrix, X, rtol=1e-6, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(case=scheduled(), release=st.sampled_from(["none", "all"]))
 def test_a_schedule_scales_the_columns_of_a_view_that_hides_messages(case, release):
     one, encoders, sent, final = case
@@ -196,7 +197,7 @@ def test_the_structured_forms_follow_the_schedule(varying, form):
         assert_allclose(found.matrix, X, rtol=1e-8, atol=1e-10)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(W=gossip_matrices(min_nodes=2, max_nodes=4), seed=st.integers(0, 2**16))
 def test_no_schedule_makes_hidden_messages_look_adaptive(W, seed):
     """Whether models can be computed from seen messages does not depend on step sizes; small ones are not rounding."""

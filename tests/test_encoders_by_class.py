@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -85,7 +86,7 @@ def test_given_labels_are_split_by_participation():
 # ---- what it costs ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(graph=st.sampled_from(GRAPHS), scheme=st.sampled_from(SCHEMES), weights=st.sampled_from(WEIGHTS), data=st.data())
 def test_finer_classes_never_cost_more(graph, scheme, weights, data):
     dynamics = Dynamics(gossip.uniform(graph), momentum=data.draw(st.sampled_from([0.0, 0.5])))
@@ -153,7 +154,7 @@ def test_one_class_is_one_shared_encoder_and_classes_of_one_node_are_mafalda_l()
 # ---- sensitivity -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     build=st.sampled_from([mafalda_l, mafalda_by_class]),
     graph=st.sampled_from(GRAPHS[1:]),

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.linalg
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -146,7 +147,7 @@ def test_a_symmetric_toeplitz_matrix_is_no_causal_encoder():
 # ---- arXiv:2405.01031 -------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(graph=connected_graphs(min_nodes=2, max_nodes=7), local=st.floats(0.1, 0.9), pair=st.floats(0.1, 0.9))
 def test_algorithm_2_without_its_inverse_rewards_less_noise(graph, local, pair):
     """Line 3 as printed returns 2 C^2 max R_ii, which grows with the noise; the loss falls with it."""
@@ -184,7 +185,7 @@ def test_no_pairwise_noise_is_enough_at_the_lower_end_of_the_search(spec):
 
 
 @given(graph=connected_graphs(min_nodes=2, max_nodes=7))
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_neighbours_without_the_node_itself_average_to_less_than_one(graph):
     """1 / (degree + 1) for the neighbours only: rows of degree / (degree + 1), and equal models shrink."""
     A = graphs.adjacency(graph).toarray()
@@ -345,7 +346,7 @@ def test_disjoint_groups_are_useless_against_insiders_and_an_empty_intersection_
 
 
 @given(n=st.integers(2, 7), data=st.data())
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_the_constraints_are_counted_and_polynomial_for_fixed_coalitions_only(n, data):
     q = data.draw(st.integers(0, n - 1))
     pairs = [(I, i) for k in range(q + 1) for I in itertools.combinations(range(n), k) for i in range(n) if i not in I]

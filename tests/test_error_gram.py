@@ -8,6 +8,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -50,7 +51,7 @@ def cases(draw):
     return W, draw(st.integers(1, 6 if W.repeat else len(W.matrices)))
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(case=cases(), objective=OBJECTIVE)
 def test_matches_the_dense_workload(case, objective):
     W, T = case
@@ -241,7 +242,7 @@ def dense_spatial_gram(W, T, rates, objective):
     return sum(rate**2 * A.T @ A for rate, A in zip(rates, columns, strict=True))
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(case=cases(), objective=OBJECTIVE, data=st.data())
 def test_the_gram_over_nodes_matches_the_dense_workload(case, objective, data):
     W, T = case

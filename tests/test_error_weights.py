@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -79,7 +80,7 @@ def dense_oracle(dynamics, T, weights, objective):
     return sum(w[r] * seen[r].T @ Q @ seen[r] for r in range(T)) / rates[0] ** 2
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(case=dynamics_and_steps(), objective=OBJECTIVE, data=st.data())
 def test_every_error_gram_is_that_of_the_recursion(case, objective, data):
     dynamics, T = case
@@ -96,7 +97,7 @@ def test_every_error_gram_is_that_of_the_recursion(case, objective, data):
     assert_allclose(over_nodes, np.einsum("susv->uv", blocks), **CLOSE)
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(case=dynamics_and_steps(kinds=("symmetric", "singular"), sequences=False), objective=OBJECTIVE, data=st.data())
 def test_modes_add_up_to_the_gram_over_steps_and_nodes(case, objective, data):
     dynamics, T = case
@@ -108,7 +109,7 @@ def test_modes_add_up_to_the_gram_over_steps_and_nodes(case, objective, data):
     assert_allclose(H, dense_oracle(dynamics, T, weights, objective), **CLOSE)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(case=dynamics_and_steps(), objective=OBJECTIVE, data=st.data())
 def test_the_error_of_an_algorithm_is_that_of_its_recursion(case, objective, data):
     dynamics, T = case

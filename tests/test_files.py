@@ -10,7 +10,8 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
@@ -181,7 +182,7 @@ def tampered(path, kind, where, change):
     return path
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data())
 def test_groups_in_any_order_load_as_the_same_covariance(tmp_path_factory, data):
     """Parts stay with their nodes, whatever order the nodes of a group are written in."""

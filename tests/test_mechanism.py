@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from effort import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -96,7 +97,7 @@ def test_the_noise_of_anti_pgd_holds_its_sensitivity():
 # ---- calibration ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(
     one=linear_algorithms(names=("dp-dsgd", "anti-pgd", "bsr", "mf-shared", "mf-per-node")),
     adjacency=st.sampled_from(ADJACENCIES),
@@ -114,7 +115,7 @@ def test_mu_never_above_its_target(one, adjacency, clip_norm, mu):
     assert accounted == found.guarantee
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     adjacency=st.sampled_from(ADJACENCIES),
     log_epsilon=st.floats(-6, math.log(500)),
@@ -131,7 +132,7 @@ def test_epsilon_never_above_its_target(adjacency, log_epsilon, log_delta):
     assert found.guarantee.epsilon(delta) >= epsilon * (1 - 1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(stds=st.lists(st.floats(1e-12, 1e12), min_size=2, max_size=2), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
 def test_more_noise_is_never_less_privacy(stds, delta):
     low, high = sorted(stds)
@@ -283,7 +284,7 @@ def test_every_step_is_a_set_of_steps_and_no_name(participation):
     assert_allclose(found.noise_std, 2.0, rtol=1e-12)  # sqrt(T), zero-out
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     patterns=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=3),
     steps=st.integers(4, 5),

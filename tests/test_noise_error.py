@@ -8,7 +8,8 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -85,13 +86,13 @@ def noisy(draw, names=LOCAL + ACROSS):
     return one
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(one=noisy(), objective=st.sampled_from(OBJECTIVES))
 def test_it_is_the_norm_of_the_operators(one, objective):
     assert_allclose(noise_error(one, objective=objective), counted_variance(one, objective), rtol=1e-9, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(one=noisy(names=("dp-dsgd", "muffliato", *ACROSS)), objective=st.sampled_from(OBJECTIVES))
 def test_the_maps_and_the_gram_over_nodes_agree(one, objective):
     by_maps = module._by_recursion(one, module._factor(one.noise), objective, ErrorWeights())
@@ -111,7 +112,7 @@ def zip_cases(draw):
     return W, T, algorithms.zip_dl(Dynamics(W, rate), Cyclic(1, T), sigma=sigma, self_messages=self_messages), sigma
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(case=zip_cases(), objective=st.sampled_from(OBJECTIVES), divide=st.booleans())
 def test_noise_on_messages_is_the_norm_of_the_operators(case, objective, divide):
     _, _, one, _ = case
@@ -119,7 +120,7 @@ def test_noise_on_messages_is_the_norm_of_the_operators(case, objective, divide)
     assert_allclose(noise_error(one, objective=objective), counted_variance(one, objective), rtol=1e-9, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(case=zip_cases())
 def test_zip_dl_by_its_definition(case):
     """Node v adds xi_v = sum_a W_va Z_{a->v} per step, Z = Y - (w^T Y) / (d w): sum_j (T - j) ||W^j [xi <- Y]||_F^2."""
@@ -149,7 +150,7 @@ def test_the_learning_rate_does_not_scale_noise_on_messages():
 # What is counted
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(W=gossip_matrices(max_nodes=5), T=st.integers(1, 4), K=st.integers(1, 3))
 def test_muffliato_counts_the_models_after_all_rounds_of_a_step(W, T, K):
     # sum over steps s and later ends of steps r of ||W^(K (r - s + 1))||_F^2
@@ -188,7 +189,7 @@ def with_memory(one, keep):
     return dataclasses.replace(one, rounds=rounds)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(one=noisy(names=("dp-dsgd", "decor", "spatial")), objective=st.sampled_from(OBJECTIVES), own=st.booleans())
 def test_fresh_noise_goes_through_any_recursion(one, objective, own):
     other = with_memory(one, 0.25)

@@ -10,7 +10,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import algorithms, gossip, trust
@@ -157,7 +158,7 @@ def test_a_saved_one_that_is_not_whole(change, message):
 # ---- accounting ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(kinds=st.lists(st.sampled_from(KINDS), min_size=4, max_size=4), seed=st.integers(0, 10**6))
 def test_each_victim_is_accounted_under_its_own_participation(kinds, seed):
     C = np.abs(encoder_of(seed))  # then the signs of brute force attain the maximum over vectors

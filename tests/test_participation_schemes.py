@@ -3,7 +3,8 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl.errors import InvalidInput, UnsupportedMechanism
@@ -33,7 +34,7 @@ def listed(participation):
     return [tuple(p.tolist()) for p in participation.patterns()]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(T=st.integers(1, 9), k=st.integers(1, 5), b=st.integers(1, 10))
 def test_min_separation_lists_the_maximal_sets_once_each(T, k, b):
     scheme = MinSeparation(T, k, b)
@@ -41,7 +42,7 @@ def test_min_separation_lists_the_maximal_sets_once_each(T, k, b):
     assert scheme.num_patterns == len(listed(scheme))
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(k=st.integers(1, 3), b=st.integers(1, 4))
 def test_once_per_epoch_lists_one_step_of_each_epoch(k, b):
     scheme = OncePerEpoch(k, b)

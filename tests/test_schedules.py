@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -81,7 +82,7 @@ def test_the_calibrated_noise_is_the_same_under_every_schedule():
         assert stds[0] > 1.0
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     W=gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric", "general")),
     rates=st.lists(st.sampled_from([1.0, 0.3, 0.1]), min_size=4, max_size=4),

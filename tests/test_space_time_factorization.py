@@ -9,7 +9,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from effort import examples
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -114,7 +115,7 @@ def sensitivities_squared(X, scheme, n):
 # ---- what a richer form saves ----------------------------------------------------------------------------
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(case=cases())
 def test_a_richer_form_never_costs_more(case):
     dynamics, scheme, counted = case
@@ -148,7 +149,7 @@ EVERYTHING = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=5, deadline=None)
+@examples(5)
 @given(case=cases(max_nodes=4, max_steps=4))
 @example(case=EVERYTHING)
 @example(case=(Dynamics(half_lazy("path:n=3")), Cyclic(2, 1), {}))  # adapted keeps in-class entries of 4e-4
@@ -249,7 +250,7 @@ def grouped(draw):
     return dynamics, draw(st.sampled_from([Cyclic(2, 2), Cyclic(1, 3), Cyclic(3, 1)])), groups, draw(st.integers(1, 2))
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(case=grouped())
 def test_every_coalition_is_held_off_and_nothing_is_wasted(case):
     """Against each set of at most q nodes, one by one; the library's accountant and R by hand agree."""

@@ -8,7 +8,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -46,7 +47,7 @@ def test_algebraic_connectivity_of_the_published_graphs(spec, lambda_2, a_1):
     assert_allclose(algebraic_connectivity_after_deletion(spec, 1), a_1, atol=5e-4)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(graph=connected_graphs(min_nodes=2, max_nodes=6), q=st.integers(0, 4))
 def test_algebraic_connectivity_is_the_minimum_over_all_deletions_rounded_down(graph, q):
     n = len(graph)

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from effort import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -41,7 +42,7 @@ def test_florentine_reference_values():
     assert solved.status == "optimal"
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(graph=connected_graphs(max_nodes=7), r=st.sampled_from([0.01, 1.0, 30.0]), uniform=st.booleans())
 def test_one_seed_meets_its_bound_and_stands_between_its_bounds(graph, r, uniform):
     dynamics = Dynamics(gossip.uniform(graph) if uniform else MH(graph))
@@ -60,7 +61,7 @@ def test_one_seed_meets_its_bound_and_stands_between_its_bounds(graph, r, unifor
         assert solved.gap <= 1e-4 + 1e-12
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(graph=connected_graphs(min_nodes=2, max_nodes=6), q=st.integers(0, 2))
 def test_the_best_pairwise_noise_against_a_dense_grid(graph, q):
     dynamics = Dynamics(MH(graph))
@@ -91,7 +92,7 @@ def _subsets(n, q):
     return list(itertools.combinations(range(n), q))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(graph=connected_graphs(min_nodes=3, max_nodes=6), q=st.integers(1, 2), seed=st.integers(0, 99))
 def test_groups_withstand_every_coalition_and_are_never_worse_than_decor(graph, q, seed):
     dynamics = Dynamics(MH(graph))

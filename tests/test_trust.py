@@ -8,7 +8,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.sparse.linalg import aslinearoperator
@@ -298,7 +299,7 @@ def test_released_models_count_in_comparisons():
 # ---- bare views ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(case=integer_views())
 def test_arrays_sparse_matrices_and_operators_are_one_view(case):
     A, B = case
@@ -365,7 +366,7 @@ def test_an_attacker_that_is_the_victim_is_infinite_not_zero():
     assert asked[0].sensitivity_squared < math.inf
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=st.integers(0, 999), node=st.integers(0, 2))
 def test_known_gradients_of_others_change_nothing(seed, node):
     rng = np.random.default_rng(seed)

@@ -1,12 +1,18 @@
 """Ranks without rounding: floats are the binary fractions that they are, computed modulo two primes.
 
 The primes have 63 bits and were drawn at random when this file was written. A rank modulo a prime is never above the
-true one, and below it only if the prime divides every minor of that size. A minor here has below 10^6 bits, so fewer
-than 2^15 of the 2^57 primes of that size divide it: the larger of two ranks is wrong with a chance below 10^-24, and
+true one, and below it only if the prime divides every minor of that size. A minor here has below 10^8 bits, so fewer
+than 2^21 of the 2^57 primes of that size divide it: the larger of two ranks is wrong with a chance below 10^-21, and
 then too small.
+
+Weights such as 1 / 3 are no floats. What was meant by them has ranks of its own, which `meant` gives back: a float next
+to a fraction of a small denominator stands for the fraction.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
 
 import flint
 import numpy as np
@@ -16,6 +22,9 @@ from ..check import FloatArray
 
 PRIMES = (5_312_186_569_479_497_857, 8_731_438_793_126_205_647)
 FEW_BITS = 24  # a number that was rounded to float64 has more, save one in 2^29
+MAX_DENOMINATOR = 4096  # of a fraction that a float stands for; fractions up to it are 2^-24 apart
+NEXT_TO = Fraction(1, 2**50)  # of a mantissa in [1/2, 1): a few roundings, as in 1 - 1 / 3 - 1 / 2
+MAX_VALUES = 10_000  # different numbers that are looked at
 MAX_ENTRIES = 500_000  # of a matrix: under a second per prime
 
 
@@ -41,8 +50,37 @@ def outside_range(B: NDArray[np.object_], A: NDArray[np.object_], prime: int) ->
     return found, np.asarray(entries[found:, B.shape[1] :].any(axis=0))
 
 
-def residues(matrix: FloatArray, prime: int) -> flint.nmod_mat:
-    """The binary fractions of an array, modulo an odd prime."""
+def meant(*arrays: FloatArray) -> dict[float, Fraction] | None:
+    """What floats stand for: themselves if they are of few bits, else p / q times a power of two, q <= MAX_DENOMINATOR.
+
+    None where one is next to no such fraction, or there are too many.
+
+    >>> meant(np.array([1 / 3, 1 - 0.9])) == {1 / 3: Fraction(1, 3), 1 - 0.9: Fraction(1, 10)}
+    True
+    >>> meant(np.array([2**0.5])) is None
+    True
+    """
+    values = np.unique(np.concatenate([np.ravel(array) for array in arrays]))
+    if values.size > MAX_VALUES:
+        return None
+    found = {}
+    for x in values.tolist():
+        mantissa, exponent = np.frexp(x)
+        near = exactly = Fraction(float(mantissa))
+        if not has_few_bits(np.array([x])):
+            near = exactly.limit_denominator(MAX_DENOMINATOR)
+        if abs(near - exactly) > NEXT_TO:
+            return None
+        found[x] = near * Fraction(2) ** int(exponent)
+    return found
+
+
+def residues(matrix: FloatArray, prime: int, stand_for: Mapping[float, Fraction] | None = None) -> flint.nmod_mat:
+    """The binary fractions of an array, or the fractions that they stand for, modulo an odd prime."""
+    if stand_for is not None:
+        of = {x: f.numerator * pow(f.denominator, -1, prime) % prime for x, f in stand_for.items()}
+        entries = [of[x] for x in matrix.ravel().tolist()]
+        return flint.nmod_mat(matrix.shape[0], matrix.shape[1], entries, prime)
     mantissa, exponent = np.frexp(matrix)
     half = pow(2, -1, prime)
     powers = {int(e): pow(2, int(e), prime) if e >= 0 else pow(half, -int(e), prime) for e in np.unique(exponent - 53)}

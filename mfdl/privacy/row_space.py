@@ -7,7 +7,8 @@ the floats that they are.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 import flint
 import numpy as np
@@ -17,7 +18,7 @@ from ..algorithms import LinearAlgorithm
 from ..algorithms.round import MAPS
 from ..operators.recursion import Map
 from ..view import Knowledge, View
-from .exact_rank import MAX_ENTRIES, PRIMES, has_few_bits, outside_range, rank, residues, table
+from .exact_rank import MAX_ENTRIES, PRIMES, meant, outside_range, residues, table
 
 Table = NDArray[np.object_]
 
@@ -34,10 +35,13 @@ def spans_models(view: View) -> bool:
     return all(_Rows.of(view.algorithm, view.knowledge, prime).span(unknown) for prime in PRIMES)
 
 
-def exact_range(view: View, victims: Sequence[int]) -> tuple[int, NDArray[np.bool_]] | None:
+def exact_range(
+    view: View, victims: Sequence[int], stand_for: Mapping[float, Fraction] | None = None
+) -> tuple[int, NDArray[np.bool_]] | None:
     """(rank of the exact B, for each column of the victims whether it lies outside the range of B); None: too large.
 
-    Columns are those of `View.dense_gradients`: victim after victim, each in time order.
+    Columns are those of `View.dense_gradients`: victim after victim, each in time order. stand_for: what the entries of
+    maps and noise stand for (`meant_entries`); default the floats that they are.
     """
     if view.algorithm is None or view.knowledge is None or not _is_small(view):
         return None
@@ -45,7 +49,7 @@ def exact_range(view: View, victims: Sequence[int]) -> tuple[int, NDArray[np.boo
     noise = view.axis.size + np.flatnonzero(~view.knowledge.known_noise.ravel())
     found = []
     for prime in PRIMES:
-        rows = _Rows.of(view.algorithm, view.knowledge, prime).all_of(view.release)
+        rows = _Rows.of(view.algorithm, view.knowledge, prime, stand_for).all_of(view.release, stand_for)
         found.append(outside_range(rows[:, noise], rows[:, own], prime))
     return max(r for r, _ in found), np.logical_or(*(outside for _, outside in found))
 
@@ -67,20 +71,26 @@ class _Rows:
     prime: int
 
     @classmethod
-    def of(cls, algorithm: LinearAlgorithm, knowledge: Knowledge, prime: int) -> _Rows:
+    def of(
+        cls,
+        algorithm: LinearAlgorithm,
+        knowledge: Knowledge,
+        prime: int,
+        stand_for: Mapping[float, Fraction] | None = None,
+    ) -> _Rows:
         T, n, slots = algorithm.num_steps, algorithm.num_nodes, algorithm.noise.slots_per_step
         m = algorithm.noise.shape[1]
         noise = np.hstack([np.zeros((T * slots, T * n)), algorithm.noise.matmat(np.eye(m))]).reshape(T, slots, -1)
         gradients = np.eye(T * n, T * n + m).reshape(T, n, -1)
-        kinds = [{name: _map(getattr(kind, name), prime) for name in MAPS} for kind in algorithm.kinds]
-        model = residues(algorithm.model_from_state.toarray(), prime)
-        picked = _map(knowledge.combination, prime)
+        kinds = [{name: _map(getattr(kind, name), prime, stand_for) for name in MAPS} for kind in algorithm.kinds]
+        model = residues(algorithm.model_from_state.toarray(), prime, stand_for)
+        picked = _map(knowledge.combination, prime, stand_for)
         state = flint.nmod_mat(algorithm.model_from_state.shape[1], T * n + m, prime)
         seen: list[Table] = []
         models: list[Table | None] = []
         for r, (number, step) in enumerate(zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True)):
             kind = kinds[number]
-            g, e = (residues(x[step], prime) if step >= 0 else None for x in (gradients, noise))
+            g, e = (residues(x[step], prime, stand_for) if step >= 0 else None for x in (gradients, noise))
             models.append(None if step < 0 else table(model * state))
             sent = flint.nmod_mat(algorithm.messages_per_round, T * n + m, prime)
             sent = _plus(sent, (kind["message_from_state"], state), (kind["message_from_gradient"], g))
@@ -95,24 +105,33 @@ class _Rows:
         return cls(seen, models, table(model * state), prime)
 
     def span(self, columns: NDArray[np.intp]) -> bool:
-        """Whether the models before each round are combinations of rows seen in earlier ones, over some columns."""
-        earlier = np.zeros((0, len(columns)), dtype=object)
-        for models, seen in zip(self.models, self.seen, strict=True):
-            if models is not None:
-                wanted = models[:, columns]
-                wanted = wanted[wanted.any(axis=1)]
-                if len(wanted) and rank(np.vstack([earlier, wanted]), self.prime) > rank(earlier, self.prime):
-                    return False
-            earlier = np.vstack([earlier, seen[:, columns]])
-        return True
+        """Whether the models before each round are combinations of rows seen in earlier ones, over some columns.
 
-    def all_of(self, release: str) -> Table:
+        With all rows in the order of time, as columns of one matrix, a model is one exactly if it is no pivot.
+        """
+        rows, is_model = [np.zeros((0, len(columns)), dtype=object)], [np.zeros(0, dtype=bool)]
+        for models, seen in zip(self.models, self.seen, strict=True):
+            for part, of_models in ((models, True), (seen, False)):
+                if part is not None:
+                    rows.append(part[:, columns])
+                    is_model.append(np.full(len(part), of_models))
+        in_time, wanted = np.vstack(rows).T, np.concatenate(is_model)
+        if not in_time.size:
+            return True
+        reduced, _ = flint.nmod_mat(in_time.shape[0], in_time.shape[1], in_time.ravel().tolist(), self.prime).rref()
+        entries = table(reduced) != 0
+        pivots = entries[entries.any(axis=1)].argmax(axis=1)
+        return not wanted[pivots].any()
+
+    def all_of(self, release: str, stand_for: Mapping[float, Fraction] | None = None) -> Table:
         """Rows seen in all rounds, and of the released models."""
         rows = [*self.seen]
         if release == "all":
             rows.append(self.final)
         if release == "average":
-            share = table(residues(np.full((1, 1), 1.0 / len(self.final)), self.prime))[0, 0]
+            n = len(self.final)
+            exact = pow(n, -1, self.prime)  # of the average itself, or of the float that its weight is
+            share = exact if stand_for is not None else table(residues(np.full((1, 1), 1.0 / n), self.prime))[0, 0]
             rows.append(self.final.sum(axis=0, keepdims=True) * share % self.prime)
         return np.vstack(rows)
 
@@ -124,12 +143,15 @@ def _plus(total: flint.nmod_mat, *products: tuple[flint.nmod_mat | None, flint.n
     return total
 
 
-def _map(matrix: Map, prime: int) -> flint.nmod_mat | None:
-    return None if matrix is None else residues(matrix.toarray(), prime)
+def _map(matrix: Map, prime: int, stand_for: Mapping[float, Fraction] | None) -> flint.nmod_mat | None:
+    return None if matrix is None else residues(matrix.toarray(), prime, stand_for)
 
 
-def is_meant_as_written(algorithm: LinearAlgorithm) -> bool:
-    """Whether all maps and the noise have entries of few bits, which stand for nothing else; 1 / 3 has not."""
+def meant_entries(view: View) -> dict[float, Fraction] | None:
+    """What all entries of maps, noise and seen combinations stand for; None where one stands for no fraction."""
+    assert view.algorithm is not None
+    algorithm, masks = view.algorithm, view.knowledge
     maps = [algorithm.model_from_state, *(m for kind in algorithm.kinds for m in kind.maps())]
     noise = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))
-    return all(has_few_bits(m.data) for m in maps) and has_few_bits(noise)
+    combined = [] if masks is None or masks.combination is None else [masks.combination.data]
+    return meant(np.array([0.0, 1.0]), noise, *(m.data for m in maps), *combined)

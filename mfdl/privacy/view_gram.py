@@ -32,13 +32,13 @@ from ..threads import blas_threads
 from ..trust import TrustModel
 from ..view import Knowledge, View
 from .combination_form import step_values
-from .dense_form import SPREAD, WhitenedColumns, balance, spread, whiten
+from .dense_form import SPREAD, WhitenedColumns, spread, whiten
 from .exact_rank import MAX_ENTRIES, range_of
 from .injections import is_plain_gossip
 from .null_space_form import NullSpaceForm
 from .own_state_form import OwnStateGram, own_state_grams, own_states
 from .range_form import RangeForm
-from .row_space import exact_range, is_meant_as_written
+from .row_space import exact_range, meant_entries
 from .space_time_form import SINGULAR, SpaceTimeGram, space_time_grams
 
 UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
@@ -436,10 +436,10 @@ def _dense(view: View, victims: Sequence[int], *, given: bool | None = None) -> 
         white = _with_exact_ranks(white, outside, other_rank=len(white.whitened) != rank)
     elif (exact := exact_range(view, victims)) is not None:
         rank, outside = exact
-        other = len(white.whitened) != rank
-        if (other or (outside & ~white.leaks).any()) and _is_of_rounding(view, B, rounding, len(white.whitened)):
-            other, outside = False, white.leaks
-        white = _with_exact_ranks(white, white.leaks | outside, other_rank=other)
+        if len(white.whitened) != rank or (outside & ~white.leaks).any():  # are floats what they stand for?
+            stand_for = meant_entries(view)
+            rank, outside = (stand_for and exact_range(view, victims, stand_for)) or (-1, white.leaks)
+        white = _with_exact_ranks(white, white.leaks | outside, other_rank=len(white.whitened) != rank)
     elif _may_hide_faint_shares(view, B, len(white.whitened), given=given):
         white = _with_exact_ranks(white, white.leaks, other_rank=True)
     undecided = white.undecided | (residue & ~white.leaks)
@@ -460,29 +460,9 @@ def _dense(view: View, victims: Sequence[int], *, given: bool | None = None) -> 
 
 
 def _with_exact_ranks(white: WhitenedColumns, leaks: NDArray[np.bool_], *, other_rank: bool) -> WhitenedColumns:
-    """Leaks as exact arithmetic has them; what float64 alone takes for one is undecided, and all at another rank.
-
-    Args: other_rank: the exact rank is another, and not by rounding alone.
-    """
+    """Leaks as exact arithmetic has them; what float64 alone takes for one is undecided, and all at another rank."""
     undecided = (white.undecided | (white.leaks & ~leaks) | other_rank) & ~leaks
     return dataclasses.replace(white, leaks=leaks, undecided=undecided)
-
-
-def _is_of_rounding(view: View, B: FloatArray, rounding: FloatArray, rank: int) -> bool:
-    """Whether what exact arithmetic on the floats finds, and float64 drops, can be nothing but rounding.
-
-    Where noise enters with gradients the two are alike in such a direction, and weights such as 1 / 3 stand for numbers
-    that cancel: then a direction no larger than what rounding leaves is none. It is one where every entry is of few
-    bits, where weights or noise are of very unequal size, or where rows and columns scaled alike show it.
-    """
-    algorithm = view.algorithm
-    if algorithm is None or not algorithm.noise_enters_with_gradients:
-        return False
-    if is_meant_as_written(algorithm) or _has_faint_shares(algorithm):
-        return False
-    balanced, rows, columns = balance(B)
-    sigma = np.linalg.svd(balanced, compute_uv=False)
-    return rank >= len(sigma) or bool(sigma[rank] <= 4 * np.linalg.norm(rounding * rows[:, None] * columns))
 
 
 def _may_hide_faint_shares(view: View, B: FloatArray, rank: int, *, given: bool) -> bool:

@@ -1,7 +1,8 @@
 """What follows from what is seen, by the pattern of the maps, against row spaces over the rationals."""
 
 import numpy as np
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import EveryStep, algorithms, gossip
@@ -20,7 +21,7 @@ def masks_of(one, rng):
     return seen, gradients, parts
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(user_algorithms(), st.integers(0, 2**32 - 1))
 def test_what_is_called_known_is_a_combination_of_what_is_seen(one, seed):
     """Models before a step of what came earlier; final models and injected sums of everything. Never the other way."""
@@ -48,7 +49,7 @@ def test_what_is_called_known_is_a_combination_of_what_is_seen(one, seed):
         assert spanned(rows(injected), earlier)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(user_algorithms(), st.integers(0, 2**32 - 1))
 def test_who_sees_more_knows_more(one, seed):
     rng = np.random.default_rng(seed)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 
 from mfdl import Cyclic, EveryStep, algorithms, gossip, trust
 from mfdl.algorithms import from_maps
@@ -24,7 +25,7 @@ def test_dp_dsgd_from_its_arrays_is_dp_dsgd():
     assert own.content_hash == algorithms.dp_dsgd(dynamics, Cyclic(2, 2)).content_hash
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(dyadic_gossip())
 def test_who_hears_whom_is_inferred(matrix):
     w, n = matrix.weights.toarray(), matrix.num_nodes

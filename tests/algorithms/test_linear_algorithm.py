@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -66,7 +67,7 @@ def test_operators_are_those_of_the_definition(name, W):
     check_operators(one.with_divisors([1, 2, 3, 5]))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(one=linear_algorithms(), data=st.data())
 def test_operators_on_any_gossip(one, data):
     check_operators(one)

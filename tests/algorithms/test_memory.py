@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -49,7 +50,7 @@ def runs(draw, *, varying=True, max_steps=5):
     return W, rng.uniform(0.1, 1.0, T), rng.normal(size=(T, n))
 
 
-few = settings(max_examples=30, deadline=None)
+few = examples(30)
 
 
 @few

@@ -5,7 +5,8 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -75,7 +76,7 @@ def test_gossip_rounds_may_come_with_the_dynamics():
 # ---- DECOR ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     W=gossip_matrices(max_nodes=6),
     local=st.sampled_from([0.0, 0.5, 1.0]),
@@ -114,7 +115,7 @@ def test_decor_refuses(bad):
 # ---- any covariance over nodes ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(n=st.integers(1, 5), rank=st.integers(1, 5), seed=st.integers(0, 999))
 def test_spatial_covariance_reproduces_its_matrix(n, rank, seed):
     F = np.random.default_rng(seed).integers(-2, 3, (n, rank)).astype(float)
@@ -158,7 +159,7 @@ def test_a_bad_covariance_is_refused(R, text):
 # ---- Zip-DL ---------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(W=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), sigma=st.sampled_from([1.0, 0.5]))
 def test_zip_dl_noise_by_its_formula(W, sigma):
     """arXiv:2403.11795, Algorithm 1: variances, cancellation for the sender, nothing shared between senders."""
@@ -221,7 +222,7 @@ def test_batch_sizes_divide_gradients_but_not_message_noise():
 # ---- the operator ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     slots=st.integers(1, 4),
     columns=st.integers(0, 4),

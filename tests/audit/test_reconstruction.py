@@ -6,7 +6,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import Dynamics, EveryStep, View, algorithms, calibrate, gossip, graphs, trust
@@ -74,7 +75,7 @@ def knowledge_matrix(W, attackers, steps):
 
 
 class TestAgainstFractions:
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     @given(case=view_cases(exact=True), noise_std=st.sampled_from([0.0, 0.5]))
     def test_exposed_is_what_the_noiseless_rows_span(self, case, noise_std):
         found = reconstruct(case.algorithm, case.model, noise_std=noise_std, release=case.release)
@@ -125,7 +126,7 @@ class TestAgainstFractions:
         assert found.combinations.shape[0] == r - sum(truth)
         assert any(truth)
 
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     @given(case=view_cases(exact=True, noises=("independent", "per node")))
     def test_errors_are_those_of_the_dense_formulas(self, case):
         nu, clip = 0.7, 2.0
@@ -149,7 +150,7 @@ class TestAgainstFractions:
         np.testing.assert_allclose(found.posterior_ratio.ravel()[unknown] ** 2, posterior, atol=1e-8)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     W=gossip_matrices(min_nodes=3, max_nodes=6),
     steps=st.integers(1, 4),
@@ -180,7 +181,7 @@ class TestRecovery:
             sent.append(messages.numpy())
         return np.stack(sent), run.models(state).numpy()
 
-    @settings(max_examples=25, deadline=None)
+    @examples(25)
     @given(
         W=gossip_matrices(min_nodes=2, max_nodes=5),
         steps=st.integers(1, 3),

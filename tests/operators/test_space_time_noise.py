@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -54,7 +55,7 @@ def noises(draw, kinds=KINDS, max_steps=4, max_nodes=4, *, num_nodes=None):
     return noise, by_definition(np.linalg.inv(np.broadcast_to(C, (columns, T, T))), F)
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(case=noises(), width=st.integers(0, 3), seed=st.integers(0, 99))
 def test_products_transposes_and_variances_are_those_of_the_definition(case, width, seed):
     noise, dense = case
@@ -72,7 +73,7 @@ def test_products_transposes_and_variances_are_those_of_the_definition(case, wid
     assert not any(later[t, :, t + 1 :].any() for t in range(T))  # no base noise of a later step, exactly
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(T=st.integers(1, 3), n=st.integers(1, 3), data=st.data())
 def test_covariances(T, n, data):
     """(C^T C)^-1 (x) F F^T, the inverse of sum_k C_k^T C_k (x) g_k g_k^T, and (C^T C)^-1."""
@@ -209,7 +210,7 @@ def noisy(draw):
     return one.with_divisors(np.arange(1, n + 1)) if draw(st.booleans()) else one
 
 
-@settings(deadline=None, max_examples=120)
+@examples(120)
 @given(one=noisy(), objective=st.sampled_from(OBJECTIVES), which=st.integers(0, 2))
 def test_the_error_is_the_norm_of_the_operators(one, objective, which):
     weights = [*WEIGHTS, ErrorWeights("last", np.arange(1.0, one.num_nodes + 1))][which]

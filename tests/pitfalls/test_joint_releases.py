@@ -5,7 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import algorithms, gossip, trust
@@ -25,7 +26,7 @@ def squared(view, victims, scheme):
     return np.array([s.squared for s in sensitivities(view_grams(view, victims), scheme, nodes=victims)])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(case=view_cases(kinds=("pndp", "central", "masks")), release=st.sampled_from(["average", "all"]))
 def test_messages_and_models_together_show_no_less_than_either(case, release):
     """Messages alone, models alone, both: in any trust model, with any local noise."""

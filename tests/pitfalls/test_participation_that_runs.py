@@ -6,7 +6,8 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import algorithms, gossip, mechanism, trust
@@ -58,7 +59,7 @@ def steps_of(instance, place, num_steps, mask=None):
     )
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(epochs=st.integers(1, 3), period=st.integers(1, 3), extra=st.integers(0, 3), seed=st.integers(0, 99))
 def test_a_record_takes_part_in_the_steps_of_one_accounted_pattern(epochs, period, extra, seed):
     """Every record, every step of the run; and whichever record is left out, the others keep their steps."""

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -24,7 +25,7 @@ PART = Cyclic(2, 2)
 SEEDS_OF_EDGES = [(0, 1), (1, 2), (2, 3)]
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(iterations=st.integers(1, 4), solver=st.sampled_from(["dense", "autodiff"]))
 def test_an_unfinished_encoder_is_feasible_and_brackets_the_optimum(iterations, solver):
     with pytest.raises(NotConverged, match=r"stopped at gap .* > tolerance 1e-14 after .* raise max_iter") as caught:

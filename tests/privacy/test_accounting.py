@@ -7,7 +7,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from effort import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -26,7 +27,7 @@ from mfdl.view import Knowledge, View
 
 MH = gossip.metropolis_hastings
 SLACK = 1 + 3e-6  # upper bounds that count as exact are up to 1e-6 above the value
-FEW = settings(max_examples=25, deadline=None)
+FEW = examples(25)
 
 
 def squared(one, model, *, victims=None, release=None, scheme=None, method="exact"):
@@ -212,7 +213,7 @@ def value(A, B):
     return found.squared
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(case=integer_views(max_rows=4), data=st.data())
 def test_combinations_of_rows_never_say_more(case, data):
     A, B = case
@@ -222,7 +223,7 @@ def test_combinations_of_rows_never_say_more(case, data):
     assert value(M @ A, M @ B) <= value(A, B) * SLACK + 1e-9
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(case=integer_views(max_rows=5), data=st.data())
 def test_a_joint_release_is_never_below_its_marginals(case, data):
     """Pitfall 4: outputs with coupled noise, in any grouping; mu^2 of independent ones adds up."""
@@ -441,7 +442,7 @@ def views_of_zip_dl(draw):
     return one, draw(st.sampled_from(models)), draw(st.sampled_from(["none", "average", "all"]))
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(case=views_of_zip_dl())
 def test_no_number_for_training_is_below_gradients_that_do_not_adapt(case):
     """What some signs attain in the dense view, which fixed gradients are free to choose, bounds both numbers below."""

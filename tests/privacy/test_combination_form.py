@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -31,7 +32,7 @@ def server_algorithms(draw):
     return one.with_divisors(draw(st.lists(st.sampled_from([1.0, 2.0, 7.0]), min_size=n, max_size=n)))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(one=server_algorithms(), release=st.sampled_from(["none", "average", "all"]))
 def test_equals_the_dense_form(one, release):
     view = trust.Central().view(one, 0, release=release)

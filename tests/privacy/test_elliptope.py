@@ -6,7 +6,8 @@ from fractions import Fraction
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -43,7 +44,7 @@ def random_grams(seed, count, size, rank, spread=0.0):
     return C.transpose(0, 2, 1) @ C
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(C=integer_encoders())
 def test_upper_never_below_and_lower_never_above_the_semidefinite_program(C):
     X = gram(C)
@@ -58,7 +59,7 @@ def test_upper_never_below_and_lower_never_above_the_semidefinite_program(C):
     assert value.upper[0] <= value.lower[0] * (1 + 1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(C=integer_encoders(max_size=7))
 def test_upper_never_below_the_exact_rational_maximum_over_signs(C):
     exact = largest_signed_sum((C.T.astype(object) @ C.astype(object)).tolist())
@@ -68,7 +69,7 @@ def test_upper_never_below_the_exact_rational_maximum_over_signs(C):
     assert Fraction(float(closed_form_bounds(X)[1][0])) <= exact  # a sign vector's value
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(C=integer_encoders(), signs=st.lists(st.sampled_from([-1, 1]), min_size=6, max_size=6))
 def test_exact_when_the_gram_is_non_negative_up_to_signs(C, signs):
     C = np.abs(C) * np.array(signs[: C.shape[1]])
@@ -82,7 +83,7 @@ def test_exact_when_the_gram_is_non_negative_up_to_signs(C, signs):
     assert_allclose(value.lower, total, rtol=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(C=integer_encoders(), more=integer_encoders(), seed=st.integers(0, 999))
 def test_monotone_in_the_semidefinite_order(C, more, seed):
     X = gram(C)
@@ -92,7 +93,7 @@ def test_monotone_in_the_semidefinite_order(C, more, seed):
     assert maximise(X[None]).lower[0] <= maximise((X + added)[None]).upper[0]
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(C=integer_encoders(), seed=st.integers(0, 999))
 def test_weights_dominate_the_gram_and_add_up_to_the_bound(C, seed):
     X = gram(C)
@@ -164,7 +165,7 @@ def test_signs_travel_along_a_path_whatever_the_order_of_the_steps():
     assert_allclose(upper, 11.5, rtol=1e-14)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(C=integer_encoders(), proposal=st.lists(st.integers(-5, 60), min_size=6, max_size=6))
 def test_any_proposal_is_raised_until_it_is_feasible(C, proposal):
     X = gram(C)
@@ -177,7 +178,7 @@ def test_any_proposal_is_raised_until_it_is_feasible(C, proposal):
         assert np.linalg.eigvalsh(np.diag(weights) - X)[0] >= -1e-13 * max(1.0, np.abs(weights).max())
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(C=integer_encoders(max_size=5), shift=st.lists(st.integers(-9, 9), min_size=25, max_size=25))
 def test_entry_error_covers_every_matrix_within_it(C, shift):
     truth = gram(C)

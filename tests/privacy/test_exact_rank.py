@@ -2,7 +2,8 @@
 
 import flint
 import numpy as np
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl.privacy import exact_rank
@@ -25,7 +26,7 @@ def matrices(draw):
     return B, np.where(rng.random(mixed.shape) < 0.2, rng.normal(size=mixed.shape), mixed)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(matrices())
 def test_rank_and_range_are_those_over_the_rationals(case):
     B, A = case
@@ -57,7 +58,7 @@ def test_an_empty_matrix_has_no_rank():
     assert range_of(np.zeros((2, 0)), np.eye(2))[1].all()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.floats(-1e30, 1e30), st.integers(-(2**24), 2**24), st.integers(-100, 100))
 def test_few_bits_are_those_of_single_precision(x, whole, power):
     assert has_few_bits(np.array([whole * 2.0**power]))

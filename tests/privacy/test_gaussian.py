@@ -7,7 +7,8 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from effort import examples
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy.special import erfcx
 
@@ -161,7 +162,7 @@ POWERS = st.integers(-1074, 1023).map(lambda k: math.ldexp(1.0, k))
 @example(1e30, 0.5e60 * (1 + 2.0**-51))
 @example(1e150, 0.5e300 * (1 + 1e-15))
 @given(st.one_of(positive, POWERS), st.one_of(positive, POWERS))
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_log_delta_is_safe_over_the_whole_range_of_floats(mu, epsilon):
     value = log_delta_from_mu(mu, epsilon)
     assert -INF < value <= 0

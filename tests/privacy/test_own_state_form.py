@@ -8,7 +8,8 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import assume, given, settings
+from effort import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import norm
@@ -89,7 +90,7 @@ def test_zip_dl_on_a_ring_of_six(T, total):
         assert not gram.upper
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(case=zip_views(max_nodes=4))
 def test_equals_the_dense_form_with_its_leaks(case):
     one, model = case
@@ -115,7 +116,7 @@ def test_equals_the_dense_form_with_its_leaks(case):
     assert gram.values.shape == (T, T)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(case=zip_views(max_nodes=3, seen_too=False, known_too=False))
 def test_the_stated_errors_bound_the_true_ones(case):
     """Rationals of the very floats in the maps, whose noise cancels up to rounding only."""
@@ -168,7 +169,7 @@ def exact_messages(one, knowledge):
     return A, B
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(case=zip_views(max_nodes=4), kind=st.sampled_from(["zip", "decor", "dp"]), data=st.data())
 def test_states_are_what_is_known_and_own_gradients(case, kind, data):
     """The claim behind adaptivity, on dense matrices: any messages may be hidden; where it is made, it is true."""
@@ -359,7 +360,7 @@ def test_refusals():
         assert not covered(other)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(case=zip_views(max_nodes=4), attacker=st.integers(0, 1))
 def test_hidden_messages_are_bounded_by_all_of_them(case, attacker):
     """Where the dense form would be slow; its own number is never above."""

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -58,7 +59,7 @@ def random_gram(T, seed):
     return C.T @ C
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(case=cases())
 def test_enumerated_is_exact_against_a_program_for_every_pattern(case):
     scheme, patterns, C = case
@@ -88,7 +89,7 @@ def test_one_lam_for_all_patterns_never_falls_below_the_rational_truth(case, met
     assert lower <= elliptope_reference(gram(C)[at]) * (1 + SOLVER) + SOLVER
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(scheme=spread_schemes(), data=st.data())
 def test_the_heaviest_pattern_is_the_heaviest_listed_one(scheme, data):
     scheme, patterns = scheme
@@ -140,7 +141,7 @@ def toeplitz_square_root(T):
     return np.array([[coefficients[abs(s - t)] for s in range(T)] for t in range(T)])
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(scheme=spread_schemes(), kind=st.sampled_from(["spread", "cyclic", "every", "explicit"]), data=st.data())
 def test_a_diagonal_gram_is_worth_its_heaviest_pattern(scheme, kind, data):
     """Against the listed patterns in exact arithmetic: enclosed, and exact up to rounding."""
@@ -179,7 +180,7 @@ def test_reshuffled_epochs_move_more_than_fixed_ones():
     assert 1.1 < apart.upper < shuffled.upper
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(seed=st.integers(0, 9999), k=st.integers(1, 3), b=st.integers(1, 3))
 def test_wider_schemes_are_never_smaller(seed, k, b):
     X = random_gram(k * b, seed)

@@ -7,7 +7,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import norm
@@ -83,7 +84,7 @@ def test_florentine_baselines_of_the_published_figure():
     assert coded.value[0] == squared.value[0] == math.inf
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     W=gossip_matrices(min_nodes=2, max_nodes=5),
     num_steps=st.integers(1, 4),
@@ -105,7 +106,7 @@ def test_all_victims_at_once_equal_the_printed_sum(W, num_steps, rounds, transpo
     assert squared.validity.startswith("bound" if proved else "heuristic")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(W=gossip_matrices(min_nodes=2, max_nodes=6), num_steps=st.integers(1, 6))
 def test_one_participation_and_one_gossip_round_is_a_bound(W, num_steps):
     bound = published.muffliato_squared(W, "#0", num_steps=num_steps, every_step=False)
@@ -187,7 +188,7 @@ def test_decor_closed_forms_for_complete_graph_and_ring(local, pair):
     assert_allclose(bound.value, 2 * complete, rtol=1e-12)  # tight there
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     graph=connected_graphs(min_nodes=1, max_nodes=7),
     q=st.integers(0, 3),
@@ -204,7 +205,7 @@ def test_decor_theorem_is_never_below_the_accountant(graph, q, local, pair):
     assert theorem.valid is exact.valid is True
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(graph=connected_graphs(min_nodes=3, max_nodes=6), local=st.floats(0.2, 5), pair=st.floats(0, 5))
 def test_decor_accountant_equals_the_view_of_the_colluders(graph, local, pair):
     """One step: messages g + [local I, pair N] z, with the colluders' own noises and the seeds of their edges known."""

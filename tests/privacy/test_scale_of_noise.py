@@ -7,7 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import algorithms, gossip, trust
@@ -51,7 +52,7 @@ def louder(noise, factor):
     return LocalNoise(encoder / factor, n)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data(), exponent=st.sampled_from([-120, -100, -40, -10, 1, 10, 30, 45, 55, 100, 120]))
 def test_every_loss_follows_the_scale_of_the_noise(data, exponent):
     names = (*CHEAP_NAMES, "muffliato", "cdp", *SHARED_NAMES, *JOINT_NAMES, "zip-dl")
@@ -66,7 +67,7 @@ def test_every_loss_follows_the_scale_of_the_noise(data, exponent):
             assert math.isinf(scaled.sensitivity_squared)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(view=integer_views(), data=st.data())
 def test_rows_of_any_scale_hide_no_leak(view, data):
     """Rows of noise, and columns of gradients, times powers of two; against exact rational arithmetic."""

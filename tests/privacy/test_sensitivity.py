@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from effort import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -97,7 +98,7 @@ def cases(draw, max_steps=7):
     return C, draw(participations(num_steps=T))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(case=cases())
 def test_never_below_the_true_value_and_exact_when_it_says_so(case):
     C, part = case
@@ -121,7 +122,7 @@ def test_never_below_the_true_value_and_exact_when_it_says_so(case):
         assert_allclose(found.squared, truth, rtol=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(case=cases(), data=st.data())
 def test_exact_when_the_gram_is_non_negative_up_to_signs(case, data):
     C, part = case
@@ -133,7 +134,7 @@ def test_exact_when_the_gram_is_non_negative_up_to_signs(case, data):
     assert_allclose(found.squared, brute_force_squared(X, part), rtol=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(encoder=integer_encoders(max_steps=6), data=st.data())
 @example(encoder=np.array([[1.0, 0.0], [3.0, 1.0]]), data=None)
 def test_the_float_bound_is_never_below_the_exact_rational_value(encoder, data):
@@ -147,7 +148,7 @@ def test_the_float_bound_is_never_below_the_exact_rational_value(encoder, data):
     assert Fraction(found.value) ** 2 >= injected
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     part=st.sampled_from([Cyclic(3, 2), EveryStep(6), Single(6), Cyclic(2, 3)]),
@@ -203,7 +204,7 @@ def test_the_eigenvalue_bound_is_used_where_it_is_smaller():
     assert_allclose(brute_force_squared(X, EveryStep(3)), 4.0)  # scalar gradients miss it
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 2**32 - 1), k=st.integers(2, 6))
 def test_vector_gradients_may_exceed_every_sign_pattern_but_never_the_bound(seed, k):
     rng = np.random.default_rng(seed)

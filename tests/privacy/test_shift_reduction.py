@@ -6,7 +6,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from effort import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.special import ndtr
@@ -146,7 +147,7 @@ class TestAgainstTheTrueLoss:
         assert self.total_variation(fixed) == pytest.approx(0.126, abs=5e-4)
         assert self.total_variation(fixed) < truth
 
-    @settings(deadline=None, max_examples=500)
+    @examples(500)
     @given(linear_systems_with_record())
     def test_never_below_the_exact_loss_of_a_linear_system(self, case):
         system, victim, pattern = case
@@ -168,7 +169,7 @@ class TestAgainstTheTrueLoss:
 
 
 class TestTheProgram:
-    @settings(deadline=None, max_examples=120)
+    @examples(120)
     @given(linear_systems_with_record(max_nodes=5, max_steps=5))
     def test_the_optimum_from_above(self, case):
         system, victim, pattern = case
@@ -184,7 +185,7 @@ class TestTheProgram:
         assert found >= oracle * (1 - 1e-6) - 1e-7
         assert lower <= oracle * (1 + 1e-6) + 1e-7
 
-    @settings(deadline=None, max_examples=100)
+    @examples(100)
     @given(linear_systems_with_record(), st.integers(0, 2**32 - 1), st.sampled_from([0.1, 1.0, 1e6]))
     def test_any_shifts_and_no_iterations_only_give_larger_values(self, case, seed, size):
         system, victim, pattern = case
@@ -200,7 +201,7 @@ class TestTheProgram:
         assert unsolved >= few * (1 - 1e-12)
         assert few >= best.sensitivity_squared[0, 0] * (1 - 1e-12)
 
-    @settings(deadline=None, max_examples=60)
+    @examples(60)
     @given(linear_systems_with_record(max_nodes=3, max_steps=3))
     def test_rounded_up_against_rational_arithmetic(self, case):
         system, victim, pattern = case
@@ -228,7 +229,7 @@ class TestTheProgram:
 
 
 class TestLaws:
-    @settings(deadline=None, max_examples=100)
+    @examples(100)
     @given(
         linear_systems_with_record(),
         st.integers(0, 2**32 - 1),
@@ -247,7 +248,7 @@ class TestLaws:
         smaller, larger = (value(p, victim, pattern, tolerance=1e-5) for p in (before, after))
         assert larger >= smaller * (1 - 2e-5)
 
-    @settings(deadline=None, max_examples=60)
+    @examples(60)
     @given(linear_systems_with_record())
     def test_all_messages_seen_is_the_sum_over_the_pattern(self, case):
         system, victim, pattern = case

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import EveryStep, Single, algorithms, gossip, trust
@@ -77,7 +78,7 @@ def test_a_faint_share_is_none_in_a_covariance_and_under_divisors():
         algorithms.spatial_covariance(Dynamics(THIRDS), Single(1), covariance=-R)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(-50, 50), st.integers(-50, 50), st.integers(0, 2**32 - 1))
 def test_rows_of_any_size_are_those_of_exact_arithmetic(a, b, seed):
     """Noise entries over thirty decades: the number is the exact one, an upper bound of it, or infinite."""
@@ -121,7 +122,7 @@ def test_a_message_that_is_seen_though_never_sent_counts_in_every_number():
     assert loss.adaptive_sensitivity_squared >= loss.sensitivity_squared
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(user_algorithms(), st.data())
 def test_no_trust_model_is_above_ldp(one, data):
     """Local privacy is what is left if all others collude, wherever noise and gradients enter."""
@@ -169,7 +170,7 @@ def test_a_model_with_a_hidden_part_is_not_known_however_faint(through, size, sm
     assert is_adaptive(trust.LDP().view(hidden_weight(0.0, through), 0))  # no entry: nothing depends on it
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(user_algorithms(), st.data())
 def test_known_models_are_those_that_rational_rows_span(one, data):
     """Any maps, with steps of several rounds: the verdict is that of rows over the rationals, in both directions."""
@@ -191,7 +192,7 @@ def test_known_models_are_those_that_rational_rows_span(one, data):
 # ---- every injected sum seen -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(user_algorithms(together=True), st.data())
 def test_injections_seen_bound_every_view(one, data):
     """A = I and B = N: nobody who knows no more gradients and noise learns more, whatever is seen or released."""
@@ -235,7 +236,7 @@ def test_batch_sizes_that_change_the_guarantee_are_accounted_not_assumed():
 # ---- bare views ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 2**32 - 1))
 def test_rows_that_differ_in_their_last_bits_are_decided_exactly(seed):
     """B holds the floats it holds: a rank that float64 cannot see is told by exact ranks, or the number is a bound."""

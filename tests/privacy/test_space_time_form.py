@@ -8,7 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -106,7 +107,7 @@ def seen_by_all(draw, kinds=KINDS):
     return noise, trust.SecLDP(sorted(inside)), held_by(noise, inside), [u for u in range(n) if u not in inside]
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(case=seen_by_all())
 def test_all_messages_seen_over_the_rationals(case):
     """Grams within their stated errors of the exact ones, leaks exactly the leaks, sensitivities never below."""
@@ -129,7 +130,7 @@ def test_all_messages_seen_over_the_rationals(case):
         assert (np.abs(gram.matrix - to_float(exact)) <= gram.entry_error * (1 + 1e-9) + slack + 1e-15).all()
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(data=st.data(), momentum=st.sampled_from([0.0, 0.5]), kinds=st.sampled_from(KINDS))
 def test_the_gossip_drops_out(data, momentum, kinds):
     """Against all messages written out, for any gossip, and the form that is chosen."""
@@ -156,7 +157,7 @@ def test_the_gossip_drops_out(data, momentum, kinds):
             assert gram.form == "all messages seen"
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(data=st.data(), released=st.sampled_from(["none", "all", "average"]))
 def test_hidden_messages_go_through_the_dense_form(data, released):
     """PNDP and Central against their views written out; released models are further rows."""

@@ -7,7 +7,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
@@ -154,7 +155,7 @@ def test_an_index_and_a_label_are_two_attackers():
     assert math.isclose(first.compose_with(first).mu, math.sqrt(2) * first.mu)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(linear_algorithms(["dp-dsgd", "decor", "muffliato"], max_epochs=1, max_period=2, max_nodes=3), st.data())
 def test_trust_models_share_a_fingerprint_only_if_they_show_the_same(one, data):
     first, second = data.draw(trust_models(one)), data.draw(trust_models(one))

@@ -7,7 +7,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import assume, given, settings
+from effort import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -66,14 +67,14 @@ def check_against_pinv(case):
                 assert_allclose(found.matrix, X, atol=1e-6 * scale)
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(case=view_cases())
 def test_any_form_is_the_dense_definition(case):
     assume(clear_rank(case.B))
     check_against_pinv(case)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(case=view_cases(kinds=("pndp",), noises=("independent", "shared", "per node"), max_nodes=6, max_steps=4))
 def test_hidden_messages_have_a_structured_form(case):
     assume(clear_rank(case.B))
@@ -83,7 +84,7 @@ def test_hidden_messages_have_a_structured_form(case):
 # ---- range form = null-space form ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     n=st.integers(2, 6),
     T=st.integers(1, 4),
@@ -139,7 +140,7 @@ def test_blocks_of_steps_change_nothing(block, monkeypatch):
 # ---- rational arithmetic ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(case=integer_views())
 def test_leaks_on_integer_views_are_those_of_exact_ranks(case):
     A, B = case
@@ -158,7 +159,7 @@ def assert_bounded(gram, exact):
     assert excess <= gram.inflation * np.abs(gram.entry_error).sum(axis=1).max() + 1e-300
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(case=view_cases(exact=True, max_nodes=4, max_steps=3))
 def test_the_stated_error_bounds_the_true_one(case):
     """Dyadic weights: the rationals are those of the very matrices that are multiplied in float64."""

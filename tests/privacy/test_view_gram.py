@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip, trust
@@ -45,7 +46,7 @@ def test_the_gossip_drops_out(name, dynamics):
     check(one.with_divisors([1, 2, 3, 5]))  # and so do public batch sizes
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(one=linear_algorithms(names=("dp-dsgd", "anti-pgd", "bsr", "mf-shared", "mf-per-node"), max_epochs=2))
 def test_it_does_so_for_any_gossip(one):
     check(one)

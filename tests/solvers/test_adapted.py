@@ -15,7 +15,8 @@ from _modes import (
     largest_class_sum,
     mode_problems,
 )
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -23,7 +24,7 @@ from mfdl.testing import encoders
 from solvers import ModeProblem, NotConverged, ProblemError, adapted, solve, spacetime, time_space
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(problem=mode_problems())
 def test_loss_and_sensitivity_are_those_of_the_dense_gram(problem):
     found = adapted.solve(problem)
@@ -40,7 +41,7 @@ def test_loss_and_sensitivity_are_those_of_the_dense_gram(problem):
     assert_allclose(C.T @ C, X, atol=1e-9)
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(problem=mode_problems())
 def test_between_the_product_and_the_best_of_any_form(problem):
     product = time_space.solve(problem)
@@ -53,7 +54,7 @@ def test_between_the_product_and_the_best_of_any_form(problem):
     assert found.status != "optimal" or found.gap <= 1e-4
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(problem=mode_problems(max_nodes=3, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_the_best_of_its_form_by_a_semidefinite_program(problem):
     found = adapted.solve(problem)
@@ -132,7 +133,7 @@ def test_a_limit_of_rounds_is_said():
 # What any blocks cost
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problem=mode_problems(max_nodes=2), data=st.data())
 def test_blocks_of_any_sign_are_charged_in_full(problem, data):
     blocks = adapted.Blocks.of(problem, time_space.solve(problem, max_rounds=1))
@@ -142,7 +143,7 @@ def test_blocks_of_any_sign_are_charged_in_full(problem, data):
     assert_allclose(blocks.class_sums(grams).max(), largest_class_sum(problem, X), rtol=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_the_loss_of_any_blocks(problem, data):
     blocks = adapted.Blocks.of(problem, time_space.solve(problem, max_rounds=1))
@@ -166,7 +167,7 @@ def test_the_basis_is_that_of_the_modes_where_their_costs_coincide():
 # The scales
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(data=st.data(), n=st.integers(1, 5), m=st.integers(1, 6))
 def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
     costs = np.array(data.draw(st.lists(st.floats(1e-3, 1e3), min_size=n, max_size=n)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import gossip
@@ -39,7 +40,7 @@ def assert_valid(problem, found):
     assert found.lower_bound <= found.loss
 
 
-@settings(deadline=None, max_examples=6)
+@examples(6)
 @given(problem=factorization_problems(max_size=4, ridges=(1.0, 1e-1)))
 def test_agrees_with_the_dense_solver_within_the_certificates(problem):
     dense, auto = solve(problem, tolerance=1e-5), autodiff.solve(problem, tolerance=1e-4, device="cpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -17,7 +18,7 @@ def unit_gram(problem, C):
     return X / problem.sensitivity_squared(X)
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(problem=factorization_problems(), data=st.data())
 def test_never_above_the_loss_of_any_encoder(problem, data):
     X, other = (data.draw(encoders(size=problem.size)) for _ in range(2))
@@ -26,7 +27,7 @@ def test_never_above_the_loss_of_any_encoder(problem, data):
     assert bound <= problem.loss(unit_gram(problem, other))
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problem=factorization_problems(max_size=5, ridges=(1.0, 1e-2)), data=st.data())
 def test_never_above_the_optimum_of_the_semidefinite_program(problem, data):
     C = data.draw(encoders(size=problem.size))
@@ -34,7 +35,7 @@ def test_never_above_the_optimum_of_the_semidefinite_program(problem, data):
     assert lower_bound(problem, unit_gram(problem, C)) <= optimum * (1 + 1e-6)  # the program's own accuracy
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problem=factorization_problems(max_size=5, ridges=(1.0, 1e-2)))
 def test_zeros_within_classes_lose_nothing_against_the_exact_sensitivity(problem):
     restricted = optimal_loss_reference(problem)
@@ -42,7 +43,7 @@ def test_zeros_within_classes_lose_nothing_against_the_exact_sensitivity(problem
     assert_allclose(restricted, unrestricted, rtol=1e-5)  # two runs of an interior-point solver
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(problem=factorization_problems(ridges=(1.0, 1e-2)))
 def test_tight_at_the_optimum(problem):
     found = solve(problem, tolerance=1e-7)

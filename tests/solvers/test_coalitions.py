@@ -9,7 +9,8 @@ from fractions import Fraction
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import assume, given, reject, settings
+from effort import examples
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -90,7 +91,7 @@ def largest_left_side(problem, found):
     )
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(problem=problems(ridges=(1.0, 1e-2, 1e-6, 0.0)), tolerance=st.sampled_from([1e-3, 1e-5]))
 def test_every_coalition_is_withstood_and_the_gap_is_reached(problem, tolerance):
     found = solve(problem, tolerance=tolerance)
@@ -110,7 +111,7 @@ def test_every_coalition_is_withstood_and_the_gap_is_reached(problem, tolerance)
         assert found.private_variance == 0
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(problem=problems(max_size=4, ridges=(1.0, 0.1)))
 def test_the_loss_is_that_of_the_semidefinite_program(problem):
     try:
@@ -125,7 +126,7 @@ def test_the_loss_is_that_of_the_semidefinite_program(problem):
     assert found.lower_bound <= optimum * (1 + 1e-6)
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(problem=problems())
 def test_the_conic_method_agrees_and_certifies_itself(problem):
     conic, newton = solve(problem, method="conic"), solve(problem)
@@ -135,7 +136,7 @@ def test_the_conic_method_agrees_and_certifies_itself(problem):
     assert conic.lower_bound <= newton.loss * (1 + 1e-12)
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(data=st.data(), problem=problems(max_size=4, ridges=(1.0, 1e-2, 0.0)))
 def test_no_weights_and_vectors_give_a_bound_above_a_feasible_loss(data, problem):
     """Whatever lam and y are, also far from the optimum: integers, and those of other noise."""
@@ -168,7 +169,7 @@ def test_the_bound_needs_every_group_and_the_private_noise():
     assert found.loss < 1.5
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(data=st.data(), problem=problems())
 def test_the_kept_constraints_are_all_that_matter(data, problem):
     """The largest left side over blocks is that over all subsets, though repeated and implied ones are dropped."""
@@ -225,7 +226,7 @@ def exact_inverse_diagonal(M):
     return [rows[i][n + i] / rows[i][i] for i in range(n)]
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(data=st.data(), groups=st.sampled_from([((0, 1, 2),), ((0, 1), (1, 2)), ((0, 1), (1, 2), (0, 2), (0, 1, 2))]))
 def test_left_sides_are_rounded_up(data, groups):
     """Against exact arithmetic on the same floating-point parts, scales from 1e-9 to 1e9."""
@@ -241,7 +242,7 @@ def test_left_sides_are_rounded_up(data, groups):
     assert all(math.isinf(up) or Fraction(up) >= true for up, true in zip(upper, exact, strict=True))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(data=st.data(), problem=problems())
 def test_any_direction_is_scaled_to_the_boundary(data, problem):
     s, parts = data.draw(noises(problem, exponents=(-4, 0, 4)))
@@ -268,7 +269,7 @@ def test_no_noise_at_all_is_repaired(private):
     assert worst[1] == 2
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(data=st.data(), size=st.integers(2, 6))
 def test_one_group_of_all_nodes_against_an_outsider_is_the_plain_problem(data, size):
     H = data.draw(error_grams(size))
@@ -318,7 +319,7 @@ def test_disjoint_groups_and_all_but_one_colluding_are_ldp(data, size):
         assert "shared seeds cannot help" in found.notes[0]
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(data=st.data(), size=st.integers(2, 5), q=st.integers(0, 1))
 def test_seeds_of_single_nodes_are_ldp(data, size, q):
     H = data.draw(error_grams(size))
@@ -328,7 +329,7 @@ def test_seeds_of_single_nodes_are_ldp(data, size, q):
         assert found.lower_bound <= np.trace(H) * (1 + 1e-12)
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(data=st.data(), size=st.integers(2, 6))
 def test_more_colluders_cost_more_and_more_seeds_never_do(data, size):
     H, groups = data.draw(error_grams(size)), data.draw(group_lists(size))
@@ -423,7 +424,7 @@ def test_a_stopped_search_is_still_feasible_and_bounded():
         assert found.gap > 1e-3
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(problem=problems(max_size=5), factor=st.sampled_from([1e-6, 1e6]), data=st.data())
 def test_scales_with_the_error_gram_and_ignores_the_order_of_nodes(problem, factor, data):
     found = solve(problem)

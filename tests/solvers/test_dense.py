@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import gossip
@@ -28,7 +29,7 @@ def assert_feasible(problem, found):
     assert found.lower_bound <= found.loss
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(problem=factorization_problems(ridges=(1.0, 1e-2)))
 def test_feasible_and_within_tolerance(problem):
     found = solve(problem, tolerance=1e-4)
@@ -38,7 +39,7 @@ def test_feasible_and_within_tolerance(problem):
     assert found.notes == ()
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(problem=factorization_problems(ridges=(1e-6, 0.0)))
 def test_feasible_and_within_tolerance_when_nearly_singular(problem):
     found = solve(problem, tolerance=1e-4)
@@ -49,7 +50,7 @@ def test_feasible_and_within_tolerance_when_nearly_singular(problem):
     assert bool(found.notes) == singular
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problem=factorization_problems(max_size=5, ridges=(1.0, 1e-2)))
 def test_optimal_against_the_semidefinite_program(problem):
     found = solve(problem, tolerance=1e-7)
@@ -57,7 +58,7 @@ def test_optimal_against_the_semidefinite_program(problem):
     assert_allclose(found.loss, optimal_loss_reference(problem), rtol=2e-6)  # the program's own accuracy
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(problem=factorization_problems(ridges=(1.0, 1e-2)))
 def test_one_class_has_a_closed_form(problem):
     # X is diagonal: min sum H_tt / x_t over sum x_t = 1 is (sum sqrt H_tt)^2

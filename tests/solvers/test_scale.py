@@ -12,7 +12,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from _modes import mode_problems
-from hypothesis import example, given, settings
+from effort import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
@@ -74,7 +75,7 @@ def test_the_exponent_is_even_and_leaves_the_largest_entry_near_one(entries):
 # Every solver
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(problem=factorization_problems(), k=EXTREMES)
 def test_the_same_factorization_at_any_scale(problem, k):
     there = of_gram(problem, k)
@@ -91,7 +92,7 @@ def test_the_same_factorization_at_any_scale(problem, k):
     assert there.loss(here.gram) == found.loss
 
 
-@settings(deadline=None, max_examples=8)
+@examples(8)
 @given(problem=mode_problems(), k=EXTREMES)
 def test_the_same_noise_over_time_and_nodes_at_any_scale(problem, k):
     there = of_modes(problem, k)
@@ -148,7 +149,7 @@ def test_the_same_encoder_by_automatic_differentiation(k):
 # Bounds alone
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(problem=factorization_problems(), k=EXTREMES, x=st.sampled_from([-900, 0, 900]))
 def test_bounds_are_finite_below_the_loss_and_do_not_depend_on_the_scale_of_their_dual(problem, k, x):
     there, weights = of_gram(problem, k), np.arange(1.0, problem.size + 1)
@@ -162,7 +163,7 @@ def test_bounds_are_finite_below_the_loss_and_do_not_depend_on_the_scale_of_thei
     assert_array_equal(there.root, root)
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(problem=mode_problems(), k=EXTREMES, x=st.sampled_from([-900, 0, 900]))
 def test_joint_bounds_are_finite_and_do_not_depend_on_the_scale_of_their_dual(problem, k, x):
     there, dual = of_modes(problem, k), np.eye(problem.num_steps)

@@ -7,7 +7,8 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from effort import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -47,7 +48,7 @@ def assert_feasible(problem, found):
 # The optimum
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(problem=problems(ridges=(1.0, 1e-2)))
 def test_regular_problems_reach_the_tolerance(problem):
     for tolerance in (1e-4, 1e-7):
@@ -59,7 +60,7 @@ def test_regular_problems_reach_the_tolerance(problem):
         assert found.notes == ()
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(problem=problems(ridges=(0.0, 1e-6)))
 def test_singular_problems_come_within_the_tolerance(problem):
     # three times: about one in ten thousand singular H, with rows that are equal, stops at a little above
@@ -70,7 +71,7 @@ def test_singular_problems_come_within_the_tolerance(problem):
         assert (found.status == "optimal") == (found.gap <= tolerance)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problem=problems(max_size=5))
 def test_agrees_with_the_semidefinite_program(problem):
     found = singletons.solve(problem, tolerance=1e-6)
@@ -91,7 +92,7 @@ def test_agrees_with_the_semidefinite_program(problem):
     c=st.floats(0.1, 10.0),
     share=st.floats(-1.0, 1.0),
 )
-@settings(deadline=None, max_examples=100)
+@examples(100)
 def test_two_indices_have_a_closed_form(a, c, share):
     # X = [[1, x], [x, 1]]: (a + c - 2 b x) / (1 - x^2) is least at (s + sqrt(s^2 - 4 b^2)) / 2, s = a + c
     b = share * (a * c) ** 0.5
@@ -103,7 +104,7 @@ def test_two_indices_have_a_closed_form(a, c, share):
 
 
 @given(diagonal=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_a_diagonal_gram_asks_for_independent_noise(diagonal):
     found = singletons.solve(FactorizationProblem(np.diag(diagonal), np.arange(len(diagonal))), tolerance=1e-10)
     assert_allclose(found.gram, np.eye(len(diagonal)), atol=1e-12)
@@ -121,7 +122,7 @@ def test_a_regular_graph_of_twenty_nodes_takes_a_handful_of_steps():
 # The bound
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(problem=problems(), data=st.data())
 def test_any_weights_give_a_bound(problem, data):
     v = data.draw(weights(problem.size))
@@ -136,7 +137,7 @@ def test_any_weights_give_a_bound(problem, data):
     assert_allclose(weights_bound(problem, 1e-300 * v), bound, rtol=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(problem=factorization_problems(), data=st.data())
 def test_any_weights_give_a_bound_for_any_classes(problem, data):
     v = data.draw(weights(problem.size))
@@ -150,7 +151,7 @@ def test_weights_that_prove_nothing_give_zero(v):
     assert weights_bound(FactorizationProblem(np.eye(2), np.arange(2)), np.array(v)) == 0.0
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(problem=problems())
 def test_never_below_the_trace_norm_bound(problem):
     found = singletons.solve(problem)
@@ -160,7 +161,7 @@ def test_never_below_the_trace_norm_bound(problem):
     assert found.lower_bound >= trace_norm**2 / problem.size * (1 - 1e-6)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(problem=problems(ridges=(1.0, 1e-2)), data=st.data())
 def test_a_plain_step_never_lowers_the_bound(problem, data):
     v = data.draw(weights(problem.size))
@@ -169,7 +170,7 @@ def test_a_plain_step_never_lowers_the_bound(problem, data):
     assert there.dual >= here.dual * (1 - 1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(problem=problems(ridges=(1.0, 1e-2)), data=st.data())
 def test_the_point_solves_its_equation(problem, data):
     v = data.draw(weights(problem.size))
@@ -185,7 +186,7 @@ def test_the_point_solves_its_equation(problem, data):
 # Invariance
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problem=problems(ridges=(1.0, 1e-2)), data=st.data(), factor=st.sampled_from([1e-30, 0.5, 1e30]))
 def test_order_and_units_do_not_matter(problem, data, factor):
     order = np.array(data.draw(st.permutations(range(problem.size))), dtype=int)
@@ -248,7 +249,7 @@ def test_no_noise_cost_at_one_index():
     assert_allclose(found.loss, (4 + 12**0.5) / 2, rtol=1e-6)  # the other two alone
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problem=factorization_problems(), rho=st.sampled_from([1e-6, 1e-2, 1.0]))
 def test_what_a_ridge_costs(problem, rho):
     # sqrt P(H + rho I) <= sqrt P(H) + sqrt(rho P(I)), P(I) = sum of squared class sizes
@@ -262,7 +263,7 @@ def test_what_a_ridge_costs(problem, rho):
     assert raised.loss >= best.lower_bound
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(problem=factorization_problems(ridges=(0.0,)), tolerance=st.sampled_from([1e-2, 1e-4, 1e-6]))
 def test_the_ridge_is_no_larger_than_the_tolerance_allows(problem, tolerance):
     rho = ridge.smallest_ridge(problem, tolerance)

@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 from _modes import FLORENTINE, dense_gram, dense_loss, dense_problem, graph_problem, mode_problems
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -31,7 +32,7 @@ def test_classes_are_one_for_each_node_and_class_of_steps(classes, n):
                     assert (labels[s * n + u] == labels[t * n + w]) == (a == b and u == w)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(problem=mode_problems(ridges=(1.0, 1e-2), zero_modes=False))
 def test_loss_is_that_of_the_gram_by_loops(problem):
     found = spacetime.solve(dense_gram(problem), problem.classes, problem.num_nodes)
@@ -42,7 +43,7 @@ def test_loss_is_that_of_the_gram_by_loops(problem):
     assert_allclose(found.encoder.T @ found.encoder, found.gram, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_agrees_with_the_semidefinite_program(problem):
     found = spacetime.solve(dense_gram(problem), problem.classes, problem.num_nodes)

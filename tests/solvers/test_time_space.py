@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 from _modes import FLORENTINE, dense_gram, dense_loss, dense_problem, graph_problem, mode_problems, product_gram
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -16,7 +17,7 @@ from solvers import FactorizationProblem, ModeProblem, NotConverged, ProblemErro
 from solvers.time_space import joint_lower_bound
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(problem=mode_problems())
 def test_loss_and_sensitivity_are_those_of_the_dense_product(problem):
     found = time_space.solve(problem)
@@ -29,7 +30,7 @@ def test_loss_and_sensitivity_are_those_of_the_dense_product(problem):
     assert 0 < found.lower_bound <= found.loss
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(problem=mode_problems())
 def test_no_worse_than_noise_over_time_or_over_nodes_alone(problem):
     n, sizes = problem.num_nodes, np.bincount(problem.classes)[problem.classes]
@@ -42,7 +43,7 @@ def test_no_worse_than_noise_over_time_or_over_nodes_alone(problem):
     assert both <= min(temporal, spatial) * (1 + 3e-4)  # tolerances of three solvers
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_no_product_is_better(problem, data):
     # by the geodesic convexity of the loss; alternation could otherwise end anywhere
@@ -64,7 +65,7 @@ def test_no_product_is_better(problem, data):
 # The lower bound on every form
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problem=mode_problems(), data=st.data())
 def test_the_joint_bound_is_below_the_loss_of_every_encoder(problem, data):
     C = data.draw(encoders(size=problem.num_steps * problem.num_nodes))
@@ -77,7 +78,7 @@ def test_the_joint_bound_is_below_the_loss_of_every_encoder(problem, data):
     assert bound <= solve(dense_problem(problem)).loss
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(problem=mode_problems(max_nodes=2, max_steps=3, ridges=(1.0,), zero_modes=False))
 def test_the_joint_bound_is_below_the_semidefinite_program(problem):
     found = time_space.solve(problem)
@@ -86,7 +87,7 @@ def test_the_joint_bound_is_below_the_semidefinite_program(problem):
     assert found.loss >= optimum * (1 - 1e-6)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problem=mode_problems(max_nodes=1, max_steps=5, ridges=(1.0, 1e-2), zero_modes=False))
 def test_one_node_is_the_problem_over_time(problem):
     found = time_space.solve(problem)
@@ -94,7 +95,7 @@ def test_one_node_is_the_problem_over_time(problem):
     assert_allclose(found.loss, solve(FactorizationProblem(problem.grams[0], problem.classes)).loss, rtol=2e-4)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problem=mode_problems(max_steps=1, max_nodes=5, ridges=(1.0, 1e-2), zero_modes=False))
 def test_one_step_is_the_problem_over_nodes(problem):
     found = time_space.solve(problem)
@@ -103,7 +104,7 @@ def test_one_step_is_the_problem_over_nodes(problem):
                     rtol=2e-4)  # fmt: skip
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(problem=mode_problems(), factor=st.sampled_from([1e-200, 1e-6, 1e6, 1e200]))
 def test_the_bound_scales_with_the_gram(problem, factor):
     scaled = ModeProblem(factor * problem.grams, problem.vectors, problem.classes)

@@ -5,7 +5,8 @@ from fractions import Fraction
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
@@ -102,7 +103,7 @@ def test_what_holds_is_tight_or_exact_somewhere():
     assert muffliato.under_ldp(W=np.full((2, 2), 1 / 2), steps=3, rounds=2)[1] < 1e-12
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(W=muffliato.path_weights())
 def test_path_weights_are_symmetric_and_average(W):
     assert (W == W.T).all()

@@ -5,7 +5,8 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import norm
@@ -37,7 +38,7 @@ def test_claims_have_names_and_refuted_ones_say_what_is_true():
         assert claim.erratum or claim.expect == "holds"
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(graph=connected_graphs(min_nodes=2, max_nodes=4), steps=st.integers(1, 3))
 def test_the_matrices_are_those_of_the_library(graph, steps):
     """Two ways from the paper's lines to a view: written out, and by the recursion of `algorithms.zip_dl`."""

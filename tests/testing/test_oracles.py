@@ -9,7 +9,8 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from effort import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -85,7 +86,7 @@ def test_a_disagreement_is_counted_and_an_excluded_case_is_not_one(monkeypatch):
 # ---- rational ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data(), rows=st.integers(1, 5), steps=st.integers(1, 3))
 def test_with_independent_noise_columns_the_view_gram_is_the_encoder_gram(data, rows, steps):
     """A = B C and B of full column rank leave X = C^T C, as fractions."""
@@ -95,7 +96,7 @@ def test_with_independent_noise_columns_the_view_gram_is_the_encoder_gram(data, 
     assert exact_view_gram(rational(B @ C), rational(B)) == exact_gram(C)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(view=strategies.integer_views(), data=st.data())
 def test_a_row_that_repeats_others_changes_nothing(view, data):
     A, B = view
@@ -106,7 +107,7 @@ def test_a_row_that_repeats_others_changes_nothing(view, data):
     assert not any(exact_leaks(rational(A), rational(B)))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(view=strategies.integer_views())
 def test_the_rational_view_is_the_pseudo_inverse_also_where_columns_leak(view):
     A, B = view
@@ -165,7 +166,7 @@ def on_the_path(epsilon, shift, reaction, std):
     return max(np.trapezoid(np.maximum(a - math.exp(epsilon) * b, 0), y) for a, b in ((p, q), (q, p)))
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     slope=st.integers(-12, 12).map(lambda i: i / 4),
     offset=st.integers(-4, 4).map(lambda i: i / 4),
@@ -201,7 +202,7 @@ def runs(draw, max_steps=3):
     return W, {"attacker": attacker, "victim": victim, "reactions": reactions}
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(run=runs(), epsilon=st.sampled_from([0.0, 0.5, 1.0]))
 def test_no_reaction_beats_the_sight_of_all_messages(run, epsilon):
     """All messages show one record's single shift with mu = 1, whatever gradients do; what is hidden only helps."""
@@ -212,7 +213,7 @@ def test_no_reaction_beats_the_sight_of_all_messages(run, epsilon):
     assert one.value <= two.value + one.error + two.error + 1e-9  # more is seen
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(run=runs(), k=st.sampled_from([0.5, 3.0]))
 def test_units_do_not_matter_and_the_error_says_how_far_a_finer_grid_moves(run, k):
     W, case = run
@@ -279,7 +280,7 @@ def test_delta_is_the_integral_of_its_definition(mu, epsilon):
         assert abs(both / exact_delta(mu, epsilon) - 1) < 1e-12
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(mu=st.floats(1e-3, 30), delta=st.floats(1e-12, 0.4))
 def test_the_three_conversions_are_inverses(mu, delta):
     epsilon = exact_epsilon(mu, delta)

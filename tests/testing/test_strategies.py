@@ -9,6 +9,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -63,7 +64,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "testing_strategies.md").read_text(
 SHIFT = {"zero-out": 1, "add-remove": 1, "replace-one": 2}  # per unit of the clipping norm
 record = Cyclic(epochs=2, period=1)
 algorithm = mfdl.algorithms.dp_dsgd(Dynamics(gossip.uniform("star:n=3")), record)
-few = settings(max_examples=40, deadline=None)
+few = examples(40)
 
 
 def smallest(strategy, condition=lambda case: True, seed=0):
@@ -198,7 +199,7 @@ def test_all_names_are_those_of_the_registry_and_three_of_ones_own():
 
 
 @pytest.mark.parametrize("name", ALL_NAMES)
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(data=st.data())
 def test_algorithms_are_built_by_name_within_their_sizes(name, data):
     one = data.draw(linear_algorithms([name], max_epochs=2, max_period=2, min_nodes=2, max_nodes=3))
@@ -223,7 +224,7 @@ def test_algorithms_are_built_by_name_within_their_sizes(name, data):
         assert build_algorithm(name, one.dynamics, one.participation).name == name
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(one=linear_algorithms(ALL_NAMES, max_epochs=1, max_period=2, kinds=["symmetric"], varying=False))
 def test_gossip_is_as_asked(one):
     assert one.dynamics.gossip.is_constant
@@ -268,7 +269,7 @@ def test_trust_models_leave_a_victim_and_have_a_view(data):
             assert view.gradients.shape[1] == one.num_steps * one.num_nodes
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(n=st.integers(1, 3), data=st.data())
 def test_a_number_of_nodes_is_enough_unless_masks_are_wanted(n, data):
     model = data.draw(trust_models(n))
@@ -343,7 +344,7 @@ def test_encoders_are_causal_with_a_positive_diagonal(C, N, Z):
     assert np.abs(Z).max() <= 3
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(case=factorizations(max_size=3))
 def test_factorizations_carry_the_loss_of_their_encoder_and_a_true_bound(case):
     posed, found = case
@@ -359,7 +360,7 @@ def test_factorizations_carry_the_loss_of_their_encoder_and_a_true_bound(case):
     assert found.status == "fixed" or found.gap <= 1e-4
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(case=factorizations(max_size=3, kinds=["given"]))
 def test_the_bound_of_a_given_encoder_is_below_the_optimum(case):
     posed, found = case
@@ -373,7 +374,7 @@ def test_factorizations_are_of_the_kind_asked_for():
         smallest(factorizations(kinds=["best"]))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     part=participations(max_steps=4, schemes=ALL_SCHEMES),
     n=st.integers(1, 3),
@@ -418,7 +419,7 @@ def test_a_victim_of_ones_own():
         smallest(gradient_differences(record, 3, adjacency="swap"))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(one=mechanisms(kinds=ALL_SEEN_KINDS))
 def test_mechanisms_meet_their_target_and_no_less(one):
     assert one.guarantee.trust in ALL_SEEN_KINDS

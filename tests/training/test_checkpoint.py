@@ -6,7 +6,8 @@ import stat
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import files
@@ -213,7 +214,7 @@ JSON = st.recursive(
 
 
 @given(metadata=st.dictionaries(st.text(), JSON, max_size=3))
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_any_plain_metadata_survives(tmp_path_factory, metadata):
     folder = tmp_path_factory.mktemp("run")
     checkpoint.save(folder, step=0, models={}, metadata=metadata)

@@ -5,7 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -27,7 +28,7 @@ def clip_one(gradient: torch.Tensor, clip_norm: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data(), clip_norm=st.floats(1e-30, 1e30), size=st.integers(1, 12))
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_exact_norm_never_exceeds_the_clip_norm(dtype, data, clip_norm, size):
     floats = st.floats(width=BITS[dtype], allow_nan=False, allow_infinity=False)
     values = data.draw(hnp.arrays(f"f{BITS[dtype] // 8}", size, elements=floats))

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -79,7 +80,7 @@ def test_the_executor_is_the_operators(name, W, path, monkeypatch):
     check(one.with_divisors([1, 2, 3, 5]))
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(one=linear_algorithms(), sparse=st.booleans(), seed=st.integers(0, 99), data=st.data())
 def test_it_is_for_any_gossip(one, sparse, seed, data):
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=one.num_nodes, max_size=one.num_nodes))
@@ -161,7 +162,7 @@ def test_a_step_leaves_its_inputs_alone():
 # ---- rounding between gradient and noise -----------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     one=linear_algorithms([name for name in ALL_NAMES if name not in ("none", "zip-dl")], max_epochs=2, max_period=2),
     seed=st.integers(0, 2**16),

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import data
@@ -32,7 +33,7 @@ def idx(array, kind=8) -> bytes:
 
 
 @given(shape=st.lists(st.integers(0, 5), max_size=4), seed=st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_an_idx_file_is_read_as_it_was_written(shape, seed):
     array = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
     with tempfile.TemporaryDirectory() as folder:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl.errors import InvalidInput
@@ -92,7 +93,7 @@ def test_a_pair_key_is_x25519_then_hkdf_of_everything_bound():
     assert PAIR.reveal_secret() == hmac.digest(extracted, info + b"\x01", hashlib.sha256)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     privates=st.lists(st.binary(min_size=32, max_size=32), min_size=2, max_size=2),
     labels=st.lists(LABELS, min_size=2, max_size=2, unique=True),
@@ -188,7 +189,7 @@ def test_a_sealed_key_is_for_one_pair():
 # ---- a deployment ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(sets=st.sets(st.frozensets(st.integers(0, 4), min_size=1), max_size=6))
 def test_all_holders_and_only_they_end_up_with_the_secret(sets):
     views = agree([NodeIdentity(bytes([i + 1]) * 32) for i in range(5)], sets, run_id=RUN)

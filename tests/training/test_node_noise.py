@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -65,7 +66,7 @@ def shared_noises(draw):
     return algorithms.decor(dynamics, part, sigma_local=0.3, sigma_pair=2.1).noise, None
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(case=shared_noises(), dim=st.integers(1, 9))
 def test_nodes_make_together_what_the_simulator_injects_bit_for_bit(case, dim):
     noise, slots_of = case
@@ -75,7 +76,7 @@ def test_nodes_make_together_what_the_simulator_injects_bit_for_bit(case, dim):
         assert_array_equal(stacked(noise, views, dim, t, slots_of), stream.step(t))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(one=linear_algorithms(), dim=st.integers(1, 9))
 def test_nodes_with_noise_of_their_own_do_too(one, dim):
     """Up to rounding: a matrix product sums in an order that depends on how many nodes it is for."""

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl.errors import InvalidInput
@@ -58,7 +59,7 @@ def partitions(draw):
 
 
 @given(case=partitions())
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_every_record_is_at_exactly_one_node_and_no_node_is_empty(case):
     one, targets, num_nodes, seed = case
     one.require_fits("classification", len(targets), num_nodes)
@@ -121,7 +122,7 @@ def test_which_records_of_a_class_a_node_gets_is_random():
 
 
 @given(seed=st.integers(0, 10**6), min_records=st.integers(1, 5))
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_too_small_nodes_are_filled_from_the_largest(seed, min_records):
     targets = np.arange(60) % 2  # two classes, nearly whole at one node each: eight nodes of ten stay empty
     held = Dirichlet(1e-6, min_records).held(targets, 10, seed)
@@ -183,7 +184,7 @@ def test_uniforms_are_uniform_and_inside_the_unit_interval():
 
 
 @given(seed=st.integers(0, 2**40), period=st.integers(1, 4), alpha=st.sampled_from([0.1, 1.0, 10.0]))
-@settings(deadline=None, max_examples=25)
+@examples(25)
 def test_an_instance_follows_the_owners_of_its_seed(seed, period, alpha):
     task = classes(partition=Dirichlet(alpha, min_records=4))
     instance = task.instance(seed, period)
@@ -319,7 +320,7 @@ def test_a_partition_of_a_user_that_breaks_the_law_is_refused(one, message, use)
 
 
 @given(order=st.permutations(range(12)), cuts=st.sets(st.integers(1, 11), min_size=3, max_size=3), data=st.data())
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_a_partition_of_a_user_that_keeps_the_law_is_taken_and_one_wrong_row_refused(order, cuts, data):
     held = np.split(np.array(order, dtype=np.int32), sorted(cuts))
     task = classes(num_records=12, partition=Given(*held))

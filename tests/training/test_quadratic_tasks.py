@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl.errors import InvalidInput
@@ -48,7 +49,7 @@ def at(task, points, dtype=torch.float64):
 
 
 @given(problem=problems(), clip_norm=st.sampled_from([0.1, 1.0, 1e6]))
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_gradients_are_those_of_the_closed_form(problem, clip_norm):
     A, b, points = problem
     task = tasks.quadratic("own", A, b, metric="excess-loss")
@@ -63,7 +64,7 @@ def test_gradients_are_those_of_the_closed_form(problem, clip_norm):
 
 
 @given(problem=problems())
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_losses_are_those_of_the_closed_form(problem):
     A, b, points = problem
     excess = tasks.quadratic("own", A, b, metric="excess-loss")
@@ -81,7 +82,7 @@ def test_losses_are_those_of_the_closed_form(problem):
 
 
 @given(problem=problems())
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_the_optimum_is_the_minimiser(problem):
     A, b, points = problem
     task = tasks.quadratic("own", A, b, metric="squared-distance", start="optimum")

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -68,7 +69,7 @@ def example(kind, T, n=3, decay=0.2):
     return SpaceTimeNoise(C[0] if kind == "shared" else C, F, F.T != 0, n)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     noise=noises(),
     dim=st.integers(1, 5),
@@ -143,7 +144,7 @@ def test_the_covariance_is_the_claimed_one_entrywise(kind):
     assert (shown & across_steps & across_nodes).any()  # correlations that the sample can tell from none
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(noise=noises(max_steps=4), dim=st.integers(1, 4))
 def test_nodes_make_together_what_the_simulator_injects(noise, dim):
     """Each from the secrets of its own holder sets and no others."""

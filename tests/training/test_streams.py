@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -108,7 +109,7 @@ def test_every_stream_is_nu_times_n_times_z(name):
     assert_allclose(all_steps(MaterialisedNoise(one.noise, NU, KEY, 5)), wanted, rtol=1e-10, atol=1e-11)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     name=st.sampled_from(CHEAP_NAMES),
     epochs=st.integers(1, 4),

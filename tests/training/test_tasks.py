@@ -8,7 +8,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -84,7 +85,7 @@ def uniform_index(num_records: int, num_nodes: int, seed: int, period: int) -> n
     extra=st.integers(0, 30),
     seed=st.integers(0, 2**70),
 )
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_every_record_is_at_one_node_in_one_step_class(num_nodes, period, extra, seed):
     num_records = num_nodes * period + extra
     index = uniform_index(num_records, num_nodes, seed=seed, period=period)

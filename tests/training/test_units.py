@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -62,7 +63,7 @@ def data_sets(draw, count):
 # ---- sensitivity of one step ------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(sets=data_sets(2), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]), dtype=st.sampled_from([32, 64]))
 @example(sets=[([[1.0], [3e38]], [True, True]), ([[-1.0], [-3e38]], [True, True])], clip_norm=1.0, dtype=32)
 def test_all_data_of_a_user_move_its_clipped_mean_by_at_most_the_shift(sets, clip_norm, dtype):
@@ -79,7 +80,7 @@ def test_all_data_of_a_user_move_its_clipped_mean_by_at_most_the_shift(sets, cli
         assert exact_distance_squared(first[1], neighbour[1]) <= reach**2
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     sets=data_sets(2), slot=st.integers(0, 4), clip_norm=st.sampled_from([1e-3, 0.3, 1.0, 7.0]),
     dtype=st.sampled_from([32, 64]),

@@ -1,0 +1,16 @@
+"""How many examples a property is tried on: a share in the suite that runs at every change, all in the long one.
+
+MFDL_EFFORT=1 pytest        # `make test-all`, the mutation check
+"""
+
+import os
+
+from hypothesis import settings
+
+EFFORT = float(os.environ.get("MFDL_EFFORT", "0.25"))
+FEWEST = 6
+
+
+def examples(count: int) -> settings:
+    """Settings of a property that deserves this many examples; no deadline, as the first call imports or compiles."""
+    return settings(max_examples=max(min(count, FEWEST), round(EFFORT * count)), deadline=None)
