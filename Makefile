@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: compare test lint
+.PHONY: compare test test-all lint
 
 .venv/.installed: pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv
@@ -15,6 +15,9 @@ compare: .venv/.installed
 
 test: .venv/.installed
 	$(BIN)/python -m pytest
+
+test-all: .venv/.installed
+	MFDL_EFFORT=1 $(BIN)/python -m pytest -m "slow or not slow"
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from mfdl import algorithms, gossip, trust
 from mfdl.algorithms import LinearAlgorithm, from_maps
+from mfdl.algorithms.checks import used_by_others
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
@@ -220,14 +221,18 @@ def drawn_user_algorithm(rng: np.random.Generator, T: int, wide: bool) -> Linear
         columns = int(rng.integers(1, n + 2))
         held = rng.random((columns, n)) < 0.6
         noise = StepNoise(drawn_entries(rng, (n, columns), wide) * held.T, held, T, n)
-    return from_maps(
+    one = from_maps(
         lambda t: rounds[0 if same else t],
         EveryStep(T),
         noise=noise,
+        model_from_state=drawn_entries(rng, (n, state), wide) if rng.random() < 0.3 else None,
         message_sender=rng.integers(0, n, messages),
-        transmitted=rng.random((count, messages)) < (1.0 if rng.random() < 0.6 else 0.6),
         name="user, noise with gradients" if together else "user, noise apart",
     )
+    if rng.random() < 0.6:
+        return one
+    used = used_by_others(one.rounds, one.model_from_state, one.message_sender)
+    return dataclasses.replace(one, transmitted=used | (rng.random((count, messages)) < 0.6))
 
 
 # ---- trust models, written again -------------------------------------------------------------------------------------

@@ -17,8 +17,14 @@ from .errors import InvalidInput
 
 
 def read_only(array: Any) -> Any:
-    """The array itself, or the parts of a csr_array, no longer writable."""
-    for part in (array.data, array.indices, array.indptr) if sp.issparse(array) else (array,):
+    """The array itself, or a csr_array whose parts are its own, no longer writable."""
+    if not sp.issparse(array):
+        array.setflags(write=False)
+        return array
+    for name in ("data", "indices", "indptr"):
+        part = getattr(array, name)
+        if part.base is not None:  # a view, of what somebody could still write
+            setattr(array, name, part := part.copy())
         part.setflags(write=False)
     return array
 
@@ -72,8 +78,10 @@ def _is_frozen(matrix: Any, dtype: type) -> bool:
     """Whether this is a csr_array as `sparse_matrix` and `sparse_mask` make them, so that it need not be copied."""
     if not isinstance(matrix, sp.csr_array) or matrix.dtype != dtype:
         return False
-    writable = any(part.flags.writeable for part in (matrix.data, matrix.indices, matrix.indptr))
-    return not writable and bool(matrix.has_canonical_format)
+    parts = (matrix.data, matrix.indices, matrix.indptr)
+    return not any(part.flags.writeable or part.base is not None for part in parts) and bool(
+        matrix.has_canonical_format
+    )
 
 
 def integers(size: int, below: int, **named: ArrayLike) -> NDArray[np.intp]:

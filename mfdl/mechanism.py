@@ -21,14 +21,15 @@ from .noise_error import noise_error
 from .operators import ZeroNoise
 from .participation import Participation, in_every_step
 from .privacy import gaussian
-from .privacy.accounting import SHIFT_REDUCTION, VictimLoss, victim_losses, worst_adaptive
+from .privacy.accounting import VictimLoss, victim_losses, worst_adaptive
 from .privacy.explanation import explanation
 from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.guarantee import EVERY_NODE, UNITS, Guarantee
 from .privacy.sensitivity import Sensitivity
 from .trust import TrustModel
 
-SHIFT_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with the constant given to the accountant"
+SHIFT_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
+_MOST_SHOWN = ("not applicable", "none", "average", "all")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,6 +72,16 @@ class Mechanism:
                 "hand; use calibrate, with_noise or without_noise."
             )
         self.require_unchanged()
+        if stated.victim != EVERY_NODE or not stated.adaptive:
+            raise InvalidInput(
+                f"a mechanism needs the adaptive guarantee of every node, and this one is for victim {stated.victim!r}"
+                f"{'' if stated.adaptive else ' and gradients fixed in advance'}; use calibrate or with_noise."
+            )
+        if stated.notes != _notes(self.lipschitz):
+            raise InvalidInput(
+                f"lipschitz must be what the guarantee rests on ({'; '.join(stated.notes) or 'no such constant'}), got "
+                f"{self.lipschitz!r}; calibrate or account anew."
+            )
         numbers = (stated.noise_std, stated.clip_norm, stated.sensitivity, stated.composed)
         own = (self.noise_std, self.clip_norm, self.sensitivity.value, 1)
         if numbers != own:
@@ -227,7 +238,7 @@ def guarantees(
             if loss.unit != unit
             else "the losses were computed",
         )
-    if unit == "user" and _rests_on_shifts(losses):
+    if unit == "user" and _rests_on(losses) is not None:
         raise InvalidInput("unit 'user' cannot rest on shift reduction; compute the losses without lipschitz.")
     out = []
     for loss in losses:
@@ -291,8 +302,7 @@ def calibrate(
     more = 2.0**-52
     while exceeds(stated(noise_std)):  # by rounding only, so a few doublings of the last bit end it
         noise_std, more = noise_std * (1 + more), 2 * more
-    rests_on = lipschitz if _rests_on_shifts(losses) else None
-    return Mechanism(algorithm, noise_std, float(clip_norm), stated(noise_std), sensitivity, rests_on)
+    return Mechanism(algorithm, noise_std, float(clip_norm), stated(noise_std), sensitivity, _rests_on(losses))
 
 
 def with_noise(
@@ -325,9 +335,13 @@ def without_noise(
     return with_noise(algorithm, noise_std=0.0, trust=trust, adjacency=adjacency, clip_norm=clip_norm, unit=unit)
 
 
-def _rests_on_shifts(losses: Sequence[VictimLoss]) -> bool:
-    """Whether any of these victims is covered by shift reduction: the worst of them need not be."""
-    return any(loss.adaptive_by == SHIFT_REDUCTION for loss in losses)
+def _rests_on(losses: Sequence[VictimLoss]) -> float | None:
+    """The Lipschitz constant if any of these victims is covered by shift reduction: the worst of them need not be."""
+    return max((loss.lipschitz for loss in losses if loss.lipschitz is not None), default=None)
+
+
+def _notes(lipschitz: float | None) -> tuple[str, ...]:
+    return () if lipschitz is None else (f"{SHIFT_NOTE} {float(lipschitz)!r}",)
 
 
 def _base_noise(
@@ -362,7 +376,7 @@ def _guarantee(
     unit: str,
 ) -> Guarantee:
     """The guarantee of one sensitivity; `losses` are those it is the worst of."""
-    fingerprint = losses[0].fingerprint
+    fingerprint, release = losses[0].fingerprint, max((loss.release for loss in losses), key=_MOST_SHOWN.index)
     assert fingerprint is not None
     shift = gaussian.record_shift(adjacency, clip_norm)
     return Guarantee(
@@ -379,9 +393,8 @@ def _guarantee(
         noise_std=noise_std,
         sensitivity=sensitivity.value,
         tolerance=sensitivity.tolerance,
-        release=losses[0].release,
-        notes=(SHIFT_NOTE,) if _rests_on_shifts(losses) else (),
+        release=release,
+        notes=_notes(_rests_on(losses)),
         unit=unit,
         why=explanation(max(losses, key=lambda loss: loss.adaptive_sensitivity_squared)),
-        fingerprint=fingerprint.text,
-    ).sealed()
+    ).sealed(dataclasses.replace(fingerprint, release=release).text)

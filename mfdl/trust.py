@@ -78,11 +78,16 @@ class TrustModel(abc.ABC):
         """
         inside = set(self.attackers(algorithm))
         asked = tuple(u for u in range(algorithm.num_nodes) if u not in inside)
-        if self.same_for_all_victims:
+        if self.same_for_all_victims and not self._overrides_shipped():
             yield self, asked
             return
         for victim in asked:
             yield _Against(self, victim), (victim,)
+
+    def _overrides_shipped(self) -> bool:
+        """Whether `knowledge` was written anew for a model that this library ships, and may look at the victim."""
+        shipped = [kind for kind in type(self).__mro__[1:] if kind.__module__ == __name__ and kind is not TrustModel]
+        return bool(shipped) and type(self).knowledge is not getattr(shipped[0], "knowledge")  # noqa: B009
 
     def sees_at_least(self, other: TrustModel, algorithm: LinearAlgorithm, victim: int | None = None) -> bool:
         """Whether this model sees and knows everything the other does; its exact loss is then never smaller.
@@ -201,13 +206,13 @@ def _all_seen(algorithm: LinearAlgorithm) -> Mask:
 
 def _held_by(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> Mask:
     """(T, parts): held by at least one of the nodes."""
-    held = algorithm.noise.holders()[:, list(nodes)].sum(axis=1) > 0
+    held = algorithm.holders[:, list(nodes)].sum(axis=1) > 0
     return np.broadcast_to(np.asarray(held).ravel(), (algorithm.num_steps, held.size))
 
 
 def _held_alone(algorithm: LinearAlgorithm, by: int | None = None) -> Mask:
     """(parts,): held by one node and no other; by a given one, if any."""
-    holders = sp.csr_array(algorithm.noise.holders())
+    holders = sp.csr_array(algorithm.holders)
     alone: Mask = np.asarray(holders.sum(axis=1)).ravel() == 1
     return alone if by is None else alone & holders[:, [by]].toarray().ravel()
 
@@ -243,10 +248,15 @@ class LDP(TrustModel):
         return "anyone who sees all messages and all shared secrets"
 
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
-        if algorithm.private_noise_is_separate:
+        if algorithm.private_noise_is_separate and not self._overrides_shipped():
             yield self, tuple(range(algorithm.num_nodes))
         else:
             yield from super().members(algorithm)
+
+    def _release(self, algorithm: LinearAlgorithm, release: str | None, knowledge: Knowledge) -> str:
+        """An average of hidden models mixes private noise, so who gets it counts as having all models."""
+        chosen = super()._release(algorithm, release, knowledge)
+        return "all" if chosen == "average" and algorithm.private_noise_is_separate else chosen
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         hidden = _held_alone(algorithm, None if algorithm.private_noise_is_separate else victim)
@@ -379,6 +389,9 @@ class FullCollusion(TrustModel):
 
     def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
         everybody = range(algorithm.num_nodes)
+        if self._overrides_shipped():
+            yield from super().members(algorithm)
+            return
         for victim in everybody:
             yield SecLDP(tuple(u for u in everybody if u != victim)), (victim,)
 

@@ -90,7 +90,6 @@ def test_noise_that_another_node_holds_protects_nobody_under_ldp():
     base = algorithms.dp_dsgd(Dynamics(MH("complete:n=3")), EveryStep(2))
     turned = dataclasses.replace(base.rounds[0], message_from_noise=np.roll(np.eye(3), 1, axis=0))
     odd = dataclasses.replace(base, rounds=(turned,) * 2)
-    assert not odd.private_noise_is_separate
     for model in (trust.LDP(), trust.FullCollusion()):
         assert [loss.sensitivity_squared for loss in victim_losses(odd, model)] == [math.inf] * 3
     assert all(loss.sensitivity_squared < 3 for loss in victim_losses(odd, trust.SecLDP()))

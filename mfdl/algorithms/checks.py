@@ -1,8 +1,8 @@
 """What a `LinearAlgorithm` is checked for when it is made: sizes, order of steps, and who can send what.
 
-A message is a node's own: it may use what that node received, its own gradient, and noise that the node holds. A trust
-model reads receivers and holders, so they must be those of the maps; otherwise a number would speak of other messages
-than those that are sent.
+A trust model reads receivers, what is sent and who holds noise, so these must be those of the maps; otherwise a
+number would speak of other messages than those that are sent. Which node computes an entry of the
+state, and takes whose gradient for it, nobody can tell from the maps: that is the author's to answer for.
 """
 
 from __future__ import annotations
@@ -143,7 +143,16 @@ def require_models(model_from_state: sp.csr_array, num_nodes: int) -> None:
 
 
 def _require_receivers(algorithm: LinearAlgorithm) -> None:
-    """Whoever uses a message is among its receivers, or sent it."""
+    """Whoever uses a message sent it, or it is sent and they are among its receivers."""
+    unsent = ~algorithm.sent
+    if unsent.any():
+        alone = unsent & used_by_others(algorithm.rounds, algorithm.model_from_state, algorithm.message_sender)
+        if alone.any():
+            r, j = (int(index[0]) for index in np.nonzero(alone))
+            raise InvalidInput(
+                f"message {j} of round {r} enters models of other nodes than its sender {algorithm.message_sender[j]}, "
+                "but is not sent; mark it in transmitted."
+            )
     if all(kind.receivers is None for kind in algorithm.kinds):
         return
     looked: set[int] = set()
@@ -159,6 +168,16 @@ def _require_receivers(algorithm: LinearAlgorithm) -> None:
                 f"message {j} of round {r}, sent by node {algorithm.message_sender[j]}, enters the models of node {u}, "
                 "which is not among its receivers; mark it there, or leave receivers None."
             )
+
+
+def used_by_others(
+    rounds: Sequence[Round], model_from_state: sp.csr_array, sender: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """bool (rounds, messages): messages that enter what another node than the sender does, now or later."""
+    used = np.zeros((len(rounds), sender.size), dtype=bool)
+    for r, users in message_users(rounds, model_from_state, sender):
+        used[r] = np.diff(users.indptr) > 0
+    return used
 
 
 def message_users(

@@ -79,10 +79,11 @@ def separates_private_noise(algorithm: LinearAlgorithm) -> bool:
     Then what hides a node is the same for one who knows all other noise, and one view serves every victim. Private is
     what one node alone holds. With known quantities taken off, rows of a view are linked where they share a hidden
     state, a message, a gradient or a part of the noise; rows of two links are two views. So it is enough that no
-    link holds the gradients or the private noise of two nodes.
+    link holds the gradients or the private noise of two nodes. Models may be released: each is a row. (Their average
+    would be one row of all nodes.)
     """
     n, T = algorithm.num_nodes, algorithm.num_steps
-    holders = sp.csr_array(algorithm.noise.holders())
+    holders = algorithm.holders
     private = np.asarray(holders.sum(axis=1)).ravel() == 1
     found = flow(algorithm, algorithm.sent, np.zeros((T, n), dtype=bool), np.broadcast_to(~private, (T, private.size)))
     S, state = found.hidden_messages.size, found.hidden_states.size
@@ -109,8 +110,11 @@ def separates_private_noise(algorithm: LinearAlgorithm) -> bool:
                     private[j] if b == 3 else np.ones(j.size, dtype=bool)
                 )
                 edges.append(np.stack([i[kept] + offsets[a], j[kept] + offsets[b]]))
+    models = sp.coo_array(algorithm.model_from_state)
+    kept = found.hidden_states[models.coords[1]]
+    edges.append(np.stack([models.coords[0][kept] + offsets[-1], models.coords[1][kept] + offsets[1]]))
     pairs = np.hstack(edges) if edges else np.zeros((2, 0), dtype=np.intp)
-    graph = sp.csr_array((np.ones(pairs.shape[1], dtype=bool), (pairs[0], pairs[1])), shape=(offsets[-1],) * 2)
+    graph = sp.csr_array((np.ones(pairs.shape[1], dtype=bool), (pairs[0], pairs[1])), shape=(offsets[-1] + n,) * 2)
     _, link = sp.csgraph.connected_components(graph, directed=False)
     owner = np.concatenate([np.arange(n), np.asarray(holders.argmax(axis=1)).ravel()[private]])
     of = link[np.concatenate([offsets[2] + np.arange(n), offsets[3] + np.flatnonzero(private)])]

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from .. import matrices
+from .. import check, matrices
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
 from ..gossip import GossipMatrix
@@ -28,7 +28,7 @@ from .linear_algorithm import LinearAlgorithm
 from .round import MAPS, SHAPES, Round
 
 Maps: TypeAlias = Mapping[str, Any]
-Step: TypeAlias = Maps | Sequence[Maps]
+Step: TypeAlias = Maps | Round | Sequence[Maps | Round]
 
 LETTERS = dict(zip("PQRKFJL", MAPS, strict=True))
 _KEYS = {**LETTERS, **{name: name for name in (*MAPS, "receivers")}}
@@ -55,10 +55,10 @@ def from_maps(
     (3, 2, [[False, True], [True, False]])
 
     Args:
-        rounds: the maps of a step by name, the same at every step, or a function of the step t that returns them. A
-            list of several is one gradient step followed by rounds of pure gossip. Arrays are dense or sparse; a map
-            that is left out is zero, but R is Q and L is J unless they are named (None is then zero): noise
-            enters where gradients do. `receivers`, bool (messages, n), may be given like a map.
+        rounds: the maps of a step by name (or a `Round`), the same at every step, or a function of the step t that
+            returns them. A list of several is one gradient step followed by rounds of pure gossip. Arrays are dense or
+            sparse; a map that is left out is zero, but R is Q and L is J unless they are named (None is then zero):
+            noise enters where gradients do. `receivers`, bool (messages, n), may be given like a map.
         participation: who takes part when; its num_steps is T.
         dynamics: gossip, learning rate and node labels as reports show them; the maps alone decide. Default: uniform
             weights over whom each node hears, rate 1.
@@ -73,30 +73,30 @@ def from_maps(
     Raises: InvalidInput: an unknown map, sizes that do not fit, a message whose sender cannot be told, and all that
         `LinearAlgorithm` refuses.
     """
+    _require_types(participation, dynamics, noise)
     T = participation.num_steps
-    steps = [rounds(t) for t in range(T)] if callable(rounds) else [rounds] * T
-    sizes = _sizes(steps[0])
+    of_step = rounds if callable(rounds) else lambda t: rounds
+    sizes = _sizes(_listed(of_step(0))[0])
     for given in (noise, dynamics):
         if given is not None:
             sizes["nodes"] = given.num_nodes
     n = _size(sizes, "nodes", "give a gradient map (Q or J), dynamics or noise")
     state = _size(sizes, "state", "give P (message from state) or K (state from message)")
     messages = _size(sizes, "messages", "give P (message from state) or K (state from message)")
+    if state < n and model_from_state is None:
+        raise InvalidInput(f"the state has {state} entries for {n} nodes; give model_from_state, (n, state).")
     noise = IndependentNoise(T, n) if noise is None else noise
-    made: dict[int, Round] = {}
-    made_rounds, step_of_round = [], []
-    for t, step in enumerate(steps):
-        for j, maps in enumerate([step] if isinstance(step, Mapping) else step):
-            if id(maps) not in made:
-                made[id(maps)] = _round(maps, together=noise.slots_per_step == n)
-            made_rounds.append(made[id(maps)])
-            step_of_round.append(t if j == 0 else -1)
+    together = noise.slots_per_step == n
+    made = [[_round(maps, together) for maps in _listed(of_step(t))] for t in range(T if callable(rounds) else 1)]
+    made = made if callable(rounds) else made * T
+    made_rounds = [one for step in made for one in step]
+    step_of_round = [t if j == 0 else -1 for t, step in enumerate(made) for j in range(len(step))]
     M = matrices.sparse_matrix(
         model_from_state=sp.eye_array(n, state) if model_from_state is None else model_from_state
     )
     require_models(M, n)
     known = {"messages": messages, "state": M.shape[1], "nodes": n, "injection slots": noise.slots_per_step}
-    for one in made.values():
+    for one in dict.fromkeys(made_rounds):
         one.require_sizes(known)
     if message_sender is None:
         sender = _senders(made_rounds, M, messages)
@@ -119,7 +119,30 @@ def from_maps(
     return LinearAlgorithm(rounds=_with_receivers(made_rounds, users), **fields)
 
 
-def _round(maps: Maps, *, together: bool) -> Round:
+def _require_types(participation: Any, dynamics: Any, noise: Any) -> None:
+    wanted: list[tuple[str, Any, type]] = [("participation", participation, Participation)]
+    wanted += [("dynamics", dynamics, Dynamics)] if dynamics is not None else []
+    wanted += [("noise", noise, NoiseOperator)] if noise is not None else []
+    for what, given, kind in wanted:
+        if not isinstance(given, kind):
+            raise InvalidInput(f"{what} must be a {kind.__name__} object, got {type(given).__name__}.")
+
+
+def _listed(step: Any) -> list[Maps | Round]:
+    """The rounds of a step."""
+    listed = [step] if isinstance(step, Mapping | Round) else step
+    kinds = {isinstance(one, Mapping | Round) for one in listed} if isinstance(listed, Sequence) else set()
+    if kinds != {True}:
+        raise InvalidInput(
+            "rounds must be the maps of a step by name, a list of those of a step and of gossip rounds after it, or a "
+            f"function of the step that returns such, got {type(step).__name__}."
+        )
+    return list(listed)
+
+
+def _round(maps: Maps | Round, together: bool) -> Round:
+    if isinstance(maps, Round):
+        return maps
     named: dict[str, Any] = {}
     for key, value in maps.items():
         if key not in _KEYS:
@@ -131,13 +154,15 @@ def _round(maps: Maps, *, together: bool) -> Round:
     return Round(**named)
 
 
-def _sizes(step: Step) -> dict[str, int]:
+def _sizes(maps: Maps | Round) -> dict[str, int]:
     """Sizes by name, as the shapes of the first round's maps tell them."""
-    maps = step if isinstance(step, Mapping) else step[0]
     found: dict[str, int] = {}
-    for key, value in maps.items():
-        if value is not None and key in _KEYS and np.ndim(value) == 2:
-            for what, size in zip(SHAPES[_KEYS[key]], np.shape(value), strict=True):
+    for key, value in (vars(maps) if isinstance(maps, Round) else maps).items():
+        if value is None or key not in _KEYS:
+            continue
+        shape = value.shape if hasattr(value, "shape") else check.finite_array(2, **{key: value}).shape
+        if len(shape) == 2:
+            for what, size in zip(SHAPES[_KEYS[key]], shape, strict=True):
                 found.setdefault(what, int(size))
     return found
 

@@ -33,6 +33,7 @@ from .. import matrices
 from ..axes import TimeNodeAxis
 from ..check import FloatArray
 from ..dynamics import Dynamics
+from ..errors import InvalidInput
 from ..operators import NoiseOperator, OutputRecursion, RecursionMaps, StateRecursion
 from ..operators.recursion import Map
 from ..participation import Participation
@@ -100,6 +101,7 @@ class LinearAlgorithm:
             fields["state_from_start"] = matrices.sparse_matrix(state_from_start=self.state_from_start)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "rounds", tuple(self.kinds[kind] for kind in self.kind_of_round))
         object.__setattr__(self, "step_of_round", checks.step_of_round(self))
         object.__setattr__(self, "transmitted", checks.transmitted(self))
         checks.require_consistent(self)
@@ -118,10 +120,11 @@ class LinearAlgorithm:
     def _kinds(self) -> tuple[NDArray[np.intp], tuple[Round, ...]]:
         of_object: dict[int, int] = {}
         of_content: dict[bytes, int] = {}
+        of_map: dict[int, bytes] = {}
         kinds: list[Round] = []
         for one in self.rounds:
             if id(one) not in of_object:
-                content = _round_digest(one)
+                content = _round_digest(one, of_map)
                 if content not in of_content:
                     of_content[content] = len(kinds)
                     kinds.append(one)
@@ -142,6 +145,18 @@ class LinearAlgorithm:
         return self.noise.slots_per_step == self.num_nodes and all(
             kind.noise_enters_with_gradients for kind in self.kinds
         )
+
+    @cached_property
+    def holders(self) -> sp.csr_array:
+        """Who knows each part of the noise, its holders and who sends it: bool csr (parts per step, n)."""
+        S, n = self.messages_per_round, self.num_nodes
+        sends = sp.csr_array((np.ones(S, dtype=bool), (np.arange(S), self.message_sender)), shape=(S, n))
+        held = sp.csr_array(self.noise.holders(), dtype=bool)
+        for kind in self.kinds:
+            if kind.message_from_noise is not None:
+                enters = sp.csr_array(kind.message_from_noise != 0) @ self.noise.pattern()
+                held = held + sp.csr_array(enters.T @ sends, dtype=bool)
+        return sp.csr_array(held, dtype=bool)
 
     @cached_property
     def of_all_sent(self) -> Flow:
@@ -224,8 +239,14 @@ class LinearAlgorithm:
 
         Args: divisors: m_u > 0, shape (n,), constants that do not depend on who takes part; the largest at most
             MAX_DIVISOR_RATIO times the smallest, since columns fainter than that could pass for rounding.
+        Raises: InvalidInput: divisors out of range, or noise that is not added to gradient sums, slot by node.
         """
         m = checks.divisors(divisors, self.num_nodes)
+        if not self.noise_on_messages and self.noise.slots_per_step != self.num_nodes:
+            raise InvalidInput(
+                f"divisors divide a node's noise, and {self.name!r} has {self.noise.slots_per_step} injection slots "
+                f"for {self.num_nodes} nodes; say noise_on_messages=True if noise is added to messages."
+            )
         scaled = [kind.with_input_scale(self.divisors / m, noise_too=not self.noise_on_messages) for kind in self.kinds]
         rounds = tuple(scaled[kind] for kind in self.kind_of_round)
         return dataclasses.replace(self, rounds=rounds, divisors=m)
@@ -235,7 +256,8 @@ class LinearAlgorithm:
         """16 hex digits of everything that decides its messages: maps in step order, noise, participation, divisors."""
         facts = [self.name, self.num_steps, self.num_nodes, self.participation.to_dict(), type(self.noise).__name__]
         digest = hashlib.sha256(json.dumps(facts).encode())
-        of_kind = [_round_digest(kind) for kind in self.kinds]
+        of_map: dict[int, bytes] = {}
+        of_kind = [_round_digest(kind, of_map) for kind in self.kinds]
         for kind in self.kind_of_round:
             digest.update(of_kind[kind])
         digest.update(_map_digest(self.model_from_state))
@@ -260,5 +282,10 @@ def _map_digest(matrix: Map) -> bytes:
     return digest.digest()
 
 
-def _round_digest(one: Round) -> bytes:
-    return b"".join(_map_digest(getattr(one, field.name)) for field in dataclasses.fields(one))
+def _round_digest(one: Round, of_map: dict[int, bytes]) -> bytes:
+    """Of all maps; of_map: those of maps that were seen before, by id, as rounds share them."""
+    maps = [getattr(one, field.name) for field in dataclasses.fields(one)]
+    for matrix in maps:
+        if id(matrix) not in of_map:
+            of_map[id(matrix)] = _map_digest(matrix)
+    return b"".join(of_map[id(matrix)] for matrix in maps)

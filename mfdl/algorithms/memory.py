@@ -19,8 +19,9 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators import NoiseOperator
 from ..participation import Participation
 from .dsgd import receivers
-from .from_maps import Maps, from_maps
+from .from_maps import LETTERS, Maps, from_maps
 from .linear_algorithm import LinearAlgorithm
+from .round import Round
 
 
 def gradient_tracking(
@@ -211,12 +212,15 @@ def _made(
     **given: Any,
 ) -> LinearAlgorithm:
     """From the maps of each step, made once for each distinct (averaging matrix, rate), as equal rounds are one."""
-    made: dict[bytes, Maps] = {}
+    made: dict[bytes, Round] = {}
 
-    def shared(t: int) -> Maps:
+    def shared(t: int) -> Round:
         maps = step(t)
-        content = b"".join(_content(sp.coo_array(m)) for m in maps.values() if m is not None)
-        return made.setdefault(content, maps)
+        content = b"".join(key.encode() + _content(sp.coo_array(m)) for key, m in maps.items() if m is not None)
+        if content not in made:
+            named = {LETTERS.get(key, key): m for key, m in maps.items()}
+            made[content] = Round(**named, message_from_noise=maps.get("Q"), state_from_noise=maps.get("J"))
+        return made[content]
 
     return from_maps(shared, participation, dynamics, noise=noise, name=name, **given)
 

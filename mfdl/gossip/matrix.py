@@ -21,6 +21,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
+from ..matrices import read_only
 
 SUM_TOLERANCE = 1e-9  # a matrix written with 10 decimals passes, a forgotten self weight never does
 SYMMETRY_TOLERANCE = 1e-12  # weights are at most 1; differences of rounding only
@@ -129,8 +130,7 @@ class GossipMatrix(Gossip):
                 f"weights: each row must sum to 1 within {SUM_TOLERANCE:g}, the row of node {names[row]!r} "
                 f"sums to {sums[row]:.10g}; {way_out}."
             )
-        for part in (W.data, W.indices, W.indptr):
-            part.setflags(write=False)
+        read_only(W)
         object.__setattr__(self, "weights", W)
         object.__setattr__(self, "labels", names)
 

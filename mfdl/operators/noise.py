@@ -64,8 +64,12 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         return np.asarray(np.abs(self.matmat(np.eye(self.shape[1]))).T @ X)
 
     def content(self) -> bytes:
-        """What a content hash must see besides type and sizes."""
-        return b""
+        """What a content hash must see besides type and sizes; by default N and its holders, dense."""
+        return self.matmat(np.eye(self.shape[1])).tobytes() + self.holders().toarray().tobytes()
+
+    def factors(self) -> tuple[FloatArray, ...]:
+        """Arrays whose entries, one of each, multiply to the entries of N; by default N itself, dense."""
+        return (self.matmat(np.eye(self.shape[1])),)
 
     @property
     def slots_per_step(self) -> int:
@@ -153,6 +157,9 @@ class LocalNoise(NoiseOperator):
     def content(self) -> bytes:
         return self.encoder.tobytes()
 
+    def factors(self) -> tuple[FloatArray, ...]:
+        return (self.inverse,)
+
     def encoder_of(self, node: int) -> FloatArray:
         """C_u, shape (T, T)."""
         return self.encoder if self.shared else self.encoder[node]
@@ -207,6 +214,12 @@ class IndependentNoise(NoiseOperator):
 
     absolute_rmatmat = _rmatmat
 
+    def content(self) -> bytes:
+        return b""
+
+    def factors(self) -> tuple[FloatArray, ...]:
+        return ()
+
     def variances(self) -> FloatArray:
         return np.ones((self.num_steps, self.num_nodes))
 
@@ -253,7 +266,11 @@ class StepNoise(NoiseOperator):
         return self._holders
 
     def content(self) -> bytes:
-        return self.factor.toarray().tobytes() + self._holders.toarray().tobytes()
+        parts = (sp.coo_array(self.factor), sp.coo_array(self._holders))
+        return b"".join(np.ascontiguousarray(x).tobytes() for part in parts for x in (*part.coords, part.data))
+
+    def factors(self) -> tuple[FloatArray, ...]:
+        return (self.factor.data,)
 
     def _per_step(self, matrix: sp.csr_array, X: FloatArray) -> FloatArray:
         k, columns = X.shape[1], matrix.shape[1]

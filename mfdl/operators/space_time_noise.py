@@ -107,6 +107,9 @@ class SpaceTimeNoise(NoiseOperator):
     def content(self) -> bytes:
         return repr(self.encoder.shape).encode() + self._over_time.content() + self._over_nodes.content()
 
+    def factors(self) -> tuple[FloatArray, ...]:
+        return (*self._over_time.factors(), *self._over_nodes.factors())
+
     def _matmat(self, X: FloatArray) -> FloatArray:
         return self._over_nodes._matmat(self._over_time._matmat(X))
 
@@ -164,6 +167,9 @@ class JointNoise(NoiseOperator):
 
     def content(self) -> bytes:
         return self.encoder.tobytes()
+
+    def factors(self) -> tuple[FloatArray, ...]:
+        return (self.inverse,)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         return self.inverse @ X

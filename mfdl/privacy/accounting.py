@@ -55,6 +55,7 @@ class VictimLoss:
         release: which final models the view holds.
         adaptive_why: what makes the second number infinite, if not the first.
         unit: "record" or "user"; fingerprint: of the question this answers.
+        lipschitz: the constant that the second number, or one that it is the worst of, rests on, if any.
     """
 
     victim: int
@@ -70,6 +71,7 @@ class VictimLoss:
     adaptive_why: str = ""
     unit: str = "record"
     fingerprint: Fingerprint | None = None
+    lipschitz: float | None = None
 
 
 def victim_losses(
@@ -122,7 +124,11 @@ def victim_losses(
         raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
     question = Fingerprint.of(algorithm, trust, scheme, "", unit)
     return [
-        dataclasses.replace(loss, unit=unit, fingerprint=dataclasses.replace(question, release=loss.release))
+        dataclasses.replace(
+            loss,
+            unit=unit,
+            fingerprint=dataclasses.replace(question, release=loss.release),
+        )
         for _, loss in sorted(worst.items())
     ]
 
@@ -138,6 +144,7 @@ def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:
         adaptive_bound=second.adaptive_bound,
         adaptive=a.adaptive and b.adaptive,
         adaptive_why=second.adaptive_why or second.fixed.why,
+        lipschitz=b.lipschitz if a.lipschitz is None else a.lipschitz,
     )
 
 
@@ -174,10 +181,12 @@ def _against(
     if lipschitz is not None:
         shifted = _shift_reduction(view, victims, scheme, lipschitz)
         held = [(s, False, SHIFT_REDUCTION, "") if s < h[0] else h for s, h in zip(shifted, held, strict=True)]
-    return [
+    found = [
         _loss(s, value, exact, by, model, view, adaptive, why)
         for s, (value, exact, by, why) in zip(fixed, held, strict=True)
     ]
+    largest = None if lipschitz is None else float(np.max(lipschitz))
+    return [dataclasses.replace(x, lipschitz=largest) if x.adaptive_by == SHIFT_REDUCTION else x for x in found]
 
 
 def _of_victims(

@@ -39,6 +39,20 @@ def range_of(B: FloatArray, A: FloatArray) -> tuple[int, NDArray[np.bool_]]:
     return max(rank for rank, _ in found), np.logical_or(found[0][1], found[1][1])
 
 
+def ranks_agree(A: FloatArray, B: FloatArray, rank: int, leaks: NDArray[np.bool_]) -> bool:
+    """Whether float64 found the rank of B, and which columns of A lie outside its range, as exact arithmetic does.
+
+    On the floats, or on what they stand for. True also where the arrays are too large to ask.
+    """
+    if A.size + B.size > MAX_ENTRIES:
+        return True
+    for stand_for in (None, meant(A, B)):
+        found = [outside_range(table(residues(B, p, stand_for)), table(residues(A, p, stand_for)), p) for p in PRIMES]
+        if max(r for r, _ in found) == rank and (np.logical_or(found[0][1], found[1][1]) == leaks).all():
+            return True
+    return False
+
+
 def outside_range(B: NDArray[np.object_], A: NDArray[np.object_], prime: int) -> tuple[int, NDArray[np.bool_]]:
     """`range_of` for tables of residues."""
     rows, columns = len(B), B.shape[1] + A.shape[1]

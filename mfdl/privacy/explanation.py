@@ -36,4 +36,5 @@ def explanation(loss: VictimLoss, *, adaptive: bool = True) -> str:
     if loss.sensitivity_squared < squared:
         share = math.sqrt(loss.sensitivity_squared / squared)
         fixed = f"; for gradients fixed in advance mu is {share:.3g} times that"
-    return f"Upper bound: {' '.join(_RULES[loss.adaptive_by].split())}{fixed}."
+    rule = _RULES.get(loss.adaptive_by) or loss.adaptive_why or "bounds do not meet"
+    return f"Upper bound: {' '.join(rule.split())}{fixed}."

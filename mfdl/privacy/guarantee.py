@@ -142,7 +142,7 @@ class Guarantee:
                 raise InvalidInput(f"{name} must be a text, got {getattr(self, name)!r}.")
         if self.fingerprint:
             Fingerprint.parse(self.fingerprint)
-        if self.seal and self.seal != self._digest():
+        if (self.seal or self.fingerprint) and self.seal != self._digest(self.fingerprint):
             self._set("fingerprint", "")
             self._set("seal", "")
             self._set("source", EDITED)
@@ -159,18 +159,18 @@ class Guarantee:
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
-    def _digest(self) -> str:
+    def _digest(self, fingerprint: str) -> str:
         """16 hex digits of everything that is stated."""
-        fields = {name: value for name, value in self.to_dict().items() if name != "seal"}
-        return short_hash(json.dumps(fields, sort_keys=True))
+        fields = {name: value for name, value in self.to_dict().items() if name not in ("seal", "fingerprint")}
+        return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
-    def sealed(self) -> Guarantee:
-        """The same with its seal: for those who computed it."""
-        return dataclasses.replace(self, seal=dataclasses.replace(self, seal="")._digest())
+    def sealed(self, fingerprint: str) -> Guarantee:
+        """The same as the answer to a question: for those who computed it."""
+        return dataclasses.replace(self, fingerprint=fingerprint, seal=self._digest(fingerprint))
 
     def changed(self, **fields: Any) -> Guarantee:
-        """A sealed guarantee with other fields: for those who computed both."""
-        return dataclasses.replace(self, **{"seal": "", **fields}).sealed()
+        """The same with other fields, as the answer to the same question: for those who computed both."""
+        return dataclasses.replace(self, **{"fingerprint": "", "seal": "", **fields}).sealed(self.fingerprint)
 
     # ---- numbers -----------------------------------------------------------------------------------------
 
@@ -275,11 +275,11 @@ class Guarantee:
             notes=tuple(dict.fromkeys(self.notes + other.notes)),
             composed=self.composed + other.composed,
             why=" ".join(dict.fromkeys(text for text in (self.why, other.why) if text)),
-            fingerprint=both,
+            fingerprint="",
             seal="",
             source="; ".join(dict.fromkeys(text for text in (self.source, other.source) if text)),
         )
-        return composed.sealed() if both else composed
+        return composed.sealed(both) if both else composed
 
     def _fingerprint_with(self, other: Guarantee) -> str:
         """That of both runs; empty where one is a statement of the caller's own.

@@ -55,6 +55,7 @@ from ..check import FloatArray
 from ..operators import IndependentNoise, StepNoise
 from ..view import View
 from .dense_form import whiten
+from .exact_rank import ranks_agree
 from .rounding_level import ROUNDING, SMALLEST_WEIGHT, smallest_weight
 
 UNIT = float(np.finfo(np.float64).eps) / 2
@@ -345,9 +346,10 @@ def _seen_of(kind: RoundKind) -> _Seen:
     for rows, columns in kind.blocks:
         p, q = kind.from_state[rows].toarray(), kind.from_gradient[rows].toarray()
         nodes = np.flatnonzero(p.any(axis=0) | q.any(axis=0))
-        white = whiten(np.hstack([p[:, nodes], q[:, nodes]]), kind.noise[rows][:, columns].toarray())
+        A, B = np.hstack([p[:, nodes], q[:, nodes]]), kind.noise[rows][:, columns].toarray()
+        white = whiten(A, B)
         k = len(nodes)
-        open_ = white.leaks | white.undecided
+        open_ = white.leaks | white.undecided | (not ranks_agree(A, B, len(white.whitened), white.leaks))
         for i, j in enumerate(nodes):
             pair = slice(i, None, k)
             gram, error = white.whitened[:, pair].T @ white.whitened[:, pair], white.gram_error(pair)

@@ -436,10 +436,10 @@ def _dense(view: View, victims: Sequence[int], *, given: bool | None = None) -> 
         white = _with_exact_ranks(white, outside, other_rank=len(white.whitened) != rank)
     elif (exact := exact_range(view, victims)) is not None:
         rank, outside = exact
-        if len(white.whitened) != rank or (outside & ~white.leaks).any():  # are floats what they stand for?
+        if len(white.whitened) != rank or (outside != white.leaks).any():  # are floats what they stand for?
             stand_for = meant_entries(view)
-            rank, outside = (stand_for and exact_range(view, victims, stand_for)) or (-1, white.leaks)
-        white = _with_exact_ranks(white, white.leaks | outside, other_rank=len(white.whitened) != rank)
+            rank, outside = (stand_for and exact_range(view, victims, stand_for)) or (-1, outside & white.leaks)
+        white = _with_exact_ranks(white, outside, other_rank=len(white.whitened) != rank)
     elif _may_hide_faint_shares(view, B, len(white.whitened), given=given):
         white = _with_exact_ranks(white, white.leaks, other_rank=True)
     undecided = white.undecided | (residue & ~white.leaks)
@@ -486,8 +486,8 @@ def _has_faint_shares(algorithm: LinearAlgorithm) -> bool:
         inputs = (kind.message_from_gradient, kind.message_from_noise, kind.state_from_gradient, kind.state_from_noise)
         for matrix in kind.maps():
             (enters if any(matrix is one for one in inputs) else weights).append(matrix.data)
-    noise = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))
-    return spread([noise]) * spread(enters) * spread(weights) > SPREAD
+    of_noise = math.prod(spread([part]) for part in algorithm.noise.factors())
+    return of_noise * spread(enters) * spread(weights) > SPREAD
 
 
 def _bound_of(view: View, victims: Sequence[int]) -> list[ViewGram] | None:

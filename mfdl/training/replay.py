@@ -372,7 +372,7 @@ class _SeedReplay:
             gradients = self.instance.clipped_gradients(
                 self.executor.models(self.state), t, self.mechanism.clip_norm, self.mechanism.unit
             )
-            noise = torch.tensor(stream.step(t), dtype=self.dtype, device=self.device)
+            noise = torch.tensor(stream.step(t), dtype=self.executor.state_dtype, device=self.device)
             messages, self.state = self.executor.step(t, self.state, gradients, noise)
             seconds += time.perf_counter() - began
             if self.keep_messages:

@@ -114,6 +114,10 @@ REFUSED = {
         ),
         "message 0 of round 1, sent by node 0, enters the models of node 1",
     ),
+    "a message that others use but nobody sends": (
+        lambda: changed(transmitted=[True, False, True]),
+        "message 1 of round 0 enters models of other nodes than its sender 1, but is not sent",
+    ),
     "noise of others in a message": (
         lambda: changed(noise=StepNoise([[1, 1, 0], [0, 1, 0], [0, 0, 1]], np.eye(N, dtype=bool), T, N)),
         r"a node can only add noise that it holds, got factor\[0, 1\] = 1 .*; add it to holders or make the entry zero",
@@ -200,7 +204,8 @@ def test_the_zero_map_has_one_form():
 
 def test_transmitted_may_differ_between_rounds():
     mask = np.array([[True, True, False], [False, False, True]])
-    own = changed(transmitted=mask)
+    alone = round_of(state_from_message=ONE, receivers=None)  # nobody uses a message of another
+    own = changed(rounds=[alone] * T, transmitted=mask)
     assert (own.sent == mask).all()
-    assert changed(transmitted=np.stack([mask[0]] * T)).transmitted.shape == (N,)
+    assert changed(rounds=[alone] * T, transmitted=np.stack([mask[0]] * T)).transmitted.shape == (N,)
     assert isinstance(own, LinearAlgorithm)

@@ -118,6 +118,7 @@ def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True)
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "MUTATION_REPORT": str(report),
+        "MFDL_EFFORT": "1",  # every example, as `make test-all` has it
     }
     command = [sys.executable, "-m", "pytest", "-p", "mutations.guard", "-n", "0", "-q", "-p", "no:cacheprovider"]
     command += ["--hypothesis-seed=0", "--tb=short", *(["-x"] if stop_at_first else []), *tests]

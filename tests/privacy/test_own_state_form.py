@@ -330,7 +330,8 @@ def test_refusals():
     assert not covered(trusted=trust.Central())
     assert not covered(dataclasses.replace(one, model_from_state=sp.csr_array(2.0 * sp.eye_array(n))))
     deaf = dataclasses.replace(one, rounds=tuple(dataclasses.replace(r, receivers=None) for r in one.rounds))
-    assert not covered(dataclasses.replace(deaf, model_from_state=sp.csr_array(np.ones((n, n)) / n)))
+    with pytest.raises(InvalidInput, match="enters models of other nodes than its sender 0, but is not sent"):
+        dataclasses.replace(deaf, model_from_state=sp.csr_array(np.ones((n, n)) / n))
     for maps in (
         {"state_from_state": sp.csr_array(sp.eye_array(n))},
         {"state_from_gradient": sp.csr_array(sp.eye_array(n))},
@@ -348,10 +349,9 @@ def test_refusals():
     for size in (1e-5, 1e-7):  # the second is too small to tell
         weights[0, 0] = size
         assert covered(with_round(state_from_message=sp.csr_array(weights))) == (size == 1e-5)
-    for name in ("message_from_state", "message_from_gradient"):  # a hidden message that holds what is another node's
-        mixed = getattr(one.rounds[0], name).tolil()
-        mixed[silent, 0] = 0.5
-        assert not covered(with_round(deaf, **{name: sp.csr_array(mixed)}))
+    mixed = one.rounds[0].message_from_gradient.tolil()  # a hidden message that holds what is another node's
+    mixed[silent, 0] = 0.5
+    assert not covered(with_round(deaf, message_from_gradient=sp.csr_array(mixed)))
     for other in (
         algorithms.muffliato(one.dynamics, EveryStep(3), gossip_rounds=2),
         algorithms.anti_pgd(one.dynamics, EveryStep(3)),  # noise that is not fresh

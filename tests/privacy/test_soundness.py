@@ -109,12 +109,31 @@ def test_what_cancels_leaves_rounding_which_the_number_holds(power, third):
     assert loss.bound == "upper" or power < 40
 
 
+@pytest.mark.parametrize("last_bits", [2.0**-51, 2.0**-46, 1.4e-13, 1e-9])
+@pytest.mark.parametrize("weight", [3.0, 1 / 3])
+@pytest.mark.parametrize("more_state", [False, True])
+def test_rows_that_nearly_agree_show_their_difference(last_bits, weight, more_state):
+    """Two messages of nearly the same sum: their difference is g + e of node 1, whose noise is faint.
+
+    A difference in the last bit of 1 / 3 is rounding. Nothing else may be taken for it.
+    """
+    Q = np.array([[1.0, weight], [1.0, weight + last_bits * (3 if weight == 3 else 1)]])
+    size = 3 if more_state else 2
+    maps = {"P": np.zeros((2, size)), "Q": Q, "K": np.eye(size, 2), "F": np.diag([0.0, 0, 1])[:size, :size]}
+    noise = StepNoise(np.diag([1.0, 1e-3]), np.eye(2, dtype=bool), 1, 2)
+    one = from_maps(maps, Single(1), noise=noise, message_sender=[0, 1])
+    loss = loss_of(one, trust.SecLDP(), 1, release="none")
+    if last_bits > 2.0**-50:
+        assert loss.sensitivity_squared >= 1e6 * (1 - 1e-6)
+
+
 # ---- what is seen, and what is sent ----------------------------------------------------------------------------------
 
 
 def test_a_message_that_is_seen_though_never_sent_counts_in_every_number():
     """Shift reduction must not drop it: the adaptive number is never below the one for fixed gradients."""
-    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.5), EveryStep(2))
+    apart = gossip.from_array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]])
+    one = algorithms.dp_dsgd(Dynamics(apart, 0.5), EveryStep(2))
     one = dataclasses.replace(one, transmitted=np.array([True, True, False]))
     model = masked(one, [False, False, True])
     loss = loss_of(one, model, 2, lipschitz=1.0)
@@ -130,8 +149,34 @@ def test_no_trust_model_is_above_ldp(one, data):
     local = loss_of(one, trust.LDP(), victim).sensitivity_squared
     others = tuple(u for u in range(one.num_nodes) if u != victim)
     for model in (trust.FullCollusion(), trust.SecLDP(), trust.SecLDP(others), trust.ReleasedOnly()):
-        lower = loss_of(one, model, victim).fixed.lower
-        assert not math.isfinite(lower) or lower <= local * (1 + 1e-9)
+        loss = loss_of(one, model, victim).fixed
+        lower = loss.lower if math.isfinite(loss.lower) or loss.exact else 0.0  # infinite as a bound says nothing
+        assert lower <= local * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("release", ["none", "average", "all"])
+@pytest.mark.parametrize("mixing", [True, False])
+def test_released_models_that_mix_private_noise_are_no_shelter(release, mixing):
+    """Nothing is sent: a released mean of two models hides a node behind the noise of the other, who may collude."""
+    M = np.full((2, 2), 0.5) if mixing else np.eye(2)
+    one = from_maps(
+        {"P": np.zeros((2, 2)), "F": np.eye(2), "J": np.eye(2)}, EveryStep(1), model_from_state=M, message_sender=[0, 1]
+    )
+    local, full = (loss_of(one, model, 0, release=release) for model in (trust.LDP(), trust.FullCollusion()))
+    assert local.sensitivity_squared >= full.sensitivity_squared * (1 - 1e-12)
+    assert full.sensitivity_squared == pytest.approx(0 if release == "none" else 1)
+
+
+def test_a_subclass_that_looks_at_the_victim_is_asked_for_each():
+    class Insider(trust.SecLDP):
+        def knowledge(self, algorithm, victim):
+            own = super().knowledge(algorithm, victim)
+            return dataclasses.replace(own, known_noise=np.full_like(own.known_noise, victim == 2))
+
+    one = algorithms.dp_dsgd(Dynamics(THIRDS), EveryStep(2))
+    found = [loss.sensitivity_squared for loss in victim_losses(one, Insider())]
+    assert found[:2] == pytest.approx([2, 2])
+    assert found[2] == math.inf
 
 
 def test_noise_of_another_node_in_a_message_protects_nobody_under_ldp():
@@ -170,6 +215,12 @@ def test_a_model_with_a_hidden_part_is_not_known_however_faint(through, size, sm
     assert is_adaptive(trust.LDP().view(hidden_weight(0.0, through), 0))  # no entry: nothing depends on it
 
 
+def test_a_model_that_shows_in_its_own_round_is_not_known_before_it():
+    """The message is the model itself; the gradient is taken at it before anybody sees it."""
+    one = from_maps({"P": [[1.0]], "F": [[1.0]], "J": [[1.0]]}, EveryStep(3), message_sender=[0])
+    assert not is_adaptive(trust.LDP().view(one, 0))
+
+
 @examples(80)
 @given(user_algorithms(), st.data())
 def test_known_models_are_those_that_rational_rows_span(one, data):
@@ -206,7 +257,7 @@ def test_injections_seen_bound_every_view(one, data):
     (gram,) = view_grams(View(np.eye(len(N)), N, num_nodes=one.num_nodes), [victim])
     (bound,) = sensitivities([gram], one.participation, nodes=[victim], method="certified")
     assert loss.fixed.lower <= bound.squared * (1 + 1e-9) or not math.isfinite(loss.fixed.lower)
-    assert loss.adaptive_sensitivity_squared <= bound.squared * (1 + 1e-9)
+    assert loss.adaptive_sensitivity_squared <= bound.squared * (1 + 1e-6)  # rounding of cancelled entries included
     assert loss.adaptive_by in (*accounting.ADAPTIVE_BY, INJECTIONS)
 
 
@@ -267,7 +318,7 @@ def statements():
         sys.path.remove(str(EXPERIMENTS))
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(8))
 def test_a_few_cases_of_the_hunt(number, statements):
     campaign = importlib.import_module("_campaign")
     name = list(statements)[number]

@@ -7,6 +7,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,6 +88,92 @@ def test_an_algorithm_changed_under_a_mechanism_is_noticed_before_it_runs():
     data[...] = 5.0
     with pytest.raises(InvalidInput, match="another algorithm"):
         mfdl.replay(made, mfdl.tasks.least_squares(4), seeds=[0], period=1)
+
+
+def test_a_mechanism_rests_on_the_constant_that_was_accounted():
+    algorithm = algorithms.dp_dsgd(DYN, EveryStep(6))
+    made = mfdl.calibrate(
+        algorithm, trust=trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0, mu=1.0, lipschitz=1.0
+    )
+    assert made.lipschitz == 1.0
+    assert "Lipschitz with constant 1.0" in str(made.guarantee)
+    for other in (None, 50.0):
+        with pytest.raises(InvalidInput, match="lipschitz must be what the guarantee rests on"):
+            dataclasses.replace(made, lipschitz=other)
+
+
+def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
+    one = algorithms.dp_dsgd(DYN, EveryStep(4))
+    made = mfdl.with_noise(one, trust=trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    losses = victim_losses(one, trust.PNDP([0]))
+    for adaptive in (True, False):
+        last = stated(one, losses, model=trust.PNDP([0]), adaptive=adaptive)[-1]
+        with pytest.raises(InvalidInput, match="needs the adaptive guarantee of every node"):
+            dataclasses.replace(made, guarantee=last, sensitivity=losses[-1].fixed)
+
+
+def test_a_seal_cannot_be_left_out():
+    made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
+    bare = dataclasses.replace(made.guarantee, mu=0.01, sensitivity=0.01, seal="")
+    assert not bare.fingerprint
+    assert not bare.compose_with(bare).fingerprint
+    edited = made.guarantee.to_dict() | {"seal": "", "mu": 3.0}
+    assert not Guarantee.from_dict(edited).fingerprint
+
+
+def test_noise_of_ones_own_is_known_by_its_entries():
+    class Scaled(StepNoise.__mro__[1]):
+        def __init__(self, scale):
+            self.num_steps, self.num_nodes, self.scale = 4, 4, scale
+            super().__init__((16, 16))
+
+        def holders(self):
+            return sp.csr_array(np.eye(4, dtype=bool))
+
+        def _matmat(self, X):
+            return self.scale * X
+
+        _rmatmat = _matmat
+
+        def pattern(self):
+            return sp.csr_array(np.eye(4))
+
+        def variances(self):
+            return np.full((4, 4), self.scale**2)
+
+    base = algorithms.dp_dsgd(DYN, EveryStep(4))
+    hashes = {Scaled(scale).content() for scale in (1.0, 0.01)}
+    assert len(hashes) == 2
+    assert base.content_hash == algorithms.dp_dsgd(DYN, EveryStep(4)).content_hash
+
+
+def test_maps_on_somebody_s_array_are_copied():
+    data = np.ones(4)
+    shown = data[:]
+    shown.flags.writeable = False
+    given_map = sp.csr_array((shown, np.arange(4), np.arange(5)), shape=(4, 4))
+    for part in (given_map.data, given_map.indices, given_map.indptr):
+        part.flags.writeable = False
+    made = algorithms.Round(message_from_state=given_map)
+    data[:] = 99.0
+    assert (made.message_from_state.toarray() == np.eye(4)).all()
+
+
+def test_what_is_released_to_any_victim_s_attacker_is_stated():
+    class Mixed(TrustModel):
+        name = "mixed"
+
+        @property
+        def attacker(self):
+            return "whoever"
+
+        def knowledge(self, algorithm, victim):
+            return (trust.SecLDP() if victim == 0 else trust.Central()).knowledge(algorithm, victim)
+
+    one = algorithms.dp_dsgd(DYN, EveryStep(2))
+    assert {loss.release for loss in victim_losses(one, Mixed())} == {"not applicable", "all"}
+    made = mfdl.account(one, trust=Mixed(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)
+    assert made.release == "all"
 
 
 # ---- losses ----------------------------------------------------------------------------------------------------------
@@ -218,6 +305,13 @@ def test_shift_reduction_is_named():
     (loss,) = victim_losses(HIDDEN, trust.PNDP([0]), victims=[2], lipschitz=0.5, release="none")
     assert "this is what shift reduction gives" in explanation(loss)
     assert "A smaller constant gives a smaller one" in explanation(loss)
+
+
+def test_the_worst_of_several_attackers_is_explained():
+    C = np.tril(np.random.default_rng(0).normal(size=(4, 4)), -1) + np.eye(4)
+    one = algorithms.mf_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.5), EveryStep(4), C)
+    for loss in victim_losses(one, trust.AnyReceiver(), method="certified"):
+        assert bool(explanation(loss)) == (loss.adaptive_bound != "exact")
 
 
 def test_every_loss_that_is_no_exact_number_is_explained():

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from ... import algorithms
 from ...algorithms import LinearAlgorithm, from_maps
+from ...algorithms.checks import used_by_others
 from ...check import FloatArray
 from ...dynamics import Dynamics
 from ...errors import InvalidInput
@@ -212,10 +214,12 @@ def user_algorithms(
         columns = draw(st.integers(1, n + 1))
         held = rng.random((columns, n)) < 0.6
         noise = StepNoise(drawn(n, columns, 1.0) * held.T, held, T, n)
-    return from_maps(
+    one = from_maps(
         lambda t: rounds[0 if same else t],
         draw(st.sampled_from([EveryStep(T), Single(T)])),
         noise=noise,
         message_sender=rng.integers(0, n, messages),
-        transmitted=rng.random((count, messages)) < draw(st.sampled_from([0.5, 1.0])),
     )
+    sent = rng.random((count, messages)) < draw(st.sampled_from([0.5, 1.0]))
+    used = used_by_others(one.rounds, one.model_from_state, one.message_sender)
+    return dataclasses.replace(one, transmitted=sent | used)
