@@ -198,6 +198,7 @@ def drawn_user_algorithm(rng: np.random.Generator, T: int, wide: bool) -> Linear
     n = int(rng.integers(1, 4))
     state, messages = n + int(rng.integers(0, 3)), int(rng.integers(1, n + 2))
     together, same = rng.random() < 0.5, rng.random() < 0.5
+    nearly = messages > 1 and wide and rng.random() < 0.2
 
     def maps(injects: bool) -> dict[str, Any]:
         made: dict[str, Any] = {
@@ -209,6 +210,10 @@ def drawn_user_algorithm(rng: np.random.Generator, T: int, wide: bool) -> Linear
             made |= {"Q": drawn_entries(rng, (messages, n), wide), "J": drawn_entries(rng, (state, n), wide, 0.2)}
         if injects and not together:
             made |= {"R": drawn_entries(rng, (messages, n), wide), "L": drawn_entries(rng, (state, n), wide, 0.2)}
+        if nearly:  # two messages that agree up to a part in 2^20 .. 2^48 of one entry
+            for name in made.keys() & {"P", "Q", "R"}:
+                made[name][1] = made[name][0]
+            made["P" if not injects else "Q"][1, int(rng.integers(n))] *= 1 + 2.0 ** -int(rng.integers(20, 49))
         return made
 
     rounds = [[maps(True), *([maps(False)] if rng.random() < 0.3 else [])] for _ in range(1 if same else T)]
