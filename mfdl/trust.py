@@ -401,7 +401,7 @@ class FullCollusion(TrustModel):
 
 @dataclasses.dataclass(frozen=True)
 class Central(TrustModel):
-    """Only the average of the messages of each round is seen: of all of them, whatever their kind, with equal weights."""
+    """Only the average of the messages of each round is seen: of all of them, whatever their kind, weighed alike."""
 
     name = "central"
     default_release = "all"
