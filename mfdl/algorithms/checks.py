@@ -192,10 +192,10 @@ def message_users(
     models = _pattern(sp.csr_array(model_from_state.T))
     uses = models  # (state, n): who uses an entry of the state from here on
     kept = [uses]
-    done: dict[tuple[int, int], tuple[sp.csr_array, sp.csr_array]] = {}
+    done: dict[tuple[int, ...], tuple[sp.csr_array, sp.csr_array]] = {}
     for r in range(len(rounds) - 1, -1, -1):
         one = rounds[r]
-        key = (id(one), id(uses))
+        key = (id(one.state_from_message), id(one.state_from_state), id(one.message_from_state), id(uses))
         if key not in done:
             users = sp.csr_array((S, n), dtype=bool)
             if one.state_from_message is not None:

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .round import MAPS, Round
+from .round import MAPS
 
 if TYPE_CHECKING:
     from .linear_algorithm import LinearAlgorithm
@@ -48,7 +48,7 @@ def flow(algorithm: LinearAlgorithm, seen: Mask, known_gradients: Mask, known_no
     Args: seen: bool (rounds, messages); known_gradients: (T, n); known_noise: (T, parts per step).
     Cost: a few products with the patterns of the maps per distinct round, once that what is known stays the same.
     """
-    patterns = [_Patterns(kind, algorithm.noise_enters_with_gradients) for kind in algorithm.kinds]
+    patterns, of_kind = _patterns(algorithm)
     model = _ones(algorithm.model_from_state)
     unknown_parts = np.logical_not(known_noise.all(axis=0))
     slots = ~_touched(_ones(algorithm.noise.pattern()), unknown_parts)
@@ -57,7 +57,7 @@ def flow(algorithm: LinearAlgorithm, seen: Mask, known_gradients: Mask, known_no
     never, models, injections = np.zeros(algorithm.num_nodes, dtype=bool), True, True
     hidden_states, hidden_messages = ~state, np.zeros(algorithm.messages_per_round, dtype=bool)
     done: dict[tuple[int, ...], _After] = {}
-    for r, (kind, step) in enumerate(zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True)):
+    for r, (kind, step) in enumerate(zip(of_kind[algorithm.kind_of_round], algorithm.step_of_round, strict=True)):
         sees = distinct.of(seen[r])
         gradients = distinct.of(known_gradients[step] if step >= 0 else never)
         key = (int(kind), step >= 0, id(state), id(sees), id(gradients))
@@ -90,18 +90,16 @@ def separates_private_noise(algorithm: LinearAlgorithm) -> bool:
     offsets = np.cumsum([0, S, state, n, private.size])
     hides = found.hidden_states.astype(float)
     edges = []
-    for kind in algorithm.kinds:
-        maps = {name: _ones(getattr(kind, name)) for name in MAPS}
-        use = _ones(algorithm.noise.pattern())
-        hidden_only = sp.diags_array(hides)
+    use, hidden_only = _ones(algorithm.noise.pattern()), sp.diags_array(hides)
+    for one in _patterns(algorithm)[0]:
         links: list[tuple[int, int, Any]] = [
-            (0, 1, _times(maps["message_from_state"], hidden_only)),
-            (0, 2, maps["message_from_gradient"]),
-            (0, 3, _times(maps["message_from_noise"], use)),
-            (1, 1, _times(maps["state_from_state"], hidden_only)),
-            (1, 2, maps["state_from_gradient"]),
-            (1, 3, _times(maps["state_from_noise"], use)),
-            (1, 0, _times(maps["state_from_message"], sp.diags_array(found.hidden_messages.astype(float)))),
+            (0, 1, _times(one.P, hidden_only)),
+            (0, 2, one.Q),
+            (0, 3, _times(one.R, use)),
+            (1, 1, _times(one.F, hidden_only)),
+            (1, 2, one.J),
+            (1, 3, _times(one.L, use)),
+            (1, 0, _times(one.K, sp.diags_array(found.hidden_messages.astype(float)))),
         ]
         for a, b, matrix in links:
             if matrix is not None:
@@ -133,8 +131,8 @@ class _After:
 class _Patterns:
     """Where the maps of one round have entries, and what follows from what is known before it."""
 
-    def __init__(self, one: Round, together: bool) -> None:
-        self.P, self.Q, self.R, self.K, self.F, self.J, self.L = (_ones(getattr(one, name)) for name in MAPS)
+    def __init__(self, maps: tuple[sp.csr_array | None, ...], together: bool) -> None:
+        self.P, self.Q, self.R, self.K, self.F, self.J, self.L = maps
         self.together = together
 
     def after(self, state: Mask, seen: Mask, gradients: Mask, slots: Mask) -> _After:
@@ -161,6 +159,26 @@ class _Patterns:
             if (more == known).all():
                 return known
             known = more
+
+
+def _patterns(algorithm: LinearAlgorithm) -> tuple[list[_Patterns], NDArray[np.intp]]:
+    """(the distinct patterns, which of them each kind of round has): rates that change leave the pattern alone."""
+    of_map: dict[int, sp.csr_array | None] = {id(None): None}
+    of_content: dict[bytes, sp.csr_array | None] = {}
+    found: dict[tuple[int, ...], tuple[int, _Patterns]] = {}
+    of_kind = []
+    for kind in algorithm.kinds:
+        for name in MAPS:
+            matrix = getattr(kind, name)
+            if id(matrix) not in of_map:
+                content = repr(matrix.shape).encode() + matrix.indptr.tobytes() + matrix.indices.tobytes()
+                of_map[id(matrix)] = of_content.setdefault(content, _ones(matrix))
+        maps = tuple(of_map[id(getattr(kind, name))] for name in MAPS)
+        key = tuple(id(one) for one in maps)
+        if key not in found:
+            found[key] = len(found), _Patterns(maps, algorithm.noise_enters_with_gradients)
+        of_kind.append(found[key][0])
+    return [one for _, one in found.values()], np.array(of_kind, dtype=np.intp)
 
 
 class _Interned:
