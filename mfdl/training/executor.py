@@ -124,14 +124,13 @@ class Executor:
 
     def initial_state(self, models: torch.Tensor) -> torch.Tensor:
         """State before step 0 from the start models, shape (n, dim); of type `state_dtype`."""
-        state = self._state_from_start.add_to(None, models.to(self.state_dtype))
-        assert state is not None
-        return state
+        models = models.to(self.state_dtype)
+        size = self.algorithm.model_from_state.shape[1]
+        return self._or_zero(self._state_from_start.add_to(None, models), size, models)
 
     def models(self, state: torch.Tensor) -> torch.Tensor:
         """Models held in a state, shape (n, dim)."""
-        models = self._model.add_to(None, state)
-        assert models is not None
+        models = self._or_zero(self._model.add_to(None, state), self.algorithm.num_nodes, state)
         return models.to(self.dtype)
 
     @staticmethod
