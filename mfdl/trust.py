@@ -86,8 +86,9 @@ class TrustModel(abc.ABC):
 
     def _overrides_shipped(self) -> bool:
         """Whether `knowledge` was written anew for a model that this library ships, and may look at the victim."""
-        shipped = [kind for kind in type(self).__mro__[1:] if kind.__module__ == __name__ and kind is not TrustModel]
-        return bool(shipped) and type(self).knowledge is not getattr(shipped[0], "knowledge")  # noqa: B009
+        above = [kind for kind in type(self).__mro__[1:] if issubclass(kind, TrustModel) and kind is not TrustModel]
+        shipped = [kind for kind in above if kind.__module__ == __name__]
+        return bool(shipped) and type(self).knowledge is not shipped[0].knowledge
 
     def sees_at_least(self, other: TrustModel, algorithm: LinearAlgorithm, victim: int | None = None) -> bool:
         """Whether this model sees and knows everything the other does; its exact loss is then never smaller.

@@ -91,15 +91,15 @@ def separates_private_noise(algorithm: LinearAlgorithm) -> bool:
     hides = found.hidden_states.astype(float)
     edges = []
     use, hidden_only = _ones(algorithm.noise.pattern()), sp.diags_array(hides)
-    for one in _patterns(algorithm)[0]:
+    for pattern in _patterns(algorithm)[0]:
         links: list[tuple[int, int, Any]] = [
-            (0, 1, _times(one.P, hidden_only)),
-            (0, 2, one.Q),
-            (0, 3, _times(one.R, use)),
-            (1, 1, _times(one.F, hidden_only)),
-            (1, 2, one.J),
-            (1, 3, _times(one.L, use)),
-            (1, 0, _times(one.K, sp.diags_array(found.hidden_messages.astype(float)))),
+            (0, 1, _times(pattern.P, hidden_only)),
+            (0, 2, pattern.Q),
+            (0, 3, _times(pattern.R, use)),
+            (1, 1, _times(pattern.F, hidden_only)),
+            (1, 2, pattern.J),
+            (1, 3, _times(pattern.L, use)),
+            (1, 0, _times(pattern.K, sp.diags_array(found.hidden_messages.astype(float)))),
         ]
         for a, b, matrix in links:
             if matrix is not None:
@@ -165,7 +165,7 @@ def _patterns(algorithm: LinearAlgorithm) -> tuple[list[_Patterns], NDArray[np.i
     """(the distinct patterns, which of them each kind of round has): rates that change leave the pattern alone."""
     of_map: dict[int, sp.csr_array | None] = {id(None): None}
     of_content: dict[bytes, sp.csr_array | None] = {}
-    found: dict[tuple[int, ...], tuple[int, _Patterns]] = {}
+    numbered: dict[tuple[int, ...], tuple[int, _Patterns]] = {}
     of_kind = []
     for kind in algorithm.kinds:
         for name in MAPS:
@@ -174,11 +174,11 @@ def _patterns(algorithm: LinearAlgorithm) -> tuple[list[_Patterns], NDArray[np.i
                 content = repr(matrix.shape).encode() + matrix.indptr.tobytes() + matrix.indices.tobytes()
                 of_map[id(matrix)] = of_content.setdefault(content, _ones(matrix))
         maps = tuple(of_map[id(getattr(kind, name))] for name in MAPS)
-        key = tuple(id(one) for one in maps)
-        if key not in found:
-            found[key] = len(found), _Patterns(maps, algorithm.noise_enters_with_gradients)
-        of_kind.append(found[key][0])
-    return [one for _, one in found.values()], np.array(of_kind, dtype=np.intp)
+        key = tuple(id(matrix) for matrix in maps)
+        if key not in numbered:
+            numbered[key] = len(numbered), _Patterns(maps, algorithm.noise_enters_with_gradients)
+        of_kind.append(numbered[key][0])
+    return [pattern for _, pattern in numbered.values()], np.array(of_kind, dtype=np.intp)
 
 
 class _Interned:

@@ -46,7 +46,8 @@ def ranks_agree(A: FloatArray, B: FloatArray, rank: int, leaks: NDArray[np.bool_
     """
     if A.size + B.size > MAX_ENTRIES:
         return True
-    for stand_for in (None, meant(A, B)):
+    fractions = meant(A, B)
+    for stand_for in (None, fractions) if fractions is not None else (None,):
         found = [outside_range(table(residues(B, p, stand_for)), table(residues(A, p, stand_for)), p) for p in PRIMES]
         if max(r for r, _ in found) == rank and (np.logical_or(found[0][1], found[1][1]) == leaks).all():
             return True
@@ -106,14 +107,6 @@ def residues(matrix: FloatArray, prime: int, stand_for: Mapping[float, Fraction]
 def table(matrix: flint.nmod_mat) -> NDArray[np.object_]:
     """The residues, shape (rows, columns), as Python integers."""
     return np.array([int(x) for x in matrix.entries()], dtype=object).reshape(matrix.nrows(), matrix.ncols())
-
-
-def rank(residue_table: NDArray[np.object_], prime: int) -> int:
-    """Rank of a table of residues."""
-    rows, columns = residue_table.shape
-    if not rows:
-        return 0
-    return int(flint.nmod_mat(rows, columns, residue_table.ravel().tolist(), prime).rank())
 
 
 def has_few_bits(values: FloatArray) -> bool:

@@ -1,7 +1,7 @@
 """Row spaces of a view, exactly: do earlier rows span the models, and is a gradient seen without noise?
 
 The recursion of the algorithm is run modulo the primes of `exact_rank`, so no tolerance decides anything; maps count as
-the floats that they are.
+the floats that they are, or as the fractions that these stand for.
 """
 
 from __future__ import annotations
