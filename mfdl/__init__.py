@@ -3,6 +3,10 @@
 Everything an attacker sees is linear, O = A G + B Z, so every algorithm is a workload, every trust model a
 choice of what is seen and known, every guarantee one sensitivity, and every better algorithm a better
 factorization. Names load lazily: `import mfdl` brings none of the heavy libraries.
+
+What is named here is public, and so is what the packages named here list in `__all__`; `dir` shows no more.
+`mfdl.audit` is a package, whose function of that name is `mfdl.audit.audit`; `mfdl.partition` is the module of
+`mfdl.tasks` that deals records to nodes.
 """
 
 from __future__ import annotations
@@ -24,26 +28,33 @@ _EXPORTS = {
     "LinearAlgorithm": "mfdl.algorithms",
     "Mechanism": "mfdl.mechanism",
     "MinSeparation": "mfdl.participation",
+    "NoiseKey": "mfdl.training.keys",
     "NotConverged": "mfdl.factorization",
     "OncePerEpoch": "mfdl.participation",
+    "ParticipationByNode": "mfdl.participation_by_node",
+    "Round": "mfdl.algorithms",
     "Single": "mfdl.participation",
     "TrustModel": "mfdl.trust",
     "UnsupportedMechanism": "mfdl.errors",
     "View": "mfdl.view",
     "account": "mfdl.mechanism",
     "algorithms": "=mfdl.algorithms",
+    "audit": "=mfdl.audit",
     "calibrate": "mfdl.mechanism",
     "data": "=mfdl.data",
     "decor_couples": "mfdl.decor_search",
     "factorization": "=mfdl.factorization",
     "gossip": "=mfdl.gossip",
     "graphs": "=mfdl.graphs",
+    "noise_stream": "mfdl.training.streams",
+    "partition": "=mfdl.training.tasks.partition",
     "privacy": "=mfdl.privacy",
     "replay": "mfdl.training.replay",
     "tasks": "=mfdl.training.tasks",
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
     "utility": "=mfdl.utility",
+    "victim_losses": "mfdl.privacy.accounting",
     "with_noise": "mfdl.mechanism",
     "without_noise": "mfdl.mechanism",
 }
@@ -66,8 +77,8 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from . import algorithms, data, factorization, gossip, graphs, privacy, testing, trust, utility
-    from .algorithms import LinearAlgorithm
+    from . import algorithms, audit, data, factorization, gossip, graphs, privacy, testing, trust, utility
+    from .algorithms import LinearAlgorithm, Round
     from .decor_search import decor_couples
     from .dynamics import Dynamics
     from .error_weights import ErrorWeights
@@ -75,8 +86,13 @@ if TYPE_CHECKING:
     from .factorization import NotConverged
     from .mechanism import Mechanism, account, calibrate, with_noise, without_noise
     from .participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
+    from .participation_by_node import ParticipationByNode
+    from .privacy.accounting import victim_losses
     from .privacy.guarantee import Guarantee
     from .training import tasks
+    from .training.keys import NoiseKey
     from .training.replay import replay
+    from .training.streams import noise_stream
+    from .training.tasks import partition
     from .trust import TrustModel
     from .view import View

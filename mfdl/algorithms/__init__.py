@@ -1,5 +1,8 @@
 """Decentralized learning algorithms, each a builder of one `LinearAlgorithm`."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l
 from .from_maps import from_maps
@@ -10,6 +13,9 @@ from .round import Round
 from .space_time import adapted, space_time, space_time_noise, time_space
 from .spatial_noise import corn, corn_pairwise, decor, spatial_covariance, spatial_noise, tuned_decor
 from .zip_dl import zip_dl
+
+if TYPE_CHECKING:
+    from ..decor_search import decor_couples
 
 __all__ = [
     "LinearAlgorithm",
@@ -23,6 +29,7 @@ __all__ = [
     "corn_pairwise",
     "d_mf",
     "decor",
+    "decor_couples",
     "delayed_dsgd",
     "dp_dsgd",
     "dsgd",
@@ -44,3 +51,13 @@ __all__ = [
     "two_hop_dsgd",
     "zip_dl",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "decor_couples":  # a search that calls the accountant, which stands above this package
+        return importlib.import_module("mfdl.decor_search").decor_couples
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,3 +18,7 @@ __all__ = [
     "audit_matrix",
     "reconstruct",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -27,3 +27,7 @@ __all__ = [
     "space_time_error_gram",
     "spatial_error_gram",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -82,3 +82,7 @@ __all__ = [
     "solve_problem",
     "square_root_encoder",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

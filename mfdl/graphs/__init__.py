@@ -44,6 +44,11 @@ __all__ = [
     "require_connected",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Source: TypeAlias = str | os.PathLike[str] | nx.Graph
 
 

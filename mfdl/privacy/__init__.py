@@ -5,3 +5,7 @@ from .sensitivity import Sensitivity, worst_sensitivity
 from .view_gram import ViewGram, view_gram
 
 __all__ = ["UNITS", "Guarantee", "Sensitivity", "ViewGram", "view_gram", "worst_sensitivity"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

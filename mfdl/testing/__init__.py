@@ -23,3 +23,7 @@ from .oracles import *  # noqa: F403
 from .strategies import *  # noqa: F403
 
 __all__ = ["claims", "oracles", "strategies", *claims.__all__, *oracles.__all__, *strategies.__all__]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

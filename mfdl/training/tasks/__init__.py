@@ -39,6 +39,11 @@ __all__ = [
     "rotated_quadratics",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 _TASKS: dict[str, Callable[..., Task]] = {
     "a9a": a9a,
     "digits": digits,

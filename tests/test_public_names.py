@@ -1,0 +1,85 @@
+"""What the library promises to keep: the names of `mfdl` and its public packages, and that `import mfdl` is light."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import mfdl
+
+NAMES = {
+    "mfdl": """
+        Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Mechanism
+        MinSeparation NoiseKey NotConverged OncePerEpoch ParticipationByNode Round Single TrustModel
+        UnsupportedMechanism View account algorithms audit calibrate data decor_couples factorization gossip
+        graphs noise_stream partition privacy replay tasks testing trust utility victim_losses with_noise
+        without_noise
+    """,
+    "mfdl.algorithms": """
+        LinearAlgorithm Round adapted anti_pgd bsr build cdp corn corn_pairwise d_mf decor decor_couples
+        delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking local_steps mafalda
+        mafalda_by_class mafalda_l mf_dsgd muffliato space_time space_time_noise spatial_covariance
+        spatial_noise time_space tuned_decor two_hop_dsgd zip_dl
+    """,
+    "mfdl.audit": """
+        AuditMatrix AuditResult CanaryResult Cell Reconstruction System Training Transcript audit audit_matrix
+        reconstruct
+    """,
+    "mfdl.error_gram": """
+        OBJECTIVES error_gram mode_error_grams node_error_grams prefix_sum_gram space_time_error_gram
+        spatial_error_gram
+    """,
+    "mfdl.factorization": """
+        ADAPTED_TOLERANCE COVARIANCE_SOLVERS ClassFactorizations Factorization FactorizationProblem
+        NodeFactorizations NotConverged PREFIX_SUM_TOLERANCE PairwisePrice SOLVERS SavedFactorization
+        SpaceTimeFactorization SpatialFactorization causal_encoder checked_groups default_tolerance
+        degree_labels edge_groups evaluate evaluate_nodes factorize factorize_classes factorize_nodes load
+        optimal_adapted optimal_covariance optimal_pairwise optimal_space_time optimal_time_space
+        prefix_sum_encoder prefix_sum_gram problem read_groups save save_space_time save_spatial solve_problem
+        square_root_encoder
+    """,
+    "mfdl.gossip": """
+        BALANCE_TOLERANCE Gossip GossipMatrix GossipSequence MAX_DENSE_NODES SUM_TOLERANCE SYMMETRY_TOLERANCE
+        from_array from_file load metropolis_hastings sequence uniform
+    """,
+    "mfdl.graphs": """
+        Edge FILE_SUFFIXES MAX_DRAWS MAX_EDGES MAX_NODES Source adjacency content_hash index_of labels load
+        names require_connected
+    """,
+    "mfdl.privacy": """
+        Guarantee Sensitivity UNITS ViewGram view_gram worst_sensitivity
+    """,
+    "mfdl.tasks": """
+        Evaluation Task TaskInstance a9a digits from_module housing least_squares load mnist names partition
+        quadratic rotated_quadratics
+    """,
+}
+
+
+@pytest.mark.parametrize("package", NAMES)
+def test_the_public_names_are_these_all_are_there_and_dir_shows_no_others(package):
+    module = mfdl.tasks if package == "mfdl.tasks" else importlib.import_module(package)
+    public = [name for name in dir(module) if not name.startswith("__")]
+    assert public == sorted(NAMES[package].split())
+    assert dir(module) == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in public)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
+def test_a_package_and_its_function_of_one_name():
+    assert mfdl.audit.__name__ == "mfdl.audit"
+    assert callable(mfdl.audit.audit)
+    assert mfdl.partition is mfdl.tasks.partition
+    assert mfdl.algorithms.decor_couples is mfdl.decor_couples
+    assert dir(mfdl.testing) == sorted(mfdl.testing.__all__)  # its strategies and oracles: see tests/testing
+
+
+def test_importing_mfdl_brings_no_other_library_and_no_module_of_its_own():
+    code = (
+        "import sys; before = set(sys.modules); import mfdl; dir(mfdl); new = set(sys.modules) - before; "
+        "print(*sorted(name for name in new if name.split('.')[0] not in sys.stdlib_module_names))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["mfdl"]
