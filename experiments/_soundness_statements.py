@@ -20,7 +20,7 @@ from mfdl.privacy import row_space
 from mfdl.privacy.accounting import VictimLoss, victim_losses
 from mfdl.training.executor import Executor
 
-_view_gram = importlib.import_module("mfdl.privacy.view_gram")  # the package has a function of that name
+_view_gram = importlib.import_module("mfdl.privacy.forms")  # the package has a function of that name
 STATEMENTS: dict[str, Statement] = {}
 ROUNDING = 1e-9  # what is stated is rounded up; a lower bound in fractions is compared as a float
 ORDER = ("released", "central", "pndp", "colluding", "full-collusion", "ldp")

@@ -30,8 +30,8 @@ from matplotlib.lines import Line2D
 import mfdl
 from mfdl.participation import EveryStep
 from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.forms import view_grams
 from mfdl.privacy.published import muffliato_as_coded, muffliato_squared, sum_abs_gram
-from mfdl.privacy.view_gram import view_grams
 from mfdl.reporting.account import (
     CODED,
     COLOURS,

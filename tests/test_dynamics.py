@@ -17,8 +17,8 @@ from mfdl.dynamics import MAX_RATE_RATIO, Dynamics
 from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic
-from mfdl.privacy.adaptivity import is_adaptive
-from mfdl.privacy.view_gram import view_grams
+from mfdl.privacy.adaptive import is_adaptive
+from mfdl.privacy.forms import view_grams
 from mfdl.testing import gossip_matrices, gossip_sequences
 from mfdl.testing.oracles import clear_rank, gossip_messages, local_noising, of_node, pinv_gram, received
 from mfdl.testing.strategies import random_encoder

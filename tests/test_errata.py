@@ -27,7 +27,7 @@ from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance, optimal_pairwise, problem, square_root_encoder
 from mfdl.mechanism import account, calibrate
 from mfdl.privacy import gaussian, published
-from mfdl.privacy.view_gram import view_grams
+from mfdl.privacy.forms import view_grams
 from mfdl.testing import connected_graphs, exact_mu
 from mfdl.testing.oracles import gossip_messages, of_node, pinv_gram, received, without_noise
 from mfdl.training.tasks import partition

@@ -19,8 +19,8 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import EveryStep, Explicit
 from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.forms import view_grams
 from mfdl.privacy.sensitivity import sensitivities
-from mfdl.privacy.view_gram import view_grams
 from mfdl.testing.oracles import gossip_messages
 from mfdl.testing.strategies import integer_views
 from mfdl.trust import TrustModel

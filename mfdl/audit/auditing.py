@@ -26,7 +26,7 @@ from ..errors import InvalidInput
 from ..mechanism import Mechanism, require_unit
 from ..privacy import gaussian
 from ..privacy.accounting import victim_losses
-from ..privacy.pattern_bounds import MAX_ENUMERATED
+from ..privacy.sensitivity.patterns import MAX_ENUMERATED
 from ..training.keys import NoiseKey
 from ..trust import TrustModel
 from . import _claims, bounds

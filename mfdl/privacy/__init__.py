@@ -1,8 +1,8 @@
 """From views to privacy numbers: view Grams, sensitivity, Gaussian accounting, guarantees."""
 
+from .forms import ViewGram, view_gram
 from .guarantee import UNITS, Guarantee
 from .sensitivity import Sensitivity, worst_sensitivity
-from .view_gram import ViewGram, view_gram
 
 __all__ = ["UNITS", "Guarantee", "Sensitivity", "ViewGram", "view_gram", "worst_sensitivity"]
 

@@ -22,16 +22,15 @@ from ..errors import InvalidInput, unknown_name
 from ..participation import Participation, in_every_step
 from ..trust import TrustModel
 from ..view import View
-from . import shift_reduction
-from .adaptivity import is_adaptive
+from .adaptive import is_adaptive, shift_reduction
+from .adaptive.hidden_messages import lipschitz_factors, shift_problem
+from .adaptive.shift_reduction import ShiftProblem
 from .fingerprint import Fingerprint
+from .forms import INJECTIONS, ViewGram, injection_bound, view_grams, with_known_gradients
+from .forms.own_states import own_states
 from .guarantee import UNITS
-from .hidden_messages import lipschitz_factors, shift_problem
-from .own_state_form import own_states
-from .pattern_bounds import MAX_ENUMERATED
 from .sensitivity import Sensitivity, sensitivities
-from .shift_reduction import ShiftProblem
-from .view_gram import INJECTIONS, ViewGram, injection_bound, view_grams, with_known_gradients
+from .sensitivity.patterns import MAX_ENUMERATED
 
 SHIFT_REDUCTION = "shift reduction"
 ALL_MESSAGES = "all messages seen"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from .accounting import ALL_MESSAGES, SHIFT_REDUCTION, VictimLoss
-from .view_gram import INJECTIONS
+from .forms import INJECTIONS
 
 _RULES = {
     ALL_MESSAGES: """gradients depend on noise that this attacker does not see, so the number is that of the same

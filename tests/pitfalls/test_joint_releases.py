@@ -13,8 +13,8 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.mechanism import account
 from mfdl.participation import EveryStep
+from mfdl.privacy.forms import view_grams
 from mfdl.privacy.sensitivity import sensitivities
-from mfdl.privacy.view_gram import view_grams
 from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
 from mfdl.testing.strategies import view_cases
 from mfdl.view import View

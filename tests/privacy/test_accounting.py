@@ -18,8 +18,8 @@ from mfdl.errors import InvalidInput
 from mfdl.mechanism import account, guarantees
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.accounting import victim_losses, worst_adaptive
+from mfdl.privacy.forms import view_grams
 from mfdl.privacy.sensitivity import sensitivities
-from mfdl.privacy.view_gram import view_grams
 from mfdl.testing.oracles import clear_rank, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices, integer_views
 from mfdl.trust import TrustModel

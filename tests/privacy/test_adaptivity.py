@@ -20,7 +20,7 @@ from mfdl.mechanism import account, calibrate, guarantees
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
 from mfdl.privacy import accounting, row_space
 from mfdl.privacy.accounting import victim_losses, worst_adaptive
-from mfdl.privacy.adaptivity import is_adaptive
+from mfdl.privacy.adaptive import is_adaptive
 from mfdl.testing.oracles import gossip_messages, rows_span
 from mfdl.testing.strategies import view_cases
 from mfdl.trust import TrustModel

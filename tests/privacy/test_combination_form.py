@@ -9,9 +9,10 @@ from numpy.testing import assert_allclose
 
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, calibrate, gossip, trust
 from mfdl.gossip import GossipMatrix
-from mfdl.privacy import combination_form, view_gram
-from mfdl.privacy.adaptivity import is_adaptive
-from mfdl.privacy.combination_form import is_multiple, step_values
+from mfdl.privacy.adaptive import is_adaptive
+from mfdl.privacy.forms import combination as combination_form
+from mfdl.privacy.forms import view_gram
+from mfdl.privacy.forms.combination import is_multiple, step_values
 from mfdl.testing.oracles import of_node, pinv_gram
 
 RING = gossip.metropolis_hastings("ring:n=4")

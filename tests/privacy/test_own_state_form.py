@@ -21,15 +21,15 @@ from mfdl.errors import InvalidInput
 from mfdl.operators import StepNoise
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.adaptivity import is_adaptive
-from mfdl.privacy.own_state_form import own_state_grams, own_states
-from mfdl.privacy.view_gram import view_grams
+from mfdl.privacy.adaptive import is_adaptive
+from mfdl.privacy.forms import view_grams
+from mfdl.privacy.forms.own_states import own_state_grams, own_states
 from mfdl.testing.oracles import clear_rank, exact_view_gram, of_node, pinv_gram, rational, to_float
 from mfdl.testing.strategies import gossip_matrices
 from mfdl.trust import TrustModel
 
-own_state_form = importlib.import_module("mfdl.privacy.own_state_form")
-view_gram = importlib.import_module("mfdl.privacy.view_gram")  # the package has a function of that name
+own_state_form = importlib.import_module("mfdl.privacy.forms.own_states")
+view_gram = importlib.import_module("mfdl.privacy.forms")  # the package has a function of that name
 MH = gossip.metropolis_hastings
 RING6 = Dynamics(MH("ring:n=6"))
 

@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose
 from mfdl.errors import InvalidInput
 from mfdl.factorization import FactorizationProblem, prefix_sum_gram, solve_problem
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
-from mfdl.privacy import pattern_bounds
-from mfdl.privacy.pattern_bounds import bound, bounds, diagonal_bounds
+from mfdl.privacy.sensitivity import patterns as pattern_bounds
+from mfdl.privacy.sensitivity.patterns import bound, bounds, diagonal_bounds
 from mfdl.testing.oracles import (
     elliptope_reference,
     largest_over_patterns,

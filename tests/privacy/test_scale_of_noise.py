@@ -20,9 +20,9 @@ from mfdl.operators import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNo
 from mfdl.operators.noise import LARGEST
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.dense_form import whiten
+from mfdl.privacy.forms import view_grams
+from mfdl.privacy.forms.whitening import whiten
 from mfdl.privacy.sensitivity import sensitivity_of_gram
-from mfdl.privacy.view_gram import view_grams
 from mfdl.testing.oracles import exact_leaks, exact_view_gram, rational
 from mfdl.testing.strategies import (
     CHEAP_NAMES,

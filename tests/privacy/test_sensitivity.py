@@ -17,8 +17,8 @@ from mfdl.errors import InvalidInput
 from mfdl.factorization import square_root_encoder
 from mfdl.operators import LocalNoise
 from mfdl.participation import Cyclic, EveryStep, Explicit, Single
+from mfdl.privacy.forms import ViewGram, view_gram
 from mfdl.privacy.sensitivity import sensitivity_of_gram, worst_sensitivity
-from mfdl.privacy.view_gram import ViewGram, view_gram
 from mfdl.testing.oracles import rational
 from mfdl.testing.strategies import NAMES, build_algorithm, integer_encoders, participations, random_encoder
 

@@ -14,7 +14,7 @@ from scipy.special import ndtr
 
 from mfdl import gossip, graphs
 from mfdl.errors import InvalidInput
-from mfdl.privacy.shift_reduction import ShiftProblem, cost_upper_bound, solve
+from mfdl.privacy.adaptive.shift_reduction import ShiftProblem, cost_upper_bound, solve
 from mfdl.testing.oracles import exact_cost, quadratic_program_value
 from mfdl.testing.strategies import linear_systems_with_record
 
@@ -215,7 +215,7 @@ class TestTheProgram:
         problem = florentine(0.9, divisors=np.arange(1.0, 16.0), rates=1 / np.sqrt(np.arange(1.0, 11.0)))
         patterns = [range(10), [0], [1, 4, 7]]
         together = solve(problem, [3, 9, 14], patterns, tolerance=1e-7)
-        monkeypatch.setattr("mfdl.privacy.shift_reduction.CHUNK_ENTRIES", 1)
+        monkeypatch.setattr("mfdl.privacy.adaptive.shift_reduction.CHUNK_ENTRIES", 1)
         apart = solve(problem, [3, 9, 14], patterns, tolerance=1e-7)
         assert together.sensitivity_squared.shape == (3, 3)
         assert_allclose(together.sensitivity_squared, apart.sensitivity_squared, rtol=1e-6)
@@ -224,7 +224,7 @@ class TestTheProgram:
 
     def test_sparse_and_dense_products_agree(self, monkeypatch):
         dense = solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared
-        monkeypatch.setattr("mfdl.privacy.shift_reduction.DENSE_BYTES", 0)
+        monkeypatch.setattr("mfdl.privacy.adaptive.shift_reduction.DENSE_BYTES", 0)
         assert_allclose(solve(florentine(1.0), [2, 5], [range(10)]).sensitivity_squared, dense, rtol=1e-9)
 
 

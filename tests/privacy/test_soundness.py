@@ -22,9 +22,9 @@ from mfdl.errors import InvalidInput
 from mfdl.operators import StepNoise
 from mfdl.privacy import accounting, row_space
 from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.adaptivity import is_adaptive
+from mfdl.privacy.adaptive import is_adaptive
+from mfdl.privacy.forms import INJECTIONS, view_grams
 from mfdl.privacy.sensitivity import sensitivities
-from mfdl.privacy.view_gram import INJECTIONS, view_grams
 from mfdl.testing import oracles
 from mfdl.testing.strategies import user_algorithms
 from mfdl.trust import TrustModel

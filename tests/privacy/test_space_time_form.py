@@ -20,9 +20,9 @@ from mfdl.errors import UnsupportedMechanism
 from mfdl.operators import JointNoise, SpaceTimeNoise
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.forms import _local_gram, view_gram, view_grams
+from mfdl.privacy.forms.separable import _inverse_factor
 from mfdl.privacy.sensitivity import sensitivities
-from mfdl.privacy.space_time_form import _inverse_factor
-from mfdl.privacy.view_gram import _local_gram, view_gram, view_grams
 from mfdl.testing.oracles import (
     exact_leaks,
     exact_view_gram,

@@ -15,12 +15,12 @@ from numpy.testing import assert_allclose
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.participation import EveryStep
-from mfdl.privacy import published, range_form
+from mfdl.privacy import published
 from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.null_space_form import NullSpaceForm
-from mfdl.privacy.range_form import RangeForm
+from mfdl.privacy.forms import range_form, view_grams
+from mfdl.privacy.forms.null_space import NullSpaceForm
+from mfdl.privacy.forms.range_form import RangeForm
 from mfdl.privacy.sensitivity import sensitivity_of_gram
-from mfdl.privacy.view_gram import view_grams
 from mfdl.testing.oracles import (
     append_known_noise,
     clear_rank,

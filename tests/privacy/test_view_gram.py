@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Cyclic
-from mfdl.privacy.view_gram import view_gram
+from mfdl.privacy.forms import view_gram
 from mfdl.testing.oracles import dense_gossip_workload, dense_noising
 from mfdl.testing.strategies import NAMES, build_algorithm, linear_algorithms
 

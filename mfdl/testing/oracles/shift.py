@@ -19,7 +19,7 @@ import cvxpy as cp
 import numpy as np
 
 from ...check import FloatArray
-from ...privacy.shift_reduction import ShiftProblem
+from ...privacy.adaptive.shift_reduction import ShiftProblem
 
 
 def cost_matrices(problem: ShiftProblem) -> list[FloatArray]:

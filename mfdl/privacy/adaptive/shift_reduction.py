@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from .. import check
-from ..check import FloatArray
-from ..errors import InvalidInput
+from ... import check
+from ...check import FloatArray
+from ...errors import InvalidInput
 from .shift_solver import minimise
 
 BoolArray: TypeAlias = NDArray[np.bool_]

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..check import FloatArray
-from ..errors import InvalidInput, UnsupportedMechanism
-from ..operators import IndependentNoise, LocalNoise
-from ..view import View
-from .injections import is_plain_gossip
+from ...check import FloatArray
+from ...errors import InvalidInput, UnsupportedMechanism
+from ...operators import IndependentNoise, LocalNoise
+from ...view import View
+from ..structure import is_plain_gossip
 from .shift_reduction import ShiftProblem
 
 

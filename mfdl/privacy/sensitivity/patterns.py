@@ -28,9 +28,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from ..check import FloatArray
-from ..errors import InvalidInput
-from ..participation import MinSeparation, OncePerEpoch, Participation, Pattern
+from ...check import FloatArray
+from ...errors import InvalidInput
+from ...participation import MinSeparation, OncePerEpoch, Participation, Pattern
 from .elliptope import TOLERANCE, UNIT, BoolArray, close, closed_form_bounds, maximise, scale_to_feasible
 
 MAX_ENUMERATED = 4096

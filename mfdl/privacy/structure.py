@@ -1,4 +1,8 @@
-"""Plain gossip: a message is the model itself with injections of one sign; forms for hidden messages assume it."""
+"""Facts of an algorithm's maps that forms and proofs rest on, each decided on the maps and never by name.
+
+A linear algorithm is given in float64, so a relation such as "the weights of the messages cancel" holds up to rounding
+at best. A remainder at that level is taken for zero, which is safe only where a true remainder cannot be as small.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,14 @@ import scipy.sparse as sp
 
 from ..algorithms import LinearAlgorithm
 
+ROUNDING = 16 * float(np.finfo(np.float64).eps)  # times the size: relative remainder that counts as zero
+SMALLEST_WEIGHT = 1e-6  # with smaller weights a true remainder could pass for rounding
+
 
 def is_plain_gossip(algorithm: LinearAlgorithm) -> bool:
     """Whether m = s + Q (g + e) with Q diagonal and negative (m = s in further gossip rounds), s' = K m, models = s.
 
-    Decided on the maps, never by name.
+    Forms for hidden messages assume it.
     """
     eye = sp.eye_array(algorithm.num_nodes, format="csr")
 
@@ -32,3 +39,13 @@ def is_plain_gossip(algorithm: LinearAlgorithm) -> bool:
         if Q is not None and not (Q.nnz == np.count_nonzero(Q.diagonal()) and (Q.diagonal() < 0).all()):
             return False
     return True
+
+
+def smallest_weight(algorithm: LinearAlgorithm) -> float:
+    """The smallest weight, in magnitude and other than zero, with which a message enters a state; inf if none does."""
+    found = np.inf
+    for one in algorithm.kinds:
+        if one.state_from_message is not None:
+            sizes = np.abs(one.state_from_message.data)
+            found = min(found, float(sizes[sizes > 0].min(initial=np.inf)))
+    return found

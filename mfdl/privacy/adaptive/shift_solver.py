@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..check import FloatArray
+from ...check import FloatArray
 
 if TYPE_CHECKING:
     from .shift_reduction import BoolArray, Repaired, System

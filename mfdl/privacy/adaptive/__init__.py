@@ -17,11 +17,11 @@ two is called not adaptive, which is the safe side.
 
 from __future__ import annotations
 
-from ..participation import Participation, in_every_step
-from ..view import View
-from .combination_form import states_are_multiples
-from .own_state_form import own_states
-from .row_space import spans_models
+from ...participation import Participation, in_every_step
+from ...view import View
+from ..forms.combination import states_are_multiples
+from ..forms.own_states import own_states
+from ..row_space import spans_models
 
 
 def is_adaptive(view: View, participation: Participation | None = None, *, unit: str = "record") -> bool:

@@ -21,8 +21,8 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from ..check import FloatArray
-from ..errors import UnsupportedMechanism
+from ...check import FloatArray
+from ...errors import UnsupportedMechanism
 
 CHUNK_BYTES = 256 * 2**20
 BLOCK_ROWS = 512

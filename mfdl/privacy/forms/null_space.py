@@ -19,7 +19,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from ..check import FloatArray
+from ...check import FloatArray
 
 
 class NullSpaceForm:

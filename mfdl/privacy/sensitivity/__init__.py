@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..algorithms import LinearAlgorithm
-from ..errors import InvalidInput
-from ..participation import MinSeparation, OncePerEpoch, Participation
-from ..trust import TrustModel
-from .pattern_bounds import PatternBound, bounds, diagonal_bounds
-from .view_gram import INJECTIONS, UNIT, ViewGram, view_grams
+from ...algorithms import LinearAlgorithm
+from ...errors import InvalidInput
+from ...participation import MinSeparation, OncePerEpoch, Participation
+from ...trust import TrustModel
+from ..forms import INJECTIONS, UNIT, ViewGram, view_grams
+from .patterns import PatternBound, bounds, diagonal_bounds
 
 EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value
 

@@ -24,22 +24,22 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ..algorithms import LinearAlgorithm
-from ..check import FloatArray
-from ..errors import UnsupportedMechanism
-from ..operators import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
-from ..threads import blas_threads
-from ..trust import TrustModel
-from ..view import Knowledge, View
-from .combination_form import step_values
-from .dense_form import SPREAD, WhitenedColumns, spread, whiten
-from .exact_rank import MAX_ENTRIES, range_of
-from .injections import is_plain_gossip
-from .null_space_form import NullSpaceForm
-from .own_state_form import OwnStateGram, own_state_grams, own_states
+from ...algorithms import LinearAlgorithm
+from ...check import FloatArray
+from ...errors import UnsupportedMechanism
+from ...operators import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
+from ...threads import blas_threads
+from ...trust import TrustModel
+from ...view import Knowledge, View
+from ..exact_rank import MAX_ENTRIES, range_of
+from ..row_space import exact_range, meant_entries
+from ..structure import is_plain_gossip
+from .combination import step_values
+from .null_space import NullSpaceForm
+from .own_states import OwnStateGram, own_state_grams, own_states
 from .range_form import RangeForm
-from .row_space import exact_range, meant_entries
-from .space_time_form import SINGULAR, SpaceTimeGram, space_time_grams
+from .separable import SINGULAR, SpaceTimeGram, space_time_grams
+from .whitening import SPREAD, WhitenedColumns, spread, whiten
 
 UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
 INJECTIONS = "injections seen"

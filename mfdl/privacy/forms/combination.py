@@ -16,10 +16,10 @@ from fractions import Fraction
 import numpy as np
 import scipy.sparse as sp
 
-from ..algorithms import LinearAlgorithm
-from ..check import FloatArray
-from ..operators import IndependentNoise, StepNoise
-from ..view import View
+from ...algorithms import LinearAlgorithm
+from ...check import FloatArray
+from ...operators import IndependentNoise, StepNoise
+from ...view import View
 
 UNIT = float(np.finfo(np.float64).eps) / 2
 

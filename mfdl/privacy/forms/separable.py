@@ -25,9 +25,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..check import FloatArray
-from ..operators import JointNoise, SpaceTimeNoise
-from .dense_form import whiten
+from ...check import FloatArray
+from ...operators import JointNoise, SpaceTimeNoise
+from .whitening import whiten
 
 UNIT = float(np.finfo(np.float64).eps) / 2
 SINGULAR = "its encoder is singular to working precision"

@@ -50,13 +50,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from ..algorithms import LinearAlgorithm, Round
-from ..check import FloatArray
-from ..operators import IndependentNoise, StepNoise
-from ..view import View
-from .dense_form import whiten
-from .exact_rank import ranks_agree
-from .rounding_level import ROUNDING, SMALLEST_WEIGHT, smallest_weight
+from ...algorithms import LinearAlgorithm, Round
+from ...check import FloatArray
+from ...operators import IndependentNoise, StepNoise
+from ...view import View
+from ..exact_rank import ranks_agree
+from ..structure import ROUNDING, SMALLEST_WEIGHT, smallest_weight
+from .whitening import whiten
 
 UNIT = float(np.finfo(np.float64).eps) / 2
 MAX_BLOCK_WORK = 1e11  # rows^2 * columns of noise that hangs together in one round: a few seconds

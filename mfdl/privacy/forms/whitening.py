@@ -29,7 +29,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ..check import FloatArray
+from ...check import FloatArray
 
 EPS = float(np.finfo(np.float64).eps)
 RANK_SAFETY = 8.0  # tolerance = RANK_SAFETY * max(shape) * eps * largest singular value

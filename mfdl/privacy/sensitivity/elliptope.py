@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
-from ..check import FloatArray
-from ..errors import InvalidInput
+from ...check import FloatArray
+from ...errors import InvalidInput
 
 UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
 TOLERANCE = 1e-6
