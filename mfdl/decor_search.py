@@ -19,7 +19,8 @@ from .errors import InvalidInput, unknown_name
 from .factorization import PairwisePrice
 from .mechanism import Mechanism, calibrate, require_unit, with_noise
 from .participation import Participation
-from .privacy import gaussian, published
+from .privacy import gaussian
+from .theory import bounds
 from .trust import Coalitions, SecLDP, TrustModel
 
 BUDGETS = ("gdp", "renyi", "corollary")
@@ -77,7 +78,7 @@ def decor_couples(
         if epsilon is None or delta is None:
             raise InvalidInput("budget 'corollary' needs epsilon and delta.")
         require_unit(unit, participation)
-        noise = published.decor_corollary(
+        noise = bounds.decor_corollary(
             graph,
             epsilon=epsilon,
             delta=delta,
@@ -136,5 +137,5 @@ def _spent(budget: str, mu: float | None, epsilon: float | None, delta: float | 
         raise InvalidInput("epsilon needs a delta in (0, 1), e.g. delta=1e-5.")
     assert epsilon is not None
     if budget == "renyi":
-        return {"mu": float(published.corn_equation_9_renyi(epsilon, delta).value)}
+        return {"mu": float(bounds.corn_equation_9_renyi(epsilon, delta).value)}
     return {"epsilon": check.positive(epsilon=epsilon), "delta": check.open_unit(delta=delta)}

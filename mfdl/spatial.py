@@ -3,7 +3,7 @@
 In: a graph, or a covariance R over nodes, index order of the labels. Out: Laplacian, incidence, pairwise-noise
 covariance, the diagonal of R^-1. With all messages of T steps seen and noise fresh in every step,
 mu^2 = record_shift^2 * T * [R^-1]_ii for the record of node i. The bounds of papers built on these are in
-`published`.
+`theory`.
 """
 
 from __future__ import annotations

@@ -16,10 +16,11 @@ from .. import files, graphs
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..participation import Cyclic, EveryStep, Single
-from ..privacy import gaussian, published
+from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
 from ..reporting import account as pictures
 from ..reporting.pairwise import pairwise_matrix
+from ..theory import bounds
 from ..trust import LDP
 
 NPZ = "pairwise.npz"
@@ -167,8 +168,8 @@ class Pictures:
             return []
         curves = []
         for kind, name, bound in (
-            (pictures.SQUARED, "published, squared", published.muffliato_squared),
-            (pictures.CODED, "published, as coded", published.muffliato_as_coded),
+            (pictures.SQUARED, "published, squared", bounds.muffliato_squared),
+            (pictures.CODED, "published, as coded", bounds.muffliato_as_coded),
         ):
             hops, values, validity = [], [], ""
             for nodes, found in self.losses.items():

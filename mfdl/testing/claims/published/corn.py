@@ -24,7 +24,7 @@ from scipy.stats import norm
 from .... import gossip
 from ....check import FloatArray
 from ....gossip import GossipMatrix
-from ....privacy import published
+from ....theory import bounds
 from ...oracles.gaussian import exact_delta, exact_epsilon
 from ...oracles.rational import rank, rational
 from ...oracles.sensitivity import largest_signed_sum
@@ -162,7 +162,7 @@ def _exact_mu(A: FloatArray, B: FloatArray, victims: Sequence[int], num_nodes: i
 def theorem_2(system: System, num_steps: int, clip_norm: float, delta: float) -> Any:
     """Who sees all messages learns at most eps = 2 C^2 T r + 2 C sqrt(2 T L r)."""
     W, R = system.W, system.R
-    bound = published.corn_theorem(R, delta=delta, clip_norm=clip_norm, num_steps=num_steps)
+    bound = bounds.corn_theorem(R, delta=delta, clip_norm=clip_norm, num_steps=num_steps)
     mu = _exact_mu(*_messages(W, R, num_steps), range(len(R)), len(R), clip_norm)
     return bound.value, float(exact_epsilon(mu, delta))
 
@@ -190,7 +190,7 @@ def _renyi_divergence(shift: FloatArray, R: FloatArray, order: float) -> float:
 )
 def theorem_2_renyi(covariance: FloatArray, order: float) -> Any:
     """The Renyi loss of the worst agent in one step is order times 2 C^2 r, exactly."""
-    printed = order * float(published.corn_renyi(covariance, clip_norm=0.5).value)
+    printed = order * float(bounds.corn_renyi(covariance, clip_norm=0.5).value)
     truth = max(_renyi_divergence(shift, covariance, order) for shift in np.eye(len(covariance)))
     return [printed, truth], [truth, printed]
 
@@ -205,7 +205,7 @@ def theorem_2_conversion(mu: float, delta: float) -> Any:
 @claim(CORN, "public code, in place of (9b)", epsilon=EPSILONS, delta=DELTAS, id="corn-code-budget", examples=60)
 def code_budget(epsilon: int, delta: float) -> Any:
     """rho = (sqrt(L + eps) - sqrt(L))^2 keeps every budget eps."""
-    mu = published.corn_equation_9_renyi(epsilon, delta).value
+    mu = bounds.corn_equation_9_renyi(epsilon, delta).value
     return epsilon, float(exact_epsilon(float(mu), delta))
 
 
@@ -298,7 +298,7 @@ def proposition_1_proof(delta: float, epsilon: int) -> Any:
 )
 def proposition_1_small_epsilon(delta: float, share: float) -> Any:
     """[R^-1]_ii <= eps^2 / (16 C^2 T L) keeps the budget eps for eps <= 2.343 L, 26.98 at delta = 1e-5."""
-    epsilon = share * published.COROLLARY_RANGE * -math.log(delta)
+    epsilon = share * bounds.COROLLARY_RANGE * -math.log(delta)
     return epsilon, _epsilon_spent(epsilon, delta)
 
 
@@ -333,7 +333,7 @@ def whisper_condition(delta: float, epsilon: int) -> Any:
 def whisper_theorem_2(system: System, num_steps: int, delta: float) -> Any:
     """Who sees all messages learns at most eps = 2 C^2 T r / n + r C sqrt(2 T L / n)."""
     W, R = system.W, system.R
-    printed = published.whisper_theorem(R, delta=delta, num_steps=num_steps).value
+    printed = bounds.whisper_theorem(R, delta=delta, num_steps=num_steps).value
     mu = _exact_mu(*_messages(W, R, num_steps), range(len(R)), len(R), 1.0)
     return printed, float(exact_epsilon(mu, delta))
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from .... import gossip
 from ....check import FloatArray
-from ....privacy import published
+from ....theory import bounds
 from ...oracles.adaptive import Reaction, adaptive_total_variation
 from ...oracles.gaussian import normal_cdf
 from ...oracles.sensitivity import largest_signed_sum
@@ -67,7 +67,7 @@ def _are_two_nodes(W: FloatArray, attacker: int, victim: int) -> None:
     assume(attacker != victim and max(attacker, victim) < len(W))
 
 
-def _at(node: int, bound: published.PublishedBound) -> float:
+def _at(node: int, bound: bounds.PublishedBound) -> float:
     return float(np.asarray(bound.value)[node])
 
 
@@ -97,7 +97,7 @@ def several_gossip_rounds(graph: nx.Graph, attacker: int, victim: int, rounds: i
     """
     W = gossip.metropolis_hastings(graph)
     _are_two_nodes(W.dense(), attacker, victim)
-    printed = published.muffliato_squared(W, f"#{attacker}", num_steps=1, gossip_rounds=rounds)
+    printed = bounds.muffliato_squared(W, f"#{attacker}", num_steps=1, gossip_rounds=rounds)
     return _at(victim, printed), _gram(W.dense(), attacker, victim, 1, rounds).item()
 
 
@@ -116,7 +116,7 @@ def several_participations(weights: FloatArray, steps: int) -> tuple[float, floa
 
     Path u - w - v with u = 0, v = 2, symmetric weights.
     """
-    printed = published.muffliato_squared(gossip.from_array(weights), "#2", num_steps=steps)
+    printed = bounds.muffliato_squared(gossip.from_array(weights), "#2", num_steps=steps)
     return _at(0, printed), largest_signed_sum(_gram(weights, 2, 0, steps))
 
 
@@ -134,7 +134,7 @@ def several_participations(weights: FloatArray, steps: int) -> tuple[float, floa
 def one_participation(W: FloatArray, attacker: int, victim: int, steps: int) -> tuple[float, float]:
     """One gossip round per step, u in one step: sens^2 <= sum_s sum_w (W^s)_wu^2 / ||(W^s)_w||^2."""
     _are_two_nodes(W, attacker, victim)
-    printed = published.muffliato_squared(gossip.from_array(W), f"#{attacker}", num_steps=steps, every_step=False)
+    printed = bounds.muffliato_squared(gossip.from_array(W), f"#{attacker}", num_steps=steps, every_step=False)
     return _at(victim, printed), _largest_entry(_gram(W, attacker, victim, steps))
 
 
@@ -158,7 +158,7 @@ def reacting_gradients(graph: nx.Graph, attacker: int, victim: int, slope: int) 
     """
     W = gossip.metropolis_hastings(graph)
     _are_two_nodes(W.dense(), attacker, victim)
-    printed = published.muffliato_squared(W, f"#{attacker}", num_steps=2, every_step=False)
+    printed = bounds.muffliato_squared(W, f"#{attacker}", num_steps=2, every_step=False)
     third = 3 - attacker - victim
     truth = adaptive_total_variation(
         W.dense(), attacker=attacker, victim=victim, reactions={third: Reaction(float(slope))}, num_steps=2
@@ -223,7 +223,7 @@ def under_ldp(W: FloatArray, steps: int, rounds: int) -> tuple[float, float]:
 def as_coded(W: FloatArray, attacker: int, victim: int, steps: int) -> tuple[float, float]:
     """u in all steps: sens^2 <= min(T, sum of (W^s)_wu / ||(W^s)_w||^2), weights not squared, v its own neighbour."""
     _are_two_nodes(W, attacker, victim)
-    coded = published.muffliato_as_coded(gossip.from_array(W), f"#{attacker}", num_steps=steps)
+    coded = bounds.muffliato_as_coded(gossip.from_array(W), f"#{attacker}", num_steps=steps)
     return _at(victim, coded), largest_signed_sum(_gram(W, attacker, victim, steps))
 
 
@@ -241,7 +241,7 @@ def as_coded(W: FloatArray, attacker: int, victim: int, steps: int) -> tuple[flo
 def as_coded_several_rounds(W: FloatArray, attacker: int, victim: int, rounds: int) -> tuple[float, float]:
     """One gradient, K gossip rounds: sens^2 <= min(1, sum of (W^s)_wu / ||(W^s)_w||^2), v its own neighbour."""
     _are_two_nodes(W, attacker, victim)
-    coded = published.muffliato_as_coded(gossip.from_array(W), f"#{attacker}", num_steps=1, gossip_rounds=rounds)
+    coded = bounds.muffliato_as_coded(gossip.from_array(W), f"#{attacker}", num_steps=1, gossip_rounds=rounds)
     return _at(victim, coded), _gram(W, attacker, victim, 1, rounds).item()
 
 
@@ -260,7 +260,7 @@ def as_coded_several_rounds(W: FloatArray, attacker: int, victim: int, rounds: i
 def transposed_index(W: FloatArray, attacker: int, victim: int, steps: int) -> tuple[float, float]:
     """One participation, one round: sens^2 <= sum_s sum_w (W^s)_uw^2 / ||(W^s)_:w||^2, read by columns of W^s."""
     _are_two_nodes(W, attacker, victim)
-    coded = published.muffliato_squared(
+    coded = bounds.muffliato_squared(
         gossip.from_array(W), f"#{attacker}", num_steps=steps, every_step=False, transposed=True
     )
     return _at(victim, coded), _largest_entry(_gram(W, attacker, victim, steps))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ..... import gossip
 from .....check import FloatArray
-from .....privacy import published
+from .....theory import bounds
 from ....oracles.gaussian import exact_log_delta
 from ....oracles.views import gossip_messages
 from ....strategies.graphs import connected_graphs
@@ -35,7 +35,7 @@ DELTAS = st.integers(1, 10).map(lambda k: 10.0**-k)
 def connectivity_bounds_the_slope(graph: nx.Graph, colluders: int, local: int, pair: int) -> tuple[float, float]:
     """The slope of a step is at most 2 (1 / (m s_local^2) + (1 - 1/m) / (s_local^2 + a_q s_pair^2)), m = n - q."""
     assume(colluders < len(graph))
-    bound = published.decor_theorem(graph, sigma_local=local, sigma_pair=pair, num_colluders=colluders)
+    bound = bounds.decor_theorem(graph, sigma_local=local, sigma_pair=pair, num_colluders=colluders)
     worst = max(float(slopes(graph, local, pair, gone).max()) for gone in coalitions(graph, colluders))
     return float(bound.value), worst
 
@@ -52,7 +52,7 @@ def connectivity_bounds_the_slope(graph: nx.Graph, colluders: int, local: int, p
 def steps_add_up(graph: nx.Graph, num_steps: int, local: int, pair: int) -> tuple[float, float]:
     """With noise drawn afresh in every step, all messages of T steps have T times the slope of one."""
     n = len(graph)
-    one_step = published.decor_accountant(graph, sigma_local=local, sigma_pair=pair)
+    one_step = bounds.decor_accountant(graph, sigma_local=local, sigma_pair=pair)
     messages, _ = gossip_messages(gossip.metropolis_hastings(graph), num_steps)
     noise = fresh(factor(graph, local, pair), num_steps)
     truth = slopes_of_view(messages, noise, n, range(n)).max()
@@ -72,7 +72,7 @@ def steps_add_up(graph: nx.Graph, num_steps: int, local: int, pair: int) -> tupl
 def accountant_is_the_view(graph: nx.Graph, colluders: int, local: int, pair: int) -> tuple[float, float]:
     """2 max [(s_local^2 I + s_pair^2 L_{G without I})^-1]_ii over I and i is exactly the slope of the worst view."""
     assume(colluders < len(graph))
-    accountant = published.decor_accountant(graph, sigma_local=local, sigma_pair=pair, num_colluders=colluders)
+    accountant = bounds.decor_accountant(graph, sigma_local=local, sigma_pair=pair, num_colluders=colluders)
     worst = max(float(slopes(graph, local, pair, gone).max()) for gone in coalitions(graph, colluders))
     return 0.0, abs(float(accountant.value) - worst) / worst
 
@@ -155,7 +155,7 @@ def corollary_holds_beyond_its_range(
     graph: nx.Graph, colluders: int, share_of_range: float, delta: float
 ) -> tuple[float, float]:
     """The noise of Corollary 12 gives (eps, delta) for eps <= 2.343 L. In log delta."""
-    epsilon = share_of_range * published.COROLLARY_RANGE * -math.log(delta)
+    epsilon = share_of_range * bounds.COROLLARY_RANGE * -math.log(delta)
     return _log_delta_of_corollary(graph, colluders, epsilon, delta)
 
 
@@ -215,7 +215,7 @@ def noise_reuse_is_free(graph: nx.Graph, num_steps: int, local: int, pair: int) 
     n, T = len(graph), num_steps
     F = factor(graph, local, pair)
     noise = np.hstack([fresh(F[:, :n], T), np.tile(F[:, n:], (T, 1))])
-    one_step = published.decor_accountant(graph, sigma_local=local, sigma_pair=pair)
+    one_step = bounds.decor_accountant(graph, sigma_local=local, sigma_pair=pair)
     return T * float(one_step.value), float(slopes_of_view(np.eye(T * n), noise, n, range(n)).max())
 
 

@@ -13,7 +13,8 @@ from scipy.stats import norm
 from ..... import gossip
 from .....check import FloatArray
 from .....participation import EveryStep
-from .....privacy import gaussian, published
+from .....privacy import gaussian
+from .....theory import bounds
 from ....oracles import (
     Reaction,
     adaptive_total_variation,
@@ -41,7 +42,7 @@ from ._views import GRAPHS, NODES, PAPER, ROUNDING, STEPS, heard, own_parts, pai
 )
 def equation_8_square(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
     """The sensitivity of a view is at most the sum of the magnitudes of its Gram X."""
-    claimed = published.sum_abs_gram_as_printed(printed_gram(graph, attacker, victim, steps)).value
+    claimed = bounds.sum_abs_gram_as_printed(printed_gram(graph, attacker, victim, steps)).value
     squared = largest_signed_sum(pairwise_gram(graph, attacker, victim, steps))
     return float(claimed), math.sqrt(max(0.0, squared))
 
@@ -60,7 +61,7 @@ def equation_8_square(graph: nx.Graph, attacker: int, victim: int, steps: int) -
 )
 def theorem_7_square_root(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
     """Fixed gradients: the sensitivity of a view is at most the root of the sum of the magnitudes of X."""
-    claimed = published.sum_abs_gram(printed_gram(graph, attacker, victim, steps)).value
+    claimed = bounds.sum_abs_gram(printed_gram(graph, attacker, victim, steps)).value
     squared = elliptope_reference(pairwise_gram(graph, attacker, victim, steps))
     return float(claimed), math.sqrt(max(0.0, squared))
 
@@ -108,7 +109,7 @@ def theorem_7_adaptive_ldp(encoder: FloatArray, slope: int, offset: int, epsilon
     Two steps, the record takes part in both; the second gradient is clip(slope y + offset, -1, 1), y the first message.
     """
     gram = encoder.T @ encoder
-    return gaussian.delta_from_mu(float(published.sum_abs_gram(gram).value), epsilon), _two_step_delta(
+    return gaussian.delta_from_mu(float(bounds.sum_abs_gram(gram).value), epsilon), _two_step_delta(
         encoder, slope, offset, epsilon
     )
 
@@ -160,7 +161,7 @@ def theorem_7_echelon(graph: nx.Graph, attacker: int, steps: int) -> tuple[int, 
 def remark_8_equality(encoder: FloatArray) -> tuple[float, float]:
     """The bound of (8) is attained where X has no negative entries."""
     squared = brute_force_sensitivity(encoder, EveryStep(len(encoder))) ** 2
-    return 0.0, abs(float(published.sum_abs_gram_as_printed(encoder.T @ encoder).value) / squared - 1)
+    return 0.0, abs(float(bounds.sum_abs_gram_as_printed(encoder.T @ encoder).value) / squared - 1)
 
 
 @claim(

@@ -10,7 +10,7 @@ from typing import Any
 
 from ... import check, spatial
 from ...errors import InvalidInput
-from ..gaussian import epsilon_from_mu
+from ...privacy.gaussian import epsilon_from_mu
 from .bound import PublishedBound, exact_route
 
 _CORN = "[CorN] arXiv:2501.14644v2"

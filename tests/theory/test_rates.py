@@ -14,9 +14,9 @@ from numpy.testing import assert_allclose
 from mfdl import gossip, graphs, spatial
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.privacy.published import decor_corollary
 from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
-from mfdl.utility import (
+from mfdl.theory.bounds import decor_corollary
+from mfdl.theory.rates import (
     accumulated_error,
     average_error,
     decor_constant,

@@ -26,17 +26,18 @@ from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, graphs, spatia
 from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance, optimal_pairwise, problem, square_root_encoder
 from mfdl.mechanism import account, calibrate
-from mfdl.privacy import gaussian, published
+from mfdl.privacy import gaussian
 from mfdl.privacy.forms import view_grams
 from mfdl.testing import connected_graphs, exact_mu
 from mfdl.testing.oracles import gossip_messages, of_node, pinv_gram, received, without_noise
+from mfdl.theory import bounds
+from mfdl.theory.rates import decor_constant, decor_step_sizes, one_step_error
 from mfdl.training.tasks import partition
-from mfdl.utility import decor_constant, decor_step_sizes, one_step_error
 from mfdl.view import View
 from solvers.coalition_problem import CoalitionProblem
 
 MH = gossip.metropolis_hastings
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DELTA = 1e-5
 L = -math.log(DELTA)
 GRID = (3, 5, 7, 10, 15, 20, 25, 30, 40)  # budgets of the experiments of arXiv:2405.01031 and arXiv:2501.14644
@@ -157,7 +158,7 @@ def test_algorithm_2_without_its_inverse_rewards_less_noise(graph, local, pair):
         return 2 * (a**2 * np.eye(len(Lap)) + b**2 * Lap).diagonal().max()
 
     def ours(a, b):
-        return published.decor_accountant(graph, sigma_local=a, sigma_pair=b).value
+        return bounds.decor_accountant(graph, sigma_local=a, sigma_pair=b).value
 
     assert printed(2 * local, 2 * pair) > printed(local, pair)
     assert_allclose(ours(2 * local, 2 * pair), ours(local, pair) / 4, rtol=1e-9)
@@ -173,14 +174,14 @@ def test_no_pairwise_noise_is_enough_at_the_lower_end_of_the_search(spec):
     """sigma_local = C sqrt(2 / (n eps)) leaves a loss above eps per step; read as a variance it is far too much."""
     per_step, n = 0.01, 16
     low, high = math.sqrt(2 / (n * per_step)), math.sqrt(2 / per_step)
-    losses = [published.decor_accountant(spec, sigma_local=low, sigma_pair=c).value for c in (0, 10, 1e2, 1e3)]
+    losses = [bounds.decor_accountant(spec, sigma_local=low, sigma_pair=c).value for c in (0, 10, 1e2, 1e3)]
     assert (np.diff(losses) < 0).all()
     assert losses[-1] > per_step
-    assert published.decor_accountant(spec, sigma_local=1.01 * low, sigma_pair=1e3).value < per_step
-    assert_allclose(published.decor_accountant(spec, sigma_local=high, sigma_pair=0).value, per_step, rtol=1e-12)
+    assert bounds.decor_accountant(spec, sigma_local=1.01 * low, sigma_pair=1e3).value < per_step
+    assert_allclose(bounds.decor_accountant(spec, sigma_local=high, sigma_pair=0).value, per_step, rtol=1e-12)
     # a variance of `high` is a standard deviation below `high`: local noise alone misses the budget 14 times
     assert_allclose(
-        published.decor_accountant(spec, sigma_local=math.sqrt(high), sigma_pair=0).value / per_step, high, rtol=1e-12
+        bounds.decor_accountant(spec, sigma_local=math.sqrt(high), sigma_pair=0).value / per_step, high, rtol=1e-12
     )
 
 
@@ -253,12 +254,12 @@ def test_noise_of_the_published_budgets_over_the_exact_one(epsilon, coded, print
     assert_allclose(mu / renyi, coded, atol=6e-4)
     assert_allclose(mu / nine_b, printed, atol=6e-4)
     assert_allclose(gaussian.mu_from_epsilon(epsilon, DELTA), mu, rtol=1e-9)
-    assert_allclose(published.corn_equation_9_renyi(epsilon, DELTA).value, renyi, rtol=1e-12)
+    assert_allclose(bounds.corn_equation_9_renyi(epsilon, DELTA).value, renyi, rtol=1e-12)
     if printed > 1:
-        assert_allclose(published.corn_equation_9b(epsilon, DELTA).value, nine_b, rtol=1e-12)
+        assert_allclose(bounds.corn_equation_9b(epsilon, DELTA).value, nine_b, rtol=1e-12)
     else:  # less noise than the exact budget needs
         with pytest.raises(InvalidInput, match=r"outside the range of \(9b\)"):
-            published.corn_equation_9b(epsilon, DELTA)
+            bounds.corn_equation_9b(epsilon, DELTA)
     if epsilon in (3, 10):  # so figures made with the text have this much more noise than those of the code
         assert_allclose(renyi / nine_b, {3: 1.332, 10: 1.195}[epsilon], atol=6e-4)
 
@@ -271,7 +272,7 @@ def test_where_9b_ends():
 
     assert gaussian.epsilon_from_renyi(of_9b(26.97), DELTA) < 26.97
     assert gaussian.epsilon_from_renyi(of_9b(26.98), DELTA) > 26.98
-    assert_allclose(published.COROLLARY_RANGE * L, 26.976, atol=5e-4)
+    assert_allclose(bounds.COROLLARY_RANGE * L, 26.976, atol=5e-4)
     assert float(exact_mu(36.08, DELTA)) > of_9b(36.08)
     assert float(exact_mu(36.09, DELTA)) < of_9b(36.09)
     assert sum(epsilon > L for epsilon in GRID) == 5
@@ -414,7 +415,7 @@ def test_the_coded_central_baseline_has_root_n_times_the_noise_it_needs(n):
 def test_the_first_message_counts():
     """A sum that starts at W^1 leaves out what is sent before any averaging: all that a neighbour shows in one step."""
     W = MH("path:n=3")
-    found = published.muffliato_squared(W, "#2", num_steps=1)
+    found = bounds.muffliato_squared(W, "#2", num_steps=1)
     assert found.value.tolist() == [0.0, 1.0, math.inf]
     one = algorithms.muffliato(Dynamics(W), EveryStep(1), gossip_rounds=1)
     grams = view_grams(trust.PNDP([2]).view(one, 1, release="none"), [0, 1])

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...check import FloatArray
 from ...errors import InvalidInput
-from ..gaussian import mu_from_epsilon
+from ...privacy.gaussian import mu_from_epsilon
 
 Quantity = Literal["sensitivity_squared", "mu", "renyi slope", "epsilon"]
 

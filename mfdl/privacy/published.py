@@ -1,0 +1,4 @@
+"""Published privacy bounds; they live in `mfdl.theory.bounds`."""
+
+from ..theory.bounds import *  # noqa: F403
+from ..theory.bounds import __all__ as __all__
