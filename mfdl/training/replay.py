@@ -30,7 +30,7 @@ from .keys import GENERATOR, NoiseKey
 from .run import Run, SeedRun
 from .streams import noise_stream
 from .tasks import Task
-from .tasks._instance import Period
+from .tasks.steps import Period
 
 Progress = Callable[[int], None]
 

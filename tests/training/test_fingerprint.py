@@ -8,7 +8,7 @@ import torch
 
 from mfdl import Cyclic, Dynamics, algorithms, calibrate, gossip, replay, tasks, trust
 from mfdl.training.keys import NoiseKey
-from mfdl.training.tasks import _fingerprint
+from mfdl.training.tasks import fingerprint
 
 
 def huber(output, target, width=1.0):
@@ -92,7 +92,7 @@ def test_models_that_differ_have_other_hashes():
     hashes = {task(by_constant, functools.partial(kind, slope)).content_hash for kind, slope in
               ((Bend, 1.0), (Bend, 2.0), (OtherBend, 1.0))}  # fmt: skip
     assert len(hashes) == 3
-    assert _fingerprint.of_module(Bend(1.0)) == _fingerprint.of_module(Bend(1.0))  # values of parameters do not count
+    assert fingerprint.of_module(Bend(1.0)) == fingerprint.of_module(Bend(1.0))  # values of parameters do not count
 
 
 def mechanism():

@@ -15,7 +15,8 @@ from torch import nn
 
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.training import tasks
-from mfdl.training.tasks import _housing, _instance, _modules, _seeds, partition
+from mfdl.training.tasks import _housing, modules, partition, seeds, steps
+from mfdl.training.tasks import instance as instances
 
 torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds
 SQUARED = _housing._squared_error
@@ -76,7 +77,7 @@ def some_models(instance, seed=1, scale=0.3):
 
 def uniform_index(num_records: int, num_nodes: int, seed: int, period: int) -> np.ndarray:
     held = partition.Uniform().held(np.zeros(num_records), num_nodes, seed)
-    return _instance._record_index(held, seed=seed, period=period)
+    return steps.record_index(held, seed=seed, periods=[period] * num_nodes)
 
 
 @given(
@@ -105,24 +106,24 @@ def test_every_record_is_at_one_node_in_one_step_class(num_nodes, period, extra,
 
 
 def test_the_split_is_uniform_and_its_seeds_are_separate():
-    splits = np.array([_seeds.permutation(seed, _seeds.NODE_SPLIT, 6) for seed in range(6000)])
+    splits = np.array([seeds.permutation(seed, seeds.NODE_SPLIT, 6) for seed in range(6000)])
     for position in range(6):
         counts = np.bincount(splits[:, position], minlength=6)
         # Binomial(6000, 1/6), standard deviation 28.9: 6 of them, 36 counts, false-alarm rate 7e-8.
         assert np.abs(counts - 1000).max() < 173
-    purposes = [tuple(_seeds.permutation(3, purpose, 50)) for purpose in range(6)]
+    purposes = [tuple(seeds.permutation(3, purpose, 50)) for purpose in range(6)]
     assert len(set(purposes)) == 6
-    assert len({_seeds.torch_seed(seed, purpose) for seed in range(50) for purpose in range(6)}) == 300
+    assert len({seeds.torch_seed(seed, purpose) for seed in range(50) for purpose in range(6)}) == 300
 
 
 def test_the_split_is_pinned():
     # The words of Philox and SeedSequence are stable across numpy versions; a change here moves every result.
-    assert _seeds.permutation(0, _seeds.NODE_SPLIT, 8).tolist() == [7, 6, 2, 3, 1, 0, 4, 5]
+    assert seeds.permutation(0, seeds.NODE_SPLIT, 8).tolist() == [7, 6, 2, 3, 1, 0, 4, 5]
     assert uniform_index(11, 2, seed=0, period=2).tolist() == [
         [[10, 2, 9], [7, 8, 6]],
         [[5, 4, 0], [3, 1, -1]],
     ]
-    assert _seeds.torch_seed(0, _seeds.INITIAL_MODEL) == 6619194650426729951
+    assert seeds.torch_seed(0, seeds.INITIAL_MODEL) == 6619194650426729951
 
 
 def test_an_instance_holds_the_records_of_the_task():
@@ -153,7 +154,7 @@ def test_the_period_changes_neither_who_holds_a_record_nor_the_first_model():
 
 
 def test_the_order_at_a_node_is_not_the_order_of_the_split():
-    split = np.array_split(_seeds.permutation(0, _seeds.NODE_SPLIT, 40), 4)
+    split = np.array_split(seeds.permutation(0, seeds.NODE_SPLIT, 40), 4)
     index = uniform_index(40, 4, seed=0, period=1)
     assert any(index[u, 0].tolist() != split[u].tolist() for u in range(4))
     assert all(sorted(index[u, 0].tolist()) == sorted(split[u].tolist()) for u in range(4))
@@ -271,17 +272,17 @@ def test_chunks_do_not_change_the_answer(monkeypatch, budget):
     models = some_models(instance)
     sums, evaluation = instance.clipped_gradient_sums(models, 1, 0.5), instance.evaluate(models)
     sizes = []
-    inner = _modules.PerRecordModel.per_record_gradients
+    inner = modules.PerRecordModel.per_record_gradients
 
     def spy(self, rows, features, targets):
         sizes.append(targets.numel())
         return inner(self, rows, features, targets)
 
-    monkeypatch.setattr(_modules.PerRecordModel, "per_record_gradients", spy)
-    monkeypatch.setattr(_instance, "CHUNK_BYTES", budget)
+    monkeypatch.setattr(modules.PerRecordModel, "per_record_gradients", spy)
+    monkeypatch.setattr(instances, "CHUNK_BYTES", budget)
     np.testing.assert_allclose(instance.clipped_gradient_sums(models, 1, 0.5), sums, rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(instance.evaluate(models).loss, evaluation.loss, rtol=1e-12)
-    record_bytes = (3 * 21 + 4 * instance._activations) * 8
+    record_bytes = (3 * 21 + 4 * instance.activations) * 8
     assert max(sizes) <= max(1, budget / record_bytes)
     assert sum(sizes) == 4 * 6
 

@@ -23,7 +23,8 @@ from mfdl.privacy.guarantee import UNITS
 from mfdl.testing.tasks import linear_task, still_task
 from mfdl.training import clipping, tasks
 from mfdl.training.replay import replay
-from mfdl.training.tasks import Task, _instance
+from mfdl.training.tasks import Task
+from mfdl.training.tasks import instance as instances
 
 torch.set_num_threads(1)
 NODES = 2
@@ -194,7 +195,7 @@ def slow_means(instance, models, step, clip_norm):
 @pytest.mark.parametrize("budget", [1, 2000, 10**9])
 def test_one_gradient_of_the_mean_loss_is_the_mean_of_the_records_gradients(monkeypatch, budget, clip_norm):
     """Ragged batches, absent records, a model that is nan on padding, and any cut into chunks."""
-    monkeypatch.setattr(_instance, "CHUNK_BYTES", budget)
+    monkeypatch.setattr(instances, "CHUNK_BYTES", budget)
     instance = directions_task().instance(2, 4, dtype=torch.float64)
     mask = instance.mask.clone()
     assert not mask.all()

@@ -17,10 +17,10 @@ from . import partition
 from ._a9a import a9a
 from ._digits import digits
 from ._housing import housing
-from ._instance import Evaluation, TaskInstance
 from ._mnist import mnist
 from ._quadratic import least_squares, quadratic, rotated_quadratics
 from ._task import Task, from_module
+from .instance import Evaluation, TaskInstance
 
 __all__ = [
     "Evaluation",

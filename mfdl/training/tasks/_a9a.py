@@ -11,11 +11,8 @@ import torch
 from ... import data
 from ...errors import unknown_name
 from . import partition as partitions
-from ._seeds import DATA_SPLIT, permutation
-from ._task import Task, node_count
-
-DATA_SPLIT_SEED = 0
-"""Seed of the split of the pool, one for all runs."""
+from ._task import Task, from_module
+from .seeds import split_rows
 
 TEST_FRACTION = 0.2
 
@@ -38,7 +35,7 @@ def a9a(
         graph_or_num_nodes: a networkx graph, or the number of nodes.
         data_home: where the data are cached; None for the usual place.
         split: "libsvm" (a9a for training, 32,561 records; a9a.t for testing, 16,281) or "pool" (both together, a fifth
-            held back by a split with the fixed seed `DATA_SPLIT_SEED` = 0, as arXiv:2501.14644v2 does).
+            held back the same one in all runs, as arXiv:2501.14644v2 does).
         partition: who holds which train record, or its text, see `partition.parse`.
     """
     if split not in SPLITS:
@@ -46,12 +43,11 @@ def a9a(
     (features, labels), (test_features, test_labels) = data.a9a("train", data_home), data.a9a("test", data_home)
     if split == "pool":
         features, labels = np.concatenate([features, test_features]), np.concatenate([labels, test_labels])
-        order = permutation(DATA_SPLIT_SEED, DATA_SPLIT, len(labels))
-        num_test = round(TEST_FRACTION * len(labels))
-        test, train = order[:num_test], order[num_test:]
+        train, test = split_rows(len(labels), TEST_FRACTION)
         features, labels, test_features, test_labels = features[train], labels[train], features[test], labels[test]
-    return Task(
-        name="a9a" if split == "libsvm" else f"a9a-{split}",
+    return from_module(
+        "a9a" if split == "libsvm" else f"a9a-{split}",
+        graph_or_num_nodes,
         kind="classification",
         features=features,
         targets=(labels > 0).astype(np.int64),
@@ -59,8 +55,7 @@ def a9a(
         test_targets=(test_labels > 0).astype(np.int64),
         build_module=_Logistic,
         loss=torch.nn.functional.cross_entropy,
-        num_nodes=node_count(graph_or_num_nodes),
-        partition=partitions.parse(partition),
+        partition=partition,
     )
 
 

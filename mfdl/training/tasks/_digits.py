@@ -13,11 +13,8 @@ from ... import check
 from ...errors import unknown_name
 from . import partition as partitions
 from ._networks import linear_from_zero, relu_network
-from ._seeds import DATA_SPLIT, permutation
-from ._task import Task, node_count
-
-DATA_SPLIT_SEED = 0
-"""Seed of the train and test split, one for all runs; the seeds of a run never move a record across it."""
+from ._task import Task, from_module
+from .seeds import split_rows
 
 
 def digits(
@@ -32,7 +29,7 @@ def digits(
         graph_or_num_nodes: a networkx graph, or the number of nodes.
         model: "softmax" (64-10 linear, from zero, 650 parameters, convex) or "mlp" (64-32-10 with ReLU,
             torch's default initial values, 2,410 parameters).
-        test_fraction: share of the records held back, by a split with the fixed seed `DATA_SPLIT_SEED` = 0.
+        test_fraction: share of the records held back, the same ones in all runs (`seeds.split_rows`).
         partition: who holds which train record, or its text, see `partition.parse`.
     """
     if model not in _MODELS:
@@ -40,11 +37,10 @@ def digits(
     test_fraction = check.open_unit(test_fraction=test_fraction)
     data = sklearn.datasets.load_digits()
     features, targets = data.data / 16.0, data.target
-    order = permutation(DATA_SPLIT_SEED, DATA_SPLIT, len(targets))
-    num_test = max(1, round(test_fraction * len(targets)))
-    test, train = order[:num_test], order[num_test:]
-    return Task(
-        name="digits" if model == "softmax" else f"digits-{model}",
+    train, test = split_rows(len(targets), test_fraction)
+    return from_module(
+        "digits" if model == "softmax" else f"digits-{model}",
+        graph_or_num_nodes,
         kind="classification",
         features=features[train],
         targets=targets[train],
@@ -52,8 +48,7 @@ def digits(
         test_targets=targets[test],
         build_module=_MODELS[model],
         loss=torch.nn.functional.cross_entropy,
-        num_nodes=node_count(graph_or_num_nodes),
-        partition=partitions.parse(partition),
+        partition=partition,
     )
 
 

@@ -13,10 +13,8 @@ from sklearn.model_selection import train_test_split
 from ... import data
 from . import partition as partitions
 from ._networks import relu_network
-from ._task import Task, node_count
-
-DATA_SPLIT_SEED = 0
-"""random_state of scikit-learn's train and test split, one for all runs."""
+from ._task import Task, from_module
+from .seeds import DATA_SPLIT_SEED
 
 TEST_FRACTION = 0.2
 
@@ -28,8 +26,8 @@ def housing(
 ) -> Task:
     """House-value regression with squared error and an MLP 8-64-1 with ReLU (641 parameters).
 
-    Features are standardised by the mean and standard deviation of the TRAIN records (80%, split with the
-    fixed seed `DATA_SPLIT_SEED` = 0). This scaling is treated as public preprocessing: no guarantee covers
+    Features are standardised by the mean and standard deviation of the TRAIN records (80%, scikit-learn's split with
+    random_state `DATA_SPLIT_SEED` = 0). This scaling is treated as public preprocessing: no guarantee covers
     what these 16 numbers tell of a record. Targets are in units of 100,000 dollars, as scikit-learn serves
     them. One test record lies 193 standard deviations out (average occupancy): it dominates the squared error of a
     noisy model, so losses of weak mechanisms vary strongly between seeds.
@@ -43,8 +41,9 @@ def housing(
     train, test = train_test_split(np.arange(len(targets)), test_size=TEST_FRACTION, random_state=DATA_SPLIT_SEED)
     mean, std = features[train].mean(axis=0), features[train].std(axis=0)
     features = (features - mean) / np.where(std > 0, std, 1.0)
-    return Task(
-        name="housing",
+    return from_module(
+        "housing",
+        graph_or_num_nodes,
         kind="regression",
         features=features[train],
         targets=targets[train],
@@ -52,8 +51,7 @@ def housing(
         test_targets=targets[test],
         build_module=functools.partial(relu_network, 8, 64, 1),
         loss=_squared_error,
-        num_nodes=node_count(graph_or_num_nodes),
-        partition=partitions.parse(partition),
+        partition=partition,
     )
 
 

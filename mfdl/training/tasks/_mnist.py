@@ -15,11 +15,8 @@ from ... import check, data
 from ...errors import InvalidInput, unknown_name
 from . import partition as partitions
 from ._networks import linear_from_zero, relu_network
-from ._seeds import DATA_SPLIT, permutation
-from ._task import Task, node_count
-
-DATA_SPLIT_SEED = 0
-"""Seed of the split of the 10,000 images and of the choice of a fraction, one for all runs."""
+from ._task import Task, from_module
+from .seeds import split_rows
 
 SMALL_TEST_FRACTION = 1 / 6
 """Share held back where only the 10,000 images are there."""
@@ -64,12 +61,12 @@ def mnist(
         source = "10k" if _holds(data_home, "test") and not _holds(data_home, "train") else "full"
     images, labels, test_images, test_labels = _full(data_home) if source == "full" else _ten_thousand(data_home)
     if fraction < 1:
-        num_used = max(1, round(fraction * len(labels)))
-        used = np.sort(permutation(DATA_SPLIT_SEED, DATA_SPLIT, len(labels))[:num_used])
+        used = np.sort(split_rows(len(labels), fraction)[1])
         images, labels = images[used], labels[used]
     name = "mnist" if source == "full" else "mnist-10k"
-    return Task(
-        name=name if model == "linear" else f"{name}-{model}",
+    return from_module(
+        name if model == "linear" else f"{name}-{model}",
+        graph_or_num_nodes,
         kind="classification",
         features=_pixels(images),
         targets=labels,
@@ -77,8 +74,7 @@ def mnist(
         test_targets=test_labels,
         build_module=_MODELS[model],
         loss=torch.nn.functional.cross_entropy,
-        num_nodes=node_count(graph_or_num_nodes),
-        partition=partitions.parse(partition),
+        partition=partition,
     )
 
 
@@ -92,9 +88,7 @@ def _full(data_home: str | os.PathLike[str] | None) -> Split:
 
 def _ten_thousand(data_home: str | os.PathLike[str] | None) -> Split:
     images, labels = data.mnist("test", data_home)
-    order = permutation(DATA_SPLIT_SEED, DATA_SPLIT, len(labels))
-    num_test = max(1, round(SMALL_TEST_FRACTION * len(labels)))
-    test, train = order[:num_test], order[num_test:]
+    train, test = split_rows(len(labels), SMALL_TEST_FRACTION)
     return images[train], labels[train], images[test], labels[test]
 
 

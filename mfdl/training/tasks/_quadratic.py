@@ -17,7 +17,7 @@ from scipy.special import ndtri
 
 from ... import check
 from ...errors import InvalidInput, unknown_name
-from . import _seeds
+from . import seeds
 from ._task import Task, node_count
 from .partition import Fixed
 
@@ -54,7 +54,7 @@ def least_squares(
     data_seed = check.integer_at_least(0, data_seed=data_seed)
     scale = np.arange(1, n + 1)[:, None]
     # By the inverse of the normal distribution: numpy's normal numbers may change with its version.
-    normal = ndtri(_seeds.Uniforms(data_seed, _seeds.SYNTHETIC_DATA)((n, d)))
+    normal = ndtri(seeds.Uniforms(data_seed, seeds.SYNTHETIC_DATA)((n, d)))
     matrices = scale[:, :, None] / np.sqrt(n) * np.eye(d)
     return quadratic("least-squares", matrices, normal / scale, metric="squared-distance", start=start)
 

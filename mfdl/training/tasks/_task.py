@@ -1,7 +1,7 @@
 """A learning task: records, a module and a per-record loss, the same for every mechanism and seed.
 
-In: arrays, a function that builds a torch module, a loss of one record. Out: a checked `Task`; what depends
-on the seed (who holds which record, when it takes part, the first model) is in `_instance`.
+In: arrays, a function that builds a torch module, a loss of one record. Out: a checked `Task`, and its `TaskInstance`
+for a seed: who holds which record, when it takes part, the first model.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ... import check
 from ...errors import InvalidInput
-from . import _fingerprint, _modules
+from . import fingerprint, modules, seeds
 from . import partition as partitions
-from ._instance import Period, TaskInstance, build_instance, periods_of_nodes
+from .instance import TaskInstance
+from .steps import Period, periods_of_nodes, record_index
 
 Kind = Literal["classification", "regression"]
 
@@ -47,7 +49,7 @@ class Task:
 
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
-        UnsupportedMechanism: a module whose per-record gradients cannot be clipped safely (see `_modules`).
+        UnsupportedMechanism: a module whose per-record gradients cannot be clipped safely (see `modules`).
     """
 
     name: str
@@ -57,7 +59,7 @@ class Task:
     test_features: NDArray[Any]
     test_targets: NDArray[Any]
     build_module: Callable[[], torch.nn.Module]
-    loss: _modules.Loss
+    loss: modules.Loss
     num_nodes: int
     lipschitz: float | None = None
     partition: partitions.Partition = dataclasses.field(default_factory=partitions.Uniform)
@@ -72,17 +74,16 @@ class Task:
             "targets": _targets(self.kind, targets=self.targets),
             "test_targets": _targets(self.kind, test_targets=self.test_targets),
         }
-        for features, targets in (("features", "targets"), ("test_features", "test_targets")):
-            if len(arrays[features]) != len(arrays[targets]):
+        for part in ("", "test_"):
+            rows, values = (len(arrays[part + name]) for name in ("features", "targets"))
+            if rows != values:
                 raise InvalidInput(
-                    f"{features} and {targets} must have one row per record, got {len(arrays[features])} and "
-                    f"{len(arrays[targets])} rows."
+                    f"{part}features and {part}targets must have one row per record, got {rows} and {values} rows."
                 )
         train, test = arrays["features"], arrays["test_features"]
         if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
             raise InvalidInput(
-                "features and test_features must hold the same kind of record, got shape "
-                f"{train.shape[1:]} of "
+                f"features and test_features must hold the same kind of record, got shape {train.shape[1:]} of "
                 f"{train.dtype} and shape {test.shape[1:]} of {test.dtype}."
             )
         if not isinstance(self.partition, partitions.Partition):
@@ -98,8 +99,8 @@ class Task:
         self._check_model()
 
     def _check_model(self) -> None:
-        module = _modules.build(self.build_module, seed=0)
-        some = np.linspace(0, len(self.features) - 1, _modules.PROBE_RECORDS).astype(int)
+        module = modules.build(self.build_module, seed=0)
+        some = np.linspace(0, len(self.features) - 1, modules.PROBE_RECORDS).astype(int)
         features, targets = torch.tensor(self.features[some]), torch.tensor(self.targets[some])
         if self.kind == "classification":
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -107,11 +108,10 @@ class Task:
             for name, array in (("targets", self.targets), ("test_targets", self.test_targets)):
                 if scores is not None and array.max() >= scores:
                     raise InvalidInput(
-                        f"{name} must be classes 0 to {scores - 1}, as the module gives {scores} outputs, "
-                        "got "
+                        f"{name} must be classes 0 to {scores - 1}, as the module gives {scores} outputs, got "
                         f"{array.max()} in row {int(array.argmax())}."
                     )
-        _modules.checked_model(module, self.loss, features, targets)
+        modules.checked_model(module, self.loss, features, targets)
 
     @functools.cached_property
     def content_hash(self) -> str:
@@ -119,9 +119,9 @@ class Task:
 
         Whoever has a guess of all data can check it against this hash.
         """
-        module = _modules.build(self.build_module, seed=0)
+        module = modules.build(self.build_module, seed=0)
         digest = hashlib.sha256(repr((self.name, self.kind, self.num_nodes, self.partition.text)).encode())
-        digest.update(_fingerprint.of_module(module) + _fingerprint.of_callable(self.loss))
+        digest.update(fingerprint.of_module(module) + fingerprint.of_callable(self.loss))
         for array in (self.features, self.targets, self.test_features, self.test_targets):
             digest.update(repr((array.shape, array.dtype.str)).encode())
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -180,38 +180,57 @@ class Task:
         Raises:
             InvalidInput: a node has fewer records than its period, so that one of its batches would be empty.
         """
-        return build_instance(self, seed=seed, period=period, dtype=dtype, device=device)
+        seed = check.integer_at_least(0, seed=seed)
+        periods = periods_of_nodes(period, self.num_nodes)
+        if dtype not in (torch.float32, torch.float64):
+            raise InvalidInput(f"dtype must be torch.float32 or torch.float64, got {dtype}.")
+        held = partitions.dealt(self.partition, self.targets, self.num_nodes, seed)
+        index = record_index(held, seed=seed, periods=periods)
+        mask = index >= 0
+
+        def tensor(array: Any) -> torch.Tensor:
+            copy = torch.tensor(array, device=device)
+            return copy.to(dtype) if copy.is_floating_point() else copy
+
+        def padded(array: NDArray[Any]) -> torch.Tensor:
+            rows = array[np.maximum(index, 0)]
+            rows[~mask] = 0
+            return tensor(rows)
+
+        module = modules.build(self.build_module, seeds.torch_seed(seed, seeds.INITIAL_MODEL))
+        model = modules.PerRecordModel(module.to(device=device, dtype=dtype), self.loss)
+        test_features = tensor(self.test_features)
+        sizes = np.ceil([len(rows) / b for rows, b in zip(held, periods, strict=True)])
+        return TaskInstance(
+            task=self,
+            seed=seed,
+            period=math.lcm(*periods),
+            features=padded(self.features),
+            targets=padded(self.targets),
+            mask=tensor(mask),
+            record_index=tensor(index),
+            public_batch_sizes=torch.tensor(sizes, dtype=torch.float64, device=device),
+            initial_parameters=model.initial_row().repeat(self.num_nodes, 1),
+            test_features=test_features,
+            test_targets=tensor(self.test_targets),
+            model=model,
+            activations=model.activation_size(test_features),
+            node_periods=None if len(set(periods)) == 1 else periods,
+        )
 
 
 def from_module(
-    name: str,
-    graph_or_num_nodes: Any,
-    *,
-    kind: Kind,
-    build_module: Callable[[], torch.nn.Module],
-    loss: _modules.Loss,
-    features: ArrayLike,
-    targets: ArrayLike,
-    test_features: ArrayLike,
-    test_targets: ArrayLike,
-    partition: partitions.Partition | str = "uniform",
+    name: str, graph_or_num_nodes: Any, *, partition: partitions.Partition | str = "uniform", **described: Any
 ) -> Task:
-    """The task of a user's own module, per-record loss and records; see `Task` for what each must be.
+    """The task of a user's own module, per-record loss and records.
 
-    The partition may be a text such as "dirichlet:alpha=10", see `partition.parse`.
+    Args:
+        graph_or_num_nodes: a networkx graph, or the number of nodes.
+        partition: who holds which train record, or its text such as "dirichlet:alpha=10", see `partition.parse`.
+        described: `kind`, `build_module`, `loss`, `features`, `targets`, `test_features`, `test_targets` and perhaps
+            `lipschitz` of the `Task`, which says what each must be.
     """
-    return Task(
-        name=name,
-        kind=kind,
-        features=np.asarray(features),
-        targets=np.asarray(targets),
-        test_features=np.asarray(test_features),
-        test_targets=np.asarray(test_targets),
-        build_module=build_module,
-        loss=loss,
-        num_nodes=node_count(graph_or_num_nodes),
-        partition=partitions.parse(partition),
-    )
+    return Task(name, num_nodes=node_count(graph_or_num_nodes), partition=partitions.parse(partition), **described)
 
 
 def node_count(graph_or_num_nodes: Any) -> int:
@@ -222,7 +241,7 @@ def node_count(graph_or_num_nodes: Any) -> int:
 
 def _records(**named: Any) -> NDArray[Any]:
     """An own copy (float32 or int64) of at least one finite record."""
-    ((name, value),) = named.items()
+    name, value = check.one(named)
     array = np.asarray(value)
     if array.dtype.kind not in "fiub" or array.ndim < 1 or array.size == 0:
         raise InvalidInput(
@@ -235,16 +254,15 @@ def _records(**named: Any) -> NDArray[Any]:
         if not finite.all():
             row = int(np.argmin(finite))
             raise InvalidInput(
-                f"{name} must be finite in float32, got "
-                f"{array[row].ravel()[~np.isfinite(copy[row].ravel())][0]} in row "
-                f"{row} ({int((~finite).sum())} of {len(copy)} rows are not); remove or repair these records."
+                f"{name} must be finite in float32, got {array[row].ravel()[~np.isfinite(copy[row].ravel())][0]} in "
+                f"row {row} ({int((~finite).sum())} of {len(copy)} rows are not); remove or repair these records."
             )
     return copy
 
 
 def _targets(kind: Kind, **named: Any) -> NDArray[Any]:
     """An own copy of the targets, one per record: int64 classes >= 0 or finite float32 values."""
-    ((name, value),) = named.items()
+    name, value = check.one(named)
     array = np.asarray(value)
     if array.ndim != 1:
         raise InvalidInput(f"{name} must have one number per record, got shape {array.shape}.")
@@ -252,9 +270,8 @@ def _targets(kind: Kind, **named: Any) -> NDArray[Any]:
         return _records(**{name: array}).astype(np.float32)
     if array.dtype.kind not in "iu" or array.size == 0:
         raise InvalidInput(
-            f"{name} must be integer classes 0, 1, ... for classification, got {array.size} of "
-            f"{array.dtype}; "
-            "convert them, or use kind='regression'."
+            f"{name} must be integer classes 0, 1, ... for classification, got {array.size} of {array.dtype}; convert "
+            "them, or use kind='regression'."
         )
     if array.min() < 0:
         raise InvalidInput(f"{name} must be classes >= 0, got {array.min()} in row {int(array.argmin())}.")

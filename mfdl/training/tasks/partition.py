@@ -4,7 +4,7 @@ In: the targets, the number of nodes, a seed. Out: the rows each node holds, che
 the simulated world, and no guarantee covers the act of dealing records out: neighbouring data sets are the same owners
 with one record changed. Where the draw reads the targets (`Dirichlet`), build the neighbour with
 `Fixed(task.owners(seed))`.
-When a record takes part is in `_instance`.
+When a record takes part is in `instance`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scipy.special import gammaincinv
 
 from ... import check
 from ...errors import InvalidInput, unknown_name
-from . import _seeds
+from . import seeds
 
 Rows = NDArray[np.int64]
 
@@ -100,7 +100,7 @@ class Uniform(Partition):
         return "uniform"
 
     def held(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
-        return np.array_split(_seeds.permutation(seed, _seeds.NODE_SPLIT, len(targets)), num_nodes)
+        return np.array_split(seeds.permutation(seed, seeds.NODE_SPLIT, len(targets)), num_nodes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,9 +155,9 @@ class Dirichlet(Partition):
             )
 
     def held(self, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
-        order = _seeds.permutation(seed, _seeds.NODE_SPLIT, len(targets))
+        order = seeds.permutation(seed, seeds.NODE_SPLIT, len(targets))
         classes, counts = np.unique(targets, return_counts=True)
-        draws = _seeds.Uniforms(seed, _seeds.NODE_SHARES)
+        draws = seeds.Uniforms(seed, seeds.NODE_SHARES)
         for _ in range(MAX_DRAWS):
             shares = _dirichlet(draws, self.alpha, (len(classes), num_nodes))
             cuts = np.rint(np.cumsum(shares, axis=1) * counts[:, None]).astype(np.int64)
@@ -278,7 +278,7 @@ def parse(spec: Partition | str) -> Partition:
 _EXAMPLE = "dirichlet:alpha=10"
 
 
-def _dirichlet(draws: _seeds.Uniforms, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:
+def _dirichlet(draws: seeds.Uniforms, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:
     """Rows from the symmetric Dirichlet distribution: Gamma(alpha) variables over their sum.
 
     Gamma(alpha) is Gamma(alpha + 1) times U^(1 / alpha): its logarithm stays finite where a small alpha makes the

@@ -30,8 +30,7 @@ INDEPENDENCE_TOLERANCE = 1e-5
 def build(build_module: Callable[[], torch.nn.Module], seed: int) -> torch.nn.Module:
     """Builds a module with torch's CPU generator seeded; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed: that would also reseed the generators of other devices, which are not
-        # restored.
+        # Not torch.manual_seed: that would also reseed the generators of other devices, which are not restored.
         torch.default_generator.manual_seed(seed)
         module = build_module()
     if not isinstance(module, torch.nn.Module):
@@ -65,8 +64,7 @@ class PerRecordModel:
 
     def initial_row(self) -> torch.Tensor:
         """The parameters as they were built, shape (d,)."""
-        named = [p.detach().reshape(-1) for p in self.module.parameters() if p.requires_grad]
-        return torch.cat(named)
+        return torch.cat([p.detach().reshape(-1) for p in self.module.parameters() if p.requires_grad])
 
     def unflatten(self, rows: torch.Tensor) -> Parameters:
         """Splits rows (..., d) into parameters (..., *shape); views, no copy."""
@@ -84,8 +82,7 @@ class PerRecordModel:
             output = functional_call(self.module, parameters, (record.unsqueeze(0),)).squeeze(0)
             return self.loss(output, target)
 
-        # The rows are split outside the transform: splitting inside would cost a d-sized gradient per
-        # parameter.
+        # The rows are split outside the transform: splitting inside would cost a d-sized gradient per parameter.
         per_node = vmap(grad(record_loss), in_dims=(None, 0, 0))
         return vmap(per_node)(self.unflatten(rows), features, targets)
 
@@ -146,8 +143,8 @@ def _refuse_by_name(module: torch.nn.Module) -> None:
             )
         if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
             raise UnsupportedMechanism(
-                f"{where} keeps running statistics of the records, which no noise protects; "
-                "use track_running_stats=False."
+                f"{where} keeps running statistics of the records, which no noise protects; use "
+                "track_running_stats=False."
             )
         rate = 0.0
         if isinstance(layer, _DropoutNd):
@@ -183,8 +180,7 @@ def _refuse_by_trial(module: torch.nn.Module, features: torch.Tensor) -> torch.T
     for name, buffer in module.named_buffers():
         if name not in buffers or not torch.equal(buffer.nan_to_num(), buffers[name].nan_to_num()):
             raise UnsupportedMechanism(
-                f"buffer {name!r} of {kind} changes in the forward pass: it would keep unprotected facts "
-                "about the "
+                f"buffer {name!r} of {kind} changes in the forward pass: it would keep unprotected facts about the "
                 "records; compute it in build_module."
             )
     if not torch.equal(output.nan_to_num(), again.nan_to_num()):
@@ -195,8 +191,7 @@ def _refuse_by_trial(module: torch.nn.Module, features: torch.Tensor) -> torch.T
     change = (output[0].double() - beside_others[0].double()).abs().max()
     if change > INDEPENDENCE_TOLERANCE * (1 + output[0].double().abs().max()):
         raise UnsupportedMechanism(
-            f"{kind} mixes the records of a batch: the output of one record moved by {change:.3g} when the "
-            "others "
+            f"{kind} mixes the records of a batch: the output of one record moved by {change:.3g} when the others "
             "changed, so clipping its gradient does not bound its influence; compute each record by itself."
         )
     return output

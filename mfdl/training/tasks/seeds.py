@@ -14,11 +14,21 @@ from numpy.typing import NDArray
 DATA_SPLIT, NODE_SPLIT, BATCH_ORDER, INITIAL_MODEL, NODE_SHARES, SYNTHETIC_DATA = range(6)
 """Purposes: each draws from a stream of its own, so that changing one leaves the others alone."""
 
+DATA_SPLIT_SEED = 0
+"""Seed of every train and test split, one for all runs: the seeds of a run never move a record across it."""
+
 
 def permutation(seed: int, purpose: int, size: int) -> NDArray[np.int64]:
     """A uniform random order of 0, ..., size - 1, up to ties of 64-bit words (below size^2 2^-65)."""
     words = np.random.Philox(_sequence(seed, purpose)).random_raw(size)
     return np.argsort(words, kind="stable").astype(np.int64)
+
+
+def split_rows(size: int, test_fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows to train on and rows held back, at least one, by the split with the fixed seed `DATA_SPLIT_SEED`."""
+    order = permutation(DATA_SPLIT_SEED, DATA_SPLIT, size)
+    num_test = max(1, round(test_fraction * size))
+    return order[num_test:], order[:num_test]
 
 
 class Uniforms:

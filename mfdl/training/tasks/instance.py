@@ -1,0 +1,240 @@
+"""One seed of a task: who holds which record, when it takes part, and clipped gradients of all nodes at once.
+
+In: padded tensors over (node, step class, slot), as `Task.instance` makes them. Out: the functions that the executor
+calls: per-record clipping for record-level privacy, clipped means for user level. Noise, gossip and step sizes are in
+the executor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.func import functional_call, grad, vmap
+
+from ... import check
+from ...errors import InvalidInput, unknown_name
+from ...privacy.guarantee import UNITS
+from .. import clipping
+from ..not_private import NotPrivate
+from . import modules
+
+CHUNK_BYTES = 256 * 2**20
+"""About the most memory that per-record gradients or activations take at one time."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Test metrics of every node's model. NOT private: no noise was added for them (see `evaluate`).
+
+    Attributes:
+        loss: mean test loss, float64 (n,).
+        accuracy: share of test records classified rightly, float64 (n,); None for regression.
+    """
+
+    loss: NotPrivate[torch.Tensor]
+    accuracy: NotPrivate[torch.Tensor | None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TaskInstance:
+    """A task with its records on nodes and in steps; n nodes, b = period, B slots, d parameters.
+
+    The map from records to steps is public, drawn once and the same in all epochs: node u's record at
+    position j of its order takes part in the steps t with t mod b == j mod b, in slot j // b. So a record is
+    seen once per epoch, in the same step of it, whichever other records are there. Nodes may have periods b_u of
+    their own; then b_u takes the place of b in all of this, and b is the largest of them in the shapes.
+
+    Attributes:
+        task, seed: what it was made of.
+        period: steps after which every node feeds the same records again: b, or the least common multiple of b_u.
+        features: (n, b, B, ...) padded with zeros where `mask` is False.
+        targets: (n, b, B), padded with zeros.
+        mask: bool (n, b, B). A record set to False here by `dataclasses.replace` takes no part (zero-out
+            adjacency).
+        record_index: int64 (n, b, B), rows of `task.features`; -1 in padding.
+        public_batch_sizes: float64 (n,), ceil(records of u / b). The divisors: constants that do not follow
+            the mask, so that they tell nothing of a record; the number of records of a node counts as public.
+        initial_parameters: (n, d), all rows equal: public, drawn before any data are seen.
+        test_features, test_targets: as in the task, on the device.
+        model: the per-record functions of the module.
+        activations: numbers that the module puts out for one record, by which work is cut into parts.
+        node_periods: b_u of each node; None: b at every node.
+    """
+
+    task: Any  # the Task, which imports this module
+    seed: int
+    period: int
+    features: torch.Tensor
+    targets: torch.Tensor
+    mask: torch.Tensor
+    record_index: torch.Tensor
+    public_batch_sizes: torch.Tensor
+    initial_parameters: torch.Tensor
+    test_features: torch.Tensor
+    test_targets: torch.Tensor
+    model: modules.PerRecordModel
+    activations: int
+    node_periods: tuple[int, ...] | None = None
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of trainable parameters."""
+        return int(self.initial_parameters.shape[1])
+
+    def clipped_gradients(self, models: torch.Tensor, step: int, clip_norm: float, unit: str) -> torch.Tensor:
+        """What the noise of a mechanism of this unit of privacy is added to, (n, d).
+
+        Args:
+            models, step: as for `clipped_gradient_sums`.
+            clip_norm: bound on the norm of one record's gradient, or with unit "user" of a node's mean gradient.
+            unit: "record": `clipped_gradient_sums`; "user": `clipped_gradient_means`.
+
+        Raises:
+            InvalidInput: an unknown unit; models of another shape, dtype or device; a bad step or clip_norm.
+        """
+        if unit not in UNITS:
+            raise unknown_name("unit", str(unit), UNITS)
+        if unit == "user":
+            return self.clipped_gradient_means(models, step, clip_norm)
+        return self.clipped_gradient_sums(models, step, clip_norm)
+
+    @torch.no_grad()
+    def clipped_gradient_means(self, models: torch.Tensor, step: int, clip_norm: float) -> torch.Tensor:
+        """Mean gradients of all nodes at one step, each clipped as a whole: user level.
+
+        Args:
+            models, step: as for `clipped_gradient_sums`.
+            clip_norm: bound on the norm of a node's mean gradient; its records are not clipped one by one.
+
+        Returns:
+            (n, d). The mean is over the records that are present. Their number is no constant, but needs to be none:
+            it acts inside the clip, as do the records. Nothing is left to divide by afterwards: the divisors are 1.
+
+        Guarantees:
+            Each row has norm <= clip_norm whatever the node's data are, and is zero where the mean is not finite or
+            the batch is empty (`clipping.clipped_rows`). A node's row depends on its own model and records only.
+        Raises:
+            InvalidInput: models of another shape, dtype or device; a bad step or clip_norm.
+        Cost: one gradient per node, not per record; about `CHUNK_BYTES` of memory beyond the result.
+        """
+        features, targets, mask = self._batches(models, step)
+        num_slots = mask.shape[1]
+        weights = mask.to(models.dtype) / mask.sum(1, keepdim=True).clamp(min=1)
+        # An absent slot repeats a record that is there, at weight 0: its own padding could give 0 * inf = nan.
+        filled = torch.where(mask, torch.arange(num_slots, device=mask.device), mask.int().argmax(1, keepdim=True))
+        # Activations forward and backward of each record; the gradient of each node and its parts.
+        slot_bytes = (4 * self.activations + -(-3 * self.dimension // num_slots)) * models.element_size()
+
+        def total(
+            row: modules.Parameters, records: torch.Tensor, wanted: torch.Tensor, weight: torch.Tensor
+        ) -> torch.Tensor:
+            outputs = functional_call(self.model.module, row, (records,))
+            return (vmap(self.model.loss)(outputs, wanted) * weight).sum()
+
+        def of_part(nodes: slice, slots: slice) -> list[torch.Tensor]:
+            chosen = filled[nodes, slots]
+            rows = torch.arange(nodes.start, nodes.start + len(chosen), device=mask.device).unsqueeze(1)
+            batch = features[rows, chosen], targets[rows, chosen], weights[nodes, slots]
+            return list(vmap(grad(total))(self.model.unflatten(models[nodes]), *batch).values())
+
+        return clipping.clipped_rows(_summed(of_part, models, num_slots, slot_bytes), mask.any(1), clip_norm)
+
+    @torch.no_grad()
+    def clipped_gradient_sums(self, models: torch.Tensor, step: int, clip_norm: float) -> torch.Tensor:
+        """Sums of clipped per-record gradients of all nodes at one step.
+
+        Args:
+            models: (n, d), the model at which each node takes its gradients.
+            step: t >= 0; the records of class t mod period take part.
+            clip_norm: bound on the norm of one record's gradient.
+
+        Returns:
+            (n, d), a sum and not a mean: divide by `public_batch_sizes`, never by the number of present
+            records.
+
+        Guarantees:
+            Each summand has norm <= clip_norm and is zero for masked records and non-finite gradients
+            (`clipping.clipped_sums`). A node's row depends on its own model and records only.
+        Raises:
+            InvalidInput: models of another shape, dtype or device; a bad step or clip_norm.
+        Cost: about `CHUNK_BYTES` of memory beyond the result, however large n, B and d are.
+        """
+        features, targets, mask = self._batches(models, step)
+        # Gradients, their finite copy and their products; activations forward and backward.
+        record_bytes = (3 * self.dimension + 4 * self.activations) * models.element_size()
+
+        def of_part(nodes: slice, slots: slice) -> list[torch.Tensor]:
+            gradients = self.model.per_record_gradients(models[nodes], features[nodes, slots], targets[nodes, slots])
+            return clipping.clipped_sums(list(gradients.values()), mask[nodes, slots], clip_norm)
+
+        return _summed(of_part, models, mask.shape[1], record_bytes)
+
+    @torch.no_grad()
+    def evaluate(self, models: torch.Tensor) -> Evaluation:
+        """Loss and accuracy of every node's model on the whole test set.
+
+        Not private: the numbers are exact functions of the test records and of models that may not be
+        released. They are for research; publishing them, or choosing parameters by them, is outside every
+        guarantee.
+
+        Args:
+            models: (n, d).
+
+        Raises:
+            InvalidInput: models of another shape, dtype or device.
+        Cost: n forward passes over the test set, in chunks of about `CHUNK_BYTES`.
+        """
+        self._check_models(models)
+        classes, size = self.task.kind == "classification", len(self.test_targets)
+        losses = torch.zeros(len(models), dtype=torch.float64, device=models.device)
+        hits = torch.zeros_like(losses)
+        record_losses = vmap(vmap(self.model.loss), in_dims=(0, None))
+        for nodes, records in _parts(len(models), size, 2 * self.activations * models.element_size()):
+            targets = self.test_targets[records]
+            outputs = self.model.outputs(models[nodes], self.test_features[records])
+            losses[nodes] += record_losses(outputs, targets).sum(1, dtype=torch.float64)
+            if classes:
+                hits[nodes] += (outputs.argmax(-1) == targets).sum(1)
+        return Evaluation(losses / size, hits / size if classes else None)
+
+    def _batches(self, models: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Features, targets and mask of the batch that each node feeds at a step, after a look at the arguments."""
+        self._check_models(models)
+        step_class = check.integer_at_least(0, step=step) % self.period
+        at: Any = (slice(None), step_class)
+        if self.node_periods is not None:
+            nodes = torch.arange(len(self.mask), device=self.mask.device)
+            at = nodes, torch.tensor([step_class % b for b in self.node_periods], device=self.mask.device)
+        return self.features[at], self.targets[at], self.mask[at]
+
+    def _check_models(self, models: torch.Tensor) -> None:
+        def facts(tensor: torch.Tensor) -> tuple[Any, ...]:
+            return tuple(tensor.shape), tensor.dtype, tensor.device
+
+        wanted = facts(self.initial_parameters)
+        got = facts(models) if isinstance(models, torch.Tensor) else type(models).__name__
+        if got != wanted:
+            raise InvalidInput(f"models must be a tensor of shape, dtype and device {wanted}, got {got}.")
+
+
+def _summed(
+    of_part: Callable[[slice, slice], list[torch.Tensor]], models: torch.Tensor, num_slots: int, bytes_per_slot: int
+) -> torch.Tensor:
+    """Gradients (n, d) added up over parts of nodes x slots; `of_part` gives one tensor (nodes, ...) per parameter."""
+    out = torch.zeros_like(models)
+    for nodes, slots in _parts(len(models), num_slots, bytes_per_slot):
+        out[nodes] += torch.cat([piece.reshape(len(piece), -1) for piece in of_part(nodes, slots)], dim=1)
+    return out
+
+
+def _parts(num_nodes: int, num_slots: int, bytes_per_slot: int) -> Iterator[tuple[slice, slice]]:
+    """Nodes x slots in parts within CHUNK_BYTES: whole nodes if one fits, else some of a node's slots."""
+    fit = max(1, CHUNK_BYTES // max(1, operator.index(bytes_per_slot)))
+    nodes, slots = (min(num_nodes, fit // num_slots), num_slots) if fit >= num_slots else (1, fit)
+    for u in range(0, num_nodes, nodes):
+        for s in range(0, num_slots, slots):
+            yield slice(u, u + nodes), slice(s, s + slots)
