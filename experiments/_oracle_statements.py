@@ -14,13 +14,13 @@ import mpmath
 import numpy as np
 from _campaign import Excluded, Statement
 
-import solvers
+import mfdl_solvers
 from mfdl import gossip, participation
 from mfdl.check import FloatArray
 from mfdl.privacy import gaussian
 from mfdl.privacy.adaptive.shift_reduction import ShiftProblem
 from mfdl.testing import oracles
-from solvers import coalitions
+from mfdl_solvers import coalitions
 
 STATEMENTS: dict[str, Statement] = {}
 
@@ -354,8 +354,8 @@ def coalition_optimum(rng: np.random.Generator) -> float:
 def encoder_optimum(rng: np.random.Generator) -> float:
     T = int(rng.integers(1, 6))
     root = rng.integers(-3, 4, (T, T))
-    problem = solvers.FactorizationProblem(root @ root.T + 0.1 * np.eye(T), rng.integers(0, T, T))
-    found = solvers.solve(problem)
+    problem = mfdl_solvers.FactorizationProblem(root @ root.T + 0.1 * np.eye(T), rng.integers(0, T, T))
+    found = mfdl_solvers.solve(problem)
     program = oracles.optimal_loss_reference(problem)
     return max(excess(found.lower_bound, program), excess(program, found.loss))
 
@@ -364,6 +364,6 @@ def encoder_optimum(rng: np.random.Generator) -> float:
 def encoder_classes(rng: np.random.Generator) -> float:
     T = int(rng.integers(1, 6))
     root = rng.integers(-3, 4, (T, T))
-    problem = solvers.FactorizationProblem(root @ root.T + 0.1 * np.eye(T), rng.integers(0, T, T))
+    problem = mfdl_solvers.FactorizationProblem(root @ root.T + 0.1 * np.eye(T), rng.integers(0, T, T))
     restricted = oracles.optimal_loss_reference(problem)
     return distance(oracles.optimal_loss_reference(problem, restricted=False) / restricted, 1)

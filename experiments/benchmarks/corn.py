@@ -15,7 +15,7 @@ import numpy as np
 from _measure import peak_megabytes, report, seconds
 
 from mfdl import gossip
-from solvers import FactorizationProblem, solve
+from mfdl_solvers import FactorizationProblem, solve
 
 GRAPH = "erdos-renyi:n={n},p=0.5,seed={seed}"
 PEER_TOLERANCE = 1e-6  # its relative gap; the default 1e-8 takes longer

@@ -12,7 +12,7 @@ from _measure import peak_megabytes, report, seconds
 
 import mfdl
 from mfdl.factorization import problem, solve_problem
-from solvers import FactorizationProblem
+from mfdl_solvers import FactorizationProblem
 
 
 def peer(posed: FactorizationProblem) -> float:

@@ -1,11 +1,11 @@
-"""Certified factorizations: the only door to `solvers`.
+"""Certified factorizations: the only door to `mfdl_solvers`.
 
 `temporal` correlates a node's noise over the steps (an encoder C), `spatial` correlates the noise of one step over the
 nodes (a covariance R, made from the seeds of `groups`), `space_time` over both at once, `files` keeps any of them with
 the header that says what it was made for.
 """
 
-from solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
+from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
 
 from ..error_gram import prefix_sum_gram
 from .files import SavedFactorization, load, save, save_space_time, save_spatial

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from solvers import Factorization
-from solvers.problem import FIXED, OPTIMAL, STATIONARY, STOPPED
+from mfdl_solvers import Factorization
+from mfdl_solvers.problem import FIXED, OPTIMAL, STATIONARY, STOPPED
 
 from .. import __version__, check, files
 from ..check import FloatArray

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from solvers import adapted, spacetime, time_space
-from solvers.modes_problem import ModeProblem
-from solvers.problem import STOPPED, Certified, loss_in_range
+from mfdl_solvers import adapted, spacetime, time_space
+from mfdl_solvers.modes_problem import ModeProblem
+from mfdl_solvers.problem import STOPPED, Certified, loss_in_range
 
 from .. import check
 from ..check import FloatArray

@@ -4,7 +4,7 @@ R = s I + sum_k R_k: each node keeps noise of variance s to itself, and the node
 they share. At the price of one step, max_i [R^-1]_ii <= r for what an attacker does not know, the noise that stays in
 the models, tr(H R), is minimised. With one seed for all nodes and an outside attacker that is the factorization problem
 min tr(H X^-1) over nodes in place of steps, R = X^-1 / r (CorN-DSGD, problem (9)); with seed groups and coalitions it
-is the convex program of `solvers.coalitions` (problem (10)); with the same noise on every edge one ratio is left
+is the convex program of `mfdl_solvers.coalitions` (problem (10)); with the same noise on every edge one ratio is left
 (DECOR).
 """
 
@@ -19,8 +19,8 @@ import numpy as np
 import scipy.optimize
 from scipy.sparse import csr_array
 
-import solvers
-from solvers.problem import OPTIMAL, STATIONARY, STOPPED, Certified, loss_in_range
+import mfdl_solvers
+from mfdl_solvers.problem import OPTIMAL, STATIONARY, STOPPED, Certified, loss_in_range
 
 from .. import check, spatial
 from ..check import FloatArray
@@ -174,8 +174,8 @@ def covariance_for_gram(
         found = _one_seed(H, r, gap, max_iterations)
         return dataclasses.replace(found, gossip_hash=gossip.content_hash)
     chosen = edge_groups(gossip) if groups is None else given_groups(groups, n)
-    from solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition
-    from solvers.coalitions import solve
+    from mfdl_solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition
+    from mfdl_solvers.coalitions import solve
 
     labels = gossip.labels
     try:
@@ -237,7 +237,7 @@ def optimal_pairwise(
     n = dynamics.num_nodes
     q = _coalition(coalition_size, n)
     graph = dynamics.gossip.at(0).graph()
-    posed = solvers.FactorizationProblem(_node_gram(dynamics, horizon, objective, weights), np.arange(n))
+    posed = mfdl_solvers.FactorizationProblem(_node_gram(dynamics, horizon, objective, weights), np.arange(n))
     H, k = posed.normalised.error_gram, posed.exponent
     L = spatial.laplacian(graph).toarray()
     price = PairwisePrice(graph, q)
@@ -343,14 +343,14 @@ class PairwisePrice:
 
 def _one_seed(H: FloatArray, r: float, tolerance: float, max_iterations: int) -> SpatialFactorization:
     """Problem (9): every node is its own class."""
-    posed = solvers.FactorizationProblem(H, np.arange(len(H)))
+    posed = mfdl_solvers.FactorizationProblem(H, np.arange(len(H)))
     normal, k = posed.normalised, posed.exponent
-    found = solvers.solve(normal, tolerance=tolerance, max_iterations=max_iterations)
+    found = mfdl_solvers.solve(normal, tolerance=tolerance, max_iterations=max_iterations)
     return in_range(one_seed_from(found, normal.error_gram if k else H, r, tolerance).shifted(k))
 
 
 def one_seed_from(
-    found: solvers.Factorization, H: FloatArray, r: float = 1.0, tolerance: float = ONE_SEED_TOLERANCE
+    found: mfdl_solvers.Factorization, H: FloatArray, r: float = 1.0, tolerance: float = ONE_SEED_TOLERANCE
 ) -> SpatialFactorization:
     """R = X^-1 / r from a solution over nodes: one seed held by all, the least eigenvalue of R kept private."""
     began = time.perf_counter()

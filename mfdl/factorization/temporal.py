@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-import solvers
-from solvers import Factorization
-from solvers.problem import FIXED, OPTIMAL, STOPPED, relative_gap
+import mfdl_solvers
+from mfdl_solvers import Factorization
+from mfdl_solvers.problem import FIXED, OPTIMAL, STOPPED, relative_gap
 
 from .. import check
 from ..check import FloatArray
@@ -38,7 +38,7 @@ def solver_refusals() -> Iterator[None]:
     """What a solver refuses, a loss beyond float64 above all, is raised as InvalidInput."""
     try:
         yield
-    except solvers.ProblemError as error:
+    except mfdl_solvers.ProblemError as error:
         raise InvalidInput(str(error)) from None
 
 
@@ -49,7 +49,7 @@ def problem(
     *,
     weights: ErrorWeights | None = None,
     objective: str = "post-average",
-) -> solvers.FactorizationProblem:
+) -> mfdl_solvers.FactorizationProblem:
     """The FactorizationProblem of one shared local encoder.
 
     Raises: UnsupportedMechanism: participation patterns overlap or leave a step out; InvalidInput: a participation for
@@ -57,7 +57,7 @@ def problem(
     """
     participation.require_nodes(dynamics.num_nodes)
     labels = participation.classes()
-    return solvers.FactorizationProblem(
+    return mfdl_solvers.FactorizationProblem(
         error_gram(dynamics, participation.num_steps, weights=weights, objective=objective), labels
     )
 
@@ -95,7 +95,7 @@ def factorize(
 
 @solver_refusals()
 def solve_problem(
-    posed: solvers.FactorizationProblem,
+    posed: mfdl_solvers.FactorizationProblem,
     *,
     solver: str = "dense",
     tolerance: float = 1e-4,
@@ -110,13 +110,13 @@ def solve_problem(
     tolerance = check.positive(tolerance=tolerance)
     max_iterations = check.integer_at_least(1, max_iterations=max_iterations)
     if solver == "dense":
-        return solvers.solve(posed, tolerance=tolerance, max_iterations=max_iterations, start=start)
+        return mfdl_solvers.solve(posed, tolerance=tolerance, max_iterations=max_iterations, start=start)
     if solver == "autodiff":
         if start is not None:
             raise InvalidInput(
                 "start is for solver='dense'; the autodiff solver starts from its parametrisation's own."
             )
-        from solvers import autodiff  # brings torch
+        from mfdl_solvers import autodiff  # brings torch
 
         return autodiff.solve(posed, tolerance=tolerance, max_iterations=max_iterations, device=device)
     raise unknown_name("solver", solver, SOLVERS)
@@ -320,7 +320,7 @@ def _solved(
 ) -> Factorization:
     """`solve_problem`; for H = 0, independent noise at unit sensitivity: noise that no counted model meets is free."""
     if H.any():
-        posed = solvers.FactorizationProblem(H, labels)
+        posed = mfdl_solvers.FactorizationProblem(H, labels)
         return solve_problem(posed, tolerance=tolerance, max_iterations=max_iterations, start=start)
     X = np.diag(1.0 / np.bincount(labels)[labels])
     note = "the noise of some nodes reaches no counted model, so any encoder serves them: theirs is independent noise"
@@ -328,7 +328,7 @@ def _solved(
 
 
 @solver_refusals()
-def evaluate(posed: solvers.FactorizationProblem, encoder: FloatArray, *, lower_bound: float) -> Factorization:
+def evaluate(posed: mfdl_solvers.FactorizationProblem, encoder: FloatArray, *, lower_bound: float) -> Factorization:
     """A given encoder at the problem's H: status "fixed", loss at unit sensitivity, the given lower bound.
 
     The encoder is scaled to sensitivity 1. `lower_bound` is that of the best encoder (solve the problem once).
@@ -366,7 +366,7 @@ def evaluate_nodes(
     labels = _labels_of_nodes(participation, len(grams))
     any_gram = np.eye(participation.num_steps)  # where no counted model meets the noise: its loss is set to 0 below
     posed = [
-        solvers.FactorizationProblem(H if H.any() else any_gram, own) for H, own in zip(grams, labels, strict=True)
+        mfdl_solvers.FactorizationProblem(H if H.any() else any_gram, own) for H, own in zip(grams, labels, strict=True)
     ]
     worst = max(p.sensitivity_squared(C.T @ C) for p, C in zip(posed, encoders, strict=True)) ** 0.5
     nodes = []
@@ -396,7 +396,7 @@ def prefix_sum_encoder(
 
     Source: arXiv:2306.08153 for the centralized mechanism; used on gossip graphs as D-MF by arXiv:2510.17480.
     """
-    posed = solvers.FactorizationProblem(prefix_sum_gram(participation.num_steps), participation.classes())
+    posed = mfdl_solvers.FactorizationProblem(prefix_sum_gram(participation.num_steps), participation.classes())
     solved = solve_problem(posed, tolerance=tolerance, max_iterations=max_iterations)
     return solved.require_converged(tolerance)
 

@@ -113,7 +113,8 @@ def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True)
     report.unlink(missing_ok=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HYPOTHESIS"))}
     env = kept | {
-        "PYTHONPATH": os.pathsep.join([str(folder), str(folder / "tests")]),  # before the editable install
+        # before the editable install
+        "PYTHONPATH": os.pathsep.join(str(folder / part) for part in ("", "solvers", "tests")),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import mode_error_grams
-from solvers import FactorizationProblem, ModeProblem
+from mfdl_solvers import FactorizationProblem, ModeProblem
 
 FLORENTINE = ("florentine", 32, 8)
 

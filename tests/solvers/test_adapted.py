@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.testing import encoders
-from solvers import ModeProblem, NotConverged, ProblemError, adapted, solve, spacetime, time_space
+from mfdl_solvers import ModeProblem, NotConverged, ProblemError, adapted, solve, spacetime, time_space
 
 
 @examples(25)

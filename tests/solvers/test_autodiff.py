@@ -13,8 +13,8 @@ from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.testing import factorization_problems
-from solvers import FactorizationProblem, NotConverged, ProblemError, autodiff, solve
-from solvers.autodiff import Parametrisation, banded, lower_triangular, toeplitz
+from mfdl_solvers import FactorizationProblem, NotConverged, ProblemError, autodiff, solve
+from mfdl_solvers.autodiff import Parametrisation, banded, lower_triangular, toeplitz
 
 SIZE = 8
 

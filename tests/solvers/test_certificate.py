@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl.testing import encoders, factorization_problems, optimal_loss_reference
-from solvers import FactorizationProblem, lower_bound, solve
+from mfdl_solvers import FactorizationProblem, lower_bound, solve
 
 
 def unit_gram(problem, C):

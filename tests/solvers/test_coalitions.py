@@ -14,12 +14,12 @@ from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-import solvers
+import mfdl_solvers
 from mfdl.testing.oracles import coalition_inverse_diagonal, coalition_loss_reference
-from solvers import FactorizationProblem, ProblemError
-from solvers.coalition_bound import lower_bound, outsider_bound
-from solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition
-from solvers.coalitions import feasible, solve
+from mfdl_solvers import FactorizationProblem, ProblemError
+from mfdl_solvers.coalition_bound import lower_bound, outsider_bound
+from mfdl_solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition
+from mfdl_solvers.coalitions import feasible, solve
 
 
 def metropolis_hastings(graph):
@@ -273,7 +273,7 @@ def test_no_noise_at_all_is_repaired(private):
 @given(data=st.data(), size=st.integers(2, 6))
 def test_one_group_of_all_nodes_against_an_outsider_is_the_plain_problem(data, size):
     H = data.draw(error_grams(size))
-    plain = solvers.solve(FactorizationProblem(H, np.arange(size)), tolerance=1e-6)
+    plain = mfdl_solvers.solve(FactorizationProblem(H, np.arange(size)), tolerance=1e-6)
     for private in (True, False):
         found = solve(CoalitionProblem(H, (tuple(range(size)),), 0, private=private), tolerance=1e-6)
         assert plain.lower_bound <= found.loss * (1 + 1e-12)

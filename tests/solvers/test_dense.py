@@ -12,7 +12,7 @@ from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.testing import factorization_problems, optimal_loss_reference
-from solvers import FactorizationProblem, NotConverged, ProblemError, lower_bound, solve
+from mfdl_solvers import FactorizationProblem, NotConverged, ProblemError, lower_bound, solve
 
 
 def assert_feasible(problem, found):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from solvers.lbfgs import _two_loops, minimise
+from mfdl_solvers.lbfgs import _two_loops, minimise
 
 
 def never(iteration, x, value, gradient):

@@ -18,7 +18,7 @@ from mfdl.testing import (
     prefix_sum,
     vector_sensitivity_lower_bound,
 )
-from solvers import Factorization, FactorizationProblem, NotConverged, ProblemError, causal_encoder
+from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, ProblemError, causal_encoder
 
 
 def classes_of(problem):

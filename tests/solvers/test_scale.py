@@ -18,12 +18,21 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from mfdl.testing import factorization_problems
-from solvers import FactorizationProblem, ModeProblem, ProblemError, adapted, autodiff, coalitions, dense, time_space
-from solvers.certificate import lower_bound, weights_bound
-from solvers.coalition_bound import outsider_bound
-from solvers.coalition_problem import CoalitionProblem
-from solvers.scale import ORDINARY, even_exponent, scaled, scaled_down, scaled_up
-from solvers.time_space import joint_lower_bound
+from mfdl_solvers import (
+    FactorizationProblem,
+    ModeProblem,
+    ProblemError,
+    adapted,
+    autodiff,
+    coalitions,
+    dense,
+    time_space,
+)
+from mfdl_solvers.certificate import lower_bound, weights_bound
+from mfdl_solvers.coalition_bound import outsider_bound
+from mfdl_solvers.coalition_problem import CoalitionProblem
+from mfdl_solvers.scale import ORDINARY, even_exponent, scaled, scaled_down, scaled_up
+from mfdl_solvers.time_space import joint_lower_bound
 
 EXTREMES = st.sampled_from([-900, -600, 510, 900])  # even: 2^510 is 3e153, whose square is finite and its trace's not
 LOWEST = 2.0**-1074

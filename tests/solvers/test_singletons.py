@@ -14,8 +14,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import gossip
 from mfdl.testing import encoders, factorization_problems, optimal_loss_reference
-from solvers import FactorizationProblem, ProblemError, ridge, singletons, solve
-from solvers.certificate import weights_bound
+from mfdl_solvers import FactorizationProblem, ProblemError, ridge, singletons, solve
+from mfdl_solvers.certificate import weights_bound
 
 
 @st.composite
@@ -287,7 +287,7 @@ def test_the_ridge_is_no_larger_than_the_tolerance_allows(problem, tolerance):
 
 def test_classes_of_two_are_refused_here_and_taken_at_the_door():
     problem = FactorizationProblem(np.eye(3), np.array([0, 1, 1]))
-    with pytest.raises(ProblemError, match=r"one index each, got 2 classes for 3 indices; use solvers\.solve"):
+    with pytest.raises(ProblemError, match=r"one index each, got 2 classes for 3 indices; use mfdl_solvers\.solve"):
         singletons.solve(problem)
     assert solve(problem).status == "optimal"
 

@@ -14,11 +14,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.operators.space_time_noise import MAX_JOINT_SIZE
 from mfdl.testing import optimal_loss_reference
-from solvers import ProblemError, spacetime
+from mfdl_solvers import ProblemError, spacetime
 
 
 def test_the_solver_takes_what_the_library_forms():
-    # `solvers` imports nothing of mfdl, so the number stands twice
+    # `mfdl_solvers` imports nothing of mfdl, so the number stands twice
     assert spacetime.MAX_SIZE == MAX_JOINT_SIZE
 
 

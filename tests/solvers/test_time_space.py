@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.testing import encoders, optimal_loss_reference
-from solvers import FactorizationProblem, ModeProblem, NotConverged, ProblemError, solve, time_space
-from solvers.time_space import joint_lower_bound
+from mfdl_solvers import FactorizationProblem, ModeProblem, NotConverged, ProblemError, solve, time_space
+from mfdl_solvers.time_space import joint_lower_bound
 
 
 @examples(30)

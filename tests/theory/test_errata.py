@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-import solvers
+import mfdl_solvers
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, graphs, spatial, trust
 from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance, optimal_pairwise, problem, square_root_encoder
@@ -34,7 +34,7 @@ from mfdl.theory import bounds
 from mfdl.theory.rates import decor_constant, decor_step_sizes, one_step_error
 from mfdl.training.tasks import partition
 from mfdl.view import View
-from solvers.coalition_problem import CoalitionProblem
+from mfdl_solvers.coalition_problem import CoalitionProblem
 
 MH = gossip.metropolis_hastings
 ROOT = Path(__file__).parents[2]
@@ -119,7 +119,7 @@ def test_a_root_of_the_error_gram_must_have_the_right_side():
     """L^T L = H is needed; Cholesky gives G G^T = H, and the coded R = chol(P H P) has R^T R != H."""
     posed = problem(Dynamics(gossip.uniform("florentine")), Cyclic(4, 8))
     H, P = posed.error_gram, np.eye(32)[::-1]
-    best = solvers.solve(posed, tolerance=1e-4)
+    best = mfdl_solvers.solve(posed, tolerance=1e-4)
     response = np.linalg.inv(best.encoder)
     G, R = np.linalg.cholesky(H), np.linalg.cholesky(P @ H @ P)
     lower = P @ R.T @ P
@@ -128,7 +128,7 @@ def test_a_root_of_the_error_gram_must_have_the_right_side():
         assert_allclose(np.linalg.norm(root @ response) ** 2, value, rtol=1e-3)
     assert_allclose(best.loss, 1402.4, rtol=2e-4)
     assert_allclose(np.linalg.norm(R.T @ R - H) / np.linalg.norm(H), 0.239, atol=5e-4)
-    coded = solvers.solve(solvers.FactorizationProblem(R.T @ R, posed.classes), tolerance=1e-4)
+    coded = mfdl_solvers.solve(mfdl_solvers.FactorizationProblem(R.T @ R, posed.classes), tolerance=1e-4)
     assert 1.014 < posed.loss(coded.gram) / best.loss < 1.017  # 1.5% more noise in the models
     # right for Toeplitz workloads, so for prefix sums: P A P = A^T
     A = np.tri(32)

@@ -10,7 +10,7 @@ import numpy as np
 from ...factorization import FactorizationProblem
 
 if TYPE_CHECKING:
-    from solvers import FactorizationProblem
+    from mfdl_solvers import FactorizationProblem
 
 
 def optimal_loss_reference(problem: FactorizationProblem, *, restricted: bool = True) -> float:

@@ -59,7 +59,7 @@ def solve(problem: FactorizationProblem, *, tolerance: float = 1e-4, max_iterati
     if problem.num_classes != problem.size:
         raise ProblemError(
             f"classes must hold one index each, got {problem.num_classes} classes for {problem.size} indices; "
-            "use solvers.solve, which takes any disjoint classes."
+            "use mfdl_solvers.solve, which takes any disjoint classes."
         )
     if problem.exponent:
         normal = solve(problem.normalised, tolerance=tolerance, max_iterations=max_iterations)

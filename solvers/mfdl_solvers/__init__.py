@@ -1,6 +1,6 @@
 """Factorization solvers: arrays and class labels in, a certified factorization out.
 
-Importing this package costs numpy and scipy only; `solvers.autodiff` brings torch.
+Importing this package costs numpy and scipy only; `mfdl_solvers.autodiff` brings torch.
 """
 
 from .adapted import AdaptedFactorization

@@ -2,7 +2,7 @@
 
 The flat index is t n + u, and a record belongs to one node: one class for each node and each class of steps. The
 encoder is causal in that order, so within one step a node's noise may use that of the nodes before it. Nothing else in
-`solvers` is dense in time x nodes.
+`mfdl_solvers` is dense in time x nodes.
 """
 
 from __future__ import annotations
