@@ -21,6 +21,7 @@ from .errors import InvalidInput, unknown_name
 
 SCHEMES = ("all", "last", "exponential")
 NODES, AVERAGE = "nodes", "average"
+OBJECTIVES = ("post-average", "message")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -135,6 +136,38 @@ class ErrorWeights:
         if evaluated_steps > num_steps:
             raise InvalidInput(f"evaluated_steps must be at most num_steps={num_steps}, got {evaluated_steps}.")
         return cls(f"last:{evaluated_steps}:{check.non_negative(floor=floor):g}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Target:
+    """What an error counts: which models, with which weights.
+
+    Attributes: objective: "post-average", the models after averaging, or "message", those before; weights: of steps and
+        nodes.
+    Raises: InvalidInput: an unknown objective, weights that are no ErrorWeights.
+    """
+
+    objective: str = "post-average"
+    weights: ErrorWeights = dataclasses.field(default_factory=ErrorWeights)
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise unknown_name("objective", self.objective, OBJECTIVES)
+        if not isinstance(self.weights, ErrorWeights):
+            raise InvalidInput(
+                f"weights must be ErrorWeights, got {self.weights!r}; make them with ErrorWeights(step_weights, "
+                "target), or ErrorWeights.parse(text) from what the command line takes."
+            )
+
+    @classmethod
+    def of(cls, objective: str, weights: ErrorWeights | None) -> Target:
+        """Without weights all steps and nodes count alike."""
+        return cls(objective, ErrorWeights() if weights is None else weights)
+
+    @property
+    def after_averaging(self) -> bool:
+        """Models count after averaging, else before."""
+        return self.objective == "post-average"
 
 
 def _parsed(text: str) -> tuple[str, tuple[float, ...]]:

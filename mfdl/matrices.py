@@ -5,7 +5,9 @@ Beside `check`, which the command line loads, since scipy is not light.
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,6 +16,29 @@ from numpy.typing import ArrayLike, NDArray
 from . import check
 from .check import LARGEST
 from .errors import InvalidInput
+
+Made = TypeVar("Made")
+
+
+def once(make: Callable[..., Made]) -> Callable[..., Made]:
+    """`make`, called once for each object given first: rounds share maps, which are then looked at once.
+
+    By identity, of objects that are kept, so that none takes the place of another.
+    """
+    made: dict[int, tuple[Any, Made]] = {}
+
+    def of(thing: Any, *more: Any) -> Made:
+        if id(thing) not in made:
+            made[id(thing)] = thing, make(thing, *more)
+        return made[id(thing)][1]
+
+    return of
+
+
+def numbered() -> Callable[[Any], int]:
+    """The same number for the same object, another for every other: keys of what follows from several objects."""
+    counter = itertools.count()
+    return once(lambda thing: next(counter))
 
 
 def read_only(array: Any) -> Any:

@@ -15,18 +15,13 @@ No array has more than n^2, T^2 or (state)^2 entries, or n T^2 for noise correla
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
-
 import numpy as np
 import scipy.sparse as sp
 
 from .algorithms import LinearAlgorithm, Round
-from .algorithms.dsgd import PlainRounds
 from .check import FloatArray
 from .dynamics import Dynamics
 from .error_gram import (
-    OBJECTIVES,
     error_gram,
     mode_error_grams,
     node_error_grams,
@@ -34,10 +29,9 @@ from .error_gram import (
     spatial_error_gram,
 )
 from .error_gram.space_time import MAX_SIZE
-from .error_weights import ErrorWeights
-from .errors import UnsupportedMechanism, unknown_name
+from .error_weights import ErrorWeights, Target
+from .errors import UnsupportedMechanism
 from .operators import IndependentNoise, JointNoise, LocalNoise, NoiseOperator, SpaceTimeNoise, StepNoise, ZeroNoise
-from .operators.recursion import Map
 
 
 def noise_error(
@@ -62,66 +56,57 @@ def noise_error(
         over nodes (fresh noise), by modes or over steps x nodes (noise correlated over both); from the maps, per
         round about (state) nnz(maps) time and (state)^2 memory.
     """
-    if objective not in OBJECTIVES:
-        raise unknown_name("objective", objective, OBJECTIVES)
+    target = Target.of(objective, weights)
     noise = algorithm.noise
     if isinstance(noise, ZeroNoise):
         return 0.0
     if isinstance(noise, LocalNoise | SpaceTimeNoise | JointNoise):
-        if not _is_gossip_of_its_dynamics(algorithm):
+        if not algorithm.is_plain:
             raise UnsupportedMechanism(
                 f"the error of noise correlated in time is covered for plain gossip with noise on gradients, and "
                 f"{algorithm.name!r} has another recursion."
             )
         error = _local if isinstance(noise, LocalNoise) else _over_time_and_nodes
-        return error(noise, algorithm.dynamics, algorithm.divisors, objective, weights)
+        return error(noise, algorithm.dynamics, algorithm.divisors, target)
     if not isinstance(noise, IndependentNoise | StepNoise):
         raise UnsupportedMechanism(f"the error of noise {type(noise).__name__} is not covered.")
-    if not _is_gossip_of_its_dynamics(algorithm):
-        return _by_recursion(algorithm, _factor(noise), objective, ErrorWeights() if weights is None else weights)
+    if not algorithm.is_plain:
+        return _by_recursion(algorithm, _factor(noise), target)
     T, m = algorithm.num_steps, algorithm.divisors
     if isinstance(noise, IndependentNoise) and (m == m[0]).all():
-        return (
-            float(np.trace(error_gram(algorithm.dynamics, T, weights=weights, objective=objective))) / float(m[0]) ** 2
-        )
-    H = spatial_error_gram(algorithm.dynamics, num_steps=T, weights=weights, objective=objective)
+        return float(np.trace(error_gram(algorithm.dynamics, T, **vars(target)))) / float(m[0]) ** 2
+    H = spatial_error_gram(algorithm.dynamics, num_steps=T, **vars(target))
     F = sp.csr_array(sp.diags_array(1 / m) @ _factor(noise))
     return float((F * (H @ F)).sum())
 
 
-def _local(
-    noise: LocalNoise, dynamics: Dynamics, divisors: FloatArray, objective: str, weights: ErrorWeights | None
-) -> float:
+def _local(noise: LocalNoise, dynamics: Dynamics, divisors: FloatArray, target: Target) -> float:
     """sum_u tr(N_u^T H_u N_u) / m_u^2; one Gram for all nodes where encoders and divisors agree."""
     T = noise.num_steps
     if noise.shared and (divisors == divisors[0]).all():
-        H, N = error_gram(dynamics, T, weights=weights, objective=objective), noise.inverse
+        H, N = error_gram(dynamics, T, **vars(target)), noise.inverse
         return float(np.sum(N * (H @ N))) / float(divisors[0]) ** 2
-    grams = node_error_grams(dynamics, T, weights=weights, objective=objective)
+    grams = node_error_grams(dynamics, T, **vars(target))
     pairs = ((noise.inverse_of(u), H / divisors[u] ** 2) for u, H in enumerate(grams))
     return sum(float(np.sum(N * (H @ N))) for N, H in pairs)
 
 
 def _over_time_and_nodes(
-    noise: SpaceTimeNoise | JointNoise,
-    dynamics: Dynamics,
-    divisors: FloatArray,
-    objective: str,
-    weights: ErrorWeights | None,
+    noise: SpaceTimeNoise | JointNoise, dynamics: Dynamics, divisors: FloatArray, target: Target
 ) -> float:
     T, n = noise.num_steps, noise.num_nodes
     if isinstance(noise, JointNoise):
         N = noise.inverse / np.tile(divisors, T)[:, None]
-        H = space_time_error_gram(dynamics, T, weights=weights, objective=objective)
+        H = space_time_error_gram(dynamics, T, **vars(target))
         return float(np.sum(N * (H @ N)))
     F = (sp.diags_array(1 / divisors) @ noise.factor).toarray()
     try:
-        U, grams = mode_error_grams(dynamics, T, weights=weights, objective=objective)
+        U, grams = mode_error_grams(dynamics, T, **vars(target))
         parts = (U.T @ F) ** 2  # (modes, columns): of column k in mode l
     except UnsupportedMechanism:
         if T * n > MAX_SIZE:
             raise
-        blocks = space_time_error_gram(dynamics, T, weights=weights, objective=objective).reshape(T, n, T, n)
+        blocks = space_time_error_gram(dynamics, T, **vars(target)).reshape(T, n, T, n)
         grams = np.einsum("ik,sitk->kst", F, np.tensordot(blocks, F, 1))  # H(f_k) itself
         parts = np.eye(F.shape[1])
     if noise.shared:
@@ -136,76 +121,39 @@ def _factor(noise: NoiseOperator) -> sp.csr_array:
     return noise.factor if isinstance(noise, StepNoise) else sp.csr_array(sp.eye_array(noise.num_nodes))
 
 
-def _is_gossip_of_its_dynamics(algorithm: LinearAlgorithm) -> bool:
-    """Whether the rounds are those that `dynamics` describes, with noise where the gradients are.
-
-    Only then are the Gram matrices of `dynamics` those of the algorithm.
-    """
-    dynamics, T, K = algorithm.dynamics, algorithm.num_steps, algorithm.dynamics.gossip_rounds
-    plain = PlainRounds(dynamics)
-    if algorithm.noise_on_messages or not _same(algorithm.model_from_state, plain.model_from_state):
-        return False
-    if algorithm.step_of_round != tuple(t if j == 0 else -1 for t in range(T) for j in range(K)):
-        return False
-    rates = dynamics.learning_rates(T)
-    verdicts: dict[tuple[int, int, float], bool] = {}
-    for r, (found, step) in enumerate(zip(algorithm.rounds, algorithm.step_of_round, strict=True)):
-        W, rate = dynamics.gossip.at(r).weights, float(rates[step]) if step >= 0 else 0.0
-        key = (id(found), id(W), rate)
-        if key not in verdicts:
-            expected = plain.of(W, rate).with_input_scale(1 / algorithm.divisors, noise_too=True)
-            verdicts[key] = all(
-                _same(getattr(found, field.name), getattr(expected, field.name))
-                for field in dataclasses.fields(Round)
-                if field.name != "receivers"
-            )
-    return all(verdicts.values())
-
-
-def _same(found: Map, expected: Map) -> bool:
-    """Equal up to rounding (divisors are multiplied in one order, the rates in another)."""
-    if found is expected:
-        return True
-    if found is None or expected is None or found.shape != expected.shape:
-        return False
-    difference = abs(found - expected)
-    return bool(difference.nnz == 0 or difference.max() <= 1e-13 * abs(expected).max())
-
-
-def _by_recursion(algorithm: LinearAlgorithm, factor: sp.csr_array, objective: str, weights: ErrorWeights) -> float:
+def _by_recursion(algorithm: LinearAlgorithm, factor: sp.csr_array, target: Target) -> float:
     """Noise fresh in each step through the algorithm's own maps.
 
     With V the cost-to-go of the state, s^T V s = expected counted variance that s causes from here on: a round with
     m = P s + R e, s' = K m + F s + L e has V = A^T V' A (+ w P^T P where messages count), A = K P + F, and its noise
     adds tr(V' B B^T) (+ w ||R f||_F^2), B = (K R + L) f, f the step's factor. V' gains w M^T Q M where models count.
     """
-    models = objective == "post-average"
+    models, weights = target.after_averaging, target.weights
     if not models and not weights.uniform_target:
         raise UnsupportedMechanism("messages of a recursion that is not plain gossip have no target over nodes.")
     counted_models = weights.node_factor(algorithm.num_nodes) @ algorithm.model_from_state
     counted = (counted_models.T @ counted_models).toarray()
-    of_steps = weights.of_steps(algorithm.num_steps)
-    ends = [step >= 0 for step in algorithm.step_of_round[1:]] + [True]
-    owner = np.maximum.accumulate(algorithm.step_of_round)  # a pure gossip round belongs to the step before it
-    uses = Counter(id(one) for one in algorithm.rounds)
+    steps = np.array(algorithm.step_of_round)
+    of_round = weights.of_steps(algorithm.num_steps)[np.maximum.accumulate(steps)]  # gossip belongs to the step before
+    last_of_step = np.append(steps[1:] >= 0, True)
+    uses = np.bincount(algorithm.kind_of_round)
     made: dict[int, tuple[sp.csr_array, FloatArray | None, float]] = {}
     V = np.zeros(counted.shape)
     total = 0.0
-    for one, step, last, own in zip(
-        reversed(algorithm.rounds), reversed(algorithm.step_of_round), reversed(ends), reversed(owner), strict=True
-    ):
-        weight = float(of_steps[own])
-        A, entering, sent = made.get(id(one)) or _round_maps(one, factor, V.shape[0])
-        if uses[id(one)] > 1:  # with a schedule every round is another one, and memory is that of one
-            made[id(one)] = A, entering, sent
-        if models and last:
+    for r in range(steps.size - 1, -1, -1):
+        number, weight = int(algorithm.kind_of_round[r]), float(of_round[r])
+        kind = algorithm.kinds[number]
+        A, entering, sent = made.get(number) or _round_maps(kind, factor, V.shape[0])
+        if uses[number] > 1:  # with a schedule every round is another one, and memory is that of one
+            made[number] = A, entering, sent
+        if models and last_of_step[r]:
             V = V + weight * counted
-        if step >= 0 and entering is not None:
+        if steps[r] >= 0 and entering is not None:
             total += float(np.sum(V * entering))
         V = A.T @ np.asarray(A.T @ V).T
-        if not models and step >= 0:
+        if not models and steps[r] >= 0:
             total += weight * sent
-            if (P := one.message_from_state) is not None:
+            if (P := kind.message_from_state) is not None:
                 V = V + weight * (P.T @ P).toarray()
     if algorithm.noise_on_messages:
         return total

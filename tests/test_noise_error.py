@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-import mfdl.noise_error as module
 from mfdl import algorithms, gossip, spatial
+from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import OBJECTIVES
-from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_error import noise_error
 from mfdl.operators import NoiseOperator
@@ -89,15 +88,10 @@ def noisy(draw, names=LOCAL + ACROSS):
 @examples(200)
 @given(one=noisy(), objective=st.sampled_from(OBJECTIVES))
 def test_it_is_the_norm_of_the_operators(one, objective):
+    assert "is_plain" in vars(one)  # the builder knows it
+    assert checks.is_plain(one)  # and the maps say so too
+    assert "is_plain" not in vars(dataclasses.replace(one))  # a copy could have other fields: the maps decide
     assert_allclose(noise_error(one, objective=objective), counted_variance(one, objective), rtol=1e-9, atol=1e-12)
-
-
-@examples(60)
-@given(one=noisy(names=("dp-dsgd", "muffliato", *ACROSS)), objective=st.sampled_from(OBJECTIVES))
-def test_the_maps_and_the_gram_over_nodes_agree(one, objective):
-    by_maps = module._by_recursion(one, module._factor(one.noise), objective, ErrorWeights())
-    assert module._is_gossip_of_its_dynamics(one)
-    assert_allclose(by_maps, noise_error(one, objective=objective), rtol=1e-9, atol=1e-12)
 
 
 # Noise on messages
@@ -196,7 +190,7 @@ def test_fresh_noise_goes_through_any_recursion(one, objective, own):
     if own:  # the noise also enters the next state directly
         rounds = tuple(dataclasses.replace(r, state_from_noise=r.message_from_noise) for r in other.rounds)
         other = dataclasses.replace(other, rounds=rounds)
-    assert not module._is_gossip_of_its_dynamics(other)
+    assert not other.is_plain
     assert_allclose(noise_error(other, objective=objective), counted_variance(other, objective), rtol=1e-9, atol=1e-12)
 
 
@@ -231,8 +225,8 @@ def test_the_maps_decide_where_dynamics_says_otherwise(change):
         "own noise": every_round(one, state_from_noise=lambda r: r.message_from_noise),
         "on messages": dataclasses.replace(one, noise_on_messages=True),
     }[change]
-    assert module._is_gossip_of_its_dynamics(one)
-    assert not module._is_gossip_of_its_dynamics(other)
+    assert one.is_plain
+    assert not other.is_plain
     for objective in OBJECTIVES:
         assert_allclose(noise_error(other, objective=objective), counted_variance(other, objective), rtol=1e-12)
     if change in ("rates", "weights", "divisors"):  # the maps are the same

@@ -17,8 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 from .. import matrices
 from ..check import FloatArray
 from ..dynamics import Dynamics
+from ..dynamics.rounds import PlainRounds
 from ..errors import InvalidInput
 from ..operators import NoiseOperator
+from ..operators.recursion import Map
 from ..participation import Participation
 from .round import Round
 
@@ -134,6 +136,33 @@ def require_consistent(algorithm: LinearAlgorithm) -> None:
         _require_held_by_senders(algorithm)
 
 
+def is_plain(algorithm: LinearAlgorithm) -> bool:
+    """See `LinearAlgorithm.is_plain`; divisors and rates are multiplied in any order, so maps agree up to rounding."""
+    plain = PlainRounds(algorithm.dynamics)
+    schedule = plain.schedule(algorithm.num_steps)
+    if algorithm.noise_on_messages or not algorithm.noise_enters_with_gradients:
+        return False
+    if algorithm.step_of_round != tuple(step for step, _, _ in schedule):
+        return False
+    pairs = {(kind, W, rate) for kind, (_, W, rate) in zip(algorithm.kind_of_round.tolist(), schedule, strict=True)}
+    return _close(algorithm.model_from_state, plain.model_from_state) and all(
+        _close(has, wanted)
+        for kind, W, rate in pairs
+        for has, wanted in zip(
+            vars(algorithm.kinds[kind].driven_by_gradients()).values(),
+            vars(plain.of(W.weights, rate, algorithm.divisors)).values(),
+            strict=True,
+        )
+    )
+
+
+def _close(one: Map, other: Map) -> bool:
+    if one is None or other is None or one.shape != other.shape:
+        return one is None and other is None
+    difference = abs(one - other)
+    return bool(difference.nnz == 0 or difference.max() <= 1e-13 * abs(other).max())
+
+
 def require_models(model_from_state: sp.csr_array, num_nodes: int) -> None:
     """M has one row per node."""
     if model_from_state.shape[0] != num_nodes:
@@ -155,12 +184,12 @@ def _require_receivers(algorithm: LinearAlgorithm) -> None:
             )
     if all(kind.receivers is None for kind in algorithm.kinds):
         return
-    looked: set[int] = set()
+    number, looked = matrices.numbered(), set()
     for r, users in message_users(algorithm.rounds, algorithm.model_from_state, algorithm.message_sender):
         receivers = algorithm.rounds[r].receivers
-        if receivers is None or id(users) in looked:
+        if receivers is None or (number(receivers), number(users)) in looked:
             continue
-        looked.add(id(users))
+        looked.add((number(receivers), number(users)))
         deaf = sp.coo_array(users > receivers)
         if deaf.nnz:
             j, u = int(deaf.coords[0][0]), int(deaf.coords[1][0])
@@ -192,10 +221,11 @@ def message_users(
     models = _pattern(sp.csr_array(model_from_state.T))
     uses = models  # (state, n): who uses an entry of the state from here on
     kept = [uses]
+    number = matrices.numbered()
     done: dict[tuple[int, ...], tuple[sp.csr_array, sp.csr_array]] = {}
     for r in range(len(rounds) - 1, -1, -1):
         one = rounds[r]
-        key = (id(one.state_from_message), id(one.state_from_state), id(one.message_from_state), id(uses))
+        key = (*map(number, (one.state_from_message, one.state_from_state, one.message_from_state, uses)),)
         if key not in done:
             users = sp.csr_array((S, n), dtype=bool)
             if one.state_from_message is not None:
@@ -206,9 +236,8 @@ def message_users(
             if one.message_from_state is not None:
                 before = before + _pattern(one.message_from_state).T @ sends
             before = _pattern(sp.csr_array(before))
-            same = next((u for u in kept[-2:] if u.nnz == before.nnz and (u != before).nnz == 0), before)
-            kept.append(same)  # so that no id is given twice
-            done[key] = same, users
+            kept.append(next((u for u in kept[-2:] if u.nnz == before.nnz and (u != before).nnz == 0), before))
+            done[key] = kept[-1], users
         uses, users = done[key]
         yield r, users
 

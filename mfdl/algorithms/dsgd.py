@@ -12,8 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from .. import matrices
 from ..dynamics import Dynamics
+from ..dynamics.rounds import PlainRounds
 from ..errors import InvalidInput
 from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
 from ..gossip import GossipMatrix
@@ -36,69 +36,26 @@ def decentralized(
 
     self_messages: a node also receives what it sends (it holds it anyway; only views list it).
     """
-    n = dynamics.num_nodes
-    rounds, step_of_round, model_from_state = rounds_of(dynamics, participation.num_steps, self_messages=self_messages)
-    return LinearAlgorithm(
+    plain = PlainRounds(dynamics)
+    schedule = plain.schedule(participation.num_steps)
+    made: dict[tuple[GossipMatrix, float], Round] = {}
+    for _, gossip, rate in schedule:
+        if (gossip, rate) not in made:
+            heard = receivers(gossip.weights, self_messages=self_messages)
+            made[gossip, rate] = Round.of(plain.of(gossip.weights, rate), heard)
+    one = LinearAlgorithm(
         name=name,
         dynamics=dynamics,
         participation=participation,
-        rounds=rounds,
+        rounds=tuple(made[gossip, rate] for _, gossip, rate in schedule),
         noise=noise,
-        model_from_state=model_from_state,
-        message_sender=np.arange(n),
-        divisors=np.ones(n),
+        model_from_state=plain.model_from_state,
+        message_sender=np.arange(dynamics.num_nodes),
+        divisors=np.ones(dynamics.num_nodes),
         factorization=factorization,
-        step_of_round=step_of_round,
+        step_of_round=tuple(step for step, _, _ in schedule),
     )
-
-
-def rounds_of(
-    dynamics: Dynamics, num_steps: int, *, self_messages: bool = False
-) -> tuple[tuple[Round, ...], tuple[int, ...], sp.csr_array]:
-    """(rounds, gradient step of each, models <- state) of plain decentralized training; equal rounds are one object."""
-    K = dynamics.gossip_rounds
-    steps = PlainRounds(dynamics)
-    made: dict[tuple[int, float], Round] = {}
-    rounds = []
-    for t, eta in enumerate(dynamics.learning_rates(num_steps)):
-        for j in range(K):
-            gossip = dynamics.gossip.at(t * K + j)
-            rate = float(eta) if j == 0 else 0.0
-            key = (id(gossip), rate)
-            if key not in made:
-                heard = receivers(gossip.weights, self_messages=self_messages)
-                made[key] = steps.of(gossip.weights, rate, heard)
-            rounds.append(made[key])
-    step_of_round = tuple(t if j == 0 else -1 for t in range(num_steps) for j in range(K))
-    return tuple(rounds), step_of_round, steps.model_from_state
-
-
-class PlainRounds:
-    """The maps of one round of `Dynamics`; the state is the models, followed by the buffers if there is momentum."""
-
-    def __init__(self, dynamics: Dynamics) -> None:
-        self.dynamics = dynamics
-        n = dynamics.num_nodes
-        self.eye, zero = matrices.sparse_matrix(eye=sp.eye_array(n)), sp.csr_array((n, n))
-        buffers = dynamics.momentum > 0
-        self.model_from_state = matrices.sparse_matrix(models=sp.hstack([self.eye, zero])) if buffers else self.eye
-        self.keep_buffer = sp.csr_array(sp.block_diag([zero, self.eye])) if buffers else None
-
-    def of(self, weights: sp.csr_array, rate: float, heard: sp.csr_array | None = None) -> Round:
-        """A gradient step of the given rate followed by averaging; averaging alone at rate 0."""
-        dynamics, keep = self.dynamics, self.keep_buffer
-        step = rate > 0
-        injection = sp.csr_array(-rate * self.eye) if step else None
-        kept: sp.csr_array = self.eye
-        if step and dynamics.weight_decay:
-            kept = sp.csr_array((1 - rate * dynamics.weight_decay) * self.eye)
-        if keep is None:
-            return Round(kept, injection, injection, weights, receivers=heard)
-        sent = sp.csr_array(sp.hstack([kept, -rate * dynamics.momentum * self.eye]))
-        stored = sp.csr_array(sp.vstack([sp.csr_array(self.eye.shape), self.eye])) if step else None
-        averaged = sp.csr_array(sp.vstack([weights, sp.csr_array(self.eye.shape)]))
-        buffer = sp.csr_array(dynamics.momentum * keep) if step else keep
-        return Round(sent, injection, injection, averaged, buffer, stored, stored, receivers=heard)
+    return one.known_plain()
 
 
 def receivers(weights: sp.csr_array, *, self_messages: bool = False) -> sp.csr_array:

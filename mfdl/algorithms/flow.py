@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from .. import matrices
 from .round import MAPS
 
 if TYPE_CHECKING:
@@ -52,22 +53,20 @@ def flow(algorithm: LinearAlgorithm, seen: Mask, known_gradients: Mask, known_no
     model = _ones(algorithm.model_from_state)
     unknown_parts = np.logical_not(known_noise.all(axis=0))
     slots = ~_touched(_ones(algorithm.noise.pattern()), unknown_parts)
-    distinct = _Interned()
-    state = distinct.of(np.ones(algorithm.model_from_state.shape[1], dtype=bool))
+    state = np.ones(algorithm.model_from_state.shape[1], dtype=bool)
     never, models, injections = np.zeros(algorithm.num_nodes, dtype=bool), True, True
     hidden_states, hidden_messages = ~state, np.zeros(algorithm.messages_per_round, dtype=bool)
-    done: dict[tuple[int, ...], _After] = {}
+    done: dict[tuple[int, bool, bytes, bytes, bytes], Mask] = {}
     for r, (kind, step) in enumerate(zip(of_kind[algorithm.kind_of_round], algorithm.step_of_round, strict=True)):
-        sees = distinct.of(seen[r])
-        gradients = distinct.of(known_gradients[step] if step >= 0 else never)
-        key = (int(kind), step >= 0, id(state), id(sees), id(gradients))
+        gradients = known_gradients[step] if step >= 0 else never
+        key = int(kind), step >= 0, state.tobytes(), seen[r].tobytes(), gradients.tobytes()
         if key not in done:
-            after = patterns[kind].after(state, sees, gradients, slots)
-            done[key] = dataclasses.replace(after, state=distinct.of(after.state))
+            after = patterns[kind].after(state, seen[r], gradients, slots)
+            done[key] = after.state
             hidden_states, hidden_messages = hidden_states | ~after.state, hidden_messages | ~after.messages
             models &= step < 0 or not _touched(model, ~state).any()
             injections &= step < 0 or bool(after.injections.all())
-        state = done[key].state
+        state = done[key]
     final = not _touched(model, ~state).any()
     injections &= algorithm.noise_enters_with_gradients
     return Flow(models, final, injections, hidden_states, hidden_messages)
@@ -163,32 +162,23 @@ class _Patterns:
 
 def _patterns(algorithm: LinearAlgorithm) -> tuple[list[_Patterns], NDArray[np.intp]]:
     """(the distinct patterns, which of them each kind of round has): rates that change leave the pattern alone."""
-    of_map: dict[int, sp.csr_array | None] = {id(None): None}
     of_content: dict[bytes, sp.csr_array | None] = {}
-    numbered: dict[tuple[int, ...], tuple[int, _Patterns]] = {}
+
+    def pattern(matrix: sp.csr_array | None) -> sp.csr_array | None:
+        if matrix is None:
+            return None
+        content = repr(matrix.shape).encode() + matrix.indptr.tobytes() + matrix.indices.tobytes()
+        return of_content.setdefault(content, _ones(matrix))
+
+    of_map, number = matrices.once(pattern), matrices.numbered()
+    patterns: dict[tuple[int, ...], _Patterns] = {}
     of_kind = []
     for kind in algorithm.kinds:
-        for name in MAPS:
-            matrix = getattr(kind, name)
-            if id(matrix) not in of_map:
-                content = repr(matrix.shape).encode() + matrix.indptr.tobytes() + matrix.indices.tobytes()
-                of_map[id(matrix)] = of_content.setdefault(content, _ones(matrix))
-        maps = tuple(of_map[id(getattr(kind, name))] for name in MAPS)
-        key = tuple(id(matrix) for matrix in maps)
-        if key not in numbered:
-            numbered[key] = len(numbered), _Patterns(maps, algorithm.noise_enters_with_gradients)
-        of_kind.append(numbered[key][0])
-    return [pattern for _, pattern in numbered.values()], np.array(of_kind, dtype=np.intp)
-
-
-class _Interned:
-    """One object for each distinct mask, so that equal situations are recognised by identity."""
-
-    def __init__(self) -> None:
-        self.kept: dict[bytes, Mask] = {}
-
-    def of(self, mask: Mask) -> Mask:
-        return self.kept.setdefault(mask.tobytes(), mask)
+        maps = tuple(of_map(getattr(kind, name)) for name in MAPS)
+        key = tuple(map(number, maps))
+        patterns.setdefault(key, _Patterns(maps, algorithm.noise_enters_with_gradients))
+        of_kind.append([*patterns].index(key))
+    return [*patterns.values()], np.array(of_kind, dtype=np.intp)
 
 
 def _ones(matrix: Any) -> sp.csr_array | None:

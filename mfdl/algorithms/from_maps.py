@@ -196,8 +196,11 @@ def _senders(rounds: Sequence[Round], M: sp.csr_array, messages: int) -> np.ndar
 def _users(rounds: Sequence[Round], M: sp.csr_array, sender: np.ndarray) -> sp.csr_array:
     """Who uses each message in any round, besides its sender: bool csr (messages, n)."""
     total = sp.csr_array((sender.size, M.shape[0]), dtype=bool)
-    for users in {id(users): users for _, users in message_users(rounds, M, sender)}.values():
-        total = total + users
+    number, added = matrices.numbered(), set()
+    for _, users in message_users(rounds, M, sender):
+        if number(users) not in added:
+            added.add(number(users))
+            total = total + users
     return sp.csr_array(total, dtype=bool)
 
 

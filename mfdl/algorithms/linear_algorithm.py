@@ -21,8 +21,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -43,6 +44,8 @@ from .round import Round
 
 if TYPE_CHECKING:
     from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
+
+Made = TypeVar("Made")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,18 +121,18 @@ class LinearAlgorithm:
 
     @cached_property
     def _kinds(self) -> tuple[NDArray[np.intp], tuple[Round, ...]]:
-        of_object: dict[int, int] = {}
-        of_content: dict[bytes, int] = {}
-        of_map: dict[int, bytes] = {}
+        digest = matrices.once(_map_digest)
         kinds: list[Round] = []
-        for one in self.rounds:
-            if id(one) not in of_object:
-                content = _round_digest(one, of_map)
-                if content not in of_content:
-                    of_content[content] = len(kinds)
-                    kinds.append(one)
-                of_object[id(one)] = of_content[content]
-        return matrices.read_only(np.array([of_object[id(one)] for one in self.rounds], dtype=np.intp)), tuple(kinds)
+        of_content: dict[bytes, int] = {}
+
+        def number(one: Round) -> int:
+            if (content := _round_digest(one, digest)) not in of_content:
+                of_content[content] = len(kinds)
+                kinds.append(one)
+            return of_content[content]
+
+        of_round = np.array([*map(matrices.once(number), self.rounds)], dtype=np.intp)
+        return matrices.read_only(of_round), tuple(kinds)
 
     @property
     def sent(self) -> NDArray[np.bool_]:
@@ -145,6 +148,25 @@ class LinearAlgorithm:
         return self.noise.slots_per_step == self.num_nodes and all(
             kind.noise_enters_with_gradients for kind in self.kinds
         )
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether the rounds are those that `dynamics` describes, up to rounding, with noise where gradients are.
+
+        Then the error Gram matrices of `dynamics` are those of the algorithm. Builders know it; for others, and for
+        copies with other fields, the maps decide.
+        """
+        return checks.is_plain(self)
+
+    def known_plain(self) -> LinearAlgorithm:
+        """Itself, for builders whose rounds are those of `dynamics.rounds`: `is_plain` without a look at the maps."""
+        vars(self)["is_plain"] = True
+        return self
+
+    def named(self, name: str, **fields: Any) -> LinearAlgorithm:
+        """The same algorithm under another name; fields: others that decide no round, as for `dataclasses.replace`."""
+        copy = dataclasses.replace(self, name=name, **fields)
+        return copy.known_plain() if self.is_plain else copy
 
     @cached_property
     def holders(self) -> sp.csr_array:
@@ -195,23 +217,27 @@ class LinearAlgorithm:
         """Index of the gradient rows: time x nodes."""
         return TimeNodeAxis(self.num_steps, self.num_nodes)
 
-    def _sizes(self, input_size: int) -> dict[str, Any]:
-        return {
-            "input_size": input_size,
-            "out_size": self.message_sender.size,
-            "state_size": self.model_from_state.shape[1],
-            "input_of_step": self.step_of_round,
-        }
+    def _recursion(self, form: Callable[..., Made], driven: Callable[[Round], RecursionMaps], **options: Any) -> Made:
+        maps = [driven(kind) for kind in self.kinds]
+        gradients = driven is Round.driven_by_gradients
+        return form(
+            [maps[kind] for kind in self.kind_of_round],
+            input_size=self.num_nodes if gradients else self.noise.slots_per_step,
+            out_size=self.message_sender.size,
+            state_size=self.model_from_state.shape[1],
+            input_of_step=self.step_of_round,
+            **options,
+        )
 
     @cached_property
     def messages_from_gradients(self) -> OutputRecursion:
         """All message rows <- G: shape (rounds * messages, T * n); rows time-major."""
-        return OutputRecursion([r.driven_by_gradients() for r in self.rounds], **self._sizes(self.num_nodes))
+        return self._recursion(OutputRecursion, Round.driven_by_gradients)
 
     @cached_property
     def messages_from_injected_noise(self) -> OutputRecursion:
         """All message rows <- injected noise."""
-        return OutputRecursion([r.driven_by_noise() for r in self.rounds], **self._sizes(self.noise.slots_per_step))
+        return self._recursion(OutputRecursion, Round.driven_by_noise)
 
     @property
     def messages_from_noise(self) -> LinearOperator:
@@ -220,19 +246,18 @@ class LinearAlgorithm:
 
     def models_from_gradients(self, *, final: bool = False) -> StateRecursion:
         """The models at which gradients are taken (steps 0..T-1), or the final ones, <- G; start models removed."""
-        return self._models([r.driven_by_gradients() for r in self.rounds], self.num_nodes, final)
+        return self._models(Round.driven_by_gradients, final)
 
     def models_from_injected_noise(self, *, final: bool = False) -> StateRecursion:
         """The same models <- injected noise."""
-        return self._models([r.driven_by_noise() for r in self.rounds], self.noise.slots_per_step, final)
+        return self._models(Round.driven_by_noise, final)
 
     def models_from_noise(self, *, final: bool = False) -> LinearOperator:
         """The same models <- Z."""
         return self.models_from_injected_noise(final=final) @ self.noise
 
-    def _models(self, maps: list[RecursionMaps], input_size: int, final: bool) -> StateRecursion:
-        sizes = self._sizes(input_size)
-        return StateRecursion(maps, **sizes, model_from_state=self.model_from_state, final=final)
+    def _models(self, driven: Callable[[Round], RecursionMaps], final: bool) -> StateRecursion:
+        return self._recursion(StateRecursion, driven, model_from_state=self.model_from_state, final=final)
 
     def with_divisors(self, divisors: ArrayLike) -> LinearAlgorithm:
         """The same algorithm on batch means: gradients and noise of node u are divided by the public m_u.
@@ -249,14 +274,15 @@ class LinearAlgorithm:
             )
         scaled = [kind.with_input_scale(self.divisors / m, noise_too=not self.noise_on_messages) for kind in self.kinds]
         rounds = tuple(scaled[kind] for kind in self.kind_of_round)
-        return dataclasses.replace(self, rounds=rounds, divisors=m)
+        divided = dataclasses.replace(self, rounds=rounds, divisors=m)
+        return divided.known_plain() if self.is_plain else divided
 
     @property
     def content_hash(self) -> str:
         """16 hex digits of everything that decides its messages: maps in step order, noise, participation, divisors."""
         facts = [self.name, self.num_steps, self.num_nodes, self.participation.to_dict(), type(self.noise).__name__]
         digest = hashlib.sha256(json.dumps(facts).encode())
-        of_map: dict[int, bytes] = {}
+        of_map = matrices.once(_map_digest)
         of_kind = [_round_digest(kind, of_map) for kind in self.kinds]
         for kind in self.kind_of_round:
             digest.update(of_kind[kind])
@@ -282,10 +308,6 @@ def _map_digest(matrix: Map) -> bytes:
     return digest.digest()
 
 
-def _round_digest(one: Round, of_map: dict[int, bytes]) -> bytes:
-    """Of all maps; of_map: those of maps that were seen before, by id, as rounds share them."""
-    maps = [getattr(one, field.name) for field in dataclasses.fields(one)]
-    for matrix in maps:
-        if id(matrix) not in of_map:
-            of_map[id(matrix)] = _map_digest(matrix)
-    return b"".join(of_map[id(matrix)] for matrix in maps)
+def _round_digest(one: Round, of_map: Callable[[Map], bytes]) -> bytes:
+    """Of all maps; of_map: `_map_digest`, once for those that rounds share."""
+    return b"".join(of_map(getattr(one, field.name)) for field in dataclasses.fields(one))

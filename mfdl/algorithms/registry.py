@@ -370,4 +370,4 @@ def _built(
         return builder(dynamics, participation, **parameters)
     weights.of_steps(participation.num_steps)  # refused before anything is solved
     weights.of_nodes(dynamics.num_nodes)
-    return dataclasses.replace(builder(dynamics, participation, weights=weights, **parameters), name=name)
+    return builder(dynamics, participation, weights=weights, **parameters).named(name)

@@ -9,6 +9,7 @@ With s the state, g the gradients of the step and e = (N Z)_t its injected noise
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import scipy.sparse as sp
 
@@ -55,19 +56,20 @@ class Round:
     receivers: Map = None
 
     def __post_init__(self) -> None:
-        made: dict[int, sp.csr_array] = {}
+        checked = matrices.once(_checked)
         for name in SHAPES:
-            given = getattr(self, name)
-            if given is None:
-                continue
-            if id(given) not in made:
-                take = matrices.sparse_mask if name == "receivers" else matrices.sparse_matrix
-                made[id(given)] = take(**{name: given})
-            object.__setattr__(self, name, made[id(given)])
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, checked(given, name))
         self.require_sizes({})
         for name in MAPS:
             if getattr(self, name) is not None and getattr(self, name).nnz == 0:
                 object.__setattr__(self, name, None)
+
+    @classmethod
+    def of(cls, maps: RecursionMaps, receivers: Map = None) -> Round:
+        """The round in which gradients and noise both enter as the input of these maps."""
+        Q, J = maps.out_from_input, maps.state_from_input
+        return cls(maps.out_from_state, Q, Q, maps.state_from_out, maps.state_from_state, J, J, receivers=receivers)
 
     def require_sizes(self, sizes: dict[str, int]) -> None:
         """Raises InvalidInput where a map has other sizes than those given by name, or than another map has."""
@@ -122,18 +124,16 @@ class Round:
     def with_input_scale(self, scale: FloatArray, *, noise_too: bool) -> Round:
         """Gradient (and noise) columns of node u multiplied by scale[u]."""
         diagonal = sp.diags_array(scale)
-        scaled: dict[int, Map] = {}
-
-        def times(matrix: Map) -> Map:
-            if matrix is None:
-                return None
-            if id(matrix) not in scaled:
-                scaled[id(matrix)] = matrices.sparse_matrix(map=sp.csr_array(matrix @ diagonal))
-            return scaled[id(matrix)]
-
+        times = matrices.once(
+            lambda matrix: None if matrix is None else matrices.sparse_matrix(map=sp.csr_array(matrix @ diagonal))
+        )
         names = ["message_from_gradient", "state_from_gradient"]
         names += ["message_from_noise", "state_from_noise"] if noise_too else []
         return dataclasses.replace(self, **{name: times(getattr(self, name)) for name in names})
+
+
+def _checked(given: Any, name: str) -> sp.csr_array:
+    return matrices.sparse_mask(receivers=given) if name == "receivers" else matrices.sparse_matrix(**{name: given})
 
 
 def _equal(a: Map, b: Map) -> bool:

@@ -7,7 +7,6 @@ covariances themselves, and how far they are from the best, come from `factoriza
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,7 +120,7 @@ def spatial_noise(
         )
     if solved.sigma_local is not None and solved.sigma_pair is not None:  # both ends add the very same number
         pairwise = decor(dynamics, participation, sigma_local=solved.sigma_local, sigma_pair=solved.sigma_pair)
-        return dataclasses.replace(pairwise, name=name, factorization=solved)
+        return pairwise.named(name, factorization=solved)
     factor, holders = solved.factor()
     noise = StepNoise(factor, holders, participation.num_steps, solved.num_nodes)
     return decentralized(name, dynamics, participation, noise, factorization=solved)

@@ -12,7 +12,7 @@ models after averaging ("post-average") or of the messages before ("message"). T
 rate of 1: the variance is eta_0^2 nu^2 times the value.
 """
 
-from ._counted import OBJECTIVES
+from ..error_weights import OBJECTIVES
 from .modes import mode_error_grams
 from .space_time import space_time_error_gram
 from .spatial import spatial_error_gram

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,10 +11,9 @@ import scipy.sparse as sp
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
-from ..errors import InvalidInput, unknown_name
-
-OBJECTIVES = ("post-average", "message")
+from ..dynamics.responses import Averaging, Entries, responses
+from ..error_weights import Target
+from ..errors import InvalidInput
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,23 +37,14 @@ class Counted:
     node_factor: sp.csr_array | None
 
     @classmethod
-    def of(cls, dynamics: Dynamics, num_steps: int, weights: ErrorWeights | None, objective: str) -> Counted:
-        """Raises: InvalidInput: num_steps < 1, unknown objective, weights that are no ErrorWeights, weights or a
-        schedule of another length.
-        """
+    def of(cls, dynamics: Dynamics, num_steps: int, target: Target) -> Counted:
+        """Raises: InvalidInput: num_steps < 1, weights or a schedule of another length."""
         check.integer_at_least(1, num_steps=num_steps)
-        if objective not in OBJECTIVES:
-            raise unknown_name("objective", objective, OBJECTIVES)
-        weights = ErrorWeights() if weights is None else weights
-        if not isinstance(weights, ErrorWeights):
-            raise InvalidInput(
-                f"weights must be ErrorWeights, got {weights!r}; make them with ErrorWeights(step_weights, target), or "
-                "ErrorWeights.parse(text) from what the command line takes."
-            )
+        weights = target.weights
         return cls(
             dynamics,
             num_steps,
-            objective == "post-average",
+            target.after_averaging,
             dynamics.relative_rates(num_steps),
             dynamics.shrink_factors(num_steps),
             weights.of_steps(num_steps),
@@ -67,23 +57,19 @@ class Counted:
         constant_rate = bool((self.rates == 1.0).all())
         return self.dynamics.gossip.is_constant and (constant_rate or self.dynamics.is_plain)
 
-    def scaled(self, H: FloatArray) -> FloatArray:
-        """H of a shift-invariant recursion at rate 1, with the columns of step s multiplied by its rate."""
-        if not (self.rates == 1.0).all():
-            H *= np.outer(self.rates, self.rates)
-        return H
+    def over_steps(self, gram: FloatArray) -> FloatArray:
+        """H from sum_r w_r y_r^T Q y_r, which it is, or from the Gram of responses by their age at rate 1.
 
-    def summed_over_models(self, powers: FloatArray) -> FloatArray:
-        """H[s, t] = sum_{r >= max(s, t)} w_r powers[r - s, r - t], from the Gram of responses by their age.
-
-        With t = s + lag the terms run down diagonal `lag` of `powers`; with equal weights they are cumulative sums,
-        with others one correlation per lag.
+        H[s, t] = rho_s rho_t sum_{r >= max(s, t)} w_r gram[r - s, r - t]: with t = s + lag the terms run down diagonal
+        `lag`; with equal weights they are cumulative sums, with others one correlation per lag.
         """
+        if not self.shift_invariant:
+            return gram
         T, w = self.num_steps, self.step_weights
         alike = bool((w == w[0]).all())
         H = np.empty((T, T))
         for lag in range(T):
-            entries = np.diagonal(powers, -lag)  # powers[j + lag, j], j < T - lag
+            entries = np.diagonal(gram, -lag)  # gram[j + lag, j], j < T - lag
             if alike:
                 running = w[0] * np.cumsum(entries)[::-1]  # entry s: sum of the first T - lag - s terms
             else:
@@ -91,9 +77,14 @@ class Counted:
             steps = np.arange(T - lag)
             H[steps, steps + lag] = running
             H[steps + lag, steps] = running
-        return H
+        return H if (self.rates == 1.0).all() else H * np.outer(self.rates, self.rates)
 
-    def counts(self, models: FloatArray) -> FloatArray:
+    def responses(self, averaging: Averaging, entries: Entries, *, by_age: bool = False) -> Iterator[FloatArray]:
+        """What may count of each step, messages or models: see `dynamics.responses`."""
+        for message, model in responses(self.dynamics, self.num_steps, averaging, entries, by_age=by_age):
+            yield model if self.after_averaging else message
+
+    def of_nodes(self, models: FloatArray) -> FloatArray:
         """F models, for models of shape (n, ...)."""
         if self.node_factor is None:
             return models

@@ -6,11 +6,11 @@ import numpy as np
 
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_weights import AVERAGE, ErrorWeights
+from ..error_weights import AVERAGE, ErrorWeights, Target
 from ..errors import UnsupportedMechanism
 from ..threads import blas_threads
 from ._counted import Counted, finite_gram
-from ._mode_responses import Modes
+from ._modes import Modes
 
 
 def mode_error_grams(
@@ -29,7 +29,7 @@ def mode_error_grams(
         only; the average of doubly stochastic gossip does not). InvalidInput: as for `error_gram`.
     Cost: n T^3 time, n T^2 memory.
     """
-    counted = Counted.of(dynamics, num_steps, weights, objective)
+    counted = Counted.of(dynamics, num_steps, Target.of(objective, weights))
     modes = Modes.of(counted) if dynamics.gossip.is_constant and dynamics.gossip.at(0).is_symmetric else None
     if modes is None or not modes.symmetric:
         raise UnsupportedMechanism(
@@ -37,7 +37,7 @@ def mode_error_grams(
             "this gossip has none. Use metropolis-hastings, or space-time for small problems."
         )
     target = np.ones(modes.lam.size)
-    if not modes.decoupled:
+    if modes.coupling is not None:
         if weights is None or not (isinstance(weights.target, str) and weights.target == AVERAGE):
             raise UnsupportedMechanism(
                 "a target of some nodes couples the modes of the gossip; use target 'nodes' or 'average', or "
@@ -56,8 +56,9 @@ def _grams(modes: Modes, target: FloatArray) -> FloatArray:
     grams = np.zeros((n, T, T))
     root = np.sqrt(modes.counted.step_weights)
     with blas_threads(max(n, T)):
-        responses = np.stack(list(modes.by_step()), axis=1)  # (n, r, s)
-        responses *= root[None, :, None]
+        responses = np.zeros((n, T, T))  # mode, step r, step s of the injection
+        for r, y in enumerate(modes.counted.responses(modes.averaging, modes.entries)):
+            responses[:, r, : r + 1] = root[r] * y[:, :, 0]
         for k in np.flatnonzero(target):
             grams[k] = responses[k].T @ responses[k]
     return grams

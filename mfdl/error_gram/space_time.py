@@ -6,7 +6,8 @@ import numpy as np
 
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
+from ..dynamics.responses import ByNodes
+from ..error_weights import ErrorWeights, Target
 from ..operators.space_time_noise import MAX_JOINT_SIZE, require_joint_size
 from ._counted import Counted, finite_gram
 
@@ -27,28 +28,19 @@ def space_time_error_gram(
     Raises: UnsupportedMechanism: T n above MAX_SIZE. InvalidInput: as for `error_gram`.
     Cost: T (T n)^2 nnz(W) / n time, a few arrays of (T n)^2.
     """
-    counted = Counted.of(dynamics, num_steps, weights, objective)
+    counted = Counted.of(dynamics, num_steps, Target.of(objective, weights))
     n, T = dynamics.num_nodes, num_steps
     require_joint_size(T, n, "use adapted or time-space, which scale")
     return finite_gram(lambda: _summed(counted))
 
 
 def _summed(counted: Counted) -> FloatArray:
-    dynamics, T = counted.dynamics, counted.num_steps
-    n = dynamics.num_nodes
-    model, buffer = np.zeros((n, T, n)), np.zeros(T)  # model[v, s, u]: at v, of a unit injection at node u in step s
-    nodes = np.arange(n)
-    H = np.zeros((T * n, T * n))
-    for r in range(T):
-        W, so_far = dynamics.step_weights(r), r + 1
-        buffer *= dynamics.momentum
-        buffer[r] = 1.0
-        message = counted.shrink[r] * model[:, :so_far]
-        message[nodes, :, nodes] += counted.rates[r] * buffer[:so_far]
-        averaged = (W @ message.reshape(n, -1)).reshape(n, so_far, n)
+    n, size = counted.dynamics.num_nodes, counted.dynamics.num_nodes * counted.num_steps
+    every = np.arange(n)
+    H = np.zeros((size, size))
+    for r, y in enumerate(counted.responses(ByNodes(counted.dynamics), (every, every))):
         if counted.step_weights[r]:
-            kept = counted.counts(averaged if counted.after_averaging else message)
-            flat = kept.reshape(kept.shape[0], so_far * n)
-            H[: so_far * n, : so_far * n] += counted.step_weights[r] * (flat.T @ flat)
-        model[:, :so_far] = averaged
+            kept = counted.of_nodes(y)
+            rows = kept.reshape(kept.shape[0], -1)
+            H[: rows.shape[1], : rows.shape[1]] += counted.step_weights[r] * (rows.T @ rows)
     return H

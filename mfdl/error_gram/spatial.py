@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
+from ..dynamics.responses import Averaging, ByNodes, cost_to_go
+from ..error_weights import ErrorWeights, Target
 from ..threads import blas_threads
 from ._counted import Counted, finite_gram
-from ._mode_responses import Modes
+from ._modes import Modes
 
 
 def spatial_error_gram(
@@ -47,61 +50,29 @@ def spatial_error_gram(
     array([[3., 3.],
            [3., 3.]])
     """
-    counted = Counted.of(dynamics, num_steps, weights, objective)
+    counted = Counted.of(dynamics, num_steps, Target.of(objective, weights))
     n = dynamics.num_nodes
     has_modes = counted.node_factor is None and dynamics.gossip.is_constant and dynamics.gossip.at(0).is_symmetric
     if has_modes and num_steps * dynamics.step_weights(0).nnz > n * n:
         with blas_threads(n):
             return finite_gram(lambda: _by_modes(counted))
-    return finite_gram(lambda: _backwards(counted))
+    return finite_gram(lambda: _by_nodes(counted))
 
 
 def _by_modes(counted: Counted) -> FloatArray:
-    """U f(lam) U^T: the cost-to-go of every mode, a scalar recursion."""
+    """U f(lam) U^T, f(lam) the cost of an injection in each mode."""
     modes = Modes.of(counted)
     assert modes is not None
-    lam, U, c = modes.lam, modes.vectors, counted
-    beta = c.dynamics.momentum
-    total, of_model, mixed, of_buffer = (np.zeros_like(lam) for _ in range(4))
-    for r in range(c.num_steps - 1, -1, -1):
-        w, shrink, rate = c.step_weights[r], c.shrink[r], c.rates[r]
-        of_message = lam**2 * (of_model + (w if c.after_averaging else 0.0)) + (0.0 if c.after_averaging else w)
-        across = lam * mixed
-        entering = rate**2 * of_message + 2 * rate * across + of_buffer
-        total += entering
-        of_model, mixed = shrink**2 * of_message, shrink * beta * (rate * of_message + across)
-        of_buffer = beta**2 * entering
-    H: FloatArray = (U * total) @ U.T
+    H: FloatArray = (modes.vectors * _cost(counted, modes.averaging, np.ones_like(modes.lam))) @ modes.vectors.T
     return (H + H.T) / 2
 
 
-def _backwards(counted: Counted) -> FloatArray:
-    """The quadratic cost-to-go of (model, buffer), blocks A, B, D, from the last step to the first.
-
-    Step r makes mu = c theta + rho v', v' = beta v + x, theta' = W mu. In (mu, v') the cost from here on is
-    mu^T P mu + 2 mu^T R v' + v'^T D v', P = W^T (w_r Q + A) W and R = W^T B (messages counted: P = w_r Q + W^T A W).
-    """
-    c, n = counted, counted.dynamics.num_nodes
-    beta = c.dynamics.momentum
-    F = sp.eye_array(n) if c.node_factor is None else c.node_factor
-    Q = sp.csr_array(F.T @ F)
-    total, A = np.zeros((n, n)), np.zeros((n, n))
-    B = D = np.zeros((n, n)) if beta else None
-    for r in range(c.num_steps - 1, -1, -1):
-        W, shrink, rate = c.dynamics.step_weights(r), c.shrink[r], c.rates[r]
-        counts = c.step_weights[r] * Q
-        P = _congruence(W, A + counts) if c.after_averaging else _congruence(W, A) + counts
-        entering = rate**2 * P
-        if B is not None and D is not None:
-            R = np.asarray(W.T @ B)
-            entering += rate * (R + R.T) + D
-            B, D = shrink * beta * (rate * P + R), beta**2 * entering
-        total += entering
-        A = shrink**2 * P
-    return (total + total.T) / 2
+def _by_nodes(counted: Counted) -> FloatArray:
+    F = sp.eye_array(counted.dynamics.num_nodes) if counted.node_factor is None else counted.node_factor
+    H = _cost(counted, ByNodes(counted.dynamics), sp.csr_array(F.T @ F))
+    return (H + H.T) / 2
 
 
-def _congruence(W: sp.csr_array, X: FloatArray) -> FloatArray:
-    """W^T X W for symmetric X."""
-    half = W.T @ X
-    return np.asarray(W.T @ half.T)
+def _cost(counted: Counted, averaging: Averaging, Q: Any) -> FloatArray:
+    weights, after = counted.step_weights, counted.after_averaging
+    return cost_to_go(counted.dynamics, counted.num_steps, averaging, lambda r: weights[r] * Q, after_averaging=after)

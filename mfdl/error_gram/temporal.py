@@ -20,17 +20,18 @@ No (n T) x (n T) array. Source: arXiv:2510.17480, Lemma 10 and Definition 9 in c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
+from ..dynamics.responses import Averaging, ByNodes, Entries
+from ..error_weights import ErrorWeights, Target
 from ..threads import blas_threads
 from ._counted import Counted, finite_gram
-from ._mode_responses import Modes
+from ._modes import Modes
 
 BLOCK_BYTES = 128 * 2**20  # working memory for blocks of columns of W^a
 
@@ -54,12 +55,13 @@ def error_gram(
     Raises: InvalidInput: num_steps < 1, unknown objective, a sequence, schedule or weights of another length, an error
         beyond float64.
     """
-    counted = Counted.of(dynamics, num_steps, weights, objective)
+    counted = Counted.of(dynamics, num_steps, Target.of(objective, weights))
     with blas_threads(max(dynamics.num_nodes, num_steps)):
         modes = Modes.of(counted)
         if modes is not None:
-            return finite_gram(lambda: _by_modes(modes))
-        return finite_gram(lambda: _by_columns(counted, np.arange(dynamics.num_nodes)))
+            gram = functools.partial(_gram, counted, modes.averaging, modes.entries, modes.coupling)
+            return finite_gram(lambda: counted.over_steps(gram()))
+        return finite_gram(lambda: _by_nodes(counted, np.arange(dynamics.num_nodes)))
 
 
 def node_error_grams(
@@ -73,9 +75,9 @@ def node_error_grams(
 
     Raises: as `error_gram`.
     """
-    counted = Counted.of(dynamics, num_steps, weights, objective)
+    counted = Counted.of(dynamics, num_steps, Target.of(objective, weights))
     nodes = (np.array([node]) for node in range(dynamics.num_nodes))
-    return (finite_gram(functools.partial(_by_columns, counted, node)) for node in nodes)
+    return (finite_gram(functools.partial(_by_nodes, counted, node)) for node in nodes)
 
 
 def prefix_sum_gram(num_steps: int) -> FloatArray:
@@ -85,76 +87,32 @@ def prefix_sum_gram(num_steps: int) -> FloatArray:
     return (num_steps - np.maximum.outer(index, index)).astype(np.float64)
 
 
-def _by_modes(modes: Modes) -> FloatArray:
-    """sum_r w_r y_r^T M y_r with M = (U^T D^-1/2 Q D^-1/2 U) * (U^T D U) entrywise, M = I where modes are decoupled."""
-    counted = modes.counted
-    M = None if modes.decoupled else modes.target() * modes.injected()
-    if counted.shift_invariant:
-        h = modes.by_age()
-        powers = h @ h.T if M is None else h @ M @ h.T
-        return counted.scaled(counted.summed_over_models((powers + powers.T) / 2))
-    H = np.zeros((counted.num_steps,) * 2)
-    for weight, y in zip(counted.step_weights, modes.by_step(), strict=True):
-        if weight:
-            H += weight * (y.T @ (y if M is None else M @ y))
-    return (H + H.T) / 2
+def _by_nodes(counted: Counted, nodes: np.ndarray) -> FloatArray:
+    """H of injections at the given nodes, by the recursion over nodes, in blocks of them."""
+    averaging = ByNodes(counted.dynamics)
+    width = max(1, BLOCK_BYTES // (16 * counted.dynamics.num_nodes * counted.num_steps))
+    blocks = (nodes[start : start + width] for start in range(0, nodes.size, width))
+    grams = (_gram(counted, averaging, (block, np.arange(block.size))) for block in blocks)
+    return counted.over_steps(functools.reduce(np.add, grams))
 
 
-def _by_columns(counted: Counted, columns: np.ndarray) -> FloatArray:
-    """H of injections at the given nodes, by the recursion itself."""
-    n, T = counted.dynamics.num_nodes, counted.num_steps
-    if counted.shift_invariant:
-        powers = _sum_blocks(columns, lambda part: _power_gram(counted, part), bytes_per_column=8 * n * T)
-        return counted.scaled(counted.summed_over_models(powers))
-    return _sum_blocks(columns, lambda part: _impulse_gram(counted, part), bytes_per_column=16 * n * T)
+def _gram(counted: Counted, averaging: Averaging, entries: Entries, coupling: FloatArray | None = None) -> FloatArray:
+    """sum_r w_r y_r^T M y_r, y_r what step r makes of each injection and M the coupling, or Q.
 
-
-def _power_gram(counted: Counted, columns: np.ndarray) -> FloatArray:
-    """G[a, b] = sum over the given columns c of <F h_a e_c, F h_b e_c>, h_a what is counted a steps later."""
-    dynamics, T = counted.dynamics, counted.num_steps
-    W, shrink = dynamics.step_weights(0), float(counted.shrink[0])
-    unit = np.zeros((dynamics.num_nodes, columns.size))
-    unit[columns, np.arange(columns.size)] = 1.0
-    model, buffer = np.zeros_like(unit), 1.0
-    stack: FloatArray | None = None
-    for a in range(T):
-        message = shrink * model + buffer * unit
-        model, buffer = W @ message, dynamics.momentum * buffer
-        row = counted.counts(model if counted.after_averaging else message).ravel()
-        if stack is None:
-            stack = np.empty((T, row.size))
-        stack[a] = row
-    assert stack is not None
-    return stack @ stack.T
-
-
-def _impulse_gram(counted: Counted, columns: np.ndarray) -> FloatArray:
-    """H restricted to the given nodes, with no structure in time: impulses of every step are carried together."""
-    dynamics, T = counted.dynamics, counted.num_steps
-    n, width = dynamics.num_nodes, columns.size
-    model = np.zeros((n, T, width))  # [:, s]: what unit injections of step s have become
-    buffer = np.zeros(T)  # the same in the momentum buffers, where it stays at its own node
-    where = np.arange(width)
-    H = np.zeros((T, T))
-    for r in range(T):
-        W, so_far = dynamics.step_weights(r), r + 1
-        buffer *= dynamics.momentum
-        buffer[r] = 1.0
-        message = counted.shrink[r] * model[:, :so_far]
-        message[columns, :, where] += counted.rates[r] * buffer[:so_far]
-        averaged = (W @ message.reshape(n, -1)).reshape(n, so_far, width)
-        if counted.step_weights[r]:
-            kept = counted.counts(averaged if counted.after_averaging else message)
-            flat = kept.transpose(1, 0, 2).reshape(so_far, -1)
-            H[:so_far, :so_far] += counted.step_weights[r] * (flat @ flat.T)
-        model[:, :so_far] = averaged
-    return H
-
-
-def _sum_blocks(columns: np.ndarray, gram: Callable[[np.ndarray], FloatArray], *, bytes_per_column: int) -> FloatArray:
-    width = int(np.clip(BLOCK_BYTES // max(bytes_per_column, 1), 1, columns.size))
-    blocks = (gram(columns[start : start + width]) for start in range(0, columns.size, width))
-    total = next(blocks)
-    for block in blocks:
-        total += block
-    return total
+    Where only the age of an injection matters, the Gram of responses by age instead (see `Counted.over_steps`).
+    """
+    total, ages = np.zeros((counted.num_steps,) * 2), []
+    for r, y in enumerate(counted.responses(averaging, entries, by_age=counted.shift_invariant)):
+        weight = counted.step_weights[r]
+        if not (weight or counted.shift_invariant):
+            continue
+        kept = counted.of_nodes(y) if coupling is None else y
+        rows = kept.transpose(1, 0, 2).reshape(kept.shape[1], -1)  # one per injection
+        if counted.shift_invariant:
+            ages.append(rows)
+        else:
+            total[: r + 1, : r + 1] += weight * (rows @ (rows.T if coupling is None else coupling @ rows.T))
+    if ages:
+        rows = np.concatenate(ages)
+        total = rows @ (rows.T if coupling is None else coupling @ rows.T)
+    return (total + total.T) / 2

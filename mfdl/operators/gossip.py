@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sp
 
+from .. import matrices
 from ..check import FloatArray
 from ..errors import InvalidInput
 from .base import StructuredOperator
@@ -39,12 +40,8 @@ class GossipRecursion(OutputRecursion):
         per_step = _per_step(weights, num_steps)
         n = per_step[0].shape[0]
         eye = sp.csr_array(sp.eye_array(n))
-        made: dict[int, RecursionMaps] = {}
-        maps = [
-            made.setdefault(id(W), RecursionMaps(out_from_state=eye, out_from_input=eye, state_from_out=W))
-            for W in per_step
-        ]
-        super().__init__(maps, input_size=n, out_size=n, state_size=n)
+        maps = matrices.once(lambda W: RecursionMaps(out_from_state=eye, out_from_input=eye, state_from_out=W))
+        super().__init__([*map(maps, per_step)], input_size=n, out_size=n, state_size=n)
 
 
 class InverseGossipRecursion(StructuredOperator):

@@ -21,6 +21,7 @@ from typing import Self, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
+from .. import matrices
 from ..check import FloatArray
 from .base import StructuredOperator
 
@@ -79,9 +80,8 @@ class _Recursion(StructuredOperator):
 
     def absolute(self) -> Self:
         """The recursion with the absolute values of all maps: it bounds what sums of products can cancel."""
-        made = {id(maps): maps.absolute() for maps in self.maps}
         other = copy.copy(self)
-        other.maps = [made[id(maps)] for maps in self.maps]
+        other.maps = [*map(matrices.once(RecursionMaps.absolute), self.maps)]
         return other
 
     def _forward(self, X: FloatArray, keep: str) -> tuple[FloatArray, FloatArray]:

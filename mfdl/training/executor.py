@@ -93,23 +93,16 @@ class Executor:
         device: torch.device | str = "cpu",
     ) -> None:
         self.algorithm, self.dtype, self.device = algorithm, dtype, torch.device(device)
-        distinct = {id(one): one for one in algorithm.rounds}.values()
-        self.noise_on_gradients = all(
-            _same(one.message_from_gradient, one.message_from_noise)
-            and _same(one.state_from_gradient, one.state_from_noise)
-            for one in distinct
-        )
+        self.noise_on_gradients = algorithm.noise_enters_with_gradients
         self.state_dtype = dtype if self.noise_on_gradients else torch.float64
         # by identity (the map itself is kept, so no other can get its id): rounds that differ in one map share the rest
         self._made: dict[int, tuple[Map, _TorchMap]] = {}
-        made: dict[int, _TorchRound] = {}
+        kinds = [self._round(kind) for kind in algorithm.kinds]
         self.rounds_of_step: list[list[_TorchRound]] = [[] for _ in range(algorithm.num_steps)]
         step = 0
-        for one, own in zip(algorithm.rounds, algorithm.step_of_round, strict=True):
+        for kind, own in zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True):
             step = own if own >= 0 else step  # a pure gossip round belongs to the step before it
-            if id(one) not in made:
-                made[id(one)] = self._round(one)
-            self.rounds_of_step[step].append(made[id(one)])
+            self.rounds_of_step[step].append(kinds[kind])
         self._model = self._map(algorithm.model_from_state)
         start = algorithm.state_from_start
         self._state_from_start = self._map(sp.csr_array(algorithm.model_from_state.T) if start is None else start)
@@ -170,10 +163,3 @@ class Executor:
             sent.append(messages)
             state = self._or_zero(after, len(state), state)
         return sent[0] if len(sent) == 1 else torch.cat(sent), state
-
-
-def _same(one: Map, other: Map) -> bool:
-    """Whether two maps have the same entries."""
-    if one is None or other is None:
-        return (one is None or one.nnz == 0) and (other is None or other.nnz == 0)
-    return one.shape == other.shape and (one != other).nnz == 0

@@ -101,6 +101,10 @@ REFUSED = {
         lambda: changed(rounds=[round_of(receivers=HEARD & (np.arange(N) != 2))] * T),
         "message 0 of round 1, sent by node 0, enters the models of node 2, which is not among its receivers; mark",
     ),
+    "a receiver that an earlier round leaves out": (
+        lambda: changed(rounds=[round_of(receivers=HEARD & (np.arange(N) != 2)), base.rounds[0]]),
+        "message 0 of round 0, sent by node 0, enters the models of node 2, which is not among its receivers; mark",
+    ),
     "a receiver that uses it a step later": (
         lambda: from_maps(
             {

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from . import check
-from .check import FloatArray
-from .errors import InvalidInput
-from .gossip import Gossip
+from .. import check
+from ..check import FloatArray
+from ..errors import InvalidInput
+from ..gossip import Gossip
 
 # Beyond it the accountants' rank tests in float64 could take what a small step adds for rounding, which starts at 1e13.
 MAX_RATE_RATIO = 1e6

@@ -1,0 +1,5 @@
+"""How models move: `Dynamics` says it, `rounds` are its maps at one step, `responses` what it makes of injections."""
+
+from .dynamics import MAX_RATE, MAX_RATE_RATIO, Dynamics
+
+__all__ = ["MAX_RATE", "MAX_RATE_RATIO", "Dynamics"]
