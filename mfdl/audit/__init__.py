@@ -1,11 +1,13 @@
 """Audits: the privacy that runs show, against the privacy that is claimed."""
 
-from .auditing import AuditResult, CanaryResult, audit
+from .auditing import AuditConfig, audit
 from .matrix import AuditMatrix, Cell, audit_matrix
 from .reconstruction import Reconstruction, reconstruct
+from .results import AuditResult, CanaryResult
 from .system import System, Training, Transcript
 
 __all__ = [
+    "AuditConfig",
     "AuditMatrix",
     "AuditResult",
     "CanaryResult",

@@ -18,10 +18,11 @@ from .. import check, files
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..privacy import gaussian
-from ..privacy.accounting import victim_losses
+from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
 from ..trust import TrustModel
-from .auditing import AuditResult, audit
+from .auditing import AuditConfig, audited
 from .observation import anything_is_seen
+from .results import AuditResult
 
 JSON_FILE, CSV_FILE, PICTURE = "audit.json", "audit.csv", "audit.png"
 NOTHING_IS_SEEN = "nothing of the record is seen"
@@ -39,18 +40,14 @@ class Cell:
 
     def row(self) -> dict[str, Any]:
         """Plain values under COLUMNS, all of one victim: of the worst canary; empty where there is no audit."""
-        found: dict[str, Any] = dict.fromkeys(COLUMNS, "")
-        found |= {"mechanism": self.mechanism, "trust": self.trust, "why": self.why}
+        row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
+        row |= {"mechanism": self.mechanism, "trust": self.trust, "why": self.why}
         if self.result is not None:
-            one = self.result.worst
-            found |= {
-                "mu_claimed": one.mu_claimed,
-                "mu_audited": one.mu_audited,
-                "epsilon_claimed": gaussian.epsilon_from_mu(one.mu_claimed, self.result.delta),
-                "epsilon_audited": one.epsilon_audited,
-                "violated": self.result.violated,
-            }
-        return found
+            worst = self.result.worst
+            row |= {name: getattr(worst, name) for name in ("mu_claimed", "mu_audited", "epsilon_audited")}
+            row["epsilon_claimed"] = gaussian.epsilon_from_mu(worst.mu_claimed, self.result.delta)
+            row["violated"] = self.result.violated
+        return row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,14 +79,14 @@ class AuditMatrix:
         Args: extra: further entries of the JSON file, such as what it was run with.
         Raises: InvalidInput: the folder cannot be written.
         """
-        from ._pictures import heat_map  # a picture is wanted only here; matplotlib is slow to import
+        from .pictures import heat_map  # a picture is wanted only here; matplotlib is slow to import
 
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(cell.row() for cell in self.cells)
         picture = io.BytesIO()
-        heat_map(self).savefig(picture, format="png", dpi=150)
+        heat_map([cell.row() for cell in self.cells], self.level).savefig(picture, format="png", dpi=150)
         files.atomic_write_bytes(folder / PICTURE, picture.getvalue())
         files.atomic_write_text(folder / CSV_FILE, text.getvalue())
         files.atomic_write_json(folder / JSON_FILE, {**self.to_dict(), **(extra or {})})
@@ -99,12 +96,8 @@ def audit_matrix(
     algorithms: Mapping[str, LinearAlgorithm],
     trusts: Mapping[str, TrustModel],
     *,
-    adjacency: str,
-    clip_norm: float,
-    noise_std: float | None = None,
     mu: float | None = None,
     release: Mapping[str, str] | None = None,
-    unit: str = "record",
     level: float = 0.95,
     progress: Callable[[], None] | None = None,
     skip: Iterable[tuple[str, str]] = (),
@@ -113,59 +106,53 @@ def audit_matrix(
     """Audits every algorithm under every trust model.
 
     Args:
-        noise_std: of every cell; or mu: the claim of every cell, from which its noise follows; exactly one of them.
+        mu: the claim of every cell, from which its noise follows; or `noise_std` of every cell; exactly one of them.
         release: released models by mechanism, where not the default.
         level: familywise, of all cells together (Bonferroni).
         progress: called after each cell; skip: pairs (mechanism, trust) to leave out.
-        how: `trials`, `delta` and `seed` of `audit`.
+        how: `adjacency`, `clip_norm`, `noise_std`, `unit`, `trials`, `delta` and `seed` of `audit`.
 
     A pair under which nothing finite is claimed, or that the mechanism does not define, is a cell without an audit.
     Raises: InvalidInput: no cell is left, or an argument of `audit` is refused (too few trials, for one).
     """
+    noise_std = how.pop("noise_std", None)
     if (noise_std is None) == (mu is None):
         raise InvalidInput("give exactly one of noise_std and mu.")
     check.open_unit(level=level)
-    shift = gaussian.record_shift(adjacency, clip_norm)
+    shift = gaussian.record_shift(how["adjacency"], how["clip_norm"])
     left_out = set(skip)
     pairs = [(a, t) for a in algorithms for t in trusts if (a, t) not in left_out]
     if not pairs:
         raise InvalidInput("an audit matrix needs at least one mechanism and one trust model.")
-    each = 1 - (1 - level) / len(pairs)
+    how["level"] = 1 - (1 - level) / len(pairs)
     cells = []
     for name, model in pairs:
-        shown = (release or {}).get(name)
-        found, why = _sensitivity(algorithms[name], trusts[model], shown, unit)
+        asked = AuditConfig(algorithms[name], trust=trusts[model], release=(release or {}).get(name), **how)
+        losses, why = _accounted(asked)
         result = None
         if not why:
-            std = check.positive(noise_std=noise_std) if mu is None else found * shift / check.positive(mu=mu)
-            result = audit(
-                algorithms[name],
-                trust=trusts[model],
-                adjacency=adjacency,
-                clip_norm=clip_norm,
-                noise_std=std,
-                release=shown,
-                unit=unit,
-                level=each,
-                **how,
+            finite = [loss for loss in losses if loss.adaptive_sensitivity_squared < math.inf]
+            std = (
+                noise_std
+                if mu is None
+                else gaussian.noise_std(1 / check.positive(mu=mu), worst_adaptive(finite).value, shift)
             )
+            result = audited(dataclasses.replace(asked, noise_std=std), losses)
         cells.append(Cell(name, model, result, why))
         if progress is not None:
             progress()
     return AuditMatrix(tuple(cells), level)
 
 
-def _sensitivity(algorithm: LinearAlgorithm, trust: TrustModel, release: str | None, unit: str) -> tuple[float, str]:
-    """The largest finite adaptive sensitivity of any victim, or why there is none."""
+def _accounted(asked: AuditConfig) -> tuple[list[VictimLoss], str]:
+    """The losses of all victims, and why nothing finite is claimed, if so."""
     try:
-        losses = victim_losses(algorithm, trust, release=release, unit=unit)
-        seen = anything_is_seen(algorithm, trust, release=release)
+        unit = asked.unit or "record"
+        losses = victim_losses(asked.algorithm, asked.trust, release=asked.release, unit=unit)
+        seen = anything_is_seen(asked.algorithm, asked.trust, release=asked.release)
     except UnsupportedMechanism as error:
-        return math.nan, str(error)
-    if not seen:
-        return math.nan, NOTHING_IS_SEEN
-    finite = [x for one in losses if 0 < (x := one.adaptive_sensitivity_squared) < math.inf]
-    if finite:
-        return math.sqrt(max(finite)), ""
-    leaks = [one.adaptive_why or one.fixed.why for one in losses if math.isinf(one.adaptive_sensitivity_squared)]
-    return math.nan, f"infinite loss is claimed: {leaks[0]}" if leaks else NOTHING_IS_SEEN
+        return [], str(error)
+    if seen and any(0 < loss.adaptive_sensitivity_squared < math.inf for loss in losses):
+        return losses, ""
+    leaks = [x.adaptive_why or x.fixed.why for x in losses if seen and math.isinf(x.adaptive_sensitivity_squared)]
+    return losses, f"infinite loss is claimed: {leaks[0]}" if leaks else NOTHING_IS_SEEN

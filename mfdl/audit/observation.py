@@ -24,8 +24,9 @@ from ..errors import InvalidInput
 from ..training.keys import NoiseKey
 from ..training.shared_randomness import HolderKeys, base_columns
 from ..trust import TrustModel
-from ..view import Knowledge, Mask, View
+from ..view import Knowledge, Mask
 from .system import COORDINATES, Transcript
+from .transcripts import seen_rows, with_all_noise, with_models
 
 MAX_ROWS = 1500  # what is seen, and gradients: the audit is dense, cubic in these
 MAX_COLUMNS = 6000  # parts of the base noise over all steps
@@ -70,13 +71,7 @@ class Observation:
                 f"an audit is dense and takes at most {MAX_ROWS} rows and gradients and {MAX_COLUMNS} parts of noise, "
                 f"got {rows} and {columns}; audit the mechanism on a smaller graph or for fewer steps."
             )
-        nothing_known = np.zeros_like(view.knowledge.known_noise)
-        whole = View.of(
-            algorithm,
-            dataclasses.replace(view.knowledge, known_noise=nothing_known),
-            release=view.release,
-            attacker=view.attacker,
-        )
+        whole = with_all_noise(view, algorithm, view.knowledge)
         none = np.zeros((algorithm.num_steps, algorithm.num_nodes))
         A, B = whole.dense_gradients_by_time(), whole.dense_noise()
         return Observation(algorithm, view.knowledge, view.release, A, B, none)
@@ -121,15 +116,14 @@ class Observation:
                 f"this view needs the messages of {len(algorithm.rounds)} rounds with {algorithm.messages_per_round} "
                 f"each, {expected} rows, but the transcript has shape {given}; let the system keep every message."
             )
-        seen = self._seen(transcript.messages)
+        seen = seen_rows(algorithm, self.knowledge, transcript.messages)
         if self.release in ("all", "average"):
             if np.shape(transcript.models) != (algorithm.num_nodes, given[1]):
                 raise InvalidInput(
                     f"this view needs the final models of {algorithm.num_nodes} nodes, but the transcript has shape "
                     f"{np.shape(transcript.models)}; let the system return its models."
                 )
-            models = transcript.models
-            seen = np.concatenate([seen, models if self.release == "all" else models.mean(axis=0, keepdims=True)])
+            seen = with_models(seen, transcript.models, self.release)
         if not np.isfinite(seen).all():
             raise InvalidInput("the transcript lacks messages that this view sees: some of its entries are not finite.")
         known = np.flatnonzero(self.known_noise)
@@ -141,12 +135,6 @@ class Observation:
             Z[:, wanted] = base
             seen = seen - noise_std * self.noise[:, known] @ Z.reshape(T * columns, -1)[known]
         return np.asarray(seen, dtype=np.float64)
-
-    def _seen(self, messages: FloatArray) -> FloatArray:
-        """The rows of the view, among messages of which others may not be finite."""
-        if self.knowledge.combination is None:
-            return np.asarray(messages[np.flatnonzero(self.knowledge.seen.ravel())])
-        return np.asarray(self.knowledge.rows(self.algorithm) @ messages)
 
     def by_trial(self, rows: FloatArray) -> FloatArray:
         """(trials, rows, COORDINATES), also for a view without rows."""

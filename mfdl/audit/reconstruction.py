@@ -13,7 +13,7 @@ attack on training. All gradients the attacker does not know are solved for at o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +30,9 @@ from ..operators import ZeroNoise
 from ..threads import blas_threads
 from ..trust import TrustModel
 from ..view import Knowledge, View
-from ._equations import Answer, reduced_rows, solve
+from . import transcripts
+from .equations import Answer, reduced_rows, solve
+from .transcripts import with_all_noise
 
 Mask = NDArray[np.bool_]
 GRADIENTS = ("per step", "constant", "first step")
@@ -38,14 +40,8 @@ MAX_WORK = 3e10  # of dense singular value decompositions, about half a minute o
 
 EXPOSED_ERROR = 1e-7  # clipping norms: what is known so well is not called hidden, whatever noise there is
 
-EXPOSED, PARTLY, COMBINED, UNDECIDED, HIDDEN, ATTACKER = (
-    "exposed",
-    "partly exposed",
-    "in a combination",
-    "undecided",
-    "hidden",
-    "attacker",
-)
+EXPOSED, PARTLY, COMBINED = "exposed", "partly exposed", "in a combination"
+UNDECIDED, HIDDEN, ATTACKER = "undecided", "hidden", "attacker"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,6 +62,7 @@ class Reconstruction:
         gradients: "per step", "constant" or "first step".
         noise_std, clip_norm: of the mechanism.
         view: what the attacker has.
+        estimator: unknowns <- observations, shape (S n, rows): exact where exposed, else best linear unbiased.
     """
 
     exposed: Mask
@@ -79,7 +76,7 @@ class Reconstruction:
     noise_std: float
     clip_norm: float
     view: View
-    _estimator: FloatArray
+    estimator: FloatArray
 
     @property
     def hidden(self) -> Mask:
@@ -139,48 +136,35 @@ class Reconstruction:
             exactly the shape given here; nothing is broadcast.
         """
         algorithm, knowledge = self._of_algorithm()
-        R, S, n, T = (
-            len(algorithm.rounds), algorithm.messages_per_round, algorithm.num_nodes, algorithm.num_steps,
-        )  # fmt: skip
-        sent = _numbers("messages", messages)
-        by_step, by_round = (T, R * S // T), (R, S)
-        if sent.ndim != 3 or sent.shape[:2] not in (by_step, by_round):
-            either = "" if by_step == by_round else f"({by_step[0]}, {by_step[1]}, d) for {T} steps, or "
-            raise InvalidInput(
-                f"messages must have shape {either}({R}, {S}, d) for {R} rounds of {S} messages, got shape "
-                f"{sent.shape}; record every step of the run, in order."
-            )
-        d = sent.shape[2]
-        sent = sent.reshape(R, S, d)  # the rounds of a step follow one another
-        start = np.zeros((n, d)) if start_models is None else _shaped("start_models", start_models, (n, d))
-        from_start, models = _without_gradients(algorithm, start)
-        if knowledge.combination is not None:
-            rows = np.asarray(knowledge.rows(algorithm) @ (sent - from_start).reshape(R * S, d))
-        else:
-            rows = (sent - from_start)[knowledge.seen]
+        sent = transcripts.by_round(algorithm, messages)
+        d, T, n = sent.shape[2], algorithm.num_steps, algorithm.num_nodes
+        shaped, view = transcripts.shaped, self.view
+        start = np.zeros((n, d)) if start_models is None else shaped("start_models", start_models, (n, d))
+        from_start, models = transcripts.without_gradients(algorithm, start)
+        rows = transcripts.seen_rows(algorithm, knowledge, (sent - from_start).reshape(-1, d))
         if not np.isfinite(rows).all():
             raise InvalidInput(
-                f"messages must be finite where {self.view.attacker} sees them, got nan or infinity in "
+                f"messages must be finite where {view.attacker} sees them, got nan or infinity in "
                 f"{int((~np.isfinite(rows).all(axis=1)).sum())} of {len(rows)} rows; record those messages too."
             )
-        if self.view.release in ("all", "average"):
+        if view.release in ("all", "average"):
             if final_models is None:
                 raise InvalidInput(
                     "final_models must be given, since the view contains released models; or reconstruct with "
                     "release='none'."
                 )
-            last = _shaped("final_models", final_models, (n, d)) - models
-            rows = np.concatenate([rows, last.mean(axis=0, keepdims=True) if self.view.release == "average" else last])
-        if self.view.known_gradients.any():
+            rows = transcripts.with_models(rows, shaped("final_models", final_models, (n, d)) - models, view.release)
+        if view.known_gradients.any():
             if known_gradients is None:
                 raise InvalidInput(
                     "known_gradients must be given, shape (T, n, d): the attackers subtract their own gradients; "
                     "entries of other nodes are not read."
                 )
-            own = _known_part("known_gradients", known_gradients, self.view.known_gradients, d)
-            rows = rows - self.view.gradients.matmat(own.reshape(T * n, d))
+            known = transcripts.known_part("known_gradients", known_gradients, view.known_gradients, d)
+            rows = rows - view.gradients.matmat(known.reshape(T * n, d))
         if known_noise is not None:
-            rows = rows - self._known_noise_rows(known_noise, d)
+            Z = transcripts.known_part("known_noise", known_noise, knowledge.known_noise.ravel(), d)
+            rows = rows - np.asarray(with_all_noise(view, algorithm, knowledge).noise.matmat(Z))
         return rows
 
     def solve(self, observations: ArrayLike) -> FloatArray:
@@ -189,9 +173,9 @@ class Reconstruction:
         Args: observations: (rows, d), known parts subtracted. Returns: (S, n, d), nan also where known.
         """
         rows = check.finite_array(2, observations=observations)
-        if rows.shape[0] != self._estimator.shape[1]:
-            raise InvalidInput(f"observations must have {self._estimator.shape[1]} rows, got {rows.shape[0]}.")
-        found = (self._estimator @ rows).reshape(*self.exposed.shape, -1)
+        if rows.shape[0] != self.estimator.shape[1]:
+            raise InvalidInput(f"observations must have {self.estimator.shape[1]} rows, got {rows.shape[0]}.")
+        found = (self.estimator @ rows).reshape(*self.exposed.shape, -1)
         return np.where((np.isfinite(self.amplification) & ~self.known)[:, :, None], found, np.nan)
 
     def recover(self, messages: ArrayLike, **given: Any) -> FloatArray:
@@ -206,14 +190,6 @@ class Reconstruction:
         if self.view.algorithm is None or self.view.knowledge is None:
             raise InvalidInput("a bare view has no transcript; give its rows to solve(observations).")
         return self.view.algorithm, self.view.knowledge
-
-    def _known_noise_rows(self, known_noise: ArrayLike, d: int) -> FloatArray:
-        algorithm, knowledge = self._of_algorithm()
-        known = knowledge.known_noise.ravel()
-        Z = _known_part("known_noise", known_noise, known, d)
-        everything = dataclasses.replace(knowledge, known_noise=np.zeros_like(knowledge.known_noise))
-        full = View.of(algorithm, everything, release=self.view.release, attacker=self.view.attacker)
-        return np.asarray(full.noise.matmat(Z))
 
 
 def reconstruct(
@@ -237,8 +213,8 @@ def reconstruct(
         noise_std: nu; default that of the mechanism, 0 for an algorithm without noise; 0 asks what the same messages
             would show without noise.
         clip_norm: unit of `error_std`; default that of the mechanism, else 1.
-        release: final models published besides, "none", "average" or "all"; default that of
-            the mechanism's guarantee under this trust model, else as for `mfdl.account`.
+        release: final models published besides, "none", "average" or "all"; default that of the mechanism's guarantee
+            under this trust model, else as for `mfdl.account`.
         victim: whose view is meant where the trust model has one per victim.
 
     Guarantees:
@@ -287,11 +263,9 @@ def _reconstruction(
     estimator[unknown] = cautious.estimator
     estimable = np.isfinite(cautious.error_std(noise_std))
     size = np.where(estimable, np.linalg.norm(cautious.estimator, axis=1), np.inf)
-    rows = np.zeros((0, known.size))
     reduced = reduced_rows(cautious.seen, answer.exposed)
-    if reduced.size:
-        rows = np.zeros((len(reduced), known.size))
-        rows[:, unknown] = reduced
+    rows = np.zeros((len(reduced), known.size))
+    rows[:, unknown] = reduced
     return Reconstruction(
         exposed=spread(answer.exposed, False),
         undecided=spread(undecided, False),
@@ -304,7 +278,7 @@ def _reconstruction(
         noise_std=noise_std,
         clip_norm=clip_norm,
         view=view,
-        _estimator=estimator,
+        estimator=estimator,
     )
 
 
@@ -329,22 +303,12 @@ def _view(
         if victim >= algorithm.num_nodes:
             raise InvalidInput(f"victim must be below num_nodes={algorithm.num_nodes}, got {victim}.")
         return trust.view(algorithm, victim, release=release)
-    members = list(_first_two(trust, algorithm))
-    if len(members) != 1:
+    if len(list(itertools.islice(trust.members(algorithm), 2))) != 1:
         raise UnsupportedMechanism(
             f"trust model {trust.name!r} has more than one view, so there is no single attacker to reconstruct for; "
             "name the attackers, e.g. PNDP([0]), or the victim."
         )
     return trust.view(algorithm, release=release)
-
-
-def _first_two(trust: TrustModel, algorithm: LinearAlgorithm) -> Sequence[TrustModel]:
-    found = []
-    for model, _ in trust.members(algorithm):
-        found.append(model)
-        if len(found) == 2:
-            break
-    return found
 
 
 def _scales(
@@ -387,44 +351,3 @@ def _unknown_columns(view: View, gradients: str, noises: int) -> tuple[FloatArra
     inject = np.zeros((T, n, unknown.size))
     inject[slice(None) if gradients == "constant" else 0, unknown, np.arange(unknown.size)] = 1.0
     return np.asarray(view.gradients.matmat(inject.reshape(T * n, -1))), known
-
-
-def _without_gradients(algorithm: LinearAlgorithm, models: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(messages, final models) that start models alone would give, shapes (rounds, messages, d) and (n, d)."""
-    state = algorithm.model_from_state.T @ models
-    sent = []
-    for one in algorithm.rounds:
-        size = (algorithm.messages_per_round, models.shape[1])
-        message = np.zeros(size) if one.message_from_state is None else one.message_from_state @ state
-        after = np.zeros_like(state) if one.state_from_message is None else one.state_from_message @ message
-        if one.state_from_state is not None:
-            after = after + one.state_from_state @ state
-        sent.append(message)
-        state = after
-    return np.stack(sent), algorithm.model_from_state @ state
-
-
-def _shaped(name: str, given: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-    array = check.finite_array(len(shape), **{name: given})
-    if array.shape != shape:
-        raise InvalidInput(f"{name} must have shape {shape}, got {array.shape}.")
-    return array
-
-
-def _known_part(name: str, given: ArrayLike, known: Mask, d: int) -> FloatArray:
-    """`given`, of shape (*known.shape, d), where `known`, else zero: the rest is not read and may be nan."""
-    array, shape = _numbers(name, given), (*known.shape, d)
-    if array.shape != shape:  # before np.where, which would broadcast it
-        raise InvalidInput(f"{name} must have shape {shape}, got {array.shape}; what is not known may be nan.")
-    return check.finite_array(len(shape), **{name: np.where(known[..., None], array, 0.0)})
-
-
-def _numbers(name: str, given: ArrayLike) -> FloatArray:
-    """Real numbers of any shape, nan and infinity among them."""
-    try:
-        array = np.asarray(given)
-        if array.dtype.kind in "USc":  # numpy would read texts as numbers and drop imaginary parts
-            raise TypeError
-        return array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidInput(f"{name} must be an array of real numbers, got {type(given).__name__}.") from None

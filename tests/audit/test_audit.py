@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfdl.algorithms import registry
-from mfdl.audit import AuditMatrix, Cell, Training, Transcript, audit, audit_matrix, auditing, bounds
+from mfdl.audit import AuditMatrix, Cell, Training, Transcript, audit, audit_matrix, bounds, runs
 from mfdl.audit.canaries import ALONG, SPREAD, _tried_patterns, best_signs, candidates, learned
 from mfdl.audit.observation import Observation
 from mfdl.audit.system import COORDINATES
@@ -103,13 +103,13 @@ def test_the_std_bound_is_below_the_truth_as_often_as_it_says():
 @pytest.mark.parametrize("failure", [0.9, 0.6])
 def test_the_normal_bound_is_wrong_in_its_means_as_often_as_a_third_of_the_failure(failure):
     """With 2,000 samples both deviations are known to 3 %, so that nearly all that goes wrong is the means."""
-    rng, wrong, runs = np.random.default_rng(5), 0, 2000
-    for _ in range(runs):
+    rng, wrong, times = np.random.default_rng(5), 0, 2000
+    for _ in range(times):
         both = rng.standard_normal((2, 2000))
         wrong += bounds.gaussian_mu(*both, failure=failure) > 0
     share = failure / 3
-    deviation = math.sqrt(runs * share * (1 - share))
-    assert (share - 0.02) * runs - 4 * deviation < wrong < share * runs + 3.5 * deviation
+    deviation = math.sqrt(times * share * (1 - share))
+    assert (share - 0.02) * times - 4 * deviation < wrong < share * times + 3.5 * deviation
 
 
 def test_bounds_approach_the_truth_and_the_normal_one_is_sharper():
@@ -431,7 +431,7 @@ class _Told:
 @pytest.mark.parametrize("trust", [LDP(), PNDP([0]), Coalitions(1)])
 def test_the_bounds_of_one_audit_are_together_wrong_as_rarely_as_the_level_says(trust, monkeypatch):
     told = _Told()
-    monkeypatch.setattr(auditing, "bounds", told)
+    monkeypatch.setattr(runs, "bounds", told)
     found = audit(build("decor"), trust=trust, trials=600, level=0.9, **(SETTINGS | {"noise_std": 1.0}))
     assert len(told.failures["gaussian_mu"]) == len(told.failures["binomial_mu"]) == len(found.canaries)
     assert told.spent() == pytest.approx(0.1, rel=1e-9)
@@ -440,7 +440,7 @@ def test_the_bounds_of_one_audit_are_together_wrong_as_rarely_as_the_level_says(
 
 def test_the_bounds_of_a_matrix_are_together_wrong_as_rarely_as_the_level_says(monkeypatch):
     told = _Told()
-    monkeypatch.setattr(auditing, "bounds", told)
+    monkeypatch.setattr(runs, "bounds", told)
     names = {name: build(name) for name in ("dp-dsgd", "bsr", "none")}
     audit_matrix(names, {"ldp": LDP(), "secldp": SecLDP()}, adjacency="zero-out", clip_norm=1.0, mu=1.0, trials=500)
     assert 0.04 * 4 / 6 < told.spent() <= 0.05 * 4 / 6 * (1 + 1e-12)  # two cells of six claim nothing

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mfdl import Dynamics, EveryStep, View, algorithms, calibrate, gossip, graphs, trust
 from mfdl.audit import reconstruct
-from mfdl.audit._equations import reduced_rows
+from mfdl.audit.equations import reduced_rows
 from mfdl.errors import InvalidInput
 from mfdl.testing.oracles.rational import rank, rational
 from mfdl.testing.strategies.graphs import gossip_matrices
@@ -213,7 +213,7 @@ class TestRecovery:
         assert (np.abs(got - truth)[found.exposed] <= size).all()
         if found.combinations.shape[0]:
             rows = found.observations(sent, start_models=start, final_models=final, known_gradients=own)
-            estimate = (found._estimator @ rows).reshape(-1, d)
+            estimate = (found.estimator @ rows).reshape(-1, d)
             hidden = np.where(found.known.ravel()[:, None], 0.0, truth.reshape(-1, d))
             np.testing.assert_allclose(found.combinations @ estimate, found.combinations @ hidden, rtol=1e-5, atol=1e-5)
 

@@ -1,0 +1,134 @@
+"""What an audit found: the bounds of every canary beside the claim, in numbers, one sentence and plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from ..privacy import gaussian
+
+
+@dataclasses.dataclass(frozen=True)
+class CanaryResult:
+    """What one canary showed.
+
+    Attributes:
+        canary, attacker: in words; victim: node index; statistic: "claimed" or "learned".
+        mu_claimed: for this victim, adaptive; mu_possible: what the claimed mechanism loses to this very canary.
+        mu_gaussian, mu_binomial: lower confidence bounds; epsilon_*: the same as epsilon at delta.
+    """
+
+    canary: str
+    victim: int
+    attacker: str
+    statistic: str
+    mu_claimed: float
+    mu_possible: float
+    mu_gaussian: float
+    mu_binomial: float
+    epsilon_gaussian: float
+    epsilon_binomial: float
+
+    @property
+    def mu_audited(self) -> float:
+        """The larger of the two bounds, >= 0."""
+        return max(self.mu_gaussian, self.mu_binomial)
+
+    @property
+    def epsilon_audited(self) -> float:
+        """The larger of the two bounds on epsilon, >= 0."""
+        return max(self.epsilon_gaussian, self.epsilon_binomial)
+
+    @property
+    def violated(self) -> bool:
+        """Whether the claim is refuted."""
+        return self.mu_audited > self.mu_claimed
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is audited, and how.
+
+    Attributes:
+        mechanism, trust: names; adjacency: of the inputs that are run; delta: of every epsilon.
+        level: probability, before the runs, that every bound holds; trials: runs per canary and input that measure.
+    """
+
+    mechanism: str
+    trust: str
+    adjacency: str
+    noise_std: float
+    clip_norm: float
+    delta: float
+    level: float
+    trials: int
+    seed: int
+    unit: str
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditResult(Settings):
+    """Claimed against audited privacy of one mechanism under one trust model.
+
+    Attributes:
+        mu_claimed: adaptive mu of the worst victim that was audited; canaries: one result each.
+        notes: what was left out, in words.
+    """
+
+    mu_claimed: float
+    canaries: tuple[CanaryResult, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> CanaryResult:
+        """The canary closest to its claim, or furthest above it."""
+        return max(self.canaries, key=lambda one: one.mu_audited / one.mu_claimed if one.mu_claimed else math.inf)
+
+    @property
+    def mu_audited(self) -> float:
+        """The largest lower bound on mu."""
+        return max(one.mu_audited for one in self.canaries)
+
+    @property
+    def epsilon_audited(self) -> float:
+        """The largest lower bound on epsilon at delta."""
+        return max(one.epsilon_audited for one in self.canaries)
+
+    @property
+    def epsilon_claimed(self) -> float:
+        """epsilon at delta of the claimed mu."""
+        return gaussian.epsilon_from_mu(self.mu_claimed, self.delta)
+
+    @property
+    def violated(self) -> bool:
+        """Whether any bound exceeds the claim for its victim."""
+        return any(one.violated for one in self.canaries)
+
+    def sentence(self) -> str:
+        """The outcome in one sentence."""
+        one = self.worst
+        verdict = "REFUTED" if self.violated else "not refuted"
+        return (
+            f"{self.mechanism} under {self.trust} ({self.adjacency}): the claim mu = {one.mu_claimed:.4g} for node "
+            f"{one.victim} is {verdict}; at level {self.level:g}, {self.trials} runs per input of the canary "
+            f"'{one.canary}' show mu >= {one.mu_audited:.4g}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, infinities as texts."""
+        own = dataclasses.asdict(self)
+        for name in ("mu_audited", "epsilon_claimed", "epsilon_audited", "violated"):
+            own[name] = getattr(self, name)
+        for shown, canary in zip(own["canaries"], self.canaries, strict=True):
+            shown |= {"mu_audited": canary.mu_audited, "violated": canary.violated}
+        plain: dict[str, Any] = _plain(own)
+        return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
