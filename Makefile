@@ -1,6 +1,8 @@
 # The two commands a newcomer needs: `make compare` draws the main picture, `make test` runs every test.
 PYTHON ?= python3
 BIN := .venv/bin
+# compiled modules are kept, half of what a start of the tests costs
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: compare test test-all lint
 

@@ -1,5 +1,7 @@
 """A pytest plugin that reports what failed, and whether the library under test is the one in this folder.
 
+A property that fails is not shrunk: that it fails is all that counts.
+
 In: the folder it is run in, and a path in MUTATION_REPORT. Out: a JSON file there. An editable install, or a mutation
 that cannot run at all, would otherwise pass for a caught one.
 """
@@ -12,12 +14,16 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
 
 LIBRARIES = ("mfdl", "mfdl_solvers")
 CANNOT_RUN = (ImportError, NameError, SyntaxError)
 """A test that ends in one of these says that the mutation is no program, not that a test has seen it."""
 
-_found: dict[str, list[str]] = {"elsewhere": [], "failed": [], "cannot_run": []}
+_reported: dict[str, list[str]] = {"elsewhere": [], "failed": [], "cannot_run": []}
+
+settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.generate])
+settings.load_profile("unshrunk")  # before the tests' own settings, which inherit from it
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -25,10 +31,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     for name in LIBRARIES:
         place = Path(str(importlib.import_module(name).__file__)).resolve()
         if here not in place.parents:
-            _found["elsewhere"].append(f"{name} is imported from {place.parent}, not from {here}")
-    if _found["elsewhere"]:
+            _reported["elsewhere"].append(f"{name} is imported from {place.parent}, not from {here}")
+    if _reported["elsewhere"]:
         _write()
-        pytest.exit("; ".join(_found["elsewhere"]), returncode=3)
+        pytest.exit("; ".join(_reported["elsewhere"]), returncode=3)
 
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
@@ -36,7 +42,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return
     kind = "cannot_run" if call.excinfo.errisinstance(CANNOT_RUN) else "failed"
     said = (str(call.excinfo.value).strip() or "no message").splitlines()[0]
-    _found[kind].append(f"{item.nodeid}: {call.excinfo.typename}: {said}")
+    _reported[kind].append(f"{item.nodeid}: {call.excinfo.typename}: {said}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -44,4 +50,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _write() -> None:
-    Path(os.environ["MUTATION_REPORT"]).write_text(json.dumps(_found), encoding="utf-8")
+    Path(os.environ["MUTATION_REPORT"]).write_text(json.dumps(_reported), encoding="utf-8")

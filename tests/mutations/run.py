@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -88,34 +88,38 @@ def load(folder: Path = Path(__file__).parent) -> list[Mutation]:
 
     Raises: TypeError: an entry with other fields. ValueError: another kind, or no tests.
     """
-    found = []
+    mutations = []
     for path in sorted(folder.glob("pitfalls_*.toml")):
         for entry in tomllib.loads(path.read_text(encoding="utf-8"))["pitfall"]:
-            one = Mutation(**{**entry, "tests": tuple(entry["tests"])})
-            if one.kind not in KINDS or not one.tests:
-                raise ValueError(f"pitfall {one.number} in {path.name}: kind must be one of {KINDS}, with tests.")
-            found.append(one)
-    return sorted(found, key=lambda one: one.number)
+            mutation = Mutation(**{**entry, "tests": tuple(entry["tests"])})
+            if mutation.kind not in KINDS or not mutation.tests:
+                raise ValueError(f"pitfall {mutation.number} in {path.name}: kind must be one of {KINDS}, with tests.")
+            mutations.append(mutation)
+    return sorted(mutations, key=lambda mutation: mutation.number)
 
 
-def copy_project(root: Path, folder: Path) -> None:
-    """What the tests need of a project, without caches."""
+def copy_project(
+    root: Path, folder: Path, *, copy: Callable[..., object] = shutil.copy2, without: str = "__pycache__"
+) -> None:
+    """What the tests need of a project; names like `without` stay behind."""
     for part in PARTS:
         if (root / part).is_dir():
-            shutil.copytree(root / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+            shutil.copytree(
+                root / part, folder / part, copy_function=copy, ignore=shutil.ignore_patterns(".*", without)
+            )
         elif (root / part).exists():
-            shutil.copy2(root / part, folder / part)
+            copy(root / part, folder / part)
 
 
-def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True) -> Outcome:
-    """Runs tests of a copy on the copy."""
-    report = folder / "report.json"
+def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True, part: int = 0) -> Outcome:
+    """Runs tests of a copy on the copy; `part` tells runs at the same time apart."""
+    report = folder / f"report{part}.json"
     report.unlink(missing_ok=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HYPOTHESIS"))}
     env = kept | {
         # before the editable install
         "PYTHONPATH": os.pathsep.join(str(folder / part) for part in ("", "solvers", "tests")),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1" if stop_at_first else "",  # compiled once, by the run without mutations
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "MUTATION_REPORT": str(report),
@@ -130,33 +134,48 @@ def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True)
     said = (done.stdout + done.stderr).strip().splitlines()
     if not report.exists():
         return Outcome(False, (), f"the library cannot be imported: {said[-1] if said else 'no output'}")
-    found = json.loads(report.read_text(encoding="utf-8"))
-    failed = tuple(found["failed"])
-    trouble = [*found["elsewhere"], *found["cannot_run"]]
+    reported = json.loads(report.read_text(encoding="utf-8"))
+    failed = tuple(reported["failed"])
+    trouble = [*reported["elsewhere"], *reported["cannot_run"]]
     if done.returncode not in (0, 1) or (done.returncode == 1) != bool(failed):
         trouble.append(f"pytest ended with status {done.returncode}: {said[-1] if said else 'no output'}")
     return Outcome(done.returncode == 0 and not trouble, failed, "; ".join(trouble))
 
 
-def try_mutation(one: Mutation, root: Path = ROOT) -> Outcome:
-    """Copies the project, plants the mutation, runs its tests."""
-    with tempfile.TemporaryDirectory(prefix="mutation-") as name:
+def try_mutation(mutation: Mutation, root: Path) -> Outcome:
+    """Plants the mutation in a copy of a folder that nothing edits, and runs its tests there.
+
+    The copy is of links, compiled modules too, but for the file that changes: nothing is compiled twice.
+    """
+    with tempfile.TemporaryDirectory(prefix="mutation-", dir=root.parent) as name:
         folder = Path(name)
-        copy_project(root, folder)
-        target = folder / one.file
+        copy_project(root, folder, copy=os.link, without=f"{Path(mutation.file).stem}.*.pyc")
+        target = folder / mutation.file
         try:
-            target.write_text(one.applied_to(target.read_text(encoding="utf-8")), encoding="utf-8")
+            changed = mutation.applied_to(target.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             return Outcome(False, (), str(error))
-        return run_tests(folder, one.tests)
+        target.unlink()  # the link, not what it shares
+        target.write_text(changed, encoding="utf-8")
+        return run_tests(folder, mutation.tests)
 
 
-def try_unmutated(mutations: Iterable[Mutation], root: Path = ROOT) -> Outcome:
-    """All named tests on an unchanged copy."""
-    with tempfile.TemporaryDirectory(prefix="mutation-") as name:
-        copy_project(root, Path(name))
-        tests = dict.fromkeys(test for one in mutations for test in one.tests)
-        return run_tests(Path(name), tests, stop_at_first=False)
+def try_unmutated(mutations: Iterable[Mutation], folder: Path, jobs: int = 1) -> Outcome:
+    """All named tests on a folder as it is, which is left with its modules compiled."""
+    files: dict[str, dict[str, None]] = {}
+    for test in (test for mutation in mutations for test in mutation.tests):
+        files.setdefault(test.split("::")[0], {})[test] = None
+    parts = [[test for tests in list(files.values())[job::jobs] for test in tests] for job in range(jobs)]
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        running = [
+            pool.submit(run_tests, folder, tests, stop_at_first=False, part=part)
+            for part, tests in enumerate(parts)
+            if tests
+        ]
+        outcomes = [done.result() for done in running]
+    failed = tuple(failure for outcome in outcomes for failure in outcome.failed)
+    trouble = "; ".join(outcome.trouble for outcome in outcomes if outcome.trouble)
+    return Outcome(all(outcome.passed for outcome in outcomes), failed, trouble)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,19 +188,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not console.is_terminal:
         console.width = FILE_WIDTH
     wanted = {int(number) for number in chosen.only.split(",") if number.strip()}
-    mutations = [one for one in load() if not wanted or one.number in wanted]
-    if missing := sorted(wanted - {one.number for one in mutations}):
-        errors.print(f"no pitfall has number {missing[0]}; there are 1 to {max(one.number for one in load())}.")
+    mutations = [mutation for mutation in load() if not wanted or mutation.number in wanted]
+    if missing := sorted(wanted - {mutation.number for mutation in mutations}):
+        errors.print(
+            f"no pitfall has number {missing[0]}; there are 1 to {max(mutation.number for mutation in load())}."
+        )
         return 2
+    jobs = max(1, chosen.jobs)
     with (
         tempfile.TemporaryDirectory(prefix="mutations-") as name,
         Progress(console=errors) as progress,
-        concurrent.futures.ThreadPoolExecutor(max(1, chosen.jobs)) as pool,
+        concurrent.futures.ThreadPoolExecutor(jobs) as pool,
     ):
-        snapshot = Path(name)  # so that all runs see one tree, whatever is edited meanwhile
+        snapshot = Path(name) / "unmutated"  # so that all runs see one tree, whatever is edited meanwhile
         copy_project(ROOT, snapshot)
         bar = progress.add_task("without mutations", total=len(mutations) + 1)
-        plain = try_unmutated(mutations, snapshot)
+        plain = try_unmutated(mutations, snapshot, jobs)
         progress.advance(bar)
         if not plain.passed:
             progress.stop()
@@ -189,32 +211,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 errors.print(f"fails without any mutation: {line}", markup=False, highlight=False)
             return 1
         progress.update(bar, description="with mutations")
-        running = {pool.submit(try_mutation, one, snapshot): place for place, one in enumerate(mutations)}
+        running = {pool.submit(try_mutation, mutation, snapshot): place for place, mutation in enumerate(mutations)}
         outcomes: dict[int, Outcome] = {}
         for done in concurrent.futures.as_completed(running):
             outcomes[running[done]] = done.result()
             progress.advance(bar)
-    rows = [(one, outcomes[place]) for place, one in enumerate(mutations)]
-    console.print(_table(rows))
-    for one, outcome in rows:
-        if not outcome.caught:
-            why = outcome.trouble or "all its tests pass"
-            console.print(f"{one.number}. {one.title}: not caught, {why}", markup=False, highlight=False)
-    numbers = {one.number for one in mutations}
-    missed = {one.number for one, outcome in rows if not outcome.caught}
-    console.print(f"caught: {len(numbers - missed)} of {len(numbers)} pitfalls ({len(rows)} mutations)")
-    return 1 if missed or not rows else 0
+    rows = [(mutation, outcomes[place]) for place, mutation in enumerate(mutations)]
+    return _report(console, rows)
 
 
-def _table(rows: Iterable[tuple[Mutation, Outcome]]) -> Table:
+def _report(console: Console, rows: Sequence[tuple[Mutation, Outcome]]) -> int:
+    """Prints the table and the score; 1 if a pitfall went unseen."""
     table = Table("", "what goes wrong")
     for name in ("file", "seen by", "caught"):
         table.add_column(name, overflow="fold")  # names are whole, so that they can be searched for
-    for one, outcome in rows:
-        seen = outcome.failed[0].split(": ")[0] if outcome.caught else "\n".join(one.tests)
+    for mutation, outcome in rows:
+        seen = outcome.failed[0].split(": ")[0] if outcome.caught else "\n".join(mutation.tests)
         where = seen.replace("tests/", "", 1).replace("::", "\n", 1)
-        table.add_row(str(one.number), one.title, one.file, where, "yes" if outcome.caught else "NO")
-    return table
+        table.add_row(str(mutation.number), mutation.title, mutation.file, where, "yes" if outcome.caught else "NO")
+    console.print(table)
+    missed = [(mutation, outcome) for mutation, outcome in rows if not outcome.caught]
+    for mutation, outcome in missed:
+        why = outcome.trouble or "all its tests pass"
+        console.print(f"{mutation.number}. {mutation.title}: not caught, {why}", markup=False, highlight=False)
+    all_numbers = {mutation.number for mutation, _ in rows}
+    caught = all_numbers - {mutation.number for mutation, _ in missed}
+    console.print(f"caught: {len(caught)} of {len(all_numbers)} pitfalls ({len(rows)} mutations)")
+    return 1 if missed or not rows else 0
 
 
 if __name__ == "__main__":

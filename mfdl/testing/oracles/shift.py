@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Sequence
 from fractions import Fraction
 
-import cvxpy as cp
 import numpy as np
 
 from ...check import FloatArray
@@ -39,6 +38,8 @@ def cost_matrices(problem: ShiftProblem) -> list[FloatArray]:
 
 def quadratic_program_value(problem: ShiftProblem, victim: int, pattern: Sequence[int]) -> float:
     """The optimum by a general interior-point solver; inf if the constraints contradict each other, nan if it fails."""
+    import cvxpy as cp  # here, not above: half of what `import mfdl.testing` would cost
+
     R, n = problem.num_rounds, problem.num_nodes
     r = cp.Variable((R, n), nonneg=True)
     a = cp.Variable((R, n), nonneg=True)
