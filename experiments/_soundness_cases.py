@@ -27,8 +27,16 @@ from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
-from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
-from mfdl.participation_by_node import ParticipationByNode
+from mfdl.participation import (
+    Cyclic,
+    EveryStep,
+    Explicit,
+    MinSeparation,
+    OncePerEpoch,
+    Participation,
+    ParticipationByNode,
+    Single,
+)
 from mfdl.testing import oracles
 
 Mask = NDArray[np.bool_]

@@ -31,7 +31,7 @@ _EXPORTS = {
     "NoiseKey": "mfdl.training.keys",
     "NotConverged": "mfdl.factorization",
     "OncePerEpoch": "mfdl.participation",
-    "ParticipationByNode": "mfdl.participation_by_node",
+    "ParticipationByNode": "mfdl.participation",
     "Round": "mfdl.algorithms",
     "Single": "mfdl.participation",
     "TrustModel": "mfdl.trust",
@@ -85,8 +85,7 @@ if TYPE_CHECKING:
     from .errors import InvalidInput, UnsupportedMechanism
     from .factorization import NotConverged
     from .mechanism import Mechanism, account, calibrate, with_noise, without_noise
-    from .participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
-    from .participation_by_node import ParticipationByNode
+    from .participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
     from .privacy.accounting import victim_losses
     from .privacy.guarantee import Guarantee
     from .training import tasks

@@ -22,8 +22,7 @@ from mfdl.factorization import NodeFactorizations, NotConverged, evaluate_nodes,
 from mfdl.factorization.temporal import degree_labels, factorize_classes
 from mfdl.mechanism import calibrate
 from mfdl.noise_error import noise_error
-from mfdl.participation import Cyclic, MinSeparation, Single
-from mfdl.participation_by_node import ParticipationByNode
+from mfdl.participation import Cyclic, MinSeparation, ParticipationByNode, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.testing import brute_force_sensitivity
 

@@ -24,11 +24,11 @@ from mfdl.participation import (
     Explicit,
     MinSeparation,
     OncePerEpoch,
+    ParticipationByNode,
     Single,
     in_every_step,
     participation_from_dict,
 )
-from mfdl.participation_by_node import ParticipationByNode
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.sensitivity import worst_sensitivity
 from mfdl.testing import brute_force_sensitivity

@@ -30,8 +30,7 @@ from mfdl.factorization import (
 )
 from mfdl.factorization.space_time import ADAPTED_TOLERANCE
 from mfdl.noise_error import noise_error
-from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
-from mfdl.participation_by_node import ParticipationByNode
+from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.testing.oracles import coalition_inverse_diagonal, gossip_messages, of_node, pinv_gram, without_noise
 from mfdl.testing.strategies import connected_graphs

@@ -22,8 +22,7 @@ from .. import check, files
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism, in_every_step
-from ..participation import Cyclic, Participation
-from ..participation_by_node import ParticipationByNode
+from ..participation import Cyclic, Participation, ParticipationByNode
 from . import checkpoint
 from .executor import Executor
 from .keys import GENERATOR, NoiseKey

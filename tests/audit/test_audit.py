@@ -24,8 +24,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.gossip import GossipMatrix, metropolis_hastings
 from mfdl.mechanism import calibrate, with_noise
-from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
-from mfdl.participation_by_node import ParticipationByNode
+from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy import gaussian
 from mfdl.training.keys import NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, base_columns

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import inspect
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import check
-from .errors import InvalidInput, UnsupportedMechanism, unknown_name
+from .. import check
+from ..errors import InvalidInput, UnsupportedMechanism
 
 Pattern = NDArray[np.intp]
 
@@ -102,7 +100,42 @@ class Participation(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cyclic(Participation):
+class _Numbers(Participation):
+    """A scheme that its numbers, integers >= 1, describe."""
+
+    def __post_init__(self) -> None:
+        for name in self._numbers():
+            object.__setattr__(self, name, check.integer_at_least(1, **{name: getattr(self, name)}))
+
+    @classmethod
+    def _numbers(cls) -> list[str]:
+        return [field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING]
+
+    def to_dict(self) -> dict[str, object]:
+        return {"scheme": self.scheme, **{name: getattr(self, name) for name in self._numbers()}}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Epochs(_Numbers):
+    epochs: int
+    period: int
+
+    @property
+    def num_steps(self) -> int:
+        return self.epochs * self.period
+
+
+@dataclasses.dataclass(frozen=True)
+class _Steps(_Numbers):
+    steps: int
+
+    @property
+    def num_steps(self) -> int:
+        return self.steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Cyclic(_Epochs):
     """(k, b)-cyclic: record r of a node takes part in steps r, r + b, ..., r + (k-1) b.
 
     Attributes:
@@ -114,25 +147,17 @@ class Cyclic(Participation):
     [[0, 3], [1, 4], [2, 5]]
     """
 
-    epochs: int
-    period: int
     steps: int | None = None
     scheme = "cyclic"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epochs", check.integer_at_least(1, epochs=self.epochs))
-        object.__setattr__(self, "period", check.integer_at_least(1, period=self.period))
-        T = self.epochs * self.period
-        if self.steps is not None and self.steps != T:
+        super().__post_init__()
+        if self.steps is not None and self.steps != self.num_steps:
             raise InvalidInput(
                 f"steps must be epochs * period, got steps={self.steps}, epochs={self.epochs}, "
-                f"period={self.period}; use steps={T} or leave it out."
+                f"period={self.period}; use steps={self.num_steps} or leave it out."
             )
-        object.__setattr__(self, "steps", T)
-
-    @property
-    def num_steps(self) -> int:
-        return self.epochs * self.period
+        object.__setattr__(self, "steps", self.num_steps)
 
     @property
     def num_patterns(self) -> int:
@@ -145,23 +170,12 @@ class Cyclic(Participation):
     def describe(self) -> str:
         return f"cyclic participation (epochs={self.epochs}, period={self.period})"
 
-    def to_dict(self) -> dict[str, object]:
-        return {"scheme": self.scheme, "epochs": self.epochs, "period": self.period}
-
 
 @dataclasses.dataclass(frozen=True)
-class Single(Participation):
+class Single(_Steps):
     """Each record takes part in one step of its own: T patterns of one step."""
 
-    steps: int
     scheme = "single"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", check.integer_at_least(1, steps=self.steps))
-
-    @property
-    def num_steps(self) -> int:
-        return self.steps
 
     @property
     def num_patterns(self) -> int:
@@ -174,23 +188,12 @@ class Single(Participation):
     def describe(self) -> str:
         return f"single participation ({self.steps} steps)"
 
-    def to_dict(self) -> dict[str, object]:
-        return {"scheme": self.scheme, "steps": self.steps}
-
 
 @dataclasses.dataclass(frozen=True)
-class EveryStep(Participation):
+class EveryStep(_Steps):
     """The unit takes part in every step: user level. One pattern with all T steps."""
 
-    steps: int
     scheme = "every-step"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", check.integer_at_least(1, steps=self.steps))
-
-    @property
-    def num_steps(self) -> int:
-        return self.steps
 
     @property
     def num_patterns(self) -> int:
@@ -201,9 +204,6 @@ class EveryStep(Participation):
 
     def describe(self) -> str:
         return f"participation in every one of {self.steps} steps"
-
-    def to_dict(self) -> dict[str, object]:
-        return {"scheme": self.scheme, "steps": self.steps}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +256,7 @@ class Explicit(Participation):
 
 
 @dataclasses.dataclass(frozen=True)
-class OncePerEpoch(Participation):
+class OncePerEpoch(_Epochs):
     """One step, any, in each of `epochs` consecutive epochs of `period` steps: data reshuffled before each epoch.
 
     Attributes: epochs: k >= 1; period: b >= 1, steps per epoch. There are b^k patterns.
@@ -265,17 +265,7 @@ class OncePerEpoch(Participation):
     [[0, 2], [0, 3], [1, 2], [1, 3]]
     """
 
-    epochs: int
-    period: int
     scheme = "once-per-epoch"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epochs", check.integer_at_least(1, epochs=self.epochs))
-        object.__setattr__(self, "period", check.integer_at_least(1, period=self.period))
-
-    @property
-    def num_steps(self) -> int:
-        return self.epochs * self.period
 
     @property
     def num_patterns(self) -> int:
@@ -289,12 +279,9 @@ class OncePerEpoch(Participation):
     def describe(self) -> str:
         return f"participation once per epoch in any order (epochs={self.epochs}, period={self.period})"
 
-    def to_dict(self) -> dict[str, object]:
-        return {"scheme": self.scheme, "epochs": self.epochs, "period": self.period}
-
 
 @dataclasses.dataclass(frozen=True)
-class MinSeparation(Participation):
+class MinSeparation(_Steps):
     """At most k uses, any two of them at least b steps apart: (k, b)-min-separation.
 
     The patterns are the maximal ones: those with k uses, and shorter ones into which no further use fits.
@@ -308,20 +295,9 @@ class MinSeparation(Participation):
     [[0, 3], [0, 4], [1, 4], [2]]
     """
 
-    steps: int
     max_participations: int
     separation: int
     scheme = "min-separation"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", check.integer_at_least(1, steps=self.steps))
-        k = check.integer_at_least(1, max_participations=self.max_participations)
-        object.__setattr__(self, "max_participations", k)
-        object.__setattr__(self, "separation", check.integer_at_least(1, separation=self.separation))
-
-    @property
-    def num_steps(self) -> int:
-        return self.steps
 
     @property
     def num_patterns(self) -> int:
@@ -366,14 +342,6 @@ class MinSeparation(Participation):
             f"({self.steps} steps)"
         )
 
-    def to_dict(self) -> dict[str, object]:
-        return {
-            "scheme": self.scheme,
-            "steps": self.steps,
-            "max_participations": self.max_participations,
-            "separation": self.separation,
-        }
-
 
 def in_every_step(participation: Participation) -> bool:
     """Whether the one pattern of a participation, at every node, is the set of all steps, whatever class it is of.
@@ -387,46 +355,3 @@ def in_every_step(participation: Participation) -> bool:
         if len(few) != 1 or not np.array_equal(few[0], everything):
             return False
     return True
-
-
-_SCHEMES: dict[str, type[Participation]] = {
-    kind.scheme: kind for kind in (Cyclic, Single, EveryStep, Explicit, OncePerEpoch, MinSeparation)
-}
-
-BY_NODE = "by-node"
-"""The scheme of `participation_by_node.ParticipationByNode`."""
-
-
-def participation_from_dict(saved: Mapping[str, object]) -> Participation:
-    """The participation that `to_dict` wrote.
-
-    Raises: InvalidInput: an unknown scheme, a field missing or too many, or a value out of range.
-
-    >>> participation_from_dict({"scheme": "cyclic", "epochs": 2, "period": 3})
-    Cyclic(epochs=2, period=3, steps=6)
-    """
-    if not isinstance(saved, Mapping) or "scheme" not in saved:
-        raise InvalidInput(f"a saved participation must be a mapping with a scheme, got {saved!r}.")
-    name = str(saved["scheme"])
-    if name == BY_NODE:
-        from .participation_by_node import from_fields  # it is made of the classes above
-
-        return from_fields(saved)
-    if name not in _SCHEMES:
-        raise unknown_name("participation scheme", name, [*_SCHEMES, BY_NODE])
-    fields = {key: value for key, value in saved.items() if key != "scheme"}
-    build: Any = _SCHEMES[name]
-    try:
-        inspect.signature(build).bind(**fields)
-    except TypeError as error:
-        raise InvalidInput(f"saved participation {name!r}: {error}, got {sorted(fields)}.") from None
-    if name == "explicit" and not _is_sequence(fields["patterns"], depth=2):
-        raise InvalidInput(f"saved participation 'explicit': patterns must be lists of steps, got {fields!r}.")
-    participation: Participation = build(**fields)
-    return participation
-
-
-def _is_sequence(value: object, depth: int) -> bool:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        return False
-    return depth == 1 or all(_is_sequence(part, depth - 1) for part in value)

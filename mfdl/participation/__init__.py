@@ -1,0 +1,29 @@
+"""Who takes part when: `schemes` of one node's records, `by_node` where nodes differ, `saved` from dictionaries."""
+
+from .by_node import ParticipationByNode
+from .saved import participation_from_dict
+from .schemes import (
+    Cyclic,
+    EveryStep,
+    Explicit,
+    MinSeparation,
+    OncePerEpoch,
+    Participation,
+    Pattern,
+    Single,
+    in_every_step,
+)
+
+__all__ = [
+    "Cyclic",
+    "EveryStep",
+    "Explicit",
+    "MinSeparation",
+    "OncePerEpoch",
+    "Participation",
+    "ParticipationByNode",
+    "Pattern",
+    "Single",
+    "in_every_step",
+    "participation_from_dict",
+]

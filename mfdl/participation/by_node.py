@@ -1,0 +1,152 @@
+"""ParticipationByNode: nodes whose records take part in different patterns of steps.
+
+A pattern belongs to one node, so a participation per node is all that a view, a sensitivity or an encoder of that node
+needs: `of_node(u)`. Questions about all nodes at once, such as one partition of the steps for a shared encoder, have an
+answer only where the nodes agree; elsewhere they are refused, as any one answer would be wrong at some node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import check
+from ..errors import InvalidInput, UnsupportedMechanism
+from .schemes import Participation, Pattern
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class ParticipationByNode(Participation):
+    """One participation per node, all over the same steps.
+
+    Attributes: participations: that of node u at position u, each with the same num_steps T.
+    Raises: InvalidInput: none given, something else than a participation of one node, or differing numbers of steps.
+
+    >>> from mfdl.participation import Cyclic
+    >>> by_node = ParticipationByNode([Cyclic(epochs=2, period=3), Cyclic(epochs=3, period=2)])
+    >>> [pattern.tolist() for pattern in by_node.of_node(1).patterns()]
+    [[0, 2, 4], [1, 3, 5]]
+    """
+
+    participations: tuple[Participation, ...]
+    scheme = "by-node"
+
+    def __init__(self, participations: Iterable[Participation]) -> None:
+        given = tuple(participations)
+        if not given:
+            raise InvalidInput("participations must hold one participation per node, got none.")
+        for node, one in enumerate(given):
+            if not isinstance(one, Participation) or isinstance(one, ParticipationByNode):
+                raise InvalidInput(
+                    f"participations must hold the participation of one node each, such as Cyclic(epochs, period), got "
+                    f"{type(one).__name__} at node {node}."
+                )
+            if one.num_steps != given[0].num_steps:
+                raise InvalidInput(
+                    f"participations must have one number of steps, got {one.num_steps} at node {node} and "
+                    f"{given[0].num_steps} at node 0; all nodes train for the same steps."
+                )
+        object.__setattr__(self, "participations", given)
+
+    @property
+    def num_nodes(self) -> int:
+        """n, the number of nodes it was given for."""
+        return len(self.participations)
+
+    @property
+    def num_steps(self) -> int:
+        return self.participations[0].num_steps
+
+    def of_node(self, node: int) -> Participation:
+        """Raises: InvalidInput: no such node."""
+        if check.integer_at_least(0, node=node) >= self.num_nodes:
+            raise InvalidInput(f"node must be below {self.num_nodes}, the nodes with a participation, got {node}.")
+        return self.participations[node]
+
+    def shared_by(self, nodes: Sequence[int]) -> list[tuple[Participation, list[int]]]:
+        gathered: list[tuple[Participation, list[int]]] = []
+        for node in nodes:
+            own = self.of_node(node)
+            for seen, members in gathered:
+                if seen == own:
+                    members.append(node)
+                    break
+            else:
+                gathered.append((own, [node]))
+        return gathered
+
+    def distinct(self) -> tuple[Participation, ...]:
+        return tuple(own for own, _ in self.shared_by(range(self.num_nodes)))
+
+    @property
+    def num_patterns(self) -> int:
+        return self._agreed().num_patterns
+
+    def patterns(self) -> Iterator[Pattern]:
+        """Those of every node, where all have the same participation.
+
+        Raises: UnsupportedMechanism: they have not. (A union would be safe but no node's own, so nothing computed from
+            it would be exact, and "the only pattern holds every step" could be true of it at some nodes only.)
+        """
+        return self._agreed().patterns()
+
+    def _agreed(self) -> Participation:
+        first, *others = self.distinct()
+        if others:
+            raise UnsupportedMechanism(
+                f"the nodes differ in participation ({self._kinds()}), so there are no patterns of them all; ask for "
+                "those of one node: of_node(u).patterns()."
+            )
+        return first
+
+    def classes(self) -> NDArray[np.intp]:
+        """The class of each step where the patterns of all nodes partition the steps alike, shape (T,).
+
+        Raises: UnsupportedMechanism: they do not, or some node's patterns are no partition.
+        """
+        first, *others = (_first_seen(own.classes()) for own in self.distinct())
+        if any((labels != first).any() for labels in others):
+            raise UnsupportedMechanism(
+                f"one encoder for all nodes needs one partition of the steps, but the nodes differ in participation "
+                f"({self._kinds()}); use mafalda-l or mafalda-classes, which give such nodes encoders of their own."
+            )
+        return first
+
+    def _kinds(self) -> str:
+        return "; ".join(own.describe() for own in self.distinct())
+
+    def describe(self) -> str:
+        parts = (f"{own.describe()} at {_nodes(members)}" for own, members in self.shared_by(range(self.num_nodes)))
+        return "participation by node: " + " and ".join(parts)
+
+    def to_dict(self) -> dict[str, object]:
+        gathered = self.shared_by(range(self.num_nodes))
+        which = {node: number for number, (_, members) in enumerate(gathered) for node in members}
+        return {
+            "scheme": self.scheme,
+            "participations": [own.to_dict() for own, _ in gathered],
+            "of_node": [which[node] for node in range(self.num_nodes)],
+        }
+
+
+def _first_seen(labels: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The same partition with classes numbered by their first step, so that equal partitions have equal labels."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
+
+
+def _nodes(nodes: Sequence[int]) -> str:
+    """Ascending nodes in words, with ranges.
+
+    >>> _nodes([0, 1, 2, 5]), _nodes([4])
+    ('nodes 0-2, 5', 'node 4')
+    """
+    runs = [
+        [node for _, node in run] for _, run in itertools.groupby(enumerate(nodes), key=lambda pair: pair[1] - pair[0])
+    ]
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"node{'s' if len(nodes) > 1 else ''} {', '.join(texts)}"
