@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from .. import data
 from ..errors import InvalidInput
+from . import options
 
 app = typer.Typer(help="List and fetch the public data files.", no_args_is_help=True)
 
@@ -18,6 +18,7 @@ DataHome = Annotated[
     typer.Option("--data-home", help="Data folder; default: $MFDL_DATA, else the user's cache folder."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON value on stdout, nothing else.")]
+STATES = {True: "verified", False: "WRONG CONTENT", None: "present"}
 
 
 @app.command("list")
@@ -26,17 +27,13 @@ def list_files(data_home: DataHome = None, as_json: AsJson = False) -> None:
     rows = data.status(data_home)
     folder = data.home(data_home)
     if as_json:
-        typer.echo(json.dumps({"data_home": str(folder), "files": [row._asdict() for row in rows]}))
+        options.as_one_json_value({"data_home": str(folder), "files": [row._asdict() for row in rows]})
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"Data folder {folder}")
-    for column in ("file", "state", "size", "description"):
-        table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
+    table = options.table(("file", "state", "size", "description"), title=f"Data folder {folder}", right=("size",))
     for row in rows:
-        table.add_row(row.name, _state(row), f"{row.size:,}", row.description)
-    Console().print(table)
+        state = STATES[row.verified] if row.present else "absent"
+        table.add_row(row.name, state, f"{row.size:,}", row.description)
+    options.answers().print(table)
 
 
 @app.command("fetch")
@@ -51,25 +48,18 @@ def fetch_files(
     """Download files that are missing and verify those that are there."""
     if bool(names) == everything:
         raise InvalidInput("mfdl data fetch needs either names or --all; `mfdl data list` shows the names.")
-    wanted = data.names() if everything else data.expand(names or [])
     rows: list[dict[str, str | None]] = []
-    for name in wanted:  # one unreachable server does not keep the other files back
-        try:
+    for name in data.names() if everything else data.expand(names or []):
+        try:  # one unreachable server does not keep the other files back
             rows.append({"name": name, "path": str(data.fetch(name, data_home)), "error": None})
         except InvalidInput as error:
             rows.append({"name": name, "path": None, "error": str(error)})
-    failures = [row["error"] for row in rows if row["error"]]
     if as_json:
-        typer.echo(json.dumps({"data_home": str(data.home(data_home)), "files": rows}))
+        options.as_one_json_value({"data_home": str(data.home(data_home)), "files": rows})
     else:
         for row in rows:
             if row["path"]:
                 typer.echo(f"{row['name']}  {row['path']}")
+    failures = [row["error"] for row in rows if row["error"]]
     if failures:
         raise InvalidInput(" ".join(str(failure) for failure in failures))
-
-
-def _state(row: data.FileStatus) -> str:
-    if not row.present:
-        return "absent"
-    return {True: "verified", False: "WRONG CONTENT", None: "present"}[row.verified]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -109,36 +108,26 @@ def mechanisms(as_json: options.Json = False) -> None:
         for name, entry in MECHANISMS.items()
     ]
     if as_json:
-        typer.echo(json.dumps(rows))
+        options.as_one_json_value(rows)
         return
-    console = options.answers()
     for row in rows:
         settings = " ".join(f"--set {key}=<{kind}>" for key, kind in row["parameters"].items())
         lines = {"meant for": row["trust"], "source": row["paper"], "mended here": row["erratum"], "options": settings}
-        console.print(f"{row['name']}: {row['summary']}", markup=False, highlight=False)
-        for key, value in lines.items():
-            if value not in ("", "-", "none"):
-                console.print(f"  {key}: {value}", markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        "file:FILE.npz: an encoder or a covariance kept by `mfdl factorize --out FILE.npz`.",
-        highlight=False,
-        markup=False,
-    )
+        _explain(f"{row['name']}: {row['summary']}", {k: v for k, v in lines.items() if v not in ("", "-", "none")})
+    options.say(["file:FILE.npz: an encoder or a covariance kept by `mfdl factorize --out FILE.npz`."])
 
 
 @trust.command("list")
 def list_trust(as_json: options.Json = False) -> None:
     """List the trust models: messages seen, gradients known, noise known."""
     if as_json:
-        typer.echo(json.dumps([_as_json(name) for name in TRUST]))
+        options.as_one_json_value([_as_json(name) for name in TRUST])
         return
-    from rich.table import Table
-
-    table = Table(title="trust models")
-    for column in ("name", "messages seen", "gradients known", "noise known", "options"):
-        table.add_column(column, no_wrap=column == "name", overflow="fold")
-    for name, one in TRUST.items():
-        table.add_row(name, one.seen, one.gradients_known, one.noise_known, "\n".join(one.options))
+    columns = ("name", "messages seen", "gradients known", "noise known", "options")
+    table = options.table(columns, title="trust models")
+    table.columns[0].no_wrap = True
+    for name, words in TRUST.items():
+        table.add_row(name, words.seen, words.gradients_known, words.noise_known, "\n".join(words.options))
     options.answers().print(table, markup=False)
 
 
@@ -147,40 +136,31 @@ def explain(
     name: Annotated[str, typer.Argument(help="A name of `mfdl trust list`.")], as_json: options.Json = False
 ) -> None:
     """Explain one trust model."""
-    require_trust(name)
+    if name not in TRUST:
+        raise unknown_name("trust model", name, TRUST)
     if as_json:
-        typer.echo(json.dumps(_as_json(name)))
+        options.as_one_json_value(_as_json(name))
         return
-    one = TRUST[name]
+    words = TRUST[name]
     lines = {
-        "attacker": one.attacker,
-        "messages seen": one.seen,
-        "gradients known": one.gradients_known,
-        "noise known": one.noise_known,
-        "released models": one.release,
-        "options": " or ".join(one.options) or "none needed",
+        "attacker": words.attacker,
+        "messages seen": words.seen,
+        "gradients known": words.gradients_known,
+        "noise known": words.noise_known,
+        "released models": words.release,
+        "options": " or ".join(words.options) or "none needed",
     }
+    _explain(f"{name}:", lines)
+
+
+def _explain(head: str, lines: Mapping[str, str]) -> None:
     console = options.answers()
-    console.print(f"{name}:", markup=False, highlight=False)
+    console.print(head, markup=False, highlight=False)
     for key, value in lines.items():
         console.print(f"  {key}: {value}", markup=False, highlight=False, soft_wrap=True)
 
 
-def require_trust(name: str) -> str:
-    """The name itself; raises InvalidInput with the nearest name if there is no such trust model."""
-    if name not in TRUST:
-        raise unknown_name("trust model", name, TRUST)
-    return name
-
-
 def _as_json(name: str) -> dict[str, object]:
-    one = TRUST[name]
-    return {
-        "name": name,
-        "attacker": one.attacker,
-        "seen": one.seen,
-        "gradients_known": one.gradients_known,
-        "noise_known": one.noise_known,
-        "release": one.release,
-        "options": list(one.options),
-    }
+    words = TRUST[name]
+    plain = {field.name: getattr(words, field.name) for field in dataclasses.fields(words) if field.name != "released"}
+    return {"name": name, **plain, "release": words.release, "options": list(words.options)}

@@ -33,6 +33,13 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         raise InvalidInput(f"cannot write {target}: {folder}: {reason}; choose a folder that can be written.") from None
 
 
+def require_folder(out: str | os.PathLike[str]) -> None:
+    """Refuses a folder in which results.json could not be written later."""
+    if os.path.exists(out) and not os.path.isdir(out):  # not of Path, which raise on names no file can have
+        raise InvalidInput(f"cannot write to {out}: it is a file; give a folder.")
+    require_writable(Path(out) / "results.json")
+
+
 def _require_name(target: Path) -> None:
     try:
         str(target).encode()

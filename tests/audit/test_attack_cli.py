@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mfdl.cli import main
-from mfdl.cli._attack_picture import colour_class
+from mfdl.reporting.attack_picture import colour_class
 
 PATH = ["--graph", "path:n=5", "--attackers", "0", "--release", "none", "--gradients", "first-step"]
 KEYS = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,68 +12,50 @@ import networkx as nx
 import numpy as np
 
 from .. import files, graphs
-from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..participation import Cyclic, EveryStep, Single
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
-from ..reporting import account as pictures
-from ..reporting.pairwise import pairwise_matrix
 from ..theory import bounds
 from ..trust import LDP
+from . import account as pictures
+from .accounting import Account, Nodes
+from .pairwise import pairwise_matrix
 
 NPZ = "pairwise.npz"
 LAYOUT_SEED = 1
 
-By = Mapping[tuple[int, ...], Sequence[VictimLoss]]
-
 
 class Pictures:
-    """One answer of `mfdl account` with what its pictures need besides.
+    """One account with what its pictures need besides."""
 
-    Args:
-        losses: victims by attacking nodes; distances: attackers -> hops by node; mu: loss, adaptive -> mu.
-        how: the arguments of `victim_losses` that were used.
-    """
-
-    def __init__(
-        self,
-        answer: dict[str, Any],
-        algorithm: LinearAlgorithm,
-        graph: nx.Graph,
-        losses: By,
-        distances: Callable[[Sequence[int]], dict[int, int]],
-        mu: Callable[[VictimLoss, bool], float],
-        how: dict[str, Any],
-    ) -> None:
-        self.answer, self.algorithm, self.graph, self.losses = answer, algorithm, graph, losses
-        self.mu, self.how = mu, how
-        self.labels = [str(label) for label in graphs.labels(graph)]
-        self.hops = {nodes: distances(nodes) for nodes in losses}
-        shift = gaussian.record_shift(answer["adjacency"], answer["clip_norm"])
-        self.unit = (shift / answer["noise_std"]) ** 2 if answer["noise_std"] > 0 else math.inf
-        self.many = len(losses) > 1 or "victims" not in answer
+    def __init__(self, account: Account) -> None:
+        self.account, self.answer, self.algorithm = account, account.answer, account.algorithm
+        self.losses, self.mu, self.labels = account.losses, account.mu, account.named.labels
+        self.hops = {nodes: account.named.distances(nodes) for nodes in self.losses}
+        shift = gaussian.record_shift(account.config.adjacency, account.config.clip_norm)
+        self.unit = (shift / account.noise_std) ** 2 if account.noise_std > 0 else math.inf
+        self.many = account.config.all_attackers
 
     def write(self, folder: Path) -> None:
         """All files into the folder; those of an earlier call that this one does not write are removed."""
         pictures.write_figure(folder, "account", self.by_distance())
         pictures.write_figure(folder, "graph", self.coloured_graph())
         if self.many:
-            n = self.algorithm.num_nodes
-            single = {nodes[0]: found for nodes, found in self.losses.items()}
-            mu = pairwise_matrix(single, n, lambda one: self.mu(one, False))
+            single = {nodes[0]: losses for nodes, losses in self.losses.items()}
             arrays: dict[str, Any] = {
-                "mu": mu,
-                "mu_adaptive": pairwise_matrix(single, n, lambda one: self.mu(one, True)),
-                "sensitivity_squared": pairwise_matrix(single, n, lambda one: one.sensitivity_squared),
-                "adaptive_sensitivity_squared": pairwise_matrix(
-                    single, n, lambda one: one.adaptive_sensitivity_squared
-                ),
+                name: pairwise_matrix(single, self.algorithm.num_nodes, value)
+                for name, value in {
+                    "mu": lambda loss: self.mu(loss, False),
+                    "mu_adaptive": lambda loss: self.mu(loss, True),
+                    "sensitivity_squared": lambda loss: loss.sensitivity_squared,
+                    "adaptive_sensitivity_squared": lambda loss: loss.adaptive_sensitivity_squared,
+                }.items()
             }
             buffer = io.BytesIO()
             np.savez_compressed(buffer, labels=np.array(self.labels), **arrays)
             files.atomic_write_bytes(folder / NPZ, buffer.getvalue())
-            pictures.write_figure(folder, "pairwise", self.heat_map(mu))
+            pictures.write_figure(folder, "pairwise", self.heat_map(arrays["mu"]))
         else:  # last, so that a full disk leaves the earlier answer whole
             for name in (NPZ, "pairwise.png", "pairwise.svg"):
                 (folder / name).unlink(missing_ok=True)
@@ -84,25 +65,19 @@ class Pictures:
     def by_distance(self) -> Any:
         """account: loss by distance, or by victim where attackers have no place in the graph."""
         placed = bool(next(iter(self.losses)))
-        pairs = [(self.hops[nodes].get(one.victim, 0), one) for nodes, found in self.losses.items() for one in found]
+        pairs = [(self.hops[nodes].get(loss.victim, 0), loss) for nodes in self.losses for loss in self.losses[nodes]]
         hops = np.array([hop for hop, _ in pairs], dtype=np.intp)
-
-        def squared(adaptive: bool) -> FloatArray:
-            return np.array([self.mu(one, adaptive) ** 2 for _, one in pairs])
-
-        fixed = squared(False)
-        by = sorted({one.adaptive_by for _, one in pairs})
+        fixed, adaptive = (np.array([self.mu(loss, kind) ** 2 for _, loss in pairs]) for kind in (False, True))
+        by = sorted({loss.adaptive_by for _, loss in pairs})
         if self.answer["adaptive"]:
             curves = [pictures.Curve(pictures.FIXED, "ours", "also for training (adaptive)", hops, fixed)]
         else:
             curves = [
                 pictures.Curve(pictures.FIXED, "ours, fixed", "gradients fixed in advance", hops, fixed),
-                pictures.Curve(
-                    pictures.ADAPTIVE, "ours, adaptive", f"training; by {', '.join(by)}", hops, squared(True)
-                ),
+                pictures.Curve(pictures.ADAPTIVE, "ours, adaptive", f"training; by {', '.join(by)}", hops, adaptive),
             ]
         curves += self._published() if placed else []
-        local = max(one.sensitivity_squared for one in victim_losses(self.algorithm, LDP(), method="certified"))
+        local = max(loss.sensitivity_squared for loss in victim_losses(self.algorithm, LDP(), method="certified"))
         shown: dict[str, Any] = {"caption": self._caption(), "local": local * self.unit}
         if not placed:
             title = f"What each node loses under trust model {self.answer['trust']}"
@@ -111,16 +86,17 @@ class Pictures:
 
     def coloured_graph(self) -> Any:
         """graph: colours are mu for gradients fixed in advance; of all attackers the one that learns most in sum."""
-        nodes = max(self.losses, key=lambda key: sum(self._finite_mu(one) for one in self.losses[key]))
+        nodes = max(self.losses, key=lambda key: sum(self._finite_mu(loss) for loss in self.losses[key]))
         values = np.full(self.algorithm.num_nodes, math.nan)
-        for one in self.losses[nodes]:
-            values[one.victim] = self.mu(one, False)
-        index = {label: i for i, label in enumerate(graphs.labels(self.graph))}
-        layout = nx.spring_layout(self.graph, seed=LAYOUT_SEED)
+        for loss in self.losses[nodes]:
+            values[loss.victim] = self.mu(loss, False)
+        graph = self.account.graph
+        index = {label: i for i, label in enumerate(graphs.labels(graph))}
+        layout = nx.spring_layout(graph, seed=LAYOUT_SEED)
         choice = ", who learns most in sum," if self.many else ""
         kind = "" if self.answer["adaptive"] else " Colours are for gradients fixed in advance."
         return pictures.plot_graph(
-            [(index[a], index[b]) for a, b in self.graph.edges],
+            [(index[a], index[b]) for a, b in graph.edges],
             {index[label]: spot for label, spot in layout.items()},
             values,
             nodes,
@@ -139,8 +115,8 @@ class Pictures:
 
     # ---- their parts -------------------------------------------------------------------------------------
 
-    def _finite_mu(self, one: VictimLoss) -> float:
-        mu = self.mu(one, False)
+    def _finite_mu(self, loss: VictimLoss) -> float:
+        mu = self.mu(loss, False)
         return mu if math.isfinite(mu) else 0.0
 
     def _states_published(self) -> bool:
@@ -172,22 +148,23 @@ class Pictures:
             (pictures.CODED, "published, as coded", bounds.muffliato_as_coded),
         ):
             hops, values, validity = [], [], ""
-            for nodes, found in self.losses.items():
-                one = bound(
+            for nodes, losses in self.losses.items():
+                stated = bound(
                     algorithm.dynamics.gossip,
                     f"#{nodes[0]}",
                     num_steps=algorithm.num_steps,
                     gossip_rounds=algorithm.dynamics.gossip_rounds,
                     every_step=isinstance(scheme, EveryStep),
                 )
-                validity = one.validity
-                hops += [self.hops[nodes][loss.victim] for loss in found if loss.victim not in nodes]
-                values += [np.asarray(one.value)[loss.victim] for loss in found if loss.victim not in nodes]
-            losses = np.array(values) * self.unit
-            curves.append(pictures.Curve(kind, name, validity, np.array(hops, dtype=np.intp), losses))
+                validity = stated.validity
+                victims = [loss.victim for loss in losses if loss.victim not in nodes]
+                hops += [self.hops[nodes][u] for u in victims]
+                values += [np.asarray(stated.value)[u] for u in victims]
+            drawn = np.array(values) * self.unit
+            curves.append(pictures.Curve(kind, name, validity, np.array(hops, dtype=np.intp), drawn))
         return curves
 
-    def _attacker(self, nodes: tuple[int, ...] | None = None) -> str:
+    def _attacker(self, nodes: Nodes | None = None) -> str:
         if nodes is None and self.many:
             return "an attacker"
         inside = next(iter(self.losses)) if nodes is None else nodes
@@ -195,7 +172,7 @@ class Pictures:
 
     def _finding(self, hops: np.ndarray[Any, Any], losses: FloatArray) -> str:
         """What the picture shows, claimed only where it holds."""
-        groups = [one for one in pictures.by_distance(hops, losses) if one.distance > 0 and 0 < one.mean < math.inf]
+        groups = [g for g in pictures.by_distance(hops, losses) if g.distance > 0 and 0 < g.mean < math.inf]
         falling = len(groups) > 1 and all(a.mean > b.mean for a, b in itertools.pairwise(groups))
         if not falling:
             return f"What {self._attacker()} learns of a node, by distance"
@@ -215,7 +192,7 @@ class Pictures:
             f"{self.algorithm.participation.describe()}; trust {answer['trust']}, noise std {answer['noise_std']:.4g}, "
             f"{answer['unit']} level, {answer['adjacency']} with clipping norm {answer['clip_norm']:g}, "
             f"released models: {answer['release']}; "
-            f"{'upper bounds' if self.how['method'] == 'certified' else 'exact values'}."
+            f"{'upper bounds' if self.account.config.bound == 'certified' else 'exact values'}."
         )
 
     def _caption(self) -> str:

@@ -1,0 +1,250 @@
+"""Losses of one mechanism as mu and epsilon, for one attacking set or for every node as the attacker.
+
+In: an `AccountConfig`. Out: an `Account`, whose answer is JSON-ready, and in a folder results.json and pictures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+from threadpoolctl import threadpool_limits
+
+from .. import files, graphs, mechanism
+from ..algorithms import LinearAlgorithm, registry
+from ..dynamics import Dynamics
+from ..errors import InvalidInput
+from ..operators import ZeroNoise
+from ..privacy import gaussian
+from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
+from ..trust import TrustModel
+from .options import load_gossip
+from .output import json_number, require_folder, versions
+from .pairwise import mu_of, pairwise_losses
+from .progress import Silent
+from .question import Named
+
+if TYPE_CHECKING:
+    from .account_config import AccountConfig
+
+RESULTS = "results.json"
+FIXED_ONLY = (
+    "Plain numbers (mu, epsilon) hold for gradients fixed in advance only: gradients of training react to messages "
+    "that this attacker does not see. For training use the adaptive numbers."
+)
+
+Nodes = tuple[int, ...]
+
+
+def run_account(config: AccountConfig, out: str | os.PathLike[str] | None, progress: Silent) -> Account:
+    """See `AccountConfig.run`."""
+    began = time.perf_counter()
+    if out is not None:
+        require_folder(out)
+    graph, gossip = load_gossip(config.graph, config.largest_component, config.gossip, config.data_home)
+    named = Named(graph, config.attackers, config.colluders, config.coalition_size, config.all_attackers)
+    named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])
+    asked = None if config.victims is None else named.indices("victims", config.victims)
+    with progress.status(f"building {config.mechanism}"):
+        algorithm = registry.build(config.mechanism, Dynamics(gossip), config.scheme(), **config.parameters())
+    models, losses = _losses(config, algorithm, named, asked, progress)
+    account = Account(config, graph, named, algorithm, models, losses, asked)
+    account.answer["seconds"] = time.perf_counter() - began
+    if out is not None:
+        from .account_pictures import Pictures  # matplotlib only where pictures are wanted
+
+        with progress.status("drawing"):
+            Pictures(account).write(Path(out))
+            files.atomic_write_json(Path(out) / RESULTS, account.answer)
+    return account
+
+
+def _losses(
+    config: AccountConfig, algorithm: LinearAlgorithm, named: Named, asked: Sequence[int] | None, progress: Silent
+) -> tuple[dict[Nodes, TrustModel], dict[Nodes, list[VictimLoss]]]:
+    """Trust models and losses of all victims, by attacking nodes."""
+    if config.all_attackers:
+        models: dict[Nodes, TrustModel] = {(v,): named.model(config.trust, v) for v in range(algorithm.num_nodes)}
+        with progress.bar("attackers", algorithm.num_nodes) as advance:
+            each = pairwise_losses(
+                algorithm, lambda v: models[(v,)], victims=asked, jobs=config.jobs, progress=advance, **config.how
+            )
+        if not any(each.values()):
+            raise InvalidInput("no victim is left: every node that was asked for attacks.")
+        return models, {(v,): losses for v, losses in each.items()}
+    model = named.model(config.trust)
+    sets = sum(1 for _ in model.members(algorithm))
+    with threadpool_limits(config.jobs), (progress if sets > 1 else Silent()).bar("attacking sets", sets) as advance:
+        losses = victim_losses(algorithm, model, victims=asked, progress=advance, **config.how)
+    nodes = model.attackers(algorithm)
+    return {nodes: model}, {nodes: losses}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Account:
+    """What was asked and what came out.
+
+    Attributes: models, losses: by attacking nodes; asked: the victims, None for all.
+    """
+
+    config: AccountConfig
+    graph: nx.Graph
+    named: Named
+    algorithm: LinearAlgorithm
+    models: Mapping[Nodes, TrustModel]
+    losses: Mapping[Nodes, Sequence[VictimLoss]]
+    asked: Sequence[int] | None
+
+    @functools.cached_property
+    def answer(self) -> dict[str, Any]:
+        """Everything, JSON-ready, as it stands in results.json."""
+        config, algorithm = self.config, self.algorithm
+        labels = self.named.labels
+        who: dict[str, Any] = {"attackers": [labels[v] for v in self.attackers]}
+        if config.all_attackers:
+            who = {"attackers": [{"attacker": labels[v], "victims": self.rows((v,))} for (v,) in self.losses]}
+        else:
+            who["victims"] = self.rows(self.attackers)
+        return {
+            "trust": config.trust,
+            "adjacency": config.adjacency,
+            "unit": config.unit,
+            "participation": algorithm.participation.to_dict(),
+            "release": max(self.everything, key=lambda loss: loss.victim not in self.attackers).release,
+            "adaptive": self.adaptive,
+            **who,
+            "noise_std": self.noise_std,
+            "clip_norm": config.clip_norm,
+            "delta": config.delta,
+            "mechanism": config.mechanism,
+            "graph": config.graph,
+            "graph_hash": graphs.content_hash(self.graph),
+            "gossip": algorithm.dynamics.gossip.name,
+            "nodes": algorithm.num_nodes,
+            "steps": algorithm.num_steps,
+            "guarantee": self._sentence(),
+            "notes": self._notes(),
+            "versions": versions(),
+            "config": config.options(),
+            "worst_mu": json_number(self.mu(self.worst(adaptive=False)[1], adaptive=False)),
+            "worst_mu_adaptive": json_number(self.mu(self.worst(adaptive=True)[1], adaptive=True)),
+        }
+
+    @property
+    def attackers(self) -> Nodes:
+        """The attacking nodes where there is one set of them; empty where each node attacks in turn."""
+        return () if self.config.all_attackers else next(iter(self.losses))
+
+    @property
+    def everything(self) -> list[VictimLoss]:
+        """All losses."""
+        return [loss for losses in self.losses.values() for loss in losses]
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether all numbers for fixed gradients hold for training."""
+        return all(loss.adaptive for loss in self.everything)
+
+    def worst(self, *, adaptive: bool) -> tuple[Nodes, VictimLoss]:
+        """Who attacks and who loses most."""
+
+        def squared(pair: tuple[Nodes, VictimLoss]) -> tuple[float, float]:
+            held = pair[1].adaptive_sensitivity_squared if adaptive else 0.0
+            return held, pair[1].sensitivity_squared
+
+        return max(((nodes, loss) for nodes, losses in self.losses.items() for loss in losses), key=squared)
+
+    @functools.cached_property
+    def noise_std(self) -> float:
+        """nu, 0 for a mechanism without noise; --mu and --noise-multiplier read the adaptive losses."""
+        config = self.config
+        if config.noise_multiplier is not None:
+            sensitivity = worst_adaptive(self.everything)
+            if math.isinf(sensitivity.squared):
+                raise InvalidInput(
+                    "--noise-multiplier needs a finite sensitivity, got infinite loss; give --noise-std."
+                )
+            shift = gaussian.record_shift(config.adjacency, config.clip_norm)
+            return gaussian.noise_std(config.noise_multiplier, sensitivity.value, shift)
+        if config.mu is None:
+            given = 1.0 if config.noise_std is None else config.noise_std
+            return 0.0 if isinstance(self.algorithm.noise, ZeroNoise) else given
+        under = config.calibrate_under
+        if under in (None, config.trust):
+            model = self.models[self.worst(adaptive=True)[0]]  # under which the worst of the losses arises
+        else:
+            model = self.named.model(str(under))
+        shared = {"adjacency": config.adjacency, "clip_norm": config.clip_norm, "mu": config.mu, **config.how}
+        return mechanism.calibrate(self.algorithm, trust=model, **shared).noise_std
+
+    def mu(self, loss: VictimLoss, adaptive: bool) -> float:
+        """Of one loss at this noise."""
+        shift = gaussian.record_shift(self.config.adjacency, self.config.clip_norm)
+        return mu_of(loss, record_shift=shift, noise_std=self.noise_std, adaptive=adaptive)
+
+    def rows(self, attackers: Nodes) -> list[dict[str, Any]]:
+        """One JSON object per victim of one attacking set."""
+        hops = self.named.distances(attackers)
+        rows: list[dict[str, Any]] = []
+        for loss in self.losses[attackers]:
+            mu, adaptive = self.mu(loss, False), self.mu(loss, True)
+            rows.append(
+                {
+                    "victim": self.named.labels[loss.victim],
+                    "distance": hops.get(loss.victim),
+                    "sensitivity_squared": json_number(loss.sensitivity_squared),
+                    "adaptive_sensitivity_squared": json_number(loss.adaptive_sensitivity_squared),
+                    "mu": json_number(mu),
+                    "mu_adaptive": json_number(adaptive),
+                    "epsilon": json_number(_epsilon(mu, self.config.delta)),
+                    "epsilon_adaptive": json_number(_epsilon(adaptive, self.config.delta)),
+                    "bound": loss.bound,
+                    "adaptive_bound": loss.adaptive_bound,
+                    "adaptive_by": loss.adaptive_by,
+                }
+            )
+        return rows
+
+    def _sentence(self) -> str:
+        """The guarantee of the worst victim, for adaptive gradients."""
+        config = self.config
+        nodes, loss = self.worst(adaptive=True)
+        (guarantee,) = mechanism.guarantees(
+            self.algorithm,
+            [loss],
+            trust=self.models[nodes],
+            adjacency=config.adjacency,
+            clip_norm=config.clip_norm,
+            noise_std=self.noise_std,
+            unit=config.unit,
+        )
+        return guarantee.sentence()
+
+    def _notes(self) -> list[str]:
+        inside = set(self.attackers)
+        notes = [
+            f"{self.named.labels[u]} is one of the attackers: its loss is infinite."
+            for u in sorted(set(self.asked or []) & inside)
+        ]
+        leaks = dict.fromkeys(
+            loss.fixed.why
+            for loss in self.everything
+            if math.isinf(loss.sensitivity_squared) and loss.victim not in inside
+        )
+        notes += [f"Infinite loss: {why}." for why in list(leaks)[:3] if why]
+        if self.noise_std == 0:
+            notes.append("noise_std is 0: no number is finite where the view depends on the record at all.")
+        if not self.adaptive:
+            by = sorted({loss.adaptive_by for loss in self.everything} - {"the view"})
+            notes.append(f"{FIXED_ONLY} They come from: {', '.join(by)}.")
+        return notes
+
+
+_epsilon = functools.cache(gaussian.epsilon_from_mu)  # of many victims that lose the same

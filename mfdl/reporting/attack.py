@@ -1,0 +1,165 @@
+"""Whose gradients an attacker solves for: once without noise, once under a mechanism.
+
+In: an `AttackConfig`. Out: the answer as one JSON-ready dict, and in a folder results.json and a picture.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from .. import files, graphs, mechanism
+from ..algorithms import LinearAlgorithm, registry
+from ..audit import Reconstruction, reconstruct
+from ..dynamics import Dynamics
+from ..errors import InvalidInput
+from ..mechanism import Mechanism
+from ..participation import EveryStep
+from ..trust import TrustModel
+from .attack_config import GRADIENTS, NO_NOISE, AttackConfig
+from .options import load_gossip
+from .output import json_number, require_folder, versions
+from .progress import Silent
+from .question import Named
+
+RESULTS = "results.json"
+FIGURE = "attack"
+MAX_COMBINATIONS = 100  # written to the JSON answer
+GRADIENT_OF = {"record": "sum of clipped gradients", "user": "clipped mean gradient"}  # of a node, what is solved for
+
+
+def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progress: Silent) -> dict[str, Any]:
+    """See `AttackConfig.run`."""
+    began = time.perf_counter()
+    if out is not None:
+        require_folder(out)
+    graph, gossip = load_gossip(config.graph, config.largest_component, config.gossip, config.data_home)
+    named = Named(graph, config.attackers, config.colluders)
+    if config.trust == "pndp" and config.attackers is None:
+        raise InvalidInput(f"trust model pndp needs --attackers A,B; labels start {', '.join(named.labels[:5])}.")
+    named.require_used([config.trust])
+    model = named.model(config.trust)
+    scheme = EveryStep(config.steps)  # what unit "user" needs, and the worst for a record
+    with progress.status(f"building {config.name}"):
+        algorithm = registry.build(config.name, Dynamics(gossip), scheme, **config.parameters())
+    kind = GRADIENTS[config.gradients]
+    guarantee, notes, solved = None, [], {}
+    with progress.status("solving"):
+        solved["without_noise"] = reconstruct(
+            algorithm, model, noise_std=0.0, gradients=kind, release=config.release, clip_norm=config.clip_norm
+        )
+        if config.name != NO_NOISE:
+            chosen = _mechanism(config, algorithm, model)
+            guarantee = chosen.guarantee.sentence()
+            if math.isinf(chosen.sensitivity.squared):
+                notes.append(f"Infinite loss: {_in_options(chosen.sensitivity.why, config.steps)}.")
+            solved["with_noise"] = reconstruct(chosen, model, gradients=kind, release=config.release)
+    attackers = model.attackers(algorithm)
+    hops = named.distances(attackers)
+    answer: dict[str, Any] = {
+        "mechanism": config.name,
+        "graph": config.graph,
+        "graph_hash": graphs.content_hash(graph),
+        "gossip": gossip.name,
+        "nodes": algorithm.num_nodes,
+        "steps": config.steps,
+        "trust": config.trust,
+        "attackers": [named.labels[v] for v in attackers],
+        "release": solved["without_noise"].view.release,
+        "gradients": config.gradients,
+        "unit": config.unit,
+        "clip_norm": config.clip_norm,
+        "guarantee": guarantee,
+        "notes": notes,
+        "versions": versions(),
+        "config": config.options(),
+        **{name: _panel(reconstruction, named.labels, hops) for name, reconstruction in solved.items()},
+    }
+    answer["seconds"] = time.perf_counter() - began
+    if out is not None:
+        with progress.status("drawing"):
+            _write(Path(out), answer, graph)
+    return answer
+
+
+def _mechanism(config: AttackConfig, algorithm: LinearAlgorithm, trust: TrustModel) -> Mechanism:
+    """The mechanism of a given noise, or the one calibrated to mu."""
+    shared: dict[str, Any] = {
+        "trust": trust,
+        "adjacency": config.adjacency,
+        "clip_norm": config.clip_norm,
+        "release": config.release,
+        "unit": config.unit,
+    }
+    if config.noise_std is not None:
+        return mechanism.with_noise(algorithm, noise_std=config.noise_std, **shared)
+    try:
+        return mechanism.calibrate(algorithm, mu=config.target, **shared)
+    except InvalidInput as error:
+        raise InvalidInput(_in_options(str(error), config.steps)) from None
+
+
+def _in_options(text: str, steps: int) -> str:
+    """A way out that the accountant names, in the options of this command, where every step is taken part in."""
+    return text.replace(f"unit='user' with EveryStep({steps})", "--unit user").replace(
+        "release='none'", "--release none"
+    )
+
+
+def _panel(solved: Reconstruction, labels: list[str], hops: dict[int, int]) -> dict[str, Any]:
+    """One reconstruction as JSON; of each node the gradient that is known best."""
+    nodes = [
+        {
+            "node": labels[u],
+            "distance": hops.get(u),
+            "status": status,
+            "exposed_steps": [int(t) for t in solved.exposed[:, u].nonzero()[0]],
+            "undecided_steps": [int(t) for t in solved.undecided[:, u].nonzero()[0]],
+            "error_std": json_number(float(solved.error_std[:, u].min())),
+            "posterior_ratio": json_number(float(solved.posterior_ratio[:, u].min())),
+        }
+        for u, status in enumerate(solved.node_status())
+    ]
+    n, count = len(labels), int(solved.combinations.shape[0])
+    rows = [solved.combinations[[k]].tocoo() for k in range(min(count, MAX_COMBINATIONS))]
+    return {
+        "noise_std": solved.noise_std,
+        "nodes": nodes,
+        "exposed": [node["node"] for node in nodes if node["status"] == "exposed"],
+        "num_combinations": count,
+        "combinations": [
+            [
+                {"node": labels[int(j) % n], "step": int(j) // n, "weight": float(w)}
+                for j, w in zip(row.coords[1], row.data, strict=True)
+            ]
+            for row in rows
+        ],
+    }
+
+
+def panels(answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Title and answer of each panel."""
+    shown = [("Without noise", answer["without_noise"])]
+    if "with_noise" in answer:
+        title = f"{answer['mechanism']}, noise std {answer['with_noise']['noise_std']:.4g}"
+        shown.append((title, answer["with_noise"]))
+    return shown
+
+
+def _write(out: Path, answer: dict[str, Any], graph: Any) -> None:
+    from .account import write_figure  # matplotlib only where pictures are wanted
+    from .attack_picture import draw
+
+    who = f"{', '.join(answer['attackers'])} attacks" if answer["attackers"] else f"trust model {answer['trust']}"
+    caption = (
+        f"{answer['graph']} ({answer['nodes']} nodes), gossip {answer['gossip']}, {answer['steps']} steps; {who}; "
+        f"gradients {answer['gradients']}, released models: {answer['release']}. ±: standard deviation of the best "
+        f"unbiased estimate of one coordinate of a node's {GRADIENT_OF[answer['unit']]}, in clipping norms. "
+    )
+    caption += " ".join([*([answer["guarantee"]] if answer["guarantee"] else []), *answer["notes"]])
+    drawn = [{"title": title, "nodes": panel["nodes"]} for title, panel in panels(answer)]
+    write_figure(out, FIGURE, draw(graph, drawn, caption=caption))
+    files.atomic_write_json(out / RESULTS, answer)

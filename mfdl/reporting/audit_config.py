@@ -1,0 +1,90 @@
+"""What `mfdl audit` is asked: every value checked before any work."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from ..errors import InvalidInput
+from . import options
+from .options import Config, Option, require_one_of
+from .progress import SILENT, Silent
+
+if TYPE_CHECKING:
+    from ..participation import Participation
+    from .audits import Audited
+
+MATRIX_TRUSTS = ("ldp", "pndp", "eavesdropper", "coalitions", "full-collusion", "central")
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditConfig(Config):
+    """Mechanisms by trust models, all at one noise, or each at the noise of one mu.
+
+    Raises: InvalidInput: a value out of range, an unknown name, or options that exclude each other.
+    """
+
+    command: ClassVar[str] = "audit"
+
+    mechanism: Annotated[tuple[str, ...], Option("One of `mfdl mechanisms`; may be repeated.", metavar="NAME")] = ()
+    trust: Annotated[tuple[str, ...], Option("One of `mfdl trust list`; may be repeated.", metavar="NAME")] = ()
+    matrix: Annotated[bool, Option("Every mechanism and trust model that is not narrowed down.")] = False
+    graph: options.Graph = "ring:n=5"
+    gossip: options.Gossip = "metropolis-hastings"
+    attackers: Annotated[str | None, Option("pndp: nodes that attack together.", metavar="A,B")] = None
+    colluders: options.Colluders = None
+    coalition_size: Annotated[int | None, Option("coalitions: how many nodes collude; default 1.", metavar="Q")] = None
+    epochs: Annotated[int, Option("How often each record takes part.", ("--k", "--epochs"))] = 2
+    period: Annotated[int, Option("Steps per epoch; the run has k b steps.", ("--b", "--period"))] = 2
+    steps: Annotated[int | None, Option("T; default k b.")] = None
+    participation: Annotated[str, Option("As for `mfdl account`.", metavar="NAME")] = "cyclic"
+    unit: Annotated[str, Option("record, or user: all data of a node.", metavar="UNIT")] = "record"
+    noise_std: Annotated[float | None, Option("nu, the noise of every cell.")] = None
+    mu: Annotated[float | None, Option("The claim of every cell, from which its noise follows; default 1.")] = None
+    clip_norm: Annotated[float, Option("Clipping norm.")] = 1.0
+    adjacency: options.Adjacency = "replace-one"
+    delta: options.Delta = 1e-6
+    trials: Annotated[int, Option("Runs that measure, per canary and input.")] = 4000
+    level: Annotated[float, Option("Of all bounds of all cells together.")] = 0.95
+    seed: Annotated[int, Option("Of the noise; one seed gives one result.")] = 0
+    data_home: options.DataHome = None
+
+    def __post_init__(self) -> None:
+        from ..algorithms import registry
+        from ..privacy import UNITS
+
+        self.hold_tuples()
+        for name in self.mechanisms:
+            registry.check_name(name)
+        require_one_of("unit", self.unit, UNITS)
+        if self.noise_std is not None and self.mu is not None:
+            raise InvalidInput("give at most one of --noise-std and --mu.")
+        self.scheme()
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """Their names: those given, else all for a matrix."""
+        from ..algorithms import registry
+
+        return self.mechanism or (tuple(n for n in registry.MECHANISMS if n != "none") if self.matrix else ("dp-dsgd",))
+
+    @property
+    def trusts(self) -> tuple[str, ...]:
+        """The trust models: those given, else all that need no nodes for a matrix."""
+        return self.trust or (MATRIX_TRUSTS if self.matrix else ("ldp",))
+
+    def scheme(self) -> Participation:
+        """Who takes part when."""
+        from .question import participation_of
+
+        return participation_of(self)
+
+    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Silent = SILENT) -> Audited:
+        """Claims against what runs show; out: a folder for audit.json, audit.csv and audit.png.
+
+        Raises: InvalidInput: nothing finite is claimed, nodes that are not there, or a folder that cannot be written.
+        """
+        from .audits import run_audit
+
+        return run_audit(self, out, progress)

@@ -1,0 +1,117 @@
+"""The factorization of one mechanism on one graph, with its certificate.
+
+In: a `FactorizeConfig`. Out: loss, lower bound and gap as one JSON-ready dict, and the file that keeps the result.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from .. import factorization, graphs
+from ..errors import InvalidInput
+from ..factorization import SpaceTimeFactorization, SpatialFactorization
+from .factorize_config import FactorizeConfig
+from .factorize_jobs import Job, Solved
+from .options import load_gossip
+from .output import json_number, require_writable, versions
+from .progress import Silent
+
+
+def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, progress: Silent) -> dict[str, Any]:
+    """See `FactorizeConfig.run`."""
+    if out is not None:
+        path = Path(out)
+        if path.suffix != ".npz":
+            raise InvalidInput(f"--out must end in .npz, got {str(path)!r}; e.g. --out {path.stem or 'noise'}.npz.")
+        require_writable(path)
+    graph, gossip = load_gossip(config.graph, config.largest_component, config.gossip, config.data_home)
+    groups = None if config.groups is None else factorization.read_groups(config.groups, gossip.labels)
+    job = Job(config, gossip, groups, progress)
+    with threadpool_limits(config.jobs):
+        began = time.perf_counter()
+        solved, grams = job.solve()
+        seconds = time.perf_counter() - began
+    weights = job.counted["weights"]
+    shared = {
+        "mechanism": config.mechanism,
+        "graph": config.graph,
+        "objective": config.objective,
+        "error_weights": None if weights is None else weights.describe(),
+        "momentum": config.momentum,
+        "weight_decay": config.weight_decay,
+        "lr": config.lr,
+        "graph_hash": graphs.content_hash(graph),
+        "gossip": gossip.name,
+    }
+    if out is not None:
+        header = {
+            **shared,
+            "gossip_hash": gossip.content_hash,
+            "node_labels": [str(label) for label in gossip.labels],
+            "versions": versions(),
+        }
+        _save(out, job, solved, grams, header)
+    return {
+        **shared,
+        "nodes": gossip.num_nodes,
+        "loss": json_number(solved.loss),
+        "lower_bound": json_number(solved.lower_bound),
+        "gap": json_number(solved.gap),
+        "status": solved.status,
+        "iterations": solved.iterations,
+        "seconds": seconds,
+        "notes": list(solved.notes),
+        **_facts(config, solved),
+    }
+
+
+def _facts(config: FactorizeConfig, solved: Solved) -> dict[str, Any]:
+    """What only some kinds of factorization have."""
+    if isinstance(solved, SpatialFactorization):
+        return {
+            "steps": None,
+            "epochs": None,
+            "period": None,
+            "max_inverse_diagonal": solved.max_inverse_diagonal,
+            "coalition": solved.coalition_size,
+            "groups": len(solved.groups),
+            "horizon": config.horizon,
+            "private_std": math.sqrt(solved.private_variance),
+            "sigma_local": solved.sigma_local,
+            "sigma_pair": solved.sigma_pair,
+            "independent_loss": solved.independent_loss,
+            "bound_over": solved.bound_over,
+        }
+    facts: dict[str, Any] = {
+        "steps": config.epochs * config.period,
+        "epochs": config.epochs,
+        "period": config.period,
+        "sensitivity": solved.sensitivity,
+    }
+    if isinstance(solved, SpaceTimeFactorization):
+        facts |= {
+            "coalition": solved.coalition_size,
+            "groups": 1 if solved.space is None else len(solved.space.groups),
+            "private_std": 0.0 if solved.space is None else math.sqrt(solved.space.private_variance),
+            "independent_loss": solved.independent_loss,
+            "bound_over": "noise over time and nodes, against an outsider,",
+        }
+    return facts
+
+
+def _save(out: str | os.PathLike[str], job: Job, solved: Solved, grams: Any, header: dict[str, Any]) -> None:
+    if isinstance(solved, SpatialFactorization):
+        factorization.save_spatial(out, solved, header=header)
+        return
+    rate = f"constant, {job.config.lr:g}; H and loss are in units of its square"
+    header |= {"participation": job.participation.to_dict(), "learning_rate": rate}
+    if isinstance(solved, SpaceTimeFactorization):
+        factorization.save_space_time(out, solved, header=header)
+    else:
+        factorization.save(out, solved, grams=grams, header=header)

@@ -1,0 +1,129 @@
+"""What `mfdl factorize` is asked: every value that can be checked before any work."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from ..errors import InvalidInput, unknown_name
+from . import options
+from .options import Config, Option, require_steps
+from .progress import SILENT, Silent
+
+PER_NODE = ("mafalda-l", "mafalda-classes")
+TEMPORAL = ("mafalda", *PER_NODE, "d-mf", "bsr")
+SPATIAL = ("corn", "corn-pairwise", "decor")
+STOPPED = "stopped"
+BOTH = ("time-space", "adapted", "space-time")
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorizeConfig(Config):
+    """One mechanism on one graph.
+
+    Args: typed: fields given on purpose; those that the mechanism does not have are refused instead of ignored.
+    Raises: InvalidInput: an unknown mechanism, a value out of range, a device that cannot be used.
+    """
+
+    command: ClassVar[str] = "factorize"
+
+    mechanism: Annotated[
+        str,
+        Option(
+            "Over time: mafalda, mafalda-classes, mafalda-l, d-mf, bsr, file:FILE.npz. Over nodes: corn, "
+            "corn-pairwise, decor. Over both: time-space, adapted, space-time.",
+            metavar="NAME",
+        ),
+    ] = "mafalda"
+    graph: options.Graph = "florentine"
+    largest_component: options.LargestComponent = False
+    gossip: options.Gossip = "metropolis-hastings"
+    epochs: options.Epochs = 20
+    period: options.Period = 16
+    objective: Annotated[str, Option("Which models count: post-average, or message (before averaging).")] = (
+        "post-average"
+    )
+    error_weights: Annotated[
+        str | None,
+        Option(
+            "Which models count: all, last:M, last:M:FLOOR, exponential:H, or any of these with /average.",
+            metavar="STEPS[/TARGET]",
+        ),
+    ] = None
+    momentum: options.Momentum = 0.0
+    weight_decay: options.WeightDecay = 0.0
+    lr: Annotated[float, Option("Learning rate: counts with weight decay; the loss is in units of its square.")] = 1.0
+    tolerance: Annotated[
+        float | None, Option("Certified relative gap to reach; default 1e-4, for adapted and seed groups 1e-3.")
+    ] = None
+    solver: Annotated[str, Option("dense (L-BFGS) or autodiff (torch); corn with groups: newton or conic.")] = "dense"
+    max_iterations: Annotated[int, Option("Iterations after which to stop.")] = 5000
+    coalition: Annotated[
+        int, Option("corn, decor, time-space: any Q nodes pool all they know; 0: none.", metavar="Q")
+    ] = 0
+    groups: Annotated[
+        Path | None,
+        Option(
+            "corn, time-space: who shares a seed, a JSON list of lists of node labels; default all nodes, or with "
+            "--coalition both ends of every edge.",
+            metavar="FILE.json",
+        ),
+    ] = None
+    max_inverse_diagonal: Annotated[float, Option("Noise over nodes: the bound on [R^-1]_ii.", metavar="R")] = 1.0
+    horizon: Annotated[int, Option("Noise over nodes: steps whose models count.", metavar="STEPS")] = 1
+    device: options.Device = None
+    jobs: Annotated[int | None, Option("CPU threads of the linear algebra; default: all.")] = None
+    data_home: options.DataHome = None
+    typed: dataclasses.InitVar[Collection[str]] = ()
+
+    def __post_init__(self, typed: Collection[str]) -> None:
+        if not self.mechanism.startswith("file:") and self.mechanism not in TEMPORAL + SPATIAL + BOTH:
+            raise unknown_name("mechanism", self.mechanism, [*TEMPORAL, *SPATIAL, *BOTH, "file:FILE.npz"])
+        for name, reason in self.ignored.items():
+            if name in typed:
+                raise InvalidInput(f"--{name.replace('_', '-')} does not apply to {self.mechanism}: {reason}.")
+        from .. import check
+        from ..error_weights import ErrorWeights
+        from .output import require_device
+
+        require_device(self.device)
+        check.integer_at_least(1, max_iterations=self.max_iterations)
+        require_steps(self.epochs * self.period)
+        if self.error_weights is not None:
+            ErrorWeights.parse(self.error_weights)
+        if self.jobs is not None:
+            check.integer_at_least(1, jobs=self.jobs)
+
+    @property
+    def ignored(self) -> dict[str, str]:
+        """The fields that the mechanism does not have, each with the reason."""
+        reasons: dict[str, str]
+        if self.mechanism in BOTH:
+            reasons = {"max_inverse_diagonal": "its scale is unit sensitivity"}
+            reasons["horizon"] = "its steps are epochs x period"
+            reasons |= dict.fromkeys(("solver", "device"), "it has one solver, on the CPU")
+            if self.mechanism != "time-space":
+                reasons |= dict.fromkeys(("coalition", "groups"), "it has one seed for all; for groups use time-space")
+            return reasons
+        if self.mechanism not in SPATIAL:
+            return dict.fromkeys(("coalition", "groups", "max_inverse_diagonal", "horizon"), "it is noise over time")
+        reasons = dict.fromkeys(("epochs", "period", "device"), "it is noise over nodes, fresh in every step")
+        if self.mechanism != "corn":
+            searched = "it searches one ratio, with no solver"
+            reasons |= dict.fromkeys(("solver", "tolerance", "max_iterations"), searched)
+            reasons["groups"] = "it has one seed per edge; for other groups use --mechanism corn"
+        if self.mechanism == "corn-pairwise":
+            reasons["coalition"] = "it is against an outsider; for coalitions use --mechanism decor"
+        return reasons
+
+    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Silent = SILENT) -> dict[str, Any]:
+        """Loss, certified lower bound and gap, JSON-ready; out: a .npz file, which file:FILE.npz names later.
+
+        Raises: InvalidInput: a graph, groups or a file that cannot be used.
+        """
+        from .factorize import run_factorize
+
+        return run_factorize(self, out, progress)

@@ -1,0 +1,142 @@
+"""The problems behind `mfdl factorize`: over time, over nodes, over both."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from .. import check, factorization
+from ..algorithms.registry import build
+from ..check import FloatArray
+from ..dynamics import Dynamics
+from ..error_gram import OBJECTIVES, node_error_grams
+from ..error_weights import ErrorWeights
+from ..errors import InvalidInput, unknown_name
+from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
+from ..factorization.groups import Groups
+from ..gossip import Gossip
+from ..operators import LocalNoise
+from ..participation import Cyclic
+from .factorize_config import BOTH, PER_NODE, SPATIAL, STOPPED, FactorizeConfig
+from .options import require_one_of
+from .progress import Silent
+
+Solved = Factorization | NodeFactorizations | SpaceTimeFactorization | SpatialFactorization
+
+
+class Job:
+    """One config on its gossip matrix, ready to be solved."""
+
+    def __init__(self, config: FactorizeConfig, gossip: Gossip, groups: Groups | None, progress: Silent) -> None:
+        self.config, self.groups, self.progress = config, groups, progress
+        self.dynamics = Dynamics(
+            gossip, learning_rate=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+        )
+        weights = None if config.error_weights is None else ErrorWeights.parse(config.error_weights)
+        tolerance = config.tolerance
+        if tolerance is None:
+            grouped = factorization.default_tolerance(groups, config.coalition)
+            tolerance = factorization.ADAPTED_TOLERANCE if config.mechanism == "adapted" else grouped
+        self.counted: dict[str, Any] = {"weights": weights, "objective": config.objective}
+        self.limits: dict[str, Any] = {"tolerance": tolerance, "max_iterations": config.max_iterations}
+
+    @property
+    def participation(self) -> Cyclic:
+        """Of noise that runs over steps."""
+        return Cyclic(epochs=self.config.epochs, period=self.config.period)
+
+    def solve(self) -> tuple[Solved, FloatArray | None]:
+        """The factorization and, for noise over time, the error Gram (one per node where the encoders are)."""
+        if self.config.mechanism in SPATIAL:
+            return self._over_nodes(), None
+        if self.config.mechanism in BOTH:
+            return self._over_both(), None
+        return self._over_time(self.config.mechanism)
+
+    def _over_nodes(self) -> SpatialFactorization:
+        config, n = self.config, self.dynamics.num_nodes
+        if config.solver not in (known := ["dense", *factorization.COVARIANCE_SOLVERS]):
+            raise unknown_name("solver of noise over nodes", config.solver, known)
+        common = {"max_inverse_diagonal": config.max_inverse_diagonal, "horizon": config.horizon, **self.counted}
+        with self.progress.status(f"factorizing {n} nodes"):
+            if config.mechanism != "corn":
+                return factorization.optimal_pairwise(self.dynamics, coalition_size=config.coalition, **common)
+            asked = config.solver != "dense" and config.coalition == 0  # the program for groups, with one group
+            return factorization.optimal_covariance(
+                self.dynamics,
+                groups=[list(range(n))] if self.groups is None and asked else self.groups,
+                coalition_size=config.coalition,
+                method="newton" if config.solver == "dense" else config.solver,
+                **self.limits,
+                **common,
+            )
+
+    def _over_both(self) -> SpaceTimeFactorization:
+        scheme, common = self.participation, {**self.counted, **self.limits}
+        with self.progress.status(f"factorizing {scheme.num_steps} steps x {self.dynamics.num_nodes}"):
+            if self.config.mechanism == "time-space":
+                seeds: dict[str, Any] = {"coalition_size": self.config.coalition, "groups": self.groups}
+                return factorization.optimal_time_space(self.dynamics, scheme, **common, **seeds)
+            if self.config.mechanism == "adapted":
+                return factorization.optimal_adapted(self.dynamics, scheme, **common)
+            return factorization.optimal_space_time(self.dynamics, scheme, **common)
+
+    def _over_time(self, mechanism: str) -> tuple[Factorization | NodeFactorizations, FloatArray]:
+        check.positive(tolerance=self.limits["tolerance"])
+        require_one_of("objective", self.config.objective, OBJECTIVES)
+        require_one_of("solver", self.config.solver, factorization.SOLVERS)
+        if mechanism in PER_NODE:
+            return self._per_node(None, by_class=mechanism == "mafalda-classes")
+        if mechanism == "mafalda":
+            return self._shared(None)
+        if mechanism == "d-mf":
+            return self._prefix_sums()
+        # bsr and file:FILE.npz are built without optimising anything; a file is checked against nodes and steps
+        noise = build(mechanism, self.dynamics, self.participation).noise
+        if not isinstance(noise, LocalNoise):
+            raise InvalidInput(
+                f"{mechanism} holds noise correlated over nodes, whose loss and bound are in the file; factorize puts "
+                "encoders to the test. Use it as a mechanism of `mfdl compare` or `mfdl account`."
+            )
+        return self._shared(noise.encoder) if noise.shared else self._per_node(noise.encoder)
+
+    def _prefix_sums(self) -> tuple[Factorization, FloatArray]:
+        limits = {**self.limits, "tolerance": min(self.limits["tolerance"], factorization.PREFIX_SUM_TOLERANCE)}
+        try:
+            return self._shared(factorization.prefix_sum_encoder(self.participation, **limits).encoder)
+        except factorization.NotConverged as error:  # still a valid encoder, and its loss is what it is
+            solved, gram = self._shared(error.factorization.encoder)
+            note = "the prefix-sum encoder itself stopped before the tolerance"
+            return dataclasses.replace(solved, status=STOPPED, notes=(*solved.notes, note)), gram
+
+    def _shared(self, encoder: FloatArray | None) -> tuple[Factorization, FloatArray]:
+        posed = factorization.problem(self.dynamics, self.participation, **self.counted)
+        with self.progress.status(f"factorizing {posed.size} steps"):
+            how = {"solver": self.config.solver, "device": self.config.device, **self.limits}
+            best = factorization.solve_problem(posed, **how)
+        if encoder is None:
+            return best, posed.error_gram
+        fixed = factorization.evaluate(posed, encoder, lower_bound=best.lower_bound)
+        loose = f"the lower bound is valid but loose: its solver stopped at gap {best.gap:.2g}"
+        notes = (*best.notes, loose) if best.status == STOPPED else best.notes
+        return dataclasses.replace(fixed, notes=notes), posed.error_gram
+
+    def _per_node(
+        self, encoders: FloatArray | None, *, by_class: bool = False
+    ) -> tuple[NodeFactorizations, FloatArray]:
+        if self.config.solver != "dense":
+            raise InvalidInput("one encoder per node is solved by --solver dense only.")
+        nodes, solve, T = self.dynamics.num_nodes, factorization.factorize_nodes, self.participation.num_steps
+        if by_class:
+            nodes = len(set(factorization.degree_labels(self.dynamics, T).tolist()))
+            solve = factorization.factorize_classes
+        with self.progress.bar("factorizing", nodes) as advance:
+            how = {"allow_stopped": True, "progress": advance, **self.counted, **self.limits}
+            best = solve(self.dynamics, self.participation, **how)
+        grams = np.stack(list(node_error_grams(self.dynamics, T, **self.counted)))
+        if encoders is None:
+            return best, grams
+        bounds = [node.lower_bound for node in best.nodes]
+        return factorization.evaluate_nodes(grams, self.participation, encoders, lower_bounds=bounds), grams

@@ -1,0 +1,234 @@
+"""The options of the commands: every command is a frozen dataclass whose fields are its options.
+
+In: fields `name: Annotated[type, Option(help, ...)] = default`. Out: the same names, defaults and words for Python, for
+TOML files and for the command line (`mfdl.cli.command`). Configs and this module import the libraries that do the work
+only where they do it, so that `mfdl COMMAND --help` brings none of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from ..errors import InvalidInput, unknown_name
+
+if TYPE_CHECKING:
+    from ..gossip import GossipMatrix
+
+NOT_IN_FILES = {"config", "json", "help", "overwrite"}  # decided anew at every call
+OF_THE_CALLER = {"out", "resume"}  # may stand in a file, and belong to the command, not to its config
+RELEASES = ("none", "average", "all")
+MAX_STEPS = 10**6
+"""Of a run: beyond it a typing error would exhaust the machine before anything could be said."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """What the command line says of one field.
+
+    Attributes:
+        flags: its names there; the first one is its name in files; default `--field-name`.
+        listed: a tuple that is written A,B there; other tuples are given by repeating the option.
+        instead_of: fields that say the same in another way: a typed option replaces theirs of a file.
+    """
+
+    help: str
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    listed: bool = False
+    instead_of: tuple[str, ...] = ()
+
+
+Graph = Annotated[
+    str,
+    Option(
+        "Named graph (florentine, ego-facebook, ring:n=16, erdos-renyi:n=100,p=0.2,seed=1, ...) or edge list.",
+        metavar="SPEC|FILE",
+    ),
+]
+LargestComponent = Annotated[bool, Option("Keep the largest connected component only.")]
+Gossip = Annotated[
+    str,
+    Option(
+        "metropolis-hastings, uniform, or a row-stochastic matrix as .npy or .csv, rows in label order.",
+        metavar="NAME|FILE",
+    ),
+]
+Device = Annotated[str | None, Option("torch device, e.g. cpu or cuda; default: CUDA when there is one.")]
+DataHome = Annotated[Path | None, Option("Data folder; default: $MFDL_DATA, else the user's cache folder.")]
+Epochs = Annotated[int, Option("k: how often each record takes part.")]
+Period = Annotated[int, Option("b: steps per epoch; the run has k b steps.")]
+Momentum = Annotated[float, Option("Heavy-ball momentum of every node, in [0, 1).")]
+WeightDecay = Annotated[float, Option("Weight decay, outside of clipping.")]
+Settings = Annotated[
+    tuple[str, ...], Option("A parameter of the mechanism; may be repeated.", ("--set",), metavar="KEY=VALUE")
+]
+Colluders = Annotated[str | None, Option("colluding: nodes that share their secrets.", metavar="A,B")]
+CoalitionSize = Annotated[int | None, Option("coalitions: how many nodes collude.", metavar="Q")]
+Adjacency = Annotated[str, Option("replace-one, zero-out or add-remove.")]
+Delta = Annotated[float, Option("delta of epsilon.")]
+Release = Annotated[str | None, Option("Final models that are published: none, average or all; default all.")]
+Jobs = Annotated[int | None, Option("Worker processes; default: one per core.")]
+
+
+class Config:
+    """What all configs can do.
+
+    Attributes: command: the name of the command, and of its table in a TOML file.
+    """
+
+    command: ClassVar[str]
+
+    @classmethod
+    def fields(cls) -> dict[str, tuple[Any, Option, Any]]:
+        """Type, `Option` and default by the name of the field."""
+        hints = typing.get_type_hints(cls, include_extras=True)
+        found = {}
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # its subclasses are dataclasses
+            kind, option = typing.get_args(hints[field.name])
+            flags = option.flags or (f"--{field.name.replace('_', '-')}",)
+            found[field.name] = kind, dataclasses.replace(option, flags=flags), field.default
+        return found
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **changed: Any) -> Self:
+        """The config in a file: TOML, or the results.json of an earlier run.
+
+        Args: changed: fields that win over the file.
+        Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that the config refuses.
+        """
+        fields = cls.fields()
+        flags = {option.flags[0].lstrip("-"): name for name, (_, option, _) in fields.items()}
+        repeated = {name for name, (kind, option, _) in fields.items() if is_tuple(kind) and not option.listed}
+        known = flags | {name: name for name in OF_THE_CALLER}
+        values = by_field(Path(path), cls.command, known, repeated)
+        given = {name: _typed(name, value, fields[name][0]) for name, value in values.items() if name in fields}
+        return cls(**{**given, **changed})
+
+    def hold_tuples(self) -> None:
+        """Several texts may be given as any sequence, or as one text A,B; they are kept as a tuple.
+
+        Raises: InvalidInput: something else.
+        """
+        for name, (kind, option, _) in self.fields().items():
+            value = getattr(self, name)
+            if not is_tuple(kind) or value is None:
+                continue
+            texts = split(value) if isinstance(value, str) and option.listed else value
+            if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+                raise InvalidInput(f"{name} must be a list of texts, got {value!r}.")
+            object.__setattr__(self, name, tuple(texts))
+
+    def options(self) -> dict[str, Any]:
+        """The values that are set, as the options are called; JSON-ready, and `load` reads them back."""
+        values = {option.flags[0].lstrip("-"): getattr(self, name) for name, (_, option, _) in self.fields().items()}
+        return {
+            flag: str(value) if isinstance(value, Path) else value
+            for flag, value in values.items()
+            if value is not None and value != ()
+        }
+
+
+def is_tuple(kind: Any) -> bool:
+    """Whether a field holds several texts."""
+    return typing.get_origin(kind) is tuple or any(typing.get_origin(one) is tuple for one in typing.get_args(kind))
+
+
+def split(text: str) -> tuple[str, ...]:
+    """The parts of A,B."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def by_field(path: Path, command: str, flags: Mapping[str, str], repeated: Collection[str]) -> dict[str, Any]:
+    """The values in a file by field; lists of texts are joined to A,B but for fields in `repeated`.
+
+    Args: flags: name in the file -> field.
+    """
+    values: dict[str, Any] = {}
+    for key, value in _read(path, command).items():
+        flag = key.replace("_", "-")
+        if flag not in flags:
+            nearest = difflib.get_close_matches(flag, flags, n=1, cutoff=0.5)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+            raise InvalidInput(f"--config {path}: unknown key {key!r}{hint} Known: {', '.join(sorted(flags))}.")
+        texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        if texts and flags[flag] not in repeated:
+            value = ",".join(value)
+        if isinstance(value, dict) or (isinstance(value, list) and not texts):
+            raise InvalidInput(f"--config {path}: {key} must be a text, a number or a list of texts, got {value!r}.")
+        if value is not None:  # null in results.json: not set
+            values[flags[flag]] = value
+    return values
+
+
+def _read(path: Path, command: str) -> dict[str, Any]:
+    """The options in a file: top-level keys, and those of the table named like the command."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InvalidInput(f"cannot read --config {path}: {reason}.") from None
+    if path.suffix == ".json":
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"--config {path} is not valid JSON: {error}.") from None
+        content = content.get("config") if isinstance(content, dict) else None
+        if not isinstance(content, dict):
+            raise InvalidInput(
+                f"--config {path} holds no `config` object; give a results.json that `mfdl compare` or `mfdl account` "
+                "wrote, or a TOML file of options."
+            )
+        return content
+    try:
+        content = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidInput(f"--config {path} is not valid TOML: {error}.") from None
+    tables = {key: value for key, value in content.items() if isinstance(value, dict)}
+    return {**{k: v for k, v in content.items() if k not in tables}, **tables.get(command, {})}
+
+
+def _typed(name: str, value: Any, kind: Any) -> Any:
+    """A value of a file as the field holds it; several texts are for the config to read."""
+    if is_tuple(kind):
+        return value
+    kinds = [one for one in typing.get_args(kind) if one is not types.NoneType] or [kind]
+    if kinds == [Path]:
+        return Path(value)
+    allowed = (int, float) if kinds == [float] else tuple(kinds)
+    if not isinstance(value, allowed) or (isinstance(value, bool) and kinds != [bool]):
+        raise InvalidInput(f"{name} must be {kinds[0].__name__}, got {value!r}.")
+    return value
+
+
+# ---- what several commands check and load ---------------------------------------------------------------------------
+
+
+def require_one_of(kind: str, name: str | None, known: Collection[str]) -> None:
+    """Refuses a name that is not known, with the nearest one; None is always fine."""
+    if name is not None and name not in known:
+        raise unknown_name(kind, name, known)
+
+
+def require_steps(steps: int) -> None:
+    """Refuses more steps than any run has."""
+    if steps > MAX_STEPS:
+        raise InvalidInput(f"a run has at most {MAX_STEPS:,} steps, got more; lower --epochs, --period or --steps.")
+
+
+def load_gossip(graph: str, largest_component: bool, gossip: str, data_home: Path | None) -> tuple[Any, GossipMatrix]:
+    """The connected graph (networkx) and its gossip matrix."""
+    from .. import gossip as gossips
+    from .. import graphs
+
+    loaded = graphs.load(graph, largest_component=largest_component, data_home=data_home)
+    graphs.require_connected(loaded)
+    return loaded, gossips.load(gossip, loaded)

@@ -1,0 +1,137 @@
+"""What several commands ask about: nodes by label, trust models by name, participation.
+
+In: the texts of the options. Out: objects of the library, or one refusal that says what to change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import networkx as nx
+
+from .. import graphs, mechanism, trust
+from ..errors import InvalidInput
+from ..participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Participation, Single
+from ..trust import TrustModel
+from .options import require_one_of, require_steps, split
+
+if TYPE_CHECKING:
+    from .account_config import AccountConfig
+    from .audit_config import AuditConfig
+
+PARTICIPATIONS = ("cyclic", "once-per-epoch", "every-step", "single", "min-separation")
+
+
+def participation_of(config: AccountConfig | AuditConfig) -> Participation:
+    """The scheme that the options name, at the unit of privacy that they name."""
+    name, epochs, period = config.participation, config.epochs, config.period
+    require_one_of("participation", name, PARTICIPATIONS)
+    T = epochs * period if config.steps is None else config.steps
+    require_steps(max(T, epochs * period))
+    scheme: Participation
+    if name == "min-separation":
+        scheme = MinSeparation(steps=T, max_participations=epochs, separation=period)
+    elif name in ("every-step", "single"):
+        defaults = {field.name: field.default for field in dataclasses.fields(config)}
+        given = (epochs, period) != (defaults["epochs"], defaults["period"])
+        if config.steps is not None and given and epochs * period != T:
+            raise InvalidInput(
+                f"--steps must be epochs * period, got --steps {T} with {epochs} epochs of {period} steps; "
+                f"{name} participation needs --steps alone."
+            )
+        scheme = EveryStep(T) if name == "every-step" else Single(T)
+    else:
+        scheme = Cyclic(epochs=epochs, period=period, steps=config.steps)  # refuses steps that do not fit
+        if name == "once-per-epoch":
+            scheme = OncePerEpoch(epochs=epochs, period=period)
+    if config.unit == "user" and not mechanism.in_every_step(scheme):
+        raise InvalidInput(
+            f"--unit user needs --participation every-step, as a user's data take part in every step, got "
+            f"{scheme.describe()}."
+        )
+    return scheme
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """The nodes that the options name, and the trust models made of them.
+
+    Attributes: any_receiver: without --attackers, pndp is any single node; default_coalition_size: where none is given.
+    """
+
+    graph: nx.Graph
+    attackers: str | None = None
+    colluders: str | None = None
+    coalition_size: int | None = None
+    all_attackers: bool = False
+    any_receiver: bool = False
+    default_coalition_size: int | None = None
+
+    @functools.cached_property
+    def labels(self) -> list[str]:
+        """Of all nodes, by index."""
+        return [str(label) for label in graphs.labels(self.graph)]
+
+    def indices(self, option: str, text: str) -> tuple[int, ...]:
+        """The nodes of A,B."""
+        labels = split(text)
+        if not labels:
+            raise InvalidInput(f"--{option} must name at least one node, got {text!r}.")
+        return tuple(sorted({graphs.index_of(self.graph, label) for label in labels}))
+
+    def require_used(self, trusts: Sequence[str]) -> None:
+        """Refuses options that no trust model of this call reads, and a missing one."""
+        for name in trusts:
+            require_one_of("trust model", name, trust.MODELS)
+        flags = {
+            "--attackers": (self.attackers is not None, "pndp"),
+            "--all-attackers": (self.all_attackers, "pndp"),
+            "--colluders": (self.colluders is not None, "colluding"),
+            "--coalition-size": (self.coalition_size is not None, "coalitions"),
+        }
+        for flag, (given, owner) in flags.items():
+            if given and owner not in trusts:
+                raise InvalidInput(f"{flag} belongs to trust model {owner}, not to {trusts[0]}; leave it out.")
+        if self.all_attackers and self.attackers is not None:
+            raise InvalidInput("give --attackers or --all-attackers, not both.")
+        if self.all_attackers and trusts[0] != "pndp":
+            raise InvalidInput(f"--all-attackers needs --trust pndp, got {trusts[0]}; name them with --attackers.")
+        nobody = self.attackers is None and not self.all_attackers and not self.any_receiver
+        missing = {
+            "pndp": (nobody, "--attackers A,B or --all-attackers"),
+            "colluding": (self.colluders is None, "--colluders A,B"),
+            "coalitions": (self._size() is None, "--coalition-size Q"),
+        }
+        for name in trusts:
+            absent, option = missing.get(name, (False, ""))
+            if absent:
+                raise InvalidInput(f"trust model {name} needs {option}; labels start {', '.join(self.labels[:5])}.")
+
+    def model(self, name: str, attacker: int | None = None) -> TrustModel:
+        """The named trust model; attacker: the single attacker of pndp instead of the given ones."""
+        if name == "pndp" and attacker is not None:
+            return trust.named(name, attackers=self._nodes([attacker]))
+        if name == "pndp" and (self.attackers is not None or not self.any_receiver):
+            return trust.named(name, attackers=self._nodes(self.indices("attackers", self.attackers or "")))
+        if name == "colluding":
+            return trust.named(name, colluders=self._nodes(self.indices("colluders", self.colluders or "")))
+        return trust.named(name, coalition_size=self._size() if name == "coalitions" else None)
+
+    def _size(self) -> int | None:
+        return self.default_coalition_size if self.coalition_size is None else self.coalition_size
+
+    def _nodes(self, indices: Sequence[int]) -> list[int | str]:
+        """Labels, which guarantees print; the index where the label reads like one."""
+        return [u if self.labels[u].startswith("#") else self.labels[u] for u in indices]
+
+    def distances(self, attackers: Sequence[int]) -> dict[int, int]:
+        """Hops from the nearest attacker, by node index; empty without attackers."""
+        ordered = graphs.labels(self.graph)
+        index = {label: i for i, label in enumerate(ordered)}
+        hops: dict[int, int] = {}
+        for distance, layer in enumerate(nx.bfs_layers(self.graph, [ordered[v] for v in attackers])):
+            hops |= {index[label]: distance for label in layer}
+        return hops
