@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import algorithms, factorization, gossip, trust
+from mfdl.algorithms import space_time_noise
 from mfdl.algorithms.registry import models_of
-from mfdl.algorithms.space_time import space_time_noise
 from mfdl.dynamics import Dynamics
 from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l
-from .from_maps import from_maps
 from .linear_algorithm import LinearAlgorithm
+from .maps import from_maps
 from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
+from .noise_on_messages import zip_dl
+from .over_nodes import corn, corn_pairwise, decor, spatial_covariance, spatial_noise, tuned_decor
+from .over_time_and_nodes import adapted, space_time, space_time_noise, time_space
 from .registry import build
 from .round import Round
-from .space_time import adapted, space_time, space_time_noise, time_space
-from .spatial_noise import corn, corn_pairwise, decor, spatial_covariance, spatial_noise, tuned_decor
-from .zip_dl import zip_dl
 
 if TYPE_CHECKING:
     from ..decor_search import decor_couples

@@ -19,8 +19,8 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators import NoiseOperator
 from ..participation import Participation
 from .dsgd import receivers
-from .from_maps import LETTERS, Maps, from_maps
 from .linear_algorithm import LinearAlgorithm
+from .maps import LETTERS, Maps, from_maps
 from .round import Round
 
 

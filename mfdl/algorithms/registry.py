@@ -16,9 +16,9 @@ from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l
 from .linear_algorithm import LinearAlgorithm
 from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
-from .space_time import adapted, space_time, space_time_noise, time_space
-from .spatial_noise import corn, corn_pairwise, decor, spatial_noise, tuned_decor
-from .zip_dl import zip_dl
+from .noise_on_messages import zip_dl
+from .over_nodes import corn, corn_pairwise, decor, spatial_noise, tuned_decor
+from .over_time_and_nodes import adapted, space_time, space_time_noise, time_space
 
 FILE_PREFIX = "file:"
 WEIGHTS_MARK = "@"

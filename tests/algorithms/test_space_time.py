@@ -9,8 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import algorithms, gossip, trust
-from mfdl.algorithms import registry
-from mfdl.algorithms.space_time import adapted, space_time, space_time_noise, time_space
+from mfdl.algorithms import adapted, registry, space_time, space_time_noise, time_space
 from mfdl.dynamics import Dynamics
 from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput
