@@ -20,6 +20,7 @@ from ..training.clipping import clipped_sums
 from ..training.executor import Executor
 from ..training.keys import NoiseKey
 from ..training.streams import NoiseStream, noise_stream
+from ..training.threads import one_thread
 
 COORDINATES = 2
 
@@ -76,12 +77,8 @@ class Training:
 
     def run(self, canary: FloatArray, feedback: FloatArray, *, trials: int, key: NoiseKey) -> Transcript:
         """See `System.run`."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # maps of a few nodes: further threads cost more than they bring
-        try:
+        with one_thread():
             return self._run(canary, feedback, trials, key)
-        finally:
-            torch.set_num_threads(threads)
 
     def _run(self, canary: FloatArray, feedback: FloatArray, trials: int, key: NoiseKey) -> Transcript:
         n, dim = self.algorithm.num_nodes, trials * COORDINATES

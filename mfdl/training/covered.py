@@ -1,0 +1,106 @@
+"""What a guarantee speaks of, of all that a run could do: its period, its divisors, its task.
+
+In: a mechanism and a task. Out: how often each record is fed and what sums are divided by, or a refusal.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from .. import check
+from ..check import FloatArray
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..mechanism import Mechanism, in_every_step
+from ..participation import Cyclic, Participation, ParticipationByNode
+from .tasks import Task
+from .tasks.steps import Period
+
+
+def fed_every(mechanism: Mechanism, given: int | None) -> Period:
+    """Steps after which the executor feeds the same records again, at each node if they differ."""
+    if given is not None:
+        given = check.integer_at_least(1, period=given)
+    if mechanism.unit == "user":
+        return given or 1
+    participation = mechanism.algorithm.participation
+    period = _record_period(participation)
+    if period is None:
+        raise UnsupportedMechanism(
+            f"the executor feeds each record to the same step of every epoch, i.e. cyclic participation, or to every "
+            f"step; the mechanism was accounted for {participation.describe()}. Reshuffled or sampled batches are "
+            "other schemes and are not covered."
+        )
+    if given not in (None, period):
+        raise InvalidInput(
+            f"period must be {period}, the one of {participation.describe()} that record-level privacy was accounted "
+            f"for, got {given}; leave it out, or calibrate anew."
+        )
+    return period
+
+
+def _record_period(participation: Participation) -> Period | None:
+    if isinstance(participation, ParticipationByNode):
+        return _record_periods(participation.participations)
+    if isinstance(participation, Cyclic):
+        return participation.period
+    return 1 if in_every_step(participation) else None
+
+
+def _record_periods(participations: tuple[Participation, ...]) -> Period | None:
+    """One per node; one number where they agree; None where the executor does not implement one of them."""
+    periods = [_record_period(of_node) for of_node in participations]
+    if not all(isinstance(period, int) for period in periods):
+        return None
+    return periods[0] if len(set(periods)) == 1 else tuple(cast(list[int], periods))
+
+
+def longest(period: Period) -> int:
+    return period if isinstance(period, int) else max(period)
+
+
+def divisors(mechanism: Mechanism, task: Task, period: Period, seed: int) -> FloatArray:
+    """What a node's clipped gradients and noise are divided by: at user level the mean is taken inside the clip.
+
+    Divisors scale gradients and noise of a node alike: they cancel where all messages are seen and show the injected
+    sums, and where all nodes have the same. Elsewhere (hidden messages, noise that enters where gradients do not) the
+    mechanism must have been calibrated with them.
+    Raises: InvalidInput: it was not.
+    """
+    algorithm = mechanism.algorithm
+    user = mechanism.unit == "user"
+    sizes = np.ones(algorithm.num_nodes) if user else task.public_batch_sizes(period, seed)
+    ratio = sizes / algorithm.divisors
+    cancel = algorithm.divisors_cancel and mechanism.guarantee.release == "not applicable"
+    if (not cancel and np.ptp(ratio) > 0) or (algorithm.noise_on_messages and (ratio != 1).any()):
+        if user:
+            raise InvalidInput(
+                "at user level clipped means are divided by nothing, but the mechanism was calibrated with divisors "
+                f"{algorithm.divisors.min():g} to {algorithm.divisors.max():g}; calibrate the algorithm without them."
+            )
+        raise InvalidInput(
+            f"the guarantee under trust model {mechanism.guarantee.trust!r} depends on public batch sizes, and the "
+            f"task's ({sizes.min():g} to {sizes.max():g}) are not those it was calibrated with; calibrate "
+            "algorithm.with_divisors(task.public_batch_sizes(period))."
+        )
+    return sizes
+
+
+def require_covered(mechanism: Mechanism, task: Task) -> None:
+    """Refuses a task that the mechanism's guarantee does not speak of; divisors have their own check."""
+    if task.num_nodes != mechanism.algorithm.num_nodes:
+        raise InvalidInput(
+            f"task has {task.num_nodes} nodes but the mechanism has {mechanism.algorithm.num_nodes}; build the task "
+            "for the mechanism's graph."
+        )
+    if mechanism.guarantee.adjacency == "add-remove":
+        raise UnsupportedMechanism(
+            "under add-remove adjacency the number of records is not public, but the executor's split, record-to-step "
+            "map and divisors follow it; use zero-out (the record's gradient is replaced by zero) or replace-one."
+        )
+    if mechanism.lipschitz is not None and not (task.lipschitz is not None and task.lipschitz <= mechanism.lipschitz):
+        raise InvalidInput(
+            f"the guarantee assumes local maps with Lipschitz constant {mechanism.lipschitz:g}, and task {task.name!r} "
+            f"claims {task.lipschitz}; calibrate without lipschitz, or state Task(lipschitz=...) if you can prove it."
+        )
