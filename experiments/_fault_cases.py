@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 import mfdl
-from mfdl import check, data, error_weights, factorization, gossip, graphs, trust
+from mfdl import check, data, download, error_weights, factorization, gossip, graphs, trust
 from mfdl.algorithms import registry
 from mfdl.cli import main
 from mfdl.dynamics import Dynamics
@@ -220,17 +220,17 @@ def _confined(folder: Path) -> Iterator[None]:
     """In the folder, without a network, and with an empty data folder."""
 
     def no_network(url: str, target: Path) -> None:
-        raise data._Failed("there is no network here")
+        raise download.NotDelivered("there is no network here")
 
-    earlier, download, home = Path.cwd(), data._download, os.environ.get(data.ENVIRONMENT_VARIABLE)
+    earlier, fetched, home = Path.cwd(), download.download, os.environ.get(data.ENVIRONMENT_VARIABLE)
     os.chdir(folder)
-    data._download = no_network
+    download.download = no_network
     os.environ[data.ENVIRONMENT_VARIABLE] = str(folder / "data")
     try:
         yield
     finally:
         os.chdir(earlier)
-        data._download = download
+        download.download = fetched
         if home is None:
             del os.environ[data.ENVIRONMENT_VARIABLE]
         else:

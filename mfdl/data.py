@@ -4,37 +4,35 @@ In: the name of a file in the registry. Out: a verified path, or the arrays of a
 What they mean is decided where they are used: `graphs` reads the ego network, the training tasks split and scale
 the rest. The folder is `data_home=` (command line `--data-home`), else the environment variable `MFDL_DATA`,
 else the user's cache folder. A file that is already there is used without network, also from a read-only
-folder. pooch, requests, rich and scikit-learn are imported inside functions: this module must stay cheap to
-import because `graphs` needs it.
+folder. pooch and scikit-learn are imported inside functions: this module must stay cheap to import because
+`graphs` needs it. How bytes arrive is in `download`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-import hashlib
 import math
 import os
-import secrets
-import shutil
 import struct
-import sys
-import tarfile
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import download
 from .check import FloatArray
+from .download import reason, sha256
 from .errors import InvalidInput, unknown_name
 
 ENVIRONMENT_VARIABLE = "MFDL_DATA"
-DOWNLOAD_TIMEOUT_SECONDS = 30
+
+Folder: TypeAlias = str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ _HOUSING_SIZE = 366871
 _HOUSING_DESCRIPTION = "California housing, 20,640 records, 8 features (fetched by scikit-learn)"
 
 
-def home(data_home: str | os.PathLike[str] | None = None) -> Path:
+def home(data_home: Folder = None) -> Path:
     """The data folder: the argument, else `MFDL_DATA`, else the user's cache folder. It need not exist.
 
     >>> home("somewhere").name
@@ -173,18 +171,16 @@ def expand(wanted: Iterable[str]) -> tuple[str, ...]:
         InvalidInput: a name that is neither a file nor a folder of the registry.
     """
     folders = {name.partition("/")[0] for name in names()}
-    found: dict[str, None] = {}
-    for one in wanted:
-        if one in names():
-            found[one] = None
-        elif one.rstrip("/") in folders:
-            found.update(dict.fromkeys(name for name in names() if name.startswith(one.rstrip("/") + "/")))
-        else:
-            raise unknown_name("data file", one, (*names(), *folders))
-    return tuple(found)
+    expanded: dict[str, None] = {}
+    for text in wanted:
+        folder = text.rstrip("/")
+        if text not in names() and folder not in folders:
+            raise unknown_name("data file", text, (*names(), *folders))
+        expanded.update(dict.fromkeys(name for name in names() if name == text or name.startswith(folder + "/")))
+    return tuple(expanded)
 
 
-def fetch(name: str, data_home: str | os.PathLike[str] | None = None) -> Path:
+def fetch(name: str, data_home: Folder = None) -> Path:
     """Path of a registered file with the right content, downloaded first if it is not there.
 
     A download goes to a temporary name beside its place and is moved there only after its checksum agreed, so
@@ -207,37 +203,55 @@ def fetch(name: str, data_home: str | os.PathLike[str] | None = None) -> Path:
         raise unknown_name("data file", name, names())
     file = REGISTRY[name]
     path = folder / file.relative_path
-    if path.exists():
-        found = _sha256(path)
-        if found != file.sha256:
-            raise InvalidInput(
-                f"{path} is not the published {name}: expected sha256 {file.sha256}, got {found}; delete it "
-                f"and fetch it again, or choose another folder with {ENVIRONMENT_VARIABLE} or --data-home."
-            )
-        return path
+    if not path.exists():
+        _bring(file, path)
+    elif (content := sha256(path)) != file.sha256:
+        raise InvalidInput(
+            f"{path} is not the published {name}: expected sha256 {file.sha256}, got {content}; delete it "
+            f"and fetch it again, or choose another folder with {ENVIRONMENT_VARIABLE} or --data-home."
+        )
+    return path
+
+
+def _bring(file: DataFile, path: Path) -> None:
+    """Downloads the file to this path from the first of its places that delivers it."""
     failures = []
-    with _temporary_beside(path) as download, _temporary_beside(path) as content:
+    with contextlib.ExitStack() as until_the_end:
+        try:
+            arrived, member = (until_the_end.enter_context(download.temporary_beside(path)) for _ in range(2))
+        except OSError as error:
+            raise InvalidInput(
+                f"the data folder {path.parent} cannot be written ({reason(error)}); set {ENVIRONMENT_VARIABLE} "
+                f"or --data-home to a folder you can write, or one that holds {path.name}."
+            ) from error
         for url in file.urls:
             try:
-                _download(url, download)
-                ready = download if file.archive_member is None else content
+                download.download(url, arrived)
                 if file.archive_member is not None:
-                    _extract(download, file.archive_member, content)
-            except _Failed as failed:
+                    download.extract(arrived, file.archive_member, member)
+            except download.NotDelivered as failed:
                 failures.append(f"{url}: {failed}")
                 continue
-            found = _sha256(ready)
-            if found == file.sha256:
+            ready = arrived if file.archive_member is None else member
+            content = sha256(ready)
+            if content == file.sha256:
                 os.replace(ready, path)
-                return path
-            failures.append(f"{url}: wrong content, expected sha256 {file.sha256}, got {found}")
+                return
+            failures.append(f"{url}: wrong content, expected sha256 {file.sha256}, got {content}")
     raise InvalidInput(
-        f"could not fetch {name} ({'; '.join(failures)}); check the network, or put the file at {path}, or "
-        f"set {ENVIRONMENT_VARIABLE} or --data-home to a folder that holds {name}."
+        f"could not fetch {file.relative_path} ({'; '.join(failures)}); "
+        + _way_out("the file", path, file.relative_path)
     )
 
 
-def status(data_home: str | os.PathLike[str] | None = None) -> list[FileStatus]:
+def _way_out(what: str, path: Path, name: str) -> str:
+    return (
+        f"check the network, or put {what} at {path}, or set {ENVIRONMENT_VARIABLE} or --data-home to a folder that "
+        f"holds {name}."
+    )
+
+
+def status(data_home: Folder = None) -> list[FileStatus]:
     """State of every file of the registry in the data folder; nothing is downloaded.
 
     Cost: one pass over each file that is there.
@@ -247,14 +261,14 @@ def status(data_home: str | os.PathLike[str] | None = None) -> list[FileStatus]:
     for name, file in REGISTRY.items():
         path = folder / name
         present = path.is_file()
-        verified = _sha256(path) == file.sha256 if present else None
+        verified = sha256(path) == file.sha256 if present else None
         rows.append(FileStatus(name, present, verified, file.size, file.description))
     rows.append(FileStatus(HOUSING, (folder / HOUSING).is_file(), None, _HOUSING_SIZE, _HOUSING_DESCRIPTION))
     return rows
 
 
 def california_housing(
-    data_home: str | os.PathLike[str] | None = None,
+    data_home: Folder = None,
 ) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
     """California housing as scikit-learn publishes it.
 
@@ -286,13 +300,12 @@ def california_housing(
     except Exception as error:  # a damaged pickle can raise anything
         if present:
             raise InvalidInput(
-                f"{path} cannot be read as California housing ({_reason(error)}); delete it and fetch it "
+                f"{path} cannot be read as California housing ({reason(error)}); delete it and fetch it "
                 f"again, or choose another folder with {ENVIRONMENT_VARIABLE} or --data-home."
             ) from error
         raise InvalidInput(
-            f"could not fetch {HOUSING} ({_HOUSING_URL}: {_reason(error)}); check the network, or put "
-            f"scikit-learn's cached file at {path}, or set {ENVIRONMENT_VARIABLE} or --data-home to a folder "
-            f"that holds {HOUSING}."
+            f"could not fetch {HOUSING} ({_HOUSING_URL}: {reason(error)}); "
+            + _way_out("scikit-learn's cached file", path, HOUSING)
         ) from error
     return features, targets, tuple(bunch.feature_names)
 
@@ -301,9 +314,7 @@ A9A_FEATURES = 123
 """Of a9a; the largest index that occurs in a9a.t is 122, so the number cannot be read off each file."""
 
 
-def a9a(
-    part: Literal["train", "test"], data_home: str | os.PathLike[str] | None = None
-) -> tuple[FloatArray, NDArray[np.int64]]:
+def a9a(part: Literal["train", "test"], data_home: Folder = None) -> tuple[FloatArray, NDArray[np.int64]]:
     """One file of a9a (Adult) as LIBSVM publishes it.
 
     Returns:
@@ -321,7 +332,7 @@ def a9a(
     try:
         features, labels = load_svmlight_file(str(path), n_features=A9A_FEATURES)
     except ValueError as error:
-        raise InvalidInput(f"{path} is not in LIBSVM's format ({_reason(error)}).") from error
+        raise InvalidInput(f"{path} is not in LIBSVM's format ({reason(error)}).") from error
     return np.asarray(features.toarray(), dtype=np.float64), np.asarray(labels, dtype=np.int64)
 
 
@@ -337,9 +348,7 @@ def mnist_files(part: Literal["train", "test"]) -> tuple[str, str]:
     return f"mnist/{prefixes[part]}-images-idx3-ubyte.gz", f"mnist/{prefixes[part]}-labels-idx1-ubyte.gz"
 
 
-def mnist(
-    part: Literal["train", "test"], data_home: str | os.PathLike[str] | None = None
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def mnist(part: Literal["train", "test"], data_home: Folder = None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """One part of MNIST as published.
 
     Returns:
@@ -366,7 +375,7 @@ def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
         with gzip.open(path) as stream:
             content = stream.read()
     except (OSError, EOFError, zlib.error) as error:
-        raise InvalidInput(f"{path} cannot be read as gzip ({_reason(error)}); fetch it again.") from error
+        raise InvalidInput(f"{path} cannot be read as gzip ({reason(error)}); fetch it again.") from error
     # Two zero bytes, the type (8: unsigned byte), the number of dimensions, then each dimension as a big-endian int.
     if len(content) < 4 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
         raise InvalidInput(
@@ -377,100 +386,3 @@ def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     if len(content) - start != math.prod(shape):
         raise InvalidInput(f"{path} must hold {math.prod(shape)} bytes for shape {shape}, got {len(content) - start}.")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
-
-
-class _Failed(Exception):
-    """One place could not deliver the file; the message is the reason."""
-
-
-def _reason(error: BaseException) -> str:
-    """First line of an error, short enough for one message."""
-    text = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text[:160]}" if text else type(error).__name__
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read ({_reason(error)}); check its permissions.") from error
-
-
-@contextlib.contextmanager
-def _temporary_beside(path: Path) -> Iterator[Path]:
-    """A path in the same folder (so that a move is atomic), gone at the end unless it was moved."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-    except OSError as error:
-        raise InvalidInput(
-            f"the data folder {path.parent} cannot be written ({_reason(error)}); set {ENVIRONMENT_VARIABLE} "
-            f"or --data-home to a folder you can write, or one that holds {path.name}."
-        ) from error
-    try:
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _download(url: str, target: Path) -> None:
-    import pooch  # with requests: loaded only when something is missing
-    import requests
-
-    with _progress(url) as bar:
-        downloader = pooch.HTTPDownloader(progressbar=bar, timeout=DOWNLOAD_TIMEOUT_SECONDS)
-        try:
-            downloader(url, str(target), None)
-        except requests.ConnectionError as error:  # its text is a page of library names
-            raise _Failed(f"{type(error).__name__}, the server was not reached or hung up") from error
-        except (requests.RequestException, OSError) as error:
-            raise _Failed(_reason(error)) from error
-
-
-def _extract(archive: Path, member: str, target: Path) -> None:
-    """Copies one regular file out of a tar archive; no name of the archive becomes a path here."""
-    try:
-        with tarfile.open(archive) as tar:
-            stream = tar.extractfile(member)
-            if stream is None:
-                raise _Failed(f"archive member {member} is not a file")
-            with target.open("wb") as out:
-                shutil.copyfileobj(stream, out)
-    except KeyError:
-        raise _Failed(f"the archive has no member {member}") from None
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise _Failed(f"damaged archive ({_reason(error)})") from error
-
-
-class _Bar:
-    """The four names pooch expects of a progress bar, drawn by rich."""
-
-    def __init__(self, progress: Any, label: str) -> None:
-        self._progress = progress
-        self._task = progress.add_task(label, total=None)
-        self.total = 0
-
-    def update(self, amount: int) -> None:
-        self._progress.update(self._task, total=self.total or None, advance=amount)
-
-    def reset(self) -> None:
-        self._progress.reset(self._task)
-
-    def close(self) -> None:
-        self._progress.refresh()
-
-
-@contextlib.contextmanager
-def _progress(url: str) -> Iterator[_Bar | bool]:
-    """A bar on stderr while stderr is a terminal, else nothing."""
-    if not sys.stderr.isatty():
-        yield False
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield _Bar(progress, url.rpartition("/")[2])

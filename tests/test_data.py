@@ -7,7 +7,6 @@ import http.server
 import io
 import json
 import os
-import stat
 import subprocess
 import sys
 import tarfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.progress import Progress
 from typer.testing import CliRunner
 
 from mfdl import data
@@ -24,6 +24,8 @@ from mfdl.data import DataFile
 from mfdl.errors import InvalidInput
 
 CONTENT = b"1 2\n2 3\n" * 1000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+NOWHERE = "http://127.0.0.1:9/file"  # port 9, discard: nobody listens
 
 
 def tar_gz(**members: bytes) -> bytes:
@@ -61,7 +63,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        running.pages, running.requested = {}, []
+        running.pages, running.requested = {"/file": CONTENT}, []
         running.url = f"http://127.0.0.1:{running.server_port}"
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -71,19 +73,17 @@ def server(monkeypatch):
 
 
 @pytest.fixture
-def register(monkeypatch):
-    """Replaces the registry by one file, `toy/file`."""
+def register(monkeypatch, tmp_path):
+    """Replaces the registry by one file, `toy/file`, which may be there already."""
 
-    def replace(*urls: str, content: bytes = CONTENT, member: str | None = None) -> None:
-        file = DataFile(
-            "toy/file",
-            urls,
-            hashlib.sha256(content).hexdigest(),
-            "a toy",
-            len(content),
-            archive_member=member,
-        )
+    def replace(*urls: str, member: str | None = None, there: bytes | None = None) -> Path:
+        file = DataFile("toy/file", urls or (NOWHERE,), SHA256, "a toy", len(CONTENT), archive_member=member)
         monkeypatch.setattr(data, "REGISTRY", {"toy/file": file})
+        path = tmp_path / "toy" / "file"
+        if there is not None:
+            path.parent.mkdir()
+            path.write_bytes(there)
+        return path
 
     return replace
 
@@ -109,7 +109,6 @@ def test_the_folder_is_the_argument_then_the_environment_then_the_cache(monkeypa
 
 
 def test_a_missing_file_is_downloaded_once_and_then_used_without_network(server, register, tmp_path):
-    server.pages["/file"] = CONTENT
     register(f"{server.url}/file")
     path = data.fetch("toy/file", tmp_path / "new" / "home")
     assert path == tmp_path / "new" / "home" / "toy" / "file"
@@ -117,22 +116,15 @@ def test_a_missing_file_is_downloaded_once_and_then_used_without_network(server,
     assert data.fetch("toy/file", tmp_path / "new" / "home") == path
     assert server.requested == ["/file"]
     assert everything_below(tmp_path) == ["new/home/toy/file"]
-
-
-def test_the_file_has_the_usual_permissions(server, register, tmp_path):
-    server.pages["/file"] = CONTENT
-    register(f"{server.url}/file")
     (tmp_path / "usual").touch()
-    expected = stat.S_IMODE((tmp_path / "usual").stat().st_mode)
-    assert stat.S_IMODE(data.fetch("toy/file", tmp_path).stat().st_mode) == expected
+    assert path.stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 def test_the_next_mirror_is_tried(server, register, tmp_path):
-    server.pages["/good"] = CONTENT
     server.pages["/other"] = b"another file"
-    register(f"{server.url}/absent", f"{server.url}/other", f"{server.url}/good")
+    register(f"{server.url}/absent", f"{server.url}/other", f"{server.url}/file")
     assert data.fetch("toy/file", tmp_path).read_bytes() == CONTENT
-    assert server.requested == ["/absent", "/other", "/good"]
+    assert server.requested == ["/absent", "/other", "/file"]
 
 
 def test_the_member_of_an_archive_is_checked_and_kept_alone(server, register, tmp_path):
@@ -156,50 +148,44 @@ def test_the_member_of_an_archive_is_checked_and_kept_alone(server, register, tm
     ],
 )
 def test_a_failed_download_leaves_nothing_and_says_what_to_do(server, register, tmp_path, page, member, reason):
-    if page is not None:
-        server.pages["/file"] = page
-    register(f"{server.url}/file", member=member)
+    server.pages["/file"] = page
+    path = register(f"{server.url}/file", member=member)
     with pytest.raises(InvalidInput, match=reason) as caught:
         data.fetch("toy/file", tmp_path)
     message = str(caught.value)
-    for part in (f"{server.url}/file", "MFDL_DATA", "--data-home", str(tmp_path / "toy" / "file")):
-        assert part in message
+    assert all(part in message for part in (f"{server.url}/file", "MFDL_DATA", "--data-home", str(path)))
     assert everything_below(tmp_path) == []
 
 
 def test_a_server_that_is_down_is_one_clear_error(register, tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    register("http://127.0.0.1:9/file")  # port 9, discard: nobody listens
+    register()
     with pytest.raises(InvalidInput, match=r"could not fetch toy/file \(http://127\.0\.0\.1:9/file: ConnectionError"):
         data.fetch("toy/file", tmp_path)
     assert everything_below(tmp_path) == []
 
 
 def test_a_file_with_another_content_is_refused_and_kept(register, tmp_path):
-    register("http://127.0.0.1:9/file")
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "toy" / "file").write_bytes(b"mine")
-    expected, got = (hashlib.sha256(content).hexdigest() for content in (CONTENT, b"mine"))
-    with pytest.raises(InvalidInput, match=rf"toy/file is not the published.*{expected}, got {got}; delete it"):
+    path = register(there=b"mine")
+    got = hashlib.sha256(b"mine").hexdigest()
+    with pytest.raises(InvalidInput, match=rf"toy/file is not the published.*{SHA256}, got {got}; delete it"):
         data.fetch("toy/file", tmp_path)
-    assert (tmp_path / "toy" / "file").read_bytes() == b"mine"
+    assert path.read_bytes() == b"mine"
 
 
 def test_a_read_only_folder_serves_what_it_holds(register, tmp_path, monkeypatch):
-    register("http://127.0.0.1:9/file")
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "toy" / "file").write_bytes(CONTENT)
+    path = register(there=CONTENT)
 
     def refuse(*args, **kwargs):
         raise PermissionError("read-only")
 
     for name in ("mkdir", "touch", "unlink"):  # root may write anywhere: refuse by hand
         monkeypatch.setattr(Path, name, refuse)
-    assert data.fetch("toy/file", tmp_path) == tmp_path / "toy" / "file"
+    assert data.fetch("toy/file", tmp_path) == path
 
 
 def test_a_folder_that_cannot_be_made_is_a_clear_error(register, tmp_path):
-    register("http://127.0.0.1:9/file")
+    register()
     (tmp_path / "toy").write_text("a file where the folder should be")
     with pytest.raises(InvalidInput, match=r"data folder .*toy cannot be written .*MFDL_DATA or --data-home"):
         data.fetch("toy/file", tmp_path)
@@ -218,16 +204,16 @@ def test_folders_stand_for_their_files():
 
 
 def test_progress_is_drawn_on_a_terminal_only(server, register, tmp_path, monkeypatch, capsys):
-    server.pages["/file"] = CONTENT
     register(f"{server.url}/file")
     data.fetch("toy/file", tmp_path / "quiet")
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     drawn = []
-    update = data._Bar.update
-    monkeypatch.setattr(data._Bar, "update", lambda bar, amount: (drawn.append(bar.total), update(bar, amount)))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(Progress, "add_task", lambda bar, name, total: drawn.append((name, total)))
+    monkeypatch.setattr(Progress, "advance", lambda bar, task, amount: drawn.append(amount))
     data.fetch("toy/file", tmp_path / "terminal")
-    assert set(drawn) == {len(CONTENT)}
+    assert drawn[0] == ("file", len(CONTENT))
+    assert sum(drawn[1:]) == len(CONTENT)
     assert capsys.readouterr().out == ""
 
 
@@ -303,20 +289,17 @@ def test_a_damaged_housing_file_is_refused_without_download(tmp_path):
 # Status and command line
 
 
-def test_status_tells_absent_verified_and_wrong(register, tmp_path):
-    register("http://127.0.0.1:9/file")
-    path = tmp_path / "toy" / "file"
-    path.parent.mkdir()
-    assert data.status(tmp_path)[0][:3] == ("toy/file", False, None)
-    path.write_bytes(CONTENT)
-    assert data.status(tmp_path)[0] == ("toy/file", True, True, len(CONTENT), "a toy")
-    path.write_bytes(b"mine")
-    assert data.status(tmp_path)[0][:3] == ("toy/file", True, False)
-    assert data.status(tmp_path)[-1][:3] == (data.HOUSING, False, None)
+@pytest.mark.parametrize(
+    ("there", "present", "verified"), [(None, False, None), (CONTENT, True, True), (b"mine", True, False)]
+)
+def test_status_tells_absent_verified_and_wrong(register, tmp_path, there, present, verified):
+    register(there=there)
+    first, *_, last = data.status(tmp_path)
+    assert first == ("toy/file", present, verified, len(CONTENT), "a toy")
+    assert last[:3] == (data.HOUSING, False, None)
 
 
 def test_the_command_lists_and_fetches(server, register, tmp_path):
-    server.pages["/file"] = CONTENT
     register(f"{server.url}/file")
     home = ["--data-home", str(tmp_path)]
     listed = CliRunner().invoke(app, ["list", *home, "--json"])
@@ -339,17 +322,14 @@ def test_the_command_lists_and_fetches(server, register, tmp_path):
 
 
 def test_the_command_reports_failures_after_trying_every_file(server, monkeypatch, tmp_path):
-    server.pages["/good"] = CONTENT
-    checksum = hashlib.sha256(CONTENT).hexdigest()
-    files = [
-        DataFile(f"toy/{name}", (f"{server.url}/{name}",), checksum, "a toy", len(CONTENT)) for name in ("bad", "good")
-    ]
-    monkeypatch.setattr(data, "REGISTRY", {file.relative_path: file for file in files})
+    names = ("toy/bad", "toy/file")
+    files = {name: DataFile(name, (server.url + name[3:],), SHA256, "a toy", len(CONTENT)) for name in names}
+    monkeypatch.setattr(data, "REGISTRY", files)
     result = CliRunner().invoke(app, ["fetch", "toy", "--data-home", str(tmp_path), "--json"])
     assert isinstance(result.exception, InvalidInput)
     assert "could not fetch toy/bad" in str(result.exception)
     rows = json.loads(result.stdout)["files"]
-    assert [row["name"] for row in rows if row["error"] is None] == ["toy/good"]
+    assert [row["name"] for row in rows if row["error"] is None] == ["toy/file"]
 
 
 @pytest.mark.parametrize("arguments", [["fetch"], ["fetch", "mnist", "--all"]])

@@ -285,8 +285,8 @@ def test_the_hash_is_of_the_content_not_of_the_name(W, data):
         (
             gossip.from_array(np.eye(2)),
             (
-                "'given' on 2 nodes with 2 weights: symmetric, doubly stochastic, not connected (some nodes never hear of "
-                "others)"
+                "'given' on 2 nodes with 2 weights: symmetric, doubly stochastic, not connected "
+                "(some nodes never hear of others)"
             ),
         ),
         (gossip.from_array([[1.0]]), "'given' on 1 node with 1 weight: symmetric, doubly stochastic, connected"),
