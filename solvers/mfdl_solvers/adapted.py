@@ -45,7 +45,7 @@ from .problem import (
     relative_gap,
 )
 from .ridge import CUT, FIRST, FLOOR, SINGULAR
-from .threads import threads_for
+from .threads import ITERATION, blas_threads
 from .time_space import TimeSpaceFactorization, joint_lower_bound
 
 SEPARATE_TOLERANCE = 1e-3  # of the blocks alone: they only begin the search
@@ -145,7 +145,7 @@ def solve(
             f"start must be a product over {T} steps and {n} nodes, got {product.time.gram.shape[0]} and "
             f"{product.space.gram.shape[0]}."
         )
-    with threads_for(T):
+    with blas_threads(T, single_up_to=ITERATION):
         blocks = Blocks.of(problem, product)
         best = _Best(blocks, np.repeat(product.time.gram[None], n, axis=0))
         rho = _smallest_ridge(problem, product.lower_bound, tolerance)

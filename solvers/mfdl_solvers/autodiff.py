@@ -20,10 +20,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from .certificate import lower_bound
-from .dense import finished, threads_for
+from .certificate import finished, lower_bound
 from .lbfgs import minimise
 from .problem import OPTIMAL, STATIONARY, STOPPED, Array, Factorization, FactorizationProblem, ProblemError
+from .threads import ITERATION, blas_threads
 
 STAGES = ((8.0, 1e-2), (64.0, 1e-3), (512.0, 1e-4), (4096.0, 1e-5))  # (p, w): smoothing of max and of | |
 CHECK_EVERY = 20
@@ -169,7 +169,7 @@ def solve(
         return problem.loss(X) <= best["bound"] * (1 + tolerance)
 
     iterations, settled = 0, False
-    with threads_for(problem.size):
+    with blas_threads(problem.size, single_up_to=ITERATION):
         for stage in STAGES if theta.size else ():
             best["value"] = np.inf
             minimum = minimise(

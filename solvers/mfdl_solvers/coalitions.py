@@ -21,8 +21,8 @@ import numpy as np
 from .coalition_bound import group_kernels, outsider_bound
 from .coalition_newton import interior_point
 from .coalition_problem import EPS, CoalitionProblem
-from .dense import threads_for
 from .problem import OPTIMAL, STOPPED, Array, Certified, ProblemError
+from .threads import ITERATION, blas_threads
 
 METHODS = ("newton", "conic")
 MAX_UNKNOWNS = 5_000  # matrices of 200 MB, up to seven at a time
@@ -104,7 +104,7 @@ def solve(
         notes = (f"{reason}: every node needs the private noise of LDP, and shared seeds cannot help",)
     else:
         kernels = group_kernels(problem)
-        with threads_for(unknowns):
+        with blas_threads(unknowns, single_up_to=ITERATION):
             for ridge in _ridges(problem, kernels, tolerance):
                 costs, early = _costs(problem, kernels, ridge)
                 s, parts, found, steps = _searched(

@@ -23,7 +23,7 @@ from .certificate import finished, lower_bound
 from .lbfgs import minimise
 from .problem import Array, Factorization, FactorizationProblem, ProblemError, relative_gap
 from .ridge import Target, falling_targets, notes
-from .threads import threads_for
+from .threads import ITERATION, blas_threads
 
 CHECK_EVERY = 10  # iterations between certificates: one costs about as much as ten iterations
 MEMORY, MEMORY_SINGULAR = 10, 20  # pairs of L-BFGS: twice as many save half the iterations, where H is singular
@@ -63,7 +63,7 @@ def solve(
     free = _FreeEntries(problem)
     best = _Best(problem, tolerance, initial)
     iterations = 0
-    with threads_for(problem.size):
+    with blas_threads(problem.size, single_up_to=ITERATION):
         x = free.vector(initial)
         for aim in falling_targets(problem, tolerance):
             stage = _Stage(free, aim, best)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .problem import Array, ProblemError, loss_in_range
 from .scale import even_exponent, scaled
-from .threads import threads_for
+from .threads import ITERATION, blas_threads
 
 EPS = float(np.finfo(np.float64).eps)
 INPUT_TOLERANCE = 1e-9  # relative: asymmetry, negative eigenvalues and departure from orthogonality of what is given
@@ -140,7 +140,7 @@ class ModeProblem:
         """d_k = tr(H_k X_t^-1), from the roots: no digits are lost where X_t is ill-conditioned; shape (n,)."""
         factor = np.linalg.cholesky(time_gram)
         costs = np.zeros(self.num_nodes)
-        with threads_for(self.num_steps):
+        with blas_threads(self.num_steps, single_up_to=ITERATION):
             for k in np.flatnonzero(self.eigenvalues[:, -1] > 0):
                 costs[k] = (scipy.linalg.solve_triangular(factor, self.root(int(k)), lower=True) ** 2).sum()
         return costs
@@ -149,7 +149,7 @@ class ModeProblem:
 def eigen_stack(matrices: Array) -> tuple[Array, Array]:
     """Eigenvalues (n, T), ascending, and eigenvectors (n, T, T) of n symmetric matrices."""
     values, vectors = np.empty(matrices.shape[:2]), np.empty(matrices.shape)
-    with threads_for(matrices.shape[1]):
+    with blas_threads(matrices.shape[1]):
         for k, matrix in enumerate(matrices):
             values[k], vectors[k] = scipy.linalg.eigh(matrix, driver="evd")
     return values, vectors

@@ -29,7 +29,7 @@ import scipy.linalg
 from .certificate import finished, weights_bound
 from .problem import Array, Factorization, FactorizationProblem, ProblemError
 from .ridge import notes, smallest_ridge, target
-from .threads import SINGLE_THREAD_SIZE_OF_SVD, threads_for
+from .threads import blas_threads
 
 MEMORY = 10  # steps that are combined
 DAMPING = 1e-8  # relative, in the small least-squares problem of the extrapolation
@@ -65,7 +65,7 @@ def solve(problem: FactorizationProblem, *, tolerance: float = 1e-4, max_iterati
         normal = solve(problem.normalised, tolerance=tolerance, max_iterations=max_iterations)
         return normal.shifted(problem.exponent)
     began = time.perf_counter()
-    with threads_for(problem.size, single_up_to=SINGLE_THREAD_SIZE_OF_SVD):
+    with blas_threads(problem.size):
         aim = target(problem, smallest_ridge(problem, tolerance))
         best = _Best(problem, tolerance)
         path = _Path(problem.size)

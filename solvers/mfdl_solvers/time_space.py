@@ -36,7 +36,7 @@ from .problem import (
 )
 from .ridge import smallest_ridge, target
 from .scale import even_exponent, scaled, scaled_down
-from .threads import threads_for
+from .threads import blas_threads
 
 HALF_SHARE = 0.5  # of the tolerance is the wanted gap of one half
 SETTLED = 0.1  # of the tolerance: a round that gains less is the last
@@ -246,7 +246,7 @@ def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1
     if not 0 < w < np.inf:
         return 0.0
     nu = np.zeros(n)
-    with threads_for(T):
+    with blas_threads(T):
         for k in np.flatnonzero(problem.eigenvalues[:, -1] > 0):
             nu[k] = np.linalg.svd(root.T @ problem.root_below(int(k)), compute_uv=False).sum()
     nu *= max(1 - (T * T + 4) * EPS, 0.0)
