@@ -18,8 +18,16 @@ from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram, node_error_grams
 from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.factorization import NodeFactorizations, NotConverged, evaluate_nodes, factorize_nodes, problem, solve_problem
-from mfdl.factorization.temporal import degree_labels, factorize_classes
+from mfdl.factorization import (
+    NodeFactorizations,
+    NotConverged,
+    degree_labels,
+    evaluate_nodes,
+    factorize_classes,
+    factorize_nodes,
+    problem,
+    solve_problem,
+)
 from mfdl.mechanism import calibrate
 from mfdl.noise_error import noise_error
 from mfdl.participation import Cyclic, MinSeparation, ParticipationByNode, Single

@@ -21,6 +21,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import (
+    ADAPTED_TOLERANCE,
     NotConverged,
     optimal_adapted,
     optimal_covariance,
@@ -28,7 +29,6 @@ from mfdl.factorization import (
     optimal_space_time,
     optimal_time_space,
 )
-from mfdl.factorization.space_time import ADAPTED_TOLERANCE
 from mfdl.noise_error import noise_error
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy.accounting import victim_losses

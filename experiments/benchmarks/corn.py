@@ -15,7 +15,7 @@ import numpy as np
 from _measure import peak_megabytes, report, seconds
 
 from mfdl import gossip
-from mfdl_solvers import FactorizationProblem, solve
+from mfdl_solvers import FactorizationProblem, Stopping, solve
 
 GRAPH = "erdos-renyi:n={n},p=0.5,seed={seed}"
 PEER_TOLERANCE = 1e-6  # its relative gap; the default 1e-8 takes longer
@@ -47,13 +47,13 @@ def against_the_peer(n: int = 20) -> None:
     """Seconds of both on the same graphs; ours includes posing the problem, the peer's is also split."""
     for seed in SEEDS:
         W = averaging(n, seed)
-        ours = solve(problem(W), tolerance=1e-6)
+        ours = solve(problem(W), Stopping(1e-6))
         R, _ = peer(W)
         gram = np.linalg.inv(R)
         scale = np.sqrt(np.diagonal(gram))
         peer_loss = problem(W).loss(gram / np.outer(scale, scale))
         assert abs(ours.loss / peer_loss - 1) < 1e-4, "the two solvers disagree"
-        own = seconds(lambda W=W: solve(problem(W), tolerance=1e-6), repeats=21)
+        own = seconds(lambda W=W: solve(problem(W), Stopping(1e-6)), repeats=21)
         inside: list[float] = []
         other = seconds(lambda W=W, inside=inside: inside.append(peer(W)[1]), repeats=3, warm_up=0)
         report(

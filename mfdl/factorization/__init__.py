@@ -1,8 +1,8 @@
 """Certified factorizations: the only door to `mfdl_solvers`.
 
-`temporal` correlates a node's noise over the steps (an encoder C), `spatial` correlates the noise of one step over the
-nodes (a covariance R, made from the seeds of `groups`), `space_time` over both at once, `files` keeps any of them with
-the header that says what it was made for.
+`temporal` correlates a node's noise over the steps (an encoder C; `nodes`: one for each of them), `spatial` correlates
+the noise of one step over the nodes (a covariance R, made from the seeds of `groups`; `pairwise`: alike on every edge),
+`space_time` over both at once, `files` keeps any of them with the header that says what it was made for.
 """
 
 from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
@@ -10,6 +10,15 @@ from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, caus
 from ..error_gram import prefix_sum_gram
 from .files import SavedFactorization, load, save, save_space_time, save_spatial
 from .groups import checked_groups, edge_groups, read_groups
+from .nodes import (
+    ClassFactorizations,
+    NodeFactorizations,
+    degree_labels,
+    evaluate_nodes,
+    factorize_classes,
+    factorize_nodes,
+)
+from .pairwise import PairwisePrice, optimal_pairwise
 from .space_time import (
     ADAPTED_TOLERANCE,
     SpaceTimeFactorization,
@@ -19,23 +28,15 @@ from .space_time import (
 )
 from .spatial import (
     COVARIANCE_SOLVERS,
-    PairwisePrice,
     SpatialFactorization,
     default_tolerance,
     optimal_covariance,
-    optimal_pairwise,
 )
 from .temporal import (
     PREFIX_SUM_TOLERANCE,
     SOLVERS,
-    ClassFactorizations,
-    NodeFactorizations,
-    degree_labels,
     evaluate,
-    evaluate_nodes,
     factorize,
-    factorize_classes,
-    factorize_nodes,
     prefix_sum_encoder,
     problem,
     solve_problem,

@@ -24,9 +24,9 @@ from .. import __version__, check, files
 from ..check import FloatArray
 from ..errors import InvalidInput
 from .groups import checked_groups
+from .nodes import NodeFactorizations
 from .space_time import TIME_SPACE, SpaceTimeFactorization
 from .spatial import SpatialFactorization
-from .temporal import NodeFactorizations
 
 FORMAT = 1
 

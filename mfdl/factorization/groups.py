@@ -38,6 +38,27 @@ def checked_groups(groups: Sequence[Sequence[int]], num_nodes: int) -> Groups:
     return tuple(out)
 
 
+def given_groups(groups: Sequence[Sequence[int]], num_nodes: int) -> Groups:
+    """`checked_groups` of what a caller gave; raises InvalidInput for what is no list of lists, or no group at all."""
+    try:
+        listed = [list(group) for group in groups]
+    except TypeError:
+        raise InvalidInput(f"groups must be a list of lists of node indices, got {groups!r}.") from None
+    if not listed:
+        raise InvalidInput(
+            "groups must hold at least one group; for noise without shared seeds take mafalda or dp-dsgd."
+        )
+    return checked_groups(listed, num_nodes)
+
+
+def checked_coalition(size: int, n: int) -> int:
+    """The size of a coalition that leaves some of n nodes; raises InvalidInput."""
+    q = check.integer_at_least(0, coalition_size=size)
+    if q >= n:
+        raise InvalidInput(f"coalition_size must be below the number of nodes, {n}, got {q}; some node must be left.")
+    return q
+
+
 def read_groups(path: str | os.PathLike[str], labels: Sequence[Hashable]) -> Groups:
     """Groups from a JSON file: a list of lists of node labels.
 

@@ -23,18 +23,18 @@ import numpy as np
 
 from mfdl_solvers import adapted, spacetime, time_space
 from mfdl_solvers.modes_problem import ModeProblem
-from mfdl_solvers.problem import STOPPED, Certified, loss_in_range
+from mfdl_solvers.problem import STOPPED, Certified, Stopping, loss_in_range
 
-from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_gram import mode_error_grams, space_time_error_gram
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput
+from ..gossip import Gossip
 from ..operators import JointNoise, NoiseOperator, SpaceTimeNoise
 from ..participation import Participation
-from .spatial import SpatialFactorization, covariance_for_gram, default_tolerance, given_groups, one_seed_from
-from .temporal import solver_refusals
+from .boundary import checked_stopping, solver_refusals
+from .spatial import Seeds, SpatialFactorization, covariance_for_gram, one_seed_from
 
 TIME_SPACE, ADAPTED, SPACE_TIME = "time-space", "adapted", "space-time"
 KINDS = (TIME_SPACE, ADAPTED, SPACE_TIME)
@@ -139,44 +139,14 @@ def optimal_time_space(
         groups, coalitions, a participation for another number of nodes, a loss beyond float64.
     Cost: n T^3 for the modes; then per round one problem over T and one over n.
     """
-    wanted = default_tolerance(groups, coalition_size) if tolerance is None else check.positive(tolerance=tolerance)
-    check.integer_at_least(1, max_iterations=max_iterations)
-    check.integer_at_least(0, coalition_size=coalition_size)
-    if groups is not None:
-        groups = given_groups(groups, dynamics.num_nodes)
+    seeds = Seeds(groups, coalition_size).checked(dynamics.num_nodes)
+    wanted = checked_stopping(seeds.default_tolerance if tolerance is None else tolerance, max_iterations)
     began = time.perf_counter()
     given = modes_problem(dynamics, participation, weights=weights, objective=objective)
-    posed, k = given.normalised, given.exponent
-    if groups is None and coalition_size == 0:
-        return _one_seed(posed, dynamics, participation, wanted, max_iterations, began).shifted(k)
-
-    def over_nodes(node_gram: FloatArray) -> tuple[SpatialFactorization, FloatArray, float]:
-        found = covariance_for_gram(
-            node_gram,
-            dynamics.gossip,
-            groups=groups,
-            coalition_size=coalition_size,
-            tolerance=time_space.HALF_SHARE * wanted,
-            max_iterations=max_iterations,
-        )
-        return found, _node_costs(posed, found), 1.0
-
-    best, _, iterations, settled = time_space.alternate(
-        posed, over_nodes, tolerance=wanted, max_iterations=max_iterations
-    )
-    bound = best.lower_bound(posed, wanted)
-    return SpaceTimeFactorization(
-        kind=TIME_SPACE,
-        encoder=best.time.encoder,
-        space=best.space,
-        loss=best.loss,
-        lower_bound=bound,
-        status=best.status(bound, wanted, settled=settled),
-        iterations=iterations,
-        sensitivity=best.sensitivity,
-        notes=best.notes,
-        **_facts(posed, dynamics, participation, began),
-    ).shifted(k)
+    solve = _one_seed if groups is None and coalition_size == 0 else _seed_groups
+    answer = solve(given.normalised, dynamics.gossip, seeds, wanted)
+    facts = _facts(dynamics, participation, _independent_of_modes(given.normalised), began)
+    return SpaceTimeFactorization(kind=TIME_SPACE, **answer, **facts).shifted(given.exponent)
 
 
 @solver_refusals()
@@ -198,24 +168,18 @@ def optimal_adapted(
     Raises: as `optimal_time_space`.
     Cost: per iteration n Cholesky factorizations of T x T; memory about 6 n T^2 and 600 MB.
     """
-    wanted = check.positive(tolerance=tolerance)
-    check.integer_at_least(1, max_iterations=max_iterations)
+    stopping = checked_stopping(tolerance, max_iterations)
     began = time.perf_counter()
     given = modes_problem(dynamics, participation, weights=weights, objective=objective)
-    posed, k = given.normalised, given.exponent
-    found = adapted.solve(posed, tolerance=wanted, max_iterations=max_iterations)
+    solved = adapted.solve(given.normalised, stopping)
+    answer = _said(solved) | {"iterations": solved.iterations + solved.time_space.iterations}
     return SpaceTimeFactorization(
         kind=ADAPTED,
-        encoder=found.encoders,
-        directions=np.asarray(np.linalg.inv(found.basis).T, dtype=np.float64),
-        loss=found.loss,
-        lower_bound=found.lower_bound,
-        status=found.status,
-        iterations=found.iterations + found.time_space.iterations,
-        sensitivity=found.sensitivity,
-        notes=found.notes,
-        **_facts(posed, dynamics, participation, began),
-    ).shifted(k)
+        encoder=solved.encoders,
+        directions=np.asarray(np.linalg.inv(solved.basis).T, dtype=np.float64),
+        **answer,
+        **_facts(dynamics, participation, _independent_of_modes(given.normalised), began),
+    ).shifted(given.exponent)
 
 
 @solver_refusals()
@@ -234,28 +198,18 @@ def optimal_space_time(
         for another number of nodes, a loss beyond float64.
     Cost: O((T n)^3) per iteration, about a hundred of them.
     """
-    wanted = check.positive(tolerance=tolerance)
-    check.integer_at_least(1, max_iterations=max_iterations)
+    stopping = checked_stopping(tolerance, max_iterations)
     began = time.perf_counter()
     participation.require_nodes(dynamics.num_nodes)
     labels = participation.classes()
     H = space_time_error_gram(dynamics, participation.num_steps, weights=weights, objective=objective)
-    found = spacetime.solve(H, labels, dynamics.num_nodes, tolerance=wanted, max_iterations=max_iterations)
+    solved = spacetime.solve(H, labels, dynamics.num_nodes, stopping)
+    independent = _independent(labels, np.diagonal(H).reshape(participation.num_steps, -1).sum(axis=1))
     return SpaceTimeFactorization(
         kind=SPACE_TIME,
-        encoder=found.encoder,
-        loss=found.loss,
-        lower_bound=found.lower_bound,
-        status=found.status,
-        iterations=found.iterations,
-        sensitivity=found.sensitivity,
-        notes=found.notes,
-        num_steps=participation.num_steps,
-        num_nodes=dynamics.num_nodes,
-        independent_loss=_independent(labels, np.diagonal(H).reshape(participation.num_steps, -1).sum(axis=1)),
-        seconds=time.perf_counter() - began,
-        participation=participation.to_dict(),
-        gossip_hash=dynamics.gossip.content_hash,
+        encoder=solved.encoder,
+        **_said(solved),
+        **_facts(dynamics, participation, independent, began),
     )
 
 
@@ -277,31 +231,37 @@ def modes_problem(
     return ModeProblem(grams, U, labels)
 
 
-def _one_seed(
-    posed: ModeProblem,
-    dynamics: Dynamics,
-    participation: Participation,
-    tolerance: float,
-    max_iterations: int,
-    began: float,
-) -> SpaceTimeFactorization:
-    found = time_space.solve(posed, tolerance=tolerance, max_iterations=max_iterations)
-    d = posed.time_costs(found.time.gram)
-    made = one_seed_from(found.space, posed.node_gram(d), tolerance=tolerance)
-    space = dataclasses.replace(made, gossip_hash=dynamics.gossip.content_hash)
-    loss = found.time.sensitivity**2 * float(_node_costs(posed, space) @ d)  # of the R that is kept
-    return SpaceTimeFactorization(
-        kind=TIME_SPACE,
-        encoder=found.time.encoder,
-        space=space,
-        loss=loss,
-        lower_bound=found.lower_bound,
-        status=STOPPED if STOPPED in (found.status, space.status) else found.status,
-        iterations=found.iterations,
-        sensitivity=found.time.sensitivity,
-        notes=found.notes,
-        **_facts(posed, dynamics, participation, began),
-    )
+def _one_seed(posed: ModeProblem, gossip: Gossip, seeds: Seeds, stopping: Stopping) -> dict[str, Any]:
+    solved = time_space.solve(posed, stopping)
+    d = posed.time_costs(solved.time.gram)
+    made = one_seed_from(solved.space, posed.node_gram(d), tolerance=stopping.tolerance)
+    space = dataclasses.replace(made, gossip_hash=gossip.content_hash)
+    return _said(solved) | {
+        "encoder": solved.time.encoder,
+        "space": space,
+        "loss": solved.time.sensitivity**2 * float(_node_costs(posed, space) @ d),  # of the R that is kept
+        "status": STOPPED if STOPPED in (solved.status, space.status) else solved.status,
+        "sensitivity": solved.time.sensitivity,
+    }
+
+
+def _seed_groups(posed: ModeProblem, gossip: Gossip, seeds: Seeds, stopping: Stopping) -> dict[str, Any]:
+    def over_nodes(node_gram: FloatArray) -> tuple[SpatialFactorization, FloatArray, float]:
+        half = covariance_for_gram(node_gram, gossip, seeds, stopping.share(time_space.HALF_SHARE))
+        return half, _node_costs(posed, half), 1.0
+
+    best, _, iterations, settled = time_space.alternate(posed, over_nodes, stopping)
+    bound = best.lower_bound(posed, stopping)
+    return {
+        "encoder": best.time.encoder,
+        "space": best.space,
+        "loss": best.loss,
+        "lower_bound": bound,
+        "status": best.status(bound, stopping, settled=settled),
+        "iterations": iterations,
+        "sensitivity": best.sensitivity,
+        "notes": best.notes,
+    }
 
 
 def _node_costs(posed: ModeProblem, space: SpatialFactorization) -> FloatArray:
@@ -310,16 +270,25 @@ def _node_costs(posed: ModeProblem, space: SpatialFactorization) -> FloatArray:
     return np.asarray(np.einsum("uk,uk->k", U, space.covariance @ U))
 
 
-def _facts(posed: ModeProblem, dynamics: Dynamics, participation: Participation, began: float) -> dict[str, Any]:
-    diagonal = np.einsum("ktt->t", posed.grams)
+def _said(solved: Certified) -> dict[str, Any]:
+    """What a solver says of its answer, under the names it has here."""
+    names = ("loss", "lower_bound", "status", "iterations", "sensitivity", "notes")
+    return {name: getattr(solved, name) for name in names}
+
+
+def _facts(dynamics: Dynamics, participation: Participation, independent_loss: float, began: float) -> dict[str, Any]:
     return {
-        "num_steps": posed.num_steps,
-        "num_nodes": posed.num_nodes,
-        "independent_loss": _independent(posed.classes, diagonal),
+        "num_steps": participation.num_steps,
+        "num_nodes": dynamics.num_nodes,
+        "independent_loss": independent_loss,
         "seconds": time.perf_counter() - began,
         "participation": participation.to_dict(),
         "gossip_hash": dynamics.gossip.content_hash,
     }
+
+
+def _independent_of_modes(posed: ModeProblem) -> float:
+    return _independent(posed.classes, np.einsum("ktt->t", posed.grams))
 
 
 def _independent(labels: Any, costs: FloatArray) -> float:

@@ -4,8 +4,7 @@ R = s I + sum_k R_k: each node keeps noise of variance s to itself, and the node
 they share. At the price of one step, max_i [R^-1]_ii <= r for what an attacker does not know, the noise that stays in
 the models, tr(H R), is minimised. With one seed for all nodes and an outside attacker that is the factorization problem
 min tr(H X^-1) over nodes in place of steps, R = X^-1 / r (CorN-DSGD, problem (9)); with seed groups and coalitions it
-is the convex program of `mfdl_solvers.coalitions` (problem (10)); with the same noise on every edge one ratio is left
-(DECOR).
+is the convex program of `mfdl_solvers.coalitions` (problem (10)); the same noise on every edge is in `pairwise`.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ import time
 from collections.abc import Hashable, Sequence
 
 import numpy as np
-import scipy.optimize
 from scipy.sparse import csr_array
 
 import mfdl_solvers
-from mfdl_solvers.problem import OPTIMAL, STATIONARY, STOPPED, Certified, loss_in_range
+from mfdl_solvers import Factorization, FactorizationProblem
+from mfdl_solvers.problem import OPTIMAL, STOPPED, Certified, Stopping, loss_in_range
+from mfdl_solvers.scale import EPS
 
 from .. import check, spatial
 from ..check import FloatArray
@@ -29,14 +29,11 @@ from ..error_gram import spatial_error_gram
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..gossip import Gossip
-from .groups import Groups, checked_groups, edge_groups
-from .temporal import solver_refusals
+from .boundary import checked_stopping, solver_refusals
+from .groups import checked_coalition, checked_groups, edge_groups, given_groups
 
 COVARIANCE_SOLVERS = ("newton", "conic")
 ONE_SEED_TOLERANCE, GROUP_TOLERANCE = 1e-4, 1e-3  # certified gaps asked for by default
-LARGEST_RATIO = 1e8
-"""sigma_pair^2 times the largest Laplacian eigenvalue over sigma_local^2, at most: beyond, rounding eats the bound."""
-UNIT = float(np.finfo(np.float64).eps)
 LARGEST_VARIANCE = 1e300  # the sum of two, and a factor of rounding, stay finite
 
 
@@ -134,53 +131,60 @@ def optimal_covariance(
     Source: arXiv:2501.14644v2, problems (9) and (10). Who shares the only seed can subtract all but the private noise:
         with one seed for all, the least eigenvalue of R is kept private, at no cost.
     """
-    H = _node_gram(dynamics, horizon, objective, weights)
+    seeds = Seeds(groups, coalition_size, private, max_inverse_diagonal).checked(dynamics.num_nodes)
+    wanted = checked_stopping(seeds.default_tolerance if tolerance is None else tolerance, max_iterations)
+    if method not in COVARIANCE_SOLVERS:
+        raise unknown_name("method", method, COVARIANCE_SOLVERS)
     return covariance_for_gram(
-        H,
-        dynamics.gossip,
-        groups=groups,
-        coalition_size=coalition_size,
-        private=private,
-        max_inverse_diagonal=max_inverse_diagonal,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        method=method,
+        node_gram(dynamics, horizon, objective, weights), dynamics.gossip, seeds, wanted, method=method
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Seeds:
+    """Who holds which seed, and what the noise must withstand.
+
+    Attributes:
+        groups: the nodes of each seed; None is one seed held by all for q = 0, else one per edge.
+        coalition_size: q; private: nodes may keep noise of their own; max_inverse_diagonal: r.
+    """
+
+    groups: Sequence[Sequence[int]] | None = None
+    coalition_size: int = 0
+    private: bool = True
+    max_inverse_diagonal: float = 1.0
+
+    def checked(self, num_nodes: int) -> Seeds:
+        """The same as the solvers take it; raises InvalidInput."""
+        return Seeds(
+            groups=None if self.groups is None else given_groups(self.groups, num_nodes),
+            coalition_size=checked_coalition(self.coalition_size, num_nodes),
+            private=self.private,
+            max_inverse_diagonal=check.positive(max_inverse_diagonal=self.max_inverse_diagonal),
+        )
+
+    @property
+    def default_tolerance(self) -> float:
+        """See the function of that name."""
+        return default_tolerance(self.groups, self.coalition_size)
 
 
 @solver_refusals()
 def covariance_for_gram(
-    error_gram: FloatArray,
-    gossip: Gossip,
-    *,
-    groups: Sequence[Sequence[int]] | None = None,
-    coalition_size: int = 0,
-    private: bool = True,
-    max_inverse_diagonal: float = 1.0,
-    tolerance: float | None = None,
-    max_iterations: int = 5000,
-    method: str = "newton",
+    error_gram: FloatArray, gossip: Gossip, seeds: Seeds, stopping: Stopping, *, method: str = "newton"
 ) -> SpatialFactorization:
     """`optimal_covariance` for a given error Gram over nodes, shape (n, n); the gossip names nodes and edges."""
-    r = check.positive(max_inverse_diagonal=max_inverse_diagonal)
-    H, n = error_gram, gossip.num_nodes
-    q = _coalition(coalition_size, n)
-    check.integer_at_least(1, max_iterations=max_iterations)
-    if method not in COVARIANCE_SOLVERS:
-        raise unknown_name("method", method, COVARIANCE_SOLVERS)
-    one_seed = groups is None and q == 0 and private
-    gap = check.positive(tolerance=tolerance) if tolerance is not None else default_tolerance(groups, q)
-    if one_seed:
-        found = _one_seed(H, r, gap, max_iterations)
-        return dataclasses.replace(found, gossip_hash=gossip.content_hash)
-    chosen = edge_groups(gossip) if groups is None else given_groups(groups, n)
+    H, r, q = error_gram, seeds.max_inverse_diagonal, seeds.coalition_size
+    if seeds.groups is None and q == 0 and seeds.private:
+        return dataclasses.replace(one_seed_covariance(H, r, stopping), gossip_hash=gossip.content_hash)
+    chosen = edge_groups(gossip) if seeds.groups is None else checked_groups(seeds.groups, gossip.num_nodes)
     from mfdl_solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition
     from mfdl_solvers.coalitions import solve
 
     labels = gossip.labels
     try:
-        posed = CoalitionProblem(H, chosen, q, private=private)
-        solved = solve(posed, tolerance=gap, max_iterations=max_iterations, method=method)
+        posed = CoalitionProblem(H, chosen, q, private=seeds.private)
+        solved = solve(posed, stopping, method=method)
     except InfeasibleCoalition as error:
         who = _names(error.coalition, labels)
         raise InvalidInput(
@@ -192,12 +196,13 @@ def covariance_for_gram(
         coalition, node = posed.exposed
         who = f"node {labels[node]} holds no seed that {_names(coalition, labels)} does not know"
         notes = (f"shared seeds cannot help: {who}, so private noise must be that of LDP",)
+    opponents = f"coalitions of {q}" if q else "an outsider"
     return in_range(
         SpatialFactorization(
             private_variance=solved.private_variance / r,
             groups=chosen,
             parts=tuple(part / r for part in solved.parts),
-            num_nodes=n,
+            num_nodes=gossip.num_nodes,
             max_inverse_diagonal=r,
             coalition_size=q,
             loss=solved.loss / r,
@@ -206,110 +211,21 @@ def covariance_for_gram(
             iterations=solved.iterations,
             seconds=solved.seconds,
             notes=notes,
-            bound_over=f"private noise with these {len(chosen)} seed groups, against {_opponents(q)},",
+            bound_over=f"private noise with these {len(chosen)} seed groups, against {opponents},",
             gossip_hash=gossip.content_hash,
             independent_loss=float(np.trace(H)) / r,
         )
     )
 
 
-@solver_refusals()
-def optimal_pairwise(
-    dynamics: Dynamics,
-    *,
-    coalition_size: int = 0,
-    max_inverse_diagonal: float = 1.0,
-    horizon: int = 1,
-    objective: str = "post-average",
-    weights: ErrorWeights | None = None,
-) -> SpatialFactorization:
-    """The best covariance sigma_local^2 I + sigma_pair^2 L of DECOR at a given price of privacy.
-
-    One ratio is searched; sigma_local then follows from the constraint exactly. q = 0 is the pairwise-constrained
-    problem (9) of CorN-DSGD.
-
-    Args: as for `optimal_covariance`; every coalition of q nodes is tried, see `spatial.MAX_COALITIONS`.
-    Returns: SpatialFactorization, status "stationary"; its lower bound is that of any covariance at all.
-    Source: arXiv:2405.01031, Algorithms 2 and 3 for the constraint; arXiv:2501.14644v2 for the criterion.
-    """
-    began = time.perf_counter()
-    r = check.positive(max_inverse_diagonal=max_inverse_diagonal)
-    n = dynamics.num_nodes
-    q = _coalition(coalition_size, n)
-    graph = dynamics.gossip.at(0).graph()
-    posed = mfdl_solvers.FactorizationProblem(_node_gram(dynamics, horizon, objective, weights), np.arange(n))
-    H, k = posed.normalised.error_gram, posed.exponent
-    L = spatial.laplacian(graph).toarray()
-    price = PairwisePrice(graph, q)
-    plain, paired = float(np.trace(H)), float(np.sum(H * L))
-
-    def loss(log_ratio: float) -> float:
-        ratio = math.exp(log_ratio)
-        return price(ratio) * (plain + ratio * paired)
-
-    top = math.log(LARGEST_RATIO / price.largest_eigenvalue) if price.largest_eigenvalue > 0 else 0.0
-    grid = np.linspace(top - math.log(1e14), top, 141)  # a step of a quarter: the minimum lies beside the best
-    values = [loss(x) for x in grid]
-    best = int(np.argmin(values))
-    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    refined = scipy.optimize.minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
-    log_ratio = float(refined.x) if refined.fun < values[best] else float(grid[best])
-    ratio = math.exp(log_ratio) if loss(log_ratio) < price(0.0) * plain else 0.0
-    note = ""
-    if log_ratio > top - math.log(1e3):
-        note = (
-            "the best loss is not attained: averaging removes pairwise noise, so more of it never hurts; it ends where "
-            f"rounding would begin to count, at sigma_pair / sigma_local = {math.sqrt(ratio):.3g}"
-        )
-    if not ratio:
-        note = "pairwise noise does not help on this graph: independent noise is the best of the family"
-    local, pair = price(ratio) / r, ratio * price(ratio) / r
-    edges = edge_groups(dynamics.gossip)
-    cancelling = np.array([[1.0, -1.0], [-1.0, 1.0]])
-    unrestricted = _one_seed(H, r, ONE_SEED_TOLERANCE, 5000)
-    found = SpatialFactorization(
-        private_variance=local,
-        groups=edges if pair else (),
-        parts=tuple(pair * cancelling for _ in edges) if pair else (),
-        num_nodes=n,
-        max_inverse_diagonal=r,
-        coalition_size=q,
-        loss=local * plain + pair * paired,
-        lower_bound=unrestricted.lower_bound,
-        status=STATIONARY,
-        iterations=len(grid) + int(refined.nfev),
-        seconds=time.perf_counter() - began,
-        notes=(note,) if note else (),
-        sigma_local=math.sqrt(local),
-        sigma_pair=math.sqrt(pair),
-        independent_loss=plain / r,
-        bound_over="covariance over nodes, against an outsider," if q else "covariance over nodes",
-        gossip_hash=dynamics.gossip.content_hash,
-    )
-    return in_range(found.shifted(k))
-
-
-def given_groups(groups: Sequence[Sequence[int]], num_nodes: int) -> Groups:
-    """`checked_groups` of what a caller gave; raises InvalidInput for what is no list of lists, or no group at all."""
-    try:
-        listed = [list(group) for group in groups]
-    except TypeError:
-        raise InvalidInput(f"groups must be a list of lists of node indices, got {groups!r}.") from None
-    if not listed:
-        raise InvalidInput(
-            "groups must hold at least one group; for noise without shared seeds take mafalda or dp-dsgd."
-        )
-    return checked_groups(listed, num_nodes)
-
-
-def in_range(found: SpatialFactorization) -> SpatialFactorization:
+def in_range(made: SpatialFactorization) -> SpatialFactorization:
     """Itself; raises InvalidInput where its loss is beyond float64."""
-    if not (math.isfinite(found.loss) and math.isfinite(found.independent_loss or 0.0)):
+    if not (math.isfinite(made.loss) and math.isfinite(made.independent_loss or 0.0)):
         raise InvalidInput(
-            f"the loss is beyond float64 at max_inverse_diagonal={found.max_inverse_diagonal:g}; raise that, or take "
+            f"the loss is beyond float64 at max_inverse_diagonal={made.max_inverse_diagonal:g}; raise that, or take "
             "smaller error weights."
         )
-    return found
+    return made
 
 
 def default_tolerance(groups: object, coalition_size: int) -> float:
@@ -317,53 +233,28 @@ def default_tolerance(groups: object, coalition_size: int) -> float:
     return ONE_SEED_TOLERANCE if groups is None and coalition_size == 0 else GROUP_TOLERANCE
 
 
-class PairwisePrice:
-    """x -> max over coalitions I of q nodes and i outside of [(I + x L_I)^-1]_ii, L_I the Laplacian without I.
-
-    A call costs O(n^2) per coalition; every value is rounded up by what the eigenvalues may be off.
-    """
-
-    def __init__(self, graph: object, coalition_size: int) -> None:
-        self._spectra: list[tuple[FloatArray, FloatArray]] = []
-        self.largest_eigenvalue = 0.0
-        for batch, _ in spatial.laplacians_after_deletion(graph, coalition_size):
-            values, vectors = np.linalg.eigh(batch)
-            self.largest_eigenvalue = max(self.largest_eigenvalue, float(values[:, -1].max(initial=0.0)))
-            self._spectra.append((np.clip(values, 0.0, None), vectors**2))
-
-    def __call__(self, ratio: float) -> float:
-        worst = 0.0
-        for values, squares in self._spectra:
-            inverse = (squares / (1 + ratio * values)[:, None, :]).sum(axis=2)
-            m = values.shape[1]
-            rounding = 8 * m * UNIT * (1 + ratio * float(values[:, -1].max()))
-            worst = max(worst, float(inverse.max()) * (1 + rounding))
-        return worst
-
-
-def _one_seed(H: FloatArray, r: float, tolerance: float, max_iterations: int) -> SpatialFactorization:
+def one_seed_covariance(H: FloatArray, r: float, stopping: Stopping) -> SpatialFactorization:
     """Problem (9): every node is its own class."""
-    posed = mfdl_solvers.FactorizationProblem(H, np.arange(len(H)))
-    normal, k = posed.normalised, posed.exponent
-    found = mfdl_solvers.solve(normal, tolerance=tolerance, max_iterations=max_iterations)
-    return in_range(one_seed_from(found, normal.error_gram if k else H, r, tolerance).shifted(k))
+    posed = FactorizationProblem(H, np.arange(len(H)))
+    solved = mfdl_solvers.solve(posed.normalised, stopping)
+    return in_range(one_seed_from(solved, posed.normalised.error_gram, r, stopping.tolerance).shifted(posed.exponent))
 
 
 def one_seed_from(
-    found: mfdl_solvers.Factorization, H: FloatArray, r: float = 1.0, tolerance: float = ONE_SEED_TOLERANCE
+    solved: Factorization, H: FloatArray, r: float = 1.0, tolerance: float = ONE_SEED_TOLERANCE
 ) -> SpatialFactorization:
     """R = X^-1 / r from a solution over nodes: one seed held by all, the least eigenvalue of R kept private."""
     began = time.perf_counter()
     n = len(H)
-    values, vectors = np.linalg.eigh(found.gram)
-    values = np.clip(values, UNIT * values[-1], None)
+    values, vectors = np.linalg.eigh(solved.gram)
+    values = np.clip(values, EPS * values[-1], None)
     with np.errstate(over="ignore", invalid="ignore"):
         R = (vectors / values) @ vectors.T / r
     if not np.abs(R).max() < LARGEST_VARIANCE:
         raise InvalidInput(f"max_inverse_diagonal must leave room for variances of its inverse in float64, got {r:g}.")
     # the inverse that was computed, not the one that was meant, must meet the bound
     worst = float(spatial.inverse_diagonal((R + R.T) / 2)) / r
-    scale = worst * (1 + 4 * n * UNIT * float(values[-1] / values[0]))
+    scale = worst * (1 + 4 * n * EPS * float(values[-1] / values[0]))
     R = (R + R.T) / 2 * max(scale, 1.0)
     private = float(1 / values[-1] / r) * (1 - 1e-9)
     return SpatialFactorization(
@@ -374,16 +265,16 @@ def one_seed_from(
         max_inverse_diagonal=r,
         coalition_size=0,
         loss=float(np.sum(H * R)),
-        lower_bound=found.lower_bound / r,
-        status=found.status if found.status != OPTIMAL or max(scale, 1.0) <= 1 + tolerance else STOPPED,
-        iterations=found.iterations,
-        seconds=found.seconds + time.perf_counter() - began,
-        notes=found.notes,
+        lower_bound=solved.lower_bound / r,
+        status=solved.status if solved.status != OPTIMAL or max(scale, 1.0) <= 1 + tolerance else STOPPED,
+        iterations=solved.iterations,
+        seconds=solved.seconds + time.perf_counter() - began,
+        notes=solved.notes,
         independent_loss=float(np.trace(H)) / r,
     )
 
 
-def _node_gram(dynamics: Dynamics, horizon: int, objective: str, weights: ErrorWeights | None) -> FloatArray:
+def node_gram(dynamics: Dynamics, horizon: int, objective: str, weights: ErrorWeights | None) -> FloatArray:
     """H over nodes; one step has one step size, which only scales it."""
     check.integer_at_least(1, horizon=horizon)
     one_rate = dataclasses.replace(dynamics, learning_rate=1.0) if horizon == 1 else dynamics
@@ -392,14 +283,3 @@ def _node_gram(dynamics: Dynamics, horizon: int, objective: str, weights: ErrorW
 
 def _names(nodes: Sequence[int], labels: Sequence[Hashable]) -> str:
     return f"coalition {{{', '.join(str(labels[i]) for i in nodes)}}}" if nodes else "an outsider"
-
-
-def _opponents(q: int) -> str:
-    return f"coalitions of {q}" if q else "an outsider"
-
-
-def _coalition(size: int, n: int) -> int:
-    q = check.integer_at_least(0, coalition_size=size)
-    if q >= n:
-        raise InvalidInput(f"coalition_size must be below the number of nodes, {n}, got {q}; some node must be left.")
-    return q

@@ -8,7 +8,7 @@ from .certificate import lower_bound
 from .coalition_problem import CoalitionProblem, InfeasibleCoalition
 from .dense import solve
 from .modes_problem import ModeProblem
-from .problem import Factorization, FactorizationProblem, NotConverged, ProblemError, causal_encoder
+from .problem import Factorization, FactorizationProblem, NotConverged, ProblemError, Stopping, causal_encoder
 from .time_space import TimeSpaceFactorization
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "ModeProblem",
     "NotConverged",
     "ProblemError",
+    "Stopping",
     "TimeSpaceFactorization",
     "causal_encoder",
     "lower_bound",

@@ -22,9 +22,20 @@ import torch
 
 from .certificate import finished, lower_bound
 from .lbfgs import minimise
-from .problem import OPTIMAL, STATIONARY, STOPPED, Array, Factorization, FactorizationProblem, ProblemError
+from .problem import (
+    OPTIMAL,
+    STATIONARY,
+    STOPPED,
+    USUAL,
+    Array,
+    Factorization,
+    FactorizationProblem,
+    ProblemError,
+    Stopping,
+)
 from .threads import ITERATION, blas_threads
 
+Penalty = Callable[[torch.Tensor], torch.Tensor]
 STAGES = ((8.0, 1e-2), (64.0, 1e-3), (512.0, 1e-4), (4096.0, 1e-5))  # (p, w): smoothing of max and of | |
 CHECK_EVERY = 20
 FLAT = 1e-7  # relative decrease over CHECK_EVERY iterations below which a stage is over
@@ -114,10 +125,9 @@ def _check_bands(bands: int) -> int:
 def solve(
     problem: FactorizationProblem,
     parametrisation: Parametrisation | None = None,
+    stopping: Stopping = USUAL,
     *,
-    penalty: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    tolerance: float = 1e-4,
-    max_iterations: int = 5000,
+    penalty: Penalty | None = None,
     device: str | None = None,
 ) -> Factorization:
     """Minimises the objective above over a family of encoders.
@@ -125,9 +135,8 @@ def solve(
     Args:
         problem: H and classes.
         parametrisation: default `lower_triangular(problem)`.
+        stopping: wanted gap, judged by the certificate; iterations over all stages together.
         penalty: C -> scalar tensor in units of the loss, added to it; the reported loss is without it.
-        tolerance: wanted gap; judged by the certificate.
-        max_iterations: over all stages together.
         device: torch device; default CUDA when available.
 
     Returns:
@@ -136,15 +145,8 @@ def solve(
     """
     if k := problem.exponent:
         half = 2.0 ** (-k // 2)  # 2^-k itself may be beyond float64
-        found = solve(
-            problem.normalised,
-            parametrisation,
-            penalty=None if penalty is None else lambda C: penalty(C) * half * half,
-            tolerance=tolerance,
-            max_iterations=max_iterations,
-            device=device,
-        )
-        return found.shifted(k)
+        smaller = None if penalty is None else lambda C: penalty(C) * half * half
+        return solve(problem.normalised, parametrisation, stopping, penalty=smaller, device=device).shifted(k)
     began = time.perf_counter()
     family = parametrisation or lower_triangular(problem)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -154,48 +156,63 @@ def solve(
         first = objective.encoder(torch.as_tensor(theta, device=where))
     if bool(torch.triu(first, 1).any()) or not np.isfinite(objective(theta, *STAGES[0])[0]):
         raise ProblemError("start must give a finite, lower-triangular, invertible C; the first encoder was not.")
-    best = {"bound": 0.0, "value": np.inf}
-
-    def within_tolerance(iteration: int, x: Array, value: float, gradient: Array) -> bool:
-        if iteration % CHECK_EVERY:
-            return False
-        if iteration and value > best["value"] * (1 - FLAT):
-            return True
-        best["value"] = value
-        if penalty is not None:
-            return False
-        X = objective.gram(x)
-        best["bound"] = max(best["bound"], lower_bound(problem, X))
-        return problem.loss(X) <= best["bound"] * (1 + tolerance)
-
-    iterations, settled = 0, False
+    search = _Search(objective, stopping, theta)
     with blas_threads(problem.size, single_up_to=ITERATION):
-        for stage in STAGES if theta.size else ():
-            best["value"] = np.inf
-            minimum = minimise(
-                lambda x, stage=stage: objective(x, *stage),  # type: ignore[misc]
-                theta,
-                stop=within_tolerance,
-                max_iterations=max_iterations - iterations,
-            )
-            theta, iterations = minimum.point, iterations + minimum.iterations
-            settled = minimum.stopped_by_rule or iterations < max_iterations
-            if penalty is None and problem.loss(objective.gram(theta)) <= best["bound"] * (1 + tolerance):
-                break
-        gram = objective.gram(theta)
+        settled = search.go_through_stages()
         restricted = not family.complete or penalty is not None
         result = finished(
             problem,
-            gram,
-            known_bound=best["bound"],
-            tolerance=tolerance,
-            iterations=iterations,
+            objective.gram(search.theta),
+            known_bound=search.bound,
+            stopping=stopping,
+            iterations=search.iterations,
             began=began,
-            unfinished_status=STATIONARY if restricted and (settled or not theta.size) else STOPPED,
+            unfinished_status=STATIONARY if restricted and settled else STOPPED,
         )
     if penalty is None or result.status != OPTIMAL:
         return result
-    return dataclasses.replace(result, status=STATIONARY if settled or not theta.size else STOPPED)
+    return dataclasses.replace(result, status=STATIONARY if settled else STOPPED)
+
+
+class _Search:
+    """L-BFGS through the stages, and the best lower bound met on the way."""
+
+    def __init__(self, objective: _Objective, stopping: Stopping, theta: Array) -> None:
+        self.objective, self.stopping, self.theta = objective, stopping, theta
+        self.bound, self.value, self.iterations = 0.0, np.inf, 0
+
+    def go_through_stages(self) -> bool:
+        """Whether the last stage had settled."""
+        settled = not self.theta.size
+        for stage in STAGES if self.theta.size else ():
+            self.value = np.inf
+            minimum = minimise(
+                lambda x, stage=stage: self.objective(x, *stage),  # type: ignore[misc]
+                self.theta,
+                stop=self._is_over,
+                max_iterations=self.stopping.max_iterations - self.iterations,
+            )
+            self.theta, self.iterations = minimum.point, self.iterations + minimum.iterations
+            settled = minimum.stopped_by_rule or self.iterations < self.stopping.max_iterations
+            if self._reached(self.objective.gram(self.theta)):
+                break
+        return settled
+
+    def _reached(self, X: Array) -> bool:
+        """The loss without a penalty is within the tolerance of the bound."""
+        return self.objective.penalty is None and self.stopping.reached(self.objective.problem.loss(X), self.bound)
+
+    def _is_over(self, iteration: int, x: Array, value: float, gradient: Array) -> bool:
+        if iteration % CHECK_EVERY:
+            return False
+        if iteration and value > self.value * (1 - FLAT):
+            return True
+        self.value = value
+        if self.objective.penalty is not None:
+            return False
+        X = self.objective.gram(x)
+        self.bound = max(self.bound, lower_bound(self.objective.problem, X))
+        return self._reached(X)
 
 
 class _Objective:
@@ -205,7 +222,7 @@ class _Objective:
         self,
         problem: FactorizationProblem,
         family: Parametrisation,
-        penalty: Callable[[torch.Tensor], torch.Tensor] | None,
+        penalty: Penalty | None,
         where: torch.device,
     ) -> None:
         self.problem, self.family, self.penalty, self.where = problem, family, penalty, where

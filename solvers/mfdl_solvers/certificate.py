@@ -25,10 +25,8 @@ import time
 import numpy as np
 import scipy.linalg
 
-from .problem import OPTIMAL, STOPPED, Array, Factorization, FactorizationProblem, causal_encoder
-from .scale import even_exponent, scaled, scaled_down
-
-EPS = float(np.finfo(np.float64).eps)
+from .problem import OPTIMAL, STOPPED, Array, Factorization, FactorizationProblem, Stopping, causal_encoder
+from .scale import EPS, even_exponent, scaled, scaled_down
 
 
 def lower_bound(
@@ -101,7 +99,7 @@ def finished(
     gram: Array,
     *,
     known_bound: float,
-    tolerance: float,
+    stopping: Stopping,
     iterations: int,
     began: float,
     notes: tuple[str, ...] = (),
@@ -115,7 +113,7 @@ def finished(
         gram=gram,
         loss=loss,
         lower_bound=bound,
-        status=OPTIMAL if loss <= bound * (1 + tolerance) else unfinished_status,
+        status=OPTIMAL if stopping.reached(loss, bound) else unfinished_status,
         iterations=iterations,
         seconds=time.perf_counter() - began,
         sensitivity=problem.sensitivity_squared(gram) ** 0.5,

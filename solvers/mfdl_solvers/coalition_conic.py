@@ -14,11 +14,11 @@ import numpy as np
 
 from .coalition_bound import lower_bound
 from .coalition_problem import CoalitionProblem
-from .problem import Array
+from .problem import Array, Stopping
 
 
 def solve_conic(
-    problem: CoalitionProblem, costs: Sequence[Array], max_iterations: int
+    problem: CoalitionProblem, costs: Sequence[Array], stopping: Stopping
 ) -> tuple[float, list[Array], float, int]:
     """(s, R_k, lower bound, iterations); feasible up to the solver's accuracy, so the result needs scaling."""
     import cvxpy as cp
@@ -42,7 +42,7 @@ def solve_conic(
     program = cp.Problem(cp.Minimize(objective), constraints)
     with warnings.catch_warnings():  # an inaccurate solution is judged by the certificate, not by a warning
         warnings.simplefilter("ignore", UserWarning)
-        program.solve(solver=cp.CLARABEL, max_iter=max_iterations)
+        program.solve(solver=cp.CLARABEL, max_iter=stopping.max_iterations)
     solution = [part.value for part in parts if part.value is not None]
     if len(solution) < len(parts):
         raise RuntimeError(f"the conic solver ended with status {program.status!r} and no point.")

@@ -29,7 +29,7 @@ import scipy.linalg
 
 from .coalition_bound import lower_bound
 from .coalition_problem import CoalitionProblem, Indices
-from .problem import Array
+from .problem import Array, Stopping
 
 FRACTION = 0.95  # of the way to the boundary
 RESIDUAL_SHARE = 0.1  # t stays above this part of the residuals, which fall by the length of the step only
@@ -72,7 +72,7 @@ class _Direction:
 
 
 def interior_point(
-    problem: CoalitionProblem, costs: Sequence[Array], ridges: Sequence[Array], tolerance: float, max_iterations: int
+    problem: CoalitionProblem, costs: Sequence[Array], ridges: Sequence[Array], stopping: Stopping
 ) -> tuple[float, list[Array], float, int]:
     """(s, R_k, lower bound, iterations); s > 0 and R_k > 0, so the result only needs scaling.
 
@@ -80,17 +80,16 @@ def interior_point(
         problem: every node outside a coalition is reached by an unknown seed.
         costs: positive definite cost of each R_k, shape (|H_k|, |H_k|).
         ridges: t times this is added to the costs, so that early iterates stay bounded where a cost is tiny.
-        tolerance: wanted gap of the scaled point.
-        max_iterations: Newton steps.
+        stopping: wanted gap of the scaled point, and Newton steps.
     """
     system = _System(problem, costs, ridges)
     point = system.start()
     bound, iterations = 0.0, 0
     while True:
         loss = problem.loss(point.private_variance, point.parts) * float(point.left_sides.max())
-        if system.barrier_size * system.complementarity(point) <= CHECK_BELOW * tolerance * loss:
+        if system.barrier_size * system.complementarity(point) <= CHECK_BELOW * stopping.tolerance * loss:
             bound = max(bound, system.lower_bound(point))
-        if loss <= bound * (1 + tolerance / 2) or iterations == max_iterations:
+        if stopping.share(1 / 2).reached(loss, bound) or iterations == stopping.max_iterations:
             break
         advanced = system.advanced(point)
         if advanced is None:

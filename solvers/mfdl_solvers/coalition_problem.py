@@ -29,11 +29,10 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from .problem import Array, FactorizationProblem, ProblemError, loss_in_range
-from .scale import scaled
+from .scale import EPS, scaled
 
 MAX_COALITIONS = 20_000
 MAX_COMPARED_BLOCKS = 3_000  # all pairs are compared to drop redundant constraints; beyond, none is dropped
-EPS = float(np.finfo(np.float64).eps)
 _BATCH_ENTRIES = 2**20  # 8 MB of stacked n x n matrices at a time
 
 Mask = NDArray[np.bool_]

@@ -20,13 +20,18 @@ import numpy as np
 
 from .coalition_bound import group_kernels, outsider_bound
 from .coalition_newton import interior_point
-from .coalition_problem import EPS, CoalitionProblem
-from .problem import OPTIMAL, STOPPED, Array, Certified, ProblemError
+from .coalition_problem import CoalitionProblem
+from .problem import OPTIMAL, STOPPED, Array, Certified, ProblemError, Stopping
+from .scale import EPS
 from .threads import ITERATION, blas_threads
 
 METHODS = ("newton", "conic")
+USUAL_HERE = Stopping(tolerance=1e-3, max_iterations=500)
 MAX_UNKNOWNS = 5_000  # matrices of 200 MB, up to seven at a time
 RIDGE_FLOOR = 1e-14  # relative to the largest eigenvalue of H
+
+Feasible = tuple[float, list[Array], tuple[tuple[int, ...], int, float]]
+"""s, R_k, and the coalition, node and value of the tightest constraint."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,7 +62,7 @@ class CoalitionFactorization(Certified):
 
 
 def solve(
-    problem: CoalitionProblem, *, tolerance: float = 1e-3, max_iterations: int = 500, method: str = "newton"
+    problem: CoalitionProblem, stopping: Stopping = USUAL_HERE, *, method: str = "newton"
 ) -> CoalitionFactorization:
     """Minimises tr(H R) over private and shared noise, to a certified relative gap.
 
@@ -67,8 +72,8 @@ def solve(
 
     Args:
         problem: H, groups, q.
-        tolerance: wanted gap loss / lower_bound - 1, > 0; below about 1e-7 float64 ends the search.
-        max_iterations: Newton steps, or the interior-point solver's iterations.
+        stopping: wanted gap, below about 1e-7 float64 ends the search; Newton steps, or the interior-point solver's
+            iterations.
         method: "newton", or "conic": the semidefinite program by cvxpy and Clarabel, slow, for comparison.
 
     Guarantees:
@@ -76,13 +81,11 @@ def solve(
         scaled up by the largest, which was rounded up. With private noise the loss is never above tr H (LDP), but
         for that rounding.
     Raises:
-        ProblemError: tolerance, method, or more than MAX_UNKNOWNS free entries in the groups.
+        ProblemError: method, or more than MAX_UNKNOWNS free entries in the groups.
         RuntimeError: the conic solver found no point at all.
     Cost: per Newton step O(K p^2 + J p^2 + p^3) for K blocks, J constraints and p free entries of the R_k.
     """
     began = time.perf_counter()
-    if not tolerance > 0:
-        raise ProblemError(f"tolerance must be > 0, got {tolerance!r}.")
     if method not in METHODS:
         raise ProblemError(f"method must be one of {METHODS}, got {method!r}.")
     unknowns = sum(len(group) * (len(group) + 1) // 2 for group in problem.groups)
@@ -91,36 +94,15 @@ def solve(
             f"groups of these sizes make {unknowns} unknowns, more than {MAX_UNKNOWNS}; take smaller groups."
         )
     if problem.exponent:
-        normal = solve(problem.normalised, tolerance=tolerance, max_iterations=max_iterations, method=method)
-        return normal.shifted(problem.exponent)
-    no_seeds = [np.zeros((len(group), len(group))) for group in problem.groups]
-    best = feasible(problem, 1.0, no_seeds) if problem.private else None
-    bound, iterations = outsider_bound(problem), 0
-    notes: tuple[str, ...] = ()
-    if problem.exposed is not None:
-        bound = problem.local_loss * (1 - 4 * problem.size * EPS)
-        coalition, node = problem.exposed
-        reason = f"node {node} has no seed that coalition {coalition} does not know"
-        notes = (f"{reason}: every node needs the private noise of LDP, and shared seeds cannot help",)
-    else:
-        kernels = group_kernels(problem)
+        return solve(problem.normalised, stopping, method=method).shifted(problem.exponent)
+    if problem.exposed is None:
         with blas_threads(unknowns, single_up_to=ITERATION):
-            for ridge in _ridges(problem, kernels, tolerance):
-                costs, early = _costs(problem, kernels, ridge)
-                s, parts, found, steps = _searched(
-                    method, problem, costs, early, tolerance, max_iterations - iterations
-                )
-                bound, iterations = max(bound, found), iterations + steps
-                answer = feasible(problem, s, parts)
-                if best is None or problem.loss(*answer[:2]) < problem.loss(*best[:2]):
-                    best = answer
-                if problem.loss(*best[:2]) <= bound * (1 + tolerance) or iterations >= max_iterations:
-                    break
-        if any(kernel.size for kernel in kernels):
-            assert best is not None  # at least one ridge
-            notes = (_note_on_kernels(ridge, problem.covariance(*best[:2])),)
-    assert best is not None  # without private noise no node is exposed
-    s, parts, worst = best
+            (s, parts, worst), bound, iterations, notes = _searched(problem, stopping, method)
+    else:
+        s, parts, worst = feasible(problem, 1.0, _no_seeds(problem))
+        bound, iterations = problem.local_loss * (1 - 4 * problem.size * EPS), 0
+        reason = "node {1} has no seed that coalition {0} does not know".format(*problem.exposed)
+        notes = (f"{reason}: every node needs the private noise of LDP, and shared seeds cannot help",)
     loss = problem.loss(s, parts)
     return CoalitionFactorization(
         private_variance=s,
@@ -128,7 +110,7 @@ def solve(
         covariance=problem.covariance(s, parts),
         loss=loss,
         lower_bound=bound,
-        status=OPTIMAL if loss <= bound * (1 + tolerance) else STOPPED,
+        status=OPTIMAL if stopping.reached(loss, bound) else STOPPED,
         iterations=iterations,
         seconds=time.perf_counter() - began,
         worst=worst,
@@ -137,23 +119,38 @@ def solve(
 
 
 def _searched(
-    method: str,
-    problem: CoalitionProblem,
-    costs: Sequence[Array],
-    early: Sequence[Array],
-    tolerance: float,
-    max_iterations: int,
-) -> tuple[float, list[Array], float, int]:
-    if method == "conic":
-        from .coalition_conic import solve_conic  # it brings cvxpy, seconds to import
+    problem: CoalitionProblem, stopping: Stopping, method: str
+) -> tuple[Feasible, float, int, tuple[str, ...]]:
+    """The best feasible noise, the best bound, iterations and notes, over falling ridges."""
+    best = feasible(problem, 1.0, _no_seeds(problem)) if problem.private else None
+    bound, iterations = outsider_bound(problem), 0
+    kernels = group_kernels(problem)
+    for ridge in _ridges(problem, kernels, stopping.tolerance):
+        costs, early = _costs(problem, kernels, ridge)
+        left = Stopping(stopping.tolerance, stopping.max_iterations - iterations)
+        if method == "conic":
+            from .coalition_conic import solve_conic  # it brings cvxpy, seconds to import
 
-        return solve_conic(problem, costs, max_iterations)
-    return interior_point(problem, costs, early, tolerance, max_iterations)
+            s, parts, proven, steps = solve_conic(problem, costs, left)
+        else:
+            s, parts, proven, steps = interior_point(problem, costs, early, left)
+        bound, iterations = max(bound, proven), iterations + steps
+        answer = feasible(problem, s, parts)
+        if best is None or problem.loss(*answer[:2]) < problem.loss(*best[:2]):
+            best = answer
+        if stopping.reached(problem.loss(*best[:2]), bound) or iterations >= stopping.max_iterations:
+            break
+    assert best is not None  # there is at least one ridge
+    singular = any(kernel.size for kernel in kernels)
+    notes = (_note_on_kernels(ridge, problem.covariance(*best[:2])),) if singular else ()
+    return best, bound, iterations, notes
 
 
-def feasible(
-    problem: CoalitionProblem, private_variance: float, parts: Sequence[Array]
-) -> tuple[float, list[Array], tuple[tuple[int, ...], int, float]]:
+def _no_seeds(problem: CoalitionProblem) -> list[Array]:
+    return [np.zeros((len(group), len(group))) for group in problem.groups]
+
+
+def feasible(problem: CoalitionProblem, private_variance: float, parts: Sequence[Array]) -> Feasible:
     """(s, R_k) scaled so that the largest left side, rounded up, is at most 1; and where it is attained.
 
     R_k are positive semidefinite. Multiplying s and all R_k by a factor divides every left side by it. What is too

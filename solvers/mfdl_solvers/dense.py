@@ -21,7 +21,7 @@ import scipy.linalg
 from . import singletons
 from .certificate import finished, lower_bound
 from .lbfgs import minimise
-from .problem import Array, Factorization, FactorizationProblem, ProblemError, relative_gap
+from .problem import USUAL, Array, Factorization, FactorizationProblem, ProblemError, Stopping, relative_gap
 from .ridge import Target, falling_targets, notes
 from .threads import ITERATION, blas_threads
 
@@ -30,19 +30,12 @@ MEMORY, MEMORY_SINGULAR = 10, 20  # pairs of L-BFGS: twice as many save half the
 RIDGE_SHARE = 0.1  # of the gap on H: once the gap on H + rho I is below that share, a smaller rho is due
 
 
-def solve(
-    problem: FactorizationProblem,
-    *,
-    tolerance: float = 1e-4,
-    max_iterations: int = 5000,
-    start: Array | None = None,
-) -> Factorization:
+def solve(problem: FactorizationProblem, stopping: Stopping = USUAL, *, start: Array | None = None) -> Factorization:
     """Minimises tr(H X^-1) at unit sensitivity to a certified relative gap.
 
     Args:
         problem: H and classes.
-        tolerance: wanted gap loss / lower_bound - 1, > 0.
-        max_iterations: hard limit.
+        stopping: wanted gap and number of iterations.
         start: a feasible X to start from (its in-class off-diagonal is dropped, its diagonal rescaled); checked, but
             not used, when every class holds one index: that method takes a few steps from anywhere.
 
@@ -54,35 +47,34 @@ def solve(
         1e-7 or so; X is then so ill-conditioned that a problem with large classes may stop earlier, and says so.
     """
     if problem.exponent:
-        normal = solve(problem.normalised, tolerance=tolerance, max_iterations=max_iterations, start=start)
-        return normal.shifted(problem.exponent)
+        return solve(problem.normalised, stopping, start=start).shifted(problem.exponent)
     began = time.perf_counter()
     initial = _feasible(problem, start)
     if problem.num_classes == problem.size:
-        return singletons.solve(problem, tolerance=tolerance, max_iterations=max_iterations)
+        return singletons.solve(problem, stopping)
     free = _FreeEntries(problem)
-    best = _Best(problem, tolerance, initial)
+    best = _Best(problem, stopping, initial)
     iterations = 0
     with blas_threads(problem.size, single_up_to=ITERATION):
         x = free.vector(initial)
-        for aim in falling_targets(problem, tolerance):
+        for aim in falling_targets(problem, stopping.tolerance):
             stage = _Stage(free, aim, best)
             minimum = minimise(
                 stage.value_and_gradient,
                 x,
                 stop=stage.is_over,
-                max_iterations=max_iterations - iterations,
+                max_iterations=stopping.max_iterations - iterations,
                 memory=MEMORY_SINGULAR if aim.rho > 0 else MEMORY,
             )
             x, iterations = minimum.point, iterations + minimum.iterations
-            if best.within_tolerance or iterations >= max_iterations:
+            if best.within_tolerance or iterations >= stopping.max_iterations:
                 break
         best.update(free.matrix(x), aim)
         return finished(
             problem,
             best.gram,
             known_bound=best.bound,
-            tolerance=tolerance,
+            stopping=stopping,
             iterations=iterations,
             began=began,
             notes=notes(problem, aim.rho, best.gram),
@@ -92,8 +84,8 @@ def solve(
 class _Best:
     """The best bound and the best X so far, both for the H that was given."""
 
-    def __init__(self, problem: FactorizationProblem, tolerance: float, gram: Array) -> None:
-        self.problem, self.tolerance = problem, tolerance
+    def __init__(self, problem: FactorizationProblem, stopping: Stopping, gram: Array) -> None:
+        self.problem, self.stopping = problem, stopping
         self.gram, self.loss, self.bound = gram, problem.loss(gram), 0.0
 
     @property
@@ -102,7 +94,7 @@ class _Best:
 
     @property
     def within_tolerance(self) -> bool:
-        return self.loss <= self.bound * (1 + self.tolerance)
+        return self.stopping.reached(self.loss, self.bound)
 
     def update(self, gram: Array, aim: Target) -> None:
         self.bound = max(self.bound, lower_bound(self.problem, gram, dual_from=aim.gram))

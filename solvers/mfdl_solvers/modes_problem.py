@@ -16,11 +16,10 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from .problem import Array, ProblemError, loss_in_range
-from .scale import even_exponent, scaled
+from .problem import Array, ProblemError, class_labels, loss_in_range
+from .scale import EPS, even_exponent, scaled
 from .threads import ITERATION, blas_threads
 
-EPS = float(np.finfo(np.float64).eps)
 INPUT_TOLERANCE = 1e-9  # relative: asymmetry, negative eigenvalues and departure from orthogonality of what is given
 
 
@@ -50,12 +49,7 @@ class ModeProblem:
             raise ProblemError(f"vectors must have one column per mode, shape ({n}, {n}), got shape {U.shape}.")
         if not (np.isfinite(H).all() and np.isfinite(U).all()):
             raise ProblemError("grams and vectors must be finite, got a nan or infinite entry.")
-        labels = np.asarray(self.classes)
-        if labels.shape != (T,) or labels.dtype.kind not in "iu":
-            raise ProblemError(
-                f"classes must be one integer label per step, shape ({T},), got shape {labels.shape} of "
-                f"{labels.dtype}; patterns that overlap cannot be written as labels and are not covered."
-            )
+        labels = class_labels(self.classes, T, "step")
         if np.abs(U.T @ U - np.eye(n)).max() > INPUT_TOLERANCE:
             raise ProblemError("vectors must be orthogonal (U^T U = I), e.g. the eigenvectors of a symmetric matrix.")
         H = scaled(H, -(exponent := even_exponent(H)))
@@ -68,7 +62,6 @@ class ModeProblem:
             H[k] = (H[k] + H[k].T) / 2
         loss_in_range(float(np.einsum("ktt->", H)), exponent)
         H = scaled(H, exponent)
-        _, labels = np.unique(labels, return_inverse=True)
         for name, array in (("grams", H), ("vectors", U), ("classes", labels)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)

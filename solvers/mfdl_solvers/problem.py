@@ -39,6 +39,52 @@ class NotConverged(RuntimeError):
         self.factorization: Any = factorization
 
 
+@dataclasses.dataclass(frozen=True)
+class Stopping:
+    """When a solver ends.
+
+    Attributes:
+        tolerance: wanted gap loss / lower_bound - 1, > 0.
+        max_iterations: hard limit.
+
+    Raises: ProblemError: a tolerance that is not positive.
+    """
+
+    tolerance: float = 1e-4
+    max_iterations: int = 5000
+
+    def __post_init__(self) -> None:
+        if not self.tolerance > 0:
+            raise ProblemError(f"tolerance must be > 0, got {self.tolerance!r}.")
+
+    def reached(self, loss: float, lower_bound: float) -> bool:
+        """The gap is within the tolerance."""
+        return loss <= lower_bound * (1 + self.tolerance)
+
+    def share(self, part: float) -> Stopping:
+        """The same with a part of the tolerance."""
+        return dataclasses.replace(self, tolerance=part * self.tolerance)
+
+
+USUAL = Stopping()
+
+
+def class_labels(given: ArrayLike, size: int, what: str) -> NDArray[np.intp]:
+    """Labels from 0 of the classes, one per `what`, read-only.
+
+    Raises: ProblemError: not one integer for each.
+    """
+    labels = np.asarray(given)
+    if labels.shape != (size,) or labels.dtype.kind not in "iu":
+        raise ProblemError(
+            f"classes must be one integer label per {what}, shape ({size},), got shape {labels.shape} of "
+            f"{labels.dtype}; patterns that overlap cannot be written as labels and are not covered."
+        )
+    _, labels = np.unique(labels, return_inverse=True)
+    labels.setflags(write=False)
+    return np.asarray(labels, dtype=np.intp)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class FactorizationProblem:
     """Which noise costs what, and what one record can reach.
@@ -67,17 +113,10 @@ class FactorizationProblem:
         H = (H + H.T) / 2
         loss_in_range(float(np.trace(H)), k)
         H = scaled(H, k)
-        labels = np.asarray(self.classes)
-        if labels.shape != (H.shape[0],) or labels.dtype.kind not in "iu":
-            raise ProblemError(
-                f"classes must be one integer label per index, shape ({H.shape[0]},), got shape {labels.shape} "
-                f"of {labels.dtype}; patterns that overlap cannot be written as labels and are not covered."
-            )
+        labels = class_labels(self.classes, len(H), "index")
         if scale == 0:
             raise ProblemError("error_gram must not be zero: no noise costs anything, so there is nothing to minimise.")
-        _, labels = np.unique(labels, return_inverse=True)
         H.setflags(write=False)
-        labels.setflags(write=False)
         object.__setattr__(self, "error_gram", H)
         object.__setattr__(self, "classes", labels)
         if self.eigenvalues[0] < -1e-9 * self.eigenvalues[-1]:

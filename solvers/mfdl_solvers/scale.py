@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+EPS = float(np.finfo(np.float64).eps)  # twice the relative error of one rounding
 ORDINARY = 128  # binary digits: products of four such numbers, with condition numbers of 1e16 between, stay finite
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import scipy.linalg
 
 from .certificate import finished, weights_bound
-from .problem import Array, Factorization, FactorizationProblem, ProblemError
+from .problem import USUAL, Array, Factorization, FactorizationProblem, ProblemError, Stopping
 from .ridge import notes, smallest_ridge, target
 from .threads import blas_threads
 
@@ -40,13 +40,12 @@ IDLE = 20  # steps without gain after which plain steps are taken until one gain
 PATIENCE, GAIN = 200, 0.01  # the search ends after this many steps that gained less: of the gap; of the tolerance
 
 
-def solve(problem: FactorizationProblem, *, tolerance: float = 1e-4, max_iterations: int = 5000) -> Factorization:
+def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factorization:
     """Minimises tr(H X^-1) subject to diag X <= 1 to a certified relative gap.
 
     Args:
         problem: H, and classes that each hold one index.
-        tolerance: wanted gap loss / lower_bound - 1, > 0.
-        max_iterations: singular value decompositions after the first.
+        stopping: wanted gap, and singular value decompositions after the first.
 
     Returns:
         A Factorization with diag X = 1; status "optimal", or "stopped" at the limit or where rounding leaves
@@ -62,16 +61,15 @@ def solve(problem: FactorizationProblem, *, tolerance: float = 1e-4, max_iterati
             "use mfdl_solvers.solve, which takes any disjoint classes."
         )
     if problem.exponent:
-        normal = solve(problem.normalised, tolerance=tolerance, max_iterations=max_iterations)
-        return normal.shifted(problem.exponent)
+        return solve(problem.normalised, stopping).shifted(problem.exponent)
     began = time.perf_counter()
     with blas_threads(problem.size):
-        aim = target(problem, smallest_ridge(problem, tolerance))
-        best = _Best(problem, tolerance)
+        aim = target(problem, smallest_ridge(problem, stopping.tolerance))
+        best = _Best(problem, stopping)
         path = _Path(problem.size)
         iterations = 0
         point = _Point.at(np.exp(path.log_weights), aim.root)
-        while not (within := best.reached(point)) and iterations < max_iterations and not best.idle():
+        while not (within := best.reached(point)) and iterations < stopping.max_iterations and not best.idle():
             path.go_on(point, extrapolate=best.idle_steps < IDLE)
             point = _Point.at(np.exp(path.log_weights), aim.root)
             iterations += 1
@@ -81,7 +79,7 @@ def solve(problem: FactorizationProblem, *, tolerance: float = 1e-4, max_iterati
             problem,
             best.gram,
             known_bound=best.bound,
-            tolerance=tolerance,
+            stopping=stopping,
             iterations=iterations,
             began=began,
             notes=notes(problem, aim.rho, best.gram),
@@ -124,8 +122,8 @@ class _Point:
 class _Best:
     """The best bound and the best feasible X so far; X = I to begin with, which is feasible whatever H is."""
 
-    def __init__(self, problem: FactorizationProblem, tolerance: float) -> None:
-        self.problem, self.tolerance = problem, tolerance
+    def __init__(self, problem: FactorizationProblem, stopping: Stopping) -> None:
+        self.problem, self.stopping = problem, stopping
         self.bound = 0.0
         self.gram = np.eye(problem.size)
         self.loss = problem.loss(self.gram)
@@ -144,12 +142,12 @@ class _Best:
         gap = self.estimate / self.dual - 1
         # against a bound on H + rho I the loss on H may come out below: a gap < 0
         lower = not np.isfinite(self.gap) or gap < self.gap - GAIN * abs(self.gap) - ROUNDING
-        higher = self.dual > self.settled_dual * (1 + max(GAIN * self.tolerance, ROUNDING))
+        higher = self.dual > self.settled_dual * (1 + max(GAIN * self.stopping.tolerance, ROUNDING))
         self.idle_steps = 0 if lower or higher else self.idle_steps + 1
         if lower or higher:
             self.gap, self.settled_dual = gap, self.dual
         # the bound on H is below that on H + rho I, and takes another decomposition: only when it may be the last
-        return gap <= self.tolerance and self.certified()
+        return gap <= self.stopping.tolerance and self.certified()
 
     def idle(self) -> bool:
         """Nothing was gained for so long that rounding, or a hopeless rate, must be the reason."""
@@ -162,7 +160,7 @@ class _Best:
             if (loss := self.problem.loss(gram)) < self.loss:
                 self.gram, self.loss = gram, loss
             self.bound = max(self.bound, weights_bound(self.problem, self.weights))
-        return self.loss <= self.bound * (1 + self.tolerance)
+        return self.stopping.reached(self.loss, self.bound)
 
 
 class _Path:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import dense
-from .problem import Factorization, FactorizationProblem, ProblemError
+from .problem import USUAL, Factorization, FactorizationProblem, ProblemError, Stopping
 
 MAX_SIZE = 4096
 """n T up to which arrays of (n T)^2 are formed: 128 MiB each, and minutes of factorization."""
@@ -27,21 +27,14 @@ def joint_classes(classes: ArrayLike, num_nodes: int) -> NDArray[np.intp]:
     return (labels[:, None] * num_nodes + np.arange(num_nodes)).ravel()
 
 
-def solve(
-    error_gram: ArrayLike,
-    classes: ArrayLike,
-    num_nodes: int,
-    *,
-    tolerance: float = 1e-4,
-    max_iterations: int = 5000,
-) -> Factorization:
+def solve(error_gram: ArrayLike, classes: ArrayLike, num_nodes: int, stopping: Stopping = USUAL) -> Factorization:
     """Minimises tr(H X^-1) over every X on time x nodes at unit sensitivity to a certified relative gap.
 
     Args:
         error_gram: H, shape (T n, T n), time-major.
         classes: integer label per step, shape (T,).
         num_nodes: n >= 1.
-        tolerance, max_iterations: as in `dense.solve`.
+        stopping: as in `dense.solve`.
 
     Returns: a Factorization; its encoder is lower triangular in time-major order, status "optimal" or "stopped".
     Raises: ProblemError: T n above MAX_SIZE, shapes that do not fit, or an H that `FactorizationProblem` refuses.
@@ -62,5 +55,4 @@ def solve(
         raise ProblemError(
             f"error_gram must have shape ({size}, {size}) for {labels.size} steps and {num_nodes} nodes, got {H.shape}."
         )
-    problem = FactorizationProblem(H, joint_classes(labels, num_nodes))
-    return dense.solve(problem, tolerance=tolerance, max_iterations=max_iterations)
+    return dense.solve(FactorizationProblem(H, joint_classes(labels, num_nodes)), stopping)

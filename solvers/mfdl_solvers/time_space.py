@@ -22,20 +22,22 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from . import dense, singletons
-from .certificate import EPS, weights_bound
+from .certificate import weights_bound
 from .modes_problem import ModeProblem
 from .problem import (
     OPTIMAL,
     STATIONARY,
     STOPPED,
+    USUAL,
     Array,
     Certified,
     Factorization,
     FactorizationProblem,
     ProblemError,
+    Stopping,
 )
 from .ridge import smallest_ridge, target
-from .scale import even_exponent, scaled, scaled_down
+from .scale import EPS, even_exponent, scaled, scaled_down
 from .threads import blas_threads
 
 HALF_SHARE = 0.5  # of the tolerance is the wanted gap of one half
@@ -79,9 +81,7 @@ class TimeSpaceFactorization(Certified):
         return dataclasses.replace(super().shifted(k), time=self.time.shifted(k), space=self.space.shifted(k))
 
 
-def solve(
-    problem: ModeProblem, *, tolerance: float = 1e-4, max_rounds: int = MAX_ROUNDS, max_iterations: int = 5000
-) -> TimeSpaceFactorization:
+def solve(problem: ModeProblem, stopping: Stopping = USUAL, *, max_rounds: int = MAX_ROUNDS) -> TimeSpaceFactorization:
     """Minimises tr(H X^-1) over products X_t (x) X_s of unit sensitivity.
 
     >>> pair = ModeProblem(np.array([[[4.0, 2.0], [2.0, 1.0]], np.eye(2)]), np.eye(2), np.array([0, 0]))
@@ -90,42 +90,34 @@ def solve(
 
     Args:
         problem: modes and classes of steps.
-        tolerance: relative; each half is certified within half of it, the alternation ends when a round gains less
-            than a tenth of it.
+        stopping: tolerance: relative; each half is certified within half of it, the alternation ends when a round
+            gains less than a tenth of it; max_iterations: of each half.
         max_rounds: hard limit.
-        max_iterations: of each half.
 
     Returns: a TimeSpaceFactorization; up to the tolerance never worse than the best noise over time alone or over nodes
         alone. A singular half is regularised as its solver says, with a note.
-    Raises: ProblemError: tolerance or max_rounds not positive.
+    Raises: ProblemError: max_rounds not positive.
     Cost: n T^3 once and for the lower bound; per round one problem over T and one over n. Memory: about 3 n T^2.
     """
     began = time.perf_counter()
-    if not tolerance > 0:
-        raise ProblemError(f"tolerance must be > 0, got {tolerance!r}.")
     if max_rounds < 1:
         raise ProblemError(f"max_rounds must be at least 1, got {max_rounds!r}.")
     if problem.exponent:
-        normal = solve(problem.normalised, tolerance=tolerance, max_rounds=max_rounds, max_iterations=max_iterations)
-        return normal.shifted(problem.exponent)
+        return solve(problem.normalised, stopping, max_rounds=max_rounds).shifted(problem.exponent)
     singles = np.arange(problem.num_nodes)
 
     def over_nodes(node_gram: Array) -> tuple[Factorization, Array, float]:
-        found = singletons.solve(
-            FactorizationProblem(node_gram, singles), tolerance=HALF_SHARE * tolerance, max_iterations=max_iterations
-        )
-        return found, problem.node_costs(found.gram), found.sensitivity
+        half = singletons.solve(FactorizationProblem(node_gram, singles), stopping.share(HALF_SHARE))
+        return half, problem.node_costs(half.gram), half.sensitivity
 
-    best, rounds, iterations, settled = alternate(
-        problem, over_nodes, tolerance=tolerance, max_rounds=max_rounds, max_iterations=max_iterations
-    )
-    bound = best.lower_bound(problem, tolerance)
+    best, rounds, iterations, settled = alternate(problem, over_nodes, stopping, max_rounds=max_rounds)
+    bound = best.lower_bound(problem, stopping)
     return TimeSpaceFactorization(
         time=best.time,
         space=best.space,
         loss=best.loss,
         lower_bound=bound,
-        status=best.status(bound, tolerance, settled=settled),
+        status=best.status(bound, stopping, settled=settled),
         rounds=rounds,
         iterations=iterations,
         seconds=time.perf_counter() - began,
@@ -158,15 +150,15 @@ class Product(Generic[Space]):
         halves = (("time", self.time.notes), ("nodes", self.space.notes))
         return tuple(f"over {axis}: {note}" for axis, notes in halves for note in notes)
 
-    def lower_bound(self, problem: ModeProblem, tolerance: float) -> float:
+    def lower_bound(self, problem: ModeProblem, stopping: Stopping) -> float:
         """`joint_lower_bound` by the dual of the half over time."""
-        half = HALF_SHARE * tolerance
+        half = HALF_SHARE * stopping.tolerance
         dual = dual_time_gram(problem, self.node_costs, self.time.gram, tolerance=half)
         return joint_lower_bound(problem, dual, tolerance=half)
 
-    def status(self, lower_bound: float, tolerance: float, *, settled: bool) -> str:
+    def status(self, lower_bound: float, stopping: Stopping, *, settled: bool) -> str:
         """optimal by the bound, else stationary where the alternation and both halves settled, else stopped."""
-        if self.loss <= lower_bound * (1 + tolerance):
+        if stopping.reached(self.loss, lower_bound):
             return OPTIMAL
         return STATIONARY if settled and STOPPED not in (self.time.status, self.space.status) else STOPPED
 
@@ -174,10 +166,9 @@ class Product(Generic[Space]):
 def alternate(
     problem: ModeProblem,
     over_nodes: Callable[[Array], tuple[Space, Array, float]],
+    stopping: Stopping,
     *,
-    tolerance: float,
     max_rounds: int = MAX_ROUNDS,
-    max_iterations: int = 5000,
 ) -> tuple[Product[Space], int, int, bool]:
     """(the best product, rounds, iterations of both solvers, whether it settled): each half in turn for the other.
 
@@ -185,7 +176,7 @@ def alternate(
         problem: one whose exponent is 0 (`normalised`).
         over_nodes: sum_k d_k u_k u_k^T, shape (n, n) -> the half over nodes within HALF_SHARE of the tolerance, its c
             and its sensitivity.
-        tolerance, max_rounds, max_iterations: as for `solve`; max_rounds >= 1.
+        stopping, max_rounds: as for `solve`; max_rounds >= 1.
     """
     best: Product[Space] | None = None
     c, iterations, rounds, settled = np.ones(problem.num_nodes), 0, 0, False
@@ -193,15 +184,14 @@ def alternate(
         rounds += 1
         in_time = dense.solve(
             FactorizationProblem(problem.time_gram(c), problem.classes),
-            tolerance=HALF_SHARE * tolerance,
-            max_iterations=max_iterations,
+            stopping.share(HALF_SHARE),
             start=best.time.gram if best else None,
         )
         d = problem.time_costs(in_time.gram)
         in_space, costs, sensitivity = over_nodes(problem.node_gram(d))
         iterations += in_time.iterations + in_space.iterations
         found = Product(in_time, in_space, sensitivity, costs, d)
-        settled = best is not None and found.loss >= best.loss * (1 - SETTLED * tolerance)
+        settled = best is not None and found.loss >= best.loss * (1 - SETTLED * stopping.tolerance)
         if best is None or found.loss < best.loss:
             best = found
         c = best.node_costs
@@ -254,7 +244,7 @@ def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1
         return 0.0
     nu /= scale
     nodes = FactorizationProblem(problem.node_gram(nu**2), np.arange(n))
-    X = singletons.solve(nodes, tolerance=tolerance).gram
+    X = singletons.solve(nodes, Stopping(tolerance)).gram
     inverse = np.linalg.inv(X)
     solved_for = target(nodes, smallest_ridge(nodes, tolerance)).gram
     v = np.einsum("ui,ij,ju->u", inverse, solved_for, inverse)

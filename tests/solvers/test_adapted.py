@@ -21,7 +21,17 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.testing import encoders
-from mfdl_solvers import ModeProblem, NotConverged, ProblemError, adapted, solve, spacetime, time_space
+from mfdl_solvers import (
+    ModeProblem,
+    NotConverged,
+    ProblemError,
+    Stopping,
+    adapted,
+    adapted_blocks,
+    solve,
+    spacetime,
+    time_space,
+)
 
 
 @examples(25)
@@ -99,7 +109,7 @@ def test_exact_where_every_node_looks_alike(graph, num_steps, period):
 
 
 def test_a_ring_of_eight_needs_blocks_whose_class_sums_differ():
-    found = adapted.solve(graph_problem("ring:n=8", 8, 4), tolerance=1e-5)
+    found = adapted.solve(graph_problem("ring:n=8", 8, 4), Stopping(1e-5))
     assert found.status == "optimal"
     assert_allclose(found.loss, 45.0623, rtol=1e-5)  # 45.857 with blocks solved one by one
 
@@ -136,7 +146,7 @@ def test_a_limit_of_rounds_is_said():
 @examples(40)
 @given(problem=mode_problems(max_nodes=2), data=st.data())
 def test_blocks_of_any_sign_are_charged_in_full(problem, data):
-    blocks = adapted.Blocks.of(problem, time_space.solve(problem, max_rounds=1))
+    blocks = adapted_blocks.Blocks.of(problem, time_space.solve(problem, max_rounds=1))
     C = [data.draw(encoders(size=problem.num_steps)) for _ in range(problem.num_nodes)]
     grams = np.stack([root.T @ root for root in C])
     X = sum(np.kron(X_k, np.outer(f, f)) for X_k, f in zip(grams, blocks.basis.T, strict=True))
@@ -146,7 +156,7 @@ def test_blocks_of_any_sign_are_charged_in_full(problem, data):
 @examples(40)
 @given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_the_loss_of_any_blocks(problem, data):
-    blocks = adapted.Blocks.of(problem, time_space.solve(problem, max_rounds=1))
+    blocks = adapted_blocks.Blocks.of(problem, time_space.solve(problem, max_rounds=1))
     C = [data.draw(encoders(size=problem.num_steps)) for _ in range(problem.num_nodes)]
     grams = np.stack([root.T @ root for root in C])
     X = sum(np.kron(X_k, np.outer(f, f)) for X_k, f in zip(grams, blocks.basis.T, strict=True))
@@ -173,7 +183,7 @@ def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
     costs = np.array(data.draw(st.lists(st.floats(1e-3, 1e3), min_size=n, max_size=n)))
     weights = np.array(data.draw(st.lists(st.integers(0, 4), min_size=m * n, max_size=m * n)), dtype=float)
     weights = weights.reshape(m, n) / 4 + 0.01
-    s, multipliers = adapted.best_scales(costs, weights)
+    s, multipliers = adapted_blocks.best_scales(costs, weights)
     assert (s > 0).all()
     assert (weights @ s <= 1).all()
     value = (costs / s).sum()
@@ -185,7 +195,7 @@ def test_scales_are_proved_optimal_by_their_multipliers(data, n, m):
 
 def test_scales_by_hand():
     # one constraint: s_k ~ sqrt(cost_k / weight_k)
-    s, _ = adapted.best_scales(np.array([1.0, 4.0, 0.0]), np.array([[1.0, 1.0, 1.0]]))
+    s, _ = adapted_blocks.best_scales(np.array([1.0, 4.0, 0.0]), np.array([[1.0, 1.0, 1.0]]))
     assert_allclose(s, [1 / 3, 2 / 3, 0.0], atol=1e-5)
 
 
@@ -196,7 +206,7 @@ def test_refused_options():
     problem = ModeProblem(np.eye(2)[None], np.eye(1), np.arange(2))
     other = time_space.solve(ModeProblem(np.eye(3)[None], np.eye(1), np.arange(3)))
     with pytest.raises(ProblemError, match="tolerance must be > 0"):
-        adapted.solve(problem, tolerance=-1.0)
+        adapted.solve(problem, Stopping(-1.0))
     with pytest.raises(ProblemError, match="max_rounds must be at least 1"):
         adapted.solve(problem, max_rounds=0)
     with pytest.raises(ProblemError, match="product over 2 steps and 1 nodes, got 3 and 1"):

@@ -13,7 +13,7 @@ from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.testing import factorization_problems
-from mfdl_solvers import FactorizationProblem, NotConverged, ProblemError, autodiff, solve
+from mfdl_solvers import FactorizationProblem, NotConverged, ProblemError, Stopping, autodiff, solve
 from mfdl_solvers.autodiff import Parametrisation, banded, lower_triangular, toeplitz
 
 SIZE = 8
@@ -27,7 +27,7 @@ def problem():
 
 @pytest.fixture(scope="module")
 def best(problem):
-    return solve(problem, tolerance=1e-7)
+    return solve(problem, Stopping(1e-7))
 
 
 def assert_valid(problem, found):
@@ -43,7 +43,7 @@ def assert_valid(problem, found):
 @examples(6)
 @given(problem=factorization_problems(max_size=4, ridges=(1.0, 1e-1)))
 def test_agrees_with_the_dense_solver_within_the_certificates(problem):
-    dense, auto = solve(problem, tolerance=1e-5), autodiff.solve(problem, tolerance=1e-4, device="cpu")
+    dense, auto = solve(problem, Stopping(1e-5)), autodiff.solve(problem, stopping=Stopping(1e-4), device="cpu")
     assert_valid(problem, auto)
     assert dense.status == auto.status == "optimal"
     assert auto.loss >= dense.lower_bound
@@ -52,7 +52,7 @@ def test_agrees_with_the_dense_solver_within_the_certificates(problem):
 
 
 def test_agrees_on_a_graph(problem, best):
-    auto = autodiff.solve(problem, tolerance=1e-5, device="cpu")
+    auto = autodiff.solve(problem, stopping=Stopping(1e-5), device="cpu")
     assert auto.status == "optimal"
     assert_valid(problem, auto)
     assert best.lower_bound <= auto.loss <= best.loss * (1 + 2e-5)
@@ -166,7 +166,7 @@ def test_a_penalty_that_changes_nothing_gives_the_optimum_but_does_not_claim_it(
 def test_an_unfinished_penalised_run_is_stopped_even_at_a_small_gap(problem):
     # a start within tolerance says nothing about the penalised objective
     found = autodiff.solve(
-        problem, penalty=lambda C: 1e3 * (torch.tril(C, -1) ** 2).sum(), tolerance=1e3, max_iterations=1, device="cpu"
+        problem, penalty=lambda C: 1e3 * (torch.tril(C, -1) ** 2).sum(), stopping=Stopping(1e3, 1), device="cpu"
     )
     assert found.gap <= 1e3
     assert found.status == "stopped"
@@ -177,7 +177,7 @@ def test_an_unfinished_penalised_run_is_stopped_even_at_a_small_gap(problem):
 
 @pytest.mark.parametrize("family", [None, banded(SIZE, 3), toeplitz(SIZE)], ids=["full", "banded", "toeplitz"])
 def test_a_stopped_run_says_so(problem, best, family):
-    stopped = autodiff.solve(problem, family, max_iterations=1, device="cpu")
+    stopped = autodiff.solve(problem, family, stopping=Stopping(max_iterations=1), device="cpu")
     assert stopped.status == "stopped"
     assert_valid(problem, stopped)
     assert stopped.lower_bound <= best.loss

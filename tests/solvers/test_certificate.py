@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl.testing import encoders, factorization_problems, optimal_loss_reference
-from mfdl_solvers import FactorizationProblem, lower_bound, solve
+from mfdl_solvers import FactorizationProblem, Stopping, lower_bound, solve
 
 
 def unit_gram(problem, C):
@@ -46,7 +46,7 @@ def test_zeros_within_classes_lose_nothing_against_the_exact_sensitivity(problem
 @examples(60)
 @given(problem=factorization_problems(ridges=(1.0, 1e-2)))
 def test_tight_at_the_optimum(problem):
-    found = solve(problem, tolerance=1e-7)
+    found = solve(problem, Stopping(1e-7))
     assert found.status == "optimal"
     # at least as tight as what the solver reports, from its own point
     assert lower_bound(problem, found.gram) >= found.loss * (1 - 1e-4)
@@ -91,7 +91,7 @@ def test_a_bad_gram_still_gives_a_valid_bound():
     rng = np.random.default_rng(0)
     B = rng.standard_normal((6, 6))
     problem = FactorizationProblem(B.T @ B, np.arange(6) % 2)
-    optimum = solve(problem, tolerance=1e-8).loss
+    optimum = solve(problem, Stopping(1e-8)).loss
     for exponent in range(0, 13, 3):
         Q = np.linalg.qr(rng.standard_normal((6, 6)))[0]
         X = Q @ np.diag(np.logspace(-exponent, 0, 6)) @ Q.T

@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose
 
 import mfdl_solvers
 from mfdl.testing.oracles import coalition_inverse_diagonal, coalition_loss_reference
-from mfdl_solvers import FactorizationProblem, ProblemError
+from mfdl_solvers import FactorizationProblem, ProblemError, Stopping
 from mfdl_solvers.coalition_bound import lower_bound, outsider_bound
 from mfdl_solvers.coalition_problem import CoalitionProblem, InfeasibleCoalition
 from mfdl_solvers.coalitions import feasible, solve
@@ -94,7 +94,7 @@ def largest_left_side(problem, found):
 @examples(100)
 @given(problem=problems(ridges=(1.0, 1e-2, 1e-6, 0.0)), tolerance=st.sampled_from([1e-3, 1e-5]))
 def test_every_coalition_is_withstood_and_the_gap_is_reached(problem, tolerance):
-    found = solve(problem, tolerance=tolerance)
+    found = solve(problem, Stopping(tolerance))
     # every subset of at most q nodes, tried one by one; the bound is on float64, so no tolerance
     assert largest_left_side(problem, found) <= 1
     assert found.status == "optimal"
@@ -120,7 +120,7 @@ def test_the_loss_is_that_of_the_semidefinite_program(problem):
         )
     except RuntimeError:
         reject()  # the reference gave no accurate solution; Hypothesis fails the test if that is frequent
-    found = solve(problem, tolerance=1e-4)
+    found = solve(problem, Stopping(1e-4))
     # 1e-6: what two interior-point programs agree to
     assert optimum * (1 - 1e-6) <= found.loss <= optimum * (1 + 1e-4 + 1e-6)
     assert found.lower_bound <= optimum * (1 + 1e-6)
@@ -146,7 +146,7 @@ def test_no_weights_and_vectors_give_a_bound_above_a_feasible_loss(data, problem
     lam = np.array(data.draw(st.lists(st.integers(0, 4), min_size=J, max_size=J)), dtype=float)
     Y = np.array(data.draw(st.lists(st.integers(-3, 3), min_size=J * problem.size, max_size=J * problem.size)))
     Y = Y.reshape(J, problem.size) + 2.0 * np.eye(problem.size)[node_of]
-    found = solve(problem, tolerance=1e-6)
+    found = solve(problem, Stopping(1e-6))
     for vectors in (Y, np.eye(problem.size)[node_of]):
         assert lower_bound(problem, lam, vectors, block_of, node_of) <= found.loss * (1 + 1e-12)
     s, parts, _ = feasible(problem, *data.draw(noises(problem)))
@@ -163,7 +163,7 @@ def test_the_bound_needs_every_group_and_the_private_noise():
     for problem in (private, without):
         assert lower_bound(problem, lam, Y, *where) <= 101
     expensive = CoalitionProblem(np.array([[1.0, -0.9], [-0.9, 1.0]]), groups, 0)
-    found = solve(expensive, tolerance=1e-6)
+    found = solve(expensive, Stopping(1e-6))
     # y = e_i, lam = 1: allowed by tr H = 2, but S = I exceeds H along (1, 1) unless it is scaled to 0.1
     assert lower_bound(expensive, np.ones(2), Y, *where) <= found.loss
     assert found.loss < 1.5
@@ -273,15 +273,15 @@ def test_no_noise_at_all_is_repaired(private):
 @given(data=st.data(), size=st.integers(2, 6))
 def test_one_group_of_all_nodes_against_an_outsider_is_the_plain_problem(data, size):
     H = data.draw(error_grams(size))
-    plain = mfdl_solvers.solve(FactorizationProblem(H, np.arange(size)), tolerance=1e-6)
+    plain = mfdl_solvers.solve(FactorizationProblem(H, np.arange(size)), Stopping(1e-6))
     for private in (True, False):
-        found = solve(CoalitionProblem(H, (tuple(range(size)),), 0, private=private), tolerance=1e-6)
+        found = solve(CoalitionProblem(H, (tuple(range(size)),), 0, private=private), Stopping(1e-6))
         assert plain.lower_bound <= found.loss * (1 + 1e-12)
         assert found.lower_bound <= plain.loss * (1 + 1e-12)
 
 
 def test_florentine_families_with_one_seed_for_all():
-    found = solve(CoalitionProblem(error_gram(FLORENTINE), (tuple(range(15)),), 0), tolerance=1e-7)
+    found = solve(CoalitionProblem(error_gram(FLORENTINE), (tuple(range(15)),), 0), Stopping(1e-7))
     assert found.status == "optimal"
     assert_allclose(found.loss, 4.4637657923587675, rtol=1e-7)  # of the fixed point for this problem
     assert found.lower_bound <= 4.4637657923587675 * (1 + 1e-12)
@@ -297,7 +297,7 @@ def test_florentine_families_with_one_seed_for_all():
     ],
 )
 def test_six_nodes_of_the_prism(groups, q, loss):
-    found = solve(CoalitionProblem(error_gram(PRISM), groups, q), tolerance=1e-5)
+    found = solve(CoalitionProblem(error_gram(PRISM), groups, q), Stopping(1e-5))
     assert found.status == "optimal"
     assert_allclose(found.loss, loss, atol=5e-4)  # three decimals known
 
@@ -324,7 +324,7 @@ def test_disjoint_groups_and_all_but_one_colluding_are_ldp(data, size):
 def test_seeds_of_single_nodes_are_ldp(data, size, q):
     H = data.draw(error_grams(size))
     for private in (True, False):
-        found = solve(CoalitionProblem(H, tuple((i,) for i in range(size)), q, private=private), tolerance=1e-5)
+        found = solve(CoalitionProblem(H, tuple((i,) for i in range(size)), q, private=private), Stopping(1e-5))
         assert_allclose(found.loss, np.trace(H), rtol=1e-5)
         assert found.lower_bound <= np.trace(H) * (1 + 1e-12)
 
@@ -368,7 +368,7 @@ def test_never_worse_than_equal_noise_on_all_edges(graph, q):
 def test_complete_graph_reaches_the_infimum_that_is_not_attained(q, tolerance):
     """W = 11^T / 5: pairwise noise costs nothing, so only the sum over the n - q honest nodes must be hidden."""
     complete = nx.complete_graph(5)
-    found = solve(CoalitionProblem(error_gram(complete), tuple(complete.edges), q), tolerance=tolerance)
+    found = solve(CoalitionProblem(error_gram(complete), tuple(complete.edges), q), Stopping(tolerance))
     assert found.status == "optimal"
     infimum = 1 / (5 - q)
     assert found.lower_bound <= infimum * (1 + 1e-12)
@@ -415,9 +415,9 @@ def test_twenty_nodes_with_a_seed_per_edge(q):
 
 def test_a_stopped_search_is_still_feasible_and_bounded():
     problem = CoalitionProblem(error_gram(PRISM), tuple(PRISM.edges), 1)
-    optimum = solve(problem, tolerance=1e-6)
+    optimum = solve(problem, Stopping(1e-6))
     for iterations in range(4):
-        found = solve(problem, max_iterations=iterations)
+        found = solve(problem, Stopping(1e-3, iterations))
         assert (found.status, found.iterations) == ("stopped", iterations)
         assert largest_left_side(problem, found) <= 1
         assert found.lower_bound <= optimum.loss <= found.loss * (1 + 1e-6)
@@ -457,7 +457,7 @@ def test_scales_with_the_error_gram_and_ignores_the_order_of_nodes(problem, fact
         (lambda: CoalitionProblem(np.ones(3), ((0, 1),), 0), r"square matrix"),
         (lambda: CoalitionProblem(np.eye(3), ((0, 1),), 0, private=False), r"node 2 is in no group"),
         (lambda: CoalitionProblem(np.eye(2), ((0, 1),), 1, private=False), r"coalition \(0,\) knows every seed of"),
-        (lambda: solve(CoalitionProblem(np.eye(2), ((0, 1),), 0), tolerance=0), r"tolerance must be > 0"),
+        (lambda: solve(CoalitionProblem(np.eye(2), ((0, 1),), 0), Stopping(0)), r"tolerance must be > 0"),
         (lambda: solve(CoalitionProblem(np.eye(2), ((0, 1),), 0), method="magic"), r"method must be one of"),
         (
             lambda: solve(CoalitionProblem(np.eye(120), (tuple(range(120)),), 0)),

@@ -12,7 +12,7 @@ from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.testing import factorization_problems, optimal_loss_reference
-from mfdl_solvers import FactorizationProblem, NotConverged, ProblemError, lower_bound, solve
+from mfdl_solvers import FactorizationProblem, NotConverged, ProblemError, Stopping, lower_bound, solve
 
 
 def assert_feasible(problem, found):
@@ -32,7 +32,7 @@ def assert_feasible(problem, found):
 @examples(100)
 @given(problem=factorization_problems(ridges=(1.0, 1e-2)))
 def test_feasible_and_within_tolerance(problem):
-    found = solve(problem, tolerance=1e-4)
+    found = solve(problem, Stopping(1e-4))
     assert_feasible(problem, found)
     assert found.status == "optimal"
     assert found.gap <= 1e-4
@@ -42,7 +42,7 @@ def test_feasible_and_within_tolerance(problem):
 @examples(60)
 @given(problem=factorization_problems(ridges=(1e-6, 0.0)))
 def test_feasible_and_within_tolerance_when_nearly_singular(problem):
-    found = solve(problem, tolerance=1e-4)
+    found = solve(problem, Stopping(1e-4))
     assert_feasible(problem, found)
     assert (found.status == "optimal") == (found.gap <= 1e-4)
     assert found.gap <= 3e-4  # about one singular H in ten thousand stops a little above the tolerance
@@ -53,7 +53,7 @@ def test_feasible_and_within_tolerance_when_nearly_singular(problem):
 @examples(40)
 @given(problem=factorization_problems(max_size=5, ridges=(1.0, 1e-2)))
 def test_optimal_against_the_semidefinite_program(problem):
-    found = solve(problem, tolerance=1e-7)
+    found = solve(problem, Stopping(1e-7))
     assert found.status == "optimal"
     assert_allclose(found.loss, optimal_loss_reference(problem), rtol=2e-6)  # the program's own accuracy
 
@@ -63,7 +63,7 @@ def test_optimal_against_the_semidefinite_program(problem):
 def test_one_class_has_a_closed_form(problem):
     # X is diagonal: min sum H_tt / x_t over sum x_t = 1 is (sum sqrt H_tt)^2
     user_level = FactorizationProblem(problem.error_gram, np.zeros(problem.size, dtype=int))
-    found = solve(user_level, tolerance=1e-8)
+    found = solve(user_level, Stopping(1e-8))
     assert_allclose(found.loss, np.sqrt(np.diagonal(problem.error_gram)).sum() ** 2, rtol=1e-7)
 
 
@@ -77,7 +77,7 @@ def test_one_class_has_a_closed_form(problem):
 def test_rank_one_and_a_little_reaches_the_tolerance(B, labels):
     # X is ill-conditioned: rounding ended the search at gap 1.05e-7, as the bound lost the error in X, not its square
     H = np.outer(B, B) + 0.01 * np.eye(5)
-    found = solve(FactorizationProblem(H, np.array(labels)), tolerance=1e-7)
+    found = solve(FactorizationProblem(H, np.array(labels)), Stopping(1e-7))
     assert found.status == "optimal"
     assert_allclose(found.loss, optimal_loss_reference(FactorizationProblem(H, np.array(labels))), rtol=2e-6)
 
@@ -87,7 +87,7 @@ def test_rank_one_and_a_little_reaches_the_tolerance(B, labels):
 def test_low_rank_gram_with_classes_comes_within_the_tolerance(classes, tolerance):
     # one ridge of 1e-10 left gaps of 4e-6 to 4e-5 at four classes and more
     B = np.random.default_rng(1).integers(-3, 4, (3, 8)).astype(float)
-    found = solve(FactorizationProblem(B.T @ B, np.arange(8) % classes), tolerance=tolerance)
+    found = solve(FactorizationProblem(B.T @ B, np.arange(8) % classes), Stopping(tolerance))
     assert found.status == "optimal"
     assert found.gap <= tolerance
     # at four classes 210 and 1120; with each rho solved to its last digit 2212 and 3636
@@ -107,9 +107,9 @@ def test_one_index():
 def test_units_do_not_matter(factor):
     H = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]])
     labels = np.array([0, 1, 0])
-    found = solve(FactorizationProblem(factor * H, labels), tolerance=1e-6)
+    found = solve(FactorizationProblem(factor * H, labels), Stopping(1e-6))
     assert found.status == "optimal"
-    assert_allclose(found.loss / factor, solve(FactorizationProblem(H, labels), tolerance=1e-6).loss, rtol=2e-6)
+    assert_allclose(found.loss / factor, solve(FactorizationProblem(H, labels), Stopping(1e-6)).loss, rtol=2e-6)
 
 
 def test_class_sums_do_not_drift_once_there_is_nothing_left_to_gain():
@@ -117,7 +117,7 @@ def test_class_sums_do_not_drift_once_there_is_nothing_left_to_gain():
     H = 4 * np.ones((3, 3)) + 0.01 * np.eye(3)
     problem = FactorizationProblem(H, np.array([1, 0, 0]))
     for tolerance in (1e-4, 1e-8, 1e-16):
-        found = solve(problem, tolerance=tolerance)
+        found = solve(problem, Stopping(tolerance))
         assert_feasible(problem, found)
         assert found.gap < max(tolerance, 1e-8)
 
@@ -125,7 +125,7 @@ def test_class_sums_do_not_drift_once_there_is_nothing_left_to_gain():
 def test_reference_optimum_of_florentine():
     H = error_gram(Dynamics(gossip.uniform("florentine")), 64)
     problem = FactorizationProblem(H, np.arange(64) % 16)
-    found = solve(problem, tolerance=1e-6)
+    found = solve(problem, Stopping(1e-6))
     assert found.status == "optimal"
     assert_feasible(problem, found)
     assert_allclose(found.loss, 3200.406114662085, rtol=1e-6)
@@ -137,7 +137,7 @@ def test_reference_optimum_of_florentine():
 def test_corn_is_the_same_problem_over_nodes():
     # min tr(W R W^T) with [R^-1]_uu <= 1: H = W^T W, X = R^-1, every node a class of its own
     W = gossip.metropolis_hastings("florentine").dense()
-    found = solve(FactorizationProblem(W.T @ W, np.arange(15)), tolerance=1e-8)
+    found = solve(FactorizationProblem(W.T @ W, np.arange(15)), Stopping(1e-8))
     assert found.status == "optimal"
     assert_allclose(found.loss, 4.4637657923587675, rtol=1e-7)
     assert found.lower_bound <= 4.4637657923587675
@@ -177,7 +177,7 @@ def test_regular_gram_has_no_note():
 def test_a_gram_that_is_indefinite_by_rounding_keeps_loss_above_the_bound():
     Q = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 6)))[0]
     H = Q @ np.diag([-9e-10, 1e-3, 0.1, 0.3, 0.5, 1.0]) @ Q.T  # within what the problem accepts
-    found = solve(FactorizationProblem((H + H.T) / 2, np.arange(6)), tolerance=1e-9)
+    found = solve(FactorizationProblem((H + H.T) / 2, np.arange(6)), Stopping(1e-9))
     assert found.lower_bound <= found.loss
     assert found.notes
 
@@ -193,7 +193,7 @@ def hard():
 
 def test_a_stopped_run_says_so_and_its_numbers_stay_valid():
     problem = hard()
-    stopped = solve(problem, max_iterations=1)
+    stopped = solve(problem, Stopping(max_iterations=1))
     assert stopped.status == "stopped"
     assert stopped.iterations == 1
     assert_feasible(problem, stopped)
@@ -206,14 +206,14 @@ def test_a_stopped_run_says_so_and_its_numbers_stay_valid():
 
 
 def test_a_tolerance_below_rounding_ends_and_is_not_called_optimal():
-    found = solve(hard(), tolerance=1e-16, max_iterations=2000)
+    found = solve(hard(), Stopping(1e-16, 2000))
     assert found.status == "stopped"
     assert found.iterations < 2000  # the floating-point floor, not the limit
     assert found.gap < 1e-6
 
 
 def test_more_tolerance_takes_fewer_iterations():
-    iterations = [solve(hard(), tolerance=t).iterations for t in (1e-1, 1e-4, 1e-7)]
+    iterations = [solve(hard(), Stopping(t)).iterations for t in (1e-1, 1e-4, 1e-7)]
     assert iterations == sorted(iterations)
     assert iterations[0] < iterations[-1]
 
@@ -223,7 +223,7 @@ def test_more_tolerance_takes_fewer_iterations():
 
 def test_an_error_in_the_gram_costs_the_bound_its_square():
     problem = hard()
-    found = solve(problem, tolerance=1e-9)
+    found = solve(problem, Stopping(1e-9))
     rng = np.random.default_rng(0)
     wrong = rng.standard_normal(found.gram.shape)
     wrong = np.where(problem.same_class, 0.0, wrong + wrong.T) * np.linalg.eigvalsh(found.gram)[0] / 20
@@ -236,8 +236,8 @@ def test_an_error_in_the_gram_costs_the_bound_its_square():
 
 def test_start_from_the_solution_is_soon_over():
     problem = hard()
-    cold = solve(problem, tolerance=1e-5)
-    warm = solve(problem, tolerance=1e-5, start=cold.gram)
+    cold = solve(problem, Stopping(1e-5))
+    warm = solve(problem, Stopping(1e-5), start=cold.gram)
     assert warm.status == "optimal"
     assert warm.iterations <= 10 < cold.iterations
 

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import gossip
 from mfdl.testing import encoders, factorization_problems, optimal_loss_reference
-from mfdl_solvers import FactorizationProblem, ProblemError, ridge, singletons, solve
+from mfdl_solvers import FactorizationProblem, ProblemError, Stopping, ridge, singletons, solve
 from mfdl_solvers.certificate import weights_bound
 
 
@@ -52,7 +52,7 @@ def assert_feasible(problem, found):
 @given(problem=problems(ridges=(1.0, 1e-2)))
 def test_regular_problems_reach_the_tolerance(problem):
     for tolerance in (1e-4, 1e-7):
-        found = singletons.solve(problem, tolerance=tolerance)
+        found = singletons.solve(problem, Stopping(tolerance))
         assert_feasible(problem, found)
         assert found.status == "optimal"
         assert found.gap <= tolerance
@@ -65,7 +65,7 @@ def test_regular_problems_reach_the_tolerance(problem):
 def test_singular_problems_come_within_the_tolerance(problem):
     # three times: about one in ten thousand singular H, with rows that are equal, stops at a little above
     for tolerance in (1e-4, 1e-6):
-        found = singletons.solve(problem, tolerance=tolerance)
+        found = singletons.solve(problem, Stopping(tolerance))
         assert_feasible(problem, found)
         assert found.gap <= max(3 * tolerance, 2e-4)
         assert (found.status == "optimal") == (found.gap <= tolerance)
@@ -74,7 +74,7 @@ def test_singular_problems_come_within_the_tolerance(problem):
 @examples(40)
 @given(problem=problems(max_size=5))
 def test_agrees_with_the_semidefinite_program(problem):
-    found = singletons.solve(problem, tolerance=1e-6)
+    found = singletons.solve(problem, Stopping(1e-6))
     try:
         with warnings.catch_warnings(action="ignore", category=UserWarning):  # "Solution may be inaccurate"
             reference = optimal_loss_reference(problem)
@@ -97,7 +97,7 @@ def test_two_indices_have_a_closed_form(a, c, share):
     # X = [[1, x], [x, 1]]: (a + c - 2 b x) / (1 - x^2) is least at (s + sqrt(s^2 - 4 b^2)) / 2, s = a + c
     b = share * (a * c) ** 0.5
     optimum = (a + c + max((a + c) ** 2 - 4 * b * b, 0.0) ** 0.5) / 2
-    found = singletons.solve(FactorizationProblem(np.array([[a, b], [b, c]]), np.arange(2)), tolerance=1e-6)
+    found = singletons.solve(FactorizationProblem(np.array([[a, b], [b, c]]), np.arange(2)), Stopping(1e-6))
     assert found.status == "optimal"
     assert optimum * (1 - 1e-12) <= found.loss <= optimum * (1 + 1e-6)
     assert found.lower_bound <= optimum * (1 + 1e-12)
@@ -106,7 +106,7 @@ def test_two_indices_have_a_closed_form(a, c, share):
 @given(diagonal=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
 @examples(40)
 def test_a_diagonal_gram_asks_for_independent_noise(diagonal):
-    found = singletons.solve(FactorizationProblem(np.diag(diagonal), np.arange(len(diagonal))), tolerance=1e-10)
+    found = singletons.solve(FactorizationProblem(np.diag(diagonal), np.arange(len(diagonal))), Stopping(1e-10))
     assert_allclose(found.gram, np.eye(len(diagonal)), atol=1e-12)
     assert_allclose(found.loss, sum(diagonal), rtol=1e-12)
     assert found.status == "optimal"
@@ -114,7 +114,7 @@ def test_a_diagonal_gram_asks_for_independent_noise(diagonal):
 
 
 def test_a_regular_graph_of_twenty_nodes_takes_a_handful_of_steps():
-    found = singletons.solve(averaging("erdos-renyi:n=20,p=0.5,seed=0"), tolerance=1e-6)
+    found = singletons.solve(averaging("erdos-renyi:n=20,p=0.5,seed=0"), Stopping(1e-6))
     assert found.status == "optimal"
     assert found.iterations <= 10
 
@@ -132,7 +132,7 @@ def test_any_weights_give_a_bound(problem, data):
     half = np.sqrt(v)
     eigenvalues = np.linalg.eigvalsh(half[:, None] * problem.error_gram * half)  # the formula, another way
     assert_allclose(bound, np.sqrt(np.clip(eigenvalues, 0, None)).sum() ** 2 / v.sum(), rtol=1e-5)
-    assert bound <= singletons.solve(problem, tolerance=1e-3).loss
+    assert bound <= singletons.solve(problem, Stopping(1e-3)).loss
     assert_allclose(weights_bound(problem, 1e308 * v), bound, rtol=1e-12)
     assert_allclose(weights_bound(problem, 1e-300 * v), bound, rtol=1e-12)
 
@@ -143,7 +143,7 @@ def test_any_weights_give_a_bound_for_any_classes(problem, data):
     v = data.draw(weights(problem.size))
     C = data.draw(encoders(size=problem.size))
     assert weights_bound(problem, v) <= problem.loss(C.T @ C)
-    assert weights_bound(problem, v) <= solve(problem, tolerance=1e-2).loss
+    assert weights_bound(problem, v) <= solve(problem, Stopping(1e-2)).loss
 
 
 @pytest.mark.parametrize("v", [[0.0, 0.0], [-1.0, -2.0], [np.nan, 1.0], [np.inf, 1.0]])
@@ -192,7 +192,7 @@ def test_order_and_units_do_not_matter(problem, data, factor):
     order = np.array(data.draw(st.permutations(range(problem.size))), dtype=int)
     labels = data.draw(st.permutations(range(problem.size)))
     moved = FactorizationProblem(factor * problem.error_gram[np.ix_(order, order)], np.array(labels))
-    here, there = solve(problem, tolerance=1e-9), solve(moved, tolerance=1e-9)
+    here, there = solve(problem, Stopping(1e-9)), solve(moved, Stopping(1e-9))
     assert here.status == there.status == "optimal"
     assert_allclose(there.loss, factor * here.loss, rtol=2e-9)
     assert_allclose(there.gram, here.gram[np.ix_(order, order)], atol=1e-3)  # X to the root of the gap, and H's kernel
@@ -206,7 +206,7 @@ def test_order_and_units_do_not_matter(problem, data, factor):
 def test_complete_graph_comes_within_the_tolerance_of_its_infimum(n, tolerance):
     # variance c on the complement of 1 costs (1/n) / (1 - (1 - 1/n) / c): 1/n is approached and never reached
     problem = averaging(f"complete:n={n}")
-    found = solve(problem, tolerance=tolerance)
+    found = solve(problem, Stopping(tolerance))
     assert_feasible(problem, found)
     assert found.status == "optimal"
     assert found.gap <= tolerance
@@ -226,7 +226,7 @@ def test_singular_averaging_comes_within_the_tolerance(graph, class_size, tolera
     nodes = averaging(graph)
     # of the star's three eigenvalues one is small for many leaves, not zero; the ring's is zero for 3 m nodes
     problem = FactorizationProblem(nodes.error_gram, np.arange(nodes.size) // class_size)
-    found = solve(problem, tolerance=tolerance)
+    found = solve(problem, Stopping(tolerance))
     assert found.status == "optimal"
     assert found.gap <= tolerance
     assert found.lower_bound <= found.loss
@@ -234,7 +234,7 @@ def test_singular_averaging_comes_within_the_tolerance(graph, class_size, tolera
 
 def test_a_hopeless_tolerance_ends_with_honest_numbers():
     problem = averaging("complete:n=5")
-    found = solve(problem, tolerance=1e-14)
+    found = solve(problem, Stopping(1e-14))
     assert found.status == "stopped"
     assert found.iterations < 1000
     assert_feasible(problem, found)
@@ -244,7 +244,7 @@ def test_a_hopeless_tolerance_ends_with_honest_numbers():
 
 def test_no_noise_cost_at_one_index():
     H = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
-    found = solve(FactorizationProblem(H, np.arange(3)), tolerance=1e-6)
+    found = solve(FactorizationProblem(H, np.arange(3)), Stopping(1e-6))
     assert found.status == "optimal"
     assert_allclose(found.loss, (4 + 12**0.5) / 2, rtol=1e-6)  # the other two alone
 
@@ -303,9 +303,9 @@ def test_the_door_leads_here():
 
 def test_a_limit_stops_with_valid_numbers():
     problem = averaging("erdos-renyi:n=20,p=0.3,seed=1")
-    done = solve(problem, tolerance=1e-8)
+    done = solve(problem, Stopping(1e-8))
     for limit in (0, 1, 2):
-        stopped = singletons.solve(problem, tolerance=1e-8, max_iterations=limit)
+        stopped = singletons.solve(problem, Stopping(1e-8, limit))
         assert stopped.status == "stopped"
         assert stopped.iterations == limit
         assert_feasible(problem, stopped)
@@ -314,7 +314,7 @@ def test_a_limit_stops_with_valid_numbers():
 
 
 def test_one_index():
-    found = singletons.solve(FactorizationProblem(np.array([[3.0]]), np.array([7])), tolerance=1e-12)
+    found = singletons.solve(FactorizationProblem(np.array([[3.0]]), np.array([7])), Stopping(1e-12))
     assert_array_equal(found.gram, [[1.0]])
     assert found.loss == pytest.approx(3.0, rel=1e-14)
     assert (found.status, found.iterations) == ("optimal", 0)

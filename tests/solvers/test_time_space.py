@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.testing import encoders, optimal_loss_reference
-from mfdl_solvers import FactorizationProblem, ModeProblem, NotConverged, ProblemError, solve, time_space
+from mfdl_solvers import FactorizationProblem, ModeProblem, NotConverged, ProblemError, Stopping, solve, time_space
 from mfdl_solvers.time_space import joint_lower_bound
 
 
@@ -47,7 +47,7 @@ def test_no_worse_than_noise_over_time_or_over_nodes_alone(problem):
 @given(problem=mode_problems(ridges=(1.0,), zero_modes=False), data=st.data())
 def test_no_product_is_better(problem, data):
     # by the geodesic convexity of the loss; alternation could otherwise end anywhere
-    found = time_space.solve(problem, tolerance=1e-6)
+    found = time_space.solve(problem, Stopping(1e-6))
     assert found.status in ("optimal", "stationary")
     for _ in range(5):
         C_t, C_s = data.draw(encoders(size=problem.num_steps)), data.draw(encoders(size=problem.num_nodes))
@@ -140,7 +140,7 @@ def test_the_average_of_the_models_counts_alone():
 
 
 def test_florentine():
-    found = time_space.solve(graph_problem(*FLORENTINE), tolerance=1e-6)
+    found = time_space.solve(graph_problem(*FLORENTINE), Stopping(1e-6))
     assert found.status == "stationary"
     assert_allclose(found.loss, 1192.3079, rtol=1e-5)
     assert 1078.6 <= found.lower_bound <= 1085.528  # the joint optimum
@@ -189,7 +189,7 @@ def test_refused_problems(change, message):
 def test_refused_options():
     problem = ModeProblem(np.eye(2)[None], np.eye(1), np.arange(2))
     with pytest.raises(ProblemError, match="tolerance must be > 0"):
-        time_space.solve(problem, tolerance=0.0)
+        time_space.solve(problem, Stopping(0.0))
     with pytest.raises(ProblemError, match="max_rounds must be at least 1"):
         time_space.solve(problem, max_rounds=0)
 

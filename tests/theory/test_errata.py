@@ -119,7 +119,7 @@ def test_a_root_of_the_error_gram_must_have_the_right_side():
     """L^T L = H is needed; Cholesky gives G G^T = H, and the coded R = chol(P H P) has R^T R != H."""
     posed = problem(Dynamics(gossip.uniform("florentine")), Cyclic(4, 8))
     H, P = posed.error_gram, np.eye(32)[::-1]
-    best = mfdl_solvers.solve(posed, tolerance=1e-4)
+    best = mfdl_solvers.solve(posed)
     response = np.linalg.inv(best.encoder)
     G, R = np.linalg.cholesky(H), np.linalg.cholesky(P @ H @ P)
     lower = P @ R.T @ P
@@ -128,7 +128,7 @@ def test_a_root_of_the_error_gram_must_have_the_right_side():
         assert_allclose(np.linalg.norm(root @ response) ** 2, value, rtol=1e-3)
     assert_allclose(best.loss, 1402.4, rtol=2e-4)
     assert_allclose(np.linalg.norm(R.T @ R - H) / np.linalg.norm(H), 0.239, atol=5e-4)
-    coded = mfdl_solvers.solve(mfdl_solvers.FactorizationProblem(R.T @ R, posed.classes), tolerance=1e-4)
+    coded = mfdl_solvers.solve(mfdl_solvers.FactorizationProblem(R.T @ R, posed.classes))
     assert 1.014 < posed.loss(coded.gram) / best.loss < 1.017  # 1.5% more noise in the models
     # right for Toeplitz workloads, so for prefix sums: P A P = A^T
     A = np.tri(32)

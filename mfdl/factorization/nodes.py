@@ -1,0 +1,255 @@
+"""An encoder over the steps for each node, or each class of nodes, with the error Gram of its own noise.
+
+Local noise is independent over nodes, so the problems are separate, and each node's encoder has unit sensitivity under
+the participation of its own records. Totals over nodes behave like one `Factorization`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+import mfdl_solvers
+from mfdl_solvers import Factorization, FactorizationProblem
+from mfdl_solvers.problem import FIXED, OPTIMAL, STOPPED, Stopping, relative_gap
+
+from ..check import FloatArray
+from ..dynamics import Dynamics
+from ..error_gram import node_error_grams
+from ..error_weights import ErrorWeights
+from ..errors import InvalidInput
+from ..participation import Participation
+from .boundary import checked_stopping, solver_refusals
+from .temporal import evaluate
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NodeFactorizations:
+    """One factorization per node (MAFALDA-L); totals over nodes behave like one `Factorization`."""
+
+    nodes: tuple[Factorization, ...]
+    seconds: float
+
+    @property
+    def encoder(self) -> FloatArray:
+        """C_u, shape (n, T, T)."""
+        return np.stack([f.encoder for f in self.nodes])
+
+    @property
+    def loss(self) -> float:
+        """Sum over nodes."""
+        return sum(f.loss for f in self.nodes)
+
+    @property
+    def lower_bound(self) -> float:
+        """Sum over nodes: valid since the nodes' problems are separate."""
+        return sum(f.lower_bound for f in self.nodes)
+
+    @property
+    def gap(self) -> float:
+        """loss / lower_bound - 1."""
+        return relative_gap(self.loss, self.lower_bound)
+
+    @property
+    def status(self) -> str:
+        """optimal when every node is, fixed when nothing was optimised, else stopped."""
+        (status, *others) = {f.status for f in self.nodes}
+        return STOPPED if others or status not in (OPTIMAL, FIXED) else status
+
+    @property
+    def iterations(self) -> int:
+        """Sum over nodes."""
+        return sum(f.iterations for f in self.nodes)
+
+    @property
+    def sensitivity(self) -> float:
+        """The largest of any node."""
+        return max(f.sensitivity for f in self.nodes)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Distinct notes of the nodes."""
+        return tuple(dict.fromkeys(note for f in self.nodes for note in f.notes))
+
+
+def factorize_nodes(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float = 1e-4,
+    max_iterations: int = 5000,
+    allow_stopped: bool = False,
+    progress: Any = None,
+) -> NodeFactorizations:
+    """One encoder per node from its own error Gram H_u (MAFALDA-L).
+
+    Each node starts from the solution of the node before, so later nodes take fewer iterations; nodes with the
+    same Gram (symmetric graphs) and the same participation share one solution. `progress`, if given, is called after
+    each node.
+
+    Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: a participation for
+        another number of nodes, a loss beyond float64.
+    """
+    labels = _labels_of_nodes(participation, dynamics.num_nodes)
+    began = time.perf_counter()
+    grams = node_error_grams(dynamics, participation.num_steps, weights=weights, objective=objective)
+    stopping = checked_stopping(tolerance, max_iterations)
+    solved = _solved_in_turn(zip(grams, labels, strict=True), stopping, allow_stopped, progress)
+    return NodeFactorizations(solved, time.perf_counter() - began)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassFactorizations(NodeFactorizations):
+    """One factorization per class of nodes: `nodes[labels[u]]` is that of node u, at the sum of its class's Grams.
+
+    Attributes: labels: the class of each node, integers from 0, shape (n,), read-only.
+    """
+
+    labels: NDArray[np.intp]
+
+    @property
+    def encoder(self) -> FloatArray:
+        """C_u, shape (n, T, T): that of its class at every node."""
+        return np.stack([f.encoder for f in self.nodes])[self.labels]
+
+
+def factorize_classes(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    labels: ArrayLike | None = None,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    tolerance: float = 1e-4,
+    max_iterations: int = 5000,
+    allow_stopped: bool = False,
+    progress: Any = None,
+) -> ClassFactorizations:
+    """One encoder per class of nodes, the best for the sum H_c of its nodes' error Grams.
+
+    Under LDP each encoder has sensitivity 1 whatever the classes, so the loss lies between that of an encoder per node
+    and, where all share a participation, that of one for all, up to the tolerance.
+
+    Args:
+        labels: an integer per node, shape (n,); nodes with one label and one participation are a class. Default
+            `degree_labels`: nodes with equally many neighbours.
+        progress: called after each class. Others: see `factorize`.
+
+    Returns: ClassFactorizations; loss = sum over classes of sensitivity^2 tr(H_c X_c^-1), the lower bound likewise.
+    Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: labels or a participation
+        for another number of nodes.
+    Cost: n Grams, one at a time, (classes) T^2 memory, and one solution per class.
+    """
+    n = dynamics.num_nodes
+    steps = _labels_of_nodes(participation, n)
+    given = degree_labels(dynamics, participation.num_steps) if labels is None else _node_labels(labels, n)
+    gathered = participation.shared_by(range(n))
+    schemes = np.empty(n, dtype=np.intp)
+    for number, (_, members) in enumerate(gathered):
+        schemes[members] = number
+    _, first, of_node = np.unique(np.stack([given, schemes]), axis=1, return_index=True, return_inverse=True)
+    of_node = np.asarray(of_node, dtype=np.intp).reshape(n)
+    of_node.setflags(write=False)
+    began = time.perf_counter()
+    sums = np.zeros((first.size, participation.num_steps, participation.num_steps))
+    grams = node_error_grams(dynamics, participation.num_steps, weights=weights, objective=objective)
+    with np.errstate(over="ignore"):  # an infinite sum is refused
+        for u, H in enumerate(grams):
+            sums[of_node[u]] += H
+    cases = ((H, steps[u]) for H, u in zip(sums, first.tolist(), strict=True))
+    solved = _solved_in_turn(cases, checked_stopping(tolerance, max_iterations), allow_stopped, progress)
+    return ClassFactorizations(solved, time.perf_counter() - began, of_node)
+
+
+def degree_labels(dynamics: Dynamics, num_steps: int) -> NDArray[np.intp]:
+    """A label per node, equal for nodes with equally many neighbours in every gossip round of training, shape (n,)."""
+    matrices = {id(one): one for one in map(dynamics.gossip.at, range(num_steps * dynamics.gossip_rounds))}
+    degrees = np.array([[degree for _, degree in one.graph().degree()] for one in matrices.values()])
+    _, labels = np.unique(degrees, axis=1, return_inverse=True)
+    return np.asarray(labels, dtype=np.intp).reshape(dynamics.num_nodes)
+
+
+def _node_labels(labels: ArrayLike, num_nodes: int) -> NDArray[np.intp]:
+    array = np.asarray(labels)
+    if array.shape != (num_nodes,) or array.dtype.kind not in "iu":
+        raise InvalidInput(
+            f"labels must be one integer per node, shape ({num_nodes},), got shape {array.shape} of {array.dtype}."
+        )
+    return array.astype(np.intp)
+
+
+def _labels_of_nodes(participation: Participation, num_nodes: int) -> list[NDArray[np.intp]]:
+    """The class of each step for each node's records, one (T,) array per node, shared by nodes that agree."""
+    participation.require_nodes(num_nodes)
+    labels: dict[int, NDArray[np.intp]] = {}
+    for scheme, members in participation.shared_by(range(num_nodes)):
+        labels |= dict.fromkeys(members, scheme.classes())
+    return [labels[node] for node in range(num_nodes)]
+
+
+def _solved_in_turn(
+    cases: Iterable[tuple[FloatArray, NDArray[np.intp]]], stopping: Stopping, allow_stopped: bool, progress: Any
+) -> tuple[Factorization, ...]:
+    """Each (H, classes of steps) solved, from the last solution with these classes; equal cases share a solution."""
+    seen: list[tuple[FloatArray, NDArray[np.intp], Factorization]] = []
+    solved: list[Factorization] = []
+    for H, labels in cases:
+        alike = [(gram, before) for gram, classes, before in seen if np.array_equal(classes, labels)]
+        result = next((before for gram, before in alike if np.array_equal(gram, H)), None)
+        if result is None:
+            result = _solved(H, labels, stopping, start=alike[-1][1].gram if alike else None)
+            if not allow_stopped:
+                result.require_converged(stopping.tolerance)
+            seen.append((H, labels, result))
+        solved.append(result)
+        if progress is not None:
+            progress()
+    if not math.isfinite(sum(result.loss for result in solved)):
+        raise InvalidInput("the loss of all nodes together is beyond float64; take smaller error weights.")
+    return tuple(solved)
+
+
+@solver_refusals()
+def _solved(H: FloatArray, labels: NDArray[np.intp], stopping: Stopping, *, start: FloatArray | None) -> Factorization:
+    """The dense solver; for H = 0, independent noise at unit sensitivity: noise that no counted model meets is free."""
+    if H.any():
+        return mfdl_solvers.solve(FactorizationProblem(H, labels), stopping, start=start)
+    X = np.diag(1.0 / np.bincount(labels)[labels])
+    note = "the noise of some nodes reaches no counted model, so any encoder serves them: theirs is independent noise"
+    return Factorization(np.sqrt(X), X, 0.0, 0.0, OPTIMAL, 0, 0.0, notes=(note,))
+
+
+def evaluate_nodes(
+    grams: FloatArray, participation: Participation, encoders: FloatArray, *, lower_bounds: Sequence[float]
+) -> NodeFactorizations:
+    """Given encoders, one per node, at the nodes' error Grams; all are scaled by the largest sensitivity.
+
+    Args: grams, encoders: shape (n, T, T), a Gram may be zero; lower_bounds: of the best encoder of each node.
+    """
+    began = time.perf_counter()
+    labels = _labels_of_nodes(participation, len(grams))
+    any_gram = np.eye(participation.num_steps)  # where no counted model meets the noise: its loss is set to 0 below
+    posed = [FactorizationProblem(H if H.any() else any_gram, steps) for H, steps in zip(grams, labels, strict=True)]
+    worst = max(p.sensitivity_squared(C.T @ C) for p, C in zip(posed, encoders, strict=True)) ** 0.5
+    nodes = []
+    for p, C, H, bound in zip(posed, encoders, grams, lower_bounds, strict=True):
+        unit = evaluate(p, C, lower_bound=bound)
+        share = p.sensitivity_squared(C.T @ C) ** 0.5 / worst  # one noise level serves all nodes
+        nodes.append(
+            dataclasses.replace(
+                unit,
+                encoder=C / worst,
+                gram=unit.gram * share**2,
+                loss=unit.loss / share**2 if H.any() else 0.0,
+                sensitivity=unit.sensitivity * share,
+            )
+        )
+    return NodeFactorizations(tuple(nodes), time.perf_counter() - began)
