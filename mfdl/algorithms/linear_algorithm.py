@@ -36,11 +36,10 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..operators import NoiseOperator, OutputRecursion, RecursionMaps, StateRecursion
-from ..operators.recursion import Map
 from ..participation import Participation
 from . import checks
 from .flow import Flow, flow, separates_private_noise
-from .round import Round
+from .round import Round, distinct, map_digest
 
 if TYPE_CHECKING:
     from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
@@ -56,7 +55,7 @@ class LinearAlgorithm:
         name: registry name, e.g. "mafalda".
         dynamics: gossip and step size; `rounds` were built from it.
         participation: who takes part when; its num_steps is T.
-        rounds: one `Round` per communication round (equal rounds share the object).
+        rounds: one `Round` per communication round.
         noise: N, injected noise = N Z.
         model_from_state: M, shape (n, state).
         message_sender: sender of each message row of a round, shape (messages per round,).
@@ -68,6 +67,8 @@ class LinearAlgorithm:
         state_from_start: the state before step 0 from the start models, shape (state, n), which are public; default M
             transposed: start models in their places, zero elsewhere.
         factorization: the certified factorization behind the noise, if there is one.
+        kinds: the distinct rounds, in order of appearance: equal ones are one, whoever made them.
+        kind_of_round: which of `kinds` each round is, shape (rounds,).
 
     All arrays are kept read-only: what was accounted is what runs.
     Raises: InvalidInput: sizes that do not fit, entries that are not finite real numbers, steps out of order, a gossip
@@ -89,6 +90,8 @@ class LinearAlgorithm:
     transmitted: NDArray[np.bool_] = dataclasses.field(default_factory=lambda: np.ones(0, dtype=bool))
     noise_on_messages: bool = False
     state_from_start: sp.csr_array | None = None
+    kinds: tuple[Round, ...] = dataclasses.field(init=False, repr=False)
+    kind_of_round: NDArray[np.intp] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         checks.require_types(self)
@@ -104,35 +107,13 @@ class LinearAlgorithm:
             fields["state_from_start"] = matrices.sparse_matrix(state_from_start=self.state_from_start)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "rounds", tuple(self.kinds[kind] for kind in self.kind_of_round))
+        kinds, kind_of_round = distinct(self.rounds)
+        object.__setattr__(self, "kinds", kinds)
+        object.__setattr__(self, "kind_of_round", kind_of_round)
+        object.__setattr__(self, "rounds", tuple(kinds[kind] for kind in kind_of_round))
         object.__setattr__(self, "step_of_round", checks.step_of_round(self))
         object.__setattr__(self, "transmitted", checks.transmitted(self))
         checks.require_consistent(self)
-
-    @cached_property
-    def kind_of_round(self) -> NDArray[np.intp]:
-        """Which of `kinds` each round is, shape (rounds,)."""
-        return self._kinds[0]
-
-    @property
-    def kinds(self) -> tuple[Round, ...]:
-        """The distinct rounds, in order of appearance; equal ones are one."""
-        return self._kinds[1]
-
-    @cached_property
-    def _kinds(self) -> tuple[NDArray[np.intp], tuple[Round, ...]]:
-        digest = matrices.once(_map_digest)
-        kinds: list[Round] = []
-        of_content: dict[bytes, int] = {}
-
-        def number(one: Round) -> int:
-            if (content := _round_digest(one, digest)) not in of_content:
-                of_content[content] = len(kinds)
-                kinds.append(one)
-            return of_content[content]
-
-        of_round = np.array([*map(matrices.once(number), self.rounds)], dtype=np.intp)
-        return matrices.read_only(of_round), tuple(kinds)
 
     @property
     def sent(self) -> NDArray[np.bool_]:
@@ -282,32 +263,15 @@ class LinearAlgorithm:
         """16 hex digits of everything that decides its messages: maps in step order, noise, participation, divisors."""
         facts = [self.name, self.num_steps, self.num_nodes, self.participation.to_dict(), type(self.noise).__name__]
         digest = hashlib.sha256(json.dumps(facts).encode())
-        of_map = matrices.once(_map_digest)
-        of_kind = [_round_digest(kind, of_map) for kind in self.kinds]
+        of_map = matrices.once(map_digest)
+        of_kind = [b"".join(map(of_map, vars(kind).values())) for kind in self.kinds]
         for kind in self.kind_of_round:
             digest.update(of_kind[kind])
-        digest.update(_map_digest(self.model_from_state))
+        digest.update(map_digest(self.model_from_state))
         digest.update(np.ascontiguousarray(self.message_sender, dtype=np.int64).tobytes())
         digest.update(np.array(self.step_of_round, dtype=np.int64).tobytes() + self.transmitted.tobytes())
         digest.update(np.ascontiguousarray(self.divisors).tobytes())
         digest.update(self.noise.content())
         if self.state_from_start is not None:
-            digest.update(_map_digest(self.state_from_start))
+            digest.update(map_digest(self.state_from_start))
         return digest.hexdigest()[:16]
-
-
-def _map_digest(matrix: Map) -> bytes:
-    """32 bytes of shape and entries, the same for every way to store them; 32 zeros for the zero map."""
-    if matrix is None:
-        return bytes(32)
-    entries = sp.coo_array(matrix)
-    entries.sum_duplicates()
-    digest = hashlib.sha256(repr(matrix.shape).encode())
-    for part in (*(index.astype(np.int64) for index in entries.coords), entries.data):
-        digest.update(np.ascontiguousarray(part).tobytes())
-    return digest.digest()
-
-
-def _round_digest(one: Round, of_map: Callable[[Map], bytes]) -> bytes:
-    """Of all maps; of_map: `_map_digest`, once for those that rounds share."""
-    return b"".join(of_map(getattr(one, field.name)) for field in dataclasses.fields(one))

@@ -9,9 +9,13 @@ With s the state, g the gradients of the step and e = (N Z)_t its injected noise
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from .. import matrices
 from ..check import FloatArray
@@ -141,3 +145,33 @@ def _equal(a: Map, b: Map) -> bool:
     if a is b or a is None or b is None:
         return a is b
     return bool(a.shape == b.shape and (a != b).nnz == 0)
+
+
+def distinct(rounds: Iterable[Round]) -> tuple[tuple[Round, ...], NDArray[np.intp]]:
+    """(the distinct rounds, which of them each is), by content; equal maps of different rounds become one object."""
+    digest = matrices.once(map_digest)
+    of_map: dict[bytes, Map] = {}
+    of_round: dict[bytes, tuple[int, Round]] = {}
+
+    def number(one: Round) -> int:
+        content = b"".join(map(digest, vars(one).values()))
+        if content not in of_round:
+            shared = {name: of_map.setdefault(digest(matrix), matrix) for name, matrix in vars(one).items()}
+            same = all(shared[name] is matrix for name, matrix in vars(one).items())
+            of_round[content] = len(of_round), one if same else Round(**shared)
+        return of_round[content][0]
+
+    numbers = np.array([*map(matrices.once(number), rounds)], dtype=np.intp)
+    return tuple(one for _, one in of_round.values()), matrices.read_only(numbers)
+
+
+def map_digest(matrix: Map) -> bytes:
+    """32 bytes of shape and entries, the same for every way to store them; 32 zeros for the zero map."""
+    if matrix is None:
+        return bytes(32)
+    entries = sp.coo_array(matrix)
+    entries.sum_duplicates()
+    digest = hashlib.sha256(repr(matrix.shape).encode())
+    for part in (*(index.astype(np.int64) for index in entries.coords), entries.data):
+        digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.digest()

@@ -1,7 +1,6 @@
 """Structured linear operators over time x nodes, as scipy `LinearOperator`s with a dense form for oracles."""
 
 from .base import StructuredOperator
-from .gossip import GossipRecursion, InverseGossipRecursion
 from .kronecker import Kronecker
 from .noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise, ZeroNoise
 from .recursion import OutputRecursion, RecursionMaps, StateRecursion
@@ -9,9 +8,7 @@ from .selection import Selection
 from .space_time_noise import JointNoise, SpaceTimeNoise
 
 __all__ = [
-    "GossipRecursion",
     "IndependentNoise",
-    "InverseGossipRecursion",
     "JointNoise",
     "Kronecker",
     "LocalNoise",

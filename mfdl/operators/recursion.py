@@ -13,10 +13,11 @@ recursion run backwards in time. Nothing of size (T n) x (T n) is formed.
 
 from __future__ import annotations
 
+import abc
 import copy
 import dataclasses
 from collections.abc import Sequence
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -60,7 +61,13 @@ def _transposed_times(matrix: Map, x: FloatArray) -> FloatArray | float:
 
 
 class _Recursion(StructuredOperator):
-    """Sizes and both passes; the subclasses choose which rows are the output."""
+    """Sizes and both passes; the subclasses choose which rows are the output.
+
+    Args:
+        maps: one per step, the same object where steps are alike.
+        input_size, out_size, state_size: of x_t, y_t, s_t.
+        input_of_step: the input block of each step, -1 for none; default one each, in order.
+    """
 
     def __init__(
         self,
@@ -69,14 +76,16 @@ class _Recursion(StructuredOperator):
         input_size: int,
         out_size: int,
         state_size: int,
-        rows: int,
-        input_of_step: Sequence[int] | None,
+        input_of_step: Sequence[int] | None = None,
     ) -> None:
         self.maps = maps
         self.input_size, self.out_size, self.state_size = input_size, out_size, state_size
         self.input_of_step = list(range(len(maps)) if input_of_step is None else input_of_step)
         self.num_inputs = max(self.input_of_step, default=-1) + 1
-        super().__init__((rows, self.num_inputs * input_size))
+        super().__init__((self._rows(), self.num_inputs * input_size))
+
+    @abc.abstractmethod
+    def _rows(self) -> int: ...
 
     def absolute(self) -> Self:
         """The recursion with the absolute values of all maps: it bounds what sums of products can cancel."""
@@ -131,23 +140,8 @@ class _Recursion(StructuredOperator):
 class OutputRecursion(_Recursion):
     """x -> (y_0, ..., y_{T-1}), shape (T * out, T * input)."""
 
-    def __init__(
-        self,
-        maps: Sequence[RecursionMaps],
-        *,
-        input_size: int,
-        out_size: int,
-        state_size: int,
-        input_of_step: Sequence[int] | None = None,
-    ) -> None:
-        super().__init__(
-            maps,
-            input_size=input_size,
-            out_size=out_size,
-            state_size=state_size,
-            rows=len(maps) * out_size,
-            input_of_step=input_of_step,
-        )
+    def _rows(self) -> int:
+        return len(self.maps) * self.out_size
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         kept, _ = self._forward(X, "out")
@@ -162,26 +156,17 @@ class StateRecursion(_Recursion):
     """x -> M s_t at each step t that takes an input, or only M s_T with `final`: the models, M = model_from_state."""
 
     def __init__(
-        self,
-        maps: Sequence[RecursionMaps],
-        *,
-        input_size: int,
-        out_size: int,
-        state_size: int,
-        model_from_state: sp.csr_array,
-        final: bool = False,
-        input_of_step: Sequence[int] | None = None,
+        self, maps: Sequence[RecursionMaps], *, model_from_state: sp.csr_array, final: bool = False, **sizes: Any
     ) -> None:
         self.model_from_state, self.final = model_from_state, final
-        self.steps_with_input = [t for t in range(len(maps)) if input_of_step is None or input_of_step[t] >= 0]
-        super().__init__(
-            maps,
-            input_size=input_size,
-            out_size=out_size,
-            state_size=state_size,
-            rows=model_from_state.shape[0] * (1 if final else len(self.steps_with_input)),
-            input_of_step=input_of_step,
-        )
+        super().__init__(maps, **sizes)
+
+    @property
+    def steps_with_input(self) -> list[int]:
+        return [t for t, block in enumerate(self.input_of_step) if block >= 0]
+
+    def _rows(self) -> int:
+        return self.model_from_state.shape[0] * (1 if self.final else len(self.steps_with_input))
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         states, last = self._forward(X, "state")

@@ -12,9 +12,7 @@ import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.operators import (
-    GossipRecursion,
     IndependentNoise,
-    InverseGossipRecursion,
     Kronecker,
     LocalNoise,
     OutputRecursion,
@@ -47,6 +45,14 @@ def block_powers(matrices):
     return np.block(rows)
 
 
+def gossip_recursion(matrices):
+    """y_t = x_t + W_{t-1} y_{t-1}: the gossip workload W_T."""
+    n = matrices[0].shape[0]
+    eye = sp.csr_array(sp.eye_array(n))
+    maps = [RecursionMaps(eye, eye, sp.csr_array(W)) for W in matrices]
+    return OutputRecursion(maps, input_size=n, out_size=n, state_size=n)
+
+
 def kronecker(rng, T, n):
     L, R = rng.standard_normal((T + 1, T)), rng.standard_normal((n, n + 2))
     return Kronecker(L, R), np.kron(L, R)
@@ -59,20 +65,12 @@ def kronecker_sparse(rng, T, n):
 
 def gossip_constant(rng, T, n):
     W = stochastic(rng, n)
-    return GossipRecursion(sp.csr_array(W), T), block_powers([W] * T)
+    return gossip_recursion([W] * T), block_powers([W] * T)
 
 
 def gossip_varying(rng, T, n):
     matrices = [stochastic(rng, n) for _ in range(T)]
-    return GossipRecursion([sp.csr_array(W) for W in matrices], T), block_powers(matrices)
-
-
-def gossip_inverse(rng, T, n):
-    matrices = [stochastic(rng, n) for _ in range(T)]
-    dense = np.eye(T * n)
-    for t in range(1, T):
-        dense[t * n : (t + 1) * n, (t - 1) * n : t * n] = -matrices[t - 1]
-    return InverseGossipRecursion([sp.csr_array(W) for W in matrices], T), dense
+    return gossip_recursion(matrices), block_powers(matrices)
 
 
 def selection(rng, T, n):
@@ -146,7 +144,6 @@ CASES = [
     kronecker_sparse,
     gossip_constant,
     gossip_varying,
-    gossip_inverse,
     selection,
     selection_of_nothing,
     noise_shared,
@@ -209,7 +206,7 @@ def test_products_leave_their_input_alone_and_do_not_share_it(make):
 def test_operators_compose_by_scipy():
     rng = np.random.default_rng(3)
     W, C = stochastic(rng, 3), encoder(rng, 4)
-    workload, noise = GossipRecursion(sp.csr_array(W), 4), LocalNoise(C, 3)
+    workload, noise = gossip_recursion([W] * 4), LocalNoise(C, 3)
     expected = block_powers([W] * 4) @ np.kron(scipy.linalg.inv(C), np.eye(3))
     assert_allclose((workload @ noise) @ np.eye(12), expected, rtol=1e-12, atol=1e-13)
     assert_allclose((workload @ noise).T @ np.eye(12), expected.T, rtol=1e-12, atol=1e-13)
