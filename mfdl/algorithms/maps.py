@@ -25,13 +25,12 @@ from ..operators import IndependentNoise, NoiseOperator
 from ..participation import Participation
 from .checks import message_users, require_models
 from .linear_algorithm import LinearAlgorithm
-from .round import MAPS, SHAPES, Round
+from .round import MAPS, SHAPES, Round, distinct
 
 Maps: TypeAlias = Mapping[str, Any]
 Step: TypeAlias = Maps | Round | Sequence[Maps | Round]
 
-LETTERS = dict(zip("PQRKFJL", MAPS, strict=True))
-_KEYS = {**LETTERS, **{name: name for name in (*MAPS, "receivers")}}
+_KEYS = {**dict(zip("PQRKFJL", MAPS, strict=True)), **{name: name for name in SHAPES}}
 
 
 def from_maps(
@@ -73,7 +72,7 @@ def from_maps(
     Raises: InvalidInput: an unknown map, sizes that do not fit, a message whose sender cannot be told, and all that
         `LinearAlgorithm` refuses.
     """
-    _require_types(participation, dynamics, noise)
+    _require_types(participation=participation, dynamics=dynamics, noise=noise)
     T = participation.num_steps
     of_step = rounds if callable(rounds) else lambda t: rounds
     sizes = _sizes(_listed(of_step(0))[0])
@@ -89,20 +88,22 @@ def from_maps(
     together = noise.slots_per_step == n
     made = [[_round(maps, together) for maps in _listed(of_step(t))] for t in range(T if callable(rounds) else 1)]
     made = made if callable(rounds) else made * T
-    made_rounds = [one for step in made for one in step]
+    kinds, kind_of_round = distinct(one for step in made for one in step)
     step_of_round = [t if j == 0 else -1 for t, step in enumerate(made) for j in range(len(step))]
     M = matrices.sparse_matrix(
         model_from_state=sp.eye_array(n, state) if model_from_state is None else model_from_state
     )
     require_models(M, n)
     known = {"messages": messages, "state": M.shape[1], "nodes": n, "injection slots": noise.slots_per_step}
-    for one in dict.fromkeys(made_rounds):
-        one.require_sizes(known)
+    for kind in kinds:
+        kind.require_sizes(known)
     if message_sender is None:
-        sender = _senders(made_rounds, M, messages)
+        sender = _senders(kinds, M, messages)
     else:
         sender = matrices.integers(messages, n, message_sender=message_sender)
-    users = _users(made_rounds, M, sender)
+    users = _users([kinds[kind] for kind in kind_of_round], M, sender)
+    # what is sent in one round is sent again: those who use a message, be it in another round, hear it in each
+    heard = [kind if kind.receivers is not None else dataclasses.replace(kind, receivers=users) for kind in kinds]
     fields: dict[str, Any] = {
         "name": name,
         "dynamics": _heard(users, sender) if dynamics is None else dynamics,
@@ -116,16 +117,15 @@ def from_maps(
     }
     if transmitted is not None:
         fields["transmitted"] = np.asarray(transmitted)
-    return LinearAlgorithm(rounds=_with_receivers(made_rounds, users), **fields)
+    return LinearAlgorithm(rounds=tuple(heard[kind] for kind in kind_of_round), **fields)
 
 
-def _require_types(participation: Any, dynamics: Any, noise: Any) -> None:
-    wanted: list[tuple[str, Any, type]] = [("participation", participation, Participation)]
-    wanted += [("dynamics", dynamics, Dynamics)] if dynamics is not None else []
-    wanted += [("noise", noise, NoiseOperator)] if noise is not None else []
-    for what, given, kind in wanted:
-        if not isinstance(given, kind):
-            raise InvalidInput(f"{what} must be a {kind.__name__} object, got {type(given).__name__}.")
+def _require_types(**given: Any) -> None:
+    """Those that may be left out are not asked for."""
+    wanted = {"participation": Participation, "dynamics": Dynamics, "noise": NoiseOperator}
+    for what, value in given.items():
+        if not isinstance(value, wanted[what]) and (value is not None or what == "participation"):
+            raise InvalidInput(f"{what} must be a {wanted[what].__name__} object, got {type(value).__name__}.")
 
 
 def _listed(step: Any) -> list[Maps | Round]:
@@ -177,7 +177,7 @@ def _senders(rounds: Sequence[Round], M: sp.csr_array, messages: int) -> np.ndar
     """For each message the one node whose gradient it holds, else whose model it reads."""
     holds = np.zeros((messages, M.shape[0]), dtype=bool)
     reads = holds.copy()
-    for one in dict.fromkeys(rounds):
+    for one in rounds:
         if one.message_from_gradient is not None:
             holds |= one.message_from_gradient.toarray() != 0
         if one.message_from_state is not None:
@@ -196,19 +196,10 @@ def _senders(rounds: Sequence[Round], M: sp.csr_array, messages: int) -> np.ndar
 def _users(rounds: Sequence[Round], M: sp.csr_array, sender: np.ndarray) -> sp.csr_array:
     """Who uses each message in any round, besides its sender: bool csr (messages, n)."""
     total = sp.csr_array((sender.size, M.shape[0]), dtype=bool)
-    number, added = matrices.numbered(), set()
-    for _, users in message_users(rounds, M, sender):
-        if number(users) not in added:
-            added.add(number(users))
-            total = total + users
+    number = matrices.numbered()
+    for users in {number(users): users for _, users in message_users(rounds, M, sender)}.values():
+        total = total + users
     return sp.csr_array(total, dtype=bool)
-
-
-def _with_receivers(rounds: Sequence[Round], users: sp.csr_array) -> tuple[Round, ...]:
-    """Rounds without receivers get those who use a message, be it in another round: what is sent once is sent again."""
-    kinds = dict.fromkeys(rounds)
-    made = {one: dataclasses.replace(one, receivers=users) if one.receivers is None else one for one in kinds}
-    return tuple(made[one] for one in rounds)
 
 
 def _heard(users: sp.csr_array, sender: np.ndarray) -> Dynamics:

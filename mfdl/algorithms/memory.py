@@ -20,8 +20,7 @@ from ..operators import NoiseOperator
 from ..participation import Participation
 from .dsgd import receivers
 from .linear_algorithm import LinearAlgorithm
-from .maps import LETTERS, Maps, from_maps
-from .round import Round
+from .maps import Maps, from_maps
 
 
 def gradient_tracking(
@@ -41,8 +40,7 @@ def gradient_tracking(
     n, beta = dynamics.num_nodes, dynamics.momentum
     one, none = sp.eye_array(n), None
 
-    def step(t: int) -> Maps:  # state: theta, W y, v
-        W, eta = dynamics.gossip.at(t).weights, rates[t]
+    def step(t: int, W: sp.csr_array, eta: float) -> Maps:  # state: theta, W y, v
         return {
             "P": sp.block_array([[one, -eta * one, -eta * (beta - 1) * one], [none, one, (beta - 1) * one]]),
             "Q": sp.vstack([-eta * one, one]),
@@ -52,7 +50,6 @@ def gradient_tracking(
             "receivers": sp.vstack([receivers(W)] * 2),
         }
 
-    rates = dynamics.learning_rates(participation.num_steps)
     sender = np.tile(np.arange(n), 2)
     return _made("gradient-tracking", step, dynamics, participation, noise, message_sender=sender)
 
@@ -74,18 +71,15 @@ def exact_diffusion(
     n = dynamics.num_nodes
     one, zero = sp.eye_array(n), sp.csr_array((n, n))
 
-    def step(t: int) -> Maps:  # state: theta, psi
-        W, eta = dynamics.gossip.at(t).weights, rates[t]
+    def step(t: int, W: sp.csr_array, eta: float) -> Maps:  # state: theta, psi
         return {
             "P": sp.hstack([2 * one, -one]),
             "Q": -eta * one,
             "K": sp.vstack([(one + W) / 2, zero]),
             "F": sp.block_array([[zero, zero], [one, zero]]),
             "J": sp.vstack([zero, -eta * one]),
-            "receivers": receivers(W),
         }
 
-    rates = dynamics.learning_rates(participation.num_steps)
     start = sp.vstack([one, one])
     return _made("exact-diffusion", step, dynamics, participation, noise, state_from_start=start)
 
@@ -108,11 +102,12 @@ def delayed_dsgd(
     n = dynamics.num_nodes
     one = sp.eye_array(n)
 
-    def step(t: int) -> Maps:  # state: theta, m of the last step, ..., m of `delay` steps ago
-        W, eta = dynamics.gossip.at(t).weights, rates[t]
+    def step(
+        t: int, W: sp.csr_array, eta: float
+    ) -> Maps:  # state: theta, m of the last step, ..., m of `delay` steps ago
         own = sp.diags_array(W.diagonal())
         if delay == 0:
-            return {"P": one, "Q": -eta * one, "K": W, "receivers": receivers(W)}
+            return {"P": one, "Q": -eta * one, "K": W}
         ages = sp.coo_array(([1.0] * (delay - 1), (range(2, delay + 1), range(1, delay))), shape=(delay + 1,) * 2)
         late = sp.coo_array(([1.0], ([0], [delay])), shape=(delay + 1,) * 2)
         return {
@@ -124,7 +119,6 @@ def delayed_dsgd(
         }
 
     num_steps = participation.num_steps
-    rates = dynamics.learning_rates(num_steps)
     start = sp.vstack([one] * (delay + 1))
     return _made("delayed-dsgd", step, dynamics, participation, noise, state_from_start=start)
 
@@ -162,16 +156,15 @@ def two_hop_dsgd(
     two_hops = sp.csr_array(share * (paths - sp.csr_array(paths) * heard))
     direct, reached = sp.csr_array(share * (W @ W)) * near, receivers(W)
 
-    def step(t: int) -> Maps:  # state: theta, m of the last step
+    def step(t: int, W: sp.csr_array, eta: float) -> Maps:  # state: theta, m of the last step
         return {
             "P": sp.block_array([[one, None], [None, forwarded]]),
-            "Q": sp.vstack([-rates[t] * one, sp.csr_array((links.nnz, n))]),
+            "Q": sp.vstack([-eta * one, sp.csr_array((links.nnz, n))]),
             "K": sp.block_array([[(1 - share) * W, two_hops], [one, None]]),
             "F": sp.block_array([[zero, direct], [zero, zero]]),
             "receivers": sp.vstack([reached, reached[v]]),
         }
 
-    rates = dynamics.learning_rates(participation.num_steps)
     sender, start = np.concatenate([np.arange(n), v]), sp.vstack([one, one])
     return _made("two-hop-dsgd", step, dynamics, participation, noise, state_from_start=start, message_sender=sender)
 
@@ -191,13 +184,12 @@ def local_steps(
     _require("local-steps", dynamics)
     check.integer_at_least(1, steps=steps)
     n, T = dynamics.num_nodes, participation.num_steps
-    one, rates = sp.eye_array(n), dynamics.learning_rates(T)
+    one = sp.csr_array(sp.eye_array(n))
     due = [(t + 1) % steps == 0 or t + 1 == T for t in range(T)]
 
-    def step(t: int) -> Maps:
-        turn = sum(due[:t])  # gossip rounds before this step
-        W = sp.csr_array(dynamics.gossip.at(turn).weights if due[t] else one)
-        return {"P": one, "Q": -rates[t] * one, "K": W, "receivers": receivers(W)}
+    def step(t: int, _: sp.csr_array, eta: float) -> Maps:
+        W = dynamics.gossip.at(sum(due[:t])).weights if due[t] else one  # the next, as gossip is not due in every step
+        return {"P": one, "Q": -eta * one, "K": W, "receivers": receivers(W)}
 
     sent = np.outer(due, np.ones(n, dtype=bool))
     return _made("local-steps", step, dynamics, participation, noise, transmitted=sent)
@@ -205,28 +197,21 @@ def local_steps(
 
 def _made(
     name: str,
-    step: Callable[[int], Maps],
+    step: Callable[[int, sp.csr_array, float], Maps],
     dynamics: Dynamics,
     participation: Participation,
     noise: NoiseOperator | None,
     **given: Any,
 ) -> LinearAlgorithm:
-    """From the maps of each step, made once for each distinct (averaging matrix, rate), as equal rounds are one."""
-    made: dict[bytes, Round] = {}
+    """From the maps of step t, its averaging matrix and its rate; noise enters where gradients do."""
+    rates = dynamics.learning_rates(participation.num_steps).tolist()
 
-    def shared(t: int) -> Round:
-        maps = step(t)
-        content = b"".join(key.encode() + _content(sp.coo_array(m)) for key, m in maps.items() if m is not None)
-        if content not in made:
-            named = {LETTERS.get(key, key): m for key, m in maps.items()}
-            made[content] = Round(**named, message_from_noise=maps.get("Q"), state_from_noise=maps.get("J"))
-        return made[content]
+    def maps(t: int) -> Maps:
+        W = dynamics.gossip.at(t).weights
+        own = {"receivers": receivers(W), **step(t, W, rates[t])}
+        return {**own, "R": own.get("Q"), "L": own.get("J")}
 
-    return from_maps(shared, participation, dynamics, noise=noise, name=name, **given)
-
-
-def _content(matrix: sp.coo_array) -> bytes:
-    return repr(matrix.shape).encode() + b"".join(part.tobytes() for part in (*matrix.coords, matrix.data))
+    return from_maps(maps, participation, dynamics, noise=noise, name=name, **given)
 
 
 def _require(name: str, dynamics: Dynamics, *, momentum: bool = False) -> None:
