@@ -26,7 +26,7 @@ from mfdl.algorithms.checks import used_by_others
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
+from mfdl.noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
 from mfdl.participation import (
     Cyclic,
     EveryStep,

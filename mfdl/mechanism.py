@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from . import check
 from .algorithms import LinearAlgorithm
 from .errors import InvalidInput, unknown_name
+from .noise import ZeroNoise
 from .noise_error import noise_error
-from .operators import ZeroNoise
 from .participation import Participation, in_every_step
 from .privacy import gaussian
 from .privacy.accounting import VictimLoss, victim_losses, worst_adaptive

@@ -31,7 +31,7 @@ from .error_gram import (
 from .error_gram.space_time import MAX_SIZE
 from .error_weights import ErrorWeights, Target
 from .errors import UnsupportedMechanism
-from .operators import IndependentNoise, JointNoise, LocalNoise, NoiseOperator, SpaceTimeNoise, StepNoise, ZeroNoise
+from .noise import CausalNoise
 
 
 def noise_error(
@@ -57,49 +57,45 @@ def noise_error(
         round about (state) nnz(maps) time and (state)^2 memory.
     """
     target = Target.of(objective, weights)
-    noise = algorithm.noise
-    if isinstance(noise, ZeroNoise):
+    noise, dynamics, m = algorithm.noise.causal, algorithm.dynamics, algorithm.divisors
+    T = algorithm.num_steps
+    if algorithm.noise.is_zero:
         return 0.0
-    if isinstance(noise, LocalNoise | SpaceTimeNoise | JointNoise):
-        if not algorithm.is_plain:
-            raise UnsupportedMechanism(
-                f"the error of noise correlated in time is covered for plain gossip with noise on gradients, and "
-                f"{algorithm.name!r} has another recursion."
-            )
-        error = _local if isinstance(noise, LocalNoise) else _over_time_and_nodes
-        return error(noise, algorithm.dynamics, algorithm.divisors, target)
-    if not isinstance(noise, IndependentNoise | StepNoise):
-        raise UnsupportedMechanism(f"the error of noise {type(noise).__name__} is not covered.")
+    if not (algorithm.is_plain or algorithm.noise.fresh):
+        raise UnsupportedMechanism(
+            f"the error of noise correlated in time is covered for plain gossip with noise on gradients, and "
+            f"{algorithm.name!r} has another recursion."
+        )
+    if (joint := algorithm.noise.joint) is not None:
+        N = joint.inverse / np.tile(m, T)[:, None]
+        return float(np.sum(N * (space_time_error_gram(dynamics, T, **vars(target)) @ N)))
+    if noise is None:
+        raise UnsupportedMechanism(f"the error of noise {algorithm.noise.kind} is not covered.")
+    if not noise.fresh:
+        return (_local if noise.factor is None else _over_time_and_nodes)(noise, dynamics, m, target)
     if not algorithm.is_plain:
-        return _by_recursion(algorithm, _factor(noise), target)
-    T, m = algorithm.num_steps, algorithm.divisors
-    if isinstance(noise, IndependentNoise) and (m == m[0]).all():
-        return float(np.trace(error_gram(algorithm.dynamics, T, **vars(target)))) / float(m[0]) ** 2
-    H = spatial_error_gram(algorithm.dynamics, num_steps=T, **vars(target))
-    F = sp.csr_array(sp.diags_array(1 / m) @ _factor(noise))
+        return _by_recursion(algorithm, noise.mixing, target)
+    if noise.factor is None and (m == m[0]).all():
+        return float(np.trace(error_gram(dynamics, T, **vars(target)))) / float(m[0]) ** 2
+    H = spatial_error_gram(dynamics, num_steps=T, **vars(target))
+    F = sp.csr_array(sp.diags_array(1 / m) @ noise.mixing)
     return float((F * (H @ F)).sum())
 
 
-def _local(noise: LocalNoise, dynamics: Dynamics, divisors: FloatArray, target: Target) -> float:
+def _local(noise: CausalNoise, dynamics: Dynamics, divisors: FloatArray, target: Target) -> float:
     """sum_u tr(N_u^T H_u N_u) / m_u^2; one Gram for all nodes where encoders and divisors agree."""
     T = noise.num_steps
     if noise.shared and (divisors == divisors[0]).all():
-        H, N = error_gram(dynamics, T, **vars(target)), noise.inverse
+        H, N = error_gram(dynamics, T, **vars(target)), noise.inverse_of(0)
         return float(np.sum(N * (H @ N))) / float(divisors[0]) ** 2
     grams = node_error_grams(dynamics, T, **vars(target))
     pairs = ((noise.inverse_of(u), H / divisors[u] ** 2) for u, H in enumerate(grams))
     return sum(float(np.sum(N * (H @ N))) for N, H in pairs)
 
 
-def _over_time_and_nodes(
-    noise: SpaceTimeNoise | JointNoise, dynamics: Dynamics, divisors: FloatArray, target: Target
-) -> float:
+def _over_time_and_nodes(noise: CausalNoise, dynamics: Dynamics, divisors: FloatArray, target: Target) -> float:
     T, n = noise.num_steps, noise.num_nodes
-    if isinstance(noise, JointNoise):
-        N = noise.inverse / np.tile(divisors, T)[:, None]
-        H = space_time_error_gram(dynamics, T, **vars(target))
-        return float(np.sum(N * (H @ N)))
-    F = (sp.diags_array(1 / divisors) @ noise.factor).toarray()
+    F = (sp.diags_array(1 / divisors) @ noise.mixing).toarray()
     try:
         U, grams = mode_error_grams(dynamics, T, **vars(target))
         parts = (U.T @ F) ** 2  # (modes, columns): of column k in mode l
@@ -110,15 +106,10 @@ def _over_time_and_nodes(
         grams = np.einsum("ik,sitk->kst", F, np.tensordot(blocks, F, 1))  # H(f_k) itself
         parts = np.eye(F.shape[1])
     if noise.shared:
-        total, E = np.tensordot(parts.sum(axis=1), grams, 1), noise.inverse
+        total, E = np.tensordot(parts.sum(axis=1), grams, 1), noise.inverse_of(0)
         return float(np.sum(E * (total @ E)))
     pairs = ((noise.inverse_of(k), np.tensordot(part, grams, 1)) for k, part in enumerate(parts.T))
     return sum(float(np.sum(E * (H @ E))) for E, H in pairs)
-
-
-def _factor(noise: NoiseOperator) -> sp.csr_array:
-    """F of one step, (slots, columns)."""
-    return noise.factor if isinstance(noise, StepNoise) else sp.csr_array(sp.eye_array(noise.num_nodes))
 
 
 def _by_recursion(algorithm: LinearAlgorithm, factor: sp.csr_array, target: Target) -> float:

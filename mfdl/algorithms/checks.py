@@ -19,7 +19,7 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..dynamics.rounds import PlainRounds
 from ..errors import InvalidInput
-from ..operators import NoiseOperator
+from ..noise import NoiseOperator
 from ..operators.recursion import Map
 from ..participation import Participation
 from .round import Round

@@ -17,7 +17,7 @@ from ..dynamics.rounds import PlainRounds
 from ..errors import InvalidInput
 from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
 from ..gossip import GossipMatrix
-from ..operators import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
+from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
 from ..participation import Participation
 from .linear_algorithm import LinearAlgorithm
 from .round import Round

@@ -35,7 +35,8 @@ from ..axes import TimeNodeAxis
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
-from ..operators import NoiseOperator, OutputRecursion, RecursionMaps, StateRecursion
+from ..noise import NoiseOperator
+from ..operators import OutputRecursion, RecursionMaps, StateRecursion
 from ..participation import Participation
 from . import checks
 from .flow import Flow, flow, separates_private_noise
@@ -261,7 +262,7 @@ class LinearAlgorithm:
     @property
     def content_hash(self) -> str:
         """16 hex digits of everything that decides its messages: maps in step order, noise, participation, divisors."""
-        facts = [self.name, self.num_steps, self.num_nodes, self.participation.to_dict(), type(self.noise).__name__]
+        facts = [self.name, self.num_steps, self.num_nodes, self.participation.to_dict(), self.noise.kind]
         digest = hashlib.sha256(json.dumps(facts).encode())
         of_map = matrices.once(map_digest)
         of_kind = [b"".join(map(of_map, vars(kind).values())) for kind in self.kinds]

@@ -21,7 +21,7 @@ from .. import check, matrices
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, unknown_name
 from ..gossip import GossipMatrix
-from ..operators import IndependentNoise, NoiseOperator
+from ..noise import IndependentNoise, NoiseOperator
 from ..participation import Participation
 from .checks import message_users, require_models
 from .linear_algorithm import LinearAlgorithm

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from .. import check
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..operators import NoiseOperator
+from ..noise import NoiseOperator
 from ..participation import Participation
 from .dsgd import receivers
 from .linear_algorithm import LinearAlgorithm

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from .. import check, matrices
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..operators import StepNoise
+from ..noise import StepNoise
 from ..participation import Participation
 from .linear_algorithm import LinearAlgorithm
 from .round import Round

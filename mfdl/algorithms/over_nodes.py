@@ -25,7 +25,7 @@ from ..factorization import (
     optimal_covariance,
     optimal_pairwise,
 )
-from ..operators import StepNoise
+from ..noise import StepNoise
 from ..participation import Participation
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm

@@ -10,7 +10,7 @@ from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
-from ..operators import JointNoise, SpaceTimeNoise, StepNoise
+from ..noise import JointNoise, SpaceTimeNoise, StepNoise
 from ..participation import Participation
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l

@@ -26,7 +26,7 @@ from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
 from ..mechanism import Mechanism
-from ..operators import ZeroNoise
+from ..noise import ZeroNoise
 from ..threads import blas_threads
 from ..trust import TrustModel
 from ..view import Knowledge, View

@@ -16,10 +16,11 @@ import torch
 
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
+from ..noise import NoiseStream
 from ..training.clipping import clipped_sums
 from ..training.executor import Executor
 from ..training.keys import NoiseKey
-from ..training.streams import NoiseStream, noise_stream
+from ..training.streams import noise_stream
 from ..training.threads import one_thread
 
 COORDINATES = 2

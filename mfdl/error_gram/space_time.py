@@ -8,7 +8,7 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..dynamics.responses import ByNodes
 from ..error_weights import ErrorWeights, Target
-from ..operators.space_time_noise import MAX_JOINT_SIZE, require_joint_size
+from ..noise.joint import MAX_JOINT_SIZE, require_joint_size
 from ._counted import Counted, finite_gram
 
 MAX_SIZE = MAX_JOINT_SIZE

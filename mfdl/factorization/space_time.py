@@ -31,7 +31,7 @@ from ..error_gram import mode_error_grams, space_time_error_gram
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput
 from ..gossip import Gossip
-from ..operators import JointNoise, NoiseOperator, SpaceTimeNoise
+from ..noise import JointNoise, NoiseOperator, SpaceTimeNoise
 from ..participation import Participation
 from .boundary import checked_stopping, solver_refusals
 from .spatial import Seeds, SpatialFactorization, covariance_for_gram, one_seed_from

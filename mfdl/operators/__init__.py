@@ -1,11 +1,15 @@
 """Structured linear operators over time x nodes, as scipy `LinearOperator`s with a dense form for oracles."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .base import StructuredOperator
 from .kronecker import Kronecker
-from .noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise, ZeroNoise
 from .recursion import OutputRecursion, RecursionMaps, StateRecursion
 from .selection import Selection
-from .space_time_noise import JointNoise, SpaceTimeNoise
+
+if TYPE_CHECKING:
+    from ..noise import IndependentNoise, JointNoise, LocalNoise, NoiseOperator, SpaceTimeNoise, StepNoise, ZeroNoise
 
 __all__ = [
     "IndependentNoise",
@@ -26,3 +30,10 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def __getattr__(name: str) -> Any:
+    """Noise stands above these operators, in `mfdl.noise`, and keeps its names here."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("mfdl.noise"), name)

@@ -21,7 +21,7 @@ from .. import files, graphs, mechanism
 from ..algorithms import LinearAlgorithm, registry
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
-from ..operators import ZeroNoise
+from ..noise import ZeroNoise
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
 from ..trust import TrustModel

@@ -17,7 +17,7 @@ from ..errors import InvalidInput, unknown_name
 from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
 from ..factorization.groups import Groups
 from ..gossip import Gossip
-from ..operators import LocalNoise
+from ..noise import LocalNoise
 from ..participation import Cyclic
 from .factorize_config import BOTH, PER_NODE, SPATIAL, STOPPED, FactorizeConfig
 from .options import require_one_of

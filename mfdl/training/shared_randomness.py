@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .. import check
 from ..errors import InvalidInput
-from ..operators import NoiseOperator
+from ..noise import NoiseOperator
 from .keys import ColumnNormals, NoiseKey
 
 Holders = frozenset[int]
@@ -112,7 +112,7 @@ class HolderKeys:
 def columns_by_holders(noise: NoiseOperator) -> dict[Holders, NDArray[np.int64]]:
     """Columns of one step of the base noise by who holds them, each list increasing.
 
-    >>> from mfdl.operators import IndependentNoise
+    >>> from mfdl.noise import IndependentNoise
     >>> columns_by_holders(IndependentNoise(num_steps=5, num_nodes=2))
     {frozenset({0}): array([0]), frozenset({1}): array([1])}
 

@@ -1,4 +1,4 @@
-"""The laws every operator obeys, for all of them: a new operator is one new line in CASES.
+"""The laws every operator obeys, for all but noise (tests/noise): a new operator is one new line in CASES.
 
 Each case builds an operator and, without it, the dense matrix it stands for.
 """
@@ -12,14 +12,12 @@ import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.operators import (
-    IndependentNoise,
     Kronecker,
     LocalNoise,
     OutputRecursion,
     RecursionMaps,
     Selection,
     StateRecursion,
-    ZeroNoise,
 )
 
 SIZES = [(4, 3), (1, 3), (4, 1), (1, 1)]  # (T, n)
@@ -86,27 +84,6 @@ def encoder(rng, T):
     return np.tril(rng.uniform(-0.5, 0.5, (T, T)), -1) + np.diag(rng.uniform(1, 2, T))
 
 
-def noise_shared(rng, T, n):
-    C = encoder(rng, T)
-    return LocalNoise(C, n), np.kron(np.linalg.inv(C), np.eye(n))
-
-
-def noise_per_node(rng, T, n):
-    C = np.stack([encoder(rng, T) for _ in range(n)])
-    dense = np.zeros((T * n, T * n))
-    for u in range(n):
-        dense[u::n, u::n] = np.linalg.inv(C[u])
-    return LocalNoise(C, n), dense
-
-
-def noise_independent(rng, T, n):
-    return IndependentNoise(T, n), np.eye(T * n)
-
-
-def noise_zero(rng, T, n):
-    return ZeroNoise(T, n), np.zeros((T * n, 0))
-
-
 def recursion(rng, T, n):
     """Constant maps: y = P s + x, s' = K y + F s; block (t, s) = P (K P + F)^(t-s-1) K below the diagonal."""
     P, K, F = (0.4 * rng.standard_normal((n, n)) for _ in range(3))
@@ -146,10 +123,6 @@ CASES = [
     gossip_varying,
     selection,
     selection_of_nothing,
-    noise_shared,
-    noise_per_node,
-    noise_independent,
-    noise_zero,
     recursion,
     recursion_of_models,
     recursion_of_final_model,

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from mfdl import algorithms, gossip, trust
 from mfdl.algorithms.dsgd import decentralized
+from mfdl.check import LARGEST
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.mechanism import calibrate
 from mfdl.operators import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
-from mfdl.operators.noise import LARGEST
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms import view_grams

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl.operators.space_time_noise import MAX_JOINT_SIZE
+from mfdl.noise.joint import MAX_JOINT_SIZE
 from mfdl.testing import optimal_loss_reference
 from mfdl_solvers import ProblemError, spacetime
 

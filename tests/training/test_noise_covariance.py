@@ -6,6 +6,7 @@ outcomes are as well.
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import networkx as nx
 import numpy as np
@@ -14,12 +15,12 @@ from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip, spatial
 from mfdl.dynamics import Dynamics
-from mfdl.operators import LocalNoise, StepNoise
+from mfdl.noise import NoiseStream, StepNoise
 from mfdl.participation import Cyclic
 from mfdl.testing.strategies import random_encoder
 from mfdl.training.keys import NoiseKey
-from mfdl.training.shared_randomness import HolderKeys
-from mfdl.training.streams import StepStream, noise_stream
+from mfdl.training.shared_randomness import HolderKeys, base_columns
+from mfdl.training.streams import noise_stream
 
 KEY = NoiseKey.from_seed(21)
 NU, T, n, D = 1.3, 3, 4, 20_000
@@ -107,34 +108,38 @@ def test_covariance_over_slots_and_steps(name):
     rows = emitted(noise_stream(noise, NU, KEY, D))
     assert excess(rows, NU**2 * wanted) < 6
     # Fresh in each step: between different steps exactly what N says, which is nothing for step noise.
-    if isinstance(noise, StepNoise):
+    if noise.fresh:
         S = noise.slots_per_step
         for s, t in itertools.combinations(range(T), 2):
             assert not wanted[s * S : (s + 1) * S, t * S : (t + 1) * S].any()
 
 
-class Reusing(StepStream):
-    """The bug: noise of step 0 in every step."""
+def faulty(noise, nu, keys, drawn):
+    """A stream whose base noise is drawn otherwise: drawn(base, steps, dim) for each block of steps."""
 
-    def _rows(self, t):
-        return super()._rows(0)
+    def base_of(columns):
+        base = base_columns(noise, keys, columns)
+        return SimpleNamespace(block=lambda steps, dim, tensor: drawn(base, steps, dim))
 
-
-class OnePerNode(StepStream):
-    """Another bug: all edges that start at a node share one draw."""
-
-    def _rows(self, t):
-        base = self._base.step(t, self.dim)
-        first = {int(u): c for c, u in reversed(list(enumerate(np.abs(self._factor.toarray()).argmax(axis=0))))}
-        shared = [first[int(u)] for u in np.abs(self._factor.toarray()).argmax(axis=0)]
-        return self.noise_std * (self._factor @ base[shared])
+    return NoiseStream(noise, nu, base_of, D)
 
 
-@pytest.mark.parametrize("bug", [Reusing, OnePerNode])
+def same_in_every_step(base, steps, dim):
+    return base.block(0 * steps, dim)
+
+
 @pytest.mark.parametrize("name", ["decor", "pairwise only"])
-def test_the_check_sees_reuse_over_steps_and_over_edges(name, bug):
+def test_the_check_sees_reuse_over_steps_and_over_edges(name):
     make, wanted = CASES[name]
-    assert excess(emitted(bug(make().noise, NU, KEY, D)), NU**2 * wanted) > 20
+    noise = make().noise
+    starts = np.abs(noise.factor.toarray()).argmax(axis=0)
+    first = [int(np.flatnonzero(starts == u)[0]) for u in starts]  # edges that start at a node share one draw
+
+    def one_per_node(base, steps, dim):
+        return base.block(steps, dim)[:, first]
+
+    for bug in (same_in_every_step, one_per_node):
+        assert excess(emitted(faulty(noise, NU, HolderKeys.simulated(KEY), bug)), NU**2 * wanted) > 20
 
 
 # ---- cancellation ---------------------------------------------------------------------------------------------------
@@ -209,7 +214,7 @@ def test_in_samples_reuse_takes_pairwise_noise_out_of_differences_over_time():
     incidence = spatial.incidence(RING)
     pairs = StepNoise(PAIR * incidence, (incidence.T != 0).tocsr(), T, 16)
     keys = HolderKeys.simulated(KEY)
-    own, stale = noise_stream(private, 1.0, keys, D), Reusing(pairs, 1.0, keys, D)
+    own, stale = noise_stream(private, 1.0, keys, D), faulty(pairs, 1.0, keys, same_in_every_step)
     stream = noise_stream(one.noise, 1.0, keys, D)
     spread = 6 * math.sqrt(2 / D)  # of a relative variance
     fresh_difference = (stream.step(0) - stream.step(1)).var(axis=1)
@@ -219,8 +224,7 @@ def test_in_samples_reuse_takes_pairwise_noise_out_of_differences_over_time():
     assert_allclose(stream.step(0), own.step(0) + noise_stream(pairs, 1.0, keys, D).step(0), atol=1e-10)
 
 
-def test_the_local_cases_are_local_noise():
-    """So that the table above covers each operator."""
-    kinds = {name: type(make().noise).__name__ for name, (make, _) in CASES.items()}
-    assert kinds["local, shared"] == kinds["local, per node"] == LocalNoise.__name__
-    assert {kinds[k] for k in ("decor", "corn", "groups", "zip-dl")} == {StepNoise.__name__}
+def test_the_cases_above_are_of_these_kinds():
+    kinds = {name: make().noise.kind for name, (make, _) in CASES.items()}
+    assert kinds["local, shared"] == kinds["local, per node"] == "LocalNoise"
+    assert {kinds[k] for k in ("decor", "corn", "groups", "zip-dl")} == {"StepNoise"}

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...check import FloatArray
 from ...errors import InvalidInput, UnsupportedMechanism
-from ...operators import IndependentNoise, LocalNoise
+from ...noise import IndependentNoise, LocalNoise
 from ...view import View
 from ..structure import is_plain_gossip
 from .shift_reduction import ShiftProblem

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
 from ...errors import UnsupportedMechanism
-from ...operators import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
+from ...noise import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
 from ...threads import blas_threads
 from ...trust import TrustModel
 from ...view import Knowledge, View

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
-from ...operators import IndependentNoise, StepNoise
+from ...noise import IndependentNoise, StepNoise
 from ...view import View
 
 UNIT = float(np.finfo(np.float64).eps) / 2

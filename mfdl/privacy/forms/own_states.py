@@ -52,7 +52,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ...algorithms import LinearAlgorithm, Round
 from ...check import FloatArray
-from ...operators import IndependentNoise, StepNoise
+from ...noise import IndependentNoise, StepNoise
 from ...view import View
 from ..exact_rank import ranks_agree
 from ..structure import ROUNDING, SMALLEST_WEIGHT, smallest_weight

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...check import FloatArray
-from ...operators import JointNoise, SpaceTimeNoise
+from ...noise import JointNoise, SpaceTimeNoise
 from .whitening import whiten
 
 UNIT = float(np.finfo(np.float64).eps) / 2

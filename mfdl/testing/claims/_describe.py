@@ -13,7 +13,6 @@ from ...algorithms import LinearAlgorithm
 from ...factorization import Factorization, FactorizationProblem
 from ...gossip import Gossip, GossipMatrix, GossipSequence
 from ...mechanism import Mechanism
-from ...operators import LocalNoise, StepNoise
 from ...view import View
 
 LARGEST_DENOMINATOR = 120
@@ -73,14 +72,15 @@ def _algorithm(one: LinearAlgorithm) -> str:
         parts.append(f"{one.dynamics.gossip_rounds} gossip rounds")
     if (one.divisors != 1).any():
         parts.append(f"divisors {_array(one.divisors)}")
-    if isinstance(one.noise, LocalNoise):
-        parts.append(f"C = {_array(one.noise.encoder)}")
+    noise = one.noise.causal
+    if noise is not None and noise.encoder is not None:
+        parts.append(f"C = {_array(noise.encoder)}")
     if one.noise_on_messages:
         parts.append(f"noise variance per message {describe(one.noise.variances()[0])}")
         parts += ["self-messages sent"] if one.transmitted.all() else []
-    elif isinstance(one.noise, StepNoise):
-        held = sorted({"+".join(map(str, np.flatnonzero(row))) for row in one.noise.holders().toarray()})
-        covariance = _array((one.noise.factor @ one.noise.factor.T).toarray())
+    elif noise is not None and noise.factor is not None and not noise.is_zero:
+        held = sorted({"+".join(map(str, np.flatnonzero(row))) for row in noise.holders().toarray()})
+        covariance = _array((noise.factor @ noise.factor.T).toarray())
         parts.append(f"R = {covariance} from secrets held by {', '.join(held)}")
     return ", ".join(parts)
 

@@ -11,7 +11,6 @@ import numpy as np
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
 from ...gossip import Gossip
-from ...operators import IndependentNoise, LocalNoise, ZeroNoise
 
 
 def dense_gossip_workload(gossip: Gossip, num_steps: int) -> FloatArray:
@@ -35,17 +34,15 @@ def dense_averaged_workload(gossip: Gossip, num_steps: int) -> FloatArray:
 
 
 def dense_noising(algorithm: LinearAlgorithm) -> FloatArray:
-    """N = blockdiag over nodes of C_u^-1, rows and columns time-major; (T n, T n), or (T n, 0) without noise."""
-    T, n, noise = algorithm.num_steps, algorithm.num_nodes, algorithm.noise
-    if isinstance(noise, ZeroNoise):
-        return np.zeros((T * n, 0))
-    if isinstance(noise, IndependentNoise):
-        return np.eye(T * n)
-    assert isinstance(noise, LocalNoise)
-    N = np.zeros((T, n, T, n))
-    for u in range(n):
-        N[:, u, :, u] = np.linalg.inv(noise.encoder if noise.encoder.ndim == 2 else noise.encoder[u])
-    return N.reshape(T * n, T * n)
+    """N, with F[i, k] C_k^-1 in its rows of slot i and columns of part k, both time-major; or C^-1 of joint noise."""
+    if (joint := algorithm.noise.joint) is not None:
+        return np.asarray(np.linalg.inv(joint.encoder))
+    noise = algorithm.noise.causal
+    assert noise is not None
+    N = np.zeros((noise.num_steps, noise.slots_per_step, noise.num_steps, noise.columns_per_step))
+    for (i, k), entry in np.ndenumerate(noise.mixing.toarray()):
+        N[:, i, :, k] = entry * np.linalg.inv(noise.encoder_of(k))
+    return N.reshape(noise.shape)
 
 
 def dense_node_error_grams(gossip: Gossip, num_steps: int, objective: str = "post-average") -> FloatArray:

@@ -19,7 +19,7 @@ from ...check import FloatArray
 from ...dynamics import Dynamics
 from ...errors import InvalidInput
 from ...gossip import Gossip
-from ...operators import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
+from ...noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
 from ...participation import Cyclic, EveryStep, Participation, Single
 from .factorization import encoders, random_encoder
 from .graphs import KINDS, gossip_matrices, gossip_sequences

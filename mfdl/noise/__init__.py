@@ -1,0 +1,18 @@
+"""Noise: operators N in `injected = N Z`, and the stream of what is injected."""
+
+from .base import NoiseOperator
+from .causal import CausalNoise, IndependentNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
+from .joint import JointNoise
+from .stream import NoiseStream
+
+__all__ = [
+    "CausalNoise",
+    "IndependentNoise",
+    "JointNoise",
+    "LocalNoise",
+    "NoiseOperator",
+    "NoiseStream",
+    "SpaceTimeNoise",
+    "StepNoise",
+    "ZeroNoise",
+]

@@ -1,0 +1,189 @@
+"""What every noise answers: the operator N in `injected = N Z`, and questions about its structure.
+
+Rows of N are (step, injection slot), columns the independent parts of the base noise by step, both time-major. With
+Z ~ N(0, nu^2) iid the injected noise has covariance nu^2 N N^T. Whoever reads a noise asks it (`is_zero`, `fresh`,
+`local`, or `causal` and `joint` for the parts of these structures), never which class it is of.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from .. import matrices
+from ..check import LARGEST, FloatArray
+from ..errors import InvalidInput
+from ..operators.base import StructuredOperator
+
+if TYPE_CHECKING:
+    from .causal import CausalNoise
+    from .joint import JointNoise
+
+
+class NoiseOperator(StructuredOperator, abc.ABC):
+    """N over time x injection slots. A noise of your own gives sizes, both products, `variances` and its holders."""
+
+    num_steps: int
+    num_nodes: int
+
+    @abc.abstractmethod
+    def variances(self) -> FloatArray:
+        """diag(N N^T), shape (num_steps, slots per step): variance of the injected noise per unit nu^2."""
+
+    @property
+    def kind(self) -> str:
+        """The name of its structure, part of every content hash."""
+        return type(self).__name__
+
+    @property
+    def causal(self) -> CausalNoise | None:
+        """Itself where N[(t, i), (s, k)] = F[i, k] E_k[t, s], else None."""
+        return None
+
+    @property
+    def joint(self) -> JointNoise | None:
+        """Itself where N is the inverse of one encoder over time x nodes, else None."""
+        return None
+
+    @property
+    def fresh(self) -> bool:
+        """Base noise of a step enters in that step alone, in all steps alike: nothing is correlated in time."""
+        return False
+
+    @property
+    def local(self) -> bool:
+        """Each node injects base noise of its own, which nobody else holds."""
+        return False
+
+    @property
+    def in_blocks(self) -> bool:
+        """`over_time` takes any steps, and those of later steps add nothing; else it takes all at once."""
+        return False
+
+    @property
+    def is_zero(self) -> bool:
+        """No noise at all: no columns."""
+        return self.shape[1] == 0
+
+    @property
+    def slots_per_step(self) -> int:
+        """Injection slots per step; the rows of N are time-major."""
+        return self.shape[0] // self.num_steps
+
+    @property
+    def columns_per_step(self) -> int:
+        """Independent parts of the base noise per step; the columns of N are time-major."""
+        return self.shape[1] // self.num_steps
+
+    def holders(self) -> sp.csr_array:
+        """Who holds each independent part of a step's base noise: bool (columns per step, n)."""
+        return sp.csr_array(sp.eye_array(self.num_nodes, dtype=bool))
+
+    def pattern(self) -> sp.csr_array:
+        """Which parts of the base noise a slot uses, at any step: bool (slots per step, columns per step)."""
+        return sp.csr_array(np.ones((self.slots_per_step, self.columns_per_step), dtype=bool))
+
+    def absolute_rmatmat(self, X: FloatArray) -> FloatArray:
+        """|N|^T X, |N| the entries' absolute values: what could cancel in N^T X."""
+        return np.asarray(np.abs(self.to_dense()).T @ X)
+
+    def content(self) -> bytes:
+        """What a content hash must see besides kind and sizes; by default N and its holders, dense."""
+        return self.to_dense().tobytes() + self.holders().toarray().tobytes()
+
+    def factors(self) -> tuple[FloatArray, ...]:
+        """Arrays whose entries, one of each, multiply to the entries of N; by default N itself, dense."""
+        return (self.to_dense(),)
+
+    # ---- in pieces, for streams ----------------------------------------------------------------------------------
+
+    def cut(self, slots: Sequence[int] | None = None) -> tuple[NDArray[np.intp], NoiseOperator]:
+        """(columns, N'): the columns of a step that the slots use, and N for these slots and columns alone.
+
+        Args: slots: distinct rows of a step, in the order wanted; default all.
+        """
+        if slots is None:
+            return np.arange(self.columns_per_step), self
+        T, rows = self.num_steps, np.asarray(slots, dtype=np.intp)
+        used = np.zeros(self.columns_per_step, dtype=bool)
+        for t in range(T):
+            unit = np.zeros((self.shape[0], rows.size))
+            unit[t * self.slots_per_step + rows, np.arange(rows.size)] = 1
+            used |= self.rmatmat(unit).reshape(T, used.size, rows.size).any(axis=(0, 2))
+        columns = np.flatnonzero(used)
+        return columns, _Cut(self, rows, columns)
+
+    def over_time(self, rows: slice, columns: slice, base: FloatArray) -> FloatArray:
+        """What the base noise of some steps adds in others, before `spread`: (steps, columns, d) to (steps, ., d)."""
+        return self.matmat(base.reshape(self.shape[1], -1)).reshape(self.num_steps, self.slots_per_step, base.shape[2])
+
+    def spread(self, columns: FloatArray) -> FloatArray:
+        """From what `over_time` makes to the injection slots, step by step: (steps, slots, d)."""
+        return columns
+
+
+class _Cut(NoiseOperator):
+    """Some slots and columns of any noise; the columns left out are those that the slots do not use."""
+
+    def __init__(self, whole: NoiseOperator, slots: NDArray[np.intp], columns: NDArray[np.intp]) -> None:
+        self.num_steps, self.num_nodes = whole.num_steps, whole.num_nodes
+        self._whole, self._slots, self._columns = whole, slots, columns
+        super().__init__((self.num_steps * slots.size, self.num_steps * columns.size))
+
+    def holders(self) -> sp.csr_array:
+        return self._whole.holders()[self._columns]
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        return self._take(self._whole.matmat(self._place(X, self._columns, self._whole.shape[1])), self._slots)
+
+    def _rmatmat(self, X: FloatArray) -> FloatArray:
+        return self._take(self._whole.rmatmat(self._place(X, self._slots, self._whole.shape[0])), self._columns)
+
+    def _place(self, X: FloatArray, at: NDArray[np.intp], size: int) -> FloatArray:
+        placed = np.zeros((self.num_steps, size // self.num_steps, X.shape[1]))
+        placed[:, at] = X.reshape(self.num_steps, at.size, X.shape[1])
+        return placed.reshape(size, -1)
+
+    def _take(self, X: FloatArray, at: NDArray[np.intp]) -> FloatArray:
+        taken = X.reshape(self.num_steps, len(X) // self.num_steps, X.shape[1])[:, at]
+        return taken.reshape(self.num_steps * at.size, X.shape[1])
+
+    def variances(self) -> FloatArray:
+        return self._whole.variances()[:, self._slots]
+
+
+def require_encoder(encoder: FloatArray, place: Callable[[tuple[int, ...]], str]) -> FloatArray:
+    """An own encoder, or several along a first axis, read-only; `place` names one of their diagonal entries.
+
+    Raises: InvalidInput: not lower triangular, a diagonal entry <= 0, or one whose scale float64 does not carry.
+    """
+    if np.triu(encoder, 1).any():
+        raise InvalidInput(
+            "encoder must be causal (lower triangular): an entry above the diagonal would need noise of a "
+            "later step; use mfdl.factorization.causal_encoder on its Gram matrix."
+        )
+    diagonal = np.diagonal(encoder, axis1=-2, axis2=-1)
+    if not (diagonal > 0).all():
+        at = tuple(int(i) for i in np.argwhere(~(diagonal > 0))[0])
+        raise InvalidInput(f"encoder must have a positive diagonal, got {diagonal[at]:g} {place(at)}.")
+    largest, least = float(np.abs(encoder).max(initial=0.0)), float(diagonal.min(initial=1.0))
+    if largest > LARGEST or least < 1 / LARGEST:
+        raise InvalidInput(
+            f"encoder must have a diagonal of at least {1 / LARGEST:g} and entries of at most {LARGEST:g} in size, got "
+            f"{least:g} and {largest:g}; its scale is free, so divide it and noise_std by one number."
+        )
+    return np.asarray(matrices.read_only(encoder))
+
+
+def inverse(encoder: FloatArray) -> FloatArray:
+    """C^-1 as the executor uses it, of one encoder or of each along a first axis; lower triangular, read-only."""
+    eye, made = np.eye(encoder.shape[-1]), np.empty_like(encoder)
+    for at in np.ndindex(encoder.shape[:-2]):
+        made[at] = np.tril(scipy.linalg.solve_triangular(encoder[at], eye, lower=True))
+    return np.asarray(matrices.read_only(made))

@@ -1,0 +1,303 @@
+"""Noise in columns, each correlated over time and spread over nodes: one class for all that the papers add.
+
+    N[(t, i), (s, k)] = F[i, k] E_k[t, s],    E_k = C_k^-1.
+
+Column k of the base noise becomes noise over time by its encoder C_k, and slot i of a step adds F[i, k] times it. With
+one C for all columns the covariance is (C^T C)^-1 (x) F F^T, time (x) space, whoever holds the columns: nodes alone,
+both ends of an edge, groups, or everybody. With one C per column and a square invertible F it is the inverse of
+sum_k C_k^T C_k (x) g_k g_k^T, g_k the rows of F^-1: a time correlation of its own for each mode of the nodes. Without
+an encoder noise is fresh in each step, without a factor each node has a column of its own; without columns it is zero.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from .. import check, matrices
+from ..check import FloatArray
+from ..errors import InvalidInput
+from ..operators.base import StructuredOperator
+from . import base
+from .base import NoiseOperator
+
+
+class CausalNoise(NoiseOperator):
+    """N = (I (x) F) blockdiag(C_k^-1).
+
+    Args:
+        encoder: C, shape (T, T) shared by all columns, or (columns, T, T), one per column; lower triangular with a
+            positive diagonal, so that the noise of step t needs base noise of steps <= t only. None: the identity.
+        factor: F, shape (slots, columns), dense or sparse: slot i injects sum_k F[i, k] times column k. None: the
+            identity, slot i injects column i.
+        holders: bool (columns, n), dense or sparse: the nodes that hold each column (two for a pairwise secret). With
+            one slot per node, node i adds what it holds and nothing else: F[i, k] = 0 unless i holds k. None: without
+            a factor, each node holds its column.
+        num_steps: T; num_nodes: n.
+
+    Raises: InvalidInput: an encoder that is not causal, has a diagonal entry <= 0 or entries beyond LARGEST; entries
+        that are not finite real numbers or out of range; shapes that do not fit; a node that adds a column it does not
+        hold.
+    Cost: a product with one vector takes O(columns T^2 + nnz(F) T), without the first term where there is no encoder;
+        nothing of size (T n)^2 is formed.
+    """
+
+    def __init__(
+        self,
+        encoder: ArrayLike | None = None,
+        factor: sp.sparray | ArrayLike | None = None,
+        holders: sp.sparray | ArrayLike | None = None,
+        *,
+        num_steps: int,
+        num_nodes: int,
+    ) -> None:
+        self.num_steps = check.integer_at_least(1, num_steps=num_steps)
+        self.num_nodes = check.integer_at_least(1, num_nodes=num_nodes)
+        self.factor = None if factor is None else matrices.sparse_matrix(factor=factor)
+        if factor is None and holders is None:
+            holders = sp.eye_array(self.num_nodes, dtype=bool)
+        self._holders = matrices.sparse_mask(holders=holders)
+        columns = self._holders.shape[0] if self.factor is None else self.factor.shape[1]
+        slots = columns if self.factor is None else self.factor.shape[0]
+        if self._holders.shape != (columns, num_nodes):
+            raise InvalidInput(f"holders must have shape {(columns, num_nodes)}, got {self._holders.shape}.")
+        if slots == num_nodes:
+            _require_held(self.mixing, self._holders)
+        self.encoder = None if encoder is None else _encoders(encoder, columns, "node" if factor is None else "column")
+        if self.encoder is not None and self.encoder.shape[-1] != num_steps:
+            raise InvalidInput(f"encoder must be over {num_steps} steps, got shape {self.encoder.shape}.")
+        super().__init__((num_steps * slots, num_steps * columns))
+
+    # ---- questions -------------------------------------------------------------------------------------------------
+
+    @property
+    def causal(self) -> CausalNoise:
+        return self
+
+    @property
+    def fresh(self) -> bool:
+        return self.encoder is None
+
+    @cached_property
+    def local(self) -> bool:
+        own = sp.eye_array(self.num_nodes, dtype=bool, format="csr")
+        return self.factor is None and self._holders.shape == own.shape and (self._holders != own).nnz == 0
+
+    @property
+    def in_blocks(self) -> bool:
+        return True
+
+    @property
+    def kind(self) -> str:
+        if self.is_zero:
+            return ZeroNoise.__name__
+        if self.factor is None:
+            return (IndependentNoise if self.encoder is None else LocalNoise).__name__
+        return (StepNoise if self.encoder is None else SpaceTimeNoise).__name__
+
+    @property
+    def mixing(self) -> sp.csr_array:
+        """F, csr (slots, columns), with the identity written out."""
+        return sp.csr_array(sp.eye_array(self._holders.shape[0])) if self.factor is None else self.factor
+
+    @property
+    def shared(self) -> bool:
+        """One encoder for all columns, or none."""
+        return self.encoder is None or self.encoder.ndim == 2
+
+    def encoder_of(self, column: int) -> FloatArray:
+        """C_k, shape (T, T); k is the node where there is no factor."""
+        return _of_column(self.encoder, column, self.num_steps)
+
+    def inverse_of(self, column: int) -> FloatArray:
+        """E_k = C_k^-1, shape (T, T)."""
+        return _of_column(self.inverse, column, self.num_steps)
+
+    @cached_property
+    def inverse(self) -> FloatArray | None:
+        """C^-1 as the executor uses it, the shape of `encoder`; lower triangular. None: the identity."""
+        return None if self.encoder is None else base.inverse(self.encoder)
+
+    def holders(self) -> sp.csr_array:
+        return self._holders
+
+    def pattern(self) -> sp.csr_array:
+        return sp.csr_array(self.mixing != 0)
+
+    def content(self) -> bytes:
+        parts = []
+        if self.encoder is not None:
+            parts += [] if self.factor is None else [repr(self.encoder.shape).encode()]
+            parts.append(self.encoder.tobytes())
+        if not (self.local or self.is_zero):
+            sparse = (sp.coo_array(m) for m in (self.factor, self._holders) if m is not None)
+            parts += [np.ascontiguousarray(x).tobytes() for m in sparse for x in (*m.coords, m.data)]
+        return b"".join(parts)
+
+    def factors(self) -> tuple[FloatArray, ...]:
+        over_nodes = () if self.factor is None else (self.factor.data,)
+        return over_nodes if self.inverse is None else (self.inverse, *over_nodes)
+
+    def variances(self) -> FloatArray:
+        T, columns = self.num_steps, self.columns_per_step
+        over_time = np.ones(T) if self.inverse is None else (self.inverse**2).sum(axis=-1)
+        rows = over_time.T.copy() if over_time.ndim == 2 else np.repeat(over_time[:, None], columns, axis=1)
+        return rows if self.factor is None else np.asarray(rows @ self.factor.power(2).T)
+
+    # ---- products --------------------------------------------------------------------------------------------------
+
+    def over_time(self, rows: slice, columns: slice, base: FloatArray) -> FloatArray:
+        return base.copy() if self.inverse is None else _correlated(self.inverse[..., rows, columns], base)
+
+    def spread(self, columns: FloatArray) -> FloatArray:
+        return columns if self.factor is None else _mixed(self.factor, columns)
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        blocks = X.reshape(self.num_steps, self.columns_per_step, X.shape[1])
+        return self.spread(self.over_time(slice(None), slice(None), blocks)).reshape(self.shape[0], X.shape[1])
+
+    def _rmatmat(self, X: FloatArray) -> FloatArray:
+        return self._transposed(self.inverse, self.factor, X)
+
+    def absolute_rmatmat(self, X: FloatArray) -> FloatArray:
+        E, F = self.inverse, self.factor
+        return self._transposed(None if E is None else np.abs(E), None if F is None else abs(F), X)
+
+    def _transposed(self, E: FloatArray | None, F: sp.csr_array | None, X: FloatArray) -> FloatArray:
+        blocks = X.reshape(self.num_steps, self.slots_per_step, X.shape[1])
+        blocks = blocks.copy() if F is None else _mixed(sp.csr_array(F.T), blocks)
+        blocks = blocks if E is None else _correlated(E.swapaxes(-1, -2), blocks)
+        return blocks.reshape(self.shape[1], X.shape[1])
+
+    def cut(self, slots: Sequence[int] | None = None) -> tuple[NDArray[np.intp], CausalNoise]:
+        everything = np.arange(self.columns_per_step)
+        if self.factor is None:
+            columns, factor = everything if slots is None else np.array(slots, dtype=np.intp), None
+        else:
+            factor = self.factor if slots is None else self.factor[np.array(slots, dtype=np.intp)]
+            columns = np.unique(factor.indices).astype(np.intp)
+            factor = matrices.sparse_matrix(factor=factor[:, columns])
+        if slots is None and columns.size == everything.size:
+            return columns, self
+        part = copy.copy(self)
+        part.__dict__.pop("local", None)
+        part.factor, part._holders = factor, matrices.sparse_mask(holders=self._holders[columns])
+        if not self.shared and self.encoder is not None:
+            part.__dict__.pop("inverse", None)
+            part.encoder = self.encoder[columns]
+        width = columns.size if factor is None else factor.shape[0]
+        StructuredOperator.__init__(part, (self.num_steps * width, self.num_steps * columns.size))
+        return columns, part
+
+
+class ZeroNoise(CausalNoise):
+    """No noise at all: no columns."""
+
+    def __init__(self, num_steps: int, num_nodes: int) -> None:
+        n = check.integer_at_least(1, num_nodes=num_nodes)
+        none = sp.csr_array((0, n), dtype=bool)
+        super().__init__(None, sp.csr_array((n, 0)), none, num_steps=num_steps, num_nodes=n)
+
+
+class IndependentNoise(CausalNoise):
+    """N = I: fresh noise at every node and step."""
+
+    def __init__(self, num_steps: int, num_nodes: int) -> None:
+        super().__init__(num_steps=num_steps, num_nodes=num_nodes)
+
+
+class LocalNoise(CausalNoise):
+    """Block diagonal over nodes: node u injects C_u^-1 times base noise of its own.
+
+    Args: encoder: C, shape (T, T) shared by all nodes, or (n, T, T), one per node; num_nodes: n.
+    """
+
+    encoder: FloatArray
+    inverse: FloatArray
+
+    def __init__(self, encoder: ArrayLike, num_nodes: int) -> None:
+        super().__init__(encoder, num_steps=_steps(encoder), num_nodes=num_nodes)
+
+
+class StepNoise(CausalNoise):
+    """N = I_T (x) F: the same mixing of fresh base noise in every step, correlated across slots but not in time."""
+
+    factor: sp.csr_array
+
+    def __init__(
+        self, factor: sp.sparray | ArrayLike, holders: sp.sparray | ArrayLike, num_steps: int, num_nodes: int
+    ) -> None:
+        super().__init__(None, factor, holders, num_steps=num_steps, num_nodes=num_nodes)
+
+
+class SpaceTimeNoise(CausalNoise):
+    """Columns of base noise, each correlated over time by its encoder and spread over the n nodes by the factor.
+
+    Raises: InvalidInput: besides, another number of slots than nodes, or no column at all.
+    """
+
+    encoder: FloatArray
+    inverse: FloatArray
+    factor: sp.csr_array
+
+    def __init__(
+        self, encoder: ArrayLike, factor: sp.sparray | ArrayLike, holders: sp.sparray | ArrayLike, num_nodes: int
+    ) -> None:
+        F = matrices.sparse_matrix(factor=factor)
+        if F.shape[0] != num_nodes or F.shape[1] == 0:
+            raise InvalidInput(
+                f"factor must have shape ({num_nodes}, columns) with at least one column, got {F.shape}; noise "
+                "without columns is ZeroNoise."
+            )
+        super().__init__(encoder, F, holders, num_steps=_steps(encoder), num_nodes=num_nodes)
+
+
+def _encoders(encoder: ArrayLike, columns: int, block: str) -> FloatArray:
+    """C checked; `block` is what one of several belongs to."""
+    ndim = np.ndim(encoder)
+    if ndim not in (2, 3):
+        raise InvalidInput(f"encoder must have shape (T, T) or (n, T, T), got {np.shape(encoder)}.")
+    C = check.finite_array(ndim, encoder=encoder)
+    if C.shape[-1] != C.shape[-2] or (ndim == 3 and C.shape[0] != columns):
+        raise InvalidInput(f"encoder must have shape (T, T) or ({columns}, T, T), got {C.shape}.")
+    return base.require_encoder(C, lambda at: f"at step {at[-1]}" + (f" of {block} {at[0]}" if ndim == 3 else ""))
+
+
+def _steps(encoder: ArrayLike) -> int:
+    return (1, *np.shape(encoder))[-1]
+
+
+def _require_held(factor: sp.csr_array, holders: sp.csr_array) -> None:
+    """Raises InvalidInput where a node adds a column that it does not hold: F[i, k] is not 0, holders[k, i] false."""
+    foreign = sp.coo_array((factor != 0) > sp.csr_array(holders.T))
+    if foreign.nnz:
+        node, column = int(foreign.coords[0][0]), int(foreign.coords[1][0])
+        raise InvalidInput(
+            f"a node can only add noise that it holds, got factor[{node}, {column}] = {factor[node, column]:g} "
+            f"while node {node} does not hold column {column}; add it to holders or make the entry zero."
+        )
+
+
+def _of_column(each: FloatArray | None, column: int, num_steps: int) -> FloatArray:
+    if each is None:
+        return np.eye(num_steps)
+    return each if each.ndim == 2 else each[column]
+
+
+def _correlated(E: FloatArray, columns: FloatArray) -> FloatArray:
+    """E[t, s] or E_k[t, s] times (s, k, d), shape (t, k, d)."""
+    if E.ndim == 2:
+        return (E @ columns.reshape(len(columns), -1)).reshape(len(E), *columns.shape[1:])
+    return np.matmul(E, columns.transpose(1, 0, 2)).transpose(1, 0, 2)
+
+
+def _mixed(F: sp.csr_array, columns: FloatArray) -> FloatArray:
+    """F[i, k] times (t, k, d), shape (t, i, d); each row sums its columns in increasing order."""
+    steps, k, d = columns.shape
+    mixed = np.asarray(F @ columns.transpose(1, 0, 2).reshape(k, steps * d))
+    return mixed.reshape(F.shape[0], steps, d).transpose(1, 0, 2)

@@ -1,0 +1,101 @@
+"""The injected noise of one step, nu (N Z)_t, for all slots at once or for those of one node.
+
+One stream serves every noise. Z is not stored but asked for: `base_of(columns)` yields the normals of some columns at
+any step, a function of (column, step) alone, so a run can stop after any step and go on, nothing is replayed, nothing
+is skipped, and step T of a T-step mechanism does not exist. It stands below the algorithms and knows of no secrets:
+`mfdl.training` binds it to keys. Columns that no slot of a stream uses are dropped here, for every noise, never made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..check import FloatArray
+from ..errors import InvalidInput
+from .base import NoiseOperator
+
+BLOCK_STEPS = 32  # steps of correlated noise made per matrix product
+KEEP_BYTES = 2**30  # base noise kept in memory up to this size; beyond, asked for again
+
+
+class BaseNoise(Protocol):
+    """Standard normals of fixed columns: any steps, in any order, always the same."""
+
+    def block(self, steps: NDArray[np.int64], dim: int, *, tensor: int = 0) -> FloatArray:
+        """Shape (steps, columns, dim)."""
+
+
+class NoiseStream:
+    """Injected noise step by step.
+
+    Args:
+        noise: N; noise_std: nu; dim: coordinates.
+        base_of: the base noise of some columns of a step.
+        tensor: which of several parameter tensors the noise is for; equal numbers would repeat it.
+        slots: injection slots of a step, in the order wanted; default all.
+
+    Guarantees: every step is that of nu N Z, whichever steps were asked for before, bit for bit; a row computed with
+        few slots has the bits of the row computed with all where noise is fresh, and equals it to rounding otherwise.
+    Memory: for noise correlated in time T columns dim base normals where they fit in KEEP_BYTES, else BLOCK_STEPS steps
+        of them at a time; for noise that is not made in blocks all rows besides; for fresh noise one step.
+    """
+
+    def __init__(
+        self,
+        noise: NoiseOperator,
+        noise_std: float,
+        base_of: Callable[[NDArray[np.intp]], BaseNoise],
+        dim: int,
+        tensor: int = 0,
+        slots: Sequence[int] | None = None,
+    ) -> None:
+        self.noise, self.noise_std, self.dim, self.tensor = noise, noise_std, dim, tensor
+        columns, self._used = noise.cut(slots)
+        silent = noise_std == 0 or 0 in self._used.shape
+        self._base = None if silent else base_of(columns)
+        at_once = 1 if self._used.fresh else BLOCK_STEPS
+        self._steps = at_once if silent or self._used.in_blocks else noise.num_steps
+        keep = 1 < self._steps < noise.num_steps and 8 * noise.num_steps * columns.size * dim <= KEEP_BYTES
+        self._kept: dict[int, FloatArray] | None = {} if keep else None
+        self._start, self._block = -1, np.zeros((0, 0, dim))
+
+    def step(self, t: int) -> FloatArray:
+        """nu (N Z)_t, shape (injection slots, dim), float64, read-only.
+
+        Raises: InvalidInput: t is not a step of the mechanism; noise for more steps was never calibrated.
+        """
+        if not 0 <= t < self.noise.num_steps:
+            raise InvalidInput(
+                f"step must lie in [0, {self.noise.num_steps}), got {t}: the mechanism was calibrated for "
+                f"{self.noise.num_steps} steps and has no noise beyond; calibrate a longer one."
+            )
+        start = t - t % self._steps
+        if start != self._start:
+            self._block, self._start = self._make(start, min(start + self._steps, self.noise.num_steps)), start
+            self._block.setflags(write=False)
+        return self._block[t - start]
+
+    def _make(self, start: int, stop: int) -> FloatArray:
+        """nu (N Z) of some steps, shape (steps, slots, dim)."""
+        if self._base is None:
+            return np.zeros((stop - start, self._used.slots_per_step, self.dim))
+        made: FloatArray | None = None
+        for begin in range(start if self._used.fresh else 0, stop, self._steps):
+            end = min(begin + self._steps, self.noise.num_steps)
+            added = self._used.over_time(slice(start, stop), slice(begin, end), self._normals(begin, end))
+            made = added if made is None else made + added
+        assert made is not None
+        return np.ascontiguousarray(self.noise_std * self._used.spread(made))
+
+    def _normals(self, start: int, stop: int) -> FloatArray:
+        if self._kept is not None and start in self._kept:
+            return self._kept[start]
+        assert self._base is not None
+        made = self._base.block(np.arange(start, stop), self.dim, tensor=self.tensor)
+        if self._kept is not None:
+            self._kept[start] = made
+        return made

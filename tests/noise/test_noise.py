@@ -1,0 +1,232 @@
+"""The laws of every noise: products, cuts, questions and content against its definition; what is refused."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from noises import OwnNoise, cases
+from numpy.testing import assert_allclose, assert_array_equal
+
+import mfdl.operators
+from mfdl import noise as noises
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.noise import CausalNoise, IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
+from mfdl.testing.strategies import encoders
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}  # inverses of at most 16 steps, entries below 1.5^16 = 660
+C, F, OWN, ALL = np.array([[1.0, 0.0], [-0.5, 2.0]]), np.array([[1.0, 2.0], [0.0, -1.0]]), np.eye(2), np.ones((2, 2))
+
+
+@examples(200)
+@given(case=cases(), width=st.integers(0, 3), seed=st.integers(0, 99))
+def test_products_and_what_is_read_off_them(case, width, seed):
+    noise, dense = case
+    T, rng = noise.num_steps, np.random.default_rng(seed)
+    assert (noise.shape, noise.dtype) == (dense.shape, np.float64)
+    assert (noise.slots_per_step * T, noise.columns_per_step * T) == dense.shape
+    X, Y = rng.standard_normal((dense.shape[1], width)), rng.standard_normal((dense.shape[0], width))
+    for product, given_, wanted in (
+        (noise.matmat, X, dense @ X),
+        (noise.rmatmat, Y, dense.T @ Y),
+        (noise.absolute_rmatmat, Y, np.abs(dense).T @ Y),
+    ):
+        before = given_.copy()
+        made = product(given_)
+        assert_allclose(made, wanted, **CLOSE)
+        made *= 0
+        assert_array_equal(given_, before)  # neither changed nor shared
+    for c in range(width):
+        assert_allclose(noise @ X[:, c], dense @ X[:, c], **CLOSE)
+        assert_allclose(noise.T @ Y[:, c], dense.T @ Y[:, c], **CLOSE)
+    assert_allclose(noise.variances(), (dense**2).sum(axis=1).reshape(T, -1), **CLOSE)
+    blocks = noise.to_dense().reshape(T, noise.slots_per_step, T, noise.columns_per_step)
+    assert not any(blocks[t, :, t + 1 :].any() for t in range(T))  # no base noise of a later step, exactly
+    used = (blocks != 0).any(axis=(0, 2))
+    assert (noise.pattern().toarray() >= used).all()
+    assert noise.holders().shape == (noise.columns_per_step, noise.num_nodes)
+    if noise.causal is not None:
+        assert_array_equal(noise.pattern().toarray(), used)  # the diagonals of encoders are positive
+    sizes = [np.abs(part[part != 0]) for part in noise.factors()]
+    if dense.any() and all(part.size for part in sizes):
+        entries = np.abs(blocks[blocks != 0])
+        assert np.prod([part.min() for part in sizes]) <= entries.min() * (1 + 1e-12)
+        assert np.prod([part.max() for part in sizes]) >= entries.max() * (1 - 1e-12)
+
+
+@examples(120)
+@given(case=cases(), data=st.data())
+def test_a_cut_is_these_rows_and_all_columns_that_they_use(case, data):
+    noise, dense = case
+    T, width = noise.num_steps, noise.slots_per_step
+    slots = data.draw(st.none() | st.lists(st.integers(0, width - 1), unique=True))
+    columns, part = noise.cut(slots)
+    rows = list(range(width)) if slots is None else slots
+    wanted = dense.reshape(T, width, T, noise.columns_per_step)[:, rows]
+    assert_allclose(part.to_dense(), wanted[..., columns].reshape(part.shape), **CLOSE)
+    assert_allclose(part.T.matmat(np.eye(part.shape[0])), part.to_dense().T, **CLOSE)
+    assert_allclose(part.variances(), (wanted**2).sum(axis=(2, 3)), **CLOSE)
+    assert not np.delete(wanted, columns, axis=3).any()
+    assert_array_equal(part.holders().toarray(), noise.holders().toarray()[columns])
+    if noise.causal is not None and noise.causal.factor is not None:
+        assert wanted[..., columns].any(axis=(0, 1, 2)).all()
+    assert_allclose(noise.to_dense(), dense, **CLOSE)  # left as it was
+
+
+@examples(40)
+@given(T=st.integers(1, 3), n=st.integers(1, 3), data=st.data())
+def test_covariances(T, n, data):
+    """(C^T C)^-1 (x) F F^T, and not (C C^T)^-1; the inverse of sum_k C_k^T C_k (x) g_k g_k^T; (C^T C)^-1."""
+    entries = data.draw(st.lists(st.integers(-2, 2), min_size=n * n, max_size=n * n))
+    F = np.array(entries, dtype=float).reshape(n, n) + 5 * n * np.eye(n)  # diagonally dominant
+    C, joint = np.stack([data.draw(encoders(size=T)) for _ in range(n)]), data.draw(encoders(size=T * n))
+    everybody, G = np.ones((n, n), dtype=bool), np.linalg.inv(F)
+    shared, adapted = SpaceTimeNoise(C[0], F, everybody, n).to_dense(), SpaceTimeNoise(C, F, everybody, n).to_dense()
+    close = {"rtol": 1e-9, "atol": 1e-9}
+    assert_allclose(shared @ shared.T, np.kron(np.linalg.inv(C[0].T @ C[0]), F @ F.T), **close)
+    precision = sum(np.kron(C[k].T @ C[k], np.outer(G[k], G[k])) for k in range(n))
+    assert_allclose(adapted @ adapted.T @ precision, np.eye(T * n), **close)
+    N = JointNoise(joint, T, n).to_dense()
+    assert_allclose(N @ N.T @ (joint.T @ joint), np.eye(T * n), rtol=1e-6, atol=1e-6)
+
+
+def causal(*parts):
+    return CausalNoise(*parts, num_steps=2, num_nodes=2)
+
+
+# kind: (by its own name, by CausalNoise, (fresh, local))
+NAMED = {
+    "ZeroNoise": (ZeroNoise(2, 2), causal(None, np.zeros((2, 0)), np.zeros((0, 2))), (True, False)),
+    "IndependentNoise": (IndependentNoise(2, 2), causal(None, None, OWN), (True, True)),
+    "LocalNoise": (LocalNoise(C, 2), causal(C), (False, True)),
+    "StepNoise": (StepNoise(F, ALL, 2, 2), causal(None, sp.csr_array(F), sp.csr_array(ALL)), (True, False)),
+    "SpaceTimeNoise": (SpaceTimeNoise(C, F, ALL, 2), causal(C, sp.csr_array(F), ALL), (False, False)),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_names_are_one_class_and_answer_for_themselves(kind):
+    named, general, answers = NAMED[kind]
+    assert named.content() == general.content()
+    assert_array_equal(named.to_dense(), general.to_dense())
+    for one in (named, general):
+        assert one.kind == kind
+        assert (one.fresh, one.local) == answers
+        assert one.is_zero == (kind == "ZeroNoise")
+        assert one.causal is one
+        assert one.joint is None
+        assert one.shared
+    assert getattr(mfdl.operators, kind) is type(named)  # where it used to be
+    assert mfdl.operators.NoiseOperator is noises.NoiseOperator
+
+
+def test_other_noises_answer_too():
+    joint, own = JointNoise(np.eye(4), 2, 2), OwnNoise(2, 2)
+    assert (joint.joint, own.joint, joint.kind, own.kind) == (joint, None, "JointNoise", "OwnNoise")
+    assert joint.holders().toarray().all()
+    for one in (joint, own):
+        assert (one.causal, one.fresh, one.local, one.is_zero) == (None, False, False, False)
+    with pytest.raises(AttributeError, match="no attribute 'Noise'"):
+        mfdl.operators.Noise  # noqa: B018
+
+
+def test_parts_of_columns():
+    """One encoder for all, one each, none: `encoder_of`, `inverse_of` and the matrix agree."""
+    alike, without = LocalNoise(np.stack([C, C]), 2), IndependentNoise(2, 2)
+    assert not alike.shared
+    assert_allclose(alike.to_dense(), LocalNoise(C, 2).to_dense())
+    assert_allclose(JointNoise(np.kron(C, np.eye(2)), 2, 2).to_dense(), alike.to_dense())
+    assert_allclose(SpaceTimeNoise(C, OWN, OWN, 2).to_dense(), alike.to_dense())
+    for one in (alike, LocalNoise(C, 2)):
+        assert_array_equal(one.encoder_of(1), C)
+        assert_allclose(one.inverse_of(1), np.linalg.inv(C))
+    assert_array_equal(without.encoder_of(0), np.eye(2))
+    assert_array_equal(without.inverse_of(0), np.eye(2))
+    assert (without.encoder, without.inverse, without.factor) == (None, None, None)
+
+
+def test_own_noise_may_have_any_holders_without_a_factor():
+    both = causal(C, None, ALL)
+    assert not both.local
+    assert both.content() != LocalNoise(C, 2).content()
+    assert_array_equal(both.to_dense(), LocalNoise(C, 2).to_dense())
+    with pytest.raises(InvalidInput, match=r"factor\[0, 0\] = 1 while node 0 does not hold column 0"):
+        causal(None, None, 1 - OWN)
+
+
+def test_content_tells_encoder_factor_and_holders_apart():
+    held = np.eye(3, dtype=bool)
+    made = [
+        *(named for named, _, _ in NAMED.values()),
+        *(LocalNoise(2 * np.eye(2), 3), IndependentNoise(3, 2), StepNoise(2 * np.eye(3), held, 2, 3)),
+        *(SpaceTimeNoise(scale * np.eye(2), np.eye(3), held, 3) for scale in (1, 2)),
+        SpaceTimeNoise(np.eye(2), 2 * np.eye(3), held, 3),
+        SpaceTimeNoise(np.eye(2), np.eye(3), np.ones((3, 3), dtype=bool), 3),
+        SpaceTimeNoise(np.stack([np.eye(2)] * 3), np.eye(3), held, 3),
+        *(JointNoise(scale * np.eye(6), 2, 3) for scale in (1, 2)),
+        *(OwnNoise(2, n) for n in (2, 3)),
+    ]
+    assert len({(one.kind, one.shape, one.content()) for one in made}) == len(made)
+
+
+def test_entries_given_twice_add_up():
+    twice = sp.csr_array((np.array([1.0, 2.0, 1.0]), np.array([0, 0, 1]), np.array([0, 2, 3])), shape=(2, 2))
+    assert twice.nnz == 3
+    noise = SpaceTimeNoise(np.eye(1), twice, np.eye(2, dtype=bool), 2)
+    assert_array_equal(noise.to_dense(), np.diag([3.0, 1.0]))
+    assert_array_equal(noise.variances(), [[9.0, 1.0]])
+
+
+def test_encoders_are_own_read_only_copies():
+    encoder = np.eye(2)
+    made = [LocalNoise(encoder, 1), SpaceTimeNoise(encoder, OWN, OWN, 2), JointNoise(encoder, 2, 1)]
+    encoder[1, 0] = 5
+    for one in made:
+        assert one.encoder[1, 0] == 0
+        for array in (one.encoder, one.inverse):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0, 0] = 2
+
+
+LATE = [[1.0, 0.1], [0.0, 1.0]]
+REFUSED = [
+    (lambda: LocalNoise(LATE, 2), "encoder must be causal"),
+    (lambda: LocalNoise([[1.0, 0.0], [3.0, 0.0]], 2), "positive diagonal, got 0 at step 1[.]"),
+    (lambda: LocalNoise([[-1.0, 0.0], [0.0, 1.0]], 2), "positive diagonal, got -1 at step 0[.]"),
+    (lambda: LocalNoise(np.stack([OWN, np.diag([1.0, -2.0])]), 2), "got -2 at step 1 of node 1[.]"),
+    (lambda: LocalNoise([1.0, 2.0], 2), r"shape \(T, T\) or \(n, T, T\), got \(2,\)"),
+    (lambda: LocalNoise(1.0, 2), r"shape \(T, T\) or \(n, T, T\), got \(\)"),
+    (lambda: LocalNoise([[1.0, 0.0]], 2), r"shape \(T, T\) or \(2, T, T\), got \(1, 2\)"),
+    (lambda: LocalNoise(np.stack([OWN] * 3), 2), r"or \(2, T, T\), got \(3, 2, 2\)"),
+    (lambda: LocalNoise([[1.0, 0.0], [np.nan, 1.0]], 2), "encoder must be finite"),
+    (lambda: LocalNoise(np.stack([OWN, LATE]), 2), "encoder must be causal"),
+    (lambda: SpaceTimeNoise(LATE, OWN, OWN, 2), "encoder must be causal"),
+    (lambda: SpaceTimeNoise(np.stack([OWN, -OWN]), OWN, OWN, 2), "got -1 at step 0 of column 1[.]"),
+    (lambda: SpaceTimeNoise(np.stack([OWN] * 3), OWN, OWN, 2), r"or \(2, T, T\), got \(3, 2, 2\)"),
+    (lambda: SpaceTimeNoise(OWN, np.eye(3), np.eye(3), 2), r"factor must have shape \(2, columns\)"),
+    (lambda: SpaceTimeNoise(OWN, np.zeros((2, 0)), np.zeros((0, 2)), 2), "at least one column"),
+    (lambda: SpaceTimeNoise(OWN, OWN, np.ones((2, 3)), 2), r"holders must have shape \(2, 2\), got \(2, 3\)"),
+    (lambda: SpaceTimeNoise(OWN, [[1.0, np.nan], [0.0, 1.0]], ALL, 2), "factor must be finite"),
+    (lambda: SpaceTimeNoise(OWN, [[1.0, 0.5], [0.0, 1.0]], OWN, 2), r"factor\[0, 1\] = 0.5 while node 0 does not hold"),
+    (lambda: StepNoise(F, OWN, 2, 2), r"factor\[0, 1\] = 2 while node 0 does not hold column 1"),
+    (lambda: StepNoise(F, ALL, 0, 2), "num_steps must be an integer >= 1, got 0"),
+    (lambda: IndependentNoise(2, 0), "num_nodes must be an integer >= 1, got 0"),
+    (lambda: ZeroNoise(2, 0.5), "num_nodes must be an integer"),
+    (lambda: CausalNoise(OWN, num_steps=3, num_nodes=2), r"encoder must be over 3 steps, got shape \(2, 2\)"),
+    (lambda: JointNoise(np.eye(3), 2, 2), r"shape \(4, 4\) for 2 steps x 2 nodes, got \(3, 3\)"),
+    (lambda: JointNoise(np.eye(4) + np.eye(4, k=1), 2, 2), "encoder must be causal"),
+    (lambda: JointNoise(np.diag([1.0, 1.0, 1.0, 0.0]), 2, 2), "got 0 at step 1 of node 1[.]"),
+    (lambda: JointNoise(np.full((4, 4), np.inf), 2, 2), "encoder must be finite"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED)
+def test_refusals(make, message):
+    with pytest.raises(InvalidInput, match=message):
+        make()
+
+
+def test_joint_noise_that_is_too_large_is_refused_before_it_is_made():
+    with pytest.raises(UnsupportedMechanism, match=r"4096, got 4097 \* 1 = 4097"):
+        JointNoise(np.eye(1), 4097, 1)

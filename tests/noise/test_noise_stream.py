@@ -1,0 +1,193 @@
+"""Streams: each step is that of nu N Z whatever was asked before, has the claimed covariance, and ends with N."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from noises import KINDS, all_steps, base_noise, cases, example
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl.errors import InvalidInput
+from mfdl.noise import IndependentNoise, NoiseStream, SpaceTimeNoise, StepNoise, stream
+from mfdl.training.keys import NoiseKey, normals
+from mfdl.training.shared_randomness import HolderKeys, base_columns
+from mfdl.training.streams import noise_stream
+
+KEY = NoiseKey.from_seed(7)
+NU = 1.7
+NOISY = tuple(kind for kind in KINDS if kind not in ("zero", "messages"))
+
+
+@examples(200)
+@given(
+    case=cases(max_steps=6, max_nodes=3),
+    dim=st.integers(1, 5),
+    tensor=st.sampled_from([0, 1, 2**32 - 1]),
+    block_steps=st.integers(1, 7),
+    keep=st.booleans(),
+    data=st.data(),
+)
+def test_however_it_is_cut_into_blocks_and_asked_for_it_is_nu_n_z(case, dim, tensor, block_steps, keep, data):
+    noise, dense = case
+    T, width = noise.num_steps, noise.slots_per_step
+    nu = data.draw(st.sampled_from([0.0, NU, 2 * NU]))
+    slots = data.draw(st.none() | st.lists(st.integers(0, width - 1), unique=True))
+    wanted = (nu * dense @ base_noise(noise, KEY, dim, tensor)).reshape(T, width, dim)
+    wanted = wanted if slots is None else wanted[:, slots]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "BLOCK_STEPS", block_steps)
+        patch.setattr(stream, "KEEP_BYTES", 2**30 if keep else 0)
+        made = noise_stream(noise, nu, KEY, dim, tensor, slots)
+        for t in data.draw(st.lists(st.integers(0, T - 1), min_size=1, max_size=2 * T)):
+            # inverses of at most 18 steps, entries below 1.5^18 = 1500
+            assert_allclose(made.step(t), wanted[t], rtol=1e-9, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", NOISY)
+def test_the_order_of_steps_changes_no_bit(kind, monkeypatch):
+    """More steps than a block holds: what a resumed run asks for, kept base noise or not, is what the first one got."""
+    noise, T = example(kind, 40), 40
+    assert T > stream.BLOCK_STEPS
+    forward = all_steps(noise_stream(noise, NU, KEY, 4))
+    wanted = (NU * noise.to_dense() @ base_noise(noise, KEY, 4)).reshape(forward.shape)
+    assert_allclose(forward, wanted, rtol=1e-9, atol=1e-9)
+    order = np.random.default_rng(0).permutation(T)
+    again = noise_stream(noise, NU, KEY, 4)
+    for t in (*order, *order[::-1], 39, 0):
+        assert_array_equal(again.step(int(t)), forward[t])
+    for t in (0, 31, 32, 39):
+        assert_array_equal(noise_stream(noise, NU, KEY, 4).step(t), forward[t])
+    monkeypatch.setattr(stream, "KEEP_BYTES", 0)
+    assert_array_equal(all_steps(noise_stream(noise, NU, KEY, 4)), forward)
+    with pytest.raises(ValueError, match="read-only"):
+        again.step(0)[...] = 0
+
+
+def counted(noise, dim, asked):
+    """A stream that lists the steps for which base noise is made."""
+
+    def base_of(columns):
+        base = base_columns(noise, HolderKeys.simulated(KEY), columns)
+
+        class Counted:
+            def block(self, steps, dim, *, tensor=0):
+                asked.append((steps[0], len(steps), len(columns)))
+                return base.block(steps, dim, tensor=tensor)
+
+        return Counted()
+
+    return NoiseStream(noise, NU, base_of, dim)
+
+
+def test_base_noise_is_kept_when_it_fits(monkeypatch):
+    noise = example("time-space", 40)
+    used = noise.columns_per_step - 1
+    for bytes_, wanted in ((8 * 40 * used * 4, [0, 32]), (8 * 40 * used * 4 - 1, [0, 0, 32])):
+        monkeypatch.setattr(stream, "KEEP_BYTES", bytes_)
+        asked = []
+        all_steps(counted(noise, 4, asked))
+        assert [start for start, _, _ in asked] == wanted
+        assert {columns for _, _, columns in asked} == {used}
+
+
+def test_fresh_noise_keeps_no_noise_and_makes_no_step_but_its_own():
+    """Memory of a stream does not grow with the steps: nothing it holds has T or more than a step in its size."""
+    asked, noise = [], StepNoise(np.tri(5), np.ones((5, 4), dtype=bool), 50, 4)
+    all_steps(counted(noise, 3, asked))
+    assert asked == [(t, 1, 5) for t in range(50)]
+    longer = StepNoise(np.tri(5), np.ones((5, 4), dtype=bool), 5000, 4)
+    short, long = noise_stream(noise, NU, KEY, 30), noise_stream(longer, NU, KEY, 30)
+    for t in (*np.random.default_rng(0).permutation(50), 49, 0):
+        assert_array_equal(short.step(int(t)), long.step(int(t)))
+    sizes = [len(pickle.dumps(vars(one))) for one in (short, long)]
+    assert abs(sizes[0] - sizes[1]) < 40
+    assert sizes[0] < 8 * 30 * 50
+
+
+def test_keys_that_were_agreed_on_and_columns_that_nobody_adds():
+    F, holders = np.array([[1.0, 2.0, 0.0], [0.0, -2.0, 0.0]]), np.array([[1, 0], [1, 1], [0, 1]], dtype=bool)
+    own, shared = NoiseKey.from_seed(1), NoiseKey.from_seed(2)
+    keys = HolderKeys.given({(0,): own, (1, 0): shared})
+    for noise in (StepNoise(F, holders, 3, 2), SpaceTimeNoise(np.tri(3), F, holders, 2)):
+        z, v = normals(own, 0, [0], 4)[0], normals(shared, 0, [0], 4)[0]
+        made = noise_stream(noise, NU, keys, 4)  # the secret of {1} is not needed
+        assert_allclose(made.step(0), NU * np.stack([z + 2 * v, -2 * v]), rtol=1e-14)
+        with pytest.raises(InvalidInput, match=r"the secret of \{0, 1\} is missing"):
+            noise_stream(noise, NU, HolderKeys.given({(0,): own}), 4)
+    silent = SpaceTimeNoise(np.tri(3), np.zeros((2, 1)), np.ones((1, 2), dtype=bool), 2)
+    for noise, nu in ((silent, NU), (StepNoise(F, holders, 3, 2), 0.0)):
+        assert_array_equal(all_steps(noise_stream(noise, nu, HolderKeys.given({}), 5)), np.zeros((3, 2, 5)))
+
+
+# ---- covariance -------------------------------------------------------------------------------------------
+
+
+def allowance(scale, dim, entries):
+    """How far entries of a sample covariance of `dim` Gaussian vectors may lie from the truth.
+
+    By polarisation an entry is a difference of two chi-squares, and (Laurent and Massart) lies within
+    sqrt(S_ii S_jj) (2 sqrt(x / D) + 2 x / D) of S_ij except with probability 4 e^-x. Here all entries hold at
+    once but for a probability of 1e-9.
+    """
+    x = math.log(4 * entries / 1e-9)
+    return np.sqrt(np.outer(np.diag(scale), np.diag(scale))) * (2 * math.sqrt(x / dim) + 2 * x / dim)
+
+
+def claimed(noise, inverse_gram):
+    """sum_k (C_k^T C_k)^-1 (x) f_k f_k^T, or (C^T C)^-1 of joint noise, or N N^T of a user's."""
+    if noise.joint is not None:
+        return inverse_gram(noise.joint.encoder)
+    if noise.causal is None:
+        return noise.dense @ noise.dense.T
+    columns = noise.causal.mixing.toarray().T
+    return sum(np.kron(inverse_gram(noise.causal.encoder_of(k)), np.outer(f, f)) for k, f in enumerate(columns))
+
+
+@pytest.mark.parametrize("kind", NOISY)
+def test_the_covariance_of_the_noise_is_the_claimed_one_entrywise(kind):
+    """False-alarm rate 1e-9 per case; the key is fixed, so the outcome is as well."""
+    noise, D = example(kind, 4, decay=1.0), 40_000
+    emitted = all_steps(noise_stream(noise, NU, KEY, D)).reshape(-1, D)
+    wanted = NU**2 * claimed(noise, lambda C: np.linalg.inv(C.T @ C))
+    allowed = allowance(wanted, D, wanted.size)
+    found = emitted @ emitted.T / D
+    assert (np.abs(found - wanted) <= allowed).all()
+    if not noise.fresh and kind != "own":  # the other orientation is far outside
+        wrong = NU**2 * claimed(noise, lambda C: np.linalg.inv(C @ C.T))
+        assert (np.abs(found - wrong) > 2 * allowed).any()
+
+
+def test_coordinates_are_independent():
+    """Between coordinates instead of within: T n samples of each; false-alarm rate 1e-9."""
+    emitted = all_steps(noise_stream(IndependentNoise(200, 20), 1.0, KEY, 6)).reshape(-1, 6)
+    found = emitted.T @ emitted / len(emitted)
+    assert (np.abs(found - np.eye(6)) <= allowance(np.eye(6), len(emitted), 36)).all()
+
+
+# ---- reuse and the end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", NOISY)
+def test_no_two_keys_tensors_nodes_or_steps_share_noise(kind):
+    """Each number alone: doubles of that precision collide by chance with probability below 1e-6."""
+    noise, child = example(kind, 9, 3), KEY.derive("b", 1)
+    keys = [KEY, NoiseKey.from_seed(8), KEY.derive("a"), child, KEY.derive("b", "1")]
+    made = [noise_stream(noise, 1.0, key, 40) for key in keys] + [noise_stream(noise, 1.0, KEY, 40, 1)]
+    values = np.abs(np.concatenate([all_steps(one).ravel() for one in made]))  # a sign flip is reuse as well
+    assert len(np.unique(values)) == values.size == 6 * 9 * 3 * 40
+    again = noise_stream(noise, 1.0, NoiseKey.from_seed(7).derive("b", 1), 40)
+    assert_array_equal(all_steps(again), all_steps(made[3]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_beyond_the_mechanism_is_an_error(kind):
+    noise = example(kind, 6)
+    made = noise_stream(noise, NU, KEY, 2)
+    assert made.step(5).shape == (noise.slots_per_step, 2)
+    for t in (6, 7, 32, 10**6, -1):
+        with pytest.raises(InvalidInput, match=rf"step must lie in \[0, 6\), got {t}.*calibrated for 6 steps"):
+            made.step(t)

@@ -1,0 +1,136 @@
+"""Noises of every kind with the matrix each stands for, written out from its parts, and their base noise."""
+
+import numpy as np
+import scipy.sparse as sp
+from hypothesis import strategies as st
+
+from mfdl.noise import (
+    CausalNoise,
+    IndependentNoise,
+    JointNoise,
+    LocalNoise,
+    NoiseOperator,
+    SpaceTimeNoise,
+    StepNoise,
+    ZeroNoise,
+)
+from mfdl.testing.strategies import encoders, random_encoder
+from mfdl.training.keys import normals
+
+LOCAL = ("independent", "shared", "per node")
+OVER_BOTH = ("time-space", "adapted", "joint")
+CAUSAL = (*LOCAL, "step", "messages", "time-space", "adapted", "zero")
+KINDS = (*CAUSAL, "joint", "own")
+
+
+class OwnNoise(NoiseOperator):
+    """A user's: each node adds what it drew minus what the node before drew with it, minus that of the step before."""
+
+    def __init__(self, num_steps, num_nodes):
+        self.num_steps, self.num_nodes = num_steps, num_nodes
+        ring = np.eye(num_nodes) - np.roll(np.eye(num_nodes), 1, axis=0) * 0.5
+        self.dense = np.kron(np.eye(num_steps) - np.eye(num_steps, k=-1), ring)
+        super().__init__(self.dense.shape)
+
+    def holders(self):
+        own = np.eye(self.num_nodes, dtype=bool)
+        return sp.csr_array(own | np.roll(own, 1, axis=1))
+
+    def _matmat(self, X):
+        return self.dense @ X
+
+    def _rmatmat(self, X):
+        return self.dense.T @ X
+
+    def variances(self):
+        return (self.dense**2).sum(axis=1).reshape(self.num_steps, self.num_nodes)
+
+
+def by_definition(C, F, num_steps):
+    """N[(t, i), (s, k)] = F[i, k] (C_k^-1)[t, s], one entry at a time; C None: the identity."""
+    slots, columns = F.shape
+    E = np.broadcast_to(np.eye(num_steps) if C is None else np.linalg.inv(C), (columns, num_steps, num_steps))
+    N = np.zeros((num_steps, slots, num_steps, columns))
+    for t, i, s, k in np.ndindex(N.shape):
+        N[t, i, s, k] = F[i, k] * E[k][t, s]
+    return N.reshape(num_steps * slots, num_steps * columns)
+
+
+def made(kind, C, F, holders, num_steps, num_nodes):
+    """The noise of a kind by the name it has in `mfdl.noise`."""
+    if kind == "independent":
+        return IndependentNoise(num_steps, num_nodes)
+    if kind in LOCAL:
+        return LocalNoise(C, num_nodes)
+    if kind in ("step", "messages"):
+        return StepNoise(F, holders, num_steps, num_nodes)
+    return ZeroNoise(num_steps, num_nodes) if kind == "zero" else SpaceTimeNoise(C, F, holders, num_nodes)
+
+
+def whole(draw, low, high, *shape):
+    size = int(np.prod(shape))
+    return np.array(draw(st.lists(st.integers(low, high), min_size=size, max_size=size)), dtype=float).reshape(shape)
+
+
+@st.composite
+def cases(draw, kinds=KINDS, max_steps=4, max_nodes=4, *, num_nodes=None):
+    """(noise, its matrix); factors of small integers, zero rows, unused columns and singular ones included."""
+    kind, T = draw(st.sampled_from(kinds)), draw(st.integers(1, max_steps))
+    n = draw(st.integers(1, max_nodes)) if num_nodes is None else num_nodes
+    if kind == "joint":
+        C = draw(encoders(size=T * n))
+        return JointNoise(C, T, n), np.linalg.inv(C)
+    if kind == "own":
+        return OwnNoise(T, n), OwnNoise(T, n).dense
+    F = holders = None
+    slots = n + 1 if kind == "messages" else n
+    columns = {"zero": 0, "messages": n + 2}.get(kind, n)
+    if kind in ("step", "messages", "time-space", "adapted"):
+        columns = draw(st.integers(1, n + 2))
+        F, more = whole(draw, -2, 2, slots, columns), whole(draw, 0, 1, columns, n) == 1
+        holders = more if kind == "messages" else (F.T != 0) | more
+    C = None
+    if kind in ("shared", "time-space"):
+        C = draw(encoders(size=T))
+    elif kind in ("per node", "adapted"):
+        C = np.stack([draw(encoders(size=T)) for _ in range(columns)])
+    dense = by_definition(C, np.eye(n, columns) if F is None else F, T)
+    if kind == "zero":
+        F, holders = np.zeros((n, 0)), np.zeros((0, n), dtype=bool)
+    if draw(st.booleans()):
+        return made(kind, C, F, holders, T, n), dense
+    F = F if F is None or draw(st.booleans()) else sp.csr_array(F)
+    return CausalNoise(C, F, holders, num_steps=T, num_nodes=n), dense
+
+
+def example(kind, num_steps, num_nodes=3, decay=0.2):
+    """A noise of a kind; with a factor, private columns, one seed for nodes 0 and 1 and one column unused."""
+    T, n = num_steps, num_nodes
+    rng = np.random.default_rng(2)
+
+    def fading(size, *blocks):
+        return random_encoder(rng, size, *blocks) * decay ** np.subtract.outer(range(size), range(size)).clip(0)
+
+    if kind == "joint":
+        return JointNoise(fading(T * n), T, n)
+    if kind == "own":
+        return OwnNoise(T, n)
+    F = np.hstack([np.eye(n), np.array([[1.0, -2.0, 0.0], [0.5, 1.0, 0.0]] + [[0.0, 0.0, 0.0]] * (n - 2))])
+    holders = np.vstack([F.T != 0])
+    C = fading(T) if kind in ("shared", "time-space") else fading(T, n if kind == "per node" else F.shape[1])
+    return made(kind, C, F, holders, T, n)
+
+
+def base_noise(noise, key, dim, tensor=0):
+    """Z one (step, column) at a time: the j-th column of a holder set is stream j of that set's key."""
+    columns, seen = [], {}
+    for held in noise.holders().toarray():
+        holders = tuple(int(u) for u in np.flatnonzero(held))
+        columns.append((key.derive("holders", *holders), seen.setdefault(holders, 0)))
+        seen[holders] += 1
+    rows = [normals(own, t, [j], dim, tensor=tensor) for t in range(noise.num_steps) for own, j in columns]
+    return np.concatenate(rows) if rows else np.zeros((0, dim))
+
+
+def all_steps(stream):
+    return np.stack([stream.step(t) for t in range(stream.noise.num_steps)])
