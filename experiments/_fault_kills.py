@@ -29,7 +29,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from _fault_cases import command, small_training, whole
+from _fault_judge import command, whole
+from _fault_runs import small_training
 from rich.console import Console
 from rich.progress import Progress
 

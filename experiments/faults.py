@@ -21,7 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from _fault_cases import FAULTS, ORDER, SURFACES, Outcome, run_case
+from _fault_cases import ORDER, SURFACES, run_case
+from _fault_judge import FAULTS, Outcome
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mfdl.errors import InvalidInput
+
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
@@ -69,7 +71,7 @@ def judged(act, tmp_path, seconds=60.0, before=()):
 
 
 def refuse(words):
-    raise CASES.mfdl.InvalidInput(words)
+    raise InvalidInput(words)
 
 
 def broken():
