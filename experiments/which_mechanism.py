@@ -25,254 +25,31 @@ after every mechanism and the trade-off picture (loss against epsilon) after eve
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
-import io
-import json
-import math
 import os
-import re
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
-from _ranking import Against, Interval, advancing, against, markdown, of_mean, ordered
-from _tradeoff import Point, draw
-from _training import models_after, record_losses
-from joblib import Parallel, delayed
+from _loss_runs import SCENES, Runs, Setting
+from _loss_table import MEASURES, WEIGHTED, Row, table, write, write_pictures
+from _ranking import Against, advancing, against, ordered
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-import mfdl
-from mfdl import files, trust
-from mfdl.algorithms import LinearAlgorithm, registry
-from mfdl.algorithms.dsgd import decentralized
-from mfdl.errors import InvalidInput
-from mfdl.factorization import NotConverged
-from mfdl.mechanism import Mechanism, without_noise
-from mfdl.privacy import gaussian
-from mfdl.reporting.account import write_figure
-from mfdl.reporting.output import versions
-from mfdl.training.tasks import Task
+from mfdl.algorithms import registry
 
-CLIP_NORM, ADJACENCY, DELTA = 1.0, "zero-out", 1e-5
-RATES, BUDGETS = (0.03, 0.1, 0.3), (0.5, 0.2, 1.0)
-WEIGHTS = ("all", "last:48:0.01", "last:16:0.01", "exponential:24")  # without a floor the solver stops at gap 8e-4
+BUDGETS = (0.5, 0.2, 1.0)
 FIRST_SEEDS, MORE_SEEDS, TABLE_SEED = (0, 1), (2, 3, 4), 100
 GOES_ON, AT_LEAST = 1 / 3, 2
-MEASURES = ("loss", "without_extreme", "median")
 WITHOUT_NOISE, REFERENCE = "none", "mafalda"
 MECHANISMS = (
-    "none",
-    "dp-dsgd",
-    "bsr",
-    "d-mf",
-    "mafalda",
-    "mafalda-l",
-    "mafalda-classes",
-    "corn",
-    "time-space",
-    "adapted",
-)
+    "none", "dp-dsgd", "bsr", "d-mf", "mafalda", "mafalda-l", "mafalda-classes", "corn", "time-space", "adapted",
+)  # fmt: skip
 FOLLOWS = {"mafalda-classes": "mafalda", "mafalda-l": "mafalda", "adapted": "time-space"}  # take its rate and weights
 UNWEIGHTED = ("mafalda-l",)  # an encoder per node: one factorization is enough
-COUNTS_ONE_STEP = (
-    "corn",
-)  # without weights the model after one step counts, as published: "@all" is another mechanism
-RANKINGS = {"ldp": "everybody sees every message (LDP)", "eavesdropper": "an outsider sees every message (SecLDP)"}
-WEIGHTED = "weighted"
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A graph with a task, and the seeds of its table."""
-
-    graph: str
-    task: str
-    epochs: int = 20
-    period: int = 16
-    seeds: int = 5
-    rates: tuple[float, ...] = RATES
-    weights: tuple[str, ...] = WEIGHTS
-
-    @property
-    def evaluated(self) -> tuple[int, ...]:
-        """Ends of the last three epochs."""
-        return tuple(self.period * e for e in range(max(1, self.epochs - 2), self.epochs + 1))
-
-
-SCENES = {
-    "ego": Scene("ego-facebook", "housing", seeds=10),
-    "florentine": Scene("florentine", "housing"),
-    "erdos-renyi": Scene("erdos-renyi:n=50,p=0.12,seed=0", "housing"),
-    "a9a": Scene("erdos-renyi:n=50,p=0.12,seed=0", "a9a"),
-    "quick": Scene("ring:n=4", "digits", 3, 2, seeds=2, rates=(0.1, 0.3), weights=("all", "last:2:0.01")),
-}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What is trained, but for the seed; budget None: without noise."""
-
-    scene: str
-    mechanism: str
-    rate: float
-    budget: float | None
-
-    def path(self, folder: Path, seed: int) -> Path:
-        """Where a run is kept: readable, and one file for one run."""
-        name = re.sub(r"[^\w.@-]", "_", self.mechanism)
-        return folder / "runs" / self.scene / f"{name}-mu{self.budget}-rate{self.rate:g}-seed{seed}.json"
-
-
-# ---- one run ---------------------------------------------------------------------------------------------------------
-
-
-def with_rate(algorithm: LinearAlgorithm, rate: float) -> LinearAlgorithm:
-    """The algorithm at another constant learning rate: its factorization is the same, errors being in units of it."""
-    dynamics = dataclasses.replace(algorithm.dynamics, learning_rate=rate)
-    return decentralized(
-        algorithm.name, dynamics, algorithm.participation, algorithm.noise, factorization=algorithm.factorization
-    )
-
-
-def held_to(name: str) -> trust.TrustModel:
-    """The strictest trust model of the two rankings under which a mechanism protects as it is meant to."""
-    entry = registry.entry_of(name)
-    return trust.named("ldp" if entry is None or not entry.models or "ldp" in entry.models else "eavesdropper")
-
-
-class Bench:
-    """A scene with graph and task loaded; one factorization per mechanism."""
-
-    def __init__(self, scene: Scene, data_home: Path | None) -> None:
-        self.scene = scene
-        graph = mfdl.graphs.load(scene.graph, data_home=data_home)
-        self.dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))
-        self.participation = mfdl.Cyclic(epochs=scene.epochs, period=scene.period)
-        self.task: Task = mfdl.tasks.load(scene.task, graph, data_home)
-        self._made: dict[str, LinearAlgorithm] = {}
-
-    def mechanism(self, setting: Setting) -> Mechanism:
-        """Calibrated to the budget. Raises: NotConverged: no factorization for these weights."""
-        name = setting.mechanism
-        if name not in self._made:
-            self._made[name] = registry.build_tuned(name, self.dynamics, self.participation)
-        algorithm = with_rate(self._made[name], setting.rate)
-        common: dict[str, Any] = {"trust": held_to(name), "adjacency": ADJACENCY, "clip_norm": CLIP_NORM}
-        if setting.budget is None:
-            return without_noise(algorithm, **common)
-        return mfdl.calibrate(algorithm, **common, mu=setting.budget)
-
-
-def one_run(mechanism: Mechanism, task: Task, scene: Scene, seed: int) -> dict[str, Any]:
-    """What is kept of a run: losses of the last evaluations, each the mean over nodes; null if the run diverged."""
-    torch.set_num_threads(1)
-    began = time.perf_counter()
-    extreme = int(np.abs(task.test_features.reshape(len(task.test_features), -1)).max(axis=1).argmax())
-    losses: list[np.ndarray] = []
-    for instance, models in models_after(mechanism, task, seed, scene.evaluated, period=scene.period):
-        losses.append(record_losses(instance, models))
-    found = np.stack(losses)  # (evaluations, n, records)
-    nodes = found.mean(axis=2)
-    others = np.delete(found, extreme, axis=2)
-    diverged = not np.isfinite(found).all()
-
-    def number(value: Any) -> float | None:
-        return None if diverged else float(value)
-
-    return {
-        "loss": number(nodes.mean()),
-        "by_evaluation": [number(one) for one in nodes.mean(axis=1)],
-        "worst_node": number(nodes.mean(axis=0).max()),
-        "without_extreme": number(others.mean()),
-        "median": number(np.median(found, axis=2).mean()),
-        "diverged": diverged,
-        "injected_noise_std": mechanism.injected_noise_std,
-        "mu": mechanism.guarantee.mu if math.isfinite(mechanism.guarantee.mu) else None,
-        "seconds": time.perf_counter() - began,
-    }
-
-
-# ---- many runs -------------------------------------------------------------------------------------------------------
-
-
-class Runs:
-    """The folder of finished runs, and what finishes the others."""
-
-    def __init__(self, out: Path, scenes: dict[str, Scene], jobs: int, data_home: Path | None) -> None:
-        self.out, self.scenes, self.jobs, self.data_home = out, scenes, jobs, data_home
-        self.refused: dict[str, str] = {}
-        self._benches: dict[str, Bench] = {}
-        self._read: dict[Path, dict[str, Any]] = {}
-
-    def bench(self, scene: str) -> Bench:
-        """The scene, loaded once."""
-        if scene not in self._benches:
-            self._benches = {scene: Bench(self.scenes[scene], self.data_home)}
-        return self._benches[scene]
-
-    def record(self, setting: Setting, seed: int) -> dict[str, Any] | None:
-        """A finished run, or None."""
-        path = setting.path(self.out, seed)
-        if path not in self._read and path.exists():
-            self._read[path] = json.loads(path.read_text(encoding="utf-8"))
-        return self._read.get(path)
-
-    def losses(self, setting: Setting, seeds: Sequence[int], what: str = "loss") -> np.ndarray | None:
-        """One value per seed, nan where the run diverged; None while one is missing."""
-        found = [self.record(setting, seed) for seed in seeds]
-        if None in found:
-            return None
-        return np.array([math.nan if one[what] is None else one[what] for one in found if one is not None])
-
-    def finish(self, settings: Sequence[Setting], seeds: Sequence[int], what: str, progress: Progress) -> None:
-        """Runs what is missing, a file each; a mechanism whose factorization does not converge is left out."""
-        missing = [(one, seed) for one in settings for seed in seeds if self.record(one, seed) is None]
-        bar = progress.add_task(
-            what, total=len(settings) * len(seeds), completed=len(settings) * len(seeds) - len(missing)
-        )
-        for setting, seed, record in Parallel(
-            n_jobs=self.jobs, return_as="generator_unordered", pre_dispatch="2*n_jobs"
-        )(self._work(missing)):
-            path = setting.path(self.out, seed)
-            files.atomic_write_json(path, {**dataclasses.asdict(setting), "seed": seed, **record})
-            progress.advance(bar)
-            if not progress.console.is_terminal:
-                done = progress.tasks[bar]
-                left = "" if done.time_remaining is None else f", {done.time_remaining:.0f} s left"
-                loss = "diverged" if record["loss"] is None else f"{record['loss']:.4f}"
-                print(f"{what}: {done.completed:.0f}/{done.total:.0f}{left}: {path.stem} {loss}", flush=True)
-
-    def _work(self, missing: Sequence[tuple[Setting, int]]) -> Iterator[Any]:
-        """Calls for the workers, each mechanism made when its turn comes."""
-        last: tuple[Setting, Mechanism] | None = None
-        for setting, seed in missing:
-            bench = self.bench(setting.scene)
-            if setting.mechanism in self.refused:
-                continue
-            if last is None or last[0] != setting:
-                try:
-                    last = setting, bench.mechanism(setting)
-                except (NotConverged, InvalidInput) as error:
-                    self.refused[setting.mechanism] = str(error)
-                    print(f"left out: {setting.mechanism}: {error}", flush=True)
-                    continue
-            yield delayed(_labelled)(setting, seed, last[1], bench.task, bench.scene)
-
-
-def _labelled(
-    setting: Setting, seed: int, mechanism: Mechanism, task: Task, scene: Scene
-) -> tuple[Setting, int, dict[str, Any]]:
-    return setting, seed, one_run(mechanism, task, scene, seed)
-
-
-# ---- the protocol ----------------------------------------------------------------------------------------------------
+COUNTS_ONE_STEP = ("corn",)  # unweighted, as published, the model after one step counts: "@all" is another mechanism
 
 
 def candidates(name: str, weights: Sequence[str]) -> list[str]:
@@ -357,129 +134,6 @@ class Protocol:
         return None if setting is None else self.runs.losses(setting, self.table_seeds, what)
 
 
-@dataclass(frozen=True, eq=False)
-class Row:
-    """One mechanism at one budget on the seeds of the table."""
-
-    scene: str
-    label: str
-    budget: float
-    setting: Setting
-    loss: np.ndarray
-    losses: dict[str, np.ndarray | None]
-    against: dict[str, Against | None]
-
-    @property
-    def rankings(self) -> list[str]:
-        """The rankings it takes part in."""
-        entry = registry.entry_of(self.setting.mechanism)
-        everywhere = entry is None or not entry.models
-        return [name for name in RANKINGS if everywhere or (entry is not None and name in entry.models)]
-
-    def facts(self) -> dict[str, Any]:
-        """A line of table.csv."""
-        mean, compared = of_mean(self.loss), self.against["loss"]
-        line: dict[str, Any] = {
-            "scene": self.scene,
-            "rankings": "+".join(self.rankings),
-            "mechanism": self.label,
-            "setting": self.setting.mechanism,
-            "rate": self.setting.rate,
-            "mu": self.budget,
-            "seeds": len(self.loss),
-            "loss": mean.middle,
-            "loss_half": mean.half,
-        }
-        for what in ("difference", "reduction", "share"):
-            line |= _both(what, None if compared is None else getattr(compared, what))
-        line["wins"] = "" if compared is None else f"{compared.wins}/{compared.pairs}"
-        for what in MEASURES[1:]:
-            values, other = self.losses[what], self.against[what]
-            line[what] = "" if values is None else float(values.mean())
-            line |= _both(f"{what}_reduction", None if other is None else other.reduction)
-        return line
-
-
-def _both(name: str, interval: Interval | None) -> dict[str, Any]:
-    """Middle and half of an interval as two cells."""
-    return {
-        name: "" if interval is None else interval.middle,
-        f"{name}_half": "" if interval is None else interval.half,
-    }
-
-
-HEADER = (
-    *("mechanism", "chosen", "loss", "minus MAFALDA", "reduction", "of the way to no noise", "wins"),
-    *("without extreme", "reduction", "median", "reduction"),
-)
-
-
-def table(rows: Sequence[Row]) -> str:
-    """All rankings as Markdown, best first."""
-    parts = []
-    for scene, budget in dict.fromkeys((row.scene, row.budget) for row in rows):
-        for ranking, words in RANKINGS.items():
-            some = [row for row in rows if (row.scene, row.budget) == (scene, budget) and ranking in row.rankings]
-            some.sort(key=lambda row: float(np.where(np.isnan(row.loss), np.inf, row.loss).mean()))
-            if some:
-                parts.append(f"**{scene}, mu = {budget:g}, {words}**, {len(some[0].loss)} seeds\n\n")
-                parts.append(markdown(HEADER, [_cells(row) for row in some]) + "\n")
-    return "".join(parts)
-
-
-def _cells(row: Row) -> list[str]:
-    setting, compared = row.setting, row.against["loss"]
-    chosen = f"rate {setting.rate:g}"
-    if row.label.endswith(WEIGHTED):
-        chosen = f"{setting.mechanism.partition('@')[2] or 'unweighted'}, {chosen}"
-    cells = [row.label, chosen, of_mean(row.loss).text()]
-    if compared is None:
-        cells += ["", "", "", ""]
-    else:
-        cells += [compared.difference.text(), _percent(compared.reduction), _percent(compared.share)]
-        cells.append(f"{compared.wins}/{compared.pairs}")
-    for what in MEASURES[1:]:
-        values, other = row.losses[what], row.against[what]
-        cells.append("" if values is None else f"{values.mean():.3f}")
-        cells.append("" if other is None else _percent(other.reduction))
-    return cells
-
-
-def _percent(interval: Interval | None) -> str:
-    return "" if interval is None else f"{100 * interval.middle:.1f} ± {100 * interval.half:.1f} %"
-
-
-def write(out: Path, protocols: Sequence[Protocol]) -> list[Row]:
-    """table.csv, table.md and runs.json of what is complete."""
-    rows = [row for one in protocols for row in one.rows()]
-    if not rows:
-        return rows
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0].facts()))
-    writer.writeheader()
-    writer.writerows(row.facts() for row in rows)
-    files.atomic_write_text(out / "table.csv", text.getvalue())
-    files.atomic_write_text(out / "table.md", table(rows))
-    kept = sorted((out / "runs").rglob("*.json"))
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in kept]
-    files.atomic_write_json(out / "runs.json", {"versions": versions(), "runs": runs})
-    return rows
-
-
-def write_pictures(out: Path, rows: Sequence[Row]) -> None:
-    """One per scene."""
-    for scene in dict.fromkeys(row.scene for row in rows):
-        points = {
-            words: [
-                Point(row.label, gaussian.epsilon_from_mu(row.budget, DELTA), of_mean(row.loss[~np.isnan(row.loss)]))
-                for row in rows
-                if row.scene == scene and ranking in row.rankings
-            ]
-            for ranking, words in RANKINGS.items()
-        }
-        write_figure(out, f"tradeoff-{scene}", draw(points, scene, DELTA))
-
-
 def known(mechanisms: Sequence[str], say: Callable[[str], None]) -> list[str]:
     """Those that this version of the library has; the others are named."""
     missing = [name for name in mechanisms if name not in registry.MECHANISMS]
@@ -522,7 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for name in mechanisms:
                     protocol.choose(name, budget, budgets[0], progress)
                     protocol.run_table(budget, progress)
-                    rows = write(options.out, protocols)
+                    rows = [row for some in protocols for row in some.rows()]
+                    write(options.out, rows)
                 write_pictures(options.out, rows)
     print(table(rows))
     return 0

@@ -2,16 +2,18 @@
 
 import csv
 import dataclasses
-import importlib
 import itertools
 import json
 import math
-import sys
 from pathlib import Path
 
+import _loss_runs as loss_runs
+import _ranking as ranking
+import _training as training
 import numpy as np
 import pytest
 import torch
+import which_mechanism as which
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -22,19 +24,7 @@ import mfdl
 from mfdl import trust
 from mfdl.algorithms import registry
 
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-
-
-def script(name):
-    sys.path.insert(0, str(EXPERIMENTS))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(EXPERIMENTS))
-
-
-RANKING, TRAINING, WHICH = script("_ranking"), script("_training"), script("which_mechanism")
-SCENE = WHICH.SCENES["quick"]
+SCENE = loss_runs.SCENES["quick"]
 SMALL = ["--quick", "--mechanisms", "none,mafalda,mafalda-l,corn", "--budgets", "0.5,1"]
 
 
@@ -48,16 +38,16 @@ def losses(size):
 
 @given(values=losses(6))
 def test_interval_of_a_mean_is_students(values):
-    found = RANKING.of_mean(values)
+    found = ranking.of_mean(values)
     expected = stats.ttest_1samp(values + np.arange(6), 0).confidence_interval(0.95)
-    shifted = RANKING.of_mean(values + np.arange(6))  # ttest warns of values that are all equal
+    shifted = ranking.of_mean(values + np.arange(6))  # ttest warns of values that are all equal
     assert_allclose([shifted.middle - shifted.half, shifted.middle + shifted.half], expected, rtol=1e-9)
     assert_allclose(found.middle, values.mean())
 
 
 @given(above=losses(7), below=losses(7))
 def test_interval_of_a_ratio_is_the_delta_methods(above, below):
-    found = RANKING.of_ratio(above, below)
+    found = ranking.of_ratio(above, below)
     gradient = np.array([1 / below.mean(), -above.mean() / below.mean() ** 2])
     variance = gradient @ np.cov(above, below) @ gradient / 7
     assert_allclose(found.middle, above.mean() / below.mean())
@@ -70,7 +60,7 @@ def test_the_ratios_interval_holds_the_true_ratio_about_as_often_as_it_says():
     for _ in range(2000):
         common = rng.normal(size=10)  # paired: most of the spread is between seeds
         below, above = 3 + common + 0.3 * rng.normal(size=10), 1.5 + 0.5 * common + 0.3 * rng.normal(size=10)
-        found = RANKING.of_ratio(above, below)
+        found = ranking.of_ratio(above, below)
         hits += abs(found.middle - 0.5) <= found.half
     assert 0.92 < hits / 2000 < 0.98
 
@@ -87,7 +77,7 @@ def test_against_uses_the_seeds_at_which_all_runs_ended(loss, reference, ideal, 
     kept = [k for k in range(5) if k not in lost]
     full = [loss.copy(), reference.copy(), ideal.copy()]
     full[whose][list(lost)] = math.nan
-    found, small = RANKING.against(*full), RANKING.against(loss[kept], reference[kept], ideal[kept])
+    found, small = ranking.against(*full), ranking.against(loss[kept], reference[kept], ideal[kept])
     assert found == small
     assert found.pairs == len(kept)
     assert found.wins == sum(loss[k] < reference[k] for k in kept)
@@ -100,8 +90,8 @@ def test_against_uses_the_seeds_at_which_all_runs_ended(loss, reference, ideal, 
 def test_without_noise_is_all_of_the_way_and_the_reference_none_of_it():
     rng = np.random.default_rng(1)
     ideal, reference = rng.uniform(1, 2, 6), rng.uniform(4, 5, 6)
-    assert_allclose(dataclasses.astuple(RANKING.against(ideal, reference, ideal).share), [1, 0], atol=1e-12)
-    assert_allclose(dataclasses.astuple(RANKING.against(reference, reference, ideal).share), [0, 0], atol=1e-12)
+    assert_allclose(dataclasses.astuple(ranking.against(ideal, reference, ideal).share), [1, 0], atol=1e-12)
+    assert_allclose(dataclasses.astuple(ranking.against(reference, reference, ideal).share), [0, 0], atol=1e-12)
 
 
 @given(table=st.lists(losses(3), min_size=1, max_size=7), share=st.floats(0.05, 1), bad=st.integers(0, 6))
@@ -109,7 +99,7 @@ def test_advancing_keeps_the_best_share_and_never_a_diverged_run_before_a_finish
     found = dict(enumerate(table))
     if bad in found:
         found[bad] = np.array([0.0, math.nan, 0.0])
-    kept = RANKING.advancing(found, share, 2)
+    kept = ranking.advancing(found, share, 2)
     assert len(kept) == min(len(found), max(2, math.ceil(share * len(found))))
     worst_kept = max(math.inf if np.isnan(found[k]).any() else found[k].mean() for k in kept)
     assert all(np.isnan(found[k]).any() or found[k].mean() >= worst_kept for k in found if k not in kept)
@@ -120,33 +110,33 @@ def test_advancing_keeps_the_best_share_and_never_a_diverged_run_before_a_finish
 
 @pytest.fixture(scope="module")
 def bench():
-    return WHICH.Bench(SCENE, None)
+    return loss_runs.Bench(SCENE, None)
 
 
 @pytest.mark.parametrize("name", ["none", "mafalda", "corn", "time-space"])
 def test_models_are_those_of_replay(bench, name):
-    mechanism = bench.mechanism(WHICH.Setting("quick", name, 0.3, None if name == "none" else 0.5))
+    mechanism = bench.mechanism(loss_runs.Setting("quick", name, 0.3, None if name == "none" else 0.5))
     expected = mfdl.replay(mechanism, bench.task, seeds=[3], eval_every=2).seeds[0]
-    found = list(TRAINING.models_after(mechanism, bench.task, 3, SCENE.evaluated, period=SCENE.period))
+    found = list(training.models_after(mechanism, bench.task, 3, SCENE.evaluated, period=SCENE.period))
     assert len(found) == len(SCENE.evaluated) == 3
     assert_allclose(found[-1][1].double().numpy(), expected.models, rtol=1e-5, atol=1e-6)
     for row, (instance, models) in zip(expected.loss, found, strict=True):
-        assert_allclose(TRAINING.record_losses(instance, models).mean(axis=1), row, rtol=1e-5)
+        assert_allclose(training.record_losses(instance, models).mean(axis=1), row, rtol=1e-5)
 
 
 def test_models_after_refuses_what_replay_refuses(bench):
-    mechanism = bench.mechanism(WHICH.Setting("quick", "dp-dsgd", 0.3, 0.5))
+    mechanism = bench.mechanism(loss_runs.Setting("quick", "dp-dsgd", 0.3, 0.5))
     other = mfdl.tasks.load("digits", 5)
     with pytest.raises(mfdl.InvalidInput, match="task has 5 nodes"):
-        next(TRAINING.models_after(mechanism, other, 0, [2], period=2))
+        next(training.models_after(mechanism, other, 0, [2], period=2))
 
 
 @pytest.mark.parametrize("name", ["mafalda@last:2:0.01", "mafalda-l", "corn@all", "time-space", "adapted"])
 def test_a_factorization_serves_every_constant_rate(bench, name):
-    bench.mechanism(WHICH.Setting("quick", name, 0.3, 0.5))
+    bench.mechanism(loss_runs.Setting("quick", name, 0.3, 0.5))
     dynamics = dataclasses.replace(bench.dynamics, learning_rate=0.03)
     expected = registry.build_tuned(name, dynamics, bench.participation)
-    found = WHICH.with_rate(bench._made[name], 0.03)
+    found = loss_runs.with_rate(bench.made[name], 0.03)
     Z = np.random.default_rng(0).standard_normal((expected.noise.shape[1], 3))
     assert_allclose(found.noise @ Z, expected.noise @ Z, rtol=1e-6, atol=1e-9)
     G = np.random.default_rng(1).standard_normal(expected.messages_from_gradients.shape[1])
@@ -154,25 +144,25 @@ def test_a_factorization_serves_every_constant_rate(bench, name):
     assert found.name == name
 
 
-@pytest.mark.parametrize("name", [n for n in WHICH.MECHANISMS if n in registry.MECHANISMS and n != "none"])
+@pytest.mark.parametrize("name", [n for n in which.MECHANISMS if n in registry.MECHANISMS and n != "none"])
 def test_one_calibration_serves_both_rankings(bench, name):
-    mechanism = bench.mechanism(WHICH.Setting("quick", name, 0.1, 0.5))
+    mechanism = bench.mechanism(loss_runs.Setting("quick", name, 0.1, 0.5))
     assert mechanism.guarantee.mu <= 0.5
     outside = mfdl.calibrate(
-        mechanism.algorithm, trust=trust.SecLDP(), adjacency=WHICH.ADJACENCY, clip_norm=WHICH.CLIP_NORM, mu=0.5
+        mechanism.algorithm, trust=trust.SecLDP(), adjacency=loss_runs.ADJACENCY, clip_norm=loss_runs.CLIP_NORM, mu=0.5
     )
     assert_allclose(mechanism.noise_std, outside.noise_std, rtol=1e-9)
     assert mechanism.guarantee.trust == registry.MECHANISMS[name].models[0]
 
 
 def test_a_run_keeps_mean_median_and_the_loss_without_the_farthest_record(bench):
-    mechanism = bench.mechanism(WHICH.Setting("quick", "none", 0.3, None))
+    mechanism = bench.mechanism(loss_runs.Setting("quick", "none", 0.3, None))
     features = bench.task.test_features.copy()
     features[17, 5] = -50.0
     task = dataclasses.replace(bench.task, test_features=features)
-    record = WHICH.one_run(mechanism, task, SCENE, 4)
+    record = loss_runs.one_run(mechanism, task, SCENE, 4)
     every = np.stack(
-        [TRAINING.record_losses(i, m) for i, m in TRAINING.models_after(mechanism, task, 4, (2, 4, 6), period=2)]
+        [training.record_losses(i, m) for i, m in training.models_after(mechanism, task, 4, (2, 4, 6), period=2)]
     )
     assert_allclose(record["loss"], every.mean())
     assert_allclose(record["by_evaluation"], every.mean(axis=(1, 2)))
@@ -185,19 +175,19 @@ def test_a_run_keeps_mean_median_and_the_loss_without_the_farthest_record(bench)
 
 
 def test_a_diverged_run_has_no_number(bench, monkeypatch):
-    mechanism = bench.mechanism(WHICH.Setting("quick", "none", 0.3, None))
+    mechanism = bench.mechanism(loss_runs.Setting("quick", "none", 0.3, None))
     infinite = torch.full((4, 650), math.inf)
     instance = bench.task.instance(0, 2)
-    monkeypatch.setattr(WHICH, "models_after", lambda *_, **__: [(instance, infinite)])
-    record = WHICH.one_run(mechanism, bench.task, SCENE, 0)
+    monkeypatch.setattr(loss_runs, "models_after", lambda *_, **__: [(instance, infinite)])
+    record = loss_runs.one_run(mechanism, bench.task, SCENE, 0)
     assert record["diverged"]
     assert record["loss"] is None
 
 
 def test_every_run_has_a_file_of_its_own():
-    names = [f"{base}@{text}" for base in WHICH.MECHANISMS for text in WHICH.WEIGHTS] + list(WHICH.MECHANISMS)
-    every = itertools.product(WHICH.SCENES, names, WHICH.RATES, (*WHICH.BUDGETS, None))
-    paths = [WHICH.Setting(*one).path(Path("out"), seed) for one in every for seed in (1, 11)]
+    names = [f"{base}@{text}" for base in which.MECHANISMS for text in loss_runs.WEIGHTS] + list(which.MECHANISMS)
+    every = itertools.product(loss_runs.SCENES, names, loss_runs.RATES, (*which.BUDGETS, None))
+    paths = [loss_runs.Setting(*one).path(Path("out"), seed) for one in every for seed in (1, 11)]
     assert len(set(paths)) == len(paths)
 
 
@@ -207,7 +197,7 @@ def test_every_run_has_a_file_of_its_own():
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     out = tmp_path_factory.mktemp("which")
-    assert WHICH.main([*SMALL, "--out", str(out)]) == 0
+    assert which.main([*SMALL, "--out", str(out)]) == 0
     return out
 
 
@@ -278,14 +268,14 @@ def test_a_stopped_table_goes_on_and_trains_only_what_is_missing(small, monkeypa
     (path,) = (small / "runs").rglob("corn-mu0.5-rate0.1-seed1.json")
     lost = json.loads(path.read_text())
     path.unlink()
-    trained, run = [], WHICH.one_run
+    trained, run = [], loss_runs.one_run
 
     def count(mechanism, task, scene, seed):
         trained.append((mechanism.algorithm.name, seed))
         return run(mechanism, task, scene, seed)
 
-    monkeypatch.setattr(WHICH, "one_run", count)
-    WHICH.main([*SMALL, "--out", str(small)])
+    monkeypatch.setattr(loss_runs, "one_run", count)
+    which.main([*SMALL, "--out", str(small)])
     assert trained == [("corn", 1)]
     assert_allclose(json.loads(path.read_text())["loss"], lost["loss"], rtol=1e-6)
     assert [row["setting"] for row in read(small)[0]] == [row["setting"] for row in before]
@@ -300,8 +290,8 @@ def test_a_factorization_that_does_not_converge_leaves_its_mechanism_out(tmp_pat
         return build(name, *arguments, **more)
 
     monkeypatch.setattr(registry, "build_tuned", stubborn)
-    settings = [WHICH.Setting("quick", name, 0.1, 0.5) for name in ("corn@all", "corn")]
-    runs = WHICH.Runs(tmp_path, WHICH.SCENES, 1, None)
+    settings = [loss_runs.Setting("quick", name, 0.1, 0.5) for name in ("corn@all", "corn")]
+    runs = loss_runs.Runs(tmp_path, loss_runs.SCENES, 1, None)
     with Progress(disable=True) as progress:
         runs.finish(settings, [0, 1], "some", progress)
     assert "left out: corn@all: not today" in capsys.readouterr().out
@@ -311,12 +301,12 @@ def test_a_factorization_that_does_not_converge_leaves_its_mechanism_out(tmp_pat
 
 def test_unknown_names_are_said_and_left_out():
     said = []
-    assert WHICH.known(["mafalda", "space-age"], said.append) == ["mafalda"]
+    assert which.known(["mafalda", "space-age"], said.append) == ["mafalda"]
     assert len(said) == 1
     assert said[0].startswith("left out: space-age: this version has no mechanism of that name; it has none, ")
 
 
 def test_an_unknown_scene_is_refused(capsys):
     with pytest.raises(SystemExit):
-        WHICH.main(["--scenes", "moon"])
+        which.main(["--scenes", "moon"])
     assert "no scene 'moon'; there are ego, florentine" in capsys.readouterr().err
