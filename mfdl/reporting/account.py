@@ -7,31 +7,43 @@ maxima. Infinite values have no place on a logarithmic axis: they are counted in
 from __future__ import annotations
 
 import dataclasses
-import io
 import math
-import os
-import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import matplotlib
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from .. import files
-from .plots import GRID, INK, QUIET, _quiet, _spread
+from ..pictures.networks import MAX_LABELLED, draw_edges, name_node
+from ..pictures.style import (
+    GRID,
+    INK,
+    LINE_INCHES,
+    QUIET,
+    End,
+    caption_lines,
+    name_ends,
+    plain_decades,
+    quiet,
+    write_caption,
+    write_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = [
+    "AtDistance", "Curve", "by_distance", "draw_by_distance", "plot_by_distance", "plot_by_victim", "plot_graph",
+    "plot_pairwise", "write_figure",
+]  # fmt: skip
+
 FIXED, ADAPTIVE, SQUARED, CODED, LOCAL = "fixed", "adaptive", "squared", "coded", "local"
 COLOURS = {FIXED: "#009e73", ADAPTIVE: "#0072b2", SQUARED: "#e69f00", CODED: "#d55e00", LOCAL: "#4d4d4d"}
 MARKERS = {FIXED: "o", ADAPTIVE: "s", SQUARED: "^", CODED: "D"}
-MAX_LABELLED = 40  # nodes up to which every node carries its name
 MAP = "viridis"
 WHOLE_RANGE = 1e-12  # what is below this fraction of the largest value is not drawn: it is zero in all but rounding
 
@@ -78,16 +90,6 @@ def by_distance(distances: ArrayLike, losses: ArrayLike) -> list[AtDistance]:
     return out
 
 
-def write_figure(folder: str | os.PathLike[str], name: str, figure: Figure) -> list[Path]:
-    """NAME.png and NAME.svg in the folder, each written whole or not at all."""
-    written = []
-    for kind, how in (("png", {"dpi": 150}), ("svg", {"metadata": {"Date": None}})):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, **how)
-        written.append(files.atomic_write_bytes(Path(folder) / f"{name}.{kind}", buffer.getvalue()))
-    return written
-
-
 def plot_by_distance(curves: Sequence[Curve], *, title: str, caption: str, local: float | None = None) -> Figure:
     """Loss over distance from the attacker, logarithmic: mean as a line, minimum and maximum as a bar.
 
@@ -101,8 +103,8 @@ def plot_by_distance(curves: Sequence[Curve], *, title: str, caption: str, local
 def plot_by_victim(losses: Sequence[Curve], *, title: str, caption: str, local: float | None = None) -> Figure:
     """Losses of all victims, largest first, where the attacker has no place in the graph (`distances` are ignored)."""
     ranked = [
-        dataclasses.replace(one, distances=np.arange(1, one.losses.size + 1), losses=-np.sort(-one.losses))
-        for one in losses
+        dataclasses.replace(curve, distances=np.arange(1, curve.losses.size + 1), losses=-np.sort(-curve.losses))
+        for curve in losses
     ]
     figure, axes = _page(title, caption, width=9.6, body=4.7, plot=(0.085, 0.60))
     draw_by_distance(axes, ranked, local=local)
@@ -112,86 +114,52 @@ def plot_by_victim(losses: Sequence[Curve], *, title: str, caption: str, local: 
 
 def draw_by_distance(axes: Axes, curves: Sequence[Curve], *, local: float | None = None, named: bool = True) -> None:
     """The picture of `plot_by_distance` into axes of the caller's. named: names beside the lines, else none."""
-    top = max([0.0, *(_top(one.losses) for one in curves), local if local and math.isfinite(local) else 0.0])
+    shown = local if local is not None and math.isfinite(local) and local > 0 else None
+    top = max([0.0, *(_top(curve.losses) for curve in curves), shown or 0.0])
     axes.set_yscale("log")
-    ends: list[tuple[float, float, str, str, str]] = []  # height, where the line ends, name, words, colour
-    lowest, furthest, unseen = top, 1, 0
-    for place, one in enumerate(curves):
-        colour = COLOURS[one.kind]
-        groups = [g for g in by_distance(one.distances, one.losses) if WHOLE_RANGE * top < g.mean < math.inf]
-        unseen += int((~np.isfinite(one.losses)).sum()) if one.kind == FIXED else 0
+    ends: list[End] = []
+    lowest, furthest = top, 1
+    for place, curve in enumerate(curves):
+        groups = [g for g in by_distance(curve.distances, curve.losses) if WHOLE_RANGE * top < g.mean < math.inf]
         if not groups:
             continue
+        lowest = min(lowest, *(max(g.lowest, WHOLE_RANGE * top) for g in groups))
+        furthest = max(furthest, groups[-1].distance)
         apart = 0.07 * (place - (len(curves) - 1) / 2) if groups[-1].distance <= 12 else 0.0
-        x = np.array([g.distance for g in groups]) + apart
-        mean = np.array([g.mean for g in groups])
-        low = np.array([max(g.lowest, WHOLE_RANGE * top) for g in groups])
-        high = np.array([g.highest for g in groups])
-        lowest, furthest = min(lowest, float(low.min())), max(furthest, groups[-1].distance)
-        axes.vlines(x, low, high, color=colour, linewidth=4.5, alpha=0.32, zorder=2)
-        crowded = len(groups) > 25
-        axes.plot(
-            x,
-            mean,
-            color=colour,
-            linewidth=1.9,
-            marker=None if crowded else MARKERS[one.kind],
-            markersize=5.5,
-            markeredgecolor="white",
-            markeredgewidth=0.8,
-            zorder=4 if one.kind == FIXED else 3,
-        )
-        ends.append((float(mean[-1]), float(x[-1]), one.name, one.words, colour))
-    if local is not None and math.isfinite(local) and local > 0:
-        axes.axhline(local, color=COLOURS[LOCAL], linewidth=1.3, linestyle=(0, (5, 2.5)), zorder=1)
-        lowest = min(lowest, local)
-        ends.append((local, math.inf, "LDP", "all messages public", COLOURS[LOCAL]))
-    if not ends:
+        ends.append(_one_curve(axes, curve, groups, apart, WHOLE_RANGE * top))
+    if shown is not None:
+        axes.axhline(shown, color=COLOURS[LOCAL], linewidth=1.3, linestyle=(0, (5, 2.5)), zorder=1)
+        lowest = min(lowest, shown)
+        ends.append(End(shown, "LDP", "all messages public", COLOURS[LOCAL]))
+    if ends:
+        axes.set_ylim(lowest / 1.8, top * 2.2)
+    else:
         axes.set_ylim(0.1, 10)
         axes.text(0.5, 0.5, "every loss is infinite", transform=axes.transAxes, ha="center", color=INK, fontsize=12)
-    else:
-        axes.set_ylim(lowest / 1.8, top * 2.2)
     axes.set_xlim(0.6, furthest + 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9, min_n_ticks=1))
     axes.set_xlabel("distance from the attacker (hops)", fontsize=9, color=QUIET)
     axes.set_ylabel("μ²  (Rényi loss of order 2)", fontsize=9, color=QUIET)
-    _quiet(axes, grid="y")
-    _plain_decades(axes.yaxis, axes.get_ylim())
+    quiet(axes, grid="y")
+    plain_decades(axes.yaxis, axes.get_ylim())
+    unseen = sum(int((~np.isfinite(curve.losses)).sum()) for curve in curves if curve.kind == FIXED)
     if unseen and ends:
-        axes.text(
-            0.015, 0.02, f"{unseen} infinite losses are not drawn", transform=axes.transAxes, fontsize=8, color=INK
-        )
+        words = f"{unseen} infinite losses are not drawn"
+        axes.text(0.015, 0.02, words, transform=axes.transAxes, fontsize=8, color=INK)
     if named:
-        _name_ends(axes, ends)
+        name_ends(axes, ends, apart=0.15)
 
 
-def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str, str]]) -> None:
-    """Names right of the picture, joined to the ends of their lines, none over another."""
-    to_axes = axes.transData + axes.transAxes.inverted()
-    heights = [float(to_axes.transform((1.0, end[0]))[1]) for end in ends]
-    order = sorted(range(len(ends)), key=lambda i: heights[i])
-    for i, y in zip(order, _spread([heights[i] for i in order], min(0.15, 1 / max(len(ends), 1))), strict=True):
-        _, stop, name, words, colour = ends[i]
-        start = 1.0 if math.isinf(stop) else float(to_axes.transform((stop, 1.0))[0]) + 0.012
-        axes.plot(
-            [start, 1.0, 1.035],
-            [heights[i], heights[i], y],
-            transform=axes.transAxes,
-            color=colour,
-            linewidth=0.8,
-            alpha=0.8,
-            linestyle=":" if start < 1 else "-",
-            clip_on=False,
-        )
-        axes.annotate(
-            name, (1.045, y), xycoords="axes fraction", fontsize=10, fontweight="bold", color=colour,
-            va="bottom" if words else "center", annotation_clip=False,
-        )  # fmt: skip
-        if words:
-            axes.annotate(
-                words, (1.045, y - 0.006), xycoords="axes fraction", fontsize=8, color=QUIET, va="top",
-                annotation_clip=False,
-            )  # fmt: skip
+def _one_curve(axes: Axes, curve: Curve, groups: Sequence[AtDistance], apart: float, floor: float) -> End:
+    """Means as a line, moved sideways by `apart`, and the range at each distance as a bar from `floor` on."""
+    colour, x = COLOURS[curve.kind], np.array([g.distance for g in groups]) + apart
+    low, high = [max(g.lowest, floor) for g in groups], [g.highest for g in groups]
+    axes.vlines(x, low, high, color=colour, linewidth=4.5, alpha=0.32, zorder=2)
+    marker: dict[str, Any] = {"markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.8}
+    marker["marker"] = None if len(groups) > 25 else MARKERS[curve.kind]
+    mean, front = [g.mean for g in groups], 4 if curve.kind == FIXED else 3
+    axes.plot(x, mean, color=colour, linewidth=1.9, zorder=front, **marker)
+    return End(mean[-1], curve.name, curve.words, colour, float(x[-1]))
 
 
 def plot_pairwise(matrix: ArrayLike, labels: Sequence[Any], *, title: str, caption: str, unit: str = "μ") -> Figure:
@@ -235,40 +203,23 @@ def plot_graph(
         edges: pairs of node indices; positions: node index -> (x, y).
         losses: one per node; inf: dark with a cross (known fully); nan: not asked for, grey.
     """
-    from matplotlib.collections import LineCollection
-
     values = np.asarray(losses, dtype=np.float64).copy()
     outside = np.ones(values.size, dtype=bool)
     outside[list(attackers)] = False
     figure, axes = _page(title, caption, width=8.6, body=6.2, plot=(0.03, 0.82), below=0.1)
     spots = np.array([positions[i] for i in range(values.size)], dtype=np.float64)
-    light = 1.1 if len(edges) <= 200 else 0.4
-    axes.add_collection(
-        LineCollection([[spots[i], spots[j]] for i, j in edges], colors="#b5b5b5", linewidths=light, zorder=1)
-    )
-    size = 260 if values.size <= MAX_LABELLED else max(28.0, 9000 / values.size)
+    size = draw_edges(axes, positions, edges)
     norm, over = _scale(values[outside])
     finite = outside & np.isfinite(values)
-    dots = axes.scatter(
-        spots[finite, 0], spots[finite, 1], c=values[finite], cmap=_colour_map(), norm=norm, s=size, zorder=3,
-        edgecolors="white", linewidths=0.8,
-    )  # fmt: skip
+    white: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.8}
+    colours: dict[str, Any] = {"c": values[finite], "cmap": _colour_map(), "norm": norm}
+    dots = axes.scatter(spots[finite, 0], spots[finite, 1], s=size, zorder=3, **colours, **white)
     for where, colour, marker in ((np.isposinf(values) & outside, INK, "X"), (np.isnan(values) & outside, GRID, "o")):
         axes.scatter(spots[where, 0], spots[where, 1], color=colour, marker=marker, s=size, zorder=3)
     stars = list(attackers)
-    axes.scatter(
-        spots[stars, 0], spots[stars, 1], marker="*", s=2.1 * size + 60, color="#d5002f", edgecolors="white",
-        linewidths=0.8, zorder=4,
-    )  # fmt: skip
-    named = range(values.size) if values.size <= MAX_LABELLED else stars
-    for i in named:
-        axes.annotate(
-            f"{labels[i]} (attacker)" if i in stars else str(labels[i]), (spots[i, 0], spots[i, 1]), xytext=(0, -12),
-            textcoords="offset points", ha="center", va="top", fontsize=8, color=INK, zorder=5,
-            path_effects=[withStroke(linewidth=2.2, foreground="white")],
-        )  # fmt: skip
-    axes.set_axis_off()
-    axes.margins(0.09)
+    axes.scatter(spots[stars, 0], spots[stars, 1], marker="*", s=2.1 * size + 60, color="#d5002f", zorder=4, **white)
+    for i in range(values.size) if values.size <= MAX_LABELLED else stars:
+        name_node(axes, spots[i], f"{labels[i]} (attacker)" if i in stars else str(labels[i]))
     if finite.any():
         _colour_bar(figure, axes, dots, f"{unit} of the node{over}")
     return figure
@@ -281,33 +232,15 @@ def _page(
 
     Args: plot: left edge and width as fractions; below: inches for the names of the axis.
     """
-    lines = textwrap.wrap(caption, int(17.0 * width), break_on_hyphens=False)
-    foot = below + 0.2 + 0.165 * len(lines)
-    head = 0.62
+    lines = caption_lines(caption, int(17.0 * width))
+    foot, head = below + 0.2 + LINE_INCHES * len(lines), 0.62
     height = head + body + foot
     figure = Figure(figsize=(width, height), facecolor="white")
     axes = figure.add_axes((plot[0], foot / height, plot[1], body / height))
     left = min(plot[0], 0.06)
     figure.text(left, 1 - 0.32 / height, title, fontsize=13.5, fontweight="bold", color=INK, va="center")
-    figure.text(
-        left, (foot - below - 0.06) / height, "\n".join(lines), fontsize=7.6, color=QUIET, va="top", linespacing=1.35
-    )  # fmt: skip
+    write_caption(figure, lines, left=left, top=(foot - below - 0.06) / height)
     return figure, axes
-
-
-def _plain_decades(axis: Any, limits: tuple[float, float]) -> None:
-    """Ticks at 1, 2, 5 where few decades are shown, at powers of ten where many are; written as plain numbers."""
-    decades = math.log10(limits[1] / limits[0])
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.2 else (1.0,), numticks=12))
-    axis.set_major_formatter(FuncFormatter(_plain))
-    axis.set_minor_locator(NullLocator())
-
-
-def _plain(value: float, _: object) -> str:
-    if 1e-3 <= value < 1e5:
-        return f"{value:g}"
-    power = round(math.log10(value))
-    return f"$10^{{{power}}}$" if math.isclose(value, 10.0**power) else f"{value:.0e}"
 
 
 def _top(values: NDArray[np.float64]) -> float:
@@ -328,8 +261,6 @@ def _scale(values: NDArray[np.float64]) -> tuple[Normalize, str]:
 
 
 def _colour_map() -> Any:
-    import matplotlib
-
     return matplotlib.colormaps[MAP].with_extremes(bad="#d9d9d9")
 
 
@@ -339,6 +270,6 @@ def _colour_bar(figure: Figure, axes: Axes, mappable: Any, words: str) -> None:
     bar = figure.colorbar(mappable, cax=beside)
     bar.set_label(words, fontsize=9, color=QUIET)
     if isinstance(mappable.norm, LogNorm):
-        _plain_decades(bar.ax.yaxis, mappable.get_clim())
+        plain_decades(bar.ax.yaxis, mappable.get_clim())
     bar.ax.tick_params(labelsize=8, colors=QUIET)
     bar.outline.set_visible(False)

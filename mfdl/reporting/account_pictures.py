@@ -14,6 +14,7 @@ import numpy as np
 from .. import files, graphs
 from ..check import FloatArray
 from ..participation import Cyclic, EveryStep, Single
+from ..pictures.networks import LAYOUT_SEED
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
 from ..theory import bounds
@@ -23,7 +24,6 @@ from .accounting import Account, Nodes
 from .pairwise import pairwise_matrix
 
 NPZ = "pairwise.npz"
-LAYOUT_SEED = 1
 
 
 class Pictures:

@@ -111,6 +111,6 @@ class Run:
 
     def plot(self) -> Figure:
         """Test loss over steps, mean over nodes with the spread over seeds."""
-        from ..reporting.plots import plot_runs  # a picture is wanted only here; reporting stands above
+        from .plots import plot_runs  # matplotlib only where a picture is wanted
 
         return plot_runs([self])

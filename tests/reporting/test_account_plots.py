@@ -8,6 +8,7 @@ import pytest
 
 import mfdl
 from mfdl.participation import EveryStep
+from mfdl.pictures.networks import MAX_LABELLED
 from mfdl.privacy.accounting import victim_losses
 from mfdl.reporting import account as pictures
 from mfdl.reporting.pairwise import mu_of, pairwise_losses, pairwise_matrix
@@ -78,7 +79,7 @@ def test_heat_map_has_every_pair(size):
     said = drawn(figure)
     (image,) = figure.axes[0].get_images()
     assert image.get_array().mask.sum() == size
-    assert ("n2" in said) == (size <= pictures.MAX_LABELLED)
+    assert ("n2" in said) == (size <= MAX_LABELLED)
     assert "(logarithmic)" in said
 
 

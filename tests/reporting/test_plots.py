@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 
 import mfdl
-from mfdl.reporting.plots import COLOURS, _colours, _spread, plot_comparison, plot_runs
+from mfdl.pictures.curves import LOOKS, colours_of
+from mfdl.pictures.style import spread
+from mfdl.reporting.plots import plot_comparison, plot_runs
 
 
 def result_of(mechanisms, seeds=(0, 1), diverged=()):
@@ -57,7 +59,7 @@ def test_lines_are_means_over_nodes_and_seeds():
     figure = plot_comparison(result_of(["none", "mafalda"]), steps_of(["none", "mafalda"]))
     lines = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 2 and line.get_xdata()[0] == 5]
     np.testing.assert_allclose(lines[0].get_ydata(), [1.0 + 0.05 + 0.2 + 0.5, 1.0 + 0.05 + 0.1 + 0.5])
-    assert lines[1].get_color() == COLOURS["mafalda"]
+    assert lines[1].get_color() == LOOKS["mafalda"][0]
 
 
 def test_title_claims_no_more_than_every_seed_shows():
@@ -89,15 +91,15 @@ def test_logarithmic_only_when_ranges_demand_it():
 
 
 def test_colours_are_fixed_per_name_and_distinct():
-    names = [*COLOURS, "file:a.npz", "file:b.npz"]
-    chosen = _colours(names)
+    names = [*LOOKS, "file:a.npz", "file:b.npz"]
+    chosen = colours_of(names)
     assert len({colour for colour, _ in chosen}) == len(names)
-    assert _colours(["mafalda"]) == _colours(["none", "mafalda"])[1:]
+    assert colours_of(["mafalda"]) == colours_of(["none", "mafalda"])[1:]
 
 
 @pytest.mark.parametrize("wanted", [[0.5, 0.5, 0.5], [0.0, 0.01, 0.98, 0.99], [0.1, 0.5, 0.9], [1.0, 1.0]])
 def test_labels_never_overlap_and_stay_inside(wanted):
-    placed = _spread(wanted, 0.1)
+    placed = spread(wanted, 0.1)
     assert (np.diff(placed) >= 0.1 - 1e-9).all()
     assert placed[0] >= 0
     assert placed[-1] <= 1
