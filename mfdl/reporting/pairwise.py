@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import joblib
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
-from ..participation import Participation
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
 from ..trust import TrustModel
@@ -28,13 +29,9 @@ def pairwise_losses(
     attackers: Sequence[int] | None = None,
     *,
     victims: Sequence[int] | None = None,
-    participation: Participation | None = None,
-    release: str | None = None,
-    method: str = "exact",
-    lipschitz: float | Sequence[float] | None = None,
-    unit: str = "record",
     jobs: int | None = None,
     progress: Callable[[], None] | None = None,
+    **how: Any,
 ) -> dict[int, list[VictimLoss]]:
     """The losses of all victims against each attacker, attackers in parallel.
 
@@ -45,68 +42,33 @@ def pairwise_losses(
         victims: node indices; default all; an attacker is left out of its own list.
         jobs: worker processes, each with one BLAS thread; default one per core; 1 stays in this process.
         progress: called after each attacker.
-        Others: see `privacy.accounting.victim_losses`.
+        how: participation, release, method, lipschitz and unit of `privacy.accounting.victim_losses`.
 
     Returns: attacker -> losses in node order, in the order of `attackers`.
     Raises: InvalidInput: jobs below 1, or what `victim_losses` refuses.
     """
     nodes = list(range(algorithm.num_nodes)) if attackers is None else list(attackers)
     everybody = list(range(algorithm.num_nodes)) if victims is None else list(victims)
-    workers = _cores() if jobs is None else check.integer_at_least(1, jobs=jobs)
-    tasks = [
-        (algorithm, v, make_trust(v), [u for u in everybody if u != v], participation, release, method, lipschitz, unit)
-        for v in nodes
-    ]
-    found: dict[int, list[VictimLoss]] = {}
-    if min(workers, len(tasks)) <= 1:
-        for task in tasks:
-            attacker, losses = _one(*task)
-            found[attacker] = losses
+    workers = min(joblib.cpu_count() if jobs is None else check.integer_at_least(1, jobs=jobs), len(nodes))
+    # in this process joblib keeps to the order and starts nothing
+    pool = joblib.Parallel(n_jobs=max(workers, 1), return_as="generator_unordered" if workers > 1 else "generator")
+    finished = pool(
+        joblib.delayed(_against)(algorithm, v, make_trust(v), [u for u in everybody if u != v], how) for v in nodes
+    )
+    losses: dict[int, list[VictimLoss]] = {}
+    with contextlib.closing(finished):
+        for attacker, its_losses in finished:
+            losses[attacker] = its_losses
             if progress is not None:
                 progress()
-    else:
-        from joblib import Parallel, delayed  # processes are started only here
-
-        pool = Parallel(n_jobs=min(workers, len(tasks)), return_as="generator_unordered")
-        finished = pool(delayed(_one)(*task) for task in tasks)
-        with contextlib.closing(finished):
-            for attacker, losses in finished:
-                found[attacker] = losses
-                if progress is not None:
-                    progress()
-    return {v: found[v] for v in nodes}
+    return {v: losses[v] for v in nodes}
 
 
-def _cores() -> int:
-    from joblib import cpu_count
-
-    return int(cpu_count())
-
-
-def _one(
-    algorithm: LinearAlgorithm,
-    attacker: int,
-    trust: TrustModel,
-    victims: list[int],
-    participation: Participation | None,
-    release: str | None,
-    method: str,
-    lipschitz: float | Sequence[float] | None,
-    unit: str,
+def _against(
+    algorithm: LinearAlgorithm, attacker: int, trust: TrustModel, victims: list[int], how: Mapping[str, Any]
 ) -> tuple[int, list[VictimLoss]]:
-    if not victims:
-        return attacker, []
     with threadpool_limits(1):
-        return attacker, victim_losses(
-            algorithm,
-            trust,
-            victims=victims,
-            participation=participation,
-            release=release,
-            method=method,
-            lipschitz=lipschitz,
-            unit=unit,
-        )
+        return attacker, victim_losses(algorithm, trust, victims=victims, **how) if victims else []
 
 
 def mu_of(loss: VictimLoss, *, record_shift: float, noise_std: float, adaptive: bool) -> float:
@@ -126,8 +88,8 @@ def pairwise_matrix(
     nan where a pair was not asked for; inf on the diagonal of the attackers, who know their own records.
     """
     matrix = np.full((num_nodes, num_nodes), math.nan)
-    for attacker, found in losses.items():
+    for attacker, its_losses in losses.items():
         matrix[attacker, attacker] = math.inf
-        for loss in found:
+        for loss in its_losses:
             matrix[loss.victim, attacker] = value(loss)
     return matrix

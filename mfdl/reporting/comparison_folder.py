@@ -1,0 +1,234 @@
+"""The folder of a comparison: which runs it holds, and writing them so that it is readable at any moment.
+
+    results.json     what `run_comparison` returns, rewritten after every finished run (`complete`: all are there)
+    steps.parquet    every evaluated step of every node and seed
+    compare.png/svg  the picture
+
+Each file is the old one or the new one, whole, at any moment, so that a comparison that was stopped is readable and
+goes on from the runs it has.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .. import files, graphs
+from ..errors import InvalidInput
+from ..mechanism import Mechanism
+from ..pictures.style import write_figure
+from .output import json_number, require_writable, versions
+from .plots import plot_comparison
+
+if TYPE_CHECKING:
+    from ..privacy.guarantee import Guarantee
+    from .compare import Plan
+
+NOT_PRIVATE = ("loss", "accuracy", "final_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second")
+"""What of steps.parquet and of the runs in results.json no guarantee covers, as `training.not_private` explains."""
+
+RESULTS, STEPS, PNG, SVG = NAMES = ("results.json", "steps.parquet", "compare.png", "compare.svg")
+SCHEMA = pa.schema(
+    {
+        "mechanism": pa.string(),
+        "seed": pa.int64(),
+        "step": pa.int64(),
+        "node": pa.string(),
+        "loss": pa.float64(),
+        "accuracy": pa.float64(),
+    }
+)
+
+Key = tuple[str, int]  # mechanism, seed
+
+
+RUN_FIELDS = ("final_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second")
+
+
+def _runs_of(earlier: dict[str, Any]) -> list[dict[str, Any]]:
+    """The finished runs that results.json names; what this version would not have written is not finished."""
+    runs = earlier.get("runs")
+    return [
+        run
+        for run in (runs if isinstance(runs, list) else [])
+        if isinstance(run, dict)
+        and set(run) == {"mechanism", "seed", *RUN_FIELDS}
+        and isinstance(run["mechanism"], str)
+        and type(run["seed"]) is int
+        and isinstance(run["diverged"], bool)
+        and all(isinstance(run[name], float | None) for name in ("final_loss", "final_accuracy"))
+        and isinstance(run["seconds"], float)
+    ]
+
+
+class Folder:
+    """The finished runs that it holds, and the mechanisms they are of."""
+
+    def __init__(self, folder: Path, plan: Plan, *, resume: bool, overwrite: bool) -> None:
+        self.folder, self.plan, self.identity = folder, plan, plan.identity
+        if folder.exists() and not folder.is_dir():
+            raise InvalidInput(f"cannot write to {folder}: it is a file; give a folder.")
+        for name in NAMES:
+            require_writable(folder / name)
+        self.records: dict[Key, dict[str, Any]] = {}
+        self.tables: dict[Key, pa.Table] = {}
+        self.mechanisms: dict[str, Mechanism] = {}
+        earlier = self._earlier_result()
+        self._drawn = earlier is not None and resume and earlier.get("complete") is True
+        if earlier is None:
+            held = [name for name in NAMES if (folder / name).exists()]
+            if held and not overwrite:
+                raise InvalidInput(
+                    f"{folder} holds {held[0]} of another comparison; choose another folder, or replace it with "
+                    "overwrite=True (command line: --overwrite)."
+                )
+        elif resume:
+            self._take_over(earlier)
+
+    def _earlier_result(self) -> dict[str, Any] | None:
+        """results.json if it is of this very config, else None."""
+        try:
+            kept = json.loads((self.folder / RESULTS).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return kept if isinstance(kept, dict) and kept.get("config_hash") == self.identity else None
+
+    def _take_over(self, earlier: dict[str, Any]) -> None:
+        try:
+            table = pq.read_table(io.BytesIO((self.folder / STEPS).read_bytes())).cast(SCHEMA)
+        except (OSError, ValueError, pa.ArrowException):  # ValueError: other columns
+            return  # without its steps a run is not finished
+        names, seeds = np.asarray(table["mechanism"]), np.asarray(table["seed"])
+        for record in _runs_of(earlier):
+            key = (record["mechanism"], record["seed"])
+            rows = table.filter(pa.array((names == key[0]) & (seeds == key[1])))
+            if rows.num_rows:
+                self.records[key], self.tables[key] = record, rows
+
+    def begin(self, mechanisms: dict[str, Mechanism]) -> None:
+        """Takes the folder: from here on it holds this comparison and nothing of an earlier one."""
+        self.mechanisms = mechanisms
+        # first of all, so that a full disk leaves the earlier comparison; from then on nothing of it counts
+        files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
+        # also what stayed of an earlier one because a process was killed right here
+        stale = (*(() if self.records else (STEPS,)), *(() if self._drawn else (PNG, SVG)))
+        gone = [self.folder / name for name in stale]
+        for name in NAMES:  # what killed runs left: a folder belongs to one comparison at a time
+            gone += self.folder.glob(f".{name}.*.tmp")
+        for path in gone:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise InvalidInput(f"cannot remove {path}: {error.strerror}; choose another folder.") from error
+
+    def add(self, key: Key, record: dict[str, Any], table: pa.Table) -> None:
+        """Records one finished run; the steps first, so that results.json never names a run without them."""
+        self.records[key], self.tables[key] = record, table
+        self._write_steps()
+        files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
+
+    def finish(self) -> dict[str, Any]:
+        """Draws the picture and marks the result complete, last of all."""
+        result = self.result(complete=True)
+        steps = self._write_steps()
+        write_figure(self.folder, Path(PNG).stem, plot_comparison(result, steps))
+        files.atomic_write_json(self.folder / RESULTS, result)
+        return result
+
+    def _ordered(self) -> list[Key]:
+        config = self.plan.config
+        order = [(name, seed) for name in config.mechanisms for seed in config.seed_list]
+        return [key for key in order if key in self.records]
+
+    def _write_steps(self) -> pa.Table:
+        table = pa.concat_tables([SCHEMA.empty_table(), *(self.tables[key] for key in self._ordered())])
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression="zstd")
+        files.atomic_write_bytes(self.folder / STEPS, buffer.getvalue())
+        return table
+
+    def result(self, *, complete: bool) -> dict[str, Any]:
+        """Everything known so far."""
+        plan, config = self.plan, self.plan.config
+        return {
+            "graph": config.graph,
+            "graph_hash": graphs.content_hash(plan.graph),
+            "gossip": plan.gossip.name,
+            "gossip_hash": plan.gossip.content_hash,
+            "nodes": plan.dynamics.num_nodes,
+            "task": plan.task.name,
+            "steps": plan.participation.num_steps,
+            "participation": {
+                **plan.participation.to_dict(),
+                "epochs": config.epochs,
+                "period": config.period,
+            },
+            "unit": config.unit,
+            "trust": config.trust,
+            "across_trust_models": self._across(),
+            "adjacency": config.adjacency,
+            "clip_norm": config.clip_norm,
+            "learning_rate": config.learning_rate,
+            "momentum": config.momentum,
+            "weight_decay": config.weight_decay,
+            "mu": json_number(plan.mu),
+            "epsilon": json_number(plan.epsilon),
+            "delta": config.delta,
+            "seeds": config.seed_list,
+            "guarantee": self._guarantee(),
+            "noise": "seeded",
+            "not_private": list(NOT_PRIVATE),
+            "mechanisms": [self._summary(name) for name in config.mechanisms],
+            "runs": [self.records[key] for key in self._ordered()],
+            "complete": complete,
+            "config": {**config.options(), "out": str(self.folder)},
+            "config_hash": self.identity,
+            "versions": versions(),
+        }
+
+    def _stated(self) -> list[Guarantee]:
+        """The guarantees of the mechanisms with noise."""
+        return [m.guarantee for m in self.mechanisms.values() if math.isfinite(m.guarantee.mu)]
+
+    def _guarantee(self) -> str:
+        """The sentence of the weakest guarantee among the mechanisms with noise; it holds for each of them."""
+        if self._across():
+            return "Each mechanism is held to its own trust model, named beside it: their losses are no ranking."
+        every = self._stated() or [mechanism.guarantee for mechanism in self.mechanisms.values()]
+        return max(every, key=lambda stated: (stated.mu, stated.bound == "upper")).sentence()
+
+    def _across(self) -> bool:
+        """Whether mechanisms with noise are held to different trust models."""
+        return len({(stated.trust, stated.attacker, stated.release) for stated in self._stated()}) > 1
+
+    def _summary(self, name: str) -> dict[str, Any]:
+        mechanism = self.mechanisms[name]
+        stated = mechanism.guarantee
+        runs = [self.records[key] for key in self._ordered() if key[0] == name]
+        losses, accuracies = [run["final_loss"] for run in runs], [run["final_accuracy"] for run in runs]
+        usable = bool(runs) and None not in losses
+        seconds = sum(run["seconds"] for run in runs)
+        steps = len(runs) * self.plan.dynamics.num_nodes * self.plan.participation.num_steps
+        return {
+            "mechanism": name,
+            "label": f"{name} [{stated.trust}]" if self._across() and math.isfinite(stated.mu) else name,
+            "trust": stated.trust,
+            "guarantee": stated.sentence(),
+            "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
+            "injected_noise_std": mechanism.injected_noise_std,
+            "objective": json_number(mechanism.objective),
+            "final_loss_mean": float(np.mean(losses)) if usable else None,
+            # of the sample; one seed has no spread
+            "final_loss_std": (float(np.std(losses, ddof=1)) if len(runs) > 1 else 0.0) if usable else None,
+            "final_accuracy_mean": float(np.mean(accuracies)) if usable and None not in accuracies else None,
+            "diverged": [run["seed"] for run in runs if run["diverged"]],
+            "seconds": seconds,
+            "node_steps_per_second": json_number(steps / seconds) if seconds > 0 else None,
+        }
