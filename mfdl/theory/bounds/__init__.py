@@ -1,4 +1,4 @@
-"""Published privacy bounds, each as printed or as coded by its authors, with what is known to be wrong with it.
+"""Published privacy bounds, each as printed or as coded by its authors; what is wrong with it is in `facts`.
 
 In: gossip matrices, graphs, covariances, noise levels. Out: `PublishedBound`. These exist to be compared with:
 for a guarantee use the library's own accounting. Papers, by arXiv id:

@@ -11,13 +11,10 @@ from typing import Any
 from ... import check, spatial
 from ...errors import InvalidInput
 from ...privacy.gaussian import epsilon_from_mu
+from ..facts import errata
 from .bound import PublishedBound, exact_route
 
 _CORN = "[CorN] arXiv:2501.14644v2"
-_EAVESDROPPER = (
-    "Protects against outsiders only: the published algorithm gives one seed to all agents, any of which can "
-    "subtract all noise."
-)
 
 
 def corn_theorem(covariance: Any, *, delta: float, clip_norm: float = 1.0, num_steps: int = 1) -> PublishedBound:
@@ -25,8 +22,8 @@ def corn_theorem(covariance: Any, *, delta: float, clip_norm: float = 1.0, num_s
 
     Source: [CorN] arXiv:2501.14644v2, Theorem 2; L = log(1 / delta).
     Claims: (epsilon, delta) for the worst agent against an eavesdropper who sees all messages.
-    Erratum: protects against outsiders only, as the published algorithm gives one seed to all agents. Loose: with
-        mu = 2 C sqrt(T r) the exact epsilon is `epsilon_from_mu(mu, delta)`.
+    Errata: `corn-algorithm-1-insiders`, `corn-theorem-2`: with mu = 2 C sqrt(T r) the exact epsilon is
+        `epsilon_from_mu(mu, delta)`.
     Validity: "bound", also for adaptive gradients, replace-one.
 
     Args:
@@ -41,7 +38,7 @@ def corn_theorem(covariance: Any, *, delta: float, clip_norm: float = 1.0, num_s
         rho + 2 * math.sqrt(rho * L),
         "epsilon",
         f"{_CORN}, Theorem 2",
-        f"{_EAVESDROPPER} Loose by the conversion from Rényi loss.",
+        errata("corn-algorithm-1-insiders", "corn-theorem-2"),
         "bound against an eavesdropper, replace-one adjacency",
         True,
     )
@@ -52,11 +49,14 @@ def corn_renyi(covariance: Any, *, clip_norm: float = 1.0, num_steps: int = 1) -
 
     Source: [CorN] arXiv:2501.14644v2, Theorem 2 before its conversion to (epsilon, delta).
     Claims: Rényi loss of order a at most a times this. Validity: "bound", exact for the worst victim.
-    Erratum: outsiders only, see `corn_theorem`.
+    Errata: `corn-algorithm-1-insiders`.
     """
     slope = _corn_slope(covariance, clip_norm, num_steps)
-    validity = "bound (exact) against an eavesdropper, replace-one adjacency"
-    return PublishedBound(slope, "renyi slope", f"{_CORN}, Theorem 2, Rényi form", _EAVESDROPPER, validity, True)
+    erratum, validity = (
+        errata("corn-algorithm-1-insiders"),
+        "bound (exact) against an eavesdropper, replace-one adjacency",
+    )
+    return PublishedBound(slope, "renyi slope", f"{_CORN}, Theorem 2, Rényi form", erratum, validity, True)
 
 
 def corn_equation_9b(epsilon: float, delta: float) -> PublishedBound:
@@ -69,10 +69,8 @@ def corn_equation_9b(epsilon: float, delta: float) -> PublishedBound:
 
     Source: [CorN] arXiv:2501.14644v2, (9b) and Proposition 1.
     Claims: (epsilon, delta) for every epsilon. [Whisper], v1 of the paper, asks for epsilon < L.
-    Erratum: Proposition 1 has no condition on epsilon and needs one. At delta = 1e-5 its Rényi argument fails above
-        26.98 (2.343 L; at 30 it certifies 30.98, though the exact epsilon is 27.93), and the claim itself above
-        36.08: at 40 the exact epsilon is 41.76. Below, it costs up to 63% more noise than needed (epsilon = 3).
-        The public code does not use it, but `corn_equation_9_renyi`.
+    Errata: `corn-proposition-1`, `corn-proposition-1-proof`, `corn-code-budget`: it has no condition on epsilon and
+        needs one.
     Validity: "bound" where the exact epsilon of this mu is at most the target, which is checked; refused elsewhere.
 
     Raises: InvalidInput: outside that range (the message gives the exact mu), or an argument is out of range.
@@ -89,8 +87,7 @@ def corn_equation_9b(epsilon: float, delta: float) -> PublishedBound:
         mu,
         "mu",
         f"{_CORN}, (9b) and Proposition 1",
-        "Printed without a condition on epsilon: at delta = 1e-5 its argument fails above 26.98 and the claim above "
-        "36.08; more noise than needed below.",
+        errata("corn-proposition-1", "corn-proposition-1-proof", "corn-code-budget"),
         "bound for this epsilon and delta (checked), against an eavesdropper",
         True,
     )
@@ -104,8 +101,7 @@ def corn_equation_9_renyi(epsilon: float, delta: float) -> PublishedBound:
 
     Source: public code of [CorN] arXiv:2501.14644v2, in place of (9b).
     Claims: (epsilon, delta) for every epsilon. Validity: "bound".
-    Erratum: not the (9b) of the paper, so curves made with one do not match the other. 22% more noise than the
-        exact `mu_from_epsilon` at epsilon = 3, delta = 1e-5, and 7% at 40.
+    Errata: `corn-code-budget`; looser than the exact `mu_from_epsilon` by what `corn-theorem-2` says.
 
     Raises: InvalidInput: an argument is out of range.
     """
@@ -116,7 +112,7 @@ def corn_equation_9_renyi(epsilon: float, delta: float) -> PublishedBound:
         mu * (1 - 1e-15),
         "mu",
         f"{_CORN}, public code, Theorem 2 inverted",
-        "The paper prints (9b) instead; curves made with one do not match the other.",
+        errata("corn-code-budget"),
         "bound against an eavesdropper",
         True,
     )
@@ -136,9 +132,7 @@ def whisper_theorem(covariance: Any, *, delta: float, clip_norm: float = 1.0, nu
 
     Source: [Whisper] arXiv:2501.14644v1, Theorem 2, (8); r = max_i [R^-1]_ii.
     Claims: (epsilon, delta) against an eavesdropper.
-    Erratum: a spurious 1/n, a missing factor 2 in the second term, and the maximum outside the root. For R = I,
-        C = T = 1, n = 20, delta = 1e-5 it prints 1.17 where `corn_theorem` gives 11.60 and the exact value is 9.997.
-        In (10) of the same version the inequality is reversed, so that no noise at all is feasible.
+    Errata: `whisper-theorem-2`; its (10) is `whisper-10`.
     Validity: "refuted: reports far too little"; kept for comparison only.
 
     Args, Raises, Cost: those of `corn_theorem`.
@@ -152,7 +146,7 @@ def whisper_theorem(covariance: Any, *, delta: float, clip_norm: float = 1.0, nu
         2 * C**2 * T * r / n + r * C * math.sqrt(2 * T * L / n),
         "epsilon",
         "[Whisper] arXiv:2501.14644v1, Theorem 2 (8)",
-        "A spurious 1/n, a missing factor 2, and the maximum outside the root; corrected in version 2 of the paper.",
+        errata("whisper-theorem-2"),
         "refuted: 1.17 printed where the exact epsilon is 9.997 (R = I, n = 20, C = T = 1, delta = 1e-5)",
         False,
     )

@@ -14,6 +14,7 @@ import numpy as np
 from ... import check, graphs, spatial
 from ...check import FloatArray
 from ...errors import InvalidInput
+from ..facts import errata
 from .bound import PublishedBound, exact_route
 
 COROLLARY_RANGE = 8 * (1 - 1 / math.sqrt(2))  # 2.343: times log(1/delta), the largest epsilon that is met
@@ -42,8 +43,7 @@ def decor_theorem(
 
     Source: [DECOR] arXiv:2405.01031, Theorem 1 (Theorem 6 for q colluders), times T by composition.
     Claims: the slope for any victim and any q colluders who know the seeds of their own edges; all messages seen.
-    Erratum: none in the formula. Noise must be drawn afresh in every step: part of the public experiments reuse
-        the pairwise noise, and then this number does not apply (accounted 10.46, true Rényi bound 37.99).
+    Errata: none in the formula; `decor-code-noise-reuse`: it does not apply to noise that is not drawn afresh.
     Validity: "bound", also for adaptive gradients, under replace-one (a record moves a gradient by 2 C).
 
     Args:
@@ -63,13 +63,10 @@ def decor_theorem(
         scale * (1 / (m * local**2) + rest),
         "renyi slope",
         "[DECOR] arXiv:2405.01031, Theorem 1" + (" (6, with colluders)" if num_colluders else ""),
-        _DECOR_FRESH,
+        errata("decor-code-noise-reuse"),
         "bound under replace-one adjacency, all messages seen",
         True,
     )
-
-
-_DECOR_FRESH = "Holds for noise drawn afresh in every step; public experiments reuse the pairwise noise in part."
 
 
 def decor_accountant(
@@ -87,8 +84,7 @@ def decor_accountant(
 
     Source: [DECOR] arXiv:2405.01031, Algorithms 2 (q = 0, 1) and 3 (any q), times T by composition.
     Claims: the slope of the worst victim; `decor_theorem` is never below it.
-    Erratum: line 3 of Algorithm 2 lacks the inverse, and the inputs are standard deviations where they are called
-        variances; both mended here. Fresh noise in every step, as in `decor_theorem`.
+    Errata: `decor-algorithm-2-line-3`, `decor-inputs-as-variances`, both mended here; `decor-code-noise-reuse`.
     Validity: "bound", and exact, also for adaptive gradients; replace-one.
 
     Args, Raises: those of `decor_theorem`.
@@ -112,7 +108,7 @@ def decor_victims(
 ) -> PublishedBound:
     """The same slope for every victim, against given colluders; inf for the colluders themselves.
 
-    Source, Claims, Erratum, Validity: those of `decor_accountant`.
+    Source, Claims, Errata, Validity: those of `decor_accountant`.
 
     Args:
         colluders: labels, or indices written "#0"; none for an eavesdropper. The rest as in `decor_theorem`.
@@ -137,7 +133,7 @@ def _decor_exact(value: float | FloatArray) -> PublishedBound:
         value,
         "renyi slope",
         "[DECOR] arXiv:2405.01031, Algorithms 2 and 3",
-        "Line 3 of Algorithm 2 lacks the inverse; the inputs called variances are standard deviations. " + _DECOR_FRESH,
+        errata("decor-algorithm-2-line-3", "decor-inputs-as-variances", "decor-code-noise-reuse"),
         "bound (exact) under replace-one adjacency, all messages seen",
         True,
     )
@@ -174,8 +170,8 @@ def decor_corollary(
 
     Source: [DECOR] arXiv:2405.01031, Corollary 3 (12 for q colluders).
     Claims: (epsilon, delta) for epsilon <= L, if no q nodes disconnect the graph.
-    Erratum: loose. The noise gives epsilon^2 / (8 L) + epsilon / sqrt(2) by Theorem 1, 0.71 to 0.83 of the target,
-        and meets it up to epsilon = 8 (1 - 1 / sqrt(2)) L = 2.343 L. Its proof composes by Lemma 10, not 11.
+    Errata: `decor-corollary-12`: by Theorem 1 the noise gives epsilon^2 / (8 L) + epsilon / sqrt(2), which meets the
+        target up to epsilon = 8 (1 - 1 / sqrt(2)) L = 2.343 L.
     Validity: "bound" up to 2.343 L; refused above.
 
     Args: as in `decor_theorem`; epsilon > 0, 0 < delta < 1.
@@ -207,8 +203,7 @@ def decor_corollary(
         min(epsilon, certified * (1 + 1e-15)),
         "epsilon",
         "[DECOR] arXiv:2405.01031, Corollary 3" + (" (12, with colluders)" if num_colluders else ""),
-        "The printed range epsilon <= log(1/delta) is too small by 2.343, and the noise more than is needed; "
-        "composition is by Lemma 10 where the text says 11.",
+        errata("decor-corollary-12"),
         f"bound under replace-one adjacency, all messages seen; {inside} the printed range",
         True,
     )

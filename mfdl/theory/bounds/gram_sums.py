@@ -12,6 +12,7 @@ import numpy as np
 from ... import check
 from ...check import FloatArray
 from ...errors import InvalidInput
+from ..facts import errata
 from .bound import FIXED, PublishedBound
 
 
@@ -21,9 +22,7 @@ def sum_abs_gram(gram: Any) -> PublishedBound:
     Source: [MF] arXiv:2510.17480, Theorem 7, (8), corrected.
     Claims: mu per unit record shift and noise std, for the steps of one record. X is the block of the view Gram
         A^T (B B^T)^+ A on those steps.
-    Erratum: the printed form lacks the root, see `sum_abs_gram_as_printed`. Not tight: on the Florentine graph
-        10.91 for sens^2 where the local value is 10 and the exact one 9.40. The printed claim for adaptively chosen
-        gradients is false where messages are hidden from the attacker.
+    Errata: `mafalda-equation-8-square`, `mafalda-figure-2-tighter`, `mafalda-theorem-7-adaptive`.
     Validity: "bound" for gradients fixed in advance; exact when X >= 0.
 
     Args:
@@ -36,8 +35,7 @@ def sum_abs_gram(gram: Any) -> PublishedBound:
         float(root) if root.ndim == 0 else root,
         "mu",
         "[MF] arXiv:2510.17480, Theorem 7 (8), with the square root",
-        "Printed without the root. Can exceed the local value. The claim for adaptive gradients is false where "
-        "messages are hidden.",
+        errata("mafalda-equation-8-square", "mafalda-figure-2-tighter", "mafalda-theorem-7-adaptive"),
         f"bound {FIXED}; exact where X >= 0",
         True,
     )
@@ -48,8 +46,7 @@ def sum_abs_gram_as_printed(gram: Any) -> PublishedBound:
 
     Source: [MF] arXiv:2510.17480, Theorem 7, (8), also (12) and (28) to (31).
     Claims: mu per unit record shift and noise std.
-    Erratum: the square is missing. C = 1/2: printed 0.25, sensitivity 0.5. Below 1, where distant victims are, it
-        reports too little, 0.007 for 0.083 at distance 4 of a random graph; above 1 too much. Public code has it right.
+    Errata: `mafalda-equation-8-square`.
     Validity: "refuted: the square root is missing"; use `sum_abs_gram`.
 
     Args, Raises: those of `sum_abs_gram`.
@@ -59,7 +56,7 @@ def sum_abs_gram_as_printed(gram: Any) -> PublishedBound:
         float(total) if total.ndim == 0 else total,
         "mu",
         "[MF] arXiv:2510.17480, Theorem 7 (8) as printed",
-        "The sum bounds the square of the sensitivity; below 1 it reports too little.",
+        errata("mafalda-equation-8-square"),
         "refuted: the square root is missing",
         False,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,23 +15,8 @@ from ... import check
 from ...check import FloatArray
 from ...errors import InvalidInput, UnsupportedMechanism
 from ...gossip import Gossip, GossipMatrix
+from ..facts import errata
 from .bound import FIXED, PublishedBound
-
-_MUFFLIATO_HIDDEN = (
-    "Adds up losses of single messages as if their noises were independent, though messages share them. "
-)
-_REFUTED_REPEATED = (
-    "Wrong in general when a node takes part in several steps, also with one gossip round: 3 nodes, W_uw = W_vv = "
-    "0.1, W_uu = W_wv = 0.9, attacker v, T = 3: 0.0362 claimed for u, exactly 0.0450. "
-)
-_REFUTED_ROUNDS = (
-    "Wrong in general with several gossip rounds per gradient: path u - w - v, 2 rounds, one gradient: 1/3 claimed, "
-    "exactly 1. "
-)
-_INDEX = (
-    "With `transposed` the weights are read as (W^s)[u, w] and columns of W^s, as in public code; the weight of "
-    "u's noise in w's message is (W^s)[w, u], the same only for symmetric W. "
-)
 
 
 def muffliato_squared(
@@ -53,9 +39,8 @@ def muffliato_squared(
         (gradient, message) pair; the minimum with the local value T is ours, and always allowed.
     Claims: sens^2 of u against v per unit record shift and noise std, for T participations of u (1 if not
         `every_step`, then every s counts once and the minimum is with 1).
-    Erratum: a message that holds the noise of one injection only has exactly this loss, but losses of messages
-        that share noise do not add. Random graphs with K = 2, 3, 5: below the exact value in 99 of 246 cases.
-        With K = 1 and a record used in several steps it is refuted as well (see `erratum` of the result).
+    Errata: `muffliato-several-gossip-rounds`, `muffliato-several-participations`: a message that holds the noise of one
+        injection only has exactly this loss, but losses of messages that share noise do not add.
     Validity: "bound" for K = 1, one participation and fixed gradients; else "heuristic".
         Proof of that case: subtract from each message of a neighbour w what earlier seen messages contribute.
         What is left is u's gradient carried along paths through unseen nodes, weight 0 <= a' <= (W^s)_wu, plus
@@ -73,14 +58,12 @@ def muffliato_squared(
         InvalidInput: attacker unknown, or a count below 1. UnsupportedMechanism: W changes over time.
     Cost: O(K T nnz(W) neighbours) time, O(n neighbours) memory, all victims at once.
     """
-    value = _muffliato(gossip, attacker, num_steps, gossip_rounds, every_step, transposed, as_coded=False)
-    return _muffliato_bound(
-        value,
+    return _bound(
         "[CEBM22] arXiv:2206.05091, pairwise loss of Muffliato, squared weights, over all gradient-message pairs",
-        _MUFFLIATO_HIDDEN + _REFUTED_REPEATED + _REFUTED_ROUNDS + _INDEX,
-        gossip_rounds,
-        every_step,
-        transposed,
+        gossip,
+        attacker,
+        as_coded=False,
+        pairs=_Pairs(num_steps, gossip_rounds, every_step, transposed),
     )
 
 
@@ -100,54 +83,49 @@ def muffliato_as_coded(
     Source: public code of [MF] arXiv:2510.17480, where it stands for a corrected [CEBM22]; in no document.
         That code reads the weights transposed and has K = 1: `transposed=True` is its exact index.
     Claims: sens^2 as in `muffliato_squared`.
-    Erratum: not squaring makes it at least `muffliato_squared`, so much that it is the local value T at almost
-        every distance (Florentine families, T = 10: at all of them): a comparison with it says little. With K > 1
-        still below the exact value in 15 of 246 random cases.
+    Errata: `muffliato-as-coded`, `muffliato-as-coded-several-rounds`: not squaring makes it at least
+        `muffliato_squared`, so much that a comparison with it says little.
     Validity: "bound" for K = 1, one participation and fixed gradients, as it is above `muffliato_squared`; else
         "heuristic".
 
     Args, Raises, Cost: those of `muffliato_squared`.
     """
-    value = _muffliato(gossip, attacker, num_steps, gossip_rounds, every_step, transposed, as_coded=True)
-    return _muffliato_bound(
-        value,
+    return _bound(
         "[MF] arXiv:2510.17480, public code of Figure 2, baseline after [CEBM22] arXiv:2206.05091",
-        _MUFFLIATO_HIDDEN
-        + "The weights are not squared and the attacker counts as its own neighbour: close to the local value at every "
-        "distance. " + _INDEX,
-        gossip_rounds,
-        every_step,
-        transposed,
+        gossip,
+        attacker,
+        as_coded=True,
+        pairs=_Pairs(num_steps, gossip_rounds, every_step, transposed),
     )
 
 
-def _muffliato_bound(
-    value: FloatArray, source: str, erratum: str, rounds: int, every_step: bool, transposed: bool
-) -> PublishedBound:
-    proved = rounds == 1 and not every_step and not transposed
+class _Pairs(NamedTuple):
+    """Which (gradient, message) pairs are summed over, and by which index; as in `muffliato_squared`."""
+
+    num_steps: int
+    gossip_rounds: int
+    every_step: bool
+    transposed: bool
+
+
+def _bound(source: str, gossip: Gossip, attacker: Hashable, *, as_coded: bool, pairs: _Pairs) -> PublishedBound:
+    value = _sums(gossip, attacker, as_coded, pairs)
+    proved = pairs.gossip_rounds == 1 and not pairs.every_step and not pairs.transposed
     if proved:
         validity = f"bound {FIXED}, one participation, one gossip round"
-    elif rounds > 1:
+    elif pairs.gossip_rounds > 1:
         validity = "heuristic for K > 1"
-    elif transposed:
-        validity = "heuristic: transposed index"
     else:
-        validity = "heuristic for several participations"
-    return PublishedBound(value, "sensitivity_squared", source, erratum.strip(), validity, True if proved else None)
+        validity = f"heuristic{': transposed index' if pairs.transposed else ' for several participations'}"
+    coded = ("muffliato-as-coded", "muffliato-as-coded-several-rounds")
+    squared = ("muffliato-several-gossip-rounds", "muffliato-several-participations")
+    erratum = errata(*(coded if as_coded else squared), "muffliato-transposed-index")
+    return PublishedBound(value, "sensitivity_squared", source, erratum, validity, True if proved else None)
 
 
-def _muffliato(
-    gossip: Gossip,
-    attacker: Hashable,
-    num_steps: int,
-    gossip_rounds: int,
-    every_step: bool,
-    transposed: bool,
-    *,
-    as_coded: bool,
-) -> FloatArray:
-    T = check.integer_at_least(1, num_steps=num_steps)
-    K = check.integer_at_least(1, gossip_rounds=gossip_rounds)
+def _sums(gossip: Gossip, attacker: Hashable, as_coded: bool, pairs: _Pairs) -> FloatArray:
+    T = check.integer_at_least(1, num_steps=pairs.num_steps)
+    K = check.integer_at_least(1, gossip_rounds=pairs.gossip_rounds)
     if not gossip.is_constant:
         raise UnsupportedMechanism(f"gossip {gossip.name!r} must be the same in every step; this bound has one W.")
     matrix: GossipMatrix = gossip.at(0)
@@ -156,29 +134,24 @@ def _muffliato(
     seen = np.unique(np.append(W.indices[W.indptr[v] : W.indptr[v + 1]], v))
     if not as_coded:
         seen = seen[seen != v]
-    step = W if transposed else W.T.tocsr()
+    step = W if pairs.transposed else W.T.tocsr()
     rows = np.zeros((W.shape[0], len(seen)))  # column per seen node w: row w of W^s, or its column if transposed
     rows[seen, np.arange(len(seen))] = 1.0
     total = np.zeros(W.shape[0])
     for s in range(K * T):
-        count = T - s // K if every_step else 1
-        total += count * ((rows if as_coded else rows**2) / _positive((rows**2).sum(axis=0))).sum(axis=1)
+        count = T - s // K if pairs.every_step else 1
+        norms = (rows**2).sum(axis=0)  # 0 only for a transposed column, whose numerator is 0 as well
+        total += count * ((rows if as_coded else rows**2) / np.where(norms > 0, norms, 1.0)).sum(axis=1)
         rows = step @ rows
-    value: FloatArray = np.minimum(total, T if every_step else 1)
+    value: FloatArray = np.minimum(total, T if pairs.every_step else 1)
     value[v] = math.inf
     return value
-
-
-def _positive(norms: FloatArray) -> FloatArray:
-    """Squared norms; 1 in place of 0, which only a transposed column can reach and whose numerator is 0."""
-    return np.where(norms > 0, norms, 1.0)
 
 
 def _node(labels: tuple[Hashable, ...], label: Hashable) -> int:
     if label in labels:
         return labels.index(label)
-    by_text = {str(known): index for index, known in enumerate(labels)}
-    by_text.update({f"#{index}": index for index in range(len(labels)) if f"#{index}" not in by_text})
+    by_text = {f"#{index}": index for index in range(len(labels))} | {str(known): i for i, known in enumerate(labels)}
     if str(label) in by_text:
         return by_text[str(label)]
     raise InvalidInput(

@@ -1,7 +1,7 @@
-"""What the papers state about privacy, gossip and error, each as a claim; one file per paper.
+"""What the papers state about privacy, gossip and error, each as a claim; one file per paper or part of it.
 
-A claim says what is printed (or coded), never what this library computes instead; the truth comes from oracles. Where
-the printed statement fails the claim is registered as refuted, with what is true instead.
+A claim says what is printed (or coded), never what this library computes instead; the truth comes from oracles. Its
+words, and the verdict on record, are those of its fact in `mfdl/theory/papers/`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ import importlib
 
 from .._claim import Claim
 
-PAPERS = ("mafalda", "muffliato", "zip_dl", "decor", "corn")
+MODULES = (
+    "mafalda.factorization",
+    "mafalda.knowledge",
+    "mafalda.theorem_7",
+    "muffliato",
+    "zip_dl",
+    "decor.accounting",
+    "decor.averaging",
+    "corn",
+)
 
 
 def published_claims() -> list[Claim]:
@@ -18,11 +27,9 @@ def published_claims() -> list[Claim]:
 
     Raises: RuntimeError: two claims share an id.
     """
-    found: dict[str, Claim] = {}
-    for paper in PAPERS:
-        for value in vars(importlib.import_module(f"{__name__}.{paper}")).values():
-            if isinstance(value, Claim):
-                if value.id in found and found[value.id] is not value:
-                    raise RuntimeError(f"two claims are called {value.id!r}.")
-                found[value.id] = value
-    return list(found.values())
+    by_id: dict[str, Claim] = {}
+    for module in MODULES:
+        for value in vars(importlib.import_module(f"{__name__}.{module}")).values():
+            if isinstance(value, Claim) and by_id.setdefault(value.id, value) is not value:
+                raise RuntimeError(f"two claims are called {value.id!r}.")
+    return list(by_id.values())

@@ -31,12 +31,8 @@ from ...oracles.sensitivity import largest_signed_sum
 from ...oracles.spatial import coalition_loss_reference
 from ...oracles.views import gossip_messages, of_node, pairwise_factor, pinv_gram, without_noise
 from ...strategies.graphs import connected_graphs, gossip_matrices
-from .._claim import claim
 from .._describe import describe
-
-CORN = "CorN-DSGD, arXiv:2501.14644v2"
-WHISPER = "Whisper, arXiv:2501.14644v1"
-GDP = "Gaussian DP, arXiv:1905.02383"
+from ._stated import stated
 
 Groups = tuple[tuple[int, int], ...]
 
@@ -106,26 +102,16 @@ def _price(R: FloatArray, gram: FloatArray) -> float:
     return float(np.trace(gram @ R) * np.linalg.inv(R).diagonal().max())
 
 
-@claim(CORN, "Theorem 1", system=systems(max_nodes=4), id="corn-theorem-1", examples=100)
+@stated("corn-theorem-1", system=systems(max_nodes=4), examples=100)
 def theorem_1(system: System) -> Any:
-    """One step of noise leaves the variance tr(W R W^T) in the models."""
     W, R = system.W, system.R
     printed = float(np.trace(W.dense() @ R @ W.dense().T))
     truth = _model_variance(W, R, 1)
     return [printed, truth], [truth, printed]
 
 
-@claim(
-    CORN,
-    "Theorem 1, as the objective of (9)",
-    system=systems(),
-    num_steps=st.integers(1, 4),
-    id="corn-theorem-1-all-steps",
-    expect="refuted",
-    erratum="of one step only: over T steps it adds up to the sum of tr(W^a R (W^a)^T) for a = 1, ..., T",
-)
+@stated("corn-theorem-1-all-steps", system=systems(), num_steps=st.integers(1, 4))
 def theorem_1_all_steps(system: System, num_steps: int) -> Any:
-    """The noise in the models is tr(W R W^T)."""
     W, R = system.W, system.R
     return np.trace(W.dense() @ R @ W.dense().T), _model_variance(W, R, num_steps)
 
@@ -148,19 +134,10 @@ def _exact_mu(A: FloatArray, B: FloatArray, victims: Sequence[int], num_nodes: i
     return 2 * clip_norm * math.sqrt(worst)
 
 
-@claim(
-    CORN,
-    "Theorem 2",
-    system=systems(),
-    num_steps=st.integers(1, 3),
-    clip_norm=CLIP_NORMS,
-    delta=DELTAS,
-    id="corn-theorem-2",
-    examples=80,
-    erratum="loose, as it goes through Renyi DP: the exact epsilon is that of mu = 2 C sqrt(T r)",
+@stated(
+    "corn-theorem-2", system=systems(), num_steps=st.integers(1, 3), clip_norm=CLIP_NORMS, delta=DELTAS, examples=80
 )
 def theorem_2(system: System, num_steps: int, clip_norm: float, delta: float) -> Any:
-    """Who sees all messages learns at most eps = 2 C^2 T r + 2 C sqrt(2 T L r)."""
     W, R = system.W, system.R
     bound = bounds.corn_theorem(R, delta=delta, clip_norm=clip_norm, num_steps=num_steps)
     mu = _exact_mu(*_messages(W, R, num_steps), range(len(R)), len(R), clip_norm)
@@ -180,38 +157,32 @@ def _renyi_divergence(shift: FloatArray, R: FloatArray, order: float) -> float:
     return float((top + np.log(np.exp(exponents - top).sum() * cell)) / (order - 1))
 
 
-@claim(
-    CORN,
-    "Theorem 2, Renyi form",
+@stated(
+    "corn-theorem-2-renyi",
     covariance=covariances(max_nodes=2),
     order=st.sampled_from([2.0, 1.25, 3.0, 5.0]),
-    id="corn-theorem-2-renyi",
     examples=80,
 )
 def theorem_2_renyi(covariance: FloatArray, order: float) -> Any:
-    """The Renyi loss of the worst agent in one step is order times 2 C^2 r, exactly."""
     printed = order * float(bounds.corn_renyi(covariance, clip_norm=0.5).value)
     truth = max(_renyi_divergence(shift, covariance, order) for shift in np.eye(len(covariance)))
     return [printed, truth], [truth, printed]
 
 
-@claim(CORN, "Theorem 2, conversion", mu=MUS, delta=DELTAS, id="corn-theorem-2-conversion", examples=60)
+@stated("corn-theorem-2-conversion", mu=MUS, delta=DELTAS, examples=60)
 def theorem_2_conversion(mu: float, delta: float) -> Any:
-    """Renyi loss order rho for all orders gives at most eps = rho + 2 sqrt(rho L)."""
     rho, L = mu**2 / 2, -math.log(delta)
     return rho + 2 * math.sqrt(rho * L), float(exact_epsilon(mu, delta))
 
 
-@claim(CORN, "public code, in place of (9b)", epsilon=EPSILONS, delta=DELTAS, id="corn-code-budget", examples=60)
+@stated("corn-code-budget", epsilon=EPSILONS, delta=DELTAS, examples=60)
 def code_budget(epsilon: int, delta: float) -> Any:
-    """rho = (sqrt(L + eps) - sqrt(L))^2 keeps every budget eps."""
     mu = bounds.corn_equation_9_renyi(epsilon, delta).value
     return epsilon, float(exact_epsilon(float(mu), delta))
 
 
-@claim(GDP, "Corollary 2.13", mu=MUS, epsilon=st.integers(0, 10), id="gdp-delta", tolerance=1e-8, examples=60)
+@stated("gdp-delta", mu=MUS, epsilon=st.integers(0, 10), tolerance=1e-8, examples=60)
 def gdp_delta(mu: float, epsilon: int) -> Any:
-    """delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2), exactly."""
     start = epsilon / mu + mu / 2  # where the ratio of the densities reaches e^eps
     scale = -((start - mu) ** 2) / 2
 
@@ -224,18 +195,8 @@ def gdp_delta(mu: float, epsilon: int) -> Any:
     return 0.0, abs(off)
 
 
-@claim(
-    GDP,
-    "Corollary 3.3",
-    first=MUS,
-    second=MUS,
-    epsilon=st.integers(0, 8),
-    id="gdp-composition",
-    tolerance=1e-7,
-    examples=100,
-)
+@stated("gdp-composition", first=MUS, second=MUS, epsilon=st.integers(0, 8), tolerance=1e-7, examples=100)
 def gdp_composition(first: float, second: float, epsilon: int) -> Any:
-    """Two Gaussian releases together are mu-GDP with mu^2 the sum of their mu^2, exactly."""
     x, step = np.linspace(first - 14, first + 30, 6000, retstep=True)  # the first release; the second by its integral
     left = epsilon - (first * x - first**2 / 2)
     inner = ndtr(second / 2 - left / second) - np.exp(left + log_ndtr(-left / second - second / 2))
@@ -257,62 +218,26 @@ def _epsilon_spent(epsilon: float, delta: float, num_steps: int = 1) -> float:
     return float(exact_epsilon(mu, delta))
 
 
-@claim(
-    CORN,
-    "Proposition 1, (9b)",
-    delta=DELTAS,
-    num_steps=st.integers(1, 3),
-    epsilon=EPSILONS,
-    id="corn-proposition-1",
-    expect="refuted",
-    erratum="fails above eps = 36.08 at delta = 1e-5, as at 40 of its own experiments: exactly 41.76",
-)
+@stated("corn-proposition-1", delta=DELTAS, num_steps=st.integers(1, 3), epsilon=EPSILONS)
 def proposition_1(delta: float, num_steps: int, epsilon: int) -> Any:
-    """[R^-1]_ii <= eps^2 / (16 C^2 T L) keeps the budget eps."""
     return epsilon, _epsilon_spent(epsilon, delta, num_steps)
 
 
-@claim(
-    CORN,
-    "Proposition 1, its proof",
-    delta=DELTAS,
-    epsilon=EPSILONS,
-    id="corn-proposition-1-proof",
-    expect="refuted",
-    erratum="the Renyi bound keeps eps up to 8 (1 - 1/sqrt(2)) L = 2.343 L only, 26.98 at delta = 1e-5",
-)
+@stated("corn-proposition-1-proof", delta=DELTAS, epsilon=EPSILONS)
 def proposition_1_proof(delta: float, epsilon: int) -> Any:
-    """(9b) keeps the budget eps in the bound of Theorem 2."""
     rho, L = 2 * _inverse_diagonal_of_9b(epsilon, delta), -math.log(delta)
     best = minimize_scalar(lambda y: (1 + math.exp(y)) * rho + L * math.exp(-y), bounds=(-10, 10), method="bounded")
     return epsilon, best.fun
 
 
-@claim(
-    CORN,
-    "Proposition 1, (9b), with eps at most 2.343 L",
-    delta=DELTAS,
-    share=st.integers(1, 40).map(lambda i: i / 40),
-    id="corn-proposition-1-small-epsilon",
-    examples=60,
-)
+@stated("corn-proposition-1-small-epsilon", delta=DELTAS, share=st.integers(1, 40).map(lambda i: i / 40), examples=60)
 def proposition_1_small_epsilon(delta: float, share: float) -> Any:
-    """[R^-1]_ii <= eps^2 / (16 C^2 T L) keeps the budget eps for eps <= 2.343 L, 26.98 at delta = 1e-5."""
     epsilon = share * bounds.COROLLARY_RANGE * -math.log(delta)
     return epsilon, _epsilon_spent(epsilon, delta)
 
 
-@claim(
-    WHISPER,
-    "condition eps < log(1/delta)",
-    delta=DELTAS,
-    epsilon=EPSILONS,
-    id="whisper-condition",
-    expect="refuted",
-    erratum="enough, not needed: (9b) spends less than eps up to 36.08 at delta = 1e-5, where L = 11.5",
-)
+@stated("whisper-condition", delta=DELTAS, epsilon=EPSILONS)
 def whisper_condition(delta: float, epsilon: int) -> Any:
-    """The condition is needed: from eps = log(1/delta) on, the printed budget spends eps or more."""
     assume(epsilon >= -math.log(delta))
     return _epsilon_spent(epsilon, delta), epsilon
 
@@ -320,35 +245,16 @@ def whisper_condition(delta: float, epsilon: int) -> Any:
 # ---- the first version --------------------------------------------------------------------------------------
 
 
-@claim(
-    WHISPER,
-    "Theorem 2, (8)",
-    system=systems(min_nodes=2),
-    num_steps=st.integers(1, 2),
-    delta=DELTAS,
-    id="whisper-theorem-2",
-    expect="refuted",
-    erratum="a spurious 1 / n, a factor 2 missing, the maximum outside the root: R = I, n = 20: 1.17, exactly 9.997",
-)
+@stated("whisper-theorem-2", system=systems(min_nodes=2), num_steps=st.integers(1, 2), delta=DELTAS)
 def whisper_theorem_2(system: System, num_steps: int, delta: float) -> Any:
-    """Who sees all messages learns at most eps = 2 C^2 T r / n + r C sqrt(2 T L / n)."""
     W, R = system.W, system.R
     printed = bounds.whisper_theorem(R, delta=delta, num_steps=num_steps).value
     mu = _exact_mu(*_messages(W, R, num_steps), range(len(R)), len(R), 1.0)
     return printed, float(exact_epsilon(mu, delta))
 
 
-@claim(
-    WHISPER,
-    "(10)",
-    system=systems(),
-    max_inverse_diagonal=st.sampled_from([1.0, 0.5, 0.25, 2.0]),
-    id="whisper-10",
-    expect="refuted",
-    erratum="the inequality is reversed: vanishing noise is feasible, with objective 0",
-)
+@stated("whisper-10", system=systems(), max_inverse_diagonal=st.sampled_from([1.0, 0.5, 0.25, 2.0]))
 def whisper_10(system: System, max_inverse_diagonal: float) -> Any:
-    """Noise that meets [R^-1]_ii >= r for all i has mu <= 2 C sqrt(T r)."""
     W, R = system.W, system.R
     assume(np.linalg.inv(R).diagonal().min() >= max_inverse_diagonal)
     return 2 * math.sqrt(max_inverse_diagonal), _exact_mu(*_messages(W, R, 1), range(len(R)), len(R), 1.0)
@@ -357,16 +263,8 @@ def whisper_10(system: System, max_inverse_diagonal: float) -> Any:
 # ---- who knows what: Algorithm 1, pairwise noise, problem (10) -----------------------------------------------
 
 
-@claim(
-    CORN,
-    "Algorithm 1 with Theorem 2",
-    system=systems(min_nodes=2),
-    id="corn-algorithm-1-insiders",
-    expect="refuted",
-    erratum="every agent has the seed and subtracts all noise: it protects from outsiders only",
-)
+@stated("corn-algorithm-1-insiders", system=systems(min_nodes=2))
 def algorithm_1_insiders(system: System) -> Any:
-    """With one seed shared by all agents, no agent learns more of another than mu = 2 C sqrt(T r)."""
     W, R = system.W, system.R
     n = len(R)
     A, B = _messages(W, R, 1)
@@ -378,16 +276,8 @@ def algorithm_1_insiders(system: System) -> Any:
     return math.sqrt(4 * np.linalg.inv(R).diagonal().max()), truth
 
 
-@claim(
-    CORN,
-    "pairwise noise as a special case",
-    draw_of_edge=draws_of_edges(),
-    id="corn-pairwise-noise",
-    expect="refuted",
-    erratum="edges that share a node need noise of their own as well, else R is not s_pair^2 I + s_cor^2 L",
-)
+@stated("corn-pairwise-noise", draw_of_edge=draws_of_edges())
 def pairwise_noise(draw_of_edge: dict[tuple[int, int], int]) -> Any:
-    """Noise independent for disjoint edges has R = s_pair^2 I + s_cor^2 L: each agent's mu^2 is 4 [R^-1]_ii."""
     for (e, a), (f, b) in itertools.combinations(draw_of_edge.items(), 2):
         assume(a != b or set(e) & set(f))
     n = 1 + max(map(max, draw_of_edge))
@@ -397,17 +287,10 @@ def pairwise_noise(draw_of_edge: dict[tuple[int, int], int]) -> Any:
     return 4 * np.linalg.inv(np.eye(n) + N @ N.T).diagonal(), truth
 
 
-@claim(
-    CORN,
-    "problem (10), privacy constraint",
-    seeds=shared_seeds(),
-    coalition_size=st.integers(0, 2),
-    num_steps=st.integers(1, 2),
-    id="corn-problem-10",
-    examples=100,
+@stated(
+    "corn-problem-10", seeds=shared_seeds(), coalition_size=st.integers(0, 2), num_steps=st.integers(1, 2), examples=100
 )
 def problem_10(seeds: FloatArray, coalition_size: int, num_steps: int) -> Any:
-    """A coalition of q agents learns mu = 2 C sqrt(T max [(R^(I))^-1]_ii), R^(I) of the seeds it lacks, exactly."""
     n, m = seeds.shape
     assume(coalition_size < n)
     printed, truth = 0.0, 0.0
@@ -425,16 +308,8 @@ def problem_10(seeds: FloatArray, coalition_size: int, num_steps: int) -> Any:
     return [printed, truth], [truth, printed]
 
 
-@claim(
-    CORN,
-    "problem (10), s_mix",
-    seeds=shared_seeds(),
-    id="corn-problem-10-private-noise",
-    expect="refuted",
-    erratum="the shared part may be regular by itself; private noise is needed against agents, not for R^-1",
-)
+@stated("corn-problem-10-private-noise", seeds=shared_seeds())
 def problem_10_private_noise(seeds: FloatArray) -> Any:
-    """With s_mix = 0 the covariance is singular: its rank is at most n - 1."""
     return len(seeds) - 1, rank(rational(seeds @ seeds.T))
 
 
@@ -445,18 +320,8 @@ def _printed_gram(graph: nx.Graph) -> FloatArray:
     return W.T @ W
 
 
-@claim(
-    CORN,
-    "Figure 2, problem (10) with q = 1",
-    graph=connected_graphs(4, 4),
-    groups=st.sampled_from(PAIRINGS),
-    id="corn-disjoint-groups",
-    expect="refuted",
-    examples=30,
-    erratum="none for q >= 1: every member knows its group's only seed, so the loss is that of LDP",
-)
+@stated("corn-disjoint-groups", graph=connected_graphs(4, 4), groups=st.sampled_from(PAIRINGS), examples=30)
 def disjoint_groups(graph: nx.Graph, groups: Groups) -> Any:
-    """Seeds shared in disjoint groups leave less error than LDP, by a thousandth at least."""
     H = _printed_gram(graph)
     return (1 - 1e-3) * np.trace(H), coalition_loss_reference(H, groups, 1)
 
@@ -464,37 +329,26 @@ def disjoint_groups(graph: nx.Graph, groups: Groups) -> Any:
 # ---- problem (9) and what it is compared with ------------------------------------------------------------------
 
 
-@claim(
-    CORN,
-    "Figure 1, order of the curves",
+@stated(
+    "corn-order-of-errors",
     graph=connected_graphs(2, 4),
     ratio=st.integers(0, 40).map(lambda quarters: quarters / 4),
-    id="corn-order-of-errors",
     tolerance=1e-5,
     examples=40,
 )
 def order_of_errors(graph: nx.Graph, ratio: float) -> Any:
-    """The best covariance of (9) leaves at most the error of pairwise noise, at any ratio, and of LDP."""
     H, n = _printed_gram(graph), len(graph)
     laplacian = nx.laplacian_matrix(graph, nodelist=range(n)).toarray()
     optimum = coalition_loss_reference(H, [range(n)], 0)
     return [_price(np.eye(n) + ratio * laplacian, H), np.trace(H)], [optimum, optimum]
 
 
-@claim(
-    CORN,
-    "Figure 1, pairwise noise and LDP",
-    graph=connected_graphs(2, 5),
-    id="corn-pairwise-gain",
-    expect="refuted",
-    erratum="no strict gain is guaranteed: none in 20 of 30 draws of ER(20, 0.2)",
-)
+@stated("corn-pairwise-gain", graph=connected_graphs(2, 5))
 def pairwise_gain(graph: nx.Graph) -> Any:
-    """Pairwise noise leaves strictly less error than LDP (by a millionth at least)."""
     W, n = gossip.uniform(graph).dense(), len(graph)
     laplacian = nx.laplacian_matrix(graph, nodelist=range(n)).toarray()
     R = np.eye(n) + PAIR_RATIOS[:, None, None] * laplacian
-    return (1 - 1e-6) * np.sum(W**2), min(_price(one, W.T @ W) for one in R)
+    return (1 - 1e-6) * np.sum(W**2), min(_price(noise, W.T @ W) for noise in R)
 
 
 def _bounded_optimum(gram: FloatArray, largest_variance: float) -> float:
@@ -509,18 +363,8 @@ def _bounded_optimum(gram: FloatArray, largest_variance: float) -> float:
     return float(task.value)
 
 
-@claim(
-    CORN,
-    "problem (9)",
-    graph=connected_graphs(2, 4),
-    id="corn-problem-9-attained",
-    expect="refuted",
-    tolerance=1e-4,
-    examples=60,
-    erratum="not where W is singular, as on complete graphs: noise that averaging removes can always be larger",
-)
+@stated("corn-problem-9-attained", graph=connected_graphs(2, 4), tolerance=1e-4, examples=60)
 def problem_9_attained(graph: nx.Graph) -> Any:
-    """The optimum of (9) is attained, by noise of at most 100 times the variance of LDP."""
     W = gossip.uniform(graph).dense()
     return _bounded_optimum(W.T @ W, 1000.0), _bounded_optimum(W.T @ W, 100.0)
 
@@ -528,32 +372,14 @@ def problem_9_attained(graph: nx.Graph) -> Any:
 # ---- the public code -------------------------------------------------------------------------------------------
 
 
-@claim(
-    CORN,
-    "public code, clipping",
-    batch_size=st.integers(1, 4),
-    clip_norm=CLIP_NORMS,
-    id="corn-code-clipping",
-    expect="refuted",
-    erratum="an agent's data move the sum by 2 C times the batch size, 128 there: clip the mean",
-)
+@stated("corn-code-clipping", batch_size=st.integers(1, 4), clip_norm=CLIP_NORMS)
 def code_clipping(batch_size: int, clip_norm: float) -> Any:
-    """With records clipped one by one, the data of an agent move the sum of a batch by at most 2 C."""
     sums = [sum(signs) * clip_norm for signs in itertools.product((-1, 1), repeat=batch_size)]
     return 2 * clip_norm, max(abs(a - b) for a in sums for b in sums)
 
 
-@claim(
-    CORN,
-    "public code, central baseline",
-    num_nodes=st.integers(1, 5),
-    num_steps=st.integers(1, 4),
-    id="corn-code-central-baseline",
-    expect="refuted",
-    erratum="variance s^2 / n^2 on the average is enough, s the local noise: the coded baseline has sqrt(n) too much",
-)
+@stated("corn-code-central-baseline", num_nodes=st.integers(1, 5), num_steps=st.integers(1, 4))
 def code_central_baseline(num_nodes: int, num_steps: int) -> Any:
-    """The coded central baseline, variance s^2 / n on the average, has no more noise than its budget needs."""
     local = _exact_mu(np.eye(num_steps), np.eye(num_steps), [0], 1, 1.0)  # s = 1
     central = _exact_mu(np.eye(num_steps) / num_nodes, np.eye(num_steps), [0], 1, 1.0)
     return (central / local) ** 2, 1 / num_nodes

@@ -23,10 +23,8 @@ from ...oracles.gaussian import normal_cdf
 from ...oracles.sensitivity import largest_signed_sum
 from ...oracles.views import clear_rank, gossip_messages, of_node, pinv_gram, received, without_noise
 from ...strategies.graphs import connected_graphs, gossip_matrices
-from .._claim import claim
+from ._stated import stated
 
-MUFFLIATO = "Muffliato, arXiv:2206.05091"
-MAFALDA = "MAFALDA, arXiv:2510.17480"
 NODES = st.integers(0, 3)
 WEIGHTS = gossip_matrices(min_nodes=2, max_nodes=4).map(lambda W: W.dense())
 SYMMETRIC = gossip_matrices(min_nodes=3, max_nodes=3, kinds=("symmetric",)).map(lambda W: W.dense())
@@ -79,71 +77,42 @@ def _total_variation(mu: float) -> float:
 # ---- the squared sum of arXiv:2206.05091 ------------------------------------------------------------------------
 
 
-@claim(
-    MUFFLIATO,
-    "pairwise loss",
-    id="muffliato-several-gossip-rounds",
-    expect="refuted",
-    erratum="messages share noise; path u - w - v, two rounds: 1/3 claimed, exactly 1",
+@stated(
+    "muffliato-several-gossip-rounds",
     graph=connected_graphs(min_nodes=2, max_nodes=4),
     attacker=NODES,
     victim=NODES,
     rounds=st.integers(1, 3),
 )
 def several_gossip_rounds(graph: nx.Graph, attacker: int, victim: int, rounds: int) -> tuple[float, float]:
-    """One gradient, K gossip rounds: sens^2 <= sum_s sum_w (W^s)_wu^2 / ||(W^s)_w||^2 over neighbours w of v.
-
-    W is Metropolis-Hastings.
-    """
+    """W is Metropolis-Hastings."""
     W = gossip.metropolis_hastings(graph)
     _are_two_nodes(W.dense(), attacker, victim)
     printed = bounds.muffliato_squared(W, f"#{attacker}", num_steps=1, gossip_rounds=rounds)
     return _at(victim, printed), _gram(W.dense(), attacker, victim, 1, rounds).item()
 
 
-@claim(
-    MUFFLIATO,
-    "pairwise loss, several participations",
-    id="muffliato-several-participations",
-    expect="refuted",
-    erratum="messages share noise with one round per step as well: 0.0362 claimed, exactly 0.0450 on a path, T = 3",
+@stated(
+    "muffliato-several-participations",
     examples=600,  # it takes a middle node that keeps nothing and gives nearly all to the attacker
     weights=path_weights(),
     steps=st.integers(1, 4),
 )
 def several_participations(weights: FloatArray, steps: int) -> tuple[float, float]:
-    """One gossip round per step, u in all: the sum over pairs (gradient, message) bounds sens^2 of u against v.
-
-    Path u - w - v with u = 0, v = 2, symmetric weights.
-    """
+    """Path u - w - v with u = 0, v = 2, symmetric weights."""
     printed = bounds.muffliato_squared(gossip.from_array(weights), "#2", num_steps=steps)
     return _at(0, printed), largest_signed_sum(_gram(weights, 2, 0, steps))
 
 
-@claim(
-    MUFFLIATO,
-    "pairwise loss, one participation, one gossip round",
-    id="muffliato-one-participation",
-    erratum="for gradients fixed in advance",
-    examples=120,
-    W=WEIGHTS,
-    attacker=NODES,
-    victim=NODES,
-    steps=st.integers(1, 3),
-)
+@stated("muffliato-one-participation", examples=120, W=WEIGHTS, attacker=NODES, victim=NODES, steps=st.integers(1, 3))
 def one_participation(W: FloatArray, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    """One gossip round per step, u in one step: sens^2 <= sum_s sum_w (W^s)_wu^2 / ||(W^s)_w||^2."""
     _are_two_nodes(W, attacker, victim)
     printed = bounds.muffliato_squared(gossip.from_array(W), f"#{attacker}", num_steps=steps, every_step=False)
     return _at(victim, printed), _largest_entry(_gram(W, attacker, victim, steps))
 
 
-@claim(
-    MUFFLIATO,
-    "pairwise loss, one participation, gradients chosen adaptively",
-    id="muffliato-reacting-gradients",
-    expect="refuted",
-    erratum="the gradient of w shows u's again: path u - w - v, T = 2: total variation 0.265, where 1/3 allows 0.227",
+@stated(
+    "muffliato-reacting-gradients",
     tolerance=1e-4,  # of the integration
     graph=connected_graphs(min_nodes=3, max_nodes=3),
     attacker=NODES,
@@ -151,9 +120,7 @@ def one_participation(W: FloatArray, attacker: int, victim: int, steps: int) -> 
     slope=st.integers(0, 6),
 )
 def reacting_gradients(graph: nx.Graph, attacker: int, victim: int, slope: int) -> tuple[float, float]:
-    """One participation, one round, T = 2: the bound allows the total variation of the view, whatever gradients do.
-
-    Three nodes, W Metropolis-Hastings; u's first gradient moves by 1, the third node's second gradient is
+    """Three nodes, W Metropolis-Hastings; u's first gradient moves by 1, the third node's second gradient is
     clip(slope h, -1, 1), h what its model got from u.
     """
     W = gossip.metropolis_hastings(graph)
@@ -166,38 +133,23 @@ def reacting_gradients(graph: nx.Graph, attacker: int, victim: int, slope: int) 
     return _total_variation(np.asarray(printed.mu)[victim]), truth.value - truth.error
 
 
-@claim(
-    MUFFLIATO,
-    "public code, simulation",
-    id="muffliato-first-message",
-    expect="refuted",
-    erratum="what is sent before any averaging counts: a neighbour shows all of its gradient in it",
-    graph=connected_graphs(min_nodes=2, max_nodes=4),
-    attacker=NODES,
-    victim=NODES,
-)
+@stated("muffliato-first-message", graph=connected_graphs(min_nodes=2, max_nodes=4), attacker=NODES, victim=NODES)
 def first_message(graph: nx.Graph, attacker: int, victim: int) -> tuple[float, float]:
-    """One gradient, one gossip round: the power in the sum is W^1, so sens^2 <= sum_w W_wu^2 / ||W_w||^2.
-
-    W is Metropolis-Hastings.
-    """
+    """W is Metropolis-Hastings."""
     W = gossip.metropolis_hastings(graph).dense()
     _are_two_nodes(W, attacker, victim)
     claimed = sum(W[w, victim] ** 2 / float(W[w] @ W[w]) for w in graph.neighbors(attacker))
     return claimed, _gram(W, attacker, victim, 1).item()
 
 
-@claim(
-    MAFALDA,
-    "Muffliato-SGD(K) under LDP",
-    id="muffliato-ldp",
+@stated(
+    "muffliato-ldp",
     tolerance=1e-6,  # of a pseudo-inverse with condition numbers up to 1e5
     W=WEIGHTS,
     steps=st.integers(1, 3),
     rounds=st.integers(1, 3),
 )
 def under_ldp(W: FloatArray, steps: int, rounds: int) -> tuple[float, float]:
-    """All messages seen, any number of gossip rounds: the loss is that of DP-D-SGD, X = I for every node."""
     messages, _ = gossip_messages(gossip.from_array(W), steps, gossip_rounds=rounds)
     assume(clear_rank(messages))
     grams = [pinv_gram(of_node(messages, u, len(W)), messages) for u in range(len(W))]
@@ -209,48 +161,28 @@ def under_ldp(W: FloatArray, steps: int, rounds: int) -> tuple[float, float]:
 # ---- the baseline of Figure 2 of arXiv:2510.17480 ---------------------------------------------------------------
 
 
-@claim(
-    MAFALDA,
-    "Figure 2, baseline as coded, one gossip round",
-    id="muffliato-as-coded",
-    erratum="not proved for several participations; so loose that it is the local value at most distances",
-    examples=120,
-    W=WEIGHTS,
-    attacker=NODES,
-    victim=NODES,
-    steps=st.integers(1, 3),
-)
+@stated("muffliato-as-coded", examples=120, W=WEIGHTS, attacker=NODES, victim=NODES, steps=st.integers(1, 3))
 def as_coded(W: FloatArray, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    """u in all steps: sens^2 <= min(T, sum of (W^s)_wu / ||(W^s)_w||^2), weights not squared, v its own neighbour."""
     _are_two_nodes(W, attacker, victim)
     coded = bounds.muffliato_as_coded(gossip.from_array(W), f"#{attacker}", num_steps=steps)
     return _at(victim, coded), largest_signed_sum(_gram(W, attacker, victim, steps))
 
 
-@claim(
-    MAFALDA,
-    "Figure 2, baseline as coded, several gossip rounds",
-    id="muffliato-as-coded-several-rounds",
-    expect="refuted",
-    erratum="not squaring the weights does not pay for shared noise",
+@stated(
+    "muffliato-as-coded-several-rounds",
     W=SYMMETRIC,
     attacker=st.integers(0, 2),
     victim=st.integers(0, 2),
     rounds=st.integers(1, 3),
 )
 def as_coded_several_rounds(W: FloatArray, attacker: int, victim: int, rounds: int) -> tuple[float, float]:
-    """One gradient, K gossip rounds: sens^2 <= min(1, sum of (W^s)_wu / ||(W^s)_w||^2), v its own neighbour."""
     _are_two_nodes(W, attacker, victim)
     coded = bounds.muffliato_as_coded(gossip.from_array(W), f"#{attacker}", num_steps=1, gossip_rounds=rounds)
     return _at(victim, coded), _gram(W, attacker, victim, 1, rounds).item()
 
 
-@claim(
-    MAFALDA,
-    "Figure 2, baseline as coded, index",
-    id="muffliato-transposed-index",
-    expect="refuted",
-    erratum="the weight of u's noise in w's message is (W^s)_wu, and the message's noise has variance ||(W^s)_w||^2",
+@stated(
+    "muffliato-transposed-index",
     examples=800,
     W=NOT_SYMMETRIC,
     attacker=st.integers(0, 2),
@@ -258,7 +190,6 @@ def as_coded_several_rounds(W: FloatArray, attacker: int, victim: int, rounds: i
     steps=st.integers(2, 3),
 )
 def transposed_index(W: FloatArray, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    """One participation, one round: sens^2 <= sum_s sum_w (W^s)_uw^2 / ||(W^s)_:w||^2, read by columns of W^s."""
     _are_two_nodes(W, attacker, victim)
     coded = bounds.muffliato_squared(
         gossip.from_array(W), f"#{attacker}", num_steps=steps, every_step=False, transposed=True

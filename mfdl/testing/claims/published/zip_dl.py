@@ -31,10 +31,8 @@ from ...oracles.gaussian import normal_cdf
 from ...oracles.sensitivity import largest_signed_sum
 from ...oracles.views import clear_rank, of_node, pinv_gram
 from ...strategies.graphs import connected_graphs, gossip_matrices
-from .._claim import claim
+from ._stated import stated
 
-ZIP_DL = "Zip-DL, arXiv:2403.11795"
-MAFALDA = "MAFALDA, arXiv:2510.17480"
 GRAPHS = connected_graphs(min_nodes=2, max_nodes=4)
 NODES = st.integers(0, 3)
 STEPS = st.integers(1, 3)
@@ -45,7 +43,7 @@ WEIGHTS = gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric",)).map(la
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Run:
+class Run:
     """All messages of T rounds, and the models after the last, as functions of gradients and Y.
 
     Attributes:
@@ -76,20 +74,20 @@ class _Run:
         return self.B * np.tile(self.sender != attacker, len(self.A) // len(self.sender))
 
 
-def _noise(weights: FloatArray) -> FloatArray:
+def printed_noise(weights: FloatArray) -> FloatArray:
     """Z <- Y of one sender with weights W_va to its d receivers, shape (d, d)."""
     return np.eye(len(weights)) - np.outer(1 / (len(weights) * weights), weights)
 
 
-def _run(W: FloatArray, num_steps: int, *, independent: bool = False) -> _Run:
+def written_out(W: FloatArray, num_steps: int, *, independent: bool = False) -> Run:
     """Zip-DL; with `independent` the messages carry Y instead of Z."""
     n = len(W)
     sender, receiver = (index.astype(np.intp) for index in np.nonzero(W.T))
     S = len(sender)
     F = np.zeros((S, S))
     for a in range(n):
-        own = np.flatnonzero(sender == a)
-        F[np.ix_(own, own)] = np.eye(len(own)) if independent else _noise(W[receiver[own], a])
+        sent = np.flatnonzero(sender == a)
+        F[np.ix_(sent, sent)] = np.eye(len(sent)) if independent else printed_noise(W[receiver[sent], a])
     models, rows = np.zeros((n, num_steps * (n + S))), []
     for t in range(num_steps):
         half = models.copy()
@@ -101,14 +99,14 @@ def _run(W: FloatArray, num_steps: int, *, independent: bool = False) -> _Run:
         rows.append(messages)
     view = np.vstack(rows)
     split = num_steps * n
-    return _Run(sender, receiver, view[:, :split], view[:, split:], models[:, :split], models[:, split:])
+    return Run(sender, receiver, view[:, :split], view[:, split:], models[:, :split], models[:, split:])
 
 
 def _metropolis_hastings(graph: nx.Graph) -> FloatArray:
     return gossip.metropolis_hastings(graph).dense()
 
 
-def _loss(A: FloatArray, B: FloatArray) -> float:
+def loss_of(A: FloatArray, B: FloatArray) -> float:
     """sens^2 of one node that takes part in every step, at gradients 1 or -1; A its columns; inf for a leak.
 
     Noise below 1e-12 is rounding.
@@ -122,91 +120,48 @@ def _loss(A: FloatArray, B: FloatArray) -> float:
 # ---- what cancels -------------------------------------------------------------------------------------------
 
 
-@claim(
-    ZIP_DL,
-    "noise that cancels",
-    id="zip-dl-average-without-noise",
-    W=WEIGHTS,
-    steps=STEPS,
-)
+@stated("zip-dl-average-without-noise", W=WEIGHTS, steps=STEPS)
 def average_without_noise(W: FloatArray, steps: int) -> tuple[float, float]:
-    """The average of all models never holds noise."""
     assume((W.diagonal() > 0).all())
-    run = _run(W, steps)
+    run = written_out(W, steps)
     return 0.0, float(np.linalg.norm(run.final_B.mean(axis=0)) / np.linalg.norm(run.final_B))
 
 
-@claim(
-    ZIP_DL,
-    "released average",
-    id="zip-dl-released-average",
-    expect="refuted",
-    erratum="the average has no noise: what it shows of a gradient has infinite loss",
-    graph=GRAPHS,
-    steps=STEPS,
-)
+@stated("zip-dl-released-average", graph=GRAPHS, steps=STEPS)
 def released_average(graph: nx.Graph, steps: int) -> tuple[float, float]:
-    """The average of the final models alone tells no more of a node than all messages that are sent."""
-    run = _run(_metropolis_hastings(graph), steps)
+    run = written_out(_metropolis_hastings(graph), steps)
     sent, n = run.sent(), len(graph)
     average = run.final_A.mean(axis=0, keepdims=True), run.final_B.mean(axis=0, keepdims=True)
-    return _loss(of_node(run.A[sent], 0, n), run.B[sent]), _loss(of_node(average[0], 0, n), average[1])
+    return loss_of(of_node(run.A[sent], 0, n), run.B[sent]), loss_of(of_node(average[0], 0, n), average[1])
 
 
-@claim(
-    ZIP_DL,
-    "released models",
-    id="zip-dl-released-models",
-    expect="refuted",
-    erratum="with the messages a node sends, its released model is its own half step plus what is known: infinite loss",
-    graph=GRAPHS,
-    steps=STEPS,
-)
+@stated("zip-dl-released-models", graph=GRAPHS, steps=STEPS)
 def released_models(graph: nx.Graph, steps: int) -> tuple[float, float]:
-    """Who sees all messages that are sent learns nothing more of a node from the final models."""
-    run = _run(_metropolis_hastings(graph), steps)
+    run = written_out(_metropolis_hastings(graph), steps)
     sent, n = run.sent(), len(graph)
     A, B = np.vstack([run.A[sent], run.final_A]), np.vstack([run.B[sent], run.final_B])
-    return _loss(of_node(run.A[sent], 0, n), run.B[sent]), _loss(of_node(A, 0, n), B)
+    return loss_of(of_node(run.A[sent], 0, n), run.B[sent]), loss_of(of_node(A, 0, n), B)
 
 
 # ---- the public code ----------------------------------------------------------------------------------------
 
 
-def _coded_noise(draws: int) -> FloatArray:
+def coded_noise_map(draws: int) -> FloatArray:
     """k draws of standard deviation sqrt(k / (k - 1)), less their mean."""
     return math.sqrt(draws / (draws - 1)) * (np.eye(draws) - 1 / draws)
 
 
-@claim(
-    ZIP_DL,
-    "noise in code, with self noise",
-    id="zip-dl-coded-noise",
-    expect="refuted",
-    erratum="the printed noise times sqrt(d / (d - 1)), d receivers, so that each message has the variance of Y",
-    neighbours=st.integers(1, 5),
-)
+@stated("zip-dl-coded-noise", neighbours=st.integers(1, 5))
 def coded_noise(neighbours: int) -> tuple[float, float]:
-    """Equal weights: the noise in code has the printed covariance, for one standard deviation of Y."""
     d = neighbours + 1
-    printed, coded = _noise(np.full(d, 1 / d)), _coded_noise(d)
+    printed, coded = printed_noise(np.full(d, 1 / d)), coded_noise_map(d)
     return 0.0, float(np.abs(coded @ coded.T - printed @ printed.T).max())
 
 
-@claim(
-    ZIP_DL,
-    "noise in code, without self noise",
-    id="zip-dl-coded-without-self-noise",
-    expect="refuted",
-    erratum="it sums to zero over the messages that are sent, so their mean is the model",
-    neighbours=st.integers(2, 5),
-)
+@stated("zip-dl-coded-without-self-noise", neighbours=st.integers(2, 5))
 def coded_without_self_noise(neighbours: int) -> tuple[float, float]:
-    """Noise for the neighbours only hides a model: what all its messages have in common is in the noise's range.
-
-    Stated as the distance of (1, ..., 1) from that range, relative to its norm.
-    """
-    F, ones = _coded_noise(neighbours), np.ones(neighbours)
+    """Stated as the distance of (1, ..., 1) from that range, relative to its norm."""
+    F, ones = coded_noise_map(neighbours), np.ones(neighbours)
     distance = np.linalg.norm(ones - F @ np.linalg.pinv(F, rcond=1e-9) @ ones)
     return 0.0, float(distance / np.linalg.norm(ones))
 
@@ -214,68 +169,40 @@ def coded_without_self_noise(neighbours: int) -> tuple[float, float]:
 # ---- the factorization theorem of arXiv:2510.17480 ------------------------------------------------------------
 
 
-@claim(
-    MAFALDA,
-    "Theorem 5 for Zip-DL under LDP",
-    id="zip-dl-theorem-5-ldp",
-    expect="refuted",
-    erratum="the loss is infinite: a node's messages, the one to itself included, average to its model without noise",
-    graph=GRAPHS,
-    steps=STEPS,
-)
+@stated("zip-dl-theorem-5-ldp", graph=GRAPHS, steps=STEPS)
 def theorem_5_ldp(graph: nx.Graph, steps: int) -> tuple[float, float]:
-    """All messages of the closed neighbourhoods are seen: there is a C with A = B C.
-
-    Stated as the distance of A from the range of B, relative to its norm, for the worst column.
-    """
-    run = _run(_metropolis_hastings(graph), steps)
+    """Stated as the distance of A from the range of B, relative to its norm, for the worst column."""
+    run = written_out(_metropolis_hastings(graph), steps)
     outside = run.A - run.B @ (np.linalg.pinv(run.B, rcond=1e-9) @ run.A)
     return 0.0, float((np.linalg.norm(outside, axis=0) / np.linalg.norm(run.A, axis=0)).max())
 
 
-@claim(
-    MAFALDA,
-    "Theorem 5 for Zip-DL under LDP, messages that are sent",
-    id="zip-dl-growth",
-    erratum="6, 30, 84, 180 for T = 1 to 4 on a ring of 6",
+@stated(
+    "zip-dl-growth",
     tolerance=1e-7,  # of a pseudo-inverse
     W=WEIGHTS,
     node=NODES,
     steps=st.integers(1, 4),
 )
 def growth(W: FloatArray, node: int, steps: int) -> tuple[float, float]:
-    """Without messages to itself the loss is finite: that of one step times T (T + 1) (2 T + 1) / 6.
-
-    Stated as the relative difference.
-    """
+    """Stated as the relative difference."""
     assume((W.diagonal() > 0).all() and node < len(W))
-    one, run = _run(W, 1), _run(W, steps)
-    first = _loss(of_node(one.A[one.sent()], node, len(W)), one.B[one.sent()])
-    whole = _loss(of_node(run.A[run.sent()], node, len(W)), run.B[run.sent()])
+    first_step, run = written_out(W, 1), written_out(W, steps)
+    first = loss_of(of_node(first_step.A[first_step.sent()], node, len(W)), first_step.B[first_step.sent()])
+    whole = loss_of(of_node(run.A[run.sent()], node, len(W)), run.B[run.sent()])
     expected = first * steps * (steps + 1) * (2 * steps + 1) / 6
     return 0.0, abs(whole / expected - 1)
 
 
-@claim(
-    MAFALDA,
-    "Zip-DL under PNDP",
-    id="zip-dl-independent-messages",
-    expect="refuted",
-    erratum="noise that sums to zero has less variance: 1 claimed, 2 on one edge and 1.5 on a ring of 6 at T = 1",
-    graph=GRAPHS,
-    attacker=NODES,
-    victim=NODES,
-    steps=st.integers(1, 2),
-)
+@stated("zip-dl-independent-messages", graph=GRAPHS, attacker=NODES, victim=NODES, steps=st.integers(1, 2))
 def independent_messages(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    """sens^2 of u against v is that of independent noise on every message."""
     n = len(graph)
     assume(attacker != victim and max(attacker, victim) < n)
     losses = []
     for independent in (True, False):
-        run = _run(_metropolis_hastings(graph), steps, independent=independent)
+        run = written_out(_metropolis_hastings(graph), steps, independent=independent)
         heard = run.heard_by(attacker)
-        losses.append(_loss(of_node(run.A[heard], victim, n), run.without_noise_of(attacker)[heard]))
+        losses.append(loss_of(of_node(run.A[heard], victim, n), run.without_noise_of(attacker)[heard]))
     return losses[0], losses[1]
 
 
@@ -284,7 +211,7 @@ def independent_messages(graph: nx.Graph, attacker: int, victim: int, steps: int
 Reaction = Callable[[FloatArray], FloatArray]
 
 
-def _wave(values: Sequence[float]) -> Reaction:
+def wave_of(values: Sequence[float]) -> Reaction:
     """A gradient that takes these values in turn, one in each unit interval of the model."""
     return lambda model: np.asarray(values, dtype=np.float64)[np.floor(model + 1e-9).astype(int) % len(values)]
 
@@ -294,7 +221,7 @@ def _total_variation(mu: float) -> float:
     return float(2 * normal_cdf(mu / 2) - 1)
 
 
-def _two_step_total_variation(
+def two_step_total_variation(
     weight: float, first: tuple[float, float], second: tuple[Reaction, Reaction], noise: float
 ) -> float:
     """Total variation of all messages sent by nodes 0 and 1 in two steps between two data sets of node 0.
@@ -304,7 +231,7 @@ def _two_step_total_variation(
     its next message is at a known place less g + g'(r - g), with fresh noise. Integrated over m and r: the jumps of a
     wave lie on edges of the cells of r; the integral over the last message is exact.
     """
-    F = _noise(np.array([1 - weight, weight]))
+    F = printed_noise(np.array([1 - weight, weight]))
     s = noise * float(np.linalg.norm(F[1]))  # of what is sent
     spread = weight * math.sqrt(2) * s
     cells = 2 * max(1, math.ceil(12 / spread))  # a cell is 1 / cells, spread / 24 or less
@@ -327,33 +254,25 @@ def _difference(p: FloatArray, q: FloatArray, log_ratio: FloatArray, distance: F
     return np.where(distance > 0, p * (2 * ndtr(where) - 1) - q * (2 * ndtr(where - apart) - 1), np.abs(p - q))
 
 
-@claim(
-    MAFALDA,
-    "Theorem 5 for Zip-DL, record level, gradients chosen adaptively",
-    id="zip-dl-record-adaptive",
-    expect="refuted",
-    erratum="through the model a record moves the gradients of its node's other records; true at user level",
+@stated(
+    "zip-dl-record-adaptive",
     tolerance=1e-3,  # of the integration: 3e-4 found
     wave=st.lists(st.integers(-1, 1), min_size=1, max_size=3),
     noise=st.integers(1, 4),
 )
 def record_adaptive(wave: list[int], noise: int) -> tuple[float, float]:
-    """One record, in one step: the loss allows the total variation of the messages, whatever other gradients do.
-
-    Two nodes, two steps. The record adds 1 to the first gradient; another record's takes the values of the wave in turn
-    over unit intervals of the model.
+    """Two nodes, two steps. The record adds 1 to the first gradient; another record's takes the values of the wave in
+    turn over unit intervals of the model.
     """
-    run = _run(np.full((2, 2), 0.5), 2)
+    run = written_out(np.full((2, 2), 0.5), 2)
     X, _ = pinv_gram(of_node(run.A[run.sent()], 0, 2), run.B[run.sent()])
     claimed = math.sqrt(X.diagonal().max()) / noise
-    other = _wave(wave)
-    return _total_variation(claimed), _two_step_total_variation(0.5, (1.0, 0.0), (other, other), float(noise))
+    other = wave_of(wave)
+    return _total_variation(claimed), two_step_total_variation(0.5, (1.0, 0.0), (other, other), float(noise))
 
 
-@claim(
-    MAFALDA,
-    "Theorem 5 for Zip-DL, user level, gradients chosen adaptively",
-    id="zip-dl-user-adaptive",
+@stated(
+    "zip-dl-user-adaptive",
     tolerance=1e-3,  # of the integration: 3e-4 found
     examples=60,
     neighbour=st.integers(2, 4),
@@ -362,14 +281,12 @@ def record_adaptive(wave: list[int], noise: int) -> tuple[float, float]:
     noise=st.integers(1, 3),
 )
 def user_adaptive(neighbour: int, first: list[int], second: list[int], noise: int) -> tuple[float, float]:
-    """All data of a node, in every step: the loss of the messages sent allows their total variation.
-
-    Two nodes that give each other 1 / `neighbour`, two steps. The first gradient is 1/2 or -1/2, the second takes half
-    of the values of one wave or of the other in turn over unit intervals of the model.
+    """Two nodes that give each other 1 / `neighbour`, two steps. The first gradient is 1/2 or -1/2, the second takes
+    half of the values of one wave or of the other in turn over unit intervals of the model.
     """
     W = np.eye(2) + (np.ones((2, 2)) - 2 * np.eye(2)) / neighbour
-    one = algorithms.zip_dl(Dynamics(gossip.from_array(W)), EveryStep(2))
-    (loss,) = victim_losses(one, trust.SecLDP(), release="none", unit="user", victims=[0])
+    algorithm = algorithms.zip_dl(Dynamics(gossip.from_array(W)), EveryStep(2))
+    (loss,) = victim_losses(algorithm, trust.SecLDP(), release="none", unit="user", victims=[0])
     claimed = math.sqrt(loss.adaptive_sensitivity_squared) / noise
-    waves = _wave([v / 2 for v in first]), _wave([v / 2 for v in second])
-    return _total_variation(claimed), _two_step_total_variation(1 / neighbour, (0.5, -0.5), waves, float(noise))
+    waves = wave_of([v / 2 for v in first]), wave_of([v / 2 for v in second])
+    return _total_variation(claimed), two_step_total_variation(1 / neighbour, (0.5, -0.5), waves, float(noise))

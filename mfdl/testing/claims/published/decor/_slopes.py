@@ -21,7 +21,6 @@ from .....check import FloatArray
 from ....oracles.sensitivity import largest_signed_sum
 from ....oracles.views import of_node, pairwise_factor, pinv_gram, without_noise
 
-DECOR = "DECOR, arXiv:2405.01031"
 LEVELS = st.integers(1, 4)  # standard deviations
 
 

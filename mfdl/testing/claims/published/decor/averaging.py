@@ -17,8 +17,8 @@ from .....check import FloatArray
 from .....gossip import GossipMatrix
 from ....oracles.views import pairwise_factor
 from ....strategies.graphs import connected_graphs, gossip_matrices
-from ..._claim import claim
-from ._slopes import DECOR, LEVELS, adjacency
+from .._stated import stated
+from ._slopes import LEVELS, adjacency
 
 BOUND_CONSTANT = 1e6  # what "up to an absolute constant" may hide
 
@@ -34,29 +34,13 @@ def _with_self_weight(graph: nx.Graph) -> FloatArray:
     return A / A.sum(axis=1)[:, None]
 
 
-@claim(
-    DECOR,
-    "Gossip weights",
-    id="decor-weights-doubly-stochastic",
-    graph=connected_graphs(1, 5),
-    expect="refuted",
-    erratum="rows only, unless the graph is regular; 1 / (1 + max(degrees)) is Metropolis-Hastings",
-)
+@stated("decor-weights-doubly-stochastic", graph=connected_graphs(1, 5))
 def weights_are_doubly_stochastic(graph: nx.Graph) -> tuple[float, float]:
-    """Weights 1 / (degree_i + 1), called Metropolis-Hastings, are doubly stochastic: columns sum to 1."""
     return 0.0, float(np.abs(_with_self_weight(graph).sum(axis=0) - 1).max())
 
 
-@claim(
-    DECOR,
-    "Neighbourhood N_i",
-    id="decor-neighbourhood-without-self",
-    graph=connected_graphs(2, 5),
-    expect="refuted",
-    erratum="degree / (degree + 1): the weight of i itself is left out, and all models shrink to zero",
-)
+@stated("decor-neighbourhood-without-self", graph=connected_graphs(2, 5))
 def rows_sum_to_one(graph: nx.Graph) -> tuple[float, float]:
-    """Rows of the weights 1 / (degree_i + 1) over the neighbours j != i sum to 1."""
     return 0.0, float(np.abs(_printed_weights(graph).sum(axis=1) - 1).max())
 
 
@@ -75,29 +59,13 @@ def _lemma_8_gap(weights: FloatArray, pair: int) -> float:
     return abs(printed - truth) / max(printed, truth, 1e-12 * pair**2)  # both are 0 where all nodes average alike
 
 
-@claim(
-    DECOR,
-    "Lemma 8",
-    id="decor-lemma-8",
-    gossip_matrix=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)),
-    pair=LEVELS,
-)
+@stated("decor-lemma-8", gossip_matrix=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), pair=LEVELS)
 def lemma_8(gossip_matrix: GossipMatrix, pair: int) -> tuple[float, float]:
-    """After averaging, pairwise noise has variance 2 H_G |E| s_pair^2 per coordinate; W symmetric."""
     return 0.0, _lemma_8_gap(gossip_matrix.dense(), pair)
 
 
-@claim(
-    DECOR,
-    "Lemma 8, columns",
-    id="decor-lemma-8-columns",
-    graph=connected_graphs(2, 5),
-    pair=LEVELS,
-    expect="refuted",
-    erratum="its proof, for X W, gives distances of rows of W; they agree with columns for symmetric W",
-)
+@stated("decor-lemma-8-columns", graph=connected_graphs(2, 5), pair=LEVELS)
 def lemma_8_by_columns(graph: nx.Graph, pair: int) -> tuple[float, float]:
-    """With weights 1 / (degree_i + 1) the variance is 2 H_G |E| s_pair^2 too, H_G over columns of W (after X W)."""
     return 0.0, _lemma_8_gap(_with_self_weight(graph), pair)
 
 
@@ -105,45 +73,25 @@ def _bipartite(left: int, right: int) -> nx.Graph:
     return nx.complete_bipartite_graph(left, right)
 
 
-@claim(
-    DECOR,
-    "Lemma 8, remark",
-    id="decor-heterogeneity-columns",
-    left=st.integers(1, 40),
-    right=st.integers(1, 40),
-    expect="refuted",
-    erratum="a star of 17 nodes already, 2.376 > 2 for 20; true for rows of these weights",
-)
+@stated("decor-heterogeneity-columns", left=st.integers(1, 40), right=st.integers(1, 40))
 def heterogeneity_of_columns(left: int, right: int) -> tuple[float, float]:
-    """H_G <= 2 / k_min on a complete bipartite graph, H_G over columns of the printed weights 1 / (degree_i + 1)."""
     graph = _bipartite(left, right)
     return 2 / min(left, right), _heterogeneity(_printed_weights(graph).T, list(graph.edges))
 
 
-@claim(
-    DECOR,
-    "Lemma 8, remark, rows",
-    id="decor-heterogeneity-rows",
+@stated(
+    "decor-heterogeneity-rows",
     graph=st.one_of(connected_graphs(2, 7), st.builds(_bipartite, st.integers(1, 40), st.integers(1, 40))),
 )
 def heterogeneity_of_rows(graph: nx.Graph) -> tuple[float, float]:
-    """H_G <= 2 / k_min, H_G over rows of the weights 1 / (degree_i + 1), with or without a weight for i itself."""
     least = min(degree for _, degree in graph.degree)
     edges = list(graph.edges)
     both = [_heterogeneity(weights(graph), edges) for weights in (_printed_weights, _with_self_weight)]
     return 2 / least, max(both)
 
 
-@claim(
-    DECOR,
-    "Lemma 8, remark, Metropolis-Hastings",
-    id="decor-heterogeneity-metropolis-hastings",
-    num_nodes=st.integers(2, 60),
-    expect="refuted",
-    erratum="first on 8 + 27 nodes: 0.2513 > 1/4; 5 + 100 have 0.447 > 0.4. No bound in k_min: 1/2 in the limit",
-)
+@stated("decor-heterogeneity-metropolis-hastings", num_nodes=st.integers(2, 60))
 def heterogeneity_of_metropolis_hastings(num_nodes: int) -> tuple[FloatArray, FloatArray]:
-    """H_G <= 2 / k_min with Metropolis-Hastings weights, on every complete bipartite graph of n nodes."""
     left = range(1, num_nodes // 2 + 1)
     truth = [_metropolis_hastings_heterogeneity(k, num_nodes - k) for k in left]
     return 2 / np.array(left, dtype=np.float64), np.array(truth)
@@ -156,21 +104,15 @@ def _metropolis_hastings_heterogeneity(left: int, right: int) -> float:
     return _heterogeneity(W + np.diag(1 - W.sum(axis=1)), list(graph.edges))
 
 
-@claim(
-    DECOR,
-    "Theorem 2, step sizes",
-    id="decor-theorem-2-step-sizes",
+@stated(
+    "decor-theorem-2-step-sizes",
     graph=connected_graphs(2, 4),
     condition=st.integers(1, 10),
     num_steps=st.integers(1, 20),
-    expect="refuted",
-    erratum="16 times what its lemmas allow; the schedule that starts at p / (c L) meets the bound",
 )
 def printed_step_sizes_converge(graph: nx.Graph, condition: int, num_steps: int) -> tuple[float, float]:
-    """Steps 16 / (mu (t + c L / (mu p))), from 16 p / (c L), leave a loss of O(c^2 L^2 f_0 / (mu^2 p^2 T^2)).
-
-    On a quadratic of curvatures L and mu = 1 that all nodes share, from one start and without noise: only this term of
-    the bound is left, and `BOUND_CONSTANT` stands for its constant.
+    """On a quadratic of curvatures L and mu = 1 that all nodes share, from one start and without noise: only this term
+    of the bound is left, and `BOUND_CONSTANT` stands for its constant.
     """
     return bound_and_loss(graph, condition, num_steps, delay=1)
 
@@ -189,16 +131,8 @@ def bound_and_loss(graph: nx.Graph, condition: int, num_steps: int, *, delay: in
     return BOUND_CONSTANT * (c * L / (p * num_steps)) ** 2 * start, end
 
 
-@claim(
-    DECOR,
-    "code, data split",
-    id="decor-code-data-split",
-    counts=st.lists(st.integers(1, 5), min_size=1, max_size=5),
-    expect="refuted",
-    erratum="its position is set to the last count, not moved by it: three nodes with one record each share one",
-)
+@stated("decor-code-data-split", counts=st.lists(st.integers(1, 5), min_size=1, max_size=5))
 def split_holds_every_record_once(counts: list[int]) -> tuple[float, float]:
-    """The coded split gives every record of a class to exactly one node. In records lost or shared."""
     held: list[int] = []
     position = 0
     for count in counts:

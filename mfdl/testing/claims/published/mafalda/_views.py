@@ -12,8 +12,6 @@ from .....check import FloatArray
 from ....oracles import clear_rank, gossip_messages, of_node, pinv_gram, received, without_noise
 from ....strategies import connected_graphs
 
-PAPER = "MAFALDA, arXiv:2510.17480"
-
 GRAPHS = connected_graphs(2, 5)
 NODES = st.integers(0, 4)
 STEPS = st.integers(1, 4)
@@ -27,11 +25,11 @@ def two_of(graph: nx.Graph, attacker: int, victim: int) -> int:
     return len(graph)
 
 
-def heard(graph: nx.Graph, attacker: int, steps: int, *, own: bool = False) -> FloatArray:
+def heard(graph: nx.Graph, attacker: int, steps: int, *, own_messages: bool = False) -> FloatArray:
     """Injected sums -> messages the attacker receives, with its own ones if asked for."""
     W = gossip.metropolis_hastings(graph)
     messages, _ = gossip_messages(W, steps)
-    return messages[received(W, steps, [attacker], self_messages=own).ravel()]
+    return messages[received(W, steps, [attacker], self_messages=own_messages).ravel()]
 
 
 def own_parts(node: int, steps: int, num_nodes: int) -> set[int]:

@@ -15,55 +15,36 @@ from .....check import FloatArray
 from .....participation import Cyclic, Single
 from ....oracles import brute_force_sensitivity, dense_averaged_workload, dense_error_gram, prefix_sum
 from ....strategies import integer_encoders
-from ..._claim import claim
+from .._stated import stated
 from ._systems import local_encoders
-from ._views import GRAPHS, PAPER, ROUNDING, distance
+from ._views import GRAPHS, ROUNDING, distance
 
 
-@claim(
-    PAPER,
-    "Clipping",
-    id="mafalda-clip-is-replace-one",
-    expect="refuted",
-    erratum="two gradients clipped at C differ by up to 2 C under replace-one, so mu is twice the one reported",
+@stated(
+    "mafalda-clip-is-replace-one",
     gradient=st.lists(st.integers(-3, 3), min_size=2, max_size=2),
     replaced=st.lists(st.integers(-3, 3), min_size=2, max_size=2),
     clip_norm=st.integers(1, 3),
 )
 def clip_is_replace_one(gradient: list[int], replaced: list[int], clip_norm: int) -> tuple[float, float]:
-    """Gradients clipped at Delta move by at most Delta when a record is replaced."""
     g, h = (np.array(x) * min(1.0, clip_norm / max(math.hypot(*x), 1e-300)) for x in (gradient, replaced))
     return float(clip_norm), math.hypot(*(g - h))
 
 
-@claim(
-    PAPER,
-    "Algorithm 1, noise",
-    id="mafalda-algorithm-1-noise",
-    expect="refuted",
-    erratum="the variance needs sens(C)^2 as well: Anti-PGD at 20 epochs of 16 steps has 214 times too little noise",
+@stated(
+    "mafalda-algorithm-1-noise",
     system=st.sampled_from(["dp-dsgd", "bsr", "anti-pgd"]),
     epochs=st.integers(1, 3),
     period=st.integers(1, 3),
 )
 def algorithm_1_noise(system: str, epochs: int, period: int) -> tuple[float, float]:
-    """Base noise of variance Delta^2 sigma^2 makes every message 1 / sigma GDP (mu times sigma)."""
     participation = Cyclic(epochs, period)
     (C,) = local_encoders(system, nx.empty_graph(1), participation.num_steps, 0)
     return 1.0, brute_force_sensitivity(C, participation)
 
 
-@claim(
-    PAPER,
-    "Workload W_T",
-    id="mafalda-workload-diagonals",
-    expect="refuted",
-    erratum="sub-diagonal i holds W^i; as printed only when the main diagonal is number 1",
-    graph=GRAPHS,
-    diagonal=st.integers(1, 4),
-)
+@stated("mafalda-workload-diagonals", graph=GRAPHS, diagonal=st.integers(1, 4))
 def workload_diagonals(graph: nx.Graph, diagonal: int) -> tuple[float, float]:
-    """The i-th sub-diagonal of W_T holds W^(i-1) (distance to what i rounds of gossip do to a gradient)."""
     W = gossip.metropolis_hastings(graph)
     sent = np.eye(len(graph))
     for _ in range(diagonal):
@@ -71,33 +52,14 @@ def workload_diagonals(graph: nx.Graph, diagonal: int) -> tuple[float, float]:
     return 0.0, distance(np.linalg.matrix_power(W.dense(), diagonal - 1), sent)
 
 
-@claim(
-    PAPER,
-    "Lemma 10, Algorithm 2",
-    id="mafalda-lemma-10-cholesky",
-    expect="refuted",
-    erratum="L^T L = H is needed, Cholesky gives G G^T: 2533 for 1402 on Florentine, 4 epochs of 8 steps",
-    tolerance=ROUNDING,
-    graph=GRAPHS,
-    encoder=integer_encoders(max_steps=4, largest=2),
-)
+@stated("mafalda-lemma-10-cholesky", tolerance=ROUNDING, graph=GRAPHS, encoder=integer_encoders(max_steps=4, largest=2))
 def lemma_10_cholesky(graph: nx.Graph, encoder: FloatArray) -> tuple[float, float]:
-    """The error is ||L C^-1||^2 for a lower Cholesky factor L of H (relative to the noise in all models)."""
     H = dense_error_gram(gossip.metropolis_hastings(graph), len(encoder))
     return 0.0, _error_mismatch(_cholesky(H), graph, encoder)
 
 
-@claim(
-    PAPER,
-    "Lemma 10, with L^T L = H",
-    id="mafalda-lemma-10-root",
-    erratum="L = P chol(P H P)^T P, P the reversal of time",
-    tolerance=ROUNDING,
-    graph=GRAPHS,
-    encoder=integer_encoders(max_steps=4, largest=2),
-)
+@stated("mafalda-lemma-10-root", tolerance=ROUNDING, graph=GRAPHS, encoder=integer_encoders(max_steps=4, largest=2))
 def lemma_10_root(graph: nx.Graph, encoder: FloatArray) -> tuple[float, float]:
-    """The error is ||L C^-1||^2 for a lower triangular L with L^T L = H (relative to the noise in all models)."""
     H = dense_error_gram(gossip.metropolis_hastings(graph), len(encoder))
     return 0.0, _error_mismatch(_cholesky(H[::-1, ::-1]).T[::-1, ::-1], graph, encoder)
 
@@ -123,64 +85,31 @@ def _commutation(rows: int, columns: int) -> FloatArray:
     return K
 
 
-@claim(
-    PAPER,
-    "Appendix D, commutation",
-    id="mafalda-appendix-d-commutation",
-    expect="refuted",
-    erratum="the same K on both sides",
-    graph=GRAPHS,
-    encoder=integer_encoders(max_steps=4, largest=2),
-)
+@stated("mafalda-appendix-d-commutation", graph=GRAPHS, encoder=integer_encoders(max_steps=4, largest=2))
 def appendix_d_commutation(graph: nx.Graph, encoder: FloatArray) -> tuple[float, float]:
-    """K^(n,T) (W (x) C) = (C (x) W) K^(T,n)."""
     W, n, T = gossip.metropolis_hastings(graph).dense(), len(graph), len(encoder)
     return 0.0, distance(_commutation(n, T) @ np.kron(W, encoder), np.kron(encoder, W) @ _commutation(T, n))
 
 
-@claim(
-    PAPER,
-    "Lemma 10, commutation",
-    id="mafalda-lemma-10-commutation",
-    graph=GRAPHS,
-    encoder=integer_encoders(max_steps=4, largest=2),
-)
+@stated("mafalda-lemma-10-commutation", graph=GRAPHS, encoder=integer_encoders(max_steps=4, largest=2))
 def lemma_10_commutation(graph: nx.Graph, encoder: FloatArray) -> tuple[float, float]:
-    """K^(T,n) (W (x) C) = (C (x) W) K^(T,n)."""
     W, n, T = gossip.metropolis_hastings(graph).dense(), len(graph), len(encoder)
     return 0.0, distance(_commutation(T, n) @ np.kron(W, encoder), np.kron(encoder, W) @ _commutation(T, n))
 
 
-@claim(
-    PAPER,
-    "Algorithm 2, encoder of a Gram",
-    id="mafalda-algorithm-2-cholesky",
-    expect="refuted",
-    erratum="X = C^T C needs a Cholesky factor turned round in time; the plain one has other column norms",
-    encoder=integer_encoders(max_steps=4, largest=2),
-)
+@stated("mafalda-algorithm-2-cholesky", encoder=integer_encoders(max_steps=4, largest=2))
 def algorithm_2_cholesky(encoder: FloatArray) -> tuple[float, float]:
-    """The encoder of X is its Cholesky factor: its sens^2 for one participation is the largest X[t, t]."""
     X = encoder.T @ encoder
     return float(X.diagonal().max()), brute_force_sensitivity(_cholesky(X), Single(len(X))) ** 2
 
 
-@claim(
-    PAPER,
-    "BSR, code",
-    id="mafalda-bsr-as-coded",
-    expect="refuted",
-    erratum="toeplitz(y, [1, 0, ...]); the symmetric one needs noise of later steps and squares to no prefix sum",
-    steps=st.integers(1, 6),
-)
+@stated("mafalda-bsr-as-coded", steps=st.integers(1, 6))
 def bsr_as_coded(steps: int) -> tuple[float, float]:
-    """The encoder toeplitz(y) is causal: its inverse has nothing above the diagonal."""
     return 0.0, float(np.abs(np.triu(np.linalg.inv(scipy.linalg.toeplitz(_bsr_coefficients(steps))), 1)).max())
 
 
-@claim(PAPER, "BSR", id="mafalda-bsr-square-root", steps=st.integers(1, 40), examples=60)
+@stated("mafalda-bsr-square-root", steps=st.integers(1, 40), examples=60)
 def bsr_square_root(steps: int) -> tuple[float, float]:
-    """The lower triangular Toeplitz matrix of the coefficients of (1 - x)^(-1/2) squares to the prefix sum."""
     C = np.tril(scipy.linalg.toeplitz(_bsr_coefficients(steps)))
     return 0.0, distance(C @ C, prefix_sum(steps))
 
@@ -190,16 +119,8 @@ def _bsr_coefficients(steps: int) -> FloatArray:
     return np.array([math.comb(2 * i, i) / 4**i for i in range(steps)])
 
 
-@claim(
-    PAPER,
-    "Anti-PGD, sensitivity",
-    id="mafalda-anti-pgd-sensitivity",
-    epochs=st.integers(1, 5),
-    period=st.integers(1, 5),
-    examples=60,
-)
+@stated("mafalda-anti-pgd-sensitivity", epochs=st.integers(1, 5), period=st.integers(1, 5), examples=60)
 def anti_pgd_sensitivity(epochs: int, period: int) -> tuple[float, float]:
-    """sens^2 of prefix sums, a record once in each of k epochs of b steps, is b k (k+1) (2k+1) / 6."""
     k, b = epochs, period
     squared = brute_force_sensitivity(prefix_sum(k * b), Cyclic(k, b)) ** 2
     return 0.0, abs(6 * squared / (b * k * (k + 1) * (2 * k + 1)) - 1)

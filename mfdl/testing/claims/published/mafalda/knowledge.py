@@ -24,15 +24,13 @@ from ....oracles import (
     without_noise,
 )
 from ....strategies import connected_graphs, encoders, integer_views
-from ..._claim import claim
+from .._stated import stated
 from ._systems import SYSTEMS, local_encoders
-from ._views import GRAPHS, NODES, PAPER, ROUNDING, STEPS, distance, gram_of, heard, own_parts, pairwise_gram, two_of
+from ._views import GRAPHS, NODES, ROUNDING, STEPS, distance, gram_of, heard, own_parts, pairwise_gram, two_of
 
 
-@claim(
-    PAPER,
-    "Theorem 5 under LDP",
-    id="mafalda-theorem-5-ldp",
+@stated(
+    "mafalda-theorem-5-ldp",
     tolerance=ROUNDING,
     graph=connected_graphs(1, 4),
     steps=st.integers(1, 3),
@@ -40,7 +38,6 @@ from ._views import GRAPHS, NODES, PAPER, ROUNDING, STEPS, distance, gram_of, he
     seed=st.integers(0, 99),
 )
 def theorem_5_ldp(graph: nx.Graph, steps: int, system: str, seed: int) -> tuple[float, float]:
-    """With all messages seen, X is C^T C of each node's own encoder, whatever the graph."""
     n, rounds = len(graph), 2 if system == "muffliato" else 1
     C = local_encoders(system, graph, steps, seed)
     messages, _ = gossip_messages(gossip.metropolis_hastings(graph), steps, gossip_rounds=rounds)
@@ -51,11 +48,8 @@ def theorem_5_ldp(graph: nx.Graph, steps: int, system: str, seed: int) -> tuple[
     return 0.0, math.inf if leaks.any() else distance(X, claimed.reshape(X.shape))
 
 
-@claim(
-    PAPER,
-    "Theorem 5, PNDP within LDP",
-    id="mafalda-theorem-5-pndp-below-ldp",
-    erratum="for gradients fixed in advance",
+@stated(
+    "mafalda-theorem-5-pndp-below-ldp",
     tolerance=ROUNDING,
     examples=80,
     graph=connected_graphs(2, 4),
@@ -64,42 +58,21 @@ def theorem_5_ldp(graph: nx.Graph, steps: int, system: str, seed: int) -> tuple[
     encoder=encoders(max_steps=3),
 )
 def theorem_5_pndp_below_ldp(graph: nx.Graph, attacker: int, victim: int, encoder: FloatArray) -> tuple[float, float]:
-    """A pairwise loss is at most the local one, that of the encoder alone."""
     n, steps = two_of(graph, attacker, victim), len(encoder)
     rows = heard(graph, attacker, steps)
     noise = without_noise(rows @ local_noising(np.stack([encoder] * n)), own_parts(attacker, steps, n))
     return elliptope_reference(encoder.T @ encoder), elliptope_reference(gram_of(rows, noise, victim, n))
 
 
-@claim(
-    PAPER,
-    "Lemma 11",
-    id="mafalda-lemma-11-known-gradients",
-    expect="refuted",
-    erratum="only for records that move no known combination; for others the loss is infinite",
-    tolerance=ROUNDING,
-    graph=GRAPHS,
-    attacker=NODES,
-    victim=NODES,
-    steps=STEPS,
-)
+@stated("mafalda-lemma-11-known-gradients", tolerance=ROUNDING, graph=GRAPHS, attacker=NODES, victim=NODES, steps=STEPS)
 def lemma_11_known_gradients(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    """The loss against an attacker is that of its view with the gradients it knows set to zero."""
     return _lemma_11(graph, attacker, victim, steps)
 
 
-@claim(
-    PAPER,
-    "Lemma 11, records that move nothing known",
-    id="mafalda-lemma-11-nothing-known-moves",
-    tolerance=ROUNDING,
-    graph=GRAPHS,
-    attacker=NODES,
-    victim=NODES,
-    steps=STEPS,
+@stated(
+    "mafalda-lemma-11-nothing-known-moves", tolerance=ROUNDING, graph=GRAPHS, attacker=NODES, victim=NODES, steps=STEPS
 )
 def lemma_11_nothing_known_moves(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    """For other victims, known gradients and noise set to zero give the loss of everything the attacker holds."""
     assume(attacker != victim)
     return _lemma_11(graph, attacker, victim, steps)
 
@@ -111,7 +84,7 @@ def _lemma_11(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[
     known = sorted(own_parts(attacker, steps, n))
     rest = without_noise(heard(graph, attacker, steps), known)
     reduced = gram_of(rest, rest, victim, n)
-    held = heard(graph, attacker, steps, own=True)
+    held = heard(graph, attacker, steps, own_messages=True)
     gradients = np.eye(steps * n)[known]
     full_A, full_B = append_known_noise(
         np.vstack([held, gradients]), np.vstack([held, np.zeros_like(gradients)]), known
@@ -120,12 +93,8 @@ def _lemma_11(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[
     return largest_signed_sum(reduced), math.inf if leaks.any() else largest_signed_sum(full)
 
 
-@claim(
-    PAPER,
-    "Lemma 11, factorization",
-    id="mafalda-lemma-11-factorization",
-    expect="refuted",
-    erratum="A = B C need not exist then: some combination of messages shows the gradient without noise",
+@stated(
+    "mafalda-lemma-11-factorization",
     tolerance=ROUNDING,
     graph=GRAPHS,
     attacker=NODES,
@@ -133,29 +102,18 @@ def _lemma_11(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[
     steps=STEPS,
 )
 def lemma_11_factorization(graph: nx.Graph, attacker: int, noise_known_of: int, steps: int) -> tuple[float, float]:
-    """Once known gradients and known noise are set to zero, A = B C has a solution (distance to the nearest).
-
-    The attacker knows its own gradients and the noise of one node.
-    """
+    """The attacker knows its own gradients and the noise of one node."""
     n = len(graph)
     assume(attacker < n and noise_known_of < n)
-    rows = heard(graph, attacker, steps, own=True)
+    rows = heard(graph, attacker, steps, own_messages=True)
     A = without_noise(rows, own_parts(attacker, steps, n))
     B = without_noise(rows, own_parts(attacker, steps, n) | own_parts(noise_known_of, steps, n))
     assume(clear_rank(B))
     return 0.0, float(np.linalg.norm(A - B @ np.linalg.pinv(B, rcond=1e-9) @ A))
 
 
-@claim(
-    PAPER,
-    "Appendix, known noise",
-    id="mafalda-known-noise-appended-rows",
-    tolerance=ROUNDING,
-    view=integer_views(),
-    known=st.sets(st.integers(0, 4)),
-)
+@stated("mafalda-known-noise-appended-rows", tolerance=ROUNDING, view=integer_views(), known=st.sets(st.integers(0, 4)))
 def known_noise_appended_rows(view: tuple[FloatArray, FloatArray], known: set[int]) -> tuple[float, float]:
-    """Rows that show known noise and zero columns for it give the same X."""
     A, B = view
     known = {j for j in known if j < B.shape[1]}
     zeroed, first = pinv_gram(A, without_noise(B, known))
@@ -164,40 +122,16 @@ def known_noise_appended_rows(view: tuple[FloatArray, FloatArray], known: set[in
     return 0.0, distance(zeroed, appended)
 
 
-@claim(
-    PAPER,
-    "(12), what an attacker knows",
-    id="mafalda-equation-12-own-noise",
-    expect="refuted",
-    erratum="harmless only with its own messages among the rows; Florentine at distance 3: 0.0581 for 0.0604",
-    tolerance=ROUNDING,
-    graph=GRAPHS,
-    attacker=NODES,
-    victim=NODES,
-    steps=STEPS,
-)
+@stated("mafalda-equation-12-own-noise", tolerance=ROUNDING, graph=GRAPHS, attacker=NODES, victim=NODES, steps=STEPS)
 def equation_12_own_noise(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    """The loss against an attacker follows from the messages it receives, without rows for its own noise."""
     n = two_of(graph, attacker, victim)
     rows = heard(graph, attacker, steps)
     printed = gram_of(rows, rows, victim, n)
     return float(np.abs(printed).sum()), largest_signed_sum(pairwise_gram(graph, attacker, victim, steps))
 
 
-@claim(
-    PAPER,
-    "DECOR as a factorization, view",
-    id="mafalda-decor-received-messages",
-    expect="refuted",
-    erratum="DECOR's attacker sees all messages: ring of 8, T = 3: 2.84 to 2.12 by distance for 1.04 to 0 printed",
-    tolerance=ROUNDING,
-    graph=GRAPHS,
-    member=NODES,
-    victim=NODES,
-    steps=STEPS,
-)
+@stated("mafalda-decor-received-messages", tolerance=ROUNDING, graph=GRAPHS, member=NODES, victim=NODES, steps=STEPS)
 def decor_received_messages(graph: nx.Graph, member: int, victim: int, steps: int) -> tuple[float, float]:
-    """DECOR's loss under SecLDP against one member is that of the messages it receives (private std 1/2, pairs 2)."""
     n = two_of(graph, member, victim)
     edges = list(graph.edges)
     noise = np.kron(np.eye(steps), pairwise_factor(edges, n, 0.5, 2.0))
@@ -206,6 +140,6 @@ def decor_received_messages(graph: nx.Graph, member: int, victim: int, steps: in
     everything, _ = gossip_messages(gossip.metropolis_hastings(graph), steps)
     received_only, all_messages = (
         gram_of(rows, without_noise(rows @ noise, known), victim, n)
-        for rows in (heard(graph, member, steps, own=True), everything)
+        for rows in (heard(graph, member, steps, own_messages=True), everything)
     )
     return float(np.abs(received_only).sum()), largest_signed_sum(all_messages)

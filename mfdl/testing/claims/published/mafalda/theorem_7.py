@@ -24,34 +24,19 @@ from ....oracles import (
     without_noise,
 )
 from ....strategies import connected_graphs, encoders
-from ..._claim import claim
-from ._views import GRAPHS, NODES, PAPER, ROUNDING, STEPS, heard, own_parts, pairwise_gram, printed_gram, two_of
+from .._stated import stated
+from ._views import GRAPHS, NODES, ROUNDING, STEPS, heard, own_parts, pairwise_gram, printed_gram, two_of
 
 
-@claim(
-    PAPER,
-    "Theorem 7, (8)",
-    id="mafalda-equation-8-square",
-    expect="refuted",
-    erratum="the sum bounds sens^2: C = 1/2 has sensitivity 0.5, printed 0.25; distant victims are far below 1",
-    tolerance=ROUNDING,
-    graph=GRAPHS,
-    attacker=NODES,
-    victim=NODES,
-    steps=STEPS,
-)
+@stated("mafalda-equation-8-square", tolerance=ROUNDING, graph=GRAPHS, attacker=NODES, victim=NODES, steps=STEPS)
 def equation_8_square(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    """The sensitivity of a view is at most the sum of the magnitudes of its Gram X."""
     claimed = bounds.sum_abs_gram_as_printed(printed_gram(graph, attacker, victim, steps)).value
     squared = largest_signed_sum(pairwise_gram(graph, attacker, victim, steps))
     return float(claimed), math.sqrt(max(0.0, squared))
 
 
-@claim(
-    PAPER,
-    "Theorem 7, (8), with the square root",
-    id="mafalda-theorem-7-square-root",
-    erratum="for gradients fixed in advance; the root is missing in print",
+@stated(
+    "mafalda-theorem-7-square-root",
     tolerance=ROUNDING,
     examples=80,
     graph=GRAPHS,
@@ -60,18 +45,13 @@ def equation_8_square(graph: nx.Graph, attacker: int, victim: int, steps: int) -
     steps=STEPS,
 )
 def theorem_7_square_root(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    """Fixed gradients: the sensitivity of a view is at most the root of the sum of the magnitudes of X."""
     claimed = bounds.sum_abs_gram(printed_gram(graph, attacker, victim, steps)).value
     squared = elliptope_reference(pairwise_gram(graph, attacker, victim, steps))
     return float(claimed), math.sqrt(max(0.0, squared))
 
 
-@claim(
-    PAPER,
-    "Theorem 7, adaptivity, where messages are hidden",
-    id="mafalda-theorem-7-adaptive",
-    expect="refuted",
-    erratum="path 0-1-2, two steps: total variation 0.126 claimed, 0.218 where node 1 reacts with slope 1",
+@stated(
+    "mafalda-theorem-7-adaptive",
     tolerance=1e-3,
     examples=100,
     graph=connected_graphs(2, 4),
@@ -80,9 +60,7 @@ def theorem_7_square_root(graph: nx.Graph, attacker: int, victim: int, steps: in
     slope=st.integers(-3, 3),
 )
 def theorem_7_adaptive(graph: nx.Graph, attacker: int, victim: int, slope: int) -> tuple[float, float]:
-    """PNDP: with noise std sens the view is 1-GDP even if gradients are chosen adaptively (total variation).
-
-    Two steps, the record takes part in the first; a gradient is clip(slope x, -1, 1) of the part x of its node's
+    """Two steps, the record takes part in the first; a gradient is clip(slope x, -1, 1) of the part x of its node's
     model that the attacker does not see.
     """
     n = two_of(graph, attacker, victim)
@@ -93,10 +71,8 @@ def theorem_7_adaptive(graph: nx.Graph, attacker: int, victim: int, slope: int) 
     return _total_variation(math.sqrt(X[0, 0])), seen.value - seen.error
 
 
-@claim(
-    PAPER,
-    "Theorem 7, adaptivity, under LDP",
-    id="mafalda-theorem-7-adaptive-ldp",
+@stated(
+    "mafalda-theorem-7-adaptive-ldp",
     tolerance=ROUNDING,
     encoder=encoders(size=2),
     slope=st.integers(-3, 3),
@@ -104,10 +80,7 @@ def theorem_7_adaptive(graph: nx.Graph, attacker: int, victim: int, slope: int) 
     epsilon=st.integers(0, 3),
 )
 def theorem_7_adaptive_ldp(encoder: FloatArray, slope: int, offset: int, epsilon: int) -> tuple[float, float]:
-    """LDP: with noise std nu the view is sens / nu GDP even if gradients are chosen adaptively (delta at epsilon).
-
-    Two steps, the record takes part in both; the second gradient is clip(slope y + offset, -1, 1), y the first message.
-    """
+    """Two steps, the record takes part in both; the second gradient is clip(slope y + offset, -1, 1), y the message."""
     gram = encoder.T @ encoder
     return gaussian.delta_from_mu(float(bounds.sum_abs_gram(gram).value), epsilon), _two_step_delta(
         encoder, slope, offset, epsilon
@@ -132,18 +105,8 @@ def _two_step_delta(encoder: FloatArray, slope: float, offset: float, epsilon: f
     return max(one_way(log_without, log_moved), one_way(log_moved, log_without))
 
 
-@claim(
-    PAPER,
-    "Theorem 7, hypothesis",
-    id="mafalda-theorem-7-echelon",
-    expect="refuted",
-    erratum="causality in time is what holds: rows of step s are zero in the columns of later steps",
-    graph=GRAPHS,
-    attacker=NODES,
-    steps=STEPS,
-)
+@stated("mafalda-theorem-7-echelon", graph=GRAPHS, attacker=NODES, steps=STEPS)
 def theorem_7_echelon(graph: nx.Graph, attacker: int, steps: int) -> tuple[int, int]:
-    """The view of a PNDP attacker is in column-echelon form: non-zero columns start in rows of their own."""
     assume(attacker < len(graph))
     unknown = without_noise(heard(graph, attacker, steps), own_parts(attacker, steps, len(graph)))
     filled = np.abs(unknown) > 1e-12
@@ -151,25 +114,14 @@ def theorem_7_echelon(graph: nx.Graph, attacker: int, steps: int) -> tuple[int, 
     return len(set(starts.tolist())), len(starts)
 
 
-@claim(
-    PAPER,
-    "Remark 8, equality",
-    id="mafalda-remark-8-equality",
-    erratum="X >= 0 is enough, printed X > 0",
-    encoder=encoders(max_steps=6, non_negative=True),
-)
+@stated("mafalda-remark-8-equality", encoder=encoders(max_steps=6, non_negative=True))
 def remark_8_equality(encoder: FloatArray) -> tuple[float, float]:
-    """The bound of (8) is attained where X has no negative entries."""
     squared = brute_force_sensitivity(encoder, EveryStep(len(encoder))) ** 2
     return 0.0, abs(float(bounds.sum_abs_gram_as_printed(encoder.T @ encoder).value) / squared - 1)
 
 
-@claim(
-    PAPER,
-    "Figure 2",
-    id="mafalda-figure-2-tighter",
-    expect="refuted",
-    erratum="to be cut at the local value: Florentine, distance 1, T = 10: 10.91, exactly 9.40",
+@stated(
+    "mafalda-figure-2-tighter",
     tolerance=ROUNDING,
     examples=500,
     graph=connected_graphs(2, 4),
@@ -178,7 +130,6 @@ def remark_8_equality(encoder: FloatArray) -> tuple[float, float]:
     steps=st.integers(1, 8),
 )
 def figure_2_tighter(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    """The sum of magnitudes of X, a record in every step, is at most the local value T at all distances."""
     return float(steps), float(np.abs(pairwise_gram(graph, attacker, victim, steps)).sum())
 
 

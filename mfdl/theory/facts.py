@@ -1,0 +1,138 @@
+"""The one table of what the papers state: each statement, whether it holds, and what is true instead.
+
+In: `papers/`, one file per paper, one table per fact. Out: `facts`, by id, and the page `docs/errata.md` made of them,
+which `python -m mfdl.theory.facts` writes out. Claims, published bounds and tests take their words from here; whether
+they are right is decided by the searches of `testing.claims` and by the tests that a fact names.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import unknown_name
+
+PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "gdp")
+KINDS = ("privacy", "utility", "notation", "reproduction")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper in one version.
+
+    Attributes: name: in words. arxiv: its number there, with the version where versions differ. not_used: what is
+        printed or coded differently than meant, and matters to nothing here.
+    """
+
+    name: str
+    arxiv: str
+    not_used: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}, arXiv:{self.arxiv}"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One statement of a paper or of its public code.
+
+    Attributes:
+        id: its stable name. paper, item: where it is stated.
+        states: what is printed or coded, as one sentence.
+        holds: whether that is so, as far as is known.
+        true: what is true instead; a remark where the statement holds.
+        kind: for what `docs/errata.md` lists: "privacy" (following it under-reports the loss, or claims what does not
+            hold), "utility", "notation" or "reproduction" (needed only to meet published numbers); else empty.
+        counterexample: the smallest case that refutes the claim of this id, in words; empty without such a claim.
+        tests: those that show what is true beyond the claim, "tests/...py::test_...".
+    """
+
+    id: str
+    paper: Paper
+    item: str
+    states: str
+    holds: bool
+    true: str = ""
+    kind: str = ""
+    counterexample: str = ""
+    tests: tuple[str, ...] = ()
+
+    @property
+    def is_claim(self) -> bool:
+        """Whether `testing.claims` searches for a case that refutes it."""
+        return self.holds or bool(self.counterexample)
+
+
+@functools.cache
+def facts() -> Mapping[str, Fact]:
+    """All of them by id, paper by paper."""
+    table: dict[str, Fact] = {}
+    for name in PAPERS:
+        text = (Path(__file__).parent / "papers" / f"{name}.toml").read_text(encoding="utf-8")
+        entries = tomllib.loads(text)
+        paper = Paper(entries.pop("name"), entries.pop("arxiv"), entries.pop("not_used", ""))
+        for id, entry in entries.items():
+            if id in table or entry.get("kind", KINDS[0]) not in KINDS:
+                raise RuntimeError(f"fact {id!r} is there twice or of no kind of {', '.join(KINDS)}.")
+            table[id] = Fact(id, paper, **{**entry, "tests": tuple(entry.get("tests", ()))})
+    return table
+
+
+def fact(id: str) -> Fact:
+    """The fact of this name.
+
+    Raises: InvalidInput: there is none.
+    """
+    if id not in facts():
+        raise unknown_name("fact", id, facts())
+    return facts()[id]
+
+
+def errata(*ids: str) -> str:
+    """What is true instead, of these facts, one sentence each; the words of a `PublishedBound`."""
+    return " ".join(f"{fact(id).item}: {fact(id).true}." for id in ids)
+
+
+HEAD = """# What the papers have wrong
+
+Made by `python -m mfdl.theory.facts` of the table in `mfdl/theory/papers/`, which published bounds and claims read as
+well. The library implements the corrected form of everything below; `mfdl.theory.bounds` keeps some of the published
+numbers for comparison, each marked with what is known about it. A row says what is printed in the paper, or coded in
+its public code, and what is true. A claim is searched for its smallest counterexample by `mfdl claims`, see
+[claims.md](claims.md); the tests named fail if what is said to be true is not so. Kinds: **privacy** (following it
+under-reports the loss, or claims what does not hold), **utility** (a worse or wrong error, or a wrong statement about
+it), **notation** (formulas that do not say what is meant), **reproduction** (needed only to meet published numbers).
+
+Letters: [notation.md](notation.md). L is log(1 / delta) in budgets and the smoothness in rates; delta = 1e-5.
+"""
+
+
+def errata_page() -> str:
+    """`docs/errata.md`: the facts that have a kind, paper by paper, and what of the papers is not used."""
+    lines = [HEAD]
+    papers = list(dict.fromkeys(fact.paper for fact in facts().values()))
+    for paper in papers:
+        rows = [fact for fact in facts().values() if fact.paper == paper and fact.kind]
+        if rows:
+            lines += [f"## {paper.name}: arXiv:{paper.arxiv}", ""]
+            lines += [
+                "| item | printed or coded | what is true | kind | claim, tests |",
+                "| --- | --- | --- | --- | --- |",
+            ]
+            lines += [_row(fact) for fact in rows] + [""]
+    unused = [f"- {paper.arxiv}: {paper.not_used}." for paper in papers if paper.not_used]
+    return "\n".join([*lines, "## Not used here", "", *unused, ""])
+
+
+def _row(fact: Fact) -> str:
+    shown = [f"`{name}`" for name in ([fact.id] if fact.is_claim else []) + list(fact.tests)]
+    cells = [fact.item, fact.states, fact.true, fact.kind, ", ".join(shown)]
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(errata_page())
