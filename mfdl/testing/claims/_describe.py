@@ -63,21 +63,21 @@ def describe(value: Any) -> str:
     return str(value)
 
 
-def _algorithm(one: LinearAlgorithm) -> str:
+def _algorithm(algorithm: LinearAlgorithm) -> str:
     """Name, gossip and participation, and of step size and noise what these do not say."""
-    parts = [f"{one.name} on {describe(one.dynamics.gossip)}", describe(one.participation)]
-    if np.any(np.asarray(one.dynamics.learning_rate) != 1):
-        parts.append(f"learning rate {describe(one.dynamics.learning_rate)}")
-    if one.dynamics.gossip_rounds > 1:
-        parts.append(f"{one.dynamics.gossip_rounds} gossip rounds")
-    if (one.divisors != 1).any():
-        parts.append(f"divisors {_array(one.divisors)}")
-    noise = one.noise.causal
+    parts = [f"{algorithm.name} on {describe(algorithm.dynamics.gossip)}", describe(algorithm.participation)]
+    if np.any(np.asarray(algorithm.dynamics.learning_rate) != 1):
+        parts.append(f"learning rate {describe(algorithm.dynamics.learning_rate)}")
+    if algorithm.dynamics.gossip_rounds > 1:
+        parts.append(f"{algorithm.dynamics.gossip_rounds} gossip rounds")
+    if (algorithm.divisors != 1).any():
+        parts.append(f"divisors {_array(algorithm.divisors)}")
+    noise = algorithm.noise.causal
     if noise is not None and noise.encoder is not None:
         parts.append(f"C = {_array(noise.encoder)}")
-    if one.noise_on_messages:
-        parts.append(f"noise variance per message {describe(one.noise.variances()[0])}")
-        parts += ["self-messages sent"] if one.transmitted.all() else []
+    if algorithm.noise_on_messages:
+        parts.append(f"noise variance per message {describe(algorithm.noise.variances()[0])}")
+        parts += ["self-messages sent"] if algorithm.transmitted.all() else []
     elif noise is not None and noise.factor is not None and not noise.is_zero:
         held = sorted({"+".join(map(str, np.flatnonzero(row))) for row in noise.holders().toarray()})
         covariance = _array((noise.factor @ noise.factor.T).toarray())
