@@ -30,6 +30,29 @@ from .check import FloatArray
 from .download import reason, sha256
 from .errors import InvalidInput, unknown_name
 
+__all__ = [
+    "ENVIRONMENT_VARIABLE",
+    "HOUSING",
+    "REGISTRY",
+    "DataFile",
+    "FileStatus",
+    "a9a",
+    "california_housing",
+    "expand",
+    "fetch",
+    "home",
+    "mnist",
+    "mnist_files",
+    "names",
+    "read_idx",
+    "status",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 ENVIRONMENT_VARIABLE = "MFDL_DATA"
 
 Folder: TypeAlias = str | os.PathLike[str] | None

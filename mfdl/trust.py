@@ -39,6 +39,26 @@ from .algorithms import LinearAlgorithm
 from .errors import InvalidInput, UnsupportedMechanism, unknown_name
 from .view import RELEASES, Knowledge, View
 
+__all__ = [
+    "LDP",
+    "MODELS",
+    "PNDP",
+    "AnyReceiver",
+    "Central",
+    "Coalitions",
+    "FullCollusion",
+    "ReleasedOnly",
+    "SecLDP",
+    "TrustModel",
+    "named",
+    "nodes_of",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Mask = NDArray[np.bool_]
 MaskRule = Callable[..., ArrayLike] | ArrayLike | None
 MAX_COALITIONS = 20_000

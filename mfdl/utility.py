@@ -2,3 +2,7 @@
 
 from .theory.rates import *  # noqa: F403
 from .theory.rates import __all__ as __all__
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

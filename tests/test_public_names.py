@@ -23,8 +23,8 @@ NAMES = {
         spatial_noise time_space tuned_decor two_hop_dsgd zip_dl
     """,
     "mfdl.audit": """
-        AuditMatrix AuditResult CanaryResult Cell Reconstruction System Training Transcript audit audit_matrix
-        reconstruct
+        AuditConfig AuditMatrix AuditResult CanaryResult Cell Reconstruction System Training Transcript audit
+        audit_matrix reconstruct
     """,
     "mfdl.error_gram": """
         OBJECTIVES error_gram mode_error_grams node_error_grams prefix_sum_gram space_time_error_gram
@@ -54,12 +54,28 @@ NAMES = {
         Evaluation Task TaskInstance a9a digits from_module housing least_squares load mnist names partition
         quadratic rotated_quadratics
     """,
+    "mfdl.data": """
+        DataFile ENVIRONMENT_VARIABLE FileStatus HOUSING REGISTRY a9a california_housing expand fetch home mnist
+        mnist_files names read_idx status
+    """,
+    "mfdl.trust": """
+        AnyReceiver Central Coalitions FullCollusion LDP MODELS PNDP ReleasedOnly SecLDP TrustModel named
+        nodes_of
+    """,
+    "mfdl.utility": """
+        DecorBound accumulated_error average_error decor_constant decor_step_sizes decor_theorem_2 heterogeneity
+        mixing_parameter one_step_error pairwise_error
+    """,
+    "mfdl.partition": """
+        Dirichlet Fixed Partition Uniform dealt parse
+    """,
 }
 
 
 @pytest.mark.parametrize("package", NAMES)
 def test_the_public_names_are_these_all_are_there_and_dir_shows_no_others(package):
-    module = mfdl.tasks if package == "mfdl.tasks" else importlib.import_module(package)
+    name = package.removeprefix("mfdl.")
+    module = getattr(mfdl, name) if name in mfdl.__all__ else importlib.import_module(package)
     public = [name for name in dir(module) if not name.startswith("__")]
     assert public == sorted(NAMES[package].split())
     assert dir(module) == sorted(module.__all__)

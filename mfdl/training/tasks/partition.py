@@ -25,6 +25,13 @@ from . import seeds
 
 Rows = NDArray[np.int64]
 
+__all__ = ["Dirichlet", "Fixed", "Partition", "Uniform", "dealt", "parse"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 MAX_DRAWS = 100
 """Draws of `Dirichlet` before records are moved by hand."""
 
