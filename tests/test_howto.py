@@ -13,7 +13,7 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 HOWTO = [f"howto_{name}.md" for name in ("algorithm", "trust_model", "claims", "audit", "attack")]
 
 
-@pytest.mark.parametrize("name", [*HOWTO, "testing_strategies.md"])
+@pytest.mark.parametrize("name", [*HOWTO, "testing_strategies.md", "workloads.md"])
 def test_the_code_of_the_page_runs_and_prints_what_the_page_shows(name):
     page = (PAGES / name).read_text(encoding="utf-8")
     blocks = re.findall(r"```(python|pycon)\n(.*?)```", page, re.DOTALL)

@@ -41,6 +41,7 @@ from ..participation import Participation
 from . import checks
 from .flow import Flow, flow, separates_private_noise
 from .round import Round, distinct, map_digest
+from .workloads import Rows, Workload
 
 if TYPE_CHECKING:
     from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
@@ -237,6 +238,10 @@ class LinearAlgorithm:
     def models_from_noise(self, *, final: bool = False) -> LinearOperator:
         """The same models <- Z."""
         return self.models_from_injected_noise(final=final) @ self.noise
+
+    def workload(self, rows: Rows = "messages") -> Workload:
+        """The matrices A, B, C, W_T of the papers, whose rows are all sent messages, or "models" after each step."""
+        return Workload(self, rows)
 
     def _models(self, driven: Callable[[Round], RecursionMaps], final: bool) -> StateRecursion:
         return self._recursion(StateRecursion, driven, model_from_state=self.model_from_state, final=final)

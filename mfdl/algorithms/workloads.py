@@ -1,0 +1,297 @@
+"""The matrices of an algorithm as the papers write them: A, B, C, W_T, and the Kronecker products they are made of.
+
+What is looked at (messages, or models) is O = A G + B Z in the stacked gradients G and the base noise Z, and the papers
+factorize A = B C. All of them come from the maps that the algorithm runs with:
+
+    A = S W_T Q      Q: how gradients enter messages, W_T: all messages <- what enters them, S: the rows looked at
+    B = A N          N: injected noise <- Z, where noise enters as gradients do, else S (all messages <- Z)
+    C                with A = B C: N C = I, so that N is C^-1 or C^+; the least solution where noise enters otherwise
+
+Rows and columns are time-major (docs/notation.md); start models are public and left out. The matrices of every family
+are printed in docs/workloads.md. Nothing accounts by them: ranks are decided in floats here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import typing
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+from ..axes import TimeNodeAxis
+from ..check import FloatArray
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..operators import Kronecker, OutputRecursion, RecursionMaps, Selection, StructuredOperator
+from ..operators.recursion import Map
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from .linear_algorithm import LinearAlgorithm
+
+Rows: TypeAlias = Literal["messages", "models"]
+
+MAX_DENSE_ENTRIES = 2**24
+"""Entries up to which `Matrix.dense` forms an array: 128 MiB."""
+
+RESIDUAL = 1e-9
+"""Entries of B C - A and F F^+ - I, relative to the largest, up to which they count as zero: well above rounding at the
+sizes that `dense` takes, as are singular values above RANK times the largest."""
+
+RANK = 1e-12
+
+
+class Matrix(StructuredOperator):
+    """One matrix of a workload.
+
+    Attributes: operator: its products, a `Kronecker` where it is time (x) nodes; formula: what it is, in the letters
+        above; blocks: the rows, and the columns, of each time block.
+    """
+
+    def __init__(self, operator: LinearOperator, formula: str, rows: Sequence[int], columns: Sequence[int]) -> None:
+        super().__init__(operator.shape)
+        self.operator, self.formula, self.blocks = operator, formula, (tuple(rows), tuple(columns))
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        return np.asarray(self.operator.matmat(X))
+
+    def _rmatmat(self, X: FloatArray) -> FloatArray:
+        return np.asarray(self.operator.rmatmat(X))
+
+    def dense(self) -> FloatArray:
+        """The matrix as an array. Raises UnsupportedMechanism: more than MAX_DENSE_ENTRIES entries."""
+        if self.shape[0] * self.shape[1] > MAX_DENSE_ENTRIES:
+            raise UnsupportedMechanism(
+                f"{self!r}, has more than the {MAX_DENSE_ENTRIES} entries of a dense array; multiply by it, or take "
+                "fewer steps or nodes."
+            )
+        return self.to_dense()
+
+    def plot(self, ax: Axes | None = None, *, title: str = "") -> Figure:
+        """The entries in colour, red above zero and blue below, with lines between time blocks."""
+        from matplotlib.figure import Figure  # a tenth of a second that only pictures need
+
+        ax = Figure(layout="constrained").subplots() if ax is None else ax
+        values = self.dense()
+        if values.size:
+            limit = float(np.abs(values).max()) or 1.0
+            ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit)
+        for line, sizes in zip((ax.axhline, ax.axvline), self.blocks, strict=True):
+            for end in np.cumsum(sizes)[:-1]:
+                line(end - 0.5, color="black", linewidth=0.8)
+        ax.set(title=title or self.formula, xticks=[], yticks=[])
+        return typing.cast("Figure", ax.get_figure())
+
+    def __repr__(self) -> str:
+        return f"{self.formula}, {self.shape[0]} x {self.shape[1]}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Workload:
+    """The matrices of one algorithm; `LinearAlgorithm.workload` makes it.
+
+    Attributes: algorithm; rows: "messages", all that are sent, round after round in the algorithm's order; or "models",
+        of all nodes after each step, theta_1 to theta_T, the last of which is what may be released.
+
+    G stacks sums of gradients, so divisors are in A, as signs and learning rates are.
+    """
+
+    algorithm: LinearAlgorithm
+    rows: Rows = "messages"
+
+    def __post_init__(self) -> None:
+        if self.rows not in typing.get_args(Rows):
+            raise InvalidInput(f"rows must be one of {', '.join(typing.get_args(Rows))}, got {self.rows!r}.")
+
+    @cached_property
+    def A(self) -> Matrix:
+        """Rows <- G."""
+        algorithm, S, blocks = self.algorithm, self.S, [self.algorithm.num_nodes] * self.algorithm.num_steps
+        direct = all(kind.state_from_gradient is None for kind in algorithm.kinds)
+        formula = _product(S, self.W_T, self.Q) if direct else _product(S, "(messages <- G)")
+        return Matrix(S.operator @ algorithm.messages_from_gradients, formula, S.blocks[0], blocks)
+
+    @cached_property
+    def B(self) -> Matrix:
+        """Rows <- Z; no columns where there is no noise."""
+        algorithm, S, enter = self.algorithm, self.S, f"I_{self.algorithm.noise.slots_per_step}"
+        plain = all(_name(k.message_from_noise) == enter and k.state_from_noise is None for k in algorithm.kinds)
+        formula = _product(S, self.W_T, self.N) if plain else _product(S, "(messages <- Z)")
+        formula = f"A {self.noising}" if algorithm.noise_enters_with_gradients else formula
+        return Matrix(S.operator @ algorithm.messages_from_noise, formula, S.blocks[0], self.N.blocks[1])
+
+    @cached_property
+    def C(self) -> Matrix:
+        """The encoder, A = B C. Raises UnsupportedMechanism: there is none, or it takes arrays too large to say."""
+        if self._right_inverse is not None:
+            return self._right_inverse
+        if not self.N.shape[1]:
+            raise UnsupportedMechanism(f"{self.algorithm.name!r} adds no noise: B is empty, and no C gives A = B C.")
+        A, B = self.A.dense(), self.B.dense()
+        solved = np.linalg.lstsq(B, A, rcond=RANK)[0]
+        if np.abs(B @ solved - A).max(initial=0.0) > RESIDUAL * np.abs(A).max(initial=0.0):
+            raise UnsupportedMechanism(
+                f"no C gives A = B C for the {self.rows} of {self.algorithm.name!r}: some combination of them shows "
+                "gradients without noise, so whoever sees them all has an infinite loss."
+            )
+        return Matrix(aslinearoperator(solved), "B^+ A", self.B.blocks[1], self.A.blocks[1])
+
+    @cached_property
+    def N(self) -> Matrix:
+        """The noising matrix, injected noise <- Z; `noising` says whether it is C^-1, C^+ or neither."""
+        noise, causal, T = self.algorithm.noise, self.algorithm.noise.causal, self.algorithm.num_steps
+        formula = "0" if noise.is_zero else "N" if noise.joint is None else "lower triangular"
+        if causal is not None and not noise.is_zero:
+            if causal.shared:
+                time = sp.eye_array(T) if causal.inverse is None else causal.inverse
+                return _kronecker(time, causal.mixing, "C_t^-1", "F")
+            formula = "K diag(C_k^-1) K^T" if causal.factor is None else "(I (x) F) K diag(C_k^-1) K^T"
+        return Matrix(noise, formula, [noise.slots_per_step] * T, [noise.columns_per_step] * T)
+
+    @property
+    def noising(self) -> str:
+        """What N is: "C^-1", "C^+" where it has more columns than rows, "N" where it is no inverse of C."""
+        square = self.N.shape[0] == self.N.shape[1]
+        return "N" if self._right_inverse is None else "C^-1" if square else "C^+"
+
+    @cached_property
+    def W_T(self) -> Matrix:
+        """All messages, sent or not, <- what enters each of them: blocks W^(r - s) for plain gossip."""
+        algorithm, size = self.algorithm, self.algorithm.messages_per_round
+        enter = sp.csr_array(sp.eye_array(size))
+        maps = [
+            RecursionMaps(kind.message_from_state, enter, kind.state_from_message, kind.state_from_state)
+            for kind in algorithm.kinds
+        ]
+        sizes = {"input_size": size, "out_size": size, "state_size": algorithm.model_from_state.shape[1]}
+        operator = OutputRecursion([maps[kind] for kind in algorithm.kind_of_round], **sizes)
+        return Matrix(operator, "W_T", *[[size] * len(algorithm.rounds)] * 2)
+
+    @cached_property
+    def Q(self) -> Matrix:
+        """How the gradients of each step enter the messages of its round (and into the state beside them: not here)."""
+        rounds, steps = self.algorithm.rounds, self.algorithm.step_of_round
+        blocks = {(r, t): rounds[r].message_from_gradient for r, t in enumerate(steps) if t >= 0}
+        size = (self.algorithm.messages_per_round, self.algorithm.num_nodes)
+        return _placed(blocks, (len(rounds), self.algorithm.num_steps), size, "Q", "Q_t")
+
+    @cached_property
+    def S(self) -> Matrix:
+        """Rows <- all messages: those that are sent, or the models made of them.
+
+        Raises UnsupportedMechanism: models are made of more than the messages of their round.
+        """
+        algorithm, M = self.algorithm, self.algorithm.model_from_state
+        if self.rows == "messages":
+            sent, name = algorithm.sent, "I" if algorithm.sent.all() else "S"
+            kept = Selection(np.flatnonzero(sent.ravel()), sent.size)
+            return Matrix(kept, name, sent.sum(axis=1).tolist(), self.W_T.blocks[0])
+        beside = [(k.state_from_state, k.state_from_gradient, k.state_from_noise) for k in algorithm.kinds]
+        if any(part is not None and (M @ part).nnz for parts in beside for part in parts):
+            raise UnsupportedMechanism(
+                f"models of {algorithm.name!r} are made of more than the messages of their round; use "
+                "models_from_gradients() and models_from_noise() of the algorithm."
+            )
+        averages = [None if k.state_from_message is None else M @ k.state_from_message for k in algorithm.kinds]
+        last = [r - 1 for r, t in enumerate(algorithm.step_of_round) if t > 0] + [len(algorithm.rounds) - 1]
+        blocks = {(t, r): averages[algorithm.kind_of_round[r]] for t, r in enumerate(last)}
+        size = (algorithm.num_nodes, algorithm.messages_per_round)
+        return _placed(blocks, (algorithm.num_steps, len(algorithm.rounds)), size, "S", "W")
+
+    @cached_property
+    def commutation(self) -> Matrix:
+        """K, time-major <- node-major: columns u T to u T + T - 1 of A K are those of node u, in time order."""
+        return _commutation(self.algorithm.num_steps, self.algorithm.num_nodes)
+
+    @cached_property
+    def _right_inverse(self) -> Matrix | None:
+        """C with N C = I where noise enters as gradients do, if N has the structure and the rank that give it."""
+        algorithm, blocks = self.algorithm, self.N.blocks[::-1]
+        T, causal, joint = algorithm.num_steps, algorithm.noise.causal, algorithm.noise.joint
+        if not algorithm.noise_enters_with_gradients:
+            return None
+        if joint is not None:
+            return Matrix(aslinearoperator(joint.encoder), "lower triangular", *blocks)
+        if causal is None or causal.is_zero:
+            return None
+        back = causal.mixing if causal.factor is None else np.linalg.pinv(causal.factor.toarray(), rcond=RANK)
+        if np.abs(causal.mixing @ back - np.eye(algorithm.num_nodes)).max() > RESIDUAL:
+            return None
+        if causal.encoder is None or causal.shared:
+            return _kronecker(sp.eye_array(T) if causal.encoder is None else causal.encoder, back, "C_t", "F^+")
+        K = _commutation(T, causal.columns_per_step)
+        product = K @ aslinearoperator(sp.block_diag(list(causal.encoder), format="csr")) @ K.T
+        formula = "K diag(C_k) K^T" + ("" if causal.factor is None else " (I (x) F^+)")
+        return Matrix(product @ Kronecker(sp.eye_array(T), back), formula, *blocks)
+
+    def plot(self) -> Figure:
+        """A, B, C where there is one, and W_T, beside each other."""
+        from matplotlib.figure import Figure  # as for a single matrix
+
+        shown = [("A", self.A), ("B", self.B), ("W_T", self.W_T)]
+        with contextlib.suppress(UnsupportedMechanism):
+            shown.insert(2, ("C", self.C))
+        figure = Figure(figsize=(3 * len(shown), 3.5), layout="constrained")
+        for ax, (name, matrix) in zip(figure.subplots(1, len(shown)), shown, strict=True):
+            matrix.plot(ax, title=name if matrix.formula == name else f"{name} = {matrix.formula}")
+        return figure
+
+    def __str__(self) -> str:
+        try:
+            encoder = f"C = {self.C!r}"
+        except UnsupportedMechanism as error:
+            encoder = str(error)
+        head = f"{self.algorithm.name}: {self.rows} = A G + B Z"
+        return "\n".join([head, f"A = {self.A!r}", f"B = {self.B!r}", encoder, f"{self.noising} = {self.N!r}"])
+
+
+def _commutation(num_steps: int, size: int) -> Matrix:
+    node_major = TimeNodeAxis(num_steps, size).node_major()
+    return Matrix(Selection(np.argsort(node_major), node_major.size), "K", [size] * num_steps, [num_steps] * size)
+
+
+def _product(*factors: Matrix | str) -> str:
+    names = [factor if isinstance(factor, str) else factor.formula for factor in factors]
+    return " ".join(f"({name})" if "(x)" in name else name for name in names if name != "I")
+
+
+def _kronecker(
+    time: FloatArray | sp.sparray, space: FloatArray | sp.sparray, time_name: str, space_name: str
+) -> Matrix:
+    formula = f"{_name(time, time_name)} (x) {_name(space, space_name)}"
+    (p, T), (q, n) = time.shape, space.shape
+    return Matrix(Kronecker(time, space), formula, [q] * p, [n] * T)
+
+
+def _name(matrix: Map | FloatArray, otherwise: str = "") -> str:
+    """c I_n where it is that."""
+    if matrix is None:
+        return "0"
+    entries = sp.coo_array(matrix)
+    diagonal = entries.diagonal()
+    if matrix.shape[0] != matrix.shape[1] or entries.nnz != diagonal.size or len(set(diagonal) | {0.0}) != 2:
+        return otherwise
+    return {1.0: "", -1.0: "-"}.get(diagonal[0], f"{diagonal[0]:g} ") + f"I_{diagonal.size}"
+
+
+def _placed(
+    blocks: dict[tuple[int, int], Map], grid: tuple[int, int], size: tuple[int, int], name: str, block_name: str
+) -> Matrix:
+    """Blocks at their places, zero elsewhere: a Kronecker product where all are multiples of one block."""
+    made = [sp.csr_array(size) if block is None else sp.csr_array(block) for block in blocks.values()]
+    units, scales = [made[0]] * len(made), [1.0] * len(made)
+    if any((block != made[0]).nnz for block in made):
+        scales = [float(block.data[0]) if block.nnz else 1.0 for block in made]
+        units = [sp.csr_array(block / scale) for block, scale in zip(made, scales, strict=True)]
+    at = [sp.csr_array(([scale], ([r], [t])), shape=grid) for (r, t), scale in zip(blocks, scales, strict=True)]
+    if not any((unit != units[0]).nnz for unit in units):
+        return _kronecker(sp.csr_array(sum(at)), units[0], "E", block_name)
+    whole = sum(sp.kron(place, unit) for place, unit in zip(at, units, strict=True))
+    return Matrix(aslinearoperator(sp.csr_array(whole)), name, [size[0]] * grid[0], [size[1]] * grid[1])
