@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 from effort import examples
 from hypothesis import given
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, trust
-from mfdl.decor_search import BUDGETS, decor_couples
+from mfdl.decor_search import decor_couples
 from mfdl.errors import InvalidInput
 from mfdl.mechanism import account
 from mfdl.privacy import gaussian
@@ -130,8 +129,3 @@ def test_user_level_needs_every_step():
         positions=(1.0,),
     )  # fmt: skip
     assert_allclose(one.sigma_local, math.sqrt(2), rtol=1e-9)  # two uses of a record
-
-
-def test_budgets_are_listed():
-    assert BUDGETS == ("gdp", "renyi", "corollary")
-    assert np.isfinite(gaussian.mu_from_epsilon(1.0, 1e-5))

@@ -178,7 +178,8 @@ def tampered(path, kind, where, change):
         inside = inside[one]
     holder = inside if name in inside else kept
     holder[name] = change(holder[name]) if callable(change) else change
-    np.savez(path, **kept | {"header": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)})
+    kept["header"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
+    np.savez(path, **{name: array for name, array in kept.items() if array is not None})
     return path
 
 
@@ -270,12 +271,39 @@ NODES = [
     ("spatial.sigma_pair", 1.0, "sigma_local"),
     ("group_parts", lambda flat: np.append(flat, 0.0), "entries of parts, got"),
     ("group_parts", lambda flat: flat + 1j, "group_parts must be real"),
+    ("group_parts", np.tile(-np.eye(3).ravel(), 2), "positive semidefinite"),
+    ("group_parts", lambda flat: np.tile(np.triu(np.ones((3, 3))).ravel(), 2), "symmetric"),
+    ("group_parts", lambda flat: NAN * flat, "symmetric"),
+    ("group_parts", None, "not a factorization file"),
     ("group_nodes", lambda nodes: np.append(nodes, 0), "nodes and"),
+    ("group_nodes", lambda nodes: np.append(nodes[:-1], 7), "indices below 4"),
+    ("spatial.private_variance", -1.0, "private_variance"),
+]
+FORMS = [
+    ("time-space", "encoder", np.eye(5), r"over 4 steps, got shape \(5, 5\)"),
+    ("time-space", "encoder", np.eye(4) + np.eye(4, k=1), "causal"),
+    ("time-space", "encoder", np.full((4, 4), NAN), "finite"),
+    ("time-space", "encoder", -np.eye(4), "positive diagonal|> 0"),
+    ("time-space", "space.spatial.num_nodes", 5, "nodes|factor"),
+    ("time-space", "space_time.kind", "adapted", "adapted alone has directions"),
+    ("time-space", "space_time.kind", "space-time", r"encoder must have shape \(16, 16\)"),
+    ("time-space", "space_time.kind", "other", "one of time-space, adapted, space-time"),
+    ("time-space", "directions", np.eye(4), "adapted alone has directions"),
+    ("adapted", "directions", np.eye(5), "factor must have shape"),
+    ("adapted", "directions", None, "adapted alone has directions"),
+    ("adapted", "directions", np.full((4, 4), INF), "finite"),
+    ("adapted", "directions", lambda G: G * 1j, "directions must be real"),
+    ("adapted", "encoder", lambda C: C[:3], "3"),
+    ("adapted", "space_time.kind", "space-time", "adapted alone has directions"),
+    ("space-time", "encoder", np.eye(15), r"shape \(16, 16\) for 4 steps x 4 nodes"),
+    ("space-time", "encoder", None, "not a factorization file"),
+    ("space-time", "space_time.kind", "time-space", "not a factorization file"),
+    ("space-time", "format", 2, "has format 2, this version reads format 1"),
 ]
 TAMPERED = [
     *(("nodes", *case) for case in [*ENDS, ("encoder", lambda C: C + 1j, "encoder must be real")]),
     *((kind, *case) for kind in ("time-space", "adapted", "space-time") for case in [*ENDS, *HEAD, *JOINT]),
-    ("adapted", "directions", lambda G: G * 1j, "directions must be real"),
+    *FORMS,
     *(("corn", *case) for case in [*ENDS, *HEAD, *NODES]),
     ("corn", "covariance", lambda R: 2 * R, "covariance must be that of its groups"),
     ("corn", "covariance", np.eye(5), "covariance must be that of its groups"),
@@ -294,5 +322,16 @@ TAMPERED = [
 @pytest.mark.parametrize(("kind", "where", "change", "message"), TAMPERED)
 def test_a_claim_that_cannot_be_true_is_refused(tmp_path, kind, where, change, message):
     path = tampered(tmp_path / "a.npz", kind, where, change)
-    with pytest.raises(InvalidInput, match=message):
+    with pytest.raises(InvalidInput, match=message) as refused:
         factorization.load(path)
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", SOLVED)
+def test_a_truncated_file_is_refused(tmp_path, kind):
+    path = write(tmp_path / "a.npz", SOLVED[kind])
+    whole = path.read_bytes()
+    for length in (0, 10, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InvalidInput, match="is not a factorization file"):
+            factorization.load(path)

@@ -53,7 +53,7 @@ def minimise(
     for iteration in range(max_iterations):
         if stop(iteration, x, value, gradient):
             return Minimum(x, value, iteration, True)
-        direction = -_two_loops(gradient, pairs, x)
+        direction = -two_loops(gradient, pairs, x)
         slope = float(direction @ gradient)
         if not slope < 0:
             if not pairs:
@@ -80,7 +80,7 @@ def minimise(
     return Minimum(x, value, max_iterations, stop(max_iterations, x, value, gradient))
 
 
-def _two_loops(gradient: Array, pairs: deque[tuple[Array, Array, float]], x: Array) -> Array:
+def two_loops(gradient: Array, pairs: deque[tuple[Array, Array, float]], x: Array) -> Array:
     """The L-BFGS inverse Hessian times the gradient."""
     q = gradient.copy()
     used = []

@@ -68,10 +68,10 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factoriz
         best = _Best(problem, stopping)
         path = _Path(problem.size)
         iterations = 0
-        point = _Point.at(np.exp(path.log_weights), aim.root)
+        point = Point.at(np.exp(path.log_weights), aim.root)
         while not (within := best.reached(point)) and iterations < stopping.max_iterations and not best.idle():
             path.go_on(point, extrapolate=best.idle_steps < IDLE)
-            point = _Point.at(np.exp(path.log_weights), aim.root)
+            point = Point.at(np.exp(path.log_weights), aim.root)
             iterations += 1
         if not within:
             best.certified()
@@ -87,7 +87,7 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factoriz
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Point:
+class Point:
     """What one decomposition says at weights v: s, Q, and d = diag X(v), each of length n (Q: n x n)."""
 
     weights: Array
@@ -96,10 +96,10 @@ class _Point:
     diagonal: Array
 
     @staticmethod
-    def at(weights: Array, root: Array) -> _Point:
+    def at(weights: Array, root: Array) -> Point:
         # of V^1/2 L itself: the eigenvalues of V^1/2 H V^1/2 lose half the digits of small s, 1e-8 of the largest
         Q, s, _ = scipy.linalg.svd(np.sqrt(weights)[:, None] * root, overwrite_a=True, check_finite=False)
-        return _Point(weights, s, Q, (Q**2) @ s / weights)
+        return Point(weights, s, Q, (Q**2) @ s / weights)
 
     @property
     def dual(self) -> float:
@@ -127,13 +127,13 @@ class _Best:
         self.bound = 0.0
         self.gram = np.eye(problem.size)
         self.loss = problem.loss(self.gram)
-        self.point: _Point | None = None  # of the smallest estimated loss
+        self.point: Point | None = None  # of the smallest estimated loss
         self.estimate = np.inf
         self.weights: Array | None = None  # of the largest bound on H + rho I
         self.dual = 0.0
         self.gap, self.settled_dual, self.idle_steps = np.inf, 0.0, 0
 
-    def reached(self, point: _Point) -> bool:
+    def reached(self, point: Point) -> bool:
         """Takes note of the point; True when the certified gap, on the problem's own H, is within the tolerance."""
         if (estimate := point.loss(self.problem.root)) < self.estimate:
             self.point, self.estimate = point, estimate
@@ -173,7 +173,7 @@ class _Path:
         self.points: deque[Array] = deque(maxlen=MEMORY)
         self.steps: deque[Array] = deque(maxlen=MEMORY)
 
-    def go_on(self, point: _Point, *, extrapolate: bool) -> None:
+    def go_on(self, point: Point, *, extrapolate: bool) -> None:
         """To the next log v, given what was found at this one."""
         if self.plain is not None and not point.dual >= min(self.levels) * (1 - ROUNDING):
             self.log_weights, self.plain = self.plain, None

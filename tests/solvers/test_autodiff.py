@@ -59,15 +59,12 @@ def test_agrees_on_a_graph(problem, best):
     assert auto.lower_bound <= best.loss
     within = problem.same_class & ~np.eye(SIZE, dtype=bool)
     assert_allclose(auto.gram[within], 0, atol=1e-15)
-
-
-def test_the_free_family_gives_the_start_of_the_dense_solver(problem):
-    family = lower_triangular(problem)
+    family = lower_triangular(problem)  # it starts where the dense solver does
     C = family.encoder(torch.as_tensor(family.start)).numpy()
     assert_allclose(C.T @ C, np.eye(SIZE) / 2, atol=1e-15)
 
 
-@pytest.mark.parametrize("bands", [1, 2, 4, SIZE])
+@pytest.mark.parametrize("bands", [1, 4, SIZE])
 def test_banded_keeps_its_bands(problem, best, bands):
     found = autodiff.solve(problem, banded(SIZE, bands), device="cpu")
     assert_valid(problem, found)
@@ -78,18 +75,14 @@ def test_banded_keeps_its_bands(problem, best, bands):
     assert found.lower_bound <= best.loss
 
 
-def test_more_bands_cost_less(problem, best):
-    losses = [autodiff.solve(problem, banded(SIZE, bands), device="cpu").loss for bands in (1, 2, 3, 4)]
+def test_more_bands_cost_less(problem):
+    losses = [autodiff.solve(problem, banded(SIZE, bands), device="cpu").loss for bands in (1, 2, 4)]
     assert losses == sorted(losses, reverse=True)
     # up to the period, bands stay within the classes' zeros; the identity is one band
     assert losses[0] <= problem.loss(np.eye(SIZE))
-
-
-def test_a_single_band_has_a_closed_form(problem):
-    # diagonal X: class by class (sum sqrt H_tt)^2
+    # one band, diagonal X: class by class (sum sqrt H_tt)^2
     roots = np.sqrt(np.diagonal(problem.error_gram))
-    expected = (np.bincount(problem.classes, weights=roots) ** 2).sum()
-    assert_allclose(autodiff.solve(problem, banded(SIZE, 1), device="cpu").loss, expected, rtol=1e-5)
+    assert_allclose(losses[0], (np.bincount(problem.classes, weights=roots) ** 2).sum(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("bands", [None, 1, 3, 50])
@@ -104,19 +97,9 @@ def test_toeplitz_stays_toeplitz(problem, best, bands):
     assert found.status in ("stationary", "optimal")
     assert found.loss >= best.lower_bound
     assert found.loss <= problem.loss(np.eye(SIZE)) * (1 + 1e-12)
-
-
-def test_one_toeplitz_band_is_the_identity(problem):
-    found = autodiff.solve(problem, toeplitz(SIZE, 1), device="cpu")
-    assert found.status == "stationary"
-    assert found.iterations == 0
-    assert_allclose(found.encoder, np.eye(SIZE) / np.sqrt(2), rtol=1e-14)
-
-
-@pytest.mark.parametrize("make", [banded, toeplitz])
-def test_no_bands_are_refused(make):
-    with pytest.raises(ProblemError, match="bands must be an integer >= 1, got 0"):
-        make(4, 0)
+    if bands == 1:
+        assert (found.status, found.iterations) == ("stationary", 0)
+        assert_allclose(found.encoder, np.eye(SIZE) / np.sqrt(2), rtol=1e-14)
 
 
 # A user's own
@@ -187,19 +170,18 @@ def test_a_stopped_run_says_so(problem, best, family):
 
 
 @pytest.mark.parametrize(
-    "encoder",
+    ("encoder", "message"),
     [
-        lambda theta: torch.zeros(SIZE, SIZE, dtype=theta.dtype),
-        lambda theta: torch.full((SIZE, SIZE), torch.nan, dtype=theta.dtype),
-        lambda theta: torch.eye(SIZE, dtype=theta.dtype) + torch.ones(SIZE, SIZE, dtype=theta.dtype) * 0.1,
+        (lambda theta: torch.zeros(SIZE, SIZE, dtype=theta.dtype), "finite, lower-triangular, invertible C"),
+        (lambda theta: torch.full((SIZE, SIZE), torch.nan, dtype=theta.dtype), "finite, lower-triangular"),
+        (lambda theta: torch.eye(SIZE, dtype=theta.dtype) + torch.ones(SIZE, SIZE) * 0.1, "lower-triangular"),
+        (banded(3, 1).encoder, r"encoder\(theta\) must have shape \(8, 8\), got \(3, 3\)"),
     ],
-    ids=["zero", "nan", "not lower triangular"],
+    ids=["zero", "nan", "not lower triangular", "another size"],
 )
-def test_a_start_that_is_no_encoder_is_refused(problem, encoder):
-    with pytest.raises(ProblemError, match="start must give a finite, lower-triangular, invertible C"):
-        autodiff.solve(problem, Parametrisation(encoder, np.zeros(1)), device="cpu")
-
-
-def test_an_encoder_of_another_size_is_refused(problem):
-    with pytest.raises(ProblemError, match=r"encoder\(theta\) must have shape \(8, 8\), got \(3, 3\)"):
-        autodiff.solve(problem, banded(3, 2), device="cpu")
+def test_a_start_that_is_no_encoder_is_refused(problem, encoder, message):
+    with pytest.raises(ProblemError, match=message):
+        autodiff.solve(problem, Parametrisation(encoder, np.ones(3)), device="cpu")
+    for make in (banded, toeplitz):
+        with pytest.raises(ProblemError, match="bands must be an integer >= 1, got 0"):
+            make(4, 0)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from effort import examples
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -19,12 +18,12 @@ def unit_gram(problem, C):
 
 
 @examples(300)
-@given(problem=factorization_problems(), data=st.data())
-def test_never_above_the_loss_of_any_encoder(problem, data):
+@given(problem=factorization_problems(), data=st.data(), ridge=st.sampled_from([0.0, 1e-10, 1e-3, 10.0]))
+def test_never_above_the_loss_of_any_encoder_whatever_the_dual_is_made_from(problem, data, ridge):
     X, other = (data.draw(encoders(size=problem.size)) for _ in range(2))
-    bound = lower_bound(problem, unit_gram(problem, X))
-    assert 0 <= bound <= problem.loss(unit_gram(problem, X))
-    assert bound <= problem.loss(unit_gram(problem, other))
+    dual_from = problem.error_gram + ridge * np.eye(problem.size) if ridge else None
+    bound = lower_bound(problem, unit_gram(problem, X), dual_from=dual_from)
+    assert 0 <= bound <= min(problem.loss(unit_gram(problem, C)) for C in (X, other))
 
 
 @examples(40)
@@ -52,7 +51,7 @@ def test_tight_at_the_optimum(problem):
     assert lower_bound(problem, found.gram) >= found.loss * (1 - 1e-4)
 
 
-@settings(deadline=None)
+@examples(60)
 @given(problem=factorization_problems(), data=st.data(), factor=st.sampled_from([1e-6, 0.5, 3.0, 1e6]))
 def test_scales_with_the_error_gram_and_not_with_the_gram(problem, data, factor):
     C = data.draw(encoders(size=problem.size))
@@ -62,20 +61,6 @@ def test_scales_with_the_error_gram_and_not_with_the_gram(problem, data, factor)
     # singular values at the rounding floor of a singular H are noise: 1e-7 = sqrt(eps) of the largest
     assert_allclose(lower_bound(scaled, X), factor * bound, rtol=1e-6)
     assert_allclose(lower_bound(problem, factor * X), bound, rtol=1e-6)
-
-
-@pytest.mark.parametrize("X", [np.zeros((2, 2)), np.ones((2, 2)), -np.eye(2)])
-def test_zero_when_the_gram_is_not_positive_definite(X):
-    assert lower_bound(FactorizationProblem(np.eye(2), np.arange(2)), X) == 0.0
-
-
-@settings(deadline=None)
-@given(problem=factorization_problems(), data=st.data(), ridge=st.sampled_from([1e-10, 1e-3, 10.0]))
-def test_valid_whatever_the_dual_is_made_from(problem, data, ridge):
-    X, other = (data.draw(encoders(size=problem.size)) for _ in range(2))
-    target = problem.error_gram + ridge * np.eye(problem.size)
-    bound = lower_bound(problem, unit_gram(problem, X), dual_from=target)
-    assert 0 <= bound <= problem.loss(unit_gram(problem, other))
 
 
 def test_by_hand_for_two_indices():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
+from _solved import assert_feasible, averaging, one_of_both
 from effort import examples
-from hypothesis import given
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import gossip
@@ -15,47 +19,61 @@ from mfdl.testing import factorization_problems, optimal_loss_reference
 from mfdl_solvers import FactorizationProblem, NotConverged, ProblemError, Stopping, lower_bound, solve
 
 
-def assert_feasible(problem, found):
-    C, X = found.encoder, found.gram
-    assert_array_equal(np.triu(C, 1), 0)  # causal, exactly
-    assert (np.diagonal(C) > 0).all()
-    assert_allclose(C.T @ C, X, atol=1e-13)
-    assert_allclose((C**2).sum(axis=0), np.diagonal(X), rtol=1e-12)  # column norms: the orientation
-    within = problem.same_class & ~np.eye(problem.size, dtype=bool)
-    assert_array_equal(X[within], 0)
-    assert_allclose(np.bincount(problem.classes, weights=np.diagonal(X)), 1, rtol=1e-12)
-    assert_allclose(found.sensitivity, 1, rtol=1e-12)
-    assert_allclose(problem.loss(C.T @ C), found.loss, rtol=1e-6)  # C^T C rounds X where X is nearly singular
-    assert found.lower_bound <= found.loss
+@examples(120)
+@given(problem=one_of_both(ridges=(1.0, 1e-2)))
+def test_feasible_and_within_tolerance(problem):
+    alone = problem.num_classes == problem.size
+    for tolerance in (1e-4, 1e-7) if alone else (1e-4,):
+        found = solve(problem, Stopping(tolerance))
+        assert_feasible(problem, found)
+        assert found.status == "optimal"
+        assert found.gap <= tolerance
+        assert found.notes == ()
+        assert found.iterations <= 100 or not alone
 
 
 @examples(100)
-@given(problem=factorization_problems(ridges=(1.0, 1e-2)))
-def test_feasible_and_within_tolerance(problem):
-    found = solve(problem, Stopping(1e-4))
+@given(problem=one_of_both(ridges=(1e-6, 0.0)), tolerance=st.sampled_from([1e-4, 1e-6]))
+def test_feasible_and_within_tolerance_when_nearly_singular(problem, tolerance):
+    found = solve(problem, Stopping(tolerance if problem.num_classes == problem.size else 1e-4))
     assert_feasible(problem, found)
-    assert found.status == "optimal"
-    assert found.gap <= 1e-4
-    assert found.notes == ()
-
-
-@examples(60)
-@given(problem=factorization_problems(ridges=(1e-6, 0.0)))
-def test_feasible_and_within_tolerance_when_nearly_singular(problem):
-    found = solve(problem, Stopping(1e-4))
-    assert_feasible(problem, found)
-    assert (found.status == "optimal") == (found.gap <= 1e-4)
-    assert found.gap <= 3e-4  # about one singular H in ten thousand stops a little above the tolerance
+    # about one singular H in ten thousand, with rows that are equal, stops a little above the tolerance
+    assert found.gap <= 3e-4
+    assert found.status == "stopped" or found.gap <= 1e-4
     singular = problem.eigenvalues[0] <= 1e-10 * problem.eigenvalues[-1]
     assert bool(found.notes) == singular
 
 
 @examples(40)
-@given(problem=factorization_problems(max_size=5, ridges=(1.0, 1e-2)))
+@given(problem=one_of_both(max_size=5))
 def test_optimal_against_the_semidefinite_program(problem):
-    found = solve(problem, Stopping(1e-7))
-    assert found.status == "optimal"
-    assert_allclose(found.loss, optimal_loss_reference(problem), rtol=2e-6)  # the program's own accuracy
+    regular = problem.eigenvalues[0] > 1e-6 * problem.eigenvalues[-1]
+    assume(regular or problem.num_classes == problem.size)
+    found = solve(problem, Stopping(1e-7 if regular else 1e-6))
+    try:
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # "Solution may be inaccurate"
+            reference = optimal_loss_reference(problem)
+    except RuntimeError:  # the program gives up on a few singular H
+        assume(regular)
+        raise
+    own = 2e-6 if regular else 1e-5  # the accuracy of the program
+    # for a singular H both approach an infimum: ours from above by at most its gap
+    assert reference * (1 - own) <= found.loss <= reference * (1 + own + found.gap)
+    assert found.lower_bound <= reference * (1 + own)
+
+
+@examples(60)
+@given(problem=one_of_both(ridges=(1.0, 1e-2)), data=st.data(), factor=st.sampled_from([1e-30, 0.5, 1e30]))
+def test_order_and_units_do_not_matter(problem, data, factor):
+    order = np.array(data.draw(st.permutations(range(problem.size))), dtype=int)
+    names = np.array(data.draw(st.permutations(range(problem.num_classes))), dtype=int)
+    moved = FactorizationProblem(factor * problem.error_gram[np.ix_(order, order)], names[problem.classes[order]])
+    tolerance = 1e-9 if problem.num_classes == problem.size else 1e-6
+    here, there = solve(problem, Stopping(tolerance)), solve(moved, Stopping(tolerance))
+    assert here.status == there.status == "optimal"
+    assert_allclose(there.loss, factor * here.loss, rtol=2 * tolerance)
+    # X to the root of the gap, and H's kernel
+    assert_allclose(there.gram, here.gram[np.ix_(order, order)], atol=30 * tolerance**0.5)
 
 
 @examples(60)
@@ -95,21 +113,12 @@ def test_low_rank_gram_with_classes_comes_within_the_tolerance(classes, toleranc
     assert len(found.notes) == 1
 
 
-def test_one_index():
-    found = solve(FactorizationProblem(np.array([[3.0]]), np.array([0])))
+@pytest.mark.parametrize("label", [0, 7])
+def test_one_index(label):
+    found = solve(FactorizationProblem(np.array([[3.0]]), np.array([label])), Stopping(1e-12))
     assert_array_equal(found.encoder, [[1.0]])
-    assert_allclose(found.loss, 3.0)
-    assert found.status == "optimal"
-    assert found.iterations == 0
-
-
-@pytest.mark.parametrize("factor", [1e-30, 1.0, 1e30])
-def test_units_do_not_matter(factor):
-    H = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]])
-    labels = np.array([0, 1, 0])
-    found = solve(FactorizationProblem(factor * H, labels), Stopping(1e-6))
-    assert found.status == "optimal"
-    assert_allclose(found.loss / factor, solve(FactorizationProblem(H, labels), Stopping(1e-6)).loss, rtol=2e-6)
+    assert found.loss == pytest.approx(3.0, rel=1e-14)
+    assert (found.status, found.iterations, found.notes) == ("optimal", 0, ())
 
 
 def test_class_sums_do_not_drift_once_there_is_nothing_left_to_gain():
@@ -122,44 +131,25 @@ def test_class_sums_do_not_drift_once_there_is_nothing_left_to_gain():
         assert found.gap < max(tolerance, 1e-8)
 
 
-def test_reference_optimum_of_florentine():
-    H = error_gram(Dynamics(gossip.uniform("florentine")), 64)
-    problem = FactorizationProblem(H, np.arange(64) % 16)
-    found = solve(problem, Stopping(1e-6))
-    assert found.status == "optimal"
-    assert_feasible(problem, found)
-    assert_allclose(found.loss, 3200.406114662085, rtol=1e-6)
-    assert found.loss >= 3200.405970916417 * (1 - 1e-12)  # a certified bound, computed independently
-    assert found.lower_bound <= 3200.406114662085 * (1 + 1e-12)
-    assert_allclose(problem.loss(np.eye(64)), 11634.930488528153, rtol=1e-10)
-
-
-def test_corn_is_the_same_problem_over_nodes():
-    # min tr(W R W^T) with [R^-1]_uu <= 1: H = W^T W, X = R^-1, every node a class of its own
-    W = gossip.metropolis_hastings("florentine").dense()
-    found = solve(FactorizationProblem(W.T @ W, np.arange(15)), Stopping(1e-8))
-    assert found.status == "optimal"
-    assert_allclose(found.loss, 4.4637657923587675, rtol=1e-7)
-    assert found.lower_bound <= 4.4637657923587675
-    assert_allclose(np.trace(W.T @ W), 5.656961451247166, rtol=1e-12)  # independent noise at unit sensitivity
-    # the nuclear norm bound ||W||_*^2 / n is never above
-    assert np.linalg.norm(W, "nuc") ** 2 / 15 <= found.loss
-
-
 # Singular H
 
 
-def test_singular_gram_is_regularised_with_a_note():
-    ring = gossip.metropolis_hastings("ring:n=6").dense()  # weights 1/3: singular for 3 m nodes
-    problem = FactorizationProblem(ring.T @ ring, np.arange(6))
-    found = solve(problem)
-    assert len(found.notes) == 1
-    assert "error_gram is singular to working precision" in found.notes[0]
-    assert "was solved instead" in found.notes[0]
-    assert found.status == "optimal"
-    assert_feasible(problem, found)
-    assert np.linalg.norm(ring, "nuc") ** 2 / 6 <= found.loss * (1 + 1e-9)
-    assert np.linalg.eigvalsh(found.gram)[0] < 1e-2  # much noise where it costs nothing
+@pytest.mark.parametrize("graph", ["ring:n=6", "ring:n=9", "ring:n=30", "star:n=12"])
+@pytest.mark.parametrize("class_size", [1, 2, 3])
+def test_singular_averaging_comes_within_the_tolerance(graph, class_size):
+    # of the star's three eigenvalues one is small for many leaves, not zero; the ring's is zero for 3 m nodes
+    problem = averaging(graph, class_size)
+    for tolerance in (1e-4, 1e-6):
+        found = solve(problem, Stopping(tolerance))
+        assert found.status == "optimal"
+        assert found.gap <= tolerance
+        assert_feasible(problem, found)
+        if graph != "star:n=12":
+            (note,) = found.notes
+            assert "error_gram is singular to working precision" in note
+            assert "was solved instead" in note
+            assert np.linalg.eigvalsh(found.gram)[0] < 1e-2  # much noise where it costs nothing
+    assert np.linalg.norm(problem.root, "nuc") ** 2 / problem.num_classes <= found.loss * (1 + 1e-9)
 
 
 def test_steps_that_cost_nothing_are_certified_too():
@@ -168,10 +158,6 @@ def test_steps_that_cost_nothing_are_certified_too():
     H[:4, :4] = [[14.0, 2.0, 6.0, 2.0], [2.0, 4.0, 0.0, -2.0], [6.0, 0.0, 9.0, -9.0], [2.0, -2.0, -9.0, 19.0]]
     found = solve(FactorizationProblem(H, np.array([1, 0, 2, 2, 1, 0])))
     assert found.status == "optimal"
-
-
-def test_regular_gram_has_no_note():
-    assert solve(FactorizationProblem(np.eye(2), np.arange(2))).notes == ()
 
 
 def test_a_gram_that_is_indefinite_by_rounding_keeps_loss_above_the_bound():
@@ -191,18 +177,20 @@ def hard():
     return FactorizationProblem(H, np.arange(T) % 6)
 
 
-def test_a_stopped_run_says_so_and_its_numbers_stay_valid():
-    problem = hard()
-    stopped = solve(problem, Stopping(max_iterations=1))
-    assert stopped.status == "stopped"
-    assert stopped.iterations == 1
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_a_stopped_run_says_so_and_its_numbers_stay_valid(alone, limit):
+    problem = averaging("erdos-renyi:n=20,p=0.3,seed=1") if alone else hard()
+    stopped = solve(problem, Stopping(1e-6, limit))
+    assert (stopped.status, stopped.iterations) == ("stopped", limit)
     assert_feasible(problem, stopped)
     with pytest.raises(NotConverged, match="raise max_iterations or the tolerance") as caught:
         stopped.require_converged(1e-4)
     assert caught.value.factorization is stopped
-    done = solve(problem)
+    done = solve(problem, Stopping(1e-6))
     assert done.status == "optimal"
     assert stopped.lower_bound <= done.loss <= stopped.loss
+    assert done.lower_bound <= stopped.loss <= problem.loss(np.diag(1.0 / problem.class_sizes[problem.classes]))
 
 
 def test_a_tolerance_below_rounding_ends_and_is_not_called_optimal():

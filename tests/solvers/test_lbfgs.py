@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl_solvers.lbfgs import _two_loops, minimise
+from mfdl_solvers.lbfgs import minimise, two_loops
 
 
 def never(iteration, x, value, gradient):
@@ -115,5 +115,5 @@ def test_two_loops_are_the_inverse_bfgs_matrix(size, count, seed):
         inverse = left @ inverse @ left.T + np.outer(s, s) / curvature
     g = rng.standard_normal(size)
     scale = np.abs(inverse).max()
-    assert_allclose(_two_loops(g, pairs, g), inverse @ g, atol=1e-9 * scale)
-    assert_allclose(_two_loops(y, pairs, g), steps[-1], atol=1e-9 * scale)  # the secant equation of the last pair
+    assert_allclose(two_loops(g, pairs, g), inverse @ g, atol=1e-9 * scale)
+    assert_allclose(two_loops(y, pairs, g), steps[-1], atol=1e-9 * scale)  # the secant equation of the last pair

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -18,7 +19,15 @@ from mfdl.testing import (
     prefix_sum,
     vector_sensitivity_lower_bound,
 )
-from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, ProblemError, causal_encoder
+from mfdl_solvers import (
+    Factorization,
+    FactorizationProblem,
+    NotConverged,
+    ProblemError,
+    Stopping,
+    causal_encoder,
+    lower_bound,
+)
 
 
 def classes_of(problem):
@@ -54,14 +63,10 @@ def test_plain_cholesky_has_the_other_orientation_and_other_column_norms():
     assert np.abs(plain.T @ plain - X).max() > 0.5
 
 
-def test_causal_encoder_of_one_step():
-    assert_array_equal(causal_encoder([[4.0]]), [[2.0]])
-
-
 # Sensitivity and loss
 
 
-@settings(deadline=None)
+@examples(60)
 @given(part=participations(max_steps=7, disjoint=True), data=st.data())
 def test_sensitivity_is_an_upper_bound_and_exact_for_a_non_negative_gram(part, data):
     T = part.num_steps
@@ -83,7 +88,7 @@ def test_sensitivity_closed_forms(k, b):
     assert_allclose(problem.sensitivity_squared(A.T @ A), b * k * (k + 1) * (2 * k + 1) / 6)
 
 
-@settings(deadline=None)
+@examples(60)
 @given(problem=factorization_problems(), data=st.data())
 def test_loss_is_its_formula_and_does_not_depend_on_scale(problem, data):
     C = data.draw(encoders(size=problem.size))
@@ -94,8 +99,10 @@ def test_loss_is_its_formula_and_does_not_depend_on_scale(problem, data):
 
 
 @pytest.mark.parametrize("X", [np.zeros((2, 2)), np.ones((2, 2)), -np.eye(2), [[1.0, 2.0], [2.0, 1.0]]])
-def test_loss_is_infinite_when_the_gram_is_not_positive_definite(X):
-    assert FactorizationProblem(np.eye(2), np.arange(2)).loss(np.asarray(X)) == np.inf
+def test_a_gram_that_is_not_positive_definite_costs_anything_and_proves_nothing(X):
+    problem = FactorizationProblem(np.eye(2), np.arange(2))
+    assert problem.loss(np.asarray(X)) == np.inf
+    assert lower_bound(problem, np.asarray(X)) == 0.0
 
 
 # The problem
@@ -153,6 +160,11 @@ def made(**changes):
 def test_gap_is_relative_and_infinite_without_a_bound():
     assert_allclose(made().gap, 0.2)
     assert made(lower_bound=0.0).gap == np.inf
+    assert not Stopping(0.19).reached(1.2, 1.0)
+    assert Stopping(0.42).share(0.5).reached(1.2, 1.0)
+    for tolerance in (0.0, -1.0, np.nan):
+        with pytest.raises(ProblemError, match="tolerance must be > 0"):
+            Stopping(tolerance)
 
 
 def test_stopped_raises_with_the_way_out_and_the_factorization():

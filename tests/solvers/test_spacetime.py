@@ -50,6 +50,7 @@ def test_agrees_with_the_semidefinite_program(problem):
     assert_allclose(found.loss, optimal_loss_reference(dense_problem(problem)), rtol=2e-4)
 
 
+@pytest.mark.slow
 def test_florentine():
     problem = graph_problem(*FLORENTINE)
     found = spacetime.solve(dense_gram(problem), problem.classes, problem.num_nodes)
