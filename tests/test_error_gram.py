@@ -1,4 +1,4 @@
-"""Error Gram matrices: every form against the dense workload, numbers computed independently, and their growth."""
+"""Error Gram matrices: every form against a run of the recursion on unit injections, and against dense workloads."""
 
 from __future__ import annotations
 
@@ -19,25 +19,102 @@ from mfdl.error_gram import (
     OBJECTIVES,
     _modes,
     error_gram,
+    mode_error_grams,
     node_error_grams,
     prefix_sum_gram,
+    space_time_error_gram,
     spatial_error_gram,
     temporal,
 )
-from mfdl.errors import InvalidInput
+from mfdl.error_weights import ErrorWeights
+from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.gossip import Gossip, GossipMatrix
-from mfdl.testing import (
-    dense_error_gram,
-    dense_gossip_workload,
-    dense_node_error_grams,
-    gossip_matrices,
-    gossip_sequences,
-    prefix_sum,
-)
+from mfdl.testing import dense_error_gram, dense_node_error_grams, gossip_matrices, gossip_sequences, prefix_sum
 
 STEPS = st.integers(1, 6)
 OBJECTIVE = st.sampled_from(OBJECTIVES)
-CLOSE = {"rtol": 1e-9, "atol": 1e-10}  # the closed form may lose MAX_MEASURE_RATIO times 1e-16
+SMALL = st.sampled_from([0.0, 0.25, 0.5, 0.9])
+CLOSE = {"rtol": 1e-8, "atol": 1e-9}  # the closed form may lose MAX_MEASURE_RATIO times 1e-16
+GRAMS = (error_gram, mode_error_grams, node_error_grams, space_time_error_gram)
+
+
+@st.composite
+def dynamics_and_steps(draw, kinds=("symmetric", "uniform", "general", "singular"), sequences=True):
+    """Any gossip, constant rate or schedule, momentum, decay, one or two rounds, and a number of steps it reaches."""
+    T, K = draw(st.integers(1, 5)), draw(st.sampled_from([1, 1, 2, 3]))
+    if sequences and draw(st.integers(0, 3)) == 3:
+        W = draw(gossip_sequences(max_nodes=4, max_length=4))
+        T = T if W.repeat else max(1, len(W.matrices) // K)
+        K = K if W.repeat or len(W.matrices) >= K else 1
+    else:
+        W = draw(gossip_matrices(max_nodes=5, kinds=kinds))
+    rate = draw(st.sampled_from([1.0, 0.5, None]))
+    if rate is None:
+        rate = draw(st.lists(st.sampled_from([1.0, 0.5, 0.25]), min_size=T, max_size=T))
+    return Dynamics(W, rate, gossip_rounds=K, momentum=draw(SMALL), weight_decay=draw(SMALL)), T
+
+
+@st.composite
+def error_weights(draw, T, n):
+    steps = draw(st.sampled_from(["all", "last", "last:1:0.5", "exponential:2", None]))
+    if steps is None:
+        steps = draw(st.lists(st.integers(0, 3), min_size=T, max_size=T).filter(any))
+    target = draw(st.sampled_from(["nodes", "average", None]))
+    if target is None:
+        target = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n).filter(any))
+    return ErrorWeights(steps, target)
+
+
+def dense_oracle(dynamics, T, weights, objective):
+    """H over steps x nodes, one unit injection at a time, counting entry by entry; in units of eta_0^2."""
+    n, K = dynamics.num_nodes, dynamics.gossip_rounds
+    rates, w = dynamics.learning_rates(T), weights.of_steps(T)
+    diagonal = weights.of_nodes(n)
+    Q = np.full((n, n), 1 / n) if diagonal is None else np.diag(diagonal)
+    seen = np.zeros((T, n, T * n))
+    for s in range(T):
+        for u in range(n):
+            theta, v = np.zeros(n), np.zeros(n)
+            for r in range(T):
+                v = dynamics.momentum * v
+                if r == s:
+                    v[u] += 1.0
+                message = (1 - rates[r] * dynamics.weight_decay) * theta - rates[r] * v
+                theta = message
+                for j in range(K):
+                    theta = dynamics.gossip.at(r * K + j).dense() @ theta
+                seen[r, :, s * n + u] = theta if objective == "post-average" else message
+    return sum(w[r] * seen[r].T @ Q @ seen[r] for r in range(T)) / rates[0] ** 2
+
+
+@examples(300)
+@given(case=dynamics_and_steps(), objective=OBJECTIVE, data=st.data())
+def test_every_error_gram_is_that_of_the_recursion(case, objective, data):
+    dynamics, T = case
+    n = dynamics.num_nodes
+    weights = data.draw(error_weights(T, n))
+    H = dense_oracle(dynamics, T, weights, objective)
+    found = {"weights": weights, "objective": objective}
+    assert_allclose(space_time_error_gram(dynamics, T, **found), H, **CLOSE)
+    blocks = H.reshape(T, n, T, n)
+    assert_allclose(error_gram(dynamics, T, **found), np.einsum("sutu->st", blocks), **CLOSE)
+    per_node = np.stack(list(node_error_grams(dynamics, T, **found)))
+    assert_allclose(per_node, np.einsum("sutu->ust", blocks), **CLOSE)
+    over_nodes = spatial_error_gram(dynamics, num_steps=T, **found)
+    assert_array_equal(over_nodes, over_nodes.T)
+    assert_allclose(over_nodes, np.einsum("susv->uv", blocks), **CLOSE)
+
+
+@examples(80)
+@given(case=dynamics_and_steps(kinds=("symmetric", "singular"), sequences=False), objective=OBJECTIVE, data=st.data())
+def test_modes_add_up_to_the_gram_over_steps_and_nodes(case, objective, data):
+    dynamics, T = case
+    n = dynamics.num_nodes
+    steps = data.draw(error_weights(T, n)).step_weights
+    weights = ErrorWeights(steps, data.draw(st.sampled_from(["nodes", "average"])))
+    U, grams = mode_error_grams(dynamics, T, weights=weights, objective=objective)
+    H = sum(np.kron(H_k, np.outer(u, u)) for H_k, u in zip(grams, U.T, strict=True))
+    assert_allclose(H, dense_oracle(dynamics, T, weights, objective), **CLOSE)
 
 
 @st.composite
@@ -51,38 +128,15 @@ def cases(draw):
 
 @examples(200)
 @given(case=cases(), objective=OBJECTIVE)
-def test_matches_the_dense_workload(case, objective):
+def test_plain_gossip_matches_the_dense_workload(case, objective):
     W, T = case
     H = error_gram(Dynamics(W), T, objective=objective)
     assert_allclose(H, dense_error_gram(W, T, objective), **CLOSE)
-
-
-@settings(deadline=None)
-@given(case=cases(), objective=OBJECTIVE)
-def test_symmetric_and_positive_semidefinite(case, objective):
-    W, T = case
-    H = error_gram(Dynamics(W), T, objective=objective)
     assert_array_equal(H, H.T)
     eigenvalues = np.linalg.eigvalsh(H)
     assert eigenvalues[0] >= -1e-10 * eigenvalues[-1]
-
-
-@settings(deadline=None)
-@given(case=cases(), objective=OBJECTIVE)
-def test_nodes_match_dense_and_sum_to_the_total(case, objective):
-    W, T = case
     grams = np.stack(list(node_error_grams(Dynamics(W), T, objective=objective)))
     assert_allclose(grams, dense_node_error_grams(W, T, objective), **CLOSE)
-    assert_allclose(grams.sum(axis=0), error_gram(Dynamics(W), T, objective=objective), **CLOSE)
-
-
-@settings(deadline=None)
-@given(W=gossip_matrices(max_nodes=6), T=STEPS, objective=OBJECTIVE)
-def test_a_repeated_matrix_is_constant_gossip(W, T, objective):
-    repeated = gossip.sequence([W] * T, repeat=False)
-    assert not repeated.is_constant
-    H = error_gram(Dynamics(W), T, objective=objective)
-    assert_allclose(error_gram(Dynamics(repeated), T, objective=objective), H, **CLOSE)
 
 
 @settings(deadline=None)
@@ -103,51 +157,6 @@ def test_reversible_gossip_with_a_wide_measure_is_not_left_to_the_closed_form(no
     W += np.diag(1 - W.sum(axis=1))
     path = gossip.from_array(W)
     assert_allclose(error_gram(Dynamics(path), 6), dense_error_gram(path, 6), rtol=1e-12)
-
-
-@settings(deadline=None)
-@given(W=gossip_matrices(max_nodes=6, kinds=["symmetric", "singular"]), T=STEPS)
-def test_post_average_never_exceeds_message_for_symmetric_gossip(W, T):
-    # averaging is a contraction, so H_message - H_post is positive semidefinite
-    message, post = (error_gram(Dynamics(W), T, objective=o) for o in ("message", "post-average"))
-    assert np.linalg.eigvalsh(message - post)[0] >= -1e-10 * np.trace(message)
-
-
-@settings(deadline=None)
-@given(case=cases(), seed=st.integers(0, 99))
-def test_total_noise_in_the_models_is_the_trace(case, seed):
-    # E ||models||^2 under C_local^-1 unit noise, from the dense workload, against tr(H X^-1)
-    W, T = case
-    n = W.num_nodes
-    C = np.tril(np.random.default_rng(seed).uniform(-0.5, 0.5, (T, T)), -1) + np.eye(T)
-    averaging = np.zeros((T * n, T * n))
-    for t in range(T):
-        averaging[t * n : (t + 1) * n, t * n : (t + 1) * n] = W.at(t).dense()
-    response = averaging @ dense_gossip_workload(W, T) @ np.kron(np.linalg.inv(C), np.eye(n))
-    assert_allclose(
-        np.trace(error_gram(Dynamics(W), T) @ np.linalg.inv(C.T @ C)), np.linalg.norm(response) ** 2, rtol=1e-8
-    )
-
-
-@settings(deadline=None)
-@given(W=gossip_sequences(max_nodes=4, max_length=4), T=st.integers(1, 4), K=st.integers(1, 3), objective=OBJECTIVE)
-def test_several_gossip_rounds_are_one_step_of_their_product(W, T, K, objective):
-    W = gossip.sequence(W.matrices)  # repeated, and constant when all are equal
-    steps = []
-    for t in range(T):
-        product = np.eye(W.num_nodes)
-        for j in range(K):
-            product = W.at(t * K + j).dense() @ product
-        steps.append(gossip.from_array(product))
-    dynamics = Dynamics(W, gossip_rounds=K)
-    grams = dense_node_error_grams(gossip.sequence(steps), T, objective)
-    assert_allclose(error_gram(dynamics, T, objective=objective), grams.sum(axis=0), **CLOSE)
-    assert_allclose(np.stack(list(node_error_grams(dynamics, T, objective=objective))), grams, **CLOSE)
-
-
-def test_learning_rate_does_not_enter():
-    W = gossip.uniform("florentine")
-    assert_array_equal(error_gram(Dynamics(W, 0.1), 5), error_gram(Dynamics(W), 5))
 
 
 def test_numbers_computed_independently_for_florentine():
@@ -173,113 +182,44 @@ def test_prefix_sum_gram(T):
     assert_array_equal(prefix_sum_gram(T), prefix_sum(T).T @ prefix_sum(T))
 
 
-def test_bad_arguments_are_refused_at_the_call():
-    dynamics = Dynamics(gossip.uniform("ring:n=5"))
-    for function in (error_gram, node_error_grams):
-        with pytest.raises(InvalidInput, match="unknown objective 'mesage'; did you mean 'message'"):
-            function(dynamics, 3, objective="mesage")
-        with pytest.raises(InvalidInput, match="num_steps must be an integer >= 1, got 0"):
-            function(dynamics, 0)
-    with pytest.raises(InvalidInput, match="num_steps must be an integer >= 1"):
-        prefix_sum_gram(0)
+@pytest.mark.parametrize("gram", [*GRAMS, lambda d, T, **options: spatial_error_gram(d, num_steps=T, **options)])
+@pytest.mark.parametrize(
+    ("dynamics", "options", "message"),
+    [
+        ({}, {"objective": "mesage"}, "unknown objective 'mesage'; did you mean 'message'"),
+        ({}, {"num_steps": 0}, "num_steps must be an integer >= 1, got 0"),
+        ({"learning_rate": [1.0, 0.5]}, {}, "one for each of 3 steps, got a schedule of 2"),
+        ({}, {"weights": "last:1"}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
+        ({}, {"weights": [1.0, 1.0]}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
+        ({}, {"weights": ErrorWeights([1.7e308] * 3)}, "beyond float64"),
+        ({"learning_rate": [1e-6, 1.0, 1.0]}, {"weights": ErrorWeights([1e300] * 3)}, "beyond float64"),
+    ],
+)
+def test_bad_arguments_are_refused(gram, dynamics, options, message):
+    options = {"num_steps": 3, **options}
+    with pytest.raises(InvalidInput, match=message):
+        [*gram(Dynamics(gossip.metropolis_hastings("path:n=3"), **dynamics), options.pop("num_steps"), **options)]
 
 
-def test_gossip_that_ends_before_the_last_step_is_refused():
+def test_what_has_no_gram_is_refused_by_name():
     short = gossip.sequence([gossip.uniform("ring:n=5")] * 3, repeat=False)
     with pytest.raises(InvalidInput, match="step must be below 3"):
         error_gram(Dynamics(short), 4)
-
-
-# Schedules
-
-
-def schedules(T):
-    return st.lists(st.sampled_from([0.1, 0.5, 1.0, 2.0, 3.0]), min_size=T, max_size=T)
-
-
-@settings(deadline=None)
-@given(case=cases(), objective=OBJECTIVE, data=st.data())
-def test_a_schedule_scales_rows_and_columns_in_units_of_the_first_rate(case, objective, data):
-    # from the dense workload: noise of step s enters times eta_s; eta_0^2 H is what is left in the models
-    W, T = case
-    rates = np.array(data.draw(schedules(T)))
-    dynamics = Dynamics(W, rates)
-    grams = dense_node_error_grams(W, T, objective) * np.outer(rates, rates)
-    assert_allclose(rates[0] ** 2 * error_gram(dynamics, T, objective=objective), grams.sum(axis=0), **CLOSE)
-    nodes = np.stack(list(node_error_grams(dynamics, T, objective=objective)))
-    assert_allclose(rates[0] ** 2 * nodes, grams, **CLOSE)
-
-
-def test_a_schedule_of_equal_rates_is_a_constant_rate():
-    W = gossip.metropolis_hastings("star:n=5")
-    assert_array_equal(error_gram(Dynamics(W, [0.3] * 4), 4), error_gram(Dynamics(W, 0.3), 4))
-    assert_array_equal(
-        spatial_error_gram(Dynamics(W, [0.3] * 4), num_steps=4), spatial_error_gram(Dynamics(W), num_steps=4)
-    )
-
-
-def test_a_schedule_of_another_length_is_refused_at_the_call():
-    dynamics = Dynamics(gossip.uniform("ring:n=5"), [1.0, 0.5])
-    for call in (error_gram, node_error_grams, lambda d, T: spatial_error_gram(d, num_steps=T)):
-        with pytest.raises(InvalidInput, match="one for each of 3 steps, got a schedule of 2"):
-            call(dynamics, 3)
-
-
-# Over nodes
-
-
-def dense_spatial_gram(W, T, rates, objective):
-    """sum over steps of eta_s^2 A_s^T A_s, A_s the columns of step s in the workload of the counted models."""
-    n = W.num_nodes
-    workload = dense_gossip_workload(W, T)
-    if objective == "post-average":
-        workload = np.concatenate([W.at(t).dense() @ workload[t * n : (t + 1) * n] for t in range(T)])
-    columns = [workload[:, s * n : (s + 1) * n] for s in range(T)]
-    return sum(rate**2 * A.T @ A for rate, A in zip(rates, columns, strict=True))
-
-
-@examples(200)
-@given(case=cases(), objective=OBJECTIVE, data=st.data())
-def test_the_gram_over_nodes_matches_the_dense_workload(case, objective, data):
-    W, T = case
-    rates = np.array(data.draw(schedules(T)))
-    H = spatial_error_gram(Dynamics(W, rates), num_steps=T, objective=objective)
-    assert_array_equal(H, H.T)
-    assert_allclose(rates[0] ** 2 * H, dense_spatial_gram(W, T, rates, objective), **CLOSE)
-
-
-@settings(deadline=None)
-@given(case=cases(), objective=OBJECTIVE, data=st.data())
-def test_both_grams_have_one_trace(case, objective, data):
-    # independent unit noise at every node and step, counted over steps or over nodes
-    W, T = case
-    dynamics = Dynamics(W, data.draw(schedules(T)))
-    over_nodes = spatial_error_gram(dynamics, num_steps=T, objective=objective)
-    assert_allclose(np.trace(over_nodes), np.trace(error_gram(dynamics, T, objective=objective)), rtol=1e-9)
+    with pytest.raises(InvalidInput, match="num_steps must be an integer >= 1"):
+        prefix_sum_gram(0)
+    path = Dynamics(gossip.uniform("path:n=4"))
+    with pytest.raises(UnsupportedMechanism, match="modes of one symmetric gossip matrix"):
+        mode_error_grams(path, 3)
+    with pytest.raises(UnsupportedMechanism, match="couples the modes"):
+        mode_error_grams(Dynamics(gossip.metropolis_hastings("path:n=4")), 3, weights=ErrorWeights("all", [1, 0, 0, 0]))
+    with pytest.raises(UnsupportedMechanism, match=r"T n = 4096, got 1025 \* 4 = 4100"):
+        space_time_error_gram(path, 1025)
 
 
 def test_one_step_over_nodes_is_the_square_of_the_weights():
     W = gossip.uniform("star:n=5")
     assert_allclose(spatial_error_gram(Dynamics(W)), W.dense().T @ W.dense(), rtol=1e-15)
     assert_array_equal(spatial_error_gram(Dynamics(W), objective="message"), np.eye(5))
-    with pytest.raises(InvalidInput, match="unknown objective 'mesage'"):
-        spatial_error_gram(Dynamics(W), objective="mesage")
-    with pytest.raises(InvalidInput, match="num_steps must be an integer >= 1"):
-        spatial_error_gram(Dynamics(W), num_steps=0)
-
-
-@settings(deadline=None)
-@given(W=gossip_sequences(max_nodes=4, max_length=4), T=st.integers(1, 4), K=st.integers(1, 3), objective=OBJECTIVE)
-def test_several_gossip_rounds_over_nodes_are_one_step_of_their_product(W, T, K, objective):
-    W = gossip.sequence(W.matrices)
-    products = []
-    for t in range(T):
-        product = np.eye(W.num_nodes)
-        for j in range(K):
-            product = W.at(t * K + j).dense() @ product
-        products.append(gossip.from_array(product))
-    H = spatial_error_gram(Dynamics(W, gossip_rounds=K), num_steps=T, objective=objective)
-    assert_allclose(H, dense_spatial_gram(gossip.sequence(products), T, np.ones(T), objective), **CLOSE)
 
 
 # Growth

@@ -17,6 +17,7 @@ from mfdl import algorithms, gossip, spatial
 from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import OBJECTIVES
+from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise_error import noise_error
 from mfdl.operators import NoiseOperator
@@ -32,16 +33,21 @@ def dense(operator):
     return np.asarray(operator @ np.eye(operator.shape[1]))
 
 
-def counted_variance(one, objective):
+def counted_variance(one, objective, weights=None):
     """||models after the averaging of each step||_F^2 (or of the messages), from the algorithm's own operators.
 
     models_from_noise are the models at which gradients are taken, those after the steps before; then the final ones.
     """
+    weights, T = weights or ErrorWeights(), one.num_steps
     if objective == "post-average":
-        total = np.sum(dense(one.models_from_noise()) ** 2) + np.sum(dense(one.models_from_noise(final=True)) ** 2)
+        before = dense(one.models_from_noise()).reshape(T, one.num_nodes, -1)
+        rows = [*before[1:], dense(one.models_from_noise(final=True))]
     else:
         rows = dense(one.messages_from_noise).reshape(len(one.rounds), one.messages_per_round, -1)
-        total = np.sum(rows[np.array(one.step_of_round) >= 0] ** 2)
+        rows = rows[np.array(one.step_of_round) >= 0]
+    if not weights.uniform_target:
+        rows = [weights.node_factor(one.num_nodes) @ row for row in rows]
+    total = sum(w * np.sum(row**2) for w, row in zip(weights.of_steps(T), rows, strict=True))
     first = 1.0 if one.noise_on_messages else one.dynamics.learning_rates(one.num_steps)[0]
     return total / first**2
 
@@ -75,7 +81,8 @@ def noisy(draw, names=LOCAL + ACROSS):
     rates = draw(
         st.one_of(st.sampled_from([1.0, 0.3]), st.lists(st.sampled_from([0.1, 0.5, 1.0, 2.0]), min_size=T, max_size=T))
     )
-    dynamics = Dynamics(W, rates, gossip_rounds=draw(st.integers(1, 3)))
+    small = st.sampled_from([0.0, 0.0, 0.25])
+    dynamics = Dynamics(W, rates, gossip_rounds=draw(st.integers(1, 3)), momentum=draw(small), weight_decay=draw(small))
     one = build(draw(st.sampled_from(names)), dynamics, Cyclic(1, T), np.random.default_rng(draw(st.integers(0, 99))))
     divisors = draw(st.sampled_from(["none", "equal", "own"]))
     if divisors == "equal":
@@ -86,12 +93,19 @@ def noisy(draw, names=LOCAL + ACROSS):
 
 
 @examples(200)
-@given(one=noisy(), objective=st.sampled_from(OBJECTIVES))
-def test_it_is_the_norm_of_the_operators(one, objective):
+@given(
+    one=noisy(),
+    objective=st.sampled_from(OBJECTIVES),
+    steps=st.sampled_from(["all", "last", "exponential:2"]),
+    target=st.sampled_from(["nodes", "average"]),
+)
+def test_it_is_the_norm_of_the_operators(one, objective, steps, target):
     assert "is_plain" in vars(one)  # the builder knows it
     assert checks.is_plain(one)  # and the maps say so too
     assert "is_plain" not in vars(dataclasses.replace(one))  # a copy could have other fields: the maps decide
-    assert_allclose(noise_error(one, objective=objective), counted_variance(one, objective), rtol=1e-9, atol=1e-12)
+    weights = ErrorWeights(steps, target)
+    expected = counted_variance(one, objective, weights)
+    assert_allclose(noise_error(one, objective=objective, weights=weights), expected, rtol=1e-9, atol=1e-12)
 
 
 # Noise on messages
@@ -174,8 +188,8 @@ def test_without_noise_it_is_zero_and_bad_names_are_refused():
 
 
 def with_memory(one, keep):
-    """Half of the step is kept back: the next model is (1 - keep) W m + keep * (its own last model)."""
-    eye = sp.csr_array(sp.eye_array(one.num_nodes))
+    """Half of the step is kept back: the next state is (1 - keep) K m + keep * (the last one)."""
+    eye = sp.csr_array(sp.eye_array(one.model_from_state.shape[1]))
     rounds = tuple(
         dataclasses.replace(r, state_from_message=(1 - keep) * r.state_from_message, state_from_state=keep * eye)
         for r in one.rounds
@@ -188,8 +202,7 @@ def with_memory(one, keep):
 def test_fresh_noise_goes_through_any_recursion(one, objective, own):
     other = with_memory(one, 0.25)
     if own:  # the noise also enters the next state directly
-        rounds = tuple(dataclasses.replace(r, state_from_noise=r.message_from_noise) for r in other.rounds)
-        other = dataclasses.replace(other, rounds=rounds)
+        other = every_round(other, state_from_noise=lambda r: r.state_from_message @ r.message_from_noise)
     assert not other.is_plain
     assert_allclose(noise_error(other, objective=objective), counted_variance(other, objective), rtol=1e-9, atol=1e-12)
 
