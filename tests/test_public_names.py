@@ -58,6 +58,17 @@ NAMES = {
         DataFile ENVIRONMENT_VARIABLE FileStatus HOUSING REGISTRY a9a california_housing expand fetch home mnist
         mnist_files names read_idx status
     """,
+    "mfdl.dynamics": """
+        Dynamics MAX_RATE MAX_RATE_RATIO
+    """,
+    "mfdl.noise": """
+        CausalNoise IndependentNoise JointNoise LocalNoise NoiseOperator NoiseStream SpaceTimeNoise StepNoise
+        ZeroNoise
+    """,
+    "mfdl.participation": """
+        Cyclic EveryStep Explicit MinSeparation OncePerEpoch Participation ParticipationByNode Pattern Single
+        in_every_step participation_from_dict
+    """,
     "mfdl.trust": """
         AnyReceiver Central Coalitions FullCollusion LDP MODELS PNDP ReleasedOnly SecLDP TrustModel named
         nodes_of

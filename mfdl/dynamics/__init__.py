@@ -3,3 +3,7 @@
 from .dynamics import MAX_RATE, MAX_RATE_RATIO, Dynamics
 
 __all__ = ["MAX_RATE", "MAX_RATE_RATIO", "Dynamics"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

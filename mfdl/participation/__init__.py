@@ -27,3 +27,7 @@ __all__ = [
     "in_every_step",
     "participation_from_dict",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
