@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from . import check
 from .algorithms import LinearAlgorithm
 from .errors import InvalidInput, unknown_name
-from .noise import ZeroNoise
 from .noise_error import noise_error
 from .participation import Participation, in_every_step
 from .privacy import gaussian
@@ -116,7 +115,7 @@ class Mechanism:
 
         0 without noise.
         """
-        if isinstance(self.algorithm.noise, ZeroNoise):
+        if self.algorithm.noise.is_zero:
             return 0.0
         return self.sensitivity.squared * noise_error(self.algorithm)
 
@@ -282,7 +281,7 @@ def calibrate(
     losses = victim_losses(algorithm, trust, release=release, method=method, lipschitz=lipschitz, unit=unit)
     sensitivity = worst_adaptive(losses)
     if math.isinf(sensitivity.squared):
-        if isinstance(algorithm.noise, ZeroNoise):
+        if algorithm.noise.is_zero:
             raise InvalidInput(
                 f"{algorithm.name!r} has no noise to scale, so no target can be met; use without_noise(algorithm, ...)."
             )

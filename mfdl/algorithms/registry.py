@@ -10,7 +10,6 @@ from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
-from ..noise import JointNoise, SpaceTimeNoise, StepNoise
 from ..participation import Participation
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l
@@ -345,7 +344,7 @@ def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
     """
     if (entry := entry_of(name)) is not None:
         return entry.models
-    return SHARED if isinstance(algorithm.noise, StepNoise | SpaceTimeNoise | JointNoise) else LOCAL
+    return LOCAL if algorithm.noise.local or algorithm.noise.is_zero else SHARED
 
 
 def build_tuned(

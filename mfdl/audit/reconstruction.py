@@ -26,7 +26,6 @@ from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
 from ..mechanism import Mechanism
-from ..noise import ZeroNoise
 from ..threads import blas_threads
 from ..trust import TrustModel
 from ..view import Knowledge, View
@@ -318,9 +317,7 @@ def _scales(
         noise_std = mechanism.noise_std if noise_std is None else noise_std
         clip_norm = mechanism.clip_norm if clip_norm is None else clip_norm
     elif noise_std is None:
-        silent = view.noise.shape[1] == 0 or (
-            view.algorithm is not None and isinstance(view.algorithm.noise, ZeroNoise)
-        )
+        silent = view.noise.shape[1] == 0 or (view.algorithm is not None and view.algorithm.noise.is_zero)
         if not silent:
             raise InvalidInput(
                 "noise_std must be given where there is noise (0: as if there were none); or give a Mechanism."

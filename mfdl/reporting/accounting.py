@@ -21,7 +21,6 @@ from .. import files, graphs, mechanism
 from ..algorithms import LinearAlgorithm, registry
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
-from ..noise import ZeroNoise
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
 from ..trust import TrustModel
@@ -175,7 +174,7 @@ class Account:
             return gaussian.noise_std(config.noise_multiplier, sensitivity.value, shift)
         if config.mu is None:
             given = 1.0 if config.noise_std is None else config.noise_std
-            return 0.0 if isinstance(self.algorithm.noise, ZeroNoise) else given
+            return 0.0 if self.algorithm.noise.is_zero else given
         under = config.calibrate_under
         if under in (None, config.trust):
             model = self.models[self.worst(adaptive=True)[0]]  # under which the worst of the losses arises

@@ -17,7 +17,6 @@ from ..errors import InvalidInput, unknown_name
 from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
 from ..factorization.groups import Groups
 from ..gossip import Gossip
-from ..noise import LocalNoise
 from ..participation import Cyclic
 from .factorize_config import BOTH, PER_NODE, SPATIAL, STOPPED, FactorizeConfig
 from .options import require_one_of
@@ -94,8 +93,8 @@ class Job:
         if mechanism == "d-mf":
             return self._prefix_sums()
         # bsr and file:FILE.npz are built without optimising anything; a file is checked against nodes and steps
-        noise = build(mechanism, self.dynamics, self.participation).noise
-        if not isinstance(noise, LocalNoise):
+        noise = build(mechanism, self.dynamics, self.participation).noise.causal
+        if noise is None or noise.encoder is None or noise.factor is not None:
             raise InvalidInput(
                 f"{mechanism} holds noise correlated over nodes, whose loss and bound are in the file; factorize puts "
                 "encoders to the test. Use it as a mechanism of `mfdl compare` or `mfdl account`."

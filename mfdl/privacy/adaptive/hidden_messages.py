@@ -13,7 +13,6 @@ import numpy as np
 
 from ...check import FloatArray
 from ...errors import InvalidInput, UnsupportedMechanism
-from ...noise import IndependentNoise, LocalNoise
 from ...view import View
 from ..structure import is_plain_gossip
 from .shift_reduction import ShiftProblem
@@ -46,11 +45,11 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
         raise UnsupportedMechanism("shift reduction needs the algorithm behind a view; a bare view has none.")
     if knowledge.combination is not None:
         raise UnsupportedMechanism("shift reduction covers seen messages, not seen averages of them.")
-    noise = algorithm.noise
-    if not isinstance(noise, IndependentNoise | LocalNoise) or not is_plain_gossip(algorithm):
+    noise = algorithm.noise.causal
+    if noise is None or not noise.local or not is_plain_gossip(algorithm):
         raise UnsupportedMechanism(
             f"shift reduction covers plain gossip with node-local noise; {algorithm.name!r} has another recursion or "
-            f"noise ({type(noise).__name__}), for which it is not proved."
+            f"noise ({algorithm.noise.kind}), for which it is not proved."
         )
     known = knowledge.known_noise
     if (known.any(axis=0) & ~known.all(axis=0)).any():
@@ -71,7 +70,7 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
         pinned[R] = True
     absolute = [abs(kind.state_from_message) for kind in algorithm.kinds]  # type: ignore[arg-type]
     gram: FloatArray | None = None
-    if isinstance(noise, LocalNoise):
+    if noise.encoder is not None:
         gram = noise.encoder.swapaxes(-1, -2) @ noise.encoder
     return ShiftProblem(
         mixing=[absolute[kind] for kind in algorithm.kind_of_round],

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
 from ...errors import UnsupportedMechanism
-from ...noise import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
+from ...noise import CausalNoise
 from ...threads import blas_threads
 from ...trust import TrustModel
 from ...view import Knowledge, View
@@ -174,31 +174,29 @@ def _dense_injections(
 def _structured_injections(
     algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]
 ) -> list[ViewGram] | None:
-    noise, T = algorithm.noise, algorithm.num_steps
-    if isinstance(noise, ZeroNoise):
+    noise, T = algorithm.noise.causal, algorithm.num_steps
+    if algorithm.noise.is_zero:
         return [ViewGram(np.ones(T), np.zeros(T), math.inf, why="there is no noise")] * len(victims)
-    if isinstance(noise, StepNoise):
+    if noise is not None and noise.fresh and not noise.local:
         return _step_noise_grams(noise, knowledge, victims)
     known = knowledge.known_noise
     if (known != known[0]).any():
         return None
-    if isinstance(noise, SpaceTimeNoise | JointNoise):
-        found = space_time_grams(noise, known[0], victims, _local_gram)
+    if noise is None or not noise.local:
+        found = space_time_grams(algorithm.noise, known[0], victims, _local_gram)
         return None if found is None else [_of_space_time(one) for one in found]
     made: dict[int, ViewGram] = {}
     grams = []
     for u in victims:
         if known[0, u]:
             grams.append(ViewGram(np.ones(T), np.zeros(T), math.inf, why="the attacker knows its noise"))
-        elif isinstance(noise, IndependentNoise):
+        elif noise.fresh:
             grams.append(made.setdefault(0, ViewGram(np.ones(T), np.zeros(T))))
-        elif isinstance(noise, LocalNoise):
+        else:
             which = 0 if noise.shared else u
             if which not in made:
                 made[which] = _local_gram(noise.encoder_of(u), noise.inverse_of(u))
             grams.append(made[which])
-        else:
-            return None
     return grams
 
 
@@ -226,10 +224,10 @@ def _local_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
     return ViewGram(encoder.T @ encoder, rounding * (absolute.T @ absolute), inflation, why=why)
 
 
-def _step_noise_grams(noise: StepNoise, knowledge: Knowledge, victims: Sequence[int]) -> list[ViewGram]:
+def _step_noise_grams(noise: CausalNoise, knowledge: Knowledge, victims: Sequence[int]) -> list[ViewGram]:
     """Noise fresh in each step: X_u is diagonal, entry t = [(F_t F_t^T)^+]_uu, F_t = F without its known columns."""
     T, n = noise.num_steps, noise.num_nodes
-    F = noise.factor.toarray()
+    F = noise.mixing.toarray()
     chosen = np.asarray(victims, dtype=np.intp)
     values, errors = np.zeros((len(victims), T)), np.zeros((len(victims), T))
     leaks = np.zeros((len(victims), T), dtype=bool)
@@ -318,10 +316,8 @@ def _partly_seen(
     view: View, algorithm: LinearAlgorithm, knowledge: Knowledge, victims: Sequence[int]
 ) -> list[ViewGram] | None:
     """Range or null-space form, or None where neither covers the view."""
-    noise, T = algorithm.noise, algorithm.num_steps
-    if len(algorithm.rounds) != T:
-        return None
-    if not isinstance(noise, IndependentNoise | LocalNoise):
+    noise, T = algorithm.noise.causal, algorithm.num_steps
+    if len(algorithm.rounds) != T or noise is None or not noise.local:
         return None
     seen, known = knowledge.seen, knowledge.known_noise
     if (seen != seen[0]).any() or (known != known[0]).any():
@@ -341,17 +337,15 @@ def _partly_seen(
         grams, form = np.zeros((chosen.size, T, T)), "nothing seen"
     else:
         constant = all(W is weights[0] for W in weights)
-        independent = isinstance(noise, IndependentNoise)
         by_range = (T * rows.size) ** 2 * (T * rows.size / 3 + T * chosen.size / 3)
         by_null_space = T * hidden.sum() ** 2.0 * (hidden.sum() + 2.0 * T * chosen.size)
-        if independent and released is None and (not constant or by_null_space < by_range / 4):
+        if noise.fresh and released is None and (not constant or by_null_space < by_range / 4):
             null_space = NullSpaceForm(weights, hidden, unknown, scale)
             grams = np.stack([null_space.gram(int(u)) for u in chosen]) if chosen.size else np.zeros((0, T, T))
             absolute, form = null_space.absolute_error(), "null-space form"
         elif constant:
-            inverse = noise.inverse if isinstance(noise, LocalNoise) else None
             try:
-                range_form = RangeForm(weights[0], rows, unknown, scale, inverse, released)
+                range_form = RangeForm(weights[0], rows, unknown, scale, noise.inverse, released)
                 relative = range_form.relative_error()
             except UnsupportedMechanism:  # not positive definite in float64
                 relative = math.inf

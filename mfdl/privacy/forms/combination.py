@@ -18,7 +18,6 @@ import scipy.sparse as sp
 
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
-from ...noise import IndependentNoise, StepNoise
 from ...view import View
 
 UNIT = float(np.finfo(np.float64).eps) / 2
@@ -32,13 +31,14 @@ def step_values(view: View) -> tuple[FloatArray, FloatArray, np.ndarray] | None:
     algorithm, knowledge = view.algorithm, view.knowledge
     if algorithm is None or knowledge is None or knowledge.combination is None:
         return None
-    if not isinstance(algorithm.noise, IndependentNoise | StepNoise) or algorithm.noise_on_messages:
+    causal = algorithm.noise.causal
+    if causal is None or not causal.fresh or causal.is_zero or algorithm.noise_on_messages:
         return None
     c = np.asarray(knowledge.combination.toarray())
     if not states_are_multiples(algorithm, knowledge.combination):
         return None
     T, n = algorithm.num_steps, algorithm.num_nodes
-    F = algorithm.noise.factor.toarray() if isinstance(algorithm.noise, StepNoise) else np.eye(n)
+    F = causal.mixing.toarray()
     values, errors, silent = np.zeros((n, T)), np.zeros((n, T)), np.zeros(T, dtype=bool)
     made: dict[tuple[int, bytes], tuple[FloatArray, float, float]] = {}
     for one, t in zip(algorithm.rounds, algorithm.step_of_round, strict=True):

@@ -52,7 +52,6 @@ from scipy.sparse.csgraph import connected_components
 
 from ...algorithms import LinearAlgorithm, Round
 from ...check import FloatArray
-from ...noise import IndependentNoise, StepNoise
 from ...view import View
 from ..exact_rank import ranks_agree
 from ..structure import ROUNDING, SMALLEST_WEIGHT, smallest_weight
@@ -166,7 +165,7 @@ def own_states(view: View) -> OwnStates | None:
 
 def _is_covered(algorithm: LinearAlgorithm) -> bool:
     n, T = algorithm.num_nodes, algorithm.num_steps
-    if not isinstance(algorithm.noise, IndependentNoise | StepNoise) or algorithm.step_of_round != tuple(range(T)):
+    if not algorithm.noise.fresh or algorithm.noise.is_zero or algorithm.step_of_round != tuple(range(T)):
         return False
     model = algorithm.model_from_state
     if model.shape != (n, n) or (model != sp.eye_array(n, format="csr")).nnz:
@@ -199,8 +198,8 @@ def _round_kind(
 ) -> RoundKind | None:
     """One round, or None where r is not zero to rounding or D or E not diagonal."""
     n, S = algorithm.num_nodes, algorithm.messages_per_round
-    noise = algorithm.noise
-    F = noise.factor if isinstance(noise, StepNoise) else sp.csr_array(sp.eye_array(n))
+    assert algorithm.noise.causal is not None  # as `_is_covered` has seen
+    F = algorithm.noise.causal.mixing
     P = _or_zero(one.message_from_state, (S, n))
     R = sp.csr_array(_or_zero(one.message_from_noise, (S, F.shape[0])) @ F[:, np.flatnonzero(~known)])
     R.eliminate_zeros()

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...check import FloatArray
-from ...noise import JointNoise, SpaceTimeNoise
+from ...noise import CausalNoise, JointNoise, NoiseOperator
 from .whitening import whiten
 
 UNIT = float(np.finfo(np.float64).eps) / 2
@@ -61,7 +61,7 @@ class SpaceTimeGram:
 
 
 def space_time_grams(
-    noise: SpaceTimeNoise | JointNoise,
+    noise: NoiseOperator,
     known: NDArray[np.bool_],
     victims: Sequence[int],
     encoder_gram: Callable[[FloatArray, FloatArray], EncoderGram],
@@ -77,20 +77,22 @@ def space_time_grams(
         T = noise.num_steps
         why = "there is no noise that the attacker does not know"
         return [SpaceTimeGram(np.ones(T), np.zeros(T), math.inf, True, why)] * len(victims)
-    if isinstance(noise, JointNoise):
-        return None if known.any() else _joint(noise, victims)
-    if noise.shared:
-        return _one_encoder(noise, known, victims, encoder_gram(noise.encoder, noise.inverse))
-    if known.any() or noise.factor.shape[0] != noise.factor.shape[1]:
+    if noise.joint is not None:
+        return None if known.any() else _joint(noise.joint, victims)
+    if (causal := noise.causal) is None:
         return None
-    return _one_encoder_per_column(noise, victims, encoder_gram)
+    if causal.shared:
+        return _one_encoder(causal, known, victims, encoder_gram(causal.encoder_of(0), causal.inverse_of(0)))
+    if known.any() or noise.shape[0] != noise.shape[1]:
+        return None
+    return _one_encoder_per_column(causal, victims, encoder_gram)
 
 
 def _one_encoder(
-    noise: SpaceTimeNoise, known: NDArray[np.bool_], victims: Sequence[int], gram: EncoderGram
+    noise: CausalNoise, known: NDArray[np.bool_], victims: Sequence[int], gram: EncoderGram
 ) -> list[SpaceTimeGram]:
     chosen = np.asarray(victims, dtype=np.intp)
-    white = whiten(np.eye(noise.num_nodes)[:, chosen], noise.factor.toarray() * ~known, given_noise=True)
+    white = whiten(np.eye(noise.num_nodes)[:, chosen], noise.mixing.toarray() * ~known, given_noise=True)
     squared, off = (white.whitened**2).sum(axis=0), np.diagonal(white.gram_error())
     size = np.abs(gram.values) + gram.errors
     singular = math.isinf(gram.inflation)
@@ -105,9 +107,9 @@ def _one_encoder(
 
 
 def _one_encoder_per_column(
-    noise: SpaceTimeNoise, victims: Sequence[int], encoder_gram: Callable[[FloatArray, FloatArray], EncoderGram]
+    noise: CausalNoise, victims: Sequence[int], encoder_gram: Callable[[FloatArray, FloatArray], EncoderGram]
 ) -> list[SpaceTimeGram] | None:
-    found = _inverse_factor(noise.factor.toarray())
+    found = _inverse_factor(noise.mixing.toarray())
     if found is None:
         return None
     G, defect = found
