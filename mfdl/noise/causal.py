@@ -94,6 +94,8 @@ class CausalNoise(NoiseOperator):
 
     @property
     def kind(self) -> str:
+        if type(self).__module__ != __name__:  # a user's subclass may have other products
+            return type(self).__name__
         if self.is_zero:
             return ZeroNoise.__name__
         if self.factor is None:

@@ -17,7 +17,7 @@ from mfdl import Cyclic, EveryStep, Explicit, Guarantee, Single, algorithms, gos
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.mechanism import guarantees
-from mfdl.operators import StepNoise
+from mfdl.noise import NoiseOperator, StepNoise
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.explanation import explanation
 from mfdl.privacy.fingerprint import Fingerprint
@@ -122,7 +122,7 @@ def test_a_seal_cannot_be_left_out():
 
 
 def test_noise_of_ones_own_is_known_by_its_entries():
-    class Scaled(StepNoise.__mro__[1]):
+    class Scaled(NoiseOperator):
         def __init__(self, scale):
             self.num_steps, self.num_nodes, self.scale = 4, 4, scale
             super().__init__((16, 16))
