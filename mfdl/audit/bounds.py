@@ -43,7 +43,7 @@ def binomial_mu(without: FloatArray, with_canary: FloatArray, threshold: float, 
 
     Guarantees: for independent samples of any distribution, above the true mu with probability at most `failure`.
     """
-    alpha, beta = _errors(without, with_canary, threshold, failure)
+    alpha, beta = error_rates(without, with_canary, threshold, failure)
     return max(0.0, float(-special.ndtri(alpha) - special.ndtri(beta))) if alpha < 1 and beta < 1 else 0.0
 
 
@@ -51,12 +51,12 @@ def binomial_epsilon(
     without: FloatArray, with_canary: FloatArray, threshold: float, *, delta: float, failure: float
 ) -> float:
     """epsilon >= log((1 - beta - delta) / alpha) shown by the same test, >= 0."""
-    alpha, beta = _errors(without, with_canary, threshold, failure)
+    alpha, beta = error_rates(without, with_canary, threshold, failure)
     found = [math.log((1 - b - delta) / a) for a, b in ((alpha, beta), (beta, alpha)) if 1 - b - delta > 0]
     return max(0.0, *found) if found else 0.0
 
 
-def _errors(without: FloatArray, with_canary: FloatArray, threshold: float, failure: float) -> tuple[float, float]:
+def error_rates(without: FloatArray, with_canary: FloatArray, threshold: float, failure: float) -> tuple[float, float]:
     """Upper bounds on (alpha, beta) that hold together except with probability `failure`."""
     alpha = clopper_pearson_upper_bound(int((without > threshold).sum()), without.size, failure / 2)
     beta = clopper_pearson_upper_bound(int((with_canary <= threshold).sum()), with_canary.size, failure / 2)
@@ -84,8 +84,8 @@ def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float)
     trials, share = min(without.size, with_canary.size), failure / 3
     difference = float(with_canary.mean() - without.mean())
     spread = max(
-        _std_upper_bound(without, share),
-        _std_upper_bound(with_canary, share),
+        std_upper_bound(without, share),
+        std_upper_bound(with_canary, share),
     )
     if difference <= 0:
         return 0.0
@@ -95,7 +95,7 @@ def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float)
     return max(0.0, difference / spread - float(-special.ndtri(share)) * math.sqrt(2 / trials))
 
 
-def _std_upper_bound(samples: FloatArray, failure: float) -> float:
+def std_upper_bound(samples: FloatArray, failure: float) -> float:
     freedom = samples.size - 1
     return math.sqrt(freedom * float(samples.var(ddof=1)) / float(stats.chi2.ppf(failure, freedom)))
 

@@ -74,7 +74,7 @@ def best_signs(gram: FloatArray, participation: Participation) -> tuple[FloatArr
     correlated with it.
     """
     best, value = np.zeros(len(gram)), -1.0
-    for patterns in _blocks(_tried_patterns(gram, participation)):
+    for patterns in _blocks(tried_patterns(gram, participation)):
         X = gram[patterns[:, :, None], patterns[:, None, :]]
         signs, reached = _best_of_all(X) if patterns.shape[1] <= MAX_SIGNED_STEPS else _improved(X)
         top = int(reached.argmax())
@@ -84,7 +84,7 @@ def best_signs(gram: FloatArray, participation: Participation) -> tuple[FloatArr
     return best, value
 
 
-def _tried_patterns(gram: FloatArray, participation: Participation) -> Iterator[Sequence[int]]:
+def tried_patterns(gram: FloatArray, participation: Participation) -> Iterator[Sequence[int]]:
     if participation.num_patterns <= MAX_ENUMERATED:
         yield from (pattern.tolist() for pattern in participation.patterns())
         return

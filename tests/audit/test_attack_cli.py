@@ -39,22 +39,10 @@ def test_keys_and_words(capsys):
     assert (answer["unit"], answer["notes"]) == ("record", [])
 
 
-def test_the_mechanism_is_calibrated_and_the_errors_follow(capsys):
-    one, two = (attack(capsys, *PATH, "--steps", "2", "--mu", mu)["with_noise"] for mu in ("1", "2"))
-    assert one["noise_std"] == pytest.approx(2 * two["noise_std"])
-    assert one["nodes"][1]["error_std"] == pytest.approx(2 * two["nodes"][1]["error_std"])
-    assert one["nodes"][1]["error_std"] >= 2  # mu = 1 at record shift 2: no estimate is better
-    assert one["nodes"][1]["posterior_ratio"] > two["nodes"][1]["posterior_ratio"]
-    fixed = attack(capsys, *PATH, "--steps", "2", "--noise-std", "0.25", "--clip-norm", "0.5")["with_noise"]
-    assert fixed["noise_std"] == 0.25
-    assert fixed["nodes"][1]["error_std"] == pytest.approx(0.25 / 0.5 * one["nodes"][1]["error_std"] / one["noise_std"])
-
-
 ZIP_DL = ["--mechanism", "zip-dl", "--graph", "path:n=4", "--attackers", "0", "--steps", "4"]
 
 
-@pytest.mark.parametrize("mechanism", ["zip-dl", "dp-dsgd"])
-@pytest.mark.parametrize("noise", [["--mu", "0.5"], ["--noise-std", "2"]])
+@pytest.mark.parametrize(("mechanism", "noise"), [("zip-dl", ["--mu", "0.5"]), ("dp-dsgd", ["--noise-std", "2"])])
 def test_at_user_level_the_guarantee_is_that_of_the_accountant(capsys, mechanism, noise):
     shared = [*ZIP_DL, "--mechanism", mechanism, "--unit", "user", "--release", "none", *noise]
     answer = attack(capsys, *shared)
@@ -65,11 +53,9 @@ def test_at_user_level_the_guarantee_is_that_of_the_accountant(capsys, mechanism
     words, worst = answer["guarantee"], stated["guarantee"]
     assert "all data of every node (user level, each node by itself) is covered by mu-GDP" in words
     assert words[words.index("is covered by") :] == worst[worst.index("is covered by") :]  # the worst node has a name
-    assert "with participation in every one of 4 steps" in words
-    assert "noise scaled to clipped mean gradients" in words
-    mu = stated["worst_mu_adaptive"]
     victims = [node for node in answer["with_noise"]["nodes"] if node["status"] != "attacker"]
     assert [node["status"] for node in victims] == ["hidden"] * 3
+    mu = stated["worst_mu_adaptive"]
     assert all(float(node["error_std"]) * mu >= 2 - 1e-9 for node in victims)  # user shift 2: no estimate is better
 
 
@@ -153,14 +139,12 @@ def test_the_run_can_be_repeated_from_its_results(capsys, tmp_path):
     assert {**first, "seconds": 0, "config": 0} == {**again, "seconds": 0, "config": 0}
 
 
-@pytest.mark.parametrize(
-    "trust", [["ldp"], ["eavesdropper"], ["colluding", "--colluders", "1"], ["central"], ["released"]]
-)
+@pytest.mark.parametrize("trust", ["ldp", "eavesdropper", "colluding", "central", "released"])
 def test_other_trust_models(capsys, trust):
-    answer = attack(capsys, "--graph", "ring:n=4", "--steps", "2", "--trust", *trust)
+    colluders = ["--colluders", "1"] if trust == "colluding" else []
+    answer = attack(capsys, "--graph", "ring:n=4", "--steps", "2", "--trust", trust, *colluders)
     words = {node["status"] for node in answer["without_noise"]["nodes"]}
-    if trust[0] in ("ldp", "eavesdropper"):
-        assert words == {"exposed"}
+    assert trust not in ("ldp", "eavesdropper") or words == {"exposed"}
     assert not answer["with_noise"]["exposed"]
 
 

@@ -9,26 +9,25 @@ from mfdl.audit import Training
 from mfdl.audit.matrix import COLUMNS, Cell
 from mfdl.cli import main
 
+UNSEEN = ["--mechanism", "zip-dl", "--trust", "released", "--unit", "user", "--participation", "every-step"]
 SMALL = ["--graph", "path:n=3", "--trials", "400"]
 
 
-def test_a_claim_that_holds_exits_with_zero_and_writes_what_it_found(tmp_path, capsys):
-    assert main(["audit", "--mechanism", "dp-dsgd", "--trust", "ldp", *SMALL, "--out", str(tmp_path)]) == 0
+def test_a_matrix_of_names_writes_what_it_found_once_and_says_where_nothing_is_claimed(tmp_path, monkeypatch, capsys):
+    written, write = [], files.atomic_write_json
+    monkeypatch.setattr(files, "atomic_write_json", lambda path, text: (written.append(text), write(path, text)))
+    names = ["--mechanism", "dp-dsgd", "--mechanism", "none"]
+    assert main(["audit", "--matrix", *names, "--trust", "ldp", *SMALL, "--out", str(tmp_path)]) == 0
     assert "No claim is refuted." in capsys.readouterr().out
-    kept = json.loads((tmp_path / "audit.json").read_text())
+    (kept,) = written
+    assert kept == json.loads((tmp_path / "audit.json").read_text())
+    assert {"level", "violations", "cells", "graph", "versions", "config", "seconds"} == kept.keys()
+    assert [(c["mechanism"], c["audit"] is None) for c in kept["cells"]] == [("dp-dsgd", False), ("none", True)]
     assert kept["cells"][0]["audit"]["mu_claimed"] == pytest.approx(1.0)
+    assert "no noise" in kept["cells"][1]["why"]
     assert kept["config"]["trials"] == 400
     assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
     assert "dp-dsgd,ldp" in (tmp_path / "audit.csv").read_text()
-
-
-def test_the_json_file_is_written_once_and_whole(tmp_path, monkeypatch):
-    written, write = [], files.atomic_write_json
-    monkeypatch.setattr(files, "atomic_write_json", lambda path, text: (written.append(text), write(path, text)))
-    assert main(["audit", *SMALL, "--out", str(tmp_path)]) == 0
-    assert len(written) == 1
-    assert written[0] == json.loads((tmp_path / "audit.json").read_text())
-    assert {"level", "violations", "cells", "graph", "versions", "config", "seconds"} == written[0].keys()
     assert main(["audit", "--config", str(tmp_path / "audit.json"), "--json"]) == 0
 
 
@@ -47,24 +46,10 @@ def test_a_refuted_claim_exits_with_one(monkeypatch, capsys):
     assert answer["cells"][0]["audit"]["violated"]
 
 
-def test_a_matrix_reads_the_names_it_is_given_and_says_where_nothing_is_claimed(capsys):
-    names = ["--mechanism", "cdp", "--mechanism", "none"]
-    assert main(["audit", "--matrix", *names, "--trust", "central", *SMALL, "--noise-std", "1.5", "--json"]) == 0
-    cells = json.loads(capsys.readouterr().out)["cells"]
-    assert [(c["mechanism"], c["audit"] is None) for c in cells] == [("cdp", False), ("none", True)]
-    assert "no noise" in cells[1]["why"]
-
-
 def test_a_table_row_is_about_one_victim(monkeypatch, capsys):
     monkeypatch.setattr(Cell, "row", lambda self: dict.fromkeys(COLUMNS, 7.25))
     assert main(["audit", *SMALL]) == 0
     assert capsys.readouterr().out.count("7.25") == 4
-
-
-def test_where_nothing_is_seen_there_is_no_claim(capsys):
-    users = ["--unit", "user", "--participation", "every-step"]
-    assert main(["audit", "--mechanism", "zip-dl", "--trust", "released", *users, *SMALL]) == 2
-    assert "nothing of the record is seen" in capsys.readouterr().err
 
 
 def test_trust_models_are_named_as_for_account(capsys):
@@ -88,6 +73,7 @@ def test_trust_models_are_named_as_for_account(capsys):
     ("arguments", "why"),
     [
         (["--mechanism", "none"], "nothing finite is claimed"),
+        (UNSEEN, "nothing of the record is seen"),
         (["--mechanism", "mafaldo"], "mafalda"),
         (["--trust", "lpd"], "ldp"),
         (["--mu", "1", "--noise-std", "1"], "at most one of --noise-std and --mu"),

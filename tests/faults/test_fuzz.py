@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from effort import EFFORT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ def part_of_the_command(name):
         sys.path.remove(str(EXPERIMENTS))
 
 
-CI = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 CASES = part_of_the_command("_fault_cases")
 
 
@@ -38,7 +38,7 @@ def outcomes(draw, surface):
 
 
 def few(surface):
-    return max(4, 28 // CASES.RARE.get(surface, 1))
+    return max(2, round(70 * EFFORT) // CASES.RARE.get(surface, 1))
 
 
 @pytest.mark.parametrize("surface", list(CASES.SURFACES))

@@ -11,18 +11,16 @@ COMMAND = Path(__file__).parents[2] / "experiments" / "faults.py"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL and fork")
-def test_a_few_kills(tmp_path):
+@pytest.mark.parametrize(("runs", "kills"), [(1, 1), pytest.param(7, 5, marks=pytest.mark.slow)])
+def test_a_few_kills(runs, kills, tmp_path):
     """A process of its own: it forks, which a process with threads should not."""
     report = tmp_path / "report.json"
+    arguments = ["kill", "--runs", str(runs), "--seed", "1", "--out", str(report)]
     done = subprocess.run(
-        [sys.executable, str(COMMAND), "kill", "--runs", "3", "--seed", "1", "--out", str(report)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        [sys.executable, str(COMMAND), *arguments], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(report.read_text())
-    assert found["faults"] == []
-    assert found["training"] == 3
-    assert found["kills"] >= 2
+    told = json.loads(report.read_text())
+    assert told["faults"] == []
+    assert told["training"] == len({k for k in range(runs) if k not in (3, 6)})
+    assert told["kills"] >= kills

@@ -152,22 +152,6 @@ def test_losses_gradients_and_hits_are_those_of_logistic_regression(home):
         np.testing.assert_allclose(got[u], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_the_negative_class_counts_unlike_in_the_formula_with_labels_0_and_1(home):
-    """log(1 + exp(-b x^T a)) with b = 0 is the constant log 2; with b = -1 it teaches."""
-    a, x = torch.tensor(TRAIN[0][0]), torch.randn(123, dtype=torch.float64, requires_grad=True)
-    constant = torch.log1p(torch.exp(-0 * (x @ a)))
-    assert constant.item() == pytest.approx(math.log(2))
-    assert (torch.autograd.grad(constant, x)[0] == 0).all()
-    whole = tasks.load("a9a", 3, home, partition="uniform")
-    only_negative = dataclasses.replace(
-        whole, features=whole.features[whole.targets == 0], targets=whole.targets[whole.targets == 0]
-    )
-    instance = only_negative.instance(0, 1)
-    gradients = instance.clipped_gradient_sums(instance.initial_parameters, 0, 1e6)
-    assert gradients.norm(dim=1).min() > 0.5
-    np.testing.assert_allclose(gradients.sum(0), only_negative.features.sum(0) / 2, rtol=1e-5)
-
-
 def test_the_pool_is_split_once(home):
     task = tasks.load("a9a", 4, home, split="pool")
     assert (task.name, len(task.targets), len(task.test_targets)) == ("a9a-pool", 64, 16)
@@ -185,6 +169,7 @@ def test_the_pool_is_split_once(home):
         tasks.load("a9a", 4, home, split="libsvn")
 
 
+@pytest.mark.slow
 def test_the_real_data():
     real = os.environ.get("MFDL_DATA")
     if real is None or not all((Path(real) / name).is_file() for name in NAMES):

@@ -1,5 +1,6 @@
 """Checkpoints: round trips, crashes at each write, damage, secrets."""
 
+import hashlib
 import json
 import stat
 
@@ -114,7 +115,7 @@ def test_damage_is_seen(tmp_path):
 def resealed(content):
     """As by someone who knows the rule of the checksum, which guards against damage only."""
     body = {key: value for key, value in content.items() if key != "checksum"}
-    return body | {"checksum": checkpoint._checksum(body)}
+    return body | {"checksum": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()}
 
 
 def test_pointers_that_cannot_be_used(tmp_path):
@@ -150,19 +151,10 @@ def test_the_pointer_cannot_lead_out_of_the_folder(tmp_path):
         checkpoint.load(tmp_path / "run")
 
 
-def test_unwritable_folder(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(InvalidInput, match="cannot write"):
-        save(tmp_path / "file", 0, 0.1)
-
-
 @pytest.mark.parametrize(
-    ("metadata", "message"),
+    ("changed", "message"),
     [
-        (
-            {"key": KEY},
-            r"metadata\['key'\] holds a NoiseKey, whose secret must not be stored; store key.key_id",
-        ),
+        ({"key": KEY}, r"metadata\['key'\] holds a NoiseKey, whose secret must not be stored; store key.key_id"),
         ({"a": [{"b": KEY}]}, r"metadata\['a'\]\[0\]\['b'\] holds a NoiseKey"),
         ({"a": b"secret"}, r"metadata\['a'\] holds bytes"),
         ({"a": (1, bytearray(2))}, r"metadata\['a'\]\[1\] holds bytes"),
@@ -172,38 +164,33 @@ def test_unwritable_folder(tmp_path):
         ({"a": {1: 2}}, "must have string keys, got int"),
     ],
 )
-def test_secrets_and_unclear_values_are_refused_and_nothing_is_written(tmp_path, metadata, message):
+def test_secrets_and_unclear_values_are_refused_and_nothing_is_written(tmp_path, changed, message):
     with pytest.raises(InvalidInput, match=message):
-        checkpoint.save(tmp_path / "run", step=0, models=models(0.1), metadata=metadata)
+        checkpoint.save(tmp_path / "run", step=0, models=models(0.1), metadata=changed)
+    for wrong, why in (
+        ({"models": {"a": [1.0]}}, r"models must map names to tensors, got 'a': list"),
+        ({"step": -1}, "step must be an integer >= 0, got -1"),
+    ):
+        with pytest.raises(InvalidInput, match=why):
+            checkpoint.save(tmp_path / "run", **({"step": 0, "models": {}, "metadata": {}} | wrong))
     assert not (tmp_path / "run").exists()
-
-
-def test_no_file_holds_the_secret(tmp_path):
-    save(tmp_path, 1, 0.1)
-    for path in tmp_path.iterdir():
-        data = path.read_bytes()
-        assert KEY.reveal_secret() not in data
-        assert KEY.reveal_secret().hex().encode() not in data
-
-
-def test_bad_models_and_steps(tmp_path):
-    with pytest.raises(InvalidInput, match=r"models must map names to tensors, got 'a': list"):
-        checkpoint.save(tmp_path, step=0, models={"a": [1.0]}, metadata={})
-    with pytest.raises(InvalidInput, match="step must be an integer >= 0, got -1"):
-        checkpoint.save(tmp_path, step=-1, models={}, metadata={})
 
 
 def test_require_match_names_the_field_that_differs():
     checkpoint.require_match(METADATA)
     checkpoint.require_match(METADATA, mechanism_hash="ab", shape=(2, 3), more={"y": 0.5, "x": None})
-    with pytest.raises(InvalidInput, match=r"checkpoint's mechanism_hash is 'ab', expected 'cd'"):
-        checkpoint.require_match(METADATA, key_id=KEY.key_id, mechanism_hash="cd")
-    with pytest.raises(InvalidInput, match="no field 'task_hash', expected 'x'"):
-        checkpoint.require_match(METADATA, task_hash="x")
-    with pytest.raises(InvalidInput, match="key_id holds a NoiseKey"):
-        checkpoint.require_match(METADATA, key_id=KEY)
-    with pytest.raises(InvalidInput, match="checkpoint's seeded is True, expected 1"):
-        checkpoint.require_match({"seeded": True}, seeded=1)
+    for held, expected, why in (
+        (
+            METADATA,
+            {"key_id": KEY.key_id, "mechanism_hash": "cd"},
+            "checkpoint's mechanism_hash is 'ab', expected 'cd'",
+        ),
+        (METADATA, {"task_hash": "x"}, "no field 'task_hash', expected 'x'"),
+        (METADATA, {"key_id": KEY}, "key_id holds a NoiseKey"),
+        ({"seeded": True}, {"seeded": 1}, "checkpoint's seeded is True, expected 1"),
+    ):
+        with pytest.raises(InvalidInput, match=why):
+            checkpoint.require_match(held, **expected)
 
 
 JSON = st.recursive(

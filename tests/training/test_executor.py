@@ -70,14 +70,13 @@ def force(monkeypatch, path):
     monkeypatch.setattr(executor, "DENSE_ENTRIES", {"dense": 10**6, "sparse": 0}[path])
 
 
-@pytest.mark.parametrize("path", ["dense", "sparse"])
-@pytest.mark.parametrize("W", [STAR, SEQUENCE], ids=["constant", "varying"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_executor_is_the_operators(name, W, path, monkeypatch):
-    force(monkeypatch, path)
-    one = build_algorithm(name, Dynamics(W, 0.3), PART)
-    check(one)
-    check(one.with_divisors([1, 2, 3, 5]))
+def test_the_executor_is_the_operators(name, monkeypatch):
+    for W, path in ((STAR, "dense"), (SEQUENCE, "sparse")):
+        force(monkeypatch, path)
+        algorithm = build_algorithm(name, Dynamics(W, 0.3), PART)
+        check(algorithm)
+        check(algorithm.with_divisors([1, 2, 3, 5]))
 
 
 @examples(50)

@@ -5,8 +5,9 @@ import functools
 import numpy as np
 import pytest
 import torch
+from small_tasks import regression
 
-from mfdl import Cyclic, Dynamics, algorithms, calibrate, gossip, replay, tasks, trust
+from mfdl import Cyclic, Dynamics, algorithms, calibrate, gossip, replay, trust
 from mfdl.training.keys import NoiseKey
 from mfdl.training.tasks import fingerprint
 
@@ -45,22 +46,11 @@ PAIRS = {
 }
 
 
-LINEAR = functools.partial(torch.nn.Linear, 2, 1)
+LINEAR = functools.partial(torch.nn.Linear, 3, 1)
 
 
 def task(loss, build=LINEAR):
-    X, y = np.linspace(-1, 1, 24).reshape(12, 2), np.linspace(0, 1, 12)
-    return tasks.from_module(
-        "toy",
-        3,
-        kind="regression",
-        build_module=build,
-        loss=loss,
-        features=X,
-        targets=y,
-        test_features=X,
-        test_targets=y,
-    )
+    return regression(12, 3, build=build, loss=loss)
 
 
 @pytest.mark.parametrize("kind", PAIRS)
@@ -73,7 +63,7 @@ def test_losses_that_differ_have_other_hashes(kind):
 class Bend(torch.nn.Module):
     def __init__(self, slope):
         super().__init__()
-        self.linear = torch.nn.Linear(2, 1)
+        self.linear = torch.nn.Linear(3, 1)
         self.slope = slope
 
     def forward(self, x):
@@ -110,12 +100,3 @@ def test_one_secret_key_serves_many_runs_without_sharing_noise():
     seeded = [replay(one, task(by_constant), seeds=[0]).seeds[0] for _ in range(2)]
     assert seeded[0].key_id == seeded[1].key_id
     np.testing.assert_array_equal(seeded[0].models, seeded[1].models)
-
-
-def test_the_nonce_stays_with_the_checkpoint(tmp_path):
-    key, one = NoiseKey.from_entropy(), mechanism()
-    common = {"seeds": [0], "key": key, "checkpoint_folder": tmp_path}
-    first = replay(one, task(by_constant), stop_after=2, **common).seeds[0]
-    rest = replay(one, task(by_constant), **common).seeds[0]
-    assert first.key_id == rest.key_id
-    assert rest.finished_steps == 4

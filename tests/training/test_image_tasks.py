@@ -109,7 +109,7 @@ def test_the_full_set(small):
     assert tasks.load("mnist-mlp", 4, small()).name == "mnist-mlp"
 
 
-@pytest.mark.parametrize("present", [TEST, (*TEST, TRAIN[0]), (*TEST, TRAIN[1])])
+@pytest.mark.parametrize("present", [TEST, (*TEST, TRAIN[1])])
 def test_the_test_images_alone_are_split_and_named(small, present):
     home = small(*present)
     task = tasks.mnist(3, home)
@@ -208,7 +208,8 @@ def test_images_and_labels_must_fit(small, monkeypatch):
 
 # Few records and steps: per-record gradients of the larger model are 100,000 numbers each.
 @pytest.mark.parametrize(
-    ("name", "fraction", "steps", "floor"), [("mnist", 0.2, 40, 0.8), ("mnist-mlp", 0.05, 20, 0.6)]
+    ("name", "fraction", "steps", "floor"),
+    [("mnist", 0.1, 30, 0.75), pytest.param("mnist-mlp", 0.05, 20, 0.6, marks=pytest.mark.slow)],
 )
 def test_real_images_are_learned(name, fraction, steps, floor):
     home = os.environ.get("MFDL_DATA")

@@ -129,18 +129,6 @@ def test_least_squares_data_are_normal_and_follow_the_data_seed_alone():
     assert torch.equal(task.instance(0, 1).features, task.instance(9, 1).features)
 
 
-def test_gradient_descent_without_noise_finds_the_minimiser():
-    instance = tasks.least_squares(16).instance(0, 1, dtype=torch.float64)
-    models, losses = instance.initial_parameters, []
-    for step in range(40):
-        losses.append(float(instance.evaluate(models).loss.mean()))
-        gradients = instance.clipped_gradient_sums(models, step, 1e6)
-        models = (models - 0.15 * gradients).mean(0, keepdim=True).repeat(16, 1)
-    assert (np.diff(losses[:20]) < 0).all()
-    assert losses[0] > 5
-    assert losses[-1] < 1e-10
-
-
 # Rotated quadratics
 
 

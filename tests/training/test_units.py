@@ -11,6 +11,7 @@ from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from small_tasks import regression, slow_means, some_models
 from torch import nn
 
 from mfdl import algorithms, gossip, trust
@@ -21,7 +22,7 @@ from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.gaussian import record_shift
 from mfdl.privacy.guarantee import UNITS
 from mfdl.testing.tasks import linear_task, still_task
-from mfdl.training import clipping, tasks
+from mfdl.training import clipping
 from mfdl.training.replay import replay
 from mfdl.training.tasks import Task
 from mfdl.training.tasks import instance as instances
@@ -149,46 +150,8 @@ class Directions(nn.Module):
         return self.scale * self.out(torch.tanh(self.hidden(x / x.norm(dim=1, keepdim=True))))
 
 
-def squared(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return (output.squeeze() - target).square()
-
-
 def directions_task(num_records: int = 43) -> Task:
-    rng = np.random.default_rng(0)
-    return tasks.from_module(
-        "directions",
-        4,
-        kind="regression",
-        build_module=Directions,
-        loss=squared,
-        features=rng.standard_normal((num_records, 3)),
-        targets=rng.standard_normal(num_records),
-        test_features=rng.standard_normal((3, 3)),
-        test_targets=rng.standard_normal(3),
-    )
-
-
-def some_models(instance):
-    noise = torch.randn(instance.initial_parameters.shape, generator=torch.Generator().manual_seed(1))
-    return instance.initial_parameters + 0.3 * noise.to(instance.initial_parameters)
-
-
-def slow_means(instance, models, step, clip_norm):
-    """Oracle: one record at a time through torch.autograd, then the mean, then the clip."""
-    rows = torch.zeros_like(models)
-    for u, row in enumerate(models):
-        module = instance.task.build_module().to(row.dtype)
-        parameters = list(module.parameters())
-        nn.utils.vector_to_parameters(row.clone(), parameters)
-        found = []
-        for slot in instance.mask[u, step % instance.period].nonzero().flatten().tolist():
-            place = (u, step % instance.period, slot)
-            value = squared(module(instance.features[place][None])[0], instance.targets[place])
-            found.append(torch.cat([g.reshape(-1) for g in torch.autograd.grad(value, parameters)]))
-        if found:
-            mean = torch.stack(found).mean(0)
-            rows[u] = mean * min(1.0, clip_norm / mean.double().norm().item())
-    return rows
+    return regression(num_records, build=Directions)
 
 
 @pytest.mark.parametrize("clip_norm", [0.05, 1e6])
@@ -217,20 +180,6 @@ def test_both_ways_to_the_mean_agree():
         sums = instance.clipped_gradients(models, step, 1e6, "record")
         means = sums / instance.mask[:, step].sum(1, keepdim=True)
         assert_allclose(instance.clipped_gradients(models, step, 1e6, "user"), means, rtol=1e-9, atol=1e-12)
-
-
-def test_arguments_of_clipped_gradients():
-    instance = directions_task().instance(0, 2)
-    start = instance.initial_parameters
-    with pytest.raises(InvalidInput, match="unknown unit 'users'; did you mean 'user'"):
-        instance.clipped_gradients(start, 0, 1.0, "users")
-    for unit in UNITS:
-        with pytest.raises(InvalidInput, match="clip_norm must be"):
-            instance.clipped_gradients(start, 0, 0.0, unit)
-        with pytest.raises(InvalidInput, match="step must be an integer >= 0"):
-            instance.clipped_gradients(start, -1, 1.0, unit)
-        with pytest.raises(InvalidInput, match="models must be a tensor of shape"):
-            instance.clipped_gradients(start[:2], 0, 1.0, unit)
 
 
 @given(

@@ -166,7 +166,7 @@ class Dirichlet(Partition):
         classes, counts = np.unique(targets, return_counts=True)
         draws = seeds.Uniforms(seed, seeds.NODE_SHARES)
         for _ in range(MAX_DRAWS):
-            shares = _dirichlet(draws, self.alpha, (len(classes), num_nodes))
+            shares = dirichlet_shares(draws, self.alpha, (len(classes), num_nodes))
             cuts = np.rint(np.cumsum(shares, axis=1) * counts[:, None]).astype(np.int64)
             cuts[:, -1] = counts  # a running sum may end at 1 - 1e-16
             sizes = np.diff(cuts, axis=1, prepend=0).sum(axis=0)
@@ -285,7 +285,7 @@ def parse(spec: Partition | str) -> Partition:
 _EXAMPLE = "dirichlet:alpha=10"
 
 
-def _dirichlet(draws: seeds.Uniforms, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:
+def dirichlet_shares(draws: seeds.Uniforms, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:
     """Rows from the symmetric Dirichlet distribution: Gamma(alpha) variables over their sum.
 
     Gamma(alpha) is Gamma(alpha + 1) times U^(1 / alpha): its logarithm stays finite where a small alpha makes the

@@ -1,0 +1,98 @@
+"""Small learning problems for tests, and the slow ways to their gradients: one record at a time through autograd."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from mfdl.training import tasks
+
+
+def mlp(inputs: int = 3, hidden: int = 4, outputs: int = 1) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
+
+
+def squared(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output.squeeze() - target).square()
+
+
+def regression(num_records=40, num_nodes=4, *, build=mlp, loss=squared, data_seed=0, name="small", **changes):
+    """Records of 3 numbers with a number to predict; `changes` are of the arguments of `from_module`."""
+    rng = np.random.default_rng(data_seed)
+    given = {
+        "kind": "regression",
+        "build_module": build,
+        "loss": loss,
+        "features": rng.standard_normal((num_records, 3)),
+        "targets": rng.standard_normal(num_records),
+        "test_features": rng.standard_normal((11, 3)),
+        "test_targets": rng.standard_normal(11),
+    }
+    return tasks.from_module(name, num_nodes, **(given | changes))
+
+
+def classes(num_records=60, num_nodes=4, num_classes=3, **changes):
+    """Records of 3 numbers with one of a few classes, in turn."""
+    given = {
+        "kind": "classification",
+        "loss": nn.functional.cross_entropy,
+        "targets": np.arange(num_records) % num_classes,
+        "test_targets": np.arange(11) % num_classes,
+    }
+
+    def build() -> nn.Module:
+        return nn.Linear(3, num_classes)
+
+    return regression(num_records, num_nodes, build=build, **(given | changes))
+
+
+def some_models(instance, seed=1, scale=0.3):
+    """Models near the first ones, another one at every node."""
+    noise = torch.randn(instance.initial_parameters.shape, generator=torch.Generator().manual_seed(seed))
+    return instance.initial_parameters + scale * noise.to(instance.initial_parameters)
+
+
+def module_at(task, row: torch.Tensor) -> nn.Module:
+    """The task's module with the parameters of a row."""
+    module = task.build_module().to(row.dtype)
+    with torch.no_grad():
+        nn.utils.vector_to_parameters(row.clone(), [p for p in module.parameters() if p.requires_grad])
+    return module
+
+
+def slow_gradients(instance, models, step, node):
+    """Oracle: the gradient of every record that the node feeds at a step, from the task's own arrays."""
+    task, row = instance.task, models[node]
+    module = module_at(task, row)
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    batch = node, step % instance.period
+    for record in instance.record_index[batch][instance.mask[batch]].tolist():
+        x, y = (torch.tensor(array[record]) for array in (task.features, task.targets))
+        x, y = (value.to(row.dtype) if value.is_floating_point() else value for value in (x, y))
+        gradients = torch.autograd.grad(task.loss(module(x[None])[0], y), trainable)
+        yield torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+
+def clipped(gradient: torch.Tensor, clip_norm: float) -> torch.Tensor:
+    """Scaled to the norm, zero where it is not finite."""
+    if not torch.isfinite(gradient).all():
+        return torch.zeros_like(gradient)
+    return gradient * min(1.0, clip_norm / max(gradient.double().norm().item(), 1e-300))
+
+
+def slow_sums(instance, models, step, clip_norm):
+    """Oracle of `clipped_gradient_sums`."""
+    sums = torch.zeros_like(models)
+    for u in range(len(models)):
+        for gradient in slow_gradients(instance, models, step, u):
+            sums[u] += clipped(gradient, clip_norm)
+    return sums
+
+
+def slow_means(instance, models, step, clip_norm):
+    """Oracle of `clipped_gradient_means`."""
+    rows = torch.zeros_like(models)
+    for u in range(len(models)):
+        gradients = list(slow_gradients(instance, models, step, u))
+        if gradients:
+            rows[u] = clipped(torch.stack(gradients).mean(0), clip_norm)
+    return rows
