@@ -18,11 +18,12 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.mechanism import calibrate, without_noise
+from mfdl.noise import stream
 from mfdl.noise_error import noise_error
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
 from mfdl.testing.strategies import NAMES, build_algorithm
 from mfdl.testing.tasks import still_task
-from mfdl.training import checkpoint, replay, streams
+from mfdl.training import checkpoint, replay
 from mfdl.training.keys import NoiseKey
 from mfdl.training.replay import replay as train
 from mfdl.training.run import LAST_STEPS
@@ -108,7 +109,7 @@ def witnessed(monkeypatch):
     ],
 )
 def test_resumed_after_any_step_equals_uninterrupted_bit_for_bit(name, unit, period, tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "BLOCK_STEPS", 4)  # stops fall within and between blocks of noise
+    monkeypatch.setattr(stream, "BLOCK_STEPS", 4)  # stops fall within and between blocks of noise
     made = mechanism(name, RING, PART if unit == "record" else EveryStep(6), clip_norm=0.2, unit=unit)
     how = {"seeds": [3], "period": period}
     whole = train(made, TASK, keep_messages=True, **how).seeds[0]
