@@ -1,5 +1,7 @@
 """Oracles: slow, obvious, dense; nothing shared with the code they judge."""
 
+from types import ModuleType as _Module
+
 from .adaptive import Integral, Reaction, adaptive_delta, adaptive_total_variation
 from .factorization import optimal_loss_reference
 from .gaussian import (
@@ -56,59 +58,4 @@ from .workloads import (
     prefix_sum,
 )
 
-__all__ = [
-    "DIGITS",
-    "ExactRun",
-    "Integral",
-    "LinearSystem",
-    "Rational",
-    "Reaction",
-    "adaptive_delta",
-    "adaptive_total_variation",
-    "append_known_noise",
-    "ascended_value",
-    "brute_force_sensitivity",
-    "clear_rank",
-    "coalition_inverse_diagonal",
-    "coalition_loss_reference",
-    "composed_delta",
-    "cost_matrices",
-    "dense_averaged_workload",
-    "dense_error_gram",
-    "dense_gossip_workload",
-    "dense_node_error_grams",
-    "dense_noising",
-    "elliptope_reference",
-    "exact_cost",
-    "exact_delta",
-    "exact_epsilon",
-    "exact_gram",
-    "exact_leaks",
-    "exact_log_delta",
-    "exact_mu",
-    "exact_renyi",
-    "exact_run",
-    "exact_view",
-    "exact_view_gram",
-    "gossip_messages",
-    "largest_over_patterns",
-    "largest_signed_sum",
-    "local_noising",
-    "mills_ratio",
-    "normal_cdf",
-    "of_node",
-    "once_per_epoch_patterns",
-    "optimal_loss_reference",
-    "pairwise_factor",
-    "pinv_gram",
-    "prefix_sum",
-    "quadratic_program_value",
-    "rank",
-    "rational",
-    "received",
-    "rows_span",
-    "separated_patterns",
-    "to_float",
-    "vector_sensitivity_lower_bound",
-    "without_noise",
-]
+__all__ = sorted(name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module))

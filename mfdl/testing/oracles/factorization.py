@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...factorization import FactorizationProblem
+from ._program import optimal_value
 
 if TYPE_CHECKING:
     from mfdl_solvers import FactorizationProblem
@@ -41,8 +42,4 @@ def optimal_loss_reference(problem: FactorizationProblem, *, restricted: bool = 
             picked = np.eye(T)[members]
             bound = cp.Variable(members.size)
             constraints += [cp.sum(bound) <= 1, cp.diag(bound) - picked @ X @ picked.T >> 0]
-    task = cp.Problem(cp.Minimize(cp.matrix_frac(root, X)), constraints)
-    task.solve(solver=cp.CLARABEL)
-    if task.status != cp.OPTIMAL:
-        raise RuntimeError(f"the reference solver ended with status {task.status!r}.")
-    return float(task.value) * scale
+    return scale * optimal_value(cp.Minimize(cp.matrix_frac(root, X)), constraints)

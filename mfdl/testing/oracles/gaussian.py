@@ -7,6 +7,7 @@ Domain: 0 < mu < inf, 0 < delta < 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mpmath
@@ -39,35 +40,29 @@ def exact_epsilon(mu: float, delta: float, *, digits: int = DIGITS) -> Any:
     check.open_unit(delta=delta)  # 0 would be bisected for ever
     if exact_delta(mu, 0.0, digits=digits) <= delta:
         return mpmath.mpf(0)
-    with mpmath.workdps(digits):
-        low, high = mpmath.mpf(0), mpmath.mpf(1)
-        while exact_delta(mu, high, digits=digits) > delta:
-            high *= 2
-        while high - low > high * mpmath.mpf(10) ** -25:
-            middle = (low + high) / 2
-            if exact_delta(mu, middle, digits=digits) > delta:
-                low = middle
-            else:
-                high = middle
-        return high
+    return _last_before(lambda epsilon: exact_delta(mu, epsilon, digits=digits) <= delta, 0, digits)[1]
 
 
 def exact_mu(epsilon: float, delta: float, *, digits: int = DIGITS) -> Any:
     """The largest mu with delta(epsilon) <= delta, by bisection to 1e-25 relative."""
     check.open_unit(delta=delta)
     with mpmath.workdps(digits):
-        low, high = mpmath.mpf(1), mpmath.mpf(1)
+        low = mpmath.mpf(1)
         while exact_delta(low, epsilon, digits=digits) > delta:
             low /= 2
-        while exact_delta(high, epsilon, digits=digits) <= delta:
+    return _last_before(lambda mu: exact_delta(mu, epsilon, digits=digits) > delta, low, digits)[0]
+
+
+def _last_before(beyond: Callable[[Any], bool], low: Any, digits: int) -> tuple[Any, Any]:
+    """Numbers 1e-25 apart, relative, between which a condition begins to hold; `low` is before it."""
+    with mpmath.workdps(digits):
+        low, high = mpmath.mpf(low), mpmath.mpf(1)
+        while not beyond(high):
             high *= 2
         while high - low > high * mpmath.mpf(10) ** -25:
             middle = (low + high) / 2
-            if exact_delta(middle, epsilon, digits=digits) <= delta:
-                low = middle
-            else:
-                high = middle
-        return low
+            low, high = (low, middle) if beyond(middle) else (middle, high)
+        return low, high
 
 
 def exact_renyi(mu: float, order: float, *, digits: int = 20) -> Any:

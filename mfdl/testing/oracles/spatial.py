@@ -8,13 +8,13 @@ eight nodes.
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...check import FloatArray
+from ._program import optimal_value
 
 
 def coalition_inverse_diagonal(
@@ -77,13 +77,9 @@ def coalition_loss_reference(
             if not private and not any(rest[i] in group and not set(group) & set(coalition) for group in groups):
                 return float("inf")
             constraints.append(cp.matrix_frac(np.eye(len(rest))[i], kept @ M @ kept.T) <= 1)
-    task = cp.Problem(cp.Minimize(cp.trace((error_gram / scale) @ (s * np.eye(n) + sum(lifted)))), constraints)
-    with warnings.catch_warnings():  # an inaccurate solution is refused below
-        warnings.simplefilter("ignore", UserWarning)
-        task.solve(solver=cp.CLARABEL)
-    if task.status != cp.OPTIMAL:
-        raise RuntimeError(f"the reference solver ended with status {task.status!r}.")
-    return float(task.value) * scale
+    return scale * optimal_value(
+        cp.Minimize(cp.trace((error_gram / scale) @ (s * np.eye(n) + sum(lifted)))), constraints
+    )
 
 
 def _coalitions(num_nodes: int, size: int) -> list[tuple[int, ...]]:

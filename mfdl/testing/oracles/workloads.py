@@ -11,18 +11,12 @@ import numpy as np
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
 from ...gossip import Gossip
+from .views import gossip_messages, of_node
 
 
 def dense_gossip_workload(gossip: Gossip, num_steps: int) -> FloatArray:
     """W_T, shape (T n, T n): block (t, s) is the product W_{t-1} ... W_s, the identity for t = s."""
-    n = gossip.num_nodes
-    workload = np.zeros((num_steps * n, num_steps * n))
-    for s in range(num_steps):
-        product = np.eye(n)
-        for t in range(s, num_steps):
-            workload[t * n : (t + 1) * n, s * n : (s + 1) * n] = product
-            product = gossip.at(t).dense() @ product
-    return workload
+    return gossip_messages(gossip, num_steps, rate=-1.0)[0]
 
 
 def dense_averaged_workload(gossip: Gossip, num_steps: int) -> FloatArray:
@@ -47,14 +41,9 @@ def dense_noising(algorithm: LinearAlgorithm) -> FloatArray:
 
 def dense_node_error_grams(gossip: Gossip, num_steps: int, objective: str = "post-average") -> FloatArray:
     """H_u = A_u^T A_u, shape (n, T, T); A_u: the columns of node u in the workload of the counted models."""
-    n = gossip.num_nodes
-    workload = dense_gossip_workload(gossip, num_steps)
-    if objective == "post-average":
-        averaging = np.zeros_like(workload)
-        for t in range(num_steps):
-            averaging[t * n : (t + 1) * n, t * n : (t + 1) * n] = gossip.at(t).dense()
-        workload = averaging @ workload
-    return np.stack([workload[:, node::n].T @ workload[:, node::n] for node in range(n)])
+    counted = dense_averaged_workload if objective == "post-average" else dense_gossip_workload
+    by_node = [of_node(counted(gossip, num_steps), node, gossip.num_nodes) for node in range(gossip.num_nodes)]
+    return np.stack([A.T @ A for A in by_node])
 
 
 def dense_error_gram(gossip: Gossip, num_steps: int, objective: str = "post-average") -> FloatArray:

@@ -1,5 +1,7 @@
 """Hypothesis strategies; all shrink to small cases with small integers."""
 
+from types import ModuleType as _Module
+
 from .algorithms import (
     ALL_NAMES,
     CHEAP_NAMES,
@@ -29,45 +31,4 @@ from .participation import ALL_SCHEMES, OVERLAPPING, SCHEMES, participations
 from .trust import TRUST_MODELS, trust_models
 from .written_views import RELEASE, TRUST, ViewCase, view_cases
 
-__all__ = [
-    "ALL_NAMES",
-    "ALL_SCHEMES",
-    "ALL_SEEN_KINDS",
-    "CHEAP_NAMES",
-    "FACTORIZATION_KINDS",
-    "JOINT_NAMES",
-    "KINDS",
-    "MEMORY_NAMES",
-    "NAMES",
-    "OVERLAPPING",
-    "PROTECTING_NAMES",
-    "RANDOM_ENCODERS",
-    "RELEASE",
-    "SCHEMES",
-    "SHARED_NAMES",
-    "TRUST",
-    "TRUST_MODELS",
-    "VIEW_KINDS",
-    "ViewCase",
-    "build_algorithm",
-    "connected_graphs",
-    "dyadic_gossip",
-    "encoders",
-    "factorization_problems",
-    "factorizations",
-    "gossip_matrices",
-    "gossip_sequences",
-    "gradient_differences",
-    "integer_encoders",
-    "integer_views",
-    "linear_algorithms",
-    "linear_systems",
-    "linear_systems_with_record",
-    "mechanisms",
-    "participations",
-    "random_encoder",
-    "trust_models",
-    "user_algorithms",
-    "view_cases",
-    "views",
-]
+__all__ = sorted(name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module))
