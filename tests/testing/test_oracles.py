@@ -1,13 +1,11 @@
 """The oracles against definitions, exact arithmetic and each other; some cases of every line of the agreement table."""
 
-import importlib
 import math
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import mpmath
 import numpy as np
+import oracle_agreement as agreement
 import pytest
 from effort import examples
 from hypothesis import assume, given
@@ -36,9 +34,9 @@ from mfdl.testing.oracles import (
     to_float,
 )
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PATH = np.array([[2, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3  # u - w - v, Metropolis-Hastings
 COMMON = {"attacker": 2, "victim": 0}
+TWO_NEIGHBOURS = np.array([[1, 1, 1, 0], [1, 1, 0, 1], [1, 0, 1, 1], [0, 1, 1, 1]]) / 3  # of every node
 
 
 def small_matrices(rows, columns, largest=3):
@@ -49,20 +47,9 @@ def small_matrices(rows, columns, largest=3):
 # ---- every statement of the agreement table, a few cases -----------------------------------------------------------
 
 
-def the_command():
-    sys.path.insert(0, str(EXPERIMENTS))
-    try:
-        return importlib.import_module("oracle_agreement")
-    finally:
-        sys.path.remove(str(EXPERIMENTS))
-
-
-AGREEMENT = the_command()
-
-
-@pytest.mark.parametrize("name", AGREEMENT.STATEMENTS)
+@pytest.mark.parametrize("name", agreement.STATEMENTS)
 def test_two_oracles_agree(name):
-    found = AGREEMENT.compare(name, range(2 if AGREEMENT.STATEMENTS[name].share < 0.2 else 8), seed=1)
+    found = agreement.compare(name, range(2 if agreement.STATEMENTS[name].share < 0.2 else 8), seed=1)
     assert found.cases >= 1
     assert found.disagreements == []
 
@@ -71,12 +58,12 @@ def test_a_disagreement_is_counted_and_an_excluded_case_is_not_one(monkeypatch):
     def differ(rng):
         number = rng.integers(4)
         if number == 0:
-            raise AGREEMENT.Excluded("a reason")
+            raise agreement.Excluded("a reason")
         return float(number) if number < 3 else math.nan
 
-    monkeypatch.setitem(AGREEMENT.STATEMENTS, "probe", AGREEMENT.Statement("probe", differ, 1.0, 1.0))
-    draws = [int(np.random.default_rng([7, len(AGREEMENT.STATEMENTS) - 1, k]).integers(4)) for k in range(40)]
-    found = AGREEMENT.compare("probe", range(40), seed=7)
+    monkeypatch.setitem(agreement.STATEMENTS, "probe", agreement.Statement("probe", differ, 1.0, 1.0))
+    draws = [int(np.random.default_rng([7, len(agreement.STATEMENTS) - 1, k]).integers(4)) for k in range(40)]
+    found = agreement.compare("probe", range(40), seed=7)
     assert found.disagreements == [k for k, number in enumerate(draws) if number >= 2]
     assert found.excluded == {"a reason": draws.count(0)}
     assert (found.cases, found.largest) == (40 - draws.count(0), 2.0)
@@ -248,6 +235,7 @@ def test_what_never_reaches_the_attacker_is_not_seen():
         ({"noise_std": 0.0}, "noise_std must be a finite number > 0"),
         ({"record_shift": -1.0}, "record_shift must be a finite number >= 0"),
         ({"resolution": 1}, "resolution must be an integer >= 2"),
+        ({"weights": TWO_NEIGHBOURS, "num_steps": 3, "pattern": (0, 1)}, "at most 4 telling messages, got 5"),
     ],
 )
 def test_runs_that_the_grids_cannot_hold_are_refused(changed, message):
@@ -256,17 +244,11 @@ def test_runs_that_the_grids_cannot_hold_are_refused(changed, message):
         adaptive_total_variation(case.pop("weights"), **case)
 
 
-def test_five_telling_messages_are_refused():
-    W = np.array([[1, 1, 1, 0], [1, 1, 0, 1], [1, 0, 1, 1], [0, 1, 1, 1]]) / 3
-    with pytest.raises(InvalidInput, match="at most 4 telling messages, got 5"):
-        adaptive_total_variation(W, attacker=0, victim=1, reactions={}, num_steps=3, pattern=(0, 1))
-
-
 # ---- conversions ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mu", [0.05, 1.0, 6.0])
-@pytest.mark.parametrize("epsilon", [0.0, 0.1, 3.0])
+@pytest.mark.parametrize("epsilon", [0.0, 3.0])
 def test_delta_is_the_integral_of_its_definition(mu, epsilon):
     """int max(p - e^epsilon q, 0) for p = N(mu, 1), q = N(0, 1); they cross at epsilon / mu + mu / 2."""
     with mpmath.workdps(40):

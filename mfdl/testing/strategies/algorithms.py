@@ -21,6 +21,7 @@ from ...errors import InvalidInput
 from ...gossip import Gossip
 from ...noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
 from ...participation import Cyclic, EveryStep, Participation, Single
+from ._draws import lists_of, some_of
 from .factorization import encoders, random_encoder
 from .graphs import KINDS, gossip_matrices, gossip_sequences
 
@@ -96,9 +97,7 @@ def linear_algorithms(
 
     Raises: InvalidInput: an unknown name, or one that needs a symmetric kind without one.
     """
-    if not len(names) or set(names) - set(ALL_NAMES):
-        raise InvalidInput(f"names must be some of {', '.join(ALL_NAMES)}, got {tuple(names)}.")
-    name = draw(st.sampled_from(list(names)))
+    name = draw(st.sampled_from(some_of(ALL_NAMES, names, name="names")))
     if name == "two-hop-dsgd":
         varying = False
     if name in ("zip-dl", *JOINT_NAMES):
@@ -164,7 +163,7 @@ def _spatial(draw: st.DrawFn, n: int) -> dict[str, Any]:
 def _part(draw: st.DrawFn, size: int) -> FloatArray:
     """F F^T, positive semidefinite of any rank but zero; it shrinks to ones in one corner."""
     width = draw(st.integers(1, size))
-    F = np.array(draw(st.lists(st.integers(-2, 2), min_size=size * width, max_size=size * width)), dtype=float)
+    F = np.array(draw(lists_of(st.integers(-2, 2), size * width)), dtype=float)
     F = F.reshape(size, width)
     if not F.any():
         F[0, 0] = 1.0

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from ...check import FloatArray
 from ...errors import InvalidInput
 from ...view import View
+from ._draws import lists_of, some_of
 
 VIEW_KINDS = ("regular", "rank-deficient", "leaking", "integer")
 
@@ -29,11 +30,7 @@ def integer_views(
     draw: st.DrawFn, max_rows: int = 5, max_noise: int = 5, max_steps: int = 3, largest: int = 2
 ) -> tuple[FloatArray, FloatArray]:
     """(A, B) of small integers, of any rank; they shrink to zero."""
-    rows, noise, steps = (
-        draw(st.integers(1, max_rows)),
-        draw(st.integers(1, max_noise)),
-        draw(st.integers(1, max_steps)),
-    )
+    rows, noise, steps = (draw(st.integers(1, most)) for most in (max_rows, max_noise, max_steps))
     return _integers(draw, rows, steps, largest), _integers(draw, rows, noise, largest)
 
 
@@ -55,9 +52,7 @@ def views(
 
     Raises: InvalidInput: an unknown kind, or `rank-deficient` with `max_rows` below 2.
     """
-    if not len(kinds) or set(kinds) - set(VIEW_KINDS):
-        raise InvalidInput(f"kinds must be some of {', '.join(VIEW_KINDS)}, got {tuple(kinds)}.")
-    kind = draw(st.sampled_from(list(kinds)))
+    kind = draw(st.sampled_from(some_of(VIEW_KINDS, kinds)))
     smallest = 2 if kind == "rank-deficient" else 1
     if max_rows < smallest:
         raise InvalidInput(f"max_rows must be an integer >= {smallest} for {kind} views, got {max_rows}.")
@@ -86,8 +81,8 @@ def views(
 
 
 def _integers(draw: st.DrawFn, rows: int, columns: int, largest: int) -> FloatArray:
-    entries = st.lists(st.integers(-largest, largest), min_size=rows * columns, max_size=rows * columns)
-    return np.array(draw(entries), dtype=np.float64).reshape(rows, columns)
+    entries = draw(lists_of(st.integers(-largest, largest), rows * columns))
+    return np.array(entries, dtype=np.float64).reshape(rows, columns)
 
 
 def _full_row_rank(draw: st.DrawFn, rows: int, least_columns: int, largest: int) -> FloatArray:
@@ -95,7 +90,7 @@ def _full_row_rank(draw: st.DrawFn, rows: int, least_columns: int, largest: int)
     extra = draw(st.booleans())
     B = np.zeros((rows, least_columns))
     B[np.tril_indices(rows, -1)] = _integers(draw, 1, rows * (rows - 1) // 2, largest)[0]
-    B[np.arange(rows), np.arange(rows)] = draw(st.lists(st.integers(1, largest), min_size=rows, max_size=rows))
+    B[np.arange(rows), np.arange(rows)] = draw(lists_of(st.integers(1, largest), rows))
     if extra:
         B = np.hstack([B, _integers(draw, rows, 1, largest)])
     return B

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ...check import FloatArray
-from ...errors import InvalidInput
 from ...factorization import Factorization, FactorizationProblem, evaluate, solve_problem
+from ._draws import lists_of, some_of
 
 FACTORIZATION_KINDS = ("given", "optimal")
 
@@ -21,14 +21,14 @@ def encoders(draw: st.DrawFn, max_steps: int = 8, *, size: int | None = None, no
     `size` fixes T; otherwise T is 1 to `max_steps`.
     """
     T = draw(st.integers(1, max_steps)) if size is None else size
-    below = draw(_eighths(0 if non_negative else -4, 4, T * (T - 1) // 2))
-    C = np.diag(draw(_eighths(8, 16, T)))
-    C[np.tril_indices(T, -1)] = below
-    return C
+    return _causal(draw, T, (0 if non_negative else -4, 4), (8, 16)) / 8
 
 
-def _eighths(low: int, high: int, count: int) -> st.SearchStrategy[Sequence[float]]:
-    return st.lists(st.integers(low, high).map(lambda i: i / 8), min_size=count, max_size=count)
+def _causal(draw: st.DrawFn, T: int, below: tuple[int, int], diagonal: tuple[int, int]) -> FloatArray:
+    """A lower triangular matrix of integers within these bounds."""
+    C = np.zeros((T, T))
+    C[np.tril_indices(T, -1)] = draw(lists_of(st.integers(*below), T * (T - 1) // 2))
+    return C + np.diag(draw(lists_of(st.integers(*diagonal), T)))
 
 
 @st.composite
@@ -38,11 +38,7 @@ def integer_encoders(draw: st.DrawFn, max_steps: int = 6, largest: int = 4, *, s
     `size` fixes T; otherwise T is 1 to `max_steps`.
     """
     T = draw(st.integers(1, max_steps)) if size is None else size
-    below = draw(st.lists(st.integers(-largest, largest), min_size=T * (T - 1) // 2, max_size=T * (T - 1) // 2))
-    diagonal = draw(st.lists(st.integers(1, largest), min_size=T, max_size=T))
-    C = np.diag(np.array(diagonal, dtype=np.float64))
-    C[np.tril_indices(T, -1)] = below
-    return C
+    return _causal(draw, T, (-largest, largest), (1, largest))
 
 
 def random_encoder(rng: np.random.Generator, num_steps: int, num_nodes: int | None = None) -> FloatArray:
@@ -63,10 +59,10 @@ def factorization_problems(
     """
     T = draw(st.integers(1, max_size))
     rank = draw(st.integers(1, T))
-    B = np.array(draw(st.lists(st.integers(-3, 3), min_size=rank * T, max_size=rank * T))).reshape(rank, T)
+    B = np.array(draw(lists_of(st.integers(-3, 3), rank * T))).reshape(rank, T)
     if not B.any():
         B[0, 0] = 1
-    labels = draw(st.lists(st.integers(0, T - 1), min_size=T, max_size=T))
+    labels = draw(lists_of(st.integers(0, T - 1), T))
     ridge = draw(st.sampled_from(list(ridges)))
     return FactorizationProblem(B.T @ B + ridge * np.eye(T), np.array(labels, dtype=np.intp))
 
@@ -87,9 +83,7 @@ def factorizations(
 
     Raises: InvalidInput: an unknown kind; NotConverged: the solver stopped, which small ridges can bring about.
     """
-    if not len(kinds) or set(kinds) - set(FACTORIZATION_KINDS):
-        raise InvalidInput(f"kinds must be some of {', '.join(FACTORIZATION_KINDS)}, got {tuple(kinds)}.")
-    kind = draw(st.sampled_from(list(kinds)))
+    kind = draw(st.sampled_from(some_of(FACTORIZATION_KINDS, kinds)))
     posed = draw(factorization_problems(max_size, ridges=ridges))
     best = solve_problem(posed, tolerance=tolerance).require_converged(tolerance)
     if kind == "optimal":

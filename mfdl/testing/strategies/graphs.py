@@ -19,7 +19,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ... import gossip
+from ...errors import InvalidInput
 from ...gossip import GossipMatrix, GossipSequence
+from ...spatial import laplacian
+from ._draws import some_of
 
 KINDS = ("symmetric", "uniform", "general", "singular")
 
@@ -37,10 +40,7 @@ def connected_graphs(draw: st.DrawFn, min_nodes: int = 1, max_nodes: int = 8) ->
     tree = {(draw(st.integers(0, child - 1)), child) for child in range(1, n)}
     others = [pair for pair in combinations(range(n), 2) if pair not in tree]
     further = draw(st.lists(st.sampled_from(others), unique=True)) if others else []
-    G = nx.Graph()
-    G.add_nodes_from(range(n))
-    G.add_edges_from(sorted(tree | set(further)))
-    return G
+    return _graph(n, tree | set(further))
 
 
 @st.composite
@@ -51,12 +51,9 @@ def gossip_matrices(
 
     With `singular` the smallest size is two nodes unless another kind is allowed as well.
     """
-    unknown = set(kinds) - set(KINDS)
-    if unknown or not kinds:
-        raise ValueError(f"kinds must be some of {KINDS}, got {tuple(kinds)}.")
-    kind = draw(st.sampled_from(list(kinds)))
+    kind = draw(st.sampled_from(some_of(KINDS, kinds)))
     if kind == "singular" and max_nodes < 2:
-        raise ValueError("kind 'singular' needs max_nodes >= 2.")
+        raise InvalidInput("kind 'singular' needs max_nodes >= 2.")
     G = draw(connected_graphs(max(min_nodes, 2) if kind == "singular" else min_nodes, max_nodes))
     return _matrix(lambda low, high: draw(st.integers(low, high)), G, kind)
 
@@ -86,11 +83,14 @@ def _from_tape(tape: list[int], n: int, kinds: Sequence[str]) -> GossipMatrix:
 
     kind = kinds[integer(0, len(kinds) - 1)]
     tree = {(integer(0, child - 1), child) for child in range(1, n)}
-    G = nx.Graph()
-    G.add_nodes_from(range(n))
     further = {pair for pair in combinations(range(n), 2) if pair not in tree and integer(0, 2) == 1}
-    G.add_edges_from(sorted(tree | further))
-    return _matrix(integer, G, kind)
+    return _matrix(integer, _graph(n, tree | further), kind)
+
+
+def _graph(n: int, edges: set[tuple[int, int]]) -> nx.Graph:
+    G = nx.empty_graph(n)
+    G.add_edges_from(sorted(edges))
+    return G
 
 
 @st.composite
@@ -101,13 +101,9 @@ def dyadic_gossip(draw: st.DrawFn, min_nodes: int = 2, max_nodes: int = 5) -> Go
     library multiplies.
     """
     graph = draw(connected_graphs(min_nodes, max_nodes))
-    n = len(graph)
-    L = np.zeros((n, n))
-    for i, j in graph.edges:
-        L[i, j] = L[j, i] = -1.0
-    L -= np.diag(L.sum(axis=1))
+    L = np.asarray(laplacian(graph).toarray())
     d = 2.0 ** np.ceil(np.log2(np.diagonal(L).max() + 1))
-    return gossip.from_array(np.eye(n) - L / d)
+    return gossip.from_array(np.eye(len(L)) - L / d)
 
 
 def _matrix(integer: Integer, G: nx.Graph, kind: str) -> GossipMatrix:

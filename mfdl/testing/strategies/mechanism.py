@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ...errors import InvalidInput
 from ...mechanism import Mechanism, calibrate
 from ...privacy.gaussian import ADJACENCIES
+from ._draws import some_of
 from .algorithms import ALL_NAMES, linear_algorithms
 from .trust import OF_TWO_NODES, trust_models
 
@@ -36,8 +37,7 @@ def mechanisms(
 
     Raises: InvalidInput: an unknown name or kind, or "none", which has no noise to scale.
     """
-    if not len(names) or set(names) - set(ALL_NAMES) or "none" in names:
-        raise InvalidInput(f"names must be some of {', '.join(ALL_NAMES[1:])}, got {tuple(names)}.")
+    some_of(ALL_NAMES[1:], names, name="names")
     size = 2 if set(kinds) <= set(OF_TWO_NODES) else 1
     one = draw(linear_algorithms(names, max_epochs, max_period, max_nodes, min_nodes=size))
     model = draw(trust_models(one, kinds=[k for k in kinds if one.num_nodes > 1 or k not in OF_TWO_NODES]))

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from ...errors import InvalidInput
 from ...participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
+from ._draws import lists_of, some_of
 
 SCHEMES = ("single", "cyclic", "every-step", "explicit")
 
@@ -37,12 +37,8 @@ def participations(
     Raises: InvalidInput: an unknown scheme, or one of `OVERLAPPING` with `disjoint`.
     """
     possible = ALL_SCHEMES if not disjoint else SCHEMES
-    if not len(schemes) or set(schemes) - set(possible):
-        raise InvalidInput(
-            f"schemes must be some of {', '.join(possible)}{' for disjoint patterns' if disjoint else ''}, "
-            f"got {tuple(schemes)}."
-        )
-    scheme = draw(st.sampled_from(list(schemes)))
+    why = " for disjoint patterns" if disjoint else ""
+    scheme = draw(st.sampled_from(some_of(possible, schemes, name="schemes", why=why)))
     T = draw(st.integers(1, max_steps)) if num_steps is None else num_steps
     if scheme in ("cyclic", "once-per-epoch"):
         period = draw(st.sampled_from([b for b in range(1, T + 1) if T % b == 0]))
@@ -55,7 +51,7 @@ def participations(
     if scheme == "every-step":
         return EveryStep(T)
     if disjoint:
-        labels = draw(st.lists(st.integers(0, T - 1), min_size=T, max_size=T))
+        labels = draw(lists_of(st.integers(0, T - 1), T))
         return Explicit([[t for t in range(T) if labels[t] == label] for label in sorted(set(labels))], T)
     pattern = st.lists(st.integers(0, T - 1), min_size=1, unique=True)
     return Explicit(draw(st.lists(pattern, min_size=1, max_size=4, unique_by=frozenset)), T)

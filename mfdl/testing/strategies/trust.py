@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ... import trust
 from ...algorithms import LinearAlgorithm
 from ...check import integer_at_least
-from ...errors import InvalidInput
+from ._draws import lists_of, some_of
 from .written_views import RELEASE
 
 OF_ANY_SIZE = ("ldp", "eavesdropper", "full-collusion", "coalitions", "central", "released")
@@ -45,13 +45,10 @@ def trust_models(
         for kind in TRUST_MODELS
         if (n > 1 or kind not in OF_TWO_NODES) and (isinstance(algorithm, LinearAlgorithm) or kind != "masks")
     )
-    chosen = fitting if kinds is None else tuple(kinds)
-    if not chosen or set(chosen) - set(fitting):
-        raise InvalidInput(
-            f"kinds must be some of {', '.join(fitting)}, got {chosen} for num_nodes={n}; "
-            f"{', '.join(OF_TWO_NODES)} need two nodes, masks an algorithm instead of a number of nodes."
-        )
-    kind = draw(st.sampled_from(list(chosen)))
+    why = (
+        f" for num_nodes={n}; {', '.join(OF_TWO_NODES)} need two nodes, masks an algorithm instead of a number of nodes"
+    )
+    kind = draw(st.sampled_from(some_of(fitting, fitting if kinds is None else kinds, why=why)))
     if kind in ("pndp", "colluding"):
         nodes = sorted(draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=n - 1)))
         return trust.PNDP(nodes) if kind == "pndp" else trust.SecLDP(tuple(nodes))
@@ -76,5 +73,4 @@ def _mask(draw: st.DrawFn, times: int, width: int) -> NDArray[np.bool_]:
     """(width,) for all times alike, or (times, width); it shrinks to nothing."""
     varying = draw(st.booleans())
     shape = (times, width) if varying else (width,)
-    size = times * width if varying else width
-    return np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size)), dtype=bool).reshape(shape)
+    return np.array(draw(lists_of(st.booleans(), int(np.prod(shape)))), dtype=bool).reshape(shape)

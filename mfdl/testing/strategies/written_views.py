@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from ...gossip import Gossip
 from ...participation import EveryStep
 from ..claims._describe import describe
 from ..oracles.views import gossip_messages, local_noising, received, without_noise
+from ._draws import lists_of
 from .graphs import dyadic_gossip, gossip_matrices, gossip_sequences
 
 TRUST = ("ldp", "pndp", "eavesdropper", "colluding", "central", "released", "masks")
@@ -48,6 +50,16 @@ class ViewCase:
         return f"{describe(self.algorithm)}; seen by {describe(self.model)}, released: {self.release}"
 
 
+class _Sight(NamedTuple):
+    """A trust model, and what it means written out: (R, n) messages seen, (T, n) gradients and noise known."""
+
+    model: trust.TrustModel
+    seen: NDArray[np.bool_]
+    inside: list[int]
+    known_gradients: NDArray[np.bool_]
+    known_noise: NDArray[np.bool_]
+
+
 @st.composite
 def view_cases(
     draw: st.DrawFn,
@@ -59,105 +71,83 @@ def view_cases(
     noises: tuple[str, ...] = ("independent", "shared", "per node", "rounds"),
 ) -> ViewCase:
     """Plain gossip with node-local noise under any trust model and release; `exact`: all entries dyadic."""
-    W: Gossip
-    if exact:
-        W = draw(dyadic_gossip(max_nodes=max_nodes))
-    else:
-        W = draw(
-            st.one_of(
-                gossip_matrices(min_nodes=2, max_nodes=max_nodes), gossip_sequences(min_nodes=2, max_nodes=max_nodes)
-            )
-        )
+    any_gossip: st.SearchStrategy[Gossip] = st.one_of(gossip_matrices(2, max_nodes), gossip_sequences(2, max_nodes))
+    W: Gossip = draw(dyadic_gossip(max_nodes=max_nodes) if exact else any_gossip)
     n = W.num_nodes
     noise = draw(st.sampled_from(noises))
     T = draw(st.integers(1, max_steps))
     K = draw(st.integers(2, 3)) if noise == "rounds" else 1
     if (length := getattr(W, "num_steps", None)) is not None:  # a sequence that does not repeat
-        K = 1
-        T = length
+        T, K = length, 1
     rate = draw(st.sampled_from([1.0, 0.5]))
-    dynamics = Dynamics(W, rate, gossip_rounds=K)
-    participation = EveryStep(T)
-    encoders = np.stack([np.eye(T)] * n)
+    encoders = _encoders(draw, noise, n, T)
+    dynamics, participation = Dynamics(W, rate, gossip_rounds=K), EveryStep(T)
     if noise in ("shared", "per node"):
-        below = st.integers(-1, 1).map(float)
-        for u in range(n if noise == "per node" else 1):
-            encoders[u][np.tril_indices(T, -1)] = draw(
-                st.lists(below, min_size=T * (T - 1) // 2, max_size=T * (T - 1) // 2)
-            )
-            encoders[u] += np.diag(draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=T, max_size=T)))
-        if noise == "shared":
-            encoders[:] = encoders[0]
-        one = algorithms.mf_dsgd(dynamics, participation, encoders if noise == "per node" else encoders[0])
-    elif noise == "rounds":
-        one = algorithms.muffliato(dynamics, participation)
+        algorithm = algorithms.mf_dsgd(dynamics, participation, encoders if noise == "per node" else encoders[0])
     else:
-        one = algorithms.dp_dsgd(dynamics, participation)
+        build = algorithms.muffliato if noise == "rounds" else algorithms.dp_dsgd
+        algorithm = build(dynamics, participation)
     divisors = np.ones(n)
     if draw(st.booleans()):
-        divisors = np.array(draw(st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=n, max_size=n)))
-        one = one.with_divisors(divisors)
-
-    R = T * K
-    every = np.ones((R, n), dtype=bool)
-    inside: list[int] = []
-    kind = draw(st.sampled_from(kinds))
-    average = False
-    release = draw(st.sampled_from(RELEASE))
-    known_noise: set[int] = set()
-    known_gradients = np.zeros((T, n), dtype=bool)
-    seen = every
-    model: trust.TrustModel
-    if kind in ("pndp", "colluding"):
-        inside = sorted(draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=n - 1)))
-        model = trust.PNDP(inside) if kind == "pndp" else trust.SecLDP(tuple(inside))
-        seen = received(W, R, inside) if kind == "pndp" else every
-        known_noise = {t * n + a for t in range(T) for a in inside}
-        known_gradients[:, inside] = True
-    elif kind == "ldp":
-        model = trust.LDP()
-    elif kind == "eavesdropper":
-        model = trust.SecLDP()
-    elif kind == "central":
-        model, average = trust.Central(), True
-    elif kind == "released":
-        model, seen = trust.ReleasedOnly(), ~every
-    else:
-        bits = st.lists(st.booleans(), min_size=R * n, max_size=R * n)
-        seen = np.array(draw(bits)).reshape(R, n)
-        if draw(st.booleans()):
-            seen[:] = seen[0]
-        noise_bits = np.array(draw(st.lists(st.integers(0, 3), min_size=T * n, max_size=T * n))).reshape(T, n) == 3
-        if draw(st.booleans()):
-            noise_bits[:] = noise_bits[0]
-        gradient_bits = np.zeros((T, n), dtype=bool)
-        if draw(st.booleans()):
-            gradient_bits[:, draw(st.integers(1, n - 1)) :] = True
-            inside = [u for u in range(n) if gradient_bits[0, u]]
-        known_gradients = gradient_bits
-        known_noise = {int(i) for i in np.flatnonzero(noise_bits.ravel())}
-        model = trust.TrustModel.from_masks(seen=seen, known_gradients=gradient_bits, known_noise=noise_bits)
+        divisors = np.array(draw(lists_of(st.sampled_from([1.0, 2.0, 4.0]), n)))
+        algorithm = algorithm.with_divisors(divisors)
+    kind, release = draw(st.sampled_from(kinds)), draw(st.sampled_from(RELEASE))
+    sight = _sight(draw, kind, W, T, T * K)
     messages, final = gossip_messages(W, T, gossip_rounds=K, rate=rate, divisors=divisors.tolist())
-    if average:
-        rows = messages.reshape(R, n, T * n).mean(axis=1)
-        rounds = np.arange(R)
-    else:
-        rows = messages[seen.ravel()]
-        rounds = np.repeat(np.arange(R), n)[seen.ravel()]
+    rows, rounds = messages[sight.seen.ravel()], np.repeat(np.arange(T * K), n)[sight.seen.ravel()]
+    if kind == "central":
+        rows, rounds = messages.reshape(T * K, n, T * n).mean(axis=1), np.arange(T * K)
     if kind in ("ldp", "eavesdropper", "colluding"):
         release = "none"
     extra = {"none": final[:0], "average": final.mean(axis=0, keepdims=True), "all": final}[release]
-    A = np.vstack([rows, extra])
-    N = local_noising(encoders)
+    A, N = np.vstack([rows, extra]), local_noising(encoders)
+    known_noise = tuple(np.flatnonzero(sight.known_noise).tolist())
     return ViewCase(
-        algorithm=one,
-        model=model,
+        algorithm=algorithm,
+        model=sight.model,
         release=release,
         A=A,
         B=without_noise(A @ N, known_noise),
-        honest=tuple(u for u in range(n) if u not in inside),
-        round_of_row=np.concatenate([rounds, np.full(len(extra), R)]).astype(np.intp),
-        known_gradients=known_gradients,
-        known_noise=tuple(sorted(known_noise)),
+        honest=tuple(u for u in range(n) if u not in sight.inside),
+        round_of_row=np.concatenate([rounds, np.full(len(extra), T * K)]).astype(np.intp),
+        known_gradients=sight.known_gradients,
+        known_noise=known_noise,
         noising=N,
     )
+
+
+def _encoders(draw: st.DrawFn, noise: str, n: int, T: int) -> FloatArray:
+    """One encoder per node, (n, T, T), of small integers; the identity where noise is fresh."""
+    encoders = np.stack([np.eye(T)] * n)
+    for u in range({"shared": 1, "per node": n}.get(noise, 0)):
+        encoders[u][np.tril_indices(T, -1)] = draw(lists_of(st.integers(-1, 1).map(float), T * (T - 1) // 2))
+        encoders[u] += np.diag(draw(lists_of(st.sampled_from([0.0, 1.0]), T)))
+    if noise == "shared":
+        encoders[:] = encoders[0]
+    return encoders
+
+
+def _sight(draw: st.DrawFn, kind: str, W: Gossip, T: int, R: int) -> _Sight:
+    n = W.num_nodes
+    every, nothing = np.ones((R, n), dtype=bool), np.zeros((T, n), dtype=bool)
+    if kind in ("pndp", "colluding"):
+        inside = sorted(draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=n - 1)))
+        known = nothing.copy()
+        known[:, inside] = True
+        if kind == "pndp":
+            return _Sight(trust.PNDP(inside), received(W, R, inside), inside, known, known)
+        return _Sight(trust.SecLDP(tuple(inside)), every, inside, known, known)
+    named = {"ldp": trust.LDP, "eavesdropper": trust.SecLDP, "central": trust.Central, "released": trust.ReleasedOnly}
+    if kind in named:
+        return _Sight(named[kind](), ~every if kind == "released" else every, [], nothing, nothing)
+    seen = np.array(draw(lists_of(st.booleans(), R * n))).reshape(R, n)
+    if draw(st.booleans()):
+        seen[:] = seen[0]
+    noise = np.array(draw(lists_of(st.integers(0, 3), T * n))).reshape(T, n) == 3
+    if draw(st.booleans()):
+        noise[:] = noise[0]
+    gradients = nothing.copy()
+    if draw(st.booleans()):
+        gradients[:, draw(st.integers(1, n - 1)) :] = True
+    model = trust.TrustModel.from_masks(seen=seen, known_gradients=gradients, known_noise=noise)
+    return _Sight(model, seen, np.flatnonzero(gradients[0]).tolist(), gradients, noise)
