@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from .. import check, files
 from ..errors import InvalidInput, unknown_name
+from ..reporting.options import Config, Jobs, Option
+from ..reporting.progress import SILENT, Silent
+from ..theory.facts import markdown_row
 from . import options
+from .command import command
 
 if TYPE_CHECKING:
     from ..testing import Claim
@@ -19,15 +23,58 @@ if TYPE_CHECKING:
 JSON_FILE, PAGE = "claims.json", "claims.md"
 
 
+@dataclasses.dataclass(frozen=True)
+class ClaimsConfig(Config):
+    """Which statements of the papers are tried, and on how many cases.
+
+    Raises: InvalidInput: a number out of range, an unknown claim, or the packages of the `test` extra are missing.
+    """
+
+    command: ClassVar[str] = "claims"
+
+    only: Annotated[tuple[str, ...], Option("Only this claim; may be repeated.", metavar="ID")] = ()
+    examples: Annotated[int | None, Option("Cases tried for each claim; default what the claim asks for.")] = None
+    seed: Annotated[int, Option("Of the search; one seed gives one table.")] = 0
+    jobs: Jobs = None
+
+    def __post_init__(self) -> None:
+        self.hold_tuples()
+        for name in ("examples", "jobs"):
+            if getattr(self, name) is not None:
+                check.integer_at_least(1, **{name: getattr(self, name)})
+        check.integer_at_least(0, seed=self.seed)
+        known = _known()
+        for name in self.only:
+            if name not in known:
+                raise unknown_name("claim", name, known)
+
+    def run(self, out: Path | None = None, *, progress: Silent = SILENT) -> list[dict[str, Any]]:
+        """One row per claim, in the order of the papers; out: a folder for claims.json and claims.md.
+
+        Raises: InvalidInput: a folder that cannot be written.
+        """
+        import joblib
+
+        from ..reporting import output
+
+        if out is not None:
+            output.require_writable(out / JSON_FILE)
+        names = [name for name in _known() if not self.only or name in self.only]
+        parallel = joblib.Parallel(n_jobs=self.jobs or min(joblib.cpu_count(), len(names)), return_as="generator")
+        rows = []
+        with progress.bar("claims", len(names)) as advance:
+            for row in parallel(joblib.delayed(_row)(name, self.examples, self.seed) for name in names):
+                rows.append(row)
+                advance()
+        if out is not None:
+            files.atomic_write_json(out / JSON_FILE, rows)
+            files.atomic_write_text(out / PAGE, _page(rows))
+        return rows
+
+
+@command(ClaimsConfig)
 def claims(
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="ID", help="Only this claim; may be repeated.")
-    ] = None,
-    examples: Annotated[
-        int | None, typer.Option("--examples", help="Cases tried for each claim; default what the claim asks for.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the search; one seed gives one table.")] = 0,
-    jobs: options.Jobs = None,
+    config: ClaimsConfig,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help=f"Folder for {JSON_FILE} and {PAGE}.")
     ] = None,
@@ -37,53 +84,27 @@ def claims(
 
     The exit code is 0 when every verdict is the one on record and 1 otherwise.
     """
-    try:
-        from ..testing import published_claims
-    except ImportError as error:
-        raise InvalidInput(str(error)) from None
-    from ..reporting import output
-
-    if examples is not None:
-        check.integer_at_least(1, examples=examples)
-    check.integer_at_least(0, seed=seed)
-    if jobs is not None:
-        check.integer_at_least(1, jobs=jobs)
-    known = {claim.id: claim for claim in published_claims()}
-    for name in only or []:
-        if name not in known:
-            raise unknown_name("claim", name, known)
-    if out is not None:
-        output.require_writable(out / JSON_FILE)
-    rows = _run([name for name in known if not only or name in only], examples, seed, jobs)
-    if out is not None:
-        files.atomic_write_json(out / JSON_FILE, rows)
-        files.atomic_write_text(out / PAGE, _page(rows))
+    rows = config.run(out, progress=options.Shown())
     if as_json:
-        typer.echo(json.dumps(rows))
+        options.as_one_json_value(rows)
     else:
         _print_table(rows)
     if not all(row["as_registered"] for row in rows):
         raise typer.Exit(1)
 
 
-def _run(names: list[str], examples: int | None, seed: int, jobs: int | None) -> list[dict[str, Any]]:
-    """One row per claim, in the order of the papers."""
-    import joblib
-
-    parallel = joblib.Parallel(n_jobs=jobs or min(joblib.cpu_count(), len(names)), return_as="generator")
-    rows = []
-    with options.progress_bar() as bar:
-        task = bar.add_task("claims", total=len(names))
-        for row in parallel(joblib.delayed(_row)(name, examples, seed) for name in names):
-            rows.append(row)
-            bar.advance(task)
-    return rows
+def _known() -> dict[str, Claim]:
+    try:
+        from ..testing import published_claims
+    except ImportError as error:
+        raise InvalidInput(str(error)) from None
+    return {claim.id: claim for claim in published_claims()}
 
 
 def _row(name: str, examples: int | None, seed: int) -> dict[str, Any]:
-    from ..testing import check_claim, published_claims
+    from ..testing import check_claim
 
-    claim: Claim = next(claim for claim in published_claims() if claim.id == name)
+    claim = _known()[name]
     began = time.perf_counter()
     result = check_claim(claim, examples=examples, seed=seed)
     return {
@@ -142,17 +163,14 @@ def _page(rows: list[dict[str, Any]]) -> str:
         "",
         _summary(rows),
     ]
+    columns = ("claim", "item", "statement", "verdict", "smallest counterexample", "what is true")
     for paper in dict.fromkeys(row["paper"] for row in rows):
-        lines += [
-            "",
-            f"## {paper}",
-            "",
-            "| claim | item | statement | verdict | smallest counterexample | what is true |",
-        ]
-        lines.append("| --- | --- | --- | --- | --- | --- |")
+        lines += ["", f"## {paper}", "", markdown_row(*columns), markdown_row(*["---"] * len(columns))]
         for row in rows:
             if row["paper"] == paper:
                 verdict = f"holds ({row['tried']})" if row["verdict"] == "holds" else row["verdict"]
-                cells = [f"`{row['id']}`", row["item"], row["statement"], verdict, row["counterexample"] or ""]
-                lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in [*cells, row["erratum"]]) + " |")
+                refuting = row["counterexample"] or ""
+                lines.append(
+                    markdown_row(f"`{row['id']}`", row["item"], row["statement"], verdict, refuting, row["erratum"])
+                )
     return "\n".join(lines) + "\n"

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-Jobs = Annotated[int | None, typer.Option("--jobs", help="Worker processes; default: one per core.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout, nothing else there.")]
 
 

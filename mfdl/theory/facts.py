@@ -130,7 +130,11 @@ def errata_page() -> str:
 
 def _row(fact: Fact) -> str:
     shown = [f"`{name}`" for name in ([fact.id] if fact.is_claim else []) + list(fact.tests)]
-    cells = [fact.item, fact.states, fact.true, fact.kind, ", ".join(shown)]
+    return markdown_row(fact.item, fact.states, fact.true, fact.kind, ", ".join(shown))
+
+
+def markdown_row(*cells: str) -> str:
+    """One row of a table."""
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 

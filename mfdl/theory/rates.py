@@ -10,6 +10,7 @@ is not symmetric, and there pairwise noise does not even cancel in the average u
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from ..gossip import Gossip, GossipMatrix
 
 __all__ = [
     "DecorBound",
+    "Objective",
     "accumulated_error",
     "average_error",
     "decor_constant",
@@ -82,8 +84,8 @@ def heterogeneity(gossip: GossipMatrix, *, of: str = "columns") -> float:
         2 H_G |E| sigma_pair^2; or "rows", the same for models multiplied from the other side.
 
     Guarantees: rows of uniform weights 1 / (degree + 1) have H_G <= 1 / (k_min + 1), k_min the least degree. The
-        published H_G <= 2 / k_min holds for them, not in general: columns of uniform weights have 2.25 > 2 on a star of
-        20 nodes, Metropolis-Hastings weights 0.45 > 2 / 5 on the complete bipartite graph of 5 and 100 nodes.
+        published H_G <= 2 / k_min holds for them, not in general: facts `decor-heterogeneity-columns` and
+        `decor-heterogeneity-metropolis-hastings`.
     Source: arXiv:2405.01031, the definition before Lemma 8: its proof, for X W, yields the rows of its W, which are the
         columns of W here; the text says columns. The two agree for symmetric W.
 
@@ -143,6 +145,41 @@ class DecorBound(NamedTuple):
         return sum(self)
 
 
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What a rate knows of the losses; its fields are keywords of the functions below.
+
+    Attributes:
+        smoothness: L > 0. pl_constant: mu > 0, of Polyak and Lojasiewicz.
+        gradient_variance: s*^2, variance of the stochastic gradients at the optimum; growth_of_variance: M.
+        gradient_divergence: zeta*^2, between the nodes' gradients at the optimum; growth_of_divergence: P.
+        initial_loss: f_0, loss above the optimum at the start. initial_disagreement: Xi_0, mean squared distance of
+            the start models to their average.
+
+    Raises: InvalidInput: L or mu is not positive, or another number is negative.
+    """
+
+    smoothness: float
+    pl_constant: float
+    gradient_variance: float = 0.0
+    gradient_divergence: float = 0.0
+    growth_of_variance: float = 0.0
+    growth_of_divergence: float = 0.0
+    initial_loss: float = 0.0
+    initial_disagreement: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            allowed = check.positive if name in ("smoothness", "pl_constant") else check.non_negative
+            object.__setattr__(self, name, allowed(**{name: value}))
+
+    def constant(self, p: float, num_nodes: int) -> float:
+        """c of `decor_constant` for the mixing parameter p."""
+        M, P = self.growth_of_variance, self.growth_of_divergence
+        root = 4 * math.sqrt(3 * (1 - p) * (3 * P + p * M))
+        return max(root, self.pl_constant / self.smoothness, 2 * p, 4 * p * M / num_nodes)
+
+
 def decor_theorem_2(
     gossip: GossipMatrix,
     *,
@@ -150,14 +187,7 @@ def decor_theorem_2(
     sigma_pair: float,
     num_steps: int,
     dimension: int,
-    smoothness: float,
-    pl_constant: float,
-    gradient_variance: float = 0.0,
-    gradient_divergence: float = 0.0,
-    growth_of_variance: float = 0.0,
-    growth_of_divergence: float = 0.0,
-    initial_loss: float = 0.0,
-    initial_disagreement: float = 0.0,
+    **objective: float,
 ) -> DecorBound:
     """The convergence bound of pairwise noise under the Polyak-Lojasiewicz condition, term by term, UP TO CONSTANTS.
 
@@ -175,84 +205,45 @@ def decor_theorem_2(
 
     Args:
         sigma_local, sigma_pair: standard deviations of the injected noise, as in `spatial.decor_covariance`.
-        num_steps: T >= 1. dimension: d >= 1. smoothness: L > 0. pl_constant: mu > 0.
-        gradient_variance: s*^2, variance of the stochastic gradients at the optimum; growth_of_variance: M.
-        gradient_divergence: zeta*^2, between the nodes' gradients at the optimum; growth_of_divergence: P.
-        initial_loss: f_0, loss above the optimum at the start. initial_disagreement: Xi_0, mean squared distance of
-            the start models to their average.
+        num_steps: T >= 1. dimension: d >= 1. objective: keywords of `Objective`.
 
     Raises: InvalidInput: a number out of range, W not doubly stochastic, or no mixing (p = 0).
-    Source: arXiv:2405.01031, Theorem 2, for the step sizes of `decor_step_sizes`; the published ones are 16 times
-        larger, more than its lemmas allow. Lemma 9's condition gives a contraction by 1 - p/3, not the printed 1 - p/2
+    Source: arXiv:2405.01031, Theorem 2, for the step sizes of `decor_step_sizes` in place of the published ones, fact
+        `decor-theorem-2-step-sizes`. Lemma 9's condition gives a contraction by 1 - p/3, not the printed 1 - p/2
         (which needs 12 in place of 6 under its root); both change constants only. A rate to compare by, no certificate.
     """
-    p = _positive_mixing(gossip)
+    p, f = _positive_mixing(gossip), Objective(**objective)
     n, T = gossip.num_nodes, check.integer_at_least(1, num_steps=num_steps)
     d = check.integer_at_least(1, dimension=dimension)
-    local, pair = check.non_negative(sigma_local=sigma_local) ** 2, check.non_negative(sigma_pair=sigma_pair)
-    variance = check.non_negative(gradient_variance=gradient_variance)
-    divergence = check.non_negative(gradient_divergence=gradient_divergence)
-    gap = check.non_negative(initial_loss=initial_loss)
-    spread = check.non_negative(initial_disagreement=initial_disagreement)
-    c = decor_constant(
-        gossip,
-        smoothness=smoothness,
-        pl_constant=pl_constant,
-        growth_of_variance=growth_of_variance,
-        growth_of_divergence=growth_of_divergence,
-    )
-    L, mu = float(smoothness), float(pl_constant)
+    local = check.non_negative(sigma_local=sigma_local) ** 2
+    c, L, mu = f.constant(p, n), f.smoothness, f.pl_constant
     drift = L**2 * math.log(T) / (mu**3 * p * T**2)
     deviation = float(np.linalg.norm(gossip.dense() - 1.0 / n)) ** 2
     return DecorBound(
-        average_noise=L * (variance + d * local) / (mu**2 * n * T),
-        initial_loss=(c * L / (mu * p * T)) ** 2 * gap,
-        initial_disagreement=c * L**3 * spread / (mu * p * T) ** 2,
-        gradient_disagreement=drift * (1 - p) * (divergence / p + variance),
-        pairwise_disagreement=drift * d * pairwise_error(gossip, pair) / (2 * n),
+        average_noise=L * (f.gradient_variance + d * local) / (mu**2 * n * T),
+        initial_loss=(c * L / (mu * p * T)) ** 2 * f.initial_loss,
+        initial_disagreement=c * L**3 * f.initial_disagreement / (mu * p * T) ** 2,
+        gradient_disagreement=drift * (1 - p) * (f.gradient_divergence / p + f.gradient_variance),
+        pairwise_disagreement=drift * d * pairwise_error(gossip, sigma_pair) / (2 * n),
         local_disagreement=drift * deviation * d * local,
     )
 
 
-def decor_constant(
-    gossip: GossipMatrix,
-    *,
-    smoothness: float,
-    pl_constant: float,
-    growth_of_variance: float = 0.0,
-    growth_of_divergence: float = 0.0,
-) -> float:
-    """c = max(4 sqrt(3 (1 - p) (3 P + p M)), mu / L, 2 p, 4 p M / n); arguments and source as in `decor_theorem_2`."""
-    p = _positive_mixing(gossip)
-    L, mu = check.positive(smoothness=smoothness), check.positive(pl_constant=pl_constant)
-    M = check.non_negative(growth_of_variance=growth_of_variance)
-    P = check.non_negative(growth_of_divergence=growth_of_divergence)
-    return max(4 * math.sqrt(3 * (1 - p) * (3 * P + p * M)), mu / L, 2 * p, 4 * p * M / gossip.num_nodes)
+def decor_constant(gossip: GossipMatrix, **objective: float) -> float:
+    """c = max(4 sqrt(3 (1 - p) (3 P + p M)), mu / L, 2 p, 4 p M / n); source and keywords as in `decor_theorem_2`."""
+    return Objective(**objective).constant(_positive_mixing(gossip), gossip.num_nodes)
 
 
-def decor_step_sizes(
-    gossip: GossipMatrix,
-    num_steps: int,
-    *,
-    smoothness: float,
-    pl_constant: float,
-    growth_of_variance: float = 0.0,
-    growth_of_divergence: float = 0.0,
-) -> FloatArray:
+def decor_step_sizes(gossip: GossipMatrix, num_steps: int, **objective: float) -> FloatArray:
     """eta_t = 16 / (mu (t + 16 c L / (mu p))), t < T, shape (T,): a schedule for `Dynamics`, starting at p / (c L).
 
+    Args: objective: keywords of `Objective`.
     Source: arXiv:2405.01031, Theorem 2, whose eta_0 = 16 p / (c L) is 16 times the largest step its lemmas allow.
     """
     T = check.integer_at_least(1, num_steps=num_steps)
-    c = decor_constant(
-        gossip,
-        smoothness=smoothness,
-        pl_constant=pl_constant,
-        growth_of_variance=growth_of_variance,
-        growth_of_divergence=growth_of_divergence,
-    )
-    L, mu = float(smoothness), float(pl_constant)
-    eta: FloatArray = 16.0 / (mu * (np.arange(T, dtype=np.float64) + 16 * c * L / (mu * _positive_mixing(gossip))))
+    p, f = _positive_mixing(gossip), Objective(**objective)
+    c, L, mu = f.constant(p, gossip.num_nodes), f.smoothness, f.pl_constant
+    eta: FloatArray = 16.0 / (mu * (np.arange(T, dtype=np.float64) + 16 * c * L / (mu * p)))
     return eta
 
 

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from mfdl.cli import claims, main
+from mfdl.cli import main
+from mfdl.cli.claims import ClaimsConfig
 from mfdl.testing import published_claims
 
 KEYS = {"id", "paper", "item", "statement", "verdict", "counterexample"}
@@ -20,6 +21,8 @@ def test_json_rows_and_exit_code(capsys):
     assert set(row) == KEYS | ADDED_KEYS
     assert (row["id"], row["verdict"], row["registered"]) == (REFUTED, "refuted", "refuted")
     assert "claimed" in row["counterexample"]
+    (again,) = ClaimsConfig(only=(REFUTED,), jobs=1).run()
+    assert again | {"seconds": 0} == row | {"seconds": 0}
 
 
 def test_exit_code_1_when_a_verdict_is_not_the_one_on_record(capsys, monkeypatch):
@@ -58,7 +61,7 @@ def test_one_seed_gives_one_table(capsys):
     ],
 )
 def test_bad_input_is_answered_before_any_work(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr(claims, "_run", lambda *_: pytest.fail("worked"))
+    monkeypatch.setattr("mfdl.testing.check_claim", lambda *_, **__: pytest.fail("worked"))
     assert main(["claims", *arguments]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -66,7 +69,7 @@ def test_bad_input_is_answered_before_any_work(arguments, message, capsys, monke
 
 
 def test_a_folder_that_cannot_be_written_is_refused_first(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(claims, "_run", lambda *_: pytest.fail("worked"))
+    monkeypatch.setattr("mfdl.testing.check_claim", lambda *_, **__: pytest.fail("worked"))
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert main(["claims", "--out", str(tmp_path / "file" / "below")]) == 2
     assert "cannot write" in capsys.readouterr().err
