@@ -1,34 +1,52 @@
-"""Participation: the patterns of every scheme, the classes of disjoint ones, and what is refused."""
+"""Participation: the patterns of every scheme, lazily, the classes of disjoint ones, dictionaries, and refusals."""
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given
+from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import Cyclic, EveryStep, Explicit, Participation, Single
+from mfdl.participation import (
+    Cyclic,
+    EveryStep,
+    Explicit,
+    MinSeparation,
+    OncePerEpoch,
+    Participation,
+    Single,
+    participation_from_dict,
+)
 from mfdl.testing import participations
+from mfdl.testing.oracles import once_per_epoch_patterns, separated_patterns
+from mfdl.testing.strategies import ALL_SCHEMES
 
 
 def lists(participation: Participation) -> list[list[int]]:
     return [pattern.tolist() for pattern in participation.patterns()]
 
 
-@given(part=participations())
-def test_patterns_are_sorted_distinct_steps(part):
+def tuples(participation: Participation) -> list[tuple[int, ...]]:
+    return [tuple(pattern) for pattern in lists(participation)]
+
+
+@given(part=participations(schemes=ALL_SCHEMES))
+def test_patterns_are_sorted_distinct_steps_and_counted(part):
     patterns = lists(part)
-    assert patterns
+    assert part.num_patterns == len(patterns) == Participation.num_patterns.fget(part) > 0
     for steps in patterns:
         assert steps
         assert steps == sorted(set(steps))
         assert 0 <= steps[0] <= steps[-1] < part.num_steps
 
 
-@given(part=participations())
+@given(part=participations(schemes=ALL_SCHEMES))
 def test_classes_are_the_patterns_or_are_refused(part):
     patterns = lists(part)
     flat = [step for steps in patterns for step in steps]
@@ -50,11 +68,29 @@ def test_disjoint_strategy_partitions_the_steps(part):
     assert_array_equal(np.bincount(np.concatenate(list(part.patterns()))), np.ones(part.num_steps))
 
 
-@given(part=participations())
-def test_description_and_dict_are_plain(part):
-    assert next(iter(part.to_dict())) == "scheme"
-    assert json.loads(json.dumps(part.to_dict())) == part.to_dict()
+@given(part=participations(schemes=ALL_SCHEMES))
+def test_dictionaries_are_plain_and_round_trip(part):
+    saved = part.to_dict()
+    assert next(iter(saved)) == "scheme"
+    assert participation_from_dict(json.loads(json.dumps(saved))) == part
     assert part.describe()
+
+
+@examples(60)
+@given(T=st.integers(1, 9), k=st.integers(1, 5), b=st.integers(1, 10))
+def test_min_separation_lists_the_maximal_sets_once_each(T, k, b):
+    scheme = MinSeparation(T, k, b)
+    assert sorted(tuples(scheme)) == separated_patterns(T, k, b)
+    assert scheme.num_patterns == len(tuples(scheme))
+
+
+@examples(20)
+@given(k=st.integers(1, 3), b=st.integers(1, 4))
+def test_once_per_epoch_lists_one_step_of_each_epoch(k, b):
+    scheme = OncePerEpoch(k, b)
+    assert tuples(scheme) == once_per_epoch_patterns(k, b)
+    assert scheme.num_patterns == b**k == len(tuples(scheme))
+    assert scheme.num_steps == k * b
 
 
 def test_cyclic_patterns_are_epochs_apart():
@@ -67,25 +103,33 @@ def test_cyclic_patterns_are_epochs_apart():
 
 @pytest.mark.parametrize("T", [1, 4])
 def test_special_cases_coincide(T):
+    assert lists(Explicit([(2, 0), (1,)], 3)) == [[0, 2], [1]]
     assert lists(Cyclic(1, T)) == lists(Single(T)) == [[t] for t in range(T)]
     assert lists(Cyclic(T, 1)) == lists(EveryStep(T)) == [list(range(T))]
     assert lists(Explicit([range(T)], T)) == lists(EveryStep(T))
 
 
-def test_explicit_patterns_are_sorted():
-    assert lists(Explicit([(2, 0), (1,)], 3)) == [[0, 2], [1]]
-    assert Explicit([(2, 0)], 3) == Explicit([(0, 2)], 3)
-
-
 def test_numpy_integers_become_plain_ones():
     two = np.int64(2)
-    for part in (Cyclic(two, two), Single(two), EveryStep(two), Explicit([[np.int64(1)]], two)):
+    for part in (Cyclic(two, two), Single(two), Explicit([[np.int64(1)]], two), MinSeparation(two, two, two)):
         json.dumps(part.to_dict())  # a numpy integer is no JSON
 
 
-def test_cyclic_with_other_steps_is_refused_with_the_number_to_use():
-    with pytest.raises(InvalidInput, match="got steps=63, epochs=4, period=16; use steps=64 or leave it out"):
-        Cyclic(epochs=4, period=16, steps=63)
+def test_astronomically_many_patterns_are_counted_and_enumerated_lazily():
+    for scheme in (OncePerEpoch(40, 16), MinSeparation(640, 30, 16)):
+        assert scheme.num_patterns > 10**12
+        first = [tuple(p) for p in itertools.islice(scheme.patterns(), 5)]
+        assert len(set(first)) == 5
+    assert OncePerEpoch(40, 16).num_patterns == 16**40
+    assert MinSeparation(100, 3, 1).num_patterns == 161700  # any three of a hundred
+
+
+def test_every_cyclic_pattern_is_inside_a_pattern_of_the_wider_schemes():
+    cyclic = Cyclic(3, 4)
+    once, apart = tuples(OncePerEpoch(3, 4)), tuples(MinSeparation(12, 3, 4))
+    for pattern in tuples(cyclic):
+        assert pattern in once
+        assert any(set(pattern) <= set(other) for other in apart)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +147,20 @@ def test_cyclic_with_other_steps_is_refused_with_the_number_to_use():
         (lambda: Explicit([[1, 1]], 3), r"patterns\[0\] must be distinct steps"),
         (lambda: Explicit([[-1]], 3), "step must be an integer >= 0, got -1"),
         (lambda: Explicit([[0]], 0), "steps must be an integer >= 1, got 0"),
+        (lambda: Cyclic(4, 16, 63), "got steps=63, epochs=4, period=16; use steps=64 or leave it out"),
+        (lambda: OncePerEpoch(0, 3), "epochs must be an integer >= 1, got 0"),
+        (lambda: OncePerEpoch(2, 1.5), "period must be an integer >= 1"),
+        (lambda: MinSeparation(0, 1, 1), "steps must be"),
+        (lambda: MinSeparation(4, 0, 1), "max_participations must be"),
+        (lambda: MinSeparation(4, 1, 0), "separation must be an integer >= 1, got 0"),
+        (lambda: MinSeparation(4, True, 1), "max_participations must be"),
+        (lambda: participation_from_dict({"epochs": 2}), "must be a mapping with a scheme"),
+        (lambda: participation_from_dict({"scheme": "cyclc"}), "did you mean 'cyclic'"),
+        (lambda: participation_from_dict({"scheme": "single"}), "missing a required argument: 'steps'"),
+        (lambda: participation_from_dict({"scheme": "single", "steps": 3, "x": 1}), "unexpected keyword argument 'x'"),
+        (lambda: participation_from_dict({"scheme": "single", "steps": "3"}), "steps must be an integer >= 1"),
+        (lambda: participation_from_dict({"scheme": "explicit", "steps": 3, "patterns": 1}), "lists of steps"),
+        (lambda: participation_from_dict({"scheme": "explicit", "steps": 3, "patterns": "01"}), "lists of steps"),
     ],
 )
 def test_bad_schemes_are_refused(make, message):
@@ -110,8 +168,22 @@ def test_bad_schemes_are_refused(make, message):
         make()
 
 
-def test_refusals_name_the_step():
-    with pytest.raises(UnsupportedMechanism, match=r"explicit participation \(2 patterns, 3 steps\) has step 1 in two"):
-        Explicit([[0, 1], [1, 2]], 3).classes()
-    with pytest.raises(UnsupportedMechanism, match="no record takes part in step 1 under"):
-        Explicit([[0], [2]], 3).classes()
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (
+            Explicit([[0, 1], [1, 2]], 3),
+            r"disjoint .* explicit participation \(2 patterns, 3 steps\) has step 1 in two",
+        ),
+        (Explicit([[0], [2]], 3), "no record takes part in step 1 under"),
+        (
+            OncePerEpoch(2, 3),
+            r"patterns, but participation once per epoch in any order \(epochs=2, period=3\) has step 0",
+        ),
+        (MinSeparation(9, 2, 4), r"but at most 2 participations, at least 4 steps apart \(9 steps\) has step 0 in two"),
+        (MinSeparation(640, 30, 16), "disjoint participation patterns"),
+    ],
+)
+def test_what_has_no_classes_is_refused_in_words(part, message):
+    with pytest.raises(UnsupportedMechanism, match=message):
+        part.classes()

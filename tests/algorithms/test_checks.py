@@ -31,6 +31,10 @@ def round_of(**maps):
     return dataclasses.replace(base.rounds[0], **maps)
 
 
+def encoded(encoder):
+    return algorithms.mf_dsgd(base.dynamics, EveryStep(T), encoder)
+
+
 def nan_at(place):
     broken = ONE.copy()
     broken[place] = np.nan
@@ -67,6 +71,17 @@ REFUSED = {
         lambda: changed(divisors=np.ones(5)),
         "divisors must be 3 finite numbers > 0, one per node",
     ),
+    **{
+        f"a divisor of {bad}": (
+            lambda bad=bad: base.with_divisors([1, 2, bad]),
+            "divisors must be 3 finite numbers > 0",
+        )
+        for bad in (-1, np.inf, np.nan)
+    },
+    "an encoder of other steps": (lambda: encoded(np.eye(5)), "encoder must be T x T with T = 2"),
+    "encoders of other nodes": (lambda: encoded(np.stack([np.eye(2)] * 4)), r"shape \(T, T\) or \(3, T, T\)"),
+    "an encoder that looks ahead": (lambda: encoded(np.eye(2) + np.eye(2, k=1)), "causal"),
+    "an encoder that adds nothing": (lambda: encoded(np.diag([1.0, 0])), "positive diagonal"),
     "divisors in words": (lambda: changed(divisors="many"), "divisors must be 3 finite numbers > 0"),
     "a divisor of zero": (lambda: changed(divisors=[1, 0, 1]), "divisors must be 3 finite numbers > 0"),
     "divisors far apart": (lambda: base.with_divisors([1, 1e9, 1]), "divisors must lie within a factor of 1e.06"),

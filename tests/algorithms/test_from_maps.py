@@ -54,15 +54,7 @@ def test_noise_enters_where_gradients_do_unless_it_is_said():
     apart = from_maps({"P": ONE, "Q": ONE, "K": W, "J": ONE, "R": 2 * ONE, "L": None}, EveryStep(2))
     assert not apart.noise_enters_with_gradients
     assert apart.rounds[0].state_from_noise is None
-    assert (
-        from_maps(
-            {"P": ONE, "Q": ONE, "K": W},
-            EveryStep(2),
-        )
-        .rounds[0]
-        .message_from_noise
-        is not None
-    )
+    assert from_maps({"P": ONE, "Q": ONE, "K": W}, EveryStep(2)).rounds[0].message_from_noise is not None
 
 
 def test_long_names_sparse_maps_and_steps_by_function():

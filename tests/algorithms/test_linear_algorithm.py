@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
 from mfdl.factorization import square_root_encoder
 from mfdl.participation import Cyclic, Single
 from mfdl.testing.oracles import dense_averaged_workload, dense_gossip_workload, dense_noising
@@ -128,34 +127,7 @@ def test_divisors_replace_each_other_and_scale_gradients_and_noise_alike():
         one.messages_from_gradients.to_dense() / np.tile(m, 6),
         rtol=1e-14,
     )
-    assert len({id(r) for r in once.rounds}) == len({id(r) for r in one.rounds})  # still one per distinct round
-
-
-@pytest.mark.parametrize("bad", [[1, 2, 3], [1, 2, 3, 0], [1, 2, 3, -1], [1, 2, 3, np.inf], [1, 2, 3, np.nan]])
-def test_divisors_must_be_one_positive_number_per_node(bad):
-    with pytest.raises(InvalidInput, match="divisors must be 4 finite numbers > 0"):
-        algorithm("none").with_divisors(bad)
-
-
-def test_divisors_too_far_apart_are_refused():
-    with pytest.raises(InvalidInput, match=r"within a factor of 1e\+06, got 1 to 1e\+09"):
-        algorithm("none").with_divisors([1, 1, 1, 1e9])
-
-
-def test_sizes_that_do_not_fit_are_refused():
-    one = algorithm("dp-dsgd")
-    with pytest.raises(InvalidInput, match="participation has 5 steps but the algorithm has 6"):
-        dataclasses.replace(one, participation=Single(5))
-    with pytest.raises(InvalidInput, match="noise must cover 6 steps x 4 nodes"):
-        dataclasses.replace(one, noise=algorithm("dp-dsgd", gossip.uniform("star:n=3")).noise)
-    with pytest.raises(InvalidInput, match="encoder must be T x T with T = 6"):
-        algorithms.mf_dsgd(Dynamics(STAR), PART, np.eye(5))
-    with pytest.raises(InvalidInput, match=r"shape \(T, T\) or \(4, T, T\)"):
-        algorithms.mf_dsgd(Dynamics(STAR), PART, np.stack([np.eye(6)] * 3))
-    with pytest.raises(InvalidInput, match="causal"):
-        algorithms.mf_dsgd(Dynamics(STAR), PART, np.eye(6) + np.eye(6, k=1))
-    with pytest.raises(InvalidInput, match="positive diagonal"):
-        algorithms.mf_dsgd(Dynamics(STAR), PART, np.diag([1.0, 1, 0, 1, 1, 1]))
+    assert len(once.kinds) == len(one.kinds) == 2
 
 
 # ---- content hash -----------------------------------------------------------------------------------------
@@ -189,24 +161,9 @@ def variants():
         yield f"rounds {order}", algorithms.mf_dsgd(Dynamics(W, 0.3), PART, C)
     base = algorithms.mf_dsgd(dyn, PART, C)
     half = sp.csr_array(0.5 * sp.eye_array(4))
-    yield (
-        "noise map alone",
-        dataclasses.replace(base, rounds=tuple(dataclasses.replace(r, message_from_noise=half) for r in base.rounds)),
-    )
-    yield (
-        "gradient map alone",
-        dataclasses.replace(
-            base, rounds=tuple(dataclasses.replace(r, message_from_gradient=half) for r in base.rounds)
-        ),
-    )
-    yield (
-        "a map in another place",
-        dataclasses.replace(base, rounds=tuple(dataclasses.replace(r, state_from_state=half) for r in base.rounds)),
-    )
-    yield (
-        "and in yet another",
-        dataclasses.replace(base, rounds=tuple(dataclasses.replace(r, state_from_gradient=half) for r in base.rounds)),
-    )
+    for name in ("message_from_noise", "message_from_gradient", "state_from_state", "state_from_gradient"):
+        rounds = [dataclasses.replace(kind, **{name: half}) for kind in base.rounds]
+        yield f"{name} alone", dataclasses.replace(base, rounds=rounds)
     yield "model map", dataclasses.replace(base, model_from_state=half)
 
 
