@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from fractions import Fraction
 from typing import Any
@@ -18,9 +17,9 @@ from mfdl.check import FloatArray
 from mfdl.errors import UnsupportedMechanism
 from mfdl.privacy import row_space
 from mfdl.privacy.accounting import VictimLoss, victim_losses
+from mfdl.privacy.forms import dense
 from mfdl.training.executor import Executor
 
-_view_gram = importlib.import_module("mfdl.privacy.forms")  # the package has a function of that name
 STATEMENTS: dict[str, Statement] = {}
 ROUNDING = 1e-9  # what is stated is rounded up; a lower bound in fractions is compared as a float
 ORDER = ("released", "central", "pndp", "colluding", "full-collusion", "ldp")
@@ -73,7 +72,7 @@ def fixed_wide(rng: np.random.Generator) -> Case:
 def fixed_large(rng: np.random.Generator) -> Case:
     question = drawn_question(rng, wide=True)
     truth = least_loss(question)
-    with mock.patch.object(row_space, "MAX_ENTRIES", 0), mock.patch.object(_view_gram, "MAX_ENTRIES", 0):
+    with mock.patch.object(row_space, "MAX_ENTRIES", 0), mock.patch.object(dense, "MAX_ENTRIES", 0):
         return judged(question, truth, asked(question).sensitivity_squared)
 
 

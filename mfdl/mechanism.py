@@ -16,19 +16,15 @@ from collections.abc import Sequence
 
 from . import check
 from .algorithms import LinearAlgorithm
-from .errors import InvalidInput, unknown_name
+from .errors import InvalidInput
 from .noise_error import noise_error
-from .participation import Participation, in_every_step
-from .privacy import gaussian
-from .privacy.accounting import VictimLoss, victim_losses, worst_adaptive
-from .privacy.explanation import explanation
+from .participation import Participation
+from .privacy.accounting import VictimLoss
 from .privacy.fingerprint import Fingerprint, participation_hash
-from .privacy.guarantee import EVERY_NODE, UNITS, Guarantee
+from .privacy.guarantee import EVERY_NODE, Guarantee
+from .privacy.losses import Losses, Question, require_same, require_unit, shift_notes, target_mu
 from .privacy.sensitivity import Sensitivity
 from .trust import TrustModel
-
-SHIFT_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
-_MOST_SHOWN = ("not applicable", "none", "average", "all")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,7 +72,7 @@ class Mechanism:
                 f"a mechanism needs the adaptive guarantee of every node, and this one is for victim {stated.victim!r}"
                 f"{'' if stated.adaptive else ' and gradients fixed in advance'}; use calibrate or with_noise."
             )
-        if stated.notes != _notes(self.lipschitz):
+        if stated.notes != shift_notes(self.lipschitz):
             raise InvalidInput(
                 f"lipschitz must be what the guarantee rests on ({'; '.join(stated.notes) or 'no such constant'}), got "
                 f"{self.lipschitz!r}; calibrate or account anew."
@@ -133,30 +129,6 @@ class Mechanism:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def require_unit(unit: str, participation: Participation, *, lipschitz: float | None = None) -> None:
-    """Refuses a unit of privacy that these circumstances cannot protect; "record" is never refused.
-
-    Args: lipschitz: the constant that a guarantee would rest on; bounded for sums of clipped per-record gradients
-        only, as the clipped mean of a node is another map.
-
-    Raises: InvalidInput: an unknown unit; "user" where not every step is one of the user's, or with `lipschitz`.
-    """
-    if unit not in UNITS:
-        raise unknown_name("unit", str(unit), UNITS)
-    if unit == "record":
-        return
-    if not in_every_step(participation):
-        raise InvalidInput(
-            f"unit 'user' needs participation in every step, got {participation.describe()}: a user's data take part "
-            f"in every step; build the algorithm with EveryStep({participation.num_steps})."
-        )
-    if lipschitz is not None:
-        raise InvalidInput(
-            f"unit 'user' cannot rest on lipschitz={lipschitz!r}: the constant is one of local maps with per-record "
-            "clipping, and a clipped mean gradient is another map; leave lipschitz out."
-        )
-
-
 def account(
     algorithm: LinearAlgorithm,
     *,
@@ -191,14 +163,9 @@ def account(
     Source: arXiv:2510.17480, Theorem 7, with the square of equation (8) and the factor 2 of replace-one restored, and
         its claim for adaptive gradients replaced by the row-space test and shift reduction.
     """
-    scheme = participation or algorithm.participation
-    require_unit(unit, scheme, lipschitz=lipschitz)
-    losses = victim_losses(
-        algorithm, trust, participation=participation, release=release, method=method, lipschitz=lipschitz, unit=unit
-    )
-    sensitivity = worst_adaptive(losses)
-    std = _base_noise(sensitivity, adjacency, clip_norm, noise_std, noise_multiplier)
-    return _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses, unit)
+    question = Question(trust, adjacency, clip_norm, participation, release, unit, method, lipschitz)
+    losses = Losses.of(algorithm, question)
+    return losses.guarantee(losses.noise_std(noise_std=noise_std, noise_multiplier=noise_multiplier))
 
 
 def guarantees(
@@ -224,29 +191,10 @@ def guarantees(
         release: the released models the losses must hold; default those that they do hold, which each names.
     Raises: InvalidInput: losses of another algorithm, trust model, participation, release or unit.
     """
-    labels = algorithm.dynamics.gossip.labels
-    scheme = participation or algorithm.participation
-    require_unit(unit, scheme)
-    asked = Fingerprint.of(algorithm, trust, scheme, release or "", unit)
-    for loss in losses:
-        if loss.fingerprint is None:
-            raise InvalidInput("losses must be those of victim_losses, which says what they were computed for.")
-        loss.fingerprint.require(
-            asked if release else dataclasses.replace(asked, release=loss.release),
-            what=f"the losses were computed for unit {loss.unit!r}, not {unit!r}:"
-            if loss.unit != unit
-            else "the losses were computed",
-        )
-    if unit == "user" and _rests_on(losses) is not None:
-        raise InvalidInput("unit 'user' cannot rest on shift reduction; compute the losses without lipschitz.")
-    out = []
-    for loss in losses:
-        held = worst_adaptive([loss]) if adaptive else loss.fixed
-        name = str(labels[loss.victim])
-        own = scheme.of_node(loss.victim)
-        one = _guarantee(trust, adjacency, clip_norm, noise_std, held, own, name, [loss], unit)
-        out.append(one if adaptive else one.changed(adaptive=loss.adaptive, why=explanation(loss, adaptive=False)))
-    return out
+    question = Question(trust, adjacency, clip_norm, participation, release, unit)
+    require_unit(unit, question.participation_in(algorithm))
+    require_same(losses, algorithm, question)
+    return Losses(algorithm, question, tuple(losses)).by_victim(noise_std, adaptive=adaptive)
 
 
 def calibrate(
@@ -269,39 +217,10 @@ def calibrate(
     Raises: InvalidInput: no target or two, an algorithm whose loss is infinite under this trust model, or a unit
         that cannot be protected (`require_unit`).
     """
-    if (mu is None) == (epsilon is None):
-        raise InvalidInput("give exactly one target: mu, or epsilon with delta.")
-    if mu is None:
-        if delta is None:
-            raise InvalidInput("epsilon needs a delta in (0, 1), e.g. delta=1e-6.")
-        target = gaussian.mu_from_epsilon(check.positive(epsilon=epsilon), check.open_unit(delta=delta))
-    else:
-        target = check.positive(mu=mu)
-    require_unit(unit, algorithm.participation, lipschitz=lipschitz)
-    losses = victim_losses(algorithm, trust, release=release, method=method, lipschitz=lipschitz, unit=unit)
-    sensitivity = worst_adaptive(losses)
-    if math.isinf(sensitivity.squared):
-        if algorithm.noise.is_zero:
-            raise InvalidInput(
-                f"{algorithm.name!r} has no noise to scale, so no target can be met; use without_noise(algorithm, ...)."
-            )
-        raise InvalidInput(
-            f"{algorithm.name!r} has infinite loss under trust model {trust.name!r}, whatever the noise: "
-            f"{sensitivity.why or 'no number holds for training'}; choose another trust model or mechanism."
-        )
-
-    def stated(std: float) -> Guarantee:
-        scheme = algorithm.participation
-        return _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses, unit)
-
-    def exceeds(found: Guarantee) -> bool:
-        return found.mu > target or (epsilon is not None and delta is not None and found.epsilon(delta) > epsilon)
-
-    noise_std = gaussian.noise_std(1 / target, sensitivity.value, gaussian.record_shift(adjacency, clip_norm))
-    more = 2.0**-52
-    while exceeds(stated(noise_std)):  # by rounding only, so a few doublings of the last bit end it
-        noise_std, more = noise_std * (1 + more), 2 * more
-    return Mechanism(algorithm, noise_std, float(clip_norm), stated(noise_std), sensitivity, _rests_on(losses))
+    question = Question(trust, adjacency, clip_norm, None, release, unit, method, lipschitz)
+    target_mu(mu, epsilon, delta)  # before any work
+    losses = Losses.of(algorithm, question)
+    return _mechanism(losses, losses.calibrate(mu=mu, epsilon=epsilon, delta=delta))
 
 
 def with_noise(
@@ -318,13 +237,14 @@ def with_noise(
 
     Args: as for `account`. Raises: InvalidInput: an argument out of range, or a unit that cannot be protected.
     """
-    scheme = algorithm.participation
-    require_unit(unit, scheme)
-    std = check.non_negative(noise_std=noise_std)
-    losses = victim_losses(algorithm, trust, release=release, unit=unit)
-    sensitivity = worst_adaptive(losses)
-    guarantee = _guarantee(trust, adjacency, clip_norm, std, sensitivity, scheme, EVERY_NODE, losses, unit)
-    return Mechanism(algorithm, std, float(clip_norm), guarantee, sensitivity)
+    check.non_negative(noise_std=noise_std)  # before any work
+    losses = Losses.of(algorithm, Question(trust, adjacency, clip_norm, release=release, unit=unit))
+    return _mechanism(losses, losses.guarantee(noise_std))
+
+
+def _mechanism(losses: Losses, guarantee: Guarantee) -> Mechanism:
+    clip_norm = float(guarantee.clip_norm)
+    return Mechanism(losses.algorithm, guarantee.noise_std, clip_norm, guarantee, losses.worst, losses.rests_on)
 
 
 def without_noise(
@@ -332,68 +252,3 @@ def without_noise(
 ) -> Mechanism:
     """`with_noise` at nu = 0: mu is infinite, which the guarantee says; `unit` decides what is clipped."""
     return with_noise(algorithm, noise_std=0.0, trust=trust, adjacency=adjacency, clip_norm=clip_norm, unit=unit)
-
-
-def _rests_on(losses: Sequence[VictimLoss]) -> float | None:
-    """The Lipschitz constant if any of these victims is covered by shift reduction: the worst of them need not be."""
-    return max((loss.lipschitz for loss in losses if loss.lipschitz is not None), default=None)
-
-
-def _notes(lipschitz: float | None) -> tuple[str, ...]:
-    return () if lipschitz is None else (f"{SHIFT_NOTE} {float(lipschitz)!r}",)
-
-
-def _base_noise(
-    sensitivity: Sensitivity,
-    adjacency: str,
-    clip_norm: float,
-    noise_std: float | None,
-    noise_multiplier: float | None,
-) -> float:
-    if (noise_std is None) == (noise_multiplier is None):
-        raise InvalidInput("give exactly one of noise_std and noise_multiplier.")
-    if noise_std is not None:
-        return check.non_negative(noise_std=noise_std)
-    if math.isinf(sensitivity.squared):
-        raise InvalidInput(
-            "noise_multiplier needs a mechanism with noise that the attacker does not know, i.e. a finite sensitivity; "
-            "give noise_std."
-        )
-    multiplier = check.non_negative(noise_multiplier=noise_multiplier)
-    return gaussian.noise_std(multiplier, sensitivity.value, gaussian.record_shift(adjacency, clip_norm))
-
-
-def _guarantee(
-    trust: TrustModel,
-    adjacency: str,
-    clip_norm: float,
-    noise_std: float,
-    sensitivity: Sensitivity,
-    participation: Participation,
-    victim: str,
-    losses: Sequence[VictimLoss],
-    unit: str,
-) -> Guarantee:
-    """The guarantee of one sensitivity; `losses` are those it is the worst of."""
-    fingerprint, release = losses[0].fingerprint, max((loss.release for loss in losses), key=_MOST_SHOWN.index)
-    assert fingerprint is not None
-    shift = gaussian.record_shift(adjacency, clip_norm)
-    return Guarantee(
-        mu=gaussian.mu_from_noise_std(sensitivity.value, shift, noise_std),
-        trust=trust.name,
-        adjacency=adjacency,
-        clip_norm=clip_norm,
-        record_shift=shift,
-        participation=participation.describe(),
-        victim=victim,
-        attacker=trust.attacker,
-        adaptive=True,
-        bound="exact" if sensitivity.exact else "upper",
-        noise_std=noise_std,
-        sensitivity=sensitivity.value,
-        tolerance=sensitivity.tolerance,
-        release=release,
-        notes=_notes(_rests_on(losses)),
-        unit=unit,
-        why=explanation(max(losses, key=lambda loss: loss.adaptive_sensitivity_squared)),
-    ).sealed(dataclasses.replace(fingerprint, release=release).text)

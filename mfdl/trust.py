@@ -37,7 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import check
 from .algorithms import LinearAlgorithm
 from .errors import InvalidInput, UnsupportedMechanism, unknown_name
-from .view import RELEASES, Knowledge, View
+from .view import RELEASES, AlgorithmView, Knowledge
 
 __all__ = [
     "LDP",
@@ -160,14 +160,14 @@ class TrustModel(abc.ABC):
         """The parameters of a shipped model, nodes as indices."""
         return self.attackers(algorithm)
 
-    def view(self, algorithm: LinearAlgorithm, victim: int = 0, *, release: str | None = None) -> View:
+    def view(self, algorithm: LinearAlgorithm, victim: int = 0, *, release: str | None = None) -> AlgorithmView:
         """What the attacker has, as (A, B).
 
         Args: release: "none", "average" or "all" final models published; default `default_release`.
         """
         knowledge = self.knowledge(algorithm, victim)
         chosen = self._release(algorithm, release, knowledge)
-        return View.of(algorithm, knowledge, release=chosen, attacker=self.attacker)
+        return AlgorithmView(algorithm, knowledge, release=chosen, attacker=self.attacker)
 
     def all_messages(self) -> TrustModel:
         """The same attackers with every message seen: its number holds for adaptive gradients too."""

@@ -23,13 +23,13 @@ from .algorithms.flow import Flow, flow
 from .axes import TimeNodeAxis
 from .check import FloatArray
 from .errors import InvalidInput, UnsupportedMechanism
+from .floats import UNIT
 from .operators import OutputRecursion, StateRecursion
 
 Mask = NDArray[np.bool_]
 RELEASES = ("none", "average", "all", "not applicable")
 MAX_DENSE_BYTES = 4 * 2**30
 BLOCK = 256
-UNIT = float(np.finfo(np.float64).eps) / 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,8 +136,6 @@ class View:
         known_combinations: Any = None,
         attacker: str = "whoever has this view",
         release: str = "not applicable",
-        algorithm: LinearAlgorithm | None = None,
-        knowledge: Knowledge | None = None,
     ) -> None:
         self.gradients, self.noise = _operator("gradients", gradients), _operator("noise", noise)
         if self.gradients.shape[0] != self.noise.shape[0]:
@@ -157,38 +155,11 @@ class View:
             touched = np.abs(_dense(K)).sum(axis=0) > 0
             self.known_gradients |= touched.reshape(self.axis.num_steps, n)
         self.attacker, self.release = attacker, release
-        self.algorithm, self.knowledge = algorithm, knowledge
-
-    @cached_property
-    def flow(self) -> Flow | None:
-        """What follows exactly from the messages that are seen; None for a bare view and for seen combinations."""
-        if self.algorithm is None or self.knowledge is None or self.knowledge.combination is not None:
-            return None
-        masks = self.knowledge
-        return flow(self.algorithm, masks.seen, masks.known_gradients, masks.known_noise)
 
     @staticmethod
-    def of(algorithm: LinearAlgorithm, knowledge: Knowledge, *, release: str, attacker: str) -> View:
+    def of(algorithm: LinearAlgorithm, knowledge: Knowledge, *, release: str, attacker: str) -> AlgorithmView:
         """The view of an algorithm under masks, with the released models as further rows."""
-        hide = sp.diags_array(1.0 - knowledge.known_noise.ravel())
-        unknown = aslinearoperator(sp.csr_array(hide))
-        picked, which = _picked(algorithm, knowledge, release)
-        rows = aslinearoperator(picked)
-        A, B = [rows @ algorithm.messages_from_gradients], [rows @ algorithm.messages_from_noise @ unknown]
-        if which is not None:
-            released = aslinearoperator(which)
-            A.append(released @ algorithm.models_from_gradients(final=True))
-            B.append(released @ algorithm.models_from_noise(final=True) @ unknown)
-        return View(
-            _stacked(A),
-            _stacked(B),
-            num_nodes=algorithm.num_nodes,
-            known_gradients=knowledge.known_gradients,
-            attacker=attacker,
-            release=release,
-            algorithm=algorithm,
-            knowledge=knowledge,
-        )
+        return AlgorithmView(algorithm, knowledge, release=release, attacker=attacker)
 
     def dense_gradients(self, nodes: NDArray[np.intp] | None = None) -> FloatArray:
         """Columns of A that the given nodes own, node after node, each in time order: (rows, len(nodes) T)."""
@@ -207,33 +178,76 @@ class View:
         return _dense(self.noise)
 
     def noise_rounding(self) -> FloatArray:
-        """Bound on how far `dense_noise` is from the exact B, entry by entry; zero for a bare view, whose B is given.
+        """Bound on how far `dense_noise` is from the exact B, entry by entry: none here, where B is given."""
+        return np.zeros(self.noise.shape)
+
+    def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
+        """The same for `dense_gradients` of these nodes."""
+        return np.zeros((self.gradients.shape[0], len(nodes) * self.axis.num_steps))
+
+    def row_name(self, row: int) -> str:
+        """A row in words."""
+        return f"row {row}"
+
+
+class AlgorithmView(View):
+    """The view of an algorithm under masks, with the released models as further rows.
+
+    Attributes: algorithm, knowledge: what it is the view of.
+    """
+
+    def __init__(self, algorithm: LinearAlgorithm, knowledge: Knowledge, *, release: str, attacker: str) -> None:
+        self.algorithm, self.knowledge = algorithm, knowledge
+        unknown = aslinearoperator(sp.csr_array(sp.diags_array(1.0 - knowledge.known_noise.ravel())))
+        picked, which = _picked(algorithm, knowledge, release)
+        rows = aslinearoperator(picked)
+        A, B = [rows @ algorithm.messages_from_gradients], [rows @ algorithm.messages_from_noise @ unknown]
+        if which is not None:
+            released = aslinearoperator(which)
+            A.append(released @ algorithm.models_from_gradients(final=True))
+            B.append(released @ algorithm.models_from_noise(final=True) @ unknown)
+        known = knowledge.known_gradients
+        n = algorithm.num_nodes
+        super().__init__(
+            _stacked(A), _stacked(B), num_nodes=n, known_gradients=known, attacker=attacker, release=release
+        )
+
+    @cached_property
+    def flow(self) -> Flow | None:
+        """What follows exactly from the messages that are seen; None for seen combinations."""
+        masks = self.knowledge
+        if masks.combination is not None:
+            return None
+        return flow(self.algorithm, masks.seen, masks.known_gradients, masks.known_noise)
+
+    @property
+    def shows_injections(self) -> bool:
+        """Whether the messages that are seen determine every injected sum (gradient plus noise), exactly."""
+        return self.flow is not None and self.flow.injections
+
+    @property
+    def unreleased(self) -> bool:
+        """No models are shown besides messages."""
+        return self.release in ("none", "not applicable")
+
+    def noise_rounding(self) -> FloatArray:
+        """Bound on how far `dense_noise` is from the exact B, entry by entry.
 
         By |B| computed from the absolute values of the maps and the noise: an entry is a sum of products, each with a
         factor 1 + O(u) for every operation that it goes through.
         """
-        if self.algorithm is None or self.knowledge is None:
-            return np.zeros(self.noise.shape)
-        noise, masks = self.algorithm.noise, self.knowledge
-        rows = self._sizes(
-            self.algorithm.messages_from_injected_noise, self.algorithm.models_from_injected_noise(final=True)
-        )
-        sizes = noise.absolute_rmatmat(rows.T).T * ~masks.known_noise.ravel()
+        algorithm, noise = self.algorithm, self.algorithm.noise
+        rows = self._sizes(algorithm.messages_from_injected_noise, algorithm.models_from_injected_noise(final=True))
+        sizes = noise.absolute_rmatmat(rows.T).T * ~self.knowledge.known_noise.ravel()
         return (self._operations() + noise.columns_per_step + noise.num_steps) * UNIT * sizes
 
     def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
-        """The same for `dense_gradients` of these nodes."""
         columns = np.concatenate([self.axis.of_node(int(u)) for u in nodes])
-        if self.algorithm is None or self.knowledge is None:
-            return np.zeros((self.gradients.shape[0], columns.size))
-        one = self.algorithm
-        sizes = self._sizes(one.messages_from_gradients, one.models_from_gradients(final=True))
+        sizes = self._sizes(self.algorithm.messages_from_gradients, self.algorithm.models_from_gradients(final=True))
         return self._operations() * UNIT * sizes[:, columns]
 
     def _sizes(self, messages: OutputRecursion, models: StateRecursion) -> FloatArray:
         """The rows of the view <- inputs, from absolute values."""
-        assert self.algorithm is not None
-        assert self.knowledge is not None
         rows, which = _picked(self.algorithm, self.knowledge, self.release)
         parts = [_dense(aslinearoperator(abs(rows)) @ messages.absolute())]
         if which is not None:
@@ -242,10 +256,22 @@ class View:
 
     def _operations(self) -> int:
         """At least how many float operations any entry of a row goes through."""
-        assert self.algorithm is not None
-        one = self.algorithm
-        widest = sum(int(np.diff(m.indptr).max(initial=0)) for kind in one.kinds for m in kind.maps())
-        return len(one.rounds) * (widest + 8) + one.num_nodes + 8
+        algorithm = self.algorithm
+        widest = sum(int(np.diff(m.indptr).max(initial=0)) for kind in algorithm.kinds for m in kind.maps())
+        return len(algorithm.rounds) * (widest + 8) + algorithm.num_nodes + 8
+
+    def row_name(self, row: int) -> str:
+        if self.knowledge.combination is not None:
+            return super().row_name(row)
+        seen = np.argwhere(self.knowledge.seen)
+        if row >= len(seen):
+            return f"released model row {row - len(seen)}"
+        return self.message_name(*(int(i) for i in seen[row]))
+
+    def message_name(self, turn: int, message: int) -> str:
+        """A message in words."""
+        labels = self.algorithm.dynamics.gossip.labels
+        return f"message of {labels[self.algorithm.message_sender[message]]} in round {turn}"
 
 
 def _picked(algorithm: LinearAlgorithm, knowledge: Knowledge, release: str) -> tuple[sp.csr_array, sp.csr_array | None]:

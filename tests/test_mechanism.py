@@ -16,10 +16,10 @@ from mfdl import algorithms, factorization, gossip, graphs, trust
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import account, calibrate, guarantees, in_every_step, without_noise
+from mfdl.mechanism import account, calibrate, guarantees, without_noise
 from mfdl.noise import NoiseOperator
 from mfdl.noise_error import noise_error
-from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
+from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single, in_every_step
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.sensitivity import worst_sensitivity

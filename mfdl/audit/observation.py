@@ -64,7 +64,6 @@ class Observation:
         Raises: InvalidInput: the view is too large for dense matrices.
         """
         view = trust.view(algorithm, victim, release=release)
-        assert view.knowledge is not None
         rows, columns = max(view.noise.shape[0], view.axis.size), view.noise.shape[1]
         if rows > MAX_ROWS or columns > MAX_COLUMNS:
             raise InvalidInput(

@@ -28,7 +28,7 @@ from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
 from ..mechanism import Mechanism
 from ..threads import blas_threads
 from ..trust import TrustModel
-from ..view import Knowledge, View
+from ..view import AlgorithmView, Knowledge, View
 from . import transcripts
 from .equations import Answer, reduced_rows, solve
 from .transcripts import with_all_noise
@@ -186,7 +186,7 @@ class Reconstruction:
         return self.solve(self.observations(messages, **given))
 
     def _of_algorithm(self) -> tuple[LinearAlgorithm, Knowledge]:
-        if self.view.algorithm is None or self.view.knowledge is None:
+        if not isinstance(self.view, AlgorithmView):
             raise InvalidInput("a bare view has no transcript; give its rows to solve(observations).")
         return self.view.algorithm, self.view.knowledge
 
@@ -317,7 +317,7 @@ def _scales(
         noise_std = mechanism.noise_std if noise_std is None else noise_std
         clip_norm = mechanism.clip_norm if clip_norm is None else clip_norm
     elif noise_std is None:
-        silent = view.noise.shape[1] == 0 or (view.algorithm is not None and view.algorithm.noise.is_zero)
+        silent = view.noise.shape[1] == 0 or (isinstance(view, AlgorithmView) and view.algorithm.noise.is_zero)
         if not silent:
             raise InvalidInput(
                 "noise_std must be given where there is noise (0: as if there were none); or give a Mechanism."

@@ -21,56 +21,84 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, unknown_name
 from ..participation import Participation, in_every_step
 from ..trust import TrustModel
-from ..view import View
+from ..view import AlgorithmView, View
+from . import gaussian
 from .adaptive import is_adaptive, shift_reduction
 from .adaptive.hidden_messages import lipschitz_factors, shift_problem
-from .adaptive.shift_reduction import ShiftProblem
+from .adaptive.shift_problem import ShiftProblem
 from .fingerprint import Fingerprint
-from .forms import INJECTIONS, ViewGram, injection_bound, view_grams, with_known_gradients
-from .forms.own_states import own_states
+from .forms import INJECTIONS, ViewGram, injection_bound, view_grams
+from .forms.recursions import recursions
 from .guarantee import UNITS
 from .sensitivity import Sensitivity, sensitivities
 from .sensitivity.patterns import MAX_ENUMERATED
 
+THE_VIEW = "the view"
 SHIFT_REDUCTION = "shift reduction"
 ALL_MESSAGES = "all messages seen"
-ADAPTIVE_BY = ("the view", SHIFT_REDUCTION, ALL_MESSAGES, INJECTIONS)
+ADAPTIVE_BY = (THE_VIEW, SHIFT_REDUCTION, ALL_MESSAGES, INJECTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
 class VictimLoss:
-    """What one victim loses, per unit record shift and unit noise.
+    """What one victim loses, per unit record shift and unit noise: two sensitivities, and what they are about.
 
     Attributes:
-        victim: node index.
-        sensitivity_squared: for gradients fixed in advance; may be inf.
-        adaptive_sensitivity_squared: for gradients chosen adaptively; may be inf.
-        bound: "exact" or "upper", of `sensitivity_squared`.
-        adaptive: whether the first number already holds for adaptive gradients.
+        fixed: for gradients fixed in advance; trained: for gradients chosen adaptively. Either may be infinite.
+        adaptive: whether the first already holds for adaptive gradients.
         adaptive_by: where the second comes from, one of ADAPTIVE_BY.
-        adaptive_bound: "exact" or "upper", of the second.
-        fixed: the Sensitivity behind the first number.
-        attacker: who attains the first number.
-        release: which final models the view holds.
-        adaptive_why: what makes the second number infinite, if not the first.
+        attacker: who attains the first number; release: which final models the view holds.
         unit: "record" or "user"; fingerprint: of the question this answers.
         lipschitz: the constant that the second number, or one that it is the worst of, rests on, if any.
     """
 
-    victim: int
-    sensitivity_squared: float
-    adaptive_sensitivity_squared: float
-    bound: str
+    fixed: Sensitivity
+    trained: Sensitivity
     adaptive: bool
     adaptive_by: str
-    adaptive_bound: str
-    fixed: Sensitivity
     attacker: str
     release: str
-    adaptive_why: str = ""
     unit: str = "record"
     fingerprint: Fingerprint | None = None
     lipschitz: float | None = None
+
+    @property
+    def victim(self) -> int:
+        """Node index."""
+        return self.fixed.node
+
+    @property
+    def sensitivity_squared(self) -> float:
+        """For gradients fixed in advance; may be inf."""
+        return self.fixed.squared
+
+    @property
+    def adaptive_sensitivity_squared(self) -> float:
+        """For gradients chosen adaptively; may be inf."""
+        return self.trained.squared
+
+    @property
+    def bound(self) -> str:
+        """ "exact" or "upper", of `sensitivity_squared`."""
+        return self.fixed.bound
+
+    @property
+    def adaptive_bound(self) -> str:
+        """ "exact" or "upper", of `adaptive_sensitivity_squared`."""
+        return self.trained.bound
+
+    @property
+    def adaptive_why(self) -> str:
+        """What makes the second number infinite, if not the first."""
+        return "" if self.adaptive else self.trained.why
+
+    def held(self, *, adaptive: bool = True) -> Sensitivity:
+        """The number that holds for training, or that for gradients fixed in advance."""
+        return self.trained if adaptive else self.fixed
+
+    def mu(self, *, record_shift: float, noise_std: float, adaptive: bool = True) -> float:
+        """The Gaussian DP parameter, rounded up; inf without noise."""
+        return gaussian.mu_from_noise_std(self.held(adaptive=adaptive).value, record_shift, noise_std)
 
 
 def victim_losses(
@@ -138,20 +166,17 @@ def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:
     second = max(a, b, key=lambda loss: loss.adaptive_sensitivity_squared)
     return dataclasses.replace(
         first,
-        adaptive_sensitivity_squared=second.adaptive_sensitivity_squared,
+        trained=second.trained,
         adaptive_by=second.adaptive_by,
-        adaptive_bound=second.adaptive_bound,
         adaptive=a.adaptive and b.adaptive,
-        adaptive_why=second.adaptive_why or second.fixed.why,
         lipschitz=b.lipschitz if a.lipschitz is None else a.lipschitz,
     )
 
 
 def _attacks_itself(victim: int, trust: TrustModel, release: str | None) -> VictimLoss:
-    why = "the victim is one of the attackers"
-    infinite = Sensitivity(math.inf, True, (), victim, 0.0, math.inf, why)
+    infinite = Sensitivity(math.inf, True, (), victim, 0.0, math.inf, "the victim is one of the attackers")
     shown = trust.default_release if release is None else release
-    return VictimLoss(victim, math.inf, math.inf, "exact", True, "the view", "exact", infinite, trust.attacker, shown)
+    return VictimLoss(infinite, infinite, True, THE_VIEW, trust.attacker, shown)
 
 
 def _against(
@@ -167,25 +192,38 @@ def _against(
     view = model.view(algorithm, victims[0], release=release)
     fixed = _of_victims(view_grams(view, victims), victims, scheme, method)
     adaptive = is_adaptive(view, scheme, unit=unit)
-    hidden = model.default_release != "not applicable"
-    if adaptive and not hidden:
-        return [_loss(s, s.squared, s.exact, "the view", model, view, adaptive) for s in fixed]
-    ceiling = _all_messages(algorithm, model, view, victims, scheme, method, unit)
-    fixed = [_capped(s, c) for s, c in zip(fixed, ceiling, strict=True)]
-    if adaptive:
-        return [_loss(s, s.squared, s.exact, "the view", model, view, adaptive) for s in fixed]
-    held = [  # of this view only an upper bound
-        (c.squared, False, INJECTIONS if c.form == INJECTIONS else ALL_MESSAGES, c.why) for c in ceiling
+    trained = [(s, THE_VIEW) for s in fixed]
+    if not adaptive or model.default_release != "not applicable":
+        ceiling = _all_messages(algorithm, model, view, victims, scheme, method, unit)
+        fixed = [_capped(s, c) for s, c in zip(fixed, ceiling, strict=True)]
+        trained = [(s, THE_VIEW) for s in fixed]
+        if not adaptive:  # of this view only an upper bound
+            trained = [(_upper(s, c, by), by) for s, c in zip(fixed, ceiling, strict=True) for by in (_rule_of(c),)]
+    largest = None
+    if not adaptive and lipschitz is not None:
+        shifts = _shift_reduction(view, victims, scheme, lipschitz)
+        largest = float(np.max(lipschitz))
+        trained = [
+            (dataclasses.replace(t, squared=x, exact=False, form=SHIFT_REDUCTION, why=""), SHIFT_REDUCTION)
+            if x < t.squared
+            else (t, by)
+            for x, (t, by) in zip(shifts, trained, strict=True)
+        ]
+    return [
+        VictimLoss(
+            s, t, adaptive, by, model.attacker, view.release, lipschitz=largest if by == SHIFT_REDUCTION else None
+        )
+        for s, (t, by) in zip(fixed, trained, strict=True)
     ]
-    if lipschitz is not None:
-        shifted = _shift_reduction(view, victims, scheme, lipschitz)
-        held = [(s, False, SHIFT_REDUCTION, "") if s < h[0] else h for s, h in zip(shifted, held, strict=True)]
-    found = [
-        _loss(s, value, exact, by, model, view, adaptive, why)
-        for s, (value, exact, by, why) in zip(fixed, held, strict=True)
-    ]
-    largest = None if lipschitz is None else float(np.max(lipschitz))
-    return [dataclasses.replace(x, lipschitz=largest) if x.adaptive_by == SHIFT_REDUCTION else x for x in found]
+
+
+def _rule_of(ceiling: Sensitivity) -> str:
+    return INJECTIONS if ceiling.form == INJECTIONS else ALL_MESSAGES
+
+
+def _upper(fixed: Sensitivity, ceiling: Sensitivity, by: str) -> Sensitivity:
+    """The ceiling as an upper bound on what the view of `fixed` shows."""
+    return dataclasses.replace(fixed, squared=ceiling.squared, exact=False, form=by, why=ceiling.why)
 
 
 def _of_victims(
@@ -199,31 +237,6 @@ def _of_victims(
     return [found[u] for u in victims]
 
 
-def _loss(
-    fixed: Sensitivity,
-    adaptive_squared: float,
-    exact: bool,
-    by: str,
-    model: TrustModel,
-    view: View,
-    adaptive: bool,
-    why: str = "",
-) -> VictimLoss:
-    return VictimLoss(
-        victim=fixed.node,
-        sensitivity_squared=fixed.squared,
-        adaptive_sensitivity_squared=adaptive_squared,
-        bound="exact" if fixed.exact else "upper",
-        adaptive=adaptive,
-        adaptive_by=by,
-        adaptive_bound="exact" if exact else "upper",
-        fixed=fixed,
-        attacker=model.attacker,
-        release=view.release,
-        adaptive_why=why,
-    )
-
-
 def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
     """An upper bound never above that of the view that sees more."""
     if s.squared <= ceiling.squared or math.isinf(s.squared):
@@ -234,7 +247,7 @@ def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
 def _all_messages(
     algorithm: LinearAlgorithm,
     model: TrustModel,
-    view: View,
+    view: AlgorithmView,
     victims: list[int],
     scheme: Participation,
     method: str,
@@ -246,31 +259,25 @@ def _all_messages(
     Released models are a function of messages that all are seen, unless some are never sent; then they are asked for.
     """
     more = model.all_messages().view(algorithm, victims[0], release=view.release)
-    assert more.knowledge is not None
-    assert view.knowledge is not None
     covers = more.knowledge.covers(view.knowledge)
     if covers and is_adaptive(more, scheme, unit=unit):
         return _of_victims(view_grams(more, victims), victims, scheme, method)
-    bound = injection_bound(algorithm, view.knowledge, victims)
-    if bound is not None:
-        known = [with_known_gradients(view, u, gram) for u, gram in zip(victims, bound, strict=True)]
-        return _of_victims(known, victims, scheme, method)
+    if (bound := injection_bound(view, victims)) is not None:
+        return _of_victims(bound, victims, scheme, method)
     why = (
         _why_not_adaptive(algorithm, more, scheme, unit)
         if covers
         else "what it shows is no function of the messages that are sent, so those do not bound it"
     )
-    infinite = ViewGram(np.ones(algorithm.num_steps), np.zeros(algorithm.num_steps), math.inf, why=why)
-    return _of_victims([infinite] * len(victims), victims, scheme, method)
+    return _of_victims([ViewGram.silent(algorithm.num_steps, why)] * len(victims), victims, scheme, method)
 
 
-def _why_not_adaptive(algorithm: LinearAlgorithm, more: View, scheme: Participation, unit: str) -> str:
+def _why_not_adaptive(algorithm: LinearAlgorithm, more: AlgorithmView, scheme: Participation, unit: str) -> str:
     """What stands in the way with all messages seen, and the way out if there is one."""
-    assert more.knowledge is not None
     unreleased = View.of(algorithm, more.knowledge, release="none", attacker=more.attacker)
-    if own_states(unreleased) is None:
+    if recursions(unreleased) is None:
         return "even with every message seen, some gradient depends on noise that is not"
-    if more.release not in ("none", "not applicable"):
+    if not more.unreleased:
         cause = "messages that are never sent enter the models, and no number for training covers released models then"
     else:
         cause = (
@@ -309,13 +316,4 @@ def _shifts_of_nodes(view: View, problem: ShiftProblem, nodes: list[int], own: P
 
 def worst_adaptive(losses: Sequence[VictimLoss]) -> Sensitivity:
     """The largest adaptive number as a Sensitivity: what calibration and training use."""
-    worst = max(losses, key=lambda loss: loss.adaptive_sensitivity_squared)
-    if worst.adaptive:
-        return worst.fixed
-    return dataclasses.replace(
-        worst.fixed,
-        squared=worst.adaptive_sensitivity_squared,
-        exact=worst.adaptive_bound == "exact",
-        form=worst.adaptive_by,
-        why=worst.adaptive_why,
-    )
+    return max((loss.trained for loss in losses), key=lambda s: s.squared)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..algorithms import LinearAlgorithm
 from ..algorithms.round import MAPS
 from ..operators.recursion import Map
-from ..view import Knowledge, View
+from ..view import AlgorithmView, Knowledge, View
 from .exact_rank import MAX_ENTRIES, PRIMES, meant, outside_range, residues, table
 
 Table = NDArray[np.object_]
@@ -29,21 +29,21 @@ def spans_models(view: View) -> bool:
     A model whose gradient is known is asked about too: the gradient shows as much of it as it depends on. False also
     for a bare view and for one that is too large.
     """
-    if view.algorithm is None or view.knowledge is None or not _is_small(view):
+    if not isinstance(view, AlgorithmView) or not _is_small(view):
         return False
     unknown = np.flatnonzero(np.concatenate([~view.known_gradients.ravel(), ~view.knowledge.known_noise.ravel()]))
     return all(_Rows.of(view.algorithm, view.knowledge, prime).span(unknown) for prime in PRIMES)
 
 
 def exact_range(
-    view: View, victims: Sequence[int], stand_for: Mapping[float, Fraction] | None = None
+    view: AlgorithmView, victims: Sequence[int], stand_for: Mapping[float, Fraction] | None = None
 ) -> tuple[int, NDArray[np.bool_]] | None:
     """(rank of the exact B, for each column of the victims whether it lies outside the range of B); None: too large.
 
     Columns are those of `View.dense_gradients`: victim after victim, each in time order. stand_for: what the entries of
     maps and noise stand for (`meant_entries`); default the floats that they are.
     """
-    if view.algorithm is None or view.knowledge is None or not _is_small(view):
+    if not _is_small(view):
         return None
     own = np.concatenate([view.axis.of_node(int(u)) for u in victims])
     noise = view.axis.size + np.flatnonzero(~view.knowledge.known_noise.ravel())
@@ -54,7 +54,7 @@ def exact_range(
     return max(r for r, _ in found), np.logical_or(*(outside for _, outside in found))
 
 
-def _is_small(view: View) -> bool:
+def _is_small(view: AlgorithmView) -> bool:
     return max(view.noise.shape[0], view.axis.size) * (view.axis.size + view.noise.shape[1]) <= MAX_ENTRIES
 
 
@@ -147,11 +147,10 @@ def _map(matrix: Map, prime: int, stand_for: Mapping[float, Fraction] | None) ->
     return None if matrix is None else residues(matrix.toarray(), prime, stand_for)
 
 
-def meant_entries(view: View) -> dict[float, Fraction] | None:
+def meant_entries(view: AlgorithmView) -> dict[float, Fraction] | None:
     """What all entries of maps, noise and seen combinations stand for; None where one stands for no fraction."""
-    assert view.algorithm is not None
     algorithm, masks = view.algorithm, view.knowledge
     maps = [algorithm.model_from_state, *(m for kind in algorithm.kinds for m in kind.maps())]
     noise = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))
-    combined = [] if masks is None or masks.combination is None else [masks.combination.data]
+    combined = [] if masks.combination is None else [masks.combination.data]
     return meant(np.array([0.0, 1.0]), noise, *(m.data for m in maps), *combined)

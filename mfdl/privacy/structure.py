@@ -6,13 +6,33 @@ at best. A remainder at that level is taken for zero, which is safe only where a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
 import numpy as np
 import scipy.sparse as sp
 
 from ..algorithms import LinearAlgorithm
+from ..view import AlgorithmView
 
-ROUNDING = 16 * float(np.finfo(np.float64).eps)  # times the size: relative remainder that counts as zero
 SMALLEST_WEIGHT = 1e-6  # with smaller weights a true remainder could pass for rounding
+
+Fact = TypeVar("Fact")
+REMEMBERED = 8  # facts of an algorithm: of the masks that one question is about
+_facts: WeakKeyDictionary[LinearAlgorithm, dict[tuple[str, str], Any]] = WeakKeyDictionary()
+
+
+def remembered(view: AlgorithmView, name: str, compute: Callable[[AlgorithmView], Fact]) -> Fact:
+    """A fact of an algorithm under masks, computed once for the questions that are asked about them in turn."""
+    of_algorithm = _facts.setdefault(view.algorithm, {})
+    key = (name, view.knowledge.digest())
+    if key not in of_algorithm:
+        while len(of_algorithm) >= REMEMBERED:
+            del of_algorithm[next(iter(of_algorithm))]
+        of_algorithm[key] = compute(view)
+    fact: Fact = of_algorithm[key]
+    return fact
 
 
 def is_plain_gossip(algorithm: LinearAlgorithm) -> bool:

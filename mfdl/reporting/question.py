@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 
-from .. import graphs, mechanism, trust
+from .. import graphs, trust
 from ..errors import InvalidInput
-from ..participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Participation, Single
+from ..participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Participation, Single, in_every_step
 from ..trust import TrustModel
 from .options import require_one_of, require_steps, split
 
@@ -47,7 +47,7 @@ def participation_of(config: AccountConfig | AuditConfig) -> Participation:
         scheme = Cyclic(epochs=epochs, period=period, steps=config.steps)  # refuses steps that do not fit
         if name == "once-per-epoch":
             scheme = OncePerEpoch(epochs=epochs, period=period)
-    if config.unit == "user" and not mechanism.in_every_step(scheme):
+    if config.unit == "user" and not in_every_step(scheme):
         raise InvalidInput(
             f"--unit user needs --participation every-step, as a user's data take part in every step, got "
             f"{scheme.describe()}."

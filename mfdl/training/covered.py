@@ -12,8 +12,8 @@ import numpy as np
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..mechanism import Mechanism, in_every_step
-from ..participation import Cyclic, Participation, ParticipationByNode
+from ..mechanism import Mechanism
+from ..participation import Cyclic, Participation, ParticipationByNode, in_every_step
 from .tasks import Task
 from .tasks.steps import Period
 

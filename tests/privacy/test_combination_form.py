@@ -12,7 +12,7 @@ from mfdl.gossip import GossipMatrix
 from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.forms import combination as combination_form
 from mfdl.privacy.forms import view_gram
-from mfdl.privacy.forms.combination import is_multiple, step_values
+from mfdl.privacy.forms.combination import Combination, is_multiple
 from mfdl.testing.oracles import of_node, pinv_gram
 
 RING = gossip.metropolis_hastings("ring:n=4")
@@ -38,12 +38,11 @@ def server_algorithms(draw):
 def test_equals_the_dense_form(one, release):
     view = trust.Central().view(one, 0, release=release)
     assert is_adaptive(view)
-    values, errors, silent = step_values(view)
-    assert not silent.any()
-    for u in range(one.num_nodes):
+    for u, gram in enumerate(Combination.of(view).grams(range(one.num_nodes))):
+        assert not gram.leaks.any()
         X, _ = pinv_gram(of_node(view.dense_gradients_by_time(), u, one.num_nodes), view.dense_noise())
-        assert_allclose(np.diag(values[u]), X, rtol=1e-9, atol=1e-9 * X.max())
-        assert (errors[u] < 1e-10 * X.max()).all()
+        assert_allclose(gram.matrix, X, rtol=1e-9, atol=1e-9 * X.max())
+        assert (gram.errors < 1e-10 * X.max()).all()
 
 
 def test_the_server_baseline_needs_the_root_of_n_less_noise():
@@ -67,10 +66,10 @@ def test_other_averages_are_not_of_this_form():
     """The average of ring messages is not what its nodes hold: the dense form decides, and it is not adaptive."""
     one = algorithms.dp_dsgd(Dynamics(RING), EveryStep(3))
     view = trust.Central().view(one, 0)
-    assert step_values(view) is None
+    assert Combination.of(view) is None
     assert not is_adaptive(view)
     local = algorithms.anti_pgd(Dynamics(gossip.from_array(np.full((4, 4), 0.25))), Cyclic(1, 3))
-    assert step_values(trust.Central().view(local, 0)) is None  # correlated in time: not diagonal
+    assert Combination.of(trust.Central().view(local, 0)) is None  # correlated in time: not diagonal
 
 
 def test_one_ulp_is_no_multiple():
@@ -90,8 +89,8 @@ def test_known_noise_is_no_noise(known):
     one = algorithms.cdp(Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
     view = trust.Central().view(one, 1)
     view.knowledge.known_noise[:] = known
-    values, _, silent = step_values(view)
-    if all(known):
-        assert silent.all()
-    else:
-        assert_allclose(values, 0.5, rtol=1e-12)  # (1/3)^2 / (2/9)
+    for gram in Combination.of(view).grams(range(3)):
+        if all(known):
+            assert gram.leaks.all()
+        else:
+            assert_allclose(gram.values, 0.5, rtol=1e-12)  # (1/3)^2 / (2/9)

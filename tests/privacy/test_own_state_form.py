@@ -1,7 +1,6 @@
 """States known up to the nodes' own gradients: against dense matrices, exact rationals, refusals, and an attack."""
 
 import dataclasses
-import importlib
 import math
 import tracemalloc
 
@@ -22,23 +21,24 @@ from mfdl.operators import StepNoise
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.adaptive import is_adaptive
+from mfdl.privacy.forms import own_states as own_state_form
+from mfdl.privacy.forms import recursions as recursions_form
 from mfdl.privacy.forms import view_grams
-from mfdl.privacy.forms.own_states import own_state_grams, own_states
+from mfdl.privacy.forms.own_states import own_state_grams
+from mfdl.privacy.forms.recursions import recursions
 from mfdl.testing.oracles import clear_rank, exact_view_gram, of_node, pinv_gram, rational, to_float
 from mfdl.testing.strategies import gossip_matrices
 from mfdl.trust import TrustModel
 
-own_state_form = importlib.import_module("mfdl.privacy.forms.own_states")
-view_gram = importlib.import_module("mfdl.privacy.forms")  # the package has a function of that name
 MH = gossip.metropolis_hastings
 RING6 = Dynamics(MH("ring:n=6"))
 
 
 def by_form(view, victims):
     """The Grams of the form itself; it must cover the view."""
-    states = own_states(view)
+    states = recursions(view)
     assert states is not None
-    found = own_state_grams(states, victims)
+    found = own_state_grams(view, states, victims)
     assert found is not None
     return found
 
@@ -98,8 +98,8 @@ def test_equals_the_dense_form_with_its_leaks(case):
     view = model.view(one, 0, release="none")
     A, B = view.dense_gradients_by_time(), view.dense_noise()
     assume(clear_rank(B))
-    states = own_states(view)
-    found = None if states is None else own_state_grams(states, range(n))
+    states = recursions(view)
+    found = None if states is None else own_state_grams(view, states, range(n))
     if found is None:  # noise known at some steps can leave a node's messages with less than its hidden one has
         assert model.name == "custom"
         return
@@ -183,7 +183,7 @@ def test_states_are_what_is_known_and_own_gradients(case, kind, data):
         known = data.draw(st.lists(st.booleans(), min_size=(c := one.noise.columns_per_step), max_size=c))
         seen = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
         view = TrustModel.from_masks(seen=np.array(seen), known_noise=np.array(known)).view(one, 0, release="none")
-    if own_states(view) is None:
+    if recursions(view) is None:
         assert kind != "zip" or model.name == "custom"
         return
     assert is_adaptive(view, EveryStep(T), unit="user")
@@ -249,7 +249,7 @@ def test_victims_that_nearly_agree_are_covered_by_what_they_share():
 @pytest.mark.parametrize("sign", [1, -1])
 def test_neglected_noise_is_paid_for(sign, monkeypatch):
     """A hidden message holds 1e-6 of a second seen one's noise, which a coarse idea of rounding leaves out of Y."""
-    monkeypatch.setattr(own_state_form, "ROUNDING", 1e-5)
+    monkeypatch.setattr(recursions_form, "ROUNDING", 1e-5)
     T, n = 3, 3
     one = algorithms.zip_dl(Dynamics(MH("complete:n=3")), EveryStep(T))
     F = one.noise.factor.toarray()
@@ -316,7 +316,7 @@ def test_refusals():
     model = trust.SecLDP()
 
     def covered(algorithm=one, release="none", trusted=model):
-        return own_states(trusted.view(algorithm, 0, release=release)) is not None
+        return recursions(trusted.view(algorithm, 0, release=release)) is not None
 
     def with_round(base=one, **maps):
         return dataclasses.replace(
@@ -371,7 +371,7 @@ def test_hidden_messages_are_bounded_by_all_of_them(case, attacker):
     victims = [u for u in range(one.num_nodes) if u != attacker]
     exact = view_grams(view, victims)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(view_gram, "MAX_WORK_BESIDE_A_BOUND", 0.0)
+        patch.setattr(own_state_form, "MAX_WORK_BESIDE_A_BOUND", 0.0)
         bounds = view_grams(view, victims)
     assert all(gram.form == "dense form" and not gram.upper for gram in exact)
     for dense_gram, gram in zip(exact, bounds, strict=True):
@@ -383,7 +383,7 @@ def test_hidden_messages_are_bounded_by_all_of_them(case, attacker):
 
 
 def test_no_bound_from_all_messages_with_released_models(monkeypatch):
-    monkeypatch.setattr(view_gram, "MAX_WORK_BESIDE_A_BOUND", 0.0)
+    monkeypatch.setattr(own_state_form, "MAX_WORK_BESIDE_A_BOUND", 0.0)
     one = algorithms.zip_dl(RING6, EveryStep(2))
     for release in ("all", "average"):
         assert {g.form for g in view_grams(trust.PNDP([0]).view(one, release=release), [1, 2])} == {"dense form"}

@@ -14,6 +14,7 @@ from mfdl.errors import InvalidInput
 from mfdl.factorization import FactorizationProblem, prefix_sum_gram, solve_problem
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.sensitivity import patterns as pattern_bounds
+from mfdl.privacy.sensitivity.families import family_of
 from mfdl.privacy.sensitivity.patterns import bound, bounds, diagonal_bounds
 from mfdl.testing.oracles import (
     elliptope_reference,
@@ -78,7 +79,7 @@ def test_one_lam_for_all_patterns_never_falls_below_the_rational_truth(case, met
     scheme, patterns, C = case
     X = C.T.astype(object) @ C.astype(object)
     over_signs = max(largest_signed_sum(X[np.ix_(p, p)].tolist()) for p in patterns)
-    family = pattern_bounds._family(scheme)
+    family = family_of(scheme)
     upper, lower, pattern = pattern_bounds._by_one_dual(gram(C), np.zeros(X.shape), family, method, 1e-6)
     assert Fraction(upper) >= over_signs
     truth = bound(gram(C), scheme)
@@ -95,7 +96,7 @@ def test_the_heaviest_pattern_is_the_heaviest_listed_one(scheme, data):
     scheme, patterns = scheme
     T = scheme.num_steps
     lam = np.array(data.draw(st.lists(st.integers(0, 9), min_size=T, max_size=T)), dtype=float)
-    family = pattern_bounds._family(scheme)
+    family = family_of(scheme)
     value, pattern = family.heaviest(lam)
     heaviest = max(lam[list(p)].sum() for p in patterns)
     assert heaviest <= value <= heaviest * (1 + 1e-13)

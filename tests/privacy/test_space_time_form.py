@@ -20,8 +20,8 @@ from mfdl.errors import UnsupportedMechanism
 from mfdl.operators import JointNoise, SpaceTimeNoise
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.forms import _local_gram, view_gram, view_grams
-from mfdl.privacy.forms.separable import _inverse_factor
+from mfdl.privacy.forms import view_gram, view_grams
+from mfdl.privacy.forms.separable import encoder_gram, inverse_factor
 from mfdl.privacy.sensitivity import sensitivities
 from mfdl.testing.oracles import (
     exact_leaks,
@@ -280,15 +280,15 @@ def ill_conditioned(seed, n=4, weak=1e-7):
 def test_the_inverse_factor_is_as_close_as_it_says():
     for seed in range(20):
         F = ill_conditioned(seed)
-        G, bound = _inverse_factor(F)
+        G, bound = inverse_factor(F)
         exact = to_float(exact_general_inverse(F))
         off = np.abs(to_float(difference(exact_general_inverse(F), G)))
         assert (off <= bound[:, None] * np.linalg.norm(G, axis=0)).all()
         assert bound.max() < 1e-3
         assert np.abs(exact).max() > 1e5
-    assert _inverse_factor(np.ones((2, 2))) is None
-    assert _inverse_factor(np.array([[1.0, 1.0], [1.0, 1.0 + 2**-52]])) is None
-    assert _inverse_factor(np.full((1, 1), 5e-324)) is None  # its inverse is infinite in float64
+    assert inverse_factor(np.ones((2, 2))) is None
+    assert inverse_factor(np.array([[1.0, 1.0], [1.0, 1.0 + 2**-52]])) is None
+    assert inverse_factor(np.full((1, 1), 5e-324)) is None  # its inverse is infinite in float64
 
 
 def exact_general_inverse(F):
@@ -380,7 +380,7 @@ def test_errors_of_one_encoder_hold_both_roundings():
     C, F = np.array([[1.0, 0.0], [0.3, 0.7]]), np.array([[1.0, 0.1], [0.1, 0.01001]])
     gram = view_gram(algorithm_with(SpaceTimeNoise(C, F, np.ones((2, 2), dtype=bool), 2)), trust.SecLDP(), 0)
     noise = SpaceTimeNoise(C, F, np.ones((2, 2), dtype=bool), 2)
-    half, price = _local_gram(C, noise.inverse), gram.values[0, 0] / (C.T @ C)[0, 0]
+    half, price = encoder_gram(C, noise.inverse), gram.values[0, 0] / (C.T @ C)[0, 0]
     assert (gram.errors >= price * half.errors).all()
     truth = sum(row[0] ** 2 for row in exact_general_inverse(F))  # [(F F^T)^-1]_00
     off = abs(Fraction(float(price)) - truth)
@@ -389,4 +389,4 @@ def test_errors_of_one_encoder_hold_both_roundings():
     cancelling = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, -1.0, 1.0]])  # columns 0 and 1 are orthogonal
     gram = view_gram(algorithm_with(SpaceTimeNoise(cancelling, np.eye(2), np.eye(2, dtype=bool), 2)), trust.LDP(), 0)
     assert gram.values[0, 1] == 0
-    assert gram.errors[0, 1] >= _local_gram(cancelling, np.linalg.inv(cancelling)).errors[0, 1] > 0
+    assert gram.errors[0, 1] >= encoder_gram(cancelling, np.linalg.inv(cancelling)).errors[0, 1] > 0

@@ -18,9 +18,9 @@ two is called not adaptive, which is the safe side.
 from __future__ import annotations
 
 from ...participation import Participation, in_every_step
-from ...view import View
+from ...view import AlgorithmView, View
 from ..forms.combination import states_are_multiples
-from ..forms.own_states import own_states
+from ..forms.recursions import recursions
 from ..row_space import spans_models
 
 
@@ -34,14 +34,14 @@ def is_adaptive(view: View, participation: Participation | None = None, *, unit:
         node's own earlier gradients alone (`own_state_form`). No tolerance decides it: maps count as they are.
     A bare view (no algorithm) is never adaptive.
     """
-    algorithm, knowledge = view.algorithm, view.knowledge
-    if algorithm is None or knowledge is None:
+    if not isinstance(view, AlgorithmView):
         return False
     if view.flow is not None and view.flow.models:
         return True
-    if knowledge.combination is not None and states_are_multiples(algorithm, knowledge.combination):
+    combination = view.knowledge.combination
+    if combination is not None and states_are_multiples(view.algorithm, combination):
         return True
     every_gradient_moves = unit == "user" and participation is not None and in_every_step(participation)
-    if every_gradient_moves and own_states(view) is not None:
+    if every_gradient_moves and recursions(view) is not None:
         return True
     return spans_models(view)

@@ -13,9 +13,9 @@ import numpy as np
 
 from ...check import FloatArray
 from ...errors import InvalidInput, UnsupportedMechanism
-from ...view import View
+from ...view import AlgorithmView, View
 from ..structure import is_plain_gossip
-from .shift_reduction import ShiftProblem
+from .shift_problem import ShiftProblem
 
 
 def lipschitz_factors(lipschitz: float | Sequence[float], num_steps: int) -> FloatArray:
@@ -40,9 +40,9 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     Raises: UnsupportedMechanism: momentum, noise that is not node-local, noise known for some steps only, a view of
         averages.
     """
-    algorithm, knowledge = view.algorithm, view.knowledge
-    if algorithm is None or knowledge is None:
+    if not isinstance(view, AlgorithmView):
         raise UnsupportedMechanism("shift reduction needs the algorithm behind a view; a bare view has none.")
+    algorithm, knowledge = view.algorithm, view.knowledge
     if knowledge.combination is not None:
         raise UnsupportedMechanism("shift reduction covers seen messages, not seen averages of them.")
     noise = algorithm.noise.causal
@@ -66,7 +66,7 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     for r, step in enumerate(algorithm.step_of_round):
         if step >= 0:
             pinned[r] = knowledge.known_gradients[step]
-    if view.release in ("all", "average"):  # the average is a function of all of them
+    if not view.unreleased:  # the average is a function of all of them
         pinned[R] = True
     absolute = [abs(kind.state_from_message) for kind in algorithm.kinds]  # type: ignore[arg-type]
     gram: FloatArray | None = None

@@ -10,7 +10,7 @@ Statement, conditions and proof: `docs/shift_reduction.md`. Symbols: `docs/notat
 
 with s(0) = 0 and s(r + 1) = |W_r| r(r). Every feasible choice of r gives a valid bound, so the solver is not trusted:
 what is returned is always recomputed from a repaired point, rounded up (`cost_upper_bound`).
-The program and that recomputation are here; the method that searches for good shifts is in `shift_solver`.
+The program and that recomputation are in `shift_system`, the method that searches for good shifts in `shift_solver`.
 """
 
 from __future__ import annotations
@@ -18,133 +18,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, issparse
 
 from ... import check
 from ...check import FloatArray
 from ...errors import InvalidInput
+from .shift_problem import ShiftProblem
 from .shift_solver import minimise
+from .shift_system import System
 
-BoolArray: TypeAlias = NDArray[np.bool_]
-UNIT = float(np.finfo(np.float64).eps) / 2  # largest relative error of one rounded operation
 CONVERGED_GAP = 1e-4
 CHUNK_ENTRIES = 2**18  # entries of one (rounds, nodes, columns) array: 2 MB; some fifteen are alive at a time
-DENSE_BYTES = 2**28  # mixing matrices are multiplied as dense arrays while they fit here
-SMALLEST, LARGEST = 1e-60, 1e60  # range of rates, divisors and weights: their squares and ratios stay normal numbers
-PSD_TOLERANCE = 1e-12  # only decides which of two valid forms of the cost is used
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ShiftProblem:
-    """What the two neighbouring runs share, and where they may differ.
-
-    A round takes models x(r) to messages, and messages to models x(r + 1) = W_r (messages). In the round of gradient
-    step t, message_j = x_j - eta_t (g_j(x_j) + noise_j(t)) / m_j; in a gossip round, message_j = x_j.
-
-    Attributes:
-        mixing: |W_r|, R matrices of shape (n, n), dense or sparse, entries >= 0; row j weighs what j receives.
-            Passing one object for equal rounds saves memory.
-        step_of_round: (R,) gradient step of each round, -1 for a gossip round; the steps 0 .. T - 1 in order.
-        rates: (T,) public step sizes eta_t >= 0; a step with rate 0 moves nothing, and its noise hides nothing.
-        lipschitz: (T,) L_t >= 0 such that x -> x - eta_t g_j(x) / m_j is L_t-Lipschitz for every node and record.
-        divisors: (n,) public batch sizes m_j > 0.
-        seen: (R, n) the message of j in round r is seen, so r_j(r) = 0.
-        pinned: (R + 1, n) s_j(r) = 0 is required: the model of j before round r (r = R: the final model) is seen or
-            released, or the gradient of j in round r is known. A victim whose own gradients are known has infinite
-            loss; that case is the caller's and must not be asked for here.
-        noisy: (n,) j has noise that the attacker does not know; otherwise a_j = 0.
-        noise_gram: X_j = C_j^T C_j of local noise C_j^-1 Z_j, (T, T) for all nodes or (n, T, T); None with
-            `noise_weights` None stands for independent noise of standard deviation 1. With b_j(t) = a_j(t) m_j / eta_t,
-            the cost of node j is b_j^T |X_j| b_j where |X_j| (entrywise) is positive semi-definite, always so for
-            X_j >= 0, else sum_t lam_j(t) b_j(t)^2 with lam_j the row sums of |X_j|.
-        noise_weights: (T, n) lam > 0 instead of a Gram: any lam with diag(lam) >= S^-1 in the positive semi-definite
-            order, S the invertible covariance of the noise (shape (T n, T n)) that the attacker does not know.
-
-    Raises:
-        InvalidInput: wrong shapes, non-finite or negative entries, steps out of order, both forms of noise given, a
-            Gram that is not symmetric positive definite.
-    """
-
-    mixing: Sequence[Any]
-    step_of_round: Any
-    rates: Any
-    lipschitz: Any
-    divisors: Any
-    seen: Any
-    pinned: Any
-    noisy: Any
-    noise_gram: Any = None
-    noise_weights: Any = None
-
-    def __post_init__(self) -> None:
-        rates = _non_negative(rates=self.rates)
-        lipschitz = _non_negative(lipschitz=self.lipschitz)
-        divisors = _non_negative(divisors=self.divisors)
-        num_steps, n, num_rounds = len(rates), len(divisors), len(self.mixing)
-        if n == 0 or num_steps == 0:
-            raise InvalidInput("shift reduction needs at least one node and one gradient step.")
-        if not (divisors > 0).all():
-            raise InvalidInput(f"divisors must be > 0, got {divisors.min()}.")
-        for name, array in (("rates", rates), ("divisors", divisors)):
-            if ((array > 0) & ((array < SMALLEST) | (array > LARGEST))).any():
-                raise InvalidInput(f"{name} must lie between {SMALLEST:g} and {LARGEST:g} (a rate may be 0).")
-        if len(lipschitz) != num_steps:
-            raise InvalidInput(f"lipschitz must have one entry per step, got {len(lipschitz)} for {num_steps} steps.")
-        steps = np.array(self.step_of_round)
-        if steps.shape != (num_rounds,) or steps.dtype.kind not in "iu":
-            raise InvalidInput(
-                f"step_of_round must hold {num_rounds} integers, one per matrix of mixing, got shape {steps.shape} of "
-                f"{steps.dtype}."
-            )
-        if not np.array_equal(steps[steps >= 0], np.arange(num_steps)) or (steps < -1).any():
-            raise InvalidInput(
-                f"step_of_round must hold every step 0 .. {num_steps - 1} once, in order, and -1 for gossip rounds."
-            )
-        if self.noise_gram is not None and self.noise_weights is not None:
-            raise InvalidInput("give either noise_gram or noise_weights, not both.")
-        own: dict[int, csr_array] = {}
-        for r, weights in enumerate(self.mixing):
-            if id(weights) not in own:
-                own[id(weights)] = _mixing_matrix(weights, n, r)
-        fields: dict[str, Any] = {
-            "mixing": tuple(own[id(weights)] for weights in self.mixing),
-            "step_of_round": steps.astype(np.int64),
-            "rates": rates,
-            "lipschitz": lipschitz,
-            "divisors": divisors,
-            "seen": _mask((num_rounds, n), seen=self.seen),
-            "pinned": _mask((num_rounds + 1, n), pinned=self.pinned),
-            "noisy": _mask((n,), noisy=self.noisy),
-        }
-        if self.noise_gram is not None:
-            fields["noise_gram"] = _noise_gram(self.noise_gram, n, num_steps)
-        if self.noise_weights is not None:
-            lam = check.finite_array(2, noise_weights=self.noise_weights)
-            if lam.shape != (num_steps, n) or not (lam >= SMALLEST).all() or lam.max() > LARGEST:
-                raise InvalidInput(
-                    f"noise_weights must have shape {(num_steps, n)} and entries from {SMALLEST:g} to {LARGEST:g}."
-                )
-            fields["noise_weights"] = lam
-        for name, value in fields.items():
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
-            object.__setattr__(self, name, value)
-
-    @property
-    def num_rounds(self) -> int:
-        return len(self.mixing)
-
-    @property
-    def num_steps(self) -> int:
-        return len(self.rates)
-
-    @property
-    def num_nodes(self) -> int:
-        return len(self.divisors)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -263,146 +150,6 @@ def _solve(
     )
 
 
-# The program
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Repaired:
-    value: FloatArray  # (B,)
-    absorbed: FloatArray  # (R, n, B)
-    shifts: FloatArray  # (R, n, B)
-
-
-class System:
-    """The recursion with its masks: which r are free, which are 0, which must pass on all of d.
-
-    Required zeros on nodes without noise travel backward: r_j = d_j = 0 needs s_j = 0 (unless L = 0), which needs r = 0
-    at everybody j hears from, until it meets noise, or the source of the victim, which is a leak.
-    """
-
-    def __init__(self, problem: ShiftProblem) -> None:
-        self.problem = problem
-        R, n = problem.num_rounds, problem.num_nodes
-        steps = problem.step_of_round
-        injects = steps >= 0
-        self.step_rounds = np.flatnonzero(injects)
-        self.rate = np.where(injects, problem.rates[steps], 0.0)
-        self.growth = np.where(injects, problem.lipschitz[steps], 1.0)
-        self.noise = (self.rate > 0)[:, None] & problem.noisy[None, :]
-        self.zero = problem.seen.copy()
-        must_match = problem.pinned.copy()
-        for r in range(R - 1, -1, -1):
-            # any stored weight > 0 counts; sums of signs cannot underflow
-            self.zero[r] |= (problem.mixing[r] > 0).astype(np.float64).T @ must_match[r + 1] > 0
-            if self.growth[r] > 0:
-                must_match[r] |= self.zero[r] & ~self.noise[r]
-        # what reaches no message or model that must match may pass on everything: absorbing it would win nothing
-        matters = np.zeros(n, dtype=bool)
-        for r in range(R - 1, -1, -1):
-            idle = self.noise[r] & ~self.zero[r] & ~matters
-            self.noise[r] &= ~idle
-            of_d = np.where(self.zero[r], self.noise[r], matters)
-            if r > 0:
-                matters = (self.growth[r] > 0) & ((problem.mixing[r - 1] > 0).astype(np.float64).T @ of_d > 0)
-        self.free = self.noise & ~self.zero
-        self.forced = ~self.noise & ~self.zero
-        self.exposed = self.zero & ~self.noise & (self.rate > 0)[:, None]
-        self.scale = np.zeros((R, n))  # b = scale * a is the shift of the unit noise, rounded up
-        np.divide(problem.divisors[None, :], self.rate[:, None], out=self.scale, where=self.noise)
-        self.scale *= 1 + 4 * UNIT
-        self.cost = _Cost(problem)
-        distinct = {id(W): W for W in problem.mixing}
-        if 8 * n * n * len(distinct) <= DENSE_BYTES and max(W.nnz for W in distinct.values()) >= 0.02 * n * n:
-            operators: dict[int, Any] = {key: W.toarray() for key, W in distinct.items()}
-        else:
-            operators = dict(distinct)
-        transposed = {key: W.T.tocsr() if issparse(W) else np.ascontiguousarray(W.T) for key, W in operators.items()}
-        self.forward_weights = [operators[id(W)] for W in problem.mixing]
-        self.backward_weights = [transposed[id(W)] for W in problem.mixing]
-        longest = {key: int(np.diff(W.indptr).max(initial=0)) for key, W in distinct.items()}
-        self.rounding = [1 + 2 * (longest[id(W)] + 4) * UNIT for W in problem.mixing]  # of one entry of W r, r >= 0
-
-    def leaks(self, victim: int, steps: NDArray[np.int64]) -> bool:
-        """Whether the record's own source must vanish at a message that no noise hides."""
-        return bool(self.exposed[self.step_rounds[steps], victim].any())
-
-    def sources(self, columns: Sequence[tuple[int, NDArray[np.int64]]]) -> FloatArray:
-        """(R, n, B) the victims' sources eta_t / m_u, rounded up."""
-        source = np.zeros((self.problem.num_rounds, self.problem.num_nodes, len(columns)))
-        for k, (u, steps) in enumerate(columns):
-            rounds = self.step_rounds[steps]
-            source[rounds, u, k] = self.rate[rounds] / self.problem.divisors[u] * (1 + 2 * UNIT)
-        return source
-
-    def repaired(self, shifts: FloatArray, source: FloatArray) -> Repaired:
-        """The nearest feasible point in the order of rounds, with its cost rounded up.
-
-        All quantities are sums of products of numbers >= 0, so each is inflated by its own relative error bound; the
-        clipped r are then exact numbers, and d - r is an upper bound on what must be absorbed.
-        """
-        R, n, width = source.shape
-        absorbed, kept = np.zeros((R, n, width)), np.empty((R, n, width))
-        s = np.zeros((n, width))
-        leak = np.zeros(width, dtype=bool)
-        for r in range(R):
-            d = (self.growth[r] * s + source[r]) * (1 + 4 * UNIT)
-            free, forced = self.free[r][:, None], self.forced[r][:, None]
-            kept[r] = np.where(free, np.clip(shifts[r], 0.0, d), np.where(forced, d, 0.0))
-            absorbed[r] = np.where(self.noise[r][:, None], (d - kept[r]) * (1 + 2 * UNIT), 0.0)
-            # the masks above leave none of these; checked all the same, against the problem itself
-            wrong = (s > 0) & self.problem.pinned[r][:, None] | (kept[r] > 0) & self.problem.seen[r][:, None]
-            wrong |= (d > 0) & (self.zero[r] & ~self.noise[r])[:, None]
-            leak |= wrong.any(axis=0)
-            s = (self.forward_weights[r] @ kept[r]) * self.rounding[r]
-        leak |= (self.problem.pinned[R][:, None] & (s > 0)).any(axis=0)
-        b = (self.scale[:, :, None] * absorbed)[self.step_rounds]
-        terms = 2 * self.problem.num_steps + 10
-        value = np.einsum("tnb,tnb->b", b, self.cost.apply(b)) * (1 + 4 * (terms + b.shape[0] * n) * UNIT)
-        valid = np.isfinite(value) & ~leak  # overflow, and all that follows from it, is inf
-        value = np.where(value > 0, np.nextafter(value, np.inf), 0.0)
-        return Repaired(np.where(valid, value, math.inf), absorbed, kept)
-
-
-class _Cost:
-    """The quadratic form sum_j b_j^T Q_j b_j of unit-noise shifts b, shape (T, n, B): Q >= 0 entrywise, convex."""
-
-    def __init__(self, problem: ShiftProblem) -> None:
-        T, n = problem.num_steps, problem.num_nodes
-        self.matrix: FloatArray | None = None  # (T, T) shared or (n, T, T)
-        if problem.noise_weights is not None:
-            self.diagonal = problem.noise_weights
-        elif problem.noise_gram is None:
-            self.diagonal = np.ones((T, n))
-        else:
-            magnitudes = np.abs(problem.noise_gram)
-            blocks = magnitudes if magnitudes.ndim == 3 else magnitudes[None]
-            forms = np.stack([_convex_form(block) for block in blocks])
-            diagonals = np.diagonal(forms, axis1=1, axis2=2)
-            self.diagonal = np.broadcast_to(diagonals.T, (T, n))
-            if np.count_nonzero(forms) > np.count_nonzero(diagonals):
-                self.matrix = forms if magnitudes.ndim == 3 else forms[0]
-
-    def apply(self, b: FloatArray) -> FloatArray:
-        if self.matrix is None:
-            return self.diagonal[:, :, None] * b
-        T, n, width = b.shape
-        if self.matrix.ndim == 2:
-            return (self.matrix @ b.reshape(T, n * width)).reshape(T, n, width)
-        return np.moveaxis(self.matrix @ np.moveaxis(b, 1, 0), 0, 1)
-
-
-def _convex_form(magnitudes: FloatArray) -> FloatArray:
-    """|X| if positive semi-definite (then the tighter form), else its row sums as a diagonal, rounded up."""
-    spectrum = np.linalg.eigvalsh(magnitudes)
-    if spectrum[0] >= -PSD_TOLERANCE * spectrum[-1]:
-        return magnitudes
-    T = len(magnitudes)
-    return np.diag(magnitudes.sum(axis=1) * (1 + 2 * T * UNIT))
-
-
-# Boundary
-
-
 def _columns(
     problem: ShiftProblem, victims: Sequence[int], patterns: Sequence[Sequence[int]]
 ) -> list[tuple[int, NDArray[np.int64]]]:
@@ -420,54 +167,3 @@ def _columns(
             )
         checked.append(steps)
     return [(u, steps) for u in nodes for steps in checked]
-
-
-def _non_negative(**named: Any) -> FloatArray:
-    ((name, _),) = named.items()
-    array = check.finite_array(1, **named)
-    if (array < 0).any():
-        raise InvalidInput(f"{name} must be >= 0, got {array.min()}.")
-    return array
-
-
-def _mask(shape: tuple[int, ...], **named: Any) -> BoolArray:
-    ((name, value),) = named.items()
-    array = np.array(value)
-    if array.shape != shape or array.dtype != np.bool_:
-        raise InvalidInput(f"{name} must be a boolean array of shape {shape}, got {array.dtype} of {array.shape}.")
-    return array
-
-
-def _mixing_matrix(weights: Any, n: int, r: int) -> csr_array:
-    W = csr_array(weights, dtype=np.float64, copy=True)
-    if W.shape != (n, n):
-        raise InvalidInput(f"mixing[{r}] must have shape {(n, n)}, got {W.shape}.")
-    W.sum_duplicates()
-    W.eliminate_zeros()
-    W.sort_indices()
-    if not np.isfinite(W.data).all() or (W.data < 0).any():
-        raise InvalidInput(f"mixing[{r}] must hold the finite magnitudes |W|, entries >= 0.")
-    return W
-
-
-def _noise_gram(gram: Any, n: int, num_steps: int) -> FloatArray:
-    ndim = np.ndim(gram)
-    X = check.finite_array(3 if ndim == 3 else 2, noise_gram=gram)
-    if X.shape[-2:] != (num_steps, num_steps) or (ndim == 3 and X.shape[0] != n):
-        raise InvalidInput(
-            f"noise_gram must have shape {(num_steps, num_steps)} or {(n, num_steps, num_steps)}, got {X.shape}."
-        )
-    blocks = X if ndim == 3 else X[None]
-    size = np.abs(blocks).max(axis=(1, 2))
-    if (np.abs(blocks - np.swapaxes(blocks, 1, 2)).max(axis=(1, 2)) > 1e-12 * size).any():
-        raise InvalidInput("noise_gram must be symmetric.")
-    # the larger of two mirror entries, by magnitude: never less than either
-    mirrored = np.swapaxes(blocks, 1, 2)
-    blocks = np.where(np.abs(blocks) >= np.abs(mirrored), blocks, mirrored)
-    smallest = min(float(np.linalg.eigvalsh(block)[0]) for block in blocks)
-    if not smallest > 0:
-        raise InvalidInput(
-            f"noise_gram must be positive definite, the inverse of the covariance of a node's noise, got eigenvalue "
-            f"{smallest:.3g}; a singular covariance is not covered by shift reduction."
-        )
-    return blocks if ndim == 3 else blocks[0]

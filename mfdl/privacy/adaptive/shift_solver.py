@@ -1,6 +1,6 @@
 """The first-order method of shift reduction. Nothing in this file can make a bound too small.
 
-In: a `System` of `shift_reduction`, which holds the recursion and its masks, and the sources of the victims. Out: the
+In: a `System`, which holds the recursion and its masks, and the sources of the victims. Out: the
 best point met, with the value that `System.repaired` computes for it, rounded up. Steps, prices and dual values, which
 are here, only decide where to go next and when to stop.
 """
@@ -8,15 +8,13 @@ are here, only decide where to go next and when to stop.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...check import FloatArray
-
-if TYPE_CHECKING:
-    from .shift_reduction import BoolArray, Repaired, System
+from .shift_problem import BoolArray
+from .shift_system import Repaired, System
 
 CHECK_EVERY = 25  # iterations between two certificates
 

@@ -11,62 +11,75 @@ case in point.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
 
-from ...algorithms import LinearAlgorithm
+from ...algorithms import LinearAlgorithm, Round
 from ...check import FloatArray
-from ...view import View
+from ...floats import UNIT
+from ...view import AlgorithmView, View
+from ._base import ViewForm, ViewGram
 
-UNIT = float(np.finfo(np.float64).eps) / 2
+SILENT = "the combination that is seen has no noise that the attacker does not know"
 
 
-def step_values(view: View) -> tuple[FloatArray, FloatArray, np.ndarray] | None:
-    """(diagonals of X_u, bounds on their rounding errors, variance is zero), each (n, T), (n, T), (T,), or None.
+class Combination(ViewForm):
+    """One combination seen, noise fresh in every step. Cost of `of`: O(n^2) rational numbers a distinct round."""
 
-    None: the view is not of this form. Cost: O(n^2) rational numbers for each distinct round, O(T n) otherwise.
-    """
-    algorithm, knowledge = view.algorithm, view.knowledge
-    if algorithm is None or knowledge is None or knowledge.combination is None:
-        return None
-    causal = algorithm.noise.causal
-    if causal is None or not causal.fresh or causal.is_zero or algorithm.noise_on_messages:
-        return None
-    c = np.asarray(knowledge.combination.toarray())
-    if not states_are_multiples(algorithm, knowledge.combination):
-        return None
-    T, n = algorithm.num_steps, algorithm.num_nodes
-    F = causal.mixing.toarray()
-    values, errors, silent = np.zeros((n, T)), np.zeros((n, T)), np.zeros(T, dtype=bool)
-    made: dict[tuple[int, bytes], tuple[FloatArray, float, float]] = {}
-    for one, t in zip(algorithm.rounds, algorithm.step_of_round, strict=True):
-        if t < 0:
-            continue
-        known = knowledge.known_noise[t]
-        key = (id(one), known.tobytes())
-        if key not in made:
-            gradient, noise = one.message_from_gradient, one.message_from_noise
-            if gradient is None or noise is None:
-                return None
-            row = np.asarray(c[0] @ gradient.toarray())
-            mixed = (c[0] @ noise.toarray()) @ (F * ~known)
-            size = (np.abs(c[0]) @ abs(noise).toarray()) @ np.abs(F * ~known)
-            variance = float(mixed @ mixed)
-            # |fl(mixed) - mixed| <= rounding * size entrywise
-            rounding = 2 * (c.shape[1] + F.shape[0] + 4) * UNIT
-            slack = (
-                rounding * float(2 * np.abs(mixed) @ size + rounding * size @ size) + (len(mixed) + 2) * UNIT * variance
-            )
-            made[key] = (row, variance, slack)
-        row, variance, slack = made[key]
-        silent[t] = variance <= 4 * slack
-        if not silent[t]:
-            values[:, t] = row**2 / variance
-            relative = slack / (variance - slack) + 4 * (c.shape[1] + 4) * UNIT
-            errors[:, t] = 2 * relative * values[:, t]
-    return values, errors, silent
+    def __init__(self, view: AlgorithmView, combination: sp.csr_array, mixing: FloatArray) -> None:
+        self.algorithm, self.known = view.algorithm, view.knowledge.known_noise
+        self.combination, self.mixing = combination.toarray()[0], mixing
+
+    @classmethod
+    def of(cls, view: View) -> Self | None:
+        if not isinstance(view, AlgorithmView) or (c := view.knowledge.combination) is None:
+            return None
+        algorithm, noise = view.algorithm, view.algorithm.noise.causal
+        if noise is None or noise.is_zero or not noise.fresh or algorithm.noise_on_messages:
+            return None
+        if not states_are_multiples(algorithm, c):
+            return None
+        of_steps = {k for k, t in zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True) if t >= 0}
+        inputs = ((algorithm.kinds[k].message_from_gradient, algorithm.kinds[k].message_from_noise) for k in of_steps)
+        return None if any(m is None for pair in inputs for m in pair) else cls(view, c, noise.mixing.toarray())
+
+    def cost(self, victims: Sequence[int]) -> float:
+        return float(self.mixing.size) * self.algorithm.num_steps
+
+    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
+        T, n = self.algorithm.num_steps, self.algorithm.num_nodes
+        values, errors, silent = np.zeros((n, T)), np.zeros((n, T)), np.zeros(T, dtype=bool)
+        made: dict[tuple[int, bytes], tuple[FloatArray, FloatArray, bool]] = {}
+        for k, t in zip(self.algorithm.kind_of_round, self.algorithm.step_of_round, strict=True):
+            if t >= 0:
+                known = self.known[t]
+                key = (k, known.tobytes())
+                if key not in made:
+                    made[key] = self._of_round(self.algorithm.kinds[k], known)
+                values[:, t], errors[:, t], silent[t] = made[key]
+        why = SILENT if silent.any() else ""
+        form = "one combination of the messages"
+        return [ViewGram(values[u], errors[u], leaks=silent.copy(), why=why, form=form) for u in victims]
+
+    def _of_round(self, kind: Round, known: np.ndarray) -> tuple[FloatArray, FloatArray, bool]:
+        """(entries of all nodes, bounds on their rounding errors, the variance is zero)."""
+        c, F = self.combination, self.mixing * ~known
+        assert kind.message_from_gradient is not None
+        assert kind.message_from_noise is not None
+        row, noise = c @ kind.message_from_gradient.toarray(), kind.message_from_noise.toarray()
+        mixed, size = (c @ noise) @ F, (np.abs(c) @ np.abs(noise)) @ np.abs(F)
+        variance = float(mixed @ mixed)
+        # |fl(mixed) - mixed| <= rounding * size entrywise
+        rounding = 2 * (c.size + F.shape[0] + 4) * UNIT
+        slack = rounding * float(2 * np.abs(mixed) @ size + rounding * size @ size) + (len(mixed) + 2) * UNIT * variance
+        if variance <= 4 * slack:
+            return np.zeros(row.size), np.zeros(row.size), True
+        relative = slack / (variance - slack) + 4 * (c.size + 4) * UNIT
+        return row**2 / variance, 2 * relative * row**2 / variance, False
 
 
 def states_are_multiples(algorithm: LinearAlgorithm, combination: sp.csr_array) -> bool:
@@ -74,12 +87,12 @@ def states_are_multiples(algorithm: LinearAlgorithm, combination: sp.csr_array) 
     c = np.asarray(combination.toarray())
     if len(c) != 1 or not algorithm.sent.any(axis=1).all():
         return False
-    for one in algorithm.kinds:
-        if any(m is not None for m in (one.state_from_state, one.state_from_gradient, one.state_from_noise)):
+    for kind in algorithm.kinds:
+        if any(m is not None for m in (kind.state_from_state, kind.state_from_gradient, kind.state_from_noise)):
             return False
-        if one.state_from_message is None:
+        if kind.state_from_message is None:
             return False
-        if not all(is_multiple(row, c[0]) for row in np.unique(one.state_from_message.toarray(), axis=0)):
+        if not all(is_multiple(row, c[0]) for row in np.unique(kind.state_from_message.toarray(), axis=0)):
             return False
     return True
 

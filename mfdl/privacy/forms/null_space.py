@@ -14,12 +14,42 @@ unit lower triangular. X_u <= I is explicit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
 from ...check import FloatArray
+from ...floats import EPS
+from ...view import View
+from ._base import ViewForm, ViewGram
+from .partly_seen import PartlySeen
+
+
+class NullSpace(ViewForm):
+    """The form for views, any W per step."""
+
+    def __init__(self, part: PartlySeen) -> None:
+        self.part = part
+
+    @classmethod
+    def of(cls, view: View) -> Self | None:
+        part = PartlySeen.of(view)
+        covered = part is not None and part.noise.fresh and part.released is None and part.rows.size > 0
+        return cls(part) if part is not None and covered else None
+
+    def cost(self, victims: Sequence[int]) -> float:
+        """Four times its multiplications: its blocks are smaller than those of the range form, and slower for it."""
+        T, h, v = len(self.part.scale), float(self.part.hidden.sum()), self.part.chosen(list(victims)).size
+        return 4 * T * h**2 * (h + 2.0 * T * v)
+
+    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
+        part, T = self.part, len(self.part.scale)
+        form = NullSpaceForm(part.weights, part.hidden, part.unknown, part.scale)
+        X = [form.gram(int(u)) for u in part.chosen(list(victims))]
+        grams = np.stack(X) if X else np.zeros((0, T, T))
+        return part.view_grams(list(victims), grams, form="null-space form", absolute=form.absolute_error())
 
 
 class NullSpaceForm:
@@ -79,4 +109,4 @@ class NullSpaceForm:
         smallest = min(float(np.diagonal(d).min()) for d in self.diagonal) if self.unseen.size else 1.0
         largest = max(float(np.diagonal(d).max()) for d in self.diagonal) if self.unseen.size else 1.0
         size = self.num_steps * max(self.unseen.size, 1)
-        return 8.0 * size * float(np.finfo(np.float64).eps) * (largest / smallest) ** 2
+        return 8.0 * size * EPS * (largest / smallest) ** 2

@@ -16,6 +16,8 @@ own error bound, and if one of them then cannot be told from zero the form gives
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import scipy.linalg
@@ -23,9 +25,48 @@ import scipy.sparse as sp
 
 from ...check import FloatArray
 from ...errors import UnsupportedMechanism
+from ...floats import EPS
+from ...view import View
+from ._base import ViewForm, ViewGram
+from .partly_seen import PartlySeen
 
 CHUNK_BYTES = 256 * 2**20
 BLOCK_ROWS = 512
+MAX_RELATIVE_ERROR = 0.1  # above it the dense form is asked, which tells ranks better
+
+
+class Range(ViewForm):
+    """The form for views, one W."""
+
+    def __init__(self, part: PartlySeen) -> None:
+        self.part = part
+
+    @classmethod
+    def of(cls, view: View) -> Self | None:
+        part = PartlySeen.of(view)
+        return cls(part) if part is not None and (part.constant or _shows_nothing(part)) else None
+
+    def cost(self, victims: Sequence[int]) -> float:
+        T, r, v = float(len(self.part.scale)), self.part.rows.size, self.part.chosen(list(victims)).size
+        return (T * r) ** 2 * (T * r + T * v) / 3
+
+    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
+        part, T, asked = self.part, len(self.part.scale), list(victims)
+        chosen = part.chosen(asked)
+        if _shows_nothing(part):
+            return part.view_grams(asked, np.zeros((chosen.size, T, T)), form="nothing seen")
+        try:
+            form = RangeForm(part.weights[0], part.rows, part.unknown, part.scale, part.noise.inverse, part.released)
+        except UnsupportedMechanism:  # not positive definite in float64
+            return [None] * len(asked)
+        relative = form.relative_error()
+        if relative >= MAX_RELATIVE_ERROR or form.undecided:
+            return [None] * len(asked)
+        return part.view_grams(asked, form.grams(chosen), form="range form", relative=relative / (1 - relative))
+
+
+def _shows_nothing(part: PartlySeen) -> bool:
+    return part.rows.size == 0 and part.released is None
 
 
 class RangeForm:
@@ -169,5 +210,5 @@ class RangeForm:
 
     def relative_error(self) -> float:
         """First-order bound on the relative rounding error of X: size * eps * condition number, of either part."""
-        own = 8.0 * max(self.factor.shape[0], self.num_steps) * float(np.finfo(np.float64).eps) * self.condition
+        own = 8.0 * max(self.factor.shape[0], self.num_steps) * EPS * self.condition
         return max(own, self.release_error)

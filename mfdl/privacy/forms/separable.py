@@ -1,115 +1,202 @@
-"""X_u where all messages are seen and the noise is correlated over steps and nodes at once.
+"""X_u where every injected sum is seen and the noise has a structure: all of it in closed form.
 
 The gossip drops out, and the view is the injected noise itself: A = I_T (x) e_u and B = N without its known columns.
-Three noises have a form of their own, with F' the factor without known columns, C_k the encoders and E_k = C_k^-1:
+With F' the factor without known columns (the identity if there is none), C_k the encoders and E_k = C_k^-1:
 
+- noise fresh in each step: X_u is diagonal, entry t = [(F'_t F'_t^T)^+]_uu;
 - one encoder for all columns: B B^T = (C^T C)^-1 (x) F' F'^T, so X_u = [(F' F'^T)^+]_uu C^T C, infinite where e_u is
   outside the range of F' (injections can then be combined to show u's gradient and no noise);
+- one encoder per node, and no factor: X_u = C_u^T C_u;
 - one encoder per column, F square and nothing known: B^-1 = blockdiag(C_k) (I (x) F^-1), so with g = F^-1 e_u
   X_u = sum_k g_k^2 C_k^T C_k;
 - joint noise N = C^-1 and nothing known: X_u = C_u^T C_u, C_u the columns of u.
 
-Rounding is carried along. N is what the executor uses, C_k^-1 up to rounding: the Gram of an encoder comes with a bound
-on that, a factor in the positive semidefinite order. That of F^-1 is no such factor where encoders differ: g is off by
-(F^-1 - G) e_u, entry by entry, and a weak column may carry a strong encoder. With G F = I + E, F^-1 - G = -E F^-1, so
-|g - G e_u|_k <= ||E_k|| ||g|| and ||g|| <= ||G e_u|| / (1 - ||E||).
+Rounding is carried along. N is what the executor uses, C_k^-1 up to rounding: with C N = I + E, N^-1 = (I + E)^-1 C, so
+the exact X is at most C^T C / (1 - ||E||)^2 and at least C^T C / (1 + ||E||)^2 >= C^T C (1 - ||E||)^2. That of F^-1 is
+no such factor where encoders differ: g is off by (F^-1 - G) e_u, entry by entry, and a weak column may carry a strong
+encoder. With G F = I + E, F^-1 - G = -E F^-1, so |g - G e_u|_k <= ||E_k|| ||g|| and ||g|| <= ||G e_u|| / (1 - ||E||).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...check import FloatArray
+from ...floats import UNIT
 from ...noise import CausalNoise, JointNoise, NoiseOperator
+from ...view import AlgorithmView, View
+from ._base import KNOWN_NOISE, ViewForm, ViewGram
 from .whitening import whiten
 
-UNIT = float(np.finfo(np.float64).eps) / 2
 SINGULAR = "its encoder is singular to working precision"
+CANCELS = "noise that is known or missing cancels in a combination of the injections"
 MAX_DEFECT = 0.1  # ||G F - I|| above which F is left to the dense form, which tells ranks better
+Known = NDArray[np.bool_]
 
 
-class EncoderGram(Protocol):
-    """C^T C with `errors` entrywise; the Gram of the injected noise is at most `inflation` times a matrix within."""
+class Separable(ViewForm):
+    """Closed forms by the structure of the noise.
 
-    @property
-    def values(self) -> FloatArray: ...
-
-    @property
-    def errors(self) -> FloatArray: ...
-
-    @property
-    def inflation(self) -> float: ...
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SpaceTimeGram:
-    """X_u, in the terms of `ViewGram`; `leaks`: every step does."""
-
-    values: FloatArray
-    errors: FloatArray
-    inflation: float = 1.0
-    leaks: bool = False
-    why: str = ""
-    tolerance: float = 0.0
-    upper: bool = False
-
-
-def space_time_grams(
-    noise: NoiseOperator,
-    known: NDArray[np.bool_],
-    victims: Sequence[int],
-    encoder_gram: Callable[[FloatArray, FloatArray], EncoderGram],
-) -> list[SpaceTimeGram] | None:
-    """X_u of each victim, or None where no form above covers what is known.
-
-    Args:
-        known: bool (columns,), those the attacker knows in every step.
-        encoder_gram: (C, its inverse as the executor uses it) to C^T C with bounds on both roundings.
-    Cost: T^3 per encoder; one SVD of F', or the inverse of F and T^2 columns per victim; (T n)^3 for joint noise.
+    Args: noise: N; known: bool (T, columns), the parts of the base noise that the attacker knows.
     """
-    if known.all():
-        T = noise.num_steps
-        why = "there is no noise that the attacker does not know"
-        return [SpaceTimeGram(np.ones(T), np.zeros(T), math.inf, True, why)] * len(victims)
-    if noise.joint is not None:
-        return None if known.any() else _joint(noise.joint, victims)
-    if (causal := noise.causal) is None:
-        return None
-    if causal.shared:
-        return _one_encoder(causal, known, victims, encoder_gram(causal.encoder_of(0), causal.inverse_of(0)))
-    if known.any() or noise.shape[0] != noise.shape[1]:
-        return None
-    return _one_encoder_per_column(causal, victims, encoder_gram)
+
+    def __init__(self, noise: NoiseOperator, known: Known) -> None:
+        self.noise, self.known = noise, known
+
+    @classmethod
+    def of(cls, view: View) -> Self | None:
+        if not isinstance(view, AlgorithmView) or not view.shows_injections:
+            return None
+        return cls.of_noise(view.algorithm.noise, view.knowledge.known_noise)
+
+    @classmethod
+    def of_noise(cls, noise: NoiseOperator, known: Known) -> Self | None:
+        """The form of the injections themselves, or None where the noise has none."""
+        causal = noise.causal
+        fresh = noise.is_zero or (causal is not None and causal.fresh)
+        covered = fresh or (
+            not (known != known[0]).any()
+            and (
+                (causal is not None and (causal.shared or causal.factor is None or _invertible(causal, known)))
+                or (noise.joint is not None and not known.any())
+                or bool(known.all())
+            )
+        )
+        return cls(noise, known) if covered else None
+
+    def cost(self, victims: Sequence[int]) -> float:
+        size = self.noise.shape[1] if self.noise.joint is not None else self.noise.num_steps
+        return float(size) ** 3 + float(self.noise.columns_per_step) ** 3
+
+    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
+        noise, T = self.noise, self.noise.num_steps
+        if noise.is_zero:
+            return [ViewGram.silent(T, "there is no noise")] * len(victims)
+        if self.known.all() and not noise.local:
+            return [ViewGram.silent(T, "there is no noise that the attacker does not know")] * len(victims)
+        if noise.joint is not None:
+            return list(_joint(noise.joint, victims))
+        causal = noise.causal
+        assert causal is not None
+        if causal.factor is None:
+            return list(self._own_columns(causal, victims))
+        if causal.fresh:
+            return list(self._fresh(causal, victims))
+        if causal.shared:
+            return list(_one_encoder(causal, self.known[0], victims))
+        found = _one_encoder_per_column(causal, victims)
+        return [None] * len(victims) if found is None else list(found)
+
+    def _own_columns(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram]:
+        """Each node injects a column of its own."""
+        made: dict[int, ViewGram] = {}
+
+        def own(u: int) -> ViewGram:
+            known = self.known[:, u]
+            if known.all():
+                return ViewGram.silent(noise.num_steps, KNOWN_NOISE)
+            if noise.encoder is None:
+                why = KNOWN_NOISE if known.any() else ""
+                return ViewGram(np.ones(noise.num_steps), np.zeros(noise.num_steps), leaks=known.copy(), why=why)
+            return encoder_gram(noise.encoder_of(u), noise.inverse_of(u))
+
+        grams = []
+        for u in victims:
+            alike = -1 if noise.shared and not self.known[:, u].any() else u
+            if alike not in made:
+                made[alike] = own(u)
+            grams.append(made[alike])
+        return grams
+
+    def _fresh(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram]:
+        T, F, chosen = noise.num_steps, noise.mixing.toarray(), np.asarray(victims, dtype=np.intp)
+        values, errors = np.zeros((len(victims), T)), np.zeros((len(victims), T))
+        leaks = np.zeros((len(victims), T), dtype=bool)
+        tolerance, assumed = 0.0, np.zeros(len(victims), dtype=bool)
+        distinct, of_step = np.unique(self.known, axis=0, return_inverse=True)
+        for number, known in enumerate(distinct):
+            steps = np.flatnonzero(of_step.ravel() == number)
+            white = whiten(np.eye(len(F))[:, chosen], F * ~known, given_noise=True)
+            squared = (white.whitened**2).sum(axis=0)
+            values[:, steps], errors[:, steps] = squared[:, None], np.diagonal(white.gram_error())[:, None]
+            leaks[:, steps] = (white.leaks | white.undecided)[:, None]
+            tolerance = max(tolerance, white.tolerance)
+            assumed = assumed | white.undecided | (white.leaks & white.assumed)
+        return [
+            ViewGram(x, off, leaks=open_, why=CANCELS if open_.any() else "", tolerance=tolerance, upper=bool(a))
+            for x, off, open_, a in zip(values, errors, leaks, assumed, strict=True)
+        ]
 
 
-def _one_encoder(
-    noise: CausalNoise, known: NDArray[np.bool_], victims: Sequence[int], gram: EncoderGram
-) -> list[SpaceTimeGram]:
-    chosen = np.asarray(victims, dtype=np.intp)
-    white = whiten(np.eye(noise.num_nodes)[:, chosen], noise.mixing.toarray() * ~known, given_noise=True)
+def encoder_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
+    """C^T C for the noise N that is really injected, N = C^-1 up to rounding."""
+    return _of_columns(encoder, _inflation(encoder, inverse))
+
+
+def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
+    """C^T C, or its part of some columns; both this product and C N carry at most one unit roundoff a term, relative
+    to the products of absolute values.
+    """
+    why = "" if math.isfinite(inflation) else SINGULAR
+    return ViewGram(C.T @ C, _rounding(len(C)) * (np.abs(C).T @ np.abs(C)), inflation, why=why)
+
+
+def _inflation(encoder: FloatArray, inverse: FloatArray) -> float:
+    """(1 - ||C N - I||)^-2."""
+    with np.errstate(over="ignore", invalid="ignore"):  # an infinite or undefined defect is not < 1: no claim
+        defect = encoder @ inverse
+        defect[np.diag_indices(len(encoder))] -= 1.0
+        absolute = float(np.linalg.norm(np.abs(encoder) @ np.abs(inverse)))
+        off = float(np.linalg.norm(defect)) + _rounding(len(encoder)) * absolute
+    return math.inf if not off < 1 else (1 - off) ** -2
+
+
+def _rounding(terms: int) -> float:
+    return terms * UNIT / (1 - terms * UNIT)
+
+
+def _joint(noise: JointNoise, victims: Sequence[int]) -> list[ViewGram]:
+    inflation = _inflation(noise.encoder, noise.inverse)
+    return [_of_columns(noise.encoder[:, u :: noise.num_nodes], inflation) for u in victims]
+
+
+def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram]:
+    assert noise.encoder is not None
+    assert noise.inverse is not None
+    gram, F = encoder_gram(noise.encoder, noise.inverse), noise.mixing.toarray()
+    white = whiten(np.eye(len(F))[:, list(victims)], F * ~known, given_noise=True)
     squared, off = (white.whitened**2).sum(axis=0), np.diagonal(white.gram_error())
-    size = np.abs(gram.values) + gram.errors
-    singular = math.isinf(gram.inflation)
-    why = SINGULAR if singular else "noise that is known or missing cancels in a combination of the injections"
-    made: list[SpaceTimeGram] = []
+    size, singular = np.abs(gram.values) + gram.errors, math.isinf(gram.inflation)
+    made = []
     for i, (a, da) in enumerate(zip(squared, off, strict=True)):
-        leaks = bool(singular or white.leaks[i] or white.undecided[i])
-        errors = a * gram.errors + (da + 4 * UNIT * (a + da)) * size
-        upper = bool(white.undecided[i] or (white.assumed and white.leaks[i])) and not singular
-        made.append(SpaceTimeGram(a * gram.values, errors, gram.inflation, leaks, why * leaks, white.tolerance, upper))
+        open_ = bool(singular or white.leaks[i] or white.undecided[i])
+        made.append(
+            ViewGram(
+                a * gram.values,
+                a * gram.errors + (da + 4 * UNIT * (a + da)) * size,
+                gram.inflation,
+                np.full(noise.num_steps, open_),
+                (SINGULAR if singular else CANCELS) * open_,
+                tolerance=white.tolerance,
+                upper=bool(white.undecided[i] or (white.assumed and white.leaks[i])) and not singular,
+            )
+        )
     return made
 
 
-def _one_encoder_per_column(
-    noise: CausalNoise, victims: Sequence[int], encoder_gram: Callable[[FloatArray, FloatArray], EncoderGram]
-) -> list[SpaceTimeGram] | None:
-    found = _inverse_factor(noise.mixing.toarray())
+def _invertible(noise: CausalNoise, known: Known) -> bool:
+    """Whether the factor is square with nothing known, and no doubt that it can be inverted."""
+    F = noise.mixing
+    return not known.any() and F.shape[0] == F.shape[1] and inverse_factor(F.toarray()) is not None
+
+
+def _one_encoder_per_column(noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram] | None:
+    found = inverse_factor(noise.mixing.toarray())
     if found is None:
         return None
     G, defect = found
@@ -126,11 +213,11 @@ def _one_encoder_per_column(
         slack = (2 * g + off) * off + rounding * g**2  # of g_k^2
         X = np.tensordot(g**2, values, 1)
         wrong = np.tensordot(g**2, errors, 1) + (1 + rounding) * np.tensordot(slack, sizes, 1)
-        made.append(SpaceTimeGram(X, wrong, inflation, bool(why), why))
+        made.append(ViewGram(X, wrong, inflation, why=why))
     return made
 
 
-def _inverse_factor(F: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+def inverse_factor(F: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     """(G, b) with |F^-1 - G| x <= b ||G x|| entrywise for every unit vector x; None where F may be singular."""
     n = len(F)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -143,21 +230,3 @@ def _inverse_factor(F: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     if not size < MAX_DEFECT:
         return None
     return G, np.asarray(np.linalg.norm(defect, axis=1) * (1 + 2 * n * UNIT) / (1 - size))
-
-
-def _joint(noise: JointNoise, victims: Sequence[int]) -> list[SpaceTimeGram]:
-    """With C N = I + E, N^-1 = (I + E)^-1 C, so X_u <= C_u^T C_u / (1 - ||E||)^2."""
-    C, N, n = noise.encoder, noise.inverse, noise.num_nodes
-    terms = len(C) * UNIT / (1 - len(C) * UNIT)
-    defect = C @ N
-    defect[np.diag_indices(len(C))] -= 1.0
-    size = float(np.linalg.norm(defect)) + terms * float(np.linalg.norm(np.abs(C) @ np.abs(N)))
-    singular = not size < 1
-    inflation = math.inf if singular else (1 - size) ** -2
-    why = SINGULAR if singular else ""
-    made = []
-    for u in victims:
-        own = C[:, u::n]
-        errors = terms * (np.abs(own).T @ np.abs(own))
-        made.append(SpaceTimeGram(own.T @ own, errors, inflation, singular, why))
-    return made

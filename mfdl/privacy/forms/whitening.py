@@ -30,8 +30,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ...check import FloatArray
+from ...floats import EPS
 
-EPS = float(np.finfo(np.float64).eps)
 RANK_SAFETY = 8.0  # tolerance = RANK_SAFETY * max(shape) * eps * largest singular value
 GAP_END = 1e-10  # relative singular values between rounding level and this leave no gap above the dropped ones
 SPREAD = 1e6  # of the entries of B, above which its rank is found a second time with rows and columns balanced

@@ -14,9 +14,10 @@ import numpy as np
 
 from ...algorithms import LinearAlgorithm
 from ...errors import InvalidInput
+from ...floats import UNIT
 from ...participation import MinSeparation, OncePerEpoch, Participation
 from ...trust import TrustModel
-from ..forms import INJECTIONS, UNIT, ViewGram, view_grams
+from ..forms import INJECTIONS, ViewGram, view_grams
 from .patterns import PatternBound, bounds, diagonal_bounds
 
 EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value
@@ -45,6 +46,11 @@ class Sensitivity:
     lower: float = 0.0
     why: str = ""
     form: str = ""
+
+    @property
+    def bound(self) -> str:
+        """ "exact" or "upper"."""
+        return "exact" if self.exact else "upper"
 
     @property
     def value(self) -> float:

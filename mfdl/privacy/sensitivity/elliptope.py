@@ -22,8 +22,8 @@ from threadpoolctl import threadpool_limits
 
 from ...check import FloatArray
 from ...errors import InvalidInput
+from ...floats import LARGEST, UNIT
 
-UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff
 TOLERANCE = 1e-6
 """Two bounds this close, relatively, count as one number."""
 BoolArray = NDArray[np.bool_]
@@ -207,7 +207,7 @@ def _restored_down(values: FloatArray, exponent: IntArray) -> FloatArray:
     """values * 2^exponent for values >= 0, never inf."""
     with np.errstate(over="ignore"):
         result: FloatArray = np.ldexp(values, exponent) * (1 - 2 * UNIT)
-    return np.minimum(result, np.finfo(np.float64).max)
+    return np.minimum(result, LARGEST)
 
 
 def _closed_form(X: FloatArray, error: FloatArray, tolerance: float) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -18,7 +18,7 @@ from fractions import Fraction
 import numpy as np
 
 from ...check import FloatArray
-from ...privacy.adaptive.shift_reduction import ShiftProblem
+from ...privacy.adaptive.shift_problem import ShiftProblem
 
 
 def cost_matrices(problem: ShiftProblem) -> list[FloatArray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from ...privacy.adaptive.shift_reduction import ShiftProblem
+from ...privacy.adaptive.shift_problem import ShiftProblem
 from ..oracles.shift import LinearSystem
 
 

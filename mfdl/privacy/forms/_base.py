@@ -1,0 +1,99 @@
+"""What a form of X_u is, and what it answers: Grams with bounds on their rounding errors.
+
+Laws of every form, held in one suite (`tests/privacy/test_forms.py`): the true X lies within `errors` and `inflation`;
+leaks are the exact ones, or the Gram is marked an upper bound; one who sees and knows more never loses less; the unit
+of the noise does not matter.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import numpy as np
+
+from ...check import FloatArray
+from ...view import View
+
+KNOWN_NOISE = "the attacker knows its noise"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ViewGram:
+    """X of one victim with bounds on how far the float64 array can be from the truth.
+
+    Attributes:
+        values: X, shape (T, T); or its diagonal, shape (T,), where X is diagonal (noise fresh in every step).
+        errors: the true X is, in the positive semidefinite order, between 1 / `inflation` and `inflation` times
+            matrices within `errors` of `values`, entrywise. The shape of `values`.
+        inflation: >= 1; infinite means that every step leaks.
+        leaks: bool (T,), steps whose gradient shows in a noiseless combination: infinite loss for a record that
+            takes part there.
+        why: what leaks, in words; empty if nothing does.
+        form: which form computed it.
+        tolerance: relative size below which noise counts as absent (0 where no rank decision was made).
+        upper: X is only known to be at most `matrix` (the Gram of a view that sees more, or with faint noise left out).
+    """
+
+    values: FloatArray
+    errors: FloatArray
+    inflation: float = 1.0
+    leaks: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=bool))
+    why: str = ""
+    form: str = "all messages seen"
+    tolerance: float = 0.0
+    upper: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.leaks.size:
+            object.__setattr__(self, "leaks", np.full(len(self.values), math.isinf(self.inflation)))
+
+    @classmethod
+    def silent(cls, num_steps: int, why: str, *, form: str = "all messages seen", upper: bool = False) -> ViewGram:
+        """Every step leaks."""
+        return cls(np.ones(num_steps), np.zeros(num_steps), math.inf, why=why, form=form, upper=upper)
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Only the diagonal is held."""
+        return self.values.ndim == 1
+
+    @property
+    def matrix(self) -> FloatArray:
+        """X, shape (T, T)."""
+        return np.diag(self.values) if self.is_diagonal else self.values
+
+    @property
+    def entry_error(self) -> FloatArray:
+        """`errors` for every entry, shape (T, T)."""
+        return np.diag(self.errors) if self.is_diagonal else self.errors
+
+
+class ViewForm(abc.ABC):
+    """One way to X_u, for the views that it covers."""
+
+    @classmethod
+    @abc.abstractmethod
+    def of(cls, view: View) -> Self | None:
+        """The form of a view, or None where it does not cover it."""
+
+    @abc.abstractmethod
+    def cost(self, victims: Sequence[int]) -> float:
+        """About how many multiplications `grams` takes."""
+
+    @abc.abstractmethod
+    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
+        """X_u of each victim, None where float64 leaves it undecided; equal Grams are one object."""
+
+
+def leak_in_words(step: int, combination: FloatArray, names: Mapping[int, str] | Sequence[str]) -> str:
+    """Names: of the rows with the four largest weights, at least."""
+    if not combination.any():  # exact ranks tell of a leak that is faint in float64
+        return f"the gradient of step {step} shows without noise in a combination of what is seen"
+    top = np.argsort(-np.abs(combination))[:4]
+    terms = " ".join(f"{combination[i] / np.abs(combination).max():+.2g} {names[int(i)]}" for i in top)
+    more = " ..." if np.count_nonzero(np.abs(combination) > 1e-9 * np.abs(combination).max()) > 4 else ""
+    return f"the gradient of step {step} shows without noise in {terms}{more}"

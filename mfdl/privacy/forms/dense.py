@@ -1,0 +1,153 @@
+"""X_u from the explicit matrices A and B: the form that covers every view, at dense cost.
+
+Ranks decide what leaks, so they are exact where the view is small enough (`exact_rank`, `row_space`); where float64
+cannot tell, a victim is undecided. Where every injected sum is seen, the view is that of the sums: A = I and B = N
+without its known columns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ...algorithms import LinearAlgorithm
+from ...check import FloatArray
+from ...view import AlgorithmView, Knowledge, View
+from ..exact_rank import MAX_ENTRIES, range_of
+from ..row_space import exact_range, meant_entries
+from ._base import ViewForm, ViewGram, leak_in_words
+from .whitening import SPREAD, WhitenedColumns, spread, whiten
+
+MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
+
+
+class Dense(ViewForm):
+    """Everything else. Args: given: entries of B are what they are, not computed; so in bare views."""
+
+    def __init__(self, view: View, *, given: bool) -> None:
+        self.view, self.given = view, given
+
+    @classmethod
+    def of(cls, view: View) -> Self | None:
+        if isinstance(view, AlgorithmView) and view.shows_injections:
+            return cls.of_injections(view.algorithm, view.knowledge)
+        form = cls(view, given=not isinstance(view, AlgorithmView))
+        return form if form.work <= MAX_DENSE_WORK else None
+
+    @classmethod
+    def of_injections(cls, algorithm: LinearAlgorithm, knowledge: Knowledge) -> Self | None:
+        """The view of the injected sums themselves."""
+        size, columns = algorithm.noise.shape
+        if size**2 * columns > MAX_DENSE_WORK:
+            return None
+        N = algorithm.noise.matmat(np.eye(columns)) * ~knowledge.known_noise.ravel()
+        return cls(View(sp.eye_array(size), N, num_nodes=algorithm.num_nodes), given=False)
+
+    @property
+    def work(self) -> float:
+        rows, columns = self.view.noise.shape
+        return float(rows) ** 2 * columns
+
+    def cost(self, victims: Sequence[int]) -> float:
+        return self.work + self.view.noise.shape[0] ** 2.0 * self.view.axis.num_steps * len(victims)
+
+    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
+        view, T, nodes = self.view, self.view.axis.num_steps, np.asarray(victims, dtype=np.intp)
+        A, B, rounding = view.dense_gradients(nodes), view.dense_noise(), view.noise_rounding()
+        B, residue = _without_residue(B, rounding)
+        white = whiten(A, B, given_noise=self.given, rounding=(view.gradient_rounding(nodes), rounding))
+        white = self._with_exact_ranks(white, A, B, victims)
+        undecided = white.undecided | (residue & ~white.leaks)
+        out: list[ViewGram | None] = []
+        for i in range(len(victims)):
+            columns = slice(i * T, (i + 1) * T)
+            Y, leaks, doubt = white.whitened[:, columns], white.leaks[columns], undecided[columns]
+            if doubt.any() and not leaks.any():
+                out.append(None)
+                continue
+            upper = bool(leaks.any()) and (white.assumed or residue or bool(doubt.any()))
+            out.append(
+                ViewGram(
+                    Y.T @ Y,
+                    white.gram_error(columns),
+                    leaks=leaks | doubt,
+                    why=_first_leak(view, white.noiseless[:, columns], leaks) if leaks.any() else "",
+                    form="dense form",
+                    tolerance=white.tolerance,
+                    upper=upper,
+                )
+            )
+        return out
+
+    def _with_exact_ranks(
+        self, white: WhitenedColumns, A: FloatArray, B: FloatArray, victims: Sequence[int]
+    ) -> WhitenedColumns:
+        """Leaks as exact arithmetic has them; what float64 alone takes for one is undecided, and all at another rank.
+
+        Of views too large for it only those are decided whose shares of noise and gradients are of like size.
+        """
+        rank, leaks = len(white.whitened), white.leaks
+        if self.given and B.size + A.size <= MAX_ENTRIES:
+            rank, leaks = range_of(B, A)
+        elif isinstance(self.view, AlgorithmView) and (exact := exact_range(self.view, victims)) is not None:
+            rank, leaks = exact
+            if len(white.whitened) != rank or (leaks != white.leaks).any():  # are floats what they stand for?
+                stand_for = meant_entries(self.view)
+                meant = exact_range(self.view, victims, stand_for) if stand_for else None
+                rank, leaks = meant or (-1, leaks & white.leaks)
+        elif self._may_hide_faint_shares(B, rank):
+            rank = -1
+        else:
+            return white
+        undecided = (white.undecided | (white.leaks & ~leaks) | (len(white.whitened) != rank)) & ~leaks
+        return dataclasses.replace(white, leaks=leaks, undecided=undecided)
+
+    def _may_hide_faint_shares(self, B: FloatArray, rank: int) -> bool:
+        """Whether rows that combine without noise, as float64 has it, may show something that is lost in their sums.
+
+        Where weights and noise are of like size, such a combination is redundant or a leak, or `whiten` sees singular
+        values without a gap. A faint share of a noise or of a gradient in a row of others shows it all the same.
+        """
+        if rank >= np.count_nonzero(B.any(axis=1)):
+            return False
+        if not isinstance(self.view, AlgorithmView):
+            return spread([B]) > SPREAD
+        return _has_faint_shares(self.view.algorithm)
+
+
+def _has_faint_shares(algorithm: LinearAlgorithm) -> bool:
+    """Whether weights, inputs and noise span more than SPREAD."""
+    weights: list[FloatArray] = [algorithm.model_from_state.data]
+    enters: list[FloatArray] = []
+    for kind in algorithm.kinds:
+        inputs = (kind.message_from_gradient, kind.message_from_noise, kind.state_from_gradient, kind.state_from_noise)
+        for matrix in kind.maps():
+            (enters if any(matrix is m for m in inputs) else weights).append(matrix.data)
+    of_noise = math.prod(spread([part]) for part in algorithm.noise.factors())
+    return of_noise * spread(enters) * spread(weights) > SPREAD
+
+
+def _without_residue(B: FloatArray, rounding: FloatArray) -> tuple[FloatArray, bool]:
+    """(B, whether some row of it may hold nothing but rounding, entries of B being off by as much as `rounding`).
+
+    Noise that cancels, as Zip-DL's does in the average, leaves a row of rounding. What it is then cannot be told: no
+    noise at all, or a faint combination of it that is seen. So the row is taken for noiseless where it shows a
+    gradient, which is a leak, and everything else is undecided. Rows are judged by their own products: entries that
+    were given small are what they are.
+    """
+    norms = np.linalg.norm(B, axis=1)
+    doubtful = (norms > 0) & (norms <= 2 * np.linalg.norm(rounding, axis=1))
+    return np.where(doubtful[:, None], 0.0, B), bool(doubtful.any())
+
+
+def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_]) -> str:
+    step = int(np.argmax(leaks))
+    combination = noiseless[:, step]
+    largest = np.argsort(-np.abs(combination))[:4]
+    return leak_in_words(step, combination, {int(i): view.row_name(int(i)) for i in largest})

@@ -1,0 +1,135 @@
+"""Views of part of the messages of plain gossip with node-local noise: what the forms for them have in common.
+
+One gossip round a step, the same messages seen and the same noise known throughout. Messages of nodes whose noise is
+known must add nothing: they know their gradient and all they average.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ...check import FloatArray
+from ...floats import RANK_TOLERANCE, UNIT
+from ...noise import CausalNoise
+from ...view import AlgorithmView, View
+from ..structure import is_plain_gossip, remembered
+from ._base import KNOWN_NOISE, ViewGram
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PartlySeen:
+    """What is seen, in numbers.
+
+    Attributes:
+        weights: W of each step, csr (n, n); constant: one W for all.
+        rows: seen senders whose noise is unknown; hidden: unknown senders that are not seen, bool (n,).
+        unknown: bool (n,), nodes whose noise is unknown; scale: q = eta / m, shape (T, n).
+        noise: node-local, of the algorithm.
+        released: K, shape (e, n): combinations of the final models that are published with noise of their own, or None.
+    """
+
+    weights: list[sp.csr_array]
+    constant: bool
+    rows: NDArray[np.intp]
+    hidden: NDArray[np.bool_]
+    unknown: NDArray[np.bool_]
+    scale: FloatArray
+    noise: CausalNoise
+    released: FloatArray | None
+
+    @classmethod
+    def of(cls, view: View) -> PartlySeen | None:
+        """None where a view is no such one, or where the rank of the released models cannot be told."""
+        if not isinstance(view, AlgorithmView) or view.knowledge.combination is not None or view.shows_injections:
+            return None
+        return remembered(view, f"partly seen, {view.release} released", cls._of)
+
+    @classmethod
+    def _of(cls, view: AlgorithmView) -> PartlySeen | None:
+        algorithm, masks = view.algorithm, view.knowledge
+        if not algorithm.of_all_sent.injections or not is_plain_gossip(algorithm):
+            return None
+        noise, seen, known = algorithm.noise.causal, masks.seen, masks.known_noise
+        if len(algorithm.rounds) != algorithm.num_steps or noise is None or not algorithm.noise.local:
+            return None
+        if (seen != seen[0]).any() or (known != known[0]).any():
+            return None
+        of_kind = [kind.state_from_message for kind in algorithm.kinds]
+        if any(W is None for W in of_kind) or not _adds_nothing(of_kind, seen[0], known[0], masks.known_gradients):
+            return None
+        weights = [of_kind[number] for number in algorithm.kind_of_round]
+        scales = [np.abs(kind.message_from_gradient.diagonal()) for kind in algorithm.kinds]  # type: ignore[union-attr]
+        released, told = _released_rows(view, weights[-1], seen[0] | known[0])
+        if not told:
+            return None
+        return cls(
+            weights=weights,
+            constant=all(W is weights[0] for W in weights),
+            rows=np.flatnonzero(seen[0] & ~known[0]),
+            hidden=~known[0] & ~seen[0],
+            unknown=~known[0],
+            scale=np.stack([scales[number] for number in algorithm.kind_of_round]),
+            noise=noise,
+            released=released,
+        )
+
+    def chosen(self, victims: list[int]) -> NDArray[np.intp]:
+        """The victims whose noise is unknown."""
+        return np.asarray([u for u in victims if self.unknown[u]], dtype=np.intp)
+
+    def view_grams(
+        self, victims: list[int], grams: FloatArray, *, form: str, relative: float = 0.0, absolute: float = 0.0
+    ) -> list[ViewGram | None]:
+        """Grams of the `chosen` and of the others; errors of a positive semidefinite X are bounded by its diagonal.
+
+        |dX_st| <= relative sqrt(X_ss X_tt) + absolute.
+        """
+        made: dict[int, ViewGram] = {}
+        for u, X in zip(self.chosen(victims).tolist(), grams, strict=True):
+            spread = np.sqrt(np.clip(np.diagonal(X), 0.0, None))
+            made[u] = ViewGram((X + X.T) / 2, relative * np.outer(spread, spread) + absolute, form=form)
+        known = ViewGram.silent(len(self.scale), KNOWN_NOISE)
+        return [made.get(u, known) for u in victims]
+
+
+def _released_rows(
+    view: AlgorithmView, last: sp.csr_array, available: NDArray[np.bool_]
+) -> tuple[FloatArray | None, bool]:
+    """(K, rank told): combinations of the released final models with noise of their own, or None.
+
+    Final models are W times the last messages. Seen messages explain the rest, so only the column space of W over the
+    hidden ones counts: an orthonormal basis of it. A singular value between rounding level and RANK_TOLERANCE leaves
+    the rank of W untold.
+    """
+    n, hidden = available.size, np.flatnonzero(~available)
+    if view.unreleased or not hidden.size:
+        return None, True
+    K = np.full((1, n), 1.0 / n) if view.release == "average" else np.eye(n)
+    U, sigma, _ = np.linalg.svd(K @ last[:, hidden].toarray(), full_matrices=False)
+    scale = float(np.linalg.norm(K @ last))
+    told = not ((sigma > 4 * n * UNIT * scale) & (sigma <= RANK_TOLERANCE * scale)).any()
+    kept = sigma > RANK_TOLERANCE * scale
+    return (U[:, kept].T @ K if kept.any() else None), told
+
+
+def _adds_nothing(
+    weights: list[sp.csr_array | None],
+    seen: NDArray[np.bool_],
+    inside: NDArray[np.bool_],
+    known_gradients: NDArray[np.bool_],
+) -> bool:
+    """Whether messages of the nodes `inside` are implied by what is seen and known."""
+    if not inside.any():
+        return True
+    if not known_gradients[:, inside].all():
+        return False
+    for W in weights:
+        assert W is not None
+        heard = np.asarray(abs(W[np.flatnonzero(inside)]).sum(axis=0)).ravel() > 0
+        if (heard & ~(seen | inside)).any():
+            return False
+    return True

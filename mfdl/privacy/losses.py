@@ -1,0 +1,277 @@
+"""One question about an algorithm, and everything that can be said in answer: losses, guarantees, calibrated noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import check
+from ..algorithms import LinearAlgorithm
+from ..errors import InvalidInput, unknown_name
+from ..participation import Participation, in_every_step
+from ..trust import TrustModel
+from . import gaussian
+from .accounting import VictimLoss, victim_losses, worst_adaptive
+from .explanation import explanation
+from .fingerprint import Fingerprint
+from .guarantee import EVERY_NODE, UNITS, Guarantee
+from .sensitivity import Sensitivity
+
+SHIFT_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
+_MOST_SHOWN = ("not applicable", "none", "average", "all")
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What a privacy number is asked for.
+
+    Attributes:
+        trust: who sees and knows what.
+        adjacency: "zero-out", "add-remove" or "replace-one".
+        clip_norm: bound on the norm of one record's gradient, or of a node's mean gradient at user level, > 0.
+        participation: default the algorithm's own; with one per node, each victim is held to its own.
+        release: "none", "average" or "all" final models published, where messages are hidden; default "all".
+        unit: "record", or "user" for all data of a node, which needs participation in every step.
+        method: "exact" or "certified" (fast upper bound).
+        lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with
+            unit "record" only.
+    """
+
+    trust: TrustModel
+    adjacency: str
+    clip_norm: float
+    participation: Participation | None = None
+    release: str | None = None
+    unit: str = "record"
+    method: str = "exact"
+    lipschitz: float | None = None
+
+    @property
+    def record_shift(self) -> float:
+        """How far one record moves a sum of clipped gradients. Raises: InvalidInput: adjacency or clip_norm."""
+        return gaussian.record_shift(self.adjacency, self.clip_norm)
+
+    def participation_in(self, algorithm: LinearAlgorithm) -> Participation:
+        """The participation that is asked about."""
+        return self.participation or algorithm.participation
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Losses:
+    """The losses of all victims that a question is about, and what follows from them for a noise.
+
+    >>> from mfdl import Dynamics, algorithms, gossip, participation, trust
+    >>> algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4")), participation.Cyclic(2, 2))
+    >>> losses = Losses.of(algorithm, Question(trust.LDP(), adjacency="zero-out", clip_norm=1.0))
+    >>> round(losses.guarantee(noise_std=1.0).mu, 6), round(losses.calibrate(mu=1.0).noise_std, 6)
+    (1.414214, 1.414214)
+    """
+
+    algorithm: LinearAlgorithm
+    question: Question
+    of_victims: tuple[VictimLoss, ...]
+
+    @classmethod
+    def of(
+        cls,
+        algorithm: LinearAlgorithm,
+        question: Question,
+        *,
+        victims: Sequence[int] | None = None,
+        progress: Callable[[], None] | None = None,
+    ) -> Losses:
+        """Computes them; see `accounting.victim_losses`.
+
+        Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
+        """
+        q = question
+        require_unit(q.unit, q.participation_in(algorithm), lipschitz=q.lipschitz)
+        losses = victim_losses(
+            algorithm,
+            q.trust,
+            victims=victims,
+            participation=q.participation,
+            release=q.release,
+            method=q.method,
+            lipschitz=q.lipschitz,
+            unit=q.unit,
+            progress=progress,
+        )
+        return cls(algorithm, question, tuple(losses))
+
+    @property
+    def worst(self) -> Sensitivity:
+        """The largest number for training."""
+        return worst_adaptive(self.of_victims)
+
+    @property
+    def rests_on(self) -> float | None:
+        """The Lipschitz constant if any victim is covered by shift reduction: the worst of them need not be."""
+        return max((loss.lipschitz for loss in self.of_victims if loss.lipschitz is not None), default=None)
+
+    def guarantee(self, noise_std: float) -> Guarantee:
+        """What base noise of this standard deviation guarantees to the worst victim, for adaptive gradients."""
+        participation = self.question.participation_in(self.algorithm)
+        std = check.non_negative(noise_std=noise_std)
+        return self._stated(std, self.worst, participation, EVERY_NODE, self.of_victims)
+
+    def by_victim(self, noise_std: float, *, adaptive: bool = True) -> list[Guarantee]:
+        """One guarantee for each victim, naming its own participation.
+
+        Args: adaptive: the numbers for adaptive gradients; False: for gradients fixed in advance, and so labelled.
+        """
+        labels, scheme = self.algorithm.dynamics.gossip.labels, self.question.participation_in(self.algorithm)
+        stated = []
+        for loss in self.of_victims:
+            own, name = scheme.of_node(loss.victim), str(labels[loss.victim])
+            guarantee = self._stated(noise_std, loss.held(adaptive=adaptive), own, name, [loss])
+            if not adaptive:
+                guarantee = guarantee.changed(adaptive=loss.adaptive, why=explanation(loss, adaptive=False))
+            stated.append(guarantee)
+        return stated
+
+    def calibrate(
+        self, *, mu: float | None = None, epsilon: float | None = None, delta: float | None = None
+    ) -> Guarantee:
+        """The guarantee of the least noise that meets a target for adaptive gradients, never overshooting it.
+
+        Args: mu > 0, or epsilon > 0 and delta in (0, 1).
+        Raises: InvalidInput: no target or two, or an infinite loss.
+        """
+        target = target_mu(mu, epsilon, delta)
+        sensitivity, name = self.worst, self.algorithm.name
+        if math.isinf(sensitivity.squared):
+            if self.algorithm.noise.is_zero:
+                raise InvalidInput(
+                    f"{name!r} has no noise to scale, so no target can be met; use without_noise(algorithm, ...)."
+                )
+            raise InvalidInput(
+                f"{name!r} has infinite loss under trust model {self.question.trust.name!r}, whatever the noise: "
+                f"{sensitivity.why or 'no number holds for training'}; choose another trust model or mechanism."
+            )
+        stated = self.guarantee(gaussian.noise_std(1 / target, sensitivity.value, self.question.record_shift))
+        more = 2.0**-52
+        while stated.mu > target or (epsilon is not None and delta is not None and stated.epsilon(delta) > epsilon):
+            # by rounding only, so a few doublings of the last bit end it
+            stated, more = self.guarantee(stated.noise_std * (1 + more)), 2 * more
+        return stated
+
+    def noise_std(self, *, noise_std: float | None = None, noise_multiplier: float | None = None) -> float:
+        """nu, given as it is or as a multiple of sensitivity times record shift; exactly one of the two."""
+        if (noise_std is None) == (noise_multiplier is None):
+            raise InvalidInput("give exactly one of noise_std and noise_multiplier.")
+        if noise_std is not None:
+            return check.non_negative(noise_std=noise_std)
+        if math.isinf(self.worst.squared):
+            raise InvalidInput(
+                "noise_multiplier needs a mechanism with noise that the attacker does not know, i.e. a finite "
+                "sensitivity; give noise_std."
+            )
+        multiplier = check.non_negative(noise_multiplier=noise_multiplier)
+        return gaussian.noise_std(multiplier, self.worst.value, self.question.record_shift)
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row for each victim: both squared sensitivities, what they are, and where the second comes from."""
+        labels = self.algorithm.dynamics.gossip.labels
+        return [
+            {
+                "victim": str(labels[loss.victim]),
+                "sensitivity_squared": loss.sensitivity_squared,
+                "bound": loss.bound,
+                "adaptive_sensitivity_squared": loss.adaptive_sensitivity_squared,
+                "adaptive_bound": loss.adaptive_bound,
+                "adaptive_by": loss.adaptive_by,
+                "why": explanation(loss),
+            }
+            for loss in self.of_victims
+        ]
+
+    def _stated(
+        self,
+        noise_std: float,
+        sensitivity: Sensitivity,
+        participation: Participation,
+        victim: str,
+        losses: Sequence[VictimLoss],
+    ) -> Guarantee:
+        """The guarantee of one sensitivity; `losses` are those it is the worst of."""
+        q, shift = self.question, self.question.record_shift
+        fingerprint, release = losses[0].fingerprint, max((loss.release for loss in losses), key=_MOST_SHOWN.index)
+        assert fingerprint is not None
+        rests_on = max((loss.lipschitz for loss in losses if loss.lipschitz is not None), default=None)
+        return Guarantee(
+            mu=gaussian.mu_from_noise_std(sensitivity.value, shift, noise_std),
+            trust=q.trust.name,
+            adjacency=q.adjacency,
+            clip_norm=q.clip_norm,
+            record_shift=shift,
+            participation=participation.describe(),
+            victim=victim,
+            attacker=q.trust.attacker,
+            adaptive=True,
+            bound=sensitivity.bound,
+            noise_std=noise_std,
+            sensitivity=sensitivity.value,
+            tolerance=sensitivity.tolerance,
+            release=release,
+            notes=shift_notes(rests_on),
+            unit=q.unit,
+            why=explanation(max(losses, key=lambda loss: loss.adaptive_sensitivity_squared)),
+        ).sealed(dataclasses.replace(fingerprint, release=release).text)
+
+
+def shift_notes(lipschitz: float | None) -> tuple[str, ...]:
+    """What a guarantee says of a constant that it rests on."""
+    return () if lipschitz is None else (f"{SHIFT_NOTE} {float(lipschitz)!r}",)
+
+
+def target_mu(mu: float | None, epsilon: float | None, delta: float | None) -> float:
+    """A target as mu. Raises: InvalidInput: none or two, or one out of range."""
+    if (mu is None) == (epsilon is None):
+        raise InvalidInput("give exactly one target: mu, or epsilon with delta.")
+    if mu is not None:
+        return check.positive(mu=mu)
+    if delta is None:
+        raise InvalidInput("epsilon needs a delta in (0, 1), e.g. delta=1e-6.")
+    return gaussian.mu_from_epsilon(check.positive(epsilon=epsilon), check.open_unit(delta=delta))
+
+
+def require_unit(unit: str, participation: Participation, *, lipschitz: float | None = None) -> None:
+    """Refuses a unit of privacy that these circumstances cannot protect; "record" is never refused.
+
+    Args: lipschitz: the constant that a guarantee would rest on; bounded for sums of clipped per-record gradients
+        only, as the clipped mean of a node is another map.
+
+    Raises: InvalidInput: an unknown unit; "user" where not every step is one of the user's, or with `lipschitz`.
+    """
+    if unit not in UNITS:
+        raise unknown_name("unit", str(unit), UNITS)
+    if unit == "record":
+        return
+    if not in_every_step(participation):
+        raise InvalidInput(
+            f"unit 'user' needs participation in every step, got {participation.describe()}: a user's data take part "
+            f"in every step; build the algorithm with EveryStep({participation.num_steps})."
+        )
+    if lipschitz is not None:
+        raise InvalidInput(
+            f"unit 'user' cannot rest on lipschitz={lipschitz!r}: the constant is one of local maps with per-record "
+            "clipping, and a clipped mean gradient is another map; leave lipschitz out."
+        )
+
+
+def require_same(losses: Sequence[VictimLoss], algorithm: LinearAlgorithm, question: Question) -> None:
+    """Raises InvalidInput where losses were computed for another question; any release, if the question names none."""
+    q = question
+    asked = Fingerprint.of(algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit)
+    for loss in losses:
+        if loss.fingerprint is None:
+            raise InvalidInput("losses must be those of victim_losses, which says what they were computed for.")
+        what = "the losses were computed"
+        if loss.unit != q.unit:
+            what += f" for unit {loss.unit!r}, not {q.unit!r}:"
+        loss.fingerprint.require(asked if q.release else dataclasses.replace(asked, release=loss.release), what=what)
+    if q.unit == "user" and any(loss.lipschitz is not None for loss in losses):
+        raise InvalidInput("unit 'user' cannot rest on shift reduction; compute the losses without lipschitz.")
