@@ -101,16 +101,11 @@ class TestAgainstFractions:
     @pytest.mark.parametrize(
         ("name", "attackers", "steps"),
         [
-            ("path:n=6", [0], 3),
             ("path:n=6", [0], 5),
             ("path:n=7", [3], 6),
-            ("star:n=6", [0], 2),
             ("star:n=6", [2], 6),
-            ("ring:n=7", [0], 2),
             ("ring:n=8", [0, 1], 4),
-            ("florentine", [1], 4),
             ("florentine", [0], 6),
-            ("florentine", [8], 8),
             ("florentine", [0, 12], 5),
         ],
     )
@@ -173,13 +168,12 @@ def test_more_attackers_never_see_less(W, steps, order, counts, kind, noise_std)
 
 class TestRecovery:
     def transcript(self, algorithm, G, start, noise=None):
-        """(messages, final models) of a run in float64; G: gradients by step, or a function of step and models."""
+        """(messages, final models) of a run in float64."""
         run = Executor(algorithm, dtype=torch.float64)
         state, sent = run.initial_state(torch.as_tensor(start)), []
         for t in range(algorithm.num_steps):
-            g = G(t, run.models(state).numpy()) if callable(G) else G[t]
-            e = np.zeros((algorithm.noise.slots_per_step, g.shape[1])) if noise is None else noise[t]
-            messages, state = run.step(t, state, torch.as_tensor(g), torch.as_tensor(e))
+            e = np.zeros((algorithm.noise.slots_per_step, G.shape[2])) if noise is None else noise[t]
+            messages, state = run.step(t, state, torch.as_tensor(G[t]), torch.as_tensor(e))
             sent.append(messages.numpy())
         return np.stack(sent), run.models(state).numpy()
 
@@ -218,23 +212,6 @@ class TestRecovery:
             estimate = (found.estimator @ rows).reshape(-1, d)
             hidden = np.where(found.known.ravel()[:, None], 0.0, truth.reshape(-1, d))
             np.testing.assert_allclose(found.combinations @ estimate, found.combinations @ hidden, rtol=1e-5, atol=1e-5)
-
-    def test_gradients_of_real_training_are_read_off(self):
-        rng = np.random.default_rng(3)
-        n, T, d = 6, 4, 5
-        star = algorithms.dsgd(Dynamics(gossip.metropolis_hastings(f"star:n={n}"), 0.1), EveryStep(T))
-        X, y = rng.standard_normal((n, 8, d)), rng.standard_normal((n, 8))
-
-        def of_models(models):
-            return np.einsum("nbd,nb->nd", X, np.einsum("nbd,nd->nb", X, models) - y)
-
-        G = []
-        sent, _ = self.transcript(star, lambda t, models: G.append(of_models(models)) or G[t], np.zeros((n, d)))
-        found = reconstruct(star, trust.PNDP([0]), release="none")
-        got = found.recover(sent, known_gradients=np.stack(G))
-        assert found.node_status() == ["attacker"] + ["exposed"] * 5
-        np.testing.assert_allclose(got[:, 1:], np.stack(G)[:, 1:], rtol=1e-10, atol=1e-10)
-        assert np.isnan(got[:, 0]).all()
 
     def test_the_error_of_an_estimate_under_noise_is_the_one_stated(self):
         n, T, d, nu = 5, 3, 20_000, 0.5

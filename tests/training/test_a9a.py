@@ -1,13 +1,10 @@
 """a9a: fetching and reading, logistic loss with labels +-1, the two splits."""
 
 import dataclasses
-import functools
 import hashlib
-import http.server
 import math
 import os
 import pickle
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -43,38 +40,25 @@ def libsvm(features, labels) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
+@pytest.fixture
+def put(monkeypatch, tmp_path):
+    """Puts a file's content into the data folder and registers its checksum."""
+
+    def put(name, content):
+        file = dataclasses.replace(data.REGISTRY[name], sha256=hashlib.sha256(content).hexdigest())
+        monkeypatch.setitem(data.REGISTRY, name, file)
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+
+    return put
 
 
 @pytest.fixture
-def server(monkeypatch, tmp_path):
-    """Registers small files of the same format at a local server."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        for name, records in zip(NAMES, (TRAIN, TEST), strict=True):
-            content = libsvm(*records)
-            (folder / Path(name).name).write_bytes(content)
-            file = dataclasses.replace(
-                data.REGISTRY[name],
-                urls=(f"http://127.0.0.1:{running.server_port}/{Path(name).name}",),
-                sha256=hashlib.sha256(content).hexdigest(),
-            )
-            monkeypatch.setitem(data.REGISTRY, name, file)
-        yield folder
-        running.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def home(server, tmp_path):
-    return tmp_path / "home"
+def home(put, tmp_path):
+    """A data folder with small files of the same format."""
+    for name, records in zip(NAMES, (TRAIN, TEST), strict=True):
+        put(name, libsvm(*records))
+    return tmp_path
 
 
 def test_the_registry_names_the_published_files():
@@ -88,29 +72,16 @@ def test_the_registry_names_the_published_files():
         assert url == f"https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/{Path(name).name}"
 
 
-def test_the_files_are_fetched_once_and_read(server, home):
+def test_the_files_are_read(home):
     for part, (features, labels) in (("train", TRAIN), ("test", TEST)):
         got_features, got_labels = data.a9a(part, home)
         assert got_features.shape == features.shape  # 123 columns, also where the last one does not occur
         np.testing.assert_array_equal(got_features, features)
         np.testing.assert_array_equal(got_labels, labels)
-    for served in server.iterdir():
-        served.unlink()  # from here on only the data folder has them
-    np.testing.assert_array_equal(data.a9a("test", home)[1], TEST[1])
-    assert sorted(path.name for path in (home / "libsvm").iterdir()) == ["a9a", "a9a.t"]
 
 
-def test_a_download_that_fails_or_is_another_file_is_refused(server, home, monkeypatch):
-    (server / "a9a").write_bytes(b"+1 1:1\n")
-    with pytest.raises(InvalidInput, match=r"could not fetch libsvm/a9a .*wrong content.*MFDL_DATA"):
-        tasks.a9a(3, home)
-    (server / "a9a").unlink()
-    with pytest.raises(InvalidInput, match=r"could not fetch libsvm/a9a .*HTTPError: 404"):
-        tasks.a9a(3, home)
-    content = b"+1 1:1 x\n"
-    (server / "a9a").write_bytes(content)
-    changed = dataclasses.replace(data.REGISTRY["libsvm/a9a"], sha256=hashlib.sha256(content).hexdigest())
-    monkeypatch.setitem(data.REGISTRY, "libsvm/a9a", changed)
+def test_a_file_of_another_format_is_refused(home, put):
+    put("libsvm/a9a", b"+1 1:1 x\n")
     with pytest.raises(InvalidInput, match="is not in LIBSVM's format"):
         tasks.a9a(3, home)
     with pytest.raises(InvalidInput, match="unknown part of a9a 'tests'; did you mean 'test'"):

@@ -172,20 +172,14 @@ def test_rotated_quadratics_measure_the_excess_of_the_mean():
 
 
 def test_from_zero_the_clipped_steps_of_the_paper_go_nowhere():
-    """Why the default start is the optimum."""
+    """Why the default start is the optimum: clipped to 0.1, no 5,000 steps leave the neighbourhood of 0."""
     instance = tasks.rotated_quadratics(20, start="zero").instance(0, 1, dtype=torch.float64)
     optimum = tasks.rotated_quadratics(20).instance(0, 1, dtype=torch.float64).initial_parameters
-    assert (instance.initial_parameters == 0).all()
     np.testing.assert_allclose(instance.evaluate(instance.initial_parameters).loss, 601.67, atol=0.01)
     way = 0.1 * np.sum(0.01 / np.sqrt(np.arange(1, 5001)))
     assert way < 0.14
     nearer = optimum * (way / optimum[0].norm())  # all of it in the best direction
     assert instance.evaluate(nearer).loss.min() > 580
-    models = instance.initial_parameters
-    for step in range(200):
-        gradients = instance.clipped_gradient_sums(models, step, 0.1)
-        models = (models - 0.01 / np.sqrt(step + 1) * gradients).mean(0, keepdim=True).repeat(20, 1)
-    assert instance.evaluate(models).loss.min() > 601
 
 
 # What all share

@@ -1,6 +1,5 @@
 """Tasks: splits, record-to-step maps, refusals, and clipped gradients against a loop of torch.autograd."""
 
-import dataclasses
 import functools
 import pickle
 
@@ -112,20 +111,16 @@ def test_too_few_records_for_the_period():
 
 
 def test_initial_parameters_are_equal_rows_and_leave_the_global_generator_alone():
-    task = regression()
     torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    instance = task.instance(seed=0, period=2)
-    regression()
-    assert torch.equal(torch.rand(3), expected)
+    state = torch.get_rng_state()
+    instance = regression().instance(seed=0, period=2)
+    assert torch.equal(torch.get_rng_state(), state)
     rows = instance.initial_parameters
-    assert rows.shape == (4, 3 * 4 + 4 + 4 + 1)
-    assert instance.dimension == 21
+    assert rows.shape == (4, instance.dimension) == (4, 3 * 4 + 4 + 4 + 1)
     assert (rows == rows[0]).all()
     assert rows.std() > 0.1
     torch.manual_seed(6)
-    assert torch.equal(task.instance(seed=0, period=2).initial_parameters, rows)
+    assert torch.equal(regression().instance(seed=0, period=2).initial_parameters, rows)
     assert not rows.requires_grad
 
 
@@ -219,38 +214,6 @@ def test_chunks_do_not_change_the_answer(monkeypatch, budget):
     record_bytes = (3 * 21 + 4 * instance.activations) * 8
     assert max(sizes) <= max(1, budget / record_bytes)
     assert sum(sizes) == 4 * 6
-
-
-def test_a_record_taken_out_by_the_mask_is_as_if_never_there():
-    instance = regression().instance(seed=0, period=2, dtype=torch.float64)
-    models = some_models(instance)
-    mask = instance.mask.clone()
-    mask[1, 0, 2] = False
-    without = dataclasses.replace(instance, mask=mask)
-    whole, less = (i.clipped_gradient_sums(models, 0, 0.5) for i in (instance, without))
-    assert torch.equal(whole[[0, 2, 3]], less[[0, 2, 3]])
-    moved = (whole[1] - less[1]).norm()
-    assert 0 < moved <= 0.5 * (1 + 1e-12)
-    assert torch.equal(without.clipped_gradient_sums(models, 1, 0.5), instance.clipped_gradient_sums(models, 1, 0.5))
-    assert torch.equal(without.public_batch_sizes, instance.public_batch_sizes)  # a constant, not a count
-    mask[1, 0] = False
-    empty = dataclasses.replace(instance, mask=mask).clipped_gradient_sums(models, 0, 0.5)
-    assert torch.equal(empty[1], torch.zeros(21, dtype=torch.float64))
-
-
-def test_no_record_moves_a_sum_by_more_than_the_clip_norm_however_it_looks():
-    task = regression(num_records=8, num_nodes=2)
-    base = task.instance(seed=0, period=1)
-    models = some_models(base, scale=2.0)
-    for value in (1e-38, 1.0, 1e10, 1e30, 3e38, float("nan"), float("inf")):
-        instance = task.instance(seed=0, period=1)
-        instance.features[:, 0, 1:] = 0  # one record is left
-        instance.mask[:, 0, 1:] = False
-        instance.features[:, 0, 0] = value
-        instance.targets[:, 0, 0] = value
-        sums = instance.clipped_gradient_sums(models, 0, 0.25)
-        assert torch.isfinite(sums).all()
-        assert (sums.double().norm(dim=1) <= 0.25).all(), value
 
 
 def test_regression_has_no_accuracy_and_losses_are_means():
