@@ -40,15 +40,16 @@ def test_an_existing_file_is_replaced_and_keeps_its_mode(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_new_files_can_be_read_by_whom_the_folder_lets_in(tmp_path):
-    os.chmod(tmp_path, 0o755)
-    assert stat.S_IMODE(files.atomic_write_bytes(tmp_path / "a", b"").stat().st_mode) == 0o644
-    assert stat.S_IMODE(files.atomic_write_bytes(tmp_path / "b", b"", private=True).stat().st_mode) == 0o600
-
-
-def test_a_folder_that_all_may_write_to_makes_no_file_that_all_may_change(tmp_path):
-    os.chmod(tmp_path, 0o1777)  # as /tmp
-    assert stat.S_IMODE(files.atomic_write_bytes(tmp_path / "a", b"").stat().st_mode) == 0o664
+@pytest.mark.parametrize(
+    ("folder", "private", "file"),
+    [(0o755, False, 0o644), (0o755, True, 0o600), (0o1777, False, 0o664)],  # /tmp the last
+)
+def test_new_files_can_be_read_by_whom_the_folder_lets_in(tmp_path, folder, private, file):
+    """A folder that all may write to, as /tmp, makes no file that all may change."""
+    os.chmod(tmp_path, folder)
+    path = files.atomic_write_json(tmp_path / "a", [1], private=private)
+    assert stat.S_IMODE(path.stat().st_mode) == file
+    assert json.loads(path.read_text()) == [1]
 
 
 def test_new_folders_are_as_durable_as_the_file(tmp_path, monkeypatch):
@@ -133,12 +134,6 @@ def test_values_that_are_not_json(tmp_path, value):
     with pytest.raises(InvalidInput, match=r"cannot write .* as JSON: .*give plain strings"):
         files.atomic_write_json(tmp_path / "a", value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_json_can_be_private(tmp_path):
-    path = files.atomic_write_json(tmp_path / "a", [1], private=True)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert json.loads(path.read_text()) == [1]
 
 
 # ---- factorizations in files: their claims ---------------------------------------------------------------

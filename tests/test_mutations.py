@@ -13,36 +13,35 @@ from mutations import run
 
 ROOT = Path(__file__).parents[1]
 MUTATIONS = run.load()
-IDS = [f"{one.number}-{place}" for place, one in enumerate(MUTATIONS)]
 HOW_MANY = 36
 
 
 def test_every_pitfall_is_planted():
-    assert {one.number for one in MUTATIONS} == set(range(1, HOW_MANY + 1))
-    assert len({(one.file, one.old, one.new) for one in MUTATIONS}) == len(MUTATIONS)
-    assert len({one.title for one in MUTATIONS}) == len(MUTATIONS)
+    assert {mutation.number for mutation in MUTATIONS} == set(range(1, HOW_MANY + 1))
+    assert len({(mutation.file, mutation.old, mutation.new) for mutation in MUTATIONS}) == len(MUTATIONS)
+    assert len({mutation.title for mutation in MUTATIONS}) == len(MUTATIONS)
 
 
-@pytest.mark.parametrize("one", MUTATIONS, ids=IDS)
-def test_it_changes_one_place_and_is_still_a_program(one):
-    assert one.file.startswith(("mfdl/", "solvers/", "docs/"))  # a changed test would prove nothing
-    changed = one.applied_to((ROOT / one.file).read_text(encoding="utf-8"))
-    if one.file.endswith(".py"):
-        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse((ROOT / one.file).read_text(encoding="utf-8")))
-    assert "\n" not in one.title
-    assert len(one.title) <= 120
+def test_each_changes_one_place_and_is_still_a_program():
+    for mutation in MUTATIONS:
+        assert mutation.file.startswith(("mfdl/", "solvers/", "docs/"))  # a changed test would prove nothing
+        before = (ROOT / mutation.file).read_text(encoding="utf-8")
+        changed = mutation.applied_to(before)
+        if mutation.file.endswith(".py"):
+            assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(before)), mutation
+        assert "\n" not in mutation.title
+        assert len(mutation.title) <= 120
 
 
-@pytest.mark.parametrize("one", MUTATIONS, ids=IDS)
-def test_its_tests_exist(one):
-    for node in one.tests:
+def test_their_tests_exist():
+    for node in (node for mutation in MUTATIONS for node in mutation.tests):
         file, *path = node.split("[")[0].split("::")
         assert file.startswith("tests/")
         inside: list[ast.stmt] = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
         for name in path:
-            found = [n for n in inside if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name]
-            assert found, f"{file} has no {name}"
-            inside = found[0].body
+            named = [n for n in inside if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name]
+            assert named, f"{file} has no {name}"
+            inside = named[0].body
 
 
 # ---- the runner ----------------------------------------------------------------------------------------------------
@@ -84,7 +83,7 @@ def planted(old, new, test="test_shift"):
 
 
 @pytest.mark.parametrize(
-    ("one", "caught", "trouble"),
+    ("mutation", "caught", "trouble"),
     [
         (planted("2 * clip", "1 * clip"), True, ""),
         (planted("2 * clip", "1 * clip", "test_type"), False, ""),  # its test does not notice
@@ -95,8 +94,8 @@ def planted(old, new, test="test_shift"):
         (planted("2 * clip", "2 * clip"), False, "new is old"),
     ],
 )
-def test_only_a_failed_test_counts(project, one, caught, trouble):
-    outcome = run.try_mutation(one, project)
+def test_only_a_failed_test_counts(project, mutation, caught, trouble):
+    outcome = run.try_mutation(mutation, project)
     assert outcome.caught == caught
     assert trouble in outcome.trouble
     assert bool(outcome.trouble) == bool(trouble)
@@ -135,7 +134,7 @@ def test_entries_with_other_fields_are_refused(tmp_path):
     ):
         path.write_text("[[pitfall]]\n" + text, encoding="utf-8")
         if error is None:
-            assert [one.number for one in run.load(tmp_path)] == [1]
+            assert [mutation.number for mutation in run.load(tmp_path)] == [1]
         else:
             with pytest.raises(error, match=message):
                 run.load(tmp_path)

@@ -26,22 +26,21 @@ ALGORITHMS = {
 }
 
 
-@pytest.mark.parametrize("one", ALGORITHMS.values(), ids=ALGORITHMS)
-@pytest.mark.parametrize("t", [T, T + 1, -1, 10**6])
-def test_neither_noise_nor_a_step_beyond_the_last(one, t):
-    executor = Executor(one, dtype=torch.float64)
-    state = executor.initial_state(torch.zeros(3, 2, dtype=torch.float64))
-    gradients, noise = torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.float64)
-    executor.step(T - 1, state, gradients, noise)
-    with pytest.raises(InvalidInput, match=rf"step must lie in \[0, {T}\), got {t}: the algorithm was accounted"):
-        executor.step(t, state, gradients, noise)
-    stream = noise_stream(one.noise, 1.0, KEY, 2)
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_neither_noise_nor_a_step_beyond_the_last(algorithm):
+    executor, stream = Executor(algorithm, dtype=torch.float64), noise_stream(algorithm.noise, 1.0, KEY, 2)
+    state, zero = (make(torch.zeros(3, 2, dtype=torch.float64)) for make in (executor.initial_state, torch.clone))
+    executor.step(T - 1, state, zero, zero)
     assert stream.step(T - 1).shape == (3, 2)
-    with pytest.raises(InvalidInput, match=rf"step must lie in \[0, {T}\), got {t}.*calibrate a longer one"):
-        stream.step(t)
-    for node in range(3):
-        with pytest.raises(InvalidInput, match=rf"step must lie in \[0, {T}\), got {t}"):
-            node_noise(one.noise, node, HolderKeys.simulated(KEY), 1.0, t, 2)
+    for t in (T, T + 1, -1, 10**6):
+        refused = rf"step must lie in \[0, {T}\), got {t}"
+        with pytest.raises(InvalidInput, match=f"{refused}: the algorithm was accounted"):
+            executor.step(t, state, zero, zero)
+        with pytest.raises(InvalidInput, match=f"{refused}.*calibrate a longer one"):
+            stream.step(t)
+        for node in range(3):
+            with pytest.raises(InvalidInput, match=refused):
+                node_noise(algorithm.noise, node, HolderKeys.simulated(KEY), 1.0, t, 2)
 
 
 def test_a_participation_of_more_steps_is_another_mechanism():

@@ -11,7 +11,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.mechanism import calibrate
 from mfdl.participation import Cyclic
-from mfdl.training import tasks
+from mfdl.testing.tasks import linear_task
 from mfdl.training.keys import NoiseKey
 from mfdl.training.replay import replay
 
@@ -25,22 +25,7 @@ MADE = calibrate(
 )
 
 
-def line_task():
-    """Eight records, two steps an epoch."""
-    rng = np.random.default_rng(0)
-    return tasks.from_module(
-        "line", NODES, kind="regression", build_module=_line, loss=_half_square,
-        features=rng.standard_normal((8, 2)), targets=rng.standard_normal(8),
-        test_features=rng.standard_normal((3, 2)), test_targets=rng.standard_normal(3),
-    )  # fmt: skip
-
-
-def _line():
-    return torch.nn.Linear(2, 1)
-
-
-def _half_square(output, target):
-    return 0.5 * (output.squeeze(-1) - target).square()
+TASK = linear_task(NODES, np.random.default_rng(0).standard_normal((8, 2)))  # two steps an epoch
 
 
 # ---- entropy --------------------------------------------------------------------------------------------------------
@@ -73,7 +58,7 @@ def test_the_key_of_an_unseeded_run_does_not_follow_the_generators_a_program_see
         torch.manual_seed(0)
         np.random.seed(0)  # noqa: NPY002  the legacy generator is what programs seed
         monkeypatch.setattr("time.time", lambda: 1.0)
-        ids.add(replay(MADE, line_task(), stop_after=1).seeds[0].key_id)
+        ids.add(replay(MADE, TASK, stop_after=1).seeds[0].key_id)
     assert len(ids) == 3
 
 
@@ -92,16 +77,16 @@ def test_the_key_of_an_unseeded_run_does_not_follow_the_generators_a_program_see
 )
 def test_seeded_noise_is_refused_in_a_run_to_publish(arguments, tmp_path):
     with pytest.raises(InvalidInput, match=r"must not take its noise from a seed.*NoiseKey\.from_entropy\(\)"):
-        replay(MADE, line_task(), publish=True, checkpoint_folder=tmp_path / "new", **arguments)
+        replay(MADE, TASK, publish=True, checkpoint_folder=tmp_path / "new", **arguments)
     assert not (tmp_path / "new").exists()
-    assert all(one.seeded_noise for one in replay(MADE, line_task(), stop_after=1, **arguments).seeds)
+    assert all(one.seeded_noise for one in replay(MADE, TASK, stop_after=1, **arguments).seeds)
 
 
 @pytest.mark.parametrize(
     "arguments", [{}, {"key": NoiseKey.from_entropy()}, {"seeds": [0, 1], "key": NoiseKey.from_entropy()}]
 )
 def test_secret_noise_may_be_published_also_beside_seeds_of_the_data(arguments):
-    run = replay(MADE, line_task(), publish=True, stop_after=1, **arguments)
+    run = replay(MADE, TASK, publish=True, stop_after=1, **arguments)
     assert not any(one.seeded_noise for one in run.seeds)
 
 
@@ -112,7 +97,7 @@ def test_models_of_a_stopped_run_are_not_covered_by_a_guarantee_for_the_final_on
     common = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
     hidden = calibrate(one, trust=trust.ReleasedOnly(), release=release, **common)
     with pytest.raises(InvalidInput, match="a run stopped after step 1 of 4 has no models to publish"):
-        replay(hidden, line_task(), publish=True, stop_after=1)
-    assert replay(hidden, line_task(), publish=True, stop_after=4).seeds[0].finished_steps == 4
+        replay(hidden, TASK, publish=True, stop_after=1)
+    assert replay(hidden, TASK, publish=True, stop_after=4).seeds[0].finished_steps == 4
     seen = calibrate(one, trust=trust.LDP(), **common)
-    assert replay(seen, line_task(), publish=True, stop_after=1).seeds[0].finished_steps == 1
+    assert replay(seen, TASK, publish=True, stop_after=1).seeds[0].finished_steps == 1
