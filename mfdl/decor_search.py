@@ -86,8 +86,8 @@ def decor_couples(
             clip_norm=gaussian.record_shift(adjacency, clip_norm) / 2,
             num_steps=max(len(pattern) for pattern in participation.patterns()),
         )
-        one = decor(dynamics, participation, sigma_local=noise.sigma_local, sigma_pair=noise.sigma_pair)
-        return [DecorCouple(noise.sigma_local, noise.sigma_pair, with_noise(one, noise_std=1.0, **common))]
+        algorithm = decor(dynamics, participation, sigma_local=noise.sigma_local, sigma_pair=noise.sigma_pair)
+        return [DecorCouple(noise.sigma_local, noise.sigma_pair, with_noise(algorithm, noise_std=1.0, **common))]
     price = PairwisePrice(graph, q)
     # the price in units of 1 / sigma_local^2 that a budget buys at the place asked for: sigma_local^2 = price(ratio)
     cheapest = price(MOST_PAIRWISE**2)
@@ -96,8 +96,8 @@ def decor_couples(
         if not 0 < check.non_negative(position=position) <= 1:
             raise InvalidInput(f"positions must lie in (0, 1], got {position!r}; 1 is independent noise alone.")
         ratio = _ratio(price, (math.sqrt(cheapest) + position * (1 - math.sqrt(cheapest))) ** 2)
-        one = decor(dynamics, participation, sigma_local=1.0, sigma_pair=math.sqrt(ratio))
-        mechanism = calibrate(one, **spent, **common)
+        algorithm = decor(dynamics, participation, sigma_local=1.0, sigma_pair=math.sqrt(ratio))
+        mechanism = calibrate(algorithm, **spent, **common)
         std = mechanism.noise_std
         couples.append(DecorCouple(std, std * math.sqrt(ratio), mechanism))
     return couples

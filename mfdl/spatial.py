@@ -223,14 +223,14 @@ def laplacians_after_deletion(graph: graphs.Source, q: int) -> Iterator[tuple[Fl
 
 
 def _nodes(indices: Sequence[int], n: int) -> NDArray[np.int64]:
-    found = [check.integer_at_least(0, honest=index) for index in indices]
-    if not found:
+    kept = [check.integer_at_least(0, honest=index) for index in indices]
+    if not kept:
         raise InvalidInput("honest must name at least one node, got none.")
-    if max(found) >= n:
-        raise InvalidInput(f"honest must hold indices below {n}, the number of nodes, got {max(found)}.")
-    if len(set(found)) != len(found):
+    if max(kept) >= n:
+        raise InvalidInput(f"honest must hold indices below {n}, the number of nodes, got {max(kept)}.")
+    if len(set(kept)) != len(kept):
         raise InvalidInput("honest must hold distinct indices, got one twice.")
-    return np.array(found, dtype=np.int64)
+    return np.array(kept, dtype=np.int64)
 
 
 def _inverse_diagonal_of_definite(R: FloatArray) -> FloatArray:

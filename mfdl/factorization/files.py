@@ -52,7 +52,7 @@ def save_space_time(
     path: str | os.PathLike[str], factorization: SpaceTimeFactorization, *, header: dict[str, Any]
 ) -> None:
     """Writes the encoders, who holds which seed, and a JSON header to an .npz file, atomically."""
-    facts: dict[str, Any] = {"space_time": {name: getattr(factorization, name) for name in _SPACE_TIME_NUMBERS}}
+    facts: dict[str, Any] = {"space_time": _facts(factorization, "encoder", "space", "directions")}
     arrays: dict[str, Any] = {}
     if factorization.space is not None:
         spatial_facts, arrays = _covariance_parts(factorization.space)
@@ -66,7 +66,7 @@ def save_space_time(
 
 def _covariance_parts(factorization: SpatialFactorization) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `_spatial` needs besides loss, lower bound and status: facts for the header, and arrays."""
-    kept = {name: getattr(factorization, name) for name in _SPATIAL_NUMBERS}
+    kept = _facts(factorization, "groups", "parts")
     sizes = [len(group) for group in factorization.groups]
     flat = [part.ravel() for part in factorization.parts]
     return {"spatial": kept, "notes": list(factorization.notes)}, {
@@ -76,32 +76,13 @@ def _covariance_parts(factorization: SpatialFactorization) -> tuple[dict[str, An
     }
 
 
-_SPATIAL_NUMBERS = (
-    "private_variance",
-    "num_nodes",
-    "max_inverse_diagonal",
-    "coalition_size",
-    "iterations",
-    "seconds",
-    "sigma_local",
-    "sigma_pair",
-    "independent_loss",
-    "bound_over",
-    "gossip_hash",
-)
+_CLAIMS = ("loss", "lower_bound", "status", "notes")
 
 
-_SPACE_TIME_NUMBERS = (
-    "kind",
-    "num_steps",
-    "num_nodes",
-    "independent_loss",
-    "iterations",
-    "seconds",
-    "sensitivity",
-    "participation",
-    "gossip_hash",
-)
+def _facts(factorization: SpatialFactorization | SpaceTimeFactorization, *arrays: str) -> dict[str, Any]:
+    """What a header holds beside the claims: all but the arrays."""
+    names = [field.name for field in dataclasses.fields(factorization) if field.name not in (*_CLAIMS, *arrays)]
+    return {name: getattr(factorization, name) for name in names}
 
 
 def _write(
@@ -174,11 +155,11 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorizat
 
 
 def _require_format(header: Any) -> None:
-    found = header.get("format") if isinstance(header, dict) else None
-    if found != FORMAT:
-        newer = "; a newer mfdl wrote it" if isinstance(found, int) and found > FORMAT else ""
+    written = header.get("format") if isinstance(header, dict) else None
+    if written != FORMAT:
+        newer = "; a newer mfdl wrote it" if isinstance(written, int) and written > FORMAT else ""
         raise InvalidInput(
-            f"has format {found!r}, this version reads format {FORMAT}{newer}; write one with `mfdl factorize --out`."
+            f"has format {written!r}, this version reads format {FORMAT}{newer}; write one with `mfdl factorize --out`."
         )
 
 
@@ -258,14 +239,14 @@ def _spatial(arrays: dict[str, Any], header: dict[str, Any]) -> SpatialFactoriza
     if not isinstance(facts.get("bound_over", ""), str):
         raise InvalidInput(f"bound_over must be text, got {facts['bound_over']!r}.")
     groups, parts = _groups_and_parts(arrays, facts["num_nodes"])
-    found = SpatialFactorization(
+    kept = SpatialFactorization(
         groups=groups,
         parts=parts,
         **_claims(header, loss=header["loss"], lower_bound=header["lower_bound"]),
         **facts,
     )
-    _require_pairwise(found)
-    return found
+    _require_pairwise(kept)
+    return kept
 
 
 def _groups_and_parts(
@@ -291,30 +272,30 @@ def _groups_and_parts(
     return groups, tuple(parts)
 
 
-def _require_covariance(found: SpatialFactorization, covariance: FloatArray) -> None:
+def _require_covariance(kept: SpatialFactorization, covariance: FloatArray) -> None:
     """The covariance in the file is that of its parts."""
-    n = found.num_nodes
-    made = found.covariance if covariance.shape == (n, n) else None
+    n = kept.num_nodes
+    made = kept.covariance if covariance.shape == (n, n) else None
     if made is None or not np.abs(covariance - made).max() <= ROUNDING * np.abs(made).max():
         raise InvalidInput(f"covariance must be that of its groups and private noise, over {n} nodes, and is another.")
 
 
-def _require_pairwise(found: SpatialFactorization) -> None:
+def _require_pairwise(kept: SpatialFactorization) -> None:
     """sigma_local and sigma_pair are those of the parts: the same noise on every edge."""
-    local, pair = found.sigma_local, found.sigma_pair
+    local, pair = kept.sigma_local, kept.sigma_pair
     if local is None and pair is None:
         return
     local, pair = check.non_negative(sigma_local=local), check.non_negative(sigma_pair=pair)
     edge = pair**2 * np.array([[1.0, -1.0], [-1.0, 1.0]])
-    same = [part.shape == (2, 2) and np.abs(part - edge).max() <= ROUNDING * pair**2 for part in found.parts]
-    private = abs(local**2 - found.private_variance) <= ROUNDING * found.private_variance
+    same = [part.shape == (2, 2) and np.abs(part - edge).max() <= ROUNDING * pair**2 for part in kept.parts]
+    private = abs(local**2 - kept.private_variance) <= ROUNDING * kept.private_variance
     if not private or not all(same) or bool(same) != (pair > 0):
         raise InvalidInput(f"sigma_local and sigma_pair must be those of the parts, got {local!r} and {pair!r}.")
 
 
-def _require_price(found: SpatialFactorization) -> None:
+def _require_price(kept: SpatialFactorization) -> None:
     """[R^-1]_ii <= r for an outsider, which every coalition size implies; never refused for rounding."""
-    R, r, n = found.covariance, found.max_inverse_diagonal, found.num_nodes
+    R, r, n = kept.covariance, kept.max_inverse_diagonal, kept.num_nodes
     scale = float(np.abs(R).sum(axis=1).max())
     # the inverse of a slightly larger matrix, by more than rounding, lies below that of R
     more = 16 * n * np.finfo(np.float64).eps * np.eye(n)
@@ -338,16 +319,16 @@ def _space_time(arrays: dict[str, Any], header: dict[str, Any]) -> SpaceTimeFact
         space = _spatial(arrays, header["space"])
         if space.gossip_hash != facts["gossip_hash"]:
             raise InvalidInput("the covariance over nodes must be for the same gossip matrix as the whole, and is not.")
-    found = SpaceTimeFactorization(
+    kept = SpaceTimeFactorization(
         encoder=encoder,
         space=space,
         directions=_real(arrays, "directions") if "directions" in arrays else None,
         **_claims(header, **_ends(arrays)),
         **facts,
     )
-    noise = found.noise()  # checks encoders, directions and holders against one another
-    if (noise.num_steps, noise.num_nodes) != (found.num_steps, found.num_nodes):
-        raise InvalidInput(f"encoder must be over {found.num_steps} steps, got shape {encoder.shape}.")
+    noise = kept.noise()  # checks encoders, directions and holders against one another
+    if (noise.num_steps, noise.num_nodes) != (kept.num_steps, kept.num_nodes):
+        raise InvalidInput(f"encoder must be over {kept.num_steps} steps, got shape {encoder.shape}.")
     if space is not None:
         _require_price(space)
-    return found
+    return kept

@@ -171,8 +171,8 @@ def factorize_classes(
 
 def degree_labels(dynamics: Dynamics, num_steps: int) -> NDArray[np.intp]:
     """A label per node, equal for nodes with equally many neighbours in every gossip round of training, shape (n,)."""
-    matrices = {id(one): one for one in map(dynamics.gossip.at, range(num_steps * dynamics.gossip_rounds))}
-    degrees = np.array([[degree for _, degree in one.graph().degree()] for one in matrices.values()])
+    matrices = {id(W): W for W in map(dynamics.gossip.at, range(num_steps * dynamics.gossip_rounds))}
+    degrees = np.array([[degree for _, degree in W.graph().degree()] for W in matrices.values()])
     _, labels = np.unique(degrees, axis=1, return_inverse=True)
     return np.asarray(labels, dtype=np.intp).reshape(dynamics.num_nodes)
 
@@ -224,7 +224,9 @@ def _solved(H: FloatArray, labels: NDArray[np.intp], stopping: Stopping, *, star
         return mfdl_solvers.solve(FactorizationProblem(H, labels), stopping, start=start)
     X = np.diag(1.0 / np.bincount(labels)[labels])
     note = "the noise of some nodes reaches no counted model, so any encoder serves them: theirs is independent noise"
-    return Factorization(np.sqrt(X), X, 0.0, 0.0, OPTIMAL, 0, 0.0, notes=(note,))
+    return Factorization(
+        np.sqrt(X), X, loss=0.0, lower_bound=0.0, status=OPTIMAL, iterations=0, seconds=0.0, notes=(note,)
+    )
 
 
 def evaluate_nodes(

@@ -56,8 +56,6 @@ class SpaceTimeFactorization(Certified):
         loss: tr(H X^-1) at unit sensitivity: variance in the counted models together, per unit of noise and coordinate.
         lower_bound: no noise over steps and nodes at unit sensitivity against an outsider costs less, of any form.
         independent_loss: that of independent noise at unit sensitivity.
-        status: "optimal" (gap within the tolerance), "stationary" (the best of its kind as far as the solver can tell;
-            the gap says what another kind may save at most), or "stopped".
         sensitivity: of X under the participation, an upper bound; 1 up to rounding.
         participation: what it was made for, as `Participation.to_dict` has it.
         gossip_hash: of the gossip it was made for.
@@ -67,18 +65,12 @@ class SpaceTimeFactorization(Certified):
     num_steps: int
     num_nodes: int
     encoder: FloatArray
-    loss: float
-    lower_bound: float
     independent_loss: float
-    status: str
-    iterations: int
-    seconds: float
     sensitivity: float
     participation: dict[str, Any]
     gossip_hash: str
     space: SpatialFactorization | None = None
     directions: FloatArray | None = None
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or (self.space is not None, self.directions is not None) != (

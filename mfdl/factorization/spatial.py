@@ -52,7 +52,6 @@ class SpatialFactorization(Certified):
         loss: tr(H R), variance in the counted models per coordinate.
         lower_bound: nothing in `bound_over` that meets the constraint has a smaller loss.
         bound_over: what the lower bound ranges over, in words.
-        status: "optimal" (gap within tolerance), "stopped", or "stationary" (best of a restricted family).
         sigma_local, sigma_pair: standard deviations where all edges carry the same noise, else None.
         gossip_hash: of the gossip matrix it was made for; "" if unknown.
         independent_loss: tr(H) / r, the loss of independent noise at the same price.
@@ -64,12 +63,6 @@ class SpatialFactorization(Certified):
     num_nodes: int
     max_inverse_diagonal: float
     coalition_size: int
-    loss: float
-    lower_bound: float
-    status: str
-    iterations: int
-    seconds: float
-    notes: tuple[str, ...] = ()
     sigma_local: float | None = None
     sigma_pair: float | None = None
     independent_loss: float | None = None

@@ -45,7 +45,7 @@ from .problem import (
     causal_encoder,
     relative_gap,
 )
-from .ridge import CUT, FIRST, FLOOR, SINGULAR
+from .ridge import CUT, FIRST, ridge_for
 from .scale import EPS
 from .threads import ITERATION, blas_threads
 from .time_space import TimeSpaceFactorization, joint_lower_bound
@@ -68,26 +68,16 @@ class AdaptedFactorization(Certified):
         grams: X_k, shape (n, T, T).
         loss: sensitivity^2 tr(H X^-1), per unit noise variance and coordinate.
         lower_bound: no C on time x nodes, of any form, has a smaller loss.
-        status: "optimal" (gap within the tolerance), "stationary" (the best of this form up to the tolerance, and the
-            gap says what another form can save at most) or "stopped".
-        rounds: settings of the multipliers.
-        iterations: of all solvers but `time_space`.
+        rounds: settings of the multipliers; iterations: of all solvers but `time_space`.
         time_space: the product it began with.
         sensitivity: of X, an upper bound from the entries of sum_k M_uk X_k.
-        notes: what the reader must know, e.g. that H was regularised.
     """
 
     basis: Array
     grams: Array
-    loss: float
-    lower_bound: float
-    status: str
     rounds: int
-    iterations: int
-    seconds: float
     time_space: TimeSpaceFactorization
     sensitivity: float = 1.0
-    notes: tuple[str, ...] = ()
 
     def shifted(self, k: int) -> AdaptedFactorization:
         """As for `Certified`; the product it began with too."""
@@ -166,7 +156,8 @@ class _Search:
         self.best.update(separate)
         per_class = np.repeat(multipliers[:, None], problem.num_classes, axis=1)
         self.relaxation = Relaxation(self.blocks, per_class, separate)
-        self.rho = self.aim = _smallest_ridge(problem, product.lower_bound, stopping.tolerance)
+        sizes = np.tile(np.bincount(problem.classes), problem.num_nodes)
+        self.rho = self.aim = ridge_for(problem.eigenvalues, product.lower_bound, sizes, stopping.tolerance)
         if self.rho > 0:
             self.aim = max(self.rho, FIRST * float(self.blocks.values.max()))
 
@@ -252,15 +243,6 @@ class _Best:
         loss = sensitivity**2 * float(self.blocks.block_losses(grams).sum())
         if loss < self.loss:
             self.grams, self.loss, self.sensitivity = grams, loss, sensitivity
-
-
-def _smallest_ridge(problem: ModeProblem, least_loss: float, tolerance: float) -> float:
-    """rho of H + rho I as in `ridge`, over time x nodes; 0 for a regular H."""
-    largest = float(problem.eigenvalues.max())
-    if float(problem.eigenvalues.min()) > SINGULAR * largest:
-        return 0.0
-    identity_loss = problem.num_nodes * float((np.bincount(problem.classes).astype(np.float64) ** 2).sum())
-    return max((tolerance / 8) ** 2 * least_loss / identity_loss, FLOOR * largest)
 
 
 def _notes(problem: ModeProblem, rho: float, grams: Array) -> tuple[str, ...]:

@@ -107,11 +107,8 @@ def toeplitz(size: int, bands: int | None = None) -> Parametrisation:
     index = torch.as_tensor(np.where(inside, lag, width))
 
     def encoder(theta: torch.Tensor) -> torch.Tensor:
-        one, zero = (
-            torch.ones(1, dtype=theta.dtype, device=theta.device),
-            torch.zeros(1, dtype=theta.dtype, device=theta.device),
-        )
-        return torch.cat([one, theta, zero])[index.to(theta.device)]
+        ends = torch.tensor([1.0, 0.0], dtype=theta.dtype, device=theta.device)
+        return torch.cat([ends[:1], theta, ends[1:]])[index.to(theta.device)]
 
     return Parametrisation(encoder, np.zeros(width - 1))
 

@@ -98,8 +98,8 @@ def lower_bound(
     if not (gain > 0 and spread > 0):
         return fallback
     rounding = 16 * (len(lam) + problem.size) * EPS  # of the sums over j and of the eigenvalues of the whitened
-    found = gain**2 / float(lam.sum()) / spread * (1 - rounding)
-    return max(found, fallback)
+    bound = gain**2 / float(lam.sum()) / spread * (1 - rounding)
+    return max(bound, fallback)
 
 
 def _without_kernels(problem: CoalitionProblem, Y: Array, block_of: Indices, kernels: list[Array]) -> Array:

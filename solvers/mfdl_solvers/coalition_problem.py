@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from .problem import Array, FactorizationProblem, ProblemError, loss_in_range
-from .scale import EPS, scaled
+from .scale import EPS, AtAnyScale
 
 MAX_COALITIONS = 20_000
 MAX_COMPARED_BLOCKS = 3_000  # all pairs are compared to drop redundant constraints; beyond, none is dropped
@@ -70,7 +70,7 @@ class Blocks:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CoalitionProblem:
+class CoalitionProblem(AtAnyScale):
     """Which noise costs what, who shares seeds, and how many nodes collude.
 
     Attributes:
@@ -111,18 +111,6 @@ class CoalitionProblem:
         object.__setattr__(self, "coalition_size", int(q))
         if not self.private and self.exposed is not None:
             raise InfeasibleCoalition(*self.exposed)
-
-    @property
-    def exponent(self) -> int:
-        """k, H being 2^k times that of `normalised`; 0 unless the entries of H are near an end of the float range."""
-        return self._posed.exponent
-
-    @cached_property
-    def normalised(self) -> CoalitionProblem:
-        """The problem of H 2^-k, the one that solvers solve; itself for k = 0."""
-        if not self.exponent:
-            return self
-        return dataclasses.replace(self, error_gram=scaled(self.error_gram, -self.exponent))
 
     @property
     def size(self) -> int:

@@ -44,21 +44,13 @@ class CoalitionFactorization(Certified):
         covariance: R = s I + sum_k R_k, shape (n, n).
         loss: tr(H R) at the bound r = 1; for another r divide R and loss by it.
         lower_bound: no s and R_k that satisfy the constraints have a smaller loss.
-        status: "optimal" (gap within tolerance) or "stopped".
         worst: the coalition, the node and the value [M^-1]_ii (rounded up, at most 1) of the tightest constraint.
-        notes: what the reader must know, e.g. that shared seeds cannot help, or that no optimum is attained.
     """
 
     private_variance: float
     parts: tuple[Array, ...]
     covariance: Array
-    loss: float
-    lower_bound: float
-    status: str
-    iterations: int
-    seconds: float
     worst: tuple[tuple[int, ...], int, float]
-    notes: tuple[str, ...] = ()
 
 
 def solve(

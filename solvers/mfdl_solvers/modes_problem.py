@@ -17,14 +17,14 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from .problem import Array, ProblemError, class_labels, loss_in_range
-from .scale import EPS, even_exponent, scaled
+from .scale import EPS, AtAnyScale, even_exponent, scaled
 from .threads import ITERATION, blas_threads
 
 INPUT_TOLERANCE = 1e-9  # relative: asymmetry, negative eigenvalues and departure from orthogonality of what is given
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ModeProblem:
+class ModeProblem(AtAnyScale):
     """Which noise costs what over time x nodes, and what one record can reach.
 
     Attributes:
@@ -35,6 +35,8 @@ class ModeProblem:
     Raises: ProblemError: shapes, non-finite entries, an H_k not symmetric or not positive semidefinite, all H_k zero, U
         not orthogonal, tr H beyond float64.
     """
+
+    _costs = "grams"
 
     grams: Array
     vectors: Array
@@ -67,18 +69,6 @@ class ModeProblem:
             object.__setattr__(self, name, array)
         if (least := float(self.eigenvalues.min())) < -INPUT_TOLERANCE * float(self.eigenvalues.max()):
             raise ProblemError(f"grams must be positive semidefinite, got an eigenvalue {least:.3g}.")
-
-    @cached_property
-    def exponent(self) -> int:
-        """k, the H_k being 2^k times those of `normalised`; 0 unless they are near an end of the float range."""
-        return even_exponent(self.grams)
-
-    @cached_property
-    def normalised(self) -> ModeProblem:
-        """The problem of H 2^-k, the one that solvers solve; itself for k = 0."""
-        if not self.exponent:
-            return self
-        return ModeProblem(scaled(self.grams, -self.exponent), self.vectors, self.classes)
 
     @property
     def num_nodes(self) -> int:

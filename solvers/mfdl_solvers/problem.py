@@ -18,7 +18,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from .scale import Array, even_exponent, scaled, scaled_down, scaled_up
+from .scale import Array, AtAnyScale, even_exponent, scaled, scaled_down, scaled_up
 
 OPTIMAL, STOPPED, FIXED, STATIONARY = "optimal", "stopped", "fixed", "stationary"
 
@@ -86,7 +86,7 @@ def class_labels(given: ArrayLike, size: int, what: str) -> NDArray[np.intp]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FactorizationProblem:
+class FactorizationProblem(AtAnyScale):
     """Which noise costs what, and what one record can reach.
 
     Attributes:
@@ -123,18 +123,6 @@ class FactorizationProblem:
             raise ProblemError(
                 f"error_gram must be positive semidefinite, got smallest eigenvalue {self.eigenvalues[0]:.3g}."
             )
-
-    @cached_property
-    def exponent(self) -> int:
-        """k, H being 2^k times that of `normalised`; 0 unless the entries of H are near an end of the float range."""
-        return even_exponent(self.error_gram)
-
-    @cached_property
-    def normalised(self) -> FactorizationProblem:
-        """The problem of H 2^-k, the one that solvers solve; itself for k = 0."""
-        if not self.exponent:
-            return self
-        return FactorizationProblem(scaled(self.error_gram, -self.exponent), self.classes)
 
     @property
     def size(self) -> int:
@@ -201,14 +189,24 @@ def causal_encoder(gram: ArrayLike) -> Array:
     return np.array(np.linalg.cholesky(X[::-1, ::-1])[::-1, ::-1].T, dtype=np.float64, order="C")
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Certified:
-    """What every factorization says of itself, from its loss, its certified lower bound and its status."""
+    """What every factorization says of itself.
+
+    Attributes:
+        loss, lower_bound: of what, the class says; certified in float64, see `certificate`.
+        status: "optimal" (gap within tolerance), "stopped" (not), "stationary" (the best of its form as far as the
+            solver can tell; the gap says what another may save at most) or "fixed" (nothing was optimised).
+        iterations: of all solvers; seconds: of all.
+        notes: what the reader must know, e.g. that H was regularised.
+    """
 
     loss: float
     lower_bound: float
     status: str
     iterations: int
-    notes: tuple[str, ...]
+    seconds: float
+    notes: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float:
@@ -225,7 +223,7 @@ class Certified:
         loss, bound = loss_in_range(self.loss, k), scaled_down(self.lower_bound, k)
         told = (f"what is said of the error Gram was measured on it times 2^{-k}",) if self.notes else ()
         notes = (*self.notes, *(note for note in told if note not in self.notes))
-        return dataclasses.replace(self, loss=loss, lower_bound=bound, notes=notes)  # type: ignore[type-var]
+        return dataclasses.replace(self, loss=loss, lower_bound=bound, notes=notes)
 
     def require_converged(self, tolerance: float) -> Self:
         """Itself; raises NotConverged when the status is "stopped"."""
@@ -258,19 +256,10 @@ class Factorization(Certified):
         encoder: C, lower triangular, shape (T, T), C^T C = gram.
         gram: X = C^T C; its sensitivity is at most `sensitivity`.
         loss: sensitivity^2 * tr(H X^-1), per unit noise variance and coordinate.
-        lower_bound: no C of any shape has a smaller loss (certified in float64; see `certificate`).
-        status: "optimal" (gap within tolerance), "stopped" (not), "stationary" (a restricted or penalised
-            family converged; the gap says what the restriction costs) or "fixed" (nothing was optimised).
+        lower_bound: no C of any shape has a smaller loss.
         sensitivity: of `gram`, an upper bound.
-        notes: what the reader must know, e.g. that H was regularised.
     """
 
     encoder: Array
     gram: Array
-    loss: float
-    lower_bound: float
-    status: str
-    iterations: int
-    seconds: float
     sensitivity: float = 1.0
-    notes: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .problem import Array, FactorizationProblem
 
@@ -47,11 +48,16 @@ class Target:
 
 def smallest_ridge(problem: FactorizationProblem, tolerance: float) -> float:
     """The rho that leaves a gap of a quarter of the tolerance on H itself (float64 permitting); 0 for a regular H."""
-    smallest, largest = problem.eigenvalues[0], problem.eigenvalues[-1]
+    least_loss = float(np.sqrt(np.clip(problem.eigenvalues, 0.0, None)).sum()) ** 2 / problem.num_classes
+    return ridge_for(problem.eigenvalues, least_loss, problem.class_sizes, tolerance)
+
+
+def ridge_for(eigenvalues: Array, least_loss: float, class_sizes: NDArray[np.intp], tolerance: float) -> float:
+    """`smallest_ridge` from the eigenvalues of H, of any shape, and a bound on its least loss."""
+    smallest, largest = float(eigenvalues.min()), float(eigenvalues.max())
     if smallest > SINGULAR * largest:
         return 0.0
-    least_loss = float(np.sqrt(np.clip(problem.eigenvalues, 0.0, None)).sum()) ** 2 / problem.num_classes
-    identity_loss = float((problem.class_sizes.astype(np.float64) ** 2).sum())
+    identity_loss = float((class_sizes.astype(np.float64) ** 2).sum())
     return max((tolerance / 8) ** 2 * least_loss / identity_loss, FLOOR * largest)
 
 

@@ -7,7 +7,10 @@ scaled exactly. In: arrays and numbers. Out: the same times a power of two.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from functools import cached_property
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +34,25 @@ def even_exponent(array: Array) -> int:
 def scaled(array: Array, k: int) -> Array:
     """array 2^k; the array itself for k = 0."""
     return np.ldexp(array, k) if k else array
+
+
+class AtAnyScale:
+    """A problem whose error Gram is the array named by `_costs`; a frozen dataclass."""
+
+    _costs: ClassVar[str] = "error_gram"
+
+    @cached_property
+    def exponent(self) -> int:
+        """k, the Gram being 2^k times that of `normalised`; 0 unless its entries are near an end of the float range."""
+        return even_exponent(getattr(self, self._costs))
+
+    @cached_property
+    def normalised(self) -> Self:
+        """The problem of H 2^-k, the one that solvers solve; itself for k = 0."""
+        if not self.exponent:
+            return self
+        changed = {self._costs: scaled(getattr(self, self._costs), -self.exponent)}
+        return dataclasses.replace(self, **changed)  # type: ignore[type-var]
 
 
 def scaled_up(value: float, k: int) -> float:

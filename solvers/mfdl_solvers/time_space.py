@@ -58,23 +58,14 @@ class TimeSpaceFactorization(Certified):
         loss: sensitivity^2 tr(H X^-1), per unit noise variance and coordinate.
         lower_bound: no C on time x nodes, of any form, has a smaller loss.
         rounds: pairs of halves that were solved.
-        status: "optimal" (gap within the tolerance), "stationary" (the best product, and the gap says what another
-            form can save at most) or "stopped" (a half or the alternation did not settle).
-        iterations: of both solvers, all rounds.
+        status: "stopped" where a half or the alternation did not settle.
         sensitivity: of X_t (x) X_s, an upper bound.
-        notes: what the reader must know, e.g. that H was regularised.
     """
 
     time: Factorization
     space: Factorization
-    loss: float
-    lower_bound: float
-    status: str
     rounds: int
-    iterations: int
-    seconds: float
     sensitivity: float = 1.0
-    notes: tuple[str, ...] = ()
 
     def shifted(self, k: int) -> TimeSpaceFactorization:
         """As for `Certified`; both halves too."""
@@ -190,10 +181,10 @@ def alternate(
         d = problem.time_costs(in_time.gram)
         in_space, costs, sensitivity = over_nodes(problem.node_gram(d))
         iterations += in_time.iterations + in_space.iterations
-        found = Product(in_time, in_space, sensitivity, costs, d)
-        settled = best is not None and found.loss >= best.loss * (1 - SETTLED * stopping.tolerance)
-        if best is None or found.loss < best.loss:
-            best = found
+        product = Product(in_time, in_space, sensitivity, costs, d)
+        settled = best is not None and product.loss >= best.loss * (1 - SETTLED * stopping.tolerance)
+        if best is None or product.loss < best.loss:
+            best = product
         c = best.node_costs
     assert best is not None  # max_rounds >= 1
     return best, rounds, iterations, settled

