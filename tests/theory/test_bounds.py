@@ -160,9 +160,9 @@ def test_decor_closed_forms_for_complete_graph_and_ring(local, pair):
     k = np.arange(n)
     ring = np.mean(1 / (local**2 + 2 * pair**2 * (1 - np.cos(2 * np.pi * k / n))))
     for spec, expected in ((f"complete:n={n}", complete), (f"ring:n={n}", ring)):
-        found = bounds.decor_accountant(spec, sigma_local=local, sigma_pair=pair, clip_norm=3.0, num_steps=7)
-        assert_allclose(found.value, 2 * 9 * 7 * expected, rtol=1e-12)
-        assert_allclose(found.mu, 2 * 3 * math.sqrt(7 * expected), rtol=1e-12)
+        computed = bounds.decor_accountant(spec, sigma_local=local, sigma_pair=pair, clip_norm=3.0, num_steps=7)
+        assert_allclose(computed.value, 2 * 9 * 7 * expected, rtol=1e-12)
+        assert_allclose(computed.mu, 2 * 3 * math.sqrt(7 * expected), rtol=1e-12)
     bound = bounds.decor_theorem(f"complete:n={n}", sigma_local=local, sigma_pair=pair)
     assert_allclose(bound.value, 2 * complete, rtol=1e-12)  # tight there
 
@@ -205,12 +205,12 @@ def test_decor_accountant_equals_the_view_of_the_colluders(graph, local, pair):
 
 
 def test_decor_on_ring_of_eight_with_one_colluder():
-    found = bounds.decor_victims("ring:n=8", [0], sigma_local=0.5, sigma_pair=2.0, num_steps=3)
+    computed = bounds.decor_victims("ring:n=8", [0], sigma_local=0.5, sigma_pair=2.0, num_steps=3)
     # slope = mu^2 / 2 with mu^2 = (2 C)^2 * sum over steps, hence the factor 2
-    assert_allclose(found.value[1:5] / 2, [2.84, 2.41, 2.19, 2.12], atol=5e-3)
-    assert_allclose(found.value[5:], found.value[1:4][::-1], rtol=1e-12)
+    assert_allclose(computed.value[1:5] / 2, [2.84, 2.41, 2.19, 2.12], atol=5e-3)
+    assert_allclose(computed.value[5:], computed.value[1:4][::-1], rtol=1e-12)
     worst = bounds.decor_accountant("ring:n=8", sigma_local=0.5, sigma_pair=2.0, num_colluders=1, num_steps=3)
-    assert_allclose(worst.value, found.value[1], rtol=1e-12)
+    assert_allclose(worst.value, computed.value[1], rtol=1e-12)
 
 
 @pytest.mark.parametrize("q", [0, 1, 2])
@@ -297,12 +297,12 @@ def test_whisper_prints_too_little_where_corn_bounds():
 def test_corn_with_pairwise_covariance_is_the_decor_accountant():
     G = graphs.load("florentine")
     R = spatial.decor_covariance(spatial.laplacian(G), 0.7, 1.3)
-    found = bounds.corn_renyi(R, clip_norm=0.5, num_steps=9)
+    computed = bounds.corn_renyi(R, clip_norm=0.5, num_steps=9)
     expected = bounds.decor_accountant(G, sigma_local=0.7, sigma_pair=1.3, clip_norm=0.5, num_steps=9)
-    assert_allclose(found.value, expected.value, rtol=1e-12)
+    assert_allclose(computed.value, expected.value, rtol=1e-12)
     assert_allclose(
         bounds.corn_theorem(R, delta=DELTA, clip_norm=0.5, num_steps=9).value,
-        gaussian.epsilon_from_renyi(found.mu, DELTA),
+        gaussian.epsilon_from_renyi(computed.mu, DELTA),
         rtol=1e-12,
     )
 
@@ -326,8 +326,8 @@ def test_sum_abs_gram_on_the_florentine_graph():
     W = gossip.uniform(G).dense()
     grams = np.array([pairwise_gram(W, 0, u, 10) for u in range(1, len(W))])
     squared = bounds.sum_abs_gram((grams + grams.swapaxes(1, 2)) / 2).value ** 2
-    found = means_by_distance(np.append(math.inf, squared), G, 0)
-    assert_allclose(found, [10.91, 0.454, 0.147, 0.0488], rtol=5e-3)
+    computed = means_by_distance(np.append(math.inf, squared), G, 0)
+    assert_allclose(computed, [10.91, 0.454, 0.147, 0.0488], rtol=5e-3)
 
 
 def test_every_bound_says_where_it_is_from():

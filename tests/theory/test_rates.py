@@ -81,11 +81,11 @@ def test_pairwise_error_is_lemma_8(W, pair):
     for i, k in edges:
         L[[i, k], [i, k]] += 1
         L[[i, k], [k, i]] -= 1
-    found = pairwise_error(W, pair)
-    assert_allclose(found, pair**2 * np.trace(weights @ L @ weights.T), **CLOSE)
-    assert_allclose(found, pair**2 * columns, **CLOSE)
-    assert_allclose(found, 2 * heterogeneity(W) * len(edges) * pair**2, **CLOSE)
-    assert_allclose(found, one_step_error(W, spatial.decor_covariance(L, 0.0, pair)), **CLOSE)
+    computed = pairwise_error(W, pair)
+    assert_allclose(computed, pair**2 * np.trace(weights @ L @ weights.T), **CLOSE)
+    assert_allclose(computed, pair**2 * columns, **CLOSE)
+    assert_allclose(computed, 2 * heterogeneity(W) * len(edges) * pair**2, **CLOSE)
+    assert_allclose(computed, one_step_error(W, spatial.decor_covariance(L, 0.0, pair)), **CLOSE)
 
 
 @settings(deadline=None)
@@ -116,9 +116,9 @@ def test_rows_of_uniform_weights_stay_below_the_published_claim(graph):
 )
 def test_the_published_claim_fails_in_general(graph, make, value, least_degree):
     """H_G <= 2 / k_min is claimed for every graph."""
-    found = heterogeneity(make(graph))
-    assert_allclose(found, value, rtol=1e-4)
-    assert found > 2 / least_degree
+    computed = heterogeneity(make(graph))
+    assert_allclose(computed, value, rtol=1e-4)
+    assert computed > 2 / least_degree
 
 
 @pytest.mark.parametrize(("nodes", "value"), [(20, 0.4275), (50, 0.4704)])
@@ -215,7 +215,7 @@ FULL = {
 
 
 def test_decor_theorem_2_term_by_term():
-    found = decor_theorem_2(RING, **FULL)
+    computed = decor_theorem_2(RING, **FULL)
     W, n, T, d, L, mu = RING.dense(), 16, 1000, 10, 4.0, 0.5
     p = 1 - (1 / 3 + 2 / 3 * math.cos(math.pi / 8)) ** 2
     c = max(4 * math.sqrt(3 * (1 - p) * (3 * 0.2 + p * 0.3)), mu / L, 2 * p, 4 * p * 0.3 / n)
@@ -228,9 +228,9 @@ def test_decor_theorem_2_term_by_term():
         "pairwise_disagreement": drift * (1 / 9) * 16 * d * 3.0**2 / n,  # H_G = 1/9 on a ring
         "local_disagreement": drift * (np.sum(W**2) - 1) * d * 1.5**2,  # ||W - J||^2 = ||W||^2 - 1
     }
-    assert_allclose([found._asdict()[name] for name in expected], list(expected.values()), rtol=1e-10)
-    assert_allclose(found.total, sum(expected.values()), rtol=1e-10)
-    assert set(found._fields) == set(expected)
+    assert_allclose([computed._asdict()[name] for name in expected], list(expected.values()), rtol=1e-10)
+    assert_allclose(computed.total, sum(expected.values()), rtol=1e-10)
+    assert set(computed._fields) == set(expected)
 
 
 def test_pairwise_noise_enters_one_term_only_and_not_the_leading_one():
@@ -259,8 +259,8 @@ def test_decor_constant_takes_the_largest_of_four():
     p = mixing_parameter(RING)
     assert_allclose(decor_constant(RING, smoothness=1.0, pl_constant=0.9), 0.9)
     assert_allclose(decor_constant(RING, smoothness=1e3, pl_constant=0.9), 2 * p)
-    found = decor_constant(RING, **PROBLEM, growth_of_divergence=2.0)
-    assert_allclose(found, 4 * math.sqrt(18 * (1 - p)))
+    computed = decor_constant(RING, **PROBLEM, growth_of_divergence=2.0)
+    assert_allclose(computed, 4 * math.sqrt(18 * (1 - p)))
     complete = gossip.metropolis_hastings("complete:n=16")  # p = 1: nothing under the root
     assert_allclose(decor_constant(complete, **PROBLEM, growth_of_variance=32.0), 8.0, rtol=1e-6)
 
