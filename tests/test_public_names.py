@@ -74,8 +74,13 @@ NAMES = {
         nodes_of
     """,
     "mfdl.utility": """
-        DecorBound accumulated_error average_error decor_constant decor_step_sizes decor_theorem_2 heterogeneity
-        mixing_parameter one_step_error pairwise_error
+        DecorBound Objective accumulated_error average_error decor_constant decor_step_sizes decor_theorem_2
+        heterogeneity mixing_parameter one_step_error pairwise_error
+    """,
+    "mfdl.privacy.published": """
+        COROLLARY_RANGE DecorNoise PublishedBound Quantity corn_equation_9_renyi corn_equation_9b corn_renyi
+        corn_theorem decor_accountant decor_corollary decor_theorem decor_victims inverse_diagonal_limit
+        muffliato_as_coded muffliato_squared sum_abs_gram sum_abs_gram_as_printed whisper_theorem
     """,
     "mfdl.partition": """
         Dirichlet Fixed Partition Uniform dealt parse

@@ -140,6 +140,17 @@ def test_neighbours_without_the_node_itself_average_to_less_than_one(graph):
     assert_allclose(gossip.uniform(graph).dense(), printed + np.diag(1 / (degrees + 1)), rtol=1e-14)
 
 
+@given(margin=st.floats(-9, 9))
+@examples(20)
+def test_labels_0_and_1_ignore_a_class(margin):
+    """log(1 + exp(-b m)), m = x^T a, has slope -b / (1 + exp(b m)) in m: none for b = 0, where b = -1 teaches."""
+    step = 1e-6
+    for b in (0, 1, -1):
+        loss = np.log1p(np.exp(-b * (margin + np.array([-step, step]))))
+        assert_allclose(np.diff(loss) / (2 * step), -b / (1 + math.exp(b * margin)), atol=1e-8)
+        assert b or (loss == math.log(2)).all()
+
+
 def test_the_printed_step_sizes_diverge():
     """eta_0 = 16 p / (c L) is 8 / L here, four times what gradient descent can take on any quadratic."""
     complete = MH("complete:n=4")
