@@ -28,8 +28,6 @@ def compare(
 
     Ctrl-C keeps what is finished; the same command then goes on from there.
     """
-    from ..reporting.compare import PNG, run_comparison  # brings torch: after all that can be refused without it
-
     bar = options.progress_bar()
     row = bar.add_task("", total=config.total_steps)
 
@@ -38,7 +36,7 @@ def compare(
         bar.update(row, advance=steps, description=doing)
 
     try:
-        result = run_comparison(config, out, resume=resume, overwrite=overwrite, progress=progress)
+        result = config.run(out, resume=resume, overwrite=overwrite, progress=progress)
     except KeyboardInterrupt:
         bar.console.print(f"Finished runs are kept in {out}; the same command goes on from there.", markup=False)
         raise
@@ -48,7 +46,7 @@ def compare(
     if as_json:
         options.as_one_json_value(result)
     else:
-        _show(result, out / PNG)
+        _show(result, out / "compare.png")
 
 
 def _show(result: dict[str, Any], picture: Path) -> None:

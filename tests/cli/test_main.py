@@ -1,27 +1,38 @@
-"""The command line as a whole: start-up, help, refusals, --config."""
+"""The command line as a whole: start-up, help, refusals, and one config for Python, TOML and options."""
 
+import dataclasses
 import json
 import subprocess
 import sys
 
 import pytest
+import typer
 
 import mfdl
 from mfdl.cli import app, main
+from mfdl.reporting.account_config import AccountConfig
+from mfdl.reporting.attack_config import AttackConfig
+from mfdl.reporting.audit_config import AuditConfig
+from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.reporting.factorize_config import FactorizeConfig
 
-HEAVY = ["torch", "cvxpy", "sklearn", "matplotlib", "scipy.optimize", "scipy.linalg", "pyarrow", "networkx", "joblib"]
+HEAVY = ["torch", "cvxpy", "sklearn", "matplotlib", "scipy", "pyarrow", "networkx", "joblib"]
+CONFIGS = {
+    config.command: config for config in (AccountConfig, AttackConfig, AuditConfig, ComparisonConfig, FactorizeConfig)
+}
+COMMANDS = typer.main.get_command(app).commands
 
 
 def run_python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["compare", "--help"], ["factorize", "--help"]])
-def test_help_brings_none_of_the_heavy_libraries(arguments):
+def test_help_brings_none_of_the_heavy_libraries():
+    asked = [["--help"], ["--version"], ["trust", "list", "--json"], *([name, "--help"] for name in CONFIGS)]
     code = (
         "import sys\nfrom mfdl.cli import main\n"
-        f"code = main({arguments!r})\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules], code)"
+        f"codes = [main(arguments) for arguments in {asked!r}]\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], max(codes))"
     )
     done = run_python(code)
     assert done.stdout.splitlines()[-1] == "[] 0", done.stdout + done.stderr
@@ -32,28 +43,15 @@ def test_version_and_help(capsys):
     assert capsys.readouterr().out == f"mfdl {mfdl.__version__}\n"
     assert main([]) == 0
     shown = capsys.readouterr().out
-    for name in ("factorize", "compare", "data"):
-        assert name in shown
+    assert all(name in shown for name in [*CONFIGS, "claims", "data", "mechanisms", "trust"])
 
 
 def test_console_script_runs_in_a_process_of_its_own():
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from mfdl.cli import main; sys.exit(main())",
-            "factorize",
-            "--graph",
-            "rin",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert done.stdout == ""
+    code = "import sys; from mfdl.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "factorize", "--graph", "rin"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("mfdl: unknown graph 'rin'; did you mean 'ring'?")
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -70,70 +68,97 @@ def test_wrong_names_are_one_line_with_the_nearest(arguments, message, capsys):
     assert main(arguments) == 2
     said = capsys.readouterr()
     assert message in said.err
-    assert said.err.count("\n") == 1
-    assert said.out == ""
+    assert (said.out, said.err.count("\n")) == ("", 1)
 
 
-def test_typer_runner_sees_the_same_commands():
-    from typer.testing import CliRunner
+# ---- a config is its options ---------------------------------------------------------------------------------------
 
-    result = CliRunner().invoke(app, ["factorize", "--help"])
-    assert result.exit_code == 0
-    for flag in (
-        "--graph",
-        "--gossip",
-        "--largest-component",
-        "--device",
-        "--jobs",
-        "--config",
-        "--data-home",
-        "--json",
-    ):
-        assert flag in result.output
+VALUES = {  # of a field, in a file: what its default is not
+    "trust": "released", "graph": "ring:n=5", "adjacency": "zero-out", "mechanism": "mafalda",
+    "mechanisms": "bsr,none",
+    "participation": "every-step", "unit": "user", "release": "none", "task": "housing", "gradients": "per-step",
+    "bound": "certified", "objective": "message", "error_weights": "last:2", "settings": [], "solver": "autodiff",
+    "mu": 3.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_options_are_the_fields(name):
+    """Every field is an option of the same default, and what is no field belongs to the call."""
+    fields = CONFIGS[name].fields()
+    options = {parameter.name: parameter for parameter in COMMANDS[name].params}
+    assert set(options) - set(fields) <= {"config", "out", "resume", "overwrite", "as_json", "help"}
+    assert {"config", "as_json"} < set(options)
+    for field, (_, option, default) in fields.items():
+        assert list(option.flags) == options[field].opts
+        assert option.help == options[field].help
+        shown = ",".join(default) if isinstance(default, tuple) and default else default or None
+        assert (options[field].default or None) == shown
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_python_and_toml_say_the_same(name, tmp_path):
+    config = CONFIGS[name]
+    values = {field: VALUES[field] for field in config.fields() if field in VALUES}
+    values |= {"mechanism": ["mafalda"], "trust": ["ldp", "pndp"]} if name == "audit" else {}
+    values |= {"error_weights": ["last:2"]} if name == "compare" else {}
+    flags = {field: option.flags[0].lstrip("-") for field, (_, option, _) in config.fields().items()}
+    lines = [f"{flags[field]} = {json.dumps(value)}" for field, value in values.items()]
+    (tmp_path / "o.toml").write_text("\n".join([f"[{name}]", *lines, "[other]", "x = 1"]))
+    given = {field: tuple(value) if isinstance(value, list) else value for field, value in values.items()}
+    loaded = config.load(tmp_path / "o.toml")
+    assert loaded == config(**given)
+    assert dataclasses.replace(loaded) == loaded
+    (tmp_path / "results.json").write_text(json.dumps({"config": loaded.options()}))
+    assert config.load(tmp_path / "results.json") == loaded  # what is kept reads back
+    with pytest.raises(mfdl.InvalidInput, match="graph must be str, got 3"):
+        config.load(toml(tmp_path, "graph = 3"))
+
+
+def toml(folder, text):
+    (folder / "o.toml").write_text(text)
+    return folder / "o.toml"
 
 
 SMALL = ["--graph", "ring:n=4", "--epochs", "2", "--period", "4", "--json"]
 
 
-class TestConfig:
+class TestConfigFiles:
     def test_file_sets_defaults_and_flags_win(self, tmp_path, capsys):
-        file = tmp_path / "o.toml"
-        file.write_text(
-            'graph = "ring:n=4"\nepochs = 2\nmechanism = "bsr"\n[factorize]\nperiod = 4\n[compare]\nmu = 1\n'
+        file = toml(
+            tmp_path, 'graph = "ring:n=4"\nepochs = 2\nmechanism = "bsr"\n[factorize]\nperiod = 4\n[compare]\nmu = 1'
         )
         assert main(["factorize", "--config", str(file), "--epochs", "3", "--json"]) == 0
         answer = json.loads(capsys.readouterr().out)
         assert (answer["mechanism"], answer["nodes"], answer["epochs"], answer["period"]) == ("bsr", 4, 3, 4)
 
     def test_dashes_and_underscores_are_alike(self, tmp_path, capsys):
-        file = tmp_path / "o.toml"
-        file.write_text("max_iterations = 1\nlargest-component = true\n")
+        file = toml(tmp_path, "max_iterations = 1\nlargest-component = true")
         assert main(["factorize", "--config", str(file), *SMALL, "--tolerance", "1e-12"]) == 3
         assert json.loads(capsys.readouterr().out)["status"] == "stopped"
 
+    def test_every_step_reads_back_what_it_wrote(self, tmp_path, capsys):
+        """Epochs and period are in the file, too, and say nothing there."""
+        asked = ["--participation", "every-step", "--steps", "3"]
+        assert main(["account", "--graph", "ring:n=4", *asked, "--out", str(tmp_path)]) == 0
+        capsys.readouterr()
+        assert main(["account", "--config", str(tmp_path / "results.json"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["steps"] == 3
+
     @pytest.mark.parametrize(
-        ("content", "message"),
+        ("name", "content", "message"),
         [
-            ("epoch = 3", "unknown key 'epoch'; did you mean 'epochs'?"),
-            ("epochs = ", "is not valid TOML"),
-            ("epochs = [1, 2]", "epochs must be a text, a number or a list of texts"),
-            ("json = true", "unknown key 'json'"),
+            ("o.toml", "epoch = 3", "unknown key 'epoch'; did you mean 'epochs'?"),
+            ("o.toml", "epochs = ", "is not valid TOML"),
+            ("o.toml", "epochs = [1, 2]", "epochs must be a text, a number or a list of texts"),
+            ("o.toml", "json = true", "unknown key 'json'"),
+            ("results.json", "{}", "no `config` object"),
+            ("results.json", "{", "is not valid JSON"),
         ],
     )
-    def test_bad_toml(self, content, message, tmp_path, capsys):
-        file = tmp_path / "o.toml"
-        file.write_text(content)
-        assert main(["factorize", "--config", str(file)]) == 2
+    def test_refused(self, name, content, message, tmp_path, capsys):
+        (tmp_path / name).write_text(content)
+        assert main(["factorize", "--config", str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err
-
-    @pytest.mark.parametrize(("content", "message"), [("{}", "no `config` object"), ("{", "is not valid JSON")])
-    def test_bad_results(self, content, message, tmp_path, capsys):
-        file = tmp_path / "results.json"
-        file.write_text(content)
-        assert main(["compare", "--config", str(file)]) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_api_refuses_steps_that_are_not_epochs_times_period():
-    with pytest.raises(mfdl.InvalidInput, match="steps must be epochs \\* period, got steps=7"):
-        mfdl.Cyclic(epochs=2, period=4, steps=7)
+        with pytest.raises(mfdl.InvalidInput, match=message.partition(";")[0].replace("?", ".")):
+            FactorizeConfig.load(tmp_path / name)
