@@ -151,16 +151,16 @@ def _by_recursion(algorithm: LinearAlgorithm, factor: sp.csr_array, target: Targ
     return total / float(algorithm.dynamics.learning_rates(algorithm.num_steps)[0]) ** 2
 
 
-def _round_maps(one: Round, factor: sp.csr_array, state: int) -> tuple[sp.csr_array, FloatArray | None, float]:
+def _round_maps(kind: Round, factor: sp.csr_array, state: int) -> tuple[sp.csr_array, FloatArray | None, float]:
     """(A, covariance of what the step's noise adds to the state, its variance in the messages) of one round."""
-    P, R, K = one.message_from_state, one.message_from_noise, one.state_from_message
-    A = sp.csr_array((state, state)) if one.state_from_state is None else one.state_from_state
+    P, R, K = kind.message_from_state, kind.message_from_noise, kind.state_from_message
+    A = sp.csr_array((state, state)) if kind.state_from_state is None else kind.state_from_state
     if K is not None and P is not None:
         A = sp.csr_array(A + K @ P)
     sent = None if R is None else sp.csr_array(R @ factor)
     B = None if K is None or sent is None else sp.csr_array(K @ sent)
-    if one.state_from_noise is not None:
-        own = sp.csr_array(one.state_from_noise @ factor)
-        B = own if B is None else sp.csr_array(B + own)
+    if kind.state_from_noise is not None:
+        direct = sp.csr_array(kind.state_from_noise @ factor)
+        B = direct if B is None else sp.csr_array(B + direct)
     covariance = None if B is None else (B @ B.T).toarray()
     return A, covariance, 0.0 if sent is None else float(sent.power(2).sum())

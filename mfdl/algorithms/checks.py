@@ -42,7 +42,7 @@ def require_types(algorithm: LinearAlgorithm) -> None:
         if not isinstance(getattr(algorithm, field), kind):
             raise InvalidInput(f"{field} must be {words}, got {type(getattr(algorithm, field)).__name__}.")
     try:
-        kinds = {type(one) for one in algorithm.rounds}
+        kinds = {type(exchange) for exchange in algorithm.rounds}
     except TypeError:
         raise InvalidInput(f"rounds must be a sequence of Round, got {type(algorithm.rounds).__name__}.") from None
     if kinds != {Round}:
@@ -81,8 +81,8 @@ def step_of_round(algorithm: LinearAlgorithm) -> tuple[int, ...]:
             f"step_of_round must hold the steps 0 .. T - 1 in order, each once, and -1 for the gossip rounds after a "
             f"step, got {_shortened(given)}; put the rounds in the order in which they run."
         )
-    for r, (one, step) in enumerate(zip(algorithm.rounds, given, strict=True)):
-        if step < 0 and one.injects:
+    for r, (exchange, step) in enumerate(zip(algorithm.rounds, given, strict=True)):
+        if step < 0 and exchange.injects:
             raise InvalidInput(
                 f"round {r} is pure gossip (step -1) but has a map of gradients or noise; give it a step of its own, "
                 "or leave these maps None."
@@ -156,11 +156,11 @@ def is_plain(algorithm: LinearAlgorithm) -> bool:
     )
 
 
-def _close(one: Map, other: Map) -> bool:
-    if one is None or other is None or one.shape != other.shape:
-        return one is None and other is None
-    difference = abs(one - other)
-    return bool(difference.nnz == 0 or difference.max() <= 1e-13 * abs(other).max())
+def _close(has: Map, wanted: Map) -> bool:
+    if has is None or wanted is None or has.shape != wanted.shape:
+        return has is None and wanted is None
+    difference = abs(has - wanted)
+    return bool(difference.nnz == 0 or difference.max() <= 1e-13 * abs(wanted).max())
 
 
 def require_models(model_from_state: sp.csr_array, num_nodes: int) -> None:
@@ -224,17 +224,17 @@ def message_users(
     number = matrices.numbered()
     done: dict[tuple[int, ...], tuple[sp.csr_array, sp.csr_array]] = {}
     for r in range(len(rounds) - 1, -1, -1):
-        one = rounds[r]
-        key = (*map(number, (one.state_from_message, one.state_from_state, one.message_from_state, uses)),)
+        K, F, P = rounds[r].state_from_message, rounds[r].state_from_state, rounds[r].message_from_state
+        key = (*map(number, (K, F, P, uses)),)
         if key not in done:
             users = sp.csr_array((S, n), dtype=bool)
-            if one.state_from_message is not None:
-                users = sp.csr_array(sp.csr_array(_pattern(one.state_from_message).T @ uses, dtype=bool) > sends)
+            if K is not None:
+                users = sp.csr_array(sp.csr_array(_pattern(K).T @ uses, dtype=bool) > sends)
             before = models
-            if one.state_from_state is not None:
-                before = before + _pattern(one.state_from_state).T @ uses
-            if one.message_from_state is not None:
-                before = before + _pattern(one.message_from_state).T @ sends
+            if F is not None:
+                before = before + _pattern(F).T @ uses
+            if P is not None:
+                before = before + _pattern(P).T @ sends
             before = _pattern(sp.csr_array(before))
             kept.append(next((u for u in kept[-2:] if u.nnz == before.nnz and (u != before).nnz == 0), before))
             done[key] = kept[-1], users

@@ -7,6 +7,7 @@ LDP all of this drops out of privacy, so what distinguishes the mechanisms here 
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import scipy.sparse as sp
@@ -38,16 +39,16 @@ def decentralized(
     """
     plain = PlainRounds(dynamics)
     schedule = plain.schedule(participation.num_steps)
-    made: dict[tuple[GossipMatrix, float], Round] = {}
-    for _, gossip, rate in schedule:
-        if (gossip, rate) not in made:
-            heard = receivers(gossip.weights, self_messages=self_messages)
-            made[gossip, rate] = Round.of(plain.of(gossip.weights, rate), heard)
-    one = LinearAlgorithm(
+
+    @functools.cache
+    def at_rate(gossip: GossipMatrix, rate: float) -> Round:
+        return Round.of(plain.of(gossip.weights, rate), receivers(gossip.weights, self_messages=self_messages))
+
+    algorithm = LinearAlgorithm(
         name=name,
         dynamics=dynamics,
         participation=participation,
-        rounds=tuple(made[gossip, rate] for _, gossip, rate in schedule),
+        rounds=tuple(at_rate(gossip, rate) for _, gossip, rate in schedule),
         noise=noise,
         model_from_state=plain.model_from_state,
         message_sender=np.arange(dynamics.num_nodes),
@@ -55,7 +56,7 @@ def decentralized(
         factorization=factorization,
         step_of_round=tuple(step for step, _, _ in schedule),
     )
-    return one.known_plain()
+    return algorithm.known_plain()
 
 
 def receivers(weights: sp.csr_array, *, self_messages: bool = False) -> sp.csr_array:

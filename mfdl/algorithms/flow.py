@@ -84,10 +84,10 @@ def separates_private_noise(algorithm: LinearAlgorithm) -> bool:
     n, T = algorithm.num_nodes, algorithm.num_steps
     holders = algorithm.holders
     private = np.asarray(holders.sum(axis=1)).ravel() == 1
-    found = flow(algorithm, algorithm.sent, np.zeros((T, n), dtype=bool), np.broadcast_to(~private, (T, private.size)))
-    S, state = found.hidden_messages.size, found.hidden_states.size
+    known = flow(algorithm, algorithm.sent, np.zeros((T, n), dtype=bool), np.broadcast_to(~private, (T, private.size)))
+    S, state = known.hidden_messages.size, known.hidden_states.size
     offsets = np.cumsum([0, S, state, n, private.size])
-    hides = found.hidden_states.astype(float)
+    hides = known.hidden_states.astype(float)
     edges = []
     use, hidden_only = _ones(algorithm.noise.pattern()), sp.diags_array(hides)
     for pattern in _patterns(algorithm)[0]:
@@ -98,17 +98,17 @@ def separates_private_noise(algorithm: LinearAlgorithm) -> bool:
             (1, 1, _times(pattern.F, hidden_only)),
             (1, 2, pattern.J),
             (1, 3, _times(pattern.L, use)),
-            (1, 0, _times(pattern.K, sp.diags_array(found.hidden_messages.astype(float)))),
+            (1, 0, _times(pattern.K, sp.diags_array(known.hidden_messages.astype(float)))),
         ]
         for a, b, matrix in links:
             if matrix is not None:
                 i, j = sp.coo_array(matrix).coords
-                kept = (found.hidden_states[i] if a == 1 else np.ones(i.size, dtype=bool)) & (
+                kept = (known.hidden_states[i] if a == 1 else np.ones(i.size, dtype=bool)) & (
                     private[j] if b == 3 else np.ones(j.size, dtype=bool)
                 )
                 edges.append(np.stack([i[kept] + offsets[a], j[kept] + offsets[b]]))
     models = sp.coo_array(algorithm.model_from_state)
-    kept = found.hidden_states[models.coords[1]]
+    kept = known.hidden_states[models.coords[1]]
     edges.append(np.stack([models.coords[0][kept] + offsets[-1], models.coords[1][kept] + offsets[1]]))
     pairs = np.hstack(edges) if edges else np.zeros((2, 0), dtype=np.intp)
     graph = sp.csr_array((np.ones(pairs.shape[1], dtype=bool), (pairs[0], pairs[1])), shape=(offsets[-1] + n,) * 2)

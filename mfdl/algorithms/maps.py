@@ -75,20 +75,14 @@ def from_maps(
     _require_types(participation=participation, dynamics=dynamics, noise=noise)
     T = participation.num_steps
     of_step = rounds if callable(rounds) else lambda t: rounds
-    sizes = _sizes(_listed(of_step(0))[0])
-    for given in (noise, dynamics):
-        if given is not None:
-            sizes["nodes"] = given.num_nodes
-    n = _size(sizes, "nodes", "give a gradient map (Q or J), dynamics or noise")
-    state = _size(sizes, "state", "give P (message from state) or K (state from message)")
-    messages = _size(sizes, "messages", "give P (message from state) or K (state from message)")
+    n, state, messages = _sizes(_listed(of_step(0))[0], noise, dynamics)
     if state < n and model_from_state is None:
         raise InvalidInput(f"the state has {state} entries for {n} nodes; give model_from_state, (n, state).")
     noise = IndependentNoise(T, n) if noise is None else noise
     together = noise.slots_per_step == n
     made = [[_round(maps, together) for maps in _listed(of_step(t))] for t in range(T if callable(rounds) else 1)]
     made = made if callable(rounds) else made * T
-    kinds, kind_of_round = distinct(one for step in made for one in step)
+    kinds, kind_of_round = distinct(exchange for step in made for exchange in step)
     step_of_round = [t if j == 0 else -1 for t, step in enumerate(made) for j in range(len(step))]
     M = matrices.sparse_matrix(
         model_from_state=sp.eye_array(n, state) if model_from_state is None else model_from_state
@@ -131,7 +125,7 @@ def _require_types(**given: Any) -> None:
 def _listed(step: Any) -> list[Maps | Round]:
     """The rounds of a step."""
     listed = [step] if isinstance(step, Mapping | Round) else step
-    kinds = {isinstance(one, Mapping | Round) for one in listed} if isinstance(listed, Sequence) else set()
+    kinds = {isinstance(exchange, Mapping | Round) for exchange in listed} if isinstance(listed, Sequence) else set()
     if kinds != {True}:
         raise InvalidInput(
             "rounds must be the maps of a step by name, a list of those of a step and of gossip rounds after it, or a "
@@ -154,34 +148,35 @@ def _round(maps: Maps | Round, together: bool) -> Round:
     return Round(**named)
 
 
-def _sizes(maps: Maps | Round) -> dict[str, int]:
-    """Sizes by name, as the shapes of the first round's maps tell them."""
-    found: dict[str, int] = {}
+def _sizes(maps: Maps | Round, noise: NoiseOperator | None, dynamics: Dynamics | None) -> tuple[int, int, int]:
+    """(nodes, entries of the state, messages), as the shapes of the first round's maps tell them."""
+    sizes: dict[str, int] = {}
     for key, value in (vars(maps) if isinstance(maps, Round) else maps).items():
         if value is None or key not in _KEYS:
             continue
         shape = value.shape if hasattr(value, "shape") else check.finite_array(2, **{key: value}).shape
         if len(shape) == 2:
             for what, size in zip(SHAPES[_KEYS[key]], shape, strict=True):
-                found.setdefault(what, int(size))
-    return found
-
-
-def _size(sizes: Mapping[str, int], what: str, way_out: str) -> int:
-    if what not in sizes:
-        raise InvalidInput(f"the number of {what} cannot be told from the maps; {way_out}.")
-    return sizes[what]
+                sizes.setdefault(what, int(size))
+    if (given := dynamics or noise) is not None:
+        sizes["nodes"] = given.num_nodes
+    either = "P (message from state) or K (state from message)"
+    ways_out = {"nodes": "a gradient map (Q or J), dynamics or noise", "state": either, "messages": either}
+    for what, way_out in ways_out.items():
+        if what not in sizes:
+            raise InvalidInput(f"the number of {what} cannot be told from the maps; give {way_out}.")
+    return sizes["nodes"], sizes["state"], sizes["messages"]
 
 
 def _senders(rounds: Sequence[Round], M: sp.csr_array, messages: int) -> np.ndarray:
     """For each message the one node whose gradient it holds, else whose model it reads."""
     holds = np.zeros((messages, M.shape[0]), dtype=bool)
     reads = holds.copy()
-    for one in rounds:
-        if one.message_from_gradient is not None:
-            holds |= one.message_from_gradient.toarray() != 0
-        if one.message_from_state is not None:
-            reads |= (abs(one.message_from_state) @ abs(M).T).toarray() != 0
+    for exchange in rounds:
+        if exchange.message_from_gradient is not None:
+            holds |= exchange.message_from_gradient.toarray() != 0
+        if exchange.message_from_state is not None:
+            reads |= (abs(exchange.message_from_state) @ abs(M).T).toarray() != 0
     sender = np.where(
         holds.sum(axis=1) == 1, holds.argmax(axis=1), np.where(reads.sum(axis=1) == 1, reads.argmax(1), -1)
     )

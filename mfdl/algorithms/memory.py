@@ -38,15 +38,15 @@ def gradient_tracking(
     """
     _require("gradient-tracking", dynamics, momentum=True)
     n, beta = dynamics.num_nodes, dynamics.momentum
-    one, none = sp.eye_array(n), None
+    eye, none = sp.eye_array(n), None
 
     def step(t: int, W: sp.csr_array, eta: float) -> Maps:  # state: theta, W y, v
         return {
-            "P": sp.block_array([[one, -eta * one, -eta * (beta - 1) * one], [none, one, (beta - 1) * one]]),
-            "Q": sp.vstack([-eta * one, one]),
+            "P": sp.block_array([[eye, -eta * eye, -eta * (beta - 1) * eye], [none, eye, (beta - 1) * eye]]),
+            "Q": sp.vstack([-eta * eye, eye]),
             "K": sp.block_array([[W, none], [none, W], [sp.csr_array((n, n)), sp.csr_array((n, n))]]),
-            "F": sp.block_diag([sp.csr_array((2 * n, 2 * n)), beta * one]) if beta else None,
-            "J": sp.vstack([sp.csr_array((2 * n, n)), one]),
+            "F": sp.block_diag([sp.csr_array((2 * n, 2 * n)), beta * eye]) if beta else None,
+            "J": sp.vstack([sp.csr_array((2 * n, n)), eye]),
             "receivers": sp.vstack([receivers(W)] * 2),
         }
 
@@ -69,18 +69,18 @@ def exact_diffusion(
     """
     _require("exact-diffusion", dynamics)
     n = dynamics.num_nodes
-    one, zero = sp.eye_array(n), sp.csr_array((n, n))
+    eye, zero = sp.eye_array(n), sp.csr_array((n, n))
 
     def step(t: int, W: sp.csr_array, eta: float) -> Maps:  # state: theta, psi
         return {
-            "P": sp.hstack([2 * one, -one]),
-            "Q": -eta * one,
-            "K": sp.vstack([(one + W) / 2, zero]),
-            "F": sp.block_array([[zero, zero], [one, zero]]),
-            "J": sp.vstack([zero, -eta * one]),
+            "P": sp.hstack([2 * eye, -eye]),
+            "Q": -eta * eye,
+            "K": sp.vstack([(eye + W) / 2, zero]),
+            "F": sp.block_array([[zero, zero], [eye, zero]]),
+            "J": sp.vstack([zero, -eta * eye]),
         }
 
-    start = sp.vstack([one, one])
+    start = sp.vstack([eye, eye])
     return _made("exact-diffusion", step, dynamics, participation, noise, state_from_start=start)
 
 
@@ -100,26 +100,26 @@ def delayed_dsgd(
     _require("delayed-dsgd", dynamics)
     check.integer_at_least(0, delay=delay)
     n = dynamics.num_nodes
-    one = sp.eye_array(n)
+    eye = sp.eye_array(n)
 
     def step(
         t: int, W: sp.csr_array, eta: float
     ) -> Maps:  # state: theta, m of the last step, ..., m of `delay` steps ago
-        own = sp.diags_array(W.diagonal())
+        kept = sp.diags_array(W.diagonal())
         if delay == 0:
-            return {"P": one, "Q": -eta * one, "K": W}
+            return {"P": eye, "Q": -eta * eye, "K": W}
         ages = sp.coo_array(([1.0] * (delay - 1), (range(2, delay + 1), range(1, delay))), shape=(delay + 1,) * 2)
         late = sp.coo_array(([1.0], ([0], [delay])), shape=(delay + 1,) * 2)
         return {
-            "P": sp.hstack([one, sp.csr_array((n, delay * n))]),
-            "Q": -eta * one,
-            "K": sp.vstack([own, one, sp.csr_array(((delay - 1) * n, n))]),
-            "F": sp.kron(ages, one) + sp.kron(late, W - own),
+            "P": sp.hstack([eye, sp.csr_array((n, delay * n))]),
+            "Q": -eta * eye,
+            "K": sp.vstack([kept, eye, sp.csr_array(((delay - 1) * n, n))]),
+            "F": sp.kron(ages, eye) + sp.kron(late, W - kept),
             "receivers": receivers(dynamics.gossip.at(min(t + delay, num_steps - 1)).weights),
         }
 
     num_steps = participation.num_steps
-    start = sp.vstack([one] * (delay + 1))
+    start = sp.vstack([eye] * (delay + 1))
     return _made("delayed-dsgd", step, dynamics, participation, noise, state_from_start=start)
 
 
@@ -144,13 +144,13 @@ def two_hop_dsgd(
     if share > 1:
         raise InvalidInput(f"share must lie in [0, 1], got {share:g}.")
     n, W = dynamics.num_nodes, dynamics.gossip.at(0).weights
-    one, zero = sp.eye_array(n), sp.csr_array((n, n))
+    eye, zero = sp.eye_array(n), sp.csr_array((n, n))
     links = sp.coo_array(W - sp.diags_array(W.diagonal()))
     links.eliminate_zeros()
     v, x = links.coords  # after the n own messages one per link: v forwards what x sent
     forwarded = sp.csr_array((np.ones(links.nnz), (np.arange(links.nnz), x)), shape=(links.nnz, n))
     # u weighs what v forwards of x by w_uv w_vx, unless it heard x itself
-    near = sp.csr_array(W + one) != 0
+    near = sp.csr_array(W + eye) != 0
     paths = sp.coo_array(W[:, v] @ sp.diags_array(links.data))
     heard = sp.csr_array(near[:, x], dtype=np.float64)
     two_hops = sp.csr_array(share * (paths - sp.csr_array(paths) * heard))
@@ -158,14 +158,14 @@ def two_hop_dsgd(
 
     def step(t: int, W: sp.csr_array, eta: float) -> Maps:  # state: theta, m of the last step
         return {
-            "P": sp.block_array([[one, None], [None, forwarded]]),
-            "Q": sp.vstack([-eta * one, sp.csr_array((links.nnz, n))]),
-            "K": sp.block_array([[(1 - share) * W, two_hops], [one, None]]),
+            "P": sp.block_array([[eye, None], [None, forwarded]]),
+            "Q": sp.vstack([-eta * eye, sp.csr_array((links.nnz, n))]),
+            "K": sp.block_array([[(1 - share) * W, two_hops], [eye, None]]),
             "F": sp.block_array([[zero, direct], [zero, zero]]),
             "receivers": sp.vstack([reached, reached[v]]),
         }
 
-    sender, start = np.concatenate([np.arange(n), v]), sp.vstack([one, one])
+    sender, start = np.concatenate([np.arange(n), v]), sp.vstack([eye, eye])
     return _made("two-hop-dsgd", step, dynamics, participation, noise, state_from_start=start, message_sender=sender)
 
 
@@ -184,12 +184,12 @@ def local_steps(
     _require("local-steps", dynamics)
     check.integer_at_least(1, steps=steps)
     n, T = dynamics.num_nodes, participation.num_steps
-    one = sp.csr_array(sp.eye_array(n))
+    eye = sp.csr_array(sp.eye_array(n))
     due = [(t + 1) % steps == 0 or t + 1 == T for t in range(T)]
 
     def step(t: int, _: sp.csr_array, eta: float) -> Maps:
-        W = dynamics.gossip.at(sum(due[:t])).weights if due[t] else one  # the next, as gossip is not due in every step
-        return {"P": one, "Q": -eta * one, "K": W, "receivers": receivers(W)}
+        W = dynamics.gossip.at(sum(due[:t])).weights if due[t] else eye  # the next, as gossip is not due in every step
+        return {"P": eye, "Q": -eta * eye, "K": W, "receivers": receivers(W)}
 
     sent = np.outer(due, np.ones(n, dtype=bool))
     return _made("local-steps", step, dynamics, participation, noise, transmitted=sent)
@@ -208,8 +208,8 @@ def _made(
 
     def maps(t: int) -> Maps:
         W = dynamics.gossip.at(t).weights
-        own = {"receivers": receivers(W), **step(t, W, rates[t])}
-        return {**own, "R": own.get("Q"), "L": own.get("J")}
+        named = {"receivers": receivers(W), **step(t, W, rates[t])}
+        return {**named, "R": named.get("Q"), "L": named.get("J")}
 
     return from_maps(maps, participation, dynamics, noise=noise, name=name, **given)
 

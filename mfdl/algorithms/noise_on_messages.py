@@ -10,12 +10,17 @@ message a -> a is never transmitted unless `self_messages`. Messages are indexed
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from .. import check, matrices
+from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
+from ..gossip import GossipMatrix
 from ..noise import StepNoise
 from ..participation import Participation
 from .linear_algorithm import LinearAlgorithm
@@ -44,12 +49,46 @@ def zip_dl(
     if not gossip.is_symmetric:
         raise InvalidInput("zip-dl needs a symmetric gossip matrix, so that weights cancel; use metropolis-hastings.")
     scale = check.positive(sigma=sigma)
-    W, n, T = gossip.weights, dynamics.num_nodes, participation.num_steps
-    support = sp.coo_array(W)
-    present = (support.data != 0) & (support.coords[0] != support.coords[1])
-    sender = np.concatenate([support.coords[1][present], np.arange(n)])
-    receiver = np.concatenate([support.coords[0][present], np.arange(n)])
-    weight = np.concatenate([support.data[present], W.diagonal()])
+    n, T = dynamics.num_nodes, participation.num_steps
+    sender, receiver, weight = _links(gossip)
+    S = sender.size
+    rows = np.arange(S)
+    sends = matrices.sparse_matrix(sends=sp.csr_array((np.ones(S), (rows, sender)), shape=(S, n)))
+    average = matrices.sparse_matrix(average=sp.csr_array((weight, (receiver, rows)), shape=(n, S)))
+    received = (sender != receiver) | self_messages
+    receivers = sp.csr_array((np.ones(received.sum(), dtype=bool), (rows[received], receiver[received])), shape=(S, n))
+
+    @functools.cache
+    def at_rate(eta: float) -> Round:
+        return Round(
+            message_from_state=sends,
+            message_from_gradient=-eta * sends,
+            message_from_noise=sp.eye_array(S),
+            state_from_message=average,
+            receivers=receivers,
+        )
+
+    return LinearAlgorithm(
+        name="zip-dl",
+        dynamics=dynamics,
+        participation=participation,
+        rounds=tuple(map(at_rate, dynamics.learning_rates(T).tolist())),
+        noise=StepNoise(scale * _cancelling(sender, weight), sends != 0, T, n),
+        model_from_state=sp.csr_array(sp.eye_array(n)),
+        message_sender=sender,
+        divisors=np.ones(n),
+        transmitted=received,
+        noise_on_messages=True,
+    )
+
+
+def _links(gossip: GossipMatrix) -> tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]:
+    """(sender, receiver, weight) of each message, by sender; every node sends one to itself."""
+    W, nodes = sp.coo_array(gossip.weights), np.arange(gossip.num_nodes)
+    present = (W.data != 0) & (W.coords[0] != W.coords[1])
+    sender = np.concatenate([W.coords[1][present], nodes])
+    receiver = np.concatenate([W.coords[0][present], nodes])
+    weight = np.concatenate([W.data[present], gossip.weights.diagonal()])
     if (weight == 0).any():
         node = int(sender[np.argmax(weight == 0)])
         raise InvalidInput(
@@ -57,42 +96,10 @@ def zip_dl(
             "divided by it."
         )
     order = np.lexsort((receiver, sender))
-    sender, receiver, weight = sender[order], receiver[order], weight[order]
-    S = sender.size
-    rows = np.arange(S)
-    One = matrices.sparse_matrix(One=sp.csr_array((np.ones(S), (rows, sender)), shape=(S, n)))
-    average = matrices.sparse_matrix(average=sp.csr_array((weight, (receiver, rows)), shape=(n, S)))
-    noise_map = matrices.sparse_matrix(eye=sp.eye_array(S))
-    degrees = np.bincount(sender, minlength=n)
-    blocks = []
-    for a in range(n):
-        w = weight[sender == a]
-        blocks.append(np.eye(w.size) - np.outer(1.0 / (degrees[a] * w), w))
-    factor = sp.csr_array(sp.block_diag(blocks)) * scale
-    holders = sp.csr_array((np.ones(S, dtype=bool), (rows, sender)), shape=(S, n))
-    received = (sender != receiver) | self_messages
-    receivers = sp.csr_array((np.ones(received.sum(), dtype=bool), (rows[received], receiver[received])), shape=(S, n))
-    made: dict[float, Round] = {}
-    rounds = []
-    for eta in dynamics.learning_rates(T):
-        if float(eta) not in made:
-            made[float(eta)] = Round(
-                message_from_state=One,
-                message_from_gradient=sp.csr_array(-float(eta) * One),
-                message_from_noise=noise_map,
-                state_from_message=average,
-                receivers=receivers,
-            )
-        rounds.append(made[float(eta)])
-    return LinearAlgorithm(
-        name="zip-dl",
-        dynamics=dynamics,
-        participation=participation,
-        rounds=tuple(rounds),
-        noise=StepNoise(factor, holders, T, n),
-        model_from_state=sp.csr_array(sp.eye_array(n)),
-        message_sender=sender,
-        divisors=np.ones(n),
-        transmitted=received,
-        noise_on_messages=True,
-    )
+    return sender[order], receiver[order], weight[order]
+
+
+def _cancelling(sender: NDArray[np.intp], weight: FloatArray) -> sp.csr_array:
+    """Z <- Y, csr (messages, messages): I - 1 w^T / (d w) for the messages of each sender."""
+    weights = (weight[sender == node] for node in np.unique(sender))
+    return sp.csr_array(sp.block_diag([np.eye(w.size) - np.outer(1.0 / (w.size * w), w) for w in weights]))

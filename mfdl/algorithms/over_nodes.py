@@ -94,9 +94,9 @@ def spatial_covariance(
         given = [parts] if groups is None or (len(parts) and np.ndim(parts[0]) < 2) else list(parts)
     if len(given) != len(holding):
         raise InvalidInput(f"covariance must hold one matrix per group, got {len(given)} for {len(holding)} groups.")
-    own = check.non_negative(private_variance=private_variance)
+    private = check.non_negative(private_variance=private_variance)
     pieces = [_on_group(R, group, n, whole=groups is None) for R, group in zip(given, holding, strict=True)]
-    factor, holders = spatial.seed_factor(own, holding, pieces, n)
+    factor, holders = spatial.seed_factor(private, holding, pieces, n)
     noise = StepNoise(factor, holders, participation.num_steps, n)
     return decentralized(name, dynamics, participation, noise, factorization=factorization)
 

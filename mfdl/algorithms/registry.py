@@ -266,7 +266,7 @@ def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
     Raises: InvalidInput: not key=value, a key the mechanism does not have, a value of another type.
     """
     known = parameters_of(name)
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for text in settings:
         key, equals, value = text.partition("=")
         key = key.strip().replace("-", "_")
@@ -279,12 +279,12 @@ def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
         kind = known[key]
         try:
             if kind is bool:
-                found[key] = {"true": True, "false": False, "1": True, "0": False}[value.strip().lower()]
+                arguments[key] = {"true": True, "false": False, "1": True, "0": False}[value.strip().lower()]
             else:
-                found[key] = kind(value)
+                arguments[key] = kind(value)
         except (KeyError, ValueError):
             raise InvalidInput(f"parameter {key} of {name} must be {kind.__name__}, got {value!r}.") from None
-    return found
+    return arguments
 
 
 def check_name(name: str) -> str:

@@ -153,16 +153,16 @@ def distinct(rounds: Iterable[Round]) -> tuple[tuple[Round, ...], NDArray[np.int
     of_map: dict[bytes, Map] = {}
     of_round: dict[bytes, tuple[int, Round]] = {}
 
-    def number(one: Round) -> int:
-        content = b"".join(map(digest, vars(one).values()))
+    def number(exchange: Round) -> int:
+        content = b"".join(map(digest, vars(exchange).values()))
         if content not in of_round:
-            shared = {name: of_map.setdefault(digest(matrix), matrix) for name, matrix in vars(one).items()}
-            same = all(shared[name] is matrix for name, matrix in vars(one).items())
-            of_round[content] = len(of_round), one if same else Round(**shared)
+            shared = {name: of_map.setdefault(digest(matrix), matrix) for name, matrix in vars(exchange).items()}
+            same = all(shared[name] is matrix for name, matrix in vars(exchange).items())
+            of_round[content] = len(of_round), exchange if same else Round(**shared)
         return of_round[content][0]
 
     numbers = np.array([*map(matrices.once(number), rounds)], dtype=np.intp)
-    return tuple(one for _, one in of_round.values()), matrices.read_only(numbers)
+    return tuple(exchange for _, exchange in of_round.values()), matrices.read_only(numbers)
 
 
 def map_digest(matrix: Map) -> bytes:

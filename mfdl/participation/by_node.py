@@ -39,15 +39,15 @@ class ParticipationByNode(Participation):
         given = tuple(participations)
         if not given:
             raise InvalidInput("participations must hold one participation per node, got none.")
-        for node, one in enumerate(given):
-            if not isinstance(one, Participation) or isinstance(one, ParticipationByNode):
+        for node, each in enumerate(given):
+            if not isinstance(each, Participation) or isinstance(each, ParticipationByNode):
                 raise InvalidInput(
                     f"participations must hold the participation of one node each, such as Cyclic(epochs, period), got "
-                    f"{type(one).__name__} at node {node}."
+                    f"{type(each).__name__} at node {node}."
                 )
-            if one.num_steps != given[0].num_steps:
+            if each.num_steps != given[0].num_steps:
                 raise InvalidInput(
-                    f"participations must have one number of steps, got {one.num_steps} at node {node} and "
+                    f"participations must have one number of steps, got {each.num_steps} at node {node} and "
                     f"{given[0].num_steps} at node 0; all nodes train for the same steps."
                 )
         object.__setattr__(self, "participations", given)
@@ -70,17 +70,17 @@ class ParticipationByNode(Participation):
     def shared_by(self, nodes: Sequence[int]) -> list[tuple[Participation, list[int]]]:
         gathered: list[tuple[Participation, list[int]]] = []
         for node in nodes:
-            own = self.of_node(node)
+            scheme = self.of_node(node)
             for seen, members in gathered:
-                if seen == own:
+                if seen == scheme:
                     members.append(node)
                     break
             else:
-                gathered.append((own, [node]))
+                gathered.append((scheme, [node]))
         return gathered
 
     def distinct(self) -> tuple[Participation, ...]:
-        return tuple(own for own, _ in self.shared_by(range(self.num_nodes)))
+        return tuple(scheme for scheme, _ in self.shared_by(range(self.num_nodes)))
 
     @property
     def num_patterns(self) -> int:
@@ -108,7 +108,7 @@ class ParticipationByNode(Participation):
 
         Raises: UnsupportedMechanism: they do not, or some node's patterns are no partition.
         """
-        first, *others = (_first_seen(own.classes()) for own in self.distinct())
+        first, *others = (_first_seen(scheme.classes()) for scheme in self.distinct())
         if any((labels != first).any() for labels in others):
             raise UnsupportedMechanism(
                 f"one encoder for all nodes needs one partition of the steps, but the nodes differ in participation "
@@ -117,10 +117,11 @@ class ParticipationByNode(Participation):
         return first
 
     def _kinds(self) -> str:
-        return "; ".join(own.describe() for own in self.distinct())
+        return "; ".join(scheme.describe() for scheme in self.distinct())
 
     def describe(self) -> str:
-        parts = (f"{own.describe()} at {_nodes(members)}" for own, members in self.shared_by(range(self.num_nodes)))
+        gathered = self.shared_by(range(self.num_nodes))
+        parts = (f"{scheme.describe()} at {_nodes(members)}" for scheme, members in gathered)
         return "participation by node: " + " and ".join(parts)
 
     def to_dict(self) -> dict[str, object]:
@@ -128,7 +129,7 @@ class ParticipationByNode(Participation):
         which = {node: number for number, (_, members) in enumerate(gathered) for node in members}
         return {
             "scheme": self.scheme,
-            "participations": [own.to_dict() for own, _ in gathered],
+            "participations": [scheme.to_dict() for scheme, _ in gathered],
             "of_node": [which[node] for node in range(self.num_nodes)],
         }
 

@@ -59,11 +59,11 @@ def _by_node(saved: Mapping[str, object]) -> ParticipationByNode:
         )
     if not isinstance(which, list | tuple):
         raise InvalidInput(f"saved participation {BY_NODE!r}: of_node must be a list of numbers, got {which!r}.")
-    own = [participation_from_dict(one) for one in kinds]
+    schemes = [participation_from_dict(each) for each in kinds]
     numbers = [check.integer_at_least(0, of_node=number) for number in which]
-    if numbers and max(numbers) >= len(own):
+    if numbers and max(numbers) >= len(schemes):
         raise InvalidInput(
-            f"saved participation {BY_NODE!r}: of_node must be below {len(own)}, the participations there are, got "
+            f"saved participation {BY_NODE!r}: of_node must be below {len(schemes)}, the participations there are, got "
             f"{max(numbers)}."
         )
-    return ParticipationByNode(own[number] for number in numbers)
+    return ParticipationByNode(schemes[number] for number in numbers)

@@ -350,8 +350,8 @@ def in_every_step(participation: Participation) -> bool:
     (True, False)
     """
     everything = np.arange(participation.num_steps)
-    for own in participation.distinct():
-        few = list(itertools.islice(own.patterns(), 2))
+    for each in participation.distinct():
+        few = list(itertools.islice(each.patterns(), 2))
         if len(few) != 1 or not np.array_equal(few[0], everything):
             return False
     return True
