@@ -15,8 +15,7 @@ from scipy.stats import norm
 from mfdl import gossip
 from mfdl.privacy.gaussian import delta_from_mu
 from mfdl.testing import check_claim, claim, describe, exact_delta, exact_epsilon, published_claims
-from mfdl.testing.claims.published import corn
-from mfdl.testing.claims.published.corn import System
+from mfdl.testing.claims.published.corn.systems import System, covariances
 from mfdl.testing.claims.published.decor.accounting import coded_search
 from mfdl.testing.claims.published.decor.averaging import BOUND_CONSTANT, bound_and_loss
 from mfdl.testing.oracles import elliptope_reference, exact_view_gram
@@ -381,7 +380,7 @@ def test_a_sharper_bound_than_the_renyi_loss_is_refuted():
     """The search can tell a statement from the one next to it."""
     exact = CLAIMS["corn-theorem-2-renyi"]
 
-    @claim("a draft", "Theorem 2", covariance=corn.covariances(max_nodes=2), order=exact.strategies["order"])
+    @claim("a draft", "Theorem 2", covariance=covariances(max_nodes=2), order=exact.strategies["order"])
     def half(covariance, order):
         """Half the Renyi loss."""
         printed, truth = exact(covariance=covariance, order=order)

@@ -18,7 +18,8 @@ MODULES = (
     "zip_dl",
     "decor.accounting",
     "decor.averaging",
-    "corn",
+    "corn.budgets",
+    "corn.covariances",
 )
 
 

@@ -1,0 +1,77 @@
+"""Gossip matrices with covariances of noise, what is seen of them, and its exact loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from .....check import FloatArray
+from .....gossip import GossipMatrix
+from ....oracles.sensitivity import largest_signed_sum
+from ....oracles.views import gossip_messages, of_node, pinv_gram
+from ....strategies.graphs import connected_graphs, gossip_matrices
+from ..._describe import describe
+
+CLIP_NORMS = st.sampled_from([1.0, 0.5, 2.0])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class System:
+    """A gossip matrix W and a covariance R over its nodes."""
+
+    W: GossipMatrix
+    R: FloatArray
+
+    def __str__(self) -> str:
+        return f"({describe(self.W)}, R = {describe(self.R)})"
+
+
+@st.composite
+def covariances(draw: st.DrawFn, min_nodes: int = 1, max_nodes: int = 3) -> FloatArray:
+    """I + F F^T with F of small integers; it shrinks to the identity."""
+    n = draw(st.integers(min_nodes, max_nodes))
+    return np.eye(n) + (F := draw(_integers(n, n))) @ F.T
+
+
+@st.composite
+def systems(draw: st.DrawFn, min_nodes: int = 1, max_nodes: int = 3) -> System:
+    """Any covariance with symmetric or uniform weights."""
+    R = draw(covariances(min_nodes, max_nodes))
+    return System(draw(gossip_matrices(len(R), len(R), kinds=("symmetric", "uniform"))), R)
+
+
+@st.composite
+def shared_seeds(draw: st.DrawFn, min_nodes: int = 2, max_nodes: int = 4) -> FloatArray:
+    """What each node adds of each seed, shape (nodes, seeds); a node holds the seeds it adds."""
+    return draw(_integers(draw(st.integers(min_nodes, max_nodes)), draw(st.integers(1, 3))))
+
+
+@st.composite
+def draws_of_edges(draw: st.DrawFn) -> dict[tuple[int, int], int]:
+    """For each edge of a connected graph on 2 to 4 nodes the number of the random draw that it uses."""
+    return {edge: draw(st.integers(0, 2)) for edge in draw(connected_graphs(2, 4)).edges}
+
+
+@st.composite
+def _integers(draw: st.DrawFn, rows: int, columns: int) -> FloatArray:
+    entries = draw(st.lists(st.integers(-2, 2), min_size=rows * columns, max_size=rows * columns))
+    return np.array(entries, dtype=np.float64).reshape(rows, columns)
+
+
+def all_messages(W: GossipMatrix, R: FloatArray, num_steps: int) -> tuple[FloatArray, FloatArray]:
+    """(A, B) of all messages of T steps."""
+    messages, _ = gossip_messages(W, num_steps)
+    return messages, messages @ np.kron(np.eye(num_steps), np.linalg.cholesky(R))
+
+
+def exact_mu(A: FloatArray, B: FloatArray, victims: Sequence[int], num_nodes: int, clip_norm: float) -> float:
+    """The largest mu over victims in every step that move a gradient by 2 C; inf where a view has no noise."""
+    worst = 0.0
+    for u in victims:
+        X, leaks = pinv_gram(of_node(A, u, num_nodes), B)
+        worst = math.inf if leaks.any() else max(worst, float(largest_signed_sum(X)))
+    return 2 * clip_norm * math.sqrt(worst)
