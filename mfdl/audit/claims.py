@@ -12,8 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
-from ..privacy import gaussian
-from ..privacy.accounting import VictimLoss, worst_adaptive
+from ..privacy.accounting import VictimLoss
 from ..privacy.guarantee import EVERY_NODE
 from ..trust import TrustModel
 
@@ -44,8 +43,7 @@ class Claims:
 
 def accounted(loss: VictimLoss, shift: float, noise_std: float) -> float:
     """mu of one victim as the accountant finds it now, rounded up; may be 0 or inf."""
-    found = worst_adaptive([loss])
-    return gaussian.mu_from_noise_std(found.value, shift, noise_std) if found.squared > 0 else 0.0
+    return loss.mu(record_shift=shift, noise_std=noise_std) if loss.trained.squared > 0 else 0.0
 
 
 def refutable(

@@ -26,7 +26,7 @@ from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
 from ..trust import TrustModel
 from .options import load_gossip
 from .output import json_number, require_folder, versions
-from .pairwise import mu_of, pairwise_losses
+from .pairwise import pairwise_losses
 from .progress import Silent
 from .question import Named
 
@@ -186,7 +186,7 @@ class Account:
     def mu(self, loss: VictimLoss, adaptive: bool) -> float:
         """Of one loss at this noise."""
         shift = gaussian.record_shift(self.config.adjacency, self.config.clip_norm)
-        return mu_of(loss, record_shift=shift, noise_std=self.noise_std, adaptive=adaptive)
+        return loss.mu(record_shift=shift, noise_std=self.noise_std, adaptive=adaptive)
 
     def rows(self, attackers: Nodes) -> list[dict[str, Any]]:
         """One JSON object per victim of one attacking set."""

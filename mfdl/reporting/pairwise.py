@@ -18,8 +18,7 @@ from threadpoolctl import threadpool_limits
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
-from ..privacy import gaussian
-from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
+from ..privacy.accounting import VictimLoss, victim_losses
 from ..trust import TrustModel
 
 
@@ -69,15 +68,6 @@ def _against(
 ) -> tuple[int, list[VictimLoss]]:
     with threadpool_limits(1):
         return attacker, victim_losses(algorithm, trust, victims=victims, **how) if victims else []
-
-
-def mu_of(loss: VictimLoss, *, record_shift: float, noise_std: float, adaptive: bool) -> float:
-    """The Gaussian DP parameter of one loss, rounded up; inf without noise.
-
-    Args: adaptive: the number that holds for training; False: for gradients fixed in advance only.
-    """
-    held = worst_adaptive([loss]) if adaptive else loss.fixed
-    return gaussian.mu_from_noise_std(held.value, record_shift, noise_std)
 
 
 def pairwise_matrix(

@@ -11,7 +11,7 @@ from mfdl.participation import EveryStep
 from mfdl.pictures.networks import MAX_LABELLED
 from mfdl.privacy.accounting import victim_losses
 from mfdl.reporting import account as pictures
-from mfdl.reporting.pairwise import mu_of, pairwise_losses, pairwise_matrix
+from mfdl.reporting.pairwise import pairwise_losses, pairwise_matrix
 from mfdl.trust import PNDP
 
 
@@ -134,7 +134,7 @@ class TestPairwise:
 
     def test_matrix(self, algorithm):
         found = pairwise_losses(algorithm, lambda v: PNDP([v]), [0, 3], release="none", jobs=1)
-        mu = pairwise_matrix(found, 4, lambda one: mu_of(one, record_shift=2.0, noise_std=0.5, adaptive=False))
+        mu = pairwise_matrix(found, 4, lambda one: one.mu(record_shift=2.0, noise_std=0.5, adaptive=False))
         assert np.isinf(mu[0, 0])
         assert np.isinf(mu[3, 3])
         assert np.isnan(mu[:, [1, 2]]).all()
@@ -143,7 +143,7 @@ class TestPairwise:
 
     def test_no_noise_is_infinite(self, algorithm):
         (loss,) = victim_losses(algorithm, PNDP([0]), victims=[1])
-        assert mu_of(loss, record_shift=1.0, noise_std=0.0, adaptive=True) == np.inf
+        assert loss.mu(record_shift=1.0, noise_std=0.0) == np.inf
 
     def test_jobs(self, algorithm):
         with pytest.raises(mfdl.InvalidInput, match="jobs"):
