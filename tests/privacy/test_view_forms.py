@@ -159,24 +159,6 @@ def assert_bounded(gram, exact):
     assert excess <= gram.inflation * np.abs(gram.entry_error).sum(axis=1).max() + 1e-300
 
 
-@examples(40)
-@given(case=view_cases(exact=True, max_nodes=4, max_steps=3))
-def test_the_stated_error_bounds_the_true_one(case):
-    """Dyadic weights: the rationals are those of the very matrices that are multiplied in float64."""
-    n = case.algorithm.num_nodes
-    if case.model.name == "central" or case.release == "average":
-        assume(n in (2, 4))  # else 1 / n is rounded, and redundant rows are redundant no more
-    view = case.model.view(case.algorithm, case.honest[0], release=case.release)
-    B = rational(case.B)
-    for u, found in zip(case.honest, view_grams(view, case.honest), strict=True):
-        A = rational(of_node(case.A, u, n))
-        leaks = np.array(exact_leaks(A, B) if A else [False] * case.algorithm.num_steps)
-        if (leaks | case.known_gradients[:, u]).any():
-            assert infinite(found)
-        elif A and not math.isinf(found.inflation):
-            assert_bounded(found, to_float(exact_view_gram(A, B)))
-
-
 def path(n):
     L = nx.laplacian_matrix(nx.path_graph(n)).toarray().astype(float)
     return gossip.from_array(np.eye(n) - L / 4)
