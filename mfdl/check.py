@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,40 +42,30 @@ def integer_at_least(minimum: int, **named: Any) -> int:
     return number
 
 
-def _number(name: str, value: Any, rule: str) -> float:
+def _number(named: dict[str, Any], rule: str, holds: Callable[[float], bool]) -> float:
+    name, value = one(named)
     try:
-        if isinstance(value, bool | str):
-            raise TypeError
-        return float(value)
+        number = math.nan if isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidInput(f"{name} must be {rule}, got {value!r}.") from None
+        number = math.nan
+    if not holds(number):
+        raise InvalidInput(f"{name} must be {rule}, got {value!r}.")
+    return number
 
 
 def positive(**named: Any) -> float:
     """A finite number > 0."""
-    name, value = one(named)
-    number = _number(name, value, "a finite number > 0")
-    if not (number > 0 and math.isfinite(number)):
-        raise InvalidInput(f"{name} must be a finite number > 0, got {value!r}.")
-    return number
+    return _number(named, "a finite number > 0", lambda number: 0 < number < math.inf)
 
 
 def non_negative(**named: Any) -> float:
     """A finite number >= 0."""
-    name, value = one(named)
-    number = _number(name, value, "a finite number >= 0")
-    if not (number >= 0 and math.isfinite(number)):
-        raise InvalidInput(f"{name} must be a finite number >= 0, got {value!r}.")
-    return number
+    return _number(named, "a finite number >= 0", lambda number: 0 <= number < math.inf)
 
 
 def open_unit(**named: Any) -> float:
     """A number strictly between 0 and 1."""
-    name, value = one(named)
-    number = _number(name, value, "a number strictly between 0 and 1")
-    if not 0 < number < 1:
-        raise InvalidInput(f"{name} must be a number strictly between 0 and 1, got {value!r}.")
-    return number
+    return _number(named, "a number strictly between 0 and 1", lambda number: 0 < number < 1)
 
 
 def finite_array(ndim: int, **named: Any) -> FloatArray:

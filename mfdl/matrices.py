@@ -5,6 +5,7 @@ Beside `check`, which the command line loads, since scipy is not light.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -52,6 +53,14 @@ def read_only(array: Any) -> Any:
             setattr(array, name, part := part.copy())
         part.setflags(write=False)
     return array
+
+
+def content_hash(text: str, *arrays: NDArray[Any]) -> str:
+    """16 hex digits of the SHA-256 of a text and of the numbers of arrays, alike on every machine."""
+    digest = hashlib.sha256(text.encode())
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array, dtype="<f8" if array.dtype.kind == "f" else "<i8").tobytes())
+    return digest.hexdigest()[:16]
 
 
 def sparse_matrix(**named: Any) -> sp.csr_array:

@@ -13,7 +13,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array
+from scipy.sparse import diags_array, eye_array
 
 from .. import graphs
 from ..errors import InvalidInput, unknown_name
@@ -43,7 +43,8 @@ def metropolis_hastings(graph: graphs.Source) -> GossipMatrix:
     degrees = np.diff(A.indptr)
     rows = np.repeat(np.arange(len(degrees)), degrees)
     A.data = 1.0 / (1 + np.maximum(degrees[rows], degrees[A.indices]))
-    return _with_diagonal(A, graphs.labels(G), "metropolis-hastings")
+    rest = 1.0 - np.asarray(A.sum(axis=1)).ravel()
+    return GossipMatrix(A + diags_array(rest), graphs.labels(G), "metropolis-hastings")
 
 
 def uniform(graph: graphs.Source) -> GossipMatrix:
@@ -106,18 +107,12 @@ def from_array(
             f"weights must have one row per node of the graph, got {W.shape[0]} rows for {len(matrix_labels)} nodes."
         )
     matrix = GossipMatrix(W, matrix_labels, name)
-    entries = matrix.weights.tocoo()
-    A = graphs.adjacency(G)
-    n = len(matrix_labels)
-    edges = A.tocoo()
-    off_edge = (entries.row != entries.col) & ~np.isin(
-        entries.row.astype(np.int64) * n + entries.col, edges.row.astype(np.int64) * n + edges.col
-    )
-    if off_edge.any():
-        k = int(np.flatnonzero(off_edge)[0])
-        i, j = matrix_labels[entries.row[k]], matrix_labels[entries.col[k]]
+    allowed = graphs.adjacency(G) + eye_array(len(matrix_labels))
+    off_edge = (matrix.weights - matrix.weights.multiply(allowed != 0)).tocoo()
+    if off_edge.nnz:
+        i, j = matrix_labels[off_edge.row[0]], matrix_labels[off_edge.col[0]]
         raise InvalidInput(
-            f"weights: node {i!r} gives weight {entries.data[k]:.6g} to node {j!r}, but the graph has no "
+            f"weights: node {i!r} gives weight {off_edge.data[0]:.6g} to node {j!r}, but the graph has no "
             "edge between them; add that edge to the graph, or set this weight to 0 and give it to the "
             "diagonal."
         )
@@ -136,11 +131,13 @@ def from_file(path: str | os.PathLike[str], graph: graphs.Source) -> GossipMatri
         InvalidInput: missing, unreadable or malformed file (with its line number), and all of `from_array`.
     """
     file = Path(path)
-    suffix = file.suffix.lower()
-    if suffix not in (".npy", ".csv"):
-        raise InvalidInput(f"gossip matrix file {str(file)!r} must end in .npy or .csv.")
+    readers = {".npy": _read_npy, ".csv": _read_csv}
     try:
-        array = _read_npy(file) if suffix == ".npy" else _read_csv(file)
+        if (reader := readers.get(file.suffix.lower())) is None:
+            raise _NoMatrix(" must end in .npy or .csv")
+        array = reader(file)
+    except _NoMatrix as why:
+        raise InvalidInput(f"gossip matrix file {str(file)!r}{why}.") from None
     except FileNotFoundError:
         raise InvalidInput(f"gossip matrix file {str(file)!r} does not exist; check the path.") from None
     except OSError as error:
@@ -189,9 +186,8 @@ def _connected(graph: graphs.Source) -> nx.Graph:
     return G
 
 
-def _with_diagonal(off_diagonal: csr_array, labels: tuple[Hashable, ...], name: str) -> GossipMatrix:
-    rest = 1.0 - np.asarray(off_diagonal.sum(axis=1)).ravel()
-    return GossipMatrix(off_diagonal + diags_array(rest), labels, name)
+class _NoMatrix(Exception):
+    """What is wrong with a file, as its message goes on after the name."""
 
 
 def _read_npy(file: Path) -> NDArray[Any]:
@@ -201,10 +197,10 @@ def _read_npy(file: Path) -> NDArray[Any]:
         raise
     except Exception as error:  # np.load raises many unrelated types on a malformed file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InvalidInput(f"gossip matrix file {str(file)!r} is not a .npy file of numbers: {reason}.") from None
+        raise _NoMatrix(f" is not a .npy file of numbers: {reason}") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
         kind = array.dtype if isinstance(array, np.ndarray) else "an archive"
-        raise InvalidInput(f"gossip matrix file {str(file)!r} must hold one array of real numbers, got {kind}.")
+        raise _NoMatrix(f" must hold one array of real numbers, got {kind}")
     return array
 
 
@@ -213,7 +209,7 @@ def _read_csv(file: Path) -> NDArray[Any]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise InvalidInput(f"gossip matrix file {str(file)!r} is not UTF-8 text; save it as plain numbers.") from None
+        raise _NoMatrix(" is not UTF-8 text; save it as plain numbers") from None
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -222,16 +218,13 @@ def _read_csv(file: Path) -> NDArray[Any]:
             try:
                 row.append(float(field))
             except ValueError:
-                raise InvalidInput(
-                    f"gossip matrix file {str(file)!r}, line {number}: {field.strip()!r} is not a number; "
-                    f"write plain numbers separated by commas, without a header."
+                raise _NoMatrix(
+                    f", line {number}: {field.strip()!r} is not a number; write plain numbers separated by commas, "
+                    "without a header"
                 ) from None
         if rows and len(row) != len(rows[0]):
-            raise InvalidInput(
-                f"gossip matrix file {str(file)!r}, line {number}: {len(row)} numbers where the first row "
-                f"has {len(rows[0])}."
-            )
+            raise _NoMatrix(f", line {number}: {len(row)} numbers where the first row has {len(rows[0])}")
         rows.append(row)
     if not rows:
-        raise InvalidInput(f"gossip matrix file {str(file)!r} holds no numbers.")
+        raise _NoMatrix(" holds no numbers")
     return np.array(rows)

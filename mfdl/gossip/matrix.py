@@ -6,7 +6,6 @@ Rounds that change over the steps are in `sequences`; the weights of a graph, an
 from __future__ import annotations
 
 import abc
-import hashlib
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +20,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
-from ..matrices import read_only
+from ..matrices import content_hash, read_only
 
 SUM_TOLERANCE = 1e-9  # a matrix written with 10 decimals passes, a forgotten self weight never does
 SYMMETRY_TOLERANCE = 1e-12  # weights are at most 1; differences of rounding only
@@ -146,11 +145,9 @@ class GossipMatrix(Gossip):
 
     def graph(self) -> nx.Graph:
         """The communication graph: an edge where either node gives the other weight, nodes 0..n-1 in index order."""
-        weights = coo_array(self.weights)
-        graph = nx.Graph()
-        graph.add_nodes_from(range(self.num_nodes))
-        pairs = zip(weights.coords[0].tolist(), weights.coords[1].tolist(), weights.data.tolist(), strict=True)
-        graph.add_edges_from((min(i, j), max(i, j)) for i, j, w in pairs if w != 0 and i != j)
+        pairs = zip(*(axis.tolist() for axis in coo_array(self.weights).coords), strict=True)
+        graph = nx.empty_graph(self.num_nodes)
+        graph.add_edges_from((min(i, j), max(i, j)) for i, j in pairs if i != j)
         return graph
 
     @cached_property
@@ -235,11 +232,7 @@ class GossipMatrix(Gossip):
     @cached_property
     def content_hash(self) -> str:
         """16 hex digits of the SHA-256 of labels and weights; the name does not count."""
-        digest = hashlib.sha256(repr(self.labels).encode())
-        digest.update(np.ascontiguousarray(self.weights.indptr, dtype="<i8").tobytes())
-        digest.update(np.ascontiguousarray(self.weights.indices, dtype="<i8").tobytes())
-        digest.update(np.ascontiguousarray(self.weights.data, dtype="<f8").tobytes())
-        return digest.hexdigest()[:16]
+        return content_hash(repr(self.labels), self.weights.indptr, self.weights.indices, self.weights.data)
 
     def describe(self) -> str:
         """One sentence with the properties that hold and those that do not.

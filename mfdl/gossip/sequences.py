@@ -5,13 +5,13 @@ A single round is in `matrix`; `gossip.sequence`, which makes one of these, in `
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
 from .. import check
 from ..errors import InvalidInput
+from ..matrices import content_hash
 from .matrix import Gossip, GossipMatrix, count, strongly_connected
 
 
@@ -100,7 +100,7 @@ class GossipSequence(Gossip):
     def content_hash(self) -> str:
         """16 hex digits of the SHA-256 of the matrices in order and of `repeat`."""
         text = f"{self.repeat} " + " ".join(matrix.content_hash for matrix in self.matrices)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return content_hash(text)
 
     def describe(self) -> str:
         """One sentence with the properties that hold and those that do not."""

@@ -12,7 +12,6 @@ Here is what callers use. Reading files is in `files`, the named graphs are in `
 from __future__ import annotations
 
 import difflib
-import hashlib
 import os
 import re
 from collections.abc import Hashable
@@ -23,6 +22,7 @@ import networkx as nx
 import numpy as np
 from scipy.sparse import csr_array
 
+from .. import matrices
 from ..errors import InvalidInput, unknown_name
 from .files import FILE_SUFFIXES, looks_like_a_file, read_edge_list
 from .named import BUILDERS, MAX_DRAWS, MAX_EDGES, MAX_NODES, build
@@ -176,9 +176,7 @@ def content_hash(G: nx.Graph) -> str:
     """
     edges = _index_edges(G)
     edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
-    digest = hashlib.sha256(repr(labels(G)).encode())
-    digest.update(np.ascontiguousarray(edges, dtype="<i8").tobytes())
-    return digest.hexdigest()[:16]
+    return matrices.content_hash(repr(labels(G)), edges)
 
 
 def require_connected(G: nx.Graph) -> None:

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import networkx as nx
 import numpy as np
@@ -24,6 +25,9 @@ MAX_EDGES = 2 * 10**7  # about 10 GB in networkx; beyond it a typing error would
 MAX_DRAWS = 1000
 
 
+Built: TypeAlias = tuple[Iterable[Hashable], Iterable[Edge]]
+
+
 class _Parameter(NamedTuple):
     kind: type
     default: int | None = None
@@ -34,7 +38,7 @@ class _Builder(NamedTuple):
     example: str
     description: str
     parameters: Mapping[str, _Parameter]
-    build: Callable[..., tuple[Iterable[Hashable], Iterable[Edge]]]
+    build: Callable[..., Built]
 
 
 def build(spec: str, name: str, parameters: str, data_home: str | os.PathLike[str] | None) -> nx.Graph:
@@ -91,29 +95,23 @@ def _size(n: int, *, at_least: int = 1, edges: float = 0) -> int:
     return n
 
 
-def _ring(n: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
-    _size(n)
-    return range(n), ((i, (i + 1) % n) for i in range(n))
+def _sized(edges: Callable[[int], Iterable[Edge]], count: Callable[[int], float] = lambda n: 0) -> Callable[..., Built]:
+    """A graph on n nodes, so many edges."""
+
+    def built(n: int) -> Built:
+        _size(n, edges=count(n))
+        return range(n), edges(n)
+
+    return built
 
 
-def _path(n: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
-    _size(n)
-    return range(n), ((i, i + 1) for i in range(n - 1))
+_ring = _sized(lambda n: ((i, (i + 1) % n) for i in range(n)))
+_path = _sized(lambda n: ((i, i + 1) for i in range(n - 1)))
+_star = _sized(lambda n: ((0, i) for i in range(1, n)))
+_complete = _sized(lambda n: ((i, j) for i in range(n) for j in range(i + 1, n)), lambda n: n * (n - 1) / 2)
 
 
-def _star(n: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
-    _size(n)
-    return range(n), ((0, i) for i in range(1, n))
-
-
-def _complete(n: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
-    _size(n, edges=n * (n - 1) / 2)
-    return range(n), ((i, j) for i in range(n) for j in range(i + 1, n))
-
-
-def _torus(
-    n: int | None = None, rows: int | None = None, cols: int | None = None
-) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+def _torus(n: int | None = None, rows: int | None = None, cols: int | None = None) -> Built:
     if n is not None:
         if rows is not None or cols is not None:
             raise InvalidInput(
@@ -134,10 +132,10 @@ def _torus(
     height, width = rows, cols
     right = ((r * width + c, r * width + (c + 1) % width) for r in range(height) for c in range(width))
     down = ((r * width + c, (r + 1) % height * width + c) for r in range(height) for c in range(width))
-    return range(height * width), (edge for edges in (right, down) for edge in edges)
+    return range(height * width), itertools.chain(right, down)
 
 
-def _hypercube(dim: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+def _hypercube(dim: int) -> Built:
     check.integer_at_least(0, dim=dim)
     if dim > 20:
         raise InvalidInput(f"graph hypercube: dim must be at most 20 (a million nodes), got {dim}.")
@@ -145,7 +143,7 @@ def _hypercube(dim: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
     return range(n), ((i, i ^ (1 << bit)) for i in range(n) for bit in range(dim) if not i >> bit & 1)
 
 
-def _expander(n: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+def _expander(n: int) -> Built:
     _size(n, edges=4.0 * n)
     side = math.isqrt(n)
     if side * side != n:
@@ -154,7 +152,7 @@ def _expander(n: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
     return range(n), ((a * side + b, c * side + d) for (a, b), (c, d) in multigraph.edges())
 
 
-def _regular(n: int, degree: int, seed: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+def _regular(n: int, degree: int, seed: int) -> Built:
     _size(n, edges=n * max(degree, 0) / 2)
     check.integer_at_least(0, degree=degree)
     check.integer_at_least(0, seed=seed)
@@ -171,7 +169,7 @@ def _regular(n: int, degree: int, seed: int) -> tuple[Iterable[Hashable], Iterab
     return range(n), drawn.edges
 
 
-def _erdos_renyi(n: int, p: float, seed: int) -> tuple[Iterable[Hashable], Iterable[Edge]]:
+def _erdos_renyi(n: int, p: float, seed: int) -> Built:
     _size(n, edges=p * n * (n - 1) / 2)
     check.integer_at_least(0, seed=seed)
     spec = f"erdos-renyi:n={n},p={p:g}"
@@ -201,12 +199,12 @@ def _never_connected(spec: str, remedy: str) -> InvalidInput:
     )
 
 
-def _florentine() -> tuple[Iterable[Hashable], Iterable[Edge]]:
+def _florentine() -> Built:
     G = nx.florentine_families_graph()
     return list(G.nodes), list(G.edges)
 
 
-def _ego() -> tuple[Iterable[Hashable], Iterable[Edge]]:
+def _ego() -> Built:
     raise AssertionError("read from its file, not built")
 
 
