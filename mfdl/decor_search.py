@@ -88,14 +88,8 @@ def decor_couples(
         )
         algorithm = decor(dynamics, participation, sigma_local=noise.sigma_local, sigma_pair=noise.sigma_pair)
         return [DecorCouple(noise.sigma_local, noise.sigma_pair, with_noise(algorithm, noise_std=1.0, **common))]
-    price = PairwisePrice(graph, q)
-    # the price in units of 1 / sigma_local^2 that a budget buys at the place asked for: sigma_local^2 = price(ratio)
-    cheapest = price(MOST_PAIRWISE**2)
     couples = []
-    for position in positions:
-        if not 0 < check.non_negative(position=position) <= 1:
-            raise InvalidInput(f"positions must lie in (0, 1], got {position!r}; 1 is independent noise alone.")
-        ratio = _ratio(price, (math.sqrt(cheapest) + position * (1 - math.sqrt(cheapest))) ** 2)
+    for ratio in _ratios(PairwisePrice(graph, q), positions):
         algorithm = decor(dynamics, participation, sigma_local=1.0, sigma_pair=math.sqrt(ratio))
         mechanism = calibrate(algorithm, **spent, **common)
         std = mechanism.noise_std
@@ -103,15 +97,21 @@ def decor_couples(
     return couples
 
 
-def _ratio(price: PairwisePrice, wanted: float) -> float:
-    """The least sigma_pair^2 / sigma_local^2 at which the price of a step, which falls with it, is at most `wanted`."""
-    if wanted >= 1:
-        return 0.0
-    low, high = -math.log(1e12), math.log(MOST_PAIRWISE**2)
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (low, middle) if price(math.exp(middle)) <= wanted else (middle, high)
-    return math.exp(high)
+def _ratios(price: PairwisePrice, positions: Sequence[float]) -> list[float]:
+    """For each place of sigma_local the least sigma_pair^2 / sigma_local^2 that buys the price of a step asked for."""
+    # the price, which falls with the ratio, in units of 1 / sigma_local^2: sigma_local^2 = price(ratio)
+    cheapest = math.sqrt(price(MOST_PAIRWISE**2))
+    ratios = []
+    for position in positions:
+        if not 0 < check.non_negative(position=position) <= 1:
+            raise InvalidInput(f"positions must lie in (0, 1], got {position!r}; 1 is independent noise alone.")
+        wanted = (cheapest + position * (1 - cheapest)) ** 2
+        low, high = -math.log(1e12), math.log(MOST_PAIRWISE**2)
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (low, middle) if price(math.exp(middle)) <= wanted else (middle, high)
+        ratios.append(0.0 if wanted >= 1 else math.exp(high))
+    return ratios
 
 
 def _coalition_size(trust: TrustModel) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import dense
-from .problem import USUAL, Factorization, FactorizationProblem, ProblemError, Stopping
+from .problem import USUAL, Factorization, FactorizationProblem, ProblemError, Stopping, class_labels
 
 MAX_SIZE = 4096
 """n T up to which arrays of (n T)^2 are formed: 128 MiB each, and minutes of factorization."""
@@ -40,9 +40,7 @@ def solve(error_gram: ArrayLike, classes: ArrayLike, num_nodes: int, stopping: S
     Raises: ProblemError: T n above MAX_SIZE, shapes that do not fit, or an H that `FactorizationProblem` refuses.
     Cost: O((T n)^3) per iteration, about a hundred of them.
     """
-    labels = np.asarray(classes)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ProblemError(f"classes must be one integer label per step, got shape {labels.shape} of {labels.dtype}.")
+    labels = class_labels(classes, np.size(classes), "step")
     if num_nodes < 1:
         raise ProblemError(f"num_nodes must be at least 1, got {num_nodes!r}.")
     if (size := labels.size * num_nodes) > MAX_SIZE:
