@@ -27,10 +27,20 @@ if TYPE_CHECKING:
 
 
 class NoiseOperator(StructuredOperator, abc.ABC):
-    """N over time x injection slots. A noise of your own gives sizes, both products, `variances` and its holders."""
+    """N over time x injection slots. A noise of your own gives sizes, both products, `variances` and its holders.
+
+    Attributes:
+        num_steps: T; num_nodes: n.
+        fresh: base noise of a step enters in that step alone, in all steps alike: nothing is correlated in time.
+        local: each node injects base noise of its own, which nobody else holds.
+        in_blocks: `over_time` takes any steps, and those of later steps add nothing; else it takes all at once.
+    """
 
     num_steps: int
     num_nodes: int
+    fresh = False
+    local = False
+    in_blocks = False
 
     @abc.abstractmethod
     def variances(self) -> FloatArray:
@@ -50,21 +60,6 @@ class NoiseOperator(StructuredOperator, abc.ABC):
     def joint(self) -> JointNoise | None:
         """Itself where N is the inverse of one encoder over time x nodes, else None."""
         return None
-
-    @property
-    def fresh(self) -> bool:
-        """Base noise of a step enters in that step alone, in all steps alike: nothing is correlated in time."""
-        return False
-
-    @property
-    def local(self) -> bool:
-        """Each node injects base noise of its own, which nobody else holds."""
-        return False
-
-    @property
-    def in_blocks(self) -> bool:
-        """`over_time` takes any steps, and those of later steps add nothing; else it takes all at once."""
-        return False
 
     @property
     def is_zero(self) -> bool:
@@ -110,14 +105,13 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         """
         if slots is None:
             return np.arange(self.columns_per_step), self
-        T, rows = self.num_steps, np.asarray(slots, dtype=np.intp)
         used = np.zeros(self.columns_per_step, dtype=bool)
-        for t in range(T):
+        for rows in _flat(slots, self.shape[0], self.num_steps).reshape(self.num_steps, -1):
             unit = np.zeros((self.shape[0], rows.size))
-            unit[t * self.slots_per_step + rows, np.arange(rows.size)] = 1
-            used |= self.rmatmat(unit).reshape(T, used.size, rows.size).any(axis=(0, 2))
+            unit[rows, np.arange(rows.size)] = 1
+            used |= self.rmatmat(unit).reshape(self.num_steps, used.size, rows.size).any(axis=(0, 2))
         columns = np.flatnonzero(used)
-        return columns, _Cut(self, rows, columns)
+        return columns, _Cut(self, slots, columns)
 
     def over_time(self, rows: slice, columns: slice, base: FloatArray) -> FloatArray:
         """What the base noise of some steps adds in others, before `spread`: (steps, columns, d) to (steps, ., d)."""
@@ -131,31 +125,33 @@ class NoiseOperator(StructuredOperator, abc.ABC):
 class _Cut(NoiseOperator):
     """Some slots and columns of any noise; the columns left out are those that the slots do not use."""
 
-    def __init__(self, whole: NoiseOperator, slots: NDArray[np.intp], columns: NDArray[np.intp]) -> None:
-        self.num_steps, self.num_nodes = whole.num_steps, whole.num_nodes
-        self._whole, self._slots, self._columns = whole, slots, columns
-        super().__init__((self.num_steps * slots.size, self.num_steps * columns.size))
+    def __init__(self, whole: NoiseOperator, slots: Sequence[int], columns: NDArray[np.intp]) -> None:
+        self.num_steps, self.num_nodes, self._whole = whole.num_steps, whole.num_nodes, whole
+        self._rows = _flat(slots, whole.shape[0], self.num_steps)
+        self._columns = _flat(columns, whole.shape[1], self.num_steps)
+        self._held = whole.holders()[columns]
+        super().__init__((self._rows.size, self._columns.size))
 
     def holders(self) -> sp.csr_array:
-        return self._whole.holders()[self._columns]
+        return self._held
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        return self._take(self._whole.matmat(self._place(X, self._columns, self._whole.shape[1])), self._slots)
+        placed = np.zeros((self._whole.shape[1], X.shape[1]))
+        placed[self._columns] = X
+        return self._whole.matmat(placed)[self._rows]
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
-        return self._take(self._whole.rmatmat(self._place(X, self._slots, self._whole.shape[0])), self._columns)
-
-    def _place(self, X: FloatArray, at: NDArray[np.intp], size: int) -> FloatArray:
-        placed = np.zeros((self.num_steps, size // self.num_steps, X.shape[1]))
-        placed[:, at] = X.reshape(self.num_steps, at.size, X.shape[1])
-        return placed.reshape(size, -1)
-
-    def _take(self, X: FloatArray, at: NDArray[np.intp]) -> FloatArray:
-        taken = X.reshape(self.num_steps, len(X) // self.num_steps, X.shape[1])[:, at]
-        return taken.reshape(self.num_steps * at.size, X.shape[1])
+        placed = np.zeros((self._whole.shape[0], X.shape[1]))
+        placed[self._rows] = X
+        return self._whole.rmatmat(placed)[self._columns]
 
     def variances(self) -> FloatArray:
-        return self._whole.variances()[:, self._slots]
+        return self._whole.variances().ravel()[self._rows].reshape(self.num_steps, -1)
+
+
+def _flat(places: Sequence[int] | NDArray[np.intp], size: int, num_steps: int) -> NDArray[np.intp]:
+    """Where some places of a step are in all steps, time-major; `size` is that of all places in all steps."""
+    return np.add.outer(np.arange(num_steps) * (size // num_steps), np.asarray(places, dtype=np.intp)).ravel()
 
 
 def require_encoder(encoder: FloatArray, place: Callable[[tuple[int, ...]], str]) -> FloatArray:

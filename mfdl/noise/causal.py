@@ -47,6 +47,8 @@ class CausalNoise(NoiseOperator):
         nothing of size (T n)^2 is formed.
     """
 
+    in_blocks = True
+
     def __init__(
         self,
         encoder: ArrayLike | None = None,
@@ -71,26 +73,14 @@ class CausalNoise(NoiseOperator):
         self.encoder = None if encoder is None else _encoders(encoder, columns, "node" if factor is None else "column")
         if self.encoder is not None and self.encoder.shape[-1] != num_steps:
             raise InvalidInput(f"encoder must be over {num_steps} steps, got shape {self.encoder.shape}.")
+        own = sp.csr_array(sp.eye_array(columns, dtype=bool))
+        self.local = factor is None and columns == num_nodes and (self._holders != own).nnz == 0
+        self.fresh = encoder is None
         super().__init__((num_steps * slots, num_steps * columns))
-
-    # ---- questions -------------------------------------------------------------------------------------------------
 
     @property
     def causal(self) -> CausalNoise:
         return self
-
-    @property
-    def fresh(self) -> bool:
-        return self.encoder is None
-
-    @cached_property
-    def local(self) -> bool:
-        own = sp.eye_array(self.num_nodes, dtype=bool, format="csr")
-        return self.factor is None and self._holders.shape == own.shape and (self._holders != own).nnz == 0
-
-    @property
-    def in_blocks(self) -> bool:
-        return True
 
     @property
     def kind(self) -> str:
@@ -177,23 +167,17 @@ class CausalNoise(NoiseOperator):
         return blocks.reshape(self.shape[1], X.shape[1])
 
     def cut(self, slots: Sequence[int] | None = None) -> tuple[NDArray[np.intp], CausalNoise]:
-        everything = np.arange(self.columns_per_step)
-        if self.factor is None:
-            columns, factor = everything if slots is None else np.array(slots, dtype=np.intp), None
-        else:
-            factor = self.factor if slots is None else self.factor[np.array(slots, dtype=np.intp)]
-            columns = np.unique(factor.indices).astype(np.intp)
-            factor = matrices.sparse_matrix(factor=factor[:, columns])
-        if slots is None and columns.size == everything.size:
+        F = self.mixing if slots is None else self.mixing[np.array(slots, dtype=np.intp)]
+        columns = np.unique(F.indices).astype(np.intp)
+        if slots is None and columns.size == self.columns_per_step:
             return columns, self
         part = copy.copy(self)
-        part.__dict__.pop("local", None)
-        part.factor, part._holders = factor, matrices.sparse_mask(holders=self._holders[columns])
-        if not self.shared and self.encoder is not None:
-            part.__dict__.pop("inverse", None)
+        part.local, part._holders = False, self._holders[columns]
+        part.factor = matrices.sparse_matrix(factor=F[:, columns])
+        if self.encoder is not None and self.encoder.ndim == 3:
             part.encoder = self.encoder[columns]
-        width = columns.size if factor is None else factor.shape[0]
-        StructuredOperator.__init__(part, (self.num_steps * width, self.num_steps * columns.size))
+            part.__dict__.pop("inverse", None)
+        StructuredOperator.__init__(part, (self.num_steps * F.shape[0], self.num_steps * columns.size))
         return columns, part
 
 

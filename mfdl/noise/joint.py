@@ -40,6 +40,8 @@ class JointNoise(NoiseOperator):
         UnsupportedMechanism: T n above MAX_JOINT_SIZE.
     """
 
+    in_blocks = True
+
     def __init__(self, encoder: ArrayLike, num_steps: int, num_nodes: int) -> None:
         T, n = check.integer_at_least(1, num_steps=num_steps), check.integer_at_least(1, num_nodes=num_nodes)
         require_joint_size(T, n, "use SpaceTimeNoise, which scales")
@@ -54,10 +56,6 @@ class JointNoise(NoiseOperator):
     @property
     def joint(self) -> JointNoise:
         return self
-
-    @property
-    def in_blocks(self) -> bool:
-        return True
 
     @cached_property
     def inverse(self) -> FloatArray:

@@ -149,16 +149,11 @@ def base_columns(
     Raises: InvalidInput: the secret of a holder set of these columns is missing; or as `columns_by_holders`.
     Cost: one key derivation per holder set, once; then that of `normals_block`.
     """
-    holder: dict[int, tuple[Holders, int]] = {}
-    for holders, own in columns_by_holders(noise).items():
-        holder.update((c, (holders, j)) for j, c in enumerate(own.tolist()))
-    wanted = [int(c) for c in columns] if columns is not None else range(noise.columns_per_step)
-    derived: dict[Holders, NoiseKey] = {}
-    for c in wanted:
-        if holder[c][0] not in derived:
-            derived[holder[c][0]] = keys.key_of(holder[c][0])
-    indices = np.array([holder[c][1] for c in wanted], dtype=np.int64)
-    return ColumnNormals([derived[holder[c][0]] for c in wanted], indices)
+    holder = {c: (holders, j) for holders, own in columns_by_holders(noise).items() for j, c in enumerate(own.tolist())}
+    wanted = [holder[int(c)] for c in (range(noise.columns_per_step) if columns is None else columns)]
+    derived = {holders: keys.key_of(holders) for holders in dict.fromkeys(holders for holders, _ in wanted)}
+    indices = np.array([j for _, j in wanted], dtype=np.int64)
+    return ColumnNormals([derived[holders] for holders, _ in wanted], indices)
 
 
 def holder_set(nodes: Iterable[int]) -> Holders:
