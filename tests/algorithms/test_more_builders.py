@@ -14,7 +14,6 @@ from mfdl import algorithms, gossip
 from mfdl.algorithms.registry import MECHANISMS, parse_parameters
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.operators import StepNoise
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.testing.oracles import gossip_messages, pairwise_factor
 from mfdl.testing.strategies import gossip_matrices
@@ -197,18 +196,20 @@ def test_uniform_weights_give_one_minus_one_over_d():
     assert_allclose(one.noise.variances(), 2 / 3)
 
 
-def test_zip_dl_refusals():
-    with pytest.raises(InvalidInput, match="symmetric"):
-        algorithms.zip_dl(Dynamics(gossip.uniform("star:n=4")), EveryStep(2))
-    no_self = gossip.from_array(np.array([[0.0, 1.0], [1.0, 0.0]]))
-    with pytest.raises(InvalidInput, match="self weight"):
-        algorithms.zip_dl(Dynamics(no_self), EveryStep(2))
-    for dynamics in (Dynamics(gossip.sequence([STAR, MH("ring:n=4")])), Dynamics(RING, gossip_rounds=2)):
-        with pytest.raises(UnsupportedMechanism, match="constant gossip"):
-            algorithms.zip_dl(dynamics, EveryStep(2))
-    for sigma in (0.0, -1.0, float("inf")):
-        with pytest.raises(InvalidInput, match="sigma"):
-            algorithms.zip_dl(Dynamics(RING), EveryStep(2), sigma=sigma)
+@pytest.mark.parametrize(
+    ("dynamics", "options", "kind", "message"),
+    [
+        (Dynamics(gossip.uniform("star:n=4")), {}, InvalidInput, "symmetric"),
+        (Dynamics(gossip.from_array(np.array([[0.0, 1.0], [1.0, 0.0]]))), {}, InvalidInput, "self weight"),
+        (Dynamics(gossip.sequence([STAR, MH("ring:n=4")])), {}, UnsupportedMechanism, "constant gossip"),
+        (Dynamics(RING, gossip_rounds=2), {}, UnsupportedMechanism, "constant gossip"),
+        (Dynamics(RING, momentum=0.5), {}, UnsupportedMechanism, "neither momentum nor weight decay"),
+        *((Dynamics(RING), {"sigma": sigma}, InvalidInput, "sigma") for sigma in (0.0, -1.0, float("inf"))),
+    ],
+)
+def test_zip_dl_refusals(dynamics, options, kind, message):
+    with pytest.raises(kind, match=message):
+        algorithms.zip_dl(dynamics, EveryStep(2), **options)
 
 
 def test_batch_sizes_divide_gradients_but_not_message_noise():
@@ -217,43 +218,6 @@ def test_batch_sizes_divide_gradients_but_not_message_noise():
     assert_allclose(dense(divided.messages_from_noise), dense(one.messages_from_noise), **CLOSE)
     scale = np.tile([1, 1 / 2, 1 / 4, 1 / 8], 2)
     assert_allclose(dense(divided.messages_from_gradients), dense(one.messages_from_gradients) * scale, **CLOSE)
-
-
-# ---- the operator ---------------------------------------------------------------------------------------------------
-
-
-@examples(50)
-@given(
-    slots=st.integers(1, 4),
-    columns=st.integers(0, 4),
-    T=st.integers(1, 3),
-    width=st.integers(1, 3),
-    seed=st.integers(0, 999),
-)
-def test_step_noise_laws(slots, columns, T, width, seed):
-    rng = np.random.default_rng(seed)
-    F = rng.standard_normal((slots, columns))
-    N = step_noise(F, T)
-    whole = np.kron(np.eye(T), F)
-    X, Y = rng.standard_normal((T * columns, width)), rng.standard_normal((T * slots, width))
-    assert N.shape == whole.shape
-    assert_allclose(N.matmat(X), whole @ X, **CLOSE)
-    assert_allclose(N.rmatmat(Y), whole.T @ Y, **CLOSE)
-    assert np.vdot(Y, N.matmat(X)) == pytest.approx(np.vdot(N.rmatmat(Y), X), abs=1e-11)
-    assert_allclose(N.variances().ravel(), (whole**2).sum(axis=1), **CLOSE)
-    assert (N.slots_per_step, N.columns_per_step) == (slots, columns)
-
-
-def step_noise(F, T, nodes=3):
-    return StepNoise(F, np.ones((F.shape[1], nodes), dtype=bool), T, nodes)
-
-
-def test_step_noise_refuses():
-    with pytest.raises(InvalidInput, match="finite"):
-        step_noise(np.array([[np.nan]]), 2)
-    with pytest.raises(InvalidInput, match="holders"):
-        StepNoise(np.eye(2), step_noise(np.eye(3), 1).holders(), 2, 3)
-    assert step_noise(np.eye(2), 2).content() != step_noise(2 * np.eye(2), 2).content()
 
 
 # ---- by name --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from mfdl import algorithms, factorization, gossip
-from mfdl.algorithms import registry
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput
@@ -13,7 +12,6 @@ from mfdl.participation import Cyclic, Single
 
 DYN = Dynamics(gossip.uniform("star:n=4"), 0.3)
 PART = Cyclic(epochs=2, period=3)
-NAMES = ("none", "dp-dsgd", "anti-pgd", "bsr", "d-mf", "mafalda", "mafalda-l")
 
 
 @pytest.fixture
@@ -25,14 +23,6 @@ def saved(tmp_path):
         return path
 
     return save
-
-
-def test_every_name_builds_an_algorithm_of_that_name():
-    for name in NAMES:
-        one = algorithms.build(name, DYN, PART)
-        assert one.name == name
-        assert (one.num_steps, one.num_nodes) == (6, 4)
-        assert registry.check_name(name) == name
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():

@@ -30,7 +30,7 @@ MARK = "last:2:0.1"
 def test_every_name_builds_and_runs_under_its_own_trust_models(name):
     given = {"muffliato": {"gossip_rounds": 2}, "bsr": {"bandwidth": 2}}.get(name, {})
     one = algorithms.build(name, PATH, SCHEME, **given)
-    assert one.name == name
+    assert one.name == registry.check_name(name) == name
     assert (one.num_steps, one.num_nodes) == (4, 4)
     for model in registry.MECHANISMS[name].models[:1]:
         losses = victim_losses(one, trust.named(model), release=registry.MECHANISMS[name].release)
