@@ -52,8 +52,8 @@ def binomial_epsilon(
 ) -> float:
     """epsilon >= log((1 - beta - delta) / alpha) shown by the same test, >= 0."""
     alpha, beta = error_rates(without, with_canary, threshold, failure)
-    found = [math.log((1 - b - delta) / a) for a, b in ((alpha, beta), (beta, alpha)) if 1 - b - delta > 0]
-    return max(0.0, *found) if found else 0.0
+    shown = [math.log((1 - b - delta) / a) for a, b in ((alpha, beta), (beta, alpha)) if 1 - b - delta > 0]
+    return max(0.0, *shown) if shown else 0.0
 
 
 def error_rates(without: FloatArray, with_canary: FloatArray, threshold: float, failure: float) -> tuple[float, float]:
@@ -83,10 +83,7 @@ def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float)
     """
     trials, share = min(without.size, with_canary.size), failure / 3
     difference = float(with_canary.mean() - without.mean())
-    spread = max(
-        std_upper_bound(without, share),
-        std_upper_bound(with_canary, share),
-    )
+    spread = max(std_upper_bound(without, share), std_upper_bound(with_canary, share))
     if difference <= 0:
         return 0.0
     # a spread at rounding level is no noise at all

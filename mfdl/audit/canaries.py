@@ -89,9 +89,8 @@ def tried_patterns(gram: FloatArray, participation: Participation) -> Iterator[S
         yield from (pattern.tolist() for pattern in participation.patterns())
         return
     weights = np.abs(gram) / max(float(np.abs(gram).max()), 1e-300) + 1e-9  # > 0, so that no pattern weighs nothing
-    wanted = weights + (len(gram) + 2) * np.eye(
-        len(gram)
-    )  # row t: no pattern without step t is as heavy as one with it
+    # row t: no pattern without step t is as heavy as one with it
+    wanted = weights + (len(gram) + 2) * np.eye(len(gram))
     rows = np.vstack([weights.sum(axis=0), wanted])
     yield from dict.fromkeys(diagonal_bounds(rows, participation, np.zeros_like(rows)).patterns)
 
@@ -117,8 +116,8 @@ def _best_of_all(X: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Signs that maximise s^T X s for each X, and the values; X of shape (patterns, k, k)."""
     tried = _all_signs(X.shape[1])
     outer = (tried[:, :, None] * tried[:, None, :]).reshape(len(tried), -1)
-    found = X.reshape(len(X), -1) @ outer.T
-    return tried[found.argmax(axis=1)], found.max(axis=1)
+    values = X.reshape(len(X), -1) @ outer.T
+    return tried[values.argmax(axis=1)], values.max(axis=1)
 
 
 def _improved(X: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -169,16 +168,15 @@ def candidates(
         return []
     top = worst[max(values, key=lambda u: values[u])]
     more = [dataclasses.replace(top, name="spread over coordinates", direction=SPREAD)]
-    X = (w := top.view.whitener() @ top.view.columns_of(top.victim)).T @ w
     used = np.flatnonzero(top.signs)
     if used.size > 1:
+        white = top.view.whitener() @ top.view.columns_of(top.victim)
+        heaviest = int(np.diag(white.T @ white)[used].argmax())
         single, other = np.zeros_like(top.signs), top.signs.copy()
-        single[used[int(np.diag(X)[used].argmax())]] = 1.0
+        single[used[heaviest]] = 1.0
         other[used[1::2]] *= -1.0
-        more += [
-            dataclasses.replace(top, name="a single step", signs=single),
-            dataclasses.replace(top, name="other signs", signs=other),
-        ]
+        for name, signs in (("a single step", single), ("other signs", other)):
+            more.append(dataclasses.replace(top, name=name, signs=signs))
     if algorithm.num_steps > 1:
         more.append(_reacting(top, unit))
     return [*worst.values(), *more]
@@ -191,13 +189,13 @@ def _reacting(top: Canary, unit: str) -> Canary:
     """
     rate = float(np.max(top.view.algorithm.dynamics.learning_rate))
     scheme = top.view.algorithm.participation.of_node(top.victim)
-    found = []
+    tried = []
     for factor in FEEDBACKS:
         view = top.view.with_feedback(factor / rate, fixed=top.victim if unit == "user" else None)
         white = view.whitener() @ view.columns_of(top.victim)
         signs, value = best_signs(white.T @ white, scheme)
-        found.append((value, dataclasses.replace(top, name="adaptive gradients", signs=signs, view=view)))
-    return max(found, key=lambda pair: pair[0])[1]
+        tried.append((value, dataclasses.replace(top, name="adaptive gradients", signs=signs, view=view)))
+    return max(tried, key=lambda pair: pair[0])[1]
 
 
 def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray], claims: Mapping[int, float]) -> Canary:
@@ -206,11 +204,11 @@ def learned(canaries: Sequence[Canary], precisions: Sequence[FloatArray], claims
     Args: precisions: inverse of the covariance of the rows of each canary's view along its direction, (rows, rows);
         claims: mu by victim.
     """
-    found = []
+    tried = []
     for canary, precision in zip(canaries, precisions, strict=True):
         A = canary.view.columns_of(canary.victim)
         scheme = canary.view.algorithm.participation.of_node(canary.victim)
         signs, value = best_signs(A.T @ precision @ A, scheme)
         shown = math.sqrt(max(value, 0.0)) / max(claims[canary.victim], 1e-150)
-        found.append((shown, dataclasses.replace(canary, name="chosen from runs", signs=signs)))
-    return max(found, key=lambda pair: pair[0])[1]
+        tried.append((shown, dataclasses.replace(canary, name="chosen from runs", signs=signs)))
+    return max(tried, key=lambda pair: pair[0])[1]

@@ -154,9 +154,9 @@ def reduced_rows(seen: FloatArray, exposed: Mask) -> FloatArray:
         rows -= factors[:, None] * rows[pivot_rows]
         pivot_rows += 1
     out = np.zeros((pivot_rows, seen.shape[1]))
-    found = rows[:pivot_rows]
-    found[np.abs(found) <= CLEAR * 10 * np.abs(found).max(axis=1, keepdims=True, initial=0.0)] = 0.0
-    out[:, ~exposed] = found
+    rows = rows[:pivot_rows]
+    rows[np.abs(rows) <= CLEAR * 10 * np.abs(rows).max(axis=1, keepdims=True, initial=0.0)] = 0.0
+    out[:, ~exposed] = rows
     return out
 
 

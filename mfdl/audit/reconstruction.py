@@ -174,8 +174,8 @@ class Reconstruction:
         rows = check.finite_array(2, observations=observations)
         if rows.shape[0] != self.estimator.shape[1]:
             raise InvalidInput(f"observations must have {self.estimator.shape[1]} rows, got {rows.shape[0]}.")
-        found = (self.estimator @ rows).reshape(*self.exposed.shape, -1)
-        return np.where((np.isfinite(self.amplification) & ~self.known)[:, :, None], found, np.nan)
+        estimate = (self.estimator @ rows).reshape(*self.exposed.shape, -1)
+        return np.where((np.isfinite(self.amplification) & ~self.known)[:, :, None], estimate, np.nan)
 
     def recover(self, messages: ArrayLike, **given: Any) -> FloatArray:
         """The gradients read off or estimated from the transcript of a run; arguments as for `observations`.

@@ -83,17 +83,17 @@ class AuditResult(Settings):
     @property
     def worst(self) -> CanaryResult:
         """The canary closest to its claim, or furthest above it."""
-        return max(self.canaries, key=lambda one: one.mu_audited / one.mu_claimed if one.mu_claimed else math.inf)
+        return max(self.canaries, key=lambda c: c.mu_audited / c.mu_claimed if c.mu_claimed else math.inf)
 
     @property
     def mu_audited(self) -> float:
         """The largest lower bound on mu."""
-        return max(one.mu_audited for one in self.canaries)
+        return max(canary.mu_audited for canary in self.canaries)
 
     @property
     def epsilon_audited(self) -> float:
         """The largest lower bound on epsilon at delta."""
-        return max(one.epsilon_audited for one in self.canaries)
+        return max(canary.epsilon_audited for canary in self.canaries)
 
     @property
     def epsilon_claimed(self) -> float:
@@ -103,26 +103,26 @@ class AuditResult(Settings):
     @property
     def violated(self) -> bool:
         """Whether any bound exceeds the claim for its victim."""
-        return any(one.violated for one in self.canaries)
+        return any(canary.violated for canary in self.canaries)
 
     def sentence(self) -> str:
         """The outcome in one sentence."""
-        one = self.worst
+        worst = self.worst
         verdict = "REFUTED" if self.violated else "not refuted"
         return (
-            f"{self.mechanism} under {self.trust} ({self.adjacency}): the claim mu = {one.mu_claimed:.4g} for node "
-            f"{one.victim} is {verdict}; at level {self.level:g}, {self.trials} runs per input of the canary "
-            f"'{one.canary}' show mu >= {one.mu_audited:.4g}."
+            f"{self.mechanism} under {self.trust} ({self.adjacency}): the claim mu = {worst.mu_claimed:.4g} for node "
+            f"{worst.victim} is {verdict}; at level {self.level:g}, {self.trials} runs per input of the canary "
+            f"'{worst.canary}' show mu >= {worst.mu_audited:.4g}."
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, infinities as texts."""
-        own = dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
         for name in ("mu_audited", "epsilon_claimed", "epsilon_audited", "violated"):
-            own[name] = getattr(self, name)
-        for shown, canary in zip(own["canaries"], self.canaries, strict=True):
+            values[name] = getattr(self, name)
+        for shown, canary in zip(values["canaries"], self.canaries, strict=True):
             shown |= {"mu_audited": canary.mu_audited, "violated": canary.violated}
-        plain: dict[str, Any] = _plain(own)
+        plain: dict[str, Any] = _plain(values)
         return plain
 
 

@@ -88,14 +88,8 @@ def save(
     root = Path(folder)
     # The name follows from step and content: an older file is never overwritten, except by itself.
     tensor_file = f"models-{step:010d}-{digest[:16]}.safetensors"
-    content = {
-        "format": FORMAT,
-        "step": step,
-        "tensor_file": tensor_file,
-        "sha256": digest,
-        "private": marked,
-        "metadata": plain,
-    }
+    content = {"format": FORMAT, "step": step, "tensor_file": tensor_file, "sha256": digest}
+    content |= {"private": marked, "metadata": plain}
     files.atomic_write_bytes(root / tensor_file, data, private=True)
     pointer = files.atomic_write_json(root / POINTER, {**content, CHECKSUM: _checksum(content)}, private=True)
     # what killed runs left goes with what is replaced
@@ -171,8 +165,7 @@ def require_match(metadata: Mapping[str, Any], **expected: Any) -> None:
             raise InvalidInput(f"the checkpoint has no field {field!r}, expected {wanted!r}; start the run anew.")
         if _canonical(metadata[field]) != _canonical(wanted):
             raise InvalidInput(
-                f"the checkpoint's {field} is {metadata[field]!r}, expected {wanted!r}; resume with what "
-                "it was made "
+                f"the checkpoint's {field} is {metadata[field]!r}, expected {wanted!r}; resume with what it was made "
                 "with, or start the run anew in another folder."
             )
 
@@ -187,9 +180,7 @@ def _plain(value: Any, where: str) -> Any:
         raise InvalidInput(f"{where} holds a NoiseKey, whose secret must not be stored; store key.key_id.")
     if isinstance(value, bytes | bytearray | memoryview):
         raise InvalidInput(f"{where} holds bytes, which may be a secret; store a public identifier such as key.key_id.")
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, list | tuple):
         return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]

@@ -188,9 +188,9 @@ def agree(
     n = len(identities)
     held: list[dict[Iterable[int], NoiseKey]] = [{} for _ in range(n)]
 
-    def pair(own: int, peer: int) -> NoiseKey:
+    def pair(node: int, peer: int) -> NoiseKey:
         public = identities[peer].public_bytes
-        return pair_key(identities[own], public, run_id=run_id, own_label=own, peer_label=peer)
+        return pair_key(identities[node], public, run_id=run_id, own_label=node, peer_label=peer)
 
     distinct: dict[Holders, None] = dict.fromkeys(holder_set(nodes) for nodes in holder_sets)
     for holders in distinct:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from ..pictures.curves import Curves, colours_of, draw_curves
-from .run import LAST_STEPS
 
 if TYPE_CHECKING:
     from .run import Run
@@ -39,4 +38,4 @@ def plot_runs(runs: Sequence[Run]) -> Figure:
     seeds = ", ".join("not seeded" if seed.seed is None else str(seed.seed) for seed in runs[0].seeds)
     caption = f"Task {task} on {gossip.num_nodes} nodes, gossip {gossip.name}, seeds {seeds}. {guarantee}"
     title = f"Test loss on {task}, {gossip.num_nodes} nodes"
-    return draw_curves(curves, title, caption, len(runs[0].seeds), LAST_STEPS)
+    return draw_curves(curves, title, caption, len(runs[0].seeds), runs[0].last_steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,20 +50,18 @@ class SeedRun:
     messages: NDArray[np.float64] | None = None
     seeded_noise: bool = True
 
-    def _last(self, values: NDArray[np.float64]) -> float | None:
+    def _last(self, values: NDArray[np.float64] | None) -> float | None:
         late = self.steps > self.finished_steps - LAST_STEPS
-        return float(values[late].mean()) if late.any() else None
+        return None if values is None or self.diverged or not late.any() else float(values[late].mean())
 
     @property
     def final_loss(self) -> float | None:
         """Mean over nodes and the evaluations of the last 50 steps; None if diverged or not evaluated in them."""
-        return None if self.diverged or not self.steps.size else self._last(self.loss)
+        return self._last(self.loss)
 
     @property
     def final_accuracy(self) -> float | None:
         """As `final_loss`; None for regression."""
-        if self.accuracy is None or self.diverged or not self.steps.size:
-            return None
         return self._last(self.accuracy)
 
 
@@ -71,6 +69,7 @@ class SeedRun:
 class Run:
     """All seeds of one mechanism on one task."""
 
+    last_steps: ClassVar[int] = LAST_STEPS
     mechanism: Mechanism
     task_name: str
     seeds: tuple[SeedRun, ...]
@@ -78,18 +77,18 @@ class Run:
     @property
     def final_losses(self) -> list[float | None]:
         """Per seed."""
-        return [one.final_loss for one in self.seeds]
+        return [run.final_loss for run in self.seeds]
 
     @property
     def diverged_seeds(self) -> list[int | None]:
         """Seeds whose run diverged."""
-        return [one.seed for one in self.seeds if one.diverged]
+        return [run.seed for run in self.seeds if run.diverged]
 
     @property
     def node_steps_per_second(self) -> float:
         """Nodes x steps per second of training, over all seeds."""
-        seconds = sum(one.training_seconds for one in self.seeds)
-        steps = sum(one.finished_steps for one in self.seeds)
+        seconds = sum(run.training_seconds for run in self.seeds)
+        steps = sum(run.finished_steps for run in self.seeds)
         return steps * self.mechanism.algorithm.num_nodes / seconds if seconds > 0 else float("inf")
 
     def rows(self) -> list[dict[str, Any]]:
@@ -98,14 +97,14 @@ class Run:
         return [
             {
                 "mechanism": self.mechanism.algorithm.name,
-                "seed": one.seed,
+                "seed": run.seed,
                 "step": int(step),
                 "node": str(label),
-                "loss": float(one.loss[i, u]),
-                "accuracy": None if one.accuracy is None else float(one.accuracy[i, u]),
+                "loss": float(run.loss[i, u]),
+                "accuracy": None if run.accuracy is None else float(run.accuracy[i, u]),
             }
-            for one in self.seeds
-            for i, step in enumerate(one.steps)
+            for run in self.seeds
+            for i, step in enumerate(run.steps)
             for u, label in enumerate(labels)
         ]
 

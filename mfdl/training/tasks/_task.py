@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ... import check
 from ...errors import InvalidInput
+from ...matrices import read_only
 from . import fingerprint, modules, seeds
 from . import partition as partitions
 from .instance import TaskInstance
@@ -94,8 +95,7 @@ class Task:
         self.partition.require_fits(self.kind, len(train), num_nodes)
         object.__setattr__(self, "num_nodes", num_nodes)
         for name, array in arrays.items():
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, read_only(array))
         self._check_model()
 
     def _check_model(self) -> None:

@@ -44,7 +44,7 @@ def _facts(value: Any, depth: int) -> Any:
         return ("array", value.shape, value.dtype.str, np.ascontiguousarray(value).tobytes())
     if isinstance(value, types.FunctionType):
         cells = [_facts(cell.cell_contents, depth + 1) for cell in value.__closure__ or ()]
-        defaults = [_facts(one, depth + 1) for one in value.__defaults__ or ()]
+        defaults = [_facts(v, depth + 1) for v in value.__defaults__ or ()]
         keywords = sorted((k, _facts(v, depth + 1)) for k, v in (value.__kwdefaults__ or {}).items())
         return (value.__qualname__, _code(value), cells, defaults, keywords)
     if isinstance(value, functools.partial):
@@ -58,7 +58,7 @@ def _facts(value: Any, depth: int) -> Any:
         state = sorted((k, _facts(v, depth + 1)) for k, v in vars(value).items())
         return (type(value).__qualname__, _code(type(value).__call__), state)
     if isinstance(value, list | tuple):
-        return [_facts(one, depth + 1) for one in value]
+        return [_facts(v, depth + 1) for v in value]
     if isinstance(value, dict):
         return sorted((repr(k), _facts(v, depth + 1)) for k, v in value.items())
     return repr(value)

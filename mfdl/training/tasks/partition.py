@@ -4,7 +4,7 @@ In: the targets, the number of nodes, a seed. Out: the rows each node holds, che
 the simulated world, and no guarantee covers the act of dealing records out: neighbouring data sets are the same owners
 with one record changed. Where the draw reads the targets (`Dirichlet`), build the neighbour with
 `Fixed(task.owners(seed))`.
-When a record takes part is in `instance`.
+When a record takes part is in `steps`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from scipy.special import gammaincinv
 
 from ... import check
 from ...errors import InvalidInput, unknown_name
+from ...matrices import read_only
 from . import seeds
 
 Rows = NDArray[np.int64]
@@ -65,15 +66,15 @@ class Partition(abc.ABC):
             )
 
 
-def dealt(one: Partition, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
-    """What `one.held` gives, held to its law: the loss of a record is that of a record at one node.
+def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int) -> list[Rows]:
+    """What `partition.held` gives, held to its law: the loss of a record is that of a record at one node.
 
     Raises:
         InvalidInput: not one array of rows per node, an empty one, or a record at no node or in several places.
     Cost: O(N).
     """
-    name, num_records = f"partition {one.text!r}", len(targets)
-    held = [np.asarray(rows) for rows in one.held(targets, num_nodes, seed)]
+    name, num_records = f"partition {partition.text!r}", len(targets)
+    held = [np.asarray(rows) for rows in partition.held(targets, num_nodes, seed)]
     if len(held) != num_nodes:
         raise InvalidInput(f"{name} must give one array of rows for each of {num_nodes} nodes, got {len(held)}.")
     for node, rows in enumerate(held):
@@ -203,14 +204,11 @@ class Fixed(Partition):
             )
         if owners.min() < 0:
             raise InvalidInput(f"owners must be node indices >= 0, got {owners.min()} in row {int(owners.argmin())}.")
-        owners = owners.astype(np.int64)
-        owners.setflags(write=False)
-        object.__setattr__(self, "owners", owners)
+        object.__setattr__(self, "owners", read_only(owners.astype(np.int64)))
 
     @property
     def text(self) -> str:
-        owners = np.asarray(self.owners, dtype="<i8")
-        return f"fixed:{hashlib.sha256(owners.tobytes()).hexdigest()}"
+        return f"fixed:{hashlib.sha256(np.asarray(self.owners, dtype='<i8').tobytes()).hexdigest()}"
 
     def require_fits(self, kind: str, num_records: int, num_nodes: int) -> None:
         super().require_fits(kind, num_records, num_nodes)
@@ -272,14 +270,15 @@ def parse(spec: Partition | str) -> Partition:
         return Uniform()
     if "alpha" not in values:
         raise InvalidInput(f"partition dirichlet needs the parameter 'alpha'; e.g. {_EXAMPLE}.")
-    try:
-        alpha = float(values["alpha"])
-    except ValueError:
-        raise InvalidInput(f"partition dirichlet: alpha must be a number, got {values['alpha']!r}.") from None
     minimum = values.get("min_records", "1")
     if not re.fullmatch(r"[0-9]{1,18}", minimum):
         raise InvalidInput(f"partition dirichlet: min_records must be an integer >= 1, got {minimum!r}.")
-    return Dirichlet(alpha, int(minimum))
+    try:
+        return Dirichlet(float(values["alpha"]), int(minimum))
+    except InvalidInput:
+        raise
+    except ValueError:
+        raise InvalidInput(f"partition dirichlet: alpha must be a number, got {values['alpha']!r}.") from None
 
 
 _EXAMPLE = "dirichlet:alpha=10"
