@@ -1,7 +1,7 @@
 """The one table of what the papers state: each statement, whether it holds, and what is true instead.
 
-In: `papers/`, one file per paper, one table per fact. Out: `facts`, by id, and the page `docs/errata.md` made of them,
-which `python -m mfdl.theory.facts` writes out. Claims, published bounds and tests take their words from here; whether
+In: `papers/`, one file per paper, one table per fact. Out: `all_facts`, by id, and `docs/errata.md` made of them, which
+`python -m mfdl.theory.facts` writes out. Claims, published bounds and tests take their words from here; whether
 they are right is decided by the searches of `testing.claims` and by the tests that a fact names.
 """
 
@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ..errors import unknown_name
 
@@ -68,7 +69,7 @@ class Fact:
 
 
 @functools.cache
-def facts() -> Mapping[str, Fact]:
+def all_facts() -> Mapping[str, Fact]:
     """All of them by id, paper by paper."""
     table: dict[str, Fact] = {}
     for name in PAPERS:
@@ -79,7 +80,7 @@ def facts() -> Mapping[str, Fact]:
             if id in table or entry.get("kind", KINDS[0]) not in KINDS:
                 raise RuntimeError(f"fact {id!r} is there twice or of no kind of {', '.join(KINDS)}.")
             table[id] = Fact(id, paper, **{**entry, "tests": tuple(entry.get("tests", ()))})
-    return table
+    return MappingProxyType(table)
 
 
 def fact(id: str) -> Fact:
@@ -87,9 +88,9 @@ def fact(id: str) -> Fact:
 
     Raises: InvalidInput: there is none.
     """
-    if id not in facts():
-        raise unknown_name("fact", id, facts())
-    return facts()[id]
+    if id not in all_facts():
+        raise unknown_name("fact", id, all_facts())
+    return all_facts()[id]
 
 
 def errata(*ids: str) -> str:
@@ -114,23 +115,20 @@ Letters: [notation.md](notation.md). L is log(1 / delta) in budgets and the smoo
 def errata_page() -> str:
     """`docs/errata.md`: the facts that have a kind, paper by paper, and what of the papers is not used."""
     lines = [HEAD]
-    papers = list(dict.fromkeys(fact.paper for fact in facts().values()))
+    papers = list(dict.fromkeys(row.paper for row in all_facts().values()))
     for paper in papers:
-        rows = [fact for fact in facts().values() if fact.paper == paper and fact.kind]
+        rows = [row for row in all_facts().values() if row.paper == paper and row.kind]
         if rows:
             lines += [f"## {paper.name}: arXiv:{paper.arxiv}", ""]
-            lines += [
-                "| item | printed or coded | what is true | kind | claim, tests |",
-                "| --- | --- | --- | --- | --- |",
-            ]
-            lines += [_row(fact) for fact in rows] + [""]
+            lines += [markdown_row("item", "printed or coded", "what is true", "kind", "claim, tests")]
+            lines += [markdown_row(*["---"] * 5), *map(_row, rows), ""]
     unused = [f"- {paper.arxiv}: {paper.not_used}." for paper in papers if paper.not_used]
     return "\n".join([*lines, "## Not used here", "", *unused, ""])
 
 
-def _row(fact: Fact) -> str:
-    shown = [f"`{name}`" for name in ([fact.id] if fact.is_claim else []) + list(fact.tests)]
-    return markdown_row(fact.item, fact.states, fact.true, fact.kind, ", ".join(shown))
+def _row(row: Fact) -> str:
+    shown = [f"`{name}`" for name in ([row.id] if row.is_claim else []) + list(row.tests)]
+    return markdown_row(row.item, row.states, row.true, row.kind, ", ".join(shown))
 
 
 def markdown_row(*cells: str) -> str:

@@ -20,7 +20,7 @@ from mfdl.testing.claims.published.decor.accounting import coded_search
 from mfdl.testing.claims.published.decor.averaging import BOUND_CONSTANT, bound_and_loss
 from mfdl.testing.oracles import elliptope_reference, exact_view_gram
 from mfdl.testing.strategies import random_encoder
-from mfdl.theory.facts import facts
+from mfdl.theory.facts import all_facts
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `(assume|reject)` outside")  # called with one case
 
@@ -282,13 +282,13 @@ def test_both_sides_of_a_claim_are_the_numbers_derived_here(id, case, claimed, t
 
 def test_every_refuted_claim_is_refuted_by_the_case_of_the_table():
     first = {id: case for id, case, _, _ in reversed(VALUES)}
-    refuted = {fact.id for fact in facts().values() if fact.counterexample}
+    refuted = {fact.id for fact in all_facts().values() if fact.counterexample}
     assert refuted == {id for id, claim in CLAIMS.items() if claim.expect == "refuted"}
     assert refuted <= set(first)
     for id in refuted:
         excess, claimed, true = CLAIMS[id].excess(first[id])
         assert excess > 0, id
-        assert f"{describe(first[id])}: claimed {claimed:.6g}, true {true:.6g}" == facts()[id].counterexample
+        assert f"{describe(first[id])}: claimed {claimed:.6g}, true {true:.6g}" == all_facts()[id].counterexample
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from effort import examples
 
 from mfdl.errors import InvalidInput
 from mfdl.testing import check_claim, published_claims
-from mfdl.theory.facts import errata, errata_page, fact, facts
+from mfdl.theory.facts import all_facts, errata, errata_page, fact
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = {claim.id: claim for claim in published_claims()}
@@ -24,7 +24,7 @@ def functions_of(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize("id", facts())
+@pytest.mark.parametrize("id", all_facts())
 def test_every_fact_is_a_claim_or_names_a_test_that_exists(id):
     row = fact(id)
     assert row.is_claim == (id in CLAIMS)
@@ -39,9 +39,9 @@ def test_every_fact_is_a_claim_or_names_a_test_that_exists(id):
 
 def test_every_claim_says_what_the_table_says():
     assert len(CLAIMS) >= 89
-    assert {id for id, row in facts().items() if row.is_claim} == set(CLAIMS)
+    assert {id for id, row in all_facts().items() if row.is_claim} == set(CLAIMS)
     for id, claim in CLAIMS.items():
-        row = facts()[id]
+        row = all_facts()[id]
         said = (claim.paper, claim.item, claim.statement, claim.expect == "holds", claim.erratum)
         assert said == (str(row.paper), row.item, row.states, row.holds, row.true)
 
@@ -73,7 +73,7 @@ def test_unknown_facts_are_refused_and_errata_are_sentences():
     assert errata("whisper-10") == "(10): the inequality is reversed: vanishing noise is feasible, with objective 0."
 
 
-REFUTED = [id for id, row in facts().items() if row.counterexample]
+REFUTED = [id for id, row in all_facts().items() if row.counterexample]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_is_said_to_be_refuted_is_found(id, seed):
     assert len(result.counterexample) < 160
 
 
-@pytest.mark.parametrize("id", [id for id, row in facts().items() if row.holds])
+@pytest.mark.parametrize("id", [id for id, row in all_facts().items() if row.holds])
 def test_what_is_said_to_hold_is_not_refuted(id):
     result = check_claim(CLAIMS[id], examples=examples(CLAIMS[id].examples).max_examples, seed=1)
     assert result.as_registered, str(result)
