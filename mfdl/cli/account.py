@@ -37,7 +37,7 @@ def account(
 def _show(answer: dict[str, Any], out: Path | None) -> None:
     many, fixed_only = "victims" not in answer, not answer["adaptive"]
     each = answer["attackers"] if many else [{"attacker": "", "victims": answer["victims"]}]
-    pairs = [(one["attacker"], row) for one in each for row in one["victims"]]
+    pairs = [(against["attacker"], row) for against in each for row in against["victims"]]
     pairs.sort(key=lambda pair: (-float(pair[1]["mu_adaptive"]), -float(pair[1]["mu"])))
     placed = any(row["distance"] is not None for _, row in pairs)
     title = (

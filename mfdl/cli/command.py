@@ -38,10 +38,10 @@ def command(config_type: type[Config]) -> Callable[[Callable[..., None]], Callab
             more |= {name: value for name, value in values.items() if value is not None}  # else the field's default
             run_and_print(config_type(**more), **given)
 
-        own = list(inspect.signature(run_and_print, eval_str=True).parameters.values())[1:]
+        besides = list(inspect.signature(run_and_print, eval_str=True).parameters.values())[1:]
         shared = [_parameter(name, *field) for name, field in fields.items()]
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter("context", POSITIONAL, annotation=typer.Context), CONFIG, *shared, *own]
+            [inspect.Parameter("context", POSITIONAL, annotation=typer.Context), CONFIG, *shared, *besides]
         )
         run.__doc__, run.__name__, run.__annotations__ = run_and_print.__doc__, run_and_print.__name__, {}
         return run

@@ -75,11 +75,7 @@ TRUST: Mapping[str, TrustName] = {
         released=True,
     ),
     "released": TrustName(
-        "anyone who sees the released models",
-        "none; the final models are published",
-        "none",
-        "none",
-        released=True,
+        "anyone who sees the released models", "none; the final models are published", "none", "none", released=True
     ),
 }
 

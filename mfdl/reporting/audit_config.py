@@ -1,10 +1,12 @@
-"""What `mfdl audit` is asked: every value checked before any work."""
+"""What `mfdl audit` is asked and answers: claims of mechanisms under trust models, against what runs show."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Annotated, ClassVar
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ..errors import InvalidInput
 from . import options
@@ -12,8 +14,8 @@ from .options import Config, Option, require_one_of
 from .progress import SILENT, Silent
 
 if TYPE_CHECKING:
+    from ..audit import AuditMatrix
     from ..participation import Participation
-    from .audits import Audited
 
 MATRIX_TRUSTS = ("ldp", "pndp", "eavesdropper", "coalitions", "full-collusion", "central")
 
@@ -80,11 +82,46 @@ class AuditConfig(Config):
 
         return participation_of(self)
 
-    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Silent = SILENT) -> Audited:
-        """Claims against what runs show; out: a folder for audit.json, audit.csv and audit.png.
+    def run(
+        self, out: str | os.PathLike[str] | None = None, *, progress: Silent = SILENT
+    ) -> tuple[AuditMatrix, dict[str, Any]]:
+        """The cells, and all of it JSON-ready; out: a folder for audit.json, audit.csv and audit.png.
 
         Raises: InvalidInput: nothing finite is claimed, nodes that are not there, or a folder that cannot be written.
         """
-        from .audits import run_audit
+        from .output import require_folder, versions
 
-        return run_audit(self, out, progress)
+        began = time.perf_counter()
+        if out is not None:
+            require_folder(out)
+        matrix = self._audited(progress)
+        if all(cell.result is None for cell in matrix.cells):
+            why = matrix.cells[0].why
+            raise InvalidInput(f"nothing finite is claimed: {why}; choose another --trust or --mechanism.")
+        how: dict[str, Any] = {"graph": self.graph, "versions": versions(), "config": self.options()}
+        how["seconds"] = time.perf_counter() - began
+        if out is not None:
+            matrix.write(Path(out), how)
+        return matrix, {**matrix.to_dict(), **how}
+
+    def _audited(self, progress: Silent) -> AuditMatrix:
+        from ..algorithms import registry
+        from ..audit import audit_matrix
+        from ..dynamics import Dynamics
+        from .question import Named
+
+        graph, gossip = options.load_gossip(self.graph, False, self.gossip, self.data_home)
+        who = (self.attackers, self.colluders, self.coalition_size)
+        named = Named(graph, *who, any_receiver=True, default_coalition_size=1)
+        named.require_used(self.trusts)
+        models = {name: named.model(name) for name in self.trusts}
+        dynamics, scheme = Dynamics(gossip), self.scheme()
+        with progress.status("building mechanisms"):
+            built = {name: registry.build(name, dynamics, scheme) for name in self.mechanisms}
+        entries = {name: registry.entry_of(name) for name in built}
+        release = {name: e.release for name, e in entries.items() if e is not None and e.release is not None}
+        names = ("adjacency", "clip_norm", "noise_std", "unit", "level", "trials", "delta", "seed")
+        how: dict[str, Any] = {name: getattr(self, name) for name in names}
+        how["mu"] = 1.0 if self.noise_std is None and self.mu is None else self.mu
+        with progress.bar("audits", len(built) * len(models)) as advance:
+            return audit_matrix(built, models, release=release, progress=advance, **how)
