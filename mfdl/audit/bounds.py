@@ -19,6 +19,7 @@ from scipy import special, stats
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
+from ..floats import EPS
 from ..privacy import gaussian
 
 EPSILON_SLACK = 1e-9  # `gaussian.epsilon_from_mu` is above the truth by no more: a lower bound gives it back
@@ -87,7 +88,7 @@ def gaussian_mu(without: FloatArray, with_canary: FloatArray, *, failure: float)
     if difference <= 0:
         return 0.0
     # a spread at rounding level is no noise at all
-    if spread <= 64 * np.finfo(np.float64).eps * max(abs(float(without.mean())), abs(float(with_canary.mean()))):
+    if spread <= 64 * EPS * max(abs(float(without.mean())), abs(float(with_canary.mean()))):
         return math.inf
     return max(0.0, difference / spread - float(-special.ndtri(share)) * math.sqrt(2 / trials))
 

@@ -19,8 +19,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..check import FloatArray
+from ..floats import EPS
 
-EPS = float(np.finfo(np.float64).eps)
 ROUNDING = 8.0 * EPS  # times the size: relative singular values below it are taken for rounding
 CLEAR = 1e-9  # relative singular values above it are no rounding, whatever was computed before
 EXPOSED = 1e-7  # an unknown is solved for if at most this of the others is mixed in,
