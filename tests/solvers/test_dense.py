@@ -222,20 +222,14 @@ def test_an_error_in_the_gram_costs_the_bound_its_square():
 # Start
 
 
-def test_start_from_the_solution_is_soon_over():
+def test_start_is_made_feasible_and_from_the_solution_is_soon_over():
     problem = hard()
-    cold = solve(problem, Stopping(1e-5))
+    cold = solve(problem, Stopping(1e-5), start=np.tri(problem.size).T @ np.tri(problem.size))
     warm = solve(problem, Stopping(1e-5), start=cold.gram)
-    assert warm.status == "optimal"
+    for found in (cold, warm):
+        assert_feasible(problem, found)
+        assert found.status == "optimal"
     assert warm.iterations <= 10 < cold.iterations
-
-
-def test_start_is_made_feasible():
-    problem = hard()
-    C = np.tril(np.ones((problem.size, problem.size)))
-    found = solve(problem, start=C.T @ C)
-    assert found.status == "optimal"
-    assert_feasible(problem, found)
 
 
 @pytest.mark.parametrize("start", [np.eye(3), np.full((24, 24), np.nan), np.zeros((24, 24)), -np.eye(24)])

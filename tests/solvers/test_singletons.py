@@ -175,17 +175,14 @@ def test_the_ridge_is_no_larger_than_the_tolerance_allows(problem, tolerance):
 # The door
 
 
-def test_classes_of_two_are_refused_here_and_taken_at_the_door():
-    problem = FactorizationProblem(np.eye(3), np.array([0, 1, 1]))
-    with pytest.raises(ProblemError, match=r"one index each, got 2 classes for 3 indices; use mfdl_solvers\.solve"):
-        singletons.solve(problem)
-    assert solve(problem).status == "optimal"
-
-
-def test_the_door_leads_here():
+def test_the_door_leads_here_and_takes_classes_of_two_too():
     problem = averaging("florentine")
     here, there = singletons.solve(problem), solve(problem, start=np.eye(15))
     assert here.iterations == there.iterations
     assert_array_equal(here.gram, there.gram)
     with pytest.raises(ProblemError, match="start must be finite"):
         solve(problem, start=np.zeros((15, 15)))
+    two = FactorizationProblem(np.eye(3), np.array([0, 1, 1]))
+    with pytest.raises(ProblemError, match=r"one index each, got 2 classes for 3 indices; use mfdl_solvers\.solve"):
+        singletons.solve(two)
+    assert solve(two).status == "optimal"
