@@ -11,16 +11,18 @@ import scipy.sparse as sp
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from noises import OVER_BOTH, cases
 from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip, spatial
 from mfdl.algorithms import checks
+from mfdl.algorithms.dsgd import decentralized
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import OBJECTIVES
 from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.noise import NoiseOperator, SpaceTimeNoise
 from mfdl.noise_error import noise_error
-from mfdl.operators import NoiseOperator
 from mfdl.participation import Cyclic
 from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
 from mfdl.testing.strategies import random_encoder
@@ -73,17 +75,22 @@ def build(name, dynamics, part, rng):
 
 
 @st.composite
-def noisy(draw, names=LOCAL + ACROSS):
+def noisy(draw, names=LOCAL + ACROSS + OVER_BOTH):
     """Builders on constant and time-varying gossip of every kind, 1 to 3 rounds per step, schedules and divisors."""
     W = draw(st.one_of(gossip_matrices(max_nodes=4), gossip_sequences(max_nodes=4)))
     W = W if W.is_constant else gossip.sequence(W.matrices)
-    T = draw(st.integers(1, 4))
+    name = draw(st.sampled_from(names))
+    noise = draw(cases((name,), max_steps=3, num_nodes=W.num_nodes))[0] if name in OVER_BOTH else None
+    T = draw(st.integers(1, 4)) if noise is None else noise.num_steps
     rates = draw(
         st.one_of(st.sampled_from([1.0, 0.3]), st.lists(st.sampled_from([0.1, 0.5, 1.0, 2.0]), min_size=T, max_size=T))
     )
     small = st.sampled_from([0.0, 0.0, 0.25])
     dynamics = Dynamics(W, rates, gossip_rounds=draw(st.integers(1, 3)), momentum=draw(small), weight_decay=draw(small))
-    one = build(draw(st.sampled_from(names)), dynamics, Cyclic(1, T), np.random.default_rng(draw(st.integers(0, 99))))
+    if noise is None:
+        one = build(name, dynamics, Cyclic(1, T), np.random.default_rng(draw(st.integers(0, 99))))
+    else:
+        one = decentralized(name, dynamics, Cyclic(1, T), noise)
     divisors = draw(st.sampled_from(["none", "equal", "own"]))
     if divisors == "equal":
         return one.with_divisors(np.full(one.num_nodes, 3.0))
@@ -97,13 +104,13 @@ def noisy(draw, names=LOCAL + ACROSS):
     one=noisy(),
     objective=st.sampled_from(OBJECTIVES),
     steps=st.sampled_from(["all", "last", "exponential:2"]),
-    target=st.sampled_from(["nodes", "average"]),
+    target=st.sampled_from(["nodes", "average", "own"]),
 )
 def test_it_is_the_norm_of_the_operators(one, objective, steps, target):
     assert "is_plain" in vars(one)  # the builder knows it
     assert checks.is_plain(one)  # and the maps say so too
     assert "is_plain" not in vars(dataclasses.replace(one))  # a copy could have other fields: the maps decide
-    weights = ErrorWeights(steps, target)
+    weights = ErrorWeights(steps, np.arange(1.0, one.num_nodes + 1) if target == "own" else target)
     expected = counted_variance(one, objective, weights)
     assert_allclose(noise_error(one, objective=objective, weights=weights), expected, rtol=1e-9, atol=1e-12)
 
@@ -283,3 +290,27 @@ def test_memory_does_not_grow_with_the_steps(name, schedule):
             tracemalloc.stop()
     slots = one.noise.slots_per_step
     assert peaks[1] < 1.2 * peaks[0] < 16 * 8 * 120 * max(120, slots)  # (n T)^2 would be 1.9 GB
+
+
+# Noise over time and nodes
+
+
+def test_the_error_by_modes_needs_no_array_of_time_by_nodes():
+    """T n = 8192 is more than such an array may have; and time (x) space of a diagonal F is local noise."""
+    T, n = 64, 128
+    dynamics, part = Dynamics(gossip.metropolis_hastings(f"ring:n={n}"), 0.1), Cyclic(1, T)
+    C = np.tri(T)
+    noise = SpaceTimeNoise(C, np.eye(n), np.eye(n, dtype=bool), n)
+    found = noise_error(decentralized("test", dynamics, part, noise))
+    assert_allclose(found, noise_error(algorithms.mf_dsgd(dynamics, part, C)), rtol=1e-9)
+    star = Dynamics(gossip.uniform(f"star:n={n}"), 0.1)
+    with pytest.raises(UnsupportedMechanism, match="this gossip has none"):
+        noise_error(decentralized("test", star, part, noise))
+
+
+def test_the_error_outside_plain_gossip_is_refused():
+    noise = SpaceTimeNoise(np.eye(2), np.eye(4), np.eye(4, dtype=bool), 4)
+    one = decentralized("test", Dynamics(gossip.metropolis_hastings("ring:n=4")), Cyclic(1, 2), noise)
+    rounds = tuple(dataclasses.replace(r, state_from_state=sp.csr_array(0.5 * sp.eye_array(4))) for r in one.rounds)
+    with pytest.raises(UnsupportedMechanism, match="'test' has another recursion"):
+        noise_error(dataclasses.replace(one, rounds=rounds))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .. import matrices
 from ..check import LARGEST, FloatArray
 from ..errors import InvalidInput
-from ..operators.base import StructuredOperator
+from ..operators import Selection, StructuredOperator
 
 if TYPE_CHECKING:
     from .causal import CausalNoise
@@ -128,22 +128,19 @@ class _Cut(NoiseOperator):
     def __init__(self, whole: NoiseOperator, slots: Sequence[int], columns: NDArray[np.intp]) -> None:
         self.num_steps, self.num_nodes, self._whole = whole.num_steps, whole.num_nodes, whole
         self._rows = _flat(slots, whole.shape[0], self.num_steps)
-        self._columns = _flat(columns, whole.shape[1], self.num_steps)
+        columns_in_all = _flat(columns, whole.shape[1], self.num_steps)
+        self._operator = Selection(self._rows, whole.shape[0]) @ whole @ Selection(columns_in_all, whole.shape[1]).T
         self._held = whole.holders()[columns]
-        super().__init__((self._rows.size, self._columns.size))
+        super().__init__(self._operator.shape)
 
     def holders(self) -> sp.csr_array:
         return self._held
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        placed = np.zeros((self._whole.shape[1], X.shape[1]))
-        placed[self._columns] = X
-        return self._whole.matmat(placed)[self._rows]
+        return np.asarray(self._operator.matmat(X))
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
-        placed = np.zeros((self._whole.shape[0], X.shape[1]))
-        placed[self._rows] = X
-        return self._whole.rmatmat(placed)[self._columns]
+        return np.asarray(self._operator.rmatmat(X))
 
     def variances(self) -> FloatArray:
         return self._whole.variances().ravel()[self._rows].reshape(self.num_steps, -1)

@@ -9,6 +9,7 @@ it holds, and nobody else can make any. How keys are agreed on is in `key_agreem
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -128,15 +129,13 @@ def columns_by_holders(noise: NoiseOperator) -> dict[Holders, NDArray[np.int64]]
         )
     table.eliminate_zeros()
     table.sort_indices()
-    sets: dict[bytes, Holders] = {}
-    found: dict[Holders, list[int]] = {}
-    for column, (start, stop) in enumerate(zip(table.indptr[:-1], table.indptr[1:], strict=True)):
-        nodes = table.indices[start:stop]
-        name = nodes.tobytes()  # one frozenset per holder set: a group of all nodes holds many columns
-        if name not in sets:
-            sets[name] = frozenset(nodes.tolist())
-        found.setdefault(sets[name], []).append(column)
-    return {holders: np.array(columns, dtype=np.int64) for holders, columns in found.items()}
+    of_nodes: dict[bytes, list[int]] = {}  # by bytes: a group of all nodes holds many columns
+    for column, (start, stop) in enumerate(itertools.pairwise(table.indptr)):
+        of_nodes.setdefault(table.indices[start:stop].tobytes(), []).append(column)
+    return {
+        frozenset(np.frombuffer(nodes, table.indices.dtype).tolist()): np.array(columns, dtype=np.int64)
+        for nodes, columns in of_nodes.items()
+    }
 
 
 def base_columns(
