@@ -1,7 +1,5 @@
 """A pytest plugin that reports what failed, and whether the library under test is the one in this folder.
 
-A property that fails is not shrunk: that it fails is all that counts.
-
 In: the folder it is run in, and a path in MUTATION_REPORT. Out: a JSON file there. An editable install, or a mutation
 that cannot run at all, would otherwise pass for a caught one.
 """
@@ -14,16 +12,12 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, settings
 
 LIBRARIES = ("mfdl", "mfdl_solvers")
 CANNOT_RUN = (ImportError, NameError, SyntaxError)
 """A test that ends in one of these says that the mutation is no program, not that a test has seen it."""
 
 _reported: dict[str, list[str]] = {"elsewhere": [], "failed": [], "cannot_run": []}
-
-settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.generate])
-settings.load_profile("unshrunk")  # before the tests' own settings, which inherit from it
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
