@@ -210,7 +210,7 @@ def test_of_many_patterns_those_that_are_tried_hold_every_step_that_a_record_can
     assert tried <= admissible
     assert set().union(*tried) == joined
     assert len(tried) <= scheme.num_steps + 1
-    for step in range(0, scheme.num_steps, 3):
+    for step in range(0, scheme.num_steps, 7):
         gram = np.eye(scheme.num_steps)
         gram[step, step] = 9.0
         signs, value = best_signs(gram, scheme)
