@@ -10,7 +10,6 @@ import mfdl
 from mfdl.cli import main
 from mfdl.participation import EveryStep
 from mfdl.privacy.accounting import victim_losses
-from mfdl.reporting.pairwise import mu_of
 
 VICTIM_KEYS = {
     "victim", "distance", "sensitivity_squared", "adaptive_sensitivity_squared", "mu", "mu_adaptive", "epsilon",
@@ -64,7 +63,7 @@ class TestAnswer:
             ):
                 assert row[key] == getattr(loss, key)
             for adaptive in (False, True):
-                mu = mu_of(loss, record_shift=4.0, noise_std=3.0, adaptive=adaptive)
+                mu = loss.mu(record_shift=4.0, noise_std=3.0, adaptive=adaptive)
                 assert row["mu_adaptive" if adaptive else "mu"] == mu
                 epsilon = mfdl.privacy.gaussian.epsilon_from_mu(mu, 1e-6)
                 assert row["epsilon_adaptive" if adaptive else "epsilon"] == epsilon
