@@ -96,8 +96,19 @@ _MNIST = (
 )
 
 
-def _mnist(file_name: str, sha256: str, description: str, size: int) -> DataFile:
-    return DataFile(f"mnist/{file_name}", tuple(m + file_name for m in _MNIST), sha256, description, size)
+_MNIST_FILES = {  # sha256, bytes
+    "train-images-idx3": ("440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9912422),
+    "train-labels-idx1": ("3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28881),
+    "t10k-images-idx3": ("8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1648877),
+    "t10k-labels-idx1": ("f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4542),
+}
+
+
+def _mnist(name: str, sha256: str, size: int) -> DataFile:
+    part, what, _ = name.split("-")
+    description = f"MNIST, {'60,000 training' if part == 'train' else '10,000 test'} {what}"
+    urls = tuple(f"{mirror}{name}-ubyte.gz" for mirror in _MNIST)
+    return DataFile(f"mnist/{name}-ubyte.gz", urls, sha256, description, size)
 
 
 REGISTRY: dict[str, DataFile] = {
@@ -125,30 +136,7 @@ REGISTRY: dict[str, DataFile] = {
             "a9a (Adult), 16,281 test records, 123 binary features",
             1164628,
         ),
-        _mnist(
-            "train-images-idx3-ubyte.gz",
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "MNIST, 60,000 training images",
-            9912422,
-        ),
-        _mnist(
-            "train-labels-idx1-ubyte.gz",
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "MNIST, 60,000 training labels",
-            28881,
-        ),
-        _mnist(
-            "t10k-images-idx3-ubyte.gz",
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "MNIST, 10,000 test images",
-            1648877,
-        ),
-        _mnist(
-            "t10k-labels-idx1-ubyte.gz",
-            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            "MNIST, 10,000 test labels",
-            4542,
-        ),
+        *(_mnist(name, *facts) for name, facts in _MNIST_FILES.items()),
     )
 }
 
