@@ -1,0 +1,71 @@
+"""One question and its losses: whatever is stated of an algorithm is read off the same two numbers a victim."""
+
+import math
+
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfdl import Dynamics, algorithms, gossip, trust
+from mfdl.errors import InvalidInput
+from mfdl.mechanism import account, calibrate, guarantees
+from mfdl.participation import Cyclic, EveryStep
+from mfdl.privacy.gaussian import ADJACENCIES
+from mfdl.privacy.losses import Losses, Question
+from mfdl.testing.strategies import linear_algorithms, trust_models
+
+PATH = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3")), Cyclic(2, 2))
+
+
+@examples(40)
+@given(data=st.data(), adjacency=st.sampled_from(ADJACENCIES), noise_std=st.sampled_from([0.0, 0.5, 3.0]))
+def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
+    algorithm = data.draw(linear_algorithms(max_epochs=2, max_period=2))
+    model = data.draw(trust_models(algorithm))
+    how = {"trust": model, "adjacency": adjacency, "clip_norm": 0.7}
+    losses = Losses.of(algorithm, Question(**how))
+    stated = losses.guarantee(noise_std)
+    assert stated == account(algorithm, noise_std=noise_std, **how)
+    each = losses.by_victim(noise_std)
+    assert each == guarantees(algorithm, losses.of_victims, noise_std=noise_std, **how)
+    assert stated.mu == max(g.mu for g in each)
+    shift = losses.question.record_shift
+    assert [g.mu for g in each] == [x.mu(record_shift=shift, noise_std=noise_std) for x in losses.of_victims]
+    rows = losses.table()
+    assert [row["sensitivity_squared"] for row in rows] == [x.fixed.squared for x in losses.of_victims]
+    assert all(row["adaptive_sensitivity_squared"] <= losses.worst.squared for row in rows)
+    if 0 < losses.worst.squared < math.inf:
+        mechanism = calibrate(algorithm, mu=1.0, **how)
+        assert mechanism.guarantee == losses.calibrate(mu=1.0)
+        assert mechanism.guarantee.mu <= 1.0
+        assert mechanism.sensitivity == losses.worst
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ({}, "exactly one target"),
+        ({"mu": 1.0, "epsilon": 1.0, "delta": 0.1}, "exactly one target"),
+        ({"epsilon": 1.0}, "epsilon needs a delta"),
+        ({"mu": 0.0}, "mu must be"),
+        ({"epsilon": 1.0, "delta": 1.0}, "delta must"),
+    ],
+)
+def test_a_target_is_one_and_in_range(target, says):
+    losses = Losses.of(PATH, Question(trust.LDP(), "zero-out", 1.0))
+    with pytest.raises(InvalidInput, match=says):
+        losses.calibrate(**target)
+    with pytest.raises(InvalidInput, match=says):
+        calibrate(PATH, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, **target)
+
+
+def test_a_multiple_of_the_sensitivity():
+    losses = Losses.of(PATH, Question(trust.LDP(), "replace-one", 0.5))
+    assert losses.noise_std(noise_multiplier=2.0) == pytest.approx(2 * losses.worst.value)  # record shift 1
+    for both in ({}, {"noise_std": 1.0, "noise_multiplier": 1.0}):
+        with pytest.raises(InvalidInput, match="exactly one of noise_std and noise_multiplier"):
+            losses.noise_std(**both)
+    silent = Losses.of(algorithms.dsgd(PATH.dynamics, EveryStep(2)), Question(trust.LDP(), "zero-out", 1.0))
+    with pytest.raises(InvalidInput, match="finite sensitivity; give noise_std"):
+        silent.noise_std(noise_multiplier=1.0)
