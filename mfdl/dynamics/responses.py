@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..check import FloatArray
@@ -48,7 +49,12 @@ class ByNodes(Averaging):
     """Over nodes: K sparse products a step. Forms are n x n."""
 
     def __init__(self, dynamics: Dynamics) -> None:
-        self.weights = functools.lru_cache(maxsize=1)(dynamics.step_weights)  # asked for more than once a step
+        self._constant = dynamics.gossip.is_constant
+        self._of_step = functools.lru_cache(maxsize=1)(dynamics.step_weights)  # asked for more than once a step
+
+    def weights(self, step: int) -> sp.csr_array:
+        """W_t, the product of its K matrices."""
+        return self._of_step(0 if self._constant else step)
 
     def times(self, step: int, models: FloatArray) -> FloatArray:
         return np.asarray(self.weights(step) @ models.reshape(len(models), -1)).reshape(models.shape)
@@ -106,11 +112,16 @@ def responses(
         buffer *= dynamics.momentum
         if r < injections:
             buffer[r] = 1.0
+        first = 0 if dynamics.momentum else r  # without it only the injection of this step enters
         message = shrink[r] * model[:, :so_far]
-        message[rows, :, columns] += rates[r] * buffer[:so_far]
+        if first < so_far:
+            message[rows, first:, columns] += rates[r] * buffer[first:so_far]
         averaged = averaging.times(r, message)
         yield message, averaged
-        model[:, :so_far] = averaged
+        if so_far == injections:
+            model = averaged
+        else:
+            model[:, :so_far] = averaged
 
 
 def cost_to_go(

@@ -101,18 +101,19 @@ def _gram(counted: Counted, averaging: Averaging, entries: Entries, coupling: Fl
 
     Where only the age of an injection matters, the Gram of responses by age instead (see `Counted.over_steps`).
     """
-    total, ages = np.zeros((counted.num_steps,) * 2), []
-    for r, y in enumerate(counted.responses(averaging, entries, by_age=counted.shift_invariant)):
+    T, by_age, ages = counted.num_steps, counted.shift_invariant, np.empty((0, 0))
+    total = np.zeros((T, T))
+    for r, y in enumerate(counted.responses(averaging, entries, by_age=by_age)):
         weight = counted.step_weights[r]
-        if not (weight or counted.shift_invariant):
+        if not (weight or by_age):
             continue
         kept = counted.of_nodes(y) if coupling is None else y
         rows = kept.transpose(1, 0, 2).reshape(kept.shape[1], -1)  # one per injection
-        if counted.shift_invariant:
-            ages.append(rows)
+        if by_age:
+            ages = ages if r else np.empty((T, rows.size))
+            ages[r] = rows
         else:
             total[: r + 1, : r + 1] += weight * (rows @ (rows.T if coupling is None else coupling @ rows.T))
-    if ages:
-        rows = np.concatenate(ages)
-        total = rows @ (rows.T if coupling is None else coupling @ rows.T)
+    if by_age:
+        total = ages @ (ages.T if coupling is None else coupling @ ages.T)
     return (total + total.T) / 2
