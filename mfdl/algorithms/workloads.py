@@ -27,6 +27,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from ..axes import TimeNodeAxis
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
+from ..floats import RANK_TOLERANCE
 from ..operators import Kronecker, OutputRecursion, RecursionMaps, Selection, StructuredOperator
 from ..operators.recursion import Map
 
@@ -43,9 +44,7 @@ MAX_DENSE_ENTRIES = 2**24
 
 RESIDUAL = 1e-9
 """Entries of B C - A and F F^+ - I, relative to the largest, up to which they count as zero: well above rounding at the
-sizes that `dense` takes, as are singular values above RANK times the largest."""
-
-RANK = 1e-12
+sizes that `dense` takes, as RANK_TOLERANCE is for singular values."""
 
 
 class Matrix(StructuredOperator):
@@ -135,7 +134,7 @@ class Workload:
         if not self.N.shape[1]:
             raise UnsupportedMechanism(f"{self.algorithm.name!r} adds no noise: B is empty, and no C gives A = B C.")
         A, B = self.A.dense(), self.B.dense()
-        solved = np.linalg.lstsq(B, A, rcond=RANK)[0]
+        solved = np.linalg.lstsq(B, A, rcond=RANK_TOLERANCE)[0]
         if np.abs(B @ solved - A).max(initial=0.0) > RESIDUAL * np.abs(A).max(initial=0.0):
             raise UnsupportedMechanism(
                 f"no C gives A = B C for the {self.rows} of {self.algorithm.name!r}: some combination of them shows "
@@ -221,7 +220,7 @@ class Workload:
             return Matrix(aslinearoperator(joint.encoder), "lower triangular", *blocks)
         if causal is None or causal.is_zero:
             return None
-        back = causal.mixing if causal.factor is None else np.linalg.pinv(causal.factor.toarray(), rcond=RANK)
+        back = causal.mixing if causal.factor is None else np.linalg.pinv(causal.factor.toarray(), rcond=RANK_TOLERANCE)
         if np.abs(causal.mixing @ back - np.eye(algorithm.num_nodes)).max() > RESIDUAL:
             return None
         if causal.encoder is None or causal.shared:
