@@ -26,12 +26,14 @@ _EXPORTS = {
     "Guarantee": "mfdl.privacy.guarantee",
     "InvalidInput": "mfdl.errors",
     "LinearAlgorithm": "mfdl.algorithms",
+    "Losses": "mfdl.privacy.losses",
     "Mechanism": "mfdl.mechanism",
     "MinSeparation": "mfdl.participation",
     "NoiseKey": "mfdl.training.keys",
     "NotConverged": "mfdl.factorization",
     "OncePerEpoch": "mfdl.participation",
     "ParticipationByNode": "mfdl.participation",
+    "Question": "mfdl.privacy.losses",
     "Round": "mfdl.algorithms",
     "Single": "mfdl.participation",
     "TrustModel": "mfdl.trust",
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from .participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
     from .privacy.accounting import victim_losses
     from .privacy.guarantee import Guarantee
+    from .privacy.losses import Losses, Question
     from .training import tasks
     from .training.keys import NoiseKey
     from .training.replay import replay

@@ -10,8 +10,8 @@ import mfdl
 
 NAMES = {
     "mfdl": """
-        Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Mechanism
-        MinSeparation NoiseKey NotConverged OncePerEpoch ParticipationByNode Round Single TrustModel
+        Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Losses Mechanism
+        MinSeparation NoiseKey NotConverged OncePerEpoch ParticipationByNode Question Round Single TrustModel
         UnsupportedMechanism View account algorithms audit calibrate data decor_couples factorization gossip
         graphs noise_stream partition privacy replay tasks testing trust utility victim_losses with_noise
         without_noise
