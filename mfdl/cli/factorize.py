@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..reporting.factorize_config import STOPPED, FactorizeConfig
+from ..reporting.factorize_config import FactorizeConfig
 from . import options
 from .command import command
 
@@ -35,7 +35,7 @@ def factorize(
         options.as_one_json_value(answer)
     else:
         _show(answer, out)
-    if answer["status"] == STOPPED:
+    if answer["status"] == FactorizeConfig.STOPPED:
         raise typer.Exit(STOPPED_EXIT_CODE)
 
 
@@ -95,6 +95,6 @@ def _sentence(answer: dict[str, Any]) -> str:
     share = f"{100 * max(gap, 0.0) / (1 + max(gap, 0.0)):.2g} %"
     what = answer.get("bound_over", "encoder, of any shape,")
     certified = f"No {what} can save more than {share} of this loss (certified)."
-    if answer["status"] == STOPPED:
+    if answer["status"] == FactorizeConfig.STOPPED:
         return f"Stopped before the tolerance; raise --max-iterations or --tolerance. {certified}"
     return certified

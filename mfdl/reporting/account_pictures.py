@@ -6,7 +6,7 @@ import io
 import itertools
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 import numpy as np
@@ -20,8 +20,10 @@ from ..privacy.accounting import VictimLoss, victim_losses
 from ..theory import bounds
 from ..trust import LDP
 from . import account as pictures
-from .accounting import Account, Nodes
 from .pairwise import pairwise_matrix
+
+if TYPE_CHECKING:
+    from .accounting import Account, Nodes
 
 NPZ = "pairwise.npz"
 

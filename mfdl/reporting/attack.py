@@ -9,7 +9,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import files, graphs, mechanism
 from ..algorithms import LinearAlgorithm, registry
@@ -19,11 +19,13 @@ from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..participation import EveryStep
 from ..trust import TrustModel
-from .attack_config import GRADIENTS, NO_NOISE, AttackConfig
 from .options import load_gossip
 from .output import json_number, require_folder, versions
 from .progress import Silent
 from .question import Named
+
+if TYPE_CHECKING:
+    from .attack_config import AttackConfig
 
 RESULTS = "results.json"
 FIGURE = "attack"
@@ -45,13 +47,13 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
     scheme = EveryStep(config.steps)  # what unit "user" needs, and the worst for a record
     with progress.status(f"building {config.name}"):
         algorithm = registry.build(config.name, Dynamics(gossip), scheme, **config.parameters())
-    kind = GRADIENTS[config.gradients]
+    kind = config.kind_of_gradients
     guarantee, notes, solved = None, [], {}
     with progress.status("solving"):
         solved["without_noise"] = reconstruct(
             algorithm, model, noise_std=0.0, gradients=kind, release=config.release, clip_norm=config.clip_norm
         )
-        if config.name != NO_NOISE:
+        if config.noisy:
             chosen = _mechanism(config, algorithm, model)
             guarantee = chosen.guarantee.sentence()
             if math.isinf(chosen.sensitivity.squared):

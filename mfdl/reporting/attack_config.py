@@ -87,7 +87,7 @@ class AttackConfig(Config):
         check.integer_at_least(1, steps=self.steps)
         if self.noise_std is not None and self.mu is not None:
             raise InvalidInput("give --noise-std or --mu, not both.")
-        if self.name == NO_NOISE and (self.noise_std is not None or self.mu is not None):
+        if not self.noisy and (self.noise_std is not None or self.mu is not None):
             raise InvalidInput("--noise-std and --mu need a mechanism with noise, such as --mechanism dp-dsgd.")
         if self.noise_std is not None:
             check.non_negative(noise_std=self.noise_std)
@@ -102,6 +102,16 @@ class AttackConfig(Config):
     def target(self) -> float:
         """mu, or its default."""
         return 1.0 if self.mu is None else self.mu
+
+    @property
+    def kind_of_gradients(self) -> str:
+        """As `mfdl.audit.reconstruct` calls it."""
+        return GRADIENTS[self.gradients]
+
+    @property
+    def noisy(self) -> bool:
+        """The mechanism has noise."""
+        return self.name != NO_NOISE
 
     def parameters(self) -> dict[str, Any]:
         """The settings, as the builder takes them."""

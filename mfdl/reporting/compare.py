@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import torch
@@ -27,10 +27,12 @@ from ..privacy import gaussian
 from ..training import tasks
 from ..training.replay import replay
 from ..trust import TrustModel
-from .comparison_config import ComparisonConfig
 from .comparison_folder import NOT_PRIVATE, PNG, RESULTS, SCHEMA, STEPS, SVG, Folder, Key
 from .options import load_gossip
 from .output import json_number, require_device
+
+if TYPE_CHECKING:
+    from .comparison_config import ComparisonConfig
 
 __all__ = ["NOT_PRIVATE", "PNG", "RESULTS", "SCHEMA", "STEPS", "SVG", "Plan", "run_comparison"]
 

@@ -9,18 +9,20 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
 from .. import factorization, graphs
 from ..errors import InvalidInput
 from ..factorization import SpaceTimeFactorization, SpatialFactorization
-from .factorize_config import FactorizeConfig
 from .factorize_jobs import Job, Solved
 from .options import load_gossip
 from .output import json_number, require_writable, versions
 from .progress import Silent
+
+if TYPE_CHECKING:
+    from .factorize_config import FactorizeConfig
 
 
 def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, progress: Silent) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from .progress import SILENT, Silent
 PER_NODE = ("mafalda-l", "mafalda-classes")
 TEMPORAL = ("mafalda", *PER_NODE, "d-mf", "bsr")
 SPATIAL = ("corn", "corn-pairwise", "decor")
-STOPPED = "stopped"
 BOTH = ("time-space", "adapted", "space-time")
 
 
@@ -29,6 +28,7 @@ class FactorizeConfig(Config):
     """
 
     command: ClassVar[str] = "factorize"
+    STOPPED: ClassVar[str] = "stopped"  # status of a solver that ran out of iterations
 
     mechanism: Annotated[
         str,
@@ -98,17 +98,32 @@ class FactorizeConfig(Config):
             check.integer_at_least(1, jobs=self.jobs)
 
     @property
+    def over_nodes(self) -> bool:
+        """Noise over nodes, fresh in every step."""
+        return self.mechanism in SPATIAL
+
+    @property
+    def over_both(self) -> bool:
+        """Noise over steps and nodes at once."""
+        return self.mechanism in BOTH
+
+    @property
+    def per_node(self) -> bool:
+        """An encoder for each node, or for each class of them."""
+        return self.mechanism in PER_NODE
+
+    @property
     def ignored(self) -> dict[str, str]:
         """The fields that the mechanism does not have, each with the reason."""
         reasons: dict[str, str]
-        if self.mechanism in BOTH:
+        if self.over_both:
             reasons = {"max_inverse_diagonal": "its scale is unit sensitivity"}
             reasons["horizon"] = "its steps are epochs x period"
             reasons |= dict.fromkeys(("solver", "device"), "it has one solver, on the CPU")
             if self.mechanism != "time-space":
                 reasons |= dict.fromkeys(("coalition", "groups"), "it has one seed for all; for groups use time-space")
             return reasons
-        if self.mechanism not in SPATIAL:
+        if not self.over_nodes:
             return dict.fromkeys(("coalition", "groups", "max_inverse_diagonal", "horizon"), "it is noise over time")
         reasons = dict.fromkeys(("epochs", "period", "device"), "it is noise over nodes, fresh in every step")
         if self.mechanism != "corn":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,9 +18,11 @@ from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactoriz
 from ..factorization.groups import Groups
 from ..gossip import Gossip
 from ..participation import Cyclic
-from .factorize_config import BOTH, PER_NODE, SPATIAL, STOPPED, FactorizeConfig
 from .options import require_one_of
 from .progress import Silent
+
+if TYPE_CHECKING:
+    from .factorize_config import FactorizeConfig
 
 Solved = Factorization | NodeFactorizations | SpaceTimeFactorization | SpatialFactorization
 
@@ -48,9 +50,9 @@ class Job:
 
     def solve(self) -> tuple[Solved, FloatArray | None]:
         """The factorization and, for noise over time, the error Gram (one per node where the encoders are)."""
-        if self.config.mechanism in SPATIAL:
+        if self.config.over_nodes:
             return self._over_nodes(), None
-        if self.config.mechanism in BOTH:
+        if self.config.over_both:
             return self._over_both(), None
         return self._over_time(self.config.mechanism)
 
@@ -86,7 +88,7 @@ class Job:
         check.positive(tolerance=self.limits["tolerance"])
         require_one_of("objective", self.config.objective, OBJECTIVES)
         require_one_of("solver", self.config.solver, factorization.SOLVERS)
-        if mechanism in PER_NODE:
+        if self.config.per_node:
             return self._per_node(None, by_class=mechanism == "mafalda-classes")
         if mechanism == "mafalda":
             return self._shared(None)
@@ -108,7 +110,7 @@ class Job:
         except factorization.NotConverged as error:  # still a valid encoder, and its loss is what it is
             solved, gram = self._shared(error.factorization.encoder)
             note = "the prefix-sum encoder itself stopped before the tolerance"
-            return dataclasses.replace(solved, status=STOPPED, notes=(*solved.notes, note)), gram
+            return dataclasses.replace(solved, status=self.config.STOPPED, notes=(*solved.notes, note)), gram
 
     def _shared(self, encoder: FloatArray | None) -> tuple[Factorization, FloatArray]:
         posed = factorization.problem(self.dynamics, self.participation, **self.counted)
@@ -119,7 +121,7 @@ class Job:
             return best, posed.error_gram
         fixed = factorization.evaluate(posed, encoder, lower_bound=best.lower_bound)
         loose = f"the lower bound is valid but loose: its solver stopped at gap {best.gap:.2g}"
-        notes = (*best.notes, loose) if best.status == STOPPED else best.notes
+        notes = (*best.notes, loose) if best.status == self.config.STOPPED else best.notes
         return dataclasses.replace(fixed, notes=notes), posed.error_gram
 
     def _per_node(
