@@ -42,24 +42,6 @@ def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
         assert mechanism.sensitivity == losses.worst
 
 
-@pytest.mark.parametrize(
-    ("target", "says"),
-    [
-        ({}, "exactly one target"),
-        ({"mu": 1.0, "epsilon": 1.0, "delta": 0.1}, "exactly one target"),
-        ({"epsilon": 1.0}, "epsilon needs a delta"),
-        ({"mu": 0.0}, "mu must be"),
-        ({"epsilon": 1.0, "delta": 1.0}, "delta must"),
-    ],
-)
-def test_a_target_is_one_and_in_range(target, says):
-    losses = Losses.of(PATH, Question(trust.LDP(), "zero-out", 1.0))
-    with pytest.raises(InvalidInput, match=says):
-        losses.calibrate(**target)
-    with pytest.raises(InvalidInput, match=says):
-        calibrate(PATH, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, **target)
-
-
 def test_a_multiple_of_the_sensitivity():
     losses = Losses.of(PATH, Question(trust.LDP(), "replace-one", 0.5))
     assert losses.noise_std(noise_multiplier=2.0) == pytest.approx(2 * losses.worst.value)  # record shift 1
