@@ -187,7 +187,6 @@ NEVER_CONNECTED = ("erdos-renyi:n=30,p=0.01", "erdos-renyi:n=3,p=0", "erdos-reny
         ("absent.EDGES", r"graph file 'absent.EDGES' does not exist.*florentine"),
         (Path(__file__).parent, "cannot be read"),
     ],
-    ids=repr,
 )
 def test_bad_specs_are_refused_with_the_way_out(spec, message):
     with pytest.raises(InvalidInput, match=message):
