@@ -146,9 +146,10 @@ class LinearAlgorithm:
         vars(self)["is_plain"] = True
         return self
 
-    def named(self, name: str, **fields: Any) -> LinearAlgorithm:
-        """The same algorithm under another name; fields: others that decide no round, as for `dataclasses.replace`."""
-        copy = dataclasses.replace(self, name=name, **fields)
+    def named(self, name: str, *, factorization: Any = None) -> LinearAlgorithm:
+        """The same algorithm under another name, and with the factorization that it came from, if one is given."""
+        kept = self.factorization if factorization is None else factorization
+        copy = dataclasses.replace(self, name=name, factorization=kept)
         return copy.known_plain() if self.is_plain else copy
 
     @cached_property

@@ -115,6 +115,8 @@ def audit_matrix(
     A pair under which nothing finite is claimed, or that the mechanism does not define, is a cell without an audit.
     Raises: InvalidInput: no cell is left, or an argument of `audit` is refused (too few trials, for one).
     """
+    if missing := {"adjacency", "clip_norm"} - how.keys():
+        raise InvalidInput(f"{min(missing)} has no default; give adjacency and clip_norm, as for audit.")
     noise_std = how.pop("noise_std", None)
     if (noise_std is None) == (mu is None):
         raise InvalidInput("give exactly one of noise_std and mu.")

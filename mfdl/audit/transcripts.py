@@ -54,7 +54,8 @@ def by_round(algorithm: LinearAlgorithm, messages: ArrayLike) -> FloatArray:
 
 def without_gradients(algorithm: LinearAlgorithm, models: FloatArray) -> tuple[FloatArray, FloatArray]:
     """(messages, final models) that start models alone would give, shapes (rounds, messages, d) and (n, d)."""
-    state = algorithm.model_from_state.T @ models
+    start = algorithm.state_from_start
+    state = (algorithm.model_from_state.T if start is None else start) @ models
     sent = []
     for step in algorithm.rounds:
         size = (algorithm.messages_per_round, models.shape[1])

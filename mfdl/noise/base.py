@@ -151,6 +151,16 @@ def _flat(places: Sequence[int] | NDArray[np.intp], size: int, num_steps: int) -
     return np.add.outer(np.arange(num_steps) * (size // num_steps), np.asarray(places, dtype=np.intp)).ravel()
 
 
+def require_products_kept(kind: type) -> None:
+    """Raises InvalidInput where a subclass of a noise of some structure has products of its own, hence another one."""
+    changed = [name for name in ("_matmat", "_rmatmat", "over_time", "spread", "cut") if name in vars(kind)]
+    if changed:
+        raise InvalidInput(
+            f"{kind.__name__} must not change {changed[0]}: encoder and factor say what is accounted and streamed; "
+            "subclass NoiseOperator for a noise of your own."
+        )
+
+
 def require_encoder(encoder: FloatArray, place: Callable[[tuple[int, ...]], str]) -> FloatArray:
     """An own encoder, or several along a first axis, read-only; `place` names one of their diagonal entries.
 

@@ -78,6 +78,10 @@ class CausalNoise(NoiseOperator):
         self.fresh = encoder is None
         super().__init__((num_steps * slots, num_steps * columns))
 
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        base.require_products_kept(cls)
+
     @property
     def causal(self) -> CausalNoise:
         return self

@@ -53,6 +53,10 @@ class JointNoise(NoiseOperator):
         self._slots: NDArray[np.intp] | slice = slice(None)
         super().__init__((T * n, T * n))
 
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        base.require_products_kept(cls)
+
     @property
     def joint(self) -> JointNoise:
         return self
@@ -74,7 +78,7 @@ class JointNoise(NoiseOperator):
     def cut(self, slots: Sequence[int] | None = None) -> tuple[NDArray[np.intp], JointNoise]:
         part = copy.copy(self)
         if slots is not None:
-            part._slots = np.array(slots, dtype=np.intp)
+            part._slots = np.arange(self.num_nodes)[self._slots][np.array(slots, dtype=np.intp)]
             StructuredOperator.__init__(part, (self.num_steps * part._slots.size, self.shape[1]))
         return np.arange(self.columns_per_step), part
 

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
 from .base import NoiseOperator
@@ -38,6 +39,7 @@ class NoiseStream:
         tensor: which of several parameter tensors the noise is for; equal numbers would repeat it.
         slots: injection slots of a step, in the order wanted; default all.
 
+    Raises: InvalidInput: a slot out of range or twice.
     Guarantees: every step is that of nu N Z, whichever steps were asked for before, bit for bit; a row computed with
         few slots has the bits of the row computed with all where noise is fresh, and equals it to rounding otherwise.
     Memory: for noise correlated in time T columns dim base normals where they fit in KEEP_BYTES, else BLOCK_STEPS steps
@@ -54,7 +56,7 @@ class NoiseStream:
         slots: Sequence[int] | None = None,
     ) -> None:
         self.noise, self.noise_std, self.dim, self.tensor = noise, noise_std, dim, tensor
-        columns, self._used = noise.cut(slots)
+        columns, self._used = noise.cut(None if slots is None else _slots(noise, slots))
         silent = noise_std == 0 or 0 in self._used.shape
         self._base = None if silent else base_of(columns)
         at_once = 1 if self._used.fresh else BLOCK_STEPS
@@ -99,3 +101,10 @@ class NoiseStream:
         if self._kept is not None:
             self._kept[start] = made
         return made
+
+
+def _slots(noise: NoiseOperator, slots: Sequence[int]) -> list[int]:
+    rows = [check.integer_at_least(0, slots=slot) for slot in slots]
+    if max(rows, default=0) >= noise.slots_per_step or len(set(rows)) != len(rows):
+        raise InvalidInput(f"slots must be distinct and below {noise.slots_per_step}, got {rows}.")
+    return rows

@@ -48,7 +48,7 @@ class VictimLoss:
         adaptive: whether the first already holds for adaptive gradients.
         adaptive_by: where the second comes from, one of ADAPTIVE_BY.
         attacker: who attains the first number; release: which final models the view holds.
-        unit: "record" or "user"; fingerprint: of the question this answers.
+        unit: "record" or "user"; fingerprint: of the question this answers; a copy with other fields has none.
         lipschitz: the constant that the second number, or one that it is the worst of, rests on, if any.
     """
 
@@ -59,8 +59,13 @@ class VictimLoss:
     attacker: str
     release: str
     unit: str = "record"
-    fingerprint: Fingerprint | None = None
+    fingerprint: Fingerprint | None = dataclasses.field(default=None, init=False)
     lipschitz: float | None = None
+
+    def _answering(self, question: Fingerprint) -> VictimLoss:
+        answer = dataclasses.replace(self, unit=question.unit)
+        object.__setattr__(answer, "fingerprint", dataclasses.replace(question, release=self.release))
+        return answer
 
     @property
     def victim(self) -> int:
@@ -150,14 +155,7 @@ def victim_losses(
     if not worst:
         raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
     question = Fingerprint.of(algorithm, trust, scheme, "", unit)
-    return [
-        dataclasses.replace(
-            loss,
-            unit=unit,
-            fingerprint=dataclasses.replace(question, release=loss.release),
-        )
-        for _, loss in sorted(worst.items())
-    ]
+    return [loss._answering(question) for _, loss in sorted(worst.items())]
 
 
 def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:

@@ -60,7 +60,9 @@ class Question:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Losses:
-    """The losses of all victims that a question is about, and what follows from them for a noise.
+    """The losses of the victims that a question is about, and what follows from them for a noise.
+
+    Raises: InvalidInput: no losses, or losses of another question or algorithm than those beside them.
 
     >>> from mfdl import Dynamics, algorithms, gossip, participation, trust
     >>> algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4")), participation.Cyclic(2, 2))
@@ -72,6 +74,12 @@ class Losses:
     algorithm: LinearAlgorithm
     question: Question
     of_victims: tuple[VictimLoss, ...]
+
+    def __post_init__(self) -> None:
+        if not self.of_victims:
+            raise InvalidInput("losses must be of at least one victim.")
+        require_unit(self.question.unit, self.question.participation_in(self.algorithm))
+        require_same(self.of_victims, self.algorithm, self.question)
 
     @classmethod
     def of(
@@ -112,7 +120,11 @@ class Losses:
         return max((loss.lipschitz for loss in self.of_victims if loss.lipschitz is not None), default=None)
 
     def guarantee(self, noise_std: float) -> Guarantee:
-        """What base noise of this standard deviation guarantees to the worst victim, for adaptive gradients."""
+        """What base noise of this standard deviation guarantees to every node, for adaptive gradients.
+
+        Raises: InvalidInput: losses of some victims only; those are stated one by one (`by_victim`).
+        """
+        self._require_everybody()
         participation = self.question.participation_in(self.algorithm)
         std = check.non_negative(noise_std=noise_std)
         return self._stated(std, self.worst, participation, EVERY_NODE, self.of_victims)
@@ -141,6 +153,7 @@ class Losses:
         Raises: InvalidInput: no target or two, or an infinite loss.
         """
         target = target_mu(mu, epsilon, delta)
+        self._require_everybody()
         sensitivity, name = self.worst, self.algorithm.name
         if math.isinf(sensitivity.squared):
             if self.algorithm.noise.is_zero:
@@ -171,6 +184,18 @@ class Losses:
             )
         multiplier = check.non_negative(noise_multiplier=noise_multiplier)
         return gaussian.noise_std(multiplier, self.worst.value, self.question.record_shift)
+
+    def _require_everybody(self) -> None:
+        victims, asked = {loss.victim for loss in self.of_victims}, set[int]()
+        for _, of_member in self.question.trust.members(self.algorithm):
+            asked |= set(of_member)
+            if len(asked) == self.algorithm.num_nodes:
+                break
+        if missing := asked - victims:
+            raise InvalidInput(
+                f"what is stated of every node needs the losses of all of them, and node {min(missing)} was not asked "
+                "about; leave victims out, or state single victims with by_victim."
+            )
 
     def table(self) -> list[dict[str, Any]]:
         """One row for each victim: both squared sensitivities, what they are, and where the second comes from."""

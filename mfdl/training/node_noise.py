@@ -77,7 +77,4 @@ def node_stream(
             f"this noise has {width} slots per step for {n} nodes; pass slots, for noise on messages "
             "np.flatnonzero(algorithm.message_sender == node)."
         )
-    rows = [node] if slots is None else [check.integer_at_least(0, slots=slot) for slot in slots]
-    if max(rows, default=0) >= width or len(set(rows)) != len(rows):
-        raise InvalidInput(f"slots must be distinct and below {width}, got {rows}.")
-    return noise_stream(noise, noise_std, keys.of_node(node), dim, tensor, rows)
+    return noise_stream(noise, noise_std, keys.of_node(node), dim, tensor, [node] if slots is None else slots)

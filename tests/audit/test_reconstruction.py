@@ -177,6 +177,15 @@ class TestRecovery:
             sent.append(messages.numpy())
         return np.stack(sent), run.models(state).numpy()
 
+    @pytest.mark.parametrize("build", [algorithms.exact_diffusion, algorithms.delayed_dsgd, algorithms.two_hop_dsgd])
+    def test_what_start_models_alone_would_give_is_taken_off(self, build):
+        """Also where the state begins as something else than the models."""
+        one = build(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.5), EveryStep(3))
+        start = np.arange(6.0).reshape(3, 2)
+        sent, final = self.transcript(one, np.zeros((3, 3, 2)), start)
+        found = reconstruct(one, trust.SecLDP(), noise_std=1.0)
+        assert np.abs(found.observations(sent, start_models=start, final_models=final)).max() < 1e-12
+
     @examples(25)
     @given(
         W=gossip_matrices(min_nodes=2, max_nodes=5),

@@ -72,6 +72,15 @@ def test_a_cut_is_these_rows_and_all_columns_that_they_use(case, data):
     if noise.causal is not None and noise.causal.factor is not None:
         assert wanted[..., columns].any(axis=(0, 1, 2)).all()
     assert_allclose(noise.to_dense(), dense, **CLOSE)  # left as it was
+    if rows:
+        _, last = part.cut([len(rows) - 1])  # of a cut
+        assert_allclose(last.variances(), (wanted[:, -1:] ** 2).sum(axis=(2, 3)), **CLOSE)
+
+
+def test_a_structure_cannot_have_products_of_its_own():
+    for kind in (LocalNoise, JointNoise):
+        with pytest.raises(InvalidInput, match=r"must not change _matmat.*subclass NoiseOperator"):
+            type("Other", (kind,), {"_matmat": lambda self, X: X})
 
 
 @examples(40)

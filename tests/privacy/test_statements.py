@@ -21,6 +21,7 @@ from mfdl.noise import NoiseOperator, StepNoise
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.explanation import explanation
 from mfdl.privacy.fingerprint import Fingerprint
+from mfdl.privacy.losses import Losses, Question
 from mfdl.testing.strategies import linear_algorithms, trust_models
 from mfdl.trust import TrustModel
 
@@ -198,9 +199,28 @@ def test_losses_of_another_question_are_refused():
     other = algorithms.anti_pgd(DYN, EveryStep(4))
     with pytest.raises(InvalidInput, match="for another algorithm"):
         stated(other, losses, model=trust.PNDP([0]))
-    bare = dataclasses.replace(losses[0], fingerprint=None)
-    with pytest.raises(InvalidInput, match="victim_losses"):
-        stated(one, [bare], model=trust.PNDP([0]))
+    for edited in (dataclasses.replace(losses[0]), dataclasses.replace(losses[0], trained=losses[-1].fixed)):
+        with pytest.raises(InvalidInput, match="victim_losses"):
+            stated(one, [edited], model=trust.PNDP([0]))
+
+
+def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
+    """A part of the victims is never stated as every node, and no other question is put on losses."""
+    each = mfdl.ParticipationByNode([Single(4)] * 3 + [EveryStep(4)])
+    one = algorithms.dp_dsgd(DYN, each)
+    question = Question(trust.LDP(), "zero-out", 1.0)
+    some, everybody = Losses.of(one, question, victims=[0]), Losses.of(one, question)
+    for call in (lambda: some.guarantee(1.0), lambda: some.calibrate(mu=1.0)):
+        with pytest.raises(InvalidInput, match="node 1 was not asked about"):
+            call()
+    assert some.by_victim(1.0) == everybody.by_victim(1.0)[:1]
+    assert everybody.guarantee(1.0).mu == pytest.approx(2.0)
+    with pytest.raises(InvalidInput, match="trust model"):
+        dataclasses.replace(everybody, question=dataclasses.replace(question, trust=trust.FullCollusion()))
+    with pytest.raises(InvalidInput, match="another algorithm"):
+        dataclasses.replace(everybody, algorithm=algorithms.anti_pgd(DYN, each))
+    with pytest.raises(InvalidInput, match="at least one victim"):
+        dataclasses.replace(everybody, of_victims=())
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
