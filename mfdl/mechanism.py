@@ -22,7 +22,7 @@ from .participation import Participation
 from .privacy.accounting import VictimLoss
 from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.guarantee import EVERY_NODE, Guarantee
-from .privacy.losses import Losses, Question, require_unit, shift_notes, target_mu
+from .privacy.losses import Losses, Question, require_same, require_unit, shift_notes, target_mu
 from .privacy.sensitivity import Sensitivity
 from .trust import TrustModel
 
@@ -192,6 +192,8 @@ def guarantees(
     Raises: InvalidInput: losses of another algorithm, trust model, participation, release or unit.
     """
     question = Question(trust, adjacency, clip_norm, participation, release, unit)
+    require_unit(unit, question.participation_in(algorithm))
+    require_same(losses, algorithm, question)
     return Losses(algorithm, question, tuple(losses)).by_victim(noise_std, adaptive=adaptive)
 
 

@@ -79,7 +79,8 @@ class Losses:
         if not self.of_victims:
             raise InvalidInput("losses must be of at least one victim.")
         require_unit(self.question.unit, self.question.participation_in(self.algorithm))
-        require_same(self.of_victims, self.algorithm, self.question)
+        # the models that a view holds need not be those asked for, and statements name those that it holds
+        require_same(self.of_victims, self.algorithm, dataclasses.replace(self.question, release=None))
 
     @classmethod
     def of(
