@@ -225,6 +225,31 @@ def test_a_user_moves_its_first_message_by_the_shift_and_no_other(monkeypatch):
     assert reach * (1 - 1e-9) <= moved[0, 2] <= reach * (1 + 1e-9)
 
 
+def test_a_record_moves_the_first_message_of_its_batch_by_its_share(monkeypatch):
+    """Same noise key: a record of a batch of four moves the message by a quarter of its shift, others do not."""
+    task = linear_task(4, np.ones((48, 2)))
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.3), Cyclic(1, 3))
+    made = calibrate(one, trust=trust.LDP(), adjacency="replace-one", clip_norm=0.5, mu=1.0)
+    arguments = {"seeds": [0], "keep_messages": True, "dtype": torch.float64}
+    first, keep = replay(made, task, **arguments).seeds[0], Task.instance
+    moved = []
+    for batch, place in np.ndindex(3, 4):
+
+        def other_record(self, *args, at=(2, batch, place), **kwargs):
+            instance = keep(self, *args, **kwargs)
+            features = instance.features.clone()
+            features[at] = -1e6
+            return dataclasses.replace(instance, features=features)
+
+        monkeypatch.setattr(Task, "instance", other_record)
+        second = replay(made, task, **arguments).seeds[0]
+        by = np.linalg.norm(first.messages - second.messages, axis=2)[0]
+        assert not by[[0, 1, 3]].any()
+        moved.append(by[2])
+    reach = 0.3 * made.guarantee.record_shift / 4
+    np.testing.assert_allclose(moved, [reach] * 4 + [0.0] * 8, rtol=1e-9)
+
+
 def test_noise_of_a_user_level_run_is_that_of_its_guarantee():
     """Zero gradients: the messages of step 0 are noise of std nu eta; a record-level run divides by its batch sizes."""
     d, x = 30_000, 23.0  # as in test_replay: chi-square tail, false alarm 2e-10
