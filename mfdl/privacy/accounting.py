@@ -221,7 +221,7 @@ def _rule_of(ceiling: Sensitivity) -> str:
 
 def _upper(fixed: Sensitivity, ceiling: Sensitivity, by: str) -> Sensitivity:
     """The ceiling as an upper bound on what the view of `fixed` shows."""
-    return dataclasses.replace(fixed, squared=ceiling.squared, exact=False, form=by, why=ceiling.why)
+    return dataclasses.replace(fixed, squared=ceiling.squared, exact=False, lower=0.0, form=by, why=ceiling.why)
 
 
 def _of_victims(

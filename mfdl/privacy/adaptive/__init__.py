@@ -6,7 +6,7 @@ must lie in the row space of the strictly earlier rows of [A B], plus unit rows 
 that a gradient does not move with the record: it can cancel noise that the attacker never sees.
 
 One weaker condition is enough where the unit of privacy is all data of a node, in every step: that a model differs from
-what the attacker knows by earlier gradients of the same node alone (`own_state_form` has the proof). For a record it is
+what the attacker knows by earlier gradients of the same node alone (proof: `forms.recursions`). For a record it is
 not, whatever its steps: the record that moves one gradient then moves, through the model, the gradients of the node's
 other records.
 
@@ -31,7 +31,7 @@ def is_adaptive(view: View, participation: Participation | None = None, *, unit:
 
     Guarantees: True only if every gradient is taken at a model that the attacker knows (the row-space condition), or,
         for unit "user" with participation in every step, at one that differs from what the attacker knows by the
-        node's own earlier gradients alone (`own_state_form`). No tolerance decides it: maps count as they are.
+        node's own earlier gradients alone (`forms.recursions`). No tolerance decides it: maps count as they are.
     A bare view (no algorithm) is never adaptive.
     """
     if not isinstance(view, AlgorithmView):

@@ -1,8 +1,8 @@
 """What a form of X_u is, and what it answers: Grams with bounds on their rounding errors.
 
 Laws of every form, held in one suite (`tests/privacy/test_forms.py`): the true X lies within `errors` and `inflation`;
-leaks are the exact ones, or the Gram is marked an upper bound; one who sees and knows more never loses less; the unit
-of the noise does not matter.
+leaks are the exact ones, or the Gram is marked an upper bound; one who sees and knows more never learns less. That no
+number depends on the unit of the noise is held for whole losses (`tests/privacy/test_scale_of_noise.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sensitivity of views under a participation scheme: an upper bound, exact or certified, and what attains it.
 
-The Gram X_u comes from `view_gram`, the maximum over gradients and patterns from `pattern_bounds`; here their
+The Gram X_u comes from `forms`, the maximum over gradients and patterns from `patterns`; here their
 rounding errors meet, and a leak becomes an infinite value.
 """
 
@@ -63,7 +63,7 @@ def sensitivities(
 ) -> list[Sensitivity]:
     """One Sensitivity per Gram.
 
-    Args: grams: of the victims `nodes`; method: "exact" or "certified", see `pattern_bounds.bounds`.
+    Args: grams: of the victims `nodes`; method: "exact" or "certified", see `patterns.bounds`.
 
     Guarantees: never below the true value; infinite where a record can take part in a step that leaks.
     Raises: InvalidInput: a participation with another number of steps.

@@ -7,7 +7,7 @@ for vectors in any dimension, since sum X[s, t] <g_s, g_t> <= sum lam_t ||g_t||^
 certificates by one rule: whatever lam an algorithm proposes, its feasibility is checked by eigenvalues of
 diag(lam) - X or of the scaled X, and lam is raised by the deficit and by every rounding error.
 
-Patterns, victims and participation are in `pattern_bounds`.
+Patterns, victims and participation are in `patterns`.
 """
 
 from __future__ import annotations
