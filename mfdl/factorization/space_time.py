@@ -242,18 +242,8 @@ def _seed_groups(posed: ModeProblem, gossip: Gossip, seeds: Seeds, stopping: Sto
         half = covariance_for_gram(node_gram, gossip, seeds, stopping.share(time_space.HALF_SHARE))
         return half, _node_costs(posed, half), 1.0
 
-    best, _, iterations, settled = time_space.alternate(posed, over_nodes, stopping)
-    bound = best.lower_bound(posed, stopping)
-    return {
-        "encoder": best.time.encoder,
-        "space": best.space,
-        "loss": best.loss,
-        "lower_bound": bound,
-        "status": best.status(bound, stopping, settled=settled),
-        "iterations": iterations,
-        "sensitivity": best.sensitivity,
-        "notes": best.notes,
-    }
+    best, _, said = time_space.alternate(posed, over_nodes, stopping)
+    return {"encoder": best.time.encoder, "space": best.space, **said}
 
 
 def _node_costs(posed: ModeProblem, space: SpatialFactorization) -> FloatArray:

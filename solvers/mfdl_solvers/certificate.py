@@ -21,11 +21,14 @@ H with all eigenvalues lowered by that much, which is at most the H that was giv
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import scipy.linalg
+from numpy.typing import NDArray
 
 from .problem import OPTIMAL, STOPPED, Array, Factorization, FactorizationProblem, Stopping, causal_encoder
+from .ridge import notes
 from .scale import EPS, even_exponent, scaled, scaled_down
 
 
@@ -54,24 +57,29 @@ def lower_bound(
     V = scipy.linalg.cho_solve(factor, scipy.linalg.cho_solve(factor, H).T)
     if not np.isfinite(V).all():
         return 0.0
-    T = problem.size
-    if problem.num_classes == T:
+    if problem.num_classes == problem.size:
         return weights_bound(problem, np.diagonal(V), root=root)
     L = _root_below(problem) if root is None else root
-    dual_root_times_root = np.empty((T, T))
-    w = 0.0
-    row = 0
-    for label in range(problem.num_classes):
-        members = np.flatnonzero(problem.classes == label)
-        block = V[np.ix_(members, members)]
+    products, w = [], 0.0
+    for members, root_of_dual, most in dual_roots(problem.classes, V):
+        products.append(root_of_dual.T @ L[members])
+        w += most
+    return _bound(np.concatenate(products), w)
+
+
+def dual_roots(classes: NDArray[np.intp], dual: Array) -> Iterator[tuple[NDArray[np.intp], Array, float]]:
+    """For each class its indices, a root of V_c and its largest diagonal entry, rounded up.
+
+    V_c is the block of the dual, symmetrised, its diagonal raised to the largest entry; the root says which V_c it is.
+    """
+    for label in range(int(classes.max()) + 1):
+        members = np.flatnonzero(classes == label)
+        block = dual[np.ix_(members, members)]
         block = (block + block.T) / 2
         diagonal = np.diagonal(block)
         values, vectors = np.linalg.eigh(block + np.diag(diagonal.max() - diagonal))
-        dual_root = vectors * np.sqrt(np.clip(values, 0.0, None))  # dual_root dual_root^T = V_c, the matrix bounded
-        w += float((dual_root**2).sum(axis=1).max()) * (1 + 8 * members.size * EPS)
-        dual_root_times_root[row : row + members.size] = dual_root.T @ L[members]
-        row += members.size
-    return _bound(dual_root_times_root, w)
+        root = vectors * np.sqrt(np.clip(values, 0.0, None))
+        yield members, root, float((root**2).sum(axis=1).max()) * (1 + 8 * members.size * EPS)
 
 
 def weights_bound(problem: FactorizationProblem, weights: Array, *, root: Array | None = None) -> float:
@@ -119,6 +127,37 @@ def finished(
         sensitivity=problem.sensitivity_squared(gram) ** 0.5,
         notes=notes,
     )
+
+
+class Best:
+    """The best bound and the best X so far, both for the H that was given."""
+
+    def __init__(self, problem: FactorizationProblem, stopping: Stopping, gram: Array) -> None:
+        self.problem, self.stopping, self.began = problem, stopping, time.perf_counter()
+        self.gram, self.loss, self.bound = gram, problem.loss(gram), 0.0
+
+    @property
+    def within_tolerance(self) -> bool:
+        """The certified gap is."""
+        return self.stopping.reached(self.loss, self.bound)
+
+    def offer(self, gram: Array, bound: float) -> None:
+        """Keeps what is better."""
+        self.bound = max(self.bound, bound)
+        if (loss := self.problem.loss(gram)) < self.loss:
+            self.gram, self.loss = gram, loss
+
+    def finished(self, iterations: int, rho: float) -> Factorization:
+        """The answer, which H + rho I was solved for."""
+        return finished(
+            self.problem,
+            self.gram,
+            known_bound=self.bound,
+            stopping=self.stopping,
+            iterations=iterations,
+            began=self.began,
+            notes=notes(self.problem, rho, self.gram),
+        )
 
 
 def _root_below(problem: FactorizationProblem) -> Array:

@@ -20,15 +20,14 @@ an extrapolation that lowers the bound too far is dropped for the plain step.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import deque
 
 import numpy as np
 import scipy.linalg
 
-from .certificate import finished, weights_bound
+from .certificate import Best, weights_bound
 from .problem import USUAL, Array, Factorization, FactorizationProblem, ProblemError, Stopping
-from .ridge import notes, smallest_ridge, target
+from .ridge import smallest_ridge, target
 from .threads import blas_threads
 
 MEMORY = 10  # steps that are combined
@@ -62,7 +61,6 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factoriz
         )
     if problem.exponent:
         return solve(problem.normalised, stopping).shifted(problem.exponent)
-    began = time.perf_counter()
     with blas_threads(problem.size):
         aim = target(problem, smallest_ridge(problem, stopping.tolerance))
         best = _Best(problem, stopping)
@@ -75,15 +73,7 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factoriz
             iterations += 1
         if not within:
             best.certified()
-        return finished(
-            problem,
-            best.gram,
-            known_bound=best.bound,
-            stopping=stopping,
-            iterations=iterations,
-            began=began,
-            notes=notes(problem, aim.rho, best.gram),
-        )
+        return best.finished(iterations, aim.rho)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,14 +109,11 @@ class Point:
         return X
 
 
-class _Best:
-    """The best bound and the best feasible X so far; X = I to begin with, which is feasible whatever H is."""
+class _Best(Best):
+    """X = I to begin with, which is feasible whatever H is; and the points that promise most."""
 
     def __init__(self, problem: FactorizationProblem, stopping: Stopping) -> None:
-        self.problem, self.stopping = problem, stopping
-        self.bound = 0.0
-        self.gram = np.eye(problem.size)
-        self.loss = problem.loss(self.gram)
+        super().__init__(problem, stopping, np.eye(problem.size))
         self.point: Point | None = None  # of the smallest estimated loss
         self.estimate = np.inf
         self.weights: Array | None = None  # of the largest bound on H + rho I
@@ -156,11 +143,8 @@ class _Best:
     def certified(self) -> bool:
         """The best point as an X and a bound on H; True when their gap is within the tolerance."""
         if self.point is not None and self.weights is not None:
-            gram = self.point.gram()
-            if (loss := self.problem.loss(gram)) < self.loss:
-                self.gram, self.loss = gram, loss
-            self.bound = max(self.bound, weights_bound(self.problem, self.weights))
-        return self.stopping.reached(self.loss, self.bound)
+            self.offer(self.point.gram(), weights_bound(self.problem, self.weights))
+        return self.within_tolerance
 
 
 class _Path:

@@ -17,12 +17,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from . import dense, singletons
-from .certificate import weights_bound
+from .certificate import dual_roots, weights_bound
 from .modes_problem import ModeProblem
 from .problem import (
     OPTIMAL,
@@ -101,20 +101,9 @@ def solve(problem: ModeProblem, stopping: Stopping = USUAL, *, max_rounds: int =
         half = singletons.solve(FactorizationProblem(node_gram, singles), stopping.share(HALF_SHARE))
         return half, problem.node_costs(half.gram), half.sensitivity
 
-    best, rounds, iterations, settled = alternate(problem, over_nodes, stopping, max_rounds=max_rounds)
-    bound = best.lower_bound(problem, stopping)
-    return TimeSpaceFactorization(
-        time=best.time,
-        space=best.space,
-        loss=best.loss,
-        lower_bound=bound,
-        status=best.status(bound, stopping, settled=settled),
-        rounds=rounds,
-        iterations=iterations,
-        seconds=time.perf_counter() - began,
-        sensitivity=best.sensitivity,
-        notes=best.notes,
-    )
+    best, rounds, said = alternate(problem, over_nodes, stopping, max_rounds=max_rounds)
+    took = time.perf_counter() - began
+    return TimeSpaceFactorization(time=best.time, space=best.space, rounds=rounds, seconds=took, **said)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -135,23 +124,23 @@ class Product(Generic[Space]):
     def loss(self) -> float:
         return self.sensitivity**2 * float(self.node_costs @ self.time_costs)
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Those of both halves, each with its axis."""
-        halves = (("time", self.time.notes), ("nodes", self.space.notes))
-        return tuple(f"over {axis}: {note}" for axis, notes in halves for note in notes)
+    def said(self, problem: ModeProblem, stopping: Stopping, *, settled: bool) -> dict[str, Any]:
+        """Loss, bound by the dual of the half over time, status, sensitivity, and the notes of both halves by axis.
 
-    def lower_bound(self, problem: ModeProblem, stopping: Stopping) -> float:
-        """`joint_lower_bound` by the dual of the half over time."""
+        optimal by the bound, else stationary where the alternation and both halves settled, else stopped.
+        """
         half = HALF_SHARE * stopping.tolerance
         dual = dual_time_gram(problem, self.node_costs, self.time.gram, tolerance=half)
-        return joint_lower_bound(problem, dual, tolerance=half)
-
-    def status(self, lower_bound: float, stopping: Stopping, *, settled: bool) -> str:
-        """optimal by the bound, else stationary where the alternation and both halves settled, else stopped."""
-        if stopping.reached(self.loss, lower_bound):
-            return OPTIMAL
-        return STATIONARY if settled and STOPPED not in (self.time.status, self.space.status) else STOPPED
+        bound = joint_lower_bound(problem, dual, tolerance=half)
+        unfinished = STATIONARY if settled and STOPPED not in (self.time.status, self.space.status) else STOPPED
+        halves = (("time", self.time.notes), ("nodes", self.space.notes))
+        return {
+            "loss": self.loss,
+            "lower_bound": bound,
+            "status": OPTIMAL if stopping.reached(self.loss, bound) else unfinished,
+            "sensitivity": self.sensitivity,
+            "notes": tuple(f"over {axis}: {note}" for axis, notes in halves for note in notes),
+        }
 
 
 def alternate(
@@ -160,8 +149,8 @@ def alternate(
     stopping: Stopping,
     *,
     max_rounds: int = MAX_ROUNDS,
-) -> tuple[Product[Space], int, int, bool]:
-    """(the best product, rounds, iterations of both solvers, whether it settled): each half in turn for the other.
+) -> tuple[Product[Space], int, dict[str, Any]]:
+    """(the best product, rounds, what a `Certified` says of it but the seconds): each half in turn for the other.
 
     Args:
         problem: one whose exponent is 0 (`normalised`).
@@ -187,7 +176,7 @@ def alternate(
             best = product
         c = best.node_costs
     assert best is not None  # max_rounds >= 1
-    return best, rounds, iterations, settled
+    return best, rounds, {**best.said(problem, stopping, settled=settled), "iterations": iterations}
 
 
 def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1e-4) -> float:
@@ -223,7 +212,10 @@ def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1
     if not np.isfinite(dual).all():
         return 0.0
     n, T = problem.num_nodes, problem.num_steps
-    root, w = _dual_root(problem, scaled(dual, -even_exponent(dual)))  # multiples prove the same
+    root, w = np.zeros((T, T)), 0.0
+    for members, block_root, most in dual_roots(problem.classes, scaled(dual, -even_exponent(dual))):
+        root[np.ix_(members, members)] = block_root  # multiples of the dual prove the same
+        w += most
     if not 0 < w < np.inf:
         return 0.0
     nu = np.zeros(n)
@@ -241,22 +233,6 @@ def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1
     v = np.einsum("ui,ij,ju->u", inverse, solved_for, inverse)
     # four roundings: the scale's product, its square, the quotient, and nu / scale
     return weights_bound(nodes, v, root=problem.vectors * nu) * (scale * scale / w) * (1 - 8 * EPS)
-
-
-def _dual_root(problem: ModeProblem, dual: Array) -> tuple[Array, float]:
-    """A root of V_t, block by block over the classes, and w_t rounded up (see `certificate`)."""
-    T = problem.num_steps
-    root, w = np.zeros((T, T)), 0.0
-    for label in range(problem.num_classes):
-        members = np.flatnonzero(problem.classes == label)
-        block = dual[np.ix_(members, members)]
-        block = (block + block.T) / 2
-        diagonal = np.diagonal(block)
-        values, vectors = np.linalg.eigh(block + np.diag(diagonal.max() - diagonal))
-        block_root = vectors * np.sqrt(np.clip(values, 0.0, None))
-        root[np.ix_(members, members)] = block_root
-        w += float((block_root**2).sum(axis=1).max()) * (1 + 8 * members.size * EPS)
-    return root, w
 
 
 def dual_time_gram(problem: ModeProblem, node_costs: Array, X_t: Array, *, tolerance: float) -> Array:
