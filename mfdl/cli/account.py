@@ -4,34 +4,23 @@ from __future__ import annotations
 
 from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ..reporting.account_config import AccountConfig
 from . import options
-from .command import command
+from .command import Answer, command
 
 WORST_SHOWN = 10
 
 
-@command(AccountConfig)
-def account(
-    config: AccountConfig,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder for results.json and pictures.")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
+@command(AccountConfig, "Folder for results.json and pictures.")
+def account(config: AccountConfig, out: Path | None) -> Answer:
     """What an attacker learns of every node: one mechanism, one graph, one trust model.
 
     Two numbers per victim: mu for gradients fixed in advance, and mu_adaptive, which holds for training.
     """
     answer = config.run(out, progress=options.Shown()).answer
-    if as_json:
-        options.as_one_json_value(answer)
-    else:
-        _show(answer, out)
+    return answer, lambda: _show(answer, out), 0
 
 
 def _show(answer: dict[str, Any], out: Path | None) -> None:

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ..reporting.attack_config import AttackConfig
 from . import options
-from .command import command
+from .command import Answer, command
 
 
-@command(AttackConfig)
-def attack(
-    config: AttackConfig,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder for results.json and the picture.")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
+@command(AttackConfig, "Folder for results.json and the picture.")
+def attack(config: AttackConfig, out: Path | None) -> Answer:
     """Whose gradients an attacker solves for: once without noise, once under a mechanism.
 
     Exposed gradients are read off; an error is the standard deviation of the best unbiased estimate, in clipping norms.
     """
     answer = config.run(out, progress=options.Shown())
-    if as_json:
-        options.as_one_json_value(answer)
-    else:
-        _show(answer, out)
+    return answer, lambda: _show(answer, out), 0
 
 
 def _show(answer: dict[str, Any], out: Path | None) -> None:

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ..reporting.audit_config import AuditConfig
 from . import options
-from .command import command
+from .command import Answer, command
 
 if TYPE_CHECKING:
     from ..audit import AuditMatrix
 
 
-@command(AuditConfig)
-def audit(
-    config: AuditConfig,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder for audit.json, audit.csv and audit.png.")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
+@command(AuditConfig, "Folder for audit.json, audit.csv and audit.png.")
+def audit(config: AuditConfig, out: Path | None) -> Answer:
     """Run neighbouring inputs many times and compare what they show with the claimed mu.
 
     The exit code is 0 when no claim is refuted and 1 otherwise.
     """
     matrix, answer = config.run(out, progress=options.Shown())
-    if as_json:
-        options.as_one_json_value(answer)
-    else:
-        _show(matrix, out)
-    if matrix.violations:
-        raise typer.Exit(1)
+    return answer, lambda: _show(matrix, out), int(bool(matrix.violations))
 
 
 def _show(matrix: AuditMatrix, out: Path | None) -> None:

@@ -7,15 +7,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import typer
-
-from .. import check, files
-from ..errors import InvalidInput, unknown_name
-from ..reporting.options import Config, Jobs, Option
+from .. import files
+from ..errors import InvalidInput
+from ..reporting.options import Config, Jobs, Option, require_one_of
 from ..reporting.progress import SILENT, Silent
 from ..theory.facts import markdown_row
 from . import options
-from .command import command
+from .command import Answer, command
 
 if TYPE_CHECKING:
     from ..testing import Claim
@@ -33,20 +31,17 @@ class ClaimsConfig(Config):
     command: ClassVar[str] = "claims"
 
     only: Annotated[tuple[str, ...], Option("Only this claim; may be repeated.", metavar="ID")] = ()
-    examples: Annotated[int | None, Option("Cases tried for each claim; default what the claim asks for.")] = None
-    seed: Annotated[int, Option("Of the search; one seed gives one table.")] = 0
+    examples: Annotated[int | None, Option("Cases tried for each claim; default what the claim asks for.", least=1)] = (
+        None
+    )
+    seed: Annotated[int, Option("Of the search; one seed gives one table.", least=0)] = 0
     jobs: Jobs = None
 
     def __post_init__(self) -> None:
-        self.hold_tuples()
-        for name in ("examples", "jobs"):
-            if getattr(self, name) is not None:
-                check.integer_at_least(1, **{name: getattr(self, name)})
-        check.integer_at_least(0, seed=self.seed)
+        super().__post_init__()
         known = _known()
         for name in self.only:
-            if name not in known:
-                raise unknown_name("claim", name, known)
+            require_one_of("claim", name, known)
 
     def run(self, out: Path | None = None, *, progress: Silent = SILENT) -> list[dict[str, Any]]:
         """One row per claim, in the order of the papers; out: a folder for claims.json and claims.md.
@@ -72,25 +67,14 @@ class ClaimsConfig(Config):
         return rows
 
 
-@command(ClaimsConfig)
-def claims(
-    config: ClaimsConfig,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help=f"Folder for {JSON_FILE} and {PAGE}.")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
+@command(ClaimsConfig, f"Folder for {JSON_FILE} and {PAGE}.")
+def claims(config: ClaimsConfig, out: Path | None) -> Answer:
     """Test what the papers state: claimed bound against truth, on cases that a search draws and shrinks.
 
     The exit code is 0 when every verdict is the one on record and 1 otherwise.
     """
     rows = config.run(out, progress=options.Shown())
-    if as_json:
-        options.as_one_json_value(rows)
-    else:
-        _print_table(rows)
-    if not all(row["as_registered"] for row in rows):
-        raise typer.Exit(1)
+    return rows, lambda: _print_table(rows), int(not all(row["as_registered"] for row in rows))
 
 
 def _known() -> dict[str, Claim]:

@@ -9,21 +9,20 @@ import typer
 
 from ..reporting.comparison_config import ComparisonConfig
 from . import options
-from .command import command
+from .command import Answer, command
 
 
-@command(ComparisonConfig)
+@command(ComparisonConfig, "Folder of the results.", default=Path("results/compare"))
 def compare(
     config: ComparisonConfig,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the results.")] = Path("results/compare"),
+    out: Path,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Keep the finished runs that the folder holds.")
     ] = True,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a comparison with other options in the folder.")
     ] = False,
-    as_json: options.Json = False,
-) -> None:
+) -> Answer:
     """Train with each mechanism at the same privacy guarantee; write results.json, steps.parquet and a picture.
 
     Ctrl-C keeps what is finished; the same command then goes on from there.
@@ -43,10 +42,7 @@ def compare(
     finally:
         if bar.live.is_started:
             bar.stop()
-    if as_json:
-        options.as_one_json_value(result)
-    else:
-        _show(result, out / "compare.png")
+    return result, lambda: _show(result, out / "compare.png"), 0
 
 
 def _show(result: dict[str, Any], picture: Path) -> None:

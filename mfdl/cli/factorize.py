@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ..reporting.factorize_config import FactorizeConfig
 from . import options
-from .command import command
+from .command import Answer, command
 
 STOPPED_EXIT_CODE = 3
 
 
-@command(FactorizeConfig)
-def factorize(
-    config: FactorizeConfig,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE.npz", help="Keep the result; file:FILE.npz names it later.")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
+@command(FactorizeConfig, "Keep the result; file:FILE.npz names it later.", metavar="FILE.npz")
+def factorize(config: FactorizeConfig, out: Path | None) -> Answer:
     """Factorize the error of decentralized learning: loss, certified lower bound, gap.
 
     Over time (mafalda, d-mf, ...) and over time and nodes (time-space, ...) loss is sensitivity^2 tr(H X^-1), the
@@ -31,12 +23,7 @@ def factorize(
     better one would save. Exits with 3 when the solver stopped before the tolerance.
     """
     answer = config.run(out, progress=options.Shown())
-    if as_json:
-        options.as_one_json_value(answer)
-    else:
-        _show(answer, out)
-    if answer["status"] == FactorizeConfig.STOPPED:
-        raise typer.Exit(STOPPED_EXIT_CODE)
+    return answer, lambda: _show(answer, out), STOPPED_EXIT_CODE * (answer["status"] == FactorizeConfig.STOPPED)
 
 
 def _show(answer: dict[str, Any], out: Path | None) -> None:

@@ -24,7 +24,6 @@ from ..errors import InvalidInput
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
 from ..trust import TrustModel
-from .options import load_gossip
 from .output import json_number, require_folder, versions
 from .pairwise import pairwise_losses
 from .progress import Silent
@@ -47,7 +46,7 @@ def run_account(config: AccountConfig, out: str | os.PathLike[str] | None, progr
     began = time.perf_counter()
     if out is not None:
         require_folder(out)
-    graph, gossip = load_gossip(config.graph, config.largest_component, config.gossip, config.data_home)
+    graph, gossip = config.network()
     named = Named(graph, config.attackers, config.colluders, config.coalition_size, config.all_attackers)
     named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])
     asked = None if config.victims is None else named.indices("victims", config.victims)

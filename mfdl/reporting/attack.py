@@ -19,7 +19,6 @@ from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..participation import EveryStep
 from ..trust import TrustModel
-from .options import load_gossip
 from .output import json_number, require_folder, versions
 from .progress import Silent
 from .question import Named
@@ -38,7 +37,7 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
     began = time.perf_counter()
     if out is not None:
         require_folder(out)
-    graph, gossip = load_gossip(config.graph, config.largest_component, config.gossip, config.data_home)
+    graph, gossip = config.network()
     named = Named(graph, config.attackers, config.colluders)
     if config.trust == "pndp" and config.attackers is None:
         raise InvalidInput(f"trust model pndp needs --attackers A,B; labels start {', '.join(named.labels[:5])}.")

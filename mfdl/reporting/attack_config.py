@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from ..errors import InvalidInput
 from . import options
-from .options import Config, Option, require_one_of
+from .options import OnGraph, Option, Protects, require_one_of
 from .progress import SILENT, Silent
 
 TRUSTS = ("ldp", "pndp", "eavesdropper", "colluding", "central", "released")  # those with one view for all victims
@@ -18,7 +18,7 @@ ALIASES = {"d-sgd": NO_NOISE}
 
 
 @dataclasses.dataclass(frozen=True)
-class AttackConfig(Config):
+class AttackConfig(Protects, OnGraph):
     """One attacker on one graph: without noise, and under a mechanism with noise_std, or calibrated to mu.
 
     Raises: InvalidInput: a value out of range, an unknown name, or options that exclude each other.
@@ -30,16 +30,10 @@ class AttackConfig(Config):
         str, Option("Shown beside no noise: one of `mfdl mechanisms`; d-sgd: none of them.", metavar="NAME")
     ] = "dp-dsgd"
     settings: options.Settings = ()
-    graph: options.Graph = "florentine"
-    largest_component: options.LargestComponent = False
-    gossip: options.Gossip = "metropolis-hastings"
     trust: Annotated[str, Option(f"One of {', '.join(TRUSTS)}: those with one attacker.", metavar="NAME")] = "pndp"
-    attackers: Annotated[
-        str | None,
-        Option("pndp: who attacks together, by label or as #INDEX.", ("--attackers", "--attacker"), metavar="A,B"),
-    ] = None
+    attackers: options.Attackers = None
     colluders: options.Colluders = None
-    steps: Annotated[int, Option("T, gradient steps.")] = 10
+    steps: Annotated[int, Option("T, gradient steps.", least=1)] = 10
     gradients: Annotated[
         str,
         Option(
@@ -48,30 +42,17 @@ class AttackConfig(Config):
             metavar="KIND",
         ),
     ] = "constant"
-    noise_std: Annotated[float | None, Option("nu of the mechanism; default: calibrated to --mu.")] = None
-    mu: Annotated[float | None, Option("Gaussian DP level of the mechanism; default 1.")] = None
-    unit: Annotated[
-        str,
-        Option(
-            "Whose data the mechanism protects: record, where each record's gradient is clipped, or user, all "
-            "data of a node, where its mean gradient is clipped (what zip-dl needs, with --release none).",
-            metavar="UNIT",
-        ),
-    ] = "record"
-    clip_norm: Annotated[
-        float,
-        Option("Clipping norm of one record's gradient, or of a node's mean gradient; the unit of errors."),
-    ] = 1.0
-    adjacency: options.Adjacency = "replace-one"
+    noise_std: Annotated[
+        float | None, Option("nu of the mechanism; default: calibrated to --mu.", rule="non_negative")
+    ] = None
+    mu: Annotated[float | None, Option("Gaussian DP level of the mechanism; default 1.", rule="positive")] = None
     release: options.Release = None
-    data_home: options.DataHome = None
 
     def __post_init__(self) -> None:
-        from .. import check, trust
+        super().__post_init__()
+        from .. import trust
         from ..algorithms import registry
-        from ..privacy import UNITS, gaussian
 
-        self.hold_tuples()
         require_one_of("trust model", self.trust, trust.MODELS)
         if self.trust not in TRUSTS:
             raise InvalidInput(
@@ -80,18 +61,11 @@ class AttackConfig(Config):
             )
         registry.check_name(self.name)
         self.parameters()
-        require_one_of("release", self.release, options.RELEASES)
         require_one_of("kind of gradients", self.gradients, tuple(GRADIENTS))
-        require_one_of("unit", self.unit, UNITS)
-        gaussian.record_shift(self.adjacency, self.clip_norm)
-        check.integer_at_least(1, steps=self.steps)
         if self.noise_std is not None and self.mu is not None:
             raise InvalidInput("give --noise-std or --mu, not both.")
         if not self.noisy and (self.noise_std is not None or self.mu is not None):
             raise InvalidInput("--noise-std and --mu need a mechanism with noise, such as --mechanism dp-dsgd.")
-        if self.noise_std is not None:
-            check.non_negative(noise_std=self.noise_std)
-        check.positive(mu=self.target)
 
     @property
     def name(self) -> str:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ..errors import InvalidInput
 from . import options
-from .options import Config, Option, require_one_of
+from .options import OnGraph, Option, TakesPart
 from .progress import SILENT, Silent
 
 if TYPE_CHECKING:
     from ..audit import AuditMatrix
-    from ..participation import Participation
 
 MATRIX_TRUSTS = ("ldp", "pndp", "eavesdropper", "coalitions", "full-collusion", "central")
 
 
 @dataclasses.dataclass(frozen=True)
-class AuditConfig(Config):
+class AuditConfig(TakesPart, OnGraph):
     """Mechanisms by trust models, all at one noise, or each at the noise of one mu.
 
     Raises: InvalidInput: a value out of range, an unknown name, or options that exclude each other.
@@ -33,36 +33,26 @@ class AuditConfig(Config):
     trust: Annotated[tuple[str, ...], Option("One of `mfdl trust list`; may be repeated.", metavar="NAME")] = ()
     matrix: Annotated[bool, Option("Every mechanism and trust model that is not narrowed down.")] = False
     graph: options.Graph = "ring:n=5"
-    gossip: options.Gossip = "metropolis-hastings"
-    attackers: Annotated[str | None, Option("pndp: nodes that attack together.", metavar="A,B")] = None
+    attackers: options.Attackers = None
     colluders: options.Colluders = None
     coalition_size: Annotated[int | None, Option("coalitions: how many nodes collude; default 1.", metavar="Q")] = None
-    epochs: Annotated[int, Option("How often each record takes part.", ("--k", "--epochs"))] = 2
-    period: Annotated[int, Option("Steps per epoch; the run has k b steps.", ("--b", "--period"))] = 2
-    steps: Annotated[int | None, Option("T; default k b.")] = None
-    participation: Annotated[str, Option("As for `mfdl account`.", metavar="NAME")] = "cyclic"
-    unit: Annotated[str, Option("record, or user: all data of a node.", metavar="UNIT")] = "record"
+    epochs: Annotated[int, Option("How often each record takes part.", ("--k", "--epochs"), least=1)] = 2
+    period: Annotated[int, Option("Steps per epoch; the run has k b steps.", ("--b", "--period"), least=1)] = 2
     noise_std: Annotated[float | None, Option("nu, the noise of every cell.")] = None
     mu: Annotated[float | None, Option("The claim of every cell, from which its noise follows; default 1.")] = None
-    clip_norm: Annotated[float, Option("Clipping norm.")] = 1.0
-    adjacency: options.Adjacency = "replace-one"
     delta: options.Delta = 1e-6
     trials: Annotated[int, Option("Runs that measure, per canary and input.")] = 4000
     level: Annotated[float, Option("Of all bounds of all cells together.")] = 0.95
     seed: Annotated[int, Option("Of the noise; one seed gives one result.")] = 0
-    data_home: options.DataHome = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, typed: Collection[str]) -> None:
+        super().__post_init__(typed)
         from ..algorithms import registry
-        from ..privacy import UNITS
 
-        self.hold_tuples()
         for name in self.mechanisms:
             registry.check_name(name)
-        require_one_of("unit", self.unit, UNITS)
         if self.noise_std is not None and self.mu is not None:
             raise InvalidInput("give at most one of --noise-std and --mu.")
-        self.scheme()
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -75,12 +65,6 @@ class AuditConfig(Config):
     def trusts(self) -> tuple[str, ...]:
         """The trust models: those given, else all that need no nodes for a matrix."""
         return self.trust or (MATRIX_TRUSTS if self.matrix else ("ldp",))
-
-    def scheme(self) -> Participation:
-        """Who takes part when."""
-        from .question import participation_of
-
-        return participation_of(self)
 
     def run(
         self, out: str | os.PathLike[str] | None = None, *, progress: Silent = SILENT
@@ -110,7 +94,7 @@ class AuditConfig(Config):
         from ..dynamics import Dynamics
         from .question import Named
 
-        graph, gossip = options.load_gossip(self.graph, False, self.gossip, self.data_home)
+        graph, gossip = self.network()
         who = (self.attackers, self.colluders, self.coalition_size)
         named = Named(graph, *who, any_receiver=True, default_coalition_size=1)
         named.require_used(self.trusts)
@@ -120,8 +104,7 @@ class AuditConfig(Config):
             built = {name: registry.build(name, dynamics, scheme) for name in self.mechanisms}
         entries = {name: registry.entry_of(name) for name in built}
         release = {name: e.release for name, e in entries.items() if e is not None and e.release is not None}
-        names = ("adjacency", "clip_norm", "noise_std", "unit", "level", "trials", "delta", "seed")
-        how: dict[str, Any] = {name: getattr(self, name) for name in names}
+        how = self.protected | self.values("noise_std", "level", "trials", "delta", "seed")
         how["mu"] = 1.0 if self.noise_std is None and self.mu is None else self.mu
         with progress.bar("audits", len(built) * len(models)) as advance:
             return audit_matrix(built, models, release=release, progress=advance, **how)

@@ -28,7 +28,6 @@ from ..training import tasks
 from ..training.replay import replay
 from ..trust import TrustModel
 from .comparison_folder import NOT_PRIVATE, PNG, RESULTS, SCHEMA, STEPS, SVG, Folder, Key
-from .options import load_gossip
 from .output import json_number, require_device
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class Plan:
 
     def __init__(self, config: ComparisonConfig) -> None:
         self.config = config
-        self.graph, self.gossip = load_gossip(config.graph, config.largest_component, config.gossip, config.data_home)
+        self.graph, self.gossip = config.network()
         self.dynamics = config.dynamics(self.gossip)
         self.participation = config.participation
         require_device(config.device)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ..errors import InvalidInput
 from . import options
-from .options import Config, Option, require_one_of
+from .options import OnGraph, Option, Protects
 
 if TYPE_CHECKING:
     from ..dynamics import Dynamics
@@ -21,7 +21,7 @@ DEFAULT_MU = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
-class ComparisonConfig(Config):
+class ComparisonConfig(Protects, OnGraph):
     """Everything that decides the numbers of a comparison, and (jobs, device, data_home) how they are computed.
 
     Attributes: as their options; besides,
@@ -44,23 +44,19 @@ class ComparisonConfig(Config):
     mechanisms: Annotated[
         tuple[str, ...], Option("Names of `mfdl mechanisms`, and file:FILE.npz.", metavar="A,B,...", listed=True)
     ] = DEFAULT_MECHANISMS
-    graph: options.Graph = "florentine"
-    largest_component: options.LargestComponent = False
-    gossip: options.Gossip = "metropolis-hastings"
     task: Annotated[str, Option("digits, housing, rotated-quadratics, a9a, mnist, ...", metavar="NAME")] = "digits"
     epochs: options.Epochs = 20
     period: options.Period = 16
     mu: Annotated[
         float | None,
-        Option("Privacy target: mu-Gaussian-DP; default 2 without --epsilon.", instead_of=("epsilon",)),
+        Option(
+            "Privacy target: mu-Gaussian-DP; default 2 without --epsilon.", instead_of=("epsilon",), rule="positive"
+        ),
     ] = None
-    epsilon: Annotated[float | None, Option("Privacy target instead of --mu.", instead_of=("mu",))] = None
-    delta: options.Delta = 1e-6
-    adjacency: options.Adjacency = "replace-one"
-    clip_norm: Annotated[float, Option("Clipping norm of one record's gradient.")] = 1.0
-    unit: Annotated[str, Option("record; or user: a node's mean gradient is clipped, all its data protected.")] = (
-        "record"
+    epsilon: Annotated[float | None, Option("Privacy target instead of --mu.", instead_of=("mu",), rule="positive")] = (
+        None
     )
+    delta: options.Delta = 1e-6
     trust: Annotated[str, Option("Trust model of the ranking: a name of `mfdl trust list`.", metavar="NAME")] = "ldp"
     attackers: Annotated[
         tuple[str, ...] | None, Option("pndp: who attacks; default any one node.", metavar="A,B", listed=True)
@@ -69,7 +65,7 @@ class ComparisonConfig(Config):
         tuple[str, ...] | None, Option("colluding: nodes that share their secrets.", metavar="A,B", listed=True)
     ] = None
     coalition_size: options.CoalitionSize = None
-    release: Annotated[str | None, Option("Where messages are hidden: none, average or all final models.")] = None
+    release: options.Release = None
     across_trust_models: Annotated[bool, Option("Let in mechanisms meant for another trust model, each labelled.")] = (
         False
     )
@@ -86,35 +82,22 @@ class ComparisonConfig(Config):
             metavar="STEPS[/TARGET]",
         ),
     ] = ()
-    learning_rate: Annotated[float, Option("Learning rate.", ("--lr",))] = 0.5
+    learning_rate: Annotated[float, Option("Learning rate.", ("--lr",), rule="positive")] = 0.5
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
-    seeds: Annotated[int, Option("Number of seeds.")] = 3
-    first_seed: Annotated[int, Option("The first seed.")] = 0
-    eval_every: Annotated[int | None, Option("Steps between evaluations; default one epoch.")] = None
+    seeds: Annotated[int, Option("Number of seeds.", least=1)] = 3
+    first_seed: Annotated[int, Option("The first seed.", least=0)] = 0
+    eval_every: Annotated[int | None, Option("Steps between evaluations; default one epoch.", least=1)] = None
     device: options.Device = None
-    jobs: Annotated[int, Option("Worker processes.")] = 1
-    data_home: options.DataHome = None
+    jobs: Annotated[int, Option("Worker processes.", least=1)] = 1
 
     def __post_init__(self) -> None:
-        from .. import check
+        super().__post_init__()
         from ..algorithms import registry
         from ..gossip import from_array
-        from ..privacy import UNITS, gaussian
-        from ..view import RELEASES
 
-        self.hold_tuples()
-        for name in ("epochs", "period", "seeds", "jobs"):
-            check.integer_at_least(1, **{name: getattr(self, name)})
         options.require_steps(self.epochs * self.period)
-        check.integer_at_least(0, first_seed=self.first_seed)
-        if self.eval_every is not None:
-            check.integer_at_least(1, eval_every=self.eval_every)
-        check.positive(learning_rate=self.learning_rate)
         self.dynamics(from_array([[1.0]]))
-        gaussian.record_shift(self.adjacency, self.clip_norm)
-        require_one_of("unit", self.unit, UNITS)
-        require_one_of("release", self.release, RELEASES)
         self.trust_model()
         if self.adjacency == "add-remove":
             raise InvalidInput(
@@ -123,11 +106,6 @@ class ComparisonConfig(Config):
             )
         if self.mu is not None and self.epsilon is not None:
             raise InvalidInput("give one privacy target: --mu, or --epsilon with --delta, not both.")
-        if self.epsilon is not None:
-            check.positive(epsilon=self.epsilon)
-        else:
-            check.positive(mu=self.target_mu_or_default)
-        check.open_unit(delta=self.delta)
         if not self.mechanisms:
             raise InvalidInput("mechanisms must name at least one mechanism, e.g. none,dp-dsgd,mafalda.")
         for name in self.mechanisms:

@@ -17,7 +17,6 @@ from .. import factorization, graphs
 from ..errors import InvalidInput
 from ..factorization import SpaceTimeFactorization, SpatialFactorization
 from .factorize_jobs import Job, Solved
-from .options import load_gossip
 from .output import json_number, require_writable, versions
 from .progress import Silent
 
@@ -32,7 +31,7 @@ def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, p
         if path.suffix != ".npz":
             raise InvalidInput(f"--out must end in .npz, got {str(path)!r}; e.g. --out {path.stem or 'noise'}.npz.")
         require_writable(path)
-    graph, gossip = load_gossip(config.graph, config.largest_component, config.gossip, config.data_home)
+    graph, gossip = config.network()
     groups = None if config.groups is None else factorization.read_groups(config.groups, gossip.labels)
     job = Job(config, gossip, groups, progress)
     with threadpool_limits(config.jobs):

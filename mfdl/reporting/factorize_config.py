@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from ..errors import InvalidInput, unknown_name
 from . import options
-from .options import Config, Option, require_steps
+from .options import OnGraph, Option, require_steps
 from .progress import SILENT, Silent
 
 PER_NODE = ("mafalda-l", "mafalda-classes")
@@ -20,7 +20,7 @@ BOTH = ("time-space", "adapted", "space-time")
 
 
 @dataclasses.dataclass(frozen=True)
-class FactorizeConfig(Config):
+class FactorizeConfig(OnGraph):
     """One mechanism on one graph.
 
     Args: typed: fields given on purpose; those that the mechanism does not have are refused instead of ignored.
@@ -38,9 +38,6 @@ class FactorizeConfig(Config):
             metavar="NAME",
         ),
     ] = "mafalda"
-    graph: options.Graph = "florentine"
-    largest_component: options.LargestComponent = False
-    gossip: options.Gossip = "metropolis-hastings"
     epochs: options.Epochs = 20
     period: options.Period = 16
     objective: Annotated[str, Option("Which models count: post-average, or message (before averaging).")] = (
@@ -60,7 +57,7 @@ class FactorizeConfig(Config):
         float | None, Option("Certified relative gap to reach; default 1e-4, for adapted and seed groups 1e-3.")
     ] = None
     solver: Annotated[str, Option("dense (L-BFGS) or autodiff (torch); corn with groups: newton or conic.")] = "dense"
-    max_iterations: Annotated[int, Option("Iterations after which to stop.")] = 5000
+    max_iterations: Annotated[int, Option("Iterations after which to stop.", least=1)] = 5000
     coalition: Annotated[
         int, Option("corn, decor, time-space: any Q nodes pool all they know; 0: none.", metavar="Q")
     ] = 0
@@ -75,8 +72,7 @@ class FactorizeConfig(Config):
     max_inverse_diagonal: Annotated[float, Option("Noise over nodes: the bound on [R^-1]_ii.", metavar="R")] = 1.0
     horizon: Annotated[int, Option("Noise over nodes: steps whose models count.", metavar="STEPS")] = 1
     device: options.Device = None
-    jobs: Annotated[int | None, Option("CPU threads of the linear algebra; default: all.")] = None
-    data_home: options.DataHome = None
+    jobs: Annotated[int | None, Option("CPU threads of the linear algebra; default: all.", least=1)] = None
     typed: dataclasses.InitVar[Collection[str]] = ()
 
     def __post_init__(self, typed: Collection[str]) -> None:
@@ -85,17 +81,14 @@ class FactorizeConfig(Config):
         for name, reason in self.ignored.items():
             if name in typed:
                 raise InvalidInput(f"--{name.replace('_', '-')} does not apply to {self.mechanism}: {reason}.")
-        from .. import check
+        super().__post_init__()
         from ..error_weights import ErrorWeights
         from .output import require_device
 
         require_device(self.device)
-        check.integer_at_least(1, max_iterations=self.max_iterations)
         require_steps(self.epochs * self.period)
         if self.error_weights is not None:
             ErrorWeights.parse(self.error_weights)
-        if self.jobs is not None:
-            check.integer_at_least(1, jobs=self.jobs)
 
     @property
     def over_nodes(self) -> bool:

@@ -14,16 +14,18 @@ import os
 import tomllib
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ..errors import InvalidInput, unknown_name
 
 if TYPE_CHECKING:
-    from ..gossip import GossipMatrix
+    import networkx as nx
 
-NOT_IN_FILES = {"config", "json", "help", "overwrite"}  # decided anew at every call
+    from ..gossip import GossipMatrix
+    from ..participation import Participation
+
 OF_THE_CALLER = {"out", "resume"}  # may stand in a file, and belong to the command, not to its config
 RELEASES = ("none", "average", "all")
 MAX_STEPS = 10**6
@@ -32,12 +34,13 @@ MAX_STEPS = 10**6
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What the command line says of one field.
+    """What the command line says of one field, and what every value of it must be.
 
     Attributes:
         flags: its names there; the first one is its name in files; default `--field-name`.
         listed: a tuple that is written A,B there; other tuples are given by repeating the option.
         instead_of: fields that say the same in another way: a typed option replaces theirs of a file.
+        rule: what a value is by `mfdl.check`; least: the smallest integer; among: all that it can be.
     """
 
     help: str
@@ -45,6 +48,21 @@ class Option:
     metavar: str | None = None
     listed: bool = False
     instead_of: tuple[str, ...] = ()
+    rule: str | None = None
+    least: int | None = None
+    among: Collection[str] = ()
+
+    def require(self, name: str, value: Any) -> None:
+        """Refuses a value that the field cannot have; None, not given, is always fine."""
+        from .. import check
+
+        if value is None:
+            return
+        if self.rule is not None:
+            getattr(check, self.rule)(**{name: value})
+        if self.least is not None:
+            check.integer_at_least(self.least, **{name: value})
+        require_one_of(name, value, self.among or (value,))
 
 
 Graph = Annotated[
@@ -54,29 +72,26 @@ Graph = Annotated[
         metavar="SPEC|FILE",
     ),
 ]
-LargestComponent = Annotated[bool, Option("Keep the largest connected component only.")]
-Gossip = Annotated[
-    str,
-    Option(
-        "metropolis-hastings, uniform, or a row-stochastic matrix as .npy or .csv, rows in label order.",
-        metavar="NAME|FILE",
-    ),
-]
-Device = Annotated[str | None, Option("torch device, e.g. cpu or cuda; default: CUDA when there is one.")]
-DataHome = Annotated[Path | None, Option("Data folder; default: $MFDL_DATA, else the user's cache folder.")]
-Epochs = Annotated[int, Option("k: how often each record takes part.")]
-Period = Annotated[int, Option("b: steps per epoch; the run has k b steps.")]
+Epochs = Annotated[int, Option("k: how often each record takes part.", least=1)]
+Period = Annotated[int, Option("b: steps per epoch; the run has k b steps.", least=1)]
 Momentum = Annotated[float, Option("Heavy-ball momentum of every node, in [0, 1).")]
 WeightDecay = Annotated[float, Option("Weight decay, outside of clipping.")]
+Device = Annotated[str | None, Option("torch device, e.g. cpu or cuda; default: CUDA when there is one.")]
 Settings = Annotated[
     tuple[str, ...], Option("A parameter of the mechanism; may be repeated.", ("--set",), metavar="KEY=VALUE")
 ]
+Attackers = Annotated[
+    str | None,
+    Option("pndp: nodes that attack together, by label or as #INDEX.", ("--attackers", "--attacker"), metavar="A,B"),
+]
 Colluders = Annotated[str | None, Option("colluding: nodes that share their secrets.", metavar="A,B")]
 CoalitionSize = Annotated[int | None, Option("coalitions: how many nodes collude.", metavar="Q")]
-Adjacency = Annotated[str, Option("replace-one, zero-out or add-remove.")]
-Delta = Annotated[float, Option("delta of epsilon.")]
-Release = Annotated[str | None, Option("Final models that are published: none, average or all; default all.")]
-Jobs = Annotated[int | None, Option("Worker processes; default: one per core.")]
+Delta = Annotated[float, Option("delta of epsilon.", rule="open_unit")]
+Release = Annotated[
+    str | None,
+    Option("Final models that are published: none, average or all; default all.", among=RELEASES),
+]
+Jobs = Annotated[int | None, Option("Worker processes; default: one per core.", least=1)]
 
 
 class Config:
@@ -87,12 +102,27 @@ class Config:
 
     command: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        """Several texts may be given as any sequence, or as one text A,B; they are kept as a tuple.
+
+        Raises: InvalidInput: something else, or a value against the rule of its field.
+        """
+        for name, (kind, option, _) in self.fields().items():
+            value = getattr(self, name)
+            if is_tuple(kind) and value is not None:
+                texts = split(value) if isinstance(value, str) and option.listed else value
+                if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+                    raise InvalidInput(f"{name} must be a list of texts, got {value!r}.")
+                object.__setattr__(self, name, tuple(texts))
+            option.require(name, value)
+
     @classmethod
     def fields(cls) -> dict[str, tuple[Any, Option, Any]]:
-        """Type, `Option` and default by the name of the field."""
+        """Type, `Option` and default by the name of the field; its own before those that configs share."""
         hints = typing.get_type_hints(cls, include_extras=True)
         found = {}
-        for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # its subclasses are dataclasses
+        every: Any = dataclasses.fields(cls)  # type: ignore[arg-type]  # its subclasses are dataclasses
+        for field in sorted(every, key=lambda field: field.name not in cls.__annotations__):
             kind, option = typing.get_args(hints[field.name])
             flags = option.flags or (f"--{field.name.replace('_', '-')}",)
             found[field.name] = kind, dataclasses.replace(option, flags=flags), field.default
@@ -105,27 +135,35 @@ class Config:
         Args: changed: fields that win over the file.
         Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that the config refuses.
         """
-        fields = cls.fields()
-        flags = {option.flags[0].lstrip("-"): name for name, (_, option, _) in fields.items()}
-        repeated = {name for name, (kind, option, _) in fields.items() if is_tuple(kind) and not option.listed}
-        known = flags | {name: name for name in OF_THE_CALLER}
-        values = by_field(Path(path), cls.command, known, repeated)
+        fields, values = cls.fields(), cls.in_file(Path(path))
         given = {name: _typed(name, value, fields[name][0]) for name, value in values.items() if name in fields}
         return cls(**{**given, **changed})
 
-    def hold_tuples(self) -> None:
-        """Several texts may be given as any sequence, or as one text A,B; they are kept as a tuple.
+    @classmethod
+    def in_file(cls, path: Path, of_the_caller: Collection[str] = OF_THE_CALLER) -> dict[str, Any]:
+        """The values in a file by field; lists of texts are joined to A,B but where options are repeated."""
+        fields = {option.flags[0].lstrip("-"): (name, kind, option) for name, (kind, option, _) in cls.fields().items()}
+        fields |= {name: (name, str, Option("")) for name in of_the_caller}
+        values: dict[str, Any] = {}
+        for key, value in _read(path, cls.command).items():
+            flag = key.replace("_", "-")
+            if flag not in fields:
+                nearest = difflib.get_close_matches(flag, fields, n=1, cutoff=0.5)
+                hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+                raise InvalidInput(f"--config {path}: unknown key {key!r}{hint} Known: {', '.join(sorted(fields))}.")
+            name, kind, option = fields[flag]
+            texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+            if isinstance(value, dict) or (isinstance(value, list) and not texts):
+                raise InvalidInput(
+                    f"--config {path}: {key} must be a text, a number or a list of texts, got {value!r}."
+                )
+            if value is not None:  # null in results.json: not set
+                values[name] = ",".join(value) if texts and (option.listed or not is_tuple(kind)) else value
+        return values
 
-        Raises: InvalidInput: something else.
-        """
-        for name, (kind, option, _) in self.fields().items():
-            value = getattr(self, name)
-            if not is_tuple(kind) or value is None:
-                continue
-            texts = split(value) if isinstance(value, str) and option.listed else value
-            if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-                raise InvalidInput(f"{name} must be a list of texts, got {value!r}.")
-            object.__setattr__(self, name, tuple(texts))
+    def values(self, *names: str) -> dict[str, Any]:
+        """Some fields by name."""
+        return {name: getattr(self, name) for name in names}
 
     def options(self) -> dict[str, Any]:
         """The values that are set, as the options are called; JSON-ready, and `load` reads them back."""
@@ -137,6 +175,89 @@ class Config:
         }
 
 
+@dataclasses.dataclass(frozen=True)
+class OnGraph(Config):
+    """Where training runs."""
+
+    graph: Graph = "florentine"
+    largest_component: Annotated[bool, Option("Keep the largest connected component only.")] = False
+    gossip: Annotated[
+        str,
+        Option(
+            "metropolis-hastings, uniform, or a row-stochastic matrix as .npy or .csv, rows in label order.",
+            metavar="NAME|FILE",
+        ),
+    ] = "metropolis-hastings"
+    data_home: Annotated[Path | None, Option("Data folder; default: $MFDL_DATA, else the user's cache folder.")] = None
+
+    def network(self) -> tuple[nx.Graph, GossipMatrix]:
+        """The connected graph and its gossip matrix."""
+        from .. import gossip, graphs
+
+        loaded = graphs.load(self.graph, largest_component=self.largest_component, data_home=self.data_home)
+        graphs.require_connected(loaded)
+        return loaded, gossip.load(self.gossip, loaded)
+
+
+@dataclasses.dataclass(frozen=True)
+class Protects(Config):
+    """Whose data are protected, and what is clipped."""
+
+    unit: Annotated[
+        str,
+        Option(
+            "Whose data are protected: record, where each record's gradient is clipped, or user, all data of a "
+            "node, where its mean gradient is clipped.",
+            metavar="UNIT",
+            among=("record", "user"),
+        ),
+    ] = "record"
+    clip_norm: Annotated[float, Option("Clipping norm of one record's gradient, or of a node's mean gradient.")] = 1.0
+    adjacency: Annotated[str, Option("replace-one, zero-out or add-remove.")] = "replace-one"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from ..privacy import gaussian
+
+        gaussian.record_shift(self.adjacency, self.clip_norm)
+
+    @property
+    def protected(self) -> dict[str, Any]:
+        """As the accountant takes them."""
+        return self.values("unit", "clip_norm", "adjacency")
+
+
+@dataclasses.dataclass(frozen=True)
+class TakesPart(Protects):
+    """Who takes part when.
+
+    Args: typed: fields given on purpose.
+    """
+
+    epochs: Epochs = 20
+    period: Period = 16
+    participation: Annotated[
+        str,
+        Option(
+            "cyclic, once-per-epoch, every-step (what --unit user needs), single, or min-separation (at most k "
+            "uses, at least b steps apart).",
+            metavar="NAME",
+        ),
+    ] = "cyclic"
+    steps: Annotated[int | None, Option("T; default k b.")] = None
+    typed: dataclasses.InitVar[Collection[str]] = ()
+
+    def __post_init__(self, typed: Collection[str]) -> None:
+        super().__post_init__()
+        self.scheme(typed)
+
+    def scheme(self, typed: Collection[str] = ()) -> Participation:
+        """The participation that the options name, at the unit of privacy that they name."""
+        from .question import participation_of
+
+        return participation_of(self, typed)
+
+
 def is_tuple(kind: Any) -> bool:
     """Whether a field holds several texts."""
     return typing.get_origin(kind) is tuple or any(typing.get_origin(one) is tuple for one in typing.get_args(kind))
@@ -145,28 +266,6 @@ def is_tuple(kind: Any) -> bool:
 def split(text: str) -> tuple[str, ...]:
     """The parts of A,B."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def by_field(path: Path, command: str, flags: Mapping[str, str], repeated: Collection[str]) -> dict[str, Any]:
-    """The values in a file by field; lists of texts are joined to A,B but for fields in `repeated`.
-
-    Args: flags: name in the file -> field.
-    """
-    values: dict[str, Any] = {}
-    for key, value in _read(path, command).items():
-        flag = key.replace("_", "-")
-        if flag not in flags:
-            nearest = difflib.get_close_matches(flag, flags, n=1, cutoff=0.5)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
-            raise InvalidInput(f"--config {path}: unknown key {key!r}{hint} Known: {', '.join(sorted(flags))}.")
-        texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
-        if texts and flags[flag] not in repeated:
-            value = ",".join(value)
-        if isinstance(value, dict) or (isinstance(value, list) and not texts):
-            raise InvalidInput(f"--config {path}: {key} must be a text, a number or a list of texts, got {value!r}.")
-        if value is not None:  # null in results.json: not set
-            values[flags[flag]] = value
-    return values
 
 
 def _read(path: Path, command: str) -> dict[str, Any]:
@@ -209,7 +308,7 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
     return value
 
 
-# ---- what several commands check and load ---------------------------------------------------------------------------
+# ---- what several commands check ------------------------------------------------------------------------------------
 
 
 def require_one_of(kind: str, name: str | None, known: Collection[str]) -> None:
@@ -222,13 +321,3 @@ def require_steps(steps: int) -> None:
     """Refuses more steps than any run has."""
     if steps > MAX_STEPS:
         raise InvalidInput(f"a run has at most {MAX_STEPS:,} steps, got more; lower --epochs, --period or --steps.")
-
-
-def load_gossip(graph: str, largest_component: bool, gossip: str, data_home: Path | None) -> tuple[Any, GossipMatrix]:
-    """The connected graph (networkx) and its gossip matrix."""
-    from .. import gossip as gossips
-    from .. import graphs
-
-    loaded = graphs.load(graph, largest_component=largest_component, data_home=data_home)
-    graphs.require_connected(loaded)
-    return loaded, gossips.load(gossip, loaded)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -19,14 +19,13 @@ from ..trust import TrustModel
 from .options import require_one_of, require_steps, split
 
 if TYPE_CHECKING:
-    from .account_config import AccountConfig
-    from .audit_config import AuditConfig
+    from .options import TakesPart
 
 PARTICIPATIONS = ("cyclic", "once-per-epoch", "every-step", "single", "min-separation")
 
 
-def participation_of(config: AccountConfig | AuditConfig) -> Participation:
-    """The scheme that the options name, at the unit of privacy that they name."""
+def participation_of(config: TakesPart, typed: Collection[str]) -> Participation:
+    """See `TakesPart.scheme`."""
     name, epochs, period = config.participation, config.epochs, config.period
     require_one_of("participation", name, PARTICIPATIONS)
     T = epochs * period if config.steps is None else config.steps
@@ -36,7 +35,7 @@ def participation_of(config: AccountConfig | AuditConfig) -> Participation:
         scheme = MinSeparation(steps=T, max_participations=epochs, separation=period)
     elif name in ("every-step", "single"):
         defaults = {field.name: field.default for field in dataclasses.fields(config)}
-        given = (epochs, period) != (defaults["epochs"], defaults["period"])
+        given = (epochs, period) != (defaults["epochs"], defaults["period"]) or {"epochs", "period"} & set(typed)
         if config.steps is not None and given and epochs * period != T:
             raise InvalidInput(
                 f"--steps must be epochs * period, got --steps {T} with {epochs} epochs of {period} steps; "

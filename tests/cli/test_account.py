@@ -218,6 +218,7 @@ FLORENTINE = ["--trust", "pndp", "--attackers", "Acciaiuoli"]
         (["--mu", "1", "--mechanism", "none"], "no noise to scale"),
         (["--steps", "7"], "steps must be epochs * period, got steps=7"),
         (["--participation", "every-step", "--steps", "7", "--epochs", "2"], "--steps must be epochs * period"),
+        (["--participation", "every-step", "--steps", "7", "--epochs", "20", "--period", "16"], "with 20 epochs of 16"),
         (["--participation", "every-step", "--steps", "0"], "steps must be"),
         (["--participation", "cylic"], "did you mean 'cyclic'?"),
         (["--release", "some"], "unknown release 'some'"),
