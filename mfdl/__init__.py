@@ -49,6 +49,7 @@ _EXPORTS = {
     "gossip": "=mfdl.gossip",
     "graphs": "=mfdl.graphs",
     "noise_stream": "mfdl.training.streams",
+    "optim": "=mfdl.optim",
     "partition": "=mfdl.training.tasks.partition",
     "privacy": "=mfdl.privacy",
     "replay": "mfdl.training.replay",
@@ -79,7 +80,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from . import algorithms, audit, data, factorization, gossip, graphs, privacy, testing, trust, utility
+    from . import algorithms, audit, data, factorization, gossip, graphs, optim, privacy, testing, trust, utility
     from .algorithms import LinearAlgorithm, Round
     from .decor_search import decor_couples
     from .dynamics import Dynamics

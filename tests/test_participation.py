@@ -187,3 +187,11 @@ def test_bad_schemes_are_refused(make, message):
 def test_what_has_no_classes_is_refused_in_words(part, message):
     with pytest.raises(UnsupportedMechanism, match=message):
         part.classes()
+
+
+@given(participations(), st.data())
+def test_steps_are_allowed_together_if_and_only_if_a_pattern_holds_them(participation, data):
+    T = participation.num_steps
+    steps = data.draw(st.lists(st.integers(0, T + 1), unique=True, max_size=5))
+    held = any(set(steps) <= set(pattern.tolist()) for pattern in participation.patterns())
+    assert participation.allows(steps) == held

@@ -13,7 +13,7 @@ NAMES = {
         Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Losses Mechanism
         MinSeparation NoiseKey NotConverged OncePerEpoch ParticipationByNode Question Round Single TrustModel
         UnsupportedMechanism View account algorithms audit calibrate data decor_couples factorization gossip
-        graphs noise_stream partition privacy replay tasks testing trust utility victim_losses with_noise
+        graphs noise_stream optim partition privacy replay tasks testing trust utility victim_losses with_noise
         without_noise
     """,
     "mfdl.algorithms": """
@@ -41,7 +41,7 @@ NAMES = {
     """,
     "mfdl.gossip": """
         BALANCE_TOLERANCE Gossip GossipMatrix GossipSequence MAX_DENSE_NODES SUM_TOLERANCE SYMMETRY_TOLERANCE
-        from_array from_file load metropolis_hastings sequence uniform
+        average from_array from_file load metropolis_hastings sequence uniform
     """,
     "mfdl.graphs": """
         Edge FILE_SUFFIXES MAX_DRAWS MAX_EDGES MAX_NODES Source adjacency content_hash index_of labels load

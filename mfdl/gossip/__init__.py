@@ -5,9 +5,11 @@ a round for each step; both are a `Gossip`. W[i, j] is the weight node i gives n
 of the further properties hold (symmetric, doubly stochastic, connected, reversible) is computed, never
 declared. All of it is sparse; only `dense` and `spectrum` form an n x n array.
 
-`matrix` holds `Gossip` and `GossipMatrix`, `sequences` holds `GossipSequence`, `builders` the ways to get one.
+`matrix` holds `Gossip` and `GossipMatrix`, `sequences` holds `GossipSequence`, `builders` the ways to get one;
+`average` is one node's round in a loop of one's own.
 """
 
+from .average import average
 from .builders import from_array, from_file, load, metropolis_hastings, sequence, uniform
 from .matrix import (
     BALANCE_TOLERANCE,
@@ -27,6 +29,7 @@ __all__ = [
     "Gossip",
     "GossipMatrix",
     "GossipSequence",
+    "average",
     "from_array",
     "from_file",
     "load",

@@ -43,6 +43,14 @@ class Participation(abc.ABC):
         """How many patterns `patterns` yields; the schemes here know it without enumerating."""
         return sum(1 for _ in self.patterns())
 
+    def allows(self, steps: Sequence[int]) -> bool:
+        """Whether one record may take part in all of these distinct steps: they lie in one pattern.
+
+        >>> Cyclic(epochs=2, period=3).allows([1, 4]), Cyclic(epochs=2, period=3).allows([1, 3])
+        (True, False)
+        """
+        return any(np.isin(steps, pattern).all() for pattern in self.patterns())
+
     @abc.abstractmethod
     def describe(self) -> str:
         """A few words for sentences and captions."""
@@ -276,6 +284,10 @@ class OncePerEpoch(_Epochs):
         for offsets in itertools.product(range(self.period), repeat=self.epochs):
             yield starts + np.array(offsets, dtype=np.intp)
 
+    def allows(self, steps: Sequence[int]) -> bool:
+        epochs = [step // self.period for step in steps]
+        return len(set(epochs)) == len(epochs) and set(epochs) <= set(range(self.epochs))
+
     def describe(self) -> str:
         return f"participation once per epoch in any order (epochs={self.epochs}, period={self.period})"
 
@@ -335,6 +347,10 @@ class MinSeparation(_Steps):
                 return
             step = chosen.pop() + 1
             roomy.pop()
+
+    def allows(self, steps: Sequence[int]) -> bool:
+        apart = (np.diff(sorted(steps)) >= self.separation).all()
+        return bool(apart) and len(steps) <= self.max_participations and set(steps) <= set(range(self.steps))
 
     def describe(self) -> str:
         return (

@@ -1,0 +1,291 @@
+"""One private node in a training loop of one's own: any torch optimizer, this node's noise, no step beyond the last.
+
+In: an optimizer over a module, a mechanism, a node, its keys. Out: parameters that may be sent. The noise is that of
+`node_stream`, the clipping that of `replay`, so n nodes that step here and average by `mfdl.gossip.average` train as
+`replay` does.
+
+Why any optimizer: where one who sees all messages learns exactly the injected sums (clipped gradients plus noise), the
+guarantee holds for those sums, chosen adaptively, and so for all that is made of them. Elsewhere it holds for the
+linear algorithm alone, and a `PrivateNode` is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import check
+from .check import FloatArray
+from .errors import InvalidInput, UnsupportedMechanism
+from .mechanism import Mechanism
+from .training.clipping import clipped_rows, clipped_sums
+from .training.keys import GENERATOR, NoiseKey
+from .training.node_noise import node_stream
+from .training.shared_randomness import HolderKeys, columns_by_holders
+from .training.tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model
+
+__all__ = ["PrivateNode", "shaped_like"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def shaped_like(row: FloatArray, parameters: torch.nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """One row of a `NoiseStream`, as tensors of the shapes, types and devices of parameters.
+
+    Args:
+        row: shape (d,), d the number of entries of all parameters, in their order.
+        parameters: a module, of which those with `requires_grad` count, or tensors by name.
+    Raises: InvalidInput: another number of entries.
+
+    >>> stream_row = np.arange(3.0)
+    >>> shaped_like(stream_row, torch.nn.Linear(2, 1))["bias"]
+    tensor([2.])
+    """
+    if isinstance(parameters, torch.nn.Module):
+        parameters = {name: p for name, p in parameters.named_parameters() if p.requires_grad}
+    d = sum(p.numel() for p in parameters.values())
+    if np.shape(row) != (d,):
+        raise InvalidInput(
+            f"row must have one entry per parameter, shape ({d},), got {np.shape(row)}; a stream of dim={d} gives rows "
+            "that fit: stream.step(t)[0] for the one slot of a node."
+        )
+    pieces = torch.tensor(row).split([p.numel() for p in parameters.values()])
+    return {
+        name: piece.reshape(p.shape).to(device=p.device, dtype=p.dtype)
+        for (name, p), piece in zip(parameters.items(), pieces, strict=True)
+    }
+
+
+class PrivateNode:
+    """A torch optimizer whose gradients are clipped, summed, noised and divided as a mechanism was accounted.
+
+    Args:
+        optimizer: any, over exactly the trainable parameters of `module`; what it keeps is a function of noised sums.
+        module: computes each record by itself (batch norm, active dropout and the like are refused, as in `Task`).
+        mechanism: of `calibrate`, `with_noise` or `without_noise`; its guarantee is that of the run.
+        node: this node, an index in 0 .. n - 1.
+        keys: the secrets that this node holds (`HolderKeys.given`), or the root key of a simulation. A secret serves
+            one run: a second one with it repeats its noise.
+        loss: (output of one record, target of one record) -> scalar.
+        batch_size: the public constant that sums are divided by, never a count of the records at hand; default what
+            the mechanism was calibrated with. At user level the mean is taken inside the clip, and it must be 1.
+
+    Guarantees: what leaves the node as a function of parameters after `step` (and of messages received) is covered by
+        `mechanism.guarantee`, if each record takes part in the steps that its participation allows (`step(records=)`
+        checks that) and nothing else of the data leaves: no loss, no gradient norm, no record count.
+    Raises:
+        InvalidInput: an argument that does not fit, or a needed secret that is missing.
+        UnsupportedMechanism: a guarantee for one linear algorithm (messages hidden, noise elsewhere than gradients),
+            or for a number of records that is secret (add-remove).
+    Cost: per step, per-record gradients (records x parameters), and the noise of `node_stream`.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        module: torch.nn.Module,
+        mechanism: Mechanism,
+        *,
+        node: int,
+        keys: NoiseKey | HolderKeys,
+        loss: Loss,
+        batch_size: float | None = None,
+    ) -> None:
+        _require_types(optimizer=optimizer, module=module, mechanism=mechanism)
+        _require_same_parameters(optimizer, module)
+        _require_injected_sums(mechanism)
+        if isinstance(keys, NoiseKey):
+            keys = HolderKeys.simulated(keys)
+        if not isinstance(keys, HolderKeys):
+            raise InvalidInput(
+                f"keys must be HolderKeys.given(...) of this node, or a NoiseKey of a simulation, got {keys!r}."
+            )
+        algorithm, user = mechanism.algorithm, mechanism.unit == "user"
+        self.optimizer, self.mechanism, self.model = optimizer, mechanism, PerRecordModel(module, loss)
+        self._stream = node_stream(algorithm.noise, node, keys, mechanism.noise_std, self.model.dimension)
+        self.node = int(node)
+        self.divisor = float(algorithm.divisors[node] if batch_size is None else check.positive(batch_size=batch_size))
+        if user and self.divisor != 1:
+            raise InvalidInput(
+                f"at user level the mean is clipped and divided by nothing, got batch_size={self.divisor:g}; leave it "
+                "out, and calibrate without divisors."
+            )
+        self.steps_taken = 0
+        self._checked = False
+        self._seen: dict[int, list[int]] = {}
+        held = sorted(sorted(holders) for holders in columns_by_holders(algorithm.noise) if node in holders)
+        names = [keys.of_node(node).key_of(holders).key_id for holders in held]
+        self.key_id = hashlib.sha256(repr((held, names)).encode()).hexdigest()[:32]
+
+    @property
+    def num_steps(self) -> int:
+        """T: how many steps were accounted, and can be taken."""
+        return self.mechanism.algorithm.num_steps
+
+    def step(self, features: torch.Tensor, targets: torch.Tensor, *, records: Sequence[int] | None = None) -> None:
+        """One private step on the records of a batch, shapes (B, ...) and (B, ...); B = 0 is a step of noise alone.
+
+        Args: records: a number for each record, its own in this node's data, to hold it to its participation. The
+            guarantee rests on that; without numbers it is yours to keep.
+        Returns: nothing: losses of private records are not for sending. The parameters have moved, and no `grad` stays.
+        Raises: InvalidInput: no step is left, features and targets that do not fit, or a record that takes part when
+            its participation does not allow it; then nothing has happened.
+        """
+        t = self.steps_taken
+        if t >= self.num_steps:
+            raise InvalidInput(
+                f"this node has taken its {self.num_steps} steps, and the guarantee covers no more; calibrate a "
+                "mechanism of more steps before training."
+            )
+        if len(features) != len(targets) or (records is not None and len(records) != len(features)):
+            counts = [len(part) for part in (features, targets, *(() if records is None else (records,)))]
+            raise InvalidInput(f"features, targets and records must be equally many, got {counts}.")
+        if len(features) and not self._checked:
+            probe = torch.arange(PROBE_RECORDS) % len(features)  # with fewer records some stand twice
+            checked_model(self.model.module, self.model.loss, features[probe], targets[probe])
+            self._checked = True
+        joined = self._joined(t, records)
+        row = self.model.initial_row()[None]
+        noise = shaped_like(self._stream.step(t)[0], self.model.module)
+        clipped = self._clipped(row, features, targets)
+        for name, parameter in self.model.module.named_parameters():
+            if parameter.requires_grad:  # noise before anything else is added: see training.executor
+                parameter.grad = (clipped[name] + noise[name]) / self.divisor
+        self._seen.update(joined)
+        self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _clipped(self, row: torch.Tensor, features: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The clipped sum of a batch, or the clipped mean at user level, by parameter."""
+        if not len(features):
+            return {name: row.new_zeros(shape) for name, shape in self.model.shapes.items()}
+        gradients = self.model.per_record_gradients(row, features[None], targets[None])
+        clip_norm, device = self.mechanism.clip_norm, row.device
+        if self.mechanism.unit == "user":
+            mean = torch.cat([gradient.mean(1).flatten(1) for gradient in gradients.values()], dim=1)
+            clipped = clipped_rows(mean, torch.ones(1, dtype=torch.bool, device=device), clip_norm)
+            return {name: part[0] for name, part in self.model.unflatten(clipped).items()}
+        mask = torch.ones((1, len(features)), dtype=torch.bool, device=device)
+        sums = clipped_sums(list(gradients.values()), mask, clip_norm)
+        return {name: total[0] for name, total in zip(gradients, sums, strict=True)}
+
+    def _joined(self, t: int, records: Sequence[int] | None) -> dict[int, list[int]]:
+        """The steps of each record of a batch with this one, or a refusal of the first that may not take part."""
+        if records is None or self.mechanism.unit == "user":  # all data of the node may take part at any step
+            return {}
+        own = self.mechanism.algorithm.participation.of_node(self.node)
+        joined: dict[int, list[int]] = {}
+        for record in (check.integer_at_least(0, record=record) for record in records):
+            if record in joined:
+                raise InvalidInput(
+                    f"record {record} stands twice in the batch of step {t}; a guarantee counts it once."
+                )
+            joined[record] = [*self._seen.get(record, []), t]
+            if not own.allows(joined[record]):
+                raise InvalidInput(
+                    f"record {record} would take part in steps {joined[record]}, and {own.describe()} does not allow "
+                    "that; feed each record when its participation says, or calibrate for another one."
+                )
+        return joined
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed node needs beside its module and its keys: step, optimizer, identity; no secret.
+
+        Save it, with the module, after `step` and before anything is sent: a node that sends and then forgets the
+        step would send other numbers under the same noise, and their difference is free of it.
+        """
+        return {
+            **self._identity(),
+            "steps_taken": self.steps_taken,
+            "records": {record: list(steps) for record, steps in self._seen.items()},
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on after the steps of a saved node; never back.
+
+        Raises: InvalidInput: a state of another mechanism, node, model or key, or one from before this node's step.
+        """
+        for name, own in self._identity().items():
+            if state.get(name) != own:
+                raise InvalidInput(
+                    f"this state is of another run: {name} is {state.get(name)!r}, here {own!r}; load it into a node "
+                    "made as the saved one was."
+                )
+        step = check.integer_at_least(0, steps_taken=state.get("steps_taken"))
+        if step < self.steps_taken or step > self.num_steps:
+            raise InvalidInput(
+                f"this node has taken {self.steps_taken} of {self.num_steps} steps and cannot go to step {step}: the "
+                "noise of the steps between would be used twice. Make new keys for a new run."
+            )
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._seen = {int(record): list(steps) for record, steps in state["records"].items()}
+        self.steps_taken = step
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "mechanism": self.mechanism.content_hash,
+            "node": self.node,
+            "key_id": self.key_id,
+            "dimension": self.model.dimension,
+            "divisor": self.divisor,
+            "generator": GENERATOR,
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"PrivateNode(node {self.node}, {type(self.optimizer).__name__}, step {self.steps_taken} of "
+            f"{self.num_steps}, {self.mechanism.guarantee})"
+        )
+
+
+def _require_types(**given: Any) -> None:
+    ways = {
+        "optimizer": (torch.optim.Optimizer, "torch.optim.SGD(module.parameters(), lr=0.1)"),
+        "module": (torch.nn.Module, "the module itself, not a function that builds it"),
+        "mechanism": (Mechanism, "mfdl.calibrate(algorithm, ...)"),
+    }
+    for name, value in given.items():
+        kind, way = ways[name]
+        if not isinstance(value, kind):
+            raise InvalidInput(f"{name} must be a {kind.__name__}, e.g. {way}, got {type(value).__name__}.")
+
+
+def _require_same_parameters(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> None:
+    moved = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    named = {name: id(p) for name, p in module.named_parameters() if p.requires_grad}
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UnsupportedMechanism(
+            "LBFGS evaluates gradients several times a step, and one was accounted; use SGD, Adam or another optimizer "
+            "of one gradient a step."
+        )
+    missing = [name for name, own in named.items() if own not in moved]
+    if missing or len(moved) != len(named):
+        raise InvalidInput(
+            "optimizer must hold exactly the trainable parameters of module, got "
+            f"{f'none for {missing[0]!r}' if missing else f'{len(moved)} tensors for {len(named)}'}; make it with "
+            "module.parameters()."
+        )
+
+
+def _require_injected_sums(mechanism: Mechanism) -> None:
+    """Refuses a guarantee that holds for less than every function of the injected sums."""
+    guarantee, algorithm = mechanism.guarantee, mechanism.algorithm
+    if guarantee.adjacency == "add-remove":
+        raise UnsupportedMechanism(
+            "under add-remove adjacency the number of records is not public, but steps and divisors may follow it; use "
+            "zero-out or replace-one."
+        )
+    if mechanism.lipschitz is not None or guarantee.release != "not applicable" or not algorithm.divisors_cancel:
+        raise UnsupportedMechanism(
+            f"this guarantee, under trust model {guarantee.trust!r}, holds for the linear algorithm {algorithm.name!r} "
+            "alone and not for what another optimizer or loop makes of the gradients; calibrate under one who sees all "
+            "messages (mfdl.trust.LDP(), SecLDP()) with noise on the gradients, or train by mfdl.replay."
+        )

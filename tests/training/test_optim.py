@@ -1,0 +1,258 @@
+"""`PrivateNode`: n nodes in a loop of one's own train as the executor does; what no guarantee covers is refused."""
+
+import io
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from small_tasks import module_at, regression, squared
+from torch import nn
+
+import mfdl
+from mfdl.optim import PrivateNode, shaped_like
+from mfdl.training.executor import Executor
+from mfdl.training.shared_randomness import HolderKeys
+
+EPOCHS, PERIOD, NODES, RATE = 3, 2, 4, 0.3
+GOSSIP = mfdl.gossip.metropolis_hastings(nx.cycle_graph(NODES))
+
+
+def mechanism(name="mafalda", trust=None, unit="record", momentum=0.0, **more):
+    participation = mfdl.EveryStep(EPOCHS * PERIOD) if unit == "user" else mfdl.Cyclic(EPOCHS, PERIOD)
+    dynamics = mfdl.Dynamics(GOSSIP, RATE, momentum=momentum)
+    algorithm = mfdl.algorithms.build(name, dynamics, participation)
+    given = {"trust": trust or mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 0.5, "unit": unit, **more}
+    return mfdl.calibrate(algorithm, **({"mu": 2.0} | given))
+
+
+def nodes_of(made, task, key, row, *, optimizer=None, **options):
+    """One `PrivateNode` a node, all at the same start model."""
+    optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=RATE))
+    modules = [module_at(task, row) for _ in range(NODES)]
+    return [
+        PrivateNode(optimizer(m.parameters()), m, made, node=u, keys=key, loss=squared, **options)
+        for u, m in enumerate(modules)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "momentum", "trust"),
+    [
+        ("mafalda", "record", 0.0, mfdl.trust.LDP()),
+        ("dp-dsgd", "user", 0.0, mfdl.trust.LDP()),
+        ("decor", "user", 0.0, mfdl.trust.SecLDP()),
+        ("mafalda", "record", 0.9, mfdl.trust.LDP()),
+    ],
+)
+def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, momentum, trust):
+    made, task = mechanism(name, trust, unit, momentum), regression(num_records=16, num_nodes=NODES)
+    period = 1 if unit == "user" else PERIOD
+    data, key = task.instance(0, period, dtype=torch.float64), mfdl.NoiseKey.from_seed(5)
+    sizes = task.public_batch_sizes(period, 0) if unit == "record" else np.ones(NODES)
+    algorithm = made.algorithm.with_divisors(sizes)
+    executor = Executor(algorithm, dtype=torch.float64)
+    stream = mfdl.noise_stream(algorithm.noise, made.noise_std, key, data.dimension)
+    state = executor.initial_state(data.initial_parameters)
+    nodes = nodes_of(
+        made,
+        task,
+        key,
+        data.initial_parameters[0],
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=momentum),
+        batch_size=float(sizes[0]),
+    )
+    for t in range(made.algorithm.num_steps):
+        gradients = data.clipped_gradients(executor.models(state), t, made.clip_norm, unit)
+        _, state = executor.step(t, state, gradients, torch.tensor(stream.step(t)))
+        for u, node in enumerate(nodes):
+            batch = data.mask[u, t % period]
+            records = data.record_index[u, t % period][batch].tolist()
+            node.step(data.features[u, t % period][batch], data.targets[u, t % period][batch], records=records)
+        sent = {u: {k: v.clone() for k, v in node.model.module.state_dict().items()} for u, node in enumerate(nodes)}
+        for u, node in enumerate(nodes):
+            heard = {j: sent[j] for j in sent if GOSSIP.weights[[u], [j]].item() != 0}
+            node.model.module.load_state_dict(mfdl.gossip.average(heard, GOSSIP, u))
+    models = torch.stack([node.model.initial_row() for node in nodes])
+    torch.testing.assert_close(models, executor.models(state), rtol=1e-9, atol=1e-12)
+
+
+@pytest.fixture
+def one_node():
+    made, task = mechanism(), regression(num_records=16, num_nodes=NODES)
+    data = task.instance(0, PERIOD)
+    return nodes_of(made, task, mfdl.NoiseKey.from_seed(0), data.initial_parameters[0], batch_size=2)[1], data
+
+
+def batch(data, t):
+    return data.features[1, t % PERIOD], data.targets[1, t % PERIOD]
+
+
+def test_no_step_beyond_the_last_and_no_gradient_stays(one_node):
+    node, data = one_node
+    for t in range(node.num_steps):
+        node.step(*batch(data, t))
+        assert all(p.grad is None for p in node.model.module.parameters())
+    before = node.model.initial_row()
+    with pytest.raises(mfdl.InvalidInput, match=r"has taken its 6 steps"):
+        node.step(*batch(data, 0))
+    assert torch.equal(node.model.initial_row(), before)
+
+
+def test_a_record_takes_part_only_when_its_participation_allows_it(one_node):
+    node, data = one_node
+    node.step(*batch(data, 0), records=[7, 8])
+    with pytest.raises(mfdl.InvalidInput, match=r"record 7 would take part in steps \[0, 1\].*cyclic"):
+        node.step(*batch(data, 1), records=[9, 7])
+    with pytest.raises(mfdl.InvalidInput, match="record 9 stands twice"):
+        node.step(*batch(data, 1), records=[9, 9])
+    assert node.steps_taken == 1  # nothing has happened, and 9 is free still
+    node.step(*batch(data, 1), records=[9, 10])
+    node.step(*batch(data, 2), records=[7, 8])
+
+
+def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_node):
+    node, data = one_node
+    again = PrivateNode(
+        torch.optim.SGD((copy := nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))).parameters(), lr=RATE),
+        copy,
+        node.mechanism,
+        node=1,
+        keys=mfdl.NoiseKey.from_seed(0),
+        loss=squared,
+        batch_size=2,
+    )
+    for t in range(3):
+        node.step(*batch(data, t), records=[2 * (t % 2), 2 * (t % 2) + 1])
+    early = node.state_dict()
+    copy.load_state_dict(node.model.module.state_dict())
+    again.load_state_dict(torch.load(_written(early), weights_only=True))
+    for t in (3, 4):
+        for each in (node, again):
+            each.step(*batch(data, t))
+    assert torch.equal(node.model.initial_row(), again.model.initial_row())
+    with pytest.raises(mfdl.InvalidInput, match="cannot go to step 3"):
+        node.load_state_dict(early)
+    with pytest.raises(mfdl.InvalidInput, match="another run: key_id"):
+        again.load_state_dict({**node.state_dict(), "key_id": "0" * 32})
+    again.load_state_dict(early | {"steps_taken": 5})
+    with pytest.raises(
+        mfdl.InvalidInput, match=r"record 0 would take part in steps \[0, 2, 5\]"
+    ):  # who took part when is kept
+        again.step(*batch(data, 5), records=[0, 5])
+
+
+def _written(state):
+    torch.save(state, kept := io.BytesIO())
+    kept.seek(0)
+    return kept
+
+
+def test_a_step_without_records_is_noise_alone_and_optimizers_of_all_kinds_do(one_node):
+    node, data = one_node
+    made, task = node.mechanism, regression(num_records=16, num_nodes=NODES)
+    start = data.initial_parameters[0]
+    key = mfdl.NoiseKey.from_seed(0)
+    plain = nodes_of(made, task, key, start, batch_size=2)[1]
+    plain.step(data.features[1, 0][:0], data.targets[1, 0][:0])
+    row = mfdl.noise_stream(made.algorithm.noise, made.noise_std, key, data.dimension, slots=[1]).step(0)[0]
+    wanted = start - RATE * torch.tensor(row, dtype=torch.float32) / 2
+    torch.testing.assert_close(plain.model.initial_row(), wanted)
+    adam = nodes_of(made, task, key, start, optimizer=lambda p: torch.optim.Adam(p, lr=0.01), batch_size=2)[1]
+    adam.step(*batch(data, 0))
+    moved = (adam.model.initial_row() - start).abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=1e-6)  # Adam's first step
+
+
+def refusals():
+    hidden = mechanism("dp-dsgd", mfdl.trust.PNDP([0]))
+    tracking = mechanism("gradient-tracking")
+    return {
+        "messages hidden": ({"made": hidden}, mfdl.UnsupportedMechanism, "linear algorithm 'dp-dsgd' alone"),
+        "add-remove": (
+            {"made": mechanism(adjacency="add-remove")},
+            mfdl.UnsupportedMechanism,
+            "number of records is not public",
+        ),
+        "an algorithm": ({"made": tracking.algorithm}, mfdl.InvalidInput, "mechanism must be a Mechanism"),
+        "LBFGS": ({"optimizer": torch.optim.LBFGS}, mfdl.UnsupportedMechanism, "several times a step"),
+        "half the parameters": (
+            {"optimizer": lambda p: torch.optim.SGD(list(p)[:1], lr=1.0)},
+            mfdl.InvalidInput,
+            "exactly the trainable parameters",
+        ),
+        "no such node": ({"node": 9}, mfdl.InvalidInput, "node"),
+        "no keys": ({"keys": 3}, mfdl.InvalidInput, "keys must be HolderKeys"),
+        "batch size 0": ({"batch_size": 0}, mfdl.InvalidInput, "batch_size must be"),
+        "user level divided": (
+            {"made": mechanism("dp-dsgd", unit="user"), "batch_size": 2},
+            mfdl.InvalidInput,
+            "leave it out",
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", list(refusals()))
+def test_what_no_guarantee_covers_is_refused_before_any_step(case):
+    changes, error, words = refusals()[case]
+    made = changes.pop("made", None) or mechanism()
+    module = nn.Linear(3, 1)
+    optimizer = changes.pop("optimizer", lambda p: torch.optim.SGD(p, lr=1.0))(module.parameters())
+    given = {"node": 0, "keys": mfdl.NoiseKey.from_seed(0), "loss": squared} | changes
+    with pytest.raises(error, match=words):
+        PrivateNode(optimizer, module, made, **given)
+
+
+def test_layers_that_mix_records_are_refused_at_the_first_step_even_for_one_record():
+    class Centred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.linear(x - x.mean(0))
+
+    for module in (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)), Centred()):
+        made = PrivateNode(
+            torch.optim.SGD(module.parameters(), lr=1.0),
+            module,
+            mechanism(),
+            node=0,
+            keys=mfdl.NoiseKey.from_seed(0),
+            loss=squared,
+        )
+        with pytest.raises(mfdl.UnsupportedMechanism, match="mixes the records"):
+            made.step(torch.randn(1, 3), torch.randn(1))
+        assert made.steps_taken == 0
+
+
+def test_a_node_needs_only_the_secrets_it_holds():
+    made = mechanism("decor", mfdl.trust.SecLDP(), unit="user")
+    module = nn.Linear(3, 1)
+    keys = HolderKeys.given({(0,): mfdl.NoiseKey.from_seed(1), (0, 1): mfdl.NoiseKey.from_seed(2)})
+    with pytest.raises(mfdl.InvalidInput, match=r"the secret of \{0, 3\} is missing"):
+        PrivateNode(torch.optim.SGD(module.parameters(), lr=1.0), module, made, node=0, keys=keys, loss=squared)
+
+
+def test_noise_takes_shape_type_and_order_of_the_parameters():
+    module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)).double()
+    module[0].bias.requires_grad_(False)
+    row = np.arange(9.0)
+    shaped = shaped_like(row, module)
+    assert list(shaped) == ["0.weight", "1.weight", "1.bias"]
+    assert all(shaped[name].dtype == torch.float64 for name in shaped)
+    assert np.concatenate([tensor.numpy().ravel() for tensor in shaped.values()]).tolist() == row.tolist()
+    with pytest.raises(mfdl.InvalidInput, match=r"shape \(9,\), got \(8,\)"):
+        shaped_like(row[:8], module)
+
+
+def test_averaging_refuses_a_missing_and_an_uncalled_message():
+    W = mfdl.gossip.metropolis_hastings(nx.path_graph(3))
+    with pytest.raises(mfdl.InvalidInput, match=r"nodes \[0, 1\] at step 0, got none of \[1\]"):
+        mfdl.gossip.average({0: 1.0}, W, 0)
+    with pytest.raises(mfdl.InvalidInput, match=r"also one of \[2\]"):
+        mfdl.gossip.average({0: 1.0, 1: 1.0, 2: 1.0}, W, 0)
+    with pytest.raises(mfdl.InvalidInput, match="the same tensors"):
+        mfdl.gossip.average({0: {"w": 1.0}, 1: {"v": 1.0}}, W, 0)
+    x = np.random.default_rng(0).standard_normal((3, 5))
+    assert np.allclose(mfdl.gossip.average(dict(enumerate(x)), W, 1), W.weights.toarray()[1] @ x)
