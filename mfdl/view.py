@@ -77,6 +77,14 @@ class Knowledge:
         index = np.flatnonzero(self.seen.ravel())
         return sp.csr_array((np.ones(index.size), (np.arange(index.size), index)), (index.size, self.seen.size))
 
+    def sees_all(self, algorithm: LinearAlgorithm) -> bool:
+        """Whether every message that is sent is seen by itself."""
+        return self.combination is None and bool((self.seen >= algorithm.sent).all())
+
+    def with_all_sent(self, algorithm: LinearAlgorithm) -> Knowledge:
+        """The same with every message that is sent seen besides, each by itself."""
+        return dataclasses.replace(self, seen=self.seen | algorithm.sent, combination=None)
+
     def digest(self) -> str:
         """16 hex digits of the masks and of what is combined."""
         digest = hashlib.sha256(repr((self.seen.shape, self.known_gradients.shape, self.known_noise.shape)).encode())

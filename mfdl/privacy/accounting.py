@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,7 +26,6 @@ from ..view import AlgorithmView, View
 from . import gaussian
 from .adaptive import is_adaptive, shift_reduction
 from .adaptive.hidden_messages import lipschitz_factors, shift_problem
-from .adaptive.shift_problem import ShiftProblem
 from .fingerprint import Fingerprint
 from .forms import INJECTIONS, ViewGram, injection_bound, view_grams
 from .forms.recursions import recursions
@@ -36,6 +36,7 @@ from .sensitivity.patterns import MAX_ENUMERATED
 THE_VIEW = "the view"
 SHIFT_REDUCTION = "shift reduction"
 ALL_MESSAGES = "all messages seen"
+Of = TypeVar("Of")
 ADAPTIVE_BY = (THE_VIEW, SHIFT_REDUCTION, ALL_MESSAGES, INJECTIONS)
 
 
@@ -59,13 +60,8 @@ class VictimLoss:
     attacker: str
     release: str
     unit: str = "record"
-    fingerprint: Fingerprint | None = dataclasses.field(default=None, init=False)
     lipschitz: float | None = None
-
-    def _answering(self, question: Fingerprint) -> VictimLoss:
-        answer = dataclasses.replace(self, unit=question.unit)
-        object.__setattr__(answer, "fingerprint", dataclasses.replace(question, release=self.release))
-        return answer
+    fingerprint: Fingerprint | None = dataclasses.field(default=None, init=False)
 
     @property
     def victim(self) -> int:
@@ -141,21 +137,26 @@ def victim_losses(
         lipschitz_factors(lipschitz, algorithm.num_steps)
     if unit not in UNITS:
         raise unknown_name("unit", unit, UNITS)
+    asked = _Asked(algorithm, scheme, release, method, lipschitz, unit)
     worst: dict[int, VictimLoss] = {}
-    for model, asked in trust.members(algorithm):
-        chosen = [u for u in asked if wanted is None or u in wanted]
-        if chosen:
-            for loss in _against(algorithm, model, chosen, scheme, release, method, lipschitz, unit):
-                before = worst.get(loss.victim)
-                worst[loss.victim] = loss if before is None else _worse(before, loss)
+    for model, honest in trust.members(algorithm):
+        chosen = [u for u in honest if wanted is None or u in wanted]
+        for u, loss in zip(chosen, asked.against(model, chosen), strict=True) if chosen else ():
+            worst[u] = _worse(worst[u], loss) if u in worst else loss
         if progress is not None:
             progress()
     for u in sorted((wanted or set()) - set(worst)):
-        worst[u] = _attacks_itself(u, trust, release)
+        shown = model.view(algorithm, u, release=release).release
+        infinite = Sensitivity(math.inf, True, (), u, 0.0, math.inf, "the victim is one of the attackers")
+        worst[u] = VictimLoss(infinite, infinite, True, THE_VIEW, trust.attacker, shown, unit)
     if not worst:
         raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
     question = Fingerprint.of(algorithm, trust, scheme, "", unit)
-    return [loss._answering(question) for _, loss in sorted(worst.items())]
+    found = [worst[u] for u in sorted(worst)]
+    of_release = {name: dataclasses.replace(question, release=name) for name in {loss.release for loss in found}}
+    for loss in found:
+        object.__setattr__(loss, "fingerprint", of_release[loss.release])
+    return found
 
 
 def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:
@@ -171,70 +172,6 @@ def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:
     )
 
 
-def _attacks_itself(victim: int, trust: TrustModel, release: str | None) -> VictimLoss:
-    infinite = Sensitivity(math.inf, True, (), victim, 0.0, math.inf, "the victim is one of the attackers")
-    shown = trust.default_release if release is None else release
-    return VictimLoss(infinite, infinite, True, THE_VIEW, trust.attacker, shown)
-
-
-def _against(
-    algorithm: LinearAlgorithm,
-    model: TrustModel,
-    victims: list[int],
-    scheme: Participation,
-    release: str | None,
-    method: str,
-    lipschitz: float | Sequence[float] | None,
-    unit: str,
-) -> list[VictimLoss]:
-    view = model.view(algorithm, victims[0], release=release)
-    fixed = _of_victims(view_grams(view, victims), victims, scheme, method)
-    adaptive = is_adaptive(view, scheme, unit=unit)
-    trained = [(s, THE_VIEW) for s in fixed]
-    if not adaptive or model.default_release != "not applicable":
-        ceiling = _all_messages(algorithm, model, view, victims, scheme, method, unit)
-        fixed = [_capped(s, c) for s, c in zip(fixed, ceiling, strict=True)]
-        trained = [(s, THE_VIEW) for s in fixed]
-        if not adaptive:  # of this view only an upper bound
-            trained = [(_upper(s, c, by), by) for s, c in zip(fixed, ceiling, strict=True) for by in (_rule_of(c),)]
-    largest = None
-    if not adaptive and lipschitz is not None:
-        shifts = _shift_reduction(view, victims, scheme, lipschitz)
-        largest = float(np.max(lipschitz))
-        trained = [
-            (dataclasses.replace(t, squared=x, exact=False, form=SHIFT_REDUCTION, why=""), SHIFT_REDUCTION)
-            if x < t.squared
-            else (t, by)
-            for x, (t, by) in zip(shifts, trained, strict=True)
-        ]
-    return [
-        VictimLoss(
-            s, t, adaptive, by, model.attacker, view.release, lipschitz=largest if by == SHIFT_REDUCTION else None
-        )
-        for s, (t, by) in zip(fixed, trained, strict=True)
-    ]
-
-
-def _rule_of(ceiling: Sensitivity) -> str:
-    return INJECTIONS if ceiling.form == INJECTIONS else ALL_MESSAGES
-
-
-def _upper(fixed: Sensitivity, ceiling: Sensitivity, by: str) -> Sensitivity:
-    """The ceiling as an upper bound on what the view of `fixed` shows."""
-    return dataclasses.replace(fixed, squared=ceiling.squared, exact=False, lower=0.0, form=by, why=ceiling.why)
-
-
-def _of_victims(
-    grams: Sequence[ViewGram], victims: Sequence[int], scheme: Participation, method: str
-) -> list[Sensitivity]:
-    """`sensitivities` of the victims, each under the participation of its own records."""
-    gram_of = dict(zip(victims, grams, strict=True))
-    found: dict[int, Sensitivity] = {}
-    for own, nodes in scheme.shared_by(victims):
-        found |= zip(nodes, sensitivities([gram_of[u] for u in nodes], own, nodes=nodes, method=method), strict=True)
-    return [found[u] for u in victims]
-
-
 def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
     """An upper bound never above that of the view that sees more."""
     if s.squared <= ceiling.squared or math.isinf(s.squared):
@@ -242,76 +179,116 @@ def _capped(s: Sensitivity, ceiling: Sensitivity) -> Sensitivity:
     return dataclasses.replace(s, squared=ceiling.squared, exact=s.exact and ceiling.exact)
 
 
-def _all_messages(
-    algorithm: LinearAlgorithm,
-    model: TrustModel,
-    view: AlgorithmView,
-    victims: list[int],
-    scheme: Participation,
-    method: str,
-    unit: str,
-) -> list[Sensitivity]:
-    """The losses to the same attackers with every message seen, and with the models released that `view` holds.
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Asked:
+    """What is asked of every view: the arguments of `victim_losses`."""
 
-    Where that is no number for adaptive gradients: with every injected sum seen, if noise enters where gradients do.
-    Released models are a function of messages that all are seen, unless some are never sent; then they are asked for.
-    """
-    more = model.all_messages().view(algorithm, victims[0], release=view.release)
-    covers = more.knowledge.covers(view.knowledge)
-    if covers and is_adaptive(more, scheme, unit=unit):
-        return _of_victims(view_grams(more, victims), victims, scheme, method)
-    if (bound := injection_bound(view, victims)) is not None:
-        return _of_victims(bound, victims, scheme, method)
-    why = (
-        _why_not_adaptive(algorithm, more, scheme, unit)
-        if covers
-        else "what it shows is no function of the messages that are sent, so those do not bound it"
-    )
-    return _of_victims([ViewGram.silent(algorithm.num_steps, why)] * len(victims), victims, scheme, method)
+    algorithm: LinearAlgorithm
+    scheme: Participation
+    release: str | None
+    method: str
+    lipschitz: float | Sequence[float] | None
+    unit: str
 
+    def against(self, model: TrustModel, victims: list[int]) -> list[VictimLoss]:
+        view = model.view(self.algorithm, victims[0], release=self.release)
+        trained = fixed = self.sensitivities(view_grams(view, victims), victims)
+        adaptive = is_adaptive(view, self.scheme, unit=self.unit)
+        rules, largest = [THE_VIEW] * len(victims), None
+        if not adaptive or not view.knowledge.sees_all(self.algorithm):
+            ceiling = self.all_messages(view, victims)
+            trained = fixed = [_capped(s, c) for s, c in zip(fixed, ceiling, strict=True)]
+        if not adaptive:  # of this view only an upper bound
+            rules = [INJECTIONS if c.form == INJECTIONS else ALL_MESSAGES for c in ceiling]
+            trained = [
+                dataclasses.replace(s, squared=c.squared, exact=False, lower=0.0, form=rule, why=c.why)
+                for s, c, rule in zip(fixed, ceiling, rules, strict=True)
+            ]
+        if not adaptive and self.lipschitz is not None:
+            largest = float(np.max(self.lipschitz))
+            for i, x in enumerate(self.shift_reduction(view, victims)):
+                if x < trained[i].squared:
+                    trained[i] = dataclasses.replace(trained[i], squared=x, exact=False, form=SHIFT_REDUCTION, why="")
+                    rules[i] = SHIFT_REDUCTION
+        return [
+            VictimLoss(s, t, adaptive, rule, model.attacker, view.release, self.unit, on)
+            for s, t, rule in zip(fixed, trained, rules, strict=True)
+            for on in (largest if rule == SHIFT_REDUCTION else None,)
+        ]
 
-def _why_not_adaptive(algorithm: LinearAlgorithm, more: AlgorithmView, scheme: Participation, unit: str) -> str:
-    """What stands in the way with all messages seen, and the way out if there is one."""
-    unreleased = View.of(algorithm, more.knowledge, release="none", attacker=more.attacker)
-    if recursions(unreleased) is None:
-        return "even with every message seen, some gradient depends on noise that is not"
-    if not more.unreleased:
-        cause = "messages that are never sent enter the models, and no number for training covers released models then"
-    else:
-        cause = (
-            "messages that are never sent enter the models, so a node's model depends on its own earlier gradients "
-            "even for one who sees all that are sent, and a record moves the gradients of the node's other records"
+    def of_victims(
+        self, victims: Sequence[int], compute: Callable[[list[int], Participation], Iterable[Of]]
+    ) -> list[Of]:
+        """What is computed of victims together, each under the participation of its own records."""
+        found: dict[int, Of] = {}
+        for own, nodes in self.scheme.shared_by(victims):
+            found |= zip(nodes, compute(nodes, own), strict=True)
+        return [found[u] for u in victims]
+
+    def sensitivities(self, grams: Sequence[ViewGram], victims: Sequence[int]) -> list[Sensitivity]:
+        of = dict(zip(victims, grams, strict=True))
+        return self.of_victims(
+            victims, lambda nodes, own: sensitivities([of[u] for u in nodes], own, nodes=nodes, method=self.method)
         )
-    covered = unit == "user" and in_every_step(scheme)
-    needed = [] if covered else [f"unit='user' with EveryStep({scheme.num_steps})"]
-    return f"{cause}; what can be accounted is {' and '.join([*needed, 'release=' + repr('none')])}"
 
+    def all_messages(self, view: AlgorithmView, victims: list[int]) -> list[Sensitivity]:
+        """The losses to the same attackers with every message seen, and with the models released that `view` holds.
 
-def _shift_reduction(
-    view: View, victims: list[int], scheme: Participation, lipschitz: float | Sequence[float]
-) -> list[float]:
-    problem = shift_problem(view, lipschitz)
-    found: dict[int, float] = {}
-    for own, nodes in scheme.shared_by(victims):
-        found |= zip(nodes, _shifts_of_nodes(view, problem, nodes, own), strict=True)
-    return [found[u] for u in victims]
+        Where that is no number for adaptive gradients: with every injected sum seen, if noise enters where gradients
+        do. Released models are a function of messages that all are seen, unless some are never sent; then they are
+        asked for.
+        """
+        known = view.knowledge.with_all_sent(self.algorithm)
+        release = "not applicable" if self.algorithm.of_all_sent.final_models else view.release
+        more = View.of(self.algorithm, known, release=release, attacker=view.attacker)
+        covers = known.covers(view.knowledge)
+        if covers and is_adaptive(more, self.scheme, unit=self.unit):
+            return self.sensitivities(view_grams(more, victims), victims)
+        grams = injection_bound(view, victims)
+        if grams is None:
+            why = (
+                self.why_not_adaptive(more)
+                if covers
+                else "what it shows is no function of the messages that are sent, so those do not bound it"
+            )
+            grams = [ViewGram.silent(self.algorithm.num_steps, why)] * len(victims)
+        return self.sensitivities(grams, victims)
 
+    def why_not_adaptive(self, more: AlgorithmView) -> str:
+        """What stands in the way with all messages seen, and the way out if there is one."""
+        unreleased = View.of(self.algorithm, more.knowledge, release="none", attacker=more.attacker)
+        if recursions(unreleased) is None:
+            return "even with every message seen, some gradient depends on noise that is not"
+        if not more.unreleased:
+            cause = (
+                "messages that are never sent enter the models, and no number for training covers released models then"
+            )
+        else:
+            cause = (
+                "messages that are never sent enter the models, so a node's model depends on its own earlier gradients "
+                "even for one who sees all that are sent, and a record moves the gradients of the node's other records"
+            )
+        covered = self.unit == "user" and in_every_step(self.scheme)
+        needed = [] if covered else [f"unit='user' with EveryStep({self.scheme.num_steps})"]
+        return f"{cause}; what can be accounted is {' and '.join([*needed, 'release=' + repr('none')])}"
 
-def _shifts_of_nodes(view: View, problem: ShiftProblem, nodes: list[int], own: Participation) -> list[float]:
-    """Shift reduction of nodes that share a participation."""
-    if own.num_patterns <= MAX_ENUMERATED:
-        patterns = [tuple(int(t) for t in pattern) for pattern in own.patterns()]
-    else:  # a record that joins every step needs shifts at least as large as one that joins some
-        patterns = [tuple(range(problem.num_steps))]
-    found = shift_reduction.solve(problem, nodes, patterns)
-    moved = np.zeros(problem.num_steps, dtype=bool)
-    moved[[t for pattern in patterns for t in pattern]] = True
-    return [  # a gradient that the attacker knows and the record moves is seen as it is, whatever the models
-        math.inf if view.known_gradients[moved, u].any() else float(row.max())
-        for u, row in zip(nodes, found.sensitivity_squared, strict=True)
-    ]
+    def shift_reduction(self, view: View, victims: list[int]) -> list[float]:
+        assert self.lipschitz is not None
+        problem = shift_problem(view, self.lipschitz)
+
+        def shifts(nodes: list[int], own: Participation) -> list[float]:
+            if own.num_patterns <= MAX_ENUMERATED:
+                patterns = [tuple(int(t) for t in pattern) for pattern in own.patterns()]
+            else:  # a record that joins every step needs shifts at least as large as one that joins some
+                patterns = [tuple(range(problem.num_steps))]
+            found = shift_reduction.solve(problem, nodes, patterns).sensitivity_squared.max(axis=1)
+            moved = sorted({t for pattern in patterns for t in pattern})
+            # a gradient that the attacker knows and the record moves is seen as it is, whatever the models
+            return np.where(view.known_gradients[np.ix_(moved, nodes)].any(axis=0), math.inf, found).tolist()
+
+        return self.of_victims(victims, shifts)
 
 
 def worst_adaptive(losses: Sequence[VictimLoss]) -> Sensitivity:
     """The largest adaptive number as a Sensitivity: what calibration and training use."""
-    return max((loss.trained for loss in losses), key=lambda s: s.squared)
+    return max(losses, key=lambda loss: loss.trained.squared).trained

@@ -145,9 +145,7 @@ class Plan:
         """The calibrated mechanism of a name."""
         algorithm = self.from_files.get(name) or self._build(name)
         model, release = self.trust_of(name)
-        if self.config.unit == "record" and not (
-            algorithm.divisors_cancel and model.default_release == "not applicable"
-        ):
+        if self.config.unit == "record" and not (algorithm.divisors_cancel and not model.hides_messages(algorithm)):
             # divisors do not cancel in views that mix nodes; sizes that follow the seed are refused there
             algorithm = algorithm.with_divisors(self.task.public_batch_sizes(self.config.period))
         common: dict[str, Any] = {

@@ -56,7 +56,7 @@ class OwnStatesOfAll(OwnStates):
         if not isinstance(view, AlgorithmView) or not view.unreleased or view.knowledge.combination is not None:
             return None
         rows, columns = view.noise.shape
-        more = dataclasses.replace(view.knowledge, seen=view.knowledge.seen | view.algorithm.sent)
+        more = view.knowledge.with_all_sent(view.algorithm)
         if float(rows) ** 2 * columns <= MAX_WORK_BESIDE_A_BOUND or not more.covers(view.knowledge):
             return None
         return super().of(View.of(view.algorithm, more, release="none", attacker=view.attacker))

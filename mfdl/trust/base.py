@@ -1,0 +1,213 @@
+"""What a trust model is: who sees and knows what of an algorithm, against which victims."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import check
+from ..algorithms import LinearAlgorithm
+from ..errors import InvalidInput
+from ..view import RELEASES, AlgorithmView, Knowledge
+
+Mask = NDArray[np.bool_]
+MaskRule = Callable[..., ArrayLike] | ArrayLike | None
+Model = TypeVar("Model", bound=type)
+_SHIPPED: set[type] = set()
+
+
+def shipped(kind: Model) -> Model:
+    """Marks a trust model whose name and parameters decide its masks; a subclass of it is not marked."""
+    _SHIPPED.add(kind)
+    return kind
+
+
+class TrustModel(abc.ABC):
+    """Who sees and knows what.
+
+    Attributes:
+        name: for tables and guarantees.
+        attacker: who observes, in words; default the name.
+        default_release: final models published, unless the caller says otherwise, where the messages seen do not
+            determine them: where some are hidden, or never sent. "all" is the safe side.
+        same_for_all_victims: `knowledge` does not look at the victim; then one view serves all of them.
+    """
+
+    name: str
+    default_release: str = "all"
+    same_for_all_victims: bool = False
+
+    @abc.abstractmethod
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        """The three masks against one victim (most models give the same for every victim)."""
+
+    @property
+    def attacker(self) -> str:
+        """Who observes, in words."""
+        return self.name
+
+    def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
+        """Nodes that observe; they are no victims."""
+        return ()
+
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        """The models this one is the worst case of, each with the victims it is asked about.
+
+        Itself and everybody but the attackers, unless it ranges over coalitions or its masks depend on the victim.
+        """
+        inside = set(self.attackers(algorithm))
+        asked = tuple(u for u in range(algorithm.num_nodes) if u not in inside)
+        for victims in (
+            [asked] if self.same_for_all_victims and not self._overrides_shipped() else [(u,) for u in asked]
+        ):
+            yield self, victims
+
+    def _overrides_shipped(self) -> bool:
+        """Whether `knowledge` was written anew for a model that this library ships, and may look at the victim."""
+        if type(self) in _SHIPPED:
+            return False
+        above = [kind for kind in type(self).__mro__ if kind in _SHIPPED]
+        return bool(above) and type(self).knowledge is not above[0].knowledge  # type: ignore[attr-defined]
+
+    def sees_at_least(self, other: TrustModel, algorithm: LinearAlgorithm, victim: int | None = None) -> bool:
+        """Whether this model sees and knows everything the other does; its exact loss is then never smaller.
+
+        Against one victim, or by default against every one. Released models count as each model publishes them by
+        default. Both must have one view per victim (coalitions have several: compare their members).
+        """
+        if victim is None:
+            return all(self.sees_at_least(other, algorithm, u) for u in range(algorithm.num_nodes))
+        own, theirs = self.knowledge(algorithm, victim), other.knowledge(algorithm, victim)
+        released = (self._release(algorithm, None, own), other._release(algorithm, None, theirs))
+        return RELEASES.index(released[0]) >= RELEASES.index(released[1]) and own.covers(theirs)
+
+    def _release(self, algorithm: LinearAlgorithm, release: str | None, knowledge: Knowledge) -> str:
+        """What is published on top of the messages; "not applicable" where all of them are seen and determine it."""
+        if release not in (None, *RELEASES):
+            raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {release!r}.")
+        if knowledge.sees_all(algorithm) and algorithm.of_all_sent.final_models:
+            return "not applicable"
+        if release in (None, "not applicable"):
+            release = self.default_release
+        return "all" if release == "not applicable" else str(release)  # never less than what a hidden view may hold
+
+    def fingerprint(self, algorithm: LinearAlgorithm) -> str:
+        """16 hex digits of the nodes and of what this model sees and knows of the algorithm.
+
+        Shipped models count by name and parameters, attackers as the nodes that they are; any other by its masks.
+        """
+        digest = hashlib.sha256(repr(algorithm.dynamics.gossip.labels).encode())
+        digest.update(repr(self._identity(algorithm)).encode())
+        return digest.hexdigest()[:16]
+
+    def _identity(self, algorithm: LinearAlgorithm) -> tuple[Any, ...]:
+        """What decides the masks; nothing that depends on wording."""
+        if type(self) in _SHIPPED:
+            return (type(self).__name__, *self._parameters(algorithm))
+        masks = (
+            (victims, model.knowledge(algorithm, victims[0] if victims else 0).digest())
+            for model, victims in self.members(algorithm)
+        )
+        return (self.attackers(algorithm), *masks)
+
+    def _parameters(self, algorithm: LinearAlgorithm) -> tuple[Any, ...]:
+        """The parameters of a shipped model, nodes as indices."""
+        return self.attackers(algorithm)
+
+    def view(self, algorithm: LinearAlgorithm, victim: int = 0, *, release: str | None = None) -> AlgorithmView:
+        """What the attacker has, as (A, B).
+
+        Args: release: "none", "average" or "all" final models published; default `default_release`.
+        """
+        knowledge = self.knowledge(algorithm, victim)
+        chosen = self._release(algorithm, release, knowledge)
+        return AlgorithmView(algorithm, knowledge, release=chosen, attacker=self.attacker)
+
+    def hides_messages(self, algorithm: LinearAlgorithm) -> bool:
+        """Whether there is a message that is sent and, against some victim, not seen."""
+        members = ((model, victims[0]) for model, victims in self.members(algorithm) if victims)
+        return not all(model.knowledge(algorithm, victim).sees_all(algorithm) for model, victim in members)
+
+    @staticmethod
+    def from_masks(
+        *,
+        seen: MaskRule = None,
+        known_gradients: MaskRule = None,
+        known_noise: MaskRule = None,
+        attackers: Sequence[int | str] = (),
+        name: str = "custom",
+        release: str = "all",
+    ) -> TrustModel:
+        """A trust model from masks, each an array or a function of the algorithm (and, optionally, the victim).
+
+        Args:
+            seen: bool (rounds, messages per round), or (messages per round,) for every round; default none.
+            known_gradients: bool (T, n) or (n,) for every step; default none.
+            known_noise: bool (T, parts per step) or (parts per step,); default none.
+            attackers: nodes that are left out as victims; default none.
+            release: which final models are published besides, unless the caller of `view` says otherwise.
+        """
+        return _Masks(seen, known_gradients, known_noise, name, release, tuple(attackers))
+
+
+def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:
+    """Indices of nodes given as indices or as label strings ("#3" is index 3)."""
+    labels = list(algorithm.dynamics.gossip.labels)
+    n = algorithm.num_nodes
+    found = []
+    for node in nodes:
+        if isinstance(node, str):
+            by_text = {str(label): i for i, label in enumerate(labels)}
+            if node.startswith("#") and node[1:].isdecimal():
+                node = int(node[1:])
+            elif node in by_text:
+                node = by_text[node]
+            else:
+                raise InvalidInput(f"node {node!r} is not in the graph; labels start {[str(x) for x in labels[:5]]}.")
+        index = check.integer_at_least(0, node=node)
+        if index >= n:
+            raise InvalidInput(f"node index must be below num_nodes={n}, got {index}.")
+        found.append(index)
+    return tuple(sorted(set(found)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Masks(TrustModel):
+    seen: MaskRule
+    known_gradients: MaskRule
+    known_noise: MaskRule
+    name: str
+    default_release: str = "all"
+    attacking: tuple[int | str, ...] = ()
+
+    def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
+        return nodes_of(algorithm, self.attacking)
+
+    @property
+    def same_for_all_victims(self) -> bool:  # type: ignore[override]
+        return not any(map(_takes_victim, (self.seen, self.known_gradients, self.known_noise)))
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        def mask(rule: MaskRule) -> Any:
+            if not callable(rule):
+                return rule
+            return rule(algorithm, victim) if _takes_victim(rule) else rule(algorithm)
+
+        names = ("seen", "known_gradients", "known_noise")
+        return Knowledge.of(algorithm, **{name: mask(getattr(self, name)) for name in names})
+
+
+def _takes_victim(rule: MaskRule) -> bool:
+    """Whether a mask rule is a function of (algorithm, victim); a second parameter with a default is no victim."""
+    if not callable(rule):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = [p for p in inspect.signature(rule).parameters.values() if p.kind in positional]
+    return len(parameters) > 1 and (parameters[1].default is inspect.Parameter.empty or parameters[1].name == "victim")

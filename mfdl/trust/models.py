@@ -1,0 +1,240 @@
+"""The trust models that this library ships."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from .. import check
+from ..algorithms import LinearAlgorithm
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..view import Knowledge
+from .base import Mask, TrustModel, nodes_of, shipped
+
+MAX_COALITIONS = 20_000
+
+
+def _together(nodes: Sequence[int | str]) -> str:
+    """The attackers in words."""
+    return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {', '.join(str(node) for node in nodes)} together"
+
+
+def _all_seen(algorithm: LinearAlgorithm) -> Mask:
+    return algorithm.sent
+
+
+def _held_by(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> Mask:
+    """(parts,): held by at least one of the nodes."""
+    held = algorithm.holders[:, list(nodes)].sum(axis=1) > 0
+    return np.asarray(held).ravel()
+
+
+def _held_alone(algorithm: LinearAlgorithm, by: int | None = None) -> Mask:
+    """(parts,): held by one node and no other; by a given one, if any."""
+    holders = sp.csr_array(algorithm.holders)
+    alone: Mask = np.asarray(holders.sum(axis=1)).ravel() == 1
+    return alone if by is None else alone & holders[:, [by]].toarray().ravel()
+
+
+def _received(receivers: sp.csr_array | None, nodes: Sequence[int], messages: int) -> Mask:
+    """Which message rows of a round reach one of the nodes."""
+    if receivers is None:
+        raise UnsupportedMechanism(
+            "this algorithm does not say who receives its messages, so PNDP is not defined for it."
+        )
+    got: Mask = np.asarray(receivers[:, list(nodes)].sum(axis=1)).ravel().reshape(messages) > 0
+    return got
+
+
+def _of_colluders(algorithm: LinearAlgorithm, nodes: Sequence[int], seen: Mask) -> Knowledge:
+    """What nodes that see these messages know together: their gradients, and what any of them holds."""
+    return Knowledge.of(
+        algorithm,
+        seen=seen,
+        known_gradients=np.isin(np.arange(algorithm.num_nodes), nodes),
+        known_noise=_held_by(algorithm, nodes),
+    )
+
+
+@shipped
+@dataclasses.dataclass(frozen=True)
+class LDP(TrustModel):
+    """Local: every message is public and shared secrets protect nobody; a node's own noise alone does.
+
+    No trust model protects less: it is as if all others colluded. Where private noise says nothing of other nodes
+    (`LinearAlgorithm.private_noise_is_separate`) their noise need not be known for that, and one view serves everybody.
+    """
+
+    name = "ldp"
+    attacker = "anyone who sees all messages and all shared secrets"
+
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        if algorithm.private_noise_is_separate and not self._overrides_shipped():
+            yield self, tuple(range(algorithm.num_nodes))
+        else:
+            yield from super().members(algorithm)
+
+    def _release(self, algorithm: LinearAlgorithm, release: str | None, knowledge: Knowledge) -> str:
+        """An average of hidden models mixes private noise, so who gets it counts as having all models."""
+        chosen = super()._release(algorithm, release, knowledge)
+        return "all" if chosen == "average" and algorithm.private_noise_is_separate else chosen
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        hidden = _held_alone(algorithm, None if algorithm.private_noise_is_separate else victim)
+        return Knowledge.of(algorithm, seen=_all_seen(algorithm), known_noise=~hidden)
+
+
+@shipped
+@dataclasses.dataclass(frozen=True)
+class PNDP(TrustModel):
+    """Pairwise network DP: the attackers see what they receive, and know their own gradients and noise."""
+
+    attacker_nodes: tuple[int | str, ...]
+    name = "pndp"
+    same_for_all_victims = True
+
+    def __init__(self, attackers: Sequence[int | str]) -> None:
+        if isinstance(attackers, str) or not isinstance(attackers, Sequence) or not len(attackers):
+            raise InvalidInput(f"attackers must be a list of at least one node, got {attackers!r}.")
+        object.__setattr__(self, "attacker_nodes", tuple(attackers))
+
+    @property
+    def attacker(self) -> str:
+        return f"{_together(self.attacker_nodes)}, from the messages received"
+
+    def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
+        return nodes_of(algorithm, self.attacker_nodes)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        nodes = self.attackers(algorithm)
+        received = [_received(kind.receivers, nodes, algorithm.messages_per_round) for kind in algorithm.kinds]
+        return _of_colluders(algorithm, nodes, np.stack(received)[algorithm.kind_of_round] & algorithm.sent)
+
+
+@shipped
+@dataclasses.dataclass(frozen=True)
+class AnyReceiver(TrustModel):
+    """The worst of PNDP against every single node other than the victim."""
+
+    name = "pndp"
+    attacker = "any one other node, from the messages it receives"
+
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        for node in range(algorithm.num_nodes):
+            yield PNDP([node]), tuple(u for u in range(algorithm.num_nodes) if u != node)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        raise UnsupportedMechanism("a set of attackers has no single view; iterate over members(algorithm).")
+
+
+@shipped
+@dataclasses.dataclass(frozen=True)
+class SecLDP(TrustModel):
+    """All messages are seen; secrets are known only if a colluder holds them. No colluders: an eavesdropper."""
+
+    colluders: tuple[int | str, ...] = ()
+    same_for_all_victims = True
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "colluding" if self.colluders else "eavesdropper"
+
+    @property
+    def attacker(self) -> str:
+        if not self.colluders:
+            return "an eavesdropper who sees all messages and no secret"
+        return f"{_together(self.colluders)}, with all messages seen"
+
+    def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
+        return nodes_of(algorithm, self.colluders)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        return _of_colluders(algorithm, self.attackers(algorithm), _all_seen(algorithm))
+
+
+@shipped
+@dataclasses.dataclass(frozen=True)
+class Coalitions(TrustModel):
+    """The worst of all sets of `size` colluding nodes that do not contain the victim; all messages are seen."""
+
+    size: int
+    name = "coalitions"
+
+    def __post_init__(self) -> None:
+        check.integer_at_least(0, size=self.size)
+
+    @property
+    def attacker(self) -> str:
+        return f"any {self.size} node{'s together, who see' if self.size != 1 else ', who sees'} all messages"
+
+    def _parameters(self, algorithm: LinearAlgorithm) -> tuple[Any, ...]:
+        return (self.size,)
+
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        n = algorithm.num_nodes
+        if self.size >= n:
+            raise InvalidInput(f"size must be below num_nodes={n}, since a victim is left out, got {self.size}.")
+        if math.comb(n, self.size) > MAX_COALITIONS:
+            raise UnsupportedMechanism(
+                f"{math.comb(n, self.size)} coalitions of size {self.size} exceed {MAX_COALITIONS}; name the "
+                "coalitions with SecLDP(colluders=...), or use FullCollusion(), which bounds them all."
+            )
+        for nodes in itertools.combinations(range(n), self.size):
+            yield SecLDP(nodes), tuple(u for u in range(n) if u not in nodes)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        raise UnsupportedMechanism("a set of coalitions has no single view; iterate over members(algorithm).")
+
+
+@shipped
+@dataclasses.dataclass(frozen=True)
+class FullCollusion(TrustModel):
+    """Everybody but the victim colludes; for node-local noise the same loss as LDP."""
+
+    name = "full-collusion"
+    attacker = "all other nodes together, who see all messages"
+
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        anew = self._overrides_shipped()
+        for victim in range(algorithm.num_nodes):
+            yield self if anew else _all_but(victim, algorithm), (victim,)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        return _all_but(victim, algorithm).knowledge(algorithm, victim)
+
+
+def _all_but(victim: int, algorithm: LinearAlgorithm) -> SecLDP:
+    return SecLDP(tuple(u for u in range(algorithm.num_nodes) if u != victim))
+
+
+@shipped
+@dataclasses.dataclass(frozen=True)
+class Central(TrustModel):
+    """Only the average of the messages of each round is seen: of all of them, whatever their kind, weighed alike."""
+
+    name = "central"
+    same_for_all_victims = True
+    attacker = "anyone who sees the average of the messages of each round"
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        S = algorithm.messages_per_round
+        return Knowledge.of(algorithm, combination=sp.csr_array(np.full((1, S), 1.0 / S)))
+
+
+@shipped
+@dataclasses.dataclass(frozen=True)
+class ReleasedOnly(TrustModel):
+    """No message is seen; only the released models are (all final ones, or their average)."""
+
+    name = "released"
+    same_for_all_victims = True
+    attacker = "anyone who sees the released models"
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        return Knowledge.of(algorithm)
