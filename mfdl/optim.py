@@ -124,6 +124,11 @@ class PrivateNode:
         self.key_id = hashlib.sha256(repr((held, names)).encode()).hexdigest()[:32]
 
     @property
+    def module(self) -> torch.nn.Module:
+        """What trains; its parameters after a step may be sent."""
+        return self.model.module
+
+    @property
     def num_steps(self) -> int:
         """T: how many steps were accounted, and can be taken."""
         return self.mechanism.algorithm.num_steps
@@ -148,13 +153,13 @@ class PrivateNode:
             raise InvalidInput(f"features, targets and records must be equally many, got {counts}.")
         if len(features) and not self._checked:
             probe = torch.arange(PROBE_RECORDS) % len(features)  # with fewer records some stand twice
-            checked_model(self.model.module, self.model.loss, features[probe], targets[probe])
+            checked_model(self.module, self.model.loss, features[probe], targets[probe])
             self._checked = True
         joined = self._joined(t, records)
         row = self.model.initial_row()[None]
-        noise = shaped_like(self._stream.step(t)[0], self.model.module)
+        noise = shaped_like(self._stream.step(t)[0], self.module)
         clipped = self._clipped(row, features, targets)
-        for name, parameter in self.model.module.named_parameters():
+        for name, parameter in self.module.named_parameters():
             if parameter.requires_grad:  # noise before anything else is added: see training.executor
                 parameter.grad = (clipped[name] + noise[name]) / self.divisor
         self._seen.update(joined)

@@ -10,7 +10,9 @@ PAGES = Path(__file__).parents[1] / "docs"
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
-HOWTO = [f"howto_{name}.md" for name in ("algorithm", "trust_model", "claims", "audit", "attack")]
+HOWTO = [
+    f"howto_{name}.md" for name in ("algorithm", "encoder", "training_loop", "trust_model", "claims", "audit", "attack")
+]
 
 
 @pytest.mark.parametrize("name", [*HOWTO, "testing_strategies.md", "workloads.md"])

@@ -69,10 +69,10 @@ def test_nodes_that_step_and_average_train_as_the_executor_does(name, unit, mome
             batch = data.mask[u, t % period]
             records = data.record_index[u, t % period][batch].tolist()
             node.step(data.features[u, t % period][batch], data.targets[u, t % period][batch], records=records)
-        sent = {u: {k: v.clone() for k, v in node.model.module.state_dict().items()} for u, node in enumerate(nodes)}
+        sent = {u: {k: v.clone() for k, v in node.module.state_dict().items()} for u, node in enumerate(nodes)}
         for u, node in enumerate(nodes):
             heard = {j: sent[j] for j in sent if GOSSIP.weights[[u], [j]].item() != 0}
-            node.model.module.load_state_dict(mfdl.gossip.average(heard, GOSSIP, u))
+            node.module.load_state_dict(mfdl.gossip.average(heard, GOSSIP, u))
     models = torch.stack([node.model.initial_row() for node in nodes])
     torch.testing.assert_close(models, executor.models(state), rtol=1e-9, atol=1e-12)
 
@@ -92,7 +92,7 @@ def test_no_step_beyond_the_last_and_no_gradient_stays(one_node):
     node, data = one_node
     for t in range(node.num_steps):
         node.step(*batch(data, t))
-        assert all(p.grad is None for p in node.model.module.parameters())
+        assert all(p.grad is None for p in node.module.parameters())
     before = node.model.initial_row()
     with pytest.raises(mfdl.InvalidInput, match=r"has taken its 6 steps"):
         node.step(*batch(data, 0))
@@ -125,7 +125,7 @@ def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_nod
     for t in range(3):
         node.step(*batch(data, t), records=[2 * (t % 2), 2 * (t % 2) + 1])
     early = node.state_dict()
-    copy.load_state_dict(node.model.module.state_dict())
+    copy.load_state_dict(node.module.state_dict())
     again.load_state_dict(torch.load(_written(early), weights_only=True))
     for t in (3, 4):
         for each in (node, again):
