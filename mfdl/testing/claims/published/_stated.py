@@ -9,17 +9,27 @@ from typing import Any
 from ....theory.facts import fact
 from .._claim import Claim, claim
 
+Stated = Callable[..., Callable[[Callable[..., Any]], Claim]]
 
-def stated(id: str, **strategies: Any) -> Callable[[Callable[..., Any]], Claim]:
-    """`claim` with paper, item, statement, verdict and erratum of this fact of `theory.facts`.
 
-    The function's docstring adds what its cases are, where the statement leaves that open.
+def statements(**usual: Any) -> Stated:
+    """`claim` for the facts of one file: paper, item, statement, verdict and erratum are those of `theory.facts`.
+
+    Args: usual: options, and what a parameter of this name is drawn from where a claim says nothing else.
+
+    A function's docstring adds what its cases are, where the statement leaves that open.
     """
-    said = fact(id)
-    verdict = "holds" if said.holds else "refuted"
 
-    def make(function: Callable[..., Any]) -> Claim:
-        function.__doc__ = f"{said.states}\n\n{inspect.getdoc(function) or ''}".rstrip()
-        return claim(str(said.paper), said.item, id=id, expect=verdict, erratum=said.true, **strategies)(function)
+    def stated(id: str, **own: Any) -> Callable[[Callable[..., Any]], Claim]:
+        said, known = fact(id), {**usual, **own}
+        options = {"tolerance": usual["tolerance"]} if "tolerance" in usual else {}
+        options |= {"id": id, "expect": "holds" if said.holds else "refuted", "erratum": said.true}
 
-    return make
+        def make(function: Callable[..., Any]) -> Claim:
+            function.__doc__ = f"{said.states}\n\n{inspect.getdoc(function) or ''}".rstrip()
+            drawn = {name: known[name] for name in inspect.signature(function).parameters if name in known}
+            return claim(str(said.paper), said.item, **{**options, **drawn, **own})(function)
+
+        return make
+
+    return stated

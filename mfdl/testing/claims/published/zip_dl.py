@@ -27,16 +27,27 @@ from ....check import FloatArray
 from ....dynamics import Dynamics
 from ....participation import EveryStep
 from ....privacy.accounting import victim_losses
-from ...oracles.gaussian import normal_cdf
 from ...oracles.sensitivity import largest_signed_sum
 from ...oracles.views import clear_rank, of_node, pinv_gram
 from ...strategies.graphs import connected_graphs, gossip_matrices
-from ._stated import stated
+from ._stated import statements
+from ._views import total_variation, two_of
 
-GRAPHS = connected_graphs(min_nodes=2, max_nodes=4)
 NODES = st.integers(0, 3)
-STEPS = st.integers(1, 3)
-WEIGHTS = gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric",)).map(lambda W: W.dense())
+WAVES = st.lists(st.integers(-1, 1), min_size=1, max_size=3)
+INTEGRATION = 1e-3  # its error: 3e-4 found
+
+stated = statements(
+    graph=connected_graphs(min_nodes=2, max_nodes=4),
+    W=gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric",)).map(lambda W: W.dense()),
+    node=NODES,
+    attacker=NODES,
+    victim=NODES,
+    steps=st.integers(1, 3),
+    wave=WAVES,
+    first=WAVES,
+    second=WAVES,
+)
 
 
 # ---- the algorithm written out ------------------------------------------------------------------------------
@@ -72,6 +83,11 @@ class Run:
     def without_noise_of(self, attacker: int) -> FloatArray:
         """B with the attacker's own columns zero."""
         return self.B * np.tile(self.sender != attacker, len(self.A) // len(self.sender))
+
+    def loss(self, node: int, A: FloatArray | None = None, B: FloatArray | None = None) -> float:
+        """`loss_of` a node by these rows of a view; default: what is sent."""
+        A, B = (rows[self.sent()] if seen is None else seen for rows, seen in ((self.A, A), (self.B, B)))
+        return loss_of(of_node(A, node, len(self.final_A)), B)
 
 
 def printed_noise(weights: FloatArray) -> FloatArray:
@@ -120,27 +136,24 @@ def loss_of(A: FloatArray, B: FloatArray) -> float:
 # ---- what cancels -------------------------------------------------------------------------------------------
 
 
-@stated("zip-dl-average-without-noise", W=WEIGHTS, steps=STEPS)
+@stated("zip-dl-average-without-noise")
 def average_without_noise(W: FloatArray, steps: int) -> tuple[float, float]:
     assume((W.diagonal() > 0).all())
     run = written_out(W, steps)
     return 0.0, float(np.linalg.norm(run.final_B.mean(axis=0)) / np.linalg.norm(run.final_B))
 
 
-@stated("zip-dl-released-average", graph=GRAPHS, steps=STEPS)
+@stated("zip-dl-released-average")
 def released_average(graph: nx.Graph, steps: int) -> tuple[float, float]:
     run = written_out(_metropolis_hastings(graph), steps)
-    sent, n = run.sent(), len(graph)
-    average = run.final_A.mean(axis=0, keepdims=True), run.final_B.mean(axis=0, keepdims=True)
-    return loss_of(of_node(run.A[sent], 0, n), run.B[sent]), loss_of(of_node(average[0], 0, n), average[1])
+    return run.loss(0), run.loss(0, *(rows.mean(axis=0, keepdims=True) for rows in (run.final_A, run.final_B)))
 
 
-@stated("zip-dl-released-models", graph=GRAPHS, steps=STEPS)
+@stated("zip-dl-released-models")
 def released_models(graph: nx.Graph, steps: int) -> tuple[float, float]:
     run = written_out(_metropolis_hastings(graph), steps)
-    sent, n = run.sent(), len(graph)
-    A, B = np.vstack([run.A[sent], run.final_A]), np.vstack([run.B[sent], run.final_B])
-    return loss_of(of_node(run.A[sent], 0, n), run.B[sent]), loss_of(of_node(A, 0, n), B)
+    pairs = (run.A, run.final_A), (run.B, run.final_B)
+    return run.loss(0), run.loss(0, *(np.vstack([rows[run.sent()], final]) for rows, final in pairs))
 
 
 # ---- the public code ----------------------------------------------------------------------------------------
@@ -169,7 +182,7 @@ def coded_without_self_noise(neighbours: int) -> tuple[float, float]:
 # ---- the factorization theorem of arXiv:2510.17480 ------------------------------------------------------------
 
 
-@stated("zip-dl-theorem-5-ldp", graph=GRAPHS, steps=STEPS)
+@stated("zip-dl-theorem-5-ldp")
 def theorem_5_ldp(graph: nx.Graph, steps: int) -> tuple[float, float]:
     """Stated as the distance of A from the range of B, relative to its norm, for the worst column."""
     run = written_out(_metropolis_hastings(graph), steps)
@@ -177,32 +190,22 @@ def theorem_5_ldp(graph: nx.Graph, steps: int) -> tuple[float, float]:
     return 0.0, float((np.linalg.norm(outside, axis=0) / np.linalg.norm(run.A, axis=0)).max())
 
 
-@stated(
-    "zip-dl-growth",
-    tolerance=1e-7,  # of a pseudo-inverse
-    W=WEIGHTS,
-    node=NODES,
-    steps=st.integers(1, 4),
-)
+@stated("zip-dl-growth", tolerance=1e-7, steps=st.integers(1, 4))  # of a pseudo-inverse
 def growth(W: FloatArray, node: int, steps: int) -> tuple[float, float]:
     """Stated as the relative difference."""
     assume((W.diagonal() > 0).all() and node < len(W))
-    first_step, run = written_out(W, 1), written_out(W, steps)
-    first = loss_of(of_node(first_step.A[first_step.sent()], node, len(W)), first_step.B[first_step.sent()])
-    whole = loss_of(of_node(run.A[run.sent()], node, len(W)), run.B[run.sent()])
-    expected = first * steps * (steps + 1) * (2 * steps + 1) / 6
-    return 0.0, abs(whole / expected - 1)
+    expected = written_out(W, 1).loss(node) * steps * (steps + 1) * (2 * steps + 1) / 6
+    return 0.0, abs(written_out(W, steps).loss(node) / expected - 1)
 
 
-@stated("zip-dl-independent-messages", graph=GRAPHS, attacker=NODES, victim=NODES, steps=st.integers(1, 2))
+@stated("zip-dl-independent-messages", steps=st.integers(1, 2))
 def independent_messages(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    n = len(graph)
-    assume(attacker != victim and max(attacker, victim) < n)
+    two_of(len(graph), attacker, victim)
     losses = []
     for independent in (True, False):
         run = written_out(_metropolis_hastings(graph), steps, independent=independent)
         heard = run.heard_by(attacker)
-        losses.append(loss_of(of_node(run.A[heard], victim, n), run.without_noise_of(attacker)[heard]))
+        losses.append(run.loss(victim, run.A[heard], run.without_noise_of(attacker)[heard]))
     return losses[0], losses[1]
 
 
@@ -214,11 +217,6 @@ Reaction = Callable[[FloatArray], FloatArray]
 def wave_of(values: Sequence[float]) -> Reaction:
     """A gradient that takes these values in turn, one in each unit interval of the model."""
     return lambda model: np.asarray(values, dtype=np.float64)[np.floor(model + 1e-9).astype(int) % len(values)]
-
-
-def _total_variation(mu: float) -> float:
-    """Of two normal distributions at distance mu: 2 Phi(mu / 2) - 1."""
-    return float(2 * normal_cdf(mu / 2) - 1)
 
 
 def two_step_total_variation(
@@ -254,12 +252,7 @@ def _difference(p: FloatArray, q: FloatArray, log_ratio: FloatArray, distance: F
     return np.where(distance > 0, p * (2 * ndtr(where) - 1) - q * (2 * ndtr(where - apart) - 1), np.abs(p - q))
 
 
-@stated(
-    "zip-dl-record-adaptive",
-    tolerance=1e-3,  # of the integration: 3e-4 found
-    wave=st.lists(st.integers(-1, 1), min_size=1, max_size=3),
-    noise=st.integers(1, 4),
-)
+@stated("zip-dl-record-adaptive", tolerance=INTEGRATION, noise=st.integers(1, 4))
 def record_adaptive(wave: list[int], noise: int) -> tuple[float, float]:
     """Two nodes, two steps. The record adds 1 to the first gradient; another record's takes the values of the wave in
     turn over unit intervals of the model.
@@ -268,17 +261,11 @@ def record_adaptive(wave: list[int], noise: int) -> tuple[float, float]:
     X, _ = pinv_gram(of_node(run.A[run.sent()], 0, 2), run.B[run.sent()])
     claimed = math.sqrt(X.diagonal().max()) / noise
     other = wave_of(wave)
-    return _total_variation(claimed), two_step_total_variation(0.5, (1.0, 0.0), (other, other), float(noise))
+    return total_variation(claimed), two_step_total_variation(0.5, (1.0, 0.0), (other, other), float(noise))
 
 
 @stated(
-    "zip-dl-user-adaptive",
-    tolerance=1e-3,  # of the integration: 3e-4 found
-    examples=60,
-    neighbour=st.integers(2, 4),
-    first=st.lists(st.integers(-1, 1), min_size=1, max_size=3),
-    second=st.lists(st.integers(-1, 1), min_size=1, max_size=3),
-    noise=st.integers(1, 3),
+    "zip-dl-user-adaptive", tolerance=INTEGRATION, examples=60, neighbour=st.integers(2, 4), noise=st.integers(1, 3)
 )
 def user_adaptive(neighbour: int, first: list[int], second: list[int], noise: int) -> tuple[float, float]:
     """Two nodes that give each other 1 / `neighbour`, two steps. The first gradient is 1/2 or -1/2, the second takes
@@ -289,4 +276,4 @@ def user_adaptive(neighbour: int, first: list[int], second: list[int], noise: in
     (loss,) = victim_losses(algorithm, trust.SecLDP(), release="none", unit="user", victims=[0])
     claimed = math.sqrt(loss.adaptive_sensitivity_squared) / noise
     waves = wave_of([v / 2 for v in first]), wave_of([v / 2 for v in second])
-    return _total_variation(claimed), two_step_total_variation(1 / neighbour, (0.5, -0.5), waves, float(noise))
+    return total_variation(claimed), two_step_total_variation(1 / neighbour, (0.5, -0.5), waves, float(noise))

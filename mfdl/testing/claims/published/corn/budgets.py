@@ -17,25 +17,28 @@ from scipy.stats import norm
 from .....check import FloatArray
 from .....theory import bounds
 from ....oracles.gaussian import exact_delta, exact_epsilon
-from .._stated import stated
-from .systems import CLIP_NORMS, System, all_messages, covariances, exact_mu, systems
+from .._stated import statements
+from .systems import CLIP_NORMS, System, covariances, exact_mu, mu_of, systems
 
-EPSILONS = st.integers(1, 60)
-DELTAS = st.sampled_from([1e-5, 1e-6, 1e-4, 1e-3, 1e-2])
 MUS = st.integers(1, 12).map(lambda quarters: quarters / 4)
+
+stated = statements(
+    system=systems(),
+    num_steps=st.integers(1, 3),
+    clip_norm=CLIP_NORMS,
+    mu=MUS,
+    epsilon=st.integers(1, 60),
+    delta=st.sampled_from([1e-5, 1e-6, 1e-4, 1e-3, 1e-2]),
+)
 
 
 # ---- Theorem 2: privacy, and the conversions under it -------------------------------------------------------
 
 
-@stated(
-    "corn-theorem-2", system=systems(), num_steps=st.integers(1, 3), clip_norm=CLIP_NORMS, delta=DELTAS, examples=80
-)
+@stated("corn-theorem-2", examples=80)
 def theorem_2(system: System, num_steps: int, clip_norm: float, delta: float) -> Any:
-    W, R = system.W, system.R
-    bound = bounds.corn_theorem(R, delta=delta, clip_norm=clip_norm, num_steps=num_steps)
-    mu = exact_mu(*all_messages(W, R, num_steps), range(len(R)), len(R), clip_norm)
-    return bound.value, float(exact_epsilon(mu, delta))
+    bound = bounds.corn_theorem(system.R, delta=delta, clip_norm=clip_norm, num_steps=num_steps)
+    return bound.value, float(exact_epsilon(mu_of(system, num_steps, clip_norm), delta))
 
 
 def _renyi_divergence(shift: FloatArray, R: FloatArray, order: float) -> float:
@@ -63,19 +66,19 @@ def theorem_2_renyi(covariance: FloatArray, order: float) -> Any:
     return [printed, truth], [truth, printed]
 
 
-@stated("corn-theorem-2-conversion", mu=MUS, delta=DELTAS, examples=60)
+@stated("corn-theorem-2-conversion", examples=60)
 def theorem_2_conversion(mu: float, delta: float) -> Any:
     rho, L = mu**2 / 2, -math.log(delta)
     return rho + 2 * math.sqrt(rho * L), float(exact_epsilon(mu, delta))
 
 
-@stated("corn-code-budget", epsilon=EPSILONS, delta=DELTAS, examples=60)
+@stated("corn-code-budget", examples=60)
 def code_budget(epsilon: int, delta: float) -> Any:
     mu = bounds.corn_equation_9_renyi(epsilon, delta).value
     return epsilon, float(exact_epsilon(float(mu), delta))
 
 
-@stated("gdp-delta", mu=MUS, epsilon=st.integers(0, 10), tolerance=1e-8, examples=60)
+@stated("gdp-delta", epsilon=st.integers(0, 10), tolerance=1e-8, examples=60)
 def gdp_delta(mu: float, epsilon: int) -> Any:
     start = epsilon / mu + mu / 2  # where the ratio of the densities reaches e^eps
     scale = -((start - mu) ** 2) / 2
@@ -112,25 +115,25 @@ def _epsilon_spent(epsilon: float, delta: float, num_steps: int = 1) -> float:
     return float(exact_epsilon(mu, delta))
 
 
-@stated("corn-proposition-1", delta=DELTAS, num_steps=st.integers(1, 3), epsilon=EPSILONS)
+@stated("corn-proposition-1")
 def proposition_1(delta: float, num_steps: int, epsilon: int) -> Any:
     return epsilon, _epsilon_spent(epsilon, delta, num_steps)
 
 
-@stated("corn-proposition-1-proof", delta=DELTAS, epsilon=EPSILONS)
+@stated("corn-proposition-1-proof")
 def proposition_1_proof(delta: float, epsilon: int) -> Any:
     rho, L = 2 * _inverse_diagonal_of_9b(epsilon, delta), -math.log(delta)
     best = minimize_scalar(lambda y: (1 + math.exp(y)) * rho + L * math.exp(-y), bounds=(-10, 10), method="bounded")
     return epsilon, best.fun
 
 
-@stated("corn-proposition-1-small-epsilon", delta=DELTAS, share=st.integers(1, 40).map(lambda i: i / 40), examples=60)
+@stated("corn-proposition-1-small-epsilon", share=st.integers(1, 40).map(lambda i: i / 40), examples=60)
 def proposition_1_small_epsilon(delta: float, share: float) -> Any:
     epsilon = share * bounds.COROLLARY_RANGE * -math.log(delta)
     return epsilon, _epsilon_spent(epsilon, delta)
 
 
-@stated("whisper-condition", delta=DELTAS, epsilon=EPSILONS)
+@stated("whisper-condition")
 def whisper_condition(delta: float, epsilon: int) -> Any:
     assume(epsilon >= -math.log(delta))
     return _epsilon_spent(epsilon, delta), epsilon
@@ -139,16 +142,13 @@ def whisper_condition(delta: float, epsilon: int) -> Any:
 # ---- the first version --------------------------------------------------------------------------------------
 
 
-@stated("whisper-theorem-2", system=systems(min_nodes=2), num_steps=st.integers(1, 2), delta=DELTAS)
+@stated("whisper-theorem-2", system=systems(min_nodes=2), num_steps=st.integers(1, 2))
 def whisper_theorem_2(system: System, num_steps: int, delta: float) -> Any:
-    W, R = system.W, system.R
-    printed = bounds.whisper_theorem(R, delta=delta, num_steps=num_steps).value
-    mu = exact_mu(*all_messages(W, R, num_steps), range(len(R)), len(R), 1.0)
-    return printed, float(exact_epsilon(mu, delta))
+    printed = bounds.whisper_theorem(system.R, delta=delta, num_steps=num_steps).value
+    return printed, float(exact_epsilon(mu_of(system, num_steps), delta))
 
 
-@stated("whisper-10", system=systems(), max_inverse_diagonal=st.sampled_from([1.0, 0.5, 0.25, 2.0]))
+@stated("whisper-10", max_inverse_diagonal=st.sampled_from([1.0, 0.5, 0.25, 2.0]))
 def whisper_10(system: System, max_inverse_diagonal: float) -> Any:
-    W, R = system.W, system.R
-    assume(np.linalg.inv(R).diagonal().min() >= max_inverse_diagonal)
-    return 2 * math.sqrt(max_inverse_diagonal), exact_mu(*all_messages(W, R, 1), range(len(R)), len(R), 1.0)
+    assume(np.linalg.inv(system.R).diagonal().min() >= max_inverse_diagonal)
+    return 2 * math.sqrt(max_inverse_diagonal), mu_of(system, 1)

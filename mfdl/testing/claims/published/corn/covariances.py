@@ -18,8 +18,16 @@ from ....oracles.rational import rank, rational
 from ....oracles.spatial import coalition_loss_reference
 from ....oracles.views import gossip_messages, pairwise_factor, without_noise
 from ....strategies.graphs import connected_graphs
-from .._stated import stated
+from .._stated import statements
 from .systems import CLIP_NORMS, System, all_messages, draws_of_edges, exact_mu, shared_seeds, systems
+
+stated = statements(
+    system=systems(),
+    seeds=shared_seeds(),
+    graph=connected_graphs(2, 4),
+    num_steps=st.integers(1, 4),
+    clip_norm=CLIP_NORMS,
+)
 
 Groups = tuple[tuple[int, int], ...]
 
@@ -49,7 +57,7 @@ def theorem_1(system: System) -> Any:
     return [printed, truth], [truth, printed]
 
 
-@stated("corn-theorem-1-all-steps", system=systems(), num_steps=st.integers(1, 4))
+@stated("corn-theorem-1-all-steps")
 def theorem_1_all_steps(system: System, num_steps: int) -> Any:
     W, R = system.W, system.R
     return np.trace(W.dense() @ R @ W.dense().T), _model_variance(W, R, num_steps)
@@ -82,9 +90,7 @@ def pairwise_noise(draw_of_edge: dict[tuple[int, int], int]) -> Any:
     return 4 * np.linalg.inv(np.eye(n) + N @ N.T).diagonal(), truth
 
 
-@stated(
-    "corn-problem-10", seeds=shared_seeds(), coalition_size=st.integers(0, 2), num_steps=st.integers(1, 2), examples=100
-)
+@stated("corn-problem-10", coalition_size=st.integers(0, 2), num_steps=st.integers(1, 2), examples=100)
 def problem_10(seeds: FloatArray, coalition_size: int, num_steps: int) -> Any:
     n, m = seeds.shape
     assume(coalition_size < n)
@@ -103,7 +109,7 @@ def problem_10(seeds: FloatArray, coalition_size: int, num_steps: int) -> Any:
     return [printed, truth], [truth, printed]
 
 
-@stated("corn-problem-10-private-noise", seeds=shared_seeds())
+@stated("corn-problem-10-private-noise")
 def problem_10_private_noise(seeds: FloatArray) -> Any:
     return len(seeds) - 1, rank(rational(seeds @ seeds.T))
 
@@ -125,11 +131,7 @@ def disjoint_groups(graph: nx.Graph, groups: Groups) -> Any:
 
 
 @stated(
-    "corn-order-of-errors",
-    graph=connected_graphs(2, 4),
-    ratio=st.integers(0, 40).map(lambda quarters: quarters / 4),
-    tolerance=1e-5,
-    examples=40,
+    "corn-order-of-errors", ratio=st.integers(0, 40).map(lambda quarters: quarters / 4), tolerance=1e-5, examples=40
 )
 def order_of_errors(graph: nx.Graph, ratio: float) -> Any:
     H, n = _printed_gram(graph), len(graph)
@@ -158,7 +160,7 @@ def _bounded_optimum(gram: FloatArray, largest_variance: float) -> float:
     return float(task.value)
 
 
-@stated("corn-problem-9-attained", graph=connected_graphs(2, 4), tolerance=1e-4, examples=60)
+@stated("corn-problem-9-attained", tolerance=1e-4, examples=60)
 def problem_9_attained(graph: nx.Graph) -> Any:
     W = gossip.uniform(graph).dense()
     return _bounded_optimum(W.T @ W, 1000.0), _bounded_optimum(W.T @ W, 100.0)
@@ -167,13 +169,13 @@ def problem_9_attained(graph: nx.Graph) -> Any:
 # ---- the public code -------------------------------------------------------------------------------------------
 
 
-@stated("corn-code-clipping", batch_size=st.integers(1, 4), clip_norm=CLIP_NORMS)
+@stated("corn-code-clipping", batch_size=st.integers(1, 4))
 def code_clipping(batch_size: int, clip_norm: float) -> Any:
     sums = [sum(signs) * clip_norm for signs in itertools.product((-1, 1), repeat=batch_size)]
     return 2 * clip_norm, max(abs(a - b) for a in sums for b in sums)
 
 
-@stated("corn-code-central-baseline", num_nodes=st.integers(1, 5), num_steps=st.integers(1, 4))
+@stated("corn-code-central-baseline", num_nodes=st.integers(1, 5))
 def code_central_baseline(num_nodes: int, num_steps: int) -> Any:
     local = exact_mu(np.eye(num_steps), np.eye(num_steps), [0], 1, 1.0)  # s = 1
     central = exact_mu(np.eye(num_steps) / num_nodes, np.eye(num_steps), [0], 1, 1.0)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from .....check import FloatArray
 from .....gossip import GossipMatrix
-from ....oracles.sensitivity import largest_signed_sum
-from ....oracles.views import gossip_messages, of_node, pinv_gram
+from ....oracles.views import gossip_messages
 from ....strategies.graphs import connected_graphs, gossip_matrices
 from ..._describe import describe
+from .._views import losses
 
 CLIP_NORMS = st.sampled_from([1.0, 0.5, 2.0])
 
@@ -70,8 +70,10 @@ def all_messages(W: GossipMatrix, R: FloatArray, num_steps: int) -> tuple[FloatA
 
 def exact_mu(A: FloatArray, B: FloatArray, victims: Sequence[int], num_nodes: int, clip_norm: float) -> float:
     """The largest mu over victims in every step that move a gradient by 2 C; inf where a view has no noise."""
-    worst = 0.0
-    for u in victims:
-        X, leaks = pinv_gram(of_node(A, u, num_nodes), B)
-        worst = math.inf if leaks.any() else max(worst, float(largest_signed_sum(X)))
-    return 2 * clip_norm * math.sqrt(worst)
+    return 2 * clip_norm * math.sqrt(losses(A, B, victims, num_nodes).max(initial=0.0))
+
+
+def mu_of(system: System, num_steps: int, clip_norm: float = 1.0) -> float:
+    """That of everybody, all messages seen."""
+    n = len(system.R)
+    return exact_mu(*all_messages(system.W, system.R, num_steps), range(n), n, clip_norm)

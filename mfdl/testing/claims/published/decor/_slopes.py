@@ -10,18 +10,13 @@ factor, gradients plus noise.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Collection, Sequence
 
 import networkx as nx
 import numpy as np
-from hypothesis import strategies as st
 
 from .....check import FloatArray
-from ....oracles.sensitivity import largest_signed_sum
-from ....oracles.views import of_node, pairwise_factor, pinv_gram, without_noise
-
-LEVELS = st.integers(1, 4)  # standard deviations
+from ....oracles.views import pairwise_factor, pinv_gram, without_noise
 
 
 def factor(graph: nx.Graph, local: float, pair: float) -> FloatArray:
@@ -48,10 +43,9 @@ def fresh(one_step: FloatArray, num_steps: int) -> FloatArray:
     return noise
 
 
-def slopes_of_view(messages: FloatArray, noise: FloatArray, num_nodes: int, victims: Collection[int]) -> FloatArray:
-    """Slope of each victim when all its gradients may move by 2, each to either side."""
-    X = [pinv_gram(of_node(messages, u, num_nodes), messages @ noise) for u in victims]
-    return np.array([math.inf if leaks.any() else 2 * largest_signed_sum(gram.tolist()) for gram, leaks in X])
+def worst_slope(graph: nx.Graph, local: float, pair: float, colluders: int = 0) -> float:
+    """The largest over honest nodes and over all sets of so many attackers."""
+    return max(float(slopes(graph, local, pair, gone).max()) for gone in coalitions(graph, colluders))
 
 
 def coalitions(graph: nx.Graph, size: int) -> list[tuple[int, ...]]:
@@ -61,14 +55,5 @@ def coalitions(graph: nx.Graph, size: int) -> list[tuple[int, ...]]:
 
 def laplacian(graph: nx.Graph, kept: Sequence[int] | None = None) -> FloatArray:
     """Of the graph, or of what deleting all but the kept nodes leaves of it."""
-    nodes = range(len(graph)) if kept is None else kept
-    A = adjacency(graph)[np.ix_(nodes, nodes)]
+    A = nx.to_numpy_array(graph, kept)
     return np.diag(A.sum(axis=1)) - A
-
-
-def adjacency(graph: nx.Graph) -> FloatArray:
-    """Ones where there is an edge; nodes are 0 .. n - 1."""
-    A = np.zeros((len(graph), len(graph)))
-    for i, j in graph.edges:
-        A[i, j] = A[j, i] = 1.0
-    return A

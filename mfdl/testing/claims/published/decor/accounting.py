@@ -15,50 +15,58 @@ from .....theory import bounds
 from ....oracles.gaussian import exact_log_delta
 from ....oracles.views import gossip_messages
 from ....strategies.graphs import connected_graphs
-from .._stated import stated
-from ._slopes import LEVELS, coalitions, factor, fresh, laplacian, slopes, slopes_of_view
+from .._stated import statements
+from .._views import losses
+from ._slopes import coalitions, factor, fresh, laplacian, slopes, worst_slope
 
 QUARTERS = st.integers(1, 8).map(lambda k: k / 4)  # below and above 1, where squares change sides
 TWENTIETHS = st.integers(1, 20).map(lambda k: k / 20)
-DELTAS = st.integers(1, 10).map(lambda k: 10.0**-k)
+
+stated = statements(
+    graph=connected_graphs(2, 5),
+    colluders=st.integers(0, 2),
+    local=st.integers(1, 4),  # standard deviations
+    pair=st.integers(1, 4),
+    delta=st.integers(1, 10).map(lambda k: 10.0**-k),
+    num_steps=st.integers(1, 4),
+)
 
 
-@stated("decor-theorem-6", graph=connected_graphs(2, 5), colluders=st.integers(0, 2), local=LEVELS, pair=LEVELS)
+@stated("decor-theorem-6")
 def connectivity_bounds_the_slope(graph: nx.Graph, colluders: int, local: int, pair: int) -> tuple[float, float]:
     assume(colluders < len(graph))
     bound = bounds.decor_theorem(graph, sigma_local=local, sigma_pair=pair, num_colluders=colluders)
-    worst = max(float(slopes(graph, local, pair, gone).max()) for gone in coalitions(graph, colluders))
-    return float(bound.value), worst
+    return float(bound.value), worst_slope(graph, local, pair, colluders)
 
 
-@stated("decor-composition", graph=connected_graphs(2, 4), num_steps=st.integers(1, 3), local=LEVELS, pair=LEVELS)
+@stated("decor-composition", graph=connected_graphs(2, 4), num_steps=st.integers(1, 3))
 def steps_add_up(graph: nx.Graph, num_steps: int, local: int, pair: int) -> tuple[float, float]:
     n = len(graph)
     one_step = bounds.decor_accountant(graph, sigma_local=local, sigma_pair=pair)
     messages, _ = gossip_messages(gossip.metropolis_hastings(graph), num_steps)
     noise = fresh(factor(graph, local, pair), num_steps)
-    truth = slopes_of_view(messages, noise, n, range(n)).max()
+    truth = 2 * losses(messages, messages @ noise, range(n), n).max()
     return num_steps * float(one_step.value), float(truth)
 
 
-@stated("decor-algorithm-3", graph=connected_graphs(2, 5), colluders=st.integers(0, 2), local=LEVELS, pair=LEVELS)
+@stated("decor-algorithm-3")
 def accountant_is_the_view(graph: nx.Graph, colluders: int, local: int, pair: int) -> tuple[float, float]:
     assume(colluders < len(graph))
     accountant = bounds.decor_accountant(graph, sigma_local=local, sigma_pair=pair, num_colluders=colluders)
-    worst = max(float(slopes(graph, local, pair, gone).max()) for gone in coalitions(graph, colluders))
+    worst = worst_slope(graph, local, pair, colluders)
     return 0.0, abs(float(accountant.value) - worst) / worst
 
 
 @stated("decor-algorithm-2-line-3", graph=connected_graphs(2, 4), local=QUARTERS, pair=QUARTERS)
 def loss_without_the_inverse(graph: nx.Graph, local: float, pair: float) -> tuple[float, float]:
     R = local**2 * np.eye(len(graph)) + pair**2 * laplacian(graph)
-    return 2 * float(R.diagonal().max()), float(slopes(graph, local, pair).max())
+    return 2 * float(R.diagonal().max()), worst_slope(graph, local, pair)
 
 
 @stated("decor-inputs-as-variances", graph=connected_graphs(2, 4), local=QUARTERS, pair=QUARTERS)
 def inputs_as_variances(graph: nx.Graph, local: float, pair: float) -> tuple[float, float]:
     R = local * np.eye(len(graph)) + pair * laplacian(graph)
-    return 2 * float(np.linalg.inv(R).diagonal().max()), float(slopes(graph, local, pair).max())
+    return 2 * float(np.linalg.inv(R).diagonal().max()), worst_slope(graph, local, pair)
 
 
 def _log_delta_of_corollary(graph: nx.Graph, colluders: int, epsilon: float, delta: float) -> tuple[float, float]:
@@ -70,17 +78,11 @@ def _log_delta_of_corollary(graph: nx.Graph, colluders: int, epsilon: float, del
     assume(connectivity > 1e-9)  # the corollary asks for a graph that q nodes cannot disconnect
     common = 32 * math.log(1 / delta) / epsilon**2
     local, pair = math.sqrt(common / honest), math.sqrt(common / connectivity)
-    worst = max(float(slopes(graph, local, pair, gone).max()) for gone in coalitions(graph, colluders))
+    worst = worst_slope(graph, local, pair, colluders)
     return math.log(delta), float(exact_log_delta(math.sqrt(2 * worst), epsilon))
 
 
-@stated(
-    "decor-corollary-12",
-    graph=connected_graphs(2, 5),
-    colluders=st.integers(0, 2),
-    epsilon_over_log=TWENTIETHS,
-    delta=DELTAS,
-)
+@stated("decor-corollary-12", epsilon_over_log=TWENTIETHS)
 def corollary_meets_its_target(
     graph: nx.Graph, colluders: int, epsilon_over_log: float, delta: float
 ) -> tuple[float, float]:
@@ -88,13 +90,7 @@ def corollary_meets_its_target(
     return _log_delta_of_corollary(graph, colluders, epsilon_over_log * -math.log(delta), delta)
 
 
-@stated(
-    "decor-corollary-12-range",
-    graph=connected_graphs(2, 5),
-    colluders=st.integers(0, 2),
-    share_of_range=TWENTIETHS,
-    delta=DELTAS,
-)
+@stated("decor-corollary-12-range", share_of_range=TWENTIETHS)
 def corollary_holds_beyond_its_range(
     graph: nx.Graph, colluders: int, share_of_range: float, delta: float
 ) -> tuple[float, float]:
@@ -102,23 +98,14 @@ def corollary_holds_beyond_its_range(
     return _log_delta_of_corollary(graph, colluders, epsilon, delta)
 
 
-@stated(
-    "decor-corollary-12-any-epsilon",
-    graph=connected_graphs(2, 5),
-    epsilon_over_log=st.sampled_from([10, 8, 6, 5, 4, 3]),  # the first is refuted on two nodes, the simplest case
-    delta=DELTAS,
-)
+# the first ratio is refuted on two nodes, the simplest case
+@stated("decor-corollary-12-any-epsilon", epsilon_over_log=st.sampled_from([10, 8, 6, 5, 4, 3]))
 def corollary_has_a_range(graph: nx.Graph, epsilon_over_log: int, delta: float) -> tuple[float, float]:
     return _log_delta_of_corollary(graph, 0, epsilon_over_log * -math.log(delta), delta)
 
 
 @stated(
-    "decor-adversaries-by-strength",
-    graph=connected_graphs(3, 5),
-    insider=st.integers(0, 4),
-    partner=st.integers(0, 4),
-    local=LEVELS,
-    pair=LEVELS,
+    "decor-adversaries-by-strength", graph=connected_graphs(3, 5), insider=st.integers(0, 4), partner=st.integers(0, 4)
 )
 def adversaries_by_strength(
     graph: nx.Graph, insider: int, partner: int, local: int, pair: int
@@ -134,13 +121,13 @@ def adversaries_by_strength(
     return np.concatenate(learns[1:]), np.concatenate(learns[:-1])
 
 
-@stated("decor-code-noise-reuse", graph=connected_graphs(2, 4), num_steps=st.integers(1, 4), local=LEVELS, pair=LEVELS)
+@stated("decor-code-noise-reuse", graph=connected_graphs(2, 4))
 def noise_reuse_is_free(graph: nx.Graph, num_steps: int, local: int, pair: int) -> tuple[float, float]:
     n, T = len(graph), num_steps
     F = factor(graph, local, pair)
     noise = np.hstack([fresh(F[:, :n], T), np.tile(F[:, n:], (T, 1))])
     one_step = bounds.decor_accountant(graph, sigma_local=local, sigma_pair=pair)
-    return T * float(one_step.value), float(slopes_of_view(np.eye(T * n), noise, n, range(n)).max())
+    return T * float(one_step.value), 2 * float(losses(np.eye(T * n), noise, range(n), n).max())
 
 
 def coded_search(graph: nx.Graph, local: float, target: float) -> float | None:
@@ -178,5 +165,5 @@ def search_meets_its_target(graph: nx.Graph, place: int, epsilon: int, num_steps
     pair = coded_search(graph, local, budget)
     if pair is None:
         reject()
-    spent = num_steps * float(slopes(graph, local, pair).max())
+    spent = num_steps * worst_slope(graph, local, pair)
     return epsilon, spent + 2 * math.sqrt(spent * log)

@@ -17,20 +17,21 @@ from .....check import FloatArray
 from .....gossip import GossipMatrix
 from ....oracles.views import pairwise_factor
 from ....strategies.graphs import connected_graphs, gossip_matrices
-from .._stated import stated
-from ._slopes import LEVELS, adjacency
+from .._stated import statements
 
 BOUND_CONSTANT = 1e6  # what "up to an absolute constant" may hide
+
+stated = statements(graph=connected_graphs(2, 5), pair=st.integers(1, 4))
 
 
 def _printed_weights(graph: nx.Graph) -> FloatArray:
     """1 / (degree_i + 1) for the neighbours of i, as printed without i itself."""
-    A = adjacency(graph)
+    A = nx.to_numpy_array(graph)
     return A / (A.sum(axis=1) + 1)[:, None]
 
 
 def _with_self_weight(graph: nx.Graph) -> FloatArray:
-    A = adjacency(graph) + np.eye(len(graph))
+    A = nx.to_numpy_array(graph) + np.eye(len(graph))
     return A / A.sum(axis=1)[:, None]
 
 
@@ -39,7 +40,7 @@ def weights_are_doubly_stochastic(graph: nx.Graph) -> tuple[float, float]:
     return 0.0, float(np.abs(_with_self_weight(graph).sum(axis=0) - 1).max())
 
 
-@stated("decor-neighbourhood-without-self", graph=connected_graphs(2, 5))
+@stated("decor-neighbourhood-without-self")
 def rows_sum_to_one(graph: nx.Graph) -> tuple[float, float]:
     return 0.0, float(np.abs(_printed_weights(graph).sum(axis=1) - 1).max())
 
@@ -59,12 +60,12 @@ def _lemma_8_gap(weights: FloatArray, pair: int) -> float:
     return abs(printed - truth) / max(printed, truth, 1e-12 * pair**2)  # both are 0 where all nodes average alike
 
 
-@stated("decor-lemma-8", gossip_matrix=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), pair=LEVELS)
+@stated("decor-lemma-8", gossip_matrix=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)))
 def lemma_8(gossip_matrix: GossipMatrix, pair: int) -> tuple[float, float]:
     return 0.0, _lemma_8_gap(gossip_matrix.dense(), pair)
 
 
-@stated("decor-lemma-8-columns", graph=connected_graphs(2, 5), pair=LEVELS)
+@stated("decor-lemma-8-columns")
 def lemma_8_by_columns(graph: nx.Graph, pair: int) -> tuple[float, float]:
     return 0.0, _lemma_8_gap(_with_self_weight(graph), pair)
 
@@ -99,8 +100,8 @@ def heterogeneity_of_metropolis_hastings(num_nodes: int) -> tuple[FloatArray, Fl
 
 def _metropolis_hastings_heterogeneity(left: int, right: int) -> float:
     graph = _bipartite(left, right)
-    degrees = adjacency(graph).sum(axis=1)
-    W = adjacency(graph) / (1 + np.maximum.outer(degrees, degrees))
+    degrees = nx.to_numpy_array(graph).sum(axis=1)
+    W = nx.to_numpy_array(graph) / (1 + np.maximum.outer(degrees, degrees))
     return _heterogeneity(W + np.diag(1 - W.sum(axis=1)), list(graph.edges))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import networkx as nx
@@ -10,14 +9,17 @@ import numpy as np
 import scipy.linalg
 from hypothesis import strategies as st
 
-from ..... import gossip
 from .....check import FloatArray
+from .....gossip import metropolis_hastings
 from .....participation import Cyclic, Single
 from ....oracles import brute_force_sensitivity, dense_averaged_workload, dense_error_gram, prefix_sum
 from ....strategies import integer_encoders
-from .._stated import stated
+from .._stated import statements
+from .._views import distance
+from ._draws import GRAPHS, ROUNDING
 from ._systems import local_encoders
-from ._views import GRAPHS, ROUNDING, distance
+
+stated = statements(graph=GRAPHS, encoder=integer_encoders(max_steps=4, largest=2))
 
 
 @stated(
@@ -43,64 +45,62 @@ def algorithm_1_noise(system: str, epochs: int, period: int) -> tuple[float, flo
     return 1.0, brute_force_sensitivity(C, participation)
 
 
-@stated("mafalda-workload-diagonals", graph=GRAPHS, diagonal=st.integers(1, 4))
+@stated("mafalda-workload-diagonals", diagonal=st.integers(1, 4))
 def workload_diagonals(graph: nx.Graph, diagonal: int) -> tuple[float, float]:
-    W = gossip.metropolis_hastings(graph)
+    W = metropolis_hastings(graph)
     sent = np.eye(len(graph))
     for _ in range(diagonal):
         sent = np.asarray(W.weights @ sent)
     return 0.0, distance(np.linalg.matrix_power(W.dense(), diagonal - 1), sent)
 
 
-@stated("mafalda-lemma-10-cholesky", tolerance=ROUNDING, graph=GRAPHS, encoder=integer_encoders(max_steps=4, largest=2))
+def _root_gap(graph: nx.Graph, encoder: FloatArray, *, transposed: bool) -> tuple[float, float]:
+    """How far ||L C^-1||^2 is off ||(I (x) W) W_T (C^-1 (x) I)||^2, relatively.
+
+    L is the Cholesky factor G of H = G G^T, or the one with H = L^T L.
+    """
+    W, inverse = metropolis_hastings(graph), np.linalg.inv(encoder)
+    H = dense_error_gram(W, len(encoder))
+    L = np.linalg.cholesky(H[::-1, ::-1]).T[::-1, ::-1] if transposed else np.linalg.cholesky(H)
+    true = np.linalg.norm(dense_averaged_workload(W, len(encoder)) @ np.kron(inverse, np.eye(len(graph)))) ** 2
+    return 0.0, abs(float(np.linalg.norm(L @ inverse) ** 2 / true) - 1)
+
+
+@stated("mafalda-lemma-10-cholesky", tolerance=ROUNDING)
 def lemma_10_cholesky(graph: nx.Graph, encoder: FloatArray) -> tuple[float, float]:
-    H = dense_error_gram(gossip.metropolis_hastings(graph), len(encoder))
-    return 0.0, _error_mismatch(_cholesky(H), graph, encoder)
+    return _root_gap(graph, encoder, transposed=False)
 
 
-@stated("mafalda-lemma-10-root", tolerance=ROUNDING, graph=GRAPHS, encoder=integer_encoders(max_steps=4, largest=2))
+@stated("mafalda-lemma-10-root", tolerance=ROUNDING)
 def lemma_10_root(graph: nx.Graph, encoder: FloatArray) -> tuple[float, float]:
-    H = dense_error_gram(gossip.metropolis_hastings(graph), len(encoder))
-    return 0.0, _error_mismatch(_cholesky(H[::-1, ::-1]).T[::-1, ::-1], graph, encoder)
+    return _root_gap(graph, encoder, transposed=True)
 
 
-def _cholesky(X: FloatArray) -> FloatArray:
-    """Lower triangular G with G G^T = X, as every library has it."""
-    return np.asarray(np.linalg.cholesky(X), dtype=np.float64)
-
-
-def _error_mismatch(L: FloatArray, graph: nx.Graph, encoder: FloatArray) -> float:
-    """How far ||L C^-1||^2 is off ||(I (x) W) W_T (C^-1 (x) I)||^2, relatively."""
-    inverse = np.linalg.inv(encoder)
-    workload = dense_averaged_workload(gossip.metropolis_hastings(graph), len(encoder))
-    true = np.linalg.norm(workload @ np.kron(inverse, np.eye(len(graph)))) ** 2
-    return abs(float(np.linalg.norm(L @ inverse) ** 2 / true) - 1)
+def _commuted(graph: nx.Graph, encoder: FloatArray, left: FloatArray) -> tuple[float, float]:
+    W, back = metropolis_hastings(graph).dense(), _commutation(len(encoder), len(graph))
+    return 0.0, distance(left @ np.kron(W, encoder), np.kron(encoder, W) @ back)
 
 
 def _commutation(rows: int, columns: int) -> FloatArray:
     """K^(m,n) by its definition: K vec(M) = vec(M^T) for M of shape (m, n), vec stacking columns."""
-    K = np.zeros((rows * columns,) * 2)
-    for i, j in itertools.product(range(rows), range(columns)):
-        K[i * columns + j, j * rows + i] = 1.0
-    return K
+    return np.eye(rows * columns)[np.arange(rows * columns).reshape(columns, rows).T.ravel()]
 
 
-@stated("mafalda-appendix-d-commutation", graph=GRAPHS, encoder=integer_encoders(max_steps=4, largest=2))
+@stated("mafalda-appendix-d-commutation")
 def appendix_d_commutation(graph: nx.Graph, encoder: FloatArray) -> tuple[float, float]:
-    W, n, T = gossip.metropolis_hastings(graph).dense(), len(graph), len(encoder)
-    return 0.0, distance(_commutation(n, T) @ np.kron(W, encoder), np.kron(encoder, W) @ _commutation(T, n))
+    return _commuted(graph, encoder, _commutation(len(graph), len(encoder)))
 
 
-@stated("mafalda-lemma-10-commutation", graph=GRAPHS, encoder=integer_encoders(max_steps=4, largest=2))
+@stated("mafalda-lemma-10-commutation")
 def lemma_10_commutation(graph: nx.Graph, encoder: FloatArray) -> tuple[float, float]:
-    W, n, T = gossip.metropolis_hastings(graph).dense(), len(graph), len(encoder)
-    return 0.0, distance(_commutation(T, n) @ np.kron(W, encoder), np.kron(encoder, W) @ _commutation(T, n))
+    return _commuted(graph, encoder, _commutation(len(encoder), len(graph)))
 
 
-@stated("mafalda-algorithm-2-cholesky", encoder=integer_encoders(max_steps=4, largest=2))
+@stated("mafalda-algorithm-2-cholesky")
 def algorithm_2_cholesky(encoder: FloatArray) -> tuple[float, float]:
     X = encoder.T @ encoder
-    return float(X.diagonal().max()), brute_force_sensitivity(_cholesky(X), Single(len(X))) ** 2
+    G: FloatArray = np.asarray(np.linalg.cholesky(X), dtype=np.float64)
+    return float(X.diagonal().max()), brute_force_sensitivity(G, Single(len(X))) ** 2
 
 
 @stated("mafalda-bsr-as-coded", steps=st.integers(1, 6))

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from ..... import gossip
 from .....check import FloatArray
+from .....gossip import metropolis_hastings
 from ....oracles import (
     append_known_noise,
     clear_rank,
@@ -24,14 +24,13 @@ from ....oracles import (
     without_noise,
 )
 from ....strategies import connected_graphs, encoders, integer_views
-from .._stated import stated
+from .._views import distance, gram_of, heard, own_parts, pairwise_gram, two_of
+from ._draws import NODES, UP_TO_FOUR, stated
 from ._systems import SYSTEMS, local_encoders
-from ._views import GRAPHS, NODES, ROUNDING, STEPS, distance, gram_of, heard, own_parts, pairwise_gram, two_of
 
 
 @stated(
     "mafalda-theorem-5-ldp",
-    tolerance=ROUNDING,
     graph=connected_graphs(1, 4),
     steps=st.integers(1, 3),
     system=st.sampled_from(SYSTEMS),
@@ -40,7 +39,7 @@ from ._views import GRAPHS, NODES, ROUNDING, STEPS, distance, gram_of, heard, ow
 def theorem_5_ldp(graph: nx.Graph, steps: int, system: str, seed: int) -> tuple[float, float]:
     n, rounds = len(graph), 2 if system == "muffliato" else 1
     C = local_encoders(system, graph, steps, seed)
-    messages, _ = gossip_messages(gossip.metropolis_hastings(graph), steps, gossip_rounds=rounds)
+    messages, _ = gossip_messages(metropolis_hastings(graph), steps, gossip_rounds=rounds)
     X, leaks = pinv_gram(messages, messages @ local_noising(C))
     claimed = np.zeros((steps, n, steps, n))
     for u in range(n):
@@ -48,30 +47,20 @@ def theorem_5_ldp(graph: nx.Graph, steps: int, system: str, seed: int) -> tuple[
     return 0.0, math.inf if leaks.any() else distance(X, claimed.reshape(X.shape))
 
 
-@stated(
-    "mafalda-theorem-5-pndp-below-ldp",
-    tolerance=ROUNDING,
-    examples=80,
-    graph=connected_graphs(2, 4),
-    attacker=st.integers(0, 3),
-    victim=st.integers(0, 3),
-    encoder=encoders(max_steps=3),
-)
+@stated("mafalda-theorem-5-pndp-below-ldp", examples=80, **UP_TO_FOUR, encoder=encoders(max_steps=3))
 def theorem_5_pndp_below_ldp(graph: nx.Graph, attacker: int, victim: int, encoder: FloatArray) -> tuple[float, float]:
-    n, steps = two_of(graph, attacker, victim), len(encoder)
-    rows = heard(graph, attacker, steps)
+    n, steps = two_of(len(graph), attacker, victim), len(encoder)
+    rows = heard(metropolis_hastings(graph), attacker, steps)
     noise = without_noise(rows @ local_noising(np.stack([encoder] * n)), own_parts(attacker, steps, n))
     return elliptope_reference(encoder.T @ encoder), elliptope_reference(gram_of(rows, noise, victim, n))
 
 
-@stated("mafalda-lemma-11-known-gradients", tolerance=ROUNDING, graph=GRAPHS, attacker=NODES, victim=NODES, steps=STEPS)
+@stated("mafalda-lemma-11-known-gradients")
 def lemma_11_known_gradients(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
     return _lemma_11(graph, attacker, victim, steps)
 
 
-@stated(
-    "mafalda-lemma-11-nothing-known-moves", tolerance=ROUNDING, graph=GRAPHS, attacker=NODES, victim=NODES, steps=STEPS
-)
+@stated("mafalda-lemma-11-nothing-known-moves")
 def lemma_11_nothing_known_moves(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
     assume(attacker != victim)
     return _lemma_11(graph, attacker, victim, steps)
@@ -82,9 +71,10 @@ def _lemma_11(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[
     n = len(graph)
     assume(attacker < n and victim < n)
     known = sorted(own_parts(attacker, steps, n))
-    rest = without_noise(heard(graph, attacker, steps), known)
+    W = metropolis_hastings(graph)
+    rest = without_noise(heard(W, attacker, steps), known)
     reduced = gram_of(rest, rest, victim, n)
-    held = heard(graph, attacker, steps, own_messages=True)
+    held = heard(W, attacker, steps, own_messages=True)
     gradients = np.eye(steps * n)[known]
     full_A, full_B = append_known_noise(
         np.vstack([held, gradients]), np.vstack([held, np.zeros_like(gradients)]), known
@@ -93,26 +83,19 @@ def _lemma_11(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[
     return largest_signed_sum(reduced), math.inf if leaks.any() else largest_signed_sum(full)
 
 
-@stated(
-    "mafalda-lemma-11-factorization",
-    tolerance=ROUNDING,
-    graph=GRAPHS,
-    attacker=NODES,
-    noise_known_of=NODES,
-    steps=STEPS,
-)
+@stated("mafalda-lemma-11-factorization", noise_known_of=NODES)
 def lemma_11_factorization(graph: nx.Graph, attacker: int, noise_known_of: int, steps: int) -> tuple[float, float]:
     """The attacker knows its own gradients and the noise of one node."""
     n = len(graph)
     assume(attacker < n and noise_known_of < n)
-    rows = heard(graph, attacker, steps, own_messages=True)
+    rows = heard(metropolis_hastings(graph), attacker, steps, own_messages=True)
     A = without_noise(rows, own_parts(attacker, steps, n))
     B = without_noise(rows, own_parts(attacker, steps, n) | own_parts(noise_known_of, steps, n))
     assume(clear_rank(B))
     return 0.0, float(np.linalg.norm(A - B @ np.linalg.pinv(B, rcond=1e-9) @ A))
 
 
-@stated("mafalda-known-noise-appended-rows", tolerance=ROUNDING, view=integer_views(), known=st.sets(st.integers(0, 4)))
+@stated("mafalda-known-noise-appended-rows", view=integer_views(), known=st.sets(st.integers(0, 4)))
 def known_noise_appended_rows(view: tuple[FloatArray, FloatArray], known: set[int]) -> tuple[float, float]:
     A, B = view
     known = {j for j in known if j < B.shape[1]}
@@ -122,24 +105,25 @@ def known_noise_appended_rows(view: tuple[FloatArray, FloatArray], known: set[in
     return 0.0, distance(zeroed, appended)
 
 
-@stated("mafalda-equation-12-own-noise", tolerance=ROUNDING, graph=GRAPHS, attacker=NODES, victim=NODES, steps=STEPS)
+@stated("mafalda-equation-12-own-noise")
 def equation_12_own_noise(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    n = two_of(graph, attacker, victim)
-    rows = heard(graph, attacker, steps)
+    W, n = metropolis_hastings(graph), two_of(len(graph), attacker, victim)
+    rows = heard(W, attacker, steps)
     printed = gram_of(rows, rows, victim, n)
-    return float(np.abs(printed).sum()), largest_signed_sum(pairwise_gram(graph, attacker, victim, steps))
+    return float(np.abs(printed).sum()), largest_signed_sum(pairwise_gram(W, attacker, victim, steps))
 
 
-@stated("mafalda-decor-received-messages", tolerance=ROUNDING, graph=GRAPHS, member=NODES, victim=NODES, steps=STEPS)
+@stated("mafalda-decor-received-messages", member=NODES)
 def decor_received_messages(graph: nx.Graph, member: int, victim: int, steps: int) -> tuple[float, float]:
-    n = two_of(graph, member, victim)
+    n = two_of(len(graph), member, victim)
     edges = list(graph.edges)
     noise = np.kron(np.eye(steps), pairwise_factor(edges, n, 0.5, 2.0))
     secrets = [member, *(n + i for i, edge in enumerate(edges) if member in edge)]
     known = {t * (n + len(edges)) + secret for t in range(steps) for secret in secrets}
-    everything, _ = gossip_messages(gossip.metropolis_hastings(graph), steps)
+    W = metropolis_hastings(graph)
+    everything, _ = gossip_messages(W, steps)
     received_only, all_messages = (
         gram_of(rows, without_noise(rows @ noise, known), victim, n)
-        for rows in (heard(graph, member, steps, own_messages=True), everything)
+        for rows in (heard(W, member, steps, own_messages=True), everything)
     )
     return float(np.abs(received_only).sum()), largest_signed_sum(all_messages)

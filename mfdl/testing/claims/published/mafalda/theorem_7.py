@@ -10,8 +10,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from ..... import gossip
 from .....check import FloatArray
+from .....gossip import metropolis_hastings
 from .....participation import EveryStep
 from .....privacy import gaussian
 from .....theory import bounds
@@ -23,68 +23,45 @@ from ....oracles import (
     largest_signed_sum,
     without_noise,
 )
-from ....strategies import connected_graphs, encoders
-from .._stated import stated
-from ._views import GRAPHS, NODES, ROUNDING, STEPS, heard, own_parts, pairwise_gram, printed_gram, two_of
+from ....strategies import encoders
+from .._views import heard, own_parts, pairwise_gram, printed_gram, total_variation, two_of
+from ._draws import EXACT, UP_TO_FOUR, stated
 
 
-@stated("mafalda-equation-8-square", tolerance=ROUNDING, graph=GRAPHS, attacker=NODES, victim=NODES, steps=STEPS)
+@stated("mafalda-equation-8-square")
 def equation_8_square(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    claimed = bounds.sum_abs_gram_as_printed(printed_gram(graph, attacker, victim, steps)).value
-    squared = largest_signed_sum(pairwise_gram(graph, attacker, victim, steps))
-    return float(claimed), math.sqrt(max(0.0, squared))
+    W = metropolis_hastings(graph)
+    claimed = bounds.sum_abs_gram_as_printed(printed_gram(W, attacker, victim, steps)).value
+    return float(claimed), math.sqrt(max(0.0, largest_signed_sum(pairwise_gram(W, attacker, victim, steps))))
 
 
-@stated(
-    "mafalda-theorem-7-square-root",
-    tolerance=ROUNDING,
-    examples=80,
-    graph=GRAPHS,
-    attacker=NODES,
-    victim=NODES,
-    steps=STEPS,
-)
+@stated("mafalda-theorem-7-square-root", examples=80)
 def theorem_7_square_root(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    claimed = bounds.sum_abs_gram(printed_gram(graph, attacker, victim, steps)).value
-    squared = elliptope_reference(pairwise_gram(graph, attacker, victim, steps))
-    return float(claimed), math.sqrt(max(0.0, squared))
+    W = metropolis_hastings(graph)
+    claimed = bounds.sum_abs_gram(printed_gram(W, attacker, victim, steps)).value
+    return float(claimed), math.sqrt(max(0.0, elliptope_reference(pairwise_gram(W, attacker, victim, steps))))
 
 
-@stated(
-    "mafalda-theorem-7-adaptive",
-    tolerance=1e-3,
-    examples=100,
-    graph=connected_graphs(2, 4),
-    attacker=st.integers(0, 3),
-    victim=st.integers(0, 3),
-    slope=st.integers(-3, 3),
-)
+@stated("mafalda-theorem-7-adaptive", tolerance=1e-3, examples=100, **UP_TO_FOUR)
 def theorem_7_adaptive(graph: nx.Graph, attacker: int, victim: int, slope: int) -> tuple[float, float]:
     """Two steps, the record takes part in the first; a gradient is clip(slope x, -1, 1) of the part x of its node's
     model that the attacker does not see.
     """
-    n = two_of(graph, attacker, victim)
-    X = printed_gram(graph, attacker, victim, 2)
+    n = two_of(len(graph), attacker, victim)
+    W = metropolis_hastings(graph)
+    X = printed_gram(W, attacker, victim, 2)
     reactions = {j: Reaction(float(slope)) for j in range(n) if j != attacker}
-    W = gossip.metropolis_hastings(graph).dense()
-    seen = adaptive_total_variation(W, attacker=attacker, victim=victim, reactions=reactions, resolution=12)
-    return _total_variation(math.sqrt(X[0, 0])), seen.value - seen.error
+    seen = adaptive_total_variation(W.dense(), attacker=attacker, victim=victim, reactions=reactions, resolution=12)
+    return total_variation(math.sqrt(X[0, 0])), seen.value - seen.error
 
 
 @stated(
-    "mafalda-theorem-7-adaptive-ldp",
-    tolerance=ROUNDING,
-    encoder=encoders(size=2),
-    slope=st.integers(-3, 3),
-    offset=st.integers(-3, 3),
-    epsilon=st.integers(0, 3),
+    "mafalda-theorem-7-adaptive-ldp", encoder=encoders(size=2), offset=st.integers(-3, 3), epsilon=st.integers(0, 3)
 )
 def theorem_7_adaptive_ldp(encoder: FloatArray, slope: int, offset: int, epsilon: int) -> tuple[float, float]:
     """Two steps, the record takes part in both; the second gradient is clip(slope y + offset, -1, 1), y the message."""
-    gram = encoder.T @ encoder
-    return gaussian.delta_from_mu(float(bounds.sum_abs_gram(gram).value), epsilon), _two_step_delta(
-        encoder, slope, offset, epsilon
-    )
+    mu = float(bounds.sum_abs_gram(encoder.T @ encoder).value)
+    return gaussian.delta_from_mu(mu, epsilon), _two_step_delta(encoder, slope, offset, epsilon)
 
 
 def _two_step_delta(encoder: FloatArray, slope: float, offset: float, epsilon: float) -> float:
@@ -105,33 +82,21 @@ def _two_step_delta(encoder: FloatArray, slope: float, offset: float, epsilon: f
     return max(one_way(log_without, log_moved), one_way(log_moved, log_without))
 
 
-@stated("mafalda-theorem-7-echelon", graph=GRAPHS, attacker=NODES, steps=STEPS)
+@stated("mafalda-theorem-7-echelon")
 def theorem_7_echelon(graph: nx.Graph, attacker: int, steps: int) -> tuple[int, int]:
     assume(attacker < len(graph))
-    unknown = without_noise(heard(graph, attacker, steps), own_parts(attacker, steps, len(graph)))
+    unknown = without_noise(heard(metropolis_hastings(graph), attacker, steps), own_parts(attacker, steps, len(graph)))
     filled = np.abs(unknown) > 1e-12
     starts = filled.argmax(axis=0)[filled.any(axis=0)]
     return len(set(starts.tolist())), len(starts)
 
 
-@stated("mafalda-remark-8-equality", encoder=encoders(max_steps=6, non_negative=True))
+@stated("mafalda-remark-8-equality", tolerance=EXACT, encoder=encoders(max_steps=6, non_negative=True))
 def remark_8_equality(encoder: FloatArray) -> tuple[float, float]:
     squared = brute_force_sensitivity(encoder, EveryStep(len(encoder))) ** 2
     return 0.0, abs(float(bounds.sum_abs_gram_as_printed(encoder.T @ encoder).value) / squared - 1)
 
 
-@stated(
-    "mafalda-figure-2-tighter",
-    tolerance=ROUNDING,
-    examples=500,
-    graph=connected_graphs(2, 4),
-    attacker=st.integers(0, 3),
-    victim=st.integers(0, 3),
-    steps=st.integers(1, 8),
-)
+@stated("mafalda-figure-2-tighter", examples=500, **UP_TO_FOUR, steps=st.integers(1, 8))
 def figure_2_tighter(graph: nx.Graph, attacker: int, victim: int, steps: int) -> tuple[float, float]:
-    return float(steps), float(np.abs(pairwise_gram(graph, attacker, victim, steps)).sum())
-
-
-def _total_variation(mu: float) -> float:
-    return math.erf(mu / math.sqrt(8))
+    return float(steps), float(np.abs(pairwise_gram(metropolis_hastings(graph), attacker, victim, steps)).sum())
