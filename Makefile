@@ -1,15 +1,20 @@
-# The two commands a newcomer needs: `make compare` draws the main picture, `make test` runs every test.
+# The two commands a newcomer needs: `make compare` draws the main picture, `make test` runs every test. `make docs` builds
+# the site into docs/_build/html and runs what it shows.
 PYTHON ?= python3
 BIN := .venv/bin
 # compiled modules are kept, half of what a start of the tests costs
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: compare test test-all lint
+.PHONY: compare test test-all lint docs
 
 .venv/.installed: pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
+	touch $@
+
+.venv/.docs: .venv/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,docs]'
 	touch $@
 
 compare: .venv/.installed
@@ -26,3 +31,6 @@ lint: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: .venv/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -j auto docs docs/_build/html

@@ -1,0 +1,115 @@
+"""The pages of the reference, written from what the packages name in `__all__`.
+
+An object that several packages name is described once, by the first of them; the others link to it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import reprlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+PACKAGES = (
+    "mfdl",
+    "mfdl.algorithms",
+    "mfdl.trust",
+    "mfdl.privacy",
+    "mfdl.participation",
+    "mfdl.dynamics",
+    "mfdl.gossip",
+    "mfdl.graphs",
+    "mfdl.noise",
+    "mfdl.factorization",
+    "mfdl.error_gram",
+    "mfdl.tasks",
+    "mfdl.partition",
+    "mfdl.data",
+    "mfdl.audit",
+    "mfdl.utility",
+    "mfdl.privacy.published",
+    "mfdl.training.key_agreement",
+    "mfdl.training.node_noise",
+    "mfdl.training.shared_randomness",
+    "mfdl.testing.strategies",
+    "mfdl.testing.oracles",
+    "mfdl.testing.claims",
+    "mfdl_solvers",
+)
+KINDS = ("Classes", "Functions")
+described: dict[str, str] = {}  # short name -> full name of what has a page, for links in docstrings
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("config-inited", lambda app, config: write(Path(app.srcdir) / "api"), priority=100)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def write(folder: Path) -> None:
+    """One page a package into the folder; a page that would not change is left alone."""
+    folder.mkdir(exist_ok=True)
+    first: dict[int, str] = {}
+    for package in PACKAGES:
+        page = folder / f"{package}.rst"
+        text = _page(package, first)
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+
+
+def _page(package: str, first: dict[int, str]) -> str:
+    module = _module(package)
+    tables: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    constants, elsewhere = [], []
+    for name in sorted(_public(module)):
+        value = getattr(module, name)
+        if inspect.ismodule(value):
+            continue
+        kind = _kind(value)
+        full = f"{package}.{name}"
+        if kind is None:
+            constants.append(f"- ``{name}``: {reprlib.repr(value)}" if _is_plain(value) else f"- ``{name}``")
+        elif first.setdefault(id(value), full) == full:
+            tables[kind].append(name)
+            described.setdefault(name, full)
+        else:
+            elsewhere.append(f"- :py:obj:`{first[id(value)]}`")
+    lines = [package, "=" * len(package), "", f".. automodule:: {package}", "   :no-index:", ""]
+    lines += [f".. py:module:: {package}", "", f".. currentmodule:: {package}", ""]
+    for kind, names in tables.items():
+        if names:
+            lines += [kind, "-" * len(kind), "", ".. autosummary::", "   :toctree: generated", "   :nosignatures:", ""]
+            lines += [*(f"   {name}" for name in names), ""]
+    for title, items in (("Constants", constants), ("Also here", elsewhere)):
+        if items:
+            lines += [title, "-" * len(title), "", *items, ""]
+    return "\n".join(lines)
+
+
+def _module(package: str) -> Any:
+    """The module; where `mfdl` gives a package a shorter name than its own, the short one can be imported as well."""
+    facade = importlib.import_module("mfdl")
+    name = package.removeprefix("mfdl.")
+    if name in facade.__all__:
+        sys.modules[package] = getattr(facade, name)
+    return importlib.import_module(package)
+
+
+def _public(module: Any) -> list[str]:
+    names = getattr(module, "__all__", None)
+    if names is None:
+        names = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    return [name for name in names if not name.startswith("_")]
+
+
+def _kind(value: object) -> str | None:
+    if inspect.isclass(value):
+        return "Classes"
+    return "Functions" if inspect.isroutine(value) else None
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (int, float, str, tuple))
