@@ -9,8 +9,8 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from .modes_problem import ModeProblem, eigen_stack
-from .problem import Array
+from .modes_problem import ModeProblem
+from .problem import Array, eigen_stack
 from .time_space import TimeSpaceFactorization
 
 

@@ -55,12 +55,12 @@ class Relaxation:
             values.append(value)
             return len(values) > CHECK_EVERY and values[-1 - CHECK_EVERY] <= value * (1 + share)
 
-        both_sides = self.D[:, :, None] * self.D[:, None, :]
-        x = self.free.vector(self.free.feasible(self.X * both_sides))
+        left, right = self.D[:, :, None], self.D[:, None, :]
+        x = self.free.vector(self.free.feasible(self.X * left * right))
         memory = max(2, min(10, int(PAIR_BYTES / (16 * x.size))))
         most = stopping.max_iterations
         minimum = minimise(
             lambda x: self.free.value_and_gradient(x, roots), x, stop=flat, max_iterations=most, memory=memory
         )
-        self.X = self.free.matrices(minimum.point) / both_sides
+        self.X = self.free.matrices(minimum.point) / (left * right)
         return minimum.value, minimum.iterations, minimum.iterations < most

@@ -59,7 +59,7 @@ def lower_bound(
         return 0.0
     if problem.num_classes == problem.size:
         return weights_bound(problem, np.diagonal(V), root=root)
-    L = _root_below(problem) if root is None else root
+    L = problem.root_of(below=True) if root is None else root
     products, w = [], 0.0
     for members, root_of_dual, most in dual_roots(problem.classes, V):
         products.append(root_of_dual.T @ L[members])
@@ -97,7 +97,7 @@ def weights_bound(problem: FactorizationProblem, weights: Array, *, root: Array 
     v = v / largest  # the bound does not depend on the scale of v, but v may be near the end of the float range
     top = np.zeros(problem.num_classes)
     np.maximum.at(top, problem.classes, v)
-    L = _root_below(problem) if root is None else root
+    L = problem.root_of(below=True) if root is None else root
     w = float(top.sum()) * (1 + 8 * problem.size * EPS)
     return _bound(np.sqrt(v)[:, None] * L, w)
 
@@ -158,12 +158,6 @@ class Best:
             began=self.began,
             notes=notes(self.problem, rho, self.gram),
         )
-
-
-def _root_below(problem: FactorizationProblem) -> Array:
-    """L with L L^T <= H in spite of the rounding of its eigenvalues."""
-    values, vectors = problem._eigen
-    return vectors * np.sqrt(np.clip(values - problem.size * EPS * values[-1], 0.0, None))
 
 
 def _bound(matrix: Array, w: float) -> float:

@@ -91,9 +91,12 @@ class CoalitionProblem(AtAnyScale):
     coalition_size: int
     private: bool = True
     max_coalitions: int = MAX_COALITIONS
+    root: Array = dataclasses.field(init=False, repr=False)
+    """L with L L^T = H, shape (n, n)."""
 
     def __post_init__(self) -> None:
-        plain = _plain(self.error_gram)
+        H = np.asarray(self.error_gram)
+        plain = FactorizationProblem(H, np.arange(H.shape[0] if H.ndim else 0))
         n, q = plain.size, self.coalition_size
         groups = tuple(_group(k, group, n) for k, group in enumerate(self.groups))
         if isinstance(q, bool) or not isinstance(q, int | np.integer) or not 0 <= q < n:
@@ -107,6 +110,7 @@ class CoalitionProblem(AtAnyScale):
                 f"{self.max_coalitions}; take smaller coalitions or raise max_coalitions."
             )
         object.__setattr__(self, "error_gram", plain.error_gram)
+        object.__setattr__(self, "root", plain.root)
         object.__setattr__(self, "groups", groups)
         object.__setattr__(self, "coalition_size", int(q))
         if not self.private and self.exposed is not None:
@@ -116,15 +120,6 @@ class CoalitionProblem(AtAnyScale):
     def size(self) -> int:
         """n."""
         return self.error_gram.shape[0]
-
-    @cached_property
-    def root(self) -> Array:
-        """L with L L^T = H, shape (n, n)."""
-        return self._posed.root
-
-    @cached_property
-    def _posed(self) -> FactorizationProblem:
-        return _plain(self.error_gram)
 
     @property
     def local_loss(self) -> float:
@@ -234,11 +229,6 @@ class CoalitionProblem(AtAnyScale):
             sound = (values[:, 0] > 0) & (error < 0.5)
             upper[batch] = np.where(sound[:, None], inverse * (1 + 2 * np.where(sound, error, 0.0)[:, None]), np.inf)
         return np.where(blocks.constrained, upper, -np.inf)
-
-
-def _plain(error_gram: Array) -> FactorizationProblem:
-    H = np.asarray(error_gram)
-    return FactorizationProblem(H, np.arange(H.shape[0] if H.ndim else 0))
 
 
 def _group(k: int, group: Sequence[int], n: int) -> tuple[int, ...]:

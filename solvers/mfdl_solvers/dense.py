@@ -50,7 +50,7 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL, *, start: A
     initial = _feasible(problem, start)
     if problem.num_classes == problem.size:
         return singletons.solve(problem, stopping)
-    free = _free_entries(problem)
+    free = FreeEntries(problem.classes, [np.zeros((1, 0))] * problem.num_classes)  # in-class entries vanish
     best = Best(problem, stopping, initial)
     iterations = 0
     with blas_threads(problem.size, single_up_to=ITERATION):
@@ -99,11 +99,6 @@ class _Stage:
         return value <= self.own_bound * (1 + RIDGE_SHARE * relative_gap(self.best.loss, self.best.bound))
 
 
-def _free_entries(problem: FactorizationProblem) -> FreeEntries:
-    """One block, whose in-class entries vanish off the diagonal."""
-    return FreeEntries(problem.classes, [np.zeros((1, 0))] * problem.num_classes)
-
-
 def _feasible(problem: FactorizationProblem, start: Array | None) -> Array:
     if start is None:
         return np.diag(1.0 / problem.class_sizes[problem.classes])
@@ -112,7 +107,9 @@ def _feasible(problem: FactorizationProblem, start: Array | None) -> Array:
             f"start must be finite with shape {problem.error_gram.shape} and a positive diagonal, "
             f"got shape {start.shape}."
         )
-    X = _free_entries(problem).feasible((start + start.T)[None] / 2)[0]
+    X = np.where(problem.same_class & ~np.eye(problem.size, dtype=bool), 0.0, (start + start.T) / 2)
+    scale = np.sqrt(np.bincount(problem.classes, weights=np.diagonal(X))[problem.classes])
+    X = X / np.outer(scale, scale)
     while scipy.linalg.lapack.dpotrf(X, lower=1)[1] != 0:  # dropping entries may cost definiteness
         X = np.where(np.eye(problem.size, dtype=bool), X, X / 2)
     return X

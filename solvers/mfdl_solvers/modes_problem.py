@@ -10,21 +10,17 @@ array is larger than n T^2; the solvers of this form are `time_space` and `adapt
 from __future__ import annotations
 
 import dataclasses
-from functools import cached_property
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from .problem import Array, ProblemError, class_labels, loss_in_range
-from .scale import EPS, AtAnyScale, even_exponent, scaled
+from .problem import INPUT_TOLERANCE, Array, GramProblem, ProblemError
 from .threads import ITERATION, blas_threads
-
-INPUT_TOLERANCE = 1e-9  # relative: asymmetry, negative eigenvalues and departure from orthogonality of what is given
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ModeProblem(AtAnyScale):
+class ModeProblem(GramProblem):
     """Which noise costs what over time x nodes, and what one record can reach.
 
     Attributes:
@@ -46,29 +42,12 @@ class ModeProblem(AtAnyScale):
         H, U = np.array(self.grams, dtype=np.float64), np.array(self.vectors, dtype=np.float64)
         if H.ndim != 3 or H.shape[1] != H.shape[2] or H.size == 0:
             raise ProblemError(f"grams must be one square matrix per mode, shape (n, T, T), got shape {H.shape}.")
-        n, T = H.shape[:2]
+        n = len(H)
         if U.shape != (n, n):
             raise ProblemError(f"vectors must have one column per mode, shape ({n}, {n}), got shape {U.shape}.")
-        if not (np.isfinite(H).all() and np.isfinite(U).all()):
-            raise ProblemError("grams and vectors must be finite, got a nan or infinite entry.")
-        labels = class_labels(self.classes, T, "step")
+        self._keep(H, "step", vectors=U)
         if np.abs(U.T @ U - np.eye(n)).max() > INPUT_TOLERANCE:
             raise ProblemError("vectors must be orthogonal (U^T U = I), e.g. the eigenvectors of a symmetric matrix.")
-        H = scaled(H, -(exponent := even_exponent(H)))
-        scale = np.abs(H).max()
-        if scale == 0:
-            raise ProblemError("grams must not all be zero: no noise costs anything, so there is nothing to minimise.")
-        for k in range(n):  # one by one: a second array of all modes is not needed
-            if np.abs(H[k] - H[k].T).max() > INPUT_TOLERANCE * scale:
-                raise ProblemError(f"grams must be symmetric, mode {k} is not; use (H + H.T) / 2 if you mean that.")
-            H[k] = (H[k] + H[k].T) / 2
-        loss_in_range(float(np.einsum("ktt->", H)), exponent)
-        H = scaled(H, exponent)
-        for name, array in (("grams", H), ("vectors", U), ("classes", labels)):
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
-        if (least := float(self.eigenvalues.min())) < -INPUT_TOLERANCE * float(self.eigenvalues.max()):
-            raise ProblemError(f"grams must be positive semidefinite, got an eigenvalue {least:.3g}.")
 
     @property
     def num_nodes(self) -> int:
@@ -79,32 +58,6 @@ class ModeProblem(AtAnyScale):
     def num_steps(self) -> int:
         """T."""
         return self.grams.shape[1]
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes of steps."""
-        return int(self.classes.max()) + 1
-
-    @cached_property
-    def _eigen(self) -> tuple[Array, Array]:
-        values, vectors = eigen_stack(scaled(self.grams, -self.exponent))
-        return scaled(values, self.exponent), vectors
-
-    @property
-    def eigenvalues(self) -> Array:
-        """Of each H_k, ascending, shape (n, T)."""
-        return self._eigen[0]
-
-    def root(self, mode: int) -> Array:
-        """R_k with R_k R_k^T = H_k after negative rounding eigenvalues are set to zero, shape (T, T)."""
-        values, vectors = self._eigen
-        return vectors[mode] * np.sqrt(np.clip(values[mode], 0.0, None))
-
-    def root_below(self, mode: int) -> Array:
-        """R_k with R_k R_k^T <= H_k in spite of the rounding of its eigenvalues."""
-        values, vectors = self._eigen
-        lowered = values[mode] - self.num_steps * EPS * values[mode, -1]
-        return vectors[mode] * np.sqrt(np.clip(lowered, 0.0, None))
 
     def time_gram(self, node_costs: Array) -> Array:
         """sum_k c_k H_k, the error Gram of the steps when mode k counts c_k; shape (T, T)."""
@@ -125,14 +78,5 @@ class ModeProblem(AtAnyScale):
         costs = np.zeros(self.num_nodes)
         with blas_threads(self.num_steps, single_up_to=ITERATION):
             for k in np.flatnonzero(self.eigenvalues[:, -1] > 0):
-                costs[k] = (scipy.linalg.solve_triangular(factor, self.root(int(k)), lower=True) ** 2).sum()
+                costs[k] = (scipy.linalg.solve_triangular(factor, self.root_of(int(k)), lower=True) ** 2).sum()
         return costs
-
-
-def eigen_stack(matrices: Array) -> tuple[Array, Array]:
-    """Eigenvalues (n, T), ascending, and eigenvectors (n, T, T) of n symmetric matrices."""
-    values, vectors = np.empty(matrices.shape[:2]), np.empty(matrices.shape)
-    with blas_threads(matrices.shape[1]):
-        for k, matrix in enumerate(matrices):
-            values[k], vectors[k] = scipy.linalg.eigh(matrix, driver="evd")
-    return values, vectors

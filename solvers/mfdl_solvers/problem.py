@@ -18,7 +18,10 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from .scale import Array, AtAnyScale, even_exponent, scaled, scaled_down, scaled_up
+from .scale import EPS, Array, AtAnyScale, even_exponent, scaled, scaled_down, scaled_up
+from .threads import blas_threads
+
+INPUT_TOLERANCE = 1e-9  # relative: asymmetry, negative eigenvalues and departure from orthogonality of what is given
 
 OPTIMAL, STOPPED, FIXED, STATIONARY = "optimal", "stopped", "fixed", "stationary"
 
@@ -85,8 +88,69 @@ def class_labels(given: ArrayLike, size: int, what: str) -> NDArray[np.intp]:
     return np.asarray(labels, dtype=np.intp)
 
 
+class GramProblem(AtAnyScale):
+    """One error Gram or a stack of them, shape (..., T, T), and classes of their indices; a frozen dataclass."""
+
+    classes: NDArray[np.intp]
+
+    def _keep(self, grams: Array, index: str, **others: Array) -> None:
+        """Keeps what was given, read-only: Grams symmetrised, labels of each `index`, and other arrays."""
+        name = self._costs
+        if not all(np.isfinite(array).all() for array in (grams, *others.values())):
+            raise ProblemError(f"{' and '.join([name, *others])} must be finite, got a nan or infinite entry.")
+        labels = class_labels(self.classes, grams.shape[-1], index)
+        H = scaled(grams, -(k := even_exponent(grams)))
+        if not (scale := np.abs(H).max()):
+            raise ProblemError(f"{name} must not be zero: no noise costs anything, so there is nothing to minimise.")
+        for mode in np.ndindex(H.shape[:-2]):  # one by one: a second array of all of them is not needed
+            if np.abs(H[mode] - H[mode].T).max() > INPUT_TOLERANCE * scale:
+                which = f", mode {mode[0]} is not" if mode else ""
+                raise ProblemError(f"{name} must be symmetric{which}; use (H + H.T) / 2 if that is what you mean.")
+            H[mode] = (H[mode] + H[mode].T) / 2
+        loss_in_range(float(np.trace(H, axis1=-2, axis2=-1).sum()), k)
+        for key, array in {name: scaled(H, k), "classes": labels, **others}.items():
+            array.setflags(write=False)
+            object.__setattr__(self, key, array)
+        if (least := float(self.eigenvalues.min())) < -INPUT_TOLERANCE * float(self.eigenvalues.max()):
+            raise ProblemError(f"{name} must be positive semidefinite, got smallest eigenvalue {least:.3g}.")
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return int(self.classes.max()) + 1
+
+    @cached_property
+    def _eigen(self) -> tuple[Array, Array]:
+        H = scaled(getattr(self, self._costs), -self.exponent)
+        values, vectors = scipy.linalg.eigh(H, driver="evd") if H.ndim == 2 else eigen_stack(H)
+        return scaled(values, self.exponent), vectors
+
+    @property
+    def eigenvalues(self) -> Array:
+        """Of each Gram, ascending, shape (..., T)."""
+        return self._eigen[0]
+
+    def root_of(self, mode: int | tuple[()] = (), *, plus: float = 0.0, below: bool = False) -> Array:
+        """L with L L^T = H + plus I after negative rounding eigenvalues are set to zero, shape (T, T).
+
+        Args: mode: which Gram of a stack; below: H lowered by what its eigenvalues may be rounded, so that L L^T <= H.
+        """
+        values, vectors = (part[mode] for part in self._eigen)
+        lowered = values - values.size * EPS * values[-1] if below else values
+        return np.asarray(vectors * np.sqrt(np.clip(lowered, 0.0, None) + plus))
+
+
+def eigen_stack(matrices: Array) -> tuple[Array, Array]:
+    """Eigenvalues (n, T), ascending, and eigenvectors (n, T, T) of n symmetric matrices."""
+    values, vectors = np.empty(matrices.shape[:2]), np.empty(matrices.shape)
+    with blas_threads(matrices.shape[1]):
+        for k, matrix in enumerate(matrices):
+            values[k], vectors[k] = scipy.linalg.eigh(matrix, driver="evd")
+    return values, vectors
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class FactorizationProblem(AtAnyScale):
+class FactorizationProblem(GramProblem):
     """Which noise costs what, and what one record can reach.
 
     Attributes:
@@ -104,35 +168,12 @@ class FactorizationProblem(AtAnyScale):
         H = np.array(self.error_gram, dtype=np.float64)
         if H.ndim != 2 or H.shape[0] != H.shape[1] or H.shape[0] == 0:
             raise ProblemError(f"error_gram must be a non-empty square matrix, got shape {H.shape}.")
-        if not np.isfinite(H).all():
-            raise ProblemError("error_gram must be finite, got a nan or infinite entry.")
-        H = scaled(H, -(k := even_exponent(H)))
-        scale = np.abs(H).max()
-        if np.abs(H - H.T).max() > 1e-9 * scale:
-            raise ProblemError("error_gram must be symmetric; use (H + H.T) / 2 if that is what you mean.")
-        H = (H + H.T) / 2
-        loss_in_range(float(np.trace(H)), k)
-        H = scaled(H, k)
-        labels = class_labels(self.classes, len(H), "index")
-        if scale == 0:
-            raise ProblemError("error_gram must not be zero: no noise costs anything, so there is nothing to minimise.")
-        H.setflags(write=False)
-        object.__setattr__(self, "error_gram", H)
-        object.__setattr__(self, "classes", labels)
-        if self.eigenvalues[0] < -1e-9 * self.eigenvalues[-1]:
-            raise ProblemError(
-                f"error_gram must be positive semidefinite, got smallest eigenvalue {self.eigenvalues[0]:.3g}."
-            )
+        self._keep(H, "index")
 
     @property
     def size(self) -> int:
         """T."""
         return self.error_gram.shape[0]
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return int(self.classes.max()) + 1
 
     @cached_property
     def class_sizes(self) -> NDArray[np.intp]:
@@ -145,20 +186,9 @@ class FactorizationProblem(AtAnyScale):
         return self.classes[:, None] == self.classes[None, :]
 
     @cached_property
-    def _eigen(self) -> tuple[Array, Array]:
-        values, vectors = scipy.linalg.eigh(scaled(self.error_gram, -self.exponent), driver="evd")
-        return scaled(values, self.exponent), vectors
-
-    @property
-    def eigenvalues(self) -> Array:
-        """Eigenvalues of H, ascending."""
-        return self._eigen[0]
-
-    @cached_property
     def root(self) -> Array:
         """L with L L^T = H after negative rounding eigenvalues are set to zero, shape (T, T)."""
-        values, vectors = self._eigen
-        return vectors * np.sqrt(np.clip(values, 0.0, None))
+        return self.root_of()
 
     def sensitivity_squared(self, gram: Array) -> float:
         """max over classes of sum |X[s, t]|: an upper bound, exact when X >= 0 entrywise on the classes."""

@@ -65,8 +65,7 @@ def target(problem: FactorizationProblem, rho: float, *, last: bool = True) -> T
     """H + rho I with its root, from the eigenvectors of H; rho = 0 is H as it was given."""
     if rho == 0:
         return Target(0.0, problem.error_gram, problem.root, last)
-    values, vectors = problem._eigen
-    root = vectors * np.sqrt(np.clip(values, 0.0, None) + rho)
+    root = problem.root_of(plus=rho)
     return Target(rho, root @ root.T, root, last)
 
 

@@ -221,7 +221,7 @@ def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1
     nu = np.zeros(n)
     with blas_threads(T):
         for k in np.flatnonzero(problem.eigenvalues[:, -1] > 0):
-            nu[k] = np.linalg.svd(root.T @ problem.root_below(int(k)), compute_uv=False).sum()
+            nu[k] = np.linalg.svd(root.T @ problem.root_of(int(k), below=True), compute_uv=False).sum()
     nu *= max(1 - (T * T + 4) * EPS, 0.0)
     if not 0 < (scale := float(nu.max())) < np.inf:
         return 0.0
