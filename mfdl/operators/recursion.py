@@ -16,7 +16,7 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -93,37 +93,32 @@ class _Recursion(StructuredOperator):
         other.maps = [*map(matrices.once(RecursionMaps.absolute), self.maps)]
         return other
 
-    def _forward(self, X: FloatArray, keep: str) -> tuple[FloatArray, FloatArray]:
-        """Returns (kept rows, final state); keep is 'out' for y_t or 'state' for s_t, stacked over t."""
-        steps, k = len(self.maps), X.shape[1]
+    def _forward(self, X: FloatArray) -> Iterator[tuple[FloatArray, FloatArray | None]]:
+        """(s_t, y_t) of each step, then (s_T, None)."""
+        k = X.shape[1]
         inputs = X.reshape(self.num_inputs, self.input_size, k)
         nothing = np.zeros((self.input_size, k))
-        kept = np.zeros((steps, self.out_size if keep == "out" else self.state_size, k))
         state = np.zeros((self.state_size, k))
-        for t, maps in enumerate(self.maps):
-            x = inputs[self.input_of_step[t]] if self.input_of_step[t] >= 0 else nothing
+        for block, maps in zip(self.input_of_step, self.maps, strict=True):
+            x = inputs[block] if block >= 0 else nothing
             y = np.zeros((self.out_size, k)) + _times(maps.out_from_state, state) + _times(maps.out_from_input, x)
-            kept[t] = y if keep == "out" else state
+            yield state, y
             state = (
                 np.zeros_like(state)
                 + _times(maps.state_from_out, y)
                 + _times(maps.state_from_state, state)
                 + _times(maps.state_from_input, x)
             )
-        return kept, state
+        yield state, None
 
-    def _backward(
-        self, out_bar: FloatArray | None, state_bar: FloatArray | None, final_bar: FloatArray | None, k: int
-    ) -> FloatArray:
-        """Adjoint of `_forward`: cotangents of y_t, s_t and s_T to cotangents of x_t."""
-        steps = len(self.maps)
+    def _backward(self, k: int, out_bar: Mapping[int, FloatArray], state_bar: Mapping[int, FloatArray]) -> FloatArray:
+        """Adjoint of `_forward`: cotangents of y_t and s_t, by step where they are not zero, to those of x_t."""
+        T = len(self.maps)
         inputs_bar = np.zeros((self.num_inputs, self.input_size, k))
-        carried = np.zeros((self.state_size, k)) if final_bar is None else final_bar.copy()
-        for t in range(steps - 1, -1, -1):
+        carried = np.zeros((self.state_size, k)) + state_bar.get(T, 0.0)
+        for t in range(T - 1, -1, -1):
             maps = self.maps[t]
-            y_bar = np.zeros((self.out_size, k)) + _transposed_times(maps.state_from_out, carried)
-            if out_bar is not None:
-                y_bar += out_bar[t]
+            y_bar = np.zeros((self.out_size, k)) + _transposed_times(maps.state_from_out, carried) + out_bar.get(t, 0.0)
             if (block := self.input_of_step[t]) >= 0:
                 inputs_bar[block] += _transposed_times(maps.out_from_input, y_bar)
                 inputs_bar[block] += _transposed_times(maps.state_from_input, carried)
@@ -131,9 +126,8 @@ class _Recursion(StructuredOperator):
                 np.zeros_like(carried)
                 + _transposed_times(maps.out_from_state, y_bar)
                 + _transposed_times(maps.state_from_state, carried)
+                + state_bar.get(t, 0.0)
             )
-            if state_bar is not None:
-                carried += state_bar[t]
         return inputs_bar.reshape(self.shape[1], k)
 
 
@@ -144,12 +138,14 @@ class OutputRecursion(_Recursion):
         return len(self.maps) * self.out_size
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        kept, _ = self._forward(X, "out")
-        return kept.reshape(self.shape[0], X.shape[1])
+        out = np.empty((len(self.maps), self.out_size, X.shape[1]))
+        for kept, (_, y) in zip(out, self._forward(X), strict=False):  # the last state goes with no output
+            kept[...] = y
+        return out.reshape(self.shape[0], X.shape[1])
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
         k = X.shape[1]
-        return self._backward(X.reshape(len(self.maps), self.out_size, k), None, None, k)
+        return self._backward(k, dict(enumerate(X.reshape(len(self.maps), self.out_size, k))), {})
 
 
 class StateRecursion(_Recursion):
@@ -162,24 +158,18 @@ class StateRecursion(_Recursion):
         super().__init__(maps, **sizes)
 
     @property
-    def steps_with_input(self) -> list[int]:
-        return [t for t, block in enumerate(self.input_of_step) if block >= 0]
+    def _kept(self) -> list[int]:
+        """The steps t of the states s_t that are asked for."""
+        return [len(self.maps)] if self.final else [t for t, block in enumerate(self.input_of_step) if block >= 0]
 
     def _rows(self) -> int:
-        return self.model_from_state.shape[0] * (1 if self.final else len(self.steps_with_input))
+        return self.model_from_state.shape[0] * len(self._kept)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        states, last = self._forward(X, "state")
-        if self.final:
-            return self.model_from_state @ last
-        return np.concatenate([self.model_from_state @ states[t] for t in self.steps_with_input])
+        kept = set(self._kept)
+        return np.concatenate([self.model_from_state @ s for t, (s, _) in enumerate(self._forward(X)) if t in kept])
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
-        k, back = X.shape[1], self.model_from_state.T
-        if self.final:
-            return self._backward(None, None, back @ X, k)
-        state_bar = np.zeros((len(self.maps), self.state_size, k))
-        per_step = X.reshape(len(self.steps_with_input), self.model_from_state.shape[0], k)
-        for t, block in zip(self.steps_with_input, per_step, strict=True):
-            state_bar[t] = back @ block
-        return self._backward(None, state_bar, None, k)
+        k, kept = X.shape[1], self._kept
+        blocks = X.reshape(len(kept), self.model_from_state.shape[0], k)
+        return self._backward(k, {}, {t: self.model_from_state.T @ x for t, x in zip(kept, blocks, strict=True)})

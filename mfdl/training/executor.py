@@ -11,14 +11,16 @@ than its gradients (messages, as Zip-DL), its state is kept in float64, and mess
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
-from ..algorithms import LinearAlgorithm, Round
+from .. import matrices
+from ..algorithms import LinearAlgorithm
+from ..algorithms.round import MAPS
 from ..errors import InvalidInput
 from ..operators.recursion import Map
 
@@ -47,14 +49,9 @@ class _TorchMap:
             self.kind = "matrix"
             with warnings.catch_warnings():  # torch calls csr beta; only the product with a dense matrix is used
                 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-                self.data = torch.sparse_csr_tensor(
-                    torch.tensor(csr.indptr.astype(np.int64)),
-                    torch.tensor(csr.indices.astype(np.int64)),
-                    torch.tensor(csr.data, dtype=dtype),
-                    size=csr.shape,
-                    device=device,
-                    check_invariants=True,
-                )
+                index = (torch.tensor(part, dtype=torch.int64) for part in (csr.indptr, csr.indices))
+                values = torch.tensor(csr.data, dtype=dtype)
+                self.data = torch.sparse_csr_tensor(*index, values, csr.shape, device=device, check_invariants=True)
 
     def add_to(self, total: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
         """total + map @ x, with None for zero."""
@@ -68,15 +65,12 @@ class _TorchMap:
         return term if total is None else total + term
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _TorchRound:
-    message_from_state: _TorchMap
-    message_from_gradient: _TorchMap
-    message_from_noise: _TorchMap
-    state_from_message: _TorchMap
-    state_from_state: _TorchMap
-    state_from_gradient: _TorchMap
-    state_from_noise: _TorchMap
+def _applied(rows: int, *terms: tuple[_TorchMap, torch.Tensor]) -> torch.Tensor:
+    """The sum of map @ x over the terms, shape (rows, dim)."""
+    total = None
+    for one, x in terms:
+        total = one.add_to(total, x)
+    return x.new_zeros(rows, x.shape[1]) if total is None else total
 
 
 class Executor:
@@ -95,40 +89,26 @@ class Executor:
         self.algorithm, self.dtype, self.device = algorithm, dtype, torch.device(device)
         self.noise_on_gradients = algorithm.noise_enters_with_gradients
         self.state_dtype = dtype if self.noise_on_gradients else torch.float64
-        # by identity (the map itself is kept, so no other can get its id): rounds that differ in one map share the rest
-        self._made: dict[int, tuple[Map, _TorchMap]] = {}
-        kinds = [self._round(kind) for kind in algorithm.kinds]
-        self.rounds_of_step: list[list[_TorchRound]] = [[] for _ in range(algorithm.num_steps)]
+        made = matrices.once(lambda matrix: _TorchMap(matrix, self.state_dtype, self.device))
+        # by name of the map; kinds that differ in one map share the rest
+        kinds = [SimpleNamespace(**{name: made(getattr(kind, name)) for name in MAPS}) for kind in algorithm.kinds]
+        self.rounds_of_step: list[list[SimpleNamespace]] = [[] for _ in range(algorithm.num_steps)]
         step = 0
         for kind, own in zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True):
             step = own if own >= 0 else step  # a pure gossip round belongs to the step before it
             self.rounds_of_step[step].append(kinds[kind])
-        self._model = self._map(algorithm.model_from_state)
+        self._model = made(algorithm.model_from_state)
         start = algorithm.state_from_start
-        self._state_from_start = self._map(sp.csr_array(algorithm.model_from_state.T) if start is None else start)
-
-    def _map(self, matrix: Map) -> _TorchMap:
-        if id(matrix) not in self._made:
-            self._made[id(matrix)] = matrix, _TorchMap(matrix, self.state_dtype, self.device)
-        return self._made[id(matrix)][1]
-
-    def _round(self, one: Round) -> _TorchRound:
-        return _TorchRound(**{f.name: self._map(getattr(one, f.name)) for f in dataclasses.fields(_TorchRound)})
+        self._state_from_start = made(sp.csr_array(algorithm.model_from_state.T) if start is None else start)
 
     def initial_state(self, models: torch.Tensor) -> torch.Tensor:
         """State before step 0 from the start models, shape (n, dim); of type `state_dtype`."""
-        models = models.to(self.state_dtype)
         size = self.algorithm.model_from_state.shape[1]
-        return self._or_zero(self._state_from_start.add_to(None, models), size, models)
+        return _applied(size, (self._state_from_start, models.to(self.state_dtype)))
 
     def models(self, state: torch.Tensor) -> torch.Tensor:
         """Models held in a state, shape (n, dim)."""
-        models = self._or_zero(self._model.add_to(None, state), self.algorithm.num_nodes, state)
-        return models.to(self.dtype)
-
-    @staticmethod
-    def _or_zero(total: torch.Tensor | None, rows: int, like: torch.Tensor) -> torch.Tensor:
-        return like.new_zeros(rows, like.shape[1]) if total is None else total
+        return _applied(self.algorithm.num_nodes, (self._model, state)).to(self.dtype)
 
     def step(
         self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: torch.Tensor
@@ -144,22 +124,12 @@ class Executor:
             )
         sent = []
         gradients, noise = gradients.to(self.state_dtype), noise.to(self.state_dtype)
-        noisy = gradients + noise if self.noise_on_gradients else None
+        entering = {"noise": gradients + noise} if self.noise_on_gradients else {"gradient": gradients, "noise": noise}
         for one in self.rounds_of_step[t]:
-            messages = one.message_from_state.add_to(None, state)
-            if noisy is None:
-                messages = one.message_from_gradient.add_to(messages, gradients)
-                messages = one.message_from_noise.add_to(messages, noise)
-            else:
-                messages = one.message_from_noise.add_to(messages, noisy)
-            messages = self._or_zero(messages, self.algorithm.messages_per_round, state).to(self.dtype)
-            after = one.state_from_message.add_to(None, messages.to(self.state_dtype))
-            after = one.state_from_state.add_to(after, state)
-            if noisy is None:
-                after = one.state_from_gradient.add_to(after, gradients)
-                after = one.state_from_noise.add_to(after, noise)
-            else:
-                after = one.state_from_noise.add_to(after, noisy)
-            sent.append(messages)
-            state = self._or_zero(after, len(state), state)
+            to_message = [(getattr(one, f"message_from_{name}"), x) for name, x in entering.items()]
+            to_state = [(getattr(one, f"state_from_{name}"), x) for name, x in entering.items()]
+            messages = _applied(self.algorithm.messages_per_round, (one.message_from_state, state), *to_message)
+            sent.append(messages.to(self.dtype))
+            carried = (one.state_from_message, sent[-1].to(self.state_dtype)), (one.state_from_state, state)
+            state = _applied(len(state), *carried, *to_state)
         return sent[0] if len(sent) == 1 else torch.cat(sent), state
