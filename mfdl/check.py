@@ -28,13 +28,18 @@ def one(named: dict[str, Any]) -> tuple[str, Any]:
     return name, value
 
 
+def index(value: Any) -> int:
+    """An integer as Python has it; TypeError for all else, bool among it."""
+    if isinstance(value, bool | np.bool_):
+        raise TypeError
+    return operator.index(value)
+
+
 def integer_at_least(minimum: int, **named: Any) -> int:
     """An integer >= minimum (bool is not an integer here)."""
     name, value = one(named)
     try:
-        if isinstance(value, bool | np.bool_):
-            raise TypeError
-        number = operator.index(value)
+        number = index(value)
     except TypeError:
         raise InvalidInput(f"{name} must be an integer >= {minimum}, got {value!r}.") from None
     if number < minimum:
@@ -97,3 +102,18 @@ def square_array(**named: Any) -> FloatArray:
     if array.shape[0] != array.shape[1]:
         raise InvalidInput(f"{name} must be square, got shape {array.shape}.")
     return array
+
+
+def device(**named: Any) -> None:
+    """A device of torch, by name, number or object, that can be used here; None is always fine."""
+    name, value = one(named)
+    if value is None:
+        return
+    import torch  # only a named device needs it
+
+    try:
+        torch.zeros(1, device=value).item()
+    except (RuntimeError, AssertionError, TypeError) as error:
+        here = "cpu or cuda" if torch.cuda.is_available() else "cpu, the only one here"
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise InvalidInput(f"{name} {str(value)!r} cannot be used: {reason}; use {here}, or leave it out.") from None

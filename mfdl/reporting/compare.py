@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import torch
 
-from .. import __version__, files, graphs, trust
+from .. import __version__, check, files, graphs, trust
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import UnsupportedMechanism
 from ..mechanism import Mechanism, calibrate, without_noise
@@ -28,7 +28,7 @@ from ..training import tasks
 from ..training.replay import replay
 from ..trust import TrustModel
 from .comparison_folder import NOT_PRIVATE, PNG, RESULTS, SCHEMA, STEPS, SVG, Folder, Key
-from .output import json_number, require_device
+from .output import json_number
 
 if TYPE_CHECKING:
     from .comparison_config import ComparisonConfig
@@ -95,7 +95,7 @@ class Plan:
         self.graph, self.gossip = config.network()
         self.dynamics = config.dynamics(self.gossip)
         self.participation = config.participation
-        require_device(config.device)
+        check.device(device=config.device)
         chosen = {} if config.partition is None else {"partition": config.partition}
         self.task = tasks.load(config.task, self.graph, config.data_home, **chosen)
         for seed in config.seed_list if self.task.batch_sizes_depend_on_seed else [config.first_seed]:

@@ -82,10 +82,10 @@ class FactorizeConfig(OnGraph):
             if name in typed:
                 raise InvalidInput(f"--{name.replace('_', '-')} does not apply to {self.mechanism}: {reason}.")
         super().__post_init__()
+        from .. import check
         from ..error_weights import ErrorWeights
-        from .output import require_device
 
-        require_device(self.device)
+        check.device(device=self.device)
         require_steps(self.epochs * self.period)
         if self.error_weights is not None:
             ErrorWeights.parse(self.error_weights)

@@ -69,16 +69,3 @@ def versions() -> dict[str, str]:
 
     packages = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "torch")}
     return {"mfdl": __version__, "python": platform.python_version(), **packages}
-
-
-def require_device(device: str | None) -> None:
-    """Refuses a torch device that cannot be used; None is always fine."""
-    if device is None:
-        return
-    import torch  # only a named device needs it
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput(f"device {device!r} cannot be used: {reason}; use cpu, or leave it out.") from None

@@ -49,9 +49,11 @@ class _TorchMap:
             self.kind = "matrix"
             with warnings.catch_warnings():  # torch calls csr beta; only the product with a dense matrix is used
                 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-                index = (torch.tensor(part, dtype=torch.int64) for part in (csr.indptr, csr.indices))
+                rows, columns = (torch.tensor(part, dtype=torch.int64) for part in (csr.indptr, csr.indices))
                 values = torch.tensor(csr.data, dtype=dtype)
-                self.data = torch.sparse_csr_tensor(*index, values, csr.shape, device=device, check_invariants=True)
+                self.data = torch.sparse_csr_tensor(
+                    rows, columns, values, csr.shape, device=device, check_invariants=True
+                )
 
     def add_to(self, total: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
         """total + map @ x, with None for zero."""

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import InvalidInput
-from .keys import SECRET_BYTES, NoiseKey, encode_context
+from .keys import SECRET_BYTES, NoiseKey, encode_context, require_bytes
 from .shared_randomness import HolderKeys, Holders, holder_set
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-KEY_BYTES = 32
 NONCE_BYTES = 12
 
 Label = str | int | bytes
@@ -48,16 +48,14 @@ class NodeIdentity:
         """Takes a private key kept by the user, 32 bytes; `generate` makes a new one."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # keeps `import mfdl` light
 
-        size = _length_other_than(KEY_BYTES, private)
-        if size is not None:
-            raise InvalidInput(f"private must be {KEY_BYTES} bytes, got {size}; NodeIdentity.generate() makes one.")
+        require_bytes("NodeIdentity.generate() makes one", private=private)
         self._private = X25519PrivateKey.from_private_bytes(private)
         self.public_bytes = self._private.public_key().public_bytes_raw()
 
     @classmethod
     def generate(cls) -> NodeIdentity:
         """A new identity from the operating system's entropy."""
-        return cls(secrets.token_bytes(KEY_BYTES))
+        return cls(secrets.token_bytes(SECRET_BYTES))
 
     @property
     def fingerprint(self) -> str:
@@ -101,9 +99,7 @@ def pair_key(
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     run = _run(run_id)
-    size = _length_other_than(KEY_BYTES, peer_public)
-    if size is not None:
-        raise InvalidInput(f"peer_public must be {KEY_BYTES} bytes, got {size}; pass the peer's public_bytes.")
+    require_bytes("pass the peer's public_bytes", peer_public=peer_public)
     if peer_public == own.public_bytes:
         raise InvalidInput("peer_public is the node's own public key; a pair needs two nodes.")
     if own_label == peer_label:
@@ -111,7 +107,7 @@ def pair_key(
     try:
         shared = own._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
     except ValueError:
-        shared = bytes(KEY_BYTES)
+        shared = b""
     if not any(shared):
         raise InvalidInput(
             f"the public key of {peer_label!r} is of low order: the shared secret would be zero, known to everybody; "
@@ -135,11 +131,8 @@ def seal_group_key(
     Returns: 12 bytes nonce, then ciphertext and tag; anybody may carry it.
     Raises: InvalidInput: sender or receiver is not in the group, or they are equal.
     """
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305  # keeps `import mfdl` light
-
-    context = _seal_context(group, run_id, sender, receiver)
+    cipher, context = _seal(pair, group, run_id, sender, receiver)
     nonce = secrets.token_bytes(NONCE_BYTES)
-    cipher = ChaCha20Poly1305(pair.derive("seal-group-key", 1).reveal_secret())
     return nonce + cipher.encrypt(nonce, key.reveal_secret() + bytes([key.seeded]), context)
 
 
@@ -153,10 +146,8 @@ def open_group_key(
     Raises: InvalidInput: changed on its way, or sealed for another group, run, sender or receiver.
     """
     from cryptography.exceptions import InvalidTag  # keeps `import mfdl` light
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-    context = _seal_context(group, run_id, sender, receiver)
-    cipher = ChaCha20Poly1305(pair.derive("seal-group-key", 1).reveal_secret())
+    cipher, context = _seal(pair, group, run_id, sender, receiver)
     try:
         if not isinstance(sealed, bytes) or len(sealed) < NONCE_BYTES:
             raise InvalidTag
@@ -209,7 +200,12 @@ def agree(
     return [HolderKeys.given(keys).of_node(node) for node, keys in enumerate(held)]
 
 
-def _seal_context(group: Iterable[Label], run_id: str | bytes, sender: Label, receiver: Label) -> bytes:
+def _seal(
+    pair: NoiseKey, group: Iterable[Label], run_id: str | bytes, sender: Label, receiver: Label
+) -> tuple[ChaCha20Poly1305, bytes]:
+    """The cipher of the pair, and the context that a sealed key is bound to."""
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305  # keeps `import mfdl` light
+
     members = list(group)
     for role, label in (("sender", sender), ("receiver", receiver)):
         if label not in members:
@@ -218,17 +214,11 @@ def _seal_context(group: Iterable[Label], run_id: str | bytes, sender: Label, re
         raise InvalidInput(f"sender and receiver must differ, got {sender!r} for both.")
     labels = sorted({encode_context((label,)) for label in members})
     ends = encode_context((sender,)), encode_context((receiver,))
-    return encode_context(("mfdl/group-key/1", _run(run_id), *ends, *labels))
+    context = encode_context(("mfdl/group-key/1", _run(run_id), *ends, *labels))
+    return ChaCha20Poly1305(pair.derive("seal-group-key", 1).reveal_secret()), context
 
 
 def _run(run_id: str | bytes) -> str | bytes:
     if not isinstance(run_id, str | bytes) or not run_id:
         raise InvalidInput(f"run_id must be a str or bytes, not empty and new for each run, got {run_id!r}.")
     return run_id
-
-
-def _length_other_than(wanted: int, value: object) -> str | None:
-    """How a value differs from `wanted` bytes, without showing it; None if it does not."""
-    if not isinstance(value, bytes):
-        return type(value).__name__
-    return None if len(value) == wanted else f"{len(value)} bytes"

@@ -12,9 +12,9 @@ floating-point Gaussian noise is not hardened against attacks on its low bits.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
-import operator
 import secrets
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .. import check
+from .. import check, matrices
 from ..errors import InvalidInput
 
 SECRET_BYTES = 32
@@ -51,11 +51,7 @@ class NoiseKey:
 
     def __init__(self, secret: bytes, *, seeded: bool = False) -> None:
         """Takes a secret kept by the user; `from_entropy` makes a new one."""
-        if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
-            size = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
-            raise InvalidInput(
-                f"secret must be {SECRET_BYTES} bytes, got {size}; use NoiseKey.from_entropy() for a new key."
-            )
+        require_bytes("use NoiseKey.from_entropy() for a new key", secret=secret)
         object.__setattr__(self, "_secret", secret)
         object.__setattr__(self, "seeded", bool(seeded))
 
@@ -117,7 +113,7 @@ class NoiseKey:
         return hash(self.key_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._secret, self.seeded)
+        return functools.partial(NoiseKey, seeded=self.seeded), (self._secret,)
 
 
 def normals(key: NoiseKey, step: int, nodes: ArrayLike, dim: int, *, tensor: int = 0) -> NDArray[np.float64]:
@@ -154,7 +150,7 @@ def normals_block(
         InvalidInput: key is not a NoiseKey, an index is not an integer in range, or dim < 1.
     Cost: about 1 microsecond per (node, step) and 10 ns per normal.
     """
-    _require_key(key)
+    require_key(key=key)
     node_words = _counter_words(nodes=nodes)
     return ColumnNormals([key] * node_words.size, node_words).block(steps, dim, tensor=tensor)
 
@@ -173,12 +169,7 @@ class ColumnNormals:
         self._indices = _counter_words(indices=indices)
         if len(keys) != self._indices.size:
             raise InvalidInput(f"keys and indices must be equally many, got {len(keys)} and {self._indices.size}.")
-        hashed: dict[int, NDArray[np.uint64]] = {}
-        for key in keys:
-            _require_key(key)
-            if id(key) not in hashed:
-                hashed[id(key)] = np.frombuffer(_prf(key._secret, "philox")[:16], dtype="<u8")
-        self._words = [hashed[id(key)] for key in keys]
+        self._words = [*map(matrices.once(_philox_key), keys)]
 
     def __len__(self) -> int:
         return self._indices.size
@@ -214,9 +205,24 @@ class ColumnNormals:
         return out
 
 
-def _require_key(key: object) -> None:
+def require_key(**named: object) -> None:
+    """Refuses, without showing it, what is no NoiseKey."""
+    name, key = check.one(named)
     if not isinstance(key, NoiseKey):
-        raise InvalidInput(f"key must be a NoiseKey, got {type(key).__name__}; use NoiseKey.from_entropy().")
+        raise InvalidInput(f"{name} must be a NoiseKey, got {type(key).__name__}; use NoiseKey.from_entropy().")
+
+
+def require_bytes(way_out: str, **named: object) -> None:
+    """Refuses, without showing it, what is no secret or key of 32 bytes."""
+    name, value = check.one(named)
+    if not isinstance(value, bytes) or len(value) != SECRET_BYTES:
+        got = f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__
+        raise InvalidInput(f"{name} must be {SECRET_BYTES} bytes, got {got}; {way_out}.")
+
+
+def _philox_key(key: NoiseKey) -> NDArray[np.uint64]:
+    require_key(key=key)
+    return np.frombuffer(_prf(key._secret, "philox")[:16], dtype="<u8")
 
 
 def _counter_words(**named: Any) -> NDArray[np.uint64]:
@@ -249,15 +255,9 @@ def encode_context(parts: Sequence[str | int | bytes]) -> bytes:
             tag, data = b"b", part
         else:
             try:
-                if isinstance(part, bool | np.bool_):
-                    raise TypeError
-                number = operator.index(part)
+                number = check.index(part)
             except TypeError:
                 raise InvalidInput(f"a key context must be str, int or bytes, got {type(part).__name__}.") from None
             tag, data = b"i", number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)
         encoded.append(tag + len(data).to_bytes(8, "big") + data)
     return b"".join(encoded)
-
-
-def _restore(secret: bytes, seeded: bool) -> NoiseKey:
-    return NoiseKey(secret, seeded=seeded)

@@ -26,7 +26,7 @@ from ..keywords import takes_fields_of
 from ..mechanism import Mechanism
 from . import checkpoint, covered
 from .executor import Executor
-from .keys import GENERATOR, NoiseKey
+from .keys import GENERATOR, NoiseKey, require_key
 from .run import Run, SeedRun
 from .streams import noise_stream
 from .tasks import Task
@@ -99,13 +99,14 @@ class ReplayConfig:
         if seeds == ():
             raise InvalidInput("seeds must hold at least one seed, or be None for one unseeded run.")
         object.__setattr__(self, "seeds", seeds)
-        if key is not None and not isinstance(key, NoiseKey):
-            raise InvalidInput(f"key must be a NoiseKey, e.g. mfdl.training.keys.NoiseKey.from_entropy(), got {key!r}.")
+        if key is not None:
+            require_key(key=key)
         self._require_publishable()
         for seed in seeds or ():  # every refusal before any run; sizes that a drawn split decides are checked with it
             covered.divisors(mechanism, task, self.fed_every, seed)
         if seeds is None and not task.batch_sizes_depend_on_seed:
             covered.divisors(mechanism, task, self.fed_every, 0)
+        check.device(device=self.device)
         if self.eval_every is not None:
             check.integer_at_least(1, eval_every=self.eval_every)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .. import check
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
-from .keys import ColumnNormals, NoiseKey
+from .keys import ColumnNormals, NoiseKey, require_key
 
 Holders = frozenset[int]
 
@@ -45,8 +45,7 @@ class HolderKeys:
         >>> keys.key_of({3, 1}) == NoiseKey.from_seed(0).derive("holders", 1, 3)
         True
         """
-        if not isinstance(root, NoiseKey):
-            raise InvalidInput(f"root must be a NoiseKey, got {type(root).__name__}; use NoiseKey.from_entropy().")
+        require_key(root=root)
         return cls(root, {})
 
     @classmethod

@@ -390,6 +390,21 @@ def test_other_participation_than_the_executor_implements_is_refused(participati
         train(made, TASK, seeds=[0])
 
 
+@pytest.mark.parametrize("device", ["abacus", "meta", "cuda"])
+def test_a_device_that_cannot_be_used_is_refused_before_any_run(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # says "cuda" of a machine without it
+    if device == "cuda" and torch.cuda.device_count():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(InvalidInput, match=f"device '{device}' cannot be used: .*; use cpu, the only one here, or lea"):
+        replay.ReplayConfig(mechanism(), TASK, device=device)
+
+
+def test_a_secret_given_for_a_key_is_not_shown():
+    with pytest.raises(InvalidInput, match="key must be a NoiseKey, got bytes; use NoiseKey") as caught:
+        train(mechanism(), TASK, key=b"a secret")
+    assert "a secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
