@@ -85,16 +85,6 @@ def test_a_seed_that_everybody_holds_protects_from_outsiders_only():
         algorithms.spatial_covariance(PATH, EveryStep(2), np.eye(4), groups=[[2]])
 
 
-def test_noise_that_another_node_holds_protects_nobody_under_ldp():
-    """A node's message with noise of another: whoever knows all but the victim's noise sees the gradient."""
-    base = algorithms.dp_dsgd(Dynamics(MH("complete:n=3")), EveryStep(2))
-    turned = dataclasses.replace(base.rounds[0], message_from_noise=np.roll(np.eye(3), 1, axis=0))
-    odd = dataclasses.replace(base, rounds=(turned,) * 2)
-    for model in (trust.LDP(), trust.FullCollusion()):
-        assert [loss.sensitivity_squared for loss in victim_losses(odd, model)] == [math.inf] * 3
-    assert all(loss.sensitivity_squared < 3 for loss in victim_losses(odd, trust.SecLDP()))
-
-
 def test_receivers_follow_gossip_in_time():
     """Rounds of a time-varying graph reach other nodes; K rounds of one step too."""
     W = gossip.sequence([MH("path:n=3"), MH("complete:n=3")])

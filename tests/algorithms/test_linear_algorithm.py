@@ -74,18 +74,6 @@ def test_operators_on_any_gossip(one, data):
     check_operators(one.with_divisors(sizes))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_messages_are_causal_and_diagonal_blocks_are_the_step_itself(name):
-    one = algorithm(name, VARYING)
-    T, n = one.num_steps, one.num_nodes
-    blocks = one.messages_from_gradients.to_dense().reshape(T, n, T, n)
-    noise = (one.messages_from_noise @ np.eye(one.noise.shape[1])).reshape(T, n, T, -1)
-    for t in range(T):
-        assert not blocks[t, :, t + 1 :].any()
-        assert not noise[t, :, t + 1 :].any()
-        assert_allclose(blocks[t, :, t], -0.3 * np.eye(n))
-
-
 def test_the_noise_of_each_builder_is_the_one_of_its_paper():
     T, n = PART.num_steps, 4
     difference = np.eye(T) - np.eye(T, k=-1)
@@ -104,15 +92,6 @@ def test_the_noise_of_each_builder_is_the_one_of_its_paper():
     assert not local.noise.shared
     assert_allclose(local.noise.encoder_of(1), local.noise.encoder_of(2))  # leaves of a star are alike
     assert np.abs(local.noise.encoder_of(0) - local.noise.encoder_of(1)).max() > 1e-3
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_noise_variances_are_the_diagonal_of_its_covariance(name):
-    one = algorithm(name)
-    N = dense_noising(one)
-    assert_allclose(one.noise.variances().ravel(), np.diag(N @ N.T), rtol=1e-12)
-    doubled = one.with_divisors([2, 2, 2, 2])
-    assert_allclose(doubled.noise.variances(), one.noise.variances())  # stated on the sum, before division
 
 
 def test_divisors_replace_each_other_and_scale_gradients_and_noise_alike():

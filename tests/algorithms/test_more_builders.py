@@ -14,13 +14,9 @@ from mfdl import algorithms, gossip
 from mfdl.algorithms.registry import MECHANISMS, parse_parameters
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.participation import Cyclic, EveryStep
-from mfdl.testing.oracles import gossip_messages, pairwise_factor
+from mfdl.participation import EveryStep
+from mfdl.testing.oracles import gossip_messages
 from mfdl.testing.strategies import gossip_matrices
-from mfdl.training.executor import Executor
-from mfdl.training.keys import NoiseKey
-from mfdl.training.shared_randomness import HolderKeys, base_columns
-from mfdl.training.streams import noise_stream
 
 torch.set_num_threads(1)
 MH = gossip.metropolis_hastings
@@ -191,11 +187,6 @@ def test_zip_dl_noise_by_its_formula(W, sigma):
         assert heard.rounds[0].receivers.toarray()[row].tolist() == [u == v for u in range(n)]
 
 
-def test_uniform_weights_give_one_minus_one_over_d():
-    one = algorithms.zip_dl(Dynamics(RING), EveryStep(1))
-    assert_allclose(one.noise.variances(), 2 / 3)
-
-
 @pytest.mark.parametrize(
     ("dynamics", "options", "kind", "message"),
     [
@@ -254,45 +245,3 @@ def test_every_parameter_is_one_of_its_builder():
 
 
 # ---- what runs is what was accounted -------------------------------------------------------------------------------
-
-RUNS = {
-    "muffliato": lambda d, p: algorithms.muffliato(d, p, gossip_rounds=3),
-    "decor": lambda d, p: algorithms.decor(d, p, sigma_local=0.5, sigma_pair=2.0),
-    "spatial": lambda d, p: algorithms.spatial_covariance(d, p, np.diag([1.0, 2, 3, 4]) + 1),
-    "zip-dl": algorithms.zip_dl,
-    "zip-dl, own": lambda d, p: algorithms.zip_dl(d, p, self_messages=True),
-}
-
-
-@pytest.mark.parametrize("nu", [1.3, 0.0])
-@pytest.mark.parametrize("divisors", [None, [1, 2, 3, 5]])
-@pytest.mark.parametrize("name", RUNS)
-def test_the_executor_is_the_operators(name, divisors, nu):
-    one = RUNS[name](Dynamics(STAR, 0.3), Cyclic(epochs=2, period=2))
-    if divisors is not None:
-        one = one.with_divisors(divisors)
-    T, n, dim = 4, 4, 3
-    gradients = np.random.default_rng(3).standard_normal((T, n, dim))
-    key = NoiseKey.from_seed(5)
-    stream, ex = noise_stream(one.noise, nu, key, dim), Executor(one, dtype=torch.float64)
-    state, messages, before = ex.initial_state(torch.zeros((n, dim), dtype=torch.float64)), [], []
-    for t in range(T):
-        before.append(ex.models(state).numpy())
-        sent, state = ex.step(t, state, torch.as_tensor(gradients[t]), torch.tensor(np.array(stream.step(t))))
-        messages.append(sent.numpy())
-    G = gradients.reshape(T * n, dim)
-    Z = nu * base_columns(one.noise, HolderKeys.simulated(key)).block(np.arange(T), dim).reshape(-1, dim)
-    expected = one.messages_from_gradients @ G + one.messages_from_noise @ Z
-    assert_allclose(np.concatenate(messages), expected, **CLOSE)
-    models = one.models_from_gradients() @ G + one.models_from_noise() @ Z
-    assert_allclose(np.concatenate(before), models, **CLOSE)
-    final = one.models_from_gradients(final=True) @ G + one.models_from_noise(final=True) @ Z
-    assert_allclose(ex.models(state).numpy(), final, **CLOSE)
-
-
-def test_pairwise_noise_leaves_the_average_alone():
-    """On symmetric W; the injected noise of a step sums to its private part."""
-    one = algorithms.decor(Dynamics(PATH), EveryStep(3), sigma_local=0.5, sigma_pair=7.0)
-    total = np.ones((1, 4)) @ pairwise_factor([(0, 1), (1, 2), (2, 3)], 4, 0.5, 7.0)
-    assert_allclose(np.kron(np.eye(3), np.ones((1, 4))) @ dense(one.noise), np.kron(np.eye(3), total), **CLOSE)
-    assert_allclose(total[0, 4:], 0)

@@ -16,7 +16,7 @@ from mfdl.errors import InvalidInput
 from mfdl.factorization import NotConverged, optimal_adapted, optimal_space_time, optimal_time_space
 from mfdl.noise_error import noise_error
 from mfdl.operators import JointNoise, SpaceTimeNoise
-from mfdl.participation import Cyclic, Single
+from mfdl.participation import Cyclic
 from mfdl.privacy.accounting import victim_losses
 
 PATH = Dynamics(gossip.metropolis_hastings("path:n=4"), 0.5)
@@ -101,25 +101,6 @@ def test_groups_reach_the_noise():
     assert tuned.factorization.coalition_size == 1
     by_name = algorithms.build("time-space", PATH, SCHEME, coalition_size=1)
     assert max(loss.sensitivity_squared for loss in victim_losses(by_name, trust.Coalitions(1))) <= 1 + 1e-6
-
-
-@pytest.mark.parametrize("kind", BUILDERS)
-def test_a_factorization_made_for_something_else_is_refused(kind):
-    solved = SOLVERS[kind](PATH, SCHEME)
-    for dynamics, scheme, message in (
-        (Dynamics(gossip.metropolis_hastings("path:n=5")), SCHEME, "made for 4 nodes and 4 steps, not for 5 and 4"),
-        (PATH, Single(4), "was made for .*'epochs': 2.*factorize again with this participation"),
-        (Dynamics(gossip.metropolis_hastings("ring:n=4")), SCHEME, "another gossip matrix"),
-    ):
-        with pytest.raises(InvalidInput, match=message):
-            space_time_noise(dynamics, scheme, solved)
-    assert space_time_noise(dataclasses.replace(PATH, learning_rate=0.1), SCHEME, solved).num_nodes == 4
-
-
-@pytest.mark.parametrize("kind", BUILDERS)
-def test_a_tolerance_out_of_reach_is_refused(kind):
-    with pytest.raises(InvalidInput, match="tolerance must be a finite number > 0"):
-        BUILDERS[kind](PATH, SCHEME, tolerance=0.0)
 
 
 def test_a_kind_that_is_none_is_refused():

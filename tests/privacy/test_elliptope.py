@@ -3,7 +3,6 @@
 import math
 from fractions import Fraction
 
-import networkx as nx
 import numpy as np
 import pytest
 from effort import examples
@@ -17,14 +16,6 @@ from mfdl.privacy.sensitivity.elliptope import certified_upper_bound, closed_for
 from mfdl.testing.oracles import ascended_value, elliptope_reference, largest_signed_sum
 
 SOLVER = 2e-6  # relative accuracy of the reference solver
-
-FLORENTINE = {  # victim: (sum of |X|, exact) for attacker 0, T = 10, user level, uniform closed neighbourhoods
-    1: (10.91095334858486, 9.398596365004012),
-    2: (0.13009248480240293, 0.13009247595141532),
-    5: (0.3324859210627492, 0.33248587887109177),
-    7: (0.5363897540860609, 0.5363897363790229),
-    14: (0.021246392539540936, 0.021246389056730538),
-}
 
 
 @st.composite
@@ -140,11 +131,8 @@ def test_sign_consistency_needs_the_right_spanning_forest():
     upper, exact = certified_upper_bound(X[None], np.full((1, 3, 3), 1e-13))
     assert exact[0]
     assert 10.0 < upper[0] < 10.0 + 1e-11
-    # an odd cycle of negative signs is not consistent: truth 3 - 3 * 0.5 * (-1) ... = 4.5 by vectors at 120 degrees
-    frustrated = np.array([[1.0, -0.5, -0.5], [-0.5, 1.0, -0.5], [-0.5, -0.5, 1.0]])
-    upper, exact = certified_upper_bound(frustrated[None])
-    assert not exact[0]
-    assert_allclose(maximise(frustrated[None]).upper, 4.5, rtol=1e-6)
+    frustrated = 1.5 * np.eye(3) - 0.5  # an odd cycle of negative signs
+    assert not certified_upper_bound(frustrated[None])[1][0]
 
 
 def test_two_blocks_that_do_not_touch_are_each_sign_consistent():
@@ -261,32 +249,3 @@ def test_bad_input_is_refused(grams, error, message):
     for function in (maximise, certified_upper_bound):
         with pytest.raises(InvalidInput, match=message):
             function(grams, error)
-
-
-def florentine_gram(victim, num_steps=10, attacker=0):
-    """X of one victim for what the attacker receives: messages of its neighbours, its own noise known; dense pinv."""
-    graph = nx.florentine_families_graph()
-    nodes = list(graph)
-    n = len(nodes)
-    closed = nx.to_numpy_array(graph, nodelist=nodes) + np.eye(n)
-    W = closed / closed.sum(axis=1, keepdims=True)
-    powers = [np.linalg.matrix_power(W, lag) for lag in range(num_steps)]
-    workload = np.block(
-        [[powers[t - s] if s <= t else np.zeros((n, n)) for s in range(num_steps)] for t in range(num_steps)]
-    )
-    neighbours = [nodes.index(other) for other in graph[nodes[attacker]]]
-    A = workload[[t * n + w for t in range(num_steps) for w in neighbours]]
-    B = A.copy()
-    B[:, attacker::n] = 0
-    return A[:, victim::n].T @ np.linalg.pinv(B @ B.T, rcond=1e-13) @ A[:, victim::n]
-
-
-@pytest.mark.parametrize("victim", FLORENTINE)
-def test_florentine_attacker_zero(victim):
-    X = florentine_gram(victim)
-    plain, exact = FLORENTINE[victim]
-    assert_allclose(np.abs(X).sum(), plain, rtol=1e-7)
-    value = maximise(X[None])
-    assert value.converged[0]
-    assert_allclose(value.upper, exact, rtol=1.5e-6)  # reference values carry the error of their own solver
-    assert certified_upper_bound(X[None])[0][0] <= min(plain * (1 + 1e-7), 10 * (1 + 1e-9))

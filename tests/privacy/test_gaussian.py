@@ -191,12 +191,6 @@ def test_log_delta_of_the_smallest_mu_is_as_tight_as_of_any(mu):
         assert true - 1e-28 <= log_delta_from_mu(mu, epsilon) <= true + SLACK + 1e-14 * abs(true)
 
 
-def test_epsilon_zero_is_total_variation():
-    for mu in (1e-300, 1e-6, 0.3, 1.0, 7.0):
-        true = mpmath.erf(mpmath.mpf(mu) / mpmath.sqrt(8))
-        assert true <= delta_from_mu(mu, 0.0) <= true * (1 + SLACK)
-
-
 def test_limits_of_delta():
     assert delta_from_mu(0.0, 0.0) == 0.0
     assert delta_from_mu(0.0, 3.0) == 0.0
@@ -255,13 +249,6 @@ def test_round_trips_never_overshoot(epsilon, delta):
     assert back <= epsilon + 1e-11 * (mu + epsilon)
     assert exact_delta(mu, back, digits=EXTRA_DIGITS) <= delta
     assert delta_from_mu(mu, epsilon) <= delta * (1 + 1e-12)  # 1e-12: log and exp of a log up to 691
-
-
-@given(mus, deltas)
-def test_round_trip_from_mu_returns_mu_from_above_or_nearly(mu, delta):
-    epsilon = epsilon_from_mu(mu, delta)
-    assume(epsilon > 1e-6 * mu)  # else epsilon 0 was enough and mu is not determined
-    assert mu_from_epsilon(epsilon, delta) == pytest.approx(mu, rel=1e-9)
 
 
 @given(mus, deltas, log_uniform(1e-6, 1.0))
@@ -330,18 +317,7 @@ def test_the_smallest_epsilon_and_delta_of_all_are_met():
 
 # Reference values: 4 decimals for mu at delta = 1e-5, 3 decimals for epsilon at delta = 1e-6.
 @pytest.mark.parametrize(
-    ("epsilon", "exact", "via_renyi"),
-    [
-        (3, 0.7191, 0.5890),
-        (5, 1.1212, 0.9483),
-        (7, 1.4908, 1.2864),
-        (10, 2.0004, 1.7609),
-        (15, 2.7631, 2.4834),
-        (20, 3.4478, 3.1404),
-        (25, 4.0749, 3.7470),
-        (30, 4.6572, 4.3133),
-        (40, 5.7191, 5.3516),
-    ],
+    ("epsilon", "exact", "via_renyi"), [(3, 0.7191, 0.5890), (10, 2.0004, 1.7609), (40, 5.7191, 5.3516)]
 )
 def test_reference_values_of_mu(epsilon, exact, via_renyi):
     mu = mu_from_epsilon(epsilon, 1e-5)

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from effort import examples
+from exact import inverse
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -19,7 +20,7 @@ from mfdl.operators import LocalNoise
 from mfdl.participation import Cyclic, EveryStep, Explicit, Single
 from mfdl.privacy.forms import ViewGram, view_gram
 from mfdl.privacy.sensitivity import sensitivity_of_gram, worst_sensitivity
-from mfdl.testing.oracles import rational
+from mfdl.testing.oracles import ascended_value, largest_signed_sum, rational
 from mfdl.testing.strategies import NAMES, build_algorithm, integer_encoders, participations, random_encoder
 
 DYN = Dynamics(gossip.uniform("star:n=3"), 0.5)
@@ -36,40 +37,14 @@ def exact_gram(X):
 
 
 def brute_force_squared(X, participation):
-    """Oracle for scalar gradients, whose maximum sits at a corner: every pattern, every sign; O(2^k)."""
-    return max(
-        np.array(signs) @ X[np.ix_(steps, steps)] @ np.array(signs)
-        for steps in participation.patterns()
-        for signs in itertools.product((-1.0, 1.0), repeat=len(steps))
-    )
+    """Oracle for scalar gradients, whose maximum sits at a corner: every pattern, every sign."""
+    return max(largest_signed_sum(X[np.ix_(steps, steps)]) for steps in participation.patterns())
 
 
-def ascended_squared(X, participation, rng, starts=3, sweeps=30):
-    """A value attained by vectors in R^k, k = |pi|: block coordinate ascent, each row set to its best unit vector."""
-    best = 0.0
-    for steps in participation.patterns():
-        part, k = X[np.ix_(steps, steps)], len(steps)
-        for _ in range(starts):
-            V = rng.standard_normal((k, k))
-            V /= np.linalg.norm(V, axis=1, keepdims=True)
-            for _ in range(sweeps):
-                for s in range(k):
-                    pull = part[s] @ V - part[s, s] * V[s]
-                    if (size := np.linalg.norm(pull)) > 0:
-                        V[s] = pull / size
-            best = max(best, float(np.sum(part * (V @ V.T))))
-    return best
-
-
-def inverse(L):
-    """Exact inverse of a lower-triangular matrix of Fractions."""
-    T = len(L)
-    R = [[Fraction(0)] * T for _ in range(T)]
-    for j in range(T):
-        for i in range(j, T):
-            rest = sum((L[i][k] * R[k][j] for k in range(j, i)), Fraction(0))
-            R[i][j] = (Fraction(i == j) - rest) / L[i][i]
-    return R
+def ascended_squared(X, participation):
+    """A value attained by vectors in R^k, k = |pi|."""
+    parts = [X[np.ix_(steps, steps)] for steps in participation.patterns()]
+    return max(ascended_value(part, dimension=len(part), starts=3, rounds=30) for part in parts)
 
 
 def exact_squared(encoder, participation):
@@ -107,7 +82,7 @@ def test_never_below_the_true_value_and_exact_when_it_says_so(case):
     truth = brute_force_squared(X, part)
     # The oracle itself rounds, at most at 1e-13 relative for T <= 7.
     assert found.squared >= truth * (1 - 1e-13)
-    reached = ascended_squared(X, part, np.random.default_rng(0))
+    reached = ascended_squared(X, part)
     assert found.squared >= reached * (1 - 1e-13)
     assert found.value**2 >= found.squared * (1 - 1e-15)
     steps = np.ix_(found.pattern, found.pattern)
@@ -134,8 +109,15 @@ def test_exact_when_the_gram_is_non_negative_up_to_signs(case, data):
     assert_allclose(found.squared, brute_force_squared(X, part), rtol=1e-12)
 
 
-@examples(150)
-@given(encoder=integer_encoders(max_steps=6), data=st.data())
+REAL_ENCODERS = st.builds(
+    lambda seed, scale: scale * random_encoder(np.random.default_rng(seed), 6),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([1.0, 1e-8, 1e8]),
+)
+
+
+@examples(200)
+@given(encoder=st.one_of(integer_encoders(max_steps=6), REAL_ENCODERS), data=st.data())
 @example(encoder=np.array([[1.0, 0.0], [3.0, 1.0]]), data=None)
 def test_the_float_bound_is_never_below_the_exact_rational_value(encoder, data):
     part = EveryStep(2) if data is None else data.draw(participations(num_steps=len(encoder)))
@@ -146,19 +128,6 @@ def test_the_float_bound_is_never_below_the_exact_rational_value(encoder, data):
     injected = exact_squared(inverse(rational(one.noise.inverse)), part)
     assert Fraction(found.squared) >= injected
     assert Fraction(found.value) ** 2 >= injected
-
-
-@examples(60)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    part=st.sampled_from([Cyclic(3, 2), EveryStep(6), Single(6), Cyclic(2, 3)]),
-    scale=st.sampled_from([1.0, 1e-8, 1e8]),
-)
-def test_nor_for_encoders_whose_entries_are_no_integers(seed, part, scale):
-    one = algorithms.mf_dsgd(DYN, part, scale * random_encoder(np.random.default_rng(seed), 6))
-    found = worst_sensitivity(one, LDP)
-    assert Fraction(found.squared) >= exact_squared(rational(one.noise.encoder), part)
-    assert Fraction(found.squared) >= exact_squared(inverse(rational(one.noise.inverse)), part)
 
 
 @pytest.mark.parametrize("growth", [3, 10, 1e3, 1e6, -10])
@@ -200,7 +169,7 @@ def test_the_eigenvalue_bound_is_used_where_it_is_smaller():
     found = sensitivity_of_gram(exact_gram(X), EveryStep(3))
     assert_allclose(found.squared, 4.5, rtol=1e-13)
     assert found.squared >= 4.5
-    assert_allclose(ascended_squared(X, EveryStep(3), np.random.default_rng(0)), 4.5, rtol=1e-9)
+    assert_allclose(ascended_squared(X, EveryStep(3)), 4.5, rtol=1e-9)
     assert_allclose(brute_force_squared(X, EveryStep(3)), 4.0)  # scalar gradients miss it
 
 
@@ -212,7 +181,7 @@ def test_vector_gradients_may_exceed_every_sign_pattern_but_never_the_bound(seed
     X = V @ V.T
     part = EveryStep(k)
     found = sensitivity_of_gram(exact_gram(X), part)
-    reached = ascended_squared(X, part, rng)
+    reached = ascended_squared(X, part)
     assert found.squared >= reached * (1 - 1e-13)
     directions = np.linalg.qr(rng.standard_normal((k, k)))[0]  # orthogonal contributions
     assert found.squared >= np.sum(X * (directions @ directions.T)) * (1 - 1e-13)
@@ -230,14 +199,10 @@ def test_closed_forms(k, b):
     # The slack for rounding grows with T: 1e-12 relative for the identity at T = 320, 3e-11 for Anti-PGD.
     assert_allclose(sensitivity(np.eye(k * b), part).squared, k, rtol=1e-11)
     anti = worst_sensitivity(algorithms.anti_pgd(DYN, part), LDP)
-    assert_allclose(anti.squared, b * k * (k + 1) * (2 * k + 1) / 6, rtol=1e-10)
+    value = b * k * (k + 1) * (2 * k + 1) / 6
+    assert value <= anti.squared <= value * (1 + 1e-10)
     assert anti.exact
     assert anti.pattern == tuple(range(0, k * b, b))  # the record of the first step
-
-
-def test_the_anti_pgd_value_of_twenty_epochs():
-    anti = worst_sensitivity(algorithms.anti_pgd(DYN, Cyclic(20, 16)), LDP)
-    assert 45920 <= anti.squared <= 45920 * (1 + 1e-10)
 
 
 @pytest.mark.parametrize(("k", "b"), [(3, 4), (5, 2)])

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import scipy.linalg
 from effort import examples
+from exact import inverse
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -19,7 +19,6 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import UnsupportedMechanism
 from mfdl.operators import JointNoise, SpaceTimeNoise
 from mfdl.participation import Cyclic, EveryStep
-from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms import view_gram, view_grams
 from mfdl.privacy.forms.separable import encoder_gram, inverse_factor
 from mfdl.privacy.sensitivity import sensitivities
@@ -62,24 +61,12 @@ def exact_noise(noise):
     """N over the rationals: C^-1 without rounding, F the floats that they are; by the definition."""
     T, n = noise.num_steps, noise.num_nodes
     if isinstance(noise, JointNoise):
-        return exact_inverse(noise.encoder)
+        return inverse(rational(noise.encoder))
     F, columns = rational(noise.factor.toarray()), noise.factor.shape[1]
-    E = [exact_inverse(noise.encoder_of(k)) for k in range(columns)]
+    E = [inverse(rational(noise.encoder_of(k))) for k in range(columns)]
     return [
         [F[i][k] * E[k][t][s] for s in range(T) for k in range(columns)] for t in range(T) for i in range(n)
     ]  # fmt: skip
-
-
-def exact_inverse(C):
-    """By forward substitution."""
-    rows = rational(C)
-    size = len(rows)
-    out = [[Fraction(0)] * size for _ in range(size)]
-    for j in range(size):
-        for i in range(j, size):
-            done = sum((rows[i][k] * out[k][j] for k in range(j, i)), Fraction(0))
-            out[i][j] = (Fraction(int(i == j)) - done) / rows[i][i]
-    return out
 
 
 def exact_answer(noise, known, node):
@@ -203,61 +190,6 @@ def test_columns_known_in_some_steps_only():
         assert_allclose(gram.matrix, X, rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_columns_that_some_hold_and_the_attacker_knows(kind):
-    """With one of two columns known, what nodes 0 and 1 inject has one noise between them: both leak."""
-    F, everybody = np.array([[1.0, 1.0], [1.0, -1.0]]), np.ones((2, 2), dtype=bool)
-    noise = {
-        "shared": SpaceTimeNoise(np.tri(2), F, everybody, 2),
-        "per column": SpaceTimeNoise(np.stack([np.tri(2), np.eye(2)]), F, everybody, 2),
-        "joint": JointNoise(np.eye(4) + np.eye(4, k=-1), 2, 2),
-    }[kind]
-    one = algorithm_with(noise)
-    known = np.array([False, True])
-    model = trust.TrustModel.from_masks(seen=np.ones(2, dtype=bool), known_noise=known, release="none")
-    for u in range(2):
-        gram = view_gram(one, model, u)
-        _, leaks = exact_answer(noise, np.tile(known, (2, 1)), u)
-        assert any(leaks)
-        assert gram.leaks.any()
-        assert gram.form == ("all messages seen" if kind == "shared" else "dense form")
-        assert not view_gram(one, trust.SecLDP(), u).leaks.any()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_seed_that_all_hold_protects_from_outsiders_only(kind):
-    rng = np.random.default_rng(3)
-    F, everybody = rng.standard_normal((3, 3)) + 3 * np.eye(3), np.ones((3, 3), dtype=bool)
-    noise = {
-        "shared": SpaceTimeNoise(np.tri(2), F, everybody, 3),
-        "per column": SpaceTimeNoise(np.stack([np.tri(2), np.eye(2), 2 * np.eye(2)]), F, everybody, 3),
-        "joint": JointNoise(np.eye(6) + np.tri(6), 2, 3),
-    }[kind]
-    one = algorithm_with(noise)
-    assert all(0 < loss.sensitivity_squared < 10 for loss in victim_losses(one, trust.SecLDP()))
-    assert all(loss.adaptive for loss in victim_losses(one, trust.SecLDP()))
-    for model in (trust.SecLDP([2]), trust.LDP(), trust.Coalitions(1)):
-        for loss in victim_losses(one, model, victims=[0]):
-            assert math.isinf(loss.sensitivity_squared)
-            assert loss.fixed.why == "there is no noise that the attacker does not know"
-
-
-def test_private_columns_and_seed_groups_under_every_coalition():
-    """Time (x) space with s I + R_group: known are the seeds of the groups that a colluder is in."""
-    C, R = np.array([[2.0, 0.0], [-1.0, 1.0]]), np.array([[2.0, -1.0], [-1.0, 2.0]])
-    F = np.hstack([0.5 * np.eye(3), scipy.linalg.block_diag(np.linalg.cholesky(R), [[0.0]])[:, :2]])
-    held = np.vstack([np.eye(3, dtype=bool), np.tile([True, True, False], (2, 1))])
-    one = algorithm_with(SpaceTimeNoise(C, F, held, 3))
-    spread = 0.25 * np.eye(3)
-    spread[:2, :2] += R
-    outside, inside = np.linalg.inv(spread)[0, 0], 4.0  # with the seed known, 1 / 0.25 is left
-    for model, price in ((trust.SecLDP(), outside), (trust.SecLDP([2]), outside), (trust.SecLDP([1]), inside)):
-        assert_allclose(view_gram(one, model, 0).matrix, price * (C.T @ C), rtol=1e-12)
-    assert_allclose(view_gram(one, trust.LDP(), 0).matrix, inside * (C.T @ C), rtol=1e-12)
-    worst = victim_losses(one, trust.Coalitions(1), victims=[0])[0].sensitivity_squared
-    assert_allclose(worst, victim_losses(one, trust.SecLDP([1]), victims=[0])[0].sensitivity_squared, rtol=1e-9)
-
-
 def test_a_view_without_a_form_that_is_too_large_is_refused():
     T, n = 150, 80
     F = np.ones((n, n + 1))
@@ -281,32 +213,16 @@ def test_the_inverse_factor_is_as_close_as_it_says():
     for seed in range(20):
         F = ill_conditioned(seed)
         G, bound = inverse_factor(F)
-        exact = to_float(exact_general_inverse(F))
-        off = np.abs(to_float(difference(exact_general_inverse(F), G)))
+        exact = inverse(rational(F))
+        off = np.array(
+            [[abs(float(x - y)) for x, y in zip(*rows, strict=True)] for rows in zip(exact, rational(G), strict=True)]
+        )
         assert (off <= bound[:, None] * np.linalg.norm(G, axis=0)).all()
         assert bound.max() < 1e-3
-        assert np.abs(exact).max() > 1e5
+        assert np.abs(to_float(exact)).max() > 1e5
     assert inverse_factor(np.ones((2, 2))) is None
     assert inverse_factor(np.array([[1.0, 1.0], [1.0, 1.0 + 2**-52]])) is None
     assert inverse_factor(np.full((1, 1), 5e-324)) is None  # its inverse is infinite in float64
-
-
-def exact_general_inverse(F):
-    """By Gauss and Jordan, over the rationals."""
-    n = len(F)
-    rows = [[*row, *(Fraction(int(i == j)) for j in range(n))] for i, row in enumerate(rational(F))]
-    for c in range(n):
-        pivot = next(r for r in range(c, n) if rows[r][c] != 0)
-        rows[c], rows[pivot] = rows[pivot], rows[c]
-        rows[c] = [x / rows[c][c] for x in rows[c]]
-        for r in range(n):
-            if r != c:
-                rows[r] = [x - rows[r][c] * y for x, y in zip(rows[r], rows[c], strict=True)]
-    return [row[n:] for row in rows]
-
-
-def difference(exact, floats):
-    return [[x - Fraction(float(y)) for x, y in zip(a, b, strict=True)] for a, b in zip(exact, floats, strict=True)]
 
 
 def test_a_strong_encoder_on_a_weak_column_is_not_under_reported():
@@ -321,7 +237,7 @@ def test_a_strong_encoder_on_a_weak_column_is_not_under_reported():
         F[-1] = F[0] + 1e-6 * off_axis
         gram = view_gram(algorithm_with(of_one_step(scales, F)), trust.SecLDP(), 0)
         assert gram.form == "all messages seen"
-        assert upper_end(gram) >= weighted(exact_general_inverse(F), scales)
+        assert upper_end(gram) >= weighted(inverse(rational(F)), scales)
 
 
 def test_an_inverse_that_is_off_is_paid_for_column_by_column(monkeypatch):
@@ -330,7 +246,7 @@ def test_an_inverse_that_is_off_is_paid_for_column_by_column(monkeypatch):
     F = np.array([[1.0, 0.0], [d, 1.0]])
     monkeypatch.setattr(np.linalg, "inv", lambda matrix: np.eye(len(matrix)))
     gram = view_gram(algorithm_with(of_one_step(scales, F)), trust.SecLDP(), 0)
-    truth = weighted(exact_general_inverse(F), scales)
+    truth = weighted(inverse(rational(F)), scales)
     assert truth == 1 + 2**20
     assert gram.values == pytest.approx(1)
     assert truth <= upper_end(gram) <= Fraction(1.01) * truth
@@ -382,7 +298,7 @@ def test_errors_of_one_encoder_hold_both_roundings():
     noise = SpaceTimeNoise(C, F, np.ones((2, 2), dtype=bool), 2)
     half, price = encoder_gram(C, noise.inverse), gram.values[0, 0] / (C.T @ C)[0, 0]
     assert (gram.errors >= price * half.errors).all()
-    truth = sum(row[0] ** 2 for row in exact_general_inverse(F))  # [(F F^T)^-1]_00
+    truth = sum(row[0] ** 2 for row in inverse(rational(F)))  # [(F F^T)^-1]_00
     off = abs(Fraction(float(price)) - truth)
     assert gram.errors[0, 0] >= float(off) * (C.T @ C)[0, 0]
     assert gram.inflation == half.inflation > 1

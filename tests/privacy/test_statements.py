@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import Cyclic, EveryStep, Explicit, Guarantee, Single, algorithms, gossip, trust
+from mfdl import EveryStep, Explicit, Guarantee, Single, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.mechanism import guarantees
@@ -341,10 +341,3 @@ def test_every_loss_that_is_no_exact_number_is_explained():
                 assert bool(explanation(loss)) != exact
                 fixed = explanation(loss, adaptive=False)
                 assert bool(fixed) == (loss.bound != "exact" or math.isinf(loss.sensitivity_squared))
-
-
-def test_cyclic_schemes_are_told_apart():
-    a, b = (algorithms.dp_dsgd(DYN, scheme) for scheme in (Cyclic(2, 2), Cyclic(1, 4)))
-    made = mfdl.with_noise(a, **GIVEN, noise_std=1.0)
-    with pytest.raises(InvalidInput, match="for another"):
-        dataclasses.replace(made, algorithm=b)

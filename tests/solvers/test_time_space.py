@@ -84,15 +84,9 @@ def test_one_node_or_one_step_leaves_one_half(sizes, data):
     assert_allclose(found.loss, solve(dense_problem(problem)).loss, rtol=2e-4)
 
 
-@examples(30)
-@given(problem=mode_problems(), factor=st.sampled_from([1e-200, 1e-6, 1e6, 1e200]))
-def test_the_bound_scales_with_the_gram(problem, factor):
-    scaled = ModeProblem(factor * problem.grams, problem.vectors, problem.classes)
-    dual = np.eye(problem.num_steps)
-    assert_allclose(joint_lower_bound(scaled, dual), factor * joint_lower_bound(problem, dual), rtol=1e-4)
-    assert_allclose(joint_lower_bound(problem, factor * dual), joint_lower_bound(problem, dual), rtol=1e-4)
-    assert_allclose(joint_lower_bound(scaled, factor * dual), factor * joint_lower_bound(problem, dual), rtol=1e-4)
-    # by hand: of one class of two steps, U = I: (sum_k sqrt(v_k) tr H_k^1/2)^2 / (v_1 + v_2) is 13 at v = (9, 4)
+@pytest.mark.parametrize("factor", [1e-200, 1.0, 1e200])
+def test_the_bound_by_hand(factor):
+    # of one class of two steps, U = I: (sum_k sqrt(v_k) tr H_k^1/2)^2 / (v_1 + v_2) is 13 at v = (9, 4)
     two = ModeProblem(factor * np.array([np.diag([4.0, 1.0]), np.eye(2)]), np.eye(2), np.zeros(2, dtype=int))
     assert 13 * factor * (1 - 1e-4) <= joint_lower_bound(two, np.eye(2)) <= 13.0 * factor
 

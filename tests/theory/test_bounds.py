@@ -200,15 +200,6 @@ def test_decor_accountant_equals_the_view_of_the_colluders(graph, local, pair):
         assert worst >= 2 * X.max() * (1 - 1e-9)
 
 
-def test_decor_on_ring_of_eight_with_one_colluder():
-    computed = bounds.decor_victims("ring:n=8", [0], sigma_local=0.5, sigma_pair=2.0, num_steps=3)
-    # slope = mu^2 / 2 with mu^2 = (2 C)^2 * sum over steps, hence the factor 2
-    assert_allclose(computed.value[1:5] / 2, [2.84, 2.41, 2.19, 2.12], atol=5e-3)
-    assert_allclose(computed.value[5:], computed.value[1:4][::-1], rtol=1e-12)
-    worst = bounds.decor_accountant("ring:n=8", sigma_local=0.5, sigma_pair=2.0, num_colluders=1, num_steps=3)
-    assert_allclose(worst.value, computed.value[1], rtol=1e-12)
-
-
 @pytest.mark.parametrize("q", [0, 1, 2])
 def test_decor_corollary_holds_up_to_its_true_range(q):
     L = -math.log(DELTA)

@@ -99,16 +99,13 @@ def test_a_whole_deployment_that_agreed_on_its_keys():
     one = algorithms.decor(Dynamics(STAR), Cyclic(1, 3), sigma_local=0.5, sigma_pair=2.0)
     views = agree([NodeIdentity.generate() for _ in range(4)], columns_by_holders(one.noise), run_id="run 1")
     own = [held.key_of({u}) for u, held in enumerate(views)]
+    secrets = {s: held.key_of(s) for u, held in enumerate(views) for s in columns_by_holders(one.noise) if u in s}
     for t in range(3):
         total = stacked(one.noise, views, 7, t).sum(axis=0)
         local = NU * 0.5 * sum(normals(key, t, [0], 7)[0] for key in own)
         assert_allclose(total, local, rtol=0, atol=1e-13 * NU * 2 * 20)
-        simulator = noise_stream(one.noise, NU, HolderKeys.given(everything(views)), 7)
+        simulator = noise_stream(one.noise, NU, HolderKeys.given(secrets), 7)
         assert_array_equal(simulator.step(t), stacked(one.noise, views, 7, t))
-
-
-def everything(views):
-    return {holders: key for held in views for holders, key in held._given.items()}
 
 
 def test_both_ends_of_an_edge_add_exactly_opposite_noise():

@@ -19,7 +19,6 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.mechanism import calibrate, without_noise
 from mfdl.noise import stream
-from mfdl.noise_error import noise_error
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
 from mfdl.privacy.guarantee import UNITS
 from mfdl.testing.strategies import NAMES, build_algorithm
@@ -275,17 +274,6 @@ def test_a_seed_repeats_a_run_and_no_seed_never_does():
     assert not np.array_equal(free.models, again.models)
 
 
-def test_unseeded_runs_go_on_with_their_key_only(tmp_path):
-    key, made = NoiseKey.from_entropy(), mechanism()
-    part = train(made, TASK, key=key, stop_after=3, checkpoint_folder=tmp_path).seeds[0]
-    with pytest.raises(InvalidInput, match="unseeded run, whose noise key was never written; pass key="):
-        train(made, TASK, checkpoint_folder=tmp_path)
-    with pytest.raises(InvalidInput, match="the checkpoint's key_id is"):
-        train(made, TASK, key=NoiseKey.from_entropy(), checkpoint_folder=tmp_path)
-    done = train(made, TASK, key=key, checkpoint_folder=tmp_path).seeds[0]
-    assert (done.key_id, done.finished_steps) == (part.key_id, 6)
-
-
 def base_noise(made, seen, D):
     """Z over nu of the last run, from what was injected: C N Z; (T, n, D)."""
     T, noise = made.algorithm.num_steps, made.algorithm.noise
@@ -452,32 +440,6 @@ def test_the_messages_kept_are_the_operators_on_what_happened(name, witnessed):
     assert_allclose(run.models, final + start, rtol=1e-9, atol=1e-9)
     # Sums of at most 4 clipped gradients enter, not means.
     assert np.linalg.norm(G, axis=1).max() <= 4 * 0.5 * (1 + 1e-9)
-
-
-def test_the_noise_in_the_models_is_what_the_mechanism_says(witnessed):
-    """DP-D-SGD, zero gradients: squares of the models add up to nu^2 eta^2 d noise_error.
-
-    The sum is a quadratic form in Gaussians, F = sum_i lam_i chi^2_d,i, with sum lam = noise_error and, by Laurent
-    and Massart, |F / d - sum lam| <= 2 |lam|_2 sqrt(x / d) + 2 max(lam) x / d except with probability 2 e^-x:
-    2e-10 at x = 23. With T n = 24 terms, |lam|_2 and max(lam) are at most sum lam = noise_error.
-    """
-    d, x = 40_000, 23.0
-    made = mechanism("dp-dsgd", learning_rate=0.5, mu=0.8)
-    run = train(made, silent_task(2, d), seeds=[0], keep_messages=True, dtype=torch.float64).seeds[0]
-    assert not torch.cat(witnessed["gradients"]).any()
-    W = STAR.dense()
-    averaged = np.stack([W @ sent for sent in run.messages])  # theta_1 .. theta_T
-    assert_allclose(averaged[-1], run.models, atol=1e-12)
-    scale = (made.noise_std * 0.5) ** 2 * d
-    tolerance = 2 * math.sqrt(x / d) + 2 * x / d
-    assert tolerance < 0.05
-    assert abs(np.sum(averaged**2) / scale / noise_error(made.algorithm) - 1) < tolerance
-    # The final models alone, against the operator that was derived for them: eta^2 nu^2 ||B||_F^2.
-    final = made.algorithm.models_from_noise(final=True) @ np.eye(24)
-    assert abs(np.sum(run.models**2) / (made.noise_std**2 * d * np.sum(final**2)) - 1) < tolerance
-    # And by hand: sum over steps of eta^2 ||W^(T - t)||_F^2.
-    powers = [np.linalg.matrix_power(W, j) for j in range(1, 7)]
-    assert_allclose(np.sum(final**2), 0.25 * sum(np.sum(P**2) for P in powers), rtol=1e-12)
 
 
 # ---- what a run reports -----------------------------------------------------------------------------------
