@@ -122,7 +122,11 @@ def mixing_parameter(gossip: GossipMatrix) -> float:
     Raises: InvalidInput: W is not doubly stochastic, so that the average itself moves.
     Cost: O(n^3) time, O(n^2) memory.
     """
-    _require_average(gossip)
+    if not gossip.is_doubly_stochastic:
+        raise InvalidInput(
+            "gossip must be doubly stochastic: otherwise the average moves, and noise that sums to zero over the nodes "
+            "does not cancel in it; use metropolis-hastings."
+        )
     n = gossip.num_nodes
     shrinkage = float(np.linalg.norm(gossip.dense() - 1.0 / n, 2)) ** 2
     p = min(1.0, 1.0 - shrinkage)
@@ -259,14 +263,6 @@ def _covariance(covariance: Any, n: int) -> FloatArray:
 
 def _incidence(gossip: GossipMatrix) -> sp.csr_array:
     return spatial.incidence(gossip.graph())
-
-
-def _require_average(gossip: GossipMatrix) -> None:
-    if not gossip.is_doubly_stochastic:
-        raise InvalidInput(
-            "gossip must be doubly stochastic: otherwise the average moves, and noise that sums to zero over the nodes "
-            "does not cancel in it; use metropolis-hastings."
-        )
 
 
 def _positive_mixing(gossip: GossipMatrix) -> float:

@@ -5,6 +5,7 @@ Papers are listed in the package, the result is in `bound`; the covariance itsel
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 from ... import check, graphs, spatial
 from ...check import FloatArray
 from ...errors import InvalidInput
+from ...keywords import takes_fields_of
 from ..facts import errata
 from .bound import PublishedBound, exact_route
 
@@ -28,15 +30,36 @@ class DecorNoise(NamedTuple):
     bound: PublishedBound
 
 
-def decor_theorem(
-    graph: graphs.Source,
-    *,
-    sigma_local: float,
-    sigma_pair: float,
-    num_colluders: int = 0,
-    clip_norm: float = 1.0,
-    num_steps: int = 1,
-) -> PublishedBound:
+@dataclasses.dataclass(frozen=True, eq=False)
+class _PairwiseNoise:
+    """What `decor_theorem` and `decor_accountant` are asked about; the first has the words."""
+
+    graph: graphs.Source
+    _: dataclasses.KW_ONLY
+    sigma_local: float
+    sigma_pair: float
+    num_colluders: int = 0
+    clip_norm: float = 1.0
+    num_steps: int = 1
+
+    def levels(self) -> tuple[float, float, float]:
+        """s_local^2, s_pair^2, and 2 C^2 T, the slope of one unit of [R^-1]_ii."""
+        variances = (
+            check.positive(sigma_local=self.sigma_local) ** 2,
+            check.non_negative(sigma_pair=self.sigma_pair) ** 2,
+        )
+        T = check.integer_at_least(1, num_steps=self.num_steps)
+        return *variances, 2 * check.positive(clip_norm=self.clip_norm) ** 2 * T
+
+    def slopes(self, laplacians: FloatArray) -> FloatArray:
+        """2 C^2 T [(s_local^2 I + s_pair^2 L)^-1]_ii, shape (b, m), for stacked Laplacians."""
+        local, pair, scale = self.levels()
+        R = laplacians * pair + local * np.eye(laplacians.shape[1])
+        return np.asarray(scale * np.linalg.inv(R).diagonal(axis1=1, axis2=2), dtype=np.float64)
+
+
+@takes_fields_of(_PairwiseNoise)
+def decor_theorem(noise: _PairwiseNoise) -> PublishedBound:
     """Upper bound on the Rényi slope of pairwise noise, from the algebraic connectivity a_q.
 
         2 C^2 T [1 / (m s_local^2) + (1 - 1/m) / (s_local^2 + a_q s_pair^2)],  m = n - q
@@ -54,30 +77,23 @@ def decor_theorem(
     Raises: InvalidInput: an argument is out of range, or more than 20,000 coalitions.
     Cost: that of `spatial.algebraic_connectivity_after_deletion`.
     """
-    G = graphs.load(graph)
-    local, pair, scale = _decor_arguments(sigma_local, sigma_pair, clip_norm, num_steps)
-    a = spatial.algebraic_connectivity_after_deletion(G, num_colluders)
-    m = G.number_of_nodes() - num_colluders
-    rest = 0.0 if m == 1 else (1 - 1 / m) / (local**2 + a * pair**2)
+    G, q = graphs.load(noise.graph), noise.num_colluders
+    local, pair, scale = noise.levels()
+    a = spatial.algebraic_connectivity_after_deletion(G, q)
+    m = G.number_of_nodes() - q
+    rest = 0.0 if m == 1 else (1 - 1 / m) / (local + a * pair)
     return PublishedBound(
-        scale * (1 / (m * local**2) + rest),
+        scale * (1 / (m * local) + rest),
         "renyi slope",
-        "[DECOR] arXiv:2405.01031, Theorem 1" + (" (6, with colluders)" if num_colluders else ""),
+        "[DECOR] arXiv:2405.01031, Theorem 1" + (" (6, with colluders)" if q else ""),
         errata("decor-code-noise-reuse"),
         "bound under replace-one adjacency, all messages seen",
         True,
     )
 
 
-def decor_accountant(
-    graph: graphs.Source,
-    *,
-    sigma_local: float,
-    sigma_pair: float,
-    num_colluders: int = 0,
-    clip_norm: float = 1.0,
-    num_steps: int = 1,
-) -> PublishedBound:
+@takes_fields_of(_PairwiseNoise)
+def decor_accountant(noise: _PairwiseNoise) -> PublishedBound:
     """The Rényi slope of pairwise noise for the worst victim and the worst q colluders, exactly.
 
         2 C^2 T max over |I| = q and i not in I of [(s_local^2 I + s_pair^2 L_{G without I})^-1]_ii
@@ -90,11 +106,8 @@ def decor_accountant(
     Args, Raises: those of `decor_theorem`.
     Cost: O(n^3) for each of at most 20,000 coalitions.
     """
-    local, pair, scale = _decor_arguments(sigma_local, sigma_pair, clip_norm, num_steps)
-    worst = 0.0
-    for batch, _ in spatial.laplacians_after_deletion(graph, num_colluders):
-        worst = max(worst, float(_decor_diagonals(batch, local, pair).max()))
-    return _decor_exact(scale * worst)
+    batches = spatial.laplacians_after_deletion(noise.graph, noise.num_colluders)
+    return _decor_exact(max(float(noise.slopes(batch).max()) for batch, _ in batches))
 
 
 def decor_victims(
@@ -117,14 +130,14 @@ def decor_victims(
     Cost: O(n^3), whatever the number of colluders.
     """
     G = graphs.load(graph)
-    local, pair, scale = _decor_arguments(sigma_local, sigma_pair, clip_norm, num_steps)
+    noise = _PairwiseNoise(G, sigma_local=sigma_local, sigma_pair=sigma_pair, clip_norm=clip_norm, num_steps=num_steps)
     gone = {graphs.index_of(G, label) for label in colluders}
     kept = np.array([i for i in range(G.number_of_nodes()) if i not in gone], dtype=np.int64)
     if not len(kept):
         raise InvalidInput(f"colluders must leave an honest node, got all {len(gone)} nodes.")
     A = graphs.adjacency(G)[kept][:, kept].toarray()
     value = np.full(G.number_of_nodes(), math.inf)
-    value[kept] = scale * _decor_diagonals((np.diag(A.sum(axis=1)) - A)[None], local, pair)[0]
+    value[kept] = noise.slopes((np.diag(A.sum(axis=1)) - A)[None])[0]
     return _decor_exact(value)
 
 
@@ -137,22 +150,6 @@ def _decor_exact(value: float | FloatArray) -> PublishedBound:
         "bound (exact) under replace-one adjacency, all messages seen",
         True,
     )
-
-
-def _decor_arguments(
-    sigma_local: float, sigma_pair: float, clip_norm: float, num_steps: int
-) -> tuple[float, float, float]:
-    local = check.positive(sigma_local=sigma_local)
-    pair = check.non_negative(sigma_pair=sigma_pair)
-    scale = 2 * check.positive(clip_norm=clip_norm) ** 2 * check.integer_at_least(1, num_steps=num_steps)
-    return local, pair, scale
-
-
-def _decor_diagonals(laplacians: FloatArray, local: float, pair: float) -> FloatArray:
-    """Diagonals of (local^2 I + pair^2 L)^-1, shape (b, m), for stacked Laplacians."""
-    R = laplacians * pair**2 + local**2 * np.eye(laplacians.shape[1])
-    diagonals: FloatArray = np.asarray(np.linalg.inv(R).diagonal(axis1=1, axis2=2), dtype=np.float64)
-    return diagonals
 
 
 def decor_corollary(

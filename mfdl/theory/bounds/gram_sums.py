@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ... import check
-from ...check import FloatArray
 from ...errors import InvalidInput
 from ..facts import errata
 from .bound import FIXED, PublishedBound
@@ -30,9 +29,8 @@ def sum_abs_gram(gram: Any) -> PublishedBound:
 
     Raises: InvalidInput: not finite, not square, or not symmetric.
     """
-    root = np.sqrt(_sum_abs(gram))
     return PublishedBound(
-        float(root) if root.ndim == 0 else root,
+        np.sqrt(_sum_abs(gram)),
         "mu",
         "[MF] arXiv:2510.17480, Theorem 7 (8), with the square root",
         errata("mafalda-equation-8-square", "mafalda-figure-2-tighter", "mafalda-theorem-7-adaptive"),
@@ -51,9 +49,8 @@ def sum_abs_gram_as_printed(gram: Any) -> PublishedBound:
 
     Args, Raises: those of `sum_abs_gram`.
     """
-    total = _sum_abs(gram)
     return PublishedBound(
-        float(total) if total.ndim == 0 else total,
+        _sum_abs(gram),
         "mu",
         "[MF] arXiv:2510.17480, Theorem 7 (8) as printed",
         errata("mafalda-equation-8-square"),
@@ -62,7 +59,8 @@ def sum_abs_gram_as_printed(gram: Any) -> PublishedBound:
     )
 
 
-def _sum_abs(gram: Any) -> FloatArray:
+def _sum_abs(gram: Any) -> Any:
+    """A float, or an array of one per victim."""
     ndim = 3 if np.ndim(gram) == 3 else 2
     X = check.finite_array(ndim, gram=gram)
     if X.shape[-1] != X.shape[-2]:
@@ -70,5 +68,4 @@ def _sum_abs(gram: Any) -> FloatArray:
     gap = np.abs(X - X.swapaxes(-1, -2)).max(initial=0.0)
     if gap > 1e-8 * np.abs(X).max(initial=0.0):
         raise InvalidInput(f"gram must be symmetric, got entries that differ from the transpose by {gap:.3g}.")
-    total: FloatArray = np.asarray(np.abs(X).sum(axis=(-2, -1)))
-    return total
+    return np.abs(X).sum(axis=(-2, -1))

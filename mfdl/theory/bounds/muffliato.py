@@ -5,9 +5,9 @@ Papers are listed in the package, the result is in `bound`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Hashable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,19 +15,26 @@ from ... import check
 from ...check import FloatArray
 from ...errors import InvalidInput, UnsupportedMechanism
 from ...gossip import Gossip, GossipMatrix
+from ...keywords import takes_fields_of
 from ..facts import errata
 from .bound import FIXED, PublishedBound
 
 
-def muffliato_squared(
-    gossip: Gossip,
-    attacker: Hashable,
-    *,
-    num_steps: int,
-    gossip_rounds: int = 1,
-    every_step: bool = True,
-    transposed: bool = False,
-) -> PublishedBound:
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Which (gradient, message) pairs are summed over, and by which index; as in `muffliato_squared`."""
+
+    gossip: Gossip
+    attacker: Hashable
+    _: dataclasses.KW_ONLY
+    num_steps: int
+    gossip_rounds: int = 1
+    every_step: bool = True
+    transposed: bool = False
+
+
+@takes_fields_of(_Pairs)
+def muffliato_squared(pairs: _Pairs) -> PublishedBound:
     """What attacker v learns of each node u, by the sum of (W^s)_wu^2 / ||(W^s)_w||^2 over neighbours w of v.
 
     With T gradient steps and K gossip rounds after each, the pair (gradient, message) that is s rounds apart
@@ -58,24 +65,12 @@ def muffliato_squared(
         InvalidInput: attacker unknown, or a count below 1. UnsupportedMechanism: W changes over time.
     Cost: O(K T nnz(W) neighbours) time, O(n neighbours) memory, all victims at once.
     """
-    return _bound(
-        "[CEBM22] arXiv:2206.05091, pairwise loss of Muffliato, squared weights, over all gradient-message pairs",
-        gossip,
-        attacker,
-        as_coded=False,
-        pairs=_Pairs(num_steps, gossip_rounds, every_step, transposed),
-    )
+    source = "[CEBM22] arXiv:2206.05091, pairwise loss of Muffliato, squared weights, over all gradient-message pairs"
+    return _bound(pairs, source, "muffliato-several-gossip-rounds", "muffliato-several-participations")
 
 
-def muffliato_as_coded(
-    gossip: Gossip,
-    attacker: Hashable,
-    *,
-    num_steps: int,
-    gossip_rounds: int = 1,
-    every_step: bool = True,
-    transposed: bool = False,
-) -> PublishedBound:
+@takes_fields_of(_Pairs)
+def muffliato_as_coded(pairs: _Pairs) -> PublishedBound:
     """The baseline of Figure 2 of [MF]: numerator not squared, the attacker counted among its neighbours.
 
         min(T, sum_s (T - floor(s / K)) sum_{w in N(v) and w = v} (W^s)_wu / ||(W^s)_w||^2)
@@ -90,26 +85,12 @@ def muffliato_as_coded(
 
     Args, Raises, Cost: those of `muffliato_squared`.
     """
-    return _bound(
-        "[MF] arXiv:2510.17480, public code of Figure 2, baseline after [CEBM22] arXiv:2206.05091",
-        gossip,
-        attacker,
-        as_coded=True,
-        pairs=_Pairs(num_steps, gossip_rounds, every_step, transposed),
-    )
+    source = "[MF] arXiv:2510.17480, public code of Figure 2, baseline after [CEBM22] arXiv:2206.05091"
+    return _bound(pairs, source, "muffliato-as-coded", "muffliato-as-coded-several-rounds", as_coded=True)
 
 
-class _Pairs(NamedTuple):
-    """Which (gradient, message) pairs are summed over, and by which index; as in `muffliato_squared`."""
-
-    num_steps: int
-    gossip_rounds: int
-    every_step: bool
-    transposed: bool
-
-
-def _bound(source: str, gossip: Gossip, attacker: Hashable, *, as_coded: bool, pairs: _Pairs) -> PublishedBound:
-    value = _sums(gossip, attacker, as_coded, pairs)
+def _bound(pairs: _Pairs, source: str, *facts: str, as_coded: bool = False) -> PublishedBound:
+    value = _sums(pairs, as_coded)
     proved = pairs.gossip_rounds == 1 and not pairs.every_step and not pairs.transposed
     if proved:
         validity = f"bound {FIXED}, one participation, one gossip round"
@@ -117,20 +98,20 @@ def _bound(source: str, gossip: Gossip, attacker: Hashable, *, as_coded: bool, p
         validity = "heuristic for K > 1"
     else:
         validity = f"heuristic{': transposed index' if pairs.transposed else ' for several participations'}"
-    coded = ("muffliato-as-coded", "muffliato-as-coded-several-rounds")
-    squared = ("muffliato-several-gossip-rounds", "muffliato-several-participations")
-    erratum = errata(*(coded if as_coded else squared), "muffliato-transposed-index")
+    erratum = errata(*facts, "muffliato-transposed-index")
     return PublishedBound(value, "sensitivity_squared", source, erratum, validity, True if proved else None)
 
 
-def _sums(gossip: Gossip, attacker: Hashable, as_coded: bool, pairs: _Pairs) -> FloatArray:
+def _sums(pairs: _Pairs, as_coded: bool) -> FloatArray:
     T = check.integer_at_least(1, num_steps=pairs.num_steps)
     K = check.integer_at_least(1, gossip_rounds=pairs.gossip_rounds)
-    if not gossip.is_constant:
-        raise UnsupportedMechanism(f"gossip {gossip.name!r} must be the same in every step; this bound has one W.")
-    matrix: GossipMatrix = gossip.at(0)
+    if not pairs.gossip.is_constant:
+        raise UnsupportedMechanism(
+            f"gossip {pairs.gossip.name!r} must be the same in every step; this bound has one W."
+        )
+    matrix: GossipMatrix = pairs.gossip.at(0)
     W = matrix.weights
-    v = _node(matrix.labels, attacker)
+    v = _node(matrix.labels, pairs.attacker)
     seen = np.unique(np.append(W.indices[W.indptr[v] : W.indptr[v + 1]], v))
     if not as_coded:
         seen = seen[seen != v]
