@@ -68,6 +68,12 @@ def non_negative(**named: Any) -> float:
     return _number(named, "a finite number >= 0", lambda number: 0 <= number < math.inf)
 
 
+def non_negative_or_inf(**named: Any) -> float:
+    """A number >= 0, inf included."""
+    _, value = one(named)
+    return math.inf if isinstance(value, float | np.floating) and value == math.inf else non_negative(**named)
+
+
 def open_unit(**named: Any) -> float:
     """A number strictly between 0 and 1."""
     return _number(named, "a number strictly between 0 and 1", lambda number: 0 < number < 1)

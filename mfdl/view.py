@@ -209,16 +209,13 @@ class AlgorithmView(View):
         unknown = aslinearoperator(sp.csr_array(sp.diags_array(1.0 - knowledge.known_noise.ravel())))
         picked, which = _picked(algorithm, knowledge, release)
         rows = aslinearoperator(picked)
-        A, B = [rows @ algorithm.messages_from_gradients], [rows @ algorithm.messages_from_noise @ unknown]
+        A, B = rows @ algorithm.messages_from_gradients, rows @ algorithm.messages_from_noise @ unknown
         if which is not None:
             released = aslinearoperator(which)
-            A.append(released @ algorithm.models_from_gradients(final=True))
-            B.append(released @ algorithm.models_from_noise(final=True) @ unknown)
-        known = knowledge.known_gradients
-        n = algorithm.num_nodes
-        super().__init__(
-            _stacked(A), _stacked(B), num_nodes=n, known_gradients=known, attacker=attacker, release=release
-        )
+            A = _Stacked([A, released @ algorithm.models_from_gradients(final=True)])
+            B = _Stacked([B, released @ algorithm.models_from_noise(final=True) @ unknown])
+        known, n = knowledge.known_gradients, algorithm.num_nodes
+        super().__init__(A, B, num_nodes=n, known_gradients=known, attacker=attacker, release=release)
 
     @cached_property
     def flow(self) -> Flow | None:
@@ -303,16 +300,6 @@ class _Stacked(LinearOperator):
     def _rmatmat(self, X: FloatArray) -> FloatArray:
         pairs = zip(self.parts, self.bounds[:-1], self.bounds[1:], strict=True)
         return sum(p.rmatmat(X[a:b]) for p, a, b in pairs)
-
-    def _matvec(self, x: FloatArray) -> FloatArray:
-        return self._matmat(x.reshape(-1, 1)).ravel()
-
-    def _rmatvec(self, x: FloatArray) -> FloatArray:
-        return self._rmatmat(x.reshape(-1, 1)).ravel()
-
-
-def _stacked(parts: list[LinearOperator]) -> LinearOperator:
-    return parts[0] if len(parts) == 1 else _Stacked(parts)
 
 
 def _operator(name: str, given: Any) -> LinearOperator:

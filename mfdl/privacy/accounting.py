@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -289,6 +290,11 @@ class _Asked:
         return self.of_victims(victims, shifts)
 
 
+def worst_loss(losses: Sequence[VictimLoss]) -> VictimLoss:
+    """The one with the largest adaptive number."""
+    return max(losses, key=attrgetter("trained.squared"))
+
+
 def worst_adaptive(losses: Sequence[VictimLoss]) -> Sensitivity:
     """The largest adaptive number as a Sensitivity: what calibration and training use."""
-    return max(losses, key=lambda loss: loss.trained.squared).trained
+    return worst_loss(losses).trained

@@ -54,11 +54,11 @@ class Fingerprint:
         """All parts in one line, for files."""
         return SEPARATOR.join(dataclasses.astuple(self))
 
-    def require(self, other: Fingerprint, *, what: str, names: tuple[str, ...] = ()) -> None:
+    def require(self, other: Fingerprint, *, what: str) -> None:
         """Raises InvalidInput where this was computed for something else than `other`, naming the first difference."""
-        for field in names or tuple(field.name for field in dataclasses.fields(self)):
-            mine, theirs = getattr(self, field), getattr(other, field)
-            if mine != theirs:
+        theirs_of = dataclasses.asdict(other)
+        for field, mine in dataclasses.asdict(self).items():
+            if mine != (theirs := theirs_of[field]):
                 raise InvalidInput(
                     f"{what} for another {field.replace('trust', 'trust model')} ({mine} instead of {theirs}); "
                     "calibrate or account anew."

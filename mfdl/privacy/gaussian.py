@@ -91,8 +91,8 @@ def log_delta_from_mu(mu: float, epsilon: float) -> float:
         InvalidInput: an argument is negative, nan or not a number.
     Cost: O(1), a few microseconds.
     """
-    mu = _non_negative_or_inf(mu=mu)
-    epsilon = _non_negative_or_inf(epsilon=epsilon)
+    mu = check.non_negative_or_inf(mu=mu)
+    epsilon = check.non_negative_or_inf(epsilon=epsilon)
     if mu == math.inf:
         return 0.0
     if mu == 0 or epsilon == math.inf:
@@ -139,7 +139,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     Raises:
         InvalidInput: mu is negative or nan, or delta is outside [0, 1).
     """
-    mu = _non_negative_or_inf(mu=mu)
+    mu = check.non_negative_or_inf(mu=mu)
     delta = _delta(delta)
     if mu == 0:
         return 0.0
@@ -269,7 +269,7 @@ def renyi_epsilon(mu: float, order: float) -> float:
     Raises:
         InvalidInput: mu is negative or nan, or order is not a finite number >= 1 (1 is the KL divergence).
     """
-    mu = _non_negative_or_inf(mu=mu)
+    mu = check.non_negative_or_inf(mu=mu)
     order = check.positive(order=order)
     if order < 1:
         raise InvalidInput(f"order must be a finite number >= 1, got {order!r}.")
@@ -287,7 +287,7 @@ def epsilon_from_renyi(mu: float, delta: float) -> float:
     Raises:
         InvalidInput: mu is negative or nan, or delta is outside [0, 1).
     """
-    mu = _non_negative_or_inf(mu=mu)
+    mu = check.non_negative_or_inf(mu=mu)
     delta = _delta(delta)
     if mu == 0:
         return 0.0
@@ -309,7 +309,7 @@ def compose(mus: Iterable[float]) -> float:
     Raises:
         InvalidInput: some mu is negative or nan.
     """
-    values = [_non_negative_or_inf(mus=mu) for mu in mus]
+    values = [check.non_negative_or_inf(mus=mu) for mu in mus]
     composed = math.hypot(*values)
     if composed == math.inf:
         return math.inf
@@ -373,7 +373,7 @@ def mu_from_noise_std(sensitivity: float, record_shift: float, noise_std: float)
     Raises:
         InvalidInput: an argument is out of range or nan.
     """
-    sensitivity = _non_negative_or_inf(sensitivity=sensitivity)
+    sensitivity = check.non_negative_or_inf(sensitivity=sensitivity)
     record_shift = check.positive(record_shift=record_shift)
     noise_std = check.non_negative(noise_std=noise_std)
     if sensitivity == 0:
@@ -399,14 +399,6 @@ def _rounded_up(exact: Fraction) -> float:
     except OverflowError:
         return math.inf
     return nearest if nearest == math.inf or Fraction(nearest) >= exact else _next_up(nearest)
-
-
-def _non_negative_or_inf(**named: Any) -> float:
-    """A number >= 0; inf is allowed."""
-    ((name, value),) = named.items()
-    if isinstance(value, float | np.floating) and value == math.inf:
-        return math.inf
-    return check.non_negative(**{name: value})
 
 
 def _delta(delta: Any) -> float:

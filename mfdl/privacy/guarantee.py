@@ -11,6 +11,7 @@ mu is about real-number noise: no guarantee here covers attacks on the low-order
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -22,6 +23,7 @@ from typing import Any
 from .. import check
 from ..errors import InvalidInput
 from ..files import atomic_write_text
+from ..view import RELEASES
 from . import gaussian
 from .fingerprint import Fingerprint, short_hash
 
@@ -30,7 +32,6 @@ STATED = "as stated in the file, not computed anew"
 EDITED = "as edited, not computed"
 EVERY_NODE = "every node"
 BOUNDS = ("exact", "upper")
-RELEASES = ("none", "average", "all", "not applicable")
 UNITS = ("record", "user")
 
 _TEXTS = ("trust", "participation", "victim", "attacker")
@@ -107,13 +108,13 @@ class Guarantee:
     source: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("mu", "sensitivity"):
-            value = getattr(self, name)
-            infinite = isinstance(value, float) and value == math.inf
-            self._set(name, math.inf if infinite else check.non_negative(**{name: value}))
-        for name in ("noise_std", "tolerance"):
-            self._set(name, check.non_negative(**{name: getattr(self, name)}))
-        self._set("composed", check.integer_at_least(1, composed=self.composed))
+        checked: dict[str, Any] = {
+            "mu": check.non_negative_or_inf(mu=self.mu),
+            "sensitivity": check.non_negative_or_inf(sensitivity=self.sensitivity),
+            "noise_std": check.non_negative(noise_std=self.noise_std),
+            "tolerance": check.non_negative(tolerance=self.tolerance),
+            "composed": check.integer_at_least(1, composed=self.composed),
+        }
         for name in _TEXTS:
             value = getattr(self, name)
             if not isinstance(value, str) or not value.strip():
@@ -125,27 +126,23 @@ class Guarantee:
             raise InvalidInput(f"adaptive must be True or False, got {self.adaptive!r}.")
         if isinstance(self.notes, str) or not all(isinstance(note, str) for note in self.notes):
             raise InvalidInput(f"notes must be a tuple of texts, got {self.notes!r}.")
-        self._set("notes", tuple(self.notes))
-
-        self._set("clip_norm", check.positive(clip_norm=self.clip_norm))
         expected = gaussian.record_shift(self.adjacency, self.clip_norm)
         if check.positive(record_shift=self.record_shift) != expected:
             raise InvalidInput(
                 f"record_shift must be {expected!r} for clip_norm={self.clip_norm!r} under {self.adjacency}, "
                 f"got {self.record_shift!r}; use record_shift(adjacency, clip_norm)."
             )
-        self._set("record_shift", expected)
+        checked |= {"notes": tuple(self.notes), "clip_norm": float(self.clip_norm), "record_shift": expected}
+        self._set(**checked)
         if self.composed == 1:
-            self._set("mu", max(self.mu, self._require_least_mu()))
+            self._set(mu=max(self.mu, self._require_least_mu()))
         for name in ("why", "fingerprint", "seal", "source"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidInput(f"{name} must be a text, got {getattr(self, name)!r}.")
         if self.fingerprint:
             Fingerprint.parse(self.fingerprint)
         if (self.seal or self.fingerprint) and self.seal != self._digest(self.fingerprint):
-            self._set("fingerprint", "")
-            self._set("seal", "")
-            self._set("source", EDITED)
+            self._set(fingerprint="", seal="", source=EDITED)
 
     def _require_least_mu(self) -> float:
         """sensitivity * record_shift / noise_std, below which no mu can be."""
@@ -156,8 +153,9 @@ class Guarantee:
             )
         return least
 
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def _digest(self, fingerprint: str) -> str:
         """16 hex digits of everything that is stated."""
@@ -166,11 +164,9 @@ class Guarantee:
 
     def sealed(self, fingerprint: str) -> Guarantee:
         """The same as the answer to a question: for those who computed it."""
-        return dataclasses.replace(self, fingerprint=fingerprint, seal=self._digest(fingerprint))
-
-    def changed(self, **fields: Any) -> Guarantee:
-        """The same with other fields, as the answer to the same question: for those who computed both."""
-        return dataclasses.replace(self, **{"fingerprint": "", "seal": "", **fields}).sealed(self.fingerprint)
+        stated = copy.copy(self)
+        stated._set(fingerprint=fingerprint, seal=self._digest(fingerprint))
+        return stated
 
     # ---- numbers -----------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from ..errors import InvalidInput, unknown_name
 from ..participation import Participation, in_every_step
 from ..trust import TrustModel
 from . import gaussian
-from .accounting import VictimLoss, victim_losses, worst_adaptive
+from .accounting import VictimLoss, victim_losses, worst_loss
 from .explanation import explanation
 from .fingerprint import Fingerprint
 from .guarantee import EVERY_NODE, UNITS, Guarantee
@@ -113,7 +113,7 @@ class Losses:
     @property
     def worst(self) -> Sensitivity:
         """The largest number for training."""
-        return worst_adaptive(self.of_victims)
+        return worst_loss(self.of_victims).trained
 
     @property
     def rests_on(self) -> float | None:
@@ -126,9 +126,12 @@ class Losses:
         Raises: InvalidInput: losses of some victims only; those are stated one by one (`by_victim`).
         """
         self._require_everybody()
+        return self._of_everybody(check.non_negative(noise_std=noise_std), worst_loss(self.of_victims))
+
+    def _of_everybody(self, noise_std: float, worst: VictimLoss) -> Guarantee:
         participation = self.question.participation_in(self.algorithm)
-        std = check.non_negative(noise_std=noise_std)
-        return self._stated(std, self.worst, participation, EVERY_NODE, self.of_victims)
+        shown = max({loss.release for loss in self.of_victims}, key=_MOST_SHOWN.index)
+        return self._stated(noise_std, worst, participation, EVERY_NODE, shown, self.rests_on)
 
     def by_victim(self, noise_std: float, *, adaptive: bool = True) -> list[Guarantee]:
         """One guarantee for each victim, naming its own participation.
@@ -139,10 +142,7 @@ class Losses:
         stated = []
         for loss in self.of_victims:
             own, name = scheme.of_node(loss.victim), str(labels[loss.victim])
-            guarantee = self._stated(noise_std, loss.held(adaptive=adaptive), own, name, [loss])
-            if not adaptive:
-                guarantee = guarantee.changed(adaptive=loss.adaptive, why=explanation(loss, adaptive=False))
-            stated.append(guarantee)
+            stated.append(self._stated(noise_std, loss, own, name, loss.release, loss.lipschitz, adaptive=adaptive))
         return stated
 
     def calibrate(
@@ -155,7 +155,8 @@ class Losses:
         """
         target = target_mu(mu, epsilon, delta)
         self._require_everybody()
-        sensitivity, name = self.worst, self.algorithm.name
+        worst, name = worst_loss(self.of_victims), self.algorithm.name
+        sensitivity = worst.trained
         if math.isinf(sensitivity.squared):
             if self.algorithm.noise.is_zero:
                 raise InvalidInput(
@@ -165,11 +166,12 @@ class Losses:
                 f"{name!r} has infinite loss under trust model {self.question.trust.name!r}, whatever the noise: "
                 f"{sensitivity.why or 'no number holds for training'}; choose another trust model or mechanism."
             )
-        stated = self.guarantee(gaussian.noise_std(1 / target, sensitivity.value, self.question.record_shift))
+        std = gaussian.noise_std(1 / target, sensitivity.value, self.question.record_shift)
+        stated = self._of_everybody(std, worst)
         more = 2.0**-52
         while stated.mu > target or (epsilon is not None and delta is not None and stated.epsilon(delta) > epsilon):
             # by rounding only, so a few doublings of the last bit end it
-            stated, more = self.guarantee(stated.noise_std * (1 + more)), 2 * more
+            stated, more = self._of_everybody(stated.noise_std * (1 + more), worst), 2 * more
         return stated
 
     def noise_std(self, *, noise_std: float | None = None, noise_multiplier: float | None = None) -> float:
@@ -178,16 +180,17 @@ class Losses:
             raise InvalidInput("give exactly one of noise_std and noise_multiplier.")
         if noise_std is not None:
             return check.non_negative(noise_std=noise_std)
-        if math.isinf(self.worst.squared):
+        worst = self.worst
+        if math.isinf(worst.squared):
             raise InvalidInput(
                 "noise_multiplier needs a mechanism with noise that the attacker does not know, i.e. a finite "
                 "sensitivity; give noise_std."
             )
         multiplier = check.non_negative(noise_multiplier=noise_multiplier)
-        return gaussian.noise_std(multiplier, self.worst.value, self.question.record_shift)
+        return gaussian.noise_std(multiplier, worst.value, self.question.record_shift)
 
     def _require_everybody(self) -> None:
-        victims, asked = {loss.victim for loss in self.of_victims}, set[int]()
+        victims, asked = {loss.fixed.node for loss in self.of_victims}, set[int]()
         for _, of_member in self.question.trust.members(self.algorithm):
             asked |= set(of_member)
             if len(asked) == self.algorithm.num_nodes:
@@ -217,16 +220,17 @@ class Losses:
     def _stated(
         self,
         noise_std: float,
-        sensitivity: Sensitivity,
+        loss: VictimLoss,
         participation: Participation,
         victim: str,
-        losses: Sequence[VictimLoss],
+        release: str,
+        rests_on: float | None,
+        *,
+        adaptive: bool = True,
     ) -> Guarantee:
-        """The guarantee of one sensitivity; `losses` are those it is the worst of."""
-        q, shift = self.question, self.question.record_shift
-        fingerprint, release = losses[0].fingerprint, max((loss.release for loss in losses), key=_MOST_SHOWN.index)
-        assert fingerprint is not None
-        rests_on = max((loss.lipschitz for loss in losses if loss.lipschitz is not None), default=None)
+        """The guarantee of one loss; release and Lipschitz constant are those of all that it is the worst of."""
+        q, shift, sensitivity = self.question, self.question.record_shift, loss.held(adaptive=adaptive)
+        assert loss.fingerprint is not None
         return Guarantee(
             mu=gaussian.mu_from_noise_std(sensitivity.value, shift, noise_std),
             trust=q.trust.name,
@@ -236,7 +240,7 @@ class Losses:
             participation=participation.describe(),
             victim=victim,
             attacker=q.trust.attacker,
-            adaptive=True,
+            adaptive=adaptive or loss.adaptive,
             bound=sensitivity.bound,
             noise_std=noise_std,
             sensitivity=sensitivity.value,
@@ -244,8 +248,8 @@ class Losses:
             release=release,
             notes=shift_notes(rests_on),
             unit=q.unit,
-            why=explanation(max(losses, key=lambda loss: loss.adaptive_sensitivity_squared)),
-        ).sealed(dataclasses.replace(fingerprint, release=release).text)
+            why=explanation(loss, adaptive=adaptive),
+        ).sealed(dataclasses.replace(loss.fingerprint, release=release).text)
 
 
 def shift_notes(lipschitz: float | None) -> tuple[str, ...]:

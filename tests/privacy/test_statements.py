@@ -255,7 +255,7 @@ def test_an_index_and_a_label_are_two_attackers():
     first, second = (
         mfdl.account(one, trust=model, adjacency="zero-out", clip_norm=1.0, noise_std=1.0) for model in (index, label)
     )
-    second = second.changed(attacker=first.attacker)
+    second = dataclasses.replace(second, attacker=first.attacker).sealed(second.fingerprint)
     with pytest.raises(InvalidInput, match="stands for others"):
         first.compose_with(second)
     assert math.isclose(first.compose_with(first).mu, math.sqrt(2) * first.mu)

@@ -18,7 +18,7 @@ leak.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -73,14 +73,16 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
             f"this view has no structured form, and its dense form needs a singular value decomposition of a {rows} x "
             f"{columns} matrix, which is too large; use fewer steps, release='none', or a model that sees all messages."
         )
-    unknown = ViewGram.silent(view.axis.num_steps, UNDECIDED, form="dense form", upper=True)
-    return [_with_known_gradients(view, u, made.get(u, unknown)) for u in victims]
+    return _told(view, victims, made, "dense form")
 
 
 def _forms(view: View, victims: Sequence[int]) -> Iterator[ViewForm]:
     """The forms that cover a view, in the order in which they are asked."""
-    by_structure = [form for kind in FORMS if (form := kind.of(view)) is not None]
-    yield from sorted(by_structure, key=lambda form: form.cost(victims))
+    if (form := Separable.of(view)) is not None:  # every injected sum is seen: no other form by structure covers that
+        yield form
+    else:
+        by_structure = (form for kind in FORMS if (form := kind.of(view)) is not None)
+        yield from sorted(by_structure, key=lambda form: form.cost(victims))
     for kind in LAST:
         if (form := kind.of(view)) is not None:
             yield form
@@ -91,15 +93,18 @@ def injection_bound(view: View, victims: Sequence[int]) -> list[ViewGram] | None
     form = Injections.of(view)
     if form is None:
         return None
-    unknown = ViewGram.silent(view.axis.num_steps, UNDECIDED, form=INJECTIONS, upper=True)
-    grams = [unknown if gram is None else gram for gram in form.grams(victims)]
-    return [_with_known_gradients(view, u, gram) for u, gram in zip(victims, grams, strict=True)]
+    return _told(view, victims, dict(zip(victims, form.grams(victims), strict=True)), INJECTIONS)
 
 
-def _with_known_gradients(view: View, victim: int, gram: ViewGram) -> ViewGram:
-    """The Gram with a leak at every step whose gradient of the victim the attacker knows."""
-    known = view.known_gradients[:, victim]
-    if not known.any():
-        return gram
-    step = int(np.argmax(known))
-    return dataclasses.replace(gram, leaks=gram.leaks | known, why=f"the attacker knows the gradient of step {step}")
+def _told(view: View, victims: Sequence[int], made: Mapping[int, ViewGram | None], last: str) -> list[ViewGram]:
+    """Grams with a leak at every step whose gradient of the victim the attacker knows; undecided ones leak everywhere.
+
+    Args: last: the form that was asked last.
+    """
+    unknown = ViewGram.silent(view.axis.num_steps, UNDECIDED, form=last, upper=True)
+    told = [made.get(u) or unknown for u in victims]
+    for i, u in enumerate(victims):
+        if (known := view.known_gradients[:, u]).any():
+            why = f"the attacker knows the gradient of step {int(np.argmax(known))}"
+            told[i] = dataclasses.replace(told[i], leaks=told[i].leaks | known, why=why)
+    return told

@@ -68,20 +68,21 @@ def sensitivities(
     Guarantees: never below the true value; infinite where a record can take part in a step that leaks.
     Raises: InvalidInput: a participation with another number of steps.
     """
-    for gram in grams:
+    distinct = {id(g): g for g in grams}
+    for gram in distinct.values():
         if participation.num_steps != len(gram.values):
             raise InvalidInput(
                 f"participation must have the mechanism's {len(gram.values)} steps, got {participation.num_steps} "
                 f"({participation.describe()}); patterns of another length miss steps that a record can join."
             )
-    distinct = {id(g): g for g in grams if not _leaks(g, participation)}
     found: dict[int, PatternBound] = {}
-    for diagonal in (True, False):
-        chosen = {key: g for key, g in distinct.items() if g.is_diagonal == diagonal}
-        if not chosen:
-            continue
-        values, errors = (np.stack([getattr(g, name) for g in chosen.values()]) for name in ("values", "errors"))
-        if diagonal:
+    of_shape: dict[int, dict[int, ViewGram]] = {}
+    for key, gram in distinct.items():
+        if not _leaks(gram, participation):
+            of_shape.setdefault(gram.values.ndim, {})[key] = gram
+    for ndim, chosen in of_shape.items():
+        values, errors = np.stack([g.values for g in chosen.values()]), np.stack([g.errors for g in chosen.values()])
+        if ndim == 1:
             bounded = diagonal_bounds(values, participation, errors)
         else:
             bounded = bounds(values, participation, method, errors)
