@@ -12,6 +12,7 @@ estimators gives the level.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from .. import check
@@ -112,6 +113,19 @@ class AuditConfig:
             unit=unit,
         )
 
+    @functools.cached_property
+    def losses(self) -> list[VictimLoss]:
+        """Of the victims asked for; their noise has no part in them."""
+        asked = None if self.victim is None else [self.victim]
+        unit = str(self.unit or "record") if self.mechanism is None else self.mechanism.unit
+        return victim_losses(self.algorithm, self.trust, victims=asked, release=self.shown(), unit=unit)
+
+    def with_noise(self, noise_std: float) -> AuditConfig:
+        """The same for another noise, and so with the same losses."""
+        other = dataclasses.replace(self, noise_std=noise_std)
+        vars(other)["losses"] = self.losses
+        return other
+
     def shown(self) -> str | None:
         """The final models that the view holds; None: the default."""
         if self.release is None and self.mechanism is not None:
@@ -141,14 +155,11 @@ def audit(config: AuditConfig) -> AuditResult:
     return audited(config)
 
 
-def audited(config: AuditConfig, losses: Sequence[VictimLoss] | None = None) -> AuditResult:
-    """`audit`, given the losses of the victims, or accounting them."""
+def audited(config: AuditConfig) -> AuditResult:
+    """`audit` of a config, whose losses are accounted once."""
     settings, algorithm, release = config.settings(), config.algorithm, config.shown()
     gaussian.record_shift(settings.adjacency, settings.clip_norm)  # refuses another adjacency
-    asked = None if config.victim is None else [config.victim]
-    if losses is None:
-        losses = victim_losses(algorithm, config.trust, victims=asked, release=release, unit=settings.unit)
-    stated = _claims(config, settings, losses)
+    stated = _claims(config, settings)
     chosen = candidates(algorithm, config.trust, list(stated.mu), release=release, unit=settings.unit)
     stated = stated.kept({c.victim for c in chosen}, "they attack themselves or nothing of them is seen")
     if not stated.mu:
@@ -173,13 +184,17 @@ def audited(config: AuditConfig, losses: Sequence[VictimLoss] | None = None) -> 
     return AuditResult(**vars(settings), mu_claimed=max(stated.mu.values()), canaries=results, notes=notes)
 
 
-def _claims(config: AuditConfig, settings: Settings, losses: Sequence[VictimLoss]) -> claims.Claims:
+def _claims(config: AuditConfig, settings: Settings) -> claims.Claims:
     """The library's own where runs could refute them, or that of somebody else for every victim."""
+    losses = config.losses
     if config.claimed_mu is not None:
         mus = dict.fromkeys((loss.victim for loss in losses), check.positive(claimed_mu=config.claimed_mu))
         return claims.Claims(mus, mus)
     shift = gaussian.record_shift(str(config.claimed_adjacency), settings.clip_norm)
-    mus = {loss.victim: claims.accounted(loss, shift, settings.noise_std) for loss in losses}
+    mus = {  # as the accountant finds them now, rounded up; 0 where the record changes nothing
+        x.victim: x.mu(record_shift=shift, noise_std=settings.noise_std) if x.trained.squared > 0 else 0.0
+        for x in losses
+    }
     of_all = config.victim is None
     return claims.refutable(config.mechanism, settings.mechanism, config.trust, losses, mus, of_all=of_all)
 

@@ -11,6 +11,7 @@ really has, except with probability `failure`. Any statistic gives a valid bound
 
 from __future__ import annotations
 
+import bisect
 import math
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..errors import InvalidInput
 from ..floats import EPS
 from ..privacy import gaussian
 
+MAX_TRIALS = 50 * 2**34
 EPSILON_SLACK = 1e-9  # `gaussian.epsilon_from_mu` is above the truth by no more: a lower bound gives it back
 
 
@@ -121,13 +123,6 @@ def trials_needed(mu: float, *, failure: float) -> int:
         factor = math.sqrt((trials - 1) / float(stats.chi2.ppf(share, trials - 1)))
         return 2 * mu / factor - z * math.sqrt(2 / trials) > mu
 
-    trials = 50
-    while not enough(trials):
-        trials *= 2
-        if trials > 2**40:
-            raise InvalidInput(f"mu={mu:g} is too small for any audit; claim a larger loss, i.e. use less noise.")
-    low = max(50, trials // 2)
-    while low < trials:
-        middle = (low + trials) // 2
-        low, trials = (low, middle) if enough(middle) else (middle + 1, trials)
-    return trials
+    if not enough(MAX_TRIALS):
+        raise InvalidInput(f"mu={mu:g} is too small for any audit; claim a larger loss, i.e. use less noise.")
+    return 50 + bisect.bisect_left(range(50, MAX_TRIALS), True, key=enough)

@@ -41,11 +41,6 @@ class Claims:
         return Claims(mu, expected, (*self.notes, f"not audited, since {why}: nodes {others}"))
 
 
-def accounted(loss: VictimLoss, shift: float, noise_std: float) -> float:
-    """mu of one victim as the accountant finds it now, rounded up; may be 0 or inf."""
-    return loss.mu(record_shift=shift, noise_std=noise_std) if loss.trained.squared > 0 else 0.0
-
-
 def refutable(
     mechanism: Mechanism | None,
     name: str,

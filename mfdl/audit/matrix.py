@@ -18,7 +18,7 @@ from .. import check, files
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..privacy import gaussian
-from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
+from ..privacy.accounting import worst_adaptive
 from ..trust import TrustModel
 from .auditing import AuditConfig, audited
 from .observation import anything_is_seen
@@ -130,31 +130,24 @@ def audit_matrix(
     cells = []
     for name, model in pairs:
         asked = AuditConfig(algorithms[name], trust=trusts[model], release=(release or {}).get(name), **how)
-        losses, why = _accounted(asked)
-        result = None
-        if not why:
-            finite = [loss for loss in losses if loss.adaptive_sensitivity_squared < math.inf]
-            std = (
-                noise_std
-                if mu is None
-                else gaussian.noise_std(1 / check.positive(mu=mu), worst_adaptive(finite).value, shift)
-            )
-            result = audited(dataclasses.replace(asked, noise_std=std), losses)
-        cells.append(Cell(name, model, result, why))
+        why = _nothing_to_refute(asked)
+        if not why and mu is not None:
+            finite = [loss for loss in asked.losses if loss.adaptive_sensitivity_squared < math.inf]
+            noise_std = gaussian.noise_std(1 / check.positive(mu=mu), worst_adaptive(finite).value, shift)
+        cells.append(Cell(name, model, None if why else audited(asked.with_noise(noise_std)), why))
         if progress is not None:
             progress()
     return AuditMatrix(tuple(cells), level)
 
 
-def _accounted(asked: AuditConfig) -> tuple[list[VictimLoss], str]:
-    """The losses of all victims, and why nothing finite is claimed, if so."""
+def _nothing_to_refute(asked: AuditConfig) -> str:
+    """Why nothing finite is claimed, if so."""
     try:
-        unit = asked.unit or "record"
-        losses = victim_losses(asked.algorithm, asked.trust, release=asked.release, unit=unit)
+        losses = asked.losses
         seen = anything_is_seen(asked.algorithm, asked.trust, release=asked.release)
     except UnsupportedMechanism as error:
-        return [], str(error)
+        return str(error)
     if seen and any(0 < loss.adaptive_sensitivity_squared < math.inf for loss in losses):
-        return losses, ""
+        return ""
     leaks = [x.adaptive_why or x.fixed.why for x in losses if seen and math.isinf(x.adaptive_sensitivity_squared)]
-    return losses, f"infinite loss is claimed: {leaks[0]}" if leaks else NOTHING_IS_SEEN
+    return f"infinite loss is claimed: {leaks[0]}" if leaks else NOTHING_IS_SEEN

@@ -117,18 +117,13 @@ class AuditResult(Settings):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, infinities as texts."""
-        values = dataclasses.asdict(self)
-        for name in ("mu_audited", "epsilon_claimed", "epsilon_audited", "violated"):
-            values[name] = getattr(self, name)
-        for shown, canary in zip(values["canaries"], self.canaries, strict=True):
-            shown |= {"mu_audited": canary.mu_audited, "violated": canary.violated}
-        plain: dict[str, Any] = _plain(values)
-        return plain
+        names = ("mu_audited", "epsilon_claimed", "epsilon_audited", "violated")
+        canaries = [
+            _plain(**dataclasses.asdict(c), mu_audited=c.mu_audited, violated=c.violated) for c in self.canaries
+        ]
+        values = {**dataclasses.asdict(self), "canaries": canaries, "notes": list(self.notes)}
+        return _plain(**values, **{name: getattr(self, name) for name in names})
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
+def _plain(**values: Any) -> dict[str, Any]:
+    return {name: str(x) if isinstance(x, float) and math.isinf(x) else x for name, x in values.items()}
