@@ -32,8 +32,8 @@ def exact_gram(encoder: ArrayLike) -> Rational:
     >>> exact_gram([[1, 0], [2, 3]])[0]
     [Fraction(5, 1), Fraction(6, 1)]
     """
-    C = _flint(rational(np.asarray(encoder)))
-    return _fractions(C.transpose() * C)
+    C = flint_matrix(rational(np.asarray(encoder)))
+    return fractions(C.transpose() * C)
 
 
 def rank(matrix: Rational) -> int:
@@ -42,7 +42,7 @@ def rank(matrix: Rational) -> int:
     >>> rank(rational(np.array([[1, 3], [2, 6]]))), rank(rational(np.array([[0.1, 0.3], [1, 3]])))  # 3 * 0.1 > 0.3
     (1, 2)
     """
-    return int(_flint(matrix).rank())
+    return int(flint_matrix(matrix).rank())
 
 
 def rows_span(spanning: FloatArray, wanted: FloatArray) -> bool:
@@ -56,7 +56,7 @@ def exact_leaks(A: Rational, B: Rational) -> list[bool]:
 
     In the reduced [B | A] the rows below the rank of B hold what of A no combination of B's columns reaches.
     """
-    reduced, _ = _flint([[*b, *a] for a, b in zip(A, B, strict=True)]).rref()
+    reduced, _ = flint_matrix([[*b, *a] for a, b in zip(A, B, strict=True)]).rref()
     beyond = reduced.tolist()[rank(B) :]
     return [any(row[j] != 0 for row in beyond) for j in range(len(B[0]), len(B[0]) + len(A[0]))]
 
@@ -67,20 +67,20 @@ def exact_view_gram(A: Rational, B: Rational) -> Rational:
     B = F C with F the pivot columns of B and C the rows of its reduced form, both of full rank, so that
     (B B^T)^+ = F (F^T F)^-1 (C C^T)^-1 (F^T F)^-1 F^T.
     """
-    reduced, r = _flint(B).rref()
+    reduced, r = flint_matrix(B).rref()
     rows = reduced.tolist()[:r]
     if not r:
         return [[Fraction(0)] * len(A[0]) for _ in A[0]]
     pivots = [next(j for j, x in enumerate(row) if x != 0) for row in rows]
-    F, C = _flint([[row[j] for j in pivots] for row in B]), flint.fmpq_mat(rows)
-    K = (F.transpose() * F).solve(F.transpose() * _flint(A))
-    return _fractions(K.transpose() * (C * C.transpose()).solve(K))
+    F, C = flint_matrix([[row[j] for j in pivots] for row in B]), flint.fmpq_mat(rows)
+    K = (F.transpose() * F).solve(F.transpose() * flint_matrix(A))
+    return fractions(K.transpose() * (C * C.transpose()).solve(K))
 
 
-def _flint(matrix: Rational) -> flint.fmpq_mat:
+def flint_matrix(matrix: Rational) -> flint.fmpq_mat:
     entries = [flint.fmpq(x.numerator, x.denominator) for row in matrix for x in row]
     return flint.fmpq_mat(len(matrix), len(matrix[0]) if matrix else 0, entries)
 
 
-def _fractions(matrix: flint.fmpq_mat) -> Rational:
+def fractions(matrix: flint.fmpq_mat) -> Rational:
     return [[Fraction(int(x.p), int(x.q)) for x in row] for row in matrix.tolist()]

@@ -12,12 +12,13 @@ from collections.abc import Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
+import flint
 import numpy as np
 from numpy.typing import NDArray
 
 from ...algorithms import LinearAlgorithm
 from ...check import FloatArray
-from .rational import Rational, rational
+from .rational import Rational, flint_matrix, fractions, rational
 
 Mask = NDArray[np.bool_]
 
@@ -45,38 +46,29 @@ def exact_run(algorithm: LinearAlgorithm, reactions: FloatArray | None = None) -
             (the column); default none. Gradients that react so are adaptive in the simplest way.
     """
     T, n = algorithm.num_steps, algorithm.num_nodes
-    N = rational(algorithm.noise.matmat(np.eye(algorithm.noise.shape[1])))
-    slots, width = len(N) // T, T * n + algorithm.noise.shape[1]
-    M = rational(algorithm.model_from_state.toarray())
-    state = _zeros(len(M[0]), width)
+    N = np.hstack(
+        [np.zeros((algorithm.noise.shape[0], T * n)), algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))]
+    )
+    slots, width = len(N) // T, N.shape[1]
+    M = flint_matrix(rational(algorithm.model_from_state.toarray()))
+    state = flint.fmpq_mat(M.ncols(), width)
     messages, models = [], []
     for one, t in zip(algorithm.rounds, algorithm.step_of_round, strict=True):
-        gradient, noise = _zeros(n, width), _zeros(slots, width)
+        gradient, noise = flint.fmpq_mat(n, width), flint.fmpq_mat(slots, width)
         if t >= 0:
-            held = _times(M, state)
-            models.append(held)
-            for u in range(n):
-                if reactions is not None:
-                    gradient[u] = [Fraction(float(reactions[t, u])) * x for x in held[u]]
-                gradient[u][t * n + u] += 1
-            noise = [[Fraction(0)] * (T * n) + row for row in N[t * slots : (t + 1) * slots]]
-        m = _sum(
-            algorithm.messages_per_round,
-            width,
-            (one.message_from_state, state),
-            (one.message_from_gradient, gradient),
-            (one.message_from_noise, noise),
-        )
-        messages.append(m)
-        state = _sum(
-            len(state),
-            width,
-            (one.state_from_message, m),
-            (one.state_from_state, state),
-            (one.state_from_gradient, gradient),
-            (one.state_from_noise, noise),
-        )
-    return ExactRun(messages, models, _times(M, state), T * n)
+            held = M * state
+            models.append(fractions(held))
+            gradient = flint_matrix(rational(np.eye(n, width, t * n)))
+            if reactions is not None:
+                gradient += flint_matrix(rational(np.diag(reactions[t]))) * held
+            noise = flint_matrix(rational(N[t * slots : (t + 1) * slots]))
+        m, after = flint.fmpq_mat(algorithm.messages_per_round, width), flint.fmpq_mat(M.ncols(), width)
+        for part, x in (("state", state), ("gradient", gradient), ("noise", noise)):
+            m += _times(getattr(one, f"message_from_{part}"), x, m)
+            after += _times(getattr(one, f"state_from_{part}"), x, after)
+        messages.append(fractions(m))
+        state = after + _times(one.state_from_message, m, after)
+    return ExactRun(messages, models, fractions(M * state), T * n)
 
 
 def exact_view(
@@ -94,7 +86,8 @@ def exact_view(
     rows: Rational = []
     for r, sent in enumerate(run.messages):
         if combination is not None:  # of rounds with something to combine
-            rows += _times([list(row) for row in combination], sent) if seen[r].any() else []
+            combined = flint_matrix([list(row) for row in combination]) * flint_matrix(sent)
+            rows += fractions(combined) if seen[r].any() else []
         else:
             rows += [row for row, shown in zip(sent, seen[r], strict=True) if shown]
     if release == "all":
@@ -108,23 +101,6 @@ def exact_view(
     return [row[:split] for row in rows], B
 
 
-def _zeros(rows: int, columns: int) -> Rational:
-    return [[Fraction(0)] * columns for _ in range(rows)]
-
-
-def _times(matrix: Rational, x: Rational) -> Rational:
-    out = _zeros(len(matrix), len(x[0]) if x else 0)
-    for i, row in enumerate(matrix):
-        for weight, other in zip(row, x, strict=True):
-            if weight:
-                out[i] = [a + weight * b if b else a for a, b in zip(out[i], other, strict=True)]
-    return out
-
-
-def _sum(rows: int, columns: int, *products: tuple[Any, Rational]) -> Rational:
-    total = _zeros(rows, columns)
-    for matrix, x in products:
-        if matrix is not None:
-            part = _times(rational(matrix.toarray()), x)
-            total = [[a + b for a, b in zip(r, q, strict=True)] for r, q in zip(total, part, strict=True)]
-    return total
+def _times(matrix: Any, x: flint.fmpq_mat, like: flint.fmpq_mat) -> flint.fmpq_mat:
+    """matrix @ x, or zeros shaped as `like` where there is no map."""
+    return like * 0 if matrix is None else flint_matrix(rational(matrix.toarray())) * x

@@ -39,22 +39,11 @@ def vector_sensitivity_lower_bound(
 ) -> float:
     """A lower bound on max ||C g||_F over g_t in the unit ball of R^dimension, by ascent from random starts.
 
-    One step turns every g_t towards the gradient of ||C g||_F^2, a convex function, so it never falls. Each value
-    belongs to an admissible g, so it is a lower bound whether or not the ascent has ended.
+    See `ascended_value`. Each value belongs to an admissible g, so it is a lower bound whether or not the ascent has
+    ended.
     """
-    rng = np.random.default_rng(seed)
-    best = 0.0
-    for steps in participation.patterns():
-        C = encoder[:, steps]
-        for _ in range(starts):
-            g = rng.standard_normal((len(steps), dimension))
-            g /= np.linalg.norm(g, axis=1, keepdims=True)
-            for _ in range(rounds):
-                slope = C.T @ (C @ g)
-                length = np.linalg.norm(slope, axis=1, keepdims=True)
-                g = np.where(length > 0, slope / np.where(length > 0, length, 1.0), g)
-            best = max(best, float(np.linalg.norm(C @ g)))
-    return best
+    gram, how = encoder.T @ encoder, {"dimension": dimension, "starts": starts, "rounds": rounds, "seed": seed}
+    return max(ascended_value(gram[np.ix_(steps, steps)], **how) for steps in participation.patterns()) ** 0.5
 
 
 def elliptope_reference(gram: FloatArray) -> float:
