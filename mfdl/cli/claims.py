@@ -92,38 +92,29 @@ def _row(name: str, examples: int | None, seed: int) -> dict[str, Any]:
     began = time.perf_counter()
     result = check_claim(claim, examples=examples, seed=seed)
     return {
-        "id": claim.id,
-        "paper": claim.paper,
-        "item": claim.item,
-        "statement": claim.statement,
-        "verdict": result.verdict,
-        "counterexample": result.counterexample,
-        "erratum": claim.erratum,
+        **{name: getattr(claim, name) for name in ("id", "paper", "item", "statement", "erratum")},
+        **{name: getattr(result, name) for name in ("verdict", "counterexample", "as_registered", "tried")},
         "registered": claim.expect,
-        "as_registered": result.as_registered,
-        "tried": result.tried,
         "seconds": round(time.perf_counter() - began, 2),
     }
 
 
+COLUMNS = ("statement", "verdict", "smallest counterexample", "what is true")
 COLOURS = {"holds": "green", "refuted": "red", "untested": "yellow"}
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(show_lines=True)
-    for column in ("claim", "statement", "verdict", "smallest counterexample", "what is true"):
-        table.add_column(column, overflow="fold")
+    table = options.table(("claim", *COLUMNS))
+    table.show_lines = True
     for row in rows:
         verdict = f"[{COLOURS[row['verdict']]}]{row['verdict']}[/]"
         verdict += f"\n{row['tried']} cases" if row["verdict"] == "holds" else ""
         verdict += "" if row["as_registered"] else f"\n[bold]on record: {row['registered']}[/]"
         where = f"{escape(row['id'])}\n[dim]{escape(row['paper'])}, {escape(row['item'])}[/]"
-        table.add_row(
-            where, escape(row["statement"]), verdict, escape(row["counterexample"] or ""), escape(row["erratum"])
-        )
+        statement, refuting, erratum = (escape(row[name] or "") for name in ("statement", "counterexample", "erratum"))
+        table.add_row(where, statement, verdict, refuting, erratum)
     options.answers().print(table)
     options.answers().print(_summary(rows))
 
@@ -147,7 +138,7 @@ def _page(rows: list[dict[str, Any]]) -> str:
         "",
         _summary(rows),
     ]
-    columns = ("claim", "item", "statement", "verdict", "smallest counterexample", "what is true")
+    columns = ("claim", "item", *COLUMNS)
     for paper in dict.fromkeys(row["paper"] for row in rows):
         lines += ["", f"## {paper}", "", markdown_row(*columns), markdown_row(*["---"] * len(columns))]
         for row in rows:

@@ -17,12 +17,11 @@ DataHome = Annotated[
     Path | None,
     typer.Option("--data-home", help="Data folder; default: $MFDL_DATA, else the user's cache folder."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON value on stdout, nothing else.")]
 STATES = {True: "verified", False: "WRONG CONTENT", None: "present"}
 
 
 @app.command("list")
-def list_files(data_home: DataHome = None, as_json: AsJson = False) -> None:
+def list_files(data_home: DataHome = None, as_json: options.Json = False) -> None:
     """Show every data file, whether it is there and whether its checksum agrees."""
     rows = data.status(data_home)
     folder = data.home(data_home)
@@ -43,7 +42,7 @@ def fetch_files(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every file of the list.")] = False,
     data_home: DataHome = None,
-    as_json: AsJson = False,
+    as_json: options.Json = False,
 ) -> None:
     """Download files that are missing and verify those that are there."""
     if bool(names) == everything:

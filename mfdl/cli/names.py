@@ -94,10 +94,7 @@ def mechanisms(as_json: options.Json = False) -> None:
     rows: list[dict[str, Any]] = [
         {
             "name": name,
-            "summary": entry.summary,
-            "trust": entry.trust,
-            "paper": entry.paper,
-            "erratum": entry.erratum,
+            **{key: getattr(entry, key) for key in ("summary", "trust", "paper", "erratum")},
             "models": list(entry.models),
             "parameters": {key: kind.__name__ for key, kind in entry.parameters.items()},
         }

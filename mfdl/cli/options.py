@@ -63,17 +63,16 @@ def progress_bar() -> Progress:
         BarColumn,
         MofNCompleteColumn,
         Progress,
-        TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
     return Progress(
-        TextColumn("{task.description}"),
+        "{task.description}",
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        "left",
         TimeRemainingColumn(),
         console=messages(),
     )

@@ -106,9 +106,8 @@ def plot_by_victim(losses: Sequence[Curve], *, title: str, caption: str, local: 
         dataclasses.replace(curve, distances=np.arange(1, curve.losses.size + 1), losses=-np.sort(-curve.losses))
         for curve in losses
     ]
-    figure, axes = _page(title, caption, width=9.6, body=4.7, plot=(0.085, 0.60))
-    draw_by_distance(axes, ranked, local=local)
-    axes.set_xlabel("victims, the one that loses most first", fontsize=9, color=QUIET)
+    figure = plot_by_distance(ranked, title=title, caption=caption, local=local)
+    figure.axes[0].set_xlabel("victims, the one that loses most first", fontsize=9, color=QUIET)
     return figure
 
 
@@ -162,27 +161,23 @@ def _one_curve(axes: Axes, curve: Curve, groups: Sequence[AtDistance], apart: fl
     return End(mean[-1], curve.name, curve.words, colour, float(x[-1]))
 
 
-def plot_pairwise(matrix: ArrayLike, labels: Sequence[Any], *, title: str, caption: str, unit: str = "μ") -> Figure:
+def plot_pairwise(matrix: ArrayLike, labels: Sequence[Any], *, title: str, caption: str) -> Figure:
     """Heat map of matrix[u, v], what attacker v learns of victim u; grey where infinite or not asked for."""
     values = np.asarray(matrix, dtype=np.float64)
-    longest = max((len(str(label)) for label in labels), default=1) if len(labels) <= MAX_LABELLED else 3
+    few = len(labels) <= MAX_LABELLED
+    longest = max((len(str(label)) for label in labels), default=1) if few else 3
     figure, axes = _page(title, caption, width=8.6, body=6.2, plot=(0.135, 0.72), below=0.3 + 0.075 * longest)
-    colours = _colour_map()
     norm, over = _scale(values)
-    image = axes.imshow(np.ma.masked_invalid(values), cmap=colours, norm=norm, interpolation="nearest")
-    axes.set_xlabel("attacker v", fontsize=9.5, color=QUIET)
+    image = axes.imshow(np.ma.masked_invalid(values), cmap=_colour_map(), norm=norm, interpolation="nearest")
+    axes.set_xlabel(f"attacker v{'' if few else ' (position in label order)'}", fontsize=9.5, color=QUIET)
     axes.set_ylabel("victim u", fontsize=9.5, color=QUIET)
-    if len(labels) <= MAX_LABELLED:
-        names = [str(label) for label in labels]
-        axes.set_xticks(range(len(names)), names, rotation=90)
-        axes.set_yticks(range(len(names)), names)
-        axes.tick_params(labelsize=8 if len(names) <= 20 else 6.5, colors=QUIET, length=0)
-    else:
-        axes.set_xlabel("attacker v (position in label order)", fontsize=9.5, color=QUIET)
-        axes.tick_params(labelsize=8, colors=QUIET)
-    for side in axes.spines.values():
-        side.set_visible(False)
-    _colour_bar(figure, axes, image, f"{unit} of u against v{over}")
+    axes.tick_params(labelsize=8 if len(labels) <= 20 or not few else 6.5, colors=QUIET)
+    if few:
+        axes.set_xticks(range(len(labels)), labels, rotation=90)
+        axes.set_yticks(range(len(labels)), labels)
+        axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    _colour_bar(figure, axes, image, f"μ of u against v{over}")
     return figure
 
 
@@ -195,7 +190,6 @@ def plot_graph(
     *,
     title: str,
     caption: str,
-    unit: str = "μ",
 ) -> Figure:
     """The graph, each node in the colour of what the attacker learns of it; attackers are red stars.
 
@@ -221,7 +215,7 @@ def plot_graph(
     for i in range(values.size) if values.size <= MAX_LABELLED else stars:
         name_node(axes, spots[i], f"{labels[i]} (attacker)" if i in stars else str(labels[i]))
     if finite.any():
-        _colour_bar(figure, axes, dots, f"{unit} of the node{over}")
+        _colour_bar(figure, axes, dots, f"μ of the node{over}")
     return figure
 
 

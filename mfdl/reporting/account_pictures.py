@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import math
+import operator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +16,7 @@ import numpy as np
 
 from .. import files, graphs
 from ..check import FloatArray
-from ..participation import Cyclic, EveryStep, Single
+from ..participation import Cyclic, Single, in_every_step
 from ..pictures.networks import LAYOUT_SEED
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
@@ -45,15 +48,12 @@ class Pictures:
         pictures.write_figure(folder, "graph", self.coloured_graph())
         if self.many:
             single = {nodes[0]: losses for nodes, losses in self.losses.items()}
-            arrays: dict[str, Any] = {
-                name: pairwise_matrix(single, self.algorithm.num_nodes, value)
-                for name, value in {
-                    "mu": lambda loss: self.mu(loss, False),
-                    "mu_adaptive": lambda loss: self.mu(loss, True),
-                    "sensitivity_squared": lambda loss: loss.sensitivity_squared,
-                    "adaptive_sensitivity_squared": lambda loss: loss.adaptive_sensitivity_squared,
-                }.items()
+            of: dict[str, Callable[[VictimLoss], float]] = {
+                "mu": functools.partial(self.mu, adaptive=False),
+                "mu_adaptive": functools.partial(self.mu, adaptive=True),
             }
+            of |= {name: operator.attrgetter(name) for name in ("sensitivity_squared", "adaptive_sensitivity_squared")}
+            arrays: Any = {name: pairwise_matrix(single, self.algorithm.num_nodes, value) for name, value in of.items()}
             buffer = io.BytesIO()
             np.savez_compressed(buffer, labels=np.array(self.labels), **arrays)
             files.atomic_write_bytes(folder / NPZ, buffer.getvalue())
@@ -78,7 +78,7 @@ class Pictures:
                 pictures.Curve(pictures.FIXED, "ours, fixed", "gradients fixed in advance", hops, fixed),
                 pictures.Curve(pictures.ADAPTIVE, "ours, adaptive", f"training; by {', '.join(by)}", hops, adaptive),
             ]
-        curves += self._published() if placed else []
+        curves += self._published() if placed and self._states_published() else []
         local = max(loss.sensitivity_squared for loss in victim_losses(self.algorithm, LDP(), method="certified"))
         shown: dict[str, Any] = {"caption": self._caption(), "local": local * self.unit}
         if not placed:
@@ -88,10 +88,11 @@ class Pictures:
 
     def coloured_graph(self) -> Any:
         """graph: colours are mu for gradients fixed in advance; of all attackers the one that learns most in sum."""
-        nodes = max(self.losses, key=lambda key: sum(self._finite_mu(loss) for loss in self.losses[key]))
-        values = np.full(self.algorithm.num_nodes, math.nan)
-        for loss in self.losses[nodes]:
-            values[loss.victim] = self.mu(loss, False)
+        of: dict[Nodes, FloatArray] = {}
+        for nodes, losses in self.losses.items():
+            of[nodes] = np.full(self.algorithm.num_nodes, math.nan)
+            of[nodes][[loss.victim for loss in losses]] = [self.mu(loss, False) for loss in losses]
+        nodes = max(of, key=lambda key: of[key][np.isfinite(of[key])].sum())
         graph = self.account.graph
         index = {label: i for i, label in enumerate(graphs.labels(graph))}
         layout = nx.spring_layout(graph, seed=LAYOUT_SEED)
@@ -100,7 +101,7 @@ class Pictures:
         return pictures.plot_graph(
             [(index[a], index[b]) for a, b in graph.edges],
             {index[label]: spot for label, spot in layout.items()},
-            values,
+            of[nodes],
             nodes,
             self.labels,
             title=f"What {self._attacker(nodes)}{choice} learns of each node"
@@ -117,33 +118,19 @@ class Pictures:
 
     # ---- their parts -------------------------------------------------------------------------------------
 
-    def _finite_mu(self, loss: VictimLoss) -> float:
-        mu = self.mu(loss, False)
-        return mu if math.isfinite(mu) else 0.0
-
     def _states_published(self) -> bool:
         """Whether published bounds are stated here: single attackers, a record in every step or in one."""
+        scheme = self.algorithm.participation
         return (
             self.answer["trust"] == "pndp"
             and self.answer["mechanism"] in ("dp-dsgd", "muffliato")
             and all(len(nodes) == 1 for nodes in self.losses)
-            and self._known_scheme() is not None
+            and (isinstance(scheme, Single) or in_every_step(scheme) or scheme == Cyclic(1, scheme.num_steps))
         )
-
-    def _known_scheme(self) -> EveryStep | Single | None:
-        """The participation the bounds are stated for: every step, or one step of its own."""
-        scheme = self.algorithm.participation
-        if isinstance(scheme, Cyclic) and scheme.period == 1:
-            return EveryStep(scheme.num_steps)
-        if isinstance(scheme, Cyclic) and scheme.epochs == 1:
-            return Single(scheme.num_steps)
-        return scheme if isinstance(scheme, EveryStep | Single) else None
 
     def _published(self) -> list[pictures.Curve]:
         """The published bounds, where they are stated."""
-        algorithm, scheme = self.algorithm, self._known_scheme()
-        if not self._states_published():
-            return []
+        algorithm = self.algorithm
         curves = []
         for kind, name, bound in (
             (pictures.SQUARED, "published, squared", bounds.muffliato_squared),
@@ -156,7 +143,7 @@ class Pictures:
                     f"#{nodes[0]}",
                     num_steps=algorithm.num_steps,
                     gossip_rounds=algorithm.dynamics.gossip_rounds,
-                    every_step=isinstance(scheme, EveryStep),
+                    every_step=in_every_step(algorithm.participation),
                 )
                 validity = stated.validity
                 victims = [loss.victim for loss in losses if loss.victim not in nodes]

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 from threadpoolctl import threadpool_limits
 
-from .. import files, graphs, mechanism
+from .. import files, mechanism
 from ..algorithms import LinearAlgorithm, registry
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
 from ..trust import TrustModel
-from .output import json_number, require_folder, versions
+from .output import circumstances, json_number, require_folder
 from .pairwise import pairwise_losses
 from .progress import Silent
 from .question import Named
@@ -111,26 +111,16 @@ class Account:
         else:
             who["victims"] = self.rows(self.attackers)
         return {
-            "trust": config.trust,
-            "adjacency": config.adjacency,
-            "unit": config.unit,
+            **circumstances(config, self.graph, algorithm.dynamics.gossip),
+            **config.values("mechanism", "trust", "adjacency", "unit", "clip_norm", "delta"),
             "participation": algorithm.participation.to_dict(),
             "release": max(self.everything, key=lambda loss: loss.victim not in self.attackers).release,
             "adaptive": self.adaptive,
             **who,
             "noise_std": self.noise_std,
-            "clip_norm": config.clip_norm,
-            "delta": config.delta,
-            "mechanism": config.mechanism,
-            "graph": config.graph,
-            "graph_hash": graphs.content_hash(self.graph),
-            "gossip": algorithm.dynamics.gossip.name,
-            "nodes": algorithm.num_nodes,
             "steps": algorithm.num_steps,
             "guarantee": self._sentence(),
             "notes": self._notes(),
-            "versions": versions(),
-            "config": config.options(),
             "worst_mu": json_number(self.mu(self.worst(adaptive=False)[1], adaptive=False)),
             "worst_mu_adaptive": json_number(self.mu(self.worst(adaptive=True)[1], adaptive=True)),
         }
@@ -152,12 +142,10 @@ class Account:
 
     def worst(self, *, adaptive: bool) -> tuple[Nodes, VictimLoss]:
         """Who attacks and who loses most."""
-
-        def squared(pair: tuple[Nodes, VictimLoss]) -> tuple[float, float]:
-            held = pair[1].adaptive_sensitivity_squared if adaptive else 0.0
-            return held, pair[1].sensitivity_squared
-
-        return max(((nodes, loss) for nodes, losses in self.losses.items() for loss in losses), key=squared)
+        return max(
+            ((nodes, loss) for nodes, losses in self.losses.items() for loss in losses),
+            key=lambda pair: (adaptive and pair[1].adaptive_sensitivity_squared, pair[1].sensitivity_squared),
+        )
 
     @functools.cached_property
     def noise_std(self) -> float:
@@ -179,8 +167,7 @@ class Account:
             model = self.models[self.worst(adaptive=True)[0]]  # under which the worst of the losses arises
         else:
             model = self.named.model(str(under))
-        shared = {"adjacency": config.adjacency, "clip_norm": config.clip_norm, "mu": config.mu, **config.how}
-        return mechanism.calibrate(self.algorithm, trust=model, **shared).noise_std
+        return mechanism.calibrate(self.algorithm, trust=model, mu=config.mu, **config.protected | config.how).noise_std
 
     def mu(self, loss: VictimLoss, adaptive: bool) -> float:
         """Of one loss at this noise."""
@@ -212,30 +199,17 @@ class Account:
 
     def _sentence(self) -> str:
         """The guarantee of the worst victim, for adaptive gradients."""
-        config = self.config
         nodes, loss = self.worst(adaptive=True)
-        (guarantee,) = mechanism.guarantees(
-            self.algorithm,
-            [loss],
-            trust=self.models[nodes],
-            adjacency=config.adjacency,
-            clip_norm=config.clip_norm,
-            noise_std=self.noise_std,
-            unit=config.unit,
-        )
+        how = {"trust": self.models[nodes], "noise_std": self.noise_std, **self.config.protected}
+        (guarantee,) = mechanism.guarantees(self.algorithm, [loss], **how)
         return guarantee.sentence()
 
     def _notes(self) -> list[str]:
         inside = set(self.attackers)
-        notes = [
-            f"{self.named.labels[u]} is one of the attackers: its loss is infinite."
-            for u in sorted(set(self.asked or []) & inside)
-        ]
-        leaks = dict.fromkeys(
-            loss.fixed.why
-            for loss in self.everything
-            if math.isinf(loss.sensitivity_squared) and loss.victim not in inside
-        )
+        among = [self.named.labels[u] for u in sorted(set(self.asked or []) & inside)]
+        notes = [f"{label} is one of the attackers: its loss is infinite." for label in among]
+        infinite = [loss for loss in self.everything if math.isinf(loss.sensitivity_squared)]
+        leaks = dict.fromkeys(loss.fixed.why for loss in infinite if loss.victim not in inside)
         notes += [f"Infinite loss: {why}." for why in list(leaks)[:3] if why]
         if self.noise_std == 0:
             notes.append("noise_std is 0: no number is finite where the view depends on the record at all.")

@@ -9,9 +9,9 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .. import files, graphs, mechanism
+from .. import files, mechanism
 from ..algorithms import LinearAlgorithm, registry
 from ..audit import Reconstruction, reconstruct
 from ..dynamics import Dynamics
@@ -19,12 +19,10 @@ from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..participation import EveryStep
 from ..trust import TrustModel
-from .output import json_number, require_folder, versions
+from .attack_config import GRADIENTS, AttackConfig
+from .output import circumstances, json_number, require_folder
 from .progress import Silent
 from .question import Named
-
-if TYPE_CHECKING:
-    from .attack_config import AttackConfig
 
 RESULTS = "results.json"
 FIGURE = "attack"
@@ -46,7 +44,7 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
     scheme = EveryStep(config.steps)  # what unit "user" needs, and the worst for a record
     with progress.status(f"building {config.name}"):
         algorithm = registry.build(config.name, Dynamics(gossip), scheme, **config.parameters())
-    kind = config.kind_of_gradients
+    kind = GRADIENTS[config.gradients]
     guarantee, notes, solved = None, [], {}
     with progress.status("solving"):
         solved["without_noise"] = reconstruct(
@@ -62,21 +60,12 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
     hops = named.distances(attackers)
     answer: dict[str, Any] = {
         "mechanism": config.name,
-        "graph": config.graph,
-        "graph_hash": graphs.content_hash(graph),
-        "gossip": gossip.name,
-        "nodes": algorithm.num_nodes,
-        "steps": config.steps,
-        "trust": config.trust,
+        **circumstances(config, graph, gossip),
+        **config.values("steps", "trust", "gradients", "unit", "clip_norm"),
         "attackers": [named.labels[v] for v in attackers],
         "release": solved["without_noise"].view.release,
-        "gradients": config.gradients,
-        "unit": config.unit,
-        "clip_norm": config.clip_norm,
         "guarantee": guarantee,
         "notes": notes,
-        "versions": versions(),
-        "config": config.options(),
         **{name: _panel(reconstruction, named.labels, hops) for name, reconstruction in solved.items()},
     }
     answer["seconds"] = time.perf_counter() - began
@@ -88,17 +77,11 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
 
 def _mechanism(config: AttackConfig, algorithm: LinearAlgorithm, trust: TrustModel) -> Mechanism:
     """The mechanism of a given noise, or the one calibrated to mu."""
-    shared: dict[str, Any] = {
-        "trust": trust,
-        "adjacency": config.adjacency,
-        "clip_norm": config.clip_norm,
-        "release": config.release,
-        "unit": config.unit,
-    }
+    shared = {"trust": trust, "release": config.release, **config.protected}
     if config.noise_std is not None:
         return mechanism.with_noise(algorithm, noise_std=config.noise_std, **shared)
     try:
-        return mechanism.calibrate(algorithm, mu=config.target, **shared)
+        return mechanism.calibrate(algorithm, mu=1.0 if config.mu is None else config.mu, **shared)
     except InvalidInput as error:
         raise InvalidInput(_in_options(str(error), config.steps)) from None
 

@@ -12,7 +12,7 @@ from .options import OnGraph, Option, Protects, require_one_of
 from .progress import SILENT, Silent
 
 TRUSTS = ("ldp", "pndp", "eavesdropper", "colluding", "central", "released")  # those with one view for all victims
-GRADIENTS = {"constant": "constant", "per-step": "per step", "first-step": "first step"}
+GRADIENTS = {"constant": "constant", "per-step": "per step", "first-step": "first step"}  # as `audit.reconstruct` says
 NO_NOISE = "none"
 ALIASES = {"d-sgd": NO_NOISE}
 
@@ -71,16 +71,6 @@ class AttackConfig(Protects, OnGraph):
     def name(self) -> str:
         """The mechanism as the registry calls it."""
         return ALIASES.get(self.mechanism, self.mechanism)
-
-    @property
-    def target(self) -> float:
-        """mu, or its default."""
-        return 1.0 if self.mu is None else self.mu
-
-    @property
-    def kind_of_gradients(self) -> str:
-        """As `mfdl.audit.reconstruct` calls it."""
-        return GRADIENTS[self.gradients]
 
     @property
     def noisy(self) -> bool:

@@ -148,12 +148,7 @@ class Plan:
         if self.config.unit == "record" and not (algorithm.divisors_cancel and not model.hides_messages(algorithm)):
             # divisors do not cancel in views that mix nodes; sizes that follow the seed are refused there
             algorithm = algorithm.with_divisors(self.task.public_batch_sizes(self.config.period))
-        common: dict[str, Any] = {
-            "trust": model,
-            "adjacency": self.config.adjacency,
-            "clip_norm": self.config.clip_norm,
-            "unit": self.config.unit,
-        }
+        common = {"trust": model, **self.config.protected}
         if name == WITHOUT_NOISE:
             return without_noise(algorithm, **common)
         return calibrate(algorithm, **self.config.target, **common, release=release)

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .. import files, graphs
+from .. import files
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..pictures.style import write_figure
-from .output import json_number, require_writable, versions
+from .output import circumstances, json_number, require_writable
 from .plots import plot_comparison
 
 if TYPE_CHECKING:
@@ -48,24 +48,20 @@ SCHEMA = pa.schema(
 
 Key = tuple[str, int]  # mechanism, seed
 
+RUN: dict[str, Any] = {  # of a finished run, the types of its fields
+    "mechanism": str,
+    "seed": int,
+    **dict.fromkeys(("final_loss", "final_accuracy"), float | None),
+    "diverged": bool,
+    "seconds": float,
+    "node_steps_per_second": object,
+}
 
-RUN_FIELDS = ("final_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second")
 
-
-def _runs_of(earlier: dict[str, Any]) -> list[dict[str, Any]]:
-    """The finished runs that results.json names; what this version would not have written is not finished."""
-    runs = earlier.get("runs")
-    return [
-        run
-        for run in (runs if isinstance(runs, list) else [])
-        if isinstance(run, dict)
-        and set(run) == {"mechanism", "seed", *RUN_FIELDS}
-        and isinstance(run["mechanism"], str)
-        and type(run["seed"]) is int
-        and isinstance(run["diverged"], bool)
-        and all(isinstance(run[name], float | None) for name in ("final_loss", "final_accuracy"))
-        and isinstance(run["seconds"], float)
-    ]
+def _is_finished(run: Any) -> bool:
+    """Whether an entry of results.json is a run as this version writes it."""
+    alike = isinstance(run, dict) and run.keys() == RUN.keys()
+    return alike and all(isinstance(run[name], kind) for name, kind in RUN.items())
 
 
 class Folder:
@@ -106,7 +102,8 @@ class Folder:
         except (OSError, ValueError, pa.ArrowException):  # ValueError: other columns
             return  # without its steps a run is not finished
         names, seeds = np.asarray(table["mechanism"]), np.asarray(table["seed"])
-        for record in _runs_of(earlier):
+        runs = earlier.get("runs")
+        for record in filter(_is_finished, runs if isinstance(runs, list) else []):
             key = (record["mechanism"], record["seed"])
             rows = table.filter(pa.array((names == key[0]) & (seeds == key[1])))
             if rows.num_rows:
@@ -158,26 +155,13 @@ class Folder:
         """Everything known so far."""
         plan, config = self.plan, self.plan.config
         return {
-            "graph": config.graph,
-            "graph_hash": graphs.content_hash(plan.graph),
-            "gossip": plan.gossip.name,
+            **circumstances(config, plan.graph, plan.gossip),
+            **config.values("unit", "trust", "adjacency", "clip_norm", "learning_rate", "momentum", "weight_decay"),
             "gossip_hash": plan.gossip.content_hash,
-            "nodes": plan.dynamics.num_nodes,
             "task": plan.task.name,
             "steps": plan.participation.num_steps,
-            "participation": {
-                **plan.participation.to_dict(),
-                "epochs": config.epochs,
-                "period": config.period,
-            },
-            "unit": config.unit,
-            "trust": config.trust,
+            "participation": {**plan.participation.to_dict(), **config.values("epochs", "period")},
             "across_trust_models": self._across(),
-            "adjacency": config.adjacency,
-            "clip_norm": config.clip_norm,
-            "learning_rate": config.learning_rate,
-            "momentum": config.momentum,
-            "weight_decay": config.weight_decay,
             "mu": json_number(plan.mu),
             "epsilon": json_number(plan.epsilon),
             "delta": config.delta,
@@ -190,7 +174,6 @@ class Folder:
             "complete": complete,
             "config": {**config.options(), "out": str(self.folder)},
             "config_hash": self.identity,
-            "versions": versions(),
         }
 
     def _stated(self) -> list[Guarantee]:

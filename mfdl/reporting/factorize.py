@@ -23,6 +23,8 @@ from .progress import Silent
 if TYPE_CHECKING:
     from .factorize_config import FactorizeConfig
 
+OVER_NODES = ("max_inverse_diagonal", "sigma_local", "sigma_pair", "independent_loss", "bound_over")
+
 
 def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, progress: Silent) -> dict[str, Any]:
     """See `FactorizeConfig.run`."""
@@ -40,13 +42,8 @@ def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, p
         seconds = time.perf_counter() - began
     weights = job.counted["weights"]
     shared = {
-        "mechanism": config.mechanism,
-        "graph": config.graph,
-        "objective": config.objective,
+        **config.values("mechanism", "graph", "objective", "momentum", "weight_decay", "lr"),
         "error_weights": None if weights is None else weights.describe(),
-        "momentum": config.momentum,
-        "weight_decay": config.weight_decay,
-        "lr": config.lr,
         "graph_hash": graphs.content_hash(graph),
         "gossip": gossip.name,
     }
@@ -61,9 +58,7 @@ def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, p
     return {
         **shared,
         "nodes": gossip.num_nodes,
-        "loss": json_number(solved.loss),
-        "lower_bound": json_number(solved.lower_bound),
-        "gap": json_number(solved.gap),
+        **{name: json_number(getattr(solved, name)) for name in ("loss", "lower_bound", "gap")},
         "status": solved.status,
         "iterations": solved.iterations,
         "seconds": seconds,
@@ -76,23 +71,16 @@ def _facts(config: FactorizeConfig, solved: Solved) -> dict[str, Any]:
     """What only some kinds of factorization have."""
     if isinstance(solved, SpatialFactorization):
         return {
-            "steps": None,
-            "epochs": None,
-            "period": None,
-            "max_inverse_diagonal": solved.max_inverse_diagonal,
+            **dict.fromkeys(("steps", "epochs", "period")),
+            **{name: getattr(solved, name) for name in OVER_NODES},
             "coalition": solved.coalition_size,
             "groups": len(solved.groups),
             "horizon": config.horizon,
             "private_std": math.sqrt(solved.private_variance),
-            "sigma_local": solved.sigma_local,
-            "sigma_pair": solved.sigma_pair,
-            "independent_loss": solved.independent_loss,
-            "bound_over": solved.bound_over,
         }
     facts: dict[str, Any] = {
         "steps": config.epochs * config.period,
-        "epochs": config.epochs,
-        "period": config.period,
+        **config.values("epochs", "period"),
         "sensitivity": solved.sensitivity,
     }
     if isinstance(solved, SpaceTimeFactorization):

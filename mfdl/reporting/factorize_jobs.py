@@ -78,11 +78,11 @@ class Job:
         scheme, common = self.participation, {**self.counted, **self.limits}
         with self.progress.status(f"factorizing {scheme.num_steps} steps x {self.dynamics.num_nodes}"):
             if self.config.mechanism == "time-space":
-                seeds: dict[str, Any] = {"coalition_size": self.config.coalition, "groups": self.groups}
-                return factorization.optimal_time_space(self.dynamics, scheme, **common, **seeds)
-            if self.config.mechanism == "adapted":
-                return factorization.optimal_adapted(self.dynamics, scheme, **common)
-            return factorization.optimal_space_time(self.dynamics, scheme, **common)
+                common |= {"coalition_size": self.config.coalition, "groups": self.groups}
+                return factorization.optimal_time_space(self.dynamics, scheme, **common)
+            adapted = self.config.mechanism == "adapted"
+            solve = factorization.optimal_adapted if adapted else factorization.optimal_space_time
+            return solve(self.dynamics, scheme, **common)
 
     def _over_time(self, mechanism: str) -> tuple[Factorization | NodeFactorizations, FloatArray]:
         check.positive(tolerance=self.limits["tolerance"])

@@ -7,9 +7,16 @@ import os
 import platform
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import InvalidInput
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from ..gossip import GossipMatrix
+    from .options import OnGraph
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
@@ -69,3 +76,17 @@ def versions() -> dict[str, str]:
 
     packages = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "torch")}
     return {"mfdl": __version__, "python": platform.python_version(), **packages}
+
+
+def circumstances(config: OnGraph, graph: nx.Graph, gossip: GossipMatrix) -> dict[str, Any]:
+    """What every answer names besides its numbers."""
+    from .. import graphs
+
+    return {
+        "graph": config.graph,
+        "graph_hash": graphs.content_hash(graph),
+        "gossip": gossip.name,
+        "nodes": gossip.num_nodes,
+        "versions": versions(),
+        "config": config.options(),
+    }
