@@ -92,14 +92,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InvalidInput as error:
         return _refuse(str(error), 2)
     except _USAGE_ERROR as error:
-        return _refuse(f"{error.format_message()} See `{_command_path(error)} --help`.", 2)  # type: ignore[attr-defined]
+        where = getattr(getattr(error, "ctx", None), "command_path", "mfdl")
+        return _refuse(f"{error.format_message()} See `{where} --help`.", 2)  # type: ignore[attr-defined]
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""
         return _refuse(f"this machine has not enough memory for it{reason}; use fewer steps or nodes.", 2)
     except KeyboardInterrupt:
         return _refuse("interrupted.", 130)
     except RuntimeError as error:
-        if not _is_not_converged(error):
+        # if that class was raised its module is loaded; importing it for other errors would only hide them longer
+        module = sys.modules.get("mfdl.factorization")
+        if module is None or not isinstance(error, module.NotConverged):
             raise
         return _refuse(str(error), 3)
     return result if isinstance(result, int) else 0
@@ -123,14 +126,3 @@ def _refuse(message: str, code: int) -> int:
     line = " ".join(message.split())
     typer.echo(f"mfdl: {line}", file=sys.stderr)
     return code
-
-
-def _command_path(error: Exception) -> str:
-    context = getattr(error, "ctx", None)
-    return context.command_path if context is not None else "mfdl"
-
-
-def _is_not_converged(error: Exception) -> bool:
-    # if that class was raised its module is loaded; importing it for other errors would only hide them longer
-    module = sys.modules.get("mfdl.factorization")
-    return module is not None and isinstance(error, module.NotConverged)

@@ -37,7 +37,8 @@ def command(
     def decorated(ask: Callable[..., Answer]) -> Callable[..., int]:
         def run(context: typer.Context, config: Path | None, out: Path | None, as_json: bool, **given: Any) -> int:
             values = {name: given.pop(name) for name in fields}
-            typed = {name for name in fields if _is_typed(context, name)}
+            sources = {name: context.get_parameter_source(name) for name in fields}
+            typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
             for name in typed:
                 for other in set(fields[name][1].instead_of) - typed:
                     values[other] = None
@@ -53,11 +54,8 @@ def command(
         def from_file(context: typer.Context, path: Path | None) -> Path | None:
             """Makes the values of a file the defaults of this call; an eager callback runs before other options."""
             if path is not None and not context.resilient_parsing:
-                own = {parameter.name for parameter in context.command.params}
-                context.default_map = {
-                    **(context.default_map or {}),
-                    **config_type.in_file(path, [name for name in OF_THE_CALLER if name in own]),
-                }
+                own = OF_THE_CALLER & {str(parameter.name) for parameter in context.command.params}
+                context.default_map = {**(context.default_map or {}), **config_type.in_file(path, own)}
             return path
 
         read = typer.Option("--config", metavar="FILE", callback=from_file, is_eager=True, help=CONFIG_HELP)
@@ -89,9 +87,3 @@ def _of_field(name: str, kind: Any, option: Option, default: Any) -> inspect.Par
     return _parameter(
         name, Annotated[kind, typer.Option(*option.flags, metavar=option.metavar, help=option.help)], default
     )
-
-
-def _is_typed(context: typer.Context, name: str) -> bool:
-    """Whether the user typed this option, rather than a file or a default giving it."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import networkx as nx
 from matplotlib.collections import LineCollection
 from matplotlib.patheffects import withStroke
 
@@ -17,14 +18,14 @@ MAX_LABELLED = 40  # nodes up to which every node carries its name
 LAYOUT_SEED = 1
 
 
-def draw_edges(axes: Axes, spots: Mapping[Any, Sequence[float]], edges: Iterable[tuple[Any, Any]]) -> float:
-    """Grey lines between the spots of the nodes; returns the size of a node's marker."""
-    few = len(spots) <= MAX_LABELLED
-    lines = [[tuple(spots[i]), tuple(spots[j])] for i, j in edges]
+def draw_edges(axes: Axes, graph: nx.Graph) -> tuple[dict[Any, Any], float]:
+    """Grey lines between the nodes; returns the spots of the nodes and the size of their markers."""
+    few, layout = len(graph) <= MAX_LABELLED, nx.spring_layout(graph, seed=LAYOUT_SEED)
+    lines = [[tuple(layout[i]), tuple(layout[j])] for i, j in graph.edges]
     axes.add_collection(LineCollection(lines, colors="#b5b5b5", linewidths=1.1 if few else 0.4, zorder=1))
     axes.set_axis_off()
     axes.margins(0.1)
-    return 260.0 if few else max(28.0, 9000 / len(spots))
+    return layout, 260.0 if few else max(28.0, 9000 / len(graph))
 
 
 def name_node(axes: Axes, spot: Sequence[float], name: str) -> None:

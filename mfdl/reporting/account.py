@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
+import networkx as nx
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
+from .. import graphs
 from ..pictures.networks import MAX_LABELLED, draw_edges, name_node
 from ..pictures.style import (
     GRID,
@@ -181,28 +183,18 @@ def plot_pairwise(matrix: ArrayLike, labels: Sequence[Any], *, title: str, capti
     return figure
 
 
-def plot_graph(
-    edges: Sequence[tuple[int, int]],
-    positions: Mapping[int, Sequence[float]],
-    losses: ArrayLike,
-    attackers: Sequence[int],
-    labels: Sequence[Any],
-    *,
-    title: str,
-    caption: str,
-) -> Figure:
+def plot_graph(graph: nx.Graph, losses: ArrayLike, attackers: Sequence[int], *, title: str, caption: str) -> Figure:
     """The graph, each node in the colour of what the attacker learns of it; attackers are red stars.
 
-    Args:
-        edges: pairs of node indices; positions: node index -> (x, y).
-        losses: one per node; inf: dark with a cross (known fully); nan: not asked for, grey.
+    Args: losses: one per node; inf: dark with a cross (known fully); nan: not asked for, grey.
     """
     values = np.asarray(losses, dtype=np.float64).copy()
     outside = np.ones(values.size, dtype=bool)
     outside[list(attackers)] = False
     figure, axes = _page(title, caption, width=8.6, body=6.2, plot=(0.03, 0.82), below=0.1)
-    spots = np.array([positions[i] for i in range(values.size)], dtype=np.float64)
-    size = draw_edges(axes, positions, edges)
+    layout, size = draw_edges(axes, graph)
+    labels = graphs.labels(graph)
+    spots = np.array([layout[label] for label in labels])
     norm, over = _scale(values[outside])
     finite = outside & np.isfinite(values)
     white: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.8}
@@ -212,8 +204,9 @@ def plot_graph(
         axes.scatter(spots[where, 0], spots[where, 1], color=colour, marker=marker, s=size, zorder=3)
     stars = list(attackers)
     axes.scatter(spots[stars, 0], spots[stars, 1], marker="*", s=2.1 * size + 60, color="#d5002f", zorder=4, **white)
-    for i in range(values.size) if values.size <= MAX_LABELLED else stars:
-        name_node(axes, spots[i], f"{labels[i]} (attacker)" if i in stars else str(labels[i]))
+    for i, label in enumerate(labels):
+        if i in stars or values.size <= MAX_LABELLED:
+            name_node(axes, spots[i], f"{label} (attacker)" if i in stars else str(label))
     if finite.any():
         _colour_bar(figure, axes, dots, f"μ of the node{over}")
     return figure

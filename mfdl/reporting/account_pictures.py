@@ -11,13 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 
-from .. import files, graphs
+from .. import files
 from ..check import FloatArray
 from ..participation import Cyclic, Single, in_every_step
-from ..pictures.networks import LAYOUT_SEED
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
 from ..theory import bounds
@@ -82,8 +80,7 @@ class Pictures:
         local = max(loss.sensitivity_squared for loss in victim_losses(self.algorithm, LDP(), method="certified"))
         shown: dict[str, Any] = {"caption": self._caption(), "local": local * self.unit}
         if not placed:
-            title = f"What each node loses under trust model {self.answer['trust']}"
-            return pictures.plot_by_victim(curves, title=title, **shown)
+            return pictures.plot_by_victim(curves, title=self._unplaced(), **shown)
         return pictures.plot_by_distance(curves, title=self._finding(hops, fixed), **shown)
 
     def coloured_graph(self) -> Any:
@@ -93,28 +90,20 @@ class Pictures:
             of[nodes] = np.full(self.algorithm.num_nodes, math.nan)
             of[nodes][[loss.victim for loss in losses]] = [self.mu(loss, False) for loss in losses]
         nodes = max(of, key=lambda key: of[key][np.isfinite(of[key])].sum())
-        graph = self.account.graph
-        index = {label: i for i, label in enumerate(graphs.labels(graph))}
-        layout = nx.spring_layout(graph, seed=LAYOUT_SEED)
         choice = ", who learns most in sum," if self.many else ""
         kind = "" if self.answer["adaptive"] else " Colours are for gradients fixed in advance."
-        return pictures.plot_graph(
-            [(index[a], index[b]) for a, b in graph.edges],
-            {index[label]: spot for label, spot in layout.items()},
-            of[nodes],
-            nodes,
-            self.labels,
-            title=f"What {self._attacker(nodes)}{choice} learns of each node"
-            if nodes
-            else f"What each node loses under trust model {self.answer['trust']}",
-            caption=f"{self._setting()}{kind}",
-        )
+        title = f"What {self._attacker(nodes)}{choice} learns of each node" if nodes else self._unplaced()
+        caption = f"{self._setting()}{kind}"
+        return pictures.plot_graph(self.account.graph, of[nodes], nodes, title=title, caption=caption)
 
     def heat_map(self, mu: FloatArray) -> Any:
         """pairwise: mu of every victim against every attacker."""
         kind = "" if self.answer["adaptive"] else " For gradients fixed in advance."
         title = f"Who learns what of whom: {self.answer['mechanism']} on {self.answer['graph']}"
         return pictures.plot_pairwise(mu, self.labels, title=title, caption=f"{self._setting()}{kind}")
+
+    def _unplaced(self) -> str:
+        return f"What each node loses under trust model {self.answer['trust']}"
 
     # ---- their parts -------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from .. import graphs
-from ..pictures.networks import LAYOUT_SEED, MAX_LABELLED, draw_edges, name_node
+from ..pictures.networks import MAX_LABELLED, draw_edges, name_node
 from ..pictures.style import INK, LINE_INCHES, caption_lines, write_caption
 
 GUESSED = math.sqrt(0.5)  # posterior ratio of an estimate with an error of one clipping norm
@@ -38,8 +38,6 @@ def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> 
     Args: panels: dicts with `title` and `nodes`; a node has `status`, `error_std` (a number, or "inf") and
         `posterior_ratio`.
     """
-    labels = graphs.labels(graph)
-    layout = nx.spring_layout(graph, seed=LAYOUT_SEED)
     width = WIDTH * len(panels)
     lines = caption_lines(caption, int(16 * width))
     foot = 0.55 + LINE_INCHES * len(lines)
@@ -48,11 +46,11 @@ def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> 
     for k, panel in enumerate(panels):
         axes = figure.add_axes((k / len(panels) + 0.01, foot / height, 1 / len(panels) - 0.02, 5.1 / height))
         axes.set_title(panel["title"], fontsize=12, fontweight="bold", color=INK)
-        size = draw_edges(axes, layout, graph.edges)
-        for label, node in zip(labels, panel["nodes"], strict=True):
-            x, y = layout[label]
+        spots, size = draw_edges(axes, graph)
+        for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True):
+            x, y = spots[label]
             axes.scatter([x], [y], s=size, color=COLOURS[colour_class(node)], edgecolors="white", zorder=3)
-            if len(labels) <= MAX_LABELLED:
+            if len(graph) <= MAX_LABELLED:
                 name_node(axes, (x, y), f"{label}{_error(node)}")
     marks = [Line2D([], [], marker="o", linestyle="", markersize=9, color=COLOURS[key]) for key in MEANINGS]
     below, columns = (foot - 0.5) / height, len(marks) if len(panels) > 1 else 2

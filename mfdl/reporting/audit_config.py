@@ -95,8 +95,7 @@ class AuditConfig(TakesPart, OnGraph):
         from .question import Named
 
         graph, gossip = self.network()
-        who = (self.attackers, self.colluders, self.coalition_size)
-        named = Named(graph, *who, any_receiver=True, default_coalition_size=1)
+        named = Named(graph, **self.values("attackers", "colluders", "coalition_size"), anybody=True)
         named.require_used(self.trusts)
         models = {name: named.model(name) for name in self.trusts}
         dynamics, scheme = Dynamics(gossip), self.scheme()

@@ -37,6 +37,7 @@ __all__ = ["NOT_PRIVATE", "PNG", "RESULTS", "SCHEMA", "STEPS", "SVG", "Plan", "r
 
 WITHOUT_NOISE = "none"
 
+Finished = tuple[Key, dict[str, Any], pa.Table]
 Progress = Callable[[int, str], None]
 """Called with the number of steps just finished (or found finished) and what is being done."""
 
@@ -64,27 +65,20 @@ def run_comparison(
             any work is done or any file is written.
         NotConverged: a mechanism's factorization stopped before its tolerance.
     """
-    plan = Plan(config)
+    plan, report = Plan(config), progress or (lambda steps, doing: None)
     folder = Folder(Path(out), plan, resume=resume, overwrite=overwrite)
     with files.held_alone(out):
-        return _run_missing(plan, folder, progress or (lambda steps, doing: None))
-
-
-def _run_missing(plan: Plan, folder: Folder, report: Progress) -> dict[str, Any]:
-    config = plan.config
-    report(0, "building mechanisms")
-    mechanisms: dict[str, Mechanism] = {}
-    for name in config.mechanisms:
-        report(0, f"building {name}")
-        mechanisms[name] = plan.mechanism(name)
-    folder.begin(mechanisms)
-    wanted: list[Key] = [(name, seed) for name in config.mechanisms for seed in config.seed_list]
-    missing = [key for key in wanted if key not in folder.records]
-    if len(missing) < len(wanted):
-        report((len(wanted) - len(missing)) * plan.participation.num_steps, "finished earlier")
-    for name, seed, record, table in _runs(plan, mechanisms, missing, report):
-        folder.add((name, seed), record, table)
-    return folder.finish()
+        mechanisms: dict[str, Mechanism] = {}
+        for name in config.mechanisms:
+            report(0, f"building {name}")
+            mechanisms[name] = plan.mechanism(name)
+        folder.begin(mechanisms)
+        missing = [key for key in config.runs if key not in folder.records]
+        if len(missing) < len(config.runs):
+            report((len(config.runs) - len(missing)) * plan.participation.num_steps, "finished earlier")
+        for key, record, table in _runs(plan, mechanisms, missing, report):
+            folder.add(key, record, table)
+        return folder.finish()
 
 
 class Plan:
@@ -98,12 +92,13 @@ class Plan:
         check.device(device=config.device)
         chosen = {} if config.partition is None else {"partition": config.partition}
         self.task = tasks.load(config.task, self.graph, config.data_home, **chosen)
-        for seed in config.seed_list if self.task.batch_sizes_depend_on_seed else [config.first_seed]:
+        for seed in config.seed_list[: None if self.task.batch_sizes_depend_on_seed else 1]:
             self.task.instance(seed, config.period)  # refuses nodes with fewer records than batches
         files_of = [name for name in config.mechanisms if name.startswith(registry.FILE_PREFIX)]
         self.from_files = {name: self._build(name) for name in files_of}
-        for name in config.mechanisms:
-            self._require_trust(self.trust_of(name)[0])
+        probe = registry.build("dp-dsgd", self.dynamics, Cyclic(epochs=1, period=1))
+        for name in config.mechanisms:  # refuses nodes that are not there, or coalitions of everybody
+            next(iter(self.trust_of(name)[0].members(probe)))
         if config.epsilon is None:
             self.mu = config.target_mu_or_default
             self.epsilon = gaussian.epsilon_from_mu(self.mu, config.delta)
@@ -136,11 +131,6 @@ class Plan:
             )
         return trust.named(meant[0]), None if entry is None else entry.release
 
-    def _require_trust(self, model: TrustModel) -> None:
-        """Refuses nodes that are not there, or coalitions of everybody, before anything is built."""
-        probe = registry.build("dp-dsgd", self.dynamics, Cyclic(epochs=1, period=1))
-        next(iter(model.members(probe)))
-
     def mechanism(self, name: str) -> Mechanism:
         """The calibrated mechanism of a name."""
         algorithm = self.from_files.get(name) or self._build(name)
@@ -156,11 +146,9 @@ class Plan:
     @property
     def identity(self) -> str:
         """16 hex digits of all that decides the numbers; where and with how many workers does not count."""
-        options = self.config.options()
-        for name in ("jobs", "device", "data_home"):
-            options.pop(name)
+        where = ("jobs", "device", "data_home")
         content = {
-            "options": options,
+            "options": {name: value for name, value in self.config.options().items() if name not in where},
             "mfdl": __version__,
             "graph": graphs.content_hash(self.graph),
             "gossip": self.gossip.content_hash,
@@ -170,17 +158,14 @@ class Plan:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _runs(
-    plan: Plan, mechanisms: dict[str, Mechanism], missing: list[Key], report: Progress
-) -> Iterator[tuple[str, int, dict[str, Any], pa.Table]]:
+def _runs(plan: Plan, mechanisms: dict[str, Mechanism], missing: list[Key], report: Progress) -> Iterator[Finished]:
     """The missing runs as they finish."""
     config = plan.config
     if min(config.jobs, len(missing)) <= 1:
         for name, seed in missing:
-            doing = f"{name}, seed {seed}"
-            report(0, doing)
-            progress = functools.partial(_report_after, report, doing)
-            yield name, seed, *_one_run(name, mechanisms[name], plan.task, seed, config, progress)
+            progress = functools.partial(_report_after, report, f"{name}, seed {seed}")
+            progress(0)
+            yield (name, seed), *_one_run(name, mechanisms[name], plan.task, seed, config, progress)
         return
     from joblib import Parallel, delayed  # processes are started only here
 
@@ -188,20 +173,18 @@ def _runs(
     pool = Parallel(n_jobs=min(config.jobs, len(missing)), return_as="generator_unordered")
     finished_runs = pool(delayed(_worker)(name, mechanisms[name], plan.task, seed, config) for name, seed in missing)
     with contextlib.closing(finished_runs):
-        for name, seed, record, table in finished_runs:
-            yield name, seed, record, table
-            report(plan.participation.num_steps, f"{name}, seed {seed}")
+        for finished in finished_runs:
+            yield finished
+            report(plan.participation.num_steps, "{}, seed {}".format(*finished[0]))
 
 
 def _report_after(report: Progress, doing: str, steps: int) -> None:
     report(steps, doing)
 
 
-def _worker(
-    name: str, mechanism: Mechanism, task: tasks.Task, seed: int, config: ComparisonConfig
-) -> tuple[str, int, dict[str, Any], pa.Table]:
+def _worker(name: str, mechanism: Mechanism, task: tasks.Task, seed: int, config: ComparisonConfig) -> Finished:
     torch.set_num_threads(1)
-    return name, seed, *_one_run(name, mechanism, task, seed, config, None)
+    return (name, seed), *_one_run(name, mechanism, task, seed, config, None)
 
 
 def _one_run(
@@ -225,8 +208,7 @@ def _one_run(
     record = {
         "mechanism": name,
         "seed": seed,
-        "final_loss": json_number(finished.final_loss),
-        "final_accuracy": json_number(finished.final_accuracy),
+        **{key: json_number(getattr(finished, key)) for key in ("final_loss", "final_accuracy")},
         "diverged": finished.diverged,
         "seconds": finished.training_seconds,
         "node_steps_per_second": json_number(run.node_steps_per_second),

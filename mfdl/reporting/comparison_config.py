@@ -196,9 +196,14 @@ class ComparisonConfig(Protects, OnGraph):
         return list(range(self.first_seed, self.first_seed + self.seeds))
 
     @property
+    def runs(self) -> list[tuple[str, int]]:
+        """Mechanism and seed of every run, in order."""
+        return [(name, seed) for name in self.mechanisms for seed in self.seed_list]
+
+    @property
     def total_steps(self) -> int:
         """Steps over all mechanisms and seeds: the length of a progress bar."""
-        return self.epochs * self.period * self.seeds * len(self.mechanisms)
+        return self.epochs * self.period * len(self.runs)
 
     def options(self) -> dict[str, Any]:
         """The values as the options of `mfdl compare` are called, what is not set as null; JSON-ready."""

@@ -35,16 +35,15 @@ NOT_PRIVATE = ("loss", "accuracy", "final_loss", "final_accuracy", "diverged", "
 """What of steps.parquet and of the runs in results.json no guarantee covers, as `training.not_private` explains."""
 
 RESULTS, STEPS, PNG, SVG = NAMES = ("results.json", "steps.parquet", "compare.png", "compare.svg")
-SCHEMA = pa.schema(
-    {
-        "mechanism": pa.string(),
-        "seed": pa.int64(),
-        "step": pa.int64(),
-        "node": pa.string(),
-        "loss": pa.float64(),
-        "accuracy": pa.float64(),
-    }
-)
+KINDS = {
+    "mechanism": "string",
+    "seed": "int64",
+    "step": "int64",
+    "node": "string",
+    "loss": "double",
+    "accuracy": "double",
+}
+SCHEMA = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in KINDS.items()])
 
 Key = tuple[str, int]  # mechanism, seed
 
@@ -115,7 +114,7 @@ class Folder:
         # first of all, so that a full disk leaves the earlier comparison; from then on nothing of it counts
         files.atomic_write_json(self.folder / RESULTS, self.result(complete=False))
         # also what stayed of an earlier one because a process was killed right here
-        stale = (*(() if self.records else (STEPS,)), *(() if self._drawn else (PNG, SVG)))
+        stale = [STEPS] * (not self.records) + [PNG, SVG] * (not self._drawn)
         gone = [self.folder / name for name in stale]
         for name in NAMES:  # what killed runs left: a folder belongs to one comparison at a time
             gone += self.folder.glob(f".{name}.*.tmp")
@@ -140,9 +139,7 @@ class Folder:
         return result
 
     def _ordered(self) -> list[Key]:
-        config = self.plan.config
-        order = [(name, seed) for name in config.mechanisms for seed in config.seed_list]
-        return [key for key in order if key in self.records]
+        return [key for key in self.plan.config.runs if key in self.records]
 
     def _write_steps(self) -> pa.Table:
         table = pa.concat_tables([SCHEMA.empty_table(), *(self.tables[key] for key in self._ordered())])

@@ -17,6 +17,17 @@ PER_NODE = ("mafalda-l", "mafalda-classes")
 TEMPORAL = ("mafalda", *PER_NODE, "d-mf", "bsr")
 SPATIAL = ("corn", "corn-pairwise", "decor")
 BOTH = ("time-space", "adapted", "space-time")
+IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
+    ((), "coalition groups max_inverse_diagonal horizon", "it is noise over time"),
+    (SPATIAL, "epochs period device", "it is noise over nodes, fresh in every step"),
+    (SPATIAL[1:], "solver tolerance max_iterations", "it searches one ratio, with no solver"),
+    (SPATIAL[1:], "groups", "it has one seed per edge; for other groups use --mechanism corn"),
+    (["corn-pairwise"], "coalition", "it is against an outsider; for coalitions use --mechanism decor"),
+    (BOTH, "max_inverse_diagonal", "its scale is unit sensitivity"),
+    (BOTH, "horizon", "its steps are epochs x period"),
+    (BOTH, "solver device", "it has one solver, on the CPU"),
+    (BOTH[1:], "coalition groups", "it has one seed for all; for groups use time-space"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +89,10 @@ class FactorizeConfig(OnGraph):
     def __post_init__(self, typed: Collection[str]) -> None:
         if not self.mechanism.startswith("file:") and self.mechanism not in TEMPORAL + SPATIAL + BOTH:
             raise unknown_name("mechanism", self.mechanism, [*TEMPORAL, *SPATIAL, *BOTH, "file:FILE.npz"])
-        for name, reason in self.ignored.items():
-            if name in typed:
-                raise InvalidInput(f"--{name.replace('_', '-')} does not apply to {self.mechanism}: {reason}.")
+        for mechanisms, names, reason in IGNORED:
+            for name in names.split():
+                if name in typed and self.mechanism in (mechanisms or [self.mechanism] * self.over_time):
+                    raise InvalidInput(f"--{name.replace('_', '-')} does not apply to {self.mechanism}: {reason}.")
         super().__post_init__()
         from .. import check
         from ..error_weights import ErrorWeights
@@ -91,41 +103,9 @@ class FactorizeConfig(OnGraph):
             ErrorWeights.parse(self.error_weights)
 
     @property
-    def over_nodes(self) -> bool:
-        """Noise over nodes, fresh in every step."""
-        return self.mechanism in SPATIAL
-
-    @property
-    def over_both(self) -> bool:
-        """Noise over steps and nodes at once."""
-        return self.mechanism in BOTH
-
-    @property
-    def per_node(self) -> bool:
-        """An encoder for each node, or for each class of them."""
-        return self.mechanism in PER_NODE
-
-    @property
-    def ignored(self) -> dict[str, str]:
-        """The fields that the mechanism does not have, each with the reason."""
-        reasons: dict[str, str]
-        if self.over_both:
-            reasons = {"max_inverse_diagonal": "its scale is unit sensitivity"}
-            reasons["horizon"] = "its steps are epochs x period"
-            reasons |= dict.fromkeys(("solver", "device"), "it has one solver, on the CPU")
-            if self.mechanism != "time-space":
-                reasons |= dict.fromkeys(("coalition", "groups"), "it has one seed for all; for groups use time-space")
-            return reasons
-        if not self.over_nodes:
-            return dict.fromkeys(("coalition", "groups", "max_inverse_diagonal", "horizon"), "it is noise over time")
-        reasons = dict.fromkeys(("epochs", "period", "device"), "it is noise over nodes, fresh in every step")
-        if self.mechanism != "corn":
-            searched = "it searches one ratio, with no solver"
-            reasons |= dict.fromkeys(("solver", "tolerance", "max_iterations"), searched)
-            reasons["groups"] = "it has one seed per edge; for other groups use --mechanism corn"
-        if self.mechanism == "corn-pairwise":
-            reasons["coalition"] = "it is against an outsider; for coalitions use --mechanism decor"
-        return reasons
+    def over_time(self) -> bool:
+        """Noise over steps, the same at every node or of its own."""
+        return self.mechanism not in SPATIAL + BOTH
 
     def run(self, out: str | os.PathLike[str] | None = None, *, progress: Silent = SILENT) -> dict[str, Any]:
         """Loss, certified lower bound and gap, JSON-ready; out: a .npz file, which file:FILE.npz names later.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +18,9 @@ from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactoriz
 from ..factorization.groups import Groups
 from ..gossip import Gossip
 from ..participation import Cyclic
+from .factorize_config import PER_NODE, SPATIAL, FactorizeConfig
 from .options import require_one_of
 from .progress import Silent
-
-if TYPE_CHECKING:
-    from .factorize_config import FactorizeConfig
 
 Solved = Factorization | NodeFactorizations | SpaceTimeFactorization | SpatialFactorization
 
@@ -50,11 +48,9 @@ class Job:
 
     def solve(self) -> tuple[Solved, FloatArray | None]:
         """The factorization and, for noise over time, the error Gram (one per node where the encoders are)."""
-        if self.config.over_nodes:
-            return self._over_nodes(), None
-        if self.config.over_both:
-            return self._over_both(), None
-        return self._over_time(self.config.mechanism)
+        if self.config.over_time:
+            return self._over_time(self.config.mechanism)
+        return (self._over_nodes() if self.config.mechanism in SPATIAL else self._over_both()), None
 
     def _over_nodes(self) -> SpatialFactorization:
         config, n = self.config, self.dynamics.num_nodes
@@ -88,7 +84,7 @@ class Job:
         check.positive(tolerance=self.limits["tolerance"])
         require_one_of("objective", self.config.objective, OBJECTIVES)
         require_one_of("solver", self.config.solver, factorization.SOLVERS)
-        if self.config.per_node:
+        if mechanism in PER_NODE:
             return self._per_node(None, by_class=mechanism == "mafalda-classes")
         if mechanism == "mafalda":
             return self._shared(None)

@@ -275,11 +275,12 @@ def _read(path: Path, command: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InvalidInput(f"cannot read --config {path}: {reason}.") from None
-    if path.suffix == ".json":
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"--config {path} is not valid JSON: {error}.") from None
+    kind, loads = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
+    try:
+        content: Any = loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"--config {path} is not valid {kind}: {error}.") from None
+    if kind == "JSON":
         content = content.get("config") if isinstance(content, dict) else None
         if not isinstance(content, dict):
             raise InvalidInput(
@@ -287,10 +288,6 @@ def _read(path: Path, command: str) -> dict[str, Any]:
                 "wrote, or a TOML file of options."
             )
         return content
-    try:
-        content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InvalidInput(f"--config {path} is not valid TOML: {error}.") from None
     tables = {key: value for key, value in content.items() if isinstance(value, dict)}
     return {**{k: v for k, v in content.items() if k not in tables}, **tables.get(command, {})}
 

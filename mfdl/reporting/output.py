@@ -15,7 +15,7 @@ from ..errors import InvalidInput
 if TYPE_CHECKING:
     import networkx as nx
 
-    from ..gossip import GossipMatrix
+    from ..gossip import Gossip
     from .options import OnGraph
 
 
@@ -78,7 +78,7 @@ def versions() -> dict[str, str]:
     return {"mfdl": __version__, "python": platform.python_version(), **packages}
 
 
-def circumstances(config: OnGraph, graph: nx.Graph, gossip: GossipMatrix) -> dict[str, Any]:
+def circumstances(config: OnGraph, graph: nx.Graph, gossip: Gossip) -> dict[str, Any]:
     """What every answer names besides its numbers."""
     from .. import graphs
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
@@ -58,7 +58,7 @@ def participation_of(config: TakesPart, typed: Collection[str]) -> Participation
 class Named:
     """The nodes that the options name, and the trust models made of them.
 
-    Attributes: any_receiver: without --attackers, pndp is any single node; default_coalition_size: where none is given.
+    Attributes: anybody: without --attackers, pndp is any single node, and coalitions without a size are of one.
     """
 
     graph: nx.Graph
@@ -66,8 +66,7 @@ class Named:
     colluders: str | None = None
     coalition_size: int | None = None
     all_attackers: bool = False
-    any_receiver: bool = False
-    default_coalition_size: int | None = None
+    anybody: bool = False
 
     @functools.cached_property
     def labels(self) -> list[str]:
@@ -98,33 +97,29 @@ class Named:
             raise InvalidInput("give --attackers or --all-attackers, not both.")
         if self.all_attackers and trusts[0] != "pndp":
             raise InvalidInput(f"--all-attackers needs --trust pndp, got {trusts[0]}; name them with --attackers.")
-        nobody = self.attackers is None and not self.all_attackers and not self.any_receiver
-        missing = {
-            "pndp": (nobody, "--attackers A,B or --all-attackers"),
-            "colluding": (self.colluders is None, "--colluders A,B"),
-            "coalitions": (self._size() is None, "--coalition-size Q"),
-        }
+        missing = {"colluding": "--colluders A,B"} if self.colluders is None else {}
+        if not self.anybody and self.attackers is None and not self.all_attackers:
+            missing["pndp"] = "--attackers A,B or --all-attackers"
+        if not self.anybody and self.coalition_size is None:
+            missing["coalitions"] = "--coalition-size Q"
         for name in trusts:
-            absent, option = missing.get(name, (False, ""))
-            if absent:
-                raise InvalidInput(f"trust model {name} needs {option}; labels start {', '.join(self.labels[:5])}.")
+            if name in missing:
+                raise InvalidInput(
+                    f"trust model {name} needs {missing[name]}; labels start {', '.join(self.labels[:5])}."
+                )
 
     def model(self, name: str, attacker: int | None = None) -> TrustModel:
         """The named trust model; attacker: the single attacker of pndp instead of the given ones."""
-        if name == "pndp" and attacker is not None:
-            return trust.named(name, attackers=self._nodes([attacker]))
-        if name == "pndp" and (self.attackers is not None or not self.any_receiver):
-            return trust.named(name, attackers=self._nodes(self.indices("attackers", self.attackers or "")))
-        if name == "colluding":
-            return trust.named(name, colluders=self._nodes(self.indices("colluders", self.colluders or "")))
-        return trust.named(name, coalition_size=self._size() if name == "coalitions" else None)
-
-    def _size(self) -> int | None:
-        return self.default_coalition_size if self.coalition_size is None else self.coalition_size
-
-    def _nodes(self, indices: Sequence[int]) -> list[int | str]:
-        """Labels, which guarantees print; the index where the label reads like one."""
-        return [u if self.labels[u].startswith("#") else self.labels[u] for u in indices]
+        who = {"pndp": "attackers", "colluding": "colluders"}.get(name)
+        if who is None:
+            size = 1 if self.anybody and self.coalition_size is None else self.coalition_size
+            return trust.named(name, coalition_size=size if name == "coalitions" else None)
+        if attacker is None and self.anybody and getattr(self, who) is None:
+            return trust.named(name)
+        indices = self.indices(who, getattr(self, who) or "") if attacker is None else (attacker,)
+        # labels, which guarantees print; the index where the label reads like one
+        nodes: Any = [u if self.labels[u].startswith("#") else self.labels[u] for u in indices]
+        return trust.named(name, **{who: nodes})
 
     def distances(self, attackers: Sequence[int]) -> dict[int, int]:
         """Hops from the nearest attacker, by node index; empty without attackers."""
