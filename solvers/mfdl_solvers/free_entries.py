@@ -35,8 +35,8 @@ class FreeEntries:
     def vector(self, blocks: Array) -> Array:
         """From blocks, shape (n, T, T); entries that are not free are dropped."""
         flat = blocks.reshape(self.n, -1)
-        inside = [(kernel.T @ flat[:, upper]).ravel() for kernel, (upper, _) in self.inside]
-        off = np.concatenate([flat[:, self.between[0]].ravel(), *inside])
+        inside = [(kernel.T @ flat.take(upper, axis=1)).ravel() for kernel, (upper, _) in self.inside]
+        off = np.concatenate([flat.take(self.between[0], axis=1).ravel(), *inside])
         return np.concatenate([flat[:, :: self.T + 1].ravel(), 2**0.5 * off])
 
     def matrices(self, x: Array, *, feasible: bool = True) -> Array:
@@ -50,7 +50,8 @@ class FreeEntries:
         for kernel, (upper, lower) in [(None, self.between), *self.inside]:
             shape = (self.n if kernel is None else kernel.shape[1], upper.size)
             part, rest = rest[: shape[0] * shape[1]].reshape(shape), rest[shape[0] * shape[1] :]
-            flat[:, upper] = flat[:, lower] = part if kernel is None else kernel @ part
+            for block, values in zip(flat, part if kernel is None else kernel @ part, strict=True):
+                block[upper] = block[lower] = values
         return blocks
 
     def feasible(self, blocks: Array) -> Array:
