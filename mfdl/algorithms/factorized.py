@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy.typing import ArrayLike
-
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
 from ..factorization import (
     PREFIX_SUM_TOLERANCE,
+    Factorization,
+    NodeFactorizations,
     factorize,
     factorize_classes,
     factorize_nodes,
     prefix_sum_encoder,
     square_root_encoder,
 )
+from ..factorization.search import ClassSearch, EncoderSearch, NodeSearch, Search
+from ..keywords import takes_fields_of
 from ..participation import Cyclic, Participation
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
@@ -45,56 +46,36 @@ def d_mf(
     return mf_dsgd(dynamics, participation, solved.encoder, name="d-mf", factorization=solved)
 
 
-def mafalda(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    tolerance: float = 1e-4,
-    solver: str = "dense",
-) -> LinearAlgorithm:
+@takes_fields_of(EncoderSearch)
+def mafalda(asked: EncoderSearch) -> LinearAlgorithm:
     """MAFALDA-SGD: one C_local for all nodes, optimal for the gossip graph.
 
+    Args: those of `factorization.factorize`.
     Source: arXiv:2510.17480, Algorithm 2, with the exact error Gram and a certificate.
     """
-    solved = factorize(
-        dynamics, participation, weights=weights, objective=objective, tolerance=tolerance, solver=solver
-    )
-    return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda", factorization=solved)
+    return _with_encoder("mafalda", asked, factorize(**vars(asked)))
 
 
-def mafalda_l(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    tolerance: float = 1e-4,
-) -> LinearAlgorithm:
-    """MAFALDA-L: each node its own C_u, optimal for the errors its noise causes, under its own participation."""
-    solved = factorize_nodes(dynamics, participation, weights=weights, objective=objective, tolerance=tolerance)
-    return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda-l", factorization=solved)
+@takes_fields_of(NodeSearch)
+def mafalda_l(asked: NodeSearch) -> LinearAlgorithm:
+    """MAFALDA-L: each node its own C_u, optimal for the errors its noise causes, under its own participation.
+
+    Args: those of `factorization.factorize_nodes`.
+    """
+    return _with_encoder("mafalda-l", asked, factorize_nodes(**vars(asked)))
 
 
-def mafalda_by_class(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    labels: ArrayLike | None = None,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    tolerance: float = 1e-4,
-) -> LinearAlgorithm:
+@takes_fields_of(ClassSearch)
+def mafalda_by_class(asked: ClassSearch) -> LinearAlgorithm:
     """Between MAFALDA-SGD and MAFALDA-L: one C for each class of nodes, optimal for the errors their noise causes.
 
     Each encoder has unit sensitivity under the participation of its nodes, so under LDP privacy does not depend on the
     classes. Finer classes never cost more, up to the tolerance; there are fewer problems to solve than nodes.
 
-    Args: labels: an integer per node, shape (n,); nodes with one label and one participation are a class. Default:
-        nodes with equally many neighbours.
+    Args: those of `factorization.factorize_classes`.
     """
-    solved = factorize_classes(
-        dynamics, participation, labels=labels, weights=weights, objective=objective, tolerance=tolerance
-    )
-    return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda-classes", factorization=solved)
+    return _with_encoder("mafalda-classes", asked, factorize_classes(**vars(asked)))
+
+
+def _with_encoder(name: str, asked: Search, solved: Factorization | NodeFactorizations) -> LinearAlgorithm:
+    return mf_dsgd(asked.dynamics, asked.participation, solved.encoder, name=name, factorization=solved)

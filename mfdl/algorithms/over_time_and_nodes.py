@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
 from ..errors import InvalidInput
 from ..factorization import (
-    ADAPTED_TOLERANCE,
     SpaceTimeFactorization,
-    default_tolerance,
     optimal_adapted,
     optimal_space_time,
     optimal_time_space,
 )
+from ..factorization.search import Search
+from ..factorization.space_time import AdaptedSearch, SeededSearch
+from ..keywords import takes_fields_of
 from ..participation import Participation
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm
@@ -45,58 +43,34 @@ def space_time_noise(
     return decentralized(name or solved.kind, dynamics, participation, solved.noise(), factorization=solved)
 
 
-def time_space(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    groups: Sequence[Sequence[int]] | None = None,
-    coalition_size: int = 0,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    tolerance: float | None = None,
-) -> LinearAlgorithm:
+@takes_fields_of(SeededSearch)
+def time_space(asked: SeededSearch) -> LinearAlgorithm:
     """One encoder over steps for all base noise, one covariance over nodes: C = C_t (x) C_s, the best of that form.
 
-    Args: as for `factorization.optimal_time_space`. With one seed for all nodes it protects against outsiders; insiders
-        are held off by seed groups, private noise and coalition_size >= 1.
+    Args: those of `factorization.optimal_time_space`. With one seed for all nodes it protects against outsiders;
+        insiders are held off by seed groups, private noise and coalition_size >= 1.
     """
-    solved = optimal_time_space(
-        dynamics,
-        participation,
-        weights=weights,
-        objective=objective,
-        groups=groups,
-        coalition_size=coalition_size,
-        tolerance=tolerance,
-    )
-    wanted = default_tolerance(groups, coalition_size) if tolerance is None else tolerance
-    return space_time_noise(dynamics, participation, solved.require_converged(wanted))
+    return _converged(asked, optimal_time_space(**vars(asked)))
 
 
-def adapted(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    tolerance: float = ADAPTED_TOLERANCE,
-) -> LinearAlgorithm:
+@takes_fields_of(AdaptedSearch)
+def adapted(asked: AdaptedSearch) -> LinearAlgorithm:
     """An encoder over steps for each direction over the nodes, against outsiders.
 
     Never worse than the best of `time_space` up to the tolerance, at which the product it begins with is solved.
+    Args: those of `factorization.optimal_adapted`.
     """
-    solved = optimal_adapted(dynamics, participation, weights=weights, objective=objective, tolerance=tolerance)
-    return space_time_noise(dynamics, participation, solved.require_converged(tolerance))
+    return _converged(asked, optimal_adapted(**vars(asked)))
 
 
-def space_time(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    tolerance: float = 1e-4,
-) -> LinearAlgorithm:
-    """The best noise of any correlation over steps and nodes, against outsiders; for small T n."""
-    solved = optimal_space_time(dynamics, participation, weights=weights, objective=objective, tolerance=tolerance)
-    return space_time_noise(dynamics, participation, solved.require_converged(tolerance))
+@takes_fields_of(Search)
+def space_time(asked: Search) -> LinearAlgorithm:
+    """The best noise of any correlation over steps and nodes, against outsiders; for small T n.
+
+    Args: those of `factorization.optimal_space_time`.
+    """
+    return _converged(asked, optimal_space_time(**vars(asked)))
+
+
+def _converged(asked: Search, solved: SpaceTimeFactorization) -> LinearAlgorithm:
+    return space_time_noise(asked.dynamics, asked.participation, solved.require_converged(asked.stopping.tolerance))

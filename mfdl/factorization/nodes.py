@@ -10,7 +10,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,10 +21,11 @@ from mfdl_solvers.problem import FIXED, OPTIMAL, STOPPED, Stopping, relative_gap
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_gram import node_error_grams
-from ..error_weights import ErrorWeights
 from ..errors import InvalidInput
+from ..keywords import takes_fields_of
 from ..participation import Participation
-from .boundary import checked_stopping, solver_refusals
+from .boundary import solver_refusals
+from .search import ClassSearch, NodeSearch
 from .temporal import evaluate
 
 
@@ -78,31 +78,20 @@ class NodeFactorizations:
         return tuple(dict.fromkeys(note for f in self.nodes for note in f.notes))
 
 
-def factorize_nodes(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    tolerance: float = 1e-4,
-    max_iterations: int = 5000,
-    allow_stopped: bool = False,
-    progress: Any = None,
-) -> NodeFactorizations:
+@takes_fields_of(NodeSearch)
+def factorize_nodes(asked: NodeSearch) -> NodeFactorizations:
     """One encoder per node from its own error Gram H_u (MAFALDA-L).
 
     Each node starts from the solution of the node before, so later nodes take fewer iterations; nodes with the
-    same Gram (symmetric graphs) and the same participation share one solution. `progress`, if given, is called after
-    each node.
+    same Gram (symmetric graphs) and the same participation share one solution.
 
+    Args: those of `NodeSearch`.
     Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: a participation for
         another number of nodes, a loss beyond float64.
     """
-    labels = _labels_of_nodes(participation, dynamics.num_nodes)
+    labels = _labels_of_nodes(asked.participation, asked.dynamics.num_nodes)
     began = time.perf_counter()
-    grams = node_error_grams(dynamics, participation.num_steps, weights=weights, objective=objective)
-    stopping = checked_stopping(tolerance, max_iterations)
-    solved = _solved_in_turn(zip(grams, labels, strict=True), stopping, allow_stopped, progress)
+    solved = _solved_in_turn(zip(asked.cost(node_error_grams), labels, strict=True), asked)
     return NodeFactorizations(solved, time.perf_counter() - began)
 
 
@@ -121,37 +110,23 @@ class ClassFactorizations(NodeFactorizations):
         return np.stack([f.encoder for f in self.nodes])[self.labels]
 
 
-def factorize_classes(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    labels: ArrayLike | None = None,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    tolerance: float = 1e-4,
-    max_iterations: int = 5000,
-    allow_stopped: bool = False,
-    progress: Any = None,
-) -> ClassFactorizations:
+@takes_fields_of(ClassSearch)
+def factorize_classes(asked: ClassSearch) -> ClassFactorizations:
     """One encoder per class of nodes, the best for the sum H_c of its nodes' error Grams.
 
     Under LDP each encoder has sensitivity 1 whatever the classes, so the loss lies between that of an encoder per node
     and, where all share a participation, that of one for all, up to the tolerance.
 
-    Args:
-        labels: an integer per node, shape (n,); nodes with one label and one participation are a class. Default
-            `degree_labels`: nodes with equally many neighbours.
-        progress: called after each class. Others: see `factorize`.
-
+    Args: those of `ClassSearch`.
     Returns: ClassFactorizations; loss = sum over classes of sensitivity^2 tr(H_c X_c^-1), the lower bound likewise.
     Raises: NotConverged; UnsupportedMechanism: a node's patterns not disjoint; InvalidInput: labels or a participation
         for another number of nodes.
     Cost: n Grams, one at a time, (classes) T^2 memory, and one solution per class.
     """
-    n = dynamics.num_nodes
-    steps = _labels_of_nodes(participation, n)
-    given = degree_labels(dynamics, participation.num_steps) if labels is None else _node_labels(labels, n)
-    gathered = participation.shared_by(range(n))
+    n, T = asked.dynamics.num_nodes, asked.participation.num_steps
+    steps = _labels_of_nodes(asked.participation, n)
+    given = degree_labels(asked.dynamics, T) if asked.labels is None else _node_labels(asked.labels, n)
+    gathered = asked.participation.shared_by(range(n))
     schemes = np.empty(n, dtype=np.intp)
     for number, (_, members) in enumerate(gathered):
         schemes[members] = number
@@ -159,14 +134,12 @@ def factorize_classes(
     of_node = np.asarray(of_node, dtype=np.intp).reshape(n)
     of_node.setflags(write=False)
     began = time.perf_counter()
-    sums = np.zeros((first.size, participation.num_steps, participation.num_steps))
-    grams = node_error_grams(dynamics, participation.num_steps, weights=weights, objective=objective)
+    sums = np.zeros((first.size, T, T))
     with np.errstate(over="ignore"):  # an infinite sum is refused
-        for u, H in enumerate(grams):
+        for u, H in enumerate(asked.cost(node_error_grams)):
             sums[of_node[u]] += H
     cases = ((H, steps[u]) for H, u in zip(sums, first.tolist(), strict=True))
-    solved = _solved_in_turn(cases, checked_stopping(tolerance, max_iterations), allow_stopped, progress)
-    return ClassFactorizations(solved, time.perf_counter() - began, of_node)
+    return ClassFactorizations(_solved_in_turn(cases, asked), time.perf_counter() - began, of_node)
 
 
 def degree_labels(dynamics: Dynamics, num_steps: int) -> NDArray[np.intp]:
@@ -196,9 +169,10 @@ def _labels_of_nodes(participation: Participation, num_nodes: int) -> list[NDArr
 
 
 def _solved_in_turn(
-    cases: Iterable[tuple[FloatArray, NDArray[np.intp]]], stopping: Stopping, allow_stopped: bool, progress: Any
+    cases: Iterable[tuple[FloatArray, NDArray[np.intp]]], asked: NodeSearch
 ) -> tuple[Factorization, ...]:
     """Each (H, classes of steps) solved, from the last solution with these classes; equal cases share a solution."""
+    stopping = asked.stopping
     seen: list[tuple[FloatArray, NDArray[np.intp], Factorization]] = []
     solved: list[Factorization] = []
     for H, labels in cases:
@@ -206,12 +180,12 @@ def _solved_in_turn(
         result = next((before for gram, before in alike if np.array_equal(gram, H)), None)
         if result is None:
             result = _solved(H, labels, stopping, start=alike[-1][1].gram if alike else None)
-            if not allow_stopped:
+            if not asked.allow_stopped:
                 result.require_converged(stopping.tolerance)
             seen.append((H, labels, result))
         solved.append(result)
-        if progress is not None:
-            progress()
+        if asked.progress is not None:
+            asked.progress()
     if not math.isfinite(sum(result.loss for result in solved)):
         raise InvalidInput("the loss of all nodes together is beyond float64; take smaller error weights.")
     return tuple(solved)

@@ -26,15 +26,14 @@ from mfdl_solvers.modes_problem import ModeProblem
 from mfdl_solvers.problem import STOPPED, Certified, Stopping, loss_in_range
 
 from ..check import FloatArray
-from ..dynamics import Dynamics
 from ..error_gram import mode_error_grams, space_time_error_gram
-from ..error_weights import ErrorWeights
 from ..errors import InvalidInput
 from ..gossip import Gossip
+from ..keywords import takes_fields_of
 from ..noise import JointNoise, NoiseOperator, SpaceTimeNoise
-from ..participation import Participation
-from .boundary import checked_stopping, solver_refusals
-from .spatial import Seeds, SpatialFactorization, covariance_for_gram, one_seed_from
+from .boundary import solver_refusals
+from .search import Search, Setting
+from .spatial import Seeds, SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
 
 TIME_SPACE, ADAPTED, SPACE_TIME = "time-space", "adapted", "space-time"
 KINDS = (TIME_SPACE, ADAPTED, SPACE_TIME)
@@ -105,121 +104,103 @@ class SpaceTimeFactorization(Certified):
         return JointNoise(self.encoder, self.num_steps, self.num_nodes)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SeededSearch(Search):
+    """The arguments of `optimal_time_space`.
+
+    Attributes: groups, coalition_size: who holds which seed, and how many nodes pool what they hold, as for
+        `optimal_covariance`; default one seed for all, against outsiders. tolerance: of each half and of the
+        alternation; default `default_tolerance`.
+    """
+
+    groups: Sequence[Sequence[int]] | None = None
+    coalition_size: int = 0
+
+    @property
+    def usual_tolerance(self) -> float:
+        """That of the half over nodes."""
+        return default_tolerance(self.groups, self.coalition_size)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AdaptedSearch(Search):
+    """The arguments of `optimal_adapted`; tolerance: default `ADAPTED_TOLERANCE`."""
+
+    @property
+    def usual_tolerance(self) -> float:
+        """Coarser."""
+        return ADAPTED_TOLERANCE
+
+
+@takes_fields_of(SeededSearch)
 @solver_refusals()
-def optimal_time_space(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    groups: Sequence[Sequence[int]] | None = None,
-    coalition_size: int = 0,
-    tolerance: float | None = None,
-    max_iterations: int = 5000,
-) -> SpaceTimeFactorization:
+def optimal_time_space(asked: SeededSearch) -> SpaceTimeFactorization:
     """The best product of one encoder over steps and one covariance over nodes.
 
-    Args:
-        weights, objective: which models count.
-        groups, coalition_size: who holds which seed, and how many nodes pool what they hold, as for
-            `optimal_covariance`; default one seed for all, against outsiders.
-        tolerance: of each half and of the alternation; default `default_tolerance`.
-
+    Args: those of `SeededSearch`.
     Returns: SpaceTimeFactorization; look at its status. Unless it is "stopped", the product found is the best of its
         form with one seed for all, up to the tolerance; with groups neither half can be improved.
     Raises: UnsupportedMechanism: no modes (`mode_error_grams`), or participation whose patterns overlap. InvalidInput:
         groups, coalitions, a participation for another number of nodes, a loss beyond float64.
     Cost: n T^3 for the modes; then per round one problem over T and one over n.
     """
-    seeds = Seeds(groups, coalition_size).checked(dynamics.num_nodes)
-    wanted = checked_stopping(seeds.default_tolerance if tolerance is None else tolerance, max_iterations)
-    began = time.perf_counter()
-    given = modes_problem(dynamics, participation, weights=weights, objective=objective)
-    solve = _one_seed if groups is None and coalition_size == 0 else _seed_groups
-    answer = solve(given.normalised, dynamics.gossip, seeds, wanted)
-    facts = _facts(dynamics, participation, _independent_of_modes(given.normalised), began)
-    return SpaceTimeFactorization(kind=TIME_SPACE, **answer, **facts).shifted(given.exponent)
+    seeds = Seeds(asked.groups, asked.coalition_size).checked(asked.dynamics.num_nodes)
+    stopping, began = asked.stopping, time.perf_counter()
+    given = modes_problem(asked)
+    solve = _one_seed if asked.groups is None and asked.coalition_size == 0 else _seed_groups
+    answer = solve(given.normalised, asked.dynamics.gossip, seeds, stopping)
+    independent = _independent_of_modes(given.normalised)
+    return _answered(TIME_SPACE, asked, began, independent, **answer).shifted(given.exponent)
 
 
+@takes_fields_of(AdaptedSearch)
 @solver_refusals()
-def optimal_adapted(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    tolerance: float = ADAPTED_TOLERANCE,
-    max_iterations: int = 5000,
-) -> SpaceTimeFactorization:
+def optimal_adapted(asked: AdaptedSearch) -> SpaceTimeFactorization:
     """One encoder for every direction over the nodes; never worse than the product it begins with.
 
     That product is solved at the tolerance given here, so against `optimal_time_space` at another tolerance the loss is
     no larger up to the larger of the two. Against outsiders. On graphs that look alike from every node it is the best
     noise of any form.
 
+    Args: those of `AdaptedSearch`.
     Raises: as `optimal_time_space`.
     Cost: per iteration n Cholesky factorizations of T x T; memory about 6 n T^2 and 600 MB.
     """
-    stopping = checked_stopping(tolerance, max_iterations)
-    began = time.perf_counter()
-    given = modes_problem(dynamics, participation, weights=weights, objective=objective)
+    stopping, began = asked.stopping, time.perf_counter()
+    given = modes_problem(asked)
     solved = adapted.solve(given.normalised, stopping)
     answer = _said(solved) | {"iterations": solved.iterations + solved.time_space.iterations}
-    return SpaceTimeFactorization(
-        kind=ADAPTED,
-        encoder=solved.encoders,
-        directions=np.asarray(np.linalg.inv(solved.basis).T, dtype=np.float64),
-        **answer,
-        **_facts(dynamics, participation, _independent_of_modes(given.normalised), began),
-    ).shifted(given.exponent)
+    answer["directions"] = np.asarray(np.linalg.inv(solved.basis).T, dtype=np.float64)
+    independent = _independent_of_modes(given.normalised)
+    return _answered(ADAPTED, asked, began, independent, encoder=solved.encoders, **answer).shifted(given.exponent)
 
 
+@takes_fields_of(Search)
 @solver_refusals()
-def optimal_space_time(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    tolerance: float = 1e-4,
-    max_iterations: int = 5000,
-) -> SpaceTimeFactorization:
+def optimal_space_time(asked: Search) -> SpaceTimeFactorization:
     """The best noise of any correlation over steps and nodes, certified; any gossip, small T n.
 
+    Args: those of `Search`.
     Raises: UnsupportedMechanism: T n above 4096, or participation whose patterns overlap. InvalidInput: a participation
         for another number of nodes, a loss beyond float64.
     Cost: O((T n)^3) per iteration, about a hundred of them.
     """
-    stopping = checked_stopping(tolerance, max_iterations)
-    began = time.perf_counter()
-    participation.require_nodes(dynamics.num_nodes)
-    labels = participation.classes()
-    H = space_time_error_gram(dynamics, participation.num_steps, weights=weights, objective=objective)
-    solved = spacetime.solve(H, labels, dynamics.num_nodes, stopping)
-    independent = _independent(labels, np.diagonal(H).reshape(participation.num_steps, -1).sum(axis=1))
-    return SpaceTimeFactorization(
-        kind=SPACE_TIME,
-        encoder=solved.encoder,
-        **_said(solved),
-        **_facts(dynamics, participation, independent, began),
-    )
+    stopping, began = asked.stopping, time.perf_counter()
+    labels = asked.classes()
+    H = asked.cost(space_time_error_gram)
+    solved = spacetime.solve(H, labels, asked.dynamics.num_nodes, stopping)
+    independent = _independent(labels, np.diagonal(H).reshape(labels.size, -1).sum(axis=1))
+    return _answered(SPACE_TIME, asked, began, independent, encoder=solved.encoder, **_said(solved))
 
 
-def modes_problem(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-) -> ModeProblem:
+def modes_problem(setting: Setting) -> ModeProblem:
     """H over steps and nodes by the modes of the gossip, with the classes of steps.
 
     Raises: UnsupportedMechanism: see `mode_error_grams`, `Participation.classes`; InvalidInput: a participation for
         another number of nodes, an error beyond float64.
     """
-    participation.require_nodes(dynamics.num_nodes)
-    labels = participation.classes()
-    U, grams = mode_error_grams(dynamics, participation.num_steps, weights=weights, objective=objective)
+    labels = setting.classes()
+    U, grams = setting.cost(mode_error_grams)
     return ModeProblem(grams, U, labels)
 
 
@@ -258,15 +239,17 @@ def _said(solved: Certified) -> dict[str, Any]:
     return {name: getattr(solved, name) for name in names}
 
 
-def _facts(dynamics: Dynamics, participation: Participation, independent_loss: float, began: float) -> dict[str, Any]:
-    return {
-        "num_steps": participation.num_steps,
-        "num_nodes": dynamics.num_nodes,
-        "independent_loss": independent_loss,
-        "seconds": time.perf_counter() - began,
-        "participation": participation.to_dict(),
-        "gossip_hash": dynamics.gossip.content_hash,
-    }
+def _answered(kind: str, asked: Search, began: float, independent_loss: float, **answer: Any) -> SpaceTimeFactorization:
+    return SpaceTimeFactorization(
+        kind=kind,
+        num_steps=asked.participation.num_steps,
+        num_nodes=asked.dynamics.num_nodes,
+        independent_loss=independent_loss,
+        seconds=time.perf_counter() - began,
+        participation=asked.participation.to_dict(),
+        gossip_hash=asked.dynamics.gossip.content_hash,
+        **answer,
+    )
 
 
 def _independent_of_modes(posed: ModeProblem) -> float:

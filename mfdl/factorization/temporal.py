@@ -16,65 +16,44 @@ from mfdl_solvers.problem import FIXED
 
 from .. import check
 from ..check import FloatArray
-from ..dynamics import Dynamics
 from ..error_gram import error_gram, prefix_sum_gram
-from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
+from ..keywords import takes_fields_of
 from ..participation import Participation
 from .boundary import checked_stopping, solver_refusals
+from .search import EncoderSearch, Setting
 
 SOLVERS = ("dense", "autodiff")
 
 
+@takes_fields_of(Setting)
 @solver_refusals()
-def problem(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-) -> FactorizationProblem:
+def problem(setting: Setting) -> FactorizationProblem:
     """The FactorizationProblem of one shared local encoder.
 
+    Args: those of `Setting`.
     Raises: UnsupportedMechanism: participation patterns overlap or leave a step out; InvalidInput: a participation for
         another number of nodes, an error beyond float64.
     """
-    participation.require_nodes(dynamics.num_nodes)
-    labels = participation.classes()
-    return FactorizationProblem(
-        error_gram(dynamics, participation.num_steps, weights=weights, objective=objective), labels
-    )
+    labels = setting.classes()
+    return FactorizationProblem(setting.cost(error_gram), labels)
 
 
-def factorize(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    solver: str = "dense",
-    tolerance: float = 1e-4,
-    max_iterations: int = 5000,
-    allow_stopped: bool = False,
-) -> Factorization:
+@takes_fields_of(EncoderSearch)
+def factorize(asked: EncoderSearch) -> Factorization:
     """The best local encoder C of MAFALDA-SGD, shared by all nodes, with its certificate.
 
-    Args:
-        dynamics, participation: what trains, and who takes part when.
-        weights, objective: which models count.
-        solver: "dense" (L-BFGS on X) or "autodiff" (torch, same optimum).
-        tolerance: certified relative gap to reach, > 0.
-        allow_stopped: return a factorization that did not reach it instead of raising.
-
+    Args: those of `EncoderSearch`.
     Returns: Factorization; loss = sensitivity^2 tr(H X^-1), H for learning rate 1.
     Raises: NotConverged; UnsupportedMechanism: patterns not disjoint; InvalidInput: bad tolerance or names, a loss
         beyond float64.
     Cost: O(T^3) per iteration, about a hundred iterations at tolerance 1e-4.
     Source: arXiv:2510.17480, Lemma 10 and Algorithm 2, with the exact Gram and a certificate.
     """
-    posed = problem(dynamics, participation, weights=weights, objective=objective)
-    solved = solve_problem(posed, solver=solver, tolerance=tolerance, max_iterations=max_iterations)
-    return solved if allow_stopped else solved.require_converged(tolerance)
+    ends = asked.stopping
+    posed = problem(asked.dynamics, asked.participation, weights=asked.weights, objective=asked.objective)
+    solved = solve_problem(posed, solver=asked.solver, tolerance=ends.tolerance, max_iterations=ends.max_iterations)
+    return solved if asked.allow_stopped else solved.require_converged(ends.tolerance)
 
 
 @solver_refusals()

@@ -1,0 +1,102 @@
+"""What a factorization over steps is asked: who trains, who takes part when, which models count, when it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from numpy.typing import ArrayLike
+
+from mfdl_solvers import Stopping
+
+from ..dynamics import Dynamics
+from ..error_weights import ErrorWeights
+from ..participation import Participation
+from .boundary import checked_stopping
+
+Gram = TypeVar("Gram")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Setting:
+    """What noise costs, and what one record can reach.
+
+    Attributes:
+        dynamics, participation: what trains, and who takes part when.
+        weights, objective: which models count; default all alike, after averaging ("message": before).
+    """
+
+    dynamics: Dynamics
+    participation: Participation
+    _: dataclasses.KW_ONLY
+    weights: ErrorWeights | None = None
+    objective: str = "post-average"
+
+    def cost(self, gram: Callable[..., Gram]) -> Gram:
+        """One of `error_gram`."""
+        return gram(self.dynamics, self.participation.num_steps, weights=self.weights, objective=self.objective)
+
+    def classes(self) -> Any:
+        """The class of each step; raises InvalidInput: other nodes, UnsupportedMechanism: patterns not disjoint."""
+        self.participation.require_nodes(self.dynamics.num_nodes)
+        return self.participation.classes()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Search(Setting):
+    """A setting, and when a solver ends.
+
+    Attributes:
+        tolerance: certified relative gap to reach, > 0; default `usual_tolerance`.
+        max_iterations: of the solver.
+    """
+
+    tolerance: float | None = None
+    max_iterations: int = 5000
+
+    @property
+    def usual_tolerance(self) -> float:
+        """What is asked for by default."""
+        return 1e-4
+
+    @property
+    def stopping(self) -> Stopping:
+        """Checked; raises InvalidInput."""
+        wanted = self.usual_tolerance if self.tolerance is None else self.tolerance
+        return checked_stopping(wanted, self.max_iterations)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncoderSearch(Search):
+    """One encoder for all nodes.
+
+    Attributes:
+        solver: "dense" (L-BFGS on X) or "autodiff" (torch, same optimum).
+        allow_stopped: return a factorization that did not reach the tolerance instead of raising.
+    """
+
+    solver: str = "dense"
+    allow_stopped: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NodeSearch(Search):
+    """An encoder for each node.
+
+    Attributes: allow_stopped: as for one encoder; progress: called after each solution.
+    """
+
+    allow_stopped: bool = False
+    progress: Callable[[], object] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassSearch(NodeSearch):
+    """An encoder for each class of nodes.
+
+    Attributes: labels: an integer per node, shape (n,); nodes with one label and one participation are a class. Default
+        `degree_labels`: nodes with equally many neighbours.
+    """
+
+    labels: ArrayLike | None = None
