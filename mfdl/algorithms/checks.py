@@ -120,12 +120,7 @@ def require_consistent(algorithm: LinearAlgorithm) -> None:
     if (noise.num_steps, noise.num_nodes) != (T, n):
         raise InvalidInput(f"noise must cover {T} steps x {n} nodes, got {noise.num_steps} x {noise.num_nodes}.")
     require_models(algorithm.model_from_state, n)
-    sizes = {
-        "messages": algorithm.messages_per_round,
-        "state": algorithm.model_from_state.shape[1],
-        "nodes": n,
-        "injection slots": noise.slots_per_step,
-    }
+    sizes = algorithm.sizes
     for kind in algorithm.kinds:
         kind.require_sizes(sizes)
     start = algorithm.state_from_start
@@ -149,7 +144,7 @@ def is_plain(algorithm: LinearAlgorithm) -> bool:
         _close(has, wanted)
         for kind, W, rate in pairs
         for has, wanted in zip(
-            vars(algorithm.kinds[kind].driven_by_gradients()).values(),
+            vars(algorithm.kinds[kind].driven_by("gradient")).values(),
             vars(plain.of(W.weights, rate, algorithm.divisors)).values(),
             strict=True,
         )

@@ -9,6 +9,7 @@ Where a value could cancel by chance nothing is claimed; row spaces, which see t
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from .. import matrices
-from .round import MAPS
+from .round import MAPS, SHAPES
 
 if TYPE_CHECKING:
     from .linear_algorithm import LinearAlgorithm
@@ -51,8 +52,7 @@ def flow(algorithm: LinearAlgorithm, seen: Mask, known_gradients: Mask, known_no
     """
     patterns, of_kind = _patterns(algorithm)
     model = _ones(algorithm.model_from_state)
-    unknown_parts = np.logical_not(known_noise.all(axis=0))
-    slots = ~_touched(_ones(algorithm.noise.pattern()), unknown_parts)
+    slots = ~_touched(_ones(algorithm.noise.pattern()), ~known_noise.all(axis=0))
     state = np.ones(algorithm.model_from_state.shape[1], dtype=bool)
     never, models, injections = np.zeros(algorithm.num_nodes, dtype=bool), True, True
     hidden_states, hidden_messages = ~state, np.zeros(algorithm.messages_per_round, dtype=bool)
@@ -61,11 +61,10 @@ def flow(algorithm: LinearAlgorithm, seen: Mask, known_gradients: Mask, known_no
         gradients = known_gradients[step] if step >= 0 else never
         key = int(kind), step >= 0, state.tobytes(), seen[r].tobytes(), gradients.tobytes()
         if key not in done:
-            after = patterns[kind].after(state, seen[r], gradients, slots)
-            done[key] = after.state
-            hidden_states, hidden_messages = hidden_states | ~after.state, hidden_messages | ~after.messages
+            messages, sums, done[key] = patterns[kind].after(state, seen[r], gradients, slots)
+            hidden_states, hidden_messages = hidden_states | ~done[key], hidden_messages | ~messages
             models &= step < 0 or not _touched(model, ~state).any()
-            injections &= step < 0 or bool(after.injections.all())
+            injections &= step < 0 or bool(sums.all())
         state = done[key]
     final = not _touched(model, ~state).any()
     injections &= algorithm.noise_enters_with_gradients
@@ -85,76 +84,52 @@ def separates_private_noise(algorithm: LinearAlgorithm) -> bool:
     holders = algorithm.holders
     private = np.asarray(holders.sum(axis=1)).ravel() == 1
     known = flow(algorithm, algorithm.sent, np.zeros((T, n), dtype=bool), np.broadcast_to(~private, (T, private.size)))
-    S, state = known.hidden_messages.size, known.hidden_states.size
-    offsets = np.cumsum([0, S, state, n, private.size])
-    hides = known.hidden_states.astype(float)
-    edges = []
-    use, hidden_only = _ones(algorithm.noise.pattern()), sp.diags_array(hides)
-    for pattern in _patterns(algorithm)[0]:
-        links: list[tuple[int, int, Any]] = [
-            (0, 1, _times(pattern.P, hidden_only)),
-            (0, 2, pattern.Q),
-            (0, 3, _times(pattern.R, use)),
-            (1, 1, _times(pattern.F, hidden_only)),
-            (1, 2, pattern.J),
-            (1, 3, _times(pattern.L, use)),
-            (1, 0, _times(pattern.K, sp.diags_array(known.hidden_messages.astype(float)))),
-        ]
-        for a, b, matrix in links:
-            if matrix is not None:
-                i, j = sp.coo_array(matrix).coords
-                kept = (known.hidden_states[i] if a == 1 else np.ones(i.size, dtype=bool)) & (
-                    private[j] if b == 3 else np.ones(j.size, dtype=bool)
-                )
-                edges.append(np.stack([i[kept] + offsets[a], j[kept] + offsets[b]]))
-    models = sp.coo_array(algorithm.model_from_state)
-    kept = known.hidden_states[models.coords[1]]
-    edges.append(np.stack([models.coords[0][kept] + offsets[-1], models.coords[1][kept] + offsets[1]]))
-    pairs = np.hstack(edges) if edges else np.zeros((2, 0), dtype=np.intp)
-    graph = sp.csr_array((np.ones(pairs.shape[1], dtype=bool), (pairs[0], pairs[1])), shape=(offsets[-1] + n,) * 2)
-    _, link = sp.csgraph.connected_components(graph, directed=False)
+    hidden = (known.hidden_messages, known.hidden_states, private)
+    message, state, part = (sp.diags_array(mask.astype(np.float64)) for mask in hidden)
+    use, models = _ones(algorithm.noise.pattern()) @ part, _ones(algorithm.model_from_state) @ state
+    sizes = [hidden[0].size, hidden[1].size, n, private.size, n]  # messages, state, gradients, parts, models
+    end = [sp.csr_array((size, size)) for size in sizes]
+    links = sum(
+        sp.block_array(
+            [
+                [end[0], p.P @ state, p.Q, p.R @ use, None],
+                [state @ p.K @ message, state @ p.F @ state, state @ p.J, state @ p.L @ use, None],
+                [None, None, end[2], None, None],
+                [None, None, None, end[3], None],
+                [None, models, None, None, end[4]],
+            ]
+        )
+        for p in _patterns(algorithm)[0]
+    )
+    _, link = sp.csgraph.connected_components(sp.csr_array(links != 0), directed=False)
+    first = np.cumsum([0, *sizes])
     owner = np.concatenate([np.arange(n), np.asarray(holders.argmax(axis=1)).ravel()[private]])
-    of = link[np.concatenate([offsets[2] + np.arange(n), offsets[3] + np.flatnonzero(private)])]
+    of = link[np.concatenate([first[2] + np.arange(n), first[3] + np.flatnonzero(private)])]
     return len(np.unique(of)) == len(np.unique(np.stack([of, owner]), axis=1).T)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _After:
-    """What is known of one round's messages and injected sums, and of the state after it."""
-
-    messages: Mask
-    injections: Mask
-    state: Mask
 
 
 class _Patterns:
     """Where the maps of one round have entries, and what follows from what is known before it."""
 
-    def __init__(self, maps: tuple[sp.csr_array | None, ...], together: bool) -> None:
+    def __init__(self, maps: Sequence[sp.csr_array], together: bool) -> None:
         self.P, self.Q, self.R, self.K, self.F, self.J, self.L = maps
         self.together = together
 
-    def after(self, state: Mask, seen: Mask, gradients: Mask, slots: Mask) -> _After:
-        unread = _touched(self.P, ~state, seen.size)
+    def after(self, state: Mask, seen: Mask, gradients: Mask, slots: Mask) -> tuple[Mask, Mask, Mask]:
+        """What is known of the round's messages and injected sums, and of the state after it."""
+        unread, sums = _touched(self.P, ~state), np.zeros(gradients.size, dtype=bool)
         if self.together:
-            sums = self._sums(seen & ~unread, gradients & slots)
-            sent, kept = _touched(self.Q, ~sums, seen.size), _touched(self.J, ~sums, state.size)
-        else:
-            sums = np.zeros(gradients.size, dtype=bool)
-            sent = _touched(self.Q, ~gradients, seen.size) | _touched(self.R, ~slots, seen.size)
-            kept = _touched(self.J, ~gradients, state.size) | _touched(self.L, ~slots, state.size)
-        messages = seen | ~(unread | sent)
-        after = _touched(self.K, ~messages, state.size) | _touched(self.F, ~state, state.size) | kept
-        return _After(messages, sums, ~after)
+            gradients = slots = sums = self._sums(seen & ~unread, gradients & slots)
+        messages = seen | ~(unread | _touched(self.Q, ~gradients) | _touched(self.R, ~slots))
+        carried = _touched(self.K, ~messages) | _touched(self.F, ~state)
+        return messages, sums, ~(carried | _touched(self.J, ~gradients) | _touched(self.L, ~slots))
 
     def _sums(self, readable: Mask, known: Mask) -> Mask:
         """Injected sums that rows of Q show: those which stand in a readable row beside known ones alone."""
-        if self.Q is None:
-            return known
         rows = self.Q[np.flatnonzero(readable)]
         while True:
             alone = rows[np.flatnonzero(rows @ (~known).astype(float) == 1)]
-            more = known | _touched(sp.csr_array(alone.T), np.ones(alone.shape[0], dtype=bool))
+            more = known | _touched(alone.T, np.ones(alone.shape[0], dtype=bool))
             if (more == known).all():
                 return known
             known = more
@@ -162,11 +137,11 @@ class _Patterns:
 
 def _patterns(algorithm: LinearAlgorithm) -> tuple[list[_Patterns], NDArray[np.intp]]:
     """(the distinct patterns, which of them each kind of round has): rates that change leave the pattern alone."""
-    of_content: dict[bytes, sp.csr_array | None] = {}
+    sizes = algorithm.sizes
+    zero = {name: sp.csr_array((sizes[rows], sizes[columns])) for name, (rows, columns) in SHAPES.items()}
+    of_content: dict[bytes, sp.csr_array] = {}
 
-    def pattern(matrix: sp.csr_array | None) -> sp.csr_array | None:
-        if matrix is None:
-            return None
+    def pattern(matrix: sp.csr_array) -> sp.csr_array:
         content = repr(matrix.shape).encode() + matrix.indptr.tobytes() + matrix.indices.tobytes()
         return of_content.setdefault(content, _ones(matrix))
 
@@ -174,24 +149,19 @@ def _patterns(algorithm: LinearAlgorithm) -> tuple[list[_Patterns], NDArray[np.i
     patterns: dict[tuple[int, ...], _Patterns] = {}
     of_kind = []
     for kind in algorithm.kinds:
-        maps = tuple(of_map(getattr(kind, name)) for name in MAPS)
+        given = ((getattr(kind, name), zero[name]) for name in MAPS)
+        maps = [of_map(none if matrix is None else matrix) for matrix, none in given]
         key = tuple(map(number, maps))
         patterns.setdefault(key, _Patterns(maps, algorithm.noise_enters_with_gradients))
         of_kind.append([*patterns].index(key))
     return [*patterns.values()], np.array(of_kind, dtype=np.intp)
 
 
-def _ones(matrix: Any) -> sp.csr_array | None:
+def _ones(matrix: Any) -> sp.csr_array:
     """1.0 where a map has an entry."""
-    return None if matrix is None else sp.csr_array(matrix != 0, dtype=np.float64)
+    return sp.csr_array(matrix != 0, dtype=np.float64)
 
 
-def _times(matrix: Any, other: Any) -> Any:
-    return None if matrix is None else sp.csr_array(matrix @ other)
-
-
-def _touched(matrix: sp.csr_array | None, columns: Mask, rows: int = 0) -> Mask:
-    """The rows of a pattern with an entry in one of the columns; none of `rows` rows for the zero map."""
-    if matrix is None:
-        return np.zeros(rows, dtype=bool)
-    return np.asarray(matrix @ columns.astype(np.float64)) > 0
+def _touched(pattern: sp.csr_array, columns: Mask) -> Mask:
+    """The rows of a pattern with an entry in one of the columns."""
+    return np.asarray(pattern @ columns.astype(np.float64)) > 0

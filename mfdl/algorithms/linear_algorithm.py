@@ -36,11 +36,11 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
-from ..operators import OutputRecursion, RecursionMaps, StateRecursion
+from ..operators import OutputRecursion, StateRecursion
 from ..participation import Participation
 from . import checks
 from .flow import Flow, flow, separates_private_noise
-from .round import Round, distinct, map_digest
+from .round import Round, Source, distinct, map_digest
 from .workloads import Rows, Workload
 
 if TYPE_CHECKING:
@@ -97,8 +97,11 @@ class LinearAlgorithm:
 
     def __post_init__(self) -> None:
         checks.require_types(self)
+        kinds, kind_of_round = distinct(self.rounds)
         fields = {
-            "rounds": tuple(self.rounds),
+            "kinds": kinds,
+            "kind_of_round": kind_of_round,
+            "rounds": tuple(kinds[kind] for kind in kind_of_round),
             "model_from_state": matrices.sparse_matrix(model_from_state=self.model_from_state),
             "message_sender": matrices.integers(
                 np.size(self.message_sender), self.num_nodes, message_sender=self.message_sender
@@ -109,10 +112,6 @@ class LinearAlgorithm:
             fields["state_from_start"] = matrices.sparse_matrix(state_from_start=self.state_from_start)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        kinds, kind_of_round = distinct(self.rounds)
-        object.__setattr__(self, "kinds", kinds)
-        object.__setattr__(self, "kind_of_round", kind_of_round)
-        object.__setattr__(self, "rounds", tuple(kinds[kind] for kind in kind_of_round))
         object.__setattr__(self, "step_of_round", checks.step_of_round(self))
         object.__setattr__(self, "transmitted", checks.transmitted(self))
         checks.require_consistent(self)
@@ -197,18 +196,27 @@ class LinearAlgorithm:
         return self.message_sender.size
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Rows and columns of the maps, by the words of `round.SHAPES`."""
+        return {
+            "messages": self.messages_per_round,
+            "state": self.model_from_state.shape[1],
+            "nodes": self.num_nodes,
+            "injection slots": self.noise.slots_per_step,
+        }
+
+    @property
     def axis(self) -> TimeNodeAxis:
         """Index of the gradient rows: time x nodes."""
         return TimeNodeAxis(self.num_steps, self.num_nodes)
 
-    def _recursion(self, form: Callable[..., Made], driven: Callable[[Round], RecursionMaps], **options: Any) -> Made:
-        maps = [driven(kind) for kind in self.kinds]
-        gradients = driven is Round.driven_by_gradients
+    def _recursion(self, form: Callable[..., Made], source: Source, **options: Any) -> Made:
+        maps, sizes = [kind.driven_by(source) for kind in self.kinds], self.sizes
         return form(
             [maps[kind] for kind in self.kind_of_round],
-            input_size=self.num_nodes if gradients else self.noise.slots_per_step,
-            out_size=self.message_sender.size,
-            state_size=self.model_from_state.shape[1],
+            input_size=sizes["nodes" if source == "gradient" else "injection slots"],
+            out_size=sizes["messages"],
+            state_size=sizes["state"],
             input_of_step=self.step_of_round,
             **options,
         )
@@ -216,12 +224,12 @@ class LinearAlgorithm:
     @cached_property
     def messages_from_gradients(self) -> OutputRecursion:
         """All message rows <- G: shape (rounds * messages, T * n); rows time-major."""
-        return self._recursion(OutputRecursion, Round.driven_by_gradients)
+        return self._recursion(OutputRecursion, "gradient")
 
     @cached_property
     def messages_from_injected_noise(self) -> OutputRecursion:
         """All message rows <- injected noise."""
-        return self._recursion(OutputRecursion, Round.driven_by_noise)
+        return self._recursion(OutputRecursion, "noise")
 
     @property
     def messages_from_noise(self) -> LinearOperator:
@@ -230,11 +238,11 @@ class LinearAlgorithm:
 
     def models_from_gradients(self, *, final: bool = False) -> StateRecursion:
         """The models at which gradients are taken (steps 0..T-1), or the final ones, <- G; start models removed."""
-        return self._models(Round.driven_by_gradients, final)
+        return self._recursion(StateRecursion, "gradient", model_from_state=self.model_from_state, final=final)
 
     def models_from_injected_noise(self, *, final: bool = False) -> StateRecursion:
         """The same models <- injected noise."""
-        return self._models(Round.driven_by_noise, final)
+        return self._recursion(StateRecursion, "noise", model_from_state=self.model_from_state, final=final)
 
     def models_from_noise(self, *, final: bool = False) -> LinearOperator:
         """The same models <- Z."""
@@ -243,9 +251,6 @@ class LinearAlgorithm:
     def workload(self, rows: Rows = "messages") -> Workload:
         """The matrices A, B, C, W_T of the papers, whose rows are all sent messages, or "models" after each step."""
         return Workload(self, rows)
-
-    def _models(self, driven: Callable[[Round], RecursionMaps], final: bool) -> StateRecursion:
-        return self._recursion(StateRecursion, driven, model_from_state=self.model_from_state, final=final)
 
     def with_divisors(self, divisors: ArrayLike) -> LinearAlgorithm:
         """The same algorithm on batch means: gradients and noise of node u are divided by the public m_u.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,6 +22,9 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..operators import RecursionMaps
 from ..operators.recursion import Map
+
+Source: TypeAlias = Literal["gradient", "noise"]
+"""What enters a round."""
 
 # field: (rows, columns), S messages, s state, n gradients, e injection slots
 SHAPES = {
@@ -91,9 +94,7 @@ class Round:
     @property
     def noise_enters_with_gradients(self) -> bool:
         """Whether gradients and injected noise enter by the very same maps: Q = R and J = L."""
-        return _equal(self.message_from_gradient, self.message_from_noise) and _equal(
-            self.state_from_gradient, self.state_from_noise
-        )
+        return all(map(_equal, self._entering("gradient"), self._entering("noise")))
 
     def maps(self) -> list[sp.csr_array]:
         """The maps that are not zero."""
@@ -102,28 +103,17 @@ class Round:
     @property
     def injects(self) -> bool:
         """Whether a gradient or noise enters at all."""
-        maps = (self.message_from_gradient, self.message_from_noise, self.state_from_gradient, self.state_from_noise)
-        return any(matrix is not None for matrix in maps)
+        return any(matrix is not None for matrix in self._entering("gradient") + self._entering("noise"))
 
-    def driven_by_gradients(self) -> RecursionMaps:
-        """The recursion with the gradients as input."""
-        return RecursionMaps(
-            self.message_from_state,
-            self.message_from_gradient,
-            self.state_from_message,
-            self.state_from_state,
-            self.state_from_gradient,
-        )
+    def driven_by(self, source: Source) -> RecursionMaps:
+        """The recursion with the gradients, or the injected noise, as input."""
+        Q, J = self._entering(source)
+        return RecursionMaps(self.message_from_state, Q, self.state_from_message, self.state_from_state, J)
 
-    def driven_by_noise(self) -> RecursionMaps:
-        """The recursion with the injected noise as input."""
-        return RecursionMaps(
-            self.message_from_state,
-            self.message_from_noise,
-            self.state_from_message,
-            self.state_from_state,
-            self.state_from_noise,
-        )
+    def _entering(self, source: Source) -> tuple[Map, Map]:
+        if source == "gradient":
+            return self.message_from_gradient, self.state_from_gradient
+        return self.message_from_noise, self.state_from_noise
 
     def with_input_scale(self, scale: FloatArray, *, noise_too: bool) -> Round:
         """Gradient (and noise) columns of node u multiplied by scale[u]."""
