@@ -8,7 +8,7 @@ state, and takes whose gradient for it, nobody can tell from the maps: that is t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -30,21 +30,28 @@ if TYPE_CHECKING:
 MAX_DIVISOR_RATIO = 1e6  # columns fainter than that could pass for rounding
 
 
-def require_types(algorithm: LinearAlgorithm) -> None:
-    """The parts are what they should be; a message says what to give instead."""
-    wanted: dict[str, tuple[type, str]] = {
-        "name": (str, "a text"),
-        "dynamics": (Dynamics, "a Dynamics, e.g. mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))"),
-        "participation": (Participation, "a participation, e.g. mfdl.Cyclic(epochs=20, period=16)"),
-        "noise": (NoiseOperator, "a noise operator of mfdl.operators, e.g. IndependentNoise(num_steps, num_nodes)"),
-    }
-    for field, (kind, words) in wanted.items():
-        if not isinstance(getattr(algorithm, field), kind):
-            raise InvalidInput(f"{field} must be {words}, got {type(getattr(algorithm, field)).__name__}.")
+TYPES: dict[str, tuple[type, str]] = {
+    "name": (str, "a text"),
+    "dynamics": (Dynamics, "a Dynamics, e.g. mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))"),
+    "participation": (Participation, "a participation, e.g. mfdl.Cyclic(epochs=20, period=16)"),
+    "noise": (NoiseOperator, "a noise operator of mfdl.operators, e.g. IndependentNoise(num_steps, num_nodes)"),
+}
+
+
+def require_types(**given: Any) -> None:
+    """The parts, by the names of TYPES, are what they should be; a message says what to give instead."""
+    for name, value in given.items():
+        kind, words = TYPES[name]
+        if not isinstance(value, kind):
+            raise InvalidInput(f"{name} must be {words}, got {type(value).__name__}.")
+
+
+def require_rounds(rounds: Any) -> None:
+    """At least one, all of them `Round`s."""
     try:
-        kinds = {type(exchange) for exchange in algorithm.rounds}
+        kinds = {type(exchange) for exchange in rounds}
     except TypeError:
-        raise InvalidInput(f"rounds must be a sequence of Round, got {type(algorithm.rounds).__name__}.") from None
+        raise InvalidInput(f"rounds must be a sequence of Round, got {type(rounds).__name__}.") from None
     if kinds != {Round}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
         raise InvalidInput(f"rounds must be Round objects, at least one, got {names}.")
@@ -239,18 +246,16 @@ def message_users(
 
 def _require_held_by_senders(algorithm: LinearAlgorithm) -> None:
     """Noise that enters a message is held by the sender of the message."""
-    n = algorithm.num_nodes
-    held = sp.coo_array(algorithm.noise.holders())
-    pairs = held.coords[0].astype(np.int64) * n + held.coords[1]
+    held, sender = sp.csr_array(algorithm.noise.holders()), algorithm.message_sender
     for kind in algorithm.kinds:
         if kind.message_from_noise is None:
             continue
         enters = sp.coo_array(_pattern(kind.message_from_noise) @ algorithm.noise.pattern())
-        foreign = ~np.isin(enters.coords[1].astype(np.int64) * n + algorithm.message_sender[enters.coords[0]], pairs)
+        foreign = held[enters.coords[1], sender[enters.coords[0]]] == 0
         if foreign.any():
             j, c = (int(index[foreign][0]) for index in enters.coords)
             raise InvalidInput(
-                f"a node can only add noise that it holds, but message {j} of node {algorithm.message_sender[j]} has "
+                f"a node can only add noise that it holds, but message {j} of node {sender[j]} has "
                 f"part {c} of the noise, which that node does not hold; add it to holders."
             )
 

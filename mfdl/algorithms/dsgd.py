@@ -28,28 +28,24 @@ def decentralized(
     name: str,
     dynamics: Dynamics,
     participation: Participation,
-    noise: NoiseOperator,
+    noise: NoiseOperator | None = None,
     *,
     factorization: Factorization | NodeFactorizations | SpatialFactorization | SpaceTimeFactorization | None = None,
-    self_messages: bool = False,
 ) -> LinearAlgorithm:
-    """The round above with any noise on the gradient sums, followed by the dynamics' further gossip rounds.
-
-    self_messages: a node also receives what it sends (it holds it anyway; only views list it).
-    """
+    """The round above, noise (default independent) on the gradient sums, then the dynamics' further gossip rounds."""
     plain = PlainRounds(dynamics)
     schedule = plain.schedule(participation.num_steps)
 
     @functools.cache
     def at_rate(gossip: GossipMatrix, rate: float) -> Round:
-        return Round.of(plain.of(gossip.weights, rate), receivers(gossip.weights, self_messages=self_messages))
+        return Round.of(plain.of(gossip.weights, rate), receivers(gossip.weights))
 
     algorithm = LinearAlgorithm(
         name=name,
         dynamics=dynamics,
         participation=participation,
         rounds=tuple(at_rate(gossip, rate) for _, gossip, rate in schedule),
-        noise=noise,
+        noise=IndependentNoise(participation.num_steps, dynamics.num_nodes) if noise is None else noise,
         model_from_state=plain.model_from_state,
         message_sender=np.arange(dynamics.num_nodes),
         divisors=np.ones(dynamics.num_nodes),
@@ -59,12 +55,9 @@ def decentralized(
     return algorithm.known_plain()
 
 
-def receivers(weights: sp.csr_array, *, self_messages: bool = False) -> sp.csr_array:
-    """Who receives each node's message: those that give it weight; shape (n, n), bool."""
-    support = sp.coo_array(weights.T)
-    kept = (support.data != 0) & (self_messages | (support.coords[0] != support.coords[1]))
-    rows, columns = support.coords[0][kept], support.coords[1][kept]
-    return sp.csr_array((np.ones(rows.size, dtype=bool), (rows, columns)), shape=weights.shape)
+def receivers(weights: sp.csr_array) -> sp.csr_array:
+    """Who receives each node's message: the others that give it weight; shape (n, n), bool."""
+    return sp.csr_array((weights.T != 0) > sp.eye_array(weights.shape[0], dtype=bool))
 
 
 def dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
@@ -75,8 +68,7 @@ def dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
 
 def dp_dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     """DP-D-SGD: fresh independent noise at every node and step, C = I (the LDP baseline)."""
-    noise = IndependentNoise(participation.num_steps, dynamics.num_nodes)
-    return decentralized("dp-dsgd", dynamics, participation, noise)
+    return decentralized("dp-dsgd", dynamics, participation)
 
 
 def mf_dsgd(
@@ -109,8 +101,7 @@ def muffliato(dynamics: Dynamics, participation: Participation, *, gossip_rounds
     """
     if gossip_rounds is not None:
         dynamics = dataclasses.replace(dynamics, gossip_rounds=gossip_rounds)
-    noise = IndependentNoise(participation.num_steps, dynamics.num_nodes)
-    return decentralized("muffliato", dynamics, participation, noise)
+    return decentralized("muffliato", dynamics, participation)
 
 
 def cdp(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
@@ -121,12 +112,10 @@ def cdp(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
 
     Source: the baseline of arXiv:2405.01031 and of arXiv:2501.14644v2; the code of the latter adds sqrt(n) times more.
     """
-    averaging = GossipMatrix(
-        sp.csr_array(np.full((dynamics.num_nodes,) * 2, 1.0 / dynamics.num_nodes)), dynamics.gossip.labels, "server"
-    )
+    n = dynamics.num_nodes
+    averaging = GossipMatrix(np.full((n, n), 1 / n), dynamics.gossip.labels, "server")
     central = dataclasses.replace(dynamics, gossip=averaging, gossip_rounds=1)
-    noise = IndependentNoise(participation.num_steps, dynamics.num_nodes)
-    return decentralized("cdp", central, participation, noise)
+    return decentralized("cdp", central, participation)
 
 
 def anti_pgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
@@ -134,5 +123,4 @@ def anti_pgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorith
 
     Its sensitivity is large (b k (k+1) (2k+1) / 6 squared, for k epochs of b steps), and the noise is scaled by it.
     """
-    T = participation.num_steps
-    return mf_dsgd(dynamics, participation, np.tri(T), name="anti-pgd")
+    return mf_dsgd(dynamics, participation, np.tri(participation.num_steps), name="anti-pgd")

@@ -96,7 +96,8 @@ class LinearAlgorithm:
     kind_of_round: NDArray[np.intp] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        checks.require_types(self)
+        checks.require_types(**{name: getattr(self, name) for name in checks.TYPES})
+        checks.require_rounds(self.rounds)
         kinds, kind_of_round = distinct(self.rounds)
         fields = {
             "kinds": kinds,

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .. import check, matrices
 from ..dynamics import Dynamics
@@ -23,7 +23,7 @@ from ..errors import InvalidInput, unknown_name
 from ..gossip import GossipMatrix
 from ..noise import IndependentNoise, NoiseOperator
 from ..participation import Participation
-from .checks import message_users, require_models
+from .checks import message_users, require_models, require_types
 from .linear_algorithm import LinearAlgorithm
 from .round import MAPS, SHAPES, Round, distinct
 
@@ -72,7 +72,8 @@ def from_maps(
     Raises: InvalidInput: an unknown map, sizes that do not fit, a message whose sender cannot be told, and all that
         `LinearAlgorithm` refuses.
     """
-    _require_types(participation=participation, dynamics=dynamics, noise=noise)
+    optional = {name: part for name, part in (("dynamics", dynamics), ("noise", noise)) if part is not None}
+    require_types(participation=participation, **optional)
     T = participation.num_steps
     of_step = rounds if callable(rounds) else lambda t: rounds
     n, state, messages = _sizes(_listed(of_step(0))[0], noise, dynamics)
@@ -80,8 +81,8 @@ def from_maps(
         raise InvalidInput(f"the state has {state} entries for {n} nodes; give model_from_state, (n, state).")
     noise = IndependentNoise(T, n) if noise is None else noise
     together = noise.slots_per_step == n
-    made = [[_round(maps, together) for maps in _listed(of_step(t))] for t in range(T if callable(rounds) else 1)]
-    made = made if callable(rounds) else made * T
+    times = (T, 1) if callable(rounds) else (1, T)
+    made = [[_round(maps, together) for maps in _listed(of_step(t))] for t in range(times[0])] * times[1]
     kinds, kind_of_round = distinct(exchange for step in made for exchange in step)
     step_of_round = [t if j == 0 else -1 for t, step in enumerate(made) for j in range(len(step))]
     M = matrices.sparse_matrix(
@@ -91,35 +92,24 @@ def from_maps(
     known = {"messages": messages, "state": M.shape[1], "nodes": n, "injection slots": noise.slots_per_step}
     for kind in kinds:
         kind.require_sizes(known)
-    if message_sender is None:
-        sender = _senders(kinds, M, messages)
-    else:
-        sender = matrices.integers(messages, n, message_sender=message_sender)
+    given = message_sender is not None
+    sender = matrices.integers(messages, n, message_sender=message_sender) if given else _senders(kinds, M, messages)
     users = _users([kinds[kind] for kind in kind_of_round], M, sender)
     # what is sent in one round is sent again: those who use a message, be it in another round, hear it in each
     heard = [kind if kind.receivers is not None else dataclasses.replace(kind, receivers=users) for kind in kinds]
-    fields: dict[str, Any] = {
-        "name": name,
-        "dynamics": _heard(users, sender) if dynamics is None else dynamics,
-        "participation": participation,
-        "noise": noise,
-        "model_from_state": M,
-        "message_sender": sender,
-        "divisors": np.ones(n),
-        "step_of_round": tuple(step_of_round),
-        "state_from_start": state_from_start,
-    }
-    if transmitted is not None:
-        fields["transmitted"] = np.asarray(transmitted)
-    return LinearAlgorithm(rounds=tuple(heard[kind] for kind in kind_of_round), **fields)
-
-
-def _require_types(**given: Any) -> None:
-    """Those that may be left out are not asked for."""
-    wanted = {"participation": Participation, "dynamics": Dynamics, "noise": NoiseOperator}
-    for what, value in given.items():
-        if not isinstance(value, wanted[what]) and (value is not None or what == "participation"):
-            raise InvalidInput(f"{what} must be a {wanted[what].__name__} object, got {type(value).__name__}.")
+    return LinearAlgorithm(
+        name=name,
+        dynamics=_heard(users, sender) if dynamics is None else dynamics,
+        participation=participation,
+        rounds=tuple(heard[kind] for kind in kind_of_round),
+        noise=noise,
+        model_from_state=M,
+        message_sender=sender,
+        divisors=np.ones(n),
+        step_of_round=tuple(step_of_round),
+        transmitted=np.asarray([] if transmitted is None else transmitted),
+        state_from_start=state_from_start,
+    )
 
 
 def _listed(step: Any) -> list[Maps | Round]:
@@ -168,18 +158,15 @@ def _sizes(maps: Maps | Round, noise: NoiseOperator | None, dynamics: Dynamics |
     return sizes["nodes"], sizes["state"], sizes["messages"]
 
 
-def _senders(rounds: Sequence[Round], M: sp.csr_array, messages: int) -> np.ndarray:
+def _senders(rounds: Sequence[Round], M: sp.csr_array, messages: int) -> NDArray[np.intp]:
     """For each message the one node whose gradient it holds, else whose model it reads."""
-    holds = np.zeros((messages, M.shape[0]), dtype=bool)
-    reads = holds.copy()
-    for exchange in rounds:
-        if exchange.message_from_gradient is not None:
-            holds |= exchange.message_from_gradient.toarray() != 0
-        if exchange.message_from_state is not None:
-            reads |= (abs(exchange.message_from_state) @ abs(M).T).toarray() != 0
-    sender = np.where(
-        holds.sum(axis=1) == 1, holds.argmax(axis=1), np.where(reads.sum(axis=1) == 1, reads.argmax(1), -1)
-    )
+    reads = [abs(P) @ abs(M).T for exchange in rounds if (P := exchange.message_from_state) is not None]
+    holds = [Q for exchange in rounds if (Q := exchange.message_from_gradient) is not None]
+    sender = np.full(messages, -1)
+    for maps in (reads, holds):
+        nodes = sum((sp.csr_array(matrix != 0) for matrix in maps), sp.csr_array((messages, M.shape[0]), dtype=bool))
+        alone = np.flatnonzero(np.diff(nodes.indptr) == 1)
+        sender[alone] = nodes.indices[nodes.indptr[alone]]
     if (sender < 0).any():
         raise InvalidInput(
             f"the sender of message {int(np.argmax(sender < 0))} cannot be told: it holds gradients or models of none "
@@ -188,7 +175,7 @@ def _senders(rounds: Sequence[Round], M: sp.csr_array, messages: int) -> np.ndar
     return sender
 
 
-def _users(rounds: Sequence[Round], M: sp.csr_array, sender: np.ndarray) -> sp.csr_array:
+def _users(rounds: Sequence[Round], M: sp.csr_array, sender: NDArray[np.intp]) -> sp.csr_array:
     """Who uses each message in any round, besides its sender: bool csr (messages, n)."""
     total = sp.csr_array((sender.size, M.shape[0]), dtype=bool)
     number = matrices.numbered()
@@ -197,7 +184,7 @@ def _users(rounds: Sequence[Round], M: sp.csr_array, sender: np.ndarray) -> sp.c
     return sp.csr_array(total, dtype=bool)
 
 
-def _heard(users: sp.csr_array, sender: np.ndarray) -> Dynamics:
+def _heard(users: sp.csr_array, sender: NDArray[np.intp]) -> Dynamics:
     """Uniform weights over whom each node hears in any round, and itself."""
     n = users.shape[1]
     sends = sp.csr_array((np.ones(sender.size), (sender, np.arange(sender.size))), shape=(n, sender.size))

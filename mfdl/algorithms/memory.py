@@ -36,7 +36,6 @@ def gradient_tracking(
     Raises: UnsupportedMechanism: weight decay, or several gossip rounds per step.
     Source: arXiv:1607.03218 (DIGing), with averaging after the step; with momentum arXiv:2209.15505.
     """
-    _require("gradient-tracking", dynamics, momentum=True)
     n, beta = dynamics.num_nodes, dynamics.momentum
     eye, none = sp.eye_array(n), None
 
@@ -50,8 +49,7 @@ def gradient_tracking(
             "receivers": sp.vstack([receivers(W)] * 2),
         }
 
-    sender = np.tile(np.arange(n), 2)
-    return _made("gradient-tracking", step, dynamics, participation, noise, message_sender=sender)
+    return _made("gradient-tracking", step, dynamics, participation, noise, momentum=True)
 
 
 def exact_diffusion(
@@ -67,7 +65,6 @@ def exact_diffusion(
     Raises: UnsupportedMechanism: momentum, weight decay, or several gossip rounds per step.
     Source: arXiv:1702.05122, Algorithm 1.
     """
-    _require("exact-diffusion", dynamics)
     n = dynamics.num_nodes
     eye, zero = sp.eye_array(n), sp.csr_array((n, n))
 
@@ -97,7 +94,6 @@ def delayed_dsgd(
     Raises: UnsupportedMechanism: momentum, weight decay, or several gossip rounds per step.
     Source: the delayed exchange of asynchronous gossip, e.g. arXiv:1710.06952, with one fixed delay.
     """
-    _require("delayed-dsgd", dynamics)
     check.integer_at_least(0, delay=delay)
     n = dynamics.num_nodes
     eye = sp.eye_array(n)
@@ -137,7 +133,6 @@ def two_hop_dsgd(
     Raises: UnsupportedMechanism: momentum, weight decay, several gossip rounds per step, or gossip that changes.
     Source: this library, for messages that reach an attacker by two ways.
     """
-    _require("two-hop-dsgd", dynamics)
     if not dynamics.gossip.is_constant:
         raise UnsupportedMechanism("two-hop-dsgd covers constant gossip: who forwards what is fixed.")
     share = check.non_negative(share=share)
@@ -181,7 +176,6 @@ def local_steps(
     Raises: UnsupportedMechanism: momentum, weight decay, or several gossip rounds per step.
     Source: local SGD on a graph, e.g. arXiv:2003.10422.
     """
-    _require("local-steps", dynamics)
     check.integer_at_least(1, steps=steps)
     n, T = dynamics.num_nodes, participation.num_steps
     eye = sp.csr_array(sp.eye_array(n))
@@ -201,9 +195,18 @@ def _made(
     dynamics: Dynamics,
     participation: Participation,
     noise: NoiseOperator | None,
+    *,
+    momentum: bool = False,
     **given: Any,
 ) -> LinearAlgorithm:
     """From the maps of step t, its averaging matrix and its rate; noise enters where gradients do."""
+    if dynamics.gossip_rounds != 1:
+        raise UnsupportedMechanism(f"{name} covers one gossip round per step, got {dynamics.gossip_rounds}.")
+    if dynamics.weight_decay or (dynamics.momentum and not momentum):
+        raise UnsupportedMechanism(
+            f"{name} covers {'no weight decay' if momentum else 'neither momentum nor weight decay'}; leave it out, or "
+            "write the recursion down with mfdl.algorithms.from_maps."
+        )
     rates = dynamics.learning_rates(participation.num_steps).tolist()
 
     def maps(t: int) -> Maps:
@@ -212,13 +215,3 @@ def _made(
         return {**named, "R": named.get("Q"), "L": named.get("J")}
 
     return from_maps(maps, participation, dynamics, noise=noise, name=name, **given)
-
-
-def _require(name: str, dynamics: Dynamics, *, momentum: bool = False) -> None:
-    if dynamics.gossip_rounds != 1:
-        raise UnsupportedMechanism(f"{name} covers one gossip round per step, got {dynamics.gossip_rounds}.")
-    if dynamics.weight_decay or (dynamics.momentum and not momentum):
-        raise UnsupportedMechanism(
-            f"{name} covers {'no weight decay' if momentum else 'neither momentum nor weight decay'}; leave it out, or "
-            "write the recursion down with mfdl.algorithms.from_maps."
-        )

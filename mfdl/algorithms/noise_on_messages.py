@@ -56,7 +56,7 @@ def zip_dl(
     sends = matrices.sparse_matrix(sends=sp.csr_array((np.ones(S), (rows, sender)), shape=(S, n)))
     average = matrices.sparse_matrix(average=sp.csr_array((weight, (receiver, rows)), shape=(n, S)))
     received = (sender != receiver) | self_messages
-    receivers = sp.csr_array((np.ones(received.sum(), dtype=bool), (rows[received], receiver[received])), shape=(S, n))
+    receivers = sp.csr_array((received, (rows, receiver)), shape=(S, n))
 
     @functools.cache
     def at_rate(eta: float) -> Round:
@@ -84,19 +84,14 @@ def zip_dl(
 
 def _links(gossip: GossipMatrix) -> tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]:
     """(sender, receiver, weight) of each message, by sender; every node sends one to itself."""
-    W, nodes = sp.coo_array(gossip.weights), np.arange(gossip.num_nodes)
-    present = (W.data != 0) & (W.coords[0] != W.coords[1])
-    sender = np.concatenate([W.coords[1][present], nodes])
-    receiver = np.concatenate([W.coords[0][present], nodes])
-    weight = np.concatenate([W.data[present], gossip.weights.diagonal()])
-    if (weight == 0).any():
-        node = int(sender[np.argmax(weight == 0)])
+    if (alone := gossip.weights.diagonal() == 0).any():
         raise InvalidInput(
-            f"zip-dl needs a positive self weight at every node, got 0 at node {gossip.labels[node]}; its noise is "
-            "divided by it."
+            f"zip-dl needs a positive self weight at every node, got 0 at node {gossip.labels[np.argmax(alone)]}; its "
+            "noise is divided by it."
         )
-    order = np.lexsort((receiver, sender))
-    return sender[order], receiver[order], weight[order]
+    W = sp.coo_array(sp.csr_array(gossip.weights.T))
+    sender, receiver = (nodes.astype(np.intp) for nodes in W.coords)
+    return sender, receiver, W.data
 
 
 def _cancelling(sender: NDArray[np.intp], weight: FloatArray) -> sp.csr_array:

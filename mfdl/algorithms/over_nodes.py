@@ -69,7 +69,6 @@ def spatial_covariance(
     groups: Sequence[Sequence[int]] | None = None,
     private_variance: float = 0.0,
     name: str = "spatial",
-    factorization: SpatialFactorization | None = None,
 ) -> LinearAlgorithm:
     """Noise over nodes, fresh in every step: N(0, s I + sum_k R_k), R_k from the seed of group k (CorN).
 
@@ -86,19 +85,14 @@ def spatial_covariance(
     n = dynamics.num_nodes
     checked_groups(groups or (), n)
     holding = [list(range(n))] if groups is None else [list(group) for group in groups]
-    given: list[Any] = []
-    if covariance is None:
-        given = [np.eye(n)] if groups is None else []
-    else:
-        parts: Any = covariance
-        given = [parts] if groups is None or (len(parts) and np.ndim(parts[0]) < 2) else list(parts)
+    parts: Any = (np.eye(n) if groups is None else []) if covariance is None else covariance
+    given = [parts] if groups is None or (len(parts) and np.ndim(parts[0]) < 2) else list(parts)
     if len(given) != len(holding):
         raise InvalidInput(f"covariance must hold one matrix per group, got {len(given)} for {len(holding)} groups.")
     private = check.non_negative(private_variance=private_variance)
     pieces = [_on_group(R, group, n, whole=groups is None) for R, group in zip(given, holding, strict=True)]
     factor, holders = spatial.seed_factor(private, holding, pieces, n)
-    noise = StepNoise(factor, holders, participation.num_steps, n)
-    return decentralized(name, dynamics, participation, noise, factorization=factorization)
+    return decentralized(name, dynamics, participation, StepNoise(factor, holders, participation.num_steps, n))
 
 
 def spatial_noise(

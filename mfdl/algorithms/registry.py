@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -34,199 +35,183 @@ class Entry:
 
     Attributes:
         build: (dynamics, participation, **parameters) -> LinearAlgorithm.
+        paper: where it comes from; "-" if nowhere.
+        erratum: what its paper or public code has wrong and this library does otherwise; "-" if nothing.
         trust: the trust models it is meant for, in words.
         models: names of the trust models under which it protects as it is meant to, its own first.
-        erratum: what its paper or public code has wrong and this library does otherwise; "-" if nothing.
         parameters: names and types of what `build` takes besides.
         release: the released models it can bear, where that is less than all of them.
         tuned: the builder with free parameters at their best, (dynamics, participation, coalition_size=q); None:
             `build`.
-        weighted: `tuned`, or `build` where that is None, takes `weights`, ErrorWeights that say which models count.
+
+    Defaults are those of noise that one node alone holds.
     """
 
     build: Callable[..., LinearAlgorithm]
     summary: str
-    trust: str
-    paper: str
-    models: tuple[str, ...]
+    paper: str = "-"
     erratum: str = "-"
+    trust: str = "ldp"
+    models: tuple[str, ...] = LOCAL
     parameters: Mapping[str, type] = dataclasses.field(default_factory=dict)
     release: str | None = None
     tuned: Callable[..., LinearAlgorithm] | None = None
-    weighted: bool = False
+
+    @property
+    def best(self) -> Callable[..., LinearAlgorithm]:
+        """`tuned`, or `build` where that is None."""
+        return self.tuned or self.build
+
+    @property
+    def weighted(self) -> bool:
+        """Whether `best` takes `weights`, ErrorWeights that say which models count."""
+        return "weights" in inspect.signature(self.best).parameters
 
 
 MECHANISMS: Mapping[str, Entry] = {
-    "none": Entry(dsgd, "D-SGD without noise", "none", "-", ()),
+    "none": Entry(dsgd, "D-SGD without noise", trust="none", models=()),
     "dp-dsgd": Entry(
         dp_dsgd,
         "fresh independent noise at every node and step (DP-D-SGD)",
-        "ldp",
         "the baseline of arXiv:2510.17480, 2405.01031 and 2501.14644",
-        LOCAL,
         "clipping at Delta under replace-one moves a gradient by 2 Delta: adjacency is named, never assumed",
     ),
     "cdp": Entry(
         cdp,
         "independent noise, of which a server shows the average only",
-        "central",
         "the baseline of arXiv:2405.01031 and 2501.14644",
-        ("central",),
         "the code of 2501.14644 adds sqrt(n) times more noise to the average than this trust model needs",
+        trust="central",
+        models=("central",),
     ),
     "anti-pgd": Entry(
         anti_pgd,
         "differences of consecutive noise",
-        "ldp",
         "arXiv:2510.17480, Appendix",
-        LOCAL,
         "noise must be scaled by the sensitivity of C, which Algorithm 1 leaves out; D acts per node, D (x) I_n",
     ),
     "bsr": Entry(
         bsr,
         "banded square root of the prefix sum",
-        "ldp",
         "arXiv:2405.13763",
-        LOCAL,
         "public code of 2510.17480 uses a symmetric Toeplitz matrix, which is not causal",
-        {"bandwidth": int},
+        parameters={"bandwidth": int},
     ),
-    "d-mf": Entry(d_mf, "optimal encoder for one server (prefix sums)", "ldp", "arXiv:2306.08153", LOCAL),
+    "d-mf": Entry(d_mf, "optimal encoder for one server (prefix sums)", "arXiv:2306.08153"),
     "mafalda": Entry(
         mafalda,
         "optimal shared encoder for the graph (MAFALDA-SGD)",
-        "ldp",
         "arXiv:2510.17480, Algorithm 2",
-        LOCAL,
         "Cholesky factor of the wrong orientation (objective 1.5% above the optimum); Theorem 7 lacks a square",
-        weighted=True,
     ),
     "mafalda-l": Entry(
         mafalda_l,
         "optimal encoder for each node (MAFALDA-L)",
-        "ldp",
         "arXiv:2510.17480, reference code",
-        LOCAL,
-        weighted=True,
     ),
     "mafalda-classes": Entry(
         mafalda_by_class,
         "optimal encoder for each class of nodes with equally many neighbours",
-        "ldp",
         "between MAFALDA-SGD and MAFALDA-L of arXiv:2510.17480",
-        LOCAL,
-        weighted=True,
     ),
     "time-space": Entry(
         time_space,
         "the best product of a correlation over time and one over nodes, from shared seeds",
-        "eavesdropper; colluding and coalitions with coalition_size",
         "this library; its halves are MAFALDA-SGD and CorN-DSGD",
-        SHARED,
+        trust="eavesdropper; colluding and coalitions with coalition_size",
+        models=SHARED,
         parameters={"coalition_size": int},
         tuned=time_space,
-        weighted=True,
     ),
     "adapted": Entry(
         adapted,
         "a correlation over time for each direction over the nodes, from one shared seed",
-        "eavesdropper",
         "this library",
-        ("eavesdropper",),
-        weighted=True,
+        trust="eavesdropper",
+        models=("eavesdropper",),
     ),
     "space-time": Entry(
         space_time,
         "the best correlation over time and nodes of any form, from one shared seed; small problems",
-        "eavesdropper",
         "this library",
-        ("eavesdropper",),
-        weighted=True,
+        trust="eavesdropper",
+        models=("eavesdropper",),
     ),
     "muffliato": Entry(
         muffliato,
         "independent noise, several gossip rounds per gradient (Muffliato-SGD)",
-        "pndp",
         "arXiv:2206.05091",
-        ("pndp", *ALL_SEEN),
         "its sum of squared marginal losses is no bound for noise shared by messages; (K-1) n zero rows, not K n",
-        {"gossip_rounds": int},
+        trust="pndp",
+        models=("pndp", *ALL_SEEN),
+        parameters={"gossip_rounds": int},
     ),
     "gradient-tracking": Entry(
         gradient_tracking,
         "independent noise; nodes track the average gradient (DIGing)",
-        "ldp",
         "arXiv:1607.03218; with momentum arXiv:2209.15505",
-        LOCAL,
     ),
     "exact-diffusion": Entry(
-        exact_diffusion, "independent noise; averages corrected for their bias", "ldp", "arXiv:1702.05122", LOCAL
+        exact_diffusion,
+        "independent noise; averages corrected for their bias",
+        "arXiv:1702.05122",
     ),
     "delayed-dsgd": Entry(
         delayed_dsgd,
         "independent noise; messages of others arrive some steps late",
-        "ldp",
         "arXiv:1710.06952, with one fixed delay",
-        LOCAL,
         parameters={"delay": int},
     ),
     "two-hop-dsgd": Entry(
         two_hop_dsgd,
         "independent noise; nodes forward last step's messages of their neighbours",
-        "ldp",
         "this library",
-        LOCAL,
         parameters={"share": float},
     ),
     "local-steps": Entry(
         local_steps,
         "independent noise; several gradient steps between two gossip rounds",
-        "ldp",
         "arXiv:2003.10422",
-        LOCAL,
         parameters={"steps": int},
     ),
     "decor": Entry(
         decor,
         "private noise plus pairwise noise that cancels over edges (DECOR)",
-        "eavesdropper, colluding, coalitions",
         "arXiv:2405.01031, Algorithm 1",
-        SHARED,
         "line 3 of Algorithm 2 lacks the inverse; the search overshoots epsilon; public code reuses noise over steps",
-        {"sigma_local": float, "sigma_pair": float},
+        trust="eavesdropper, colluding, coalitions",
+        models=SHARED,
+        parameters={"sigma_local": float, "sigma_pair": float},
         tuned=tuned_decor,
-        weighted=True,
     ),
     "corn": Entry(
         corn,
         "the best covariance over nodes, from shared seeds and private noise (CorN-DSGD, Whisper D-SGD)",
-        "eavesdropper; colluding and coalitions with coalition_size",
         "arXiv:2501.14644v2, problems (9) and (10); v1 as Whisper",
-        SHARED,
         "one seed for all protects against outsiders only; (9b) is no bound above epsilon = 36 at delta = 1e-5; "
         "problem (10) of v1 has its inequality reversed",
-        {"coalition_size": int, "horizon": int},
+        trust="eavesdropper; colluding and coalitions with coalition_size",
+        models=SHARED,
+        parameters={"coalition_size": int, "horizon": int},
         tuned=corn,
-        weighted=True,
     ),
     "corn-pairwise": Entry(
         corn_pairwise,
         "the best mix of private and equal pairwise noise, the baseline of CorN-DSGD",
-        "eavesdropper",
         "arXiv:2501.14644v2, problem (9), pairwise",
-        ("eavesdropper",),
         "pairwise noises must be independent also on edges that share a node",
-        {"horizon": int},
-        weighted=True,
+        trust="eavesdropper",
+        models=("eavesdropper",),
+        parameters={"horizon": int},
     ),
     "zip-dl": Entry(
         zip_dl,
         "noise per message that cancels in the average: nothing is private once final models are released",
-        "pndp",
         "arXiv:2403.11795, Algorithm 1",
-        ("pndp",),
         "infinite loss where self-messages count as seen; grows with T where they do not (as 2510.17480 has it)",
-        {"sigma": float, "self_messages": bool},
+        trust="pndp",
+        models=("pndp",),
+        parameters={"sigma": float, "self_messages": bool},
         release="none",
     ),
 }
@@ -307,14 +292,12 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     """
     check_name(name)
     if (entry := entry_of(name)) is not None:
-        builder = entry.build
-        if split(name)[1] is not None and entry.tuned is not None and entry.tuned is not builder:
-            if parameters:  # both would decide the same
-                raise InvalidInput(
-                    f"{name!r} chooses {', '.join(entry.parameters)} for these error weights itself, got "
-                    f"{', '.join(parameters)}; leave that out, or the weights."
-                )
-            builder = entry.tuned
+        builder = entry.build if split(name)[1] is None else entry.best
+        if parameters and builder is not entry.build:  # both would decide the same
+            raise InvalidInput(
+                f"{name!r} chooses {', '.join(entry.parameters)} for these error weights itself, got "
+                f"{', '.join(parameters)}; leave that out, or the weights."
+            )
         return _built(builder, name, dynamics, participation, **parameters)
     path = name.removeprefix(FILE_PREFIX)
     saved = load(path)
