@@ -85,9 +85,13 @@ def load(
     >>> list(g), g.number_of_edges()
     ([0, 1, 2, 3], 4)
     """
-    source = spec_or_path_or_graph
+    graph = _read(spec_or_path_or_graph, data_home)
+    return keep_largest_component(graph) if largest_component else graph
+
+
+def _read(source: Source, data_home: str | os.PathLike[str] | None) -> nx.Graph:
     if isinstance(source, nx.Graph):
-        return from_networkx(source, largest_component)
+        return from_networkx(source)
     if not isinstance(source, str | os.PathLike):
         raise InvalidInput(
             f"graph must be a spec such as 'ring:n=16', a path or a networkx graph, got {type(source).__name__}."
@@ -96,12 +100,10 @@ def load(
         spec = source.strip()
         name, _, parameters = spec.partition(":")
         if name in BUILDERS:
-            graph = build(spec, name, parameters, data_home)
-            return keep_largest_component(graph) if largest_component else graph
+            return build(spec, name, parameters, data_home)
         if not looks_like_a_file(spec):
             raise unknown_name("graph", name, BUILDERS)
-    graph = read_edge_list(Path(source), BUILDERS)
-    return keep_largest_component(graph) if largest_component else graph
+    return read_edge_list(Path(source), BUILDERS)
 
 
 def names() -> dict[str, str]:

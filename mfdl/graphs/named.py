@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import itertools
+import inspect
 import math
 import os
 import re
@@ -28,24 +28,23 @@ MAX_DRAWS = 1000
 Built: TypeAlias = tuple[Iterable[Hashable], Iterable[Edge]]
 
 
-class _Parameter(NamedTuple):
-    kind: type
-    default: int | None = None
-    optional: bool = False  # may stay out because another parameter replaces it
-
-
 class _Builder(NamedTuple):
+    """`build` takes the parameters of a spec, whose types and defaults it states; None: a file."""
+
     example: str
     description: str
-    parameters: Mapping[str, _Parameter]
-    build: Callable[..., Built]
+    build: Callable[..., Built] | None = None
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        return {} if self.build is None else inspect.signature(self.build, eval_str=True).parameters
 
 
 def build(spec: str, name: str, parameters: str, data_home: str | os.PathLike[str] | None) -> nx.Graph:
     """The graph of a spec `name:parameters`, with a known name."""
     builder = BUILDERS[name]
     values = _parse(name, builder, parameters)
-    if name == "ego-facebook":
+    if builder.build is None:
         ego = keep_largest_component(read_edge_list(data.fetch("facebook/414.edges", data_home), BUILDERS))
         ego.graph["name"] = spec
         return ego
@@ -53,27 +52,26 @@ def build(spec: str, name: str, parameters: str, data_home: str | os.PathLike[st
 
 
 def _parse(name: str, builder: _Builder, text: str) -> dict[str, Any]:
-    allowed = ", ".join(builder.parameters) or "none"
+    known = builder.parameters
+    allowed = ", ".join(known) or "none"
     values: dict[str, Any] = {}
     for part in text.split(",") if text.strip() else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
             raise InvalidInput(f"graph {name}: parameters are written key=value, got {part!r}; e.g. {builder.example}.")
-        if key not in builder.parameters:
+        if key not in known:
             raise InvalidInput(f"graph {name}: unknown parameter {key!r}; allowed: {allowed}; e.g. {builder.example}.")
         if key in values:
             raise InvalidInput(f"graph {name}: parameter {key!r} is given twice; give it once.")
-        values[key] = _value(name, key, value, builder.parameters[key].kind)
-    for key, parameter in builder.parameters.items():
-        if key not in values and not parameter.optional:
-            if parameter.default is None:
-                raise InvalidInput(f"graph {name} needs the parameter {key!r}; e.g. {builder.example}.")
-            values[key] = parameter.default
+        values[key] = _value(name, key, value, known[key].annotation)
+    for key, parameter in known.items():
+        if key not in values and parameter.default is parameter.empty:
+            raise InvalidInput(f"graph {name} needs the parameter {key!r}; e.g. {builder.example}.")
     return values
 
 
 def _value(name: str, key: str, text: str, kind: type) -> int | float:
-    if kind is int:
+    if kind is not float:
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
             raise InvalidInput(f"graph {name}: {key} must be an integer of at most 18 digits, got {text!r}.")
         return int(text)
@@ -86,20 +84,19 @@ def _value(name: str, key: str, text: str, kind: type) -> int | float:
     return number
 
 
-def _size(n: int, *, at_least: int = 1, edges: float = 0) -> int:
-    check.integer_at_least(at_least, n=n)
+def _require_size(n: int, edges: float = 0) -> None:
+    check.integer_at_least(1, n=n)
     if n > MAX_NODES:
         raise InvalidInput(f"n must be at most {MAX_NODES}, got {n}; use a smaller graph.")
     if edges > MAX_EDGES:
         raise InvalidInput(f"n={n} gives about {edges:.3g} edges, more than {MAX_EDGES}; use a smaller graph.")
-    return n
 
 
 def _sized(edges: Callable[[int], Iterable[Edge]], count: Callable[[int], float] = lambda n: 0) -> Callable[..., Built]:
     """A graph on n nodes, so many edges."""
 
     def built(n: int) -> Built:
-        _size(n, edges=count(n))
+        _require_size(n, count(n))
         return range(n), edges(n)
 
     return built
@@ -117,22 +114,27 @@ def _torus(n: int | None = None, rows: int | None = None, cols: int | None = Non
             raise InvalidInput(
                 "graph torus takes either n or both rows and cols; e.g. torus:n=16 or torus:rows=4,cols=5."
             )
-        _size(n)
-        rows = cols = math.isqrt(n)
-        if rows * rows != n:
-            raise InvalidInput(
-                f"graph torus: n must be a square, got {n}; use n={rows**2} or n={(rows + 1) ** 2}, or give "
-                "rows and cols."
-            )
+        _require_size(n)
+        rows = cols = _side("torus", n, ", or give rows and cols")
     if rows is None or cols is None:
         raise InvalidInput("graph torus needs n, or rows and cols; e.g. torus:n=16 or torus:rows=4,cols=5.")
     check.integer_at_least(1, rows=rows)
     check.integer_at_least(1, cols=cols)
-    _size(rows * cols, edges=2.0 * rows * cols)
-    height, width = rows, cols
-    right = ((r * width + c, r * width + (c + 1) % width) for r in range(height) for c in range(width))
-    down = ((r * width + c, (r + 1) % height * width + c) for r in range(height) for c in range(width))
-    return range(height * width), itertools.chain(right, down)
+    _require_size(rows * cols, 2.0 * rows * cols)
+    nodes = np.arange(rows * cols).reshape(rows, cols)
+    shifted = [np.roll(nodes, -1, axis) for axis in (1, 0)]  # those to the right, those below
+    return range(rows * cols), (
+        pair for to in shifted for pair in zip(nodes.ravel().tolist(), to.ravel().tolist(), strict=True)
+    )
+
+
+def _side(name: str, n: int, or_else: str = "") -> int:
+    side = math.isqrt(n)
+    if side * side != n:
+        raise InvalidInput(
+            f"graph {name}: n must be a square, got {n}; use n={side**2} or n={(side + 1) ** 2}{or_else}."
+        )
+    return side
 
 
 def _hypercube(dim: int) -> Built:
@@ -144,16 +146,14 @@ def _hypercube(dim: int) -> Built:
 
 
 def _expander(n: int) -> Built:
-    _size(n, edges=4.0 * n)
-    side = math.isqrt(n)
-    if side * side != n:
-        raise InvalidInput(f"graph expander: n must be a square, got {n}; use n={side**2} or n={(side + 1) ** 2}.")
+    _require_size(n, 4.0 * n)
+    side = _side("expander", n)
     multigraph = nx.margulis_gabber_galil_graph(side)
     return range(n), ((a * side + b, c * side + d) for (a, b), (c, d) in multigraph.edges())
 
 
-def _regular(n: int, degree: int, seed: int) -> Built:
-    _size(n, edges=n * max(degree, 0) / 2)
+def _regular(n: int, degree: int, seed: int = 0) -> Built:
+    _require_size(n, n * max(degree, 0) / 2)
     check.integer_at_least(0, degree=degree)
     check.integer_at_least(0, seed=seed)
     if degree >= n or n * degree % 2:
@@ -169,8 +169,8 @@ def _regular(n: int, degree: int, seed: int) -> Built:
     return range(n), drawn.edges
 
 
-def _erdos_renyi(n: int, p: float, seed: int) -> Built:
-    _size(n, edges=p * n * (n - 1) / 2)
+def _erdos_renyi(n: int, p: float, seed: int = 0) -> Built:
+    _require_size(n, p * n * (n - 1) / 2)
     check.integer_at_least(0, seed=seed)
     spec = f"erdos-renyi:n={n},p={p:g}"
     if n > 1 and p * (n - 1) < 1e-6:  # P(node 0 has an edge) < 1e-6 in each draw
@@ -204,50 +204,35 @@ def _florentine() -> Built:
     return list(G.nodes), list(G.edges)
 
 
-def _ego() -> Built:
-    raise AssertionError("read from its file, not built")
-
-
-_N = {"n": _Parameter(int)}
-_SEED = {"seed": _Parameter(int, 0)}
-
 BUILDERS: dict[str, _Builder] = {
-    "florentine": _Builder("florentine", "marriages of 15 Florentine families, 20 edges", {}, _florentine),
+    "florentine": _Builder("florentine", "marriages of 15 Florentine families, 20 edges", _florentine),
     "ego-facebook": _Builder(
         "ego-facebook",
         "Facebook circle of SNAP user 414, largest component, 148 nodes (downloaded)",
-        {},
-        _ego,
     ),
-    "ring": _Builder("ring:n=16", "cycle; node i meets i - 1 and i + 1", _N, _ring),
-    "path": _Builder("path:n=16", "line from node 0 to node n - 1", _N, _path),
-    "star": _Builder("star:n=16", "node 0 meets the n - 1 others", _N, _star),
-    "complete": _Builder("complete:n=16", "all pairs", _N, _complete),
+    "ring": _Builder("ring:n=16", "cycle; node i meets i - 1 and i + 1", _ring),
+    "path": _Builder("path:n=16", "line from node 0 to node n - 1", _path),
+    "star": _Builder("star:n=16", "node 0 meets the n - 1 others", _star),
+    "complete": _Builder("complete:n=16", "all pairs", _complete),
     "torus": _Builder(
         "torus:n=16",
         "grid with wrap-around, square, or torus:rows=4,cols=5; node = row * cols + col",
-        {key: _Parameter(int, optional=True) for key in ("n", "rows", "cols")},
         _torus,
     ),
-    "hypercube": _Builder(
-        "hypercube:dim=4", "2^dim nodes; neighbours differ in one bit", {"dim": _Parameter(int)}, _hypercube
-    ),
+    "hypercube": _Builder("hypercube:dim=4", "2^dim nodes; neighbours differ in one bit", _hypercube),
     "regular": _Builder(
         "regular:n=16,degree=4,seed=0",
         "random regular graph, redrawn until connected",
-        {**_N, "degree": _Parameter(int), **_SEED},
         _regular,
     ),
     "erdos-renyi": _Builder(
         "erdos-renyi:n=100,p=0.2,seed=0",
         "each pair with probability p, redrawn until connected",
-        {**_N, "p": _Parameter(float), **_SEED},
         _erdos_renyi,
     ),
     "expander": _Builder(
         "expander:n=64",
         "Margulis-Gabber-Galil expander on a square number of nodes, loops and repeats removed",
-        _N,
         _expander,
     ),
 }

@@ -55,7 +55,7 @@ def simple_graph(name: str, nodes: Iterable[Hashable], edges: Iterable[Edge], *,
     return G
 
 
-def from_networkx(given: nx.Graph, largest_component: bool) -> nx.Graph:
+def from_networkx(given: nx.Graph) -> nx.Graph:
     if given.is_directed():
         one_way = [(a, b) for a, b in given.edges() if not given.has_edge(b, a)]
         if one_way:
@@ -71,7 +71,7 @@ def from_networkx(given: nx.Graph, largest_component: bool) -> nx.Graph:
     for key in ("dropped_self_loops", "dropped_duplicate_edges"):  # counted by an earlier load
         earlier = given.graph.get(key, 0)
         G.graph[key] += earlier if isinstance(earlier, int) else 0
-    return keep_largest_component(G) if largest_component else G
+    return G
 
 
 def keep_largest_component(G: nx.Graph) -> nx.Graph:
