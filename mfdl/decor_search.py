@@ -64,8 +64,7 @@ def decor_couples(
 
     Returns: one DecorCouple per position, in order. Guarantees: no mechanism's guarantee exceeds the target.
     Raises: InvalidInput: no such budget or target; a trust model that is none of these.
-    Source: arXiv:2405.01031, Appendix D.1. Its interval bounds are standard deviations, not variances, and its public
-        search stops above the target (10.46 for 10, 40.2 for 40).
+    Source: arXiv:2405.01031, Appendix D.1; where it is wrong, docs/errata.md says so under that item.
     """
     model = trust or SecLDP()
     q = _coalition_size(model)

@@ -82,15 +82,19 @@ def sparse_matrix(**named: Any) -> sp.csr_array:
     sizes = np.abs(matrix.data)
     bad = np.flatnonzero(~(((sizes >= 1 / LARGEST) & (sizes <= LARGEST)) | (sizes == 0)))
     if bad.size:
-        row = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1
         raise InvalidInput(
             f"{name} must hold finite numbers, 0 or of size {1 / LARGEST:g} to {LARGEST:g}, got "
-            f"{matrix.data[bad[0]]:g} at {(row, int(matrix.indices[bad[0]]))}."
+            f"{matrix.data[bad[0]]:g} at {position(matrix, bad[0])}."
         )
     if (sizes == 0).any():
         matrix = sp.csr_array(matrix, copy=True)
         matrix.eliminate_zeros()
     return read_only(matrix)
+
+
+def position(matrix: sp.csr_array, k: int) -> tuple[int, int]:
+    """Row and column of the k-th stored entry."""
+    return int(np.searchsorted(matrix.indptr, k, side="right")) - 1, int(matrix.indices[k])
 
 
 def sparse_mask(**named: Any) -> sp.csr_array:

@@ -169,8 +169,8 @@ class Workload:
             RecursionMaps(kind.message_from_state, enter, kind.state_from_message, kind.state_from_state)
             for kind in algorithm.kinds
         ]
-        sizes = {"input_size": size, "out_size": size, "state_size": algorithm.model_from_state.shape[1]}
-        operator = OutputRecursion([maps[kind] for kind in algorithm.kind_of_round], **sizes)
+        rounds, state = [maps[kind] for kind in algorithm.kind_of_round], algorithm.sizes["state"]
+        operator = OutputRecursion(rounds, input_size=size, out_size=size, state_size=state)
         return Matrix(operator, "W_T", *[[size] * len(algorithm.rounds)] * 2)
 
     @cached_property

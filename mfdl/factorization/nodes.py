@@ -144,8 +144,8 @@ def factorize_classes(asked: ClassSearch) -> ClassFactorizations:
 
 def degree_labels(dynamics: Dynamics, num_steps: int) -> NDArray[np.intp]:
     """A label per node, equal for nodes with equally many neighbours in every gossip round of training, shape (n,)."""
-    matrices = {id(W): W for W in map(dynamics.gossip.at, range(num_steps * dynamics.gossip_rounds))}
-    degrees = np.array([[degree for _, degree in W.graph().degree()] for W in matrices.values()])
+    rounds = {W.content_hash: W for W in map(dynamics.gossip.at, range(num_steps * dynamics.gossip_rounds))}
+    degrees = np.array([[degree for _, degree in W.graph().degree()] for W in rounds.values()])
     _, labels = np.unique(degrees, axis=1, return_inverse=True)
     return np.asarray(labels, dtype=np.intp).reshape(dynamics.num_nodes)
 

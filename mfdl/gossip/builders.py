@@ -58,12 +58,7 @@ def uniform(graph: graphs.Source) -> GossipMatrix:
            [0.333, 0.333, 0.333],
            [0.   , 0.5  , 0.5  ]])
 
-    Args:
-        graph: anything `graphs.load` reads; must be connected.
-
-    Raises:
-        InvalidInput: the graph is not connected.
-    Cost: O(nodes + edges).
+    Args, Raises, Cost: those of `metropolis_hastings`.
     """
     G = _connected(graph)
     A = graphs.adjacency(G)
@@ -94,23 +89,20 @@ def from_array(
             puts weight where the graph has no edge, or the graph is not connected; both `graph` and `labels`
             given.
     """
+    W = own_csr(weights)
+    n = W.shape[0]
     if graph is None:
-        W = own_csr(weights)
-        return GossipMatrix(W, tuple(range(W.shape[0])) if labels is None else tuple(labels), name)
+        return GossipMatrix(W, tuple(range(n) if labels is None else labels), name)
     if labels is not None:
         raise InvalidInput("give either graph or labels, not both: a graph brings its own labels.")
     G = _connected(graph)
-    matrix_labels = graphs.labels(G)
-    W = own_csr(weights)
-    if W.shape[0] != len(matrix_labels):
-        raise InvalidInput(
-            f"weights must have one row per node of the graph, got {W.shape[0]} rows for {len(matrix_labels)} nodes."
-        )
-    matrix = GossipMatrix(W, matrix_labels, name)
-    allowed = graphs.adjacency(G) + eye_array(len(matrix_labels))
-    off_edge = (matrix.weights - matrix.weights.multiply(allowed != 0)).tocoo()
+    nodes = graphs.labels(G)
+    if n != len(nodes):
+        raise InvalidInput(f"weights must have one row per node of the graph, got {n} rows for {len(nodes)} nodes.")
+    matrix = GossipMatrix(W, nodes, name)
+    off_edge = (W - W.multiply(graphs.adjacency(G) + eye_array(n) != 0)).tocoo()
     if off_edge.nnz:
-        i, j = matrix_labels[off_edge.row[0]], matrix_labels[off_edge.col[0]]
+        i, j = nodes[off_edge.row[0]], nodes[off_edge.col[0]]
         raise InvalidInput(
             f"weights: node {i!r} gives weight {off_edge.data[0]:.6g} to node {j!r}, but the graph has no "
             "edge between them; add that edge to the graph, or set this weight to 0 and give it to the "
@@ -131,17 +123,14 @@ def from_file(path: str | os.PathLike[str], graph: graphs.Source) -> GossipMatri
         InvalidInput: missing, unreadable or malformed file (with its line number), and all of `from_array`.
     """
     file = Path(path)
-    readers = {".npy": _read_npy, ".csv": _read_csv}
+    if (reader := {".npy": _read_npy, ".csv": _read_csv}.get(file.suffix.lower())) is None:
+        raise _no_matrix(file, " must end in .npy or .csv")
     try:
-        if (reader := readers.get(file.suffix.lower())) is None:
-            raise _NoMatrix(" must end in .npy or .csv")
         array = reader(file)
-    except _NoMatrix as why:
-        raise InvalidInput(f"gossip matrix file {str(file)!r}{why}.") from None
     except FileNotFoundError:
-        raise InvalidInput(f"gossip matrix file {str(file)!r} does not exist; check the path.") from None
+        raise _no_matrix(file, " does not exist; check the path") from None
     except OSError as error:
-        raise InvalidInput(f"gossip matrix file {str(file)!r} cannot be read ({type(error).__name__}).") from None
+        raise _no_matrix(file, f" cannot be read ({type(error).__name__})") from None
     return from_array(array, graph, name=file.name)
 
 
@@ -186,8 +175,8 @@ def _connected(graph: graphs.Source) -> nx.Graph:
     return G
 
 
-class _NoMatrix(Exception):
-    """What is wrong with a file, as its message goes on after the name."""
+def _no_matrix(file: Path, why: str) -> InvalidInput:
+    return InvalidInput(f"gossip matrix file {str(file)!r}{why}.")
 
 
 def _read_npy(file: Path) -> NDArray[Any]:
@@ -197,10 +186,10 @@ def _read_npy(file: Path) -> NDArray[Any]:
         raise
     except Exception as error:  # np.load raises many unrelated types on a malformed file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise _NoMatrix(f" is not a .npy file of numbers: {reason}") from None
+        raise _no_matrix(file, f" is not a .npy file of numbers: {reason}") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
         kind = array.dtype if isinstance(array, np.ndarray) else "an archive"
-        raise _NoMatrix(f" must hold one array of real numbers, got {kind}")
+        raise _no_matrix(file, f" must hold one array of real numbers, got {kind}")
     return array
 
 
@@ -209,7 +198,7 @@ def _read_csv(file: Path) -> NDArray[Any]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise _NoMatrix(" is not UTF-8 text; save it as plain numbers") from None
+        raise _no_matrix(file, " is not UTF-8 text; save it as plain numbers") from None
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -218,13 +207,14 @@ def _read_csv(file: Path) -> NDArray[Any]:
             try:
                 row.append(float(field))
             except ValueError:
-                raise _NoMatrix(
+                raise _no_matrix(
+                    file,
                     f", line {number}: {field.strip()!r} is not a number; write plain numbers separated by commas, "
-                    "without a header"
+                    "without a header",
                 ) from None
         if rows and len(row) != len(rows[0]):
-            raise _NoMatrix(f", line {number}: {len(row)} numbers where the first row has {len(rows[0])}")
+            raise _no_matrix(file, f", line {number}: {len(row)} numbers where the first row has {len(rows[0])}")
         rows.append(row)
     if not rows:
-        raise _NoMatrix(" holds no numbers")
+        raise _no_matrix(file, " holds no numbers")
     return np.array(rows)

@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
-from ..matrices import content_hash, read_only
+from ..matrices import content_hash, position, read_only
 
 SUM_TOLERANCE = 1e-9  # a matrix written with 10 decimals passes, a forgotten self weight never does
 SYMMETRY_TOLERANCE = 1e-12  # weights are at most 1; differences of rounding only
@@ -111,7 +111,7 @@ class GossipMatrix(Gossip):
             raise InvalidInput("weights must have at least one row, got shape (0, 0).")
         bad = np.flatnonzero(~(np.isfinite(W.data) & (W.data >= 0)))
         if bad.size:
-            i, j = _position(W, int(bad[0]))
+            i, j = position(W, bad[0])
             raise InvalidInput(
                 f"weights must be finite and >= 0, got {W.data[bad[0]]} in the row of node {names[i]!r} for "
                 f"node {names[j]!r}."
@@ -129,8 +129,7 @@ class GossipMatrix(Gossip):
                 f"weights: each row must sum to 1 within {SUM_TOLERANCE:g}, the row of node {names[row]!r} "
                 f"sums to {sums[row]:.10g}; {way_out}."
             )
-        read_only(W)
-        object.__setattr__(self, "weights", W)
+        object.__setattr__(self, "weights", read_only(W))
         object.__setattr__(self, "labels", names)
 
     def at(self, step: int) -> GossipMatrix:
@@ -179,15 +178,8 @@ class GossipMatrix(Gossip):
         for every entry, within 1e-12 relative. None also if d exceeds the range of float64.
         Cost: O(n + stored entries).
         """
-        if self.is_symmetric:
-            measure = np.ones(self.num_nodes)
-        else:
-            found = _measure_from_spanning_forest(self.weights)
-            if found is None:
-                return None
-            measure = found
-        measure.setflags(write=False)
-        return measure
+        measure = np.ones(self.num_nodes) if self.is_symmetric else _measure_from_spanning_forest(self.weights)
+        return None if measure is None else read_only(measure)
 
     @cached_property
     def spectrum(self) -> NDArray[Any]:
@@ -208,8 +200,7 @@ class GossipMatrix(Gossip):
             values = np.linalg.eigvals(W).astype(np.complex128)
             # equal moduli differ by rounding: rounded, then by real part, so that 1 comes first
             values = values[np.lexsort((-values.imag, -values.real, -np.abs(values).round(12)))]
-        values.setflags(write=False)
-        return values
+        return read_only(values)
 
     @cached_property
     def spectral_gap(self) -> float:
@@ -241,13 +232,13 @@ class GossipMatrix(Gossip):
         >>> metropolis_hastings("path:n=3").describe()
         "gossip matrix 'metropolis-hastings' on 3 nodes with 7 weights: symmetric, doubly..., connected"
         """
-        if self.is_symmetric:
-            facts = ["symmetric", "doubly stochastic"]
-        else:
-            kept = self.is_doubly_stochastic
-            facts = ["not symmetric"]
-            facts.append("doubly stochastic" if kept else "not doubly stochastic (the average of the nodes moves)")
-        facts.append("connected" if self.is_connected else "not connected (some nodes never hear of others)")
+        facts = [
+            "symmetric" if self.is_symmetric else "not symmetric",
+            "doubly stochastic"
+            if self.is_doubly_stochastic
+            else "not doubly stochastic (the average of the nodes moves)",
+            "connected" if self.is_connected else "not connected (some nodes never hear of others)",
+        ]
         if not self.is_symmetric:
             facts.append("reversible" if self.is_reversible else "not reversible")
         return (
@@ -270,11 +261,6 @@ def own_csr(weights: Any) -> csr_array:
     W.eliminate_zeros()
     W.sort_indices()
     return W
-
-
-def _position(W: csr_array, k: int) -> tuple[int, int]:
-    """Row and column of the k-th stored entry."""
-    return int(np.searchsorted(W.indptr, k, side="right")) - 1, int(W.indices[k])
 
 
 def strongly_connected(W: csr_array) -> bool:

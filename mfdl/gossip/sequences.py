@@ -91,16 +91,12 @@ class GossipSequence(Gossip):
     @cached_property
     def is_connected(self) -> bool:
         """Whether the positive weights of all matrices together are strongly connected."""
-        total = self.matrices[0].weights
-        for matrix in self.matrices[1:]:
-            total = total + matrix.weights
-        return strongly_connected(total)
+        return strongly_connected(sum(matrix.weights for matrix in self.matrices))
 
     @cached_property
     def content_hash(self) -> str:
         """16 hex digits of the SHA-256 of the matrices in order and of `repeat`."""
-        text = f"{self.repeat} " + " ".join(matrix.content_hash for matrix in self.matrices)
-        return content_hash(text)
+        return content_hash(" ".join([str(self.repeat), *(matrix.content_hash for matrix in self.matrices)]))
 
     def describe(self) -> str:
         """One sentence with the properties that hold and those that do not."""

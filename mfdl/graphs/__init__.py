@@ -16,17 +16,17 @@ import os
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import networkx as nx
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, triu
 
 from .. import matrices
 from ..errors import InvalidInput, unknown_name
 from .files import FILE_SUFFIXES, looks_like_a_file, read_edge_list
 from .named import BUILDERS, MAX_DRAWS, MAX_EDGES, MAX_NODES, build
-from .simple import Edge, from_networkx, in_label_order, keep_largest_component, name_of, plain_label
+from .simple import Edge, from_networkx, in_label_order, keep_largest_component, name_of
 
 __all__ = [
     "FILE_SUFFIXES",
@@ -162,12 +162,7 @@ def adjacency(G: nx.Graph) -> csr_array:
            [1., 0., 1.],
            [0., 1., 0.]])
     """
-    edges = _index_edges(G)
-    n = G.number_of_nodes()
-    both = np.concatenate([edges, edges[:, ::-1]])
-    matrix = csr_array((np.ones(len(both)), (both[:, 0], both[:, 1])), shape=(n, n))
-    matrix.sort_indices()
-    return matrix
+    return csr_array(nx.to_scipy_sparse_array(G, labels(G), dtype=np.float64, weight=None))
 
 
 def content_hash(G: nx.Graph) -> str:
@@ -176,9 +171,7 @@ def content_hash(G: nx.Graph) -> str:
     >>> content_hash(load("ring:n=3")) == content_hash(load("complete:n=3"))
     True
     """
-    edges = _index_edges(G)
-    edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
-    return matrices.content_hash(repr(labels(G)), edges)
+    return matrices.content_hash(repr(labels(G)), np.stack(triu(adjacency(G)).coords, axis=1))
 
 
 def require_connected(G: nx.Graph) -> None:
@@ -196,10 +189,3 @@ def require_connected(G: nx.Graph) -> None:
             f"{n} nodes; keep that one with largest_component=True (command line: --largest-component), or "
             "add edges."
         )
-
-
-def _index_edges(G: nx.Graph) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Edges as index pairs (smaller, larger), shape (edges, 2)."""
-    index = {label: i for i, label in enumerate(labels(G))}
-    pairs = [(index[plain_label(a)], index[plain_label(b)]) for a, b in G.edges]
-    return np.sort(np.array(pairs, dtype=np.int64).reshape(-1, 2), axis=1)
