@@ -52,7 +52,7 @@ def flow(algorithm: LinearAlgorithm, seen: Mask, known_gradients: Mask, known_no
     """
     patterns, of_kind = _patterns(algorithm)
     model = _ones(algorithm.model_from_state)
-    slots = ~_touched(_ones(algorithm.noise.pattern()), ~known_noise.all(axis=0))
+    slots = ~_touched(_ones(algorithm.noise.pattern()), np.logical_not(known_noise.all(axis=0)))
     state = np.ones(algorithm.model_from_state.shape[1], dtype=bool)
     never, models, injections = np.zeros(algorithm.num_nodes, dtype=bool), True, True
     hidden_states, hidden_messages = ~state, np.zeros(algorithm.messages_per_round, dtype=bool)

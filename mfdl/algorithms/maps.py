@@ -92,8 +92,9 @@ def from_maps(
     known = {"messages": messages, "state": M.shape[1], "nodes": n, "injection slots": noise.slots_per_step}
     for kind in kinds:
         kind.require_sizes(known)
-    given = message_sender is not None
-    sender = matrices.integers(messages, n, message_sender=message_sender) if given else _senders(kinds, M, messages)
+    if message_sender is None:
+        message_sender = _senders(kinds, M, messages)
+    sender = matrices.integers(messages, n, message_sender=message_sender)
     users = _users([kinds[kind] for kind in kind_of_round], M, sender)
     # what is sent in one round is sent again: those who use a message, be it in another round, hear it in each
     heard = [kind if kind.receivers is not None else dataclasses.replace(kind, receivers=users) for kind in kinds]
@@ -177,18 +178,15 @@ def _senders(rounds: Sequence[Round], M: sp.csr_array, messages: int) -> NDArray
 
 def _users(rounds: Sequence[Round], M: sp.csr_array, sender: NDArray[np.intp]) -> sp.csr_array:
     """Who uses each message in any round, besides its sender: bool csr (messages, n)."""
-    total = sp.csr_array((sender.size, M.shape[0]), dtype=bool)
-    number = matrices.numbered()
-    for users in {number(users): users for _, users in message_users(rounds, M, sender)}.values():
-        total = total + users
-    return sp.csr_array(total, dtype=bool)
+    number, none = matrices.numbered(), sp.csr_array((sender.size, M.shape[0]), dtype=bool)
+    answers = {number(users): users for _, users in message_users(rounds, M, sender)}
+    return sp.csr_array(sum(answers.values(), none), dtype=bool)
 
 
 def _heard(users: sp.csr_array, sender: NDArray[np.intp]) -> Dynamics:
     """Uniform weights over whom each node hears in any round, and itself."""
     n = users.shape[1]
     sends = sp.csr_array((np.ones(sender.size), (sender, np.arange(sender.size))), shape=(n, sender.size))
-    links = sp.csr_array(sp.csr_array((sends @ users).T) + sp.eye_array(n))
-    links.data[:] = 1.0
+    links = sp.csr_array((sends @ users).T + sp.eye_array(n) != 0, dtype=np.float64)
     W = sp.csr_array(sp.diags_array(1 / links.sum(axis=1)) @ links)
     return Dynamics(GossipMatrix(W, tuple(range(n)), "inferred"))

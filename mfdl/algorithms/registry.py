@@ -41,8 +41,7 @@ class Entry:
         models: names of the trust models under which it protects as it is meant to, its own first.
         parameters: names and types of what `build` takes besides.
         release: the released models it can bear, where that is less than all of them.
-        tuned: the builder with free parameters at their best, (dynamics, participation, coalition_size=q); None:
-            `build`.
+        tuned: the builder with free parameters at their best; None: `build`.
 
     Defaults are those of noise that one node alone holds.
     """
@@ -62,10 +61,14 @@ class Entry:
         """`tuned`, or `build` where that is None."""
         return self.tuned or self.build
 
+    def takes(self, parameter: str) -> bool:
+        """Whether `best` has a parameter of that name."""
+        return parameter in inspect.signature(self.best).parameters
+
     @property
     def weighted(self) -> bool:
-        """Whether `best` takes `weights`, ErrorWeights that say which models count."""
-        return "weights" in inspect.signature(self.best).parameters
+        """Whether `best` takes ErrorWeights, which say what models count."""
+        return self.takes("weights")
 
 
 MECHANISMS: Mapping[str, Entry] = {
@@ -121,7 +124,6 @@ MECHANISMS: Mapping[str, Entry] = {
         trust="eavesdropper; colluding and coalitions with coalition_size",
         models=SHARED,
         parameters={"coalition_size": int},
-        tuned=time_space,
     ),
     "adapted": Entry(
         adapted,
@@ -193,7 +195,6 @@ MECHANISMS: Mapping[str, Entry] = {
         trust="eavesdropper; colluding and coalitions with coalition_size",
         models=SHARED,
         parameters={"coalition_size": int, "horizon": int},
-        tuned=corn,
     ),
     "corn-pairwise": Entry(
         corn_pairwise,
@@ -335,9 +336,10 @@ def build_tuned(
 ) -> LinearAlgorithm:
     """The named algorithm with its free parameters at their best against coalitions of a size (0: none)."""
     entry = entry_of(check_name(name))
-    if entry is None or entry.tuned is None:
+    if entry is None:
         return build(name, dynamics, participation)
-    return _built(entry.tuned, name, dynamics, participation, coalition_size=coalition_size)
+    against = {"coalition_size": coalition_size} if entry.takes("coalition_size") else {}
+    return _built(entry.best, name, dynamics, participation, **against)
 
 
 def _built(

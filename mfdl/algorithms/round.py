@@ -94,7 +94,8 @@ class Round:
     @property
     def noise_enters_with_gradients(self) -> bool:
         """Whether gradients and injected noise enter by the very same maps: Q = R and J = L."""
-        return all(map(_equal, self._entering("gradient"), self._entering("noise")))
+        pairs = zip(self._entering("gradient"), self._entering("noise"), strict=True)
+        return all(a is b or map_digest(a) == map_digest(b) for a, b in pairs)
 
     def maps(self) -> list[sp.csr_array]:
         """The maps that are not zero."""
@@ -128,13 +129,6 @@ class Round:
 
 def _checked(given: Any, name: str) -> sp.csr_array:
     return matrices.sparse_mask(receivers=given) if name == "receivers" else matrices.sparse_matrix(**{name: given})
-
-
-def _equal(a: Map, b: Map) -> bool:
-    """Whether two maps have the same entries; zero maps are None."""
-    if a is b or a is None or b is None:
-        return a is b
-    return bool(a.shape == b.shape and (a != b).nnz == 0)
 
 
 def distinct(rounds: Iterable[Round]) -> tuple[tuple[Round, ...], NDArray[np.intp]]:

@@ -33,19 +33,17 @@ def read_edge_list(path: Path, named: Iterable[str]) -> nx.Graph:
     comma = "," in lines[0][1]
     rows = [(number, _fields(path, number, text, comma)) for number, text in lines]
     columns = [field.lower() for field in rows[0][1]]
-    header = "source" in columns or "target" in columns
-    if header:
+    width = len(columns)
+    if "source" in columns or "target" in columns:
         if columns.count("source") != 1 or columns.count("target") != 1:
             raise _malformed(path, rows[0][0], "a header needs one column Source and one column Target")
         first, second = columns.index("source"), columns.index("target")
         weight = columns.index("weight") if "weight" in columns else None
-        width = len(columns)
         rows = rows[1:]
         if not rows:
             raise InvalidInput(f"graph file {str(path)!r} holds a header but no edge; add one line per edge.")
     else:
-        first, second, width = 0, 1, len(columns)
-        weight = 2 if width == 3 else None
+        first, second, weight = 0, 1, 2 if width == 3 else None
         if width not in (2, 3):
             raise _malformed(
                 path,

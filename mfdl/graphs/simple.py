@@ -5,6 +5,7 @@ Edges come from `files`, `named` or a networkx graph; the public functions are i
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Hashable, Iterable
 from numbers import Integral
@@ -31,27 +32,16 @@ def in_label_order(found: Iterable[Hashable]) -> list[Hashable]:
 
 def simple_graph(name: str, nodes: Iterable[Hashable], edges: Iterable[Edge], *, count: bool = True) -> nx.Graph:
     """The simple graph of a list of edges, nodes in label order, with what was dropped."""
-    first_seen = dict.fromkeys(nodes)
-    distinct: dict[Edge, None] = {}
-    loops = duplicates = 0
-    for a, b in edges:
-        first_seen.setdefault(a)
-        first_seen.setdefault(b)
-        if a == b:
-            loops += 1
-        elif (a, b) in distinct or (b, a) in distinct:
-            duplicates += 1
-        else:
-            distinct[a, b] = None
-    if not first_seen:
+    edges = list(edges)
+    seen = dict.fromkeys(itertools.chain(nodes, itertools.chain.from_iterable(edges)))
+    if not seen:
         raise InvalidInput(f"graph {name!r} has no nodes; give a graph with at least one.")
-    G = nx.Graph(
-        name=name,
-        dropped_self_loops=loops if count else 0,
-        dropped_duplicate_edges=duplicates if count else 0,
-    )
-    G.add_nodes_from(in_label_order(first_seen))
-    G.add_edges_from(distinct)
+    links = [(a, b) for a, b in edges if a != b]
+    G = nx.Graph(name=name)
+    G.add_nodes_from(in_label_order(seen))
+    G.add_edges_from(links)
+    G.graph["dropped_self_loops"] = len(edges) - len(links) if count else 0
+    G.graph["dropped_duplicate_edges"] = len(links) - G.number_of_edges() if count else 0
     return G
 
 
