@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from . import download
 from .check import FloatArray
 from .download import reason, sha256
-from .errors import InvalidInput, unknown_name
+from .errors import InvalidInput, require_known, unknown_name
 
 __all__ = [
     "ENVIRONMENT_VARIABLE",
@@ -210,8 +210,7 @@ def fetch(name: str, data_home: Folder = None) -> Path:
     if name == HOUSING:
         california_housing(data_home)
         return folder / HOUSING
-    if name not in REGISTRY:
-        raise unknown_name("data file", name, names())
+    require_known("data file", name, names())
     file = REGISTRY[name]
     path = folder / file.relative_path
     if not path.exists():
@@ -337,8 +336,7 @@ def a9a(part: Literal["train", "test"], data_home: Folder = None) -> tuple[Float
     from sklearn.datasets import load_svmlight_file  # a second to import
 
     parts = {"train": "libsvm/a9a", "test": "libsvm/a9a.t"}
-    if part not in parts:
-        raise unknown_name("part of a9a", str(part), parts)
+    require_known("part of a9a", str(part), parts)
     path = fetch(parts[part], data_home)
     try:
         features, labels = load_svmlight_file(str(path), n_features=A9A_FEATURES)
@@ -354,8 +352,7 @@ def mnist_files(part: Literal["train", "test"]) -> tuple[str, str]:
     ('mnist/t10k-images-idx3-ubyte.gz', 'mnist/t10k-labels-idx1-ubyte.gz')
     """
     prefixes = {"train": "train", "test": "t10k"}
-    if part not in prefixes:
-        raise unknown_name("part of MNIST", str(part), prefixes)
+    require_known("part of MNIST", str(part), prefixes)
     return f"mnist/{prefixes[part]}-images-idx3-ubyte.gz", f"mnist/{prefixes[part]}-labels-idx1-ubyte.gz"
 
 

@@ -7,7 +7,7 @@ given, what is allowed and the way out. The command line prints it as one line a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class InvalidInput(ValueError):
@@ -28,3 +28,9 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
     return InvalidInput(f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}.")
+
+
+def require_known(kind: str, name: str, known: Collection[str]) -> None:
+    """Raises: InvalidInput: a name that is not in a registry, as `unknown_name` says it."""
+    if name not in known:
+        raise unknown_name(kind, name, known)

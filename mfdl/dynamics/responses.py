@@ -10,7 +10,6 @@ an `Averaging` for W_t: over nodes it is sparse, over the modes of constant goss
 
 from __future__ import annotations
 
-import abc
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -25,28 +24,8 @@ from .dynamics import Dynamics
 Entries: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
-class Averaging(abc.ABC):
-    """W_t of each step, and quadratic forms of models carried back over it."""
-
-    @abc.abstractmethod
-    def times(self, step: int, models: FloatArray) -> FloatArray:
-        """W_t x, for x of shape (n, ...)."""
-
-    @abc.abstractmethod
-    def back(self, step: int, form: FloatArray) -> FloatArray:
-        """W_t^T X."""
-
-    @abc.abstractmethod
-    def around(self, step: int, form: FloatArray) -> FloatArray:
-        """W_t^T X W_t for symmetric X."""
-
-    @abc.abstractmethod
-    def twice(self, form: FloatArray) -> FloatArray:
-        """X + X^T."""
-
-
-class ByNodes(Averaging):
-    """Over nodes: K sparse products a step. Forms are n x n."""
+class ByNodes:
+    """W_t of each step over nodes, K sparse products, and quadratic forms of models, n x n, carried back over it."""
 
     def __init__(self, dynamics: Dynamics) -> None:
         self._constant = dynamics.gossip.is_constant
@@ -57,20 +36,24 @@ class ByNodes(Averaging):
         return self._of_step(0 if self._constant else step)
 
     def times(self, step: int, models: FloatArray) -> FloatArray:
+        """W_t x, for x of shape (n, ...)."""
         return np.asarray(self.weights(step) @ models.reshape(len(models), -1)).reshape(models.shape)
 
     def back(self, step: int, form: FloatArray) -> FloatArray:
+        """W_t^T X."""
         return np.asarray(self.weights(step).T @ form)
 
     def around(self, step: int, form: FloatArray) -> FloatArray:
+        """W_t^T X W_t for symmetric X."""
         return self.back(step, self.back(step, form).T)
 
     def twice(self, form: FloatArray) -> FloatArray:
+        """X + X^T."""
         return form + form.T
 
 
-class ByModes(Averaging):
-    """Over the eigenvectors of constant symmetric gossip: forms that are diagonal there, as their diagonal (n,)."""
+class ByModes:
+    """As `ByNodes` over the eigenvectors of constant symmetric gossip: forms diagonal there, as their diagonal (n,)."""
 
     def __init__(self, eigenvalues: FloatArray) -> None:
         self.eigenvalues = eigenvalues
@@ -86,6 +69,9 @@ class ByModes(Averaging):
 
     def twice(self, form: FloatArray) -> FloatArray:
         return 2 * form
+
+
+Averaging: TypeAlias = ByNodes | ByModes
 
 
 def responses(

@@ -12,7 +12,7 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..dynamics.responses import Averaging, Entries, responses
-from ..error_weights import Target
+from ..error_weights import ErrorWeights, Target
 from ..errors import InvalidInput
 
 
@@ -23,7 +23,7 @@ class Counted:
     Attributes:
         num_steps: T.
         after_averaging: models count after averaging, else before.
-        rates: eta_t / eta_0, shape (T,); shrink: 1 - eta_t decay, shape (T,).
+        rates: eta_t / eta_0, shape (T,).
         step_weights: w_r, shape (T,).
         node_factor: F with F^T F = Q, csr (rows, n); None where Q = I.
     """
@@ -32,13 +32,13 @@ class Counted:
     num_steps: int
     after_averaging: bool
     rates: FloatArray
-    shrink: FloatArray
     step_weights: FloatArray
     node_factor: sp.csr_array | None
 
     @classmethod
-    def of(cls, dynamics: Dynamics, num_steps: int, target: Target) -> Counted:
-        """Raises: InvalidInput: num_steps < 1, weights or a schedule of another length."""
+    def of(cls, dynamics: Dynamics, num_steps: int, chosen: ErrorWeights | None, objective: str) -> Counted:
+        """Raises: InvalidInput: num_steps < 1, unknown objective, weights or a schedule of another length."""
+        target = Target.of(objective, chosen)
         check.integer_at_least(1, num_steps=num_steps)
         weights = target.weights
         return cls(
@@ -46,7 +46,6 @@ class Counted:
             num_steps,
             target.after_averaging,
             dynamics.relative_rates(num_steps),
-            dynamics.shrink_factors(num_steps),
             weights.of_steps(num_steps),
             None if weights.uniform_target else weights.node_factor(dynamics.num_nodes),
         )

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_weights import AVERAGE, ErrorWeights, Target
+from ..error_weights import AVERAGE, ErrorWeights
 from ..errors import UnsupportedMechanism
 from ..threads import blas_threads
 from ._counted import Counted, finite_gram
@@ -29,7 +29,7 @@ def mode_error_grams(
         only; the average of doubly stochastic gossip does not). InvalidInput: as for `error_gram`.
     Cost: n T^3 time, n T^2 memory.
     """
-    counted = Counted.of(dynamics, num_steps, Target.of(objective, weights))
+    counted = Counted.of(dynamics, num_steps, weights, objective)
     modes = Modes.of(counted) if dynamics.gossip.is_constant and dynamics.gossip.at(0).is_symmetric else None
     if modes is None or not modes.symmetric:
         raise UnsupportedMechanism(

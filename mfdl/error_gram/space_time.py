@@ -7,7 +7,7 @@ import numpy as np
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..dynamics.responses import ByNodes
-from ..error_weights import ErrorWeights, Target
+from ..error_weights import ErrorWeights
 from ..noise.joint import MAX_JOINT_SIZE, require_joint_size
 from ._counted import Counted, finite_gram
 
@@ -28,7 +28,7 @@ def space_time_error_gram(
     Raises: UnsupportedMechanism: T n above MAX_SIZE. InvalidInput: as for `error_gram`.
     Cost: T (T n)^2 nnz(W) / n time, a few arrays of (T n)^2.
     """
-    counted = Counted.of(dynamics, num_steps, Target.of(objective, weights))
+    counted = Counted.of(dynamics, num_steps, weights, objective)
     n, T = dynamics.num_nodes, num_steps
     require_joint_size(T, n, "use adapted or time-space, which scale")
     return finite_gram(lambda: _summed(counted))

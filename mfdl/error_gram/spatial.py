@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..dynamics.responses import Averaging, ByNodes, cost_to_go
-from ..error_weights import ErrorWeights, Target
+from ..error_weights import ErrorWeights
 from ..threads import blas_threads
 from ._counted import Counted, finite_gram
 from ._modes import Modes
@@ -50,7 +50,7 @@ def spatial_error_gram(
     array([[3., 3.],
            [3., 3.]])
     """
-    counted = Counted.of(dynamics, num_steps, Target.of(objective, weights))
+    counted = Counted.of(dynamics, num_steps, weights, objective)
     n = dynamics.num_nodes
     has_modes = counted.node_factor is None and dynamics.gossip.is_constant and dynamics.gossip.at(0).is_symmetric
     if has_modes and num_steps * dynamics.step_weights(0).nnz > n * n:

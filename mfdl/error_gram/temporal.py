@@ -28,7 +28,7 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..dynamics.responses import Averaging, ByNodes, Entries
-from ..error_weights import ErrorWeights, Target
+from ..error_weights import ErrorWeights
 from ..threads import blas_threads
 from ._counted import Counted, finite_gram
 from ._modes import Modes
@@ -55,7 +55,7 @@ def error_gram(
     Raises: InvalidInput: num_steps < 1, unknown objective, a sequence, schedule or weights of another length, an error
         beyond float64.
     """
-    counted = Counted.of(dynamics, num_steps, Target.of(objective, weights))
+    counted = Counted.of(dynamics, num_steps, weights, objective)
     with blas_threads(max(dynamics.num_nodes, num_steps)):
         modes = Modes.of(counted)
         if modes is not None:
@@ -75,7 +75,7 @@ def node_error_grams(
 
     Raises: as `error_gram`.
     """
-    counted = Counted.of(dynamics, num_steps, Target.of(objective, weights))
+    counted = Counted.of(dynamics, num_steps, weights, objective)
     nodes = (np.array([node]) for node in range(dynamics.num_nodes))
     return (finite_gram(functools.partial(_by_nodes, counted, node)) for node in nodes)
 

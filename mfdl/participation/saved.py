@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import check
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, require_known
 from .by_node import ParticipationByNode
 from .schemes import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
 
@@ -30,8 +30,7 @@ def participation_from_dict(saved: Mapping[str, object]) -> Participation:
     name = str(saved["scheme"])
     if name == BY_NODE:
         return _by_node(saved)
-    if name not in _SCHEMES:
-        raise unknown_name("participation scheme", name, [*_SCHEMES, BY_NODE])
+    require_known("participation scheme", name, [*_SCHEMES, BY_NODE])
     fields = {key: value for key, value in saved.items() if key != "scheme"}
     build: Any = _SCHEMES[name]
     try:

@@ -5,8 +5,6 @@ In: a mechanism and a task. Out: how often each record is fed and what sums are 
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 
 from .. import check
@@ -25,13 +23,15 @@ def fed_every(mechanism: Mechanism, given: int | None) -> Period:
     if mechanism.unit == "user":
         return given or 1
     participation = mechanism.algorithm.participation
-    period = _record_period(participation)
-    if period is None:
+    of_nodes = participation.participations if isinstance(participation, ParticipationByNode) else (participation,)
+    periods = tuple(b for one in of_nodes if (b := _record_period(one)) is not None)
+    if len(periods) < len(of_nodes):
         raise UnsupportedMechanism(
             f"the executor feeds each record to the same step of every epoch, i.e. cyclic participation, or to every "
             f"step; the mechanism was accounted for {participation.describe()}. Reshuffled or sampled batches are "
             "other schemes and are not covered."
         )
+    period: Period = periods[0] if len(set(periods)) == 1 else periods
     if given not in (None, period):
         raise InvalidInput(
             f"period must be {period}, the one of {participation.describe()} that record-level privacy was accounted "
@@ -40,20 +40,11 @@ def fed_every(mechanism: Mechanism, given: int | None) -> Period:
     return period
 
 
-def _record_period(participation: Participation) -> Period | None:
-    if isinstance(participation, ParticipationByNode):
-        return _record_periods(participation.participations)
+def _record_period(participation: Participation) -> int | None:
+    """Of one node; None where the executor does not implement it."""
     if isinstance(participation, Cyclic):
         return participation.period
     return 1 if in_every_step(participation) else None
-
-
-def _record_periods(participations: tuple[Participation, ...]) -> Period | None:
-    """One per node; one number where they agree; None where the executor does not implement one of them."""
-    periods = [_record_period(of_node) for of_node in participations]
-    if not all(isinstance(period, int) for period in periods):
-        return None
-    return periods[0] if len(set(periods)) == 1 else tuple(cast(list[int], periods))
 
 
 def longest(period: Period) -> int:

@@ -12,12 +12,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import InvalidInput, unknown_name
+from ...errors import InvalidInput, require_known
 from . import partition
-from ._a9a import a9a
-from ._digits import digits
-from ._housing import housing
-from ._mnist import mnist
+from ._data_sets import a9a, digits, housing, mnist
 from ._quadratic import least_squares, quadratic, rotated_quadratics
 from ._task import Task, from_module
 from .instance import Evaluation, TaskInstance
@@ -74,8 +71,7 @@ def load(name: str, graph: Any, data_home: str | os.PathLike[str] | None = None,
     Raises:
         InvalidInput: unknown name or parameter, or what the task's function refuses.
     """
-    if name not in _TASKS:
-        raise unknown_name("task", name, _TASKS)
+    require_known("task", name, _TASKS)
     make = _TASKS[name]
     allowed = list(inspect.signature(make).parameters)[1:]
     if isinstance(make, functools.partial):

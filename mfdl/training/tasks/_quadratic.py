@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from ... import check
-from ...errors import InvalidInput, unknown_name
+from ...errors import InvalidInput, require_known
 from . import seeds
 from ._task import Task, node_count
 from .partition import Fixed
@@ -142,12 +142,11 @@ def quadratic(
 def _test_records(metric: str, hessian: FloatArray, optimum: FloatArray, num_rows: int) -> FloatArray:
     """Two records [A b] whose mean loss is the metric; the second is zero, so the first counts half."""
     d = len(optimum)
+    require_known("metric", str(metric), ("squared-distance", "excess-loss"))
     if metric == "squared-distance":
         root = 2 * np.eye(d)  # 1/2 * 1/2 ||2 (x - x*)||^2; one record would need sqrt 2, which float32 rounds
-    elif metric == "excess-loss":
-        root = np.sqrt(2) * np.linalg.cholesky(hessian).T
     else:
-        raise unknown_name("metric", str(metric), ("squared-distance", "excess-loss"))
+        root = np.sqrt(2) * np.linalg.cholesky(hessian).T
     root = root.astype(np.float32).astype(np.float64)
     records = np.zeros((2, num_rows, d + 1))
     records[0, :d] = np.concatenate([root, (root @ optimum)[:, None]], axis=1)
@@ -157,8 +156,7 @@ def _test_records(metric: str, hessian: FloatArray, optimum: FloatArray, num_row
 def _start(start: str | ArrayLike, optimum: NDArray[np.float32]) -> tuple[float, ...]:
     d = len(optimum)
     if isinstance(start, str):
-        if start not in STARTS:
-            raise unknown_name("start", start, STARTS)
+        require_known("start", start, STARTS)
         point = optimum.astype(np.float64) if start == "optimum" else np.full(d, float(start == "ones"))
         return tuple(point.tolist())
     point = check.finite_array(1, start=start)

@@ -200,7 +200,6 @@ class Task:
         module = modules.build(self.build_module, seeds.torch_seed(seed, seeds.INITIAL_MODEL))
         model = modules.PerRecordModel(module.to(device=device, dtype=dtype), self.loss)
         test_features = tensor(self.test_features)
-        sizes = np.ceil([len(rows) / b for rows, b in zip(held, periods, strict=True)])
         return TaskInstance(
             task=self,
             seed=seed,
@@ -209,7 +208,7 @@ class Task:
             targets=padded(self.targets),
             mask=tensor(mask),
             record_index=tensor(index),
-            public_batch_sizes=torch.tensor(sizes, dtype=torch.float64, device=device),
+            public_batch_sizes=torch.tensor(self.public_batch_sizes(periods, seed), device=device),
             initial_parameters=model.initial_row().repeat(self.num_nodes, 1),
             test_features=test_features,
             test_targets=tensor(self.test_targets),

@@ -16,7 +16,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from ... import check
-from ...errors import InvalidInput, unknown_name
+from ...errors import InvalidInput, require_known
 from ...privacy.guarantee import UNITS
 from .. import clipping
 from ..not_private import NotPrivate
@@ -96,8 +96,7 @@ class TaskInstance:
         Raises:
             InvalidInput: an unknown unit; models of another shape, dtype or device; a bad step or clip_norm.
         """
-        if unit not in UNITS:
-            raise unknown_name("unit", str(unit), UNITS)
+        require_known("unit", str(unit), UNITS)
         if unit == "user":
             return self.clipped_gradient_means(models, step, clip_norm)
         return self.clipped_gradient_sums(models, step, clip_norm)

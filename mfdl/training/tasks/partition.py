@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaincinv
 
 from ... import check
-from ...errors import InvalidInput, unknown_name
+from ...errors import InvalidInput, require_known
 from ...matrices import read_only
 from . import seeds
 
@@ -254,8 +254,7 @@ def parse(spec: Partition | str) -> Partition:
             "own are Fixed(owners)."
         )
     name, _, parameters = spec.strip().partition(":")
-    if name not in ("uniform", "dirichlet"):
-        raise unknown_name("partition", name, ("uniform", "dirichlet"))
+    require_known("partition", name, ("uniform", "dirichlet"))
     values: dict[str, str] = {}
     for part in parameters.split(",") if parameters.strip() else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -274,11 +273,10 @@ def parse(spec: Partition | str) -> Partition:
     if not re.fullmatch(r"[0-9]{1,18}", minimum):
         raise InvalidInput(f"partition dirichlet: min_records must be an integer >= 1, got {minimum!r}.")
     try:
-        return Dirichlet(float(values["alpha"]), int(minimum))
-    except InvalidInput:
-        raise
+        alpha = float(values["alpha"])
     except ValueError:
         raise InvalidInput(f"partition dirichlet: alpha must be a number, got {values['alpha']!r}.") from None
+    return Dirichlet(alpha, int(minimum))
 
 
 _EXAMPLE = "dirichlet:alpha=10"

@@ -1,0 +1,236 @@
+"""Published data sets as tasks: a9a, the digits of scikit-learn, California housing, MNIST."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import sklearn.datasets
+import torch
+from numpy.typing import NDArray
+from sklearn.model_selection import train_test_split
+
+from ... import check, data
+from ...errors import InvalidInput, require_known
+from . import partition as partitions
+from ._task import Task, from_module
+from .seeds import DATA_SPLIT_SEED, split_rows
+
+Folder = str | os.PathLike[str] | None
+Records = tuple[NDArray[Any], NDArray[Any]]
+"""Features and targets."""
+
+TEST_FRACTION = 0.2
+"""Share held back of all of a9a, and of California housing."""
+
+SMALL_TEST_FRACTION = 1 / 6
+"""Share held back where only the 10,000 images of MNIST are there."""
+
+
+def linear_from_zero(inputs: int, outputs: int) -> torch.nn.Module:
+    """One linear layer with bias, all zeros: with a softmax or logistic loss a convex problem, no random start."""
+    linear = torch.nn.Linear(inputs, outputs)
+    torch.nn.init.zeros_(linear.weight)
+    torch.nn.init.zeros_(linear.bias)
+    return linear
+
+
+def relu_network(inputs: int, hidden: int, outputs: int) -> torch.nn.Module:
+    """One hidden layer with ReLU, torch's default initial values."""
+    return torch.nn.Sequential(torch.nn.Linear(inputs, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, outputs))
+
+
+SPLITS = ("libsvm", "pool")
+SOURCES = ("auto", "full", "10k")
+DIGITS_MODELS = {
+    "softmax": functools.partial(linear_from_zero, 64, 10),
+    "mlp": functools.partial(relu_network, 64, 32, 10),
+}
+MNIST_MODELS = {
+    "linear": functools.partial(linear_from_zero, 784, 10),
+    "mlp": functools.partial(relu_network, 784, 128, 10),
+}
+
+
+def a9a(
+    graph_or_num_nodes: Any,
+    data_home: Folder = None,
+    split: str = "libsvm",
+    partition: partitions.Partition | str = "dirichlet:alpha=10",
+) -> Task:
+    """a9a (Adult): does a person earn more than 50,000 dollars a year, from 123 binary features.
+
+    Logistic regression with loss log(1 + exp(-b x^T a)), b = +-1, 123 weights from zero and no bias. The two scores of
+    a record are (0, x^T a): their cross entropy is that loss, and the larger one the predicted class, 1 for b = +1 (a
+    tie counts as 0). With b in {0, 1} in the loss, as arXiv:2405.01031 writes it, every record with b = 0 would have
+    the constant loss log 2 and no gradient.
+
+    Args:
+        graph_or_num_nodes: a networkx graph, or the number of nodes.
+        data_home: where the data are cached; None for the usual place.
+        split: "libsvm" (a9a for training, 32,561 records; a9a.t for testing, 16,281) or "pool" (both together, a fifth
+            held back the same one in all runs, as arXiv:2501.14644v2 does).
+        partition: who holds which train record, or its text, see `partition.parse`.
+    """
+    require_known("a9a split", split, SPLITS)
+    train, test = (
+        (features, (labels > 0).astype(np.int64))
+        for features, labels in (data.a9a("train", data_home), data.a9a("test", data_home))
+    )
+    name = "a9a"
+    if split == "pool":
+        name = "a9a-pool"
+        features, targets = (np.concatenate(both) for both in zip(train, test, strict=True))
+        train, test = _held_back((features, targets), TEST_FRACTION)
+    return _task(name, graph_or_num_nodes, train, test, _Logistic, partition)
+
+
+class _Logistic(torch.nn.Module):
+    """Scores (0, x^T a) of each record a."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.zeros(data.A9A_FEATURES))
+
+    def forward(self, records: torch.Tensor) -> torch.Tensor:
+        score = records @ self.x
+        return torch.stack([torch.zeros_like(score), score], dim=-1)
+
+
+def digits(
+    graph_or_num_nodes: Any,
+    model: str = "softmax",
+    test_fraction: float = 1 / 3,
+    partition: partitions.Partition | str = "uniform",
+) -> Task:
+    """Handwritten digits, 1,797 images of 8 x 8 pixels that ship with scikit-learn, classified with cross entropy.
+
+    Pixels are divided by 16, their largest possible value.
+
+    Args:
+        graph_or_num_nodes: a networkx graph, or the number of nodes.
+        model: "softmax" (64-10 linear, from zero, 650 parameters, convex) or "mlp" (64-32-10 with ReLU,
+            torch's default initial values, 2,410 parameters).
+        test_fraction: share of the records held back, the same ones in all runs (`seeds.split_rows`).
+        partition: who holds which train record, or its text, see `partition.parse`.
+    """
+    require_known("digits model", model, DIGITS_MODELS)
+    test_fraction = check.open_unit(test_fraction=test_fraction)
+    images, labels = sklearn.datasets.load_digits(return_X_y=True)
+    train, test = _held_back((images / 16.0, labels), test_fraction)
+    name = "digits" if model == "softmax" else f"digits-{model}"
+    return _task(name, graph_or_num_nodes, train, test, DIGITS_MODELS[model], partition)
+
+
+def housing(
+    graph_or_num_nodes: Any, data_home: Folder = None, partition: partitions.Partition | str = "uniform"
+) -> Task:
+    """California housing: the median house value of 20,640 districts from 8 features.
+
+    Regression with squared error and an MLP 8-64-1 with ReLU (641 parameters). Features are standardised by the mean
+    and standard deviation of the TRAIN records (80%, scikit-learn's split with random_state `DATA_SPLIT_SEED` = 0).
+    This scaling is treated as public preprocessing: no guarantee covers what these 16 numbers tell of a record. Targets
+    are in units of 100,000 dollars, as scikit-learn serves them. One test record lies 193 standard deviations out
+    (average occupancy): it dominates the squared error of a noisy model, so losses of weak mechanisms vary strongly
+    between seeds.
+
+    Args:
+        graph_or_num_nodes: a networkx graph, or the number of nodes.
+        data_home: where the data are cached; None for the usual place.
+        partition: who holds which train record; not a Dirichlet partition, which needs classes.
+    """
+    features, targets, _ = data.california_housing(data_home)
+    train, test = train_test_split(np.arange(len(targets)), test_size=TEST_FRACTION, random_state=DATA_SPLIT_SEED)
+    mean, std = features[train].mean(axis=0), features[train].std(axis=0)
+    features = (features - mean) / np.where(std > 0, std, 1.0)
+    network = functools.partial(relu_network, 8, 64, 1)
+    train, test = ((features[rows], targets[rows]) for rows in (train, test))
+    return _task("housing", graph_or_num_nodes, train, test, network, partition, "regression", _squared_error)
+
+
+def _squared_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output.squeeze(-1) - target).square()
+
+
+def mnist(
+    graph_or_num_nodes: Any,
+    data_home: Folder = None,
+    model: str = "linear",
+    source: str = "auto",
+    fraction: float = 1.0,
+    partition: partitions.Partition | str = "uniform",
+) -> Task:
+    """MNIST: handwritten digits of 28 x 28 pixels, classified with cross entropy; pixels are divided by 255.
+
+    The task's name tells which images it holds: "mnist" has the 60,000 training and 10,000 test images, "mnist-10k" the
+    10,000 test images alone, 5/6 of them (8,333) for training; their accuracies are not comparable.
+
+    Args:
+        graph_or_num_nodes: a networkx graph, or the number of nodes.
+        data_home: where the data are cached; None for the usual place.
+        model: "linear" (784-10, from zero, 7,850 parameters, convex) or "mlp" (784-128-10 with ReLU, torch's default
+            initial values, 101,770 parameters).
+        source: "full", fetched where needed; "10k"; or "auto": "10k" if the data folder holds both files of test images
+            but not both of training images, else "full".
+        fraction: share of the train records that is used, the same ones in all runs, in (0, 1].
+        partition: who holds which train record, or its text, see `partition.parse`.
+
+    Source: the network of arXiv:2405.01031; one linear layer and fraction 0.2 are those of arXiv:2501.14644v2.
+    """
+    require_known("mnist model", model, MNIST_MODELS)
+    require_known("mnist source", source, SOURCES)
+    if (fraction := check.positive(fraction=fraction)) > 1:
+        raise InvalidInput(f"fraction must be a number > 0 and <= 1, got {fraction!r}.")
+    train_is_there, test_is_there = (
+        all((data.home(data_home) / name).is_file() for name in data.mnist_files(part)) for part in ("train", "test")
+    )
+    if source == "10k" or (source == "auto" and test_is_there and not train_is_there):
+        name = "mnist-10k"
+        train, test = _held_back(data.mnist("test", data_home), SMALL_TEST_FRACTION)
+    else:
+        name = "mnist"
+        train, test = data.mnist("train", data_home), data.mnist("test", data_home)
+    if fraction < 1:
+        used = np.sort(split_rows(len(train[1]), fraction)[1])
+        train = train[0][used], train[1][used]
+    name = name if model == "linear" else f"{name}-{model}"
+    train, test = ((_pixels(images), labels) for images, labels in (train, test))
+    return _task(name, graph_or_num_nodes, train, test, MNIST_MODELS[model], partition)
+
+
+def _pixels(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
+
+
+def _held_back(records: Records, fraction: float) -> tuple[Records, Records]:
+    """Train and test records, split as in all runs."""
+    features, targets = records
+    train, test = split_rows(len(targets), fraction)
+    return (features[train], targets[train]), (features[test], targets[test])
+
+
+def _task(
+    name: str,
+    graph_or_num_nodes: Any,
+    train: Records,
+    test: Records,
+    build_module: Callable[[], torch.nn.Module],
+    partition: partitions.Partition | str,
+    kind: str = "classification",
+    loss: Callable[..., torch.Tensor] = torch.nn.functional.cross_entropy,
+) -> Task:
+    return from_module(
+        name,
+        graph_or_num_nodes,
+        kind=kind,
+        features=train[0],
+        targets=train[1],
+        test_features=test[0],
+        test_targets=test[1],
+        build_module=build_module,
+        loss=loss,
+        partition=partition,
+    )
