@@ -192,9 +192,9 @@ def guarantees(
     Raises: InvalidInput: losses of another algorithm, trust model, participation, release or unit.
     """
     question = Question(trust, adjacency, clip_norm, participation, release, unit)
-    require_unit(unit, question.participation_in(algorithm))
-    require_same(losses, algorithm, question)
-    return Losses(algorithm, question, tuple(losses)).by_victim(noise_std, adaptive=adaptive)
+    stated = Losses(algorithm, question, tuple(losses))
+    require_same(losses, algorithm, question)  # the release too
+    return stated.by_victim(noise_std, adaptive=adaptive)
 
 
 def calibrate(

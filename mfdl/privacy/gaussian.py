@@ -3,72 +3,24 @@
 In: mu (the norm of the whitened shift), epsilon, delta, a Rényi order, or the sensitivity and the noise
 that give mu. Out: floats. Privacy losses (delta, epsilon, mu of a mechanism) are never below the true
 value, calibrated budgets (the mu allowed by epsilon and delta) never above it. Where the sensitivity
-comes from is in the other files of this folder; a full statement is `guarantee.Guarantee`.
-
-How delta is computed. With a = epsilon/mu - mu/2, b = a + mu, phi the normal density and M the Mills
-ratio M(x) = (1 - Phi(x)) / phi(x) = sqrt(pi/2) erfcx(x / sqrt 2),
-
-    delta = Phi(-a) - e^epsilon Phi(-b) = phi(a) D,      D = M(a) - M(b) = int_a^b K(x) dx,
-    K(x) = -M'(x) = 1 - x M(x) = int_0^oo t e^(-x t - t^2/2) dt > 0,
-
-since e^epsilon phi(b) = phi(a). Nothing overflows, and D is taken in the form that does not cancel:
-
-- a >= 30: expand e^(-t^2/2) in D = int_0^oo e^(-a t) (1 - e^(-mu t)) e^(-t^2/2) dt. The series alternates
-  and its remainder is below the first term left out: with 8 terms, 9e-17 of D.
-- a < 30, mu < 1: eight-point Gauss-Legendre for int K. The remainder is at most
-  (8!)^4 / (17 (16!)^3) K^(16)(xi) mu^17; K^(16)/K falls with x and K(a) <= 3.6 K(b) here, so it is below
-  3e-15 of D (its value for a = -1/2, mu = 1).
-- mu < m = 2^-100, where D may underflow: D(a, m) mu / m, in logarithms. D / mu is the mean of K over
-  [a, a + mu], and 0 <= -K'/K <= 1.26, so D(a, m) / m is below it by 1e-30 of it at most.
-- a > 1e10: phi(a) D <= e^(-a^2/2) / 2 stands for it. What is left out, |log D| < 800, is nothing beside the
-  1e-14 of a^2/2 = 5e19 that `log_delta_from_mu` states.
-- a < 30, mu >= 1: M(a) - M(b). As M(x) <= 4 / (3 x + sqrt(x^2 + 8)) for x >= 0 (Sampford), K/M = 1/M - x
-  >= 1 / (x + sqrt 2), so cancellation costs at most a factor (a + b + 2 sqrt 2) / mu <= 64. For a < 0 the
-  complement 1 - delta = phi(a) (M(-a) + M(b)), a sum of positive terms.
-
-Error budget, on the scale of log delta (u = 2^-53):
-
-- erfcx is taken to be within 1e-14 (measured: 9e-16; a test holds it to 2e-15). The worst amplification is
-  that of K at x = 31, x^2 + 2 < 1000: 1e-11. With the remainders above: `_KERNEL_ERROR` = 2e-11.
-- a is computed within u (epsilon/mu + |a|), mu and b = a + mu staying exact, and
-  0 <= -d log delta / d a = a + E[t] <= M(a)/K(a) <= max(a, 0) + 1.26, where E is the mean under the
-  integrand of D (its weight (1 - e^(-mu t))/t falls with t, so E[t] is largest as mu -> 0, and at a = 0 it
-  is M(0)/K(0) = 1.2533). The rounding of b changes M(b) by less than u, as x K(x) <= M(x).
-- rounding of -a^2/2 - log sqrt(2 pi) + log D: 4 u (a^2/2 + 1 + |log D|).
-
-The sum, called slack, is added to the computed log delta. So the value returned is at least the true one,
-and above it by at most twice the slack: a relative 1e-9 of delta for every mu <= 1e5 and delta >= 1e-300
-(there a <= 37.2, slack <= 38.5 u (mu/2 + 75) + 2e-11 + 2e-12 <= 2.4e-10). Outside that range it stays an
-upper bound, with a slack that grows like a^2 u. Floating-point noise itself is not covered by any of this.
+comes from is in the other files of this folder; how delta is computed, and how far that may be off, in `log_delta`; a
+full statement is `guarantee.Guarantee`.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any
-
-import numpy as np
-from scipy.special import erfcx
 
 from .. import check
 from ..errors import InvalidInput, unknown_name
+from ..floats import UNIT
+from .log_delta import log_delta_upper_bound
 
 ADJACENCIES = ("zero-out", "add-remove", "replace-one")
 
-_UNIT_ROUNDOFF = 2.0**-53
-_KERNEL_ERROR = 2e-11
-_SERIES_FROM = 30.0
-_TAIL_FROM = 1e10
-_LEAST_MU = 2.0**-100
 _SMALLEST = math.ulp(0.0)
-_SERIES = tuple((-1.0) ** k * math.prod(range(1, 2 * k, 2)) for k in range(8))  # (-1)^k (2k - 1)!!
-_LEGENDRE_NODES, _LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(8)
-_NODES, _WEIGHTS = (_LEGENDRE_NODES + 1) / 2, _LEGENDRE_WEIGHTS / 2  # on [0, 1]
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_SQRT_HALF, _SQRT_HALF_PI = math.sqrt(0.5), math.sqrt(0.5 * math.pi)
 
 
 # ---- delta, epsilon and mu -------------------------------------------------------------------------------
@@ -86,7 +38,7 @@ def log_delta_from_mu(mu: float, epsilon: float) -> float:
 
     Guarantees:
         Never below the true value; above it by at most 1e-9 when mu <= 1e5 and delta >= 1e-300, and by at
-        most 1e-9 + 1e-14 |log delta| when mu <= 1e5 (module head).
+        most 1e-9 + 1e-14 |log delta| when mu <= 1e5 (`log_delta`).
     Raises:
         InvalidInput: an argument is negative, nan or not a number.
     Cost: O(1), a few microseconds.
@@ -97,7 +49,7 @@ def log_delta_from_mu(mu: float, epsilon: float) -> float:
         return 0.0
     if mu == 0 or epsilon == math.inf:
         return -math.inf
-    return _log_delta_upper_bound(mu, epsilon)
+    return log_delta_upper_bound(mu, epsilon)
 
 
 def delta_from_mu(mu: float, epsilon: float) -> float:
@@ -139,21 +91,19 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     Raises:
         InvalidInput: mu is negative or nan, or delta is outside [0, 1).
     """
-    mu = check.non_negative_or_inf(mu=mu)
-    delta = _delta(delta)
-    if mu == 0:
-        return 0.0
-    if mu == math.inf or delta == 0:
-        return math.inf
-    target = _log_rounded_down(delta)
-    if _log_delta_upper_bound(mu, 0.0) <= target:
+    return _epsilon(mu, delta, _least_epsilon)
+
+
+def _least_epsilon(mu: float, target: float) -> float:
+    """The smallest epsilon at which log delta is at most `target`, for finite mu > 0."""
+    if log_delta_upper_bound(mu, 0.0) <= target:
         return 0.0
     epsilon = mu * (0.5 * mu + math.sqrt(-2 * target))  # a = sqrt(2 log 1/delta): delta <= e^(-a^2/2) / 2
-    while epsilon < math.inf and _log_delta_upper_bound(mu, epsilon) > target:
+    while epsilon < math.inf and log_delta_upper_bound(mu, epsilon) > target:
         epsilon *= 2
     if epsilon == math.inf:
         return math.inf
-    return _bisect(epsilon, 0.0, lambda trial: _log_delta_upper_bound(mu, trial) <= target)
+    return _bisect(epsilon, 0.0, lambda trial: log_delta_upper_bound(mu, trial) <= target)
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
@@ -180,7 +130,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     target = _log_rounded_down(delta)
 
     def allowed(mu: float) -> bool:
-        return _log_delta_upper_bound(mu, epsilon) <= target
+        return log_delta_upper_bound(mu, epsilon) <= target
 
     # The mu of the Rényi bound: there a = sqrt(2 log 1/delta), hence delta(epsilon) <= delta / 2. It does not overflow;
     # if it underflows, the smallest float has a >= 1, hence delta(epsilon) <= phi(1) K(1) mu < mu / 10.
@@ -193,58 +143,12 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     return _bisect(good, bad, allowed)
 
 
-def _log_delta_upper_bound(mu: float, epsilon: float) -> float:
-    """log delta plus its slack for 0 < mu < inf and 0 <= epsilon < inf (module head)."""
-    quotient = epsilon / mu
-    a = quotient - 0.5 * mu
-    if a > _TAIL_FROM:  # a^2 may overflow; delta < e^(-a^2/2), with a taken from below, and at least 0
-        smaller = max(0.0, a - 4 * _UNIT_ROUNDOFF * quotient) if quotient < math.inf else 1e308
-        return max(-0.5 * smaller * smaller * (1 - 4 * _UNIT_ROUNDOFF), -sys.float_info.max)
-    half_square = 0.5 * a * a
-    if a < 0 and mu >= 1:
-        complement = math.exp(-half_square - _LOG_SQRT_2PI) * (_mills(-a) + _mills(a + mu))
-        log_delta, log_kernel = math.log1p(-complement), 0.0
-    else:
-        least = max(mu, _LEAST_MU)
-        log_kernel = math.log(_mills_difference(a, least)) + math.log(mu / least)  # exact quotient: a power of two
-        log_delta = log_kernel - half_square - _LOG_SQRT_2PI
-    slack = (
-        _KERNEL_ERROR
-        + (max(a, 0.0) + 1.26) * _UNIT_ROUNDOFF * (quotient + abs(a))
-        + 4 * _UNIT_ROUNDOFF * (half_square + 1 + abs(log_kernel))
-    )
-    return min(0.0, log_delta + slack)
-
-
-def _mills(x: float) -> float:
-    return _SQRT_HALF_PI * float(erfcx(x * _SQRT_HALF))
-
-
-def _mills_difference(a: float, mu: float) -> float:
-    """D = M(a) - M(a + mu) without cancellation; a >= -1/2 when mu < 1, a >= 0 otherwise."""
-    b = a + mu
-    if a >= _SERIES_FROM:
-        ratio = a / b
-        total = 0.0
-        for k, coefficient in enumerate(_SERIES):
-            power = 2 * k + 1
-            # 1 - (a/b)^power; through log1p where the difference would cancel
-            gap = 1 - ratio**power if ratio < 0.5 else -math.expm1(power * math.log1p(-mu / b))
-            total += coefficient * a**-power * gap
-        return total
-    if mu >= 1:
-        return _mills(a) - _mills(b)
-    x = a + mu * _NODES
-    kernel = 1 - x * (_SQRT_HALF_PI * erfcx(x * _SQRT_HALF))
-    return mu * float(_WEIGHTS @ kernel)
-
-
 def _bisect(good: float, bad: float, holds: Callable[[float], bool]) -> float:
     """The last point between `good` (holds) and `bad` at which `holds` was checked to be true.
 
     Stops within two units in the last place. The answer holds even if `holds` is not quite monotone.
     """
-    while abs(good - bad) > 4 * _UNIT_ROUNDOFF * abs(good):
+    while abs(good - bad) > 4 * UNIT * abs(good):
         middle = 0.5 * (good + bad)
         if middle in (good, bad):
             break
@@ -257,7 +161,7 @@ def _bisect(good: float, bad: float, holds: Callable[[float], bool]) -> float:
 
 def _log_rounded_down(delta: float) -> float:
     """A float strictly below log delta, by at most 8 u |log delta|; < 0 for delta in (0, 1)."""
-    return math.log(delta) * (1 + 4 * _UNIT_ROUNDOFF)
+    return math.log(delta) * (1 + 4 * UNIT)
 
 
 # ---- Rényi and composition -------------------------------------------------------------------------------
@@ -287,14 +191,8 @@ def epsilon_from_renyi(mu: float, delta: float) -> float:
     Raises:
         InvalidInput: mu is negative or nan, or delta is outside [0, 1).
     """
-    mu = check.non_negative_or_inf(mu=mu)
-    delta = _delta(delta)
-    if mu == 0:
-        return 0.0
-    if mu == math.inf or delta == 0:
-        return math.inf
-    epsilon = mu * (0.5 * mu + math.sqrt(-2 * _log_rounded_down(delta)))
-    return _next_up(epsilon * (1 + 8 * _UNIT_ROUNDOFF))  # seven roundings at most, each within u
+    # seven roundings at most, each within u
+    return _epsilon(mu, delta, lambda mu, log: _next_up(mu * (0.5 * mu + math.sqrt(-2 * log)) * (1 + 8 * UNIT)))
 
 
 def compose(mus: Iterable[float]) -> float:
@@ -401,8 +299,13 @@ def _rounded_up(exact: Fraction) -> float:
     return nearest if nearest == math.inf or Fraction(nearest) >= exact else _next_up(nearest)
 
 
-def _delta(delta: Any) -> float:
-    number = check.non_negative(delta=delta)
+def _epsilon(mu: float, delta: float, finite: Callable[[float, float], float]) -> float:
+    """`finite(mu, log delta)`, or its limits: 0 where nothing is lost, inf where no epsilon is enough."""
+    mu, number = check.non_negative_or_inf(mu=mu), check.non_negative(delta=delta)
     if number >= 1:
         raise InvalidInput(f"delta must be a number in [0, 1), got {delta!r}.")
-    return number
+    if mu == 0:
+        return 0.0
+    if mu == math.inf or number == 0:
+        return math.inf
+    return finite(mu, _log_rounded_down(number))

@@ -78,8 +78,9 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
 
 def _forms(view: View, victims: Sequence[int]) -> Iterator[ViewForm]:
     """The forms that cover a view, in the order in which they are asked."""
-    if (form := Separable.of(view)) is not None:  # every injected sum is seen: no other form by structure covers that
-        yield form
+    injections_seen = Separable.of(view)
+    if injections_seen is not None:  # no other form by structure covers such a view
+        yield injections_seen
     else:
         by_structure = (form for kind in FORMS if (form := kind.of(view)) is not None)
         yield from sorted(by_structure, key=lambda form: form.cost(victims))
