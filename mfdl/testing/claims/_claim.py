@@ -7,6 +7,7 @@ most 0. Nothing is proved by trying: "holds" says that the search found no count
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import math
 import random
@@ -108,15 +109,11 @@ def claim(paper: str, item: str, **strategies: Any) -> Callable[[Callable[..., A
     Raises: InvalidInput: a parameter without strategy, a strategy without parameter, no docstring, unknown verdict.
     """
     options = {name: strategies.pop(name) for name in OPTIONS if name in strategies}
-
-    def make(function: Callable[..., Any]) -> Claim:
-        return _made(function, paper, item, strategies, options)
-
-    return make
+    return functools.partial(_made, paper, item, strategies, options)
 
 
 def _made(
-    function: Callable[..., Any], paper: str, item: str, strategies: dict[str, Any], options: dict[str, Any]
+    paper: str, item: str, strategies: dict[str, Any], options: dict[str, Any], function: Callable[..., Any]
 ) -> Claim:
     name = getattr(function, "__name__", "the claim")
     parameters = set(inspect.signature(function).parameters)

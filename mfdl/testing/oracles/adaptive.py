@@ -125,18 +125,10 @@ class ReactingRun:
 
     def telling(self) -> list[list[int]]:
         """For each step the seen nodes whose message depends on a hidden one or on the record."""
-        hidden_moves = self.victim in self.hidden or set(self.pattern) - {
-            0
-        }  # else only one message ever knew the record
-        return [
-            [
-                j
-                for j in self.seen
-                if (t and hidden_moves and self.weights[j, self.hidden].any())
-                or (j == self.victim and t in self.pattern)
-            ]
-            for t in range(self.num_steps)
-        ]
+        later = set(self.pattern) - {0}  # else only one message ever knew the record
+        moved = {j for j in self.seen if self.weights[j, self.hidden].any() and (later or self.victim in self.hidden)}
+        of_record = {t: {self.victim} & set(self.seen) for t in self.pattern}
+        return [sorted((moved if t else set()) | of_record.get(t, set())) for t in range(self.num_steps)]
 
     def density(self, shift: float, points: float) -> tuple[FloatArray, list[float]]:
         """(density on a grid of the telling messages, one axis each; steps of the axes), the grid as for record_shift.

@@ -133,26 +133,21 @@ class LinearSystem:
         """
         p = self.problem
         T, n = p.num_steps, p.num_nodes
-        of_record = np.zeros((n, T))
-        of_noise = np.zeros((n, n, T))
+        models = np.zeros((n, T + n * T))  # of the record at each step, and of everybody's noise
         noise = np.linalg.inv(self.encoders) * p.noisy[:, None, None]  # known noise is subtracted
         rows: list[FloatArray] = []
         for k in range(p.num_rounds + 1):
-            flat = np.hstack([of_record, of_noise.reshape(n, n * T)])
-            rows += [flat[j] for j in range(n) if p.pinned[k, j]]
+            rows += list(models[p.pinned[k]])
             if k == p.num_rounds:
                 break
             t = int(p.step_of_round[k])
             if t >= 0:
-                of_record = self.slopes[t][:, None] * of_record
-                of_noise = self.slopes[t][:, None, None] * of_noise
-                of_record[victim, t] += p.rates[t] / p.divisors[victim]
+                models = self.slopes[t][:, None] * models
+                models[victim, t] += p.rates[t] / p.divisors[victim]
                 for j in range(n):
-                    of_noise[j, j] += p.rates[t] / p.divisors[j] * noise[j, t]
-            flat = np.hstack([of_record, of_noise.reshape(n, n * T)])
-            rows += [flat[j] for j in range(n) if p.seen[k, j]]
-            of_record = self.mixing[k] @ of_record
-            of_noise = np.tensordot(self.mixing[k], of_noise, axes=1)
+                    models[j, T + j * T : T + (j + 1) * T] += p.rates[t] / p.divisors[j] * noise[j, t]
+            rows += list(models[p.seen[k]])
+            models = self.mixing[k] @ models
         if not rows:
             return 0.0, 0.0
         view = np.array(rows)

@@ -6,7 +6,7 @@ Nothing is shared with `mfdl.trust`, `mfdl.view` or `mfdl.privacy`. Masks follow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,15 +41,14 @@ def gossip_messages(
 
 
 def received(
-    gossip: Gossip, num_rounds: int, nodes: Iterable[int], *, self_messages: bool = False
+    gossip: Gossip, num_rounds: int, nodes: Collection[int], *, self_messages: bool = False
 ) -> NDArray[np.bool_]:
     """Which messages reach one of the nodes: those of the others to which it gives weight; shape (R, n)."""
     seen = np.zeros((num_rounds, gossip.num_nodes), dtype=bool)
     for r in range(num_rounds):
-        W = gossip.at(r).dense()
-        for a in nodes:
-            for v in range(gossip.num_nodes):
-                seen[r, v] |= W[a, v] != 0 and (self_messages or v != a)
+        sends = gossip.at(r).dense() != 0
+        np.fill_diagonal(sends, sends.diagonal() & self_messages)
+        seen[r] = sends[list(nodes)].any(axis=0)
     return seen
 
 

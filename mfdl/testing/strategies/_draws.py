@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import TypeVar
 
+import numpy as np
 from hypothesis import strategies as st
 
+from ...check import FloatArray
 from ...errors import InvalidInput
 
 Element = TypeVar("Element")
@@ -22,3 +25,9 @@ def some_of(possible: Collection[str], wanted: Collection[str], *, name: str = "
 def lists_of(elements: st.SearchStrategy[Element], size: int) -> st.SearchStrategy[list[Element]]:
     """Lists of exactly this many elements."""
     return st.lists(elements, min_size=size, max_size=size)
+
+
+def integer_arrays(largest: int, *shape: int) -> st.SearchStrategy[FloatArray]:
+    """Float arrays of integers from -largest to largest; they shrink to zero."""
+    entries = lists_of(st.integers(-largest, largest), math.prod(shape))
+    return entries.map(lambda drawn: np.array(drawn, dtype=np.float64).reshape(shape))

@@ -21,7 +21,7 @@ from ...errors import InvalidInput
 from ...gossip import Gossip
 from ...noise import IndependentNoise, LocalNoise, NoiseOperator, StepNoise
 from ...participation import Cyclic, EveryStep, Participation, Single
-from ._draws import lists_of, some_of
+from ._draws import integer_arrays, some_of
 from .factorization import encoders, random_encoder
 from .graphs import KINDS, gossip_matrices, gossip_sequences
 
@@ -162,9 +162,7 @@ def _spatial(draw: st.DrawFn, n: int) -> dict[str, Any]:
 
 def _part(draw: st.DrawFn, size: int) -> FloatArray:
     """F F^T, positive semidefinite of any rank but zero; it shrinks to ones in one corner."""
-    width = draw(st.integers(1, size))
-    F = np.array(draw(lists_of(st.integers(-2, 2), size * width)), dtype=float)
-    F = F.reshape(size, width)
+    F = draw(integer_arrays(2, size, draw(st.integers(1, size))))
     if not F.any():
         F[0, 0] = 1.0
     return np.asarray(F @ F.T)

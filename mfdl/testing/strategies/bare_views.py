@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ...check import FloatArray
 from ...errors import InvalidInput
 from ...view import View
-from ._draws import lists_of, some_of
+from ._draws import integer_arrays, lists_of, some_of
 
 VIEW_KINDS = ("regular", "rank-deficient", "leaking", "integer")
 
@@ -31,7 +31,7 @@ def integer_views(
 ) -> tuple[FloatArray, FloatArray]:
     """(A, B) of small integers, of any rank; they shrink to zero."""
     rows, noise, steps = (draw(st.integers(1, most)) for most in (max_rows, max_noise, max_steps))
-    return _integers(draw, rows, steps, largest), _integers(draw, rows, noise, largest)
+    return draw(integer_arrays(largest, rows, steps)), draw(integer_arrays(largest, rows, noise))
 
 
 @st.composite
@@ -61,18 +61,20 @@ def views(
     columns = n * draw(st.integers(1, max_steps))
     if kind == "integer":
         noise = draw(st.integers(1, rows + 1))
-        return View(_integers(draw, rows, columns, largest), _integers(draw, rows, noise, largest), num_nodes=n)
+        return View(
+            draw(integer_arrays(largest, rows, columns)), draw(integer_arrays(largest, rows, noise)), num_nodes=n
+        )
     rank = {
         "regular": st.just(rows),
         "rank-deficient": st.integers(1, rows - 1),
         "leaking": st.integers(0, rows - 1),  # 0: no noise at all
     }[kind]
     r = draw(rank)
-    A, B = _integers(draw, r, columns, largest), _full_row_rank(draw, r, max(r, 1), largest)
-    E = _integers(draw, rows - r, r, largest)  # dependent rows: A = [I; E] A_r and B = [I; E] B_r
+    A, B = draw(integer_arrays(largest, r, columns)), _full_row_rank(draw, r, max(r, 1), largest)
+    E = draw(integer_arrays(largest, rows - r, r))  # dependent rows: A = [I; E] A_r and B = [I; E] B_r
     A, B = np.vstack([A, E @ A]), np.vstack([B, E @ B])
     if kind == "leaking":  # a column of A is in the range of [I; E] just if its last rows are E times its first
-        D = _integers(draw, rows - r, columns, largest)
+        D = draw(integer_arrays(largest, rows - r, columns))
         if not D.any():
             D[0, 0] = 1.0
         A[r:] += D
@@ -80,17 +82,12 @@ def views(
     return View(A[order], B[order], num_nodes=n)
 
 
-def _integers(draw: st.DrawFn, rows: int, columns: int, largest: int) -> FloatArray:
-    entries = draw(lists_of(st.integers(-largest, largest), rows * columns))
-    return np.array(entries, dtype=np.float64).reshape(rows, columns)
-
-
 def _full_row_rank(draw: st.DrawFn, rows: int, least_columns: int, largest: int) -> FloatArray:
     """Lower triangular with a positive diagonal, and possibly a column more."""
     extra = draw(st.booleans())
     B = np.zeros((rows, least_columns))
-    B[np.tril_indices(rows, -1)] = _integers(draw, 1, rows * (rows - 1) // 2, largest)[0]
+    B[np.tril_indices(rows, -1)] = draw(integer_arrays(largest, 1, rows * (rows - 1) // 2))[0]
     B[np.arange(rows), np.arange(rows)] = draw(lists_of(st.integers(1, largest), rows))
     if extra:
-        B = np.hstack([B, _integers(draw, rows, 1, largest)])
+        B = np.hstack([B, draw(integer_arrays(largest, rows, 1))])
     return B

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ...check import FloatArray
 from ...factorization import Factorization, FactorizationProblem, evaluate, solve_problem
-from ._draws import lists_of, some_of
+from ._draws import integer_arrays, lists_of, some_of
 
 FACTORIZATION_KINDS = ("given", "optimal")
 
@@ -58,8 +58,7 @@ def factorization_problems(
     The ridges 1e-6 and 0 give nearly singular and, when B has few rows, singular H.
     """
     T = draw(st.integers(1, max_size))
-    rank = draw(st.integers(1, T))
-    B = np.array(draw(lists_of(st.integers(-3, 3), rank * T))).reshape(rank, T)
+    B = draw(integer_arrays(3, draw(st.integers(1, T)), T))
     if not B.any():
         B[0, 0] = 1
     labels = draw(lists_of(st.integers(0, T - 1), T))

@@ -31,7 +31,6 @@ class PublishedBound:
         source: paper and item.
         erratum: what is wrong or missing in it; empty if nothing is known.
         validity: "bound ...", "heuristic ..." or "refuted: ...", with the conditions.
-        valid: True if proved under the conditions in `validity`, False if refuted, None if neither.
     """
 
     value: float | FloatArray
@@ -39,11 +38,15 @@ class PublishedBound:
     source: str
     erratum: str
     validity: str
-    valid: bool | None
 
     def __post_init__(self) -> None:
         if isinstance(self.value, np.ndarray):
             self.value.setflags(write=False)
+
+    @property
+    def valid(self) -> bool | None:
+        """True if proved under the conditions in `validity`, False if refuted, None if neither."""
+        return None if self.validity.startswith("heuristic") else self.validity.startswith("bound")
 
     @property
     def mu(self) -> float | FloatArray:

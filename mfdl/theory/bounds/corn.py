@@ -40,7 +40,6 @@ def corn_theorem(covariance: Any, *, delta: float, clip_norm: float = 1.0, num_s
         f"{_CORN}, Theorem 2",
         errata("corn-algorithm-1-insiders", "corn-theorem-2"),
         "bound against an eavesdropper, replace-one adjacency",
-        True,
     )
 
 
@@ -56,7 +55,7 @@ def corn_renyi(covariance: Any, *, clip_norm: float = 1.0, num_steps: int = 1) -
         errata("corn-algorithm-1-insiders"),
         "bound (exact) against an eavesdropper, replace-one adjacency",
     )
-    return PublishedBound(slope, "renyi slope", f"{_CORN}, Theorem 2, Rényi form", erratum, validity, True)
+    return PublishedBound(slope, "renyi slope", f"{_CORN}, Theorem 2, Rényi form", erratum, validity)
 
 
 def corn_equation_9b(epsilon: float, delta: float) -> PublishedBound:
@@ -89,7 +88,6 @@ def corn_equation_9b(epsilon: float, delta: float) -> PublishedBound:
         f"{_CORN}, (9b) and Proposition 1",
         errata("corn-proposition-1", "corn-proposition-1-proof", "corn-code-budget"),
         "bound for this epsilon and delta (checked), against an eavesdropper",
-        True,
     )
 
 
@@ -114,7 +112,6 @@ def corn_equation_9_renyi(epsilon: float, delta: float) -> PublishedBound:
         f"{_CORN}, public code, Theorem 2 inverted",
         errata("corn-code-budget"),
         "bound against an eavesdropper",
-        True,
     )
 
 
@@ -148,7 +145,6 @@ def whisper_theorem(covariance: Any, *, delta: float, clip_norm: float = 1.0, nu
         "[Whisper] arXiv:2501.14644v1, Theorem 2 (8)",
         errata("whisper-theorem-2"),
         "refuted: 1.17 printed where the exact epsilon is 9.997 (R = I, n = 20, C = T = 1, delta = 1e-5)",
-        False,
     )
 
 

@@ -88,7 +88,6 @@ def decor_theorem(noise: _PairwiseNoise) -> PublishedBound:
         "[DECOR] arXiv:2405.01031, Theorem 1" + (" (6, with colluders)" if q else ""),
         errata("decor-code-noise-reuse"),
         "bound under replace-one adjacency, all messages seen",
-        True,
     )
 
 
@@ -148,7 +147,6 @@ def _decor_exact(value: float | FloatArray) -> PublishedBound:
         "[DECOR] arXiv:2405.01031, Algorithms 2 and 3",
         errata("decor-algorithm-2-line-3", "decor-inputs-as-variances", "decor-code-noise-reuse"),
         "bound (exact) under replace-one adjacency, all messages seen",
-        True,
     )
 
 
@@ -202,6 +200,5 @@ def decor_corollary(
         "[DECOR] arXiv:2405.01031, Corollary 3" + (" (12, with colluders)" if num_colluders else ""),
         errata("decor-corollary-12"),
         f"bound under replace-one adjacency, all messages seen; {inside} the printed range",
-        True,
     )
     return DecorNoise(math.sqrt(common / (G.number_of_nodes() - num_colluders)), math.sqrt(common / a), bound)

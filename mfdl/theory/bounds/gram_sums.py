@@ -35,7 +35,6 @@ def sum_abs_gram(gram: Any) -> PublishedBound:
         "[MF] arXiv:2510.17480, Theorem 7 (8), with the square root",
         errata("mafalda-equation-8-square", "mafalda-figure-2-tighter", "mafalda-theorem-7-adaptive"),
         f"bound {FIXED}; exact where X >= 0",
-        True,
     )
 
 
@@ -55,7 +54,6 @@ def sum_abs_gram_as_printed(gram: Any) -> PublishedBound:
         "[MF] arXiv:2510.17480, Theorem 7 (8) as printed",
         errata("mafalda-equation-8-square"),
         "refuted: the square root is missing",
-        False,
     )
 
 

@@ -91,15 +91,13 @@ def muffliato_as_coded(pairs: _Pairs) -> PublishedBound:
 
 def _bound(pairs: _Pairs, source: str, *facts: str, as_coded: bool = False) -> PublishedBound:
     value = _sums(pairs, as_coded)
-    proved = pairs.gossip_rounds == 1 and not pairs.every_step and not pairs.transposed
-    if proved:
-        validity = f"bound {FIXED}, one participation, one gossip round"
-    elif pairs.gossip_rounds > 1:
+    validity = f"bound {FIXED}, one participation, one gossip round"
+    if pairs.gossip_rounds > 1:
         validity = "heuristic for K > 1"
-    else:
+    elif pairs.transposed or pairs.every_step:
         validity = f"heuristic{': transposed index' if pairs.transposed else ' for several participations'}"
     erratum = errata(*facts, "muffliato-transposed-index")
-    return PublishedBound(value, "sensitivity_squared", source, erratum, validity, True if proved else None)
+    return PublishedBound(value, "sensitivity_squared", source, erratum, validity)
 
 
 def _sums(pairs: _Pairs, as_coded: bool) -> FloatArray:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from .....check import FloatArray
 from .....gossip import GossipMatrix
 from ....oracles.views import gossip_messages
+from ....strategies._draws import integer_arrays
 from ....strategies.graphs import connected_graphs, gossip_matrices
 from ..._describe import describe
 from .._views import losses
@@ -34,7 +35,7 @@ class System:
 def covariances(draw: st.DrawFn, min_nodes: int = 1, max_nodes: int = 3) -> FloatArray:
     """I + F F^T with F of small integers; it shrinks to the identity."""
     n = draw(st.integers(min_nodes, max_nodes))
-    return np.eye(n) + (F := draw(_integers(n, n))) @ F.T
+    return np.eye(n) + (F := draw(integer_arrays(2, n, n))) @ F.T
 
 
 @st.composite
@@ -47,19 +48,13 @@ def systems(draw: st.DrawFn, min_nodes: int = 1, max_nodes: int = 3) -> System:
 @st.composite
 def shared_seeds(draw: st.DrawFn, min_nodes: int = 2, max_nodes: int = 4) -> FloatArray:
     """What each node adds of each seed, shape (nodes, seeds); a node holds the seeds it adds."""
-    return draw(_integers(draw(st.integers(min_nodes, max_nodes)), draw(st.integers(1, 3))))
+    return draw(integer_arrays(2, draw(st.integers(min_nodes, max_nodes)), draw(st.integers(1, 3))))
 
 
 @st.composite
 def draws_of_edges(draw: st.DrawFn) -> dict[tuple[int, int], int]:
     """For each edge of a connected graph on 2 to 4 nodes the number of the random draw that it uses."""
     return {edge: draw(st.integers(0, 2)) for edge in draw(connected_graphs(2, 4)).edges}
-
-
-@st.composite
-def _integers(draw: st.DrawFn, rows: int, columns: int) -> FloatArray:
-    entries = draw(st.lists(st.integers(-2, 2), min_size=rows * columns, max_size=rows * columns))
-    return np.array(entries, dtype=np.float64).reshape(rows, columns)
 
 
 def all_messages(W: GossipMatrix, R: FloatArray, num_steps: int) -> tuple[FloatArray, FloatArray]:
