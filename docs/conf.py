@@ -23,6 +23,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "api_pages",
     "docstrings",
+    "mechanism_table",
     "native_math",
 ]
 templates_path = ["_templates"]
@@ -98,7 +99,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "start": []}
+html_sidebars = {"index": [], "start": [], "concepts": []}
 
 # Pages outside this folder, as links of the repository name them, and the pages that show them here
 ELSEWHERE = {
