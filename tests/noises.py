@@ -1,5 +1,8 @@
 """Noises of every kind with the matrix each stands for, written out from its parts, and their base noise."""
 
+import hashlib
+import hmac
+
 import numpy as np
 import scipy.sparse as sp
 from hypothesis import strategies as st
@@ -15,7 +18,7 @@ from mfdl.noise import (
     ZeroNoise,
 )
 from mfdl.testing.strategies import encoders, random_encoder
-from mfdl.training.keys import normals
+from mfdl.training.keys import encode_context, normals
 
 LOCAL = ("independent", "shared", "per node")
 OVER_BOTH = ("time-space", "adapted", "joint")
@@ -119,6 +122,11 @@ def example(kind, num_steps, num_nodes=3, decay=0.2):
     holders = np.vstack([F.T != 0])
     C = fading(T) if kind in ("shared", "time-space") else fading(T, n if kind == "per node" else F.shape[1])
     return made(kind, C, F, holders, T, n)
+
+
+def philox_key(secret):
+    """What the generator is keyed with; by the documented rule."""
+    return hmac.digest(secret, encode_context(("philox",)), hashlib.sha256)[:16]
 
 
 def base_noise(noise, key, dim, tensor=0):

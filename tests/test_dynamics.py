@@ -154,23 +154,6 @@ def test_a_schedule_scales_the_columns_of_a_view_that_hides_messages(case, relea
             assert_allclose(found.matrix, X, rtol=closeness, atol=closeness * size)
 
 
-@pytest.mark.parametrize(("varying", "form"), [(True, "null-space form"), (False, "range form")])
-def test_the_structured_forms_follow_the_schedule(varying, form):
-    T, n, rates = 4, 6, [1.0, 0.1, 0.5, 0.02]
-    W = gossip.metropolis_hastings("path:n=6")
-    W = gossip.sequence([W, gossip.from_array((np.eye(n) + W.dense()) / 2)]) if varying else W
-    sent, _ = gossip_messages(W, T)
-    A = (sent * np.repeat(rates, n))[received(W, T, [0]).ravel()]
-    B = A.copy()
-    B[:, 0::n] = 0.0
-    one = algorithms.dp_dsgd(Dynamics(W, rates), Cyclic(1, T))
-    for u, found in zip(range(1, n), view_grams(trust.PNDP([0]).view(one, release="none"), range(1, n)), strict=True):
-        X, outside = pinv_gram(of_node(A, u, n), B)
-        assert found.form == form
-        assert not outside.any()
-        assert_allclose(found.matrix, X, rtol=1e-8, atol=1e-10)
-
-
 @examples(60)
 @given(W=gossip_matrices(min_nodes=2, max_nodes=4), seed=st.integers(0, 2**16))
 def test_no_schedule_makes_hidden_messages_look_adaptive(W, seed):

@@ -175,21 +175,6 @@ def test_every_node_has_unit_sensitivity_under_its_own_participation(build, grap
     assert_allclose(made.objective, one.factorization.loss, rtol=1e-6)
 
 
-def test_the_dense_view_gives_the_same_sensitivities():
-    """(A, B) of the whole view as arrays: X_u = A_u^T (B B^T)^-1 A_u, and a diagonal X_u on every pattern of u."""
-    scheme = mixed(4, Cyclic(2, 3), Cyclic(3, 2), Single(6))
-    one = mafalda_by_class(Dynamics(gossip.metropolis_hastings("path:n=4"), 0.3), scheme)
-    A, B = (M @ np.eye(M.shape[1]) for M in (one.messages_from_gradients, one.messages_from_noise))
-    whitened = np.linalg.solve(B, A)
-    for u in range(4):
-        column = whitened[:, u::4]
-        X = column.T @ column
-        values = [np.abs(X[np.ix_(steps, steps)]).sum() for steps in scheme.of_node(u).patterns()]
-        assert_allclose(max(values), 1.0, rtol=1e-8)
-    wrong = whitened[:, 0::4]  # under the steps of another node it is another number
-    assert max(np.abs((wrong.T @ wrong)[np.ix_(p, p)]).sum() for p in Cyclic(3, 2).patterns()) > 1.05
-
-
 def test_less_participation_is_cheaper_for_the_node_that_has_it():
     """A node whose records join more often needs more noise; its neighbours' encoders stay as they are."""
     few, many = Cyclic(1, 8), Cyclic(4, 2)

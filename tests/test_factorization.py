@@ -217,14 +217,6 @@ def test_prefix_sum_encoder_is_optimal_for_prefix_sums():
         assert found.loss <= posed.loss(root.T @ root) * (1 + 1e-4)
 
 
-def test_prefix_sum_encoder_of_two_single_steps_by_hand():
-    # X = [[1, c], [c, 1]], H = [[2, 1], [1, 1]]: (3 - 2 c) / (1 - c^2) is least at c = (3 - sqrt 5) / 2
-    found = prefix_sum_encoder(Single(2), tolerance=1e-10)
-    c = (3 - 5**0.5) / 2
-    assert_allclose(found.gram, [[1, c], [c, 1]], atol=1e-4)
-    assert_allclose(found.loss, (3 - 2 * c) / (1 - c**2), rtol=1e-9)
-
-
 # Files
 
 

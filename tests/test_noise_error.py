@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from noises import OVER_BOTH, cases
 from numpy.testing import assert_allclose
 
-from mfdl import algorithms, gossip, spatial
+from mfdl import algorithms, gossip
 from mfdl.algorithms import checks
 from mfdl.algorithms.dsgd import decentralized
 from mfdl.dynamics import Dynamics
@@ -165,25 +165,6 @@ def test_the_learning_rate_does_not_scale_noise_on_messages():
 # What is counted
 
 
-@examples(60)
-@given(W=gossip_matrices(max_nodes=5), T=st.integers(1, 4), K=st.integers(1, 3))
-def test_muffliato_counts_the_models_after_all_rounds_of_a_step(W, T, K):
-    # sum over steps s and later ends of steps r of ||W^(K (r - s + 1))||_F^2
-    one = algorithms.muffliato(Dynamics(W, 0.5), Cyclic(1, T), gossip_rounds=K)
-    V = np.linalg.matrix_power(W.dense(), K)
-    expected = sum((T - j) * np.sum(np.linalg.matrix_power(V, j + 1) ** 2) for j in range(T))
-    assert_allclose(noise_error(one), expected, rtol=1e-9)
-
-
-def test_correlated_noise_across_nodes_by_hand():
-    W = gossip.metropolis_hastings("ring:n=16")
-    one = algorithms.decor(Dynamics(W, 0.1), Cyclic(1, 3), sigma_local=0.0, sigma_pair=2.0)
-    L = spatial.laplacian("ring:n=16").toarray()
-    powers = [np.linalg.matrix_power(W.dense(), a) for a in (1, 2, 3)]
-    expected = sum((4 - a) * 4.0 * np.trace(P @ L @ P.T) for a, P in enumerate(powers, start=1))
-    assert_allclose(noise_error(one), expected, rtol=1e-12)
-
-
 def test_without_noise_it_is_zero_and_bad_names_are_refused():
     one = algorithms.dsgd(Dynamics(gossip.metropolis_hastings("ring:n=5")), Cyclic(2, 2))
     assert noise_error(one) == 0.0
@@ -306,11 +287,3 @@ def test_the_error_by_modes_needs_no_array_of_time_by_nodes():
     star = Dynamics(gossip.uniform(f"star:n={n}"), 0.1)
     with pytest.raises(UnsupportedMechanism, match="this gossip has none"):
         noise_error(decentralized("test", star, part, noise))
-
-
-def test_the_error_outside_plain_gossip_is_refused():
-    noise = SpaceTimeNoise(np.eye(2), np.eye(4), np.eye(4, dtype=bool), 4)
-    one = decentralized("test", Dynamics(gossip.metropolis_hastings("ring:n=4")), Cyclic(1, 2), noise)
-    rounds = tuple(dataclasses.replace(r, state_from_state=sp.csr_array(0.5 * sp.eye_array(4))) for r in one.rounds)
-    with pytest.raises(UnsupportedMechanism, match="'test' has another recursion"):
-        noise_error(dataclasses.replace(one, rounds=rounds))

@@ -42,15 +42,6 @@ def test_files(capsys, tmp_path):
     capsys.readouterr()
 
 
-def test_one_seed_gives_one_table(capsys):
-    answers = []
-    for _ in range(2):
-        assert main(["claims", "--json", "--only", REFUTED, "--jobs", "1", "--seed", "5"]) == 0
-        (row,) = json.loads(capsys.readouterr().out)
-        answers.append((row["counterexample"], row["tried"]))
-    assert answers[0] == answers[1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

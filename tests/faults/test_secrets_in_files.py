@@ -6,6 +6,8 @@ import stat
 
 import pytest
 import torch
+from noises import philox_key
+from small_tasks import regression
 
 from mfdl import trust
 from mfdl.algorithms import registry
@@ -14,7 +16,7 @@ from mfdl.errors import InvalidInput
 from mfdl.gossip import metropolis_hastings
 from mfdl.mechanism import calibrate
 from mfdl.participation import Cyclic
-from mfdl.training import checkpoint, keys, tasks
+from mfdl.training import checkpoint
 from mfdl.training.keys import NoiseKey
 from mfdl.training.replay import replay
 
@@ -22,17 +24,7 @@ SECRET = bytes(range(100, 132))
 
 
 def trained(folder, name="mafalda-l", key=None, **more):
-    task = tasks.from_module(
-        "secrets",
-        4,
-        kind="regression",
-        build_module=lambda: torch.nn.Linear(3, 1),
-        loss=lambda output, target: (output.squeeze() - target).square(),
-        features=torch.randn(24, 3, generator=torch.Generator().manual_seed(0)).numpy(),
-        targets=torch.randn(24, generator=torch.Generator().manual_seed(1)).numpy(),
-        test_features=torch.ones(2, 3).numpy(),
-        test_targets=torch.ones(2).numpy(),
-    )
+    task = regression(24, build=lambda: torch.nn.Linear(3, 1))
     algorithm = registry.build(name, Dynamics(metropolis_hastings("ring:n=4"), 0.1), Cyclic(epochs=2, period=2))
     mechanism = calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
     return replay(mechanism, task, key=key, checkpoint_folder=folder, **more)
@@ -42,20 +34,13 @@ def trained(folder, name="mafalda-l", key=None, **more):
 def secrets(monkeypatch):
     """Every secret of the process: given, drawn and derived ones, and the keys of the generator."""
     found = {SECRET}
-    prf, init = keys._prf, NoiseKey.__init__
+    init = NoiseKey.__init__
 
-    def kept(secret, *parts):
-        made = prf(secret, *parts)
-        if parts[0] != "key-id":  # public by design
-            found.update((secret, made, made[:16]))
-        return made
-
-    def kept_init(self, secret, **how):
+    def kept(self, secret, **how):
         init(self, secret, **how)
-        found.add(secret)
+        found.update((secret, philox_key(secret)))
 
-    monkeypatch.setattr(keys, "_prf", kept)
-    monkeypatch.setattr(NoiseKey, "__init__", kept_init)
+    monkeypatch.setattr(NoiseKey, "__init__", kept)
     return found
 
 

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.linalg
 import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.operators import (
     Kronecker,
-    LocalNoise,
     OutputRecursion,
     RecursionMaps,
     Selection,
@@ -28,29 +26,6 @@ def stochastic(rng, n):
     return W / W.sum(axis=1, keepdims=True)
 
 
-def block_powers(matrices):
-    """Block (t, s) = W_{t-1} ... W_s, written out."""
-    n = matrices[0].shape[0]
-    rows = []
-    for t in range(len(matrices)):
-        row = []
-        for s in range(len(matrices)):
-            block = np.eye(n) if s <= t else np.zeros((n, n))
-            for r in range(s, t):
-                block = matrices[r] @ block
-            row.append(block)
-        rows.append(row)
-    return np.block(rows)
-
-
-def gossip_recursion(matrices):
-    """y_t = x_t + W_{t-1} y_{t-1}: the gossip workload W_T."""
-    n = matrices[0].shape[0]
-    eye = sp.csr_array(sp.eye_array(n))
-    maps = [RecursionMaps(eye, eye, sp.csr_array(W)) for W in matrices]
-    return OutputRecursion(maps, input_size=n, out_size=n, state_size=n)
-
-
 def kronecker(rng, T, n):
     L, R = rng.standard_normal((T + 1, T)), rng.standard_normal((n, n + 2))
     return Kronecker(L, R), np.kron(L, R)
@@ -61,16 +36,6 @@ def kronecker_sparse(rng, T, n):
     return Kronecker(sp.csr_array(np.tril(L)), sp.csr_array(R)), np.kron(np.tril(L), R)
 
 
-def gossip_constant(rng, T, n):
-    W = stochastic(rng, n)
-    return gossip_recursion([W] * T), block_powers([W] * T)
-
-
-def gossip_varying(rng, T, n):
-    matrices = [stochastic(rng, n) for _ in range(T)]
-    return gossip_recursion(matrices), block_powers(matrices)
-
-
 def selection(rng, T, n):
     rows = rng.integers(0, T * n, size=T * n + 1)  # one row at least comes twice
     return Selection(rows, T * n), np.eye(T * n)[rows]
@@ -78,10 +43,6 @@ def selection(rng, T, n):
 
 def selection_of_nothing(rng, T, n):
     return Selection([], T * n), np.zeros((0, T * n))
-
-
-def encoder(rng, T):
-    return np.tril(rng.uniform(-0.5, 0.5, (T, T)), -1) + np.diag(rng.uniform(1, 2, T))
 
 
 def recursion(rng, T, n):
@@ -108,24 +69,13 @@ def recursion_of_models(rng, T, n):
     return StateRecursion(maps, **sizes, model_from_state=sp.csr_array(M)), dense
 
 
-def recursion_of_final_model(rng, T, n):
-    M, F, J = rng.standard_normal((n + 1, n)), 0.5 * rng.standard_normal((n, n)), rng.standard_normal((n, n))
-    maps = [RecursionMaps(None, None, None, sp.csr_array(F), sp.csr_array(J))] * T
-    dense = np.hstack([M @ np.linalg.matrix_power(F, T - 1 - s) @ J for s in range(T)])
-    sizes = {"input_size": n, "out_size": 0, "state_size": n}
-    return StateRecursion(maps, **sizes, model_from_state=sp.csr_array(M), final=True), dense
-
-
 CASES = [
     kronecker,
     kronecker_sparse,
-    gossip_constant,
-    gossip_varying,
     selection,
     selection_of_nothing,
     recursion,
     recursion_of_models,
-    recursion_of_final_model,
 ]
 
 
@@ -154,12 +104,3 @@ def test_operator_laws(make):
                     assert_allclose(out[:, c], product @ X[:, c], rtol=1e-13, atol=1e-13)
                 assert not np.shares_memory(out, X)
                 assert_array_equal(X, before)
-
-
-def test_operators_compose_by_scipy():
-    rng = np.random.default_rng(3)
-    W, C = stochastic(rng, 3), encoder(rng, 4)
-    workload, noise = gossip_recursion([W] * 4), LocalNoise(C, 3)
-    expected = block_powers([W] * 4) @ np.kron(scipy.linalg.inv(C), np.eye(3))
-    assert_allclose((workload @ noise) @ np.eye(12), expected, rtol=1e-12, atol=1e-13)
-    assert_allclose((workload @ noise).T @ np.eye(12), expected.T, rtol=1e-12, atol=1e-13)

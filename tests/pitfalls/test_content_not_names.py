@@ -57,13 +57,6 @@ def test_a_run_does_not_go_on_under_weights_of_the_same_name(tmp_path):
     assert lazy.seeds[0].key_id != ring.seeds[0].key_id
 
 
-def test_equal_content_has_one_hash_whatever_it_is_called():
-    one, other = (gossip.from_array(RING, name=name) for name in ("a", "b"))
-    assert one.content_hash == other.content_hash
-    first, second = (algorithms.dp_dsgd(Dynamics(W, 0.1), Cyclic(2, 1)) for W in (one, other))
-    assert first.content_hash == second.content_hash
-
-
 def test_a_graph_and_a_task_are_hashed_by_what_they_hold():
     path, star = nx.path_graph(4), nx.star_graph(3)
     for graph in (path, star):

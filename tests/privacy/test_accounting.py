@@ -92,12 +92,23 @@ def test_more_seen_and_more_known_never_less_loss(one, data):
 
 @FEW
 @given(one=small_algorithms(), data=st.data())
-def test_more_attackers_never_less_loss(one, data):
+def test_who_sees_more_by_name_never_loses_less(one, data):
+    """More attackers, all messages for an average or none, more models released."""
+    releases = ("none", "average", "all")
+    release = data.draw(st.sampled_from(releases))
     attackers = data.draw(st.permutations(range(one.num_nodes)))[: data.draw(st.integers(1, one.num_nodes - 1))]
-    release = data.draw(st.sampled_from(["none", "average", "all"]))
-    few, many = trust.PNDP(attackers[:1]), trust.PNDP(attackers)
-    assume(clear(one, few, release) and clear(one, many, release))
-    never_below(squared(one, many, release=release), squared(one, few, release=release))
+    model = data.draw(st.sampled_from([trust.PNDP([0]), trust.Central(), trust.ReleasedOnly()]))
+    less, more = data.draw(
+        st.sampled_from(
+            [
+                ((trust.PNDP(attackers[:1]), release), (trust.PNDP(attackers), release)),
+                *(((m, release), (trust.SecLDP(), None)) for m in (trust.Central(), trust.ReleasedOnly())),
+                *(((model, a), (model, b)) for a, b in itertools.pairwise(releases)),
+            ]
+        )
+    )
+    assume(clear(one, *less) and clear(one, *more))
+    never_below(squared(one, more[0], release=more[1]), squared(one, less[0], release=less[1]))
 
 
 @FEW
@@ -145,25 +156,6 @@ def test_secldp_with_every_secret_leaked_is_ldp(one, local):
         assert_allclose(list(found.values()), T / local**2, rtol=1e-9)
     assert_allclose(list(squared(one, trust.FullCollusion()).values()), T / local**2, rtol=1e-9)
     never_below(squared(one, trust.LDP()), squared(one, trust.SecLDP()))
-
-
-@FEW
-@given(one=small_algorithms(), data=st.data())
-def test_central_and_released_are_below_all_messages(one, data):
-    release = data.draw(st.sampled_from(["none", "average", "all"]))
-    for model in (trust.Central(), trust.ReleasedOnly()):
-        assume(clear(one, model, release))
-        never_below(squared(one, trust.SecLDP()), squared(one, model, release=release))
-
-
-@FEW
-@given(one=small_algorithms(), data=st.data())
-def test_releasing_more_never_less_loss(one, data):
-    model = data.draw(st.sampled_from([trust.PNDP([0]), trust.Central(), trust.ReleasedOnly()]))
-    assume(all(clear(one, model, release) for release in ("none", "average", "all")))
-    none, average, everything = (squared(one, model, release=release) for release in ("none", "average", "all"))
-    never_below(average, none)
-    never_below(everything, average)
 
 
 # ---- more steps, less noise ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.factorization import square_root_encoder
 from mfdl.operators import LocalNoise
-from mfdl.participation import Cyclic, EveryStep, Explicit, Single
+from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.forms import ViewGram, view_gram
 from mfdl.privacy.sensitivity import sensitivity_of_gram, worst_sensitivity
 from mfdl.testing.oracles import ascended_value, largest_signed_sum, rational
@@ -215,15 +215,6 @@ def test_a_band_no_wider_than_the_period_has_no_cross_terms(k, b):
     assert found.exact
     wider = square_root_encoder(k * b, b + 1)
     assert sensitivity(wider, Cyclic(k, b)).squared > np.sum((wider**2).sum(axis=0)[0::b]) * 1.01
-
-
-def test_schemes_are_ordered_and_overlapping_patterns_are_all_seen():
-    C = random_encoder(np.random.default_rng(3), 6)
-    single, cyclic, every = (sensitivity(C, p).squared for p in (Single(6), Cyclic(2, 3), EveryStep(6)))
-    assert single <= cyclic <= every
-    assert_allclose(single, (C**2).sum(axis=0).max(), rtol=1e-13)
-    both = sensitivity(C, Explicit([[0, 3], [0, 5]], 6))
-    assert both.squared == max(sensitivity(C, Explicit([p], 6)).squared for p in ([0, 3], [0, 5]))
 
 
 def test_the_worst_node_decides():

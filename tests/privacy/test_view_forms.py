@@ -231,16 +231,6 @@ def test_noise_near_the_tolerance_is_never_overestimated(faint):
     assert loss >= (1 / faint**2 if faint else math.inf) * (1 - 1e-9)
 
 
-def test_the_same_noise_at_two_steps_leaks_the_difference():
-    """Two releases with one noise: each alone is 1-GDP, together they are noiseless."""
-    A, B = np.eye(2), np.ones((2, 1))
-    found = view_grams(View(A, B), [0])[0]
-    assert found.leaks.all()
-    for row in (0, 1):
-        alone = view_grams(View(A[[row]], B[[row]]), [0])[0]
-        assert sensitivity_of_gram(alone, EveryStep(2)).squared == pytest.approx(1)
-
-
 # ---- Zip-DL (arXiv:2403.11795, Algorithm 1) --------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import io
 
+import joblib
 import networkx as nx
 import numpy as np
 import pytest
@@ -118,11 +119,13 @@ class TestPairwise:
             assert [one.victim for one in losses] == [u for u in range(4) if u != v]
             assert [one.sensitivity_squared for one in losses] == [one.sensitivity_squared for one in alone]
 
-    def test_processes_give_the_same(self, algorithm):
-        here, there = (
-            pairwise_losses(algorithm, lambda v: PNDP([v]), release="none", jobs=jobs, victims=[0, 1])
-            for jobs in (1, 2)
-        )
+    @pytest.mark.parametrize("backend", ["threading", pytest.param("loky", marks=pytest.mark.slow)])
+    def test_workers_give_the_same(self, algorithm, backend):
+        with joblib.parallel_config(backend=backend):
+            here, there = (
+                pairwise_losses(algorithm, lambda v: PNDP([v]), release="none", jobs=jobs, victims=[0, 1])
+                for jobs in (1, 2)
+            )
         assert list(there) == [0, 1, 2, 3]
         for v in here:
             assert [one.victim for one in there[v]] == [u for u in (0, 1) if u != v]

@@ -218,27 +218,16 @@ def imported(n):
 def test_pytest_collects_claims(tmp_path):
     (tmp_path / "test_it.py").write_text(MODULE.format(other="stated_elsewhere"), encoding="utf-8")
     (tmp_path / "stated_elsewhere.py").write_text(OTHER, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "-v",
-        "--strict-markers",
-        "-W",
-        "error",
-        str(tmp_path),
-    ]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    arguments = ["-p", "no:cacheprovider", "-v", "--strict-markers", "-W", "error", str(tmp_path)]
+    code = f"import pytest; pytest.main({arguments}); pytest.main({[*arguments, '-m', 'claim']})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     said = run.stdout
     assert "1 failed, 3 passed, 1 skipped" in said, said + run.stderr
     assert "test_marked_and_false FAILED" in said
     assert "known_to_fail PASSED" in said
     assert "found: refuted by n = 10: claimed 90, true 100" in said
     assert "imported" not in said
-    run = subprocess.run([*command, "-m", "claim"], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert "1 failed, 2 passed, 1 skipped, 1 deselected" in run.stdout
+    assert "1 failed, 2 passed, 1 skipped, 1 deselected" in said
 
 
 def test_every_public_strategy_and_oracle_has_a_docstring():

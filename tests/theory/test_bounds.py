@@ -115,13 +115,6 @@ def test_one_participation_and_one_gossip_round_is_a_bound(W, num_steps):
         assert bound.value[u] <= looser.value[u] + 1e-12
 
 
-def test_an_attacker_that_forgets_its_own_noise_hears_half():
-    """Path u - w - v, two gossip rounds, one gradient: 1/3 claimed, exactly 1, or 1/2 without its own noise."""
-    W = gossip.metropolis_hastings("path:n=3")
-    assert_allclose(pairwise_gram(W.dense(), 2, 0, 1, 2), 1.0, rtol=1e-12)
-    assert_allclose(pairwise_gram(W.dense(), 2, 0, 1, 2, own_noise_known=False), 0.5, rtol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("options", "validity"),
     [

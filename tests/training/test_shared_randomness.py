@@ -9,9 +9,12 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from noises import philox_key
 from numpy.testing import assert_array_equal
+from small_tasks import regression
 
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
@@ -19,7 +22,7 @@ from mfdl.errors import InvalidInput
 from mfdl.mechanism import calibrate
 from mfdl.operators import IndependentNoise, StepNoise, ZeroNoise
 from mfdl.participation import Cyclic
-from mfdl.training import checkpoint, keys, tasks
+from mfdl.training import checkpoint
 from mfdl.training.keys import NoiseKey, normals
 from mfdl.training.replay import replay
 from mfdl.training.shared_randomness import HolderKeys, base_columns, columns_by_holders, holder_set
@@ -164,7 +167,7 @@ def test_refusals(call, message):
 
 def spellings(key):
     """How a secret, or the Philox key hashed from it, could be written."""
-    for raw in (key.reveal_secret(), keys._prf(key.reveal_secret(), "philox")[:16]):
+    for raw in (key.reveal_secret(), philox_key(key.reveal_secret())):
         words = [str(word).encode() for word in np.frombuffer(raw, dtype="<u8")]
         number = str(int.from_bytes(raw, "big")).encode()
         yield from (raw, raw[::-1], raw.hex().encode(), base64.b64encode(raw), repr(raw).encode(), number, *words)
@@ -186,14 +189,7 @@ def test_a_run_leaves_no_secret_in_results_checkpoints_messages_or_logs(tmp_path
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1)
     one = algorithms.decor(dynamics, Cyclic(epochs=2, period=2), sigma_local=1.0, sigma_pair=2.0)
     made = calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
-    rng = np.random.default_rng(0)
-    numbers = {
-        "features": rng.standard_normal((16, 3)),
-        "targets": rng.standard_normal(16),
-        "test_features": rng.standard_normal((5, 3)),
-        "test_targets": rng.standard_normal(5),
-    }
-    task = tasks.from_module("small", 4, kind="regression", build_module=build, loss=squared, **numbers)
+    task = regression(16, build=lambda: torch.nn.Linear(3, 1))
     root = NoiseKey.from_entropy()
     used, derive = [root], NoiseKey.derive
 
@@ -216,13 +212,3 @@ def test_a_run_leaves_no_secret_in_results_checkpoints_messages_or_logs(tmp_path
     for secret in (root, HolderKeys.simulated(root)):
         with pytest.raises(InvalidInput, match=r"NoiseKey|HolderKeys"):
             checkpoint.save(tmp_path / "other", step=0, models={}, metadata={"key": secret})
-
-
-def build():
-    import torch
-
-    return torch.nn.Linear(3, 1)
-
-
-def squared(output, target):
-    return (output.squeeze() - target).square()

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from effort import examples
 from hypothesis import example, given, settings
@@ -16,7 +17,7 @@ from torch import nn
 
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.errors import InvalidInput
+from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.mechanism import calibrate
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.gaussian import record_shift
@@ -276,3 +277,42 @@ def test_record_level_refuses_another_period_than_its_own():
             replay(made, task, seeds=[0], period=3)
     with pytest.raises(InvalidInput, match="period must be an integer >= 1, got 0"):
         replay(made, task, seeds=[0], period=0)
+
+
+# ---- what a guarantee speaks of ------------------------------------------------------------------------------------
+
+
+def test_divisors_that_a_guarantee_does_not_cover_are_refused():
+    """Five nodes with 4, 4, 4, 3, 3 records: under PNDP unequal divisors change the loss, under LDP they cancel."""
+    task = regression(18, 5)
+    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=5"), learning_rate=0.1)
+    base = algorithms.dp_dsgd(dynamics, Cyclic(2, 3))
+    common = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
+    assert task.public_batch_sizes(3).tolist() == [2, 2, 2, 1, 1]
+    assert task.instance(7, 3).public_batch_sizes.tolist() == [2, 2, 2, 1, 1]
+    replay(calibrate(base, trust=trust.LDP(), **common), task, seeds=[0])
+    maps = {name: m for name, m in vars(base.rounds[0]).items() if m is not None}
+    maps["message_from_noise"] = sp.csr_array(-0.1 * np.roll(np.eye(5), 1, axis=0))  # a node's noise in its neighbour's
+    apart = algorithms.from_maps(maps, Cyclic(2, 3), dynamics, message_sender=range(5))
+    for uncovered, model in ((base, trust.PNDP([0])), (apart, trust.SecLDP())):
+        why = r"depends on public batch sizes.*with_divisors\(task.public_batch_sizes"
+        with pytest.raises(InvalidInput, match=why):
+            replay(calibrate(uncovered, trust=model, **common), task, seeds=[0])
+    fitted = base.with_divisors(task.public_batch_sizes(3))
+    replay(calibrate(fitted, trust=trust.PNDP([0]), **common), task, seeds=[0])
+    resting = calibrate(fitted, trust=trust.PNDP([0]), lipschitz=1.0, release="none", **common)
+    assert resting.lipschitz == 1.0  # the worst victim may not need it, others do
+    assert "Lipschitz" in str(resting.guarantee)
+    why = "assumes local maps with Lipschitz constant 1, and task 'small' claims None"
+    with pytest.raises(InvalidInput, match=why):
+        replay(resting, task, seeds=[0])
+    replay(resting, dataclasses.replace(task, lipschitz=1.0), seeds=[0])
+
+
+@pytest.mark.parametrize(("part", "unit"), [(Cyclic(2, 3), "record"), (EveryStep(6), "user")])
+def test_add_remove_is_refused_in_training(part, unit):
+    """Without one record the split, the map and the batch sizes of the others would be other ones."""
+    one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), part)
+    made = calibrate(one, trust=trust.LDP(), adjacency="add-remove", clip_norm=1.0, mu=1.0, unit=unit)
+    with pytest.raises(UnsupportedMechanism, match="number of records is not public"):
+        replay(made, regression(30), seeds=[0])
