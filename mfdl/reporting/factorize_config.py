@@ -34,8 +34,9 @@ IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
 class FactorizeConfig(OnGraph):
     """One mechanism on one graph.
 
-    Args: typed: fields given on purpose; those that the mechanism does not have are refused instead of ignored.
-    Raises: InvalidInput: an unknown mechanism, a value out of range, a device that cannot be used.
+    Args: typed: fields given on purpose, even at their defaults.
+    Raises: InvalidInput: an unknown mechanism, a field that it does not have (typed, or not at its default), a value
+        out of range, a device that cannot be used.
     """
 
     command: ClassVar[str] = "factorize"
@@ -91,8 +92,13 @@ class FactorizeConfig(OnGraph):
             raise unknown_name("mechanism", self.mechanism, [*TEMPORAL, *SPATIAL, *BOTH, "file:FILE.npz"])
         for mechanisms, names, reason in IGNORED:
             for name in names.split():
-                if name in typed and self.mechanism in (mechanisms or [self.mechanism] * self.over_time):
-                    raise InvalidInput(f"--{name.replace('_', '-')} does not apply to {self.mechanism}: {reason}.")
+                value, usual = getattr(self, name), getattr(type(self), name)
+                applies = self.mechanism not in (mechanisms or [self.mechanism] * self.over_time)
+                if not applies and (name in typed or value != usual):
+                    raise InvalidInput(
+                        f"--{name.replace('_', '-')} does not apply to {self.mechanism}: {reason}; got {value!r}, "
+                        f"leave it out or at {usual!r}."
+                    )
         super().__post_init__()
         from .. import check
         from ..error_weights import ErrorWeights

@@ -1,12 +1,14 @@
 """`mfdl factorize`: the contract of flags, JSON, exit codes and the file it keeps."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import mfdl
 from mfdl.cli import main
+from mfdl.reporting.factorize_config import FactorizeConfig
 
 SMALL = ["--graph", "path:n=4", "--epochs", "3", "--period", "4"]
 RING = ["--graph", "ring:n=6"]
@@ -271,6 +273,26 @@ def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsy
     assert message in said.err
     assert (said.out, said.err.count("\n")) == ("", 1), said.err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"mechanism": "mafalda", "horizon": 3},
+            "--horizon does not apply to mafalda: .*; got 3, leave it out",
+        ),
+        ({"mechanism": "mafalda", "max_inverse_diagonal": 2.0}, "--max-inverse-diagonal does not apply to mafalda"),
+        ({"mechanism": "corn", "period": 4}, "--period does not apply to corn: .*; got 4, leave it out or at 16"),
+        ({"mechanism": "decor", "tolerance": 0.1}, "--tolerance does not apply to decor"),
+        ({"mechanism": "adapted", "groups": Path("g.json")}, "--groups does not apply to adapted"),
+    ],
+)
+def test_a_field_that_the_mechanism_does_not_have_is_refused_from_python_too(fields, message):
+    with pytest.raises(mfdl.InvalidInput, match=message):
+        FactorizeConfig(**fields)
+    usual = {name: getattr(FactorizeConfig, name) for name in fields} | {"mechanism": fields["mechanism"]}
+    assert FactorizeConfig(**usual) == FactorizeConfig(mechanism=fields["mechanism"])
 
 
 def test_the_largest_component_of_a_graph_in_parts(tmp_path, capsys):
