@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import InvalidInput, unknown_name
+from ..reporting.options import spelled
 from . import account, attack, audit, claims, compare, data, factorize, names
 
 __all__ = ["app", "main"]
@@ -37,19 +38,17 @@ class _Commands(TyperGroup):
 
 app = typer.Typer(
     cls=_Commands,
+    context_settings={"token_normalize_func": spelled},
     name="mfdl",
     help="Differentially private decentralized learning as matrix factorization.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich markup costs 0.1 s at every start
 )
-app.command("account")(account.account)
-app.command("attack")(attack.attack)
-app.command("audit")(audit.audit)
-app.command("factorize")(factorize.factorize)
-app.command("compare")(compare.compare)
-app.command("claims")(claims.claims)
-app.command("mechanisms")(names.mechanisms)
+for run in (
+    account.account, attack.attack, audit.audit, factorize.factorize, compare.compare, claims.claims, names.mechanisms
+):  # fmt: skip
+    app.command()(run)
 app.add_typer(names.trust, name="trust")
 app.add_typer(data.app, name="data")
 

@@ -42,7 +42,8 @@ class ComparisonConfig(Protects, OnGraph):
     command: ClassVar[str] = "compare"
 
     mechanisms: Annotated[
-        tuple[str, ...], Option("Names of `mfdl mechanisms`, and file:FILE.npz.", metavar="A,B,...", listed=True)
+        tuple[str, ...],
+        Option("Names of `mfdl mechanisms`, and file:FILE.npz.", ("--mechanism",), metavar="A,B,...", listed=True),
     ] = DEFAULT_MECHANISMS
     task: Annotated[str, Option("digits, housing, rotated-quadratics, a9a, mnist, ...", metavar="NAME")] = "digits"
     epochs: options.Epochs = 20

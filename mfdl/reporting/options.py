@@ -32,6 +32,11 @@ MAX_STEPS = 10**6
 """Of a run: beyond it a typing error would exhaust the machine before anything could be said."""
 
 
+def spelled(flag: str) -> str:
+    """The flag as it is documented: `--mechanisms` is read as `--mechanism`, whether a command takes one or several."""
+    return "mechanism" if flag == "mechanisms" else flag
+
+
 @dataclasses.dataclass(frozen=True)
 class Option:
     """What the command line says of one field, and what every value of it must be.
@@ -146,7 +151,7 @@ class Config:
         fields |= {name: (name, str, Option("")) for name in of_the_caller}
         values: dict[str, Any] = {}
         for key, value in _read(path, cls.command).items():
-            flag = key.replace("_", "-")
+            flag = spelled(key.replace("_", "-"))
             if flag not in fields:
                 nearest = difflib.get_close_matches(flag, fields, n=1, cutoff=0.5)
                 hint = f"; did you mean {nearest[0]!r}?" if nearest else "."

@@ -46,9 +46,9 @@ def test_version_and_help(capsys):
     assert all(name in shown for name in [*CONFIGS, "claims", "data", "mechanisms", "trust"])
 
 
-def test_console_script_runs_in_a_process_of_its_own():
-    code = "import sys; from mfdl.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "factorize", "--graph", "rin"]
+@pytest.mark.parametrize("how", [["-c", "import sys; from mfdl.cli import main; sys.exit(main())"], ["-m", "mfdl"]])
+def test_console_script_runs_in_a_process_of_its_own(how):
+    command = [sys.executable, *how, "factorize", "--graph", "rin"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("mfdl: unknown graph 'rin'; did you mean 'ring'?")
@@ -69,6 +69,19 @@ def test_wrong_names_are_one_line_with_the_nearest(arguments, message, capsys):
     said = capsys.readouterr()
     assert message in said.err
     assert (said.out, said.err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize("name", ["account", "attack", "audit", "factorize", "compare"])
+def test_mechanism_and_mechanisms_are_one_option(name, tmp_path, capsys):
+    """Typed and in files, and help shows one of them."""
+    (tmp_path / "o.toml").write_text('mechanisms = ["nothing"]')
+    for asked in (["--mechanism", "nothing"], ["--mechanisms", "nothing"], ["--config", str(tmp_path / "o.toml")]):
+        assert main([name, *asked]) == 2
+        assert "unknown mechanism 'nothing'" in capsys.readouterr().err
+    assert main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--mechanism " in shown
+    assert "--mechanisms" not in shown
 
 
 # ---- a config is its options ---------------------------------------------------------------------------------------
