@@ -58,9 +58,7 @@ class Blocks:
         """
         rows, columns, labels = self.same_class
         absolute = np.abs(self.weights @ grams[:, rows, columns])
-        of_class = np.zeros((labels.size, int(self.classes.max()) + 1))
-        of_class[np.arange(labels.size), labels] = 1.0
-        return np.asarray(absolute @ of_class)
+        return np.asarray(absolute @ np.eye(int(self.classes.max()) + 1)[labels])
 
     def block_losses(self, grams: Array) -> Array:
         """tr(Hhat_k X_k^-1), shape (n,); infinite where X_k is not positive definite."""

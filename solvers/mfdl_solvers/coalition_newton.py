@@ -269,10 +269,7 @@ class _System:
         private = float(scaling.factors[-1][0, 0] ** 2) if self.problem.private else 0.0
         excess = point.left_sides + point.slacks - 1
         pulls = np.stack([1 / point.slacks, point.weights / point.slacks * excess, point.weights], axis=1)
-        crossed, straight = (
-            np.zeros((e, e)),
-            np.zeros((e, e)),
-        )  # sums over blocks of P_bc Y_ad and of P_bd Y_ac + P_ac Y_bd
+        crossed, straight = np.zeros((2, e, e))  # sums over blocks of P_bc Y_ad and of P_bd Y_ac + P_ac Y_bd
         done = 0
         for batch, inverses, _, _ in self._inverses(point.private_variance, point.parts):
             for index, P in enumerate(inverses, start=batch.start):
