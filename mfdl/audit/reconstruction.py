@@ -96,18 +96,14 @@ class Reconstruction:
         words = []
         for u in range(self.exposed.shape[1]):
             unknown = ~self.known[:, u]
-            if not unknown.any():
-                words.append(ATTACKER)
-            elif self.exposed[unknown, u].all():
-                words.append(EXPOSED)
-            elif self.exposed[:, u].any():
-                words.append(PARTLY)
-            elif self.undecided[:, u].any():
-                words.append(UNDECIDED)
-            elif self.combined[:, u].any():
-                words.append(COMBINED)
-            else:
-                words.append(HIDDEN)
+            status = {
+                ATTACKER: not unknown.any(),
+                EXPOSED: self.exposed[unknown, u].all(),
+                PARTLY: self.exposed[:, u].any(),
+                UNDECIDED: self.undecided[:, u].any(),
+                COMBINED: self.combined[:, u].any(),
+            }
+            words.append(next((word for word, holds in status.items() if holds), HIDDEN))
         return words
 
     def observations(

@@ -72,17 +72,18 @@ class Run:
 
     def sent(self) -> NDArray[np.bool_]:
         """The rows that are transmitted: all but those to the sender itself."""
-        rounds = len(self.A) // len(self.sender)
-        return np.tile(self.sender != self.receiver, rounds)
+        return self._in_every_round(self.sender != self.receiver)
 
     def heard_by(self, attacker: int) -> NDArray[np.bool_]:
         """The rows that reach it from others."""
-        rounds = len(self.A) // len(self.sender)
-        return np.tile((self.receiver == attacker) & (self.sender != attacker), rounds)
+        return self._in_every_round((self.receiver == attacker) & (self.sender != attacker))
 
     def without_noise_of(self, attacker: int) -> FloatArray:
         """B with the attacker's own columns zero."""
-        return self.B * np.tile(self.sender != attacker, len(self.A) // len(self.sender))
+        return self.B * self._in_every_round(self.sender != attacker)
+
+    def _in_every_round(self, of_messages: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return np.tile(of_messages, len(self.A) // len(self.sender))
 
     def loss(self, node: int, A: FloatArray | None = None, B: FloatArray | None = None) -> float:
         """`loss_of` a node by these rows of a view; default: what is sent."""
