@@ -246,17 +246,17 @@ def message_users(
 
 def _require_held_by_senders(algorithm: LinearAlgorithm) -> None:
     """Noise that enters a message is held by the sender of the message."""
-    held, sender = sp.csr_array(algorithm.noise.holders()), algorithm.message_sender
+    sender = algorithm.message_sender
+    held = sp.csr_array(algorithm.noise.holders().T, dtype=bool)[sender]  # (messages, parts): may be in the message
     for kind in algorithm.kinds:
         if kind.message_from_noise is None:
             continue
-        enters = sp.coo_array(_pattern(kind.message_from_noise) @ algorithm.noise.pattern())
-        foreign = held[enters.coords[1], sender[enters.coords[0]]] == 0
-        if foreign.any():
-            j, c = (int(index[foreign][0]) for index in enters.coords)
+        foreign = sp.coo_array(_pattern(_pattern(kind.message_from_noise) @ algorithm.noise.pattern()) > held)
+        if foreign.nnz:
+            j, c = (int(index[0]) for index in foreign.coords)
             raise InvalidInput(
-                f"a node can only add noise that it holds, but message {j} of node {sender[j]} has "
-                f"part {c} of the noise, which that node does not hold; add it to holders."
+                f"a node can only add noise that it holds, but message {j} of node {sender[j]} has part {c} of the "
+                "noise, which that node does not hold; add it to holders."
             )
 
 

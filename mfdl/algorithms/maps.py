@@ -108,7 +108,7 @@ def from_maps(
         message_sender=sender,
         divisors=np.ones(n),
         step_of_round=tuple(step_of_round),
-        transmitted=np.asarray([] if transmitted is None else transmitted),
+        transmitted=np.ones(0, dtype=bool) if transmitted is None else np.asarray(transmitted),
         state_from_start=state_from_start,
     )
 

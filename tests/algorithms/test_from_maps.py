@@ -10,6 +10,7 @@ from mfdl import Cyclic, EveryStep, algorithms, gossip, trust
 from mfdl.algorithms import from_maps
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
+from mfdl.noise import StepNoise
 from mfdl.operators import IndependentNoise, LocalNoise
 from mfdl.privacy.accounting import victim_losses
 from mfdl.testing.strategies import dyadic_gossip
@@ -55,6 +56,17 @@ def test_noise_enters_where_gradients_do_unless_it_is_said():
     assert not apart.noise_enters_with_gradients
     assert apart.rounds[0].state_from_noise is None
     assert from_maps({"P": ONE, "Q": ONE, "K": W}, EveryStep(2)).rounds[0].message_from_noise is not None
+
+
+def test_a_message_may_take_slots_that_stay_without_noise():
+    silent = StepNoise(sp.csr_array((6, 3)), sp.csr_array(np.ones((3, 3), dtype=bool)), 2, 3)
+    own = from_maps({"P": ONE, "Q": ONE, "K": W, "R": np.ones((3, 6))}, EveryStep(2), noise=silent)
+    assert own.rounds[0].message_from_noise.nnz == 18
+
+
+def test_nobody_has_to_send_anything():
+    alone = from_maps({"P": np.zeros((0, 1)), "F": [[1]], "J": [[1]]}, EveryStep(2))
+    assert alone.sent.shape == (2, 0)
 
 
 def test_long_names_sparse_maps_and_steps_by_function():
