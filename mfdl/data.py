@@ -143,9 +143,13 @@ REGISTRY: dict[str, DataFile] = {
 # scikit-learn downloads this one, checks the archive's checksum and stores its own pickle of the arrays,
 # whose bytes depend on its version: there is no published checksum of this file to compare with.
 HOUSING = "sklearn/cal_housing_py3.pkz"
-_HOUSING_URL = "https://ndownloader.figshare.com/files/5976036"
-_HOUSING_SIZE = 366871
-_HOUSING_DESCRIPTION = "California housing, 20,640 records, 8 features (fetched by scikit-learn)"
+_HOUSING = DataFile(
+    HOUSING,
+    ("https://ndownloader.figshare.com/files/5976036",),
+    "",
+    "California housing, 20,640 records, 8 features (fetched by scikit-learn)",
+    366871,
+)
 
 
 def home(data_home: Folder = None) -> Path:
@@ -268,12 +272,11 @@ def status(data_home: Folder = None) -> list[FileStatus]:
     """
     folder = home(data_home)
     rows = []
-    for name, file in REGISTRY.items():
-        path = folder / name
+    for file in (*REGISTRY.values(), _HOUSING):
+        path = folder / file.relative_path
         present = path.is_file()
-        verified = sha256(path) == file.sha256 if present else None
-        rows.append(FileStatus(name, present, verified, file.size, file.description))
-    rows.append(FileStatus(HOUSING, (folder / HOUSING).is_file(), None, _HOUSING_SIZE, _HOUSING_DESCRIPTION))
+        verified = sha256(path) == file.sha256 if present and file.sha256 else None
+        rows.append(FileStatus(file.relative_path, present, verified, file.size, file.description))
     return rows
 
 
@@ -314,7 +317,7 @@ def california_housing(
                 f"again, or choose another folder with {ENVIRONMENT_VARIABLE} or --data-home."
             ) from error
         raise InvalidInput(
-            f"could not fetch {HOUSING} ({_HOUSING_URL}: {reason(error)}); "
+            f"could not fetch {HOUSING} ({_HOUSING.urls[0]}: {reason(error)}); "
             + _way_out("scikit-learn's cached file", path, HOUSING)
         ) from error
     return features, targets, tuple(bunch.feature_names)
