@@ -57,6 +57,11 @@ class PerRecordModel:
         """Names and shapes of the trainable parameters, in the order of the flat row."""
         return {name: p.shape for name, p in self.module.named_parameters() if p.requires_grad}
 
+    @property
+    def dimension(self) -> int:
+        """d, the length of a flat row."""
+        return sum(shape.numel() for shape in self.shapes.values())
+
     def initial_row(self) -> torch.Tensor:
         """The parameters as they were built, shape (d,)."""
         return torch.cat([p.detach().reshape(-1) for p in self.module.parameters() if p.requires_grad])
