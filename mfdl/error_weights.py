@@ -18,6 +18,7 @@ import scipy.sparse as sp
 from . import check
 from .check import FloatArray
 from .errors import InvalidInput, unknown_name
+from .shown import short_repr
 
 SCHEMES = ("all", "last", "exponential")
 NODES, AVERAGE = "nodes", "average"
@@ -41,6 +42,8 @@ class ErrorWeights:
     >>> ErrorWeights("exponential:1").of_steps(3)
     array([0.25, 0.5 , 1.  ])
     """
+
+    __repr__ = short_repr
 
     step_weights: str | Sequence[float] | FloatArray = "all"
     target: str | Sequence[float] | FloatArray = NODES

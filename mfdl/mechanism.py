@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from . import check
 from .algorithms import LinearAlgorithm
@@ -24,11 +25,15 @@ from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.guarantee import EVERY_NODE, Guarantee
 from .privacy.losses import Losses, Question, require_same, require_unit, shift_notes, target_mu
 from .privacy.sensitivity import Sensitivity
+from .shown import Shown
 from .trust import TrustModel
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Mechanism:
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Mechanism(Shown):
     """An algorithm with the standard deviation of its base noise and what that guarantees.
 
     Attributes:
@@ -84,6 +89,16 @@ class Mechanism:
                 f"the guarantee is for noise_std, clip_norm, sensitivity and runs {numbers}, the mechanism has {own}; "
                 "calibrate or account anew."
             )
+
+    def _sentence(self) -> str:
+        algorithm, told = self.algorithm, self.guarantee._sentence()
+        return f"{algorithm.name} on {algorithm.num_nodes} nodes, {algorithm.num_steps} steps: {told}"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [*self.guarantee._rows(), *self.algorithm._rows()]
+
+    def _figure(self) -> Figure | None:
+        return self.algorithm._figure()
 
     def require_unchanged(self) -> None:
         """Raises InvalidInput where the algorithm is not, or no longer, the one that was accounted.

@@ -25,6 +25,7 @@ from .check import FloatArray
 from .errors import InvalidInput, UnsupportedMechanism
 from .floats import UNIT
 from .operators import OutputRecursion, StateRecursion
+from .shown import short_repr
 
 Mask = NDArray[np.bool_]
 RELEASES = ("none", "average", "all", "not applicable")
@@ -43,6 +44,8 @@ class Knowledge:
         combination: csr (c, messages per round) seen in every round in which something is sent, instead of single
             messages; or None.
     """
+
+    __repr__ = short_repr
 
     seen: Mask
     known_gradients: Mask
@@ -163,6 +166,13 @@ class View:
             touched = np.abs(_dense(K)).sum(axis=0) > 0
             self.known_gradients |= touched.reshape(self.axis.num_steps, n)
         self.attacker, self.release = attacker, release
+
+    def __repr__(self) -> str:
+        (rows, columns), known = self.gradients.shape, int(self.known_gradients.sum())
+        return (
+            f"{type(self).__name__}(A {rows} x {columns}, B {rows} x {self.noise.shape[1]}, "
+            f"{self.axis.num_nodes} nodes, {known} gradients known, attacker: {self.attacker}, release: {self.release})"
+        )
 
     @staticmethod
     def of(algorithm: LinearAlgorithm, knowledge: Knowledge, *, release: str, attacker: str) -> AlgorithmView:

@@ -38,19 +38,23 @@ from ..errors import InvalidInput
 from ..noise import NoiseOperator
 from ..operators import OutputRecursion, StateRecursion
 from ..participation import Participation
+from ..shown import Shown
 from . import checks
 from .flow import Flow, flow, separates_private_noise
 from .round import Round, Source, distinct, map_digest
 from .workloads import Rows, Workload
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
 
 Made = TypeVar("Made")
+SHOWN_SIZE = 400  # nodes x steps up to which a notebook draws the matrices
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class LinearAlgorithm:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class LinearAlgorithm(Shown):
     """One algorithm on one graph for a number of steps.
 
     Attributes:
@@ -116,6 +120,35 @@ class LinearAlgorithm:
         object.__setattr__(self, "step_of_round", checks.step_of_round(self))
         object.__setattr__(self, "transmitted", checks.transmitted(self))
         checks.require_consistent(self)
+
+    def _sentence(self) -> str:
+        return f"{self.name} on {self.num_nodes} nodes, {self.num_steps} steps: {self.noise_in_words}"
+
+    @property
+    def noise_in_words(self) -> str:
+        """How its noise is correlated."""
+        if self.noise.is_zero:
+            return "no noise"
+        over_time = "fresh at every step" if self.noise.fresh else "correlated over time"
+        over_nodes = "each node its own" if self.noise.local else "shared by nodes"
+        return f"noise {over_time}, {over_nodes}"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        certified = [] if self.factorization is None else [("factorization", repr(self.factorization))]
+        return [
+            ("gossip", self.dynamics.gossip.describe()),
+            (
+                "rounds",
+                f"{len(self.rounds)}, {len(self.kinds)} of them distinct, {self.messages_per_round} messages each",
+            ),
+            ("participation", self.participation.describe()),
+            ("noise", self.noise_in_words),
+            *certified,
+        ]
+
+    def _figure(self) -> Figure | None:
+        few = self.num_nodes * self.num_steps <= SHOWN_SIZE
+        return self.workload().plot() if few else None
 
     @property
     def sent(self) -> NDArray[np.bool_]:

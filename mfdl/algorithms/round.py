@@ -22,6 +22,7 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..operators import RecursionMaps
 from ..operators.recursion import Map
+from ..shown import short_repr
 
 Source: TypeAlias = Literal["gradient", "noise"]
 """What enters a round."""
@@ -52,6 +53,8 @@ class Round:
 
     Raises: InvalidInput: entries that are not finite real numbers or out of range, shapes that do not fit together.
     """
+
+    __repr__ = short_repr
 
     message_from_state: Map = None
     message_from_gradient: Map = None

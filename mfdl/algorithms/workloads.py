@@ -92,7 +92,7 @@ class Matrix(StructuredOperator):
         return f"{self.formula}, {self.shape[0]} x {self.shape[1]}"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Workload:
     """The matrices of one algorithm; `LinearAlgorithm.workload` makes it.
 
@@ -242,7 +242,7 @@ class Workload:
             matrix.plot(ax, title=name if matrix.formula == name else f"{name} = {matrix.formula}")
         return figure
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         try:
             encoder = f"C = {self.C!r}"
         except UnsupportedMechanism as error:

@@ -19,6 +19,7 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..privacy import gaussian
 from ..privacy.accounting import worst_adaptive
+from ..shown import short_repr
 from ..trust import TrustModel
 from .auditing import AuditConfig, audited
 from .observation import anything_is_seen
@@ -32,6 +33,8 @@ COLUMNS = ("mechanism", "trust", "mu_claimed", "mu_audited", "epsilon_claimed", 
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """One mechanism under one trust model: its audit, or None and why there is none."""
+
+    __repr__ = short_repr
 
     mechanism: str
     trust: str
@@ -53,6 +56,8 @@ class Cell:
 @dataclasses.dataclass(frozen=True)
 class AuditMatrix:
     """All cells; `level` holds for all bounds of all cells together."""
+
+    __repr__ = short_repr
 
     cells: tuple[Cell, ...]
     level: float

@@ -26,6 +26,7 @@ from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
 from ..mechanism import Mechanism
+from ..shown import short_repr
 from ..threads import blas_threads
 from ..trust import TrustModel
 from ..view import AlgorithmView, Knowledge, View
@@ -63,6 +64,8 @@ class Reconstruction:
         view: what the attacker has.
         estimator: unknowns <- observations, shape (S n, rows): exact where exposed, else best linear unbiased.
     """
+
+    __repr__ = short_repr
 
     exposed: Mask
     undecided: Mask

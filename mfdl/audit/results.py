@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from ..privacy import gaussian
+from ..shown import short_repr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +19,8 @@ class CanaryResult:
         mu_claimed: for this victim, adaptive; mu_possible: what the claimed mechanism loses to this very canary.
         mu_gaussian, mu_binomial: lower confidence bounds; epsilon_*: the same as epsilon at delta.
     """
+
+    __repr__ = short_repr
 
     canary: str
     victim: int

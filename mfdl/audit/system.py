@@ -17,6 +17,7 @@ import torch
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..noise import NoiseStream
+from ..shown import short_repr
 from ..training.clipping import clipped_sums
 from ..training.executor import Executor
 from ..training.keys import NoiseKey
@@ -34,6 +35,8 @@ class Transcript:
         messages: of all rounds, shape (rounds * messages per round, trials * COORDINATES), rows time-major.
         models: the final ones, shape (n, trials * COORDINATES).
     """
+
+    __repr__ = short_repr
 
     messages: FloatArray
     models: FloatArray

@@ -19,6 +19,7 @@ from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..gossip import Gossip
+from ..shown import short_repr
 
 # Beyond it the accountants' rank tests in float64 could take what a small step adds for rounding, which starts at 1e13.
 MAX_RATE_RATIO = 1e6
@@ -44,6 +45,8 @@ class Dynamics:
     Raises: InvalidInput: a rate that is not a finite number > 0, a schedule that is empty or spans too much, K < 1,
         momentum outside [0, 1), a decay that is negative or turns models round.
     """
+
+    __repr__ = short_repr
 
     gossip: Gossip
     learning_rate: float | Sequence[float] | FloatArray = 1.0

@@ -23,6 +23,7 @@ from mfdl_solvers.problem import FIXED, OPTIMAL, STATIONARY, STOPPED
 from .. import __version__, check, files
 from ..check import FloatArray
 from ..errors import InvalidInput
+from ..shown import short_repr
 from .groups import checked_groups
 from .nodes import NodeFactorizations
 from .space_time import TIME_SPACE, SpaceTimeFactorization
@@ -106,6 +107,8 @@ def _write(
 @dataclasses.dataclass(frozen=True, eq=False)
 class SavedFactorization:
     """What an .npz file holds: encoder (T, T) or (n, T, T), its error Gram, loss, lower bound, header."""
+
+    __repr__ = short_repr
 
     encoder: FloatArray
     error_gram: FloatArray

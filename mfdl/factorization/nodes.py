@@ -24,6 +24,7 @@ from ..error_gram import node_error_grams
 from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..participation import Participation
+from ..shown import short_repr
 from .boundary import solver_refusals
 from .search import ClassSearch, NodeSearch
 from .temporal import evaluate
@@ -32,6 +33,8 @@ from .temporal import evaluate
 @dataclasses.dataclass(frozen=True, eq=False)
 class NodeFactorizations:
     """One factorization per node (MAFALDA-L); totals over nodes behave like one `Factorization`."""
+
+    __repr__ = short_repr
 
     nodes: tuple[Factorization, ...]
     seconds: float

@@ -41,7 +41,7 @@ ADAPTED_TOLERANCE = 1e-3
 """The gap that `optimal_adapted` asks for by default: what its form costs is percents, and each iteration n T^3."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SpaceTimeFactorization(Certified):
     """Noise over steps and nodes with who holds which part, what it costs and how far that is from the best.
 

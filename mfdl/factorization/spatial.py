@@ -37,7 +37,7 @@ ONE_SEED_TOLERANCE, GROUP_TOLERANCE = 1e-4, 1e-3  # certified gaps asked for by 
 LARGEST_VARIANCE = 1e300  # the sum of two, and a factor of rounding, stay finite
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SpatialFactorization(Certified):
     """A covariance over nodes with who holds which part, what it costs and how far that is from the best.
 

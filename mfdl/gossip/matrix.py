@@ -77,8 +77,11 @@ class Gossip(abc.ABC):
     def describe(self) -> str:
         """One sentence with the properties that hold and those that do not."""
 
+    def __repr__(self) -> str:
+        return f"<{self.describe()}>"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class GossipMatrix(Gossip):
     """One averaging round, new = W @ old; W[i, j] is the weight node i gives node j.
 

@@ -15,7 +15,7 @@ from ..matrices import content_hash
 from .matrix import Gossip, GossipMatrix, count, strongly_connected
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GossipSequence(Gossip):
     """Time-varying gossip: `matrices[step]`, from the start again after the last one if `repeat`.
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
+from ..shown import short_repr
 from .schemes import Participation, Pattern
 
 
@@ -31,6 +32,8 @@ class ParticipationByNode(Participation):
     >>> [pattern.tolist() for pattern in by_node.of_node(1).patterns()]
     [[0, 2, 4], [1, 3, 5]]
     """
+
+    __repr__ = short_repr
 
     participations: tuple[Participation, ...]
     scheme = "by-node"

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
+from ..shown import short_repr
 
 Pattern = NDArray[np.intp]
 
@@ -220,6 +221,8 @@ class Explicit(Participation):
 
     Attributes: given: sequences of steps in [0, steps), each without repeats; steps: T.
     """
+
+    __repr__ = short_repr
 
     given: tuple[tuple[int, ...], ...]
     steps: int

@@ -22,6 +22,7 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, unknown_name
 from ..participation import Participation, in_every_step
+from ..shown import short_repr
 from ..trust import TrustModel
 from ..view import AlgorithmView, View
 from . import gaussian
@@ -53,6 +54,8 @@ class VictimLoss:
         unit: "record" or "user"; fingerprint: of the question this answers; a copy with other fields has none.
         lipschitz: the constant that the second number, or one that it is the worst of, rests on, if any.
     """
+
+    __repr__ = short_repr
 
     fixed: Sensitivity
     trained: Sensitivity

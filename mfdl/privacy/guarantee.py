@@ -23,11 +23,13 @@ from typing import Any
 from .. import check
 from ..errors import InvalidInput
 from ..files import atomic_write_text
+from ..shown import Shown
 from ..view import RELEASES
 from . import gaussian
 from .fingerprint import Fingerprint, short_hash
 
 FORMAT = 1
+DELTA = 1e-6  # at which words give epsilon, where no target named another
 STATED = "as stated in the file, not computed anew"
 EDITED = "as edited, not computed"
 EVERY_NODE = "every node"
@@ -38,6 +40,7 @@ _TEXTS = ("trust", "participation", "victim", "attacker")
 _CHOICES = {"bound": BOUNDS, "release": RELEASES, "unit": UNITS}
 _SAME_TO_COMPOSE = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker", "release")
 _CLIPPED = {"record": "the sum of clipped gradients", "user": "clipped mean gradients"}
+_NOT_SEALED = ("seal", "fingerprint", "stated_delta", "epsilon")
 _FLOATS = ("mu", "clip_norm", "record_shift", "noise_std", "sensitivity", "tolerance")
 _RELEASED = {
     "none": "no model is released",
@@ -47,8 +50,8 @@ _RELEASED = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Guarantee:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Guarantee(Shown):
     """The view of `attacker` is mu-Gaussian-DP for a record of `victim`, or for all its data (`unit`).
 
     Attributes:
@@ -77,6 +80,8 @@ class Guarantee:
         seal: hash of all other fields, written by the accountant. A field changed afterwards (`dataclasses.replace`, an
             edited file) makes it a statement of the caller's own: without fingerprint, so that no mechanism takes it.
         source: where the statement is from, if it was not accounted here; not part of the statement.
+        stated_delta: the delta at which words, tables and files give epsilon beside mu: that of the target, or `DELTA`;
+            not part of the statement either, which is the whole curve.
 
     Guarantees:
         A single run, and a file, never state a mu below sensitivity * record_shift / noise_std, and record_shift always
@@ -106,6 +111,7 @@ class Guarantee:
     fingerprint: str = ""
     seal: str = ""
     source: str = dataclasses.field(default="", compare=False)
+    stated_delta: float = dataclasses.field(default=DELTA, compare=False)
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {
@@ -114,6 +120,7 @@ class Guarantee:
             "noise_std": check.non_negative(noise_std=self.noise_std),
             "tolerance": check.non_negative(tolerance=self.tolerance),
             "composed": check.integer_at_least(1, composed=self.composed),
+            "stated_delta": check.open_unit(stated_delta=self.stated_delta),
         }
         for name in _TEXTS:
             value = getattr(self, name)
@@ -159,7 +166,7 @@ class Guarantee:
 
     def _digest(self, fingerprint: str) -> str:
         """16 hex digits of everything that is stated."""
-        fields = {name: value for name, value in self.to_dict().items() if name not in ("seal", "fingerprint")}
+        fields = {name: value for name, value in self.to_dict().items() if name not in _NOT_SEALED}
         return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
     def sealed(self, fingerprint: str) -> Guarantee:
@@ -210,6 +217,29 @@ class Guarantee:
     def __str__(self) -> str:
         return self.sentence()
 
+    def _sentence(self) -> str:
+        strength = "no finite mu" if self.mu == math.inf else f"mu = {self.mu:.6g} ({self.epsilon_in_words})"
+        whose = f"a record of {self.victim}" if self.unit == "record" else f"all data of {self.victim}"
+        return f"{strength} for {whose} against {self.attacker} ({self.trust}), {self.conditions}"
+
+    @property
+    def conditions(self) -> str:
+        """What it is stated for, in a few words."""
+        how = "" if self.adaptive else ", gradients fixed in advance"
+        return f"{self.adjacency}, clip {self.clip_norm:g}, noise {self.noise_std:.4g}, {self.participation}{how}"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [
+            ("mu", f"{self.mu:.6g} ({'exact value' if self.bound == 'exact' else 'upper bound'})"),
+            ("epsilon", self.epsilon_in_words),
+            ("whose data", f"{self.unit} of {self.victim}, {self.adjacency} adjacency"),
+            ("against", f"{self.attacker} (trust model {self.trust})"),
+            ("gradients", "may be adaptive" if self.adaptive else "fixed in advance"),
+            ("participation", self.participation),
+            ("noise", f"std {self.noise_std:.6g} for clip norm {self.clip_norm:g}, sensitivity {self.sensitivity:.6g}"),
+            *([("why", self.why)] if self.why else []),
+        ]
+
     def _protected_in_words(self) -> str:
         if self.unit == "record":
             return f"a record of {self.victim}"
@@ -217,11 +247,19 @@ class Guarantee:
         single = ", each node by itself" if self.victim == EVERY_NODE else ""
         return f"all data of {self.victim} (user level{single})"
 
+    @property
+    def epsilon_in_words(self) -> str:
+        """epsilon, rounded up, at `stated_delta`."""
+        epsilon = self.epsilon(self.stated_delta)
+        if epsilon < math.inf:
+            epsilon = float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(Decimal(epsilon)))
+        return f"epsilon = {epsilon:.4g} at delta = {self.stated_delta:g}"
+
     def _mu_in_words(self) -> str:
         rounded = Context(prec=6, rounding=ROUND_CEILING).create_decimal(Decimal(self.mu))
         kind = "exact value" if self.bound == "exact" else "upper bound"
         slack = f"numerical slack {self.tolerance:.1e} included"
-        return f"is covered by mu-GDP with mu = {float(rounded):.6g} ({kind}, {slack})"
+        return f"is covered by mu-GDP with mu = {float(rounded):.6g} ({kind}, {slack}), that is {self.epsilon_in_words}"
 
     # ---- composition -------------------------------------------------------------------------------------
 
@@ -310,12 +348,14 @@ class Guarantee:
     # ---- files -------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values; infinity is the text "inf"."""
+        """A dictionary of JSON values; infinity is the text "inf"; `epsilon` is that of mu at `stated_delta`."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.compare}
         for name in _FLOATS:
             if fields[name] == math.inf:
                 fields[name] = "inf"
-        return {"format": FORMAT, **fields, "notes": list(self.notes)}
+        epsilon = self.epsilon(self.stated_delta)
+        told = {"stated_delta": self.stated_delta, "epsilon": "inf" if epsilon == math.inf else epsilon}
+        return {"format": FORMAT, **fields, "notes": list(self.notes), **told}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
@@ -332,8 +372,9 @@ class Guarantee:
         version = data.get("format")
         if isinstance(version, bool) or version != FORMAT:
             raise InvalidInput(f"format of a guarantee must be {FORMAT}, got {version!r}.")
-        data = {"unit": "record", "why": "", "fingerprint": "", "seal": "", **data}
-        names = [field.name for field in dataclasses.fields(cls) if field.compare]
+        data = {"unit": "record", "why": "", "fingerprint": "", "seal": "", "stated_delta": DELTA, **data}
+        data.pop("epsilon", None)  # of mu, computed anew
+        names = [field.name for field in dataclasses.fields(cls) if field.name != "source"]
         missing = [name for name in names if name not in data]
         unknown = [str(name) for name in data if name != "format" and name not in names]
         if missing or unknown:

@@ -11,6 +11,7 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, unknown_name
 from ..participation import Participation, in_every_step
+from ..shown import Shown
 from ..trust import TrustModel
 from . import gaussian
 from .accounting import VictimLoss, victim_losses, worst_loss
@@ -21,6 +22,8 @@ from .sensitivity import Sensitivity
 
 SHIFT_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
 _MOST_SHOWN = ("not applicable", "none", "average", "all")
+
+SHOWN_VICTIMS = 20  # in a notebook
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +61,8 @@ class Question:
         return self.participation or algorithm.participation
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Losses:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Losses(Shown):
     """The losses of the victims that a question is about, and what follows from them for a noise.
 
     Raises: InvalidInput: no losses, or losses of another question or algorithm than those beside them.
@@ -109,6 +112,22 @@ class Losses:
             progress=progress,
         )
         return cls(algorithm, question, tuple(losses))
+
+    def _sentence(self) -> str:
+        q = self.question
+        return (
+            f"of {len(self.of_victims)} nodes of {self.algorithm.name!r} against {q.trust.attacker} ({q.trust.name}), "
+            f"{q.adjacency}, clip {q.clip_norm:g}: sensitivity of the worst {self.worst.value:.6g} "
+            f"({self.worst.bound}), so mu = {self.worst.value * q.record_shift:.6g} / noise_std"
+        )
+
+    def _rows(self) -> list[tuple[str, str]]:
+        table = self.table()
+        rows = [
+            (row["victim"], f"{row['adaptive_sensitivity_squared'] ** 0.5:.6g} ({row['adaptive_bound']})")
+            for row in table[:SHOWN_VICTIMS]
+        ]
+        return [("victim", "sensitivity"), *rows, *([("...", f"{len(table)} nodes")] if len(table) > len(rows) else [])]
 
     @property
     def worst(self) -> Sensitivity:
@@ -172,7 +191,7 @@ class Losses:
         while stated.mu > target or (epsilon is not None and delta is not None and stated.epsilon(delta) > epsilon):
             # by rounding only, so a few doublings of the last bit end it
             stated, more = self._of_everybody(stated.noise_std * (1 + more), worst), 2 * more
-        return stated
+        return stated if delta is None else dataclasses.replace(stated, stated_delta=delta)
 
     def noise_std(self, *, noise_std: float | None = None, noise_multiplier: float | None = None) -> float:
         """nu, given as it is or as a multiple of sensitivity times record shift; exactly one of the two."""

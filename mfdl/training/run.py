@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..shown import Shown, short_repr
 from .not_private import NotPrivate
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class SeedRun:
         seeded_noise: whoever guesses the seed can subtract the noise: for research, never to be published.
     """
 
+    __repr__ = short_repr
+
     seed: int | None
     steps: NDArray[np.int64]
     loss: NotPrivate[NDArray[np.float64]]
@@ -65,14 +68,36 @@ class SeedRun:
         return self._last(self.accuracy)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Run:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Run(Shown):
     """All seeds of one mechanism on one task."""
 
     last_steps: ClassVar[int] = LAST_STEPS
     mechanism: Mechanism
     task_name: str
     seeds: tuple[SeedRun, ...]
+
+    def _sentence(self) -> str:
+        steps, seeds = self.seeds[0].finished_steps, len(self.seeds)
+        return (
+            f"of {self.mechanism.algorithm.name} on task {self.task_name}, {seeds} seed{'s' * (seeds > 1)}, {steps} of "
+            f"{self.mechanism.algorithm.num_steps} steps: {self.outcome}; {self.mechanism.guarantee._sentence()}"
+        )
+
+    @property
+    def outcome(self) -> str:
+        """Final loss and accuracy in words: mean over seeds, "+-" their standard deviation."""
+        if self.diverged_seeds:
+            return f"{len(self.diverged_seeds)} of {len(self.seeds)} seeds diverged; lower the learning rate"
+        told = [_mean_in_words("final test loss", self.final_losses)]
+        told.append(_mean_in_words("accuracy", [seed.final_accuracy for seed in self.seeds]))
+        return ", ".join(text for text in told if text) or "not evaluated at its end"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [("task", self.task_name), ("outcome", self.outcome), *self.mechanism._rows()]
+
+    def _figure(self) -> Figure | None:
+        return self.plot() if all(seed.steps.size for seed in self.seeds) else None
 
     @property
     def final_losses(self) -> list[float | None]:
@@ -113,3 +138,11 @@ class Run:
         from .plots import plot_runs  # matplotlib only where a picture is wanted
 
         return plot_runs([self])
+
+
+def _mean_in_words(name: str, values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    spread = f" +- {np.std(known, ddof=1):.2g} (standard deviation over seeds)" if len(known) > 1 else ""
+    return f"{name} {np.mean(known):.4g}{spread}"

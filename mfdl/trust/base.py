@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
+from ..shown import short_repr
 from ..view import RELEASES, AlgorithmView, Knowledge
 
 Mask = NDArray[np.bool_]
@@ -180,6 +181,7 @@ def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[in
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Masks(TrustModel):
+    __repr__ = short_repr
     seen: MaskRule
     known_gradients: MaskRule
     known_noise: MaskRule

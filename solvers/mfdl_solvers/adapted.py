@@ -57,7 +57,7 @@ FLATTEST, NEAR, CLOSE = 2e-5, 100, 0.01  # the least flat share, tried where the
 GAP_SHARE = 0.02  # of the known gap to the joint bound: once this form can gain no more, another round is not worth it
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class AdaptedFactorization(Certified):
     """C = sum_k C_k (x) e_k f_k^T with what it costs and how far that is from the best C on time x nodes.
 

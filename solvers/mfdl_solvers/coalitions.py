@@ -34,7 +34,7 @@ Feasible = tuple[float, list[Array], tuple[tuple[int, ...], int, float]]
 """s, R_k, and the coalition, node and value of the tightest constraint."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class CoalitionFactorization(Certified):
     """Noise that withstands every coalition, with what it costs and how far that is from the best.
 

@@ -149,7 +149,7 @@ def eigen_stack(matrices: Array) -> tuple[Array, Array]:
     return values, vectors
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class FactorizationProblem(GramProblem):
     """Which noise costs what, and what one record can reach.
 
@@ -169,6 +169,9 @@ class FactorizationProblem(GramProblem):
         if H.ndim != 2 or H.shape[0] != H.shape[1] or H.shape[0] == 0:
             raise ProblemError(f"error_gram must be a non-empty square matrix, got shape {H.shape}.")
         self._keep(H, "index")
+
+    def __repr__(self) -> str:
+        return f"FactorizationProblem({self.size} steps in {self.num_classes} classes)"
 
     @property
     def size(self) -> int:
@@ -219,7 +222,7 @@ def causal_encoder(gram: ArrayLike) -> Array:
     return np.array(np.linalg.cholesky(X[::-1, ::-1])[::-1, ::-1].T, dtype=np.float64, order="C")
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Certified:
     """What every factorization says of itself.
 
@@ -237,6 +240,14 @@ class Certified:
     iterations: int
     seconds: float
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        notes = f"; {'; '.join(self.notes)}" if self.notes else ""
+        return (
+            f"{type(self).__name__}, {self.status}: loss {self.loss:.6g}, certified to be at most "
+            f"{100 * self.gap:.2g} % above the smallest, which is at least {self.lower_bound:.6g}; "
+            f"{self.iterations} iterations, {self.seconds:.3g} s{notes}"
+        )
 
     @property
     def gap(self) -> float:
@@ -278,7 +289,7 @@ def relative_gap(loss: float, lower_bound: float) -> float:
     return loss / lower_bound - 1 if lower_bound > 0 else float("inf")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Factorization(Certified):
     """A causal encoder with what it costs and how far that is from the best.
 

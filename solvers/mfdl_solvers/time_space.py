@@ -47,7 +47,7 @@ MAX_ROUNDS = 50  # pairs of halves
 Space = TypeVar("Space", bound=Certified)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TimeSpaceFactorization(Certified):
     """C = C_t (x) C_s with what it costs and how far that is from the best C on time x nodes.
 

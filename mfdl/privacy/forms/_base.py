@@ -16,6 +16,7 @@ from typing import Self
 import numpy as np
 
 from ...check import FloatArray
+from ...shown import short_repr
 from ...view import View
 
 KNOWN_NOISE = "the attacker knows its noise"
@@ -37,6 +38,8 @@ class ViewGram:
         tolerance: relative size below which noise counts as absent (0 where no rank decision was made).
         upper: X is only known to be at most `matrix` (the Gram of a view that sees more, or with faint noise left out).
     """
+
+    __repr__ = short_repr
 
     values: FloatArray
     errors: FloatArray

@@ -16,6 +16,7 @@ from ...algorithms import LinearAlgorithm
 from ...errors import InvalidInput
 from ...floats import UNIT
 from ...participation import MinSeparation, OncePerEpoch, Participation
+from ...shown import short_repr
 from ...trust import TrustModel
 from ..forms import INJECTIONS, ViewGram, view_grams
 from .patterns import PatternBound, bounds, diagonal_bounds
@@ -37,6 +38,8 @@ class Sensitivity:
         why: what leaks, if the value is infinite; where it is an upper bound, what makes it one.
         form: how the Gram was computed.
     """
+
+    __repr__ = short_repr
 
     squared: float
     exact: bool

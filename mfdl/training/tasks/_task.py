@@ -28,7 +28,7 @@ from .steps import Period, periods_of_nodes, record_index
 Kind = Literal["classification", "regression"]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Task:
     """Records on nodes, a model and a loss.
 
@@ -97,6 +97,12 @@ class Task:
         for name, array in arrays.items():
             object.__setattr__(self, name, read_only(array))
         self._check_model()
+
+    def __repr__(self) -> str:
+        records = (
+            f"{len(self.targets)} train and {len(self.test_targets)} test records of shape {self.features.shape[1:]}"
+        )
+        return f"Task {self.name} ({self.kind}) on {self.num_nodes} nodes: {records}, partition {self.partition.text}"
 
     def _check_model(self) -> None:
         module = modules.build(self.build_module, seed=0)

@@ -18,6 +18,7 @@ from torch.func import functional_call, grad, vmap
 from ... import check
 from ...errors import InvalidInput, require_known
 from ...privacy.guarantee import UNITS
+from ...shown import short_repr
 from .. import clipping
 from ..not_private import NotPrivate
 from . import modules
@@ -34,6 +35,8 @@ class Evaluation:
         loss: mean test loss, float64 (n,).
         accuracy: share of test records classified rightly, float64 (n,); None for regression.
     """
+
+    __repr__ = short_repr
 
     loss: NotPrivate[torch.Tensor]
     accuracy: NotPrivate[torch.Tensor | None]
@@ -64,6 +67,8 @@ class TaskInstance:
         activations: numbers that the module puts out for one record, by which work is cut into parts.
         node_periods: b_u of each node; None: b at every node.
     """
+
+    __repr__ = short_repr
 
     task: Any  # the Task, which imports this module
     seed: int

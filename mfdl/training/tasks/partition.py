@@ -22,6 +22,7 @@ from scipy.special import gammaincinv
 from ... import check
 from ...errors import InvalidInput, require_known
 from ...matrices import read_only
+from ...shown import short_repr
 from . import seeds
 
 Rows = NDArray[np.int64]
@@ -193,6 +194,8 @@ class Fixed(Partition):
     Attributes:
         owners: the node that holds each train record, shape (N,), integers 0, ..., n - 1, each at least once.
     """
+
+    __repr__ = short_repr
 
     owners: ArrayLike
 

@@ -1,0 +1,109 @@
+"""How objects show themselves: a paragraph in a terminal, a table and a picture in a notebook, no page of numbers.
+
+`short` writes any value in a few words, `short_repr` a dataclass by its fields, `Shown` is for objects that have a
+sentence to say. What they say is in the classes themselves.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FEW = 6  # numbers of an array, or items of a sequence, that are shown
+LONGEST = 300  # characters of one value
+
+
+def short(value: Any) -> str:
+    """A value in a few words: arrays by shape and type, long sequences by their first items and their length.
+
+    >>> import numpy as np
+    >>> short(np.zeros((3, 4))), short(list(range(100))), short(0.5)
+    ('array (3, 4) float64', '[0, 1, 2, ... 100 items]', '0.5')
+    """
+    shape = getattr(value, "shape", None)
+    if shape is not None and hasattr(value, "dtype"):
+        if hasattr(value, "nnz"):
+            return f"sparse {tuple(shape)} {value.dtype}, {value.nnz} stored"
+        if len(shape) == 1 and shape[0] <= FEW:
+            return str(value.tolist())
+        return f"array {tuple(shape)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, Mapping):
+        items = [f"{short(key)}: {short(item)}" for key, item in list(value.items())[:FEW]]
+        return "{" + ", ".join(items) + (f", ... {len(value)} items" if len(value) > FEW else "") + "}"
+    if isinstance(value, list | tuple) and len(value) > FEW:
+        left, right = "[]" if isinstance(value, list) else "()"
+        return f"{left}{', '.join(short(item) for item in value[:3])}, ... {len(value)} items{right}"
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        left, right = "[]" if isinstance(value, list) else "()"
+        comma = "," if isinstance(value, tuple) and len(value) == 1 else ""
+        return f"{left}{', '.join(short(item) for item in value)}{comma}{right}"
+    if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+        return str(value.__qualname__)
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else text[: LONGEST - 4] + " ..."
+
+
+def short_repr(self: Any) -> str:
+    """`__repr__` of a dataclass: its fields but those left at their defaults, each `short`.
+
+    In the body of a class: `__repr__ = short_repr`.
+    """
+    told = []
+    for field in dataclasses.fields(self):
+        value = getattr(self, field.name)
+        default = field.default
+        if field.repr and not (default is not dataclasses.MISSING and (value is default or _same(value, default))):
+            told.append(f"{field.name}={short(value)}")
+    return f"{type(self).__name__}({', '.join(told)})"
+
+
+def _same(value: Any, default: Any) -> bool:
+    return isinstance(value, str | int | float | tuple) and type(value) is type(default) and value == default
+
+
+class Shown:
+    """An object that says in a sentence what it is, and in a notebook also shows a table and a picture."""
+
+    def _sentence(self) -> str:
+        """What it is, in one paragraph, without the name of its class."""
+        raise NotImplementedError
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Names and values of the notebook's table."""
+        return []
+
+    def _figure(self) -> Figure | None:
+        """The picture of the notebook."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} {self._sentence()}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks; a picture that cannot be drawn is left out, never an error in place of the object."""
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for name, value in self._rows()
+        )
+        table = f"<table>{rows}</table>" if rows else ""
+        return f"<div><p>{html.escape(repr(self))}</p>{table}{_image(self._figure())}</div>"
+
+
+def _image(figure: Figure | None) -> str:
+    if figure is None:
+        return ""
+    from matplotlib import pyplot  # only where a picture is wanted
+
+    kept = io.BytesIO()
+    figure.savefig(kept, format="png", dpi=90, bbox_inches="tight")
+    pyplot.close(figure)
+    data = base64.b64encode(kept.getvalue()).decode()
+    return f"<img style='max-width:100%' alt='picture' src='data:image/png;base64,{data}'>"
