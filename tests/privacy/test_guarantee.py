@@ -103,7 +103,7 @@ def test_a_single_run_never_states_a_mu_below_its_sensitivity_and_noise():
 def test_the_sentence_names_everything():
     assert str(make(notes=("the graph is public",))) == (
         "Trust model secldp: against node 3, a record of node 5 is covered by mu-GDP with mu = 0.719 "
-        "(exact value, numerical slack 1.0e-09 included); "
+        "(exact value, numerical slack 1.0e-09 included), that is epsilon = 3.37 at delta = 1e-06; "
         "under replace-one adjacency with clipping norm 1 (record shift 2); "
         "noise scaled to the sum of clipped gradients; with every step; "
         "no model is released; for gradients that may be chosen adaptively; the graph is public."
