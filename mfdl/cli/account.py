@@ -41,8 +41,7 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
         values += [_bounded(row["adaptive_bound"], row["mu_adaptive"]), _number(row["epsilon_adaptive"])] * fixed_only
         distance = ["" if row["distance"] is None else str(row["distance"])] * placed
         table.add_row(*[attacker] * many, row["victim"], *distance, *values)
-    options.answers().print(table, markup=False)
-    options.say([f"epsilon is at delta = {answer['delta']:g}."])
+    options.say([table, f"epsilon is at delta = {answer['delta']:g}."])
     if placed:
         _show_by_distance([row for _, row in pairs], "pairs" if many else "victims")
     options.say([answer["guarantee"], *(f"Note: {note}" for note in answer["notes"])], out)

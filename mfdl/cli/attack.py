@@ -36,14 +36,13 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
         distance = "" if rows[0]["distance"] is None else str(rows[0]["distance"])
         cells = ((row["status"], _error(row["error_std"]), _error(row["posterior_ratio"])) for row in rows)
         table.add_row(rows[0]["node"], distance, *(cell for three in cells for cell in three))
-    options.answers().print(table, markup=False)
     explained = (
         f"error: std of the best unbiased estimate of a coordinate of a node's {GRADIENT_OF[answer['unit']]}, in "
         "clipping norms; left: what remains of the std of somebody who guesses, as a share."
     )
     guarantee = [answer["guarantee"]] if answer["guarantee"] else []
     notes = (f"Note: {note}" for note in answer["notes"])
-    options.say([explained, *(_sentence(*panel) for panel in shown), *guarantee, *notes], out)
+    options.say([table, explained, *(_sentence(*panel) for panel in shown), *guarantee, *notes], out)
 
 
 def _sentence(title: str, panel: dict[str, Any]) -> str:

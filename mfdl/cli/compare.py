@@ -60,8 +60,7 @@ def _show(result: dict[str, Any], picture: Path) -> None:
             f"{row['injected_noise_std']:.3g}",
             f"{objective:,.0f}" if isinstance(objective, float) else str(objective),
         )
-    options.answers().print(table, markup=False)
     without = any(row["mechanism"] == "none" for row in result["mechanisms"])
-    options.say([result["guarantee"], *["none trains without noise: it has no guarantee."] * without])
+    options.say([table, result["guarantee"], *["none trains without noise: it has no guarantee."] * without])
     options.say(["Noise is drawn from the seeds: whoever knows them can subtract it."])
     options.answers().print(f"Picture: {picture}", highlight=False, markup=False, soft_wrap=True)

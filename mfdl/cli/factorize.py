@@ -43,8 +43,7 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     }
     for name, value in rows.items():
         table.add_row(name, value)
-    options.answers().print(table, markup=False)
-    options.say([_sentence(answer), *(f"Note: {note}" for note in answer["notes"])])
+    options.say([table, _sentence(answer), *(f"Note: {note}" for note in answer["notes"])])
     if out is not None:
         kind = "Covariance" if answer["steps"] is None else "Noise" if "bound_over" in answer else "Encoder"
         options.say([f"{kind} kept in {out}; use it as the mechanism file:{out}."])

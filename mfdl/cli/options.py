@@ -39,8 +39,8 @@ def as_one_json_value(answer: Any) -> None:
     typer.echo(json.dumps(answer, allow_nan=False))
 
 
-def say(lines: Iterable[str], kept: Path | None = None) -> None:
-    """Sentences below a table; kept: the folder that holds the files."""
+def say(lines: Iterable[str | Table], kept: Path | None = None) -> None:
+    """A table and sentences below it; kept: the folder that holds the files."""
     for line in lines:
         answers().print(line, highlight=False, markup=False)
     if kept is not None:

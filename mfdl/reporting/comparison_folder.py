@@ -24,7 +24,7 @@ from .. import files
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..pictures.style import write_figure
-from .output import circumstances, json_number, require_writable
+from .output import circumstances, json_number, require_folder, require_writable
 from .plots import plot_comparison
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class Folder:
 
     def __init__(self, folder: Path, plan: Plan, *, resume: bool, overwrite: bool) -> None:
         self.folder, self.plan, self.identity = folder, plan, plan.identity
-        if folder.exists() and not folder.is_dir():
-            raise InvalidInput(f"cannot write to {folder}: it is a file; give a folder.")
+        require_folder(folder)
         for name in NAMES:
             require_writable(folder / name)
         self.records: dict[Key, dict[str, Any]] = {}
