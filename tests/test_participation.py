@@ -124,14 +124,6 @@ def test_astronomically_many_patterns_are_counted_and_enumerated_lazily():
     assert MinSeparation(100, 3, 1).num_patterns == 161700  # any three of a hundred
 
 
-def test_every_cyclic_pattern_is_inside_a_pattern_of_the_wider_schemes():
-    cyclic = Cyclic(3, 4)
-    once, apart = tuples(OncePerEpoch(3, 4)), tuples(MinSeparation(12, 3, 4))
-    for pattern in tuples(cyclic):
-        assert pattern in once
-        assert any(set(pattern) <= set(other) for other in apart)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

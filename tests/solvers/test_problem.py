@@ -9,14 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from mfdl.participation import Explicit
 from mfdl.testing import (
     brute_force_sensitivity,
     encoders,
     exact_gram,
     factorization_problems,
     participations,
-    prefix_sum,
     vector_sensitivity_lower_bound,
 )
 from mfdl_solvers import (
@@ -28,11 +26,6 @@ from mfdl_solvers import (
     causal_encoder,
     lower_bound,
 )
-
-
-def classes_of(problem):
-    return Explicit([np.flatnonzero(problem.classes == c) for c in range(problem.num_classes)], problem.size)
-
 
 # Orientation
 
@@ -78,14 +71,6 @@ def test_sensitivity_is_an_upper_bound_and_exact_for_a_non_negative_gram(part, d
     assert_allclose(
         problem.sensitivity_squared(abs(C).T @ abs(C)) ** 0.5, brute_force_sensitivity(abs(C), part), rtol=1e-13
     )
-
-
-@pytest.mark.parametrize(("k", "b"), [(4, 8), (20, 16)])
-def test_sensitivity_closed_forms(k, b):
-    problem = FactorizationProblem(np.eye(k * b), np.arange(k * b) % b)
-    assert problem.sensitivity_squared(np.eye(k * b)) == k
-    A = prefix_sum(k * b)
-    assert_allclose(problem.sensitivity_squared(A.T @ A), b * k * (k + 1) * (2 * k + 1) / 6)
 
 
 @examples(60)
