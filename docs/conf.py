@@ -72,6 +72,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$",
     "download_all_examples": False,
     "show_memory": False,
+    "write_computation_times": False,  # a page that loads scripts from elsewhere
     "remove_config_comments": True,
     "abort_on_example_error": True,
     "min_reported_time": 5,
@@ -93,7 +94,10 @@ html_theme_options = {
     "show_nav_level": 1,
     "navigation_depth": 2,
     "show_toc_level": 2,
-    "secondary_sidebar_items": ["page-toc", "sg_download_links"],
+    "secondary_sidebar_items": {
+        "**": ["page-toc", "sg_download_links"],
+        **{page: [] for page in ("claims", "comparison", "errata", "sources", "which_mechanism")},  # wide tables
+    },
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
     "pygments_light_style": "a11y-high-contrast-light",
@@ -112,11 +116,17 @@ ELSEWHERE = {
 def _mend_links(app, docname, source):
     for outside, page in ELSEWHERE.items():
         source[0] = source[0].replace(f"]({outside}", f"]({page}")
+    source[0] = _titled(source[0])
+
+
+def _titled(text):
+    """Links that show the name of a file show the title of its page."""
+    return re.sub(r"\[(?:docs/)?(\w+\.md)\]\(\1\)", r"[](\1)", text)
 
 
 def _mend_included_links(app, relative_path, parent, content):
     content[0] = re.sub(r"\]\((?:\.\./)?docs/", "](", content[0])
-    content[0] = content[0].replace("](experiments/README.md", "](experiments.md")
+    content[0] = _titled(content[0].replace("](experiments/README.md", "](experiments.md"))
 
 
 def setup(app):

@@ -14,7 +14,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-PACKAGES = (
+PACKAGES = (  # in the order of the reference; what else `mfdl` names follows
     "mfdl",
     "mfdl.algorithms",
     "mfdl.trust",
@@ -53,7 +53,9 @@ def write(folder: Path) -> None:
     """One page a package into the folder; a page that would not change is left alone."""
     folder.mkdir(exist_ok=True)
     first: dict[int, str] = {}
-    for package in PACKAGES:
+    facade = importlib.import_module("mfdl")
+    modules = [f"mfdl.{name}" for name in facade.__all__ if inspect.ismodule(getattr(facade, name))]
+    for package in [*PACKAGES, *(name for name in modules if name not in PACKAGES and name != "mfdl.testing")]:
         page = folder / f"{package}.rst"
         text = _page(package, first)
         if not page.exists() or page.read_text(encoding="utf-8") != text:

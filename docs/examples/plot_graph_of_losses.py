@@ -7,9 +7,9 @@ The same numbers on the map: each family in the colour of what the Medici learn 
 
 import networkx as nx
 import numpy as np
+from matplotlib.figure import Figure
 
 import mfdl
-from mfdl.reporting.account import plot_graph
 
 graph = mfdl.graphs.load("florentine")
 labels = list(mfdl.graphs.labels(graph))
@@ -20,14 +20,15 @@ mu = np.full(len(labels), np.nan)
 for loss in mfdl.victim_losses(algorithm, mfdl.trust.PNDP([me]), release="none"):
     mu[loss.victim] = np.sqrt(loss.sensitivity_squared)
 
-place = {label: i for i, label in enumerate(labels)}
-positions = {place[label]: spot for label, spot in nx.spring_layout(graph, seed=7).items()}
-figure = plot_graph(
-    [(place[a], place[b]) for a, b in graph.edges],
-    positions,
-    mu,
-    [me],
-    labels,
-    title="What the Medici learn of each family",
-    caption="DP-D-SGD, five steps, unit noise, gradients fixed in advance, no model released.",
-)
+spots = nx.spring_layout(graph, seed=7)
+figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+axes = figure.subplots()
+nx.draw_networkx_edges(graph, spots, ax=axes, edge_color="#cccccc")
+places = np.array([spots[label] for label in labels])
+seen = np.isfinite(mu)
+image = axes.scatter(*places[seen].T, c=mu[seen], s=220, cmap="viridis", edgecolors="white", zorder=3)
+axes.scatter(*places[me], marker="*", s=420, color="#d55e00", edgecolors="white", zorder=3)
+for label in labels:
+    axes.annotate(label, spots[label], xytext=(0, 11), textcoords="offset points", fontsize=8, ha="center")
+figure.colorbar(image, shrink=0.7, label="mu of the family against the Medici, unit noise")
+axes.set_axis_off()

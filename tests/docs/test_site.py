@@ -1,0 +1,126 @@
+"""The built site: complete, without a request to anybody, readable at the width of a phone and in the dark.
+
+What needs the site is skipped where `make docs` has not run; what needs a browser, where playwright (the `browser`
+extra) or a chromium (CHROMIUM, or on the path) is missing.
+"""
+
+import html.parser
+import importlib.util
+import inspect
+import os
+import shutil
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlparse
+
+import pytest
+
+import mfdl
+
+SITE = Path(__file__).parents[2] / "docs" / "_build" / "html"
+LOADS = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("link", "href")}
+PAGES = ("index", "start", "concepts", "errata", "gallery/index", "api/mfdl.trust", "api/generated/mfdl.calibrate")
+
+pytestmark = pytest.mark.skipif(
+    not (SITE / "searchindex.js").exists(), reason="the site is not built; `make docs` builds it"
+)
+
+
+class Page(html.parser.HTMLParser):
+    """What a page loads, links to and can be linked to."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.loads, self.links, self.anchors, self.pictures = [], [], set(), []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.anchors.update(found[name] for name in ("id", "name") if found.get(name))
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        if tag == "img":
+            self.pictures.append(found)
+        if tag == "link" and found.get("rel") not in ("stylesheet", "preload", "modulepreload", "icon"):
+            return
+        self.loads += [value for name, value in found.items() if (tag, name) in LOADS and value]
+
+
+@pytest.fixture(scope="module")
+def site():
+    return {path: Page(path) for path in sorted(SITE.rglob("*.html")) if "_static" not in path.parts}
+
+
+def test_no_page_loads_anything_from_elsewhere(site):
+    asked = {url for page in site.values() for url in page.loads if urlparse(url).netloc}
+    assert not asked
+
+
+def test_every_link_within_the_site_leads_somewhere(site):
+    broken = []
+    for path, page in site.items():
+        for link in page.links:
+            if urlparse(link).scheme or link.startswith("//"):
+                continue
+            file, anchor = urldefrag(link)
+            target = (path.parent / unquote(file)).resolve() if file else path
+            if not target.exists() or (anchor and target in site and unquote(anchor) not in site[target].anchors):
+                broken.append((str(path.relative_to(SITE)), link))
+    assert not broken
+
+
+def test_every_picture_is_there(site):
+    missing = [
+        (str(path.relative_to(SITE)), picture.get("src"))
+        for path, page in site.items()
+        for picture in page.pictures
+        if not (path.parent / unquote(picture["src"])).exists()
+    ]
+    assert not missing
+
+
+def test_every_public_name_is_described():
+    described = (SITE / "genindex.html").read_text(encoding="utf-8")
+    public = [name for name in mfdl.__all__ if not name.startswith("_")]
+    packages = {name for name in public if inspect.ismodule(getattr(mfdl, name))}
+    assert [name for name in public if name not in packages and f"#mfdl.{name}" not in described] == []
+    assert [name for name in packages - {"testing"} if not (SITE / "api" / f"mfdl.{name}.html").exists()] == []
+
+
+def test_the_gallery_has_its_pictures(site):
+    gallery = {path: page for path, page in site.items() if path.parent.name == "gallery" and "plot_" in path.name}
+    assert len(gallery) >= 8
+    assert all(any("sphx_glr" in picture["src"] for picture in page.pictures) for page in gallery.values())
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if importlib.util.find_spec("playwright") is None:
+        pytest.skip("needs playwright, `pip install 'mfdl[browser]'`")
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if not chromium:
+        pytest.skip("needs a chromium: on the path, or named by CHROMIUM")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1400])
+def test_pages_fit_the_screen_and_ask_for_nothing(browser, width, scheme):
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    asked, errors = [], []
+    page = context.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    for name in PAGES:
+        page.goto((SITE / f"{name}.html").as_uri())
+        page.wait_for_load_state("load")
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{name} is {wide} pixels wider than a screen of {width}"
+        assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert errors == []
+    context.close()
