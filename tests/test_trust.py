@@ -365,3 +365,11 @@ def test_known_gradients_of_others_change_nothing(seed, node):
     assert losses(View(A, B, num_nodes=3, known_gradients=known), others, EveryStep(2)) == losses(
         View(A, B, num_nodes=3), others, EveryStep(2)
     )
+
+
+def test_the_same_attackers_with_every_message_seen_see_no_less():
+    for model in (trust.PNDP([0]), trust.AnyReceiver(), trust.Coalitions(2), trust.Central()):
+        seen, own = ({loss.victim: loss for loss in victim_losses(DP, m)} for m in (model.all_messages(), model))
+        assert seen.keys() == own.keys()
+        assert all(seen[u].sensitivity_squared >= own[u].sensitivity_squared * (1 - 1e-9) for u in own)
+        assert all(loss.adaptive for loss in seen.values())

@@ -136,6 +136,10 @@ class TrustModel(abc.ABC):
         members = ((model, victims[0]) for model, victims in self.members(algorithm) if victims)
         return not all(model.knowledge(algorithm, victim).sees_all(algorithm) for model, victim in members)
 
+    def all_messages(self) -> TrustModel:
+        """The same attackers with every message seen: its number holds for adaptive gradients too."""
+        return _AllMessages(self)
+
     @staticmethod
     def from_masks(
         *,
@@ -204,6 +208,30 @@ class _Masks(TrustModel):
 
         names = ("seen", "known_gradients", "known_noise")
         return Knowledge.of(algorithm, **{name: mask(getattr(self, name)) for name in names})
+
+
+@dataclasses.dataclass(frozen=True)
+class _AllMessages(TrustModel):
+    """Another model's attackers, with every message seen."""
+
+    model: TrustModel
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.model.name}, all messages seen"
+
+    @property
+    def attacker(self) -> str:
+        return f"{self.model.attacker}, and all other messages"
+
+    def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
+        return self.model.attackers(algorithm)
+
+    def members(self, algorithm: LinearAlgorithm) -> Iterator[tuple[TrustModel, tuple[int, ...]]]:
+        return ((_AllMessages(model), victims) for model, victims in self.model.members(algorithm))
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        return self.model.knowledge(algorithm, victim).with_all_sent(algorithm)
 
 
 def _takes_victim(rule: MaskRule) -> bool:
