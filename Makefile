@@ -33,4 +33,4 @@ lint: .venv/.installed
 	$(BIN)/lint-imports
 
 docs: .venv/.docs
-	$(BIN)/python -m sphinx -W --keep-going -q -j auto docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html

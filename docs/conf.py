@@ -22,6 +22,7 @@ extensions = [
     "myst_nb",
     "sphinx_gallery.gen_gallery",
     "api_pages",
+    "commands",
     "docstrings",
     "mechanism_table",
     "native_math",
@@ -29,6 +30,7 @@ extensions = [
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "_ext", "examples", "**/.ipynb_checkpoints", "gallery/*.ipynb", "gallery/*.py"]
 nitpicky = True
+smartquotes = False  # two dashes are an option, not a dash
 nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures name modules; every other reference must resolve
 suppress_warnings = [
     "config.cache",  # the scraper of pictures is a function
@@ -72,6 +74,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$",
     "download_all_examples": False,
     "show_memory": False,
+    "capture_repr": (),  # what an example says, it prints
     "write_computation_times": False,  # a page that loads scripts from elsewhere
     "remove_config_comments": True,
     "abort_on_example_error": True,

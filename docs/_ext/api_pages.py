@@ -1,4 +1,4 @@
-"""The pages of the reference, written from what the packages name in `__all__`.
+"""The pages of the reference and their index, written from what the packages name in `__all__`.
 
 An object that several packages name is described once, by the first of them; the others link to it.
 """
@@ -26,6 +26,7 @@ PACKAGES = (  # in the order of the reference; what else `mfdl` names follows
     "mfdl.noise",
     "mfdl.factorization",
     "mfdl.error_gram",
+    "mfdl.optim",
     "mfdl.tasks",
     "mfdl.partition",
     "mfdl.data",
@@ -40,6 +41,16 @@ PACKAGES = (  # in the order of the reference; what else `mfdl` names follows
     "mfdl.testing.claims",
     "mfdl_solvers",
 )
+INDEX = """Reference
+=========
+
+Every public name, made from the docstrings, and every command. ``import mfdl`` gives the names of its own page; the
+packages below it load when they are first used.
+
+.. toctree::
+   :maxdepth: 1
+
+"""
 KINDS = ("Classes", "Functions")
 described: dict[str, str] = {}  # short name -> full name of what has a page, for links in docstrings
 
@@ -52,12 +63,14 @@ def setup(app: Sphinx) -> dict[str, Any]:
 def write(folder: Path) -> None:
     """One page a package into the folder; a page that would not change is left alone."""
     folder.mkdir(exist_ok=True)
-    first: dict[int, str] = {}
     facade = importlib.import_module("mfdl")
     modules = [f"mfdl.{name}" for name in facade.__all__ if inspect.ismodule(getattr(facade, name))]
-    for package in [*PACKAGES, *(name for name in modules if name not in PACKAGES and name != "mfdl.testing")]:
-        page = folder / f"{package}.rst"
-        text = _page(package, first)
+    packages = [*PACKAGES, *(name for name in modules if name not in PACKAGES and name != "mfdl.testing")]
+    first: dict[int, str] = {}
+    pages = {package: _page(package, first) for package in packages}
+    pages["index"] = INDEX + "\n".join(f"   {page}" for page in ["../command_line", *packages]) + "\n"
+    for name, text in pages.items():
+        page = folder / f"{name}.rst"
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             page.write_text(text, encoding="utf-8")
 

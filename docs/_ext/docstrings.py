@@ -35,11 +35,19 @@ ITEM = re.compile(r"\s*([-+]|\d+\.) ")
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", _process, priority=400)  # napoleon has 500
+    app.connect("autodoc-process-signature", _signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def _process(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
     lines[:] = restructured(lines)
+
+
+def _signature(
+    app: Sphinx, what: str, name: str, obj: object, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """A default that a dataclass makes anew reads as Python, so that long signatures are broken into lines."""
+    return (signature.replace("<factory>", "...") if signature else signature), returns
 
 
 def restructured(lines: list[str]) -> list[str]:
