@@ -123,3 +123,12 @@ def device(**named: Any) -> None:
         here = "cpu or cuda" if torch.cuda.is_available() else "cpu, the only one here"
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise InvalidInput(f"{name} {str(value)!r} cannot be used: {reason}; use {here}, or leave it out.") from None
+
+
+def trained_in(**named: Any) -> None:
+    """A dtype of torch that models and gradients may have: float32 or float64."""
+    name, value = one(named)
+    import torch  # only a task or a run has one
+
+    if value not in (torch.float32, torch.float64):
+        raise InvalidInput(f"{name} must be torch.float32 or torch.float64, got {value!r}.")

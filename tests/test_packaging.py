@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -43,3 +44,19 @@ def test_a_folder_of_the_users_called_solvers_is_left_alone(tmp_path, places):
     installed = [str(place) for place in places(tmp_path)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(installed))}
     subprocess.run([sys.executable, "-c", USES_BOTH, str(here), *installed], cwd=here, env=env, check=True)
+
+
+@pytest.mark.parametrize("name", ["hypothesis", "mpmath"])
+def test_a_missing_package_of_the_testing_room_is_named_with_what_installs_it(name):
+    code = f"import sys; sys.modules[{name!r}] = None\nimport mfdl.testing"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT)
+    told = (
+        f"ImportError: mfdl.testing needs {name}, which is not installed; install it with pip install 'mfdl[testing]'."
+    )
+    assert done.stderr.splitlines()[-1] == told
+
+
+def test_the_testing_extra_holds_what_the_testing_room_imports():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needs = {name: {text.partition(">")[0] for text in extras[name]} for name in ("testing", "test")}
+    assert needs["testing"] == {"pytest", "hypothesis", "mpmath"} <= needs["test"]

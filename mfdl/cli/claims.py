@@ -25,7 +25,7 @@ JSON_FILE, PAGE = "claims.json", "claims.md"
 class ClaimsConfig(Config):
     """Which statements of the papers are tried, and on how many cases.
 
-    Raises: InvalidInput: a number out of range, an unknown claim, or the packages of the `test` extra are missing.
+    Raises: InvalidInput: a number out of range, an unknown claim, or the packages of the `testing` extra are missing.
     """
 
     command: ClassVar[str] = "claims"

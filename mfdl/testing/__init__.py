@@ -5,7 +5,7 @@
 - `mfdl.testing.claims`: `@claim` states a bound, `check_claim` searches for the case that breaks it;
 - `mfdl.testing.tasks`: tasks whose gradients are known, to compare what a run sends (import it by name).
 
-Needs the packages of the `test` extra: hypothesis, mpmath and python-flint.
+Needs the packages of the `testing` extra: hypothesis, mpmath and python-flint.
 """
 
 try:
@@ -14,7 +14,7 @@ try:
     import mpmath as _mpmath  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        f"mfdl.testing needs {error.name}, which is not installed; install it with pip install 'mfdl[test]'."
+        f"mfdl.testing needs {error.name}, which is not installed; install it with pip install 'mfdl[testing]'."
     ) from error
 
 from . import claims, oracles, strategies

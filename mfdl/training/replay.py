@@ -61,7 +61,8 @@ class ReplayConfig:
             the guarantee is for hidden messages, it covers the final models and none of a run that was stopped.
         checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written.
         keep_messages: keep every message of the steps of this call, shape (steps, messages, d) (memory).
-        dtype, device: of models and gradients; default float32 on CUDA when there is one, else the CPU.
+        dtype, device: of models and gradients, float32 (default) or float64; default device CUDA when there is one,
+            else the CPU.
         progress: called with the number of steps just finished.
         publish: True if models or messages of these runs will be published: noise that a seed decides is refused.
     """
@@ -107,6 +108,7 @@ class ReplayConfig:
         if seeds is None and not task.batch_sizes_depend_on_seed:
             covered.divisors(mechanism, task, self.fed_every, 0)
         check.device(device=self.device)
+        check.trained_in(dtype=self.dtype)
         if self.eval_every is not None:
             check.integer_at_least(1, eval_every=self.eval_every)
 

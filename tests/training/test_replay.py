@@ -24,6 +24,7 @@ from mfdl.testing.strategies import NAMES, build_algorithm
 from mfdl.testing.tasks import still_task
 from mfdl.training import checkpoint, replay
 from mfdl.training.keys import NoiseKey
+from mfdl.training.replay import ReplayConfig
 from mfdl.training.replay import replay as train
 from mfdl.training.run import LAST_STEPS
 from mfdl.training.tasks import Task, TaskInstance
@@ -210,6 +211,13 @@ def test_stop_at_step_zero(tmp_path):
     assert_array_equal(run.models, TASK.instance(0, 2).initial_parameters.double().numpy())
     assert (run.finished_steps, run.loss.shape) == (0, (0, NODES))
     assert run.final_loss is run.final_accuracy is run.messages is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int64, "float32", float, None], ids=repr)
+def test_a_dtype_is_refused_before_anything_is_read_or_written(dtype, tmp_path):
+    with pytest.raises(InvalidInput, match=r"dtype must be torch\.float32 or torch\.float64, got"):
+        ReplayConfig(mechanism(), TASK, dtype=dtype, checkpoint_folder=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 OTHERS = [

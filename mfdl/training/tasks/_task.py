@@ -188,8 +188,7 @@ class Task:
         """
         seed = check.integer_at_least(0, seed=seed)
         periods = periods_of_nodes(period, self.num_nodes)
-        if dtype not in (torch.float32, torch.float64):
-            raise InvalidInput(f"dtype must be torch.float32 or torch.float64, got {dtype}.")
+        check.trained_in(dtype=dtype)
         held = partitions.dealt(self.partition, self.targets, self.num_nodes, seed)
         index = record_index(held, seed=seed, periods=periods)
         mask = index >= 0
