@@ -34,3 +34,4 @@ lint: .venv/.installed
 
 docs: .venv/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+	touch docs/_build/done

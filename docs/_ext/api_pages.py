@@ -73,6 +73,10 @@ def write(folder: Path) -> None:
         page = folder / f"{name}.rst"
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             page.write_text(text, encoding="utf-8")
+    kept = {*pages, *first.values()}
+    for stale in {*folder.glob("*.rst"), *folder.glob("generated/*.rst")}:
+        if stale.stem not in kept:  # of a name that is gone
+            stale.unlink()
 
 
 def _page(package: str, first: dict[int, str]) -> str:

@@ -1,7 +1,7 @@
 """The built site: complete, without a request to anybody, readable at the width of a phone and in the dark.
 
-What needs the site is skipped where `make docs` has not run; what needs a browser, where playwright (the `browser`
-extra) or a chromium (CHROMIUM, or on the path) is missing.
+What needs the site is skipped where `make docs` has not run since the last change; what needs a browser, where
+playwright (the `browser` extra) or a chromium (CHROMIUM, or on the path) is missing.
 """
 
 import html.parser
@@ -16,13 +16,24 @@ import pytest
 
 import mfdl
 
-SITE = Path(__file__).parents[2] / "docs" / "_build" / "html"
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "docs" / "_build" / "html"
+DONE = ROOT / "docs" / "_build" / "done"
 LOADS = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("link", "href")}
 PAGES = ("index", "start", "concepts", "errata", "gallery/index", "api/mfdl.trust", "api/generated/mfdl.calibrate")
 
-pytestmark = pytest.mark.skipif(
-    not (SITE / "searchindex.js").exists(), reason="the site is not built; `make docs` builds it"
-)
+
+def is_current():
+    """Whether the site was built, and nothing that it is made of has changed since."""
+    sources = [
+        *(ROOT / "mfdl").rglob("*.py"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs" / "examples").glob("*.py"),
+    ]
+    return DONE.exists() and DONE.stat().st_mtime >= max(path.stat().st_mtime for path in sources)
+
+
+pytestmark = pytest.mark.skipif(not is_current(), reason="the site is not built from these sources; `make docs` does")
 
 
 class Page(html.parser.HTMLParser):
@@ -56,14 +67,16 @@ def test_no_page_loads_anything_from_elsewhere(site):
 
 
 def test_every_link_within_the_site_leads_somewhere(site):
+    files = {str(path) for path in SITE.rglob("*")}
+    anchors = {str(path): page.anchors for path, page in site.items()}
     broken = []
     for path, page in site.items():
-        for link in page.links:
+        for link in dict.fromkeys(page.links):
             if urlparse(link).scheme or link.startswith("//"):
                 continue
-            file, anchor = urldefrag(link)
-            target = (path.parent / unquote(file)).resolve() if file else path
-            if not target.exists() or (anchor and target in site and unquote(anchor) not in site[target].anchors):
+            file, anchor = (unquote(part) for part in urldefrag(link))
+            target = os.path.normpath(path.parent / file) if file else str(path)
+            if target not in files or (anchor and anchor not in anchors.get(target, {anchor})):
                 broken.append((str(path.relative_to(SITE)), link))
     assert not broken
 
