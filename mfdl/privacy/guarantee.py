@@ -16,7 +16,6 @@ import dataclasses
 import json
 import math
 import os
-from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +24,21 @@ from ..errors import InvalidInput
 from ..files import atomic_write_text
 from ..shown import Shown
 from ..view import RELEASES
-from . import gaussian
+from . import gaussian, words
 from .fingerprint import Fingerprint, short_hash
+from .words import EVERY_NODE
 
 FORMAT = 1
 DELTA = 1e-6  # at which words give epsilon, where no target named another
 STATED = "as stated in the file, not computed anew"
 EDITED = "as edited, not computed"
-EVERY_NODE = "every node"
 BOUNDS = ("exact", "upper")
 UNITS = ("record", "user")
 
 _TEXTS = ("trust", "participation", "victim", "attacker")
 _CHOICES = {"bound": BOUNDS, "release": RELEASES, "unit": UNITS}
 _SAME_TO_COMPOSE = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker", "release")
-_CLIPPED = {"record": "the sum of clipped gradients", "user": "clipped mean gradients"}
-_NOT_SEALED = ("seal", "fingerprint", "stated_delta", "epsilon")
 _FLOATS = ("mu", "clip_norm", "record_shift", "noise_std", "sensitivity", "tolerance")
-_RELEASED = {
-    "none": "no model is released",
-    "average": "the average of the final models is released",
-    "all": "all final models are released",
-    "not applicable": "",
-}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -166,7 +157,7 @@ class Guarantee(Shown):
 
     def _digest(self, fingerprint: str) -> str:
         """16 hex digits of everything that is stated."""
-        fields = {name: value for name, value in self.to_dict().items() if name not in _NOT_SEALED}
+        fields = {name: value for name, value in self._stated().items() if name not in ("seal", "fingerprint")}
         return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
     def sealed(self, fingerprint: str) -> Guarantee:
@@ -192,74 +183,22 @@ class Guarantee(Shown):
     # ---- words -------------------------------------------------------------------------------------------
 
     def sentence(self) -> str:
-        """The guarantee in one sentence that leaves no condition out; mu is shown rounded up."""
-        what = "has no finite guarantee (mu = inf)" if self.mu == math.inf else self._mu_in_words()
-        runs = "" if self.composed == 1 else f" over {self.composed} runs with independent noise"
-        released = _RELEASED[self.release]
-        gradients = (
-            "for gradients that may be chosen adaptively"
-            if self.adaptive
-            else "for gradients fixed in advance only (not adaptive)"
-        )
-        clipping = f"clipping norm {self.clip_norm:g} ({self.unit} shift {self.record_shift:g})"
-        parts = [
-            f"Trust model {self.trust}: against {self.attacker}, {self._protected_in_words()} {what}{runs}",
-            f"under {self.adjacency} adjacency with {clipping}",
-            f"noise scaled to {_CLIPPED[self.unit]}",
-            f"with {self.participation}",
-            *([released] if released else []),
-            gradients,
-            *self.notes,
-            *([self.source] if self.source else []),
-        ]
-        return "; ".join(parts) + "." + (f" {self.why}" if self.why else "")
+        """The guarantee in one sentence that leaves no condition out; numbers are shown rounded up."""
+        return words.sentence(self)
 
     def __str__(self) -> str:
         return self.sentence()
 
     def _sentence(self) -> str:
-        strength = "no finite mu" if self.mu == math.inf else f"mu = {self.mu:.6g} ({self.epsilon_in_words})"
-        whose = f"a record of {self.victim}" if self.unit == "record" else f"all data of {self.victim}"
-        return f"{strength} for {whose} against {self.attacker} ({self.trust}), {self.conditions}"
-
-    @property
-    def conditions(self) -> str:
-        """What it is stated for, in a few words."""
-        how = "" if self.adaptive else ", gradients fixed in advance"
-        return f"{self.adjacency}, clip {self.clip_norm:g}, noise {self.noise_std:.4g}, {self.participation}{how}"
+        return words.paragraph(self)
 
     def _rows(self) -> list[tuple[str, str]]:
-        return [
-            ("mu", f"{self.mu:.6g} ({'exact value' if self.bound == 'exact' else 'upper bound'})"),
-            ("epsilon", self.epsilon_in_words),
-            ("whose data", f"{self.unit} of {self.victim}, {self.adjacency} adjacency"),
-            ("against", f"{self.attacker} (trust model {self.trust})"),
-            ("gradients", "may be adaptive" if self.adaptive else "fixed in advance"),
-            ("participation", self.participation),
-            ("noise", f"std {self.noise_std:.6g} for clip norm {self.clip_norm:g}, sensitivity {self.sensitivity:.6g}"),
-            *([("why", self.why)] if self.why else []),
-        ]
-
-    def _protected_in_words(self) -> str:
-        if self.unit == "record":
-            return f"a record of {self.victim}"
-        # "all data of every node" alone could be read as those of all nodes together
-        single = ", each node by itself" if self.victim == EVERY_NODE else ""
-        return f"all data of {self.victim} (user level{single})"
+        return words.rows(self)
 
     @property
     def epsilon_in_words(self) -> str:
         """epsilon, rounded up, at `stated_delta`."""
-        epsilon = self.epsilon(self.stated_delta)
-        if epsilon < math.inf:
-            epsilon = float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(Decimal(epsilon)))
-        return f"epsilon = {epsilon:.4g} at delta = {self.stated_delta:g}"
-
-    def _mu_in_words(self) -> str:
-        rounded = Context(prec=6, rounding=ROUND_CEILING).create_decimal(Decimal(self.mu))
-        kind = "exact value" if self.bound == "exact" else "upper bound"
-        slack = f"numerical slack {self.tolerance:.1e} included"
-        return f"is covered by mu-GDP with mu = {float(rounded):.6g} ({kind}, {slack}), that is {self.epsilon_in_words}"
+        return words.epsilon_at(self)
 
     # ---- composition -------------------------------------------------------------------------------------
 
@@ -347,15 +286,19 @@ class Guarantee(Shown):
 
     # ---- files -------------------------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values; infinity is the text "inf"; `epsilon` is that of mu at `stated_delta`."""
+    def _stated(self) -> dict[str, Any]:
+        """What is stated, as JSON values; infinity is the text "inf"."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.compare}
         for name in _FLOATS:
             if fields[name] == math.inf:
                 fields[name] = "inf"
+        return {"format": FORMAT, **fields, "notes": list(self.notes)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values; infinity is the text "inf"; `epsilon` is that of mu at `stated_delta`."""
         epsilon = self.epsilon(self.stated_delta)
         told = {"stated_delta": self.stated_delta, "epsilon": "inf" if epsilon == math.inf else epsilon}
-        return {"format": FORMAT, **fields, "notes": list(self.notes), **told}
+        return {**self._stated(), **told}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:

@@ -1,0 +1,100 @@
+"""A guarantee in words: one sentence that leaves no condition out, one paragraph, one table; numbers are rounded up."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .guarantee import Guarantee
+
+EVERY_NODE = "every node"
+_CLIPPED = {"record": "the sum of clipped gradients", "user": "clipped mean gradients"}
+_RELEASED = {
+    "none": "no model is released",
+    "average": "the average of the final models is released",
+    "all": "all final models are released",
+    "not applicable": "",
+}
+
+
+def rounded_up(number: float, digits: int) -> str:
+    """A number >= 0 with so many digits, never shown smaller than it is.
+
+    >>> rounded_up(1.0000001, 6), rounded_up(0.5, 6)
+    ('1.00001', '0.5')
+    """
+    if number == math.inf:
+        return "inf"
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(number))):.{digits}g}"
+
+
+def epsilon_at(guarantee: Guarantee) -> str:
+    """epsilon at `stated_delta`."""
+    delta = guarantee.stated_delta
+    return f"epsilon = {rounded_up(guarantee.epsilon(delta), 4)} at delta = {delta:g}"
+
+
+def sentence(guarantee: Guarantee) -> str:
+    """Everything that a guarantee says, in one sentence."""
+    g = guarantee
+    what = "has no finite guarantee (mu = inf)" if g.mu == math.inf else _covered(g)
+    runs = "" if g.composed == 1 else f" over {g.composed} runs with independent noise"
+    gradients = (
+        "for gradients that may be chosen adaptively"
+        if g.adaptive
+        else "for gradients fixed in advance only (not adaptive)"
+    )
+    parts = [
+        f"Trust model {g.trust}: against {g.attacker}, {_protected(g)} {what}{runs}",
+        f"under {g.adjacency} adjacency with clipping norm {g.clip_norm:g} ({g.unit} shift {g.record_shift:g})",
+        f"noise scaled to {_CLIPPED[g.unit]}",
+        f"with {g.participation}",
+        _RELEASED[g.release],
+        gradients,
+        *g.notes,
+        g.source,
+    ]
+    return "; ".join(part for part in parts if part) + "." + (f" {g.why}" if g.why else "")
+
+
+def paragraph(guarantee: Guarantee) -> str:
+    """The same in few words."""
+    g = guarantee
+    strength = "no finite mu" if g.mu == math.inf else f"mu = {rounded_up(g.mu, 6)} ({epsilon_at(g)})"
+    whose = f"a record of {g.victim}" if g.unit == "record" else f"all data of {g.victim}"
+    how = "" if g.adaptive else ", gradients fixed in advance"
+    return (
+        f"{strength} for {whose} against {g.attacker} ({g.trust}), {g.adjacency}, clip {g.clip_norm:g}, "
+        f"noise {g.noise_std:.4g}, {g.participation}{how}"
+    )
+
+
+def rows(guarantee: Guarantee) -> list[tuple[str, str]]:
+    """The same as a table."""
+    g = guarantee
+    return [
+        ("mu", f"{rounded_up(g.mu, 6)} ({'exact value' if g.bound == 'exact' else 'upper bound'})"),
+        ("epsilon", epsilon_at(g)),
+        ("whose data", f"{g.unit} of {g.victim}, {g.adjacency} adjacency"),
+        ("against", f"{g.attacker} (trust model {g.trust})"),
+        ("gradients", "may be adaptive" if g.adaptive else "fixed in advance"),
+        ("participation", g.participation),
+        ("noise", f"std {g.noise_std:.6g} for clip norm {g.clip_norm:g}, sensitivity {g.sensitivity:.6g}"),
+        *([("why", g.why)] if g.why else []),
+    ]
+
+
+def _protected(g: Guarantee) -> str:
+    if g.unit == "record":
+        return f"a record of {g.victim}"
+    # "all data of every node" alone could be read as those of all nodes together
+    single = ", each node by itself" if g.victim == EVERY_NODE else ""
+    return f"all data of {g.victim} (user level{single})"
+
+
+def _covered(g: Guarantee) -> str:
+    kind = "exact value" if g.bound == "exact" else "upper bound"
+    slack = f"numerical slack {g.tolerance:.1e} included"
+    return f"is covered by mu-GDP with mu = {rounded_up(g.mu, 6)} ({kind}, {slack}), that is {epsilon_at(g)}"
