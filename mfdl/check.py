@@ -23,6 +23,57 @@ LARGEST = 1e60
 that underflows would read as none."""
 
 
+WANTED = {  # what is asked for, and the way to one, by the name of its class
+    "Dynamics": ("a Dynamics, e.g. mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))", ""),
+    "Gossip": (
+        "a gossip matrix or a sequence of them",
+        (
+            "average over a graph with mfdl.gossip.metropolis_hastings(graph), over a given W with "
+            "mfdl.gossip.from_array(W)"
+        ),
+    ),
+    "LinearAlgorithm": (
+        "a LinearAlgorithm, e.g. mfdl.algorithms.dp_dsgd(dynamics, participation)",
+        "build a name with mfdl.algorithms.build(name, dynamics, participation), take a Mechanism's as .algorithm",
+    ),
+    "Mechanism": (
+        "a Mechanism, an algorithm with its noise and guarantee",
+        (
+            "make one: mfdl.calibrate(algorithm, trust=..., adjacency=..., clip_norm=..., mu=...), or mfdl.with_noise "
+            "or mfdl.without_noise"
+        ),
+    ),
+    "NoiseOperator": (
+        "a noise operator of mfdl.operators, e.g. IndependentNoise(num_steps, num_nodes)",
+        "that of an algorithm is algorithm.noise",
+    ),
+    "Participation": ("a participation, e.g. mfdl.Cyclic(epochs=20, period=16)", ""),
+    "Task": ("a Task, e.g. mfdl.tasks.digits(graph)", "one of your own data is mfdl.tasks.from_module(...)"),
+    "TrustModel": ("a trust model such as mfdl.trust.LDP()", "one of a name is mfdl.trust.named(name)"),
+}
+
+
+def instance(*kinds: type, **named: Any) -> None:
+    """An object of one of these classes, whose words are in WANTED."""
+    name, value = one(named)
+    if not isinstance(value, kinds):
+        wanted, ways = zip(*(WANTED[kind.__name__] for kind in kinds), strict=True)
+        way_out = "; ".join(way for way in ways if way)
+        raise InvalidInput(f"{name} must be {' or '.join(wanted)}, got {said(value)}{way_out and '; ' + way_out}.")
+
+
+def said(value: Any) -> str:
+    """What was given, in a few words: a text or a number as it is, else what kind of thing it is.
+
+    >>> said("ring"), said(None), said([1, 2]), said(dict)
+    ("'ring'", 'None', 'list', 'the class dict, not called')
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}, not called"
+    plain = value is None or isinstance(value, bool | int | float | complex)
+    return repr(value) if plain or (isinstance(value, str) and len(value) <= 80) else type(value).__name__
+
+
 def one(named: dict[str, Any]) -> tuple[str, Any]:
     ((name, value),) = named.items()
     return name, value
@@ -79,11 +130,29 @@ def open_unit(**named: Any) -> float:
     return _number(named, "a number strictly between 0 and 1", lambda number: 0 < number < 1)
 
 
+def as_array(**named: Any) -> NDArray[Any]:
+    """What numpy makes of it: an array, a list of numbers, a tensor, a table of pandas; perhaps no copy."""
+    name, value = one(named)
+    try:
+        return np.asarray(value)
+    except (TypeError, RuntimeError) as error:  # a tensor that requires grad, or is not on the CPU
+        if not hasattr(value, "detach"):
+            raise InvalidInput(f"{name} must be a numeric array, got {said(value)}.") from None
+        reason = "requires grad" if value.requires_grad else f"is on {value.device}"
+        raise InvalidInput(
+            f"{name} must be plain numbers, got a tensor that {reason}; give {name}.detach().cpu()."
+        ) from error
+    except ValueError:
+        raise InvalidInput(
+            f"{name} must be a numeric array with rows of one length, got {said(value)} of parts that differ."
+        ) from None
+
+
 def finite_array(ndim: int, **named: Any) -> FloatArray:
     """An own float64 copy of an array of `ndim` dimensions with finite entries."""
     name, value = one(named)
     try:
-        given = np.asarray(value)
+        given = as_array(**named)
         if given.dtype.kind == "c":  # numpy would drop the imaginary part
             raise InvalidInput(f"{name} must be real numbers, got complex ones.")
         array = np.array(given, dtype=np.float64)

@@ -66,7 +66,10 @@ def decor_couples(
     Raises: InvalidInput: no such budget or target; a trust model that is none of these.
     Source: arXiv:2405.01031, Appendix D.1; where it is wrong, docs/errata.md says so under that item.
     """
+    check.instance(Dynamics, dynamics=dynamics)
+    check.instance(Participation, participation=participation)
     model = trust or SecLDP()
+    check.instance(TrustModel, trust=model)
     q = _coalition_size(model)
     if budget not in BUDGETS:
         raise unknown_name("budget", budget, BUDGETS)

@@ -7,14 +7,17 @@ state, and takes whose gradient for it, nobody can tell from the maps: that is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from .. import matrices
+from .. import check, matrices
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..dynamics.rounds import PlainRounds
@@ -30,20 +33,29 @@ if TYPE_CHECKING:
 MAX_DIVISOR_RATIO = 1e6  # columns fainter than that could pass for rounding
 
 
-TYPES: dict[str, tuple[type, str]] = {
-    "name": (str, "a text"),
-    "dynamics": (Dynamics, "a Dynamics, e.g. mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))"),
-    "participation": (Participation, "a participation, e.g. mfdl.Cyclic(epochs=20, period=16)"),
-    "noise": (NoiseOperator, "a noise operator of mfdl.operators, e.g. IndependentNoise(num_steps, num_nodes)"),
-}
+TYPES: dict[str, type] = {"dynamics": Dynamics, "participation": Participation, "noise": NoiseOperator}
+Made = TypeVar("Made")
+Given = ParamSpec("Given")
 
 
 def require_types(**given: Any) -> None:
     """The parts, by the names of TYPES, are what they should be; a message says what to give instead."""
     for name, value in given.items():
-        kind, words = TYPES[name]
-        if not isinstance(value, kind):
-            raise InvalidInput(f"{name} must be {words}, got {type(value).__name__}.")
+        check.instance(TYPES[name], **{name: value})
+
+
+def builder(build: Callable[Given, Made]) -> Callable[Given, Made]:
+    """Refuses, before any work, dynamics or participation that is none; `help` and type checkers see no change."""
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def checked(*args: Given.args, **named: Given.kwargs) -> Made:
+        with contextlib.suppress(TypeError):  # arguments that do not fit are refused by the call itself
+            given = signature.bind_partial(*args, **named).arguments
+            require_types(**{name: given[name] for name in ("dynamics", "participation") if name in given})
+        return build(*args, **named)
+
+    return checked
 
 
 def require_rounds(rounds: Any) -> None:

@@ -20,6 +20,7 @@ from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactoriz
 from ..gossip import GossipMatrix
 from ..noise import IndependentNoise, LocalNoise, NoiseOperator, ZeroNoise
 from ..participation import Participation
+from .checks import builder
 from .linear_algorithm import LinearAlgorithm
 from .round import Round
 
@@ -60,17 +61,20 @@ def receivers(weights: sp.csr_array) -> sp.csr_array:
     return sp.csr_array((weights.T != 0) > sp.eye_array(weights.shape[0], dtype=bool))
 
 
+@builder
 def dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     """D-SGD without noise: no privacy at all, the accuracy ceiling of every comparison."""
     noise = ZeroNoise(participation.num_steps, dynamics.num_nodes)
     return decentralized("none", dynamics, participation, noise)
 
 
+@builder
 def dp_dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     """DP-D-SGD: fresh independent noise at every node and step, C = I (the LDP baseline)."""
     return decentralized("dp-dsgd", dynamics, participation)
 
 
+@builder
 def mf_dsgd(
     dynamics: Dynamics,
     participation: Participation,
@@ -84,7 +88,7 @@ def mf_dsgd(
     Raises: InvalidInput: C not lower triangular with a positive diagonal, or not T x T.
     Source: arXiv:2510.17480, Algorithm 1, with the noise scaled by the sensitivity of C.
     """
-    noise = LocalNoise(np.asarray(encoder, dtype=np.float64), dynamics.num_nodes)
+    noise = LocalNoise(encoder, dynamics.num_nodes)
     if noise.num_steps != participation.num_steps:
         raise InvalidInput(
             f"encoder must be T x T with T = {participation.num_steps} steps of {participation.describe()}, "
@@ -93,6 +97,7 @@ def mf_dsgd(
     return decentralized(name, dynamics, participation, noise, factorization=factorization)
 
 
+@builder
 def muffliato(dynamics: Dynamics, participation: Participation, *, gossip_rounds: int | None = None) -> LinearAlgorithm:
     """Muffliato-SGD(K): DP-D-SGD with K gossip rounds per gradient; communication rounds K T.
 
@@ -104,6 +109,7 @@ def muffliato(dynamics: Dynamics, participation: Participation, *, gossip_rounds
     return decentralized("muffliato", dynamics, participation)
 
 
+@builder
 def cdp(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     """CDP: a server sees only the average of all messages, i.e. complete averaging with independent node noise.
 
@@ -118,6 +124,7 @@ def cdp(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     return decentralized("cdp", central, participation)
 
 
+@builder
 def anti_pgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     """Anti-PGD: node noise z_t - z_{t-1}, i.e. C = ones lower triangular.
 

@@ -18,10 +18,12 @@ from ..factorization import (
 from ..factorization.search import ClassSearch, EncoderSearch, NodeSearch, Search
 from ..keywords import takes_fields_of
 from ..participation import Cyclic, Participation
+from .checks import builder
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
 
 
+@builder
 def bsr(dynamics: Dynamics, participation: Participation, *, bandwidth: int | None = None) -> LinearAlgorithm:
     """Banded square root of the prefix sum, lower triangular.
 
@@ -38,6 +40,7 @@ def bsr_encoder(participation: Participation, bandwidth: int | None = None) -> A
     return square_root_encoder(participation.num_steps, bandwidth)
 
 
+@builder
 def d_mf(
     dynamics: Dynamics, participation: Participation, *, tolerance: float = PREFIX_SUM_TOLERANCE
 ) -> LinearAlgorithm:

@@ -100,6 +100,8 @@ class LinearAlgorithm(Shown):
     kind_of_round: NDArray[np.intp] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise InvalidInput(f"name must be a text, got {type(self.name).__name__}.")
         checks.require_types(**{name: getattr(self, name) for name in checks.TYPES})
         checks.require_rounds(self.rounds)
         kinds, kind_of_round = distinct(self.rounds)

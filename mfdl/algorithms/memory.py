@@ -18,11 +18,13 @@ from ..dynamics import Dynamics
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..noise import NoiseOperator
 from ..participation import Participation
+from .checks import builder
 from .dsgd import receivers
 from .linear_algorithm import LinearAlgorithm
 from .maps import Maps, from_maps
 
 
+@builder
 def gradient_tracking(
     dynamics: Dynamics, participation: Participation, *, noise: NoiseOperator | None = None
 ) -> LinearAlgorithm:
@@ -52,6 +54,7 @@ def gradient_tracking(
     return _made("gradient-tracking", step, dynamics, participation, noise, momentum=True)
 
 
+@builder
 def exact_diffusion(
     dynamics: Dynamics, participation: Participation, *, noise: NoiseOperator | None = None
 ) -> LinearAlgorithm:
@@ -81,6 +84,7 @@ def exact_diffusion(
     return _made("exact-diffusion", step, dynamics, participation, noise, state_from_start=start)
 
 
+@builder
 def delayed_dsgd(
     dynamics: Dynamics, participation: Participation, *, delay: int = 1, noise: NoiseOperator | None = None
 ) -> LinearAlgorithm:
@@ -119,6 +123,7 @@ def delayed_dsgd(
     return _made("delayed-dsgd", step, dynamics, participation, noise, state_from_start=start)
 
 
+@builder
 def two_hop_dsgd(
     dynamics: Dynamics, participation: Participation, *, share: float = 0.5, noise: NoiseOperator | None = None
 ) -> LinearAlgorithm:
@@ -164,6 +169,7 @@ def two_hop_dsgd(
     return _made("two-hop-dsgd", step, dynamics, participation, noise, state_from_start=start, message_sender=sender)
 
 
+@builder
 def local_steps(
     dynamics: Dynamics, participation: Participation, *, steps: int = 2, noise: NoiseOperator | None = None
 ) -> LinearAlgorithm:

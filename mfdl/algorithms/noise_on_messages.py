@@ -23,10 +23,12 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..gossip import GossipMatrix
 from ..noise import StepNoise
 from ..participation import Participation
+from .checks import builder
 from .linear_algorithm import LinearAlgorithm
 from .round import Round
 
 
+@builder
 def zip_dl(
     dynamics: Dynamics, participation: Participation, *, sigma: float = 1.0, self_messages: bool = False
 ) -> LinearAlgorithm:

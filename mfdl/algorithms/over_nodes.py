@@ -27,10 +27,12 @@ from ..factorization import (
 )
 from ..noise import StepNoise
 from ..participation import Participation
+from .checks import builder
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm
 
 
+@builder
 def decor(
     dynamics: Dynamics,
     participation: Participation,
@@ -61,6 +63,7 @@ def decor(
     return decentralized("decor", dynamics, participation, noise)
 
 
+@builder
 def spatial_covariance(
     dynamics: Dynamics,
     participation: Participation,
@@ -95,6 +98,7 @@ def spatial_covariance(
     return decentralized(name, dynamics, participation, StepNoise(factor, holders, participation.num_steps, n))
 
 
+@builder
 def spatial_noise(
     dynamics: Dynamics, participation: Participation, solved: SpatialFactorization, *, name: str
 ) -> LinearAlgorithm:
@@ -120,6 +124,7 @@ def spatial_noise(
     return decentralized(name, dynamics, participation, noise, factorization=solved)
 
 
+@builder
 def corn(
     dynamics: Dynamics,
     participation: Participation,
@@ -144,6 +149,7 @@ def corn(
     return spatial_noise(dynamics, participation, solved.require_converged(wanted), name="corn")
 
 
+@builder
 def corn_pairwise(
     dynamics: Dynamics,
     participation: Participation,
@@ -160,6 +166,7 @@ def corn_pairwise(
     return spatial_noise(dynamics, participation, solved, name="corn-pairwise")
 
 
+@builder
 def tuned_decor(
     dynamics: Dynamics,
     participation: Participation,

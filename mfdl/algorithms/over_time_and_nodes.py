@@ -14,10 +14,12 @@ from ..factorization.search import Search
 from ..factorization.space_time import AdaptedSearch, SeededSearch
 from ..keywords import takes_fields_of
 from ..participation import Participation
+from .checks import builder
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm
 
 
+@builder
 def space_time_noise(
     dynamics: Dynamics, participation: Participation, solved: SpaceTimeFactorization, *, name: str | None = None
 ) -> LinearAlgorithm:

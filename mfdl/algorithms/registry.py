@@ -12,6 +12,7 @@ from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
 from ..participation import Participation
+from .checks import builder
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l
 from .linear_algorithm import LinearAlgorithm
@@ -281,6 +282,7 @@ def check_name(name: str) -> str:
     return name
 
 
+@builder
 def build(name: str, dynamics: Dynamics, participation: Participation, **parameters: Any) -> LinearAlgorithm:
     """The named algorithm with its parameters (see MECHANISMS).
 
@@ -331,6 +333,7 @@ def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
     return LOCAL if algorithm.noise.local or algorithm.noise.is_zero else SHARED
 
 
+@builder
 def build_tuned(
     name: str, dynamics: Dynamics, participation: Participation, *, coalition_size: int = 0
 ) -> LinearAlgorithm:

@@ -87,8 +87,8 @@ class AuditConfig:
 
     def settings(self) -> Settings:
         """All that a mechanism brings or the caller gives, checked."""
-        if not isinstance(self.trust, TrustModel):
-            raise InvalidInput(f"trust must be a trust model such as LDP(), got {self.trust!r}.")
+        check.instance(Mechanism, LinearAlgorithm, subject=self.subject)
+        check.instance(TrustModel, trust=self.trust)
         given = {"clip_norm": self.clip_norm, "noise_std": self.noise_std, "unit": self.unit}
         if self.mechanism is not None:
             if twice := [name for name, value in given.items() if value is not None]:

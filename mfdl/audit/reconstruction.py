@@ -292,8 +292,8 @@ def _view(
         raise InvalidInput(
             f"mechanism must be a LinearAlgorithm, a Mechanism or a View, got {type(mechanism).__name__}."
         )
-    if not isinstance(trust, TrustModel):
-        raise InvalidInput(f"trust must be a trust model such as PNDP([0]), got {trust!r}.")
+    check.instance(TrustModel, trust=trust)
+    assert trust is not None
     if release is None and isinstance(mechanism, Mechanism) and trust.name == mechanism.guarantee.trust:
         release = mechanism.guarantee.release
     if victim is not None:

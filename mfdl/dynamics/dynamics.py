@@ -55,11 +55,7 @@ class Dynamics:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.gossip, Gossip):
-            raise InvalidInput(
-                f"gossip must be a gossip matrix or a sequence of them, got {type(self.gossip).__name__}; average over "
-                "a graph with mfdl.gossip.metropolis_hastings(graph), over a given W with mfdl.gossip.from_array(W)."
-            )
+        check.instance(Gossip, gossip=self.gossip)
         object.__setattr__(self, "gossip_rounds", check.integer_at_least(1, gossip_rounds=self.gossip_rounds))
         object.__setattr__(self, "learning_rate", _checked_rate(self.learning_rate))
         momentum = check.non_negative(momentum=self.momentum)

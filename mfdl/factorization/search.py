@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from mfdl_solvers import Stopping
 
+from .. import check
 from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..participation import Participation
@@ -25,6 +26,8 @@ class Setting:
     Attributes:
         dynamics, participation: what trains, and who takes part when.
         weights, objective: which models count; default all alike, after averaging ("message": before).
+
+    Raises: InvalidInput: dynamics or participation that is none.
     """
 
     dynamics: Dynamics
@@ -32,6 +35,10 @@ class Setting:
     _: dataclasses.KW_ONLY
     weights: ErrorWeights | None = None
     objective: str = "post-average"
+
+    def __post_init__(self) -> None:
+        check.instance(Dynamics, dynamics=self.dynamics)
+        check.instance(Participation, participation=self.participation)
 
     def cost(self, gram: Callable[..., Gram]) -> Gram:
         """One of `error_gram`."""

@@ -123,6 +123,7 @@ def prefix_sum_encoder(
 
     Source: arXiv:2306.08153 for the centralized mechanism; used on gossip graphs as D-MF by arXiv:2510.17480.
     """
+    check.instance(Participation, participation=participation)
     posed = FactorizationProblem(prefix_sum_gram(participation.num_steps), participation.classes())
     solved = solve_problem(posed, tolerance=tolerance, max_iterations=max_iterations)
     return solved.require_converged(tolerance)

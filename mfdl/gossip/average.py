@@ -30,10 +30,7 @@ def average(messages: Mapping[int, Message], gossip: Gossip, node: int, *, step:
     >>> average({0: np.array([4.0]), 1: np.array([2.0])}, W, node=0)
     array([3.])
     """
-    if not isinstance(gossip, Gossip):
-        raise InvalidInput(
-            f"gossip must be a gossip matrix, e.g. mfdl.gossip.metropolis_hastings(graph), got {type(gossip).__name__}."
-        )
+    check.instance(Gossip, gossip=gossip)
     node = check.integer_at_least(0, node=node)
     if node >= gossip.num_nodes:
         raise InvalidInput(f"node must be below {gossip.num_nodes}, the number of nodes, got {node}.")

@@ -249,7 +249,7 @@ class SpaceTimeNoise(CausalNoise):
 
 def _encoders(encoder: ArrayLike, columns: int, block: str) -> FloatArray:
     """C checked; `block` is what one of several belongs to."""
-    ndim = np.ndim(encoder)
+    ndim = check.as_array(encoder=encoder).ndim
     if ndim not in (2, 3):
         raise InvalidInput(f"encoder must have shape (T, T) or (n, T, T), got {np.shape(encoder)}.")
     C = check.finite_array(ndim, encoder=encoder)
@@ -259,7 +259,7 @@ def _encoders(encoder: ArrayLike, columns: int, block: str) -> FloatArray:
 
 
 def _steps(encoder: ArrayLike) -> int:
-    return (1, *np.shape(encoder))[-1]
+    return (1, *check.as_array(encoder=encoder).shape)[-1]
 
 
 def _require_held(factor: sp.csr_array, holders: sp.csr_array) -> None:

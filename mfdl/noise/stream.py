@@ -39,7 +39,7 @@ class NoiseStream:
         tensor: which of several parameter tensors the noise is for; equal numbers would repeat it.
         slots: injection slots of a step, in the order wanted; default all.
 
-    Raises: InvalidInput: a slot out of range or twice.
+    Raises: InvalidInput: no noise operator, a slot out of range or twice.
     Guarantees: every step is that of nu N Z, whichever steps were asked for before, bit for bit; a row computed with
         few slots has the bits of the row computed with all where noise is fresh, and equals it to rounding otherwise.
     Memory: for noise correlated in time T columns dim base normals where they fit in KEEP_BYTES, else BLOCK_STEPS steps
@@ -55,6 +55,7 @@ class NoiseStream:
         tensor: int = 0,
         slots: Sequence[int] | None = None,
     ) -> None:
+        check.instance(NoiseOperator, noise=noise)
         self.noise, self.noise_std, self.dim, self.tensor = noise, noise_std, dim, tensor
         columns, self._used = noise.cut(None if slots is None else _slots(noise, slots))
         silent = noise_std == 0 or 0 in self._used.shape

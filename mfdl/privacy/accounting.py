@@ -130,9 +130,8 @@ def victim_losses(
 
     A victim that is asked for and attacks has infinite loss. Over several attacking sets (coalitions) the worst counts.
     """
-    if not isinstance(trust, TrustModel):
-        raise InvalidInput(f"trust must be a trust model such as mfdl.trust.LDP(), got {trust!r}.")
-    scheme = participation or algorithm.participation
+    check.instance(TrustModel, trust=trust)
+    scheme = asked_participation(algorithm, participation)
     scheme.require_nodes(algorithm.num_nodes)
     wanted = None if victims is None else {check.integer_at_least(0, victim=u) for u in victims}
     if wanted and max(wanted) >= algorithm.num_nodes:
@@ -161,6 +160,15 @@ def victim_losses(
     for loss in found:
         object.__setattr__(loss, "fingerprint", of_release[loss.release])
     return found
+
+
+def asked_participation(algorithm: LinearAlgorithm, participation: Participation | None) -> Participation:
+    """The participation that a question is about: default the algorithm's own. Raises: InvalidInput: either is none."""
+    check.instance(LinearAlgorithm, algorithm=algorithm)
+    if participation is None:
+        return algorithm.participation
+    check.instance(Participation, participation=participation)
+    return participation
 
 
 def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:

@@ -14,7 +14,7 @@ from ..participation import Participation, in_every_step
 from ..shown import Shown
 from ..trust import TrustModel
 from . import gaussian
-from .accounting import VictimLoss, victim_losses, worst_loss
+from .accounting import VictimLoss, asked_participation, victim_losses, worst_loss
 from .explanation import explanation
 from .fingerprint import Fingerprint
 from .guarantee import EVERY_NODE, UNITS, Guarantee
@@ -58,7 +58,7 @@ class Question:
 
     def participation_in(self, algorithm: LinearAlgorithm) -> Participation:
         """The participation that is asked about."""
-        return self.participation or algorithm.participation
+        return asked_participation(algorithm, self.participation)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -84,14 +84,8 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         mechanism, task, key, seeds = self.mechanism, self.task, self.key, self.seeds
-        if not isinstance(mechanism, Mechanism):
-            raise InvalidInput(
-                "mechanism must be a Mechanism, an algorithm with its noise and guarantee, got "
-                f"{type(mechanism).__name__}; make one: mfdl.calibrate(algorithm, trust=..., adjacency=..., "
-                "clip_norm=..., mu=...), or mfdl.with_noise or mfdl.without_noise."
-            )
-        if not isinstance(task, Task):
-            raise InvalidInput(f"task must be a Task, e.g. mfdl.tasks.digits(graph), got {type(task).__name__}.")
+        check.instance(Mechanism, mechanism=mechanism)
+        check.instance(Task, task=task)
         mechanism.require_unchanged()
         covered.require_covered(mechanism, task)
         if seeds is not None and not isinstance(seeds, Iterable):

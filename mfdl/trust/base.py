@@ -127,6 +127,7 @@ class TrustModel(abc.ABC):
 
         Args: release: "none", "average" or "all" final models published; default `default_release`.
         """
+        check.instance(LinearAlgorithm, algorithm=algorithm)
         knowledge = self.knowledge(algorithm, victim)
         chosen = self._release(algorithm, release, knowledge)
         return AlgorithmView(algorithm, knowledge, release=chosen, attacker=self.attacker)

@@ -25,6 +25,17 @@ def _together(nodes: Sequence[int | str]) -> str:
     return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {', '.join(str(node) for node in nodes)} together"
 
 
+def _listed(least: int, **named: Any) -> tuple[int | str, ...]:
+    """Nodes as a tuple: a list of at least `least` of them, each an index or a label as text."""
+    name, nodes = check.one(named)
+    if isinstance(nodes, np.ndarray):
+        nodes = nodes.tolist()
+    if isinstance(nodes, str) or not isinstance(nodes, Sequence) or len(nodes) < least:
+        wanted = "of at least one node" if least else "of nodes"
+        raise InvalidInput(f"{name} must be a list {wanted}, e.g. [0] or ['Medici'], got {nodes!r}.")
+    return tuple(nodes)
+
+
 def _all_seen(algorithm: LinearAlgorithm) -> Mask:
     return algorithm.sent
 
@@ -100,9 +111,7 @@ class PNDP(TrustModel):
     same_for_all_victims = True
 
     def __init__(self, attackers: Sequence[int | str]) -> None:
-        if isinstance(attackers, str) or not isinstance(attackers, Sequence) or not len(attackers):
-            raise InvalidInput(f"attackers must be a list of at least one node, got {attackers!r}.")
-        object.__setattr__(self, "attacker_nodes", tuple(attackers))
+        object.__setattr__(self, "attacker_nodes", _listed(1, attackers=attackers))
 
     @property
     def attacker(self) -> str:
@@ -140,6 +149,9 @@ class SecLDP(TrustModel):
 
     colluders: tuple[int | str, ...] = ()
     same_for_all_victims = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "colluders", _listed(0, colluders=self.colluders))
 
     @property
     def name(self) -> str:  # type: ignore[override]
