@@ -12,10 +12,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from . import check
+from . import archive, check, saved
 from .algorithms import LinearAlgorithm
 from .errors import InvalidInput
 from .noise_error import noise_error
@@ -31,6 +33,9 @@ from .trust import TrustModel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ROUNDING = 1e-6
+"""Relative: how far numbers of one question may lie apart that other machines or solvers' tolerances gave."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Mechanism(Shown):
@@ -44,6 +49,7 @@ class Mechanism(Shown):
         guarantee: what holds, and under which circumstances.
         sensitivity: of the algorithm's encoder, per unit record shift and unit nu.
         lipschitz: L on which the guarantee rests (shift reduction), or None if it rests on none.
+        trust: the trust model that it was accounted under, where it is at hand.
 
     Raises: InvalidInput: a guarantee that was not accounted (a statement written by hand), of other numbers, of another
         algorithm or participation (say, by `dataclasses.replace`), of several runs, or of a unit that the algorithm
@@ -56,6 +62,7 @@ class Mechanism(Shown):
     guarantee: Guarantee
     sensitivity: Sensitivity
     lipschitz: float | None = None
+    trust: TrustModel | None = None
 
     def __post_init__(self) -> None:
         for name, kind in (("algorithm", LinearAlgorithm), ("guarantee", Guarantee), ("sensitivity", Sensitivity)):
@@ -89,6 +96,10 @@ class Mechanism(Shown):
                 f"the guarantee is for noise_std, clip_norm, sensitivity and runs {numbers}, the mechanism has {own}; "
                 "calibrate or account anew."
             )
+        if self.trust is not None:
+            accounted = Fingerprint.parse(stated.fingerprint)
+            under = dataclasses.replace(accounted, trust=self.trust.fingerprint(self.algorithm))
+            accounted.require(under, what="the guarantee is")
 
     def _sentence(self) -> str:
         algorithm, told = self.algorithm, self.guarantee._sentence()
@@ -109,6 +120,68 @@ class Mechanism(Shown):
         scheme = participation_hash(self.algorithm.participation)
         own = dataclasses.replace(accounted, algorithm=self.algorithm.content_hash, participation=scheme)
         accounted.require(own, what="the guarantee is")
+
+    # ---- files -------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the mechanism to exactly this path, whole or not at all; nothing in it is code, and no key.
+
+        Held: the maps, the noise by encoder and factor, gossip with its labels, participation, the factorization, noise
+        scale, clipping, the guarantee with seal and fingerprint, and a trust model of `mfdl.trust` by its parameters.
+
+        Raises: InvalidInput: the path cannot be written, or the algorithm has noise, gossip or participation of a class
+            of your own, which is code.
+        """
+        return saved.write_mechanism(path, self)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, anew: bool = True, trust: TrustModel | None = None) -> Mechanism:
+        """The mechanism that `save` wrote: the same content hash, so the same noise, bit for bit; no noise is searched.
+
+        Args:
+            anew: account the guarantee anew at the noise of the file. False, or a trust model of your own that is not
+                given: the guarantee is taken as stated, and it and the mechanism say so (`guarantee.source`).
+            trust: who sees and knows what, where you do not leave that to the file: the guarantee must be under it.
+
+        Guarantees:
+            Recomputed always: the checksum, the content hashes of algorithm and mechanism, the fingerprint of algorithm
+            and participation (and of the trust model, where there is one), the seal, and mu from sensitivity, noise and
+            adjacency. With `anew` the sensitivity too: mu is never below what accounting gives here, whatever the file
+            says. Without it the sensitivity is trusted: hashes are against damage and careless edits, not forgers.
+        Raises: InvalidInput: no such file, another kind or format, an edited or damaged one, a guarantee under another
+            trust model or with a smaller mu than is accounted.
+        Cost: of `anew`, that of the accounting in `account`.
+        """
+        fields, content_hash = saved.read_mechanism(path)
+        with archive.refusing(path, saved.MECHANISM):
+            return cls.of_file(fields, content_hash, anew=anew, trust=trust)
+
+    @classmethod
+    def of_file(cls, fields: dict[str, Any], content_hash: str, *, anew: bool, trust: TrustModel | None) -> Mechanism:
+        """Of what `saved` read: see `load`."""
+        mechanism = cls(**fields if trust is None else {**fields, "trust": trust})
+        if mechanism.content_hash != content_hash:
+            raise InvalidInput(f"its content hash is {mechanism.content_hash}, and {content_hash} was saved.")
+        return mechanism._accounted_anew() if anew and mechanism.trust is not None else mechanism
+
+    def _accounted_anew(self) -> Mechanism:
+        """The same with a guarantee that was accounted here; the one it has where the two are the same statement."""
+        assert self.trust is not None
+        stated = self.guarantee
+        for method in ("exact",) if stated.bound == "exact" else ("certified", "exact"):
+            question = Question(
+                self.trust, stated.adjacency, self.clip_norm, None, stated.release, self.unit, method, self.lipschitz
+            )
+            losses = Losses.of(self.algorithm, question)
+            found = dataclasses.replace(losses.guarantee(self.noise_std), stated_delta=stated.stated_delta)
+            if found.seal == stated.seal:
+                return dataclasses.replace(self, guarantee=found)
+        if stated.mu < found.mu * (1 - ROUNDING):
+            raise InvalidInput(
+                f"its guarantee states mu = {stated.mu!r}, and accounted anew it is {found.mu!r}; calibrate or account "
+                "anew, or take it as stated with anew=False."
+            )
+        return _mechanism(losses, found)
 
     @property
     def accounted(self) -> str:
@@ -259,7 +332,8 @@ def with_noise(
 
 def _mechanism(losses: Losses, guarantee: Guarantee) -> Mechanism:
     clip_norm = float(guarantee.clip_norm)
-    return Mechanism(losses.algorithm, guarantee.noise_std, clip_norm, guarantee, losses.worst, losses.rests_on)
+    worst, trust = losses.worst, losses.question.trust
+    return Mechanism(losses.algorithm, guarantee.noise_std, clip_norm, guarantee, worst, losses.rests_on, trust)
 
 
 def without_noise(

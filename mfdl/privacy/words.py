@@ -64,7 +64,7 @@ def paragraph(guarantee: Guarantee) -> str:
     g = guarantee
     strength = "no finite mu" if g.mu == math.inf else f"mu = {rounded_up(g.mu, 6)} ({epsilon_at(g)})"
     whose = f"a record of {g.victim}" if g.unit == "record" else f"all data of {g.victim}"
-    how = "" if g.adaptive else ", gradients fixed in advance"
+    how = ("" if g.adaptive else ", gradients fixed in advance") + (f"; {g.source}" if g.source else "")
     return (
         f"{strength} for {whose} against {g.attacker} ({g.trust}), {g.adjacency}, clip {g.clip_norm:g}, "
         f"noise {g.noise_std:.4g}, {g.participation}{how}"
@@ -83,6 +83,7 @@ def rows(guarantee: Guarantee) -> list[tuple[str, str]]:
         ("participation", g.participation),
         ("noise", f"std {g.noise_std:.6g} for clip norm {g.clip_norm:g}, sensitivity {g.sensitivity:.6g}"),
         *([("why", g.why)] if g.why else []),
+        *([("source", g.source)] if g.source else []),
     ]
 
 

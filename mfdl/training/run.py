@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import archive, saved
+from ..algorithms.saved import CLASSES
+from ..archive import Packer, Unpacker
+from ..errors import InvalidInput
+from ..mechanism import Mechanism
 from ..shown import Shown, short_repr
-from .not_private import NotPrivate
+from ..trust import TrustModel
+from .not_private import NotPrivate, not_private_fields
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ..mechanism import Mechanism
+RUN = "run"
 
 LAST_STEPS = 50  # final figures average the evaluations of the last 50 steps
 
@@ -133,11 +141,59 @@ class Run(Shown):
             for u, label in enumerate(labels)
         ]
 
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the run with its mechanism to exactly this path, whole or not at all; no key is in it.
+
+        The file is readable by its owner alone: metrics are covered by no guarantee (the header names them), models and
+        messages as far as the guarantee says who sees them. Of seeded noise whoever has the file has the seed.
+
+        Raises: InvalidInput: as for `Mechanism.save`.
+        """
+        packer = Packer({**CLASSES, **_SEED_RUN})
+        content = {
+            saved.MECHANISM: saved.mechanism_parts(self.mechanism, packer),
+            "task_name": self.task_name,
+            "seeds": packer(list(self.seeds), "seeds of the run"),
+            "not_private": list(not_private_fields(SeedRun)),
+        }
+        return archive.write(path, RUN, {RUN: content}, packer, private=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, anew: bool = True, trust: TrustModel | None = None) -> Run:
+        """The run that `save` wrote, numbers as they were.
+
+        Args: anew, trust: of the guarantee of its mechanism, see `Mechanism.load`.
+        Raises: InvalidInput: as for `Mechanism.load`; seeds whose arrays do not fit the mechanism.
+        """
+        header, arrays = archive.read(path, RUN)
+        with archive.refusing(path, RUN):
+            content = header[RUN]
+            fields, content_hash = saved.mechanism_fields(content[saved.MECHANISM], arrays)
+            mechanism = Mechanism.of_file(fields, content_hash, anew=anew, trust=trust)
+            seeds = tuple(Unpacker(arrays, _SEED_RUN)(content["seeds"]))
+            for seed in seeds:
+                _require_shapes(seed, mechanism)
+            return cls(mechanism, str(content["task_name"]), seeds)
+
     def plot(self) -> Figure:
         """Test loss over steps, mean over nodes with the spread over seeds."""
         from .plots import plot_runs  # matplotlib only where a picture is wanted
 
         return plot_runs([self])
+
+
+_SEED_RUN = {"SeedRun": SeedRun}
+
+
+def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
+    """One row an evaluation, one column a node, as `SeedRun` says."""
+    n, T = mechanism.algorithm.num_nodes, mechanism.algorithm.num_steps
+    tables = [seed.loss] if seed.accuracy is None else [seed.loss, seed.accuracy]
+    fits = all(table.shape == (seed.steps.size, n) for table in tables) and len(seed.models) == n
+    if not fits or seed.steps.ndim != 1 or not 0 <= seed.finished_steps <= T:
+        raise InvalidInput(
+            f"its seed {seed.seed} has arrays of other sizes than {seed.steps.size} evaluations x {n} nodes."
+        )
 
 
 def _mean_in_words(name: str, values: list[float | None]) -> str:

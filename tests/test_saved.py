@@ -1,0 +1,366 @@
+"""Mechanisms in files: what comes back is what was accounted, and no file makes a number smaller than the truth."""
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import scipy.sparse as sp
+from effort import examples
+from hypothesis import given
+
+import mfdl
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Mechanism, TrustModel, algorithms, gossip, privacy, trust
+from mfdl.algorithms.saved import CLASSES, pack_algorithm, unpack_algorithm
+from mfdl.archive import CHECKSUM, HEADER, Packer, Unpacker, _digest
+from mfdl.noise import NoiseOperator
+from mfdl.privacy.guarantee import STATED
+from mfdl.testing.strategies import linear_algorithms, user_algorithms
+from mfdl.testing.strategies.algorithms import ALL_NAMES, build_algorithm
+
+RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+TRUSTS = {
+    "ldp": trust.LDP(),
+    "eavesdropper": trust.SecLDP(),
+    "colluding": trust.SecLDP((1, 2)),
+    "pndp": trust.PNDP([2]),
+    "any-receiver": trust.AnyReceiver(),
+    "coalitions": trust.Coalitions(1),
+    "full-collusion": trust.FullCollusion(),
+    "central": trust.Central(),
+    "released": trust.ReleasedOnly(),
+}
+
+
+def calibrated(algorithm=None, model=None, **target):
+    algorithm = algorithms.bsr(RING, Cyclic(2, 3), bandwidth=2) if algorithm is None else algorithm
+    asked = {"trust": model or trust.LDP(), "adjacency": "replace-one", "clip_norm": 0.7}
+    return mfdl.calibrate(algorithm, **asked, **(target or {"epsilon": 3.0, "delta": 1e-5}))
+
+
+def forged(path, change):
+    """Writes the file anew with a header that `change` edited, and a checksum that fits."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][HEADER])
+    arrays = {name: np.array(array) for name, array in safetensors.numpy.load(data).items()}
+    change(header, arrays)
+    text = json.dumps(header, sort_keys=True)
+    path.write_bytes(safetensors.numpy.save(arrays, metadata={HEADER: text, CHECKSUM: _digest(text, arrays)}))
+
+
+# ---- algorithms --------------------------------------------------------------------------------------------------
+
+
+def there_and_back(algorithm):
+    packer = Packer(CLASSES)
+    text = json.dumps(pack_algorithm(algorithm, packer), allow_nan=False)
+    return unpack_algorithm(json.loads(text), Unpacker(packer.arrays, CLASSES))
+
+
+def assert_same(algorithm, again):
+    assert again.content_hash == algorithm.content_hash
+    assert again.dynamics.gossip.content_hash == algorithm.dynamics.gossip.content_hash
+    assert again.dynamics.gossip.labels == algorithm.dynamics.gossip.labels
+    assert repr(again.factorization) == repr(algorithm.factorization)
+    gradients = np.eye(algorithm.num_steps * algorithm.num_nodes)
+    base = np.eye(algorithm.noise.shape[1])
+    assert np.array_equal(again.messages_from_gradients @ gradients, algorithm.messages_from_gradients @ gradients)
+    assert np.array_equal(again.messages_from_noise @ base, algorithm.messages_from_noise @ base)
+    for model in (trust.LDP(), trust.SecLDP()):
+        before, after = (mfdl.victim_losses(one, model, method="certified") for one in (algorithm, again))
+        assert [loss.fixed for loss in after] == [loss.fixed for loss in before]
+        assert [loss.trained for loss in after] == [loss.trained for loss in before]
+        assert [loss.fingerprint for loss in after] == [loss.fingerprint for loss in before]
+
+
+@examples(60)
+@given(algorithm=linear_algorithms(ALL_NAMES))
+def test_algorithms_of_the_registry_come_back_as_they_were(algorithm):
+    assert_same(algorithm, there_and_back(algorithm))
+
+
+@examples(60)
+@given(algorithm=user_algorithms())
+def test_algorithms_of_a_user_come_back_as_they_were(algorithm):
+    assert_same(algorithm, there_and_back(algorithm))
+
+
+@pytest.mark.parametrize("name", ALL_NAMES)
+def test_each_mechanism_keeps_its_guarantee(tmp_path, name):
+    parameters = {"coalition_size": 1} if name == "corn" else {}
+    algorithm = build_algorithm(name, RING, Cyclic(2, 2), **parameters)
+    asked = {"adjacency": "zero-out", "clip_norm": 1.0}
+    saved = mfdl.with_noise(algorithm, noise_std=2.0, trust=trust.SecLDP(), **asked)
+    saved.save(tmp_path / name)
+    loaded = Mechanism.load(tmp_path / name)
+    assert loaded.guarantee == saved.guarantee
+    assert loaded.guarantee.seal == saved.guarantee.seal
+    assert loaded.guarantee.source == ""
+    assert loaded.content_hash == saved.content_hash
+    assert loaded.sensitivity == saved.sensitivity
+    assert repr(loaded) == repr(saved)
+
+
+def test_labels_schedules_sequences_and_divisors(tmp_path):
+    W = np.array([[0.5, 0.5], [0.25, 0.75]])
+    one, other = (gossip.from_array(matrix, labels=("Ann", np.int64(7))) for matrix in (W, W[::-1, ::-1]))
+    dynamics = Dynamics(gossip.sequence([one, other]), learning_rate=[0.5, 0.25, 0.125])
+    algorithm = algorithms.dp_dsgd(dynamics, EveryStep(3)).with_divisors([2.0, 3.0])
+    saved = calibrated(algorithm, trust.PNDP(["Ann"]), mu=1.0)
+    saved.save(tmp_path / "m")
+    loaded = Mechanism.load(tmp_path / "m")
+    assert loaded.algorithm.dynamics.gossip.labels == ("Ann", np.int64(7))
+    assert isinstance(loaded.algorithm.dynamics.gossip.labels[1], np.int64)
+    assert loaded.algorithm.divisors.tolist() == [2.0, 3.0]
+    assert loaded.algorithm.dynamics.learning_rates(3).tolist() == [0.5, 0.25, 0.125]
+    assert loaded.guarantee == saved.guarantee
+
+
+# ---- files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["plain", "with.suffix", "m.npz", "é ü", "new/folder/m.mfdl"])
+def test_exactly_the_path_given_is_written_and_nothing_else(tmp_path, name):
+    calibrated().save(tmp_path / name)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == [name]
+    assert Mechanism.load(str(tmp_path / name)).guarantee.mu > 0
+
+
+def test_saving_replaces_a_file_whole_or_leaves_it(tmp_path, monkeypatch):
+    path = tmp_path / "m"
+    calibrated().save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(InvalidInput, match="No space left"):
+        calibrated(mu=1.0).save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_target_keeps_its_delta_and_a_user_keeps_the_unit(tmp_path):
+    asked = {"trust": trust.LDP(), "adjacency": "add-remove", "clip_norm": 1.0, "epsilon": 2.0, "delta": 1e-3}
+    saved = mfdl.calibrate(algorithms.dp_dsgd(RING, EveryStep(3)), unit="user", **asked)
+    saved.save(tmp_path / "m")
+    loaded = Mechanism.load(tmp_path / "m")
+    assert (loaded.unit, loaded.guarantee.stated_delta) == ("user", 1e-3)
+    assert loaded.content_hash == saved.content_hash
+
+
+@pytest.mark.parametrize("name", TRUSTS)
+def test_trust_models_that_are_shipped_are_accounted_anew(tmp_path, name):
+    asked = {"adjacency": "zero-out", "clip_norm": 1.0}
+    saved = mfdl.with_noise(algorithms.dp_dsgd(RING, Cyclic(2, 2)), noise_std=1.0, trust=TRUSTS[name], **asked)
+    saved.save(tmp_path / "m")
+    loaded = Mechanism.load(tmp_path / "m")
+    assert loaded.guarantee == saved.guarantee
+    assert loaded.guarantee.source == ""
+    assert loaded.trust == TRUSTS[name]
+
+
+def test_masks_of_a_user_are_code_so_the_guarantee_is_as_stated_until_they_are_given(tmp_path):
+    own = TrustModel.from_masks(seen=lambda algorithm: algorithm.sent, name="all seen")
+    saved = calibrated(model=own, mu=1.0)
+    saved.save(tmp_path / "m")
+    loaded = Mechanism.load(tmp_path / "m")
+    assert loaded.trust is None
+    assert loaded.guarantee.source == STATED
+    assert STATED in repr(loaded)
+    assert STATED in loaded.guarantee.sentence()
+    known = Mechanism.load(tmp_path / "m", trust=own)
+    assert known.guarantee == saved.guarantee
+    assert known.guarantee.source == ""
+    again = tmp_path / "again"
+    loaded.save(again)
+    assert Mechanism.load(again).guarantee.source == STATED
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------------
+
+
+class OwnNoise(NoiseOperator):
+    """Identity, of a user's own class."""
+
+    def __init__(self, num_steps, num_nodes):
+        self.num_steps, self.num_nodes = num_steps, num_nodes
+        super().__init__((num_steps * num_nodes, num_steps * num_nodes))
+
+    def _matmat(self, X):
+        return X
+
+    _rmatmat = _matmat
+
+    def variances(self):
+        return np.ones((self.num_steps, self.num_nodes))
+
+
+class OwnScheme(EveryStep):
+    pass
+
+
+class OwnGossip(gossip.GossipMatrix):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda one: {"noise": OwnNoise(one.num_steps, one.num_nodes)}, "noise OwnNoise cannot be saved.*CausalNoise"),
+        (lambda one: {"participation": OwnScheme(one.num_steps)}, "participation OwnScheme cannot be saved.*Explicit"),
+        (lambda one: {"dynamics": Dynamics(OwnGossip(sp.eye_array(4), range(4)))}, "gossip.*holds no OwnGossip"),
+        (
+            lambda one: {"dynamics": Dynamics(gossip.from_array(np.eye(4), labels=[*"abc", frozenset()]))},
+            "gossip.*holds no frozenset",
+        ),
+    ],
+    ids=["noise", "participation", "gossip", "labels"],
+)
+def test_code_of_the_users_own_is_refused_in_words(tmp_path, change, said):
+    one = algorithms.dp_dsgd(RING, EveryStep(2))
+    mechanism = calibrated(dataclasses.replace(one, **change(one)), trust.SecLDP(), mu=1.0)
+    with pytest.raises(InvalidInput, match=said):
+        mechanism.save(tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+def _guarantee(path):
+    calibrated().guarantee.save(path)
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda path: None, "cannot read.*Mechanism.save"),
+        (lambda path: path.mkdir(), "cannot read"),
+        (lambda path: path.write_bytes(b""), "no file written by Mechanism.save"),
+        (lambda path: path.write_bytes(os.urandom(500)), "no file written by Mechanism.save"),
+        (lambda path: path.write_text("[" * 100_000), "no file written by Mechanism.save"),
+        (_guarantee, "no file written by Mechanism.save"),
+        (lambda path: path.write_bytes(safetensors.numpy.save({"a": np.ones(3)})), "no file written by Mechanism.save"),
+    ],
+    ids=["missing", "folder", "empty", "noise", "brackets", "guarantee", "other-safetensors"],
+)
+def test_other_files_are_refused(tmp_path, write, said):
+    write(tmp_path / "m")
+    with pytest.raises(InvalidInput, match=said):
+        Mechanism.load(tmp_path / "m")
+
+
+def test_every_byte_is_under_the_checksum(tmp_path):
+    path = tmp_path / "m"
+    calibrated().save(path)
+    data = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for place in [*rng.integers(0, len(data), 60).tolist(), len(data) - 1]:
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        try:
+            loaded = Mechanism.load(path, anew=False)
+        except InvalidInput:
+            continue
+        assert loaded.content_hash == calibrated().content_hash  # a space of the outer header, say
+        assert loaded.guarantee == calibrated().guarantee
+    for length in rng.integers(0, len(data), 10):
+        path.write_bytes(data[:length])
+        with pytest.raises(InvalidInput, match=r"no file written by Mechanism\.save"):
+            Mechanism.load(path)
+
+
+@pytest.mark.parametrize("anew", [True, False])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda h, a: h.update(format=2), "format 2, this version reads format 1; a newer mfdl wrote it"),
+        (lambda h, a: h.update(kind="run"), "holds a run, not a mechanism; read it with Run.load"),
+        (lambda h, a: h["mechanism"].update(noise_std=9.0), "the guarantee is for noise_std"),
+        (lambda h, a: h["mechanism"].update(clip_norm=9.0), "the guarantee is for noise_std, clip_norm"),
+        (lambda h, a: h["mechanism"]["guarantee"].update(mu=1e-3), "mu must be at least"),
+        (lambda h, a: h["mechanism"]["guarantee"].update(mu=9e9), "its guarantee was edited"),
+        (lambda h, a: h["mechanism"]["guarantee"].update(noise_std=9.0), "its guarantee was edited|mu must be"),
+        (lambda h, a: h["mechanism"]["guarantee"].update(fingerprint="", seal=""), "its guarantee was edited"),
+        (lambda h, a: h["mechanism"].update(content_hash="0" * 16), "0000 was saved"),
+        (lambda h, a: h["mechanism"].update(trust={"model": "SecLDP", "colluders": []}), "another trust model"),
+        (lambda h, a: h["mechanism"].update(trust={"model": "Nobody"}), "does not hold a mechanism"),
+        (lambda h, a: h["mechanism"].pop("algorithm"), "does not hold a mechanism"),
+        (lambda h, a: h["mechanism"]["algorithm"].update(name="mine"), "its algorithm has content hash"),
+        (lambda h, a: h["mechanism"]["algorithm"]["participation"].update(epochs=1, period=6), "has content hash"),
+        (lambda h, a: [array.__imul__(3) for array in a.values() if array.dtype == float], "must|has content hash"),
+        (lambda h, a: h["mechanism"]["sensitivity"]["fields"].update(squared=1e-9), "the guarantee is for noise_std"),
+        (lambda h, a: h["mechanism"]["sensitivity"]["fields"].update(squared="1"), "sensitivity must be a number"),
+        (lambda h, a: h["mechanism"]["algorithm"].update(kinds={"is": "os", "fields": {}}), "does not hold"),
+        (lambda h, a: a.clear(), "does not hold a mechanism"),
+    ],
+    ids=[
+        "format", "kind", "noise", "clip", "mu-down", "mu-up", "stated-noise", "unsealed", "hash", "trust", "no-trust",
+        "no-algorithm", "name", "participation", "arrays", "sensitivity", "text", "class", "no-arrays",
+    ],
+)  # fmt: skip
+def test_an_edited_file_is_refused_even_with_a_checksum_that_fits(tmp_path, change, said, anew):
+    path = tmp_path / "m"
+    calibrated().save(path)
+    forged(path, change)
+    with pytest.raises(InvalidInput, match=said):
+        Mechanism.load(path, anew=anew)
+
+
+def lowered(factor):
+    """Sensitivity and mu times a factor, sealed as the accountant seals."""
+
+    def change(header, arrays):
+        parts = header["mechanism"]
+        stated = privacy.Guarantee.from_dict(parts["guarantee"])
+        sensitivity = parts["sensitivity"]["fields"]
+        sensitivity["squared"] *= factor**2
+        value = np.nextafter(np.sqrt(sensitivity["squared"]), np.inf)
+        less = dataclasses.replace(stated, mu=stated.mu * factor * (1 + 1e-9), sensitivity=float(value))
+        parts["guarantee"] = less.sealed(stated.fingerprint).to_dict()
+
+    return change
+
+
+def test_a_forged_sensitivity_is_found_by_accounting_anew_and_labelled_without(tmp_path):
+    path, saved = tmp_path / "m", calibrated()
+    saved.save(path)
+    forged(path, lowered(0.5))
+    with pytest.raises(InvalidInput, match=r"states mu = .* accounted anew it is"):
+        Mechanism.load(path)
+    with pytest.raises(InvalidInput, match=r"accounted anew"):
+        Mechanism.load(path, trust=trust.LDP())
+    believed = Mechanism.load(path, anew=False)
+    assert believed.guarantee.source == STATED
+    assert STATED in repr(believed)
+    assert STATED in believed._repr_html_()
+
+
+@pytest.mark.parametrize("factor", [1 - 1e-7, 1.5])
+def test_a_number_changed_within_rounding_or_upwards_is_replaced_by_the_true_one(tmp_path, factor):
+    path, saved = tmp_path / "m", calibrated()
+    saved.save(path)
+    forged(path, lowered(factor))
+    loaded = Mechanism.load(path)
+    assert loaded.guarantee.mu == saved.guarantee.mu
+    assert loaded.guarantee.source == ""
+
+
+def test_a_forged_trust_model_is_found_by_who_names_their_own(tmp_path):
+    path = tmp_path / "m"
+    algorithm = algorithms.decor(RING, EveryStep(2), sigma_local=1.0, sigma_pair=2.0)
+    asked = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
+    mfdl.with_noise(algorithm, trust=trust.SecLDP(), **asked).save(path)
+    assert Mechanism.load(path).guarantee.trust == "eavesdropper"
+    with pytest.raises(InvalidInput, match="another trust model"):
+        Mechanism.load(path, trust=trust.LDP())
+
+
+def test_words_that_were_edited_and_sealed_are_not_kept(tmp_path):
+    path = tmp_path / "m"
+    calibrated().save(path)
+
+    def change(header, arrays):
+        stated = privacy.Guarantee.from_dict(header["mechanism"]["guarantee"])
+        other = dataclasses.replace(stated, attacker="everybody in the world", trust="everything")
+        header["mechanism"]["guarantee"] = other.sealed(stated.fingerprint).to_dict()
+
+    forged(path, change)
+    assert "everybody in the world" not in repr(Mechanism.load(path))
