@@ -102,6 +102,11 @@ class ReplayConfig:
         if seeds is None and not task.batch_sizes_depend_on_seed:
             covered.divisors(mechanism, task, self.fed_every, 0)
         check.device(device=self.device)
+        if self.progress is not None and not callable(self.progress):
+            raise InvalidInput(
+                f"progress must be a function of the number of steps just finished, got {check.said(self.progress)}; "
+                "leave it out for none."
+            )
         check.trained_in(dtype=self.dtype)
         if self.eval_every is not None:
             check.integer_at_least(1, eval_every=self.eval_every)

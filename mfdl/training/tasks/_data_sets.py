@@ -16,7 +16,7 @@ from sklearn.model_selection import train_test_split
 from ... import check, data
 from ...errors import InvalidInput, require_known
 from . import partition as partitions
-from ._task import Task, from_module
+from ._task import Kind, Task, from_module
 from .seeds import DATA_SPLIT_SEED, split_rows
 
 Folder = str | os.PathLike[str] | None
@@ -219,7 +219,7 @@ def _task(
     test: Records,
     build_module: Callable[[], torch.nn.Module],
     partition: partitions.Partition | str,
-    kind: str = "classification",
+    kind: Kind = "classification",
     loss: Callable[..., torch.Tensor] = torch.nn.functional.cross_entropy,
 ) -> Task:
     return from_module(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ... import check
 from ...errors import InvalidInput
 from ...matrices import read_only
-from . import fingerprint, modules, seeds
+from . import fingerprint, modules, records, seeds
 from . import partition as partitions
 from .instance import TaskInstance
 from .steps import Period, periods_of_nodes, record_index
@@ -70,10 +70,10 @@ class Task:
             raise InvalidInput(f"kind must be 'classification' or 'regression', got {self.kind!r}.")
         num_nodes = check.integer_at_least(1, num_nodes=self.num_nodes)
         arrays = {
-            "features": _records(features=self.features),
-            "test_features": _records(test_features=self.test_features),
-            "targets": _targets(self.kind, targets=self.targets),
-            "test_targets": _targets(self.kind, test_targets=self.test_targets),
+            "features": records.features(features=self.features),
+            "test_features": records.features(test_features=self.test_features),
+            "targets": records.targets(self.kind, targets=self.targets),
+            "test_targets": records.targets(self.kind, test_targets=self.test_targets),
         }
         for part in ("", "test_"):
             rows, values = (len(arrays[part + name]) for name in ("features", "targets"))
@@ -99,10 +99,8 @@ class Task:
         self._check_model()
 
     def __repr__(self) -> str:
-        records = (
-            f"{len(self.targets)} train and {len(self.test_targets)} test records of shape {self.features.shape[1:]}"
-        )
-        return f"Task {self.name} ({self.kind}) on {self.num_nodes} nodes: {records}, partition {self.partition.text}"
+        both = f"{len(self.targets)} train and {len(self.test_targets)} test records of shape {self.features.shape[1:]}"
+        return f"Task {self.name} ({self.kind}) on {self.num_nodes} nodes: {both}, partition {self.partition.text}"
 
     def _check_model(self) -> None:
         module = modules.build(self.build_module, seed=0)
@@ -111,12 +109,9 @@ class Task:
         if self.kind == "classification":
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 scores = _scores(module, features)
-            for name, array in (("targets", self.targets), ("test_targets", self.test_targets)):
-                if scores is not None and array.max() >= scores:
-                    raise InvalidInput(
-                        f"{name} must be classes 0 to {scores - 1}, as the module gives {scores} outputs, got "
-                        f"{array.max()} in row {int(array.argmax())}."
-                    )
+            if scores is not None:
+                records.require_scores(scores, targets=self.targets)
+                records.require_scores(scores, test_targets=self.test_targets)
         modules.checked_model(module, self.loss, features, targets)
 
     @functools.cached_property
@@ -224,62 +219,68 @@ class Task:
 
 
 def from_module(
-    name: str, graph_or_num_nodes: Any, *, partition: partitions.Partition | str = "uniform", **described: Any
+    name: str,
+    graph_or_num_nodes: Any,
+    *,
+    kind: Kind,
+    build_module: Callable[[], torch.nn.Module],
+    loss: modules.Loss,
+    train: Any = None,
+    test: Any = None,
+    features: Any = None,
+    targets: Any = None,
+    test_features: Any = None,
+    test_targets: Any = None,
+    partition: partitions.Partition | str = "uniform",
+    lipschitz: float | None = None,
 ) -> Task:
     """The task of a user's own module, per-record loss and records.
 
+    >>> x, y = torch.randn(40, 3), torch.arange(40) % 2
+    >>> records = torch.utils.data.TensorDataset(x, y)
+    >>> def model():
+    ...     return torch.nn.Linear(3, 2)
+    >>> def loss(output, target):
+    ...     return torch.nn.functional.cross_entropy(output, target)
+    >>> from_module("mine", 4, kind="classification", build_module=model, loss=loss, train=records, test=records)
+    Task mine (classification) on 4 nodes: 40 train and 40 test records of shape (3,), partition uniform
+
     Args:
+        name: how results call it.
         graph_or_num_nodes: a networkx graph, or the number of nodes.
+        kind, build_module, loss, lipschitz: those of `Task`. A module that is already there, with its parameters as the
+            public first model, is `functools.partial(copy.deepcopy, module)`.
+        train, test: records, each a Dataset of (features, target) such as a TensorDataset, a torchvision data set or a
+            part of `random_split`; read once, item by item. Or instead of them
+        features, targets, test_features, test_targets: arrays, tensors or tables of pandas, one row per record.
         partition: who holds which train record, or its text such as "dirichlet:alpha=10", see `partition.parse`.
-        described: `kind`, `build_module`, `loss`, `features`, `targets`, `test_features`, `test_targets` and perhaps
-            `lipschitz` of the `Task`, which says what each must be.
+
+    Raises: as `Task`; InvalidInput: records given twice, or a Dataset that cannot be stacked (`records`).
     """
-    return Task(name, num_nodes=node_count(graph_or_num_nodes), partition=partitions.parse(partition), **described)
+    arrays = {"features": features, "targets": targets, "test_features": test_features, "test_targets": test_targets}
+    return Task(
+        name,
+        kind,
+        **records.of_caller(train, test, arrays),
+        build_module=build_module,
+        loss=loss,
+        num_nodes=node_count(graph_or_num_nodes),
+        lipschitz=lipschitz,
+        partition=partitions.parse(partition),
+    )
 
 
 def node_count(graph_or_num_nodes: Any) -> int:
     """The number of nodes of a networkx graph, or the number itself."""
     count = getattr(graph_or_num_nodes, "number_of_nodes", None)
-    return check.integer_at_least(1, graph_or_num_nodes=count() if callable(count) else graph_or_num_nodes)
-
-
-def _records(**named: Any) -> NDArray[Any]:
-    """An own copy (float32 or int64) of at least one finite record."""
-    name, value = check.one(named)
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiub" or array.ndim < 1 or array.size == 0:
+    given = count() if callable(count) else graph_or_num_nodes
+    if hasattr(given, "num_nodes") or isinstance(given, str):
+        way_out = "mfdl.graphs.load(name) makes a graph" if isinstance(given, str) else "give its num_nodes"
         raise InvalidInput(
-            f"{name} must be a numeric array with at least one record, got shape {array.shape} of {array.dtype}."
+            "graph_or_num_nodes must be a networkx graph, or as the number of nodes must be an integer >= 1, got "
+            f"{check.said(given)}; {way_out}."
         )
-    with np.errstate(over="ignore"):  # what float32 cannot hold is named below
-        copy = np.array(array, dtype=np.int64 if array.dtype.kind in "iu" else np.float32)
-    if copy.dtype == np.float32:
-        finite = np.isfinite(copy.reshape(len(copy), -1)).all(axis=1)
-        if not finite.all():
-            row = int(np.argmin(finite))
-            raise InvalidInput(
-                f"{name} must be finite in float32, got {array[row].ravel()[~np.isfinite(copy[row].ravel())][0]} in "
-                f"row {row} ({int((~finite).sum())} of {len(copy)} rows are not); remove or repair these records."
-            )
-    return copy
-
-
-def _targets(kind: Kind, **named: Any) -> NDArray[Any]:
-    """An own copy of the targets, one per record: int64 classes >= 0 or finite float32 values."""
-    name, value = check.one(named)
-    array = np.asarray(value)
-    if array.ndim != 1:
-        raise InvalidInput(f"{name} must have one number per record, got shape {array.shape}.")
-    if kind == "regression":
-        return _records(**{name: array}).astype(np.float32)
-    if array.dtype.kind not in "iu" or array.size == 0:
-        raise InvalidInput(
-            f"{name} must be integer classes 0, 1, ... for classification, got {array.size} of {array.dtype}; convert "
-            "them, or use kind='regression'."
-        )
-    if array.min() < 0:
-        raise InvalidInput(f"{name} must be classes >= 0, got {array.min()} in row {int(array.argmin())}.")
-    return array.astype(np.int64)
+    return check.integer_at_least(1, graph_or_num_nodes=given)
 
 
 def _scores(module: torch.nn.Module, features: torch.Tensor) -> int | None:

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from ... import check
 from ...errors import InvalidInput, UnsupportedMechanism
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -29,15 +30,33 @@ INDEPENDENCE_TOLERANCE = 1e-5
 
 def build(build_module: Callable[[], torch.nn.Module], seed: int) -> torch.nn.Module:
     """Builds a module with torch's CPU generator seeded; the global generator is left as it was."""
+    if isinstance(build_module, torch.nn.Module) or not callable(build_module):
+        itself = f"the module {type(build_module).__name__} itself"
+        raise InvalidInput(
+            "build_module must be a function that returns a new module, got "
+            f"{itself if isinstance(build_module, torch.nn.Module) else check.said(build_module)}; of a module that is "
+            "there give functools.partial(copy.deepcopy, module)."
+        )
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: that would also reseed the generators of other devices, which are not restored.
         torch.default_generator.manual_seed(seed)
-        module = build_module()
+        module = _called(build_module)
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"build_module must return a torch.nn.Module, got {type(module).__name__}.")
     if not any(p.requires_grad for p in module.parameters()):
         raise InvalidInput(f"build_module returned {type(module).__name__} without a trainable parameter.")
     return module
+
+
+def _called(build_module: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+    try:
+        return build_module()
+    except Exception as error:
+        name = getattr(build_module, "__name__", type(build_module).__name__)
+        raise InvalidInput(
+            f"build_module must return a new module when called without arguments, got {type(error).__name__} of "
+            f"{name}: {_first_line(error)}; give a function, or functools.partial({name}, ...) with its arguments."
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -170,9 +189,10 @@ def _refuse_by_trial(module: torch.nn.Module, features: torch.Tensor) -> torch.T
         try:
             output, again, beside_others = module(features), module(features), module(others)
         except Exception as error:
+            whole = "" if features.is_floating_point() else "; the features are integers, as indices are: give floats"
             raise InvalidInput(
                 f"{kind} fails on a batch of {len(features)} records of shape {tuple(features.shape[1:])}: "
-                f"{_first_line(error)}"
+                f"{_first_line(error)}{whole}"
             ) from error
     if not isinstance(output, torch.Tensor) or output.shape[:1] != features.shape[:1]:
         got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
@@ -198,6 +218,16 @@ def _refuse_by_trial(module: torch.nn.Module, features: torch.Tensor) -> torch.T
 
 
 def _check_loss(loss: Loss, output: torch.Tensor, target: torch.Tensor) -> None:
+    if isinstance(loss, type) or not callable(loss):
+        raise InvalidInput(
+            "loss must be a function (output of one record, its target) -> scalar, e.g. "
+            f"torch.nn.functional.cross_entropy, got {check.said(loss)}."
+        )
+    if getattr(loss, "weight", None) is not None and getattr(loss, "reduction", None) == "mean":
+        raise InvalidInput(
+            f"loss must not be a weighted mean, got {loss}: over one record its class weights cancel; use "
+            "reduction='sum'."
+        )
     try:
         value = loss(output, target)
     except Exception as error:
@@ -209,7 +239,7 @@ def _check_loss(loss: Loss, output: torch.Tensor, target: torch.Tensor) -> None:
         got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
         raise InvalidInput(
             f"loss must return a floating-point scalar tensor for one record (output {tuple(output.shape)}, "
-            f"target {tuple(target.shape)}), got {got}; the batch is added up after clipping."
+            f"target {tuple(target.shape)}), got {got}; reduce it to one number: a batch is added up after clipping."
         )
 
 

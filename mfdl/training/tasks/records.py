@@ -1,0 +1,182 @@
+"""Records as arrays: what a caller gives (arrays, tensors, tables of pandas, torch Datasets) as own checked copies.
+
+In: features and targets in any of these forms. Out: float32 or int64 arrays, one row per record. A Dataset is read
+once, item by item, so what it draws at random (an augmentation) is drawn once: a record is the same in every epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from ... import check
+from ...errors import InvalidInput
+
+ARRAYS = ("features", "targets", "test_features", "test_targets")
+PAIR = "a pair (features, target)"
+
+
+def of_caller(train: Any, test: Any, arrays: dict[str, Any]) -> dict[str, Any]:
+    """The four arrays, by the names of ARRAYS: as they are, or those of two Datasets.
+
+    Raises: InvalidInput: both given, neither, or half of either; a Dataset that cannot be stacked.
+    """
+    missing = [name for name, array in arrays.items() if array is None]
+    datasets = {"train": train, "test": test}
+    lacking = [name for name, dataset in datasets.items() if dataset is None]
+    if len(lacking) == 2:
+        if missing:
+            raise InvalidInput(
+                f"records must be given as {', '.join(ARRAYS)}, or as Datasets, train and test; got no "
+                f"{', no '.join(missing)}."
+            )
+        return arrays
+    if given := [name for name in ARRAYS if name not in missing]:
+        raise InvalidInput(
+            f"records must be given once, got train or test and also {', '.join(given)}; leave out one or the other."
+        )
+    if lacking:
+        raise InvalidInput(
+            f"{lacking[0]} must be a Dataset too, got None; torch.utils.data.random_split holds some records back."
+        )
+    (features, targets), (test_features, test_targets) = (of_dataset(**{name: datasets[name]}) for name in datasets)
+    return dict(zip(ARRAYS, (features, targets, test_features, test_targets), strict=True))
+
+
+def of_dataset(**named: Any) -> tuple[Any, Any]:
+    """(features, targets) of a map-style Dataset of such pairs, each stacked, one row per record.
+
+    Raises: InvalidInput: no Dataset of known length, an item that is no pair of numbers, or items of several shapes.
+    """
+    name, dataset = check.one(named)
+    if isinstance(dataset, DataLoader):
+        raise InvalidInput(f"{name} must be a Dataset, got a DataLoader, which makes batches; give loader.dataset.")
+    if isinstance(dataset, IterableDataset):
+        raise InvalidInput(
+            f"{name} must be a Dataset with items by number, got the IterableDataset {type(dataset).__name__}; give "
+            "list(dataset)."
+        )
+    if isinstance(dataset, type) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise InvalidInput(
+            f"{name} must be a Dataset of pairs (features, target), e.g. torch.utils.data.TensorDataset(x, y), got "
+            f"{check.said(dataset)}."
+        )
+    if type(dataset) is TensorDataset and len(dataset.tensors) == 2:
+        return dataset.tensors
+    if len(dataset) == 0:
+        raise InvalidInput(f"{name} must hold at least one record, got none.")
+    pairs = [_pair(name, dataset, row) for row in range(len(dataset))]
+    features, targets = zip(*pairs, strict=True)
+    return _stacked(f"features of {name}", features), _stacked(f"targets of {name}", targets)
+
+
+def _pair(name: str, dataset: Any, row: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    try:
+        item = dataset[row]
+    except Exception as error:
+        raise InvalidInput(
+            f"{name} fails at item {row}: {type(error).__name__}: {error}; look at {name}[{row}]."
+        ) from error
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        got = f"{len(item)} parts" if isinstance(item, tuple | list) else check.said(item)
+        raise InvalidInput(f"{name} must hold {PAIR} for each record, got {got} at item {row}; wrap it in a Dataset.")
+    for part in item:
+        if type(part).__module__.startswith("PIL."):
+            raise InvalidInput(
+                f"{name} must hold numbers, got a PIL image at item {row}; apply transforms.ToTensor() in the Dataset "
+                "(transform=...)."
+            )
+    features, target = (check.as_array(**{f"item {row} of {name}": part}) for part in item)
+    return features, target
+
+
+def _stacked(what: str, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    shapes = [array.shape for array in rows]
+    other = next((row for row, shape in enumerate(shapes) if shape != shapes[0]), None)
+    if other is not None:
+        raise InvalidInput(
+            f"{what} must have one shape, got {shapes[0]} at item 0 and {shapes[other]} at item {other}; resize or pad "
+            "them alike."
+        )
+    return np.stack(rows)
+
+
+def features(**named: Any) -> NDArray[Any]:
+    """An own copy (float32 or int64) of at least one finite record."""
+    name, array = _array(named)
+    if array.dtype.kind not in "fiub" or array.ndim < 1 or array.size == 0:
+        raise InvalidInput(
+            f"{name} must be a numeric array with at least one record, got shape {array.shape} of {array.dtype}."
+            f"{_way_out(name, check.one(named)[1], array)}"
+        )
+    with np.errstate(over="ignore"):  # what float32 cannot hold is named below
+        copy = np.array(array, dtype=np.int64 if array.dtype.kind in "iu" else np.float32)
+    if copy.dtype == np.float32:
+        finite = np.isfinite(copy.reshape(len(copy), -1)).all(axis=1)
+        if not finite.all():
+            row = int(np.argmin(finite))
+            raise InvalidInput(
+                f"{name} must be finite in float32, got {array[row].ravel()[~np.isfinite(copy[row].ravel())][0]} in "
+                f"row {row} ({int((~finite).sum())} of {len(copy)} rows are not); remove or repair these records."
+            )
+    return copy
+
+
+def targets(kind: str, **named: Any) -> NDArray[Any]:
+    """An own copy of the targets, one per record: int64 classes >= 0 or finite float32 values."""
+    name, array = _array(named)
+    if array.ndim != 1:
+        raise InvalidInput(
+            f"{name} must have one number per record, got shape {array.shape}; one column is {name}.ravel(), and "
+            f"one-hot rows are the classes {name}.argmax(1)."
+        )
+    if kind == "regression":
+        return features(**{name: array}).astype(np.float32)
+    if array.dtype.kind not in "iu" or array.size == 0:
+        numbers = array.dtype.kind in "fb"
+        classes = f"{name}.astype(int)" if numbers else f"np.unique({name}, return_inverse=True)[1]"
+        raise InvalidInput(
+            f"{name} must be integer classes 0, 1, ... for classification, got {array.size} of {array.dtype}; convert "
+            f"them, {classes}{', or use kind=' + repr('regression') if numbers else ''}."
+        )
+    if array.min() < 0:
+        raise InvalidInput(
+            f"{name} must be classes >= 0, got {array.min()} in row {int(array.argmin())}; number the classes with "
+            f"np.unique({name}, return_inverse=True)[1]."
+        )
+    return array.astype(np.int64)
+
+
+def require_scores(scores: int, **named: NDArray[Any]) -> None:
+    """Refuses classes for which a module with so many outputs has no score."""
+    name, array = check.one(named)
+    if array.max() >= scores:
+        shifted = array.min() > 0 and array.max() - array.min() < scores
+        way_out = f"number them from 0: {name} - {array.min()}" if shifted else "give the module more outputs"
+        raise InvalidInput(
+            f"{name} must be classes 0 to {scores - 1}, as the module gives {scores} outputs, got {array.max()} in row "
+            f"{int(array.argmax())}; {way_out}."
+        )
+
+
+def _array(named: dict[str, Any]) -> tuple[str, NDArray[Any]]:
+    name, value = check.one(named)
+    if isinstance(value, Dataset | DataLoader):
+        part = "test" if name.startswith("test") else "train"
+        raise InvalidInput(
+            f"{name} must be a numeric array, got {type(value).__name__}; a Dataset of features and targets is "
+            f"{part}=dataset, without {', '.join(ARRAYS)}."
+        )
+    return name, check.as_array(**named)
+
+
+def _way_out(name: str, value: Any, array: NDArray[Any]) -> str:
+    if hasattr(value, "toarray"):
+        return f" Give {name}.toarray()."
+    if array.dtype.kind in "OUS" and array.ndim:
+        return " Give columns of numbers only; words need an encoding, such as sklearn's OneHotEncoder."
+    return ""
