@@ -48,19 +48,37 @@ def compare(
 def _show(result: dict[str, Any], picture: Path) -> None:
     count = len(result["seeds"])
     title = f"{result['task']} on {result['graph']}: {result['nodes']} nodes, {result['steps']} steps"
+    title += (
+        f"; mu = {float(result['mu']):.4g}, epsilon = {float(result['epsilon']):.4g} at delta = {result['delta']:g}"
+    )
     numbers = (f"final test loss ({count} seed{'s' * (count > 1)})", "accuracy", "injected\nnoise std", "objective")
     table = options.table(("mechanism", *numbers), title=title, right=numbers)
     for row in result["mechanisms"]:
-        spread = f" ± {row['final_loss_std']:.3f}" if count > 1 and row["final_loss_std"] is not None else ""
-        loss, accuracy, objective = row["final_loss_mean"], row["final_accuracy_mean"], row["objective"]
+        objective = row["objective"]
+        loss = _plus_minus(row["final_loss_mean"], row["final_loss_std"], count, ".3f")
         table.add_row(
             row["label"],
-            f"diverged ({len(row['diverged'])} of {count})" if loss is None else f"{loss:.3f}{spread}",
-            "" if accuracy is None else f"{accuracy:.1%}",
+            f"diverged ({len(row['diverged'])} of {count})" if row["final_loss_mean"] is None else loss,
+            _plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
             f"{row['injected_noise_std']:.3g}",
             f"{objective:,.0f}" if isinstance(objective, float) else str(objective),
         )
+    for name, mean in (("untrained", "_mean"), ("chance", "")):
+        loss, accuracy = result[f"{name}_loss{mean}"], result[f"{name}_accuracy{mean}"]
+        if loss is not None:
+            table.add_row(f"({name})", f"{loss:.3f}", "" if accuracy is None else f"{accuracy:.1%}")
+    spread = ["±: standard deviation over seeds."] * (count > 1)
+    options.say([table, *spread])
+    options.say([f"{result['finding']}."] * bool(result["finding"]) + result["advice"])
     without = any(row["mechanism"] == "none" for row in result["mechanisms"])
-    options.say([table, result["guarantee"], *["none trains without noise: it has no guarantee."] * without])
+    options.say([result["guarantee"], *["none trains without noise: it has no guarantee."] * without])
     options.say(["Noise is drawn from the seeds: whoever knows them can subtract it."])
     options.answers().print(f"Picture: {picture}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _plus_minus(mean: float | None, std: float | None, count: int, how: str) -> str:
+    """A mean with its standard deviation over seeds, where there are several; empty without a mean."""
+    if mean is None:
+        return ""
+    spread = f" ± {format(std, how)}" if count > 1 and std is not None else ""
+    return format(mean, how) + spread

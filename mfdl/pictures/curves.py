@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from .style import INK, LINE_INCHES, QUIET, End, caption_lines, name_ends, plain_decades, quiet, write_caption
@@ -38,17 +39,20 @@ LOOKS = {  # colour, and words below the name
 }
 MORE_COLOURS = ("#000000", "#8c510a", "#3b6e8f", "#7f7f00", "#e377c2", "#1f3b73")  # for other names, in order
 
+DOTTED: dict[str, Any] = {"color": QUIET, "linewidth": 1.1, "linestyle": (0, (1, 2)), "zorder": 1}  # of a level
+HALO = [withStroke(linewidth=2.2, foreground="white")]  # words stay readable over lines
 LOG_RATIO = 8.0  # largest over smallest drawn loss beyond which the left axis is logarithmic
 FINAL_LOG_RATIO = 50.0  # the same for the final losses, whose lengths from zero say more while they can be seen
 WIDTH, ROW, HEAD = 11.0, 0.42, 0.95  # inches
-CAPTION_WIDTH, MAX_CAPTION_LINES = 166, 5  # characters per line at the font and figure size
+CAPTION_WIDTH, MAX_CAPTION_LINES = 166, 8  # characters per line at the font and figure size
+TITLE_WIDTH = 84  # characters that fit at the full size of a title
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curves:
     """One mechanism: per seed, the loss (mean over nodes) at every evaluated step, and the final loss or None.
 
-    Attributes: label: its name in the picture.
+    Attributes: label: its name in the picture; accuracy: the final one, mean over seeds, written beside the loss.
     """
 
     label: str
@@ -57,6 +61,7 @@ class Curves:
     steps: list[NDArray[np.int64]]
     losses: list[NDArray[np.float64]]
     finals: list[float | None]
+    accuracy: float | None = None
 
     @property
     def diverged(self) -> int:
@@ -98,8 +103,21 @@ def colours_of(names: Iterable[str]) -> list[tuple[str, bool]]:
     return chosen
 
 
-def draw_curves(curves: Sequence[Curves], title: str, caption: str, num_seeds: int, last_steps: int) -> Figure:
-    """The figure. last_steps: the steps that final losses average."""
+def draw_curves(
+    curves: Sequence[Curves],
+    title: str,
+    caption: str,
+    num_seeds: int,
+    last_steps: int,
+    *,
+    levels: Mapping[str, float] | None = None,
+) -> Figure:
+    """The figure.
+
+    Args:
+        last_steps: the steps that final losses average.
+        levels: losses by name that are drawn as dotted lines, such as that of the untrained model.
+    """
     lines = caption_lines(caption, CAPTION_WIDTH)
     if len(lines) > MAX_CAPTION_LINES:
         lines = [*lines[: MAX_CAPTION_LINES - 1], lines[MAX_CAPTION_LINES - 1][: CAPTION_WIDTH - 4] + " ..."]
@@ -108,29 +126,30 @@ def draw_curves(curves: Sequence[Curves], title: str, caption: str, num_seeds: i
     figure = Figure(figsize=(WIDTH, height), facecolor="white")
     bottom, top = (foot + 0.55) / height, 1 - HEAD / height
     left = figure.add_axes((0.055, bottom, 0.445, top - bottom))
-    right = figure.add_axes((0.735, bottom, 0.225, top - bottom))
-    figure.text(0.055, 1 - 0.34 / height, title, fontsize=14.5, fontweight="bold", color=INK, va="center")
-    _loss_over_steps(left, curves, num_seeds)
-    _final_losses(right, curves, num_seeds, last_steps)
+    right = figure.add_axes((0.735, bottom, 0.22, top - bottom))
+    size = 14.5 * min(1.0, TITLE_WIDTH / max(len(title), 1))
+    figure.text(0.055, 1 - 0.34 / height, title, fontsize=size, fontweight="bold", color=INK, va="center")
+    _loss_over_steps(left, curves, num_seeds, levels or {})
+    _final_losses(right, curves, num_seeds, last_steps, levels or {})
     write_caption(figure, lines, left=0.055, top=(foot - 0.08) / height)
     return figure
 
 
-def _range(curves: Sequence[Curves]) -> tuple[float, float]:
+def _range(curves: Sequence[Curves], levels: Iterable[float] = ()) -> tuple[float, float]:
     """Smallest and largest loss worth drawing: a diverging run may not squeeze the others flat."""
     everything = [np.concatenate([loss[np.isfinite(loss)] for loss in c.losses] or [np.empty(0)]) for c in curves]
     calm = [values for c, values in zip(curves, everything, strict=True) if values.size and not c.diverged]
     drawn = np.concatenate(calm or [values for values in everything if values.size] or [np.array([0.0, 1.0])])
-    low, high = float(drawn.min()), float(drawn.max())
+    low, high = min([float(drawn.min()), *levels]), max([float(drawn.max()), *levels])
     if not calm:  # only diverging runs: their first decades say enough
         high = min(high, max(low, 1e-300) * 1e3)
     return low, high
 
 
-def _loss_over_steps(axes: Axes, curves: Sequence[Curves], num_seeds: int) -> None:
+def _loss_over_steps(axes: Axes, curves: Sequence[Curves], num_seeds: int, levels: Mapping[str, float]) -> None:
     band = "" if num_seeds == 1 else f"; band: range over {num_seeds} seeds"
     axes.set_title(f"Test loss while training (mean over nodes{band})", loc="left", fontsize=9.5, color=INK, pad=10)
-    low, high = _range(curves)
+    low, high = _range(curves, levels.values())
     if low > 0 and high / low >= LOG_RATIO:
         axes.set_yscale("log")
         axes.set_ylim(low / 1.18, high * 1.18)
@@ -149,6 +168,9 @@ def _loss_over_steps(axes: Axes, curves: Sequence[Curves], num_seeds: int) -> No
         if curve.diverged or shown.size:
             height = high if curve.diverged else float(shown[-1])
             ends.append(End(height, curve.short, curve.words(remark), curve.colour))
+    for name, loss in levels.items():
+        axes.axhline(loss, **DOTTED)
+        ends.append(End(loss, name, "", QUIET))
     axes.set_xlim(0, last)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.set_xlabel("step", fontsize=9, color=QUIET)
@@ -175,26 +197,30 @@ def _one_curve(axes: Axes, curve: Curves) -> NDArray[np.float64]:
     return mean
 
 
-def _final_losses(axes: Axes, curves: Sequence[Curves], num_seeds: int, last_steps: int) -> None:
+def _final_losses(
+    axes: Axes, curves: Sequence[Curves], num_seeds: int, last_steps: int, levels: Mapping[str, float]
+) -> None:
     what = "" if num_seeds == 1 else " (bar: mean; dot: one seed)"
     axes.set_title(f"Final test loss{what}", loc="left", fontsize=9.5, color=INK, pad=10)
     rows = list(range(len(curves)))[::-1]  # the first mechanism on top
-    reached = [value for curve in curves if not curve.diverged for value in curve.reached]
+    reached = [value for curve in curves if not curve.diverged for value in curve.reached] + list(levels.values())
     lowest, highest = min(reached, default=0.0), max(reached, default=1.0)
     logarithmic = lowest > 0 and highest / lowest >= FINAL_LOG_RATIO
     start = lowest / 1.4 if logarithmic else min(0.0, lowest)
     for row, curve in zip(rows, curves, strict=True):
         _one_final_loss(axes, row, curve, start)
+    for loss in levels.values():
+        axes.axvline(loss, **DOTTED)
     axes.set_yticks(rows, [curve.short for curve in curves])
     for tick, curve in zip(axes.get_yticklabels(), curves, strict=True):
         tick.set(color=curve.colour, fontweight="bold", fontsize=9.5)
     axes.set_ylim(-0.6, len(curves) - 0.4)
     if logarithmic:
         axes.set_xscale("log")
-        axes.set_xlim(start, highest * 1.8)
+        axes.set_xlim(start, highest * max(1.8, (highest / start) ** 0.35))  # room for the words beside a bar
         plain_decades(axes.xaxis, axes.get_xlim())
     else:
-        axes.set_xlim(start, highest * 1.16 if math.isfinite(highest) and highest > 0 else 1.0)
+        axes.set_xlim(start, highest * 1.3 if math.isfinite(highest) and highest > 0 else 1.0)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     axes.set_xlabel(f"mean over nodes and the last {last_steps} steps", fontsize=9, color=QUIET)
     quiet(axes, grid="x")
@@ -217,5 +243,10 @@ def _one_final_loss(axes: Axes, row: int, curve: Curves, start: float) -> None:
             axes.scatter(curve.reached, heights, s=18, color=curve.colour, linewidths=0, zorder=4, clip_on=False)
         value = f"{curve.mean:.2f}" if 0.1 <= abs(curve.mean) < 1000 else f"{curve.mean:.3g}"
         end = (max([curve.mean, *curve.reached]), row)
-        bold: dict[str, Any] = {"fontsize": 10, "fontweight": "bold", "annotation_clip": False, **text}
-        axes.annotate(value, end, xytext=(7, 0), textcoords="offset points", **bold)
+        told = curve.accuracy is not None
+        how: dict[str, Any] = {"annotation_clip": False, "textcoords": "offset points", "path_effects": HALO}
+        bold = {**how, **text, "fontsize": 10, "fontweight": "bold", "va": "bottom" if told else "center"}
+        axes.annotate(value, end, xytext=(7, -1 if told else 0), **bold)
+        if told:
+            small = {**how, "fontsize": 8, "color": QUIET, "va": "top"}
+            axes.annotate(f"accuracy {curve.accuracy:.0%}", end, xytext=(7, -2), **small)

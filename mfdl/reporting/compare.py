@@ -25,7 +25,10 @@ from ..mechanism import Mechanism, calibrate, without_noise
 from ..participation import Cyclic
 from ..privacy import gaussian
 from ..training import tasks
+from ..training.learned import mean_baseline
 from ..training.replay import replay
+from ..training.tasks import baselines
+from ..training.tasks.baselines import Baseline
 from ..trust import TrustModel
 from .comparison_folder import NOT_PRIVATE, PNG, RESULTS, SCHEMA, STEPS, SVG, Folder, Key
 from .output import json_number
@@ -142,6 +145,16 @@ class Plan:
         if name == WITHOUT_NOISE:
             return without_noise(algorithm, **common)
         return calibrate(algorithm, **self.config.target, **common, release=release)
+
+    @functools.cached_property
+    def untrained(self) -> Baseline | None:
+        """The first models, tested: mean over the seeds."""
+        return mean_baseline(baselines.untrained(self.task, seed) for seed in self.config.seed_list)
+
+    @functools.cached_property
+    def chance(self) -> Baseline | None:
+        """A guess that looks at no record, tested."""
+        return baselines.chance(self.task)
 
     @property
     def identity(self) -> str:

@@ -10,6 +10,7 @@ goes on from the runs it has.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -24,6 +25,7 @@ from .. import files
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..pictures.style import write_figure
+from ..training.learned import Ended, Judged
 from .output import circumstances, json_number, require_folder, require_writable
 from .plots import plot_comparison
 
@@ -55,6 +57,11 @@ RUN: dict[str, Any] = {  # of a finished run, the types of its fields
     "seconds": float,
     "node_steps_per_second": object,
 }
+
+
+def _spread(values: list[float]) -> float:
+    """The standard deviation of the sample; one seed has no spread."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def _is_finished(run: Any) -> bool:
@@ -165,12 +172,38 @@ class Folder:
             "guarantee": self._guarantee(),
             "noise": "seeded",
             "not_private": list(NOT_PRIVATE),
+            **self._worth(),
             "mechanisms": [self._summary(name) for name in config.mechanisms],
             "runs": [self.records[key] for key in self._ordered()],
             "complete": complete,
             "config": {**config.options(), "out": str(self.folder)},
             "config_hash": self.identity,
         }
+
+    def _judged(self) -> Judged:
+        """The mechanisms as far as they are finished, beside the untrained model and chance."""
+        plan = self.plan
+        ended = []
+        for name in plan.config.mechanisms:
+            runs = self._runs_of(name)
+            losses, accuracies = [run["final_loss"] for run in runs], [run["final_accuracy"] for run in runs]
+            private = math.isfinite(self.mechanisms[name].guarantee.mu)
+            diverged = sum(run["diverged"] for run in runs)
+            ended.append(Ended(name, private, losses, accuracies, diverged))
+        return Judged(ended, plan.untrained, plan.chance)
+
+    def _worth(self) -> dict[str, Any]:
+        """What training is held against, and whether it was worth it."""
+        judged = self._judged()
+        told: dict[str, Any] = {"finding": judged.finding, "advice": judged.advice}
+        for name, baseline in (("untrained", judged.untrained), ("chance", judged.chance)):
+            mean = "_mean" if name == "untrained" else ""
+            told[f"{name}_loss{mean}"] = None if baseline is None else baseline.loss
+            told[f"{name}_accuracy{mean}"] = None if baseline is None else baseline.accuracy
+        return told
+
+    def _runs_of(self, name: str) -> list[dict[str, Any]]:
+        return [self.records[key] for key in self._ordered() if key[0] == name]
 
     def _stated(self) -> list[Guarantee]:
         """The guarantees of the mechanisms with noise."""
@@ -181,7 +214,11 @@ class Folder:
         if self._across():
             return "Each mechanism is held to its own trust model, named beside it: their losses are no ranking."
         every = self._stated() or [mechanism.guarantee for mechanism in self.mechanisms.values()]
-        return max(every, key=lambda stated: (stated.mu, stated.bound == "upper")).sentence()
+        return self._said(max(every, key=lambda stated: (stated.mu, stated.bound == "upper")))
+
+    def _said(self, stated: Guarantee) -> str:
+        """The sentence, with epsilon at the delta of this comparison."""
+        return dataclasses.replace(stated, stated_delta=self.plan.config.delta).sentence()
 
     def _across(self) -> bool:
         """Whether mechanisms with noise are held to different trust models."""
@@ -190,23 +227,28 @@ class Folder:
     def _summary(self, name: str) -> dict[str, Any]:
         mechanism = self.mechanisms[name]
         stated = mechanism.guarantee
-        runs = [self.records[key] for key in self._ordered() if key[0] == name]
+        runs = self._runs_of(name)
         losses, accuracies = [run["final_loss"] for run in runs], [run["final_accuracy"] for run in runs]
-        usable = bool(runs) and None not in losses
+        usable, judged = bool(runs) and None not in losses, self._judged()
+        (own,) = (one for one in judged.ended if one.name == name)
         seconds = sum(run["seconds"] for run in runs)
         steps = len(runs) * self.plan.dynamics.num_nodes * self.plan.participation.num_steps
         return {
             "mechanism": name,
             "label": f"{name} [{stated.trust}]" if self._across() and math.isfinite(stated.mu) else name,
             "trust": stated.trust,
-            "guarantee": stated.sentence(),
+            "guarantee": self._said(stated),
             "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
             "injected_noise_std": mechanism.injected_noise_std,
             "objective": json_number(mechanism.objective),
             "final_loss_mean": float(np.mean(losses)) if usable else None,
-            # of the sample; one seed has no spread
-            "final_loss_std": (float(np.std(losses, ddof=1)) if len(runs) > 1 else 0.0) if usable else None,
+            "final_loss_std": _spread(losses) if usable else None,
             "final_accuracy_mean": float(np.mean(accuracies)) if usable and None not in accuracies else None,
+            "final_accuracy_std": _spread(accuracies) if usable and None not in accuracies else None,
+            "mu": json_number(stated.mu),
+            "epsilon": json_number(stated.epsilon(self.plan.config.delta)),
+            "beats_untrained": own.beats(judged.untrained),
+            "beats_chance": own.beats(judged.chance),
             "diverged": [run["seed"] for run in runs if run["diverged"]],
             "seconds": seconds,
             "node_steps_per_second": json_number(steps / seconds) if seconds > 0 else None,

@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..pictures.curves import Curves, colours_of, draw_curves
+from ..training.learned import AT_BEST
 from ..training.plots import plot_runs
 from ..training.run import LAST_STEPS
 
@@ -30,6 +31,7 @@ def plot_comparison(result: dict[str, Any], table: Any) -> Figure:
         table: pyarrow table with the columns mechanism, seed, step, node, loss.
     """
     labels = {row["mechanism"]: row.get("label", row["mechanism"]) for row in result["mechanisms"]}
+    accuracies = {row["mechanism"]: row.get("final_accuracy_mean") for row in result["mechanisms"]}
     finals = {(run["mechanism"], run["seed"]): run["final_loss"] for run in result["runs"]}
     columns = {name: np.asarray(table[name]) for name in ("mechanism", "seed", "step", "loss")}
     curves = []
@@ -37,16 +39,21 @@ def plot_comparison(result: dict[str, Any], table: Any) -> Figure:
         seeds = [seed for mechanism, seed in finals if mechanism == name]
         pairs = [_mean_over_nodes(columns, name, seed) for seed in seeds]
         steps, losses = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        curves.append(Curves(labels[name], colour, dashed, steps, losses, [finals[name, seed] for seed in seeds]))
+        ended = [finals[name, seed] for seed in seeds]
+        curves.append(Curves(labels[name], colour, dashed, steps, losses, ended, accuracies.get(name)))
     participation = result["participation"]
     caption = (
         f"Task {result['task']}; graph {result['graph']}, {result['nodes']} nodes, gossip {result['gossip']}; "
         f"{participation['epochs']} epochs of {participation['period']} steps, learning rate "
-        f"{result['learning_rate']:g}; seeds {_span(result['seeds'])}, noise {result['noise']}. {result['guarantee']}"
+        f"{result['learning_rate']:g}; seeds {_span(result['seeds'])}, noise {result['noise']}."
     )
+    caption = " ".join([caption, *result.get("advice", ()), result["guarantee"]])
     if "none" in labels and len(labels) > 1:
         caption += " The guarantee is that of each mechanism but none, which adds no noise and has no guarantee."
-    return draw_curves(curves, _finding(result, curves), caption, len(result["seeds"]), LAST_STEPS)
+    start = result.get("untrained_loss_mean")
+    levels = {} if start is None or start <= AT_BEST else {"untrained": start}
+    title = _finding(result, curves)
+    return draw_curves(curves, title, caption, len(result["seeds"]), LAST_STEPS, levels=levels)
 
 
 def _mean_over_nodes(
@@ -62,9 +69,21 @@ def _span(seeds: Sequence[int]) -> str:
     return str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
 
 
+def _target(result: dict[str, Any]) -> str:
+    """mu and epsilon at which all were compared."""
+    if not isinstance(result["mu"], float):
+        return "the same target"
+    epsilon = (
+        "" if result.get("epsilon") is None else f", ε = {float(result['epsilon']):.3g} at δ = {result['delta']:g}"
+    )
+    return f"μ = {result['mu']:.3g}{epsilon}"
+
+
 def _finding(result: dict[str, Any], curves: Sequence[Curves]) -> str:
-    """What the picture shows, claimed only as far as every seed agrees."""
-    target = f"μ = {result['mu']:.3g}" if isinstance(result["mu"], float) else "the same target"
+    """What the picture shows, claimed only as far as every seed agrees, and never of models that learned nothing."""
+    target = _target(result)
+    if result.get("finding"):
+        return f"{result['finding']} at {target}"
     private = [curve for curve in curves if curve.label != "none" and curve.mean is not None]
     if result.get("across_trust_models"):
         return f"Test loss on {result['task']} under {target}, each mechanism under its own trust model: no ranking"

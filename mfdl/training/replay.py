@@ -29,7 +29,7 @@ from .executor import Executor
 from .keys import GENERATOR, NoiseKey, require_key
 from .run import Run, SeedRun
 from .streams import noise_stream
-from .tasks import Task
+from .tasks import Task, baselines
 from .tasks.steps import Period
 from .threads import one_thread
 
@@ -160,7 +160,9 @@ def replay(config: ReplayConfig) -> Run:
         place = None if folder is None else Path(folder) / f"seed-{seed}"
         with contextlib.nullcontext() if place is None else files.held_alone(place):
             runs.append(_SeedReplay(config, seed, root, place).run())
-    return Run(config.mechanism, config.task.name, tuple(runs))
+    guess = baselines.chance(config.task)
+    known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
+    return Run(config.mechanism, config.task.name, tuple(runs), **known)
 
 
 class _SeedReplay:
@@ -310,6 +312,7 @@ class _SeedReplay:
         if finished < T:
             self._save(finished)
         tables = self._tables()
+        start = baselines.untrained(self.config.task, self.split_seed)
         return SeedRun(
             seed=self.seed,
             steps=tables["evaluated_steps"],
@@ -322,4 +325,6 @@ class _SeedReplay:
             key_id=self.key.key_id,
             messages=np.stack(self.messages) if self.messages else None,
             seeded_noise=self.key.seeded,
+            untrained_loss=start.loss,
+            untrained_accuracy=start.accuracy,
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +19,9 @@ from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..shown import Shown, short_repr
 from ..trust import TrustModel
+from .learned import Ended, Judged, mean_baseline
 from .not_private import NotPrivate, not_private_fields
+from .tasks.baselines import Baseline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,6 +49,7 @@ class SeedRun:
         key_id: public name of the noise key.
         messages: of every step, shape (steps, messages, d), if asked for.
         seeded_noise: whoever guesses the seed can subtract the noise: for research, never to be published.
+        untrained_loss, untrained_accuracy: of the first model, before any step; None if unknown, or for regression.
     """
 
     __repr__ = short_repr
@@ -60,6 +65,8 @@ class SeedRun:
     key_id: str
     messages: NDArray[np.float64] | None = None
     seeded_noise: bool = True
+    untrained_loss: NotPrivate[float | None] = None
+    untrained_accuracy: NotPrivate[float | None] = None
 
     def _last(self, values: NDArray[np.float64] | None) -> float | None:
         late = self.steps > self.finished_steps - LAST_STEPS
@@ -78,12 +85,19 @@ class SeedRun:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Run(Shown):
-    """All seeds of one mechanism on one task."""
+    """All seeds of one mechanism on one task.
+
+    Attributes:
+        chance_loss, chance_accuracy: test metrics of a guess that looks at no record (`tasks.baselines.chance`); None
+            where there is none.
+    """
 
     last_steps: ClassVar[int] = LAST_STEPS
     mechanism: Mechanism
     task_name: str
     seeds: tuple[SeedRun, ...]
+    chance_loss: NotPrivate[float | None] = None
+    chance_accuracy: NotPrivate[float | None] = None
 
     def _sentence(self) -> str:
         steps, seeds = self.seeds[0].finished_steps, len(self.seeds)
@@ -94,12 +108,18 @@ class Run(Shown):
 
     @property
     def outcome(self) -> str:
-        """Final loss and accuracy in words: mean over seeds, "+-" their standard deviation."""
+        """Final loss and accuracy in words, "+-" being the standard deviation over seeds, and what they do not beat."""
         if self.diverged_seeds:
             return f"{len(self.diverged_seeds)} of {len(self.seeds)} seeds diverged; lower the learning rate"
         told = [_mean_in_words("final test loss", self.final_losses)]
         told.append(_mean_in_words("accuracy", [seed.final_accuracy for seed in self.seeds]))
-        return ", ".join(text for text in told if text) or "not evaluated at its end"
+        said = ", ".join(text for text in told if text) or "not evaluated at its end"
+        return "; ".join([said, *(text.removesuffix(".") for text in self.judged.advice)])
+
+    @property
+    def judged(self) -> Judged:
+        """This mechanism beside the untrained model and chance."""
+        return judged([self])
 
     def _rows(self) -> list[tuple[str, str]]:
         return [("task", self.task_name), ("outcome", self.outcome), *self.mechanism._rows()]
@@ -154,7 +174,8 @@ class Run(Shown):
             saved.MECHANISM: saved.mechanism_parts(self.mechanism, packer),
             "task_name": self.task_name,
             "seeds": packer(list(self.seeds), "seeds of the run"),
-            "not_private": list(not_private_fields(SeedRun)),
+            **{name: packer(getattr(self, name), name) for name in _CHANCE},
+            "not_private": [*not_private_fields(SeedRun), *_CHANCE],
         }
         return archive.write(path, RUN, {RUN: content}, packer, private=True)
 
@@ -173,7 +194,11 @@ class Run(Shown):
             seeds = tuple(Unpacker(arrays, _SEED_RUN)(content["seeds"]))
             for seed in seeds:
                 _require_shapes(seed, mechanism)
-            return cls(mechanism, str(content["task_name"]), seeds)
+            chance = {name: Unpacker(arrays, _SEED_RUN)(content.get(name)) for name in _CHANCE}
+            for name, value in chance.items():
+                if value is not None and not isinstance(value, float):
+                    raise InvalidInput(f"its {name} is {value!r}, no number.")
+            return cls(mechanism, str(content["task_name"]), seeds, **chance)
 
     def plot(self) -> Figure:
         """Test loss over steps, mean over nodes with the spread over seeds."""
@@ -183,6 +208,7 @@ class Run(Shown):
 
 
 _SEED_RUN = {"SeedRun": SeedRun}
+_CHANCE = ("chance_loss", "chance_accuracy")
 
 
 def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
@@ -194,6 +220,27 @@ def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
         raise InvalidInput(
             f"its seed {seed.seed} has arrays of other sizes than {seed.steps.size} evaluations x {n} nodes."
         )
+
+
+def judged(runs: Sequence[Run]) -> Judged:
+    """Runs of one task, same seeds, beside the untrained model and chance."""
+    ended = [
+        Ended(
+            run.mechanism.algorithm.name,
+            run.mechanism.guarantee.mu < math.inf,
+            run.final_losses,
+            [seed.final_accuracy for seed in run.seeds],
+            len(run.diverged_seeds),
+        )
+        for run in runs
+    ]
+    first = runs[0]
+    start = [_baseline(seed.untrained_loss, seed.untrained_accuracy) for seed in first.seeds]
+    return Judged(ended, mean_baseline(start), _baseline(first.chance_loss, first.chance_accuracy))
+
+
+def _baseline(loss: float | None, accuracy: float | None) -> Baseline | None:
+    return None if loss is None else Baseline(loss, accuracy)
 
 
 def _mean_in_words(name: str, values: list[float | None]) -> str:

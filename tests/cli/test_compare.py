@@ -27,11 +27,13 @@ KEYS = {
     "graph", "nodes", "steps", "participation", "trust", "adjacency", "clip_norm", "learning_rate", "mu", "epsilon",
     "delta", "seeds", "mechanisms", "graph_hash", "gossip", "gossip_hash", "task", "guarantee", "noise", "runs",
     "complete", "config", "config_hash", "versions", "unit", "across_trust_models", "not_private", "momentum",
-    "weight_decay",
+    "weight_decay", "finding", "advice", "untrained_loss_mean", "untrained_accuracy_mean", "chance_loss",
+    "chance_accuracy",
 }  # fmt: skip
 MECHANISM_KEYS = {
     "mechanism", "label", "trust", "guarantee", "noise_std", "injected_noise_std", "objective", "final_loss_mean",
-    "final_loss_std", "final_accuracy_mean", "diverged", "seconds", "node_steps_per_second",
+    "final_loss_std", "final_accuracy_mean", "diverged", "seconds", "node_steps_per_second", "final_accuracy_std",
+    "mu", "epsilon", "beats_untrained", "beats_chance",
 }  # fmt: skip
 RUN_KEYS = {
     "mechanism", "seed", "final_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second",

@@ -118,3 +118,19 @@ def test_runs_can_be_plotted_without_pyplot():
     assert "dp-dsgd" in found
     assert "mu-GDP" in found
     assert texts(plot_runs([run, run]))
+
+
+def test_a_title_never_praises_models_that_learned_nothing():
+    """What the judges find stands in the title with epsilon; the untrained loss is a line, accuracy beside the loss."""
+    names = ["none", "mafalda"]
+    finding = "mafalda does not beat the untrained model (test loss 0.9)"
+    told = {"finding": finding, "advice": ["try more."], "untrained_loss_mean": 0.9, "epsilon": 11.2, "delta": 1e-6}
+    result = result_of(names) | told
+    result["mechanisms"] = [{"mechanism": m, "final_accuracy_mean": 0.25} for m in names]
+    figure = plot_comparison(result, steps_of(names))
+    found = texts(figure)
+    assert f"{finding} at μ = 2, ε = 11.2 at δ = 1e-06" in found
+    assert not any("lowest" in text for text in found)
+    assert {"untrained", "accuracy 25%"} <= set(found)
+    assert any("try more." in " ".join(text.split()) for text in found)
+    assert any(np.allclose(line.get_ydata(), 0.9) for line in figure.axes[0].get_lines())

@@ -60,6 +60,8 @@ def test_runs_come_back_as_they_were(tmp_path, task, name):
     assert loaded.mechanism.content_hash == run.mechanism.content_hash
     assert repr(loaded) == repr(run)
     assert loaded.rows() == run.rows()
+    assert loaded.chance_loss == run.chance_loss is not None
+    assert loaded.chance_accuracy == run.chance_accuracy
 
 
 def test_a_run_that_diverged_or_was_stopped_comes_back(tmp_path):
@@ -76,7 +78,8 @@ def test_the_file_is_its_owners_and_says_what_is_not_private(tmp_path):
     data = path.read_bytes()
     outer = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
     kept = json.loads(outer["mfdl"])["run"]
-    assert kept["not_private"] == ["loss", "accuracy", "diverged", "training_seconds"]
+    beside = ["untrained_loss", "untrained_accuracy", "chance_loss", "chance_accuracy"]
+    assert kept["not_private"] == ["loss", "accuracy", "diverged", "training_seconds", *beside]
 
 
 def test_no_key_is_in_a_file(tmp_path):

@@ -193,17 +193,8 @@ class TaskInstance:
         Cost: n forward passes over the test set, in chunks of about `CHUNK_BYTES`.
         """
         self._check_models(models)
-        classes, size = self.task.kind == "classification", len(self.test_targets)
-        losses = torch.zeros(len(models), dtype=torch.float64, device=models.device)
-        hits = torch.zeros_like(losses)
-        record_losses = vmap(vmap(self.model.loss), in_dims=(0, None))
-        for nodes, records in _parts(len(models), size, 2 * self.activations * models.element_size()):
-            targets = self.test_targets[records]
-            outputs = self.model.outputs(models[nodes], self.test_features[records])
-            losses[nodes] += record_losses(outputs, targets).sum(1, dtype=torch.float64)
-            if classes:
-                hits[nodes] += (outputs.argmax(-1) == targets).sum(1)
-        return Evaluation(losses / size, hits / size if classes else None)
+        classes = self.task.kind == "classification"
+        return tested(self.model, models, self.test_features, self.test_targets, classes, self.activations)
 
     def _batches(self, models: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Features, targets and mask of the batch that each node feeds at a step, after a look at the arguments."""
@@ -223,6 +214,28 @@ class TaskInstance:
         got = facts(models) if isinstance(models, torch.Tensor) else type(models).__name__
         if got != wanted:
             raise InvalidInput(f"models must be a tensor of shape, dtype and device {wanted}, got {got}.")
+
+
+@torch.no_grad()
+def tested(
+    model: modules.PerRecordModel,
+    rows: torch.Tensor,
+    features: torch.Tensor,
+    targets: torch.Tensor,
+    classes: bool,
+    activations: int,
+) -> Evaluation:
+    """Mean loss, and accuracy of `classes`, of models (rows, d) on the same records, in chunks of `CHUNK_BYTES`."""
+    losses = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    hits, size = torch.zeros_like(losses), len(targets)
+    record_losses = vmap(vmap(model.loss), in_dims=(0, None))
+    for nodes, records in _parts(len(rows), size, 2 * activations * rows.element_size()):
+        wanted = targets[records]
+        outputs = model.outputs(rows[nodes], features[records])
+        losses[nodes] += record_losses(outputs, wanted).sum(1, dtype=torch.float64)
+        if classes:
+            hits[nodes] += (outputs.argmax(-1) == wanted).sum(1)
+    return Evaluation(losses / size, hits / size if classes else None)
 
 
 def _summed(
