@@ -1,4 +1,4 @@
-"""The table of mechanisms with their papers, and the papers' BibTeX, from the registry and `docs/papers.bib`.
+"""The table of mechanisms with their papers, and the papers' BibTeX, from the registry and the bibliography.
 
 `{mechanisms}` as a directive draws the table; a mechanism whose paper has no entry in the file fails the build.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -15,9 +14,9 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from mfdl.algorithms.registry import MECHANISMS
+from mfdl.theory.citations import BIBLIOGRAPHY, bibliography
 
 NUMBER = re.compile(r"\b\d{4}\.\d{5}\b")
-ENTRY = re.compile(r"@\w+\{(\w+),.*?eprint\s*=\s*\{([\d.]+)\}", re.DOTALL)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -29,14 +28,13 @@ class Mechanisms(SphinxDirective):
     """A row per mechanism: name, what it is, trust models, papers with their BibTeX keys, what a paper has wrong."""
 
     def run(self) -> list[nodes.Node]:
-        path = Path(self.env.srcdir) / "papers.bib"
-        self.env.note_dependency(str(path))
-        keys = {number: key for key, number in ENTRY.findall(path.read_text(encoding="utf-8"))}
+        self.env.note_dependency(str(BIBLIOGRAPHY))
+        keys = {number: paper.key for number, paper in bibliography().items()}
         lines = ["| name | noise | against | source | differs from it |", "| --- | --- | --- | --- | --- |"]
         for name, entry in MECHANISMS.items():
             missing = [number for number in NUMBER.findall(entry.paper) if number not in keys]
             if missing:
-                raise self.error(f"{name} comes from arXiv:{missing[0]}, which has no entry in papers.bib.")
+                raise self.error(f"{name} comes from arXiv:{missing[0]}, which has no entry in {BIBLIOGRAPHY.name}.")
             source = NUMBER.sub(lambda m: f"[{m[0]}](https://arxiv.org/abs/{m[0]}) `{keys[m[0]]}`", entry.paper)
             cells = (f"`{name}`", entry.summary, entry.trust, source, entry.erratum)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
