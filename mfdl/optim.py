@@ -41,7 +41,11 @@ def shaped_like(row: FloatArray, parameters: torch.nn.Module | Mapping[str, torc
     Args:
         row: shape (d,), d the number of entries of all parameters, in their order.
         parameters: a module, of which those with `requires_grad` count, or tensors by name.
-    Raises: InvalidInput: another number of entries.
+
+    Where noise is many times a gradient, as shared noise may be, take tensors of float64, add, and round the sum: a
+    gradient that meets rounded noise is rounded to the grid of that, and a record may then move it by more.
+
+    Raises: InvalidInput: another number of entries, or a parameter whose type is no real floating-point one.
 
     >>> stream_row = np.arange(3.0)
     >>> shaped_like(stream_row, torch.nn.Linear(2, 1))["bias"]
@@ -49,6 +53,17 @@ def shaped_like(row: FloatArray, parameters: torch.nn.Module | Mapping[str, torc
     """
     if isinstance(parameters, torch.nn.Module):
         parameters = {name: p for name, p in parameters.named_parameters() if p.requires_grad}
+    return {name: piece.to(parameters[name].dtype) for name, piece in _pieces(row, parameters).items()}
+
+
+def _pieces(row: FloatArray, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """`shaped_like`, still in the type of the row."""
+    for name, p in parameters.items():
+        if not p.is_floating_point():
+            raise InvalidInput(
+                f"parameters must be of real floating-point types, got {p.dtype} for {name!r}; noise would be cut "
+                "off there."
+            )
     d = sum(p.numel() for p in parameters.values())
     if np.shape(row) != (d,):
         raise InvalidInput(
@@ -57,8 +72,7 @@ def shaped_like(row: FloatArray, parameters: torch.nn.Module | Mapping[str, torc
         )
     pieces = torch.tensor(row).split([p.numel() for p in parameters.values()])
     return {
-        name: piece.reshape(p.shape).to(device=p.device, dtype=p.dtype)
-        for (name, p), piece in zip(parameters.items(), pieces, strict=True)
+        name: piece.reshape(p.shape).to(p.device) for (name, p), piece in zip(parameters.items(), pieces, strict=True)
     }
 
 
@@ -157,11 +171,11 @@ class PrivateNode:
             self._checked = True
         joined = self._joined(t, records)
         row = self.model.initial_row()[None]
-        noise = shaped_like(self._stream.step(t)[0], self.module)
+        trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        noise = _pieces(self._stream.step(t)[0], trained)
         clipped = self._clipped(row, features, targets)
-        for name, parameter in self.module.named_parameters():
-            if parameter.requires_grad:  # noise before anything else is added: see training.executor
-                parameter.grad = (clipped[name] + noise[name]) / self.divisor
+        for name, parameter in trained.items():  # noise first, and rounded with what it hides: see training.executor
+            parameter.grad = ((clipped[name].double() + noise[name]) / self.divisor).to(parameter.dtype)
         self._seen.update(joined)
         self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
         self.optimizer.step()
@@ -282,6 +296,7 @@ def _require_same_parameters(optimizer: torch.optim.Optimizer, module: torch.nn.
 
 def _require_injected_sums(mechanism: Mechanism) -> None:
     """Refuses a guarantee that holds for less than every function of the injected sums."""
+    mechanism.require_unchanged()
     guarantee, algorithm = mechanism.guarantee, mechanism.algorithm
     if guarantee.adjacency == "add-remove":
         raise UnsupportedMechanism(

@@ -4,9 +4,11 @@ It holds no algorithm of its own: state, messages and models follow from the map
 
 Rounding must not come between gradient and noise. State + gradient in float32 lies on the grid of the state, which may
 be coarser than the gradient: a record then moves the message by more than its clipped gradient, up to several times
-in large models with a small learning rate, and noise added later does not take that back. So noise is added first:
-fl(g + e) is a function of g + e, as are all that follow, and nothing is lost. Where an algorithm noises something else
-than its gradients (messages, as Zip-DL), its state is kept in float64, and messages are rounded last.
+in large models with a small learning rate, and noise added later does not take that back. So noise is added first, in
+float64: fl(g + e) is a function of g + e, as are all that follow, and nothing is lost. (Not so fl(g + fl(e)): shared
+noise may be a million times what hides a record, and g is then rounded to the grid of that noise.) Where an algorithm
+noises something else than its gradients (messages, as Zip-DL), its state is kept in float64, and messages are rounded
+last.
 """
 
 from __future__ import annotations
@@ -125,8 +127,11 @@ class Executor:
                 "own steps and no further; build a longer one."
             )
         sent = []
-        gradients, noise = gradients.to(self.state_dtype), noise.to(self.state_dtype)
-        entering = {"noise": gradients + noise} if self.noise_on_gradients else {"gradient": gradients, "noise": noise}
+        gradients, noise = gradients.double(), noise.double()
+        if self.noise_on_gradients:
+            entering = {"noise": (gradients + noise).to(self.state_dtype)}
+        else:
+            entering = {"gradient": gradients, "noise": noise}
         for one in self.rounds_of_step[t]:
             to_message = [(getattr(one, f"message_from_{name}"), x) for name, x in entering.items()]
             to_state = [(getattr(one, f"state_from_{name}"), x) for name, x in entering.items()]

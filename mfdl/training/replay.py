@@ -297,7 +297,7 @@ class _SeedReplay:
             gradients = self.instance.clipped_gradients(
                 self.executor.models(self.state), t, self.mechanism.clip_norm, self.mechanism.unit
             )
-            noise = torch.tensor(stream.step(t), dtype=self.executor.state_dtype, device=self.device)
+            noise = torch.tensor(stream.step(t), dtype=torch.float64, device=self.device)
             messages, self.state = self.executor.step(t, self.state, gradients, noise)
             seconds += time.perf_counter() - began
             if self.config.keep_messages:

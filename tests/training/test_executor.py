@@ -214,6 +214,16 @@ def test_a_small_step_of_large_models_moves_messages_by_no_more_than_the_gradien
     assert abs(float(np.mean(shifts)) / (rate * clip) - 1) < 0.1
 
 
+def test_noise_much_larger_than_a_gradient_is_rounded_only_together_with_it():
+    """Shared noise of 1e6 beside gradients of 0.01: in float32 its grid is 0.06, to which g alone would be rounded."""
+    one = build_algorithm("dp-dsgd", Dynamics(gossip.metropolis_hastings("complete:n=2"), 1.0), Cyclic(1, 1))
+    ex, rng = Executor(one, dtype=torch.float32), np.random.default_rng(0)
+    gradients = torch.tensor(0.01 * rng.standard_normal((2, 1000)), dtype=torch.float32)
+    noise = torch.tensor(1e6 * rng.standard_normal((2, 1000)))
+    sent, _ = ex.step(0, ex.initial_state(torch.zeros(2, 1000)), gradients, noise)
+    assert torch.equal(sent, -(gradients.double() + noise).float())
+
+
 def test_noise_on_messages_is_added_in_float64_and_rounded_last():
     one = build_algorithm("zip-dl", Dynamics(RING, 1e-4), Cyclic(2, 1))
     ex, exact = Executor(one, dtype=torch.float32), Executor(one, dtype=torch.float64)

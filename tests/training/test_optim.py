@@ -164,10 +164,26 @@ def test_a_step_without_records_is_noise_alone_and_optimizers_of_all_kinds_do(on
     torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=1e-6)  # Adam's first step
 
 
+def test_noise_much_larger_than_a_gradient_is_rounded_only_together_with_it():
+    made = mfdl.with_noise(
+        mechanism().algorithm, noise_std=1e6, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0
+    )
+    module, key = nn.Linear(1000, 1, bias=False), mfdl.NoiseKey.from_seed(0)
+    nn.init.zeros_(module.weight)
+    sgd = torch.optim.SGD(module.parameters(), lr=1.0)
+    gradient = 0.01 * torch.randn(1, 1000, generator=torch.Generator().manual_seed(0))  # of norm 0.3: not clipped
+    node = PrivateNode(sgd, module, made, node=0, keys=key, loss=lambda output, target: output.sum())
+    node.step(gradient, torch.zeros(1))
+    noise = mfdl.noise_stream(made.algorithm.noise, made.noise_std, key, 1000, slots=[0]).step(0)
+    assert torch.equal(module.weight.detach(), -(gradient.double() + torch.tensor(noise)).float())
+
+
 def refusals():
     hidden = mechanism("dp-dsgd", mfdl.trust.PNDP([0]))
-    tracking = mechanism("gradient-tracking")
+    tracking, quieter = mechanism("gradient-tracking"), mechanism()
+    object.__setattr__(quieter.algorithm, "noise", mfdl.noise.ZeroNoise(EPOCHS * PERIOD, NODES))
     return {
+        "noise changed afterwards": ({"made": quieter}, mfdl.InvalidInput, "the guarantee is for another algorithm"),
         "messages hidden": ({"made": hidden}, mfdl.UnsupportedMechanism, "linear algorithm 'dp-dsgd' alone"),
         "add-remove": (
             {"made": mechanism(adjacency="add-remove")},
@@ -244,6 +260,9 @@ def test_noise_takes_shape_type_and_order_of_the_parameters():
     assert np.concatenate([tensor.numpy().ravel() for tensor in shaped.values()]).tolist() == row.tolist()
     with pytest.raises(mfdl.InvalidInput, match=r"shape \(9,\), got \(8,\)"):
         shaped_like(row[:8], module)
+    for dtype in (torch.complex64, torch.int64):  # no noise on imaginary parts, nor below the point
+        with pytest.raises(mfdl.InvalidInput, match=r"real floating-point types, got torch.*'w'"):
+            shaped_like(row, {"w": torch.zeros(9, dtype=dtype)})
 
 
 def test_averaging_refuses_a_missing_and_an_uncalled_message():
