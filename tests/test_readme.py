@@ -1,0 +1,36 @@
+"""What the README shows runs, and learns what it says."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from mfdl.cli import main
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_python_block_ends_well_above_chance(tmp_path, monkeypatch, capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block.replace("range(3)", "range(1)"), names)
+    run = names["run"]
+    assert run.seeds[0].final_accuracy > 0.6 > 5 * run.chance_accuracy
+    assert run.judged.finding == ""
+    assert (tmp_path / "mafalda.png").stat().st_size > 10_000
+    assert "accuracy 0." in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_user_level_line_learns(tmp_path, capsys):
+    (line,) = (line for line in README.replace("\\\n", " ").splitlines() if "--unit user" in line)
+    asked = [*shlex.split(line)[1:], "--mechanisms", "dp-dsgd,corn", "--seeds", "1", "--json", "--out", str(tmp_path)]
+    assert main(asked) == 0
+    result = json.loads(capsys.readouterr().out)
+    independent, corn = result["mechanisms"]
+    assert independent["beats_untrained"]
+    assert corn["beats_untrained"]
+    assert corn["final_accuracy_mean"] > 0.45 > independent["final_accuracy_mean"] > 2 * result["chance_accuracy"]
