@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 Fields = ParamSpec("Fields")
@@ -39,10 +39,7 @@ def takes_fields_of(
     def of(function: Callable[[Config], Answer]) -> Callable[Fields, Answer]:
         @functools.wraps(function)
         def called(*args: Fields.args, **fields: Fields.kwargs) -> Answer:
-            try:
-                signature.bind(*args, **fields)
-            except TypeError as error:  # by the name that was called, not by the config's
-                raise TypeError(f"{function.__name__}() {_refusal(error, fields, signature)}") from None
+            bound(function.__name__, signature, args, fields)  # by the name that was called, not by the config's
             return function(config(*args, **fields))
 
         shown: Any = called
@@ -53,12 +50,18 @@ def takes_fields_of(
     return of
 
 
-def _refusal(error: TypeError, given: Iterable[str], signature: inspect.Signature) -> str:
-    """What is wrong with the arguments: an unknown keyword with the nearest known one, else as Python says it."""
-    known = list(signature.parameters)
-    unknown = next((name for name in given if name not in known), None)
-    if unknown is None:
-        return str(error)
-    nearest = difflib.get_close_matches(unknown, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
-    return f"got an unexpected keyword argument {unknown!r}{hint} Known: {', '.join(known)}."
+def bound(
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], named: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The arguments by name. Raises: TypeError: they do not fit; an unknown keyword with the nearest known one."""
+    try:
+        return signature.bind(*args, **named).arguments
+    except TypeError as error:
+        known = list(signature.parameters)
+        unknown = next((keyword for keyword in named if keyword not in known), None)
+        said = str(error)
+        if unknown is not None:
+            nearest = difflib.get_close_matches(unknown, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+            said = f"got an unexpected keyword argument {unknown!r}{hint} Known: {', '.join(known)}."
+        raise TypeError(f"{name}() {said}") from None

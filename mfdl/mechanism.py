@@ -25,7 +25,7 @@ from .participation import Participation
 from .privacy.accounting import VictimLoss
 from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.guarantee import EVERY_NODE, Guarantee
-from .privacy.losses import Losses, Question, require_same, require_unit, shift_notes, target_mu
+from .privacy.losses import Losses, Question, require_noise, require_same, require_unit, shift_notes, target_mu
 from .privacy.sensitivity import Sensitivity
 from .shown import Shown
 from .trust import TrustModel
@@ -252,6 +252,7 @@ def account(
         its claim for adaptive gradients replaced by the row-space test and shift reduction.
     """
     question = Question(trust, adjacency, clip_norm, participation, release, unit, method, lipschitz)
+    require_noise(noise_std, noise_multiplier)  # before any work
     losses = Losses.of(algorithm, question)
     return losses.guarantee(losses.noise_std(noise_std=noise_std, noise_multiplier=noise_multiplier))
 

@@ -11,7 +11,8 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 HOWTO = [
-    f"howto_{name}.md" for name in ("algorithm", "encoder", "training_loop", "trust_model", "claims", "audit", "attack")
+    f"howto_{name}.md"
+    for name in ("algorithm", "encoder", "training_loop", "data", "trust_model", "claims", "audit", "attack")
 ]
 
 

@@ -7,7 +7,6 @@ state, and takes whose gradient for it, nobody can tell from the maps: that is t
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..dynamics.rounds import PlainRounds
 from ..errors import InvalidInput
+from ..keywords import bound
 from ..noise import NoiseOperator
 from ..operators.recursion import Map
 from ..participation import Participation
@@ -50,9 +50,8 @@ def builder(build: Callable[Given, Made]) -> Callable[Given, Made]:
 
     @functools.wraps(build)
     def checked(*args: Given.args, **named: Given.kwargs) -> Made:
-        with contextlib.suppress(TypeError):  # arguments that do not fit are refused by the call itself
-            given = signature.bind_partial(*args, **named).arguments
-            require_types(**{name: given[name] for name in ("dynamics", "participation") if name in given})
+        given = bound(build.__name__, signature, args, named)
+        require_types(dynamics=given["dynamics"], participation=given["participation"])
         return build(*args, **named)
 
     return checked

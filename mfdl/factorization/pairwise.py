@@ -44,6 +44,7 @@ def optimal_pairwise(
     Source: arXiv:2405.01031, Algorithms 2 and 3 for the constraint; arXiv:2501.14644v2 for the criterion.
     """
     began = time.perf_counter()
+    check.instance(Dynamics, dynamics=dynamics)
     r = check.positive(max_inverse_diagonal=max_inverse_diagonal)
     n = dynamics.num_nodes
     q = checked_coalition(coalition_size, n)

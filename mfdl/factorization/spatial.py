@@ -124,6 +124,7 @@ def optimal_covariance(
     Source: arXiv:2501.14644v2, problems (9) and (10). Who shares the only seed can subtract all but the private noise:
         with one seed for all, the least eigenvalue of R is kept private, at no cost.
     """
+    check.instance(Dynamics, dynamics=dynamics)
     seeds = Seeds(groups, coalition_size, private, max_inverse_diagonal).checked(dynamics.num_nodes)
     wanted = checked_stopping(seeds.default_tolerance if tolerance is None else tolerance, max_iterations)
     if method not in COVARIANCE_SOLVERS:

@@ -133,6 +133,8 @@ def victim_losses(
     check.instance(TrustModel, trust=trust)
     scheme = asked_participation(algorithm, participation)
     scheme.require_nodes(algorithm.num_nodes)
+    if victims is not None and not isinstance(victims, Iterable):
+        raise InvalidInput(f"victims must be a list of node indices, or None for all, got {check.said(victims)}.")
     wanted = None if victims is None else {check.integer_at_least(0, victim=u) for u in victims}
     if wanted and max(wanted) >= algorithm.num_nodes:
         raise InvalidInput(f"victim must be a node index below {algorithm.num_nodes}, got {max(wanted)}.")

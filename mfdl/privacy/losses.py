@@ -99,7 +99,9 @@ class Losses(Shown):
         Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
         """
         q = question
+        check.instance(Question, question=q)
         require_unit(q.unit, q.participation_in(algorithm), lipschitz=q.lipschitz)
+        gaussian.record_shift(q.adjacency, q.clip_norm)  # what is wrong with them is said before any work
         losses = victim_losses(
             algorithm,
             q.trust,
@@ -195,8 +197,7 @@ class Losses(Shown):
 
     def noise_std(self, *, noise_std: float | None = None, noise_multiplier: float | None = None) -> float:
         """nu, given as it is or as a multiple of sensitivity times record shift; exactly one of the two."""
-        if (noise_std is None) == (noise_multiplier is None):
-            raise InvalidInput("give exactly one of noise_std and noise_multiplier.")
+        require_noise(noise_std, noise_multiplier)
         if noise_std is not None:
             return check.non_negative(noise_std=noise_std)
         worst = self.worst
@@ -274,6 +275,15 @@ class Losses(Shown):
 def shift_notes(lipschitz: float | None) -> tuple[str, ...]:
     """What a guarantee says of a constant that it rests on."""
     return () if lipschitz is None else (f"{SHIFT_NOTE} {float(lipschitz)!r}",)
+
+
+def require_noise(noise_std: float | None, noise_multiplier: float | None) -> None:
+    """Raises: InvalidInput: none or two, or one out of range."""
+    if (noise_std is None) == (noise_multiplier is None):
+        raise InvalidInput("give exactly one of noise_std and noise_multiplier.")
+    for name, value in (("noise_std", noise_std), ("noise_multiplier", noise_multiplier)):
+        if value is not None:
+            check.non_negative(**{name: value})
 
 
 def target_mu(mu: float | None, epsilon: float | None, delta: float | None) -> float:

@@ -60,7 +60,7 @@ def of_dataset(**named: Any) -> tuple[Any, Any]:
             f"{name} must be a Dataset with items by number, got the IterableDataset {type(dataset).__name__}; give "
             "list(dataset)."
         )
-    if isinstance(dataset, type) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+    if isinstance(dataset, type | str) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InvalidInput(
             f"{name} must be a Dataset of pairs (features, target), e.g. torch.utils.data.TensorDataset(x, y), got "
             f"{check.said(dataset)}."
@@ -83,7 +83,10 @@ def _pair(name: str, dataset: Any, row: int) -> tuple[NDArray[Any], NDArray[Any]
         ) from error
     if not isinstance(item, tuple | list) or len(item) != 2:
         got = f"{len(item)} parts" if isinstance(item, tuple | list) else check.said(item)
-        raise InvalidInput(f"{name} must hold {PAIR} for each record, got {got} at item {row}; wrap it in a Dataset.")
+        raise InvalidInput(
+            f"{name} must hold {PAIR} for each record, got {got} at item {row}; wrap it in a Dataset that gives pairs, "
+            "such as torch.utils.data.TensorDataset(features, targets)."
+        )
     for part in item:
         if type(part).__module__.startswith("PIL."):
             raise InvalidInput(
@@ -110,8 +113,8 @@ def features(**named: Any) -> NDArray[Any]:
     name, array = _array(named)
     if array.dtype.kind not in "fiub" or array.ndim < 1 or array.size == 0:
         raise InvalidInput(
-            f"{name} must be a numeric array with at least one record, got shape {array.shape} of {array.dtype}."
-            f"{_way_out(name, check.one(named)[1], array)}"
+            f"{name} must be a numeric array with at least one record, got shape {array.shape} of {array.dtype}"
+            f"{_way_out(name, check.one(named)[1], array)}."
         )
     with np.errstate(over="ignore"):  # what float32 cannot hold is named below
         copy = np.array(array, dtype=np.int64 if array.dtype.kind in "iu" else np.float32)
@@ -176,7 +179,8 @@ def _array(named: dict[str, Any]) -> tuple[str, NDArray[Any]]:
 
 def _way_out(name: str, value: Any, array: NDArray[Any]) -> str:
     if hasattr(value, "toarray"):
-        return f" Give {name}.toarray()."
+        return f"; give {name}.toarray()"
     if array.dtype.kind in "OUS" and array.ndim:
-        return " Give columns of numbers only; words need an encoding, such as sklearn's OneHotEncoder."
+        numbers = f"{name}.to_numpy(float)" if hasattr(value, "to_numpy") else f"{name}.astype(float)"
+        return f"; give {numbers}, or an encoding of words such as sklearn's OneHotEncoder"
     return ""

@@ -1,0 +1,340 @@
+"""Mistakes that researchers make on their way in: each is refused in words, what was given and the way out among them.
+
+A table: what was done, the call, the words that the message must have, and the class of the error where it is not
+InvalidInput itself. What looks odd and works is the second table.
+"""
+
+import copy
+import functools
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import mfdl
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+
+G = nx.cycle_graph(4)
+W = mfdl.gossip.metropolis_hastings(G)
+D = mfdl.Dynamics(W, 0.1)
+P = mfdl.Cyclic(2, 3)
+A = mfdl.algorithms.dp_dsgd(D, P)
+LDP = mfdl.trust.LDP()
+HOW = {"trust": LDP, "adjacency": "zero-out", "clip_norm": 1.0}
+M = mfdl.calibrate(A, mu=1.0, **HOW)
+KEY = mfdl.NoiseKey.from_seed(0)
+
+x = np.random.default_rng(0).standard_normal((40, 3))
+y = np.arange(40) % 2
+PAIRS = TensorDataset(torch.tensor(x), torch.tensor(y))
+ARRAYS = {"features": x, "targets": y, "test_features": x, "test_targets": y}
+WAY_TO_DYNAMICS = "mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))"
+COPY = "functools.partial(copy.deepcopy, module)"
+
+
+def linear(outputs: int = 2) -> nn.Module:
+    return nn.Linear(3, outputs)
+
+
+def entropy(scores, label):
+    return nn.functional.cross_entropy(scores, label)
+
+
+def task(num_nodes=4, **changes):
+    """The task of the arrays, or with `train` of Datasets."""
+    given = {"kind": "classification", "build_module": linear, "loss": entropy}
+    if "train" not in changes:
+        given |= ARRAYS
+    return mfdl.tasks.from_module("mine", num_nodes, **(given | changes))
+
+
+class Listed(Dataset):
+    def __init__(self, *items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+class Image:
+    """As PIL's are, by the module of its class."""
+
+
+Image.__module__ = "PIL.Image"
+TASK = task()
+
+
+def isolated() -> nx.Graph:
+    graph = nx.path_graph(3)
+    graph.add_node(9)
+    return graph
+
+
+REFUSED = {
+    # graphs and gossip
+    "a graph for gossip": (lambda: mfdl.Dynamics(G), ["got Graph", "mfdl.gossip.metropolis_hastings(graph)"]),
+    "an array for gossip": (lambda: mfdl.Dynamics(np.eye(4)), ["got ndarray", "mfdl.gossip.from_array(W)"]),
+    "a name for gossip": (lambda: mfdl.Dynamics("ring:n=4"), ["got 'ring:n=4'", "metropolis_hastings"]),
+    "gossip for a graph": (lambda: mfdl.gossip.metropolis_hastings(W), ["got GossipMatrix", "a networkx graph"]),
+    "a list of edges": (lambda: mfdl.gossip.metropolis_hastings([(0, 1)]), ["got list", "a networkx graph"]),
+    "a node alone": (lambda: mfdl.gossip.metropolis_hastings(isolated()), ["3 of 4 nodes", "largest_component=True"]),
+    "arcs": (lambda: mfdl.gossip.metropolis_hastings(nx.DiGraph([(0, 1)])), ["0 -> 1", "to_undirected()"]),
+    "an adjacency as W": (lambda: mfdl.gossip.from_array(nx.to_numpy_array(G)), ["sums to 2", "divide each row"]),
+    "a typo of a graph": (lambda: mfdl.graphs.load("florentin"), ["'florentin'", "did you mean 'florentine'"]),
+    "no such file": (lambda: mfdl.graphs.load(Path("no.edges")), ["'no.edges' does not exist", "a named graph"]),
+    "messages without W": (lambda: mfdl.gossip.average({}, G, 0), ["got Graph", "from_array(W)"]),
+    # dynamics and participation
+    "gossip for dynamics": (lambda: mfdl.algorithms.mafalda(W, P), ["dynamics", "got GossipMatrix", WAY_TO_DYNAMICS]),
+    "a graph for dynamics": (lambda: mfdl.algorithms.mafalda_l(G, P), ["dynamics", "got Graph", WAY_TO_DYNAMICS]),
+    "None for dynamics": (lambda: mfdl.algorithms.corn(None, P), ["dynamics", "got None", WAY_TO_DYNAMICS]),
+    "a class for dynamics": (lambda: mfdl.algorithms.bsr(mfdl.Dynamics, P), ["the class Dynamics, not called"]),
+    "a number of steps": (lambda: mfdl.algorithms.dp_dsgd(D, 6), ["participation", "got 6", "mfdl.Cyclic(epochs=20"]),
+    "swapped": (lambda: mfdl.algorithms.zip_dl(P, D), ["dynamics", "got Cyclic", WAY_TO_DYNAMICS]),
+    "swapped by name": (lambda: mfdl.algorithms.build("d-mf", P, D), ["dynamics", "got Cyclic"]),
+    "swapped name": (lambda: mfdl.algorithms.build(D, "dp-dsgd", P), ["dynamics", "got 'dp-dsgd'"]),
+    "a scheme for each node": (lambda: mfdl.algorithms.mafalda_l(D, [P] * 4), ["participation", "got list"]),
+    "swapped in factorize": (lambda: mfdl.factorization.factorize(P, D), ["dynamics", "got Cyclic"]),
+    "a graph to factorize": (lambda: mfdl.factorization.factorize(G, P), ["dynamics", "got Graph"]),
+    "a graph for a covariance": (lambda: mfdl.factorization.optimal_covariance(G), ["dynamics", "got Graph"]),
+    "gossip for pairs": (lambda: mfdl.factorization.optimal_pairwise(W), ["dynamics", "got GossipMatrix"]),
+    "steps for an encoder": (lambda: mfdl.factorization.prefix_sum_encoder(6), ["participation", "got 6"]),
+    "a graph for couples": (
+        lambda: mfdl.decor_couples(G, P, adjacency="zero-out", clip_norm=1.0, mu=1.0),
+        ["dynamics", "got Graph"],
+    ),
+    "broken epochs": (lambda: mfdl.Cyclic(2.5, 3), ["epochs must be an integer >= 1", "got 2.5"]),
+    "a rate as text": (lambda: mfdl.Dynamics(W, "0.1"), ["learning_rate", "got '0.1'"]),
+    # encoders and maps
+    "an encoder by name": (
+        lambda: mfdl.algorithms.mf_dsgd(D, P, "toeplitz"),
+        ["encoder must have shape (T, T) or (n, T, T)", "got ()"],
+    ),
+    "an encoder with grad": (
+        lambda: mfdl.algorithms.mf_dsgd(D, P, torch.eye(6, requires_grad=True)),
+        ["encoder", "requires grad", "give encoder.detach().cpu()"],
+    ),
+    "an encoder of another T": (lambda: mfdl.algorithms.mf_dsgd(D, P, np.eye(5)), ["T = 6 steps", "got 5 x 5"]),
+    "a map with grad": (
+        lambda: mfdl.algorithms.from_maps({"P": torch.eye(4, requires_grad=True), "Q": np.eye(4)}, P),
+        ["requires grad", ".detach().cpu()"],
+    ),
+    "a typo of a mechanism": (lambda: mfdl.algorithms.build("mafald", D, P), ["'mafald'", "did you mean 'mafalda'"]),
+    "weights as text": (lambda: mfdl.algorithms.mafalda(D, P, weights="last:2"), ["'last:2'", "ErrorWeights.parse"]),
+    # privacy
+    "a mechanism to calibrate": (
+        lambda: mfdl.calibrate(M, mu=1.0, **HOW),
+        ["algorithm must be a LinearAlgorithm", "got Mechanism", "as .algorithm"],
+    ),
+    "a name to calibrate": (
+        lambda: mfdl.calibrate("mafalda", mu=1.0, **HOW),
+        ["got 'mafalda'", "mfdl.algorithms.build(name, dynamics, participation)"],
+    ),
+    "noise to account": (lambda: mfdl.account(A.noise, noise_std=1.0, **HOW), ["algorithm", "got IndependentNoise"]),
+    "epochs to account": (
+        lambda: mfdl.account(A, noise_std=1.0, participation=3, **HOW),
+        ["participation", "got 3", "mfdl.Cyclic"],
+    ),
+    "no noise to account": (lambda: mfdl.account(A, **HOW), ["exactly one of noise_std and noise_multiplier"]),
+    "losses of a mechanism": (lambda: mfdl.victim_losses(M, LDP), ["got Mechanism", "as .algorithm"]),
+    "losses of a graph": (lambda: mfdl.victim_losses(G, LDP), ["algorithm", "got Graph"]),
+    "losses swapped": (lambda: mfdl.victim_losses(LDP, A), ["trust must be a trust model", "got LinearAlgorithm"]),
+    "losses of node 0": (lambda: mfdl.victim_losses(A, LDP, victims=0), ["a list of node indices", "got 0"]),
+    "all losses of a mechanism": (
+        lambda: mfdl.Losses.of(M, mfdl.Question(LDP, "zero-out", 1.0)),
+        ["algorithm", "got Mechanism"],
+    ),
+    "a trust model as question": (lambda: mfdl.Losses.of(A, LDP), ["question", "got LDP", "mfdl.Question("]),
+    "a view of a mechanism": (lambda: LDP.view(M), ["algorithm", "got Mechanism"]),
+    "trust by name": (lambda: mfdl.calibrate(A, mu=1.0, **HOW | {"trust": "ldp"}), ["'ldp'", "mfdl.trust.LDP()"]),
+    "trust by class": (
+        lambda: mfdl.calibrate(A, mu=1.0, **HOW | {"trust": mfdl.trust.LDP}),
+        ["the class LDP, not called", "mfdl.trust.LDP()"],
+    ),
+    "another adjacency": (
+        lambda: mfdl.calibrate(A, mu=1.0, **HOW | {"adjacency": "replace"}),
+        ["'replace'", "did you mean 'replace-one'"],
+    ),
+    "no target": (lambda: mfdl.calibrate(A, **HOW), ["exactly one target", "epsilon with delta"]),
+    "epsilon alone": (lambda: mfdl.calibrate(A, epsilon=1.0, **HOW), ["needs a delta", "delta=1e-6"]),
+    "colluders as text": (lambda: mfdl.trust.SecLDP("0"), ["colluders must be a list of nodes", "got '0'"]),
+    "one colluder": (lambda: mfdl.trust.SecLDP(0), ["colluders must be a list of nodes, e.g. [0]", "got 0"]),
+    "one attacker": (lambda: mfdl.trust.PNDP(3), ["a list of at least one node, e.g. [0]", "got 3"]),
+    "a stranger attacks": (
+        lambda: mfdl.calibrate(A, mu=1.0, **HOW | {"trust": mfdl.trust.PNDP(["Medici"])}),
+        ["'Medici' is not in the graph", "labels start"],
+    ),
+    "a name to audit": (lambda: mfdl.audit.audit("dp-dsgd", trust=LDP), ["subject", "got 'dp-dsgd'"]),
+    "noise of an algorithm": (
+        lambda: mfdl.noise_stream(A, 1.0, KEY, 3),
+        ["noise must be a noise operator", "got LinearAlgorithm", "algorithm.noise"],
+    ),
+    "noise of a seed": (lambda: mfdl.noise_stream(A.noise, 1.0, 0, 3), ["NoiseKey", "got int", "from_entropy()"]),
+    # tasks
+    "a module, no factory": (lambda: task(build_module=linear()), ["the module Linear itself", COPY]),
+    "a class with arguments": (lambda: task(build_module=nn.Linear), ["in_features", "functools.partial(Linear, ...)"]),
+    "no module": (lambda: task(build_module=None), ["build_module", "got None"]),
+    "a loss by name": (lambda: task(loss="cross-entropy"), ["got 'cross-entropy'", "cross_entropy"]),
+    "a loss by class": (lambda: task(loss=nn.CrossEntropyLoss), ["the class CrossEntropyLoss, not called"]),
+    "weights that cancel": (
+        lambda: task(loss=nn.CrossEntropyLoss(weight=torch.ones(2))),
+        ["class weights cancel", "reduction='sum'"],
+    ),
+    "a loss of each number": (
+        lambda: task(kind="regression", build_module=lambda: linear(1), loss=lambda out, t: (out - t) ** 2),
+        ["got shape (1,)", "reduce it to one number"],
+    ),
+    "a Dataset as features": (lambda: task(features=PAIRS), ["got TensorDataset", "train=dataset"]),
+    "a loader as features": (lambda: task(test_features=DataLoader(PAIRS)), ["got DataLoader", "test=dataset"]),
+    "features with grad": (
+        lambda: task(features=torch.tensor(x, requires_grad=True)),
+        ["requires grad", "give features.detach().cpu()"],
+    ),
+    "sparse features": (lambda: task(features=sp.csr_array(x)), ["of object", "give features.toarray()"]),
+    "features of words": (lambda: task(features=np.full((40, 3), "Lyon")), ["<U4", "OneHotEncoder"]),
+    "integer features": (
+        lambda: task(features=x.astype(int), test_features=x.astype(int)),
+        ["Linear fails", "integers", "give floats"],
+    ),
+    "records without targets": (
+        lambda: task(targets=None, test_targets=None),
+        ["got no targets, no test_targets", "train and test"],
+    ),
+    "one-hot targets": (lambda: task(targets=np.eye(2)[y]), ["got shape (40, 2)", "targets.argmax(1)"]),
+    "a column of targets": (lambda: task(targets=y[:, None]), ["got shape (40, 1)", "targets.ravel()"]),
+    "float classes": (lambda: task(targets=y.astype(float)), ["float64", "targets.astype(int)", "kind='regression'"]),
+    "words as classes": (lambda: task(targets=np.array(["a", "b"])[y]), ["<U1", "np.unique(targets, return_inverse"]),
+    "classes from 1": (lambda: task(targets=y + 1), ["got 2 in row 1", "number them from 0: targets - 1"]),
+    "classes of signs": (lambda: task(targets=2 * y - 1), ["got -1 in row 0", "np.unique(targets, return_inverse"]),
+    "too many classes": (lambda: task(targets=np.arange(40)), ["got 39 in row 39", "more outputs"]),
+    "BatchNorm": (
+        lambda: task(build_module=lambda: nn.Sequential(nn.BatchNorm1d(3), linear())),
+        ["BatchNorm1d", "use GroupNorm or LayerNorm"],
+        UnsupportedMechanism,
+    ),
+    "Zip-DL with momentum": (
+        lambda: mfdl.algorithms.zip_dl(mfdl.Dynamics(W, 0.1, momentum=0.9), P),
+        ["covers neither momentum nor weight decay"],
+        UnsupportedMechanism,
+    ),
+    "a partition by number": (lambda: task(partition=3), ["got int", "Fixed(owners)"]),
+    "gossip for a task's graph": (lambda: mfdl.tasks.digits(W), ["got GossipMatrix", "give its num_nodes"]),
+    "a name for a task's graph": (lambda: mfdl.tasks.digits("florentine"), ["'florentine'", "mfdl.graphs.load(name)"]),
+    # Datasets
+    "a loader": (lambda: task(train=DataLoader(PAIRS), test=PAIRS), ["train", "DataLoader", "give loader.dataset"]),
+    "an endless Dataset": (lambda: task(train=Endless(), test=PAIRS), ["IterableDataset Endless", "list(dataset)"]),
+    "records twice": (lambda: task(train=PAIRS, test=PAIRS, features=x), ["train or test and also features"]),
+    "nothing to test on": (lambda: task(train=PAIRS), ["test must be a Dataset too", "random_split"]),
+    "a Dataset by name": (lambda: task(train="mnist", test=PAIRS), ["train", "got 'mnist'", "TensorDataset(x, y)"]),
+    "a pair of arrays": (lambda: task(train=(x, y), test=PAIRS), ["got ndarray at item 0", "TensorDataset("]),
+    "items that are dictionaries": (lambda: task(train=Listed({"x": 1}), test=PAIRS), ["got dict at item 0"]),
+    "items of three": (lambda: task(train=Listed((x[0], 0, 1)), test=PAIRS), ["got 3 parts", "gives pairs"]),
+    "images of PIL": (lambda: task(train=Listed((Image(), 0)), test=PAIRS), ["PIL image at item 0", "ToTensor()"]),
+    "ragged items": (
+        lambda: task(train=Listed((np.ones(3), 0), (np.ones(4), 1)), test=PAIRS),
+        ["(3,) at item 0 and (4,) at item 1", "resize or pad"],
+    ),
+    "an empty Dataset": (lambda: task(train=Listed(), test=PAIRS), ["train must hold at least one record"]),
+    # replay
+    "an algorithm to train": (lambda: mfdl.replay(A, TASK), ["got LinearAlgorithm", "mfdl.calibrate(algorithm"]),
+    "a task by name": (lambda: mfdl.replay(M, "digits"), ["got 'digits'", "mfdl.tasks.digits(graph)"]),
+    "a Dataset for a task": (lambda: mfdl.replay(M, PAIRS), ["got TensorDataset", "mfdl.tasks.from_module"]),
+    "a task of another graph": (lambda: mfdl.replay(M, task(5)), ["task has 5 nodes", "has 4", "mechanism's graph"]),
+    "one seed": (lambda: mfdl.replay(M, TASK, seeds=3), ["seeds must be a list", "got 3"]),
+    "a generator as key": (lambda: mfdl.replay(M, TASK, key=torch.Generator()), ["got Generator", "from_entropy()"]),
+    "a device by nickname": (lambda: mfdl.replay(M, TASK, seeds=[0], device="gpu"), ["'gpu'", "use cpu"]),
+    "a dtype by name": (lambda: mfdl.replay(M, TASK, seeds=[0], dtype="float32"), ["torch.float32", "got 'float32'"]),
+    "a bar, please": (lambda: mfdl.replay(M, TASK, seeds=[0], progress=True), ["progress", "got True", "leave it out"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_turn_is_refused_with_the_way_out(name):
+    call, words, *error = REFUSED[name]
+    with pytest.raises(InvalidInput) as caught:
+        call()
+    assert [caught.type] == (error or [InvalidInput])
+    message = str(caught.value)
+    assert [word for word in words if word not in message] == [], message
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize(
+    ("call", "function", "nearest"),
+    [
+        (lambda: mfdl.replay(M, TASK, seed=0), "replay", "seeds"),
+        (lambda: mfdl.algorithms.mafalda(D, P, tolerence=1e-3), "mafalda", "tolerance"),
+        (lambda: mfdl.algorithms.build("muffliato", D, P, rounds=3), "muffliato", "gossip_rounds"),
+        (lambda: mfdl.factorization.factorize(D, P, max_iter=3), "factorize", "max_iterations"),
+        (lambda: mfdl.audit.audit(M, trust=LDP, trial=3), "audit", "trials"),
+    ],
+    ids=["replay", "mafalda", "build", "factorize", "audit"],
+)
+def test_an_unknown_keyword_names_the_function_and_the_nearest_one(call, function, nearest):
+    with pytest.raises(TypeError, match=rf"^{function}\(\) got an unexpected .*; did you mean '{nearest}'\?"):
+        call()
+
+
+def test_refusals_of_privacy_do_no_work_first(monkeypatch):
+    def worked(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr("mfdl.privacy.losses.victim_losses", worked)
+    for wrong in ({"adjacency": "replace"}, {"clip_norm": 0}, {"noise_std": -1}, {"noise_multiplier": 1.0}):
+        with pytest.raises(InvalidInput):
+            mfdl.account(A, **HOW | {"noise_std": 1.0} | wrong)
+    for wrong in ({"adjacency": "replace"}, {"clip_norm": "1"}, {"mu": "1"}, {"epsilon": 1.0}):
+        with pytest.raises(InvalidInput):
+            mfdl.calibrate(A, **HOW | {"mu": 1.0} | wrong)
+
+
+def same(one, other) -> bool:
+    return one.content_hash == other.content_hash
+
+
+WORKS = {
+    "a Dataset": lambda: same(task(), task(train=PAIRS, test=PAIRS)),
+    "a Dataset of pairs": lambda: same(task(), task(train=Listed(*zip(x, y, strict=True)), test=PAIRS)),
+    "a list of pairs": lambda: same(task(), task(train=[*zip(x, y.tolist(), strict=True)], test=PAIRS)),
+    "tensors": lambda: same(task(), task(features=torch.tensor(x), targets=torch.tensor(y))),
+    "a module that is there": lambda: same(task(), task(build_module=functools.partial(copy.deepcopy, linear()))),
+    "a loss with its own reduction": lambda: task(loss=nn.CrossEntropyLoss(reduction="sum")).num_nodes == 4,
+    "numpy's integers": lambda: mfdl.Cyclic(np.int64(2), np.int32(3)) == P,
+    "a rate that is a tensor": lambda: mfdl.Dynamics(W, torch.tensor(0.5)).learning_rate == 0.5,
+    "nodes in an array": lambda: mfdl.trust.PNDP(np.array([0])) == mfdl.trust.PNDP([0]),
+    "colluders in a list": lambda: mfdl.trust.SecLDP([0]) == mfdl.trust.SecLDP((0,)),
+    "an encoder that is a tensor": lambda: same(
+        mfdl.algorithms.mf_dsgd(D, P, torch.eye(6)), mfdl.algorithms.mf_dsgd(D, P, np.eye(6))
+    ),
+    "a device and seeds as objects": lambda: (
+        mfdl.replay(M, TASK, seeds=np.arange(1), device=torch.device("cpu"), stop_after=1).seeds[0].seed == 0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_what_looks_odd_and_works(name):
+    assert WORKS[name]()
+
+
+def test_tables_of_pandas_are_arrays():
+    pandas = pytest.importorskip("pandas")
+    table, column = pandas.DataFrame(x, columns=list("abc")), pandas.Series(y)
+    tables = {"features": table, "targets": column, "test_features": table, "test_targets": column}
+    assert same(task(), task(**tables))
+    with pytest.raises(InvalidInput, match=r"of object; give features.to_numpy\(float\), or an encoding of words"):
+        task(features=table.assign(city="Lyon"))
+    with pytest.raises(InvalidInput, match=r"features must be finite .* got nan in row"):
+        task(features=table.mask(table > 1))
