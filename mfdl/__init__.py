@@ -32,9 +32,11 @@ _EXPORTS = {
     "NoiseKey": "mfdl.training.keys",
     "NotConverged": "mfdl.factorization",
     "OncePerEpoch": "mfdl.participation",
+    "PairwiseLosses": "mfdl.reporting.pairwise",
     "ParticipationByNode": "mfdl.participation",
     "Question": "mfdl.privacy.losses",
     "Round": "mfdl.algorithms",
+    "Run": "mfdl.training.run",
     "Single": "mfdl.participation",
     "TrustModel": "mfdl.trust",
     "UnsupportedMechanism": "mfdl.errors",
@@ -50,6 +52,7 @@ _EXPORTS = {
     "graphs": "=mfdl.graphs",
     "noise_stream": "mfdl.training.streams",
     "optim": "=mfdl.optim",
+    "pairwise": "mfdl.reporting.pairwise",
     "partition": "=mfdl.training.tasks.partition",
     "privacy": "=mfdl.privacy",
     "replay": "mfdl.training.replay",
@@ -92,9 +95,11 @@ if TYPE_CHECKING:
     from .privacy.accounting import victim_losses
     from .privacy.guarantee import Guarantee
     from .privacy.losses import Losses, Question
+    from .reporting.pairwise import PairwiseLosses, pairwise
     from .training import tasks
     from .training.keys import NoiseKey
     from .training.replay import replay
+    from .training.run import Run
     from .training.streams import noise_stream
     from .training.tasks import partition
     from .trust import TrustModel

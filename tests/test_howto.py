@@ -12,7 +12,17 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 HOWTO = [
     f"howto_{name}.md"
-    for name in ("algorithm", "encoder", "training_loop", "data", "trust_model", "claims", "audit", "attack")
+    for name in (
+        "algorithm",
+        "encoder",
+        "training_loop",
+        "data",
+        "results",
+        "trust_model",
+        "claims",
+        "audit",
+        "attack",
+    )  # fmt: skip
 ]
 
 

@@ -11,10 +11,10 @@ import mfdl
 NAMES = {
     "mfdl": """
         Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Losses Mechanism
-        MinSeparation NoiseKey NotConverged OncePerEpoch ParticipationByNode Question Round Single TrustModel
-        UnsupportedMechanism View account algorithms audit calibrate data decor_couples factorization gossip
-        graphs noise_stream optim partition privacy replay tasks testing trust utility victim_losses with_noise
-        without_noise
+        MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode Question Round Run
+        Single TrustModel UnsupportedMechanism View account algorithms audit calibrate data decor_couples
+        factorization gossip graphs noise_stream optim pairwise partition privacy replay tasks testing trust utility
+        victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """
         LinearAlgorithm Round adapted anti_pgd bsr build cdp corn corn_pairwise d_mf decor decor_couples

@@ -73,11 +73,20 @@ class Matrix(StructuredOperator):
             )
         return self.to_dense()
 
-    def plot(self, ax: Axes | None = None, *, title: str = "") -> Figure:
-        """The entries in colour, red above zero and blue below, with lines between time blocks."""
+    @typing.overload
+    def plot(self, ax: None = None, *, title: str = "") -> Figure: ...
+
+    @typing.overload
+    def plot(self, ax: Axes, *, title: str = "") -> Axes: ...
+
+    def plot(self, ax: Axes | None = None, *, title: str = "") -> Figure | Axes:
+        """The entries in colour, red above zero and blue below, with lines between time blocks.
+
+        Args: ax: axes to draw in and to return; default a Figure of its own.
+        """
         from matplotlib.figure import Figure  # a tenth of a second that only pictures need
 
-        ax = Figure(layout="constrained").subplots() if ax is None else ax
+        own, ax = ax is None, Figure(layout="constrained").subplots() if ax is None else ax
         values = self.dense()
         if values.size:
             limit = float(np.abs(values).max()) or 1.0
@@ -86,7 +95,7 @@ class Matrix(StructuredOperator):
             for end in np.cumsum(sizes)[:-1]:
                 line(end - 0.5, color="black", linewidth=0.8)
         ax.set(title=title or self.formula, xticks=[], yticks=[])
-        return typing.cast("Figure", ax.get_figure())
+        return typing.cast("Figure", ax.get_figure()) if own else ax
 
     def __repr__(self) -> str:
         return f"{self.formula}, {self.shape[0]} x {self.shape[1]}"

@@ -6,24 +6,28 @@ In: the rows of an AuditMatrix. Out: a matplotlib Figure of its own (no global s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 INK, QUIET, REFUTED = "#222222", "#6b6b6b", "#d55e00"
 
 
-def heat_map(cells: Sequence[Mapping[str, Any]], level: float) -> Figure:
+def heat_map(cells: Sequence[Mapping[str, Any]], level: float, ax: Axes | None = None) -> Any:
     """Mechanisms down, trust models across; a refuted claim is framed, a cell without a claim is hatched.
 
-    Args: cells: as `Cell.row` gives them; level: of all bounds together.
+    Args: cells: as `Cell.row` gives them; level: of all bounds together; ax: axes to draw in and to return, default a
+        Figure of its own.
     """
     rows, columns = (list(dict.fromkeys(cell[name] for cell in cells)) for name in ("mechanism", "trust"))
     ratios = np.full((len(rows), len(columns)), np.nan)
-    figure = Figure(figsize=(3.4 + 1.5 * len(columns), 2.2 + 0.42 * len(rows)), layout="constrained")
-    axes = figure.add_subplot()
+    size = (3.4 + 1.5 * len(columns), 2.2 + 0.42 * len(rows))
+    axes = Figure(figsize=size, layout="constrained").add_subplot() if ax is None else ax
     for cell in cells:
         if cell["mu_claimed"] != "":
             ratio = cell["mu_audited"] / cell["mu_claimed"]
@@ -44,8 +48,12 @@ def heat_map(cells: Sequence[Mapping[str, Any]], level: float) -> Figure:
     axes.set_yticks(range(len(rows)), rows)
     axes.set_title(f"mu claimed / audited (lower bounds, all at level {level:g})", fontsize=10, color=INK)
     axes.spines[:].set_visible(False)
-    figure.colorbar(image, ax=axes, label="audited / claimed", shrink=0.8)
+    axes.figure.colorbar(image, ax=axes, label="audited / claimed", shrink=0.8)
     count = sum(bool(cell["violated"]) for cell in cells)
     said = "No claim is refuted." if not count else f"{count} claim{'s are' if count > 1 else ' is'} refuted (framed)."
-    figure.supxlabel(said, fontsize=9, color=REFUTED if count else QUIET)
-    return figure
+    how: dict[str, Any] = {"fontsize": 9, "color": REFUTED if count else QUIET}
+    if ax is not None:
+        axes.set_xlabel(said, **how)
+        return axes
+    axes.figure.supxlabel(said, **how)
+    return axes.figure

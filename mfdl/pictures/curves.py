@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
+from ..errors import require_known
 from .style import INK, LINE_INCHES, QUIET, End, caption_lines, name_ends, plain_decades, quiet, write_caption
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ MORE_COLOURS = ("#000000", "#8c510a", "#3b6e8f", "#7f7f00", "#e377c2", "#1f3b73"
 
 DOTTED: dict[str, Any] = {"color": QUIET, "linewidth": 1.1, "linestyle": (0, (1, 2)), "zorder": 1}  # of a level
 HALO = [withStroke(linewidth=2.2, foreground="white")]  # words stay readable over lines
+METRICS = ("loss", "accuracy")
 LOG_RATIO = 8.0  # largest over smallest drawn loss beyond which the left axis is logarithmic
 FINAL_LOG_RATIO = 50.0  # the same for the final losses, whose lengths from zero say more while they can be seen
 WIDTH, ROW, HEAD = 11.0, 0.42, 0.95  # inches
@@ -53,6 +56,8 @@ class Curves:
     """One mechanism: per seed, the loss (mean over nodes) at every evaluated step, and the final loss or None.
 
     Attributes: label: its name in the picture; accuracy: the final one, mean over seeds, written beside the loss.
+
+    Of accuracies likewise: `draw_curves` and `draw_over_steps` are told which of the two it is.
     """
 
     label: str
@@ -111,11 +116,13 @@ def draw_curves(
     last_steps: int,
     *,
     levels: Mapping[str, float] | None = None,
+    metric: str = "loss",
 ) -> Figure:
     """The figure.
 
     Args:
         last_steps: the steps that final losses average.
+        metric: "loss" or "accuracy".
         levels: losses by name that are drawn as dotted lines, such as that of the untrained model.
     """
     lines = caption_lines(caption, CAPTION_WIDTH)
@@ -129,8 +136,8 @@ def draw_curves(
     right = figure.add_axes((0.735, bottom, 0.22, top - bottom))
     size = 14.5 * min(1.0, TITLE_WIDTH / max(len(title), 1))
     figure.text(0.055, 1 - 0.34 / height, title, fontsize=size, fontweight="bold", color=INK, va="center")
-    _loss_over_steps(left, curves, num_seeds, levels or {})
-    _final_losses(right, curves, num_seeds, last_steps, levels or {})
+    draw_over_steps(left, curves, num_seeds, levels=levels, metric=metric)
+    _final_losses(right, curves, num_seeds, last_steps, levels or {}, metric)
     write_caption(figure, lines, left=0.055, top=(foot - 0.08) / height)
     return figure
 
@@ -146,11 +153,25 @@ def _range(curves: Sequence[Curves], levels: Iterable[float] = ()) -> tuple[floa
     return low, high
 
 
-def _loss_over_steps(axes: Axes, curves: Sequence[Curves], num_seeds: int, levels: Mapping[str, float]) -> None:
+def draw_over_steps(
+    axes: Axes,
+    curves: Sequence[Curves],
+    num_seeds: int,
+    *,
+    levels: Mapping[str, float] | None = None,
+    metric: str = "loss",
+    named: bool = True,
+) -> Axes:
+    """Means over nodes and seeds over steps, into axes of the caller's, which it returns.
+
+    Args: levels, metric: as for `draw_curves`; named: names beside the ends of curves, else a legend.
+    """
+    require_known("metric", metric, METRICS)
+    levels = levels or {}
     band = "" if num_seeds == 1 else f"; band: range over {num_seeds} seeds"
-    axes.set_title(f"Test loss while training (mean over nodes{band})", loc="left", fontsize=9.5, color=INK, pad=10)
+    axes.set_title(f"Test {metric} while training (mean over nodes{band})", loc="left", fontsize=9.5, color=INK, pad=10)
     low, high = _range(curves, levels.values())
-    if low > 0 and high / low >= LOG_RATIO:
+    if metric == "loss" and low > 0 and high / low >= LOG_RATIO:
         axes.set_yscale("log")
         axes.set_ylim(low / 1.18, high * 1.18)
         plain_decades(axes.yaxis, axes.get_ylim())
@@ -168,14 +189,20 @@ def _loss_over_steps(axes: Axes, curves: Sequence[Curves], num_seeds: int, level
         if curve.diverged or shown.size:
             height = high if curve.diverged else float(shown[-1])
             ends.append(End(height, curve.short, curve.words(remark), curve.colour))
-    for name, loss in levels.items():
-        axes.axhline(loss, **DOTTED)
-        ends.append(End(loss, name, "", QUIET))
+    for name, level in levels.items():
+        axes.axhline(level, **DOTTED)
+        ends.append(End(level, name, "", QUIET))
     axes.set_xlim(0, last)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.set_xlabel("step", fontsize=9, color=QUIET)
     quiet(axes, grid="y")
-    name_ends(axes, ends, apart=0.105)
+    if named:
+        name_ends(axes, ends, apart=0.105)
+    else:
+        style = [DOTTED if end.name in levels else {"color": end.colour, "linewidth": 2.1} for end in ends]
+        lines = [Line2D([], [], **how) for how in style]
+        axes.legend(lines, [end.name for end in ends], fontsize=8.5, frameon=False)
+    return axes
 
 
 def _one_curve(axes: Axes, curve: Curves) -> NDArray[np.float64]:
@@ -198,14 +225,14 @@ def _one_curve(axes: Axes, curve: Curves) -> NDArray[np.float64]:
 
 
 def _final_losses(
-    axes: Axes, curves: Sequence[Curves], num_seeds: int, last_steps: int, levels: Mapping[str, float]
+    axes: Axes, curves: Sequence[Curves], num_seeds: int, last_steps: int, levels: Mapping[str, float], metric: str
 ) -> None:
     what = "" if num_seeds == 1 else " (bar: mean; dot: one seed)"
-    axes.set_title(f"Final test loss{what}", loc="left", fontsize=9.5, color=INK, pad=10)
+    axes.set_title(f"Final test {metric}{what}", loc="left", fontsize=9.5, color=INK, pad=10)
     rows = list(range(len(curves)))[::-1]  # the first mechanism on top
     reached = [value for curve in curves if not curve.diverged for value in curve.reached] + list(levels.values())
     lowest, highest = min(reached, default=0.0), max(reached, default=1.0)
-    logarithmic = lowest > 0 and highest / lowest >= FINAL_LOG_RATIO
+    logarithmic = metric == "loss" and lowest > 0 and highest / lowest >= FINAL_LOG_RATIO
     start = lowest / 1.4 if logarithmic else min(0.0, lowest)
     for row, curve in zip(rows, curves, strict=True):
         _one_final_loss(axes, row, curve, start)

@@ -5,25 +5,36 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from scipy.sparse.csgraph import dijkstra
 
 from .. import check
 from ..algorithms import LinearAlgorithm
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, require_known, unknown_name
 from ..participation import Participation, in_every_step
 from ..shown import Shown
+from ..tables import data_frame
 from ..trust import TrustModel
 from . import gaussian
 from .accounting import VictimLoss, asked_participation, victim_losses, worst_loss
 from .explanation import explanation
 from .fingerprint import Fingerprint
-from .guarantee import EVERY_NODE, UNITS, Guarantee
+from .guarantee import DELTA, EVERY_NODE, UNITS, Guarantee
 from .sensitivity import Sensitivity
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
 
 SHIFT_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
 _MOST_SHOWN = ("not applicable", "none", "average", "all")
 
 SHOWN_VICTIMS = 20  # in a notebook
+LOSS_COLUMNS = (
+    "attacker", "victim", "distance", "mu", "epsilon", "delta", "noise_std", "adaptive", "bound", "trust"
+)  # fmt: skip
+LOSS_METRICS = ("mu", "epsilon")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,6 +248,71 @@ class Losses(Shown):
             for loss in self.of_victims
         ]
 
+    # ---- tables and pictures -------------------------------------------------------------------------------
+
+    def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
+        """One row for each victim: who attacks, how far away, mu and epsilon at a noise, for long tables.
+
+        Args: noise_std: of base noise; the default 1 gives mu per unit noise. adaptive: the numbers that hold for
+            training; False: those for gradients fixed in advance.
+        """
+        check.non_negative(noise_std=noise_std)
+        q, labels = self.question, self.algorithm.dynamics.gossip.labels
+        nodes = q.trust.attackers(self.algorithm)
+        hops = distances(self.algorithm, nodes)
+        who = ", ".join(str(labels[v]) for v in nodes) if nodes else q.trust.attacker
+        rows: list[dict[str, Any]] = []
+        for loss in self.of_victims:
+            mu = loss.mu(record_shift=q.record_shift, noise_std=noise_std, adaptive=adaptive)
+            rows.append(
+                {
+                    "attacker": who,
+                    "victim": str(labels[loss.victim]),
+                    "distance": hops.get(loss.victim),
+                    "mu": mu,
+                    "epsilon": gaussian.epsilon_from_mu(mu, delta),
+                    "delta": delta,
+                    "noise_std": float(noise_std),
+                    "adaptive": adaptive or loss.adaptive,
+                    "bound": loss.held(adaptive=adaptive).bound,
+                    "trust": q.trust.name,
+                }
+            )
+        return rows
+
+    def to_pandas(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> pandas.DataFrame:
+        """`rows` as a data frame with the columns LOSS_COLUMNS. Raises: InvalidInput: pandas is not installed."""
+        return data_frame(self.rows(noise_std, delta=delta, adaptive=adaptive), LOSS_COLUMNS)
+
+    def heatmap(
+        self,
+        ax: Axes | None = None,
+        *,
+        noise_std: float = 1.0,
+        metric: str = "mu",
+        delta: float = DELTA,
+        adaptive: bool = True,
+    ) -> Axes:
+        """Victims in the colour of what they lose to this attacker; `mfdl.pairwise` has all attackers.
+
+        Args: ax: axes to draw in; default those of a new Figure, `.figure` of what is returned. metric: "mu" or
+            "epsilon". noise_std, delta, adaptive: as for `rows`.
+        """
+        from ..pictures.heat_maps import heat_map  # matplotlib only where a picture is wanted
+
+        require_known("metric", metric, LOSS_METRICS)
+        rows = self.rows(noise_std, delta=delta, adaptive=adaptive)
+        words = metric_in_words(metric, noise_std, delta, adaptive=adaptive)
+        title = f"{self.algorithm.name}: what each node loses"
+        return heat_map(
+            [[row[metric]] for row in rows],
+            [row["victim"] for row in rows],
+            [rows[0]["attacker"]],
+            words,
+            title=title,
+            ax=ax,
+        )
+
     def _stated(
         self,
         noise_std: float,
@@ -270,6 +346,24 @@ class Losses(Shown):
             unit=q.unit,
             why=explanation(loss, adaptive=adaptive),
         ).sealed(dataclasses.replace(loss.fingerprint, release=release).text)
+
+
+def distances(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> dict[int, int]:
+    """Hops from the nearest of these nodes, by node index, over links of any round; empty without nodes."""
+    if not nodes:
+        return {}
+    gossip, rounds = algorithm.dynamics.gossip, algorithm.num_steps * algorithm.dynamics.gossip_rounds
+    matrices = {id(W): W.weights for W in (gossip.at(step) for step in range(1 if gossip.is_constant else rounds))}
+    links = sum(matrices.values())
+    hops = dijkstra(links + links.T, unweighted=True, indices=list(nodes), min_only=True)
+    return {u: int(hop) for u, hop in enumerate(hops) if hop < math.inf}
+
+
+def metric_in_words(metric: str, noise_std: float, delta: float, *, adaptive: bool) -> str:
+    """What the numbers of a picture of losses are."""
+    at = "per unit noise" if noise_std == 1 else f"at noise {noise_std:.4g}"
+    fixed = "" if adaptive else ", gradients fixed in advance"
+    return f"{'μ' if metric == 'mu' else f'ε at δ = {delta:g}'} {at}{fixed}"
 
 
 def shift_notes(lipschitz: float | None) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Pictures of privacy accounting: loss by distance, who learns what of whom, the graph as an attacker sees it.
 
-In: numbers, with their names. Out: matplotlib Figures of their own; nothing is computed here but minima, means and
-maxima. Infinite values have no place on a logarithmic axis: they are counted in words.
+In: numbers, with their names. Out: matplotlib Figures of their own, or the axes that were given; nothing is computed
+here but minima, means and maxima. Infinite values have no place on a logarithmic axis: they are counted in words.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import networkx as nx
 import numpy as np
-from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from .. import graphs
+from ..pictures.heat_maps import WHOLE_RANGE, colour_map, draw_matrix, name_bar, scale
 from ..pictures.networks import MAX_LABELLED, draw_edges, name_node
 from ..pictures.style import (
     GRID,
@@ -46,8 +45,6 @@ __all__ = [
 FIXED, ADAPTIVE, SQUARED, CODED, LOCAL = "fixed", "adaptive", "squared", "coded", "local"
 COLOURS = {FIXED: "#009e73", ADAPTIVE: "#0072b2", SQUARED: "#e69f00", CODED: "#d55e00", LOCAL: "#4d4d4d"}
 MARKERS = {FIXED: "o", ADAPTIVE: "s", SQUARED: "^", CODED: "D"}
-MAP = "viridis"
-WHOLE_RANGE = 1e-12  # what is below this fraction of the largest value is not drawn: it is zero in all but rounding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,28 +89,35 @@ def by_distance(distances: ArrayLike, losses: ArrayLike) -> list[AtDistance]:
     return out
 
 
-def plot_by_distance(curves: Sequence[Curve], *, title: str, caption: str, local: float | None = None) -> Figure:
+def plot_by_distance(
+    curves: Sequence[Curve], *, title: str, caption: str = "", local: float | None = None, ax: Axes | None = None
+) -> Any:
     """Loss over distance from the attacker, logarithmic: mean as a line, minimum and maximum as a bar.
 
-    Args: local: the loss under LDP, drawn as a horizontal line; None or inf: no line.
+    Args:
+        local: the loss under LDP, drawn as a horizontal line; None or inf: no line.
+        ax: axes to draw in and to return, here and in all pictures of this file; default a Figure with the caption.
     """
-    figure, axes = _page(title, caption, width=9.6, body=4.7, plot=(0.085, 0.60))
+    figure, axes = _page(title, caption, ax, width=9.6, body=4.7, plot=(0.085, 0.60))
     draw_by_distance(axes, curves, local=local)
-    return figure
+    return figure or axes
 
 
-def plot_by_victim(losses: Sequence[Curve], *, title: str, caption: str, local: float | None = None) -> Figure:
+def plot_by_victim(
+    losses: Sequence[Curve], *, title: str, caption: str = "", local: float | None = None, ax: Axes | None = None
+) -> Any:
     """Losses of all victims, largest first, where the attacker has no place in the graph (`distances` are ignored)."""
     ranked = [
         dataclasses.replace(curve, distances=np.arange(1, curve.losses.size + 1), losses=-np.sort(-curve.losses))
         for curve in losses
     ]
-    figure = plot_by_distance(ranked, title=title, caption=caption, local=local)
-    figure.axes[0].set_xlabel("victims, the one that loses most first", fontsize=9, color=QUIET)
-    return figure
+    drawn = plot_by_distance(ranked, title=title, caption=caption, local=local, ax=ax)
+    axes = drawn.axes[0] if ax is None else ax
+    axes.set_xlabel("victims, the one that loses most first", fontsize=9, color=QUIET)
+    return drawn
 
 
-def draw_by_distance(axes: Axes, curves: Sequence[Curve], *, local: float | None = None, named: bool = True) -> None:
+def draw_by_distance(axes: Axes, curves: Sequence[Curve], *, local: float | None = None, named: bool = True) -> Axes:
     """The picture of `plot_by_distance` into axes of the caller's. named: names beside the lines, else none."""
     shown = local if local is not None and math.isfinite(local) and local > 0 else None
     top = max([0.0, *(_top(curve.losses) for curve in curves), shown or 0.0])
@@ -149,6 +153,7 @@ def draw_by_distance(axes: Axes, curves: Sequence[Curve], *, local: float | None
         axes.text(0.015, 0.02, words, transform=axes.transAxes, fontsize=8, color=INK)
     if named:
         name_ends(axes, ends, apart=0.15)
+    return axes
 
 
 def _one_curve(axes: Axes, curve: Curve, groups: Sequence[AtDistance], apart: float, floor: float) -> End:
@@ -163,27 +168,32 @@ def _one_curve(axes: Axes, curve: Curve, groups: Sequence[AtDistance], apart: fl
     return End(mean[-1], curve.name, curve.words, colour, float(x[-1]))
 
 
-def plot_pairwise(matrix: ArrayLike, labels: Sequence[Any], *, title: str, caption: str) -> Figure:
+def plot_pairwise(
+    matrix: ArrayLike, labels: Sequence[Any], *, title: str, caption: str = "", ax: Axes | None = None
+) -> Any:
     """Heat map of matrix[u, v], what attacker v learns of victim u; grey where infinite or not asked for."""
     values = np.asarray(matrix, dtype=np.float64)
     few = len(labels) <= MAX_LABELLED
     longest = max((len(str(label)) for label in labels), default=1) if few else 3
-    figure, axes = _page(title, caption, width=8.6, body=6.2, plot=(0.135, 0.72), below=0.3 + 0.075 * longest)
-    norm, over = _scale(values)
-    image = axes.imshow(np.ma.masked_invalid(values), cmap=_colour_map(), norm=norm, interpolation="nearest")
+    figure, axes = _page(title, caption, ax, width=8.6, body=6.2, plot=(0.135, 0.72), below=0.3 + 0.075 * longest)
+    names = [str(label) for label in labels]
+    image, over = draw_matrix(axes, values, names, names)
+    axes.set_aspect("equal")
     axes.set_xlabel(f"attacker v{'' if few else ' (position in label order)'}", fontsize=9.5, color=QUIET)
     axes.set_ylabel("victim u", fontsize=9.5, color=QUIET)
-    axes.tick_params(labelsize=8 if len(labels) <= 20 or not few else 6.5, colors=QUIET)
-    if few:
-        axes.set_xticks(range(len(labels)), labels, rotation=90)
-        axes.set_yticks(range(len(labels)), labels)
-        axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
     _colour_bar(figure, axes, image, f"μ of u against v{over}")
-    return figure
+    return figure or axes
 
 
-def plot_graph(graph: nx.Graph, losses: ArrayLike, attackers: Sequence[int], *, title: str, caption: str) -> Figure:
+def plot_graph(
+    graph: nx.Graph,
+    losses: ArrayLike,
+    attackers: Sequence[int],
+    *,
+    title: str,
+    caption: str = "",
+    ax: Axes | None = None,
+) -> Any:
     """The graph, each node in the colour of what the attacker learns of it; attackers are red stars.
 
     Args: losses: one per node; inf: dark with a cross (known fully); nan: not asked for, grey.
@@ -191,14 +201,14 @@ def plot_graph(graph: nx.Graph, losses: ArrayLike, attackers: Sequence[int], *, 
     values = np.asarray(losses, dtype=np.float64).copy()
     outside = np.ones(values.size, dtype=bool)
     outside[list(attackers)] = False
-    figure, axes = _page(title, caption, width=8.6, body=6.2, plot=(0.03, 0.82), below=0.1)
+    figure, axes = _page(title, caption, ax, width=8.6, body=6.2, plot=(0.03, 0.82), below=0.1)
     layout, size = draw_edges(axes, graph)
     labels = graphs.labels(graph)
     spots = np.array([layout[label] for label in labels])
-    norm, over = _scale(values[outside])
+    norm, over = scale(values[outside])
     finite = outside & np.isfinite(values)
     white: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.8}
-    colours: dict[str, Any] = {"c": values[finite], "cmap": _colour_map(), "norm": norm}
+    colours: dict[str, Any] = {"c": values[finite], "cmap": colour_map(), "norm": norm}
     dots = axes.scatter(spots[finite, 0], spots[finite, 1], s=size, zorder=3, **colours, **white)
     for where, colour, marker in ((np.isposinf(values) & outside, INK, "X"), (np.isnan(values) & outside, GRID, "o")):
         axes.scatter(spots[where, 0], spots[where, 1], color=colour, marker=marker, s=size, zorder=3)
@@ -209,16 +219,26 @@ def plot_graph(graph: nx.Graph, losses: ArrayLike, attackers: Sequence[int], *, 
             name_node(axes, spots[i], f"{label} (attacker)" if i in stars else str(label))
     if finite.any():
         _colour_bar(figure, axes, dots, f"μ of the node{over}")
-    return figure
+    return figure or axes
 
 
 def _page(
-    title: str, caption: str, *, width: float, body: float, plot: tuple[float, float], below: float = 0.5
-) -> tuple[Figure, Axes]:
-    """A figure with title above and caption below one picture.
+    title: str,
+    caption: str,
+    ax: Axes | None,
+    *,
+    width: float,
+    body: float,
+    plot: tuple[float, float],
+    below: float = 0.5,
+) -> tuple[Figure | None, Axes]:
+    """A figure with title above and caption below one picture; given axes get the title, and no figure is made.
 
     Args: plot: left edge and width as fractions; below: inches for the names of the axis.
     """
+    if ax is not None:
+        ax.set_title(title, fontsize=11, color=INK, loc="left")
+        return None, ax
     lines = caption_lines(caption, int(17.0 * width))
     foot, head = below + 0.2 + LINE_INCHES * len(lines), 0.62
     height = head + body + foot
@@ -235,28 +255,11 @@ def _top(values: NDArray[np.float64]) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
-def _scale(values: NDArray[np.float64]) -> tuple[Normalize, str]:
-    """Logarithmic when the values span more than a factor of 8; the words say so."""
-    finite = values[np.isfinite(values)]
-    positive = finite[finite > WHOLE_RANGE * _top(finite)] if finite.size else finite
-    if not positive.size:
-        return Normalize(0.0, 1.0), ""
-    low, high = float(positive.min()), float(positive.max())
-    if high / low > 8:
-        return LogNorm(low, high, clip=True), " (logarithmic)"
-    return Normalize(0.0, high), ""
-
-
-def _colour_map() -> Any:
-    return matplotlib.colormaps[MAP].with_extremes(bad="#d9d9d9")
-
-
-def _colour_bar(figure: Figure, axes: Axes, mappable: Any, words: str) -> None:
+def _colour_bar(figure: Figure | None, axes: Axes, mappable: Any, words: str) -> None:
+    if figure is None:
+        name_bar(axes.figure.colorbar(mappable, ax=axes), words)
+        return
     box = axes.get_position()
     beside = figure.add_axes((box.x1 + 0.025, box.y0 + 0.12 * box.height, 0.018, 0.76 * box.height))
     bar = figure.colorbar(mappable, cax=beside)
-    bar.set_label(words, fontsize=9, color=QUIET)
-    if isinstance(mappable.norm, LogNorm):
-        plain_decades(bar.ax.yaxis, mappable.get_clim())
-    bar.ax.tick_params(labelsize=8, colors=QUIET)
-    bar.outline.set_visible(False)
+    name_bar(bar, words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 from matplotlib.figure import Figure
@@ -13,6 +13,9 @@ from matplotlib.lines import Line2D
 from .. import graphs
 from ..pictures.networks import MAX_LABELLED, draw_edges, name_node
 from ..pictures.style import INK, LINE_INCHES, caption_lines, write_caption
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 GUESSED = math.sqrt(0.5)  # posterior ratio of an estimate with an error of one clipping norm
 WIDTH, HEAD = 7.4, 5.6  # inches of a panel
@@ -33,7 +36,7 @@ def colour_class(node: dict[str, Any]) -> str:
 
 
 def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> Figure:
-    """One panel per answer side by side.
+    """One panel per answer side by side, each as `draw_panel` draws it.
 
     Args: panels: dicts with `title` and `nodes`; a node has `status`, `error_std` (a number, or "inf") and
         `posterior_ratio`.
@@ -45,19 +48,25 @@ def draw(graph: nx.Graph, panels: Sequence[dict[str, Any]], *, caption: str) -> 
     figure = Figure(figsize=(width, height), facecolor="white")
     for k, panel in enumerate(panels):
         axes = figure.add_axes((k / len(panels) + 0.01, foot / height, 1 / len(panels) - 0.02, 5.1 / height))
-        axes.set_title(panel["title"], fontsize=12, fontweight="bold", color=INK)
-        spots, size = draw_edges(axes, graph)
-        for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True):
-            x, y = spots[label]
-            axes.scatter([x], [y], s=size, color=COLOURS[colour_class(node)], edgecolors="white", zorder=3)
-            if len(graph) <= MAX_LABELLED:
-                name_node(axes, (x, y), f"{label}{_error(node)}")
+        draw_panel(axes, graph, panel)
     marks = [Line2D([], [], marker="o", linestyle="", markersize=9, color=COLOURS[key]) for key in MEANINGS]
     below, columns = (foot - 0.5) / height, len(marks) if len(panels) > 1 else 2
     how: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, below), "frameon": False, "fontsize": 8}
     figure.legend(marks, list(MEANINGS.values()), ncols=columns, **how)
     write_caption(figure, lines, left=0.02, top=below)
     return figure
+
+
+def draw_panel(ax: Axes, graph: nx.Graph, panel: dict[str, Any]) -> Axes:
+    """The graph in axes of the caller's, which it returns: each node in the colour of what is known of it."""
+    ax.set_title(panel["title"], fontsize=12, fontweight="bold", color=INK)
+    spots, size = draw_edges(ax, graph)
+    for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True):
+        x, y = spots[label]
+        ax.scatter([x], [y], s=size, color=COLOURS[colour_class(node)], edgecolors="white", zorder=3)
+        if len(graph) <= MAX_LABELLED:
+            name_node(ax, (x, y), f"{label}{_error(node)}")
+    return ax
 
 
 def _error(node: dict[str, Any]) -> str:

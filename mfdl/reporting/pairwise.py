@@ -1,15 +1,16 @@
 """Losses against many attackers at once: one process per core, the matrix mu[u, v].
 
-In: an algorithm and a trust model per attacker. Out: per attacker the `VictimLoss` of every victim. How one attacker
-is accounted is in `privacy.accounting`; pictures are in `reporting.account`.
+In: an algorithm and a trust model per attacker. Out: per attacker the `VictimLoss` of every victim, or a
+`PairwiseLosses` with its table and its heat map. How one attacker is accounted is in `privacy.accounting`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import joblib
 import numpy as np
@@ -18,8 +19,22 @@ from threadpoolctl import threadpool_limits
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
+from ..errors import InvalidInput, require_known
+from ..participation import Participation
+from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
-from ..trust import TrustModel
+from ..privacy.guarantee import DELTA
+from ..privacy.losses import LOSS_COLUMNS, LOSS_METRICS, Losses, Question, metric_in_words, require_unit
+from ..shown import Shown
+from ..tables import data_frame
+from ..trust import PNDP, TrustModel
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SHOWN_NODES = 40  # up to which a notebook draws the heat map
 
 
 def pairwise_losses(
@@ -83,3 +98,147 @@ def pairwise_matrix(
         for loss in its_losses:
             matrix[loss.victim, attacker] = value(loss)
     return matrix
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PairwiseLosses(Shown):
+    """What each of several attackers learns of each victim: `Losses` by the attacking node.
+
+    Raises: InvalidInput: no attacker with a victim.
+    """
+
+    of_attackers: Mapping[int, Losses]
+
+    def __post_init__(self) -> None:
+        if not self.of_attackers:
+            raise InvalidInput("pairwise losses must be of at least one attacker that has a victim.")
+
+    @property
+    def algorithm(self) -> LinearAlgorithm:
+        """The algorithm whose messages they are about."""
+        return next(iter(self.of_attackers.values())).algorithm
+
+    def worst(self, *, adaptive: bool = True) -> tuple[int, int]:
+        """(attacker, victim), the pair with the largest number."""
+        pairs = ((v, loss) for v, losses in self.of_attackers.items() for loss in losses.of_victims)
+        attacker, loss = max(pairs, key=lambda pair: pair[1].held(adaptive=adaptive).squared)
+        return attacker, loss.victim
+
+    def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
+        """One row for each attacker and victim, see `Losses.rows`."""
+        how: dict[str, Any] = {"delta": delta, "adaptive": adaptive}
+        return [row for losses in self.of_attackers.values() for row in losses.rows(noise_std, **how)]
+
+    def to_pandas(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> pandas.DataFrame:
+        """`rows` as a data frame. Raises: InvalidInput: pandas is not installed."""
+        return data_frame(self.rows(noise_std, delta=delta, adaptive=adaptive), LOSS_COLUMNS)
+
+    def matrix(
+        self, noise_std: float = 1.0, *, metric: str = "mu", delta: float = DELTA, adaptive: bool = True
+    ) -> FloatArray:
+        """[u, v]: what attacker v learns of victim u, shape (n, n); nan where not asked, inf where a node is both."""
+        require_known("metric", metric, LOSS_METRICS)
+        check.non_negative(noise_std=noise_std)
+        shift = next(iter(self.of_attackers.values())).question.record_shift
+
+        def value(loss: VictimLoss) -> float:
+            mu = loss.mu(record_shift=shift, noise_std=noise_std, adaptive=adaptive)
+            return mu if metric == "mu" else gaussian.epsilon_from_mu(mu, delta)
+
+        of = {v: losses.of_victims for v, losses in self.of_attackers.items()}
+        return pairwise_matrix(of, self.algorithm.num_nodes, value)
+
+    def heatmap(
+        self,
+        ax: Axes | None = None,
+        *,
+        noise_std: float = 1.0,
+        metric: str = "mu",
+        delta: float = DELTA,
+        adaptive: bool = True,
+    ) -> Axes:
+        """Victims down, attackers across; grey where a node attacks itself; numbers in the cells up to 20 nodes.
+
+        Args: ax: axes to draw in; default those of a new Figure, `.figure` of what is returned. metric: "mu" or
+            "epsilon" at `delta`. noise_std, adaptive: as for `Losses.rows`.
+        """
+        from ..pictures.heat_maps import heat_map  # matplotlib only where a picture is wanted
+
+        values = self.matrix(noise_std, metric=metric, delta=delta, adaptive=adaptive)
+        labels = [str(label) for label in self.algorithm.dynamics.gossip.labels]
+        title = f"{self.algorithm.name}: who learns what of whom"
+        words = metric_in_words(metric, noise_std, delta, adaptive=adaptive)
+        return heat_map(values, labels, labels, words, title=title, ax=ax)
+
+    def _sentence(self) -> str:
+        attacker, victim = self.worst()
+        labels, question = self.algorithm.dynamics.gossip.labels, self.of_attackers[attacker].question
+        (worst,) = (loss for loss in self.of_attackers[attacker].of_victims if loss.victim == victim)
+        mu = worst.trained.value * question.record_shift
+        return (
+            f"of {self.algorithm.name!r} on {self.algorithm.num_nodes} nodes, {len(self.of_attackers)} attackers "
+            f"({question.trust.name}), {question.adjacency}, clip {question.clip_norm:g}; the worst of all pairs, "
+            f"attacker {labels[attacker]} and victim {labels[victim]}, has mu = {mu:.6g} / noise_std"
+        )
+
+    def _rows(self) -> list[tuple[str, str]]:
+        labels = self.algorithm.dynamics.gossip.labels
+        return [
+            (f"attacker {labels[v]}", f"{len(losses.of_victims)} victims, worst sensitivity {losses.worst.value:.4g}")
+            for v, losses in list(self.of_attackers.items())[:SHOWN_NODES]
+        ]
+
+    def _figure(self) -> Figure | None:
+        return self.heatmap().figure if self.algorithm.num_nodes <= SHOWN_NODES else None  # type: ignore[return-value]
+
+
+def pairwise(
+    algorithm: LinearAlgorithm,
+    *,
+    adjacency: str,
+    clip_norm: float,
+    make_trust: Callable[[int], TrustModel] | None = None,
+    attackers: Sequence[int] | None = None,
+    victims: Sequence[int] | None = None,
+    participation: Participation | None = None,
+    release: str | None = None,
+    unit: str = "record",
+    method: str = "exact",
+    lipschitz: float | None = None,
+    jobs: int | None = 1,
+    progress: Callable[[], None] | None = None,
+) -> PairwiseLosses:
+    """Every node against every attacker.
+
+    >>> from mfdl import Dynamics, algorithms, gossip, EveryStep
+    >>> path = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
+    >>> losses = pairwise(path, adjacency="zero-out", clip_norm=1.0, release="none")
+    >>> losses.matrix(noise_std=2.0, adaptive=False).round(2).tolist()
+    [[inf, 0.71, 0.16], [0.69, inf, 0.69], [0.16, 0.71, inf]]
+
+    Args:
+        make_trust: the trust model of one attacking node; default `PNDP([v])`, who sees what it receives.
+        attackers, victims: node indices; default all.
+        jobs: worker processes; None: one per core, worth it above some dozens of nodes.
+        progress: called after each attacker.
+        adjacency, clip_norm, participation, release, unit, method, lipschitz: as for `mfdl.account`.
+
+    Raises: InvalidInput: as for `mfdl.account`, or nobody left to attack.
+    """
+    models = {v: PNDP([v]) if make_trust is None else make_trust(v) for v in _nodes(algorithm, attackers)}
+    how: dict[str, Any] = {"participation": participation, "release": release, "unit": unit, "method": method}
+    first = Question(next(iter(models.values())), adjacency, clip_norm, lipschitz=lipschitz, **how)
+    assert first.record_shift  # refuses adjacency and clip_norm before any work
+    require_unit(unit, first.participation_in(algorithm), lipschitz=lipschitz)
+    asked = {"victims": victims, "jobs": jobs, "progress": progress, "lipschitz": lipschitz, **how}
+    found = pairwise_losses(algorithm, lambda v: models[v], list(models), **asked)
+    questions = {v: dataclasses.replace(first, trust=model) for v, model in models.items()}
+    return PairwiseLosses({v: Losses(algorithm, questions[v], tuple(its)) for v, its in found.items() if its})
+
+
+def _nodes(algorithm: LinearAlgorithm, asked: Sequence[int] | None) -> list[int]:
+    n = algorithm.num_nodes
+    nodes = list(range(n)) if asked is None else [check.integer_at_least(0, attacker=v) for v in asked]
+    if not nodes or max(nodes) >= n:
+        raise InvalidInput(f"attackers must be node indices below {n}, at least one, got {asked!r}.")
+    return nodes

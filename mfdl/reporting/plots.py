@@ -10,37 +10,41 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from ..pictures.curves import Curves, colours_of, draw_curves
+from ..errors import require_known
+from ..pictures.curves import METRICS, Curves, colours_of, draw_curves, draw_over_steps
 from ..training.learned import AT_BEST
 from ..training.plots import plot_runs
 from ..training.run import LAST_STEPS
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
 __all__ = ["plot_comparison", "plot_runs"]
 
 
-def plot_comparison(result: dict[str, Any], table: Any) -> Figure:
-    """The picture of a comparison.
+def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, *, metric: str = "loss") -> Any:
+    """The picture of a comparison, a Figure of its own, or the axes given with the curves over steps in them.
 
     Args:
         result: as `compare.run_comparison` returns it.
-        table: pyarrow table with the columns mechanism, seed, step, node, loss.
+        table: pyarrow table with the columns mechanism, seed, step, node, loss, and accuracy where that is wanted.
+        ax: axes to draw in and to return; metric: "loss" or "accuracy".
     """
+    require_known("metric", metric, METRICS)
     labels = {row["mechanism"]: row.get("label", row["mechanism"]) for row in result["mechanisms"]}
-    accuracies = {row["mechanism"]: row.get("final_accuracy_mean") for row in result["mechanisms"]}
-    finals = {(run["mechanism"], run["seed"]): run["final_loss"] for run in result["runs"]}
-    columns = {name: np.asarray(table[name]) for name in ("mechanism", "seed", "step", "loss")}
+    beside = {row["mechanism"]: row.get("final_accuracy_mean") for row in result["mechanisms"] if metric == "loss"}
+    finals = {(run["mechanism"], run["seed"]): run[f"final_{metric}"] for run in result["runs"]}
+    columns = {name: np.asarray(table[name]) for name in ("mechanism", "seed", "step")}
+    columns["value"] = np.asarray(table[metric], dtype=np.float64)
     curves = []
     for name, (colour, dashed) in zip(labels, colours_of(labels), strict=True):
         seeds = [seed for mechanism, seed in finals if mechanism == name]
         pairs = [_mean_over_nodes(columns, name, seed) for seed in seeds]
         steps, losses = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         ended = [finals[name, seed] for seed in seeds]
-        curves.append(Curves(labels[name], colour, dashed, steps, losses, ended, accuracies.get(name)))
+        curves.append(Curves(labels[name], colour, dashed, steps, losses, ended, beside.get(name)))
     participation = result["participation"]
     caption = (
         f"Task {result['task']}; graph {result['graph']}, {result['nodes']} nodes, gossip {result['gossip']}; "
@@ -50,10 +54,12 @@ def plot_comparison(result: dict[str, Any], table: Any) -> Figure:
     caption = " ".join([caption, *result.get("advice", ()), result["guarantee"]])
     if "none" in labels and len(labels) > 1:
         caption += " The guarantee is that of each mechanism but none, which adds no noise and has no guarantee."
-    start = result.get("untrained_loss_mean")
+    start = result.get("untrained_loss_mean") if metric == "loss" else None
     levels = {} if start is None or start <= AT_BEST else {"untrained": start}
-    title = _finding(result, curves)
-    return draw_curves(curves, title, caption, len(result["seeds"]), LAST_STEPS, levels=levels)
+    if ax is not None:
+        return draw_over_steps(ax, curves, len(result["seeds"]), levels=levels, metric=metric, named=False)
+    title = _finding(result, curves) if metric == "loss" else f"Test accuracy on {result['task']}, {_target(result)}"
+    return draw_curves(curves, title, caption, len(result["seeds"]), LAST_STEPS, levels=levels, metric=metric)
 
 
 def _mean_over_nodes(
@@ -61,7 +67,7 @@ def _mean_over_nodes(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     rows = (columns["mechanism"] == name) & (columns["seed"] == seed)
     steps, where = np.unique(columns["step"][rows], return_inverse=True)
-    totals = np.bincount(where, weights=columns["loss"][rows], minlength=steps.size)
+    totals = np.bincount(where, weights=columns["value"][rows], minlength=steps.size)
     return steps.astype(np.int64), totals / np.maximum(np.bincount(where, minlength=steps.size), 1)
 
 

@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from ..pictures.curves import Curves, colours_of, draw_curves
+from ..errors import InvalidInput, require_known
+from ..pictures.curves import METRICS, Curves, colours_of, draw_curves, draw_over_steps
 from .learned import AT_BEST, Judged
 from .run import judged
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .run import Run, SeedRun
 
 
-def plot_runs(runs: Sequence[Run]) -> Figure:
+@overload
+def plot_runs(runs: Sequence[Run], ax: None = None, *, metric: str = "loss") -> Figure: ...
+
+
+@overload
+def plot_runs(runs: Sequence[Run], ax: Axes | None, *, metric: str = "loss") -> Figure | Axes: ...
+
+
+def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "loss") -> Figure | Axes:
     """Test loss over steps and final losses of runs on one task.
 
-    Args: runs: one per mechanism, at least one.
+    Args:
+        runs: one per mechanism, at least one.
+        ax: axes to draw the curves over steps in, which are then returned; default a Figure of its own, with final
+            losses beside and the guarantees below.
+        metric: "loss", or "accuracy" of a classifier.
+
+    Raises: InvalidInput: no run, another metric, or the accuracy of a regression.
     """
+    require_known("metric", metric, METRICS)
+    if not runs:
+        raise InvalidInput("runs must hold at least one run.")
     names = [run.mechanism.algorithm.name for run in runs]
     verdict = judged(runs)
     curves = [
@@ -29,12 +50,15 @@ def plot_runs(runs: Sequence[Run]) -> Figure:
             colour,
             dashed,
             [seed.steps for seed in run.seeds],
-            [seed.loss.mean(axis=1) for seed in run.seeds],
-            [seed.final_loss for seed in run.seeds],
-            ended.accuracy,
+            [_values(seed, metric, run.task_name).mean(axis=1) for seed in run.seeds],
+            [seed.final_loss if metric == "loss" else seed.final_accuracy for seed in run.seeds],
+            ended.accuracy if metric == "loss" else None,
         )
         for name, run, ended, (colour, dashed) in zip(names, runs, verdict.ended, colours_of(names), strict=True)
     ]
+    levels = levels_of(verdict, metric)
+    if ax is not None:
+        return draw_over_steps(ax, curves, len(runs[0].seeds), levels=levels, metric=metric, named=False)
     sentences = [run.mechanism.guarantee.sentence() for run in runs]
     guarantee = sentences[0]
     if len(set(sentences)) > 1:
@@ -42,17 +66,28 @@ def plot_runs(runs: Sequence[Run]) -> Figure:
     task, gossip = runs[0].task_name, runs[0].mechanism.algorithm.dynamics.gossip
     seeds = ", ".join("not seeded" if seed.seed is None else str(seed.seed) for seed in runs[0].seeds)
     setting = f"Task {task} on {gossip.num_nodes} nodes, gossip {gossip.name}, seeds {seeds}."
-    title = f"Test loss on {task}, {gossip.num_nodes} nodes{_privacy(runs)}"
+    title = f"Test {metric} on {task}, {gossip.num_nodes} nodes{_privacy(runs)}"
     if verdict.finding:
         title = f"{verdict.finding}: {task}{_privacy(runs)}"
     caption = " ".join([setting, *verdict.advice, guarantee])
-    return draw_curves(curves, title, caption, len(runs[0].seeds), runs[0].last_steps, levels=levels_of(verdict))
+    shown = len(runs[0].seeds), runs[0].last_steps
+    return draw_curves(curves, title, caption, *shown, levels=levels, metric=metric)
 
 
-def levels_of(verdict: Judged) -> dict[str, float]:
-    """The loss of the untrained model, as a line to draw."""
+def levels_of(verdict: Judged, metric: str = "loss") -> dict[str, float]:
+    """The loss, or the accuracy, of the untrained model, as a line to draw."""
     start = verdict.untrained
+    if metric == "accuracy":
+        return {} if start is None or start.accuracy is None else {"untrained": start.accuracy}
     return {} if start is None or start.loss <= AT_BEST else {"untrained": start.loss}
+
+
+def _values(seed: SeedRun, metric: str, task: str) -> NDArray[np.float64]:
+    if metric == "loss":
+        return seed.loss
+    if seed.accuracy is None:
+        raise InvalidInput(f"metric 'accuracy' needs a classifier, and task {task!r} is a regression; use 'loss'.")
+    return seed.accuracy
 
 
 def _privacy(runs: Sequence[Run]) -> str:

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,22 @@ from ..archive import Packer, Unpacker
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..shown import Shown, short_repr
+from ..tables import data_frame
 from ..trust import TrustModel
 from .learned import Ended, Judged, mean_baseline
 from .not_private import NotPrivate, not_private_fields
 from .tasks.baselines import Baseline
 
 if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 RUN = "run"
+RUN_COLUMNS = (
+    "mechanism", "trust", "mu", "epsilon", "delta", "lr", "graph", "graph_hash", "task", "seed", "step", "node",
+    "loss", "accuracy", "config_hash",
+)  # fmt: skip
 
 LAST_STEPS = 50  # final figures average the evaluations of the last 50 steps
 
@@ -161,6 +168,33 @@ class Run(Shown):
             for u, label in enumerate(labels)
         ]
 
+    def to_pandas(self) -> pandas.DataFrame:
+        """The run in long format: one row for each seed, evaluated step and node, with what it was run with.
+
+        Columns: RUN_COLUMNS; `delta` is the one stated beside epsilon, `lr` the rate of the step just finished, `graph`
+        and `graph_hash` are name and content of the gossip, `config_hash` is the mechanism's content hash. Loss and
+        accuracy are `NotPrivate`. Frames of several runs go together by `pandas.concat`.
+
+        Raises: InvalidInput: pandas is not installed.
+        """
+        mechanism, stated = self.mechanism, self.mechanism.guarantee
+        gossip = mechanism.algorithm.dynamics.gossip
+        rates = mechanism.algorithm.dynamics.learning_rates(mechanism.algorithm.num_steps)
+        same = {
+            "trust": stated.trust,
+            "mu": stated.mu,
+            "epsilon": stated.epsilon(stated.stated_delta),
+            "delta": stated.stated_delta,
+            "graph": gossip.name,
+            "graph_hash": gossip.content_hash,
+            "task": self.task_name,
+            "config_hash": mechanism.content_hash,
+        }
+        table = ({**same, "lr": float(rates[max(row["step"] - 1, 0)]), **row} for row in self.rows())
+        frame = data_frame(table, RUN_COLUMNS)
+        frame["accuracy"] = frame["accuracy"].astype(float)  # of regression nan, not objects
+        return frame
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the run with its mechanism to exactly this path, whole or not at all; no key is in it.
 
@@ -174,6 +208,7 @@ class Run(Shown):
             saved.MECHANISM: saved.mechanism_parts(self.mechanism, packer),
             "task_name": self.task_name,
             "seeds": packer(list(self.seeds), "seeds of the run"),
+            **{name: packer(getattr(self, name), name) for name in _CHANCE},
             **{name: packer(getattr(self, name), name) for name in _CHANCE},
             "not_private": [*not_private_fields(SeedRun), *_CHANCE],
         }
@@ -200,13 +235,23 @@ class Run(Shown):
                     raise InvalidInput(f"its {name} is {value!r}, no number.")
             return cls(mechanism, str(content["task_name"]), seeds, **chance)
 
-    def plot(self) -> Figure:
-        """Test loss over steps, mean over nodes with the spread over seeds."""
+    @overload
+    def plot(self, ax: None = None, *, metric: str = "loss") -> Figure: ...
+
+    @overload
+    def plot(self, ax: Axes, *, metric: str = "loss") -> Axes: ...
+
+    def plot(self, ax: Axes | None = None, *, metric: str = "loss") -> Figure | Axes:
+        """Test loss over steps, mean over nodes with the spread over seeds.
+
+        Args: ax, metric: axes to draw in and to return, default a Figure of its own; "loss" or "accuracy".
+        """
         from .plots import plot_runs  # matplotlib only where a picture is wanted
 
-        return plot_runs([self])
+        return plot_runs([self], ax, metric=metric)
 
 
+_CHANCE = ("chance_loss", "chance_accuracy")
 _SEED_RUN = {"SeedRun": SeedRun}
 _CHANCE = ("chance_loss", "chance_accuracy")
 

@@ -6,6 +6,7 @@ import joblib
 import networkx as nx
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import mfdl
 from mfdl.participation import EveryStep
@@ -149,3 +150,23 @@ class TestPairwise:
     def test_jobs(self, algorithm):
         with pytest.raises(mfdl.InvalidInput, match="jobs"):
             pairwise_losses(algorithm, lambda v: PNDP([v]), jobs=0)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda ax: pictures.plot_by_distance([curve("fixed", [1.0, 2.0])], title="Title", ax=ax),
+        lambda ax: pictures.plot_by_victim([curve("fixed", [1.0, 2.0])], title="Title", ax=ax),
+        lambda ax: pictures.plot_pairwise([[np.inf, 1.0], [2.0, np.inf]], "ab", title="Title", ax=ax),
+        lambda ax: pictures.plot_graph(nx.path_graph(3), [np.inf, 1.0, 2.0], [0], title="Title", ax=ax),
+    ],
+    ids=["distance", "victim", "pairwise", "graph"],
+)
+def test_pictures_draw_into_axes_of_the_callers_and_return_them(draw):
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert draw(right) is right
+    assert right.get_title(loc="left") == "Title"
+    assert not left.has_data()
+    assert isinstance(draw(None), Figure)
+    figure.canvas.draw()

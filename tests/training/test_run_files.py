@@ -24,6 +24,7 @@ def mechanism(name="bsr", model=None, **parameters):
 
 def same(run, other):
     assert run.task_name == other.task_name
+    assert (run.chance_loss, run.chance_accuracy) == (other.chance_loss, other.chance_accuracy)
     assert len(run.seeds) == len(other.seeds)
     for one, two in zip(run.seeds, other.seeds, strict=True):
         for name, value in vars(one).items():

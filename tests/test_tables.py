@@ -1,0 +1,242 @@
+"""Results as data frames and heat maps: every number is that of the objects, and the names are those promised."""
+
+import math
+import sys
+
+import networkx as nx
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from small_tasks import classes, regression
+
+import mfdl
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Losses, Question, algorithms, gossip, graphs, replay, trust
+from mfdl.pictures.heat_maps import MAX_NUMBERED, cell_text, heat_map
+from mfdl.reporting.plots import plot_runs
+from mfdl.training.run import RUN_COLUMNS
+
+RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+ASKED = {"adjacency": "replace-one", "clip_norm": 0.5}
+
+
+def trained(task=regression, dynamics=RING, **how):
+    mechanism = mfdl.with_noise(algorithms.dp_dsgd(dynamics, Cyclic(2, 2)), noise_std=1.0, trust=trust.LDP(), **ASKED)
+    return replay(mechanism, task(), seeds=[0, 5], **how)
+
+
+@pytest.fixture
+def no_pandas(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+
+# ---- runs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [regression, classes])
+def test_a_run_in_long_format_says_everything_in_each_row(task):
+    run = trained(task, eval_every=1)
+    frame, stated = run.to_pandas(), run.mechanism.guarantee
+    assert tuple(frame.columns) == RUN_COLUMNS
+    assert len(frame) == 2 * run.seeds[0].steps.size * 4
+    same = {
+        "mechanism": "dp-dsgd",
+        "trust": "ldp",
+        "mu": stated.mu,
+        "epsilon": stated.epsilon(1e-6),
+        "delta": 1e-6,
+        "lr": 0.5,
+        "graph": "metropolis-hastings",
+        "graph_hash": RING.gossip.content_hash,
+        "task": "small",
+        "config_hash": run.mechanism.content_hash,
+    }
+    for name, value in same.items():
+        assert frame[name].unique().tolist() == [value]
+    for seed in run.seeds:
+        of_seed = frame[frame["seed"] == seed.seed]
+        assert np.array_equal(of_seed["loss"].to_numpy().reshape(seed.loss.shape), seed.loss)
+        assert of_seed["step"].tolist() == np.repeat(seed.steps, 4).tolist()
+        assert of_seed["node"].tolist() == ["0", "1", "2", "3"] * seed.steps.size
+        accuracy = of_seed["accuracy"].to_numpy()
+        assert accuracy.dtype == float
+        if task is regression:
+            assert np.isnan(accuracy).all()
+        else:
+            assert np.array_equal(accuracy.reshape(seed.accuracy.shape), seed.accuracy)
+
+
+def test_the_rate_of_a_schedule_is_that_of_the_step():
+    dynamics = Dynamics(RING.gossip, learning_rate=[0.5, 0.25, 0.125, 0.0625])
+    frame = trained(dynamics=dynamics, eval_every=1).to_pandas()
+    rates = dict(zip(frame["step"], frame["lr"], strict=True))
+    assert {step: rate for step, rate in rates.items() if step} == {1: 0.5, 2: 0.25, 3: 0.125, 4: 0.0625}
+
+
+def test_without_pandas_the_way_out_is_named(no_pandas):
+    losses = Losses.of(algorithms.dp_dsgd(RING, EveryStep(2)), Question(trust.LDP(), **ASKED))
+    for table in (trained().to_pandas, losses.to_pandas):
+        with pytest.raises(InvalidInput, match="pip install pandas"):
+            table()
+
+
+# ---- losses ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def florentine():
+    dynamics = Dynamics(gossip.metropolis_hastings("florentine"), learning_rate=0.5)
+    return algorithms.dp_dsgd(dynamics, EveryStep(3))
+
+
+@pytest.fixture(scope="module")
+def pairs(florentine):
+    return mfdl.pairwise(florentine, release="none", **ASKED)
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_every_node_against_every_attacker_as_a_table(florentine, pairs, adaptive):
+    frame = pairs.to_pandas(noise_std=2.0, adaptive=adaptive, delta=1e-5)
+    assert len(frame) == 15 * 14
+    assert not frame.duplicated(["attacker", "victim"]).any()
+    hops = dict(nx.all_pairs_shortest_path_length(graphs.load("florentine")))
+    for row in frame.itertuples():
+        assert row.distance == hops[row.attacker][row.victim]
+        assert row.epsilon == mfdl.privacy.gaussian.epsilon_from_mu(row.mu, 1e-5)
+    attacker = frame[frame["attacker"] == "Medici"].set_index("victim")
+    asked = {"release": "none", "noise_std": 2.0, **ASKED}
+    for loss in mfdl.victim_losses(florentine, trust.PNDP(["Medici"]), release="none"):
+        row = attacker.loc[florentine.dynamics.gossip.labels[loss.victim]]
+        assert row["mu"] == loss.mu(record_shift=1.0, noise_std=2.0, adaptive=adaptive)
+        assert row["adaptive"] == (adaptive or loss.adaptive)
+        assert row["bound"] == (loss.adaptive_bound if adaptive else loss.bound)
+        assert row["trust"] == "pndp"
+    if adaptive:
+        assert attacker["mu"].max() == mfdl.account(florentine, trust=trust.PNDP(["Medici"]), **asked).mu
+
+
+def test_the_matrix_and_its_worst_pair(pairs):
+    mu = pairs.matrix(noise_std=2.0, adaptive=False)
+    assert np.isinf(mu.diagonal()).all()
+    attacker, victim = pairs.worst(adaptive=False)
+    off = np.where(np.isinf(mu), 0.0, mu)
+    assert mu[victim, attacker] == off.max()
+    labels = list(pairs.algorithm.dynamics.gossip.labels)
+    for row in pairs.rows(2.0, adaptive=False):
+        assert mu[labels.index(row["victim"]), labels.index(row["attacker"])] == row["mu"]
+    epsilon = pairs.matrix(noise_std=2.0, metric="epsilon", adaptive=False)
+    assert epsilon[victim, attacker] == mfdl.privacy.gaussian.epsilon_from_mu(mu[victim, attacker], 1e-6)
+
+
+def test_losses_of_one_question_have_one_attacker(florentine):
+    losses = Losses.of(florentine, Question(trust.PNDP(["Medici", "Pazzi"]), release="none", **ASKED))
+    frame = losses.to_pandas()
+    assert frame["attacker"].unique().tolist() == ["Medici, Pazzi"]
+    assert frame.set_index("victim").loc["Salviati", "distance"] == 1
+    assert frame["noise_std"].unique().tolist() == [1.0]
+    public = Losses.of(florentine, Question(trust.LDP(), **ASKED)).to_pandas()
+    assert public["attacker"].unique().tolist() == [trust.LDP().attacker]
+    assert public["distance"].isna().all()
+
+
+def test_distances_follow_links_of_any_round():
+    W = [[[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]], [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]]
+    sequence = gossip.sequence([gossip.from_array(np.array(one)) for one in W])
+    losses = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(sequence), EveryStep(2)), release="none", **ASKED)
+    distance = {(row["attacker"], row["victim"]): row["distance"] for row in losses.rows()}
+    assert distance["0", "1"] == 1
+    assert distance["0", "2"] == 2
+    apart = gossip.from_array(np.eye(2))
+    rows = mfdl.pairwise(algorithms.dp_dsgd(Dynamics(apart), EveryStep(2)), release="none", **ASKED).rows(
+        adaptive=False
+    )
+    assert [row["distance"] for row in rows] == [None, None]
+    assert all(row["mu"] <= 1e-300 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"adjacency": "neighbours"}, "adjacency"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"attackers": [4]}, "attackers must be node indices below 4"),
+        ({"attackers": []}, "attackers must be node indices below 4"),
+        ({"attackers": [1], "victims": [1]}, "at least one attacker that has a victim"),
+        ({"unit": "user"}, "unit 'user' needs participation in every step"),
+        ({"jobs": 0}, "jobs"),
+    ],
+    ids=["adjacency", "clip", "attackers", "nobody", "itself", "unit", "jobs"],
+)
+def test_what_is_asked_of_pairs_is_checked(asked, said):
+    with pytest.raises(InvalidInput, match=said):
+        mfdl.pairwise(algorithms.dp_dsgd(RING, Cyclic(2, 2)), **{**ASKED, **asked})
+
+
+# ---- heat maps ---------------------------------------------------------------------------------------------------
+
+
+def cells(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_heat_maps_draw_into_axes_and_return_them(florentine, pairs):
+    own = pairs.heatmap(noise_std=2.0)
+    assert isinstance(own, Axes)
+    assert isinstance(own.figure, Figure)
+    given = Figure().subplots()
+    assert pairs.heatmap(given, metric="epsilon", noise_std=2.0) is given
+    assert len(cells(given)) == 15 * 15
+    assert (given.get_xlabel(), given.get_ylabel()) == ("attacker", "victim")
+    assert [tick.get_text() for tick in given.get_yticklabels()] == list(florentine.dynamics.gossip.labels)
+    one = Losses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
+    assert len(cells(one.heatmap(adaptive=False))) == 14
+    with pytest.raises(InvalidInput, match="metric"):
+        pairs.heatmap(metric="loss")
+
+
+@pytest.mark.parametrize("size", [2, MAX_NUMBERED, MAX_NUMBERED + 1])
+def test_cells_carry_numbers_up_to_twenty_nodes(size):
+    values = np.full((size, size), 0.1234)
+    np.fill_diagonal(values, math.inf)
+    values[0, 1] = math.nan
+    axes = heat_map(values, [str(i) for i in range(size)], [str(i) for i in range(size)], "μ", title="t")
+    wanted = size <= MAX_NUMBERED
+    assert cells(axes).count("0.13") == wanted * (size * size - size - 1)
+    assert cells(axes).count("∞") == wanted * size
+
+
+def test_a_number_in_a_cell_is_never_below_the_value():
+    rng = np.random.default_rng(0)
+    for value in 10.0 ** rng.uniform(-12, 9, 2000):
+        shown = float(cell_text(float(value)))
+        assert value * (1 - 1e-8) <= shown <= value * 2
+
+
+# ---- pictures of runs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+def test_runs_draw_into_axes_and_return_them(metric):
+    run = trained(classes, eval_every=1)
+    figure = run.plot(metric=metric)
+    assert isinstance(figure, Figure)
+    assert [axes.get_title(loc="left").split(" ")[:3] for axes in figure.axes] == [
+        ["Test", metric, "while"],
+        ["Final", "test", metric],
+    ]
+    axes = Figure().subplots()
+    assert run.plot(axes, metric=metric) is axes
+    values = [getattr(seed, metric).mean(axis=1) for seed in run.seeds]
+    np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), np.mean(values, axis=0))
+    assert metric in axes.get_title(loc="left")
+    assert plot_runs([run, run], ax=Figure().subplots(), metric=metric).get_legend() is not None
+
+
+def test_what_a_picture_cannot_show_is_refused():
+    run = trained()
+    with pytest.raises(InvalidInput, match="task 'small' is a regression"):
+        run.plot(metric="accuracy")
+    with pytest.raises(InvalidInput, match="metric"):
+        run.plot(metric="mu")
+    with pytest.raises(InvalidInput, match="at least one run"):
+        plot_runs([])
