@@ -39,6 +39,7 @@ THE_VIEW = "the view"
 SHIFT_REDUCTION = "shift reduction"
 ALL_MESSAGES = "all messages seen"
 Of = TypeVar("Of")
+MOST_SHOWN = ("not applicable", "none", "average", "all")
 ADAPTIVE_BY = (THE_VIEW, SHIFT_REDUCTION, ALL_MESSAGES, INJECTIONS)
 
 
@@ -174,7 +175,7 @@ def asked_participation(algorithm: LinearAlgorithm, participation: Participation
 
 
 def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:
-    """The pointwise worst of two attacking sets."""
+    """The pointwise worst of two attacking sets, which names the most that either is shown."""
     first = max(a, b, key=lambda loss: loss.sensitivity_squared)
     second = max(a, b, key=lambda loss: loss.adaptive_sensitivity_squared)
     return dataclasses.replace(
@@ -182,6 +183,7 @@ def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:
         trained=second.trained,
         adaptive_by=second.adaptive_by,
         adaptive=a.adaptive and b.adaptive,
+        release=max(a.release, b.release, key=MOST_SHOWN.index),
         lipschitz=b.lipschitz if a.lipschitz is None else a.lipschitz,
     )
 

@@ -17,7 +17,7 @@ from ..shown import Shown
 from ..tables import data_frame
 from ..trust import TrustModel
 from . import gaussian
-from .accounting import VictimLoss, asked_participation, victim_losses, worst_loss
+from .accounting import MOST_SHOWN, VictimLoss, asked_participation, victim_losses, worst_loss
 from .explanation import explanation
 from .fingerprint import Fingerprint
 from .guarantee import DELTA, EVERY_NODE, UNITS, Guarantee
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHIFT_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
-_MOST_SHOWN = ("not applicable", "none", "average", "all")
-
 SHOWN_VICTIMS = 20  # in a notebook
 LOSS_COLUMNS = (
     "attacker", "victim", "distance", "mu", "epsilon", "delta", "noise_std", "adaptive", "bound", "trust"
@@ -162,7 +160,7 @@ class Losses(Shown):
 
     def _of_everybody(self, noise_std: float, worst: VictimLoss) -> Guarantee:
         participation = self.question.participation_in(self.algorithm)
-        shown = max({loss.release for loss in self.of_victims}, key=_MOST_SHOWN.index)
+        shown = max({loss.release for loss in self.of_victims}, key=MOST_SHOWN.index)
         return self._stated(noise_std, worst, participation, EVERY_NODE, shown, self.rests_on)
 
     def by_victim(self, noise_std: float, *, adaptive: bool = True) -> list[Guarantee]:

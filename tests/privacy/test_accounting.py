@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 
+import networkx as nx
 import numpy as np
 import pytest
 from effort import examples
@@ -447,3 +448,25 @@ def test_where_all_messages_give_the_models_releasing_them_changes_nothing(relea
         found = victim_losses(one, trust.PNDP([0]), release=release)
         default = victim_losses(one, trust.PNDP([0]))
         assert_allclose(*[[x.adaptive_sensitivity_squared for x in losses] for losses in (found, default)], rtol=1e-12)
+
+
+def test_the_worst_of_several_attacking_sets_names_the_most_that_any_is_shown():
+    """Pairs on four nodes without the edge {2, 3}: all but that pair see every message, and that one gets the models."""
+
+    class Pairs(TrustModel):
+        name = "pairs"
+
+        def knowledge(self, algorithm, victim):
+            raise AssertionError("a range of pairs has no single view")
+
+        def members(self, algorithm):
+            for pair in itertools.combinations(range(4), 2):
+                yield trust.PNDP(pair), tuple(u for u in range(4) if u not in pair)
+
+    graph = nx.complete_graph(4)
+    graph.remove_edge(2, 3)
+    made = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings(graph), 1.0), Cyclic(1, 2))
+    by_pair = {pair: victim_losses(made, trust.PNDP(pair))[0].release for pair in [(0, 1), (2, 3)]}
+    assert by_pair == {(0, 1): "not applicable", (2, 3): "all"}
+    assert [loss.release for loss in victim_losses(made, Pairs())] == ["all", "all", "not applicable", "not applicable"]
+    assert account(made, trust=Pairs(), adjacency="zero-out", clip_norm=1.0, noise_std=1.0).release == "all"
