@@ -10,20 +10,8 @@ PAGES = Path(__file__).parents[1] / "docs"
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
-HOWTO = [
-    f"howto_{name}.md"
-    for name in (
-        "algorithm",
-        "encoder",
-        "training_loop",
-        "data",
-        "results",
-        "trust_model",
-        "claims",
-        "audit",
-        "attack",
-    )  # fmt: skip
-]
+NAMES = ("algorithm", "encoder", "training_loop", "data", "results", "trust_model", "claims", "audit", "attack")
+HOWTO = [f"howto_{name}.md" for name in NAMES]
 
 
 @pytest.mark.parametrize("name", [*HOWTO, "testing_strategies.md", "workloads.md"])
