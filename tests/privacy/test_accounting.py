@@ -451,7 +451,7 @@ def test_where_all_messages_give_the_models_releasing_them_changes_nothing(relea
 
 
 def test_the_worst_of_several_attacking_sets_names_the_most_that_any_is_shown():
-    """Pairs on four nodes without the edge {2, 3}: all but that pair see every message, and that one gets the models."""
+    """On four nodes without the edge {2, 3} every pair but that one sees all messages; that one gets the models."""
 
     class Pairs(TrustModel):
         name = "pairs"
