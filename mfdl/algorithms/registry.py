@@ -28,6 +28,7 @@ WEIGHTS_MARK = "@"
 ALL_SEEN = ("ldp", "eavesdropper", "colluding", "coalitions", "full-collusion")
 LOCAL = (*ALL_SEEN, "pndp")  # noise that one node alone holds: good against all of them
 SHARED = ("eavesdropper", "coalitions", "colluding")
+ALONE = ("ldp", "full-collusion")  # where only noise that the victim alone holds is unknown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,7 +331,23 @@ def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
     """
     if (entry := entry_of(name)) is not None:
         return entry.models
-    return LOCAL if algorithm.noise.local or algorithm.noise.is_zero else SHARED
+    return SHARED if shares_noise(algorithm) else LOCAL
+
+
+def shares_noise(algorithm: LinearAlgorithm) -> bool:
+    """Whether some part of its noise is held by several nodes; such noise counts as known where all but one collude."""
+    noise = algorithm.noise
+    return not (noise.local or noise.is_zero) and bool((noise.holders().astype(int).sum(axis=1) > 1).any())
+
+
+def misplaced(algorithm: LinearAlgorithm, trust: str) -> str:
+    """What to say of shared noise under a trust model in which it counts as known; empty elsewhere."""
+    if trust not in ALONE or not shares_noise(algorithm):
+        return ""
+    return (
+        f"Under {trust} noise that nodes share counts as known, so that only what the victim alone holds protects it: "
+        f"noise shared between nodes is meant for {', '.join(SHARED)}."
+    )
 
 
 @builder

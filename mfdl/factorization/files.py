@@ -152,7 +152,8 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorizat
         raise InvalidInput(f"{path}: {error}") from None
     except Exception as error:  # np.load raises several unrelated types on a malformed file
         raise InvalidInput(
-            f"{path} is not a factorization file ({type(error).__name__}); write one with `mfdl factorize --out`."
+            f"{path} is not a factorization file, a .npz ({type(error).__name__}); write one with `mfdl factorize "
+            "--out FILE.npz`."
         ) from None
     return saved
 

@@ -153,7 +153,8 @@ def load(spec: str | os.PathLike[str], graph: graphs.Source) -> GossipMatrix:
     text = os.fspath(spec)
     if "/" in text or os.sep in text or text.lower().endswith((".npy", ".csv")) or isinstance(spec, os.PathLike):
         return from_file(spec, graph)
-    raise unknown_name("gossip matrix", text, _BUILDERS)
+    unknown = unknown_name("gossip matrix", text, _BUILDERS)
+    raise InvalidInput(f"{unknown} A matrix of your own comes from a .npy or .csv file, rows in label order.")
 
 
 def sequence(matrices: Iterable[GossipMatrix], repeat: bool = True) -> GossipSequence:

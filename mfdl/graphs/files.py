@@ -18,15 +18,25 @@ from ..errors import InvalidInput
 from .simple import Edge, simple_graph
 
 FILE_SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")
+OTHER_FORMATS = {  # what reads files that are no lists of edges
+    ".gml": "networkx.read_gml",
+    ".graphml": "networkx.read_graphml",
+    ".gexf": "networkx.read_gexf",
+    ".net": "networkx.read_pajek",
+    ".g6": "networkx.read_graph6",
+    ".adjlist": "networkx.read_adjlist",
+    ".json": "networkx.node_link_graph",
+}
 
 
 def looks_like_a_file(text: str) -> bool:
-    separated = "/" in text or os.sep in text
-    return separated or text.lower().endswith(FILE_SUFFIXES) or (text != "" and Path(text).exists())
+    separated, suffixes = "/" in text or os.sep in text, (*FILE_SUFFIXES, *OTHER_FORMATS)
+    return separated or text.lower().endswith(suffixes) or (text != "" and Path(text).exists())
 
 
 def read_edge_list(path: Path, named: Iterable[str]) -> nx.Graph:
     """The graph of one file; where there is none, the error offers the `named` graphs."""
+    _require_edges(path)
     lines = _lines(path, named)
     if not lines:
         raise InvalidInput(f"graph file {str(path)!r} holds no edge; write one edge per line, as `a b` or `a,b`.")
@@ -91,6 +101,15 @@ def _lines(path: Path, named: Iterable[str]) -> list[tuple[int, str]]:
         raise _malformed(path, line, "this is not UTF-8 text; save it as UTF-8, one edge per line") from None
     numbered = ((i, line.partition("#")[0].strip()) for i, line in enumerate(text.split("\n"), start=1))
     return [(i, line) for i, line in numbered if line]
+
+
+def _require_edges(path: Path) -> None:
+    """Refuses a file whose suffix says that it is no list of edges; any other suffix is tried."""
+    if reader := OTHER_FORMATS.get(path.suffix.lower()):
+        raise InvalidInput(
+            f"graph file {str(path)!r} is no list of edges by its suffix; graph files hold one edge per line, `a b` or "
+            f"`a,b` ({', '.join(FILE_SUFFIXES)} or no suffix). In Python pass the graph itself: {reader}(...)."
+        )
 
 
 def _fields(path: Path, number: int, text: str, comma: bool) -> list[str]:

@@ -66,7 +66,8 @@ class Guarantee(Shown):
         notes: further conditions, in words.
         composed: number of runs that this guarantee covers.
         unit: "record", or "user": all data of the victim; one of `UNITS`.
-        why: where mu is an upper bound or infinite, which rule gave it and what would give a better number.
+        why: where mu is an upper bound or infinite, which rule gave it and what would give a better number; where noise
+            that nodes share counts as known, that it does.
         fingerprint: of what was accounted (`Fingerprint.text`); empty for a statement of the caller's own.
         seal: hash of all other fields, written by the accountant. A field changed afterwards (`dataclasses.replace`, an
             edited file) makes it a statement of the caller's own: without fingerprint, so that no mechanism takes it.

@@ -11,6 +11,7 @@ from scipy.sparse.csgraph import dijkstra
 
 from .. import check
 from ..algorithms import LinearAlgorithm
+from ..algorithms.registry import misplaced
 from ..errors import InvalidInput, require_known, unknown_name
 from ..participation import Participation, in_every_step
 from ..shown import Shown
@@ -342,7 +343,7 @@ class Losses(Shown):
             release=release,
             notes=shift_notes(rests_on),
             unit=q.unit,
-            why=explanation(loss, adaptive=adaptive),
+            why=" ".join(filter(None, (explanation(loss, adaptive=adaptive), misplaced(self.algorithm, q.trust.name)))),
         ).sealed(dataclasses.replace(loss.fingerprint, release=release).text)
 
 

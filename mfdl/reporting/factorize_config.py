@@ -97,7 +97,7 @@ class FactorizeConfig(OnGraph):
                 if not applies and (name in typed or value != usual):
                     raise InvalidInput(
                         f"--{name.replace('_', '-')} does not apply to {self.mechanism}: {reason}; got {value!r}, "
-                        f"leave it out or at {usual!r}."
+                        f"leave it out{'' if name in typed else f' or at {usual!r}'}."
                     )
         super().__post_init__()
         from .. import check

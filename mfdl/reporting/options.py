@@ -284,7 +284,10 @@ def _read(path: Path, command: str) -> dict[str, Any]:
     try:
         content: Any = loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"--config {path} is not valid {kind}: {error}.") from None
+        raise InvalidInput(
+            f"--config {path} is not valid {kind}: {error}; give a .toml file of options, or the .json file of an "
+            "earlier run."
+        ) from None
     if kind == "JSON":
         content = content.get("config") if isinstance(content, dict) else None
         if not isinstance(content, dict):

@@ -1,10 +1,16 @@
 """Algorithms by name."""
 
+import json
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+import mfdl
 from mfdl import algorithms, factorization, gossip
+from mfdl.algorithms import registry
+from mfdl.algorithms.registry import MECHANISMS
+from mfdl.cli import main
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput
@@ -73,3 +79,35 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     np.savez(tmp_path / "other.npz", encoder=np.eye(6))
     with pytest.raises(InvalidInput, match="is not a factorization file"):
         algorithms.build(f"file:{tmp_path / 'other.npz'}", DYN, PART)
+
+
+# ---- noise that nodes share, where it counts as known -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*MECHANISMS])
+def test_shared_noise_is_told_by_its_holders_as_the_table_tells_it(name):
+    """One rule for mechanisms by name, files and algorithms of one's own."""
+    parameters = {"decor": {"sigma_local": 1.0, "sigma_pair": 2.0}}.get(name, {})
+    one = algorithms.build(name, Dynamics(gossip.metropolis_hastings("star:n=4"), 0.3), Cyclic(1, 2), **parameters)
+    shared = registry.shares_noise(one)
+    assert shared == (registry.MECHANISMS[name].models[:1] == ("eavesdropper",))
+    for trust_model in registry.ALONE:
+        assert bool(registry.misplaced(one, trust_model)) == shared
+    assert registry.misplaced(one, "eavesdropper") == ""
+
+
+def test_python_says_so_as_the_command_line_does(capsys):
+    """`calibrate` and `account` note it, `mfdl account` says the same words, a ranking refuses."""
+    how = {"adjacency": "zero-out", "clip_norm": 1.0}
+    corn = algorithms.corn(DYN, Cyclic(1, 2))
+    said = mfdl.calibrate(corn, trust=mfdl.trust.LDP(), mu=1.0, **how).guarantee
+    note = registry.misplaced(corn, "ldp")
+    assert "noise that nodes share counts as known" in note
+    assert "eavesdropper, coalitions, colluding" in note
+    assert note in str(said)
+    assert note in mfdl.account(corn, trust=mfdl.trust.LDP(), noise_std=1.0, **how).why
+    assert mfdl.account(corn, trust=mfdl.trust.SecLDP(), noise_std=1.0, **how).why == ""
+    assert (
+        main(["account", "--graph", "star:n=4", "--mechanism", "corn", "--epochs", "1", "--period", "2", "--json"]) == 0
+    )
+    assert note in json.loads(capsys.readouterr().out)["guarantee"]

@@ -295,6 +295,12 @@ def test_a_field_that_the_mechanism_does_not_have_is_refused_from_python_too(fie
     assert FactorizeConfig(**usual) == FactorizeConfig(mechanism=fields["mechanism"])
 
 
+def test_a_typed_default_is_answered_without_a_riddle(capsys):
+    """Of `--solver dense` nobody can leave it at 'dense'."""
+    assert main(["factorize", "--graph", "ring:n=4", "--mechanism", "space-time", "--solver", "dense"]) == 2
+    assert "got 'dense', leave it out.\n" in capsys.readouterr().err
+
+
 def test_the_largest_component_of_a_graph_in_parts(tmp_path, capsys):
     (tmp_path / "g.csv").write_text("1,2\n3,4\n4,5\n")
     asked = ["--graph", str(tmp_path / "g.csv"), "--largest-component", "--epochs", "2", "--period", "2"]
