@@ -1,10 +1,13 @@
 """The documentation site: `make docs`. What it takes beyond Sphinx stands in `_ext/`, one idea a file."""
 
+import os
 import re
 import sys
 from pathlib import Path
 
 import mfdl
+
+os.environ["MFDL_PROGRESS"] = "0"  # pages and notebooks show what they print, not how long it took
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))

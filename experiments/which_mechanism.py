@@ -184,5 +184,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("MFDL_PROGRESS", "0")  # the bar of the whole experiment is enough
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main())

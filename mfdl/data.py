@@ -29,6 +29,7 @@ from . import download
 from .check import FloatArray
 from .download import reason, sha256
 from .errors import InvalidInput, require_known, unknown_name
+from .progress import SILENT, shown
 
 __all__ = [
     "ENVIRONMENT_VARIABLE",
@@ -303,9 +304,10 @@ def california_housing(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its retry warnings; the error below says it once
-            bunch = fetch_california_housing(
-                data_home=str(path.parent), download_if_missing=not present, n_retries=1, delay=0.5
-            )
+            with (SILENT if present else shown()).status(f"fetching {HOUSING}"):
+                bunch = fetch_california_housing(
+                    data_home=str(path.parent), download_if_missing=not present, n_retries=1, delay=0.5
+                )
         features = np.ascontiguousarray(bunch.data, dtype=np.float64)
         targets = np.ascontiguousarray(bunch.target, dtype=np.float64)
         if features.shape != (20640, 8) or targets.shape != (20640,):

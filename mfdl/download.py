@@ -1,8 +1,8 @@
 """One file from one address, in a place where nobody takes it for the file before it is whole.
 
 In: an address and a path. Out: the bytes on disk, or `NotDelivered` with the reason in one line. Which files there are
-and what they must hold is in `data`. requests and rich are imported inside functions: `graphs` needs `data`, and must
-stay cheap to import.
+and what they must hold is in `data`. requests is imported inside a function: `graphs` needs `data`, and must stay cheap
+to import.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import hashlib
 import os
 import secrets
 import shutil
-import sys
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import InvalidInput
+from .progress import shown
 
 TIMEOUT_SECONDS = 30
 CHUNK_BYTES = 1 << 16
@@ -60,13 +59,14 @@ def temporary_beside(path: Path) -> Iterator[Path]:
 
 
 def download(url: str, target: Path) -> None:
-    """Writes what the address holds, with a bar on stderr while that is a terminal; NotDelivered when it fails."""
+    """Writes what the address holds, with a bar where somebody looks (`progress`); NotDelivered when it fails."""
     import requests  # loaded only when something is missing
 
     try:
         with requests.get(url, stream=True, timeout=TIMEOUT_SECONDS) as response, target.open("wb") as out:
             response.raise_for_status()
-            with _progress(url, int(response.headers.get("content-length", 0)) or None) as advance:
+            total = int(response.headers.get("content-length", 0)) or None
+            with shown().bar(url.rpartition("/")[2], total, unit="bytes") as advance:
                 for chunk in response.iter_content(CHUNK_BYTES):
                     out.write(chunk)
                     advance(len(chunk))
@@ -89,17 +89,3 @@ def extract(archive: Path, member: str, target: Path) -> None:
         raise NotDelivered(f"the archive has no member {member}") from None
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise NotDelivered(f"damaged archive ({reason(error)})") from error
-
-
-@contextlib.contextmanager
-def _progress(url: str, total: int | None) -> Iterator[Callable[[int], object]]:
-    """Takes the number of bytes that arrived."""
-    if not sys.stderr.isatty():
-        yield lambda amount: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield partial(bar.advance, bar.add_task(url.rpartition("/")[2], total=total))

@@ -27,6 +27,7 @@ from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.guarantee import EVERY_NODE, Guarantee
 from .privacy.losses import Losses, Question, require_noise, require_same, require_unit, shift_notes, target_mu
 from .privacy.sensitivity import Sensitivity
+from .progress import Progress
 from .shown import Shown
 from .trust import TrustModel
 
@@ -230,6 +231,7 @@ def account(
     method: str = "exact",
     lipschitz: float | None = None,
     unit: str = "record",
+    progress: Progress = "auto",
 ) -> Guarantee:
     """The guarantee of a given noise for the worst victim, for adaptive gradients.
 
@@ -245,6 +247,7 @@ def account(
         lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with
             unit "record" only.
         unit: "record", or "user" for all data of a node, which needs participation in every step.
+        progress: as for `victim_losses`.
 
     Returns: Guarantee; mu is inf without noise. Per victim: `guarantees`.
     Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
@@ -253,7 +256,7 @@ def account(
     """
     question = Question(trust, adjacency, clip_norm, participation, release, unit, method, lipschitz)
     require_noise(noise_std, noise_multiplier)  # before any work
-    losses = Losses.of(algorithm, question)
+    losses = Losses.of(algorithm, question, progress=progress)
     return losses.guarantee(losses.noise_std(noise_std=noise_std, noise_multiplier=noise_multiplier))
 
 
@@ -299,6 +302,7 @@ def calibrate(
     method: str = "exact",
     lipschitz: float | None = None,
     unit: str = "record",
+    progress: Progress = "auto",
 ) -> Mechanism:
     """The least noise that meets a target for adaptive gradients, never overshooting it.
 
@@ -308,7 +312,7 @@ def calibrate(
     """
     question = Question(trust, adjacency, clip_norm, None, release, unit, method, lipschitz)
     target_mu(mu, epsilon, delta)  # before any work
-    losses = Losses.of(algorithm, question)
+    losses = Losses.of(algorithm, question, progress=progress)
     return _mechanism(losses, losses.calibrate(mu=mu, epsilon=epsilon, delta=delta))
 
 
@@ -321,13 +325,15 @@ def with_noise(
     clip_norm: float,
     release: str | None = None,
     unit: str = "record",
+    progress: Progress = "auto",
 ) -> Mechanism:
     """The algorithm with a given nu, on sums of clipped gradients (user level: clipped means), and what it guarantees.
 
     Args: as for `account`. Raises: InvalidInput: an argument out of range, or a unit that cannot be protected.
     """
     check.non_negative(noise_std=noise_std)  # before any work
-    losses = Losses.of(algorithm, Question(trust, adjacency, clip_norm, release=release, unit=unit))
+    question = Question(trust, adjacency, clip_norm, release=release, unit=unit)
+    losses = Losses.of(algorithm, question, progress=progress)
     return _mechanism(losses, losses.guarantee(noise_std))
 
 

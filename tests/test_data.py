@@ -15,10 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.progress import Progress
 from typer.testing import CliRunner
 
-from mfdl import data
+from mfdl import data, progress
 from mfdl.cli.data import app
 from mfdl.data import DataFile
 from mfdl.errors import InvalidInput
@@ -205,16 +204,18 @@ def test_folders_stand_for_their_files():
 
 def test_progress_is_drawn_on_a_terminal_only(server, register, tmp_path, monkeypatch, capsys):
     register(f"{server.url}/file")
+    rows = []
+    monkeypatch.setattr(progress.SCREEN, "add", rows.append)
+    monkeypatch.setattr(progress.SCREEN, "remove", lambda row: None)
+    for name in ("PYTEST_CURRENT_TEST", "CI", progress.ENVIRONMENT_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
     data.fetch("toy/file", tmp_path / "quiet")
-    assert capsys.readouterr() == ("", "")
-    drawn = []
+    assert not rows
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(Progress, "add_task", lambda bar, name, total: drawn.append((name, total)))
-    monkeypatch.setattr(Progress, "advance", lambda bar, task, amount: drawn.append(amount))
     data.fetch("toy/file", tmp_path / "terminal")
-    assert drawn[0] == ("file", len(CONTENT))
-    assert sum(drawn[1:]) == len(CONTENT)
-    assert capsys.readouterr().out == ""
+    assert [(row.doing, row.done, row.total) for row in rows] == [("file", len(CONTENT), len(CONTENT))]
+    assert rows[0].amount() == "0.0/0.0 MB"
+    assert capsys.readouterr() == ("", "")
 
 
 # The registry itself

@@ -4,14 +4,17 @@ import doctest
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from mfdl.training.evaluated_step import EvaluatedStep
 
 PAGES = Path(__file__).parents[1] / "docs"
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 NAMES = ("algorithm", "encoder", "training_loop", "data", "results", "trust_model", "claims", "audit", "attack")
-HOWTO = [f"howto_{name}.md" for name in NAMES]
+HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress")]
 
 
 @pytest.mark.parametrize("name", [*HOWTO, "testing_strategies.md", "workloads.md"])
@@ -29,6 +32,17 @@ def test_the_code_of_the_page_runs_and_prints_what_the_page_shows(name):
         doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(test, out=said.append, clear_globs=False)
         names.update(test.globs)
     assert not said, "".join(said)
+
+
+def test_the_lines_for_tensorboard_write_what_it_reads(tmp_path):
+    board = pytest.importorskip("torch.utils.tensorboard", reason="needs tensorboard, which is no dependency")
+    page = (PAGES / "howto_progress.md").read_text(encoding="utf-8")
+    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def log" in block)
+    names = {"writer": board.SummaryWriter(tmp_path)}
+    exec(compile("def log" + code.partition("def log")[2].partition("\n\n\nrun")[0], "page", "exec"), names)
+    names["log"](EvaluatedStep(8, 0, np.ones(2), np.ones(2), np.zeros((2, 1)), False))
+    names["writer"].close()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) > 0
 
 
 def test_the_model_of_the_page_is_about_ten_lines():

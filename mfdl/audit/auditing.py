@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from .. import check
 from ..algorithms import LinearAlgorithm
@@ -23,6 +24,7 @@ from ..mechanism import Mechanism, require_unit
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
 from ..privacy.sensitivity.patterns import MAX_ENUMERATED
+from ..progress import Progress, shown
 from ..trust import TrustModel
 from . import bounds, claims
 from .canaries import DIRECTIONS, Canary, candidates, learned
@@ -52,6 +54,7 @@ class AuditConfig:
         trials: runs that measure, per canary and input; as many more choose.
         level: of all bounds together, in (0, 1).
         delta: of every epsilon; seed: of the noise; one seed gives one result.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each canary.
     """
 
     subject: Mechanism | LinearAlgorithm
@@ -69,6 +72,7 @@ class AuditConfig:
     level: float = 0.95
     delta: float = 1e-6
     seed: int = 0
+    progress: Progress = "auto"
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -118,7 +122,8 @@ class AuditConfig:
         """Of the victims asked for; their noise has no part in them."""
         asked = None if self.victim is None else [self.victim]
         unit = str(self.unit or "record") if self.mechanism is None else self.mechanism.unit
-        return victim_losses(self.algorithm, self.trust, victims=asked, release=self.shown(), unit=unit)
+        how: dict[str, Any] = {"victims": asked, "release": self.shown(), "unit": unit}
+        return victim_losses(self.algorithm, self.trust, **how, progress=shown(self.progress).within())
 
     def with_noise(self, noise_std: float) -> AuditConfig:
         """The same for another noise, and so with the same losses."""
@@ -180,8 +185,12 @@ def audited(config: AuditConfig) -> AuditResult:
     worst = chosen[: len(stated.mu)]  # one of each victim
     looked_at = [dataclasses.replace(canary, direction=along) for canary in worst for along in DIRECTIONS]
     chosen.append(learned(looked_at, runs.precisions(looked_at), stated.mu))
-    results = tuple(runs.result(canary, number, stated.mu[canary.victim]) for number, canary in enumerate(chosen))
-    return AuditResult(**vars(settings), mu_claimed=max(stated.mu.values()), canaries=results, notes=notes)
+    results = []
+    with shown(config.progress, words=0).bar(f"auditing {algorithm.name}", len(chosen)) as advance:
+        for number, canary in enumerate(chosen):
+            results.append(runs.result(canary, number, stated.mu[canary.victim]))
+            advance()
+    return AuditResult(**vars(settings), mu_claimed=max(stated.mu.values()), canaries=tuple(results), notes=notes)
 
 
 def _claims(config: AuditConfig, settings: Settings) -> claims.Claims:

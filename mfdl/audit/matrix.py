@@ -10,7 +10,7 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..privacy import gaussian
 from ..privacy.accounting import worst_adaptive
+from ..progress import Progress, shown
 from ..shown import short_repr
 from ..trust import TrustModel
 from .auditing import AuditConfig, audited
@@ -104,7 +105,7 @@ def audit_matrix(
     mu: float | None = None,
     release: Mapping[str, str] | None = None,
     level: float = 0.95,
-    progress: Callable[[], None] | None = None,
+    progress: Progress = "auto",
     skip: Iterable[tuple[str, str]] = (),
     **how: Any,
 ) -> AuditMatrix:
@@ -114,7 +115,8 @@ def audit_matrix(
         mu: the claim of every cell, from which its noise follows; or `noise_std` of every cell; exactly one of them.
         release: released models by mechanism, where not the default.
         level: familywise, of all cells together (Bonferroni).
-        progress: called after each cell; skip: pairs (mechanism, trust) to leave out.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each cell.
+        skip: pairs (mechanism, trust) to leave out.
         how: `adjacency`, `clip_norm`, `noise_std`, `unit`, `trials`, `delta` and `seed` of `audit`.
 
     A pair under which nothing finite is claimed, or that the mechanism does not define, is a cell without an audit.
@@ -131,17 +133,18 @@ def audit_matrix(
     pairs = [(a, t) for a in algorithms for t in trusts if (a, t) not in left_out]
     if not pairs:
         raise InvalidInput("an audit matrix needs at least one mechanism and one trust model.")
-    how["level"] = 1 - (1 - level) / len(pairs)
+    told = shown(progress, words=0)
+    how |= {"level": 1 - (1 - level) / len(pairs), "progress": told.within()}
     cells = []
-    for name, model in pairs:
-        asked = AuditConfig(algorithms[name], trust=trusts[model], release=(release or {}).get(name), **how)
-        why = _nothing_to_refute(asked)
-        if not why and mu is not None:
-            finite = [loss for loss in asked.losses if loss.adaptive_sensitivity_squared < math.inf]
-            noise_std = gaussian.noise_std(1 / check.positive(mu=mu), worst_adaptive(finite).value, shift)
-        cells.append(Cell(name, model, None if why else audited(asked.with_noise(noise_std)), why))
-        if progress is not None:
-            progress()
+    with told.bar("audits", len(pairs)) as advance:
+        for name, model in pairs:
+            asked = AuditConfig(algorithms[name], trust=trusts[model], release=(release or {}).get(name), **how)
+            why = _nothing_to_refute(asked)
+            if not why and mu is not None:
+                finite = [loss for loss in asked.losses if loss.adaptive_sensitivity_squared < math.inf]
+                noise_std = gaussian.noise_std(1 / check.positive(mu=mu), worst_adaptive(finite).value, shift)
+            cells.append(Cell(name, model, None if why else audited(asked.with_noise(noise_std)), why))
+            advance()
     return AuditMatrix(tuple(cells), level)
 
 

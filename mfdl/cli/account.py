@@ -19,7 +19,7 @@ def account(config: AccountConfig, out: Path | None) -> Answer:
 
     Two numbers per victim: mu for gradients fixed in advance, and mu_adaptive, which holds for training.
     """
-    answer = config.run(out, progress=options.Shown()).answer
+    answer = config.run(out).answer
     return answer, lambda: _show(answer, out), 0
 
 

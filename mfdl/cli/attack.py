@@ -16,7 +16,7 @@ def attack(config: AttackConfig, out: Path | None) -> Answer:
 
     Exposed gradients are read off; an error is the standard deviation of the best unbiased estimate, in clipping norms.
     """
-    answer = config.run(out, progress=options.Shown())
+    answer = config.run(out)
     return answer, lambda: _show(answer, out), 0
 
 

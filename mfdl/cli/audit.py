@@ -19,7 +19,7 @@ def audit(config: AuditConfig, out: Path | None) -> Answer:
 
     The exit code is 0 when no claim is refuted and 1 otherwise.
     """
-    matrix, answer = config.run(out, progress=options.Shown())
+    matrix, answer = config.run(out)
     return answer, lambda: _show(matrix, out), int(bool(matrix.violations))
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from .. import files
 from ..errors import InvalidInput
+from ..progress import Progress, shown
 from ..reporting.options import Config, Jobs, Option, require_one_of
-from ..reporting.progress import SILENT, Silent
 from ..theory.facts import markdown_row
 from . import options
 from .command import Answer, command
@@ -43,7 +43,7 @@ class ClaimsConfig(Config):
         for name in self.only:
             require_one_of("claim", name, known)
 
-    def run(self, out: Path | None = None, *, progress: Silent = SILENT) -> list[dict[str, Any]]:
+    def run(self, out: Path | None = None, *, progress: Progress = "auto") -> list[dict[str, Any]]:
         """One row per claim, in the order of the papers; out: a folder for claims.json and claims.md.
 
         Raises: InvalidInput: a folder that cannot be written.
@@ -57,7 +57,7 @@ class ClaimsConfig(Config):
         names = [name for name in _known() if not self.only or name in self.only]
         parallel = joblib.Parallel(n_jobs=self.jobs or min(joblib.cpu_count(), len(names)), return_as="generator")
         rows = []
-        with progress.bar("claims", len(names)) as advance:
+        with shown(progress).bar("claims", len(names)) as advance:
             for row in parallel(joblib.delayed(_row)(name, self.examples, self.seed) for name in names):
                 rows.append(row)
                 advance()
@@ -73,7 +73,7 @@ def claims(config: ClaimsConfig, out: Path | None) -> Answer:
 
     The exit code is 0 when every verdict is the one on record and 1 otherwise.
     """
-    rows = config.run(out, progress=options.Shown())
+    rows = config.run(out)
     return rows, lambda: _print_table(rows), int(not all(row["as_registered"] for row in rows))
 
 

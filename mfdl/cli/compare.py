@@ -27,21 +27,12 @@ def compare(
 
     Ctrl-C keeps what is finished; the same command then goes on from there.
     """
-    bar = options.progress_bar()
-    row = bar.add_task("", total=config.total_steps)
-
-    def progress(steps: int, doing: str) -> None:
-        bar.start()  # not before the first report: refusals come earlier, and stay one line
-        bar.update(row, advance=steps, description=doing)
-
     try:
-        result = config.run(out, resume=resume, overwrite=overwrite, progress=progress)
+        result = config.run(out, resume=resume, overwrite=overwrite)
     except KeyboardInterrupt:
-        bar.console.print(f"Finished runs are kept in {out}; the same command goes on from there.", markup=False)
+        kept = f"Finished runs are kept in {out}; the same command goes on from there."
+        options.messages().print(kept, markup=False)
         raise
-    finally:
-        if bar.live.is_started:
-            bar.stop()
     return result, lambda: _show(result, out / "compare.png"), 0
 
 

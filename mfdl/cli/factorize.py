@@ -22,7 +22,7 @@ def factorize(config: FactorizeConfig, out: Path | None) -> Answer:
     diagonal says otherwise; there are no epochs. Where a mechanism is not the best of its kind the gap says what a
     better one would save. Exits with 3 when the solver stopped before the tolerance.
     """
-    answer = config.run(out, progress=options.Shown())
+    answer = config.run(out)
     return answer, lambda: _show(answer, out), STOPPED_EXIT_CODE * (answer["status"] == FactorizeConfig.STOPPED)
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..reporting.progress import Silent
-
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
     from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout, nothing else there.")]
@@ -55,37 +51,3 @@ def table(columns: Sequence[str], *, title: str | None = None, right: Iterable[s
     for column in columns:
         made.add_column(column, **({"justify": "right"} if column in numbers else {"overflow": "fold"}))  # type: ignore[arg-type]
     return made
-
-
-def progress_bar() -> Progress:
-    """A bar with time left on stderr."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    return Progress(
-        "{task.description}",
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        "left",
-        TimeRemainingColumn(),
-        console=messages(),
-    )
-
-
-class Shown(Silent):
-    """Lines and bars on stderr."""
-
-    def status(self, doing: str) -> contextlib.AbstractContextManager[Any]:
-        return messages().status(doing)
-
-    @contextlib.contextmanager
-    def bar(self, doing: str, total: int) -> Iterator[Callable[[], None]]:
-        with progress_bar() as bar:
-            row = bar.add_task(doing, total=total)
-            yield lambda: bar.advance(row)

@@ -24,6 +24,7 @@ from ..error_gram import node_error_grams
 from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..participation import Participation
+from ..progress import shown
 from ..shown import short_repr
 from .boundary import solver_refusals
 from .search import ClassSearch, NodeSearch
@@ -94,7 +95,7 @@ def factorize_nodes(asked: NodeSearch) -> NodeFactorizations:
     """
     labels = _labels_of_nodes(asked.participation, asked.dynamics.num_nodes)
     began = time.perf_counter()
-    solved = _solved_in_turn(zip(asked.cost(node_error_grams), labels, strict=True), asked)
+    solved = _solved_in_turn(zip(asked.cost(node_error_grams), labels, strict=True), asked, "nodes", len(labels))
     return NodeFactorizations(solved, time.perf_counter() - began)
 
 
@@ -142,7 +143,8 @@ def factorize_classes(asked: ClassSearch) -> ClassFactorizations:
         for u, H in enumerate(asked.cost(node_error_grams)):
             sums[of_node[u]] += H
     cases = ((H, steps[u]) for H, u in zip(sums, first.tolist(), strict=True))
-    return ClassFactorizations(_solved_in_turn(cases, asked), time.perf_counter() - began, of_node)
+    solved = _solved_in_turn(cases, asked, "classes of nodes", len(sums))
+    return ClassFactorizations(solved, time.perf_counter() - began, of_node)
 
 
 def degree_labels(dynamics: Dynamics, num_steps: int) -> NDArray[np.intp]:
@@ -172,23 +174,23 @@ def _labels_of_nodes(participation: Participation, num_nodes: int) -> list[NDArr
 
 
 def _solved_in_turn(
-    cases: Iterable[tuple[FloatArray, NDArray[np.intp]]], asked: NodeSearch
+    cases: Iterable[tuple[FloatArray, NDArray[np.intp]]], asked: NodeSearch, what: str, total: int
 ) -> tuple[Factorization, ...]:
     """Each (H, classes of steps) solved, from the last solution with these classes; equal cases share a solution."""
     stopping = asked.stopping
     seen: list[tuple[FloatArray, NDArray[np.intp], Factorization]] = []
     solved: list[Factorization] = []
-    for H, labels in cases:
-        alike = [(gram, before) for gram, classes, before in seen if np.array_equal(classes, labels)]
-        result = next((before for gram, before in alike if np.array_equal(gram, H)), None)
-        if result is None:
-            result = _solved(H, labels, stopping, start=alike[-1][1].gram if alike else None)
-            if not asked.allow_stopped:
-                result.require_converged(stopping.tolerance)
-            seen.append((H, labels, result))
-        solved.append(result)
-        if asked.progress is not None:
-            asked.progress()
+    with shown(asked.progress, words=0).bar(f"factorizing {what}", total) as advance:
+        for H, labels in cases:
+            alike = [(gram, before) for gram, classes, before in seen if np.array_equal(classes, labels)]
+            result = next((before for gram, before in alike if np.array_equal(gram, H)), None)
+            if result is None:
+                result = _solved(H, labels, stopping, start=alike[-1][1].gram if alike else None)
+                if not asked.allow_stopped:
+                    result.require_converged(stopping.tolerance)
+                seen.append((H, labels, result))
+            solved.append(result)
+            advance()
     if not math.isfinite(sum(result.loss for result in solved)):
         raise InvalidInput("the loss of all nodes together is beyond float64; take smaller error weights.")
     return tuple(solved)

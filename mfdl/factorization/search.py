@@ -14,6 +14,7 @@ from .. import check
 from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..participation import Participation
+from ..progress import Progress
 from .boundary import checked_stopping
 
 Gram = TypeVar("Gram")
@@ -57,10 +58,17 @@ class Search(Setting):
     Attributes:
         tolerance: certified relative gap to reach, > 0; default `usual_tolerance`.
         max_iterations: of the solver.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function: called with the iterations so far and the
+            certified gap, by the solvers that certify on their way.
     """
 
     tolerance: float | None = None
     max_iterations: int = 5000
+    progress: Progress = "auto"
+
+    def of_both(self, kind: str) -> str:
+        """What a search over steps and nodes does, in words."""
+        return f"factorizing {self.participation.num_steps} steps x {self.dynamics.num_nodes} nodes, {kind}"
 
     @property
     def usual_tolerance(self) -> float:
@@ -91,11 +99,10 @@ class EncoderSearch(Search):
 class NodeSearch(Search):
     """An encoder for each node.
 
-    Attributes: allow_stopped: as for one encoder; progress: called after each solution.
+    Attributes: allow_stopped: as for one encoder; progress: a function is called after each solution.
     """
 
     allow_stopped: bool = False
-    progress: Callable[[], object] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

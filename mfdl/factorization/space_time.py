@@ -31,6 +31,7 @@ from ..errors import InvalidInput
 from ..gossip import Gossip
 from ..keywords import takes_fields_of
 from ..noise import JointNoise, NoiseOperator, SpaceTimeNoise
+from ..progress import shown
 from .boundary import solver_refusals
 from .search import Search, Setting
 from .spatial import Seeds, SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
@@ -148,7 +149,8 @@ def optimal_time_space(asked: SeededSearch) -> SpaceTimeFactorization:
     stopping, began = asked.stopping, time.perf_counter()
     given = modes_problem(asked)
     solve = _one_seed if asked.groups is None and asked.coalition_size == 0 else _seed_groups
-    answer = solve(given.normalised, asked.dynamics.gossip, seeds, stopping)
+    with shown(asked.progress).status(asked.of_both(TIME_SPACE)):
+        answer = solve(given.normalised, asked.dynamics.gossip, seeds, stopping)
     independent = _independent_of_modes(given.normalised)
     return _answered(TIME_SPACE, asked, began, independent, **answer).shifted(given.exponent)
 
@@ -168,7 +170,8 @@ def optimal_adapted(asked: AdaptedSearch) -> SpaceTimeFactorization:
     """
     stopping, began = asked.stopping, time.perf_counter()
     given = modes_problem(asked)
-    solved = adapted.solve(given.normalised, stopping)
+    with shown(asked.progress).status(asked.of_both(ADAPTED)):
+        solved = adapted.solve(given.normalised, stopping)
     answer = _said(solved) | {"iterations": solved.iterations + solved.time_space.iterations}
     answer["directions"] = np.asarray(np.linalg.inv(solved.basis).T, dtype=np.float64)
     independent = _independent_of_modes(given.normalised)
@@ -188,7 +191,9 @@ def optimal_space_time(asked: Search) -> SpaceTimeFactorization:
     stopping, began = asked.stopping, time.perf_counter()
     labels = asked.classes()
     H = asked.cost(space_time_error_gram)
-    solved = spacetime.solve(H, labels, asked.dynamics.num_nodes, stopping)
+    with shown(asked.progress).search(asked.of_both(SPACE_TIME), stopping.tolerance) as report:
+        stopping = dataclasses.replace(stopping, report=report)
+        solved = spacetime.solve(H, labels, asked.dynamics.num_nodes, stopping)
     independent = _independent(labels, np.diagonal(H).reshape(labels.size, -1).sum(axis=1))
     return _answered(SPACE_TIME, asked, began, independent, encoder=solved.encoder, **_said(solved))
 

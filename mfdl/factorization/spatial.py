@@ -29,6 +29,7 @@ from ..error_gram import spatial_error_gram
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..gossip import Gossip
+from ..progress import Progress, shown
 from .boundary import checked_stopping, solver_refusals
 from .groups import checked_coalition, checked_groups, edge_groups, given_groups
 
@@ -103,6 +104,7 @@ def optimal_covariance(
     tolerance: float | None = None,
     max_iterations: int = 5000,
     method: str = "newton",
+    progress: Progress = "auto",
 ) -> SpatialFactorization:
     """The covariance with the least noise in the models at a given price of privacy (CorN-DSGD).
 
@@ -116,6 +118,7 @@ def optimal_covariance(
         weights: how much each of them counts; default alike.
         tolerance: certified relative gap to reach; default `default_tolerance`.
         method: with groups, "newton" or "conic" (cvxpy).
+        progress: True, False or "auto" (see `mfdl.progress`).
 
     Returns: SpatialFactorization; look at its status.
     Raises: InvalidInput: bad groups (unknown or repeated nodes, none at all), q >= n, an infeasible coalition (named),
@@ -129,9 +132,9 @@ def optimal_covariance(
     wanted = checked_stopping(seeds.default_tolerance if tolerance is None else tolerance, max_iterations)
     if method not in COVARIANCE_SOLVERS:
         raise unknown_name("method", method, COVARIANCE_SOLVERS)
-    return covariance_for_gram(
-        node_gram(dynamics, horizon, objective, weights), dynamics.gossip, seeds, wanted, method=method
-    )
+    gram = node_gram(dynamics, horizon, objective, weights)
+    with shown(progress).status(f"factorizing {dynamics.num_nodes} nodes"):
+        return covariance_for_gram(gram, dynamics.gossip, seeds, wanted, method=method)
 
 
 @dataclasses.dataclass(frozen=True)

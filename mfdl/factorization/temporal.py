@@ -6,7 +6,9 @@ to the same H, so that its gap says what a better one would save. An encoder for
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +19,10 @@ from mfdl_solvers.problem import FIXED
 from .. import check
 from ..check import FloatArray
 from ..error_gram import error_gram, prefix_sum_gram
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, require_known
 from ..keywords import takes_fields_of
 from ..participation import Participation
+from ..progress import Progress, shown
 from .boundary import checked_stopping, solver_refusals
 from .search import EncoderSearch, Setting
 
@@ -52,7 +55,8 @@ def factorize(asked: EncoderSearch) -> Factorization:
     """
     ends = asked.stopping
     posed = problem(asked.dynamics, asked.participation, weights=asked.weights, objective=asked.objective)
-    solved = solve_problem(posed, solver=asked.solver, tolerance=ends.tolerance, max_iterations=ends.max_iterations)
+    how: dict[str, Any] = {"solver": asked.solver, "progress": asked.progress}
+    solved = solve_problem(posed, tolerance=ends.tolerance, max_iterations=ends.max_iterations, **how)
     return solved if asked.allow_stopped else solved.require_converged(ends.tolerance)
 
 
@@ -65,23 +69,24 @@ def solve_problem(
     max_iterations: int = 5000,
     start: FloatArray | None = None,
     device: str | None = None,
+    progress: Progress = "auto",
 ) -> Factorization:
     """One problem through the named solver; never raises for a stopped result (look at its status).
 
-    `start` is a Gram matrix for the dense solver, `device` the torch device of the autodiff one.
+    `start` is a Gram matrix for the dense solver, `device` the torch device of the autodiff one; `progress` is True,
+    False, "auto" (see `mfdl.progress`), or a function: called with the iterations so far and the certified gap.
     """
     stopping = checked_stopping(tolerance, max_iterations)
-    if solver == "dense":
-        return mfdl_solvers.solve(posed, stopping, start=start)
-    if solver == "autodiff":
-        if start is not None:
-            raise InvalidInput(
-                "start is for solver='dense'; the autodiff solver starts from its parametrisation's own."
-            )
+    require_known("solver", solver, SOLVERS)
+    if solver == "autodiff" and start is not None:
+        raise InvalidInput("start is for solver='dense'; the autodiff solver starts from its parametrisation's own.")
+    with shown(progress).search(f"factorizing {posed.size} steps", stopping.tolerance) as report:
+        stopping = dataclasses.replace(stopping, report=report)
+        if solver == "dense":
+            return mfdl_solvers.solve(posed, stopping, start=start)
         from mfdl_solvers import autodiff  # brings torch
 
         return autodiff.solve(posed, stopping=stopping, device=device)
-    raise unknown_name("solver", solver, SOLVERS)
 
 
 @solver_refusals()
@@ -117,7 +122,11 @@ PREFIX_SUM_TOLERANCE = 1e-6
 
 
 def prefix_sum_encoder(
-    participation: Participation, *, tolerance: float = PREFIX_SUM_TOLERANCE, max_iterations: int = 5000
+    participation: Participation,
+    *,
+    tolerance: float = PREFIX_SUM_TOLERANCE,
+    max_iterations: int = 5000,
+    progress: Progress = "auto",
 ) -> Factorization:
     """The matrix-mechanism encoder for prefix sums (D-MF): the same solver with H = A^T A, A the prefix sums.
 
@@ -125,7 +134,7 @@ def prefix_sum_encoder(
     """
     check.instance(Participation, participation=participation)
     posed = FactorizationProblem(prefix_sum_gram(participation.num_steps), participation.classes())
-    solved = solve_problem(posed, tolerance=tolerance, max_iterations=max_iterations)
+    solved = solve_problem(posed, tolerance=tolerance, max_iterations=max_iterations, progress=progress)
     return solved.require_converged(tolerance)
 
 

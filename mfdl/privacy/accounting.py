@@ -22,6 +22,7 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, unknown_name
 from ..participation import Participation, in_every_step
+from ..progress import Progress, shown
 from ..shown import short_repr
 from ..trust import TrustModel
 from ..view import AlgorithmView, View
@@ -117,7 +118,7 @@ def victim_losses(
     method: str = "exact",
     lipschitz: float | Sequence[float] | None = None,
     unit: str = "record",
-    progress: Callable[[], None] | None = None,
+    progress: Progress = "auto",
 ) -> list[VictimLoss]:
     """The losses of the given victims (default: all nodes that do not attack), in node order.
 
@@ -127,7 +128,7 @@ def victim_losses(
         method: "exact" (upper and lower bound meet within 1e-6) or "certified" (fast upper bound).
         lipschitz: L for shift reduction; None: the all-messages value stands in where the view is not adaptive.
         unit: "record" or "user", the unit of privacy; some views have an adaptive number for users alone.
-        progress: called after each attacking set.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacking set.
 
     A victim that is asked for and attacks has infinite loss. Over several attacking sets (coalitions) the worst counts.
     """
@@ -145,16 +146,23 @@ def victim_losses(
         raise unknown_name("unit", unit, UNITS)
     asked = _Asked(algorithm, scheme, release, method, lipschitz, unit)
     worst: dict[int, VictimLoss] = {}
-    for model, honest in trust.members(algorithm):
-        chosen = [u for u in honest if wanted is None or u in wanted]
-        for u, loss in zip(chosen, asked.against(model, chosen), strict=True) if chosen else ():
-            worst[u] = _worse(worst[u], loss) if u in worst else loss
-        if progress is not None:
-            progress()
+    told = shown(progress, words=0)
+    sets: Iterable[tuple[TrustModel, list[int]]] = (
+        (model, [u for u in honest if wanted is None or u in wanted]) for model, honest in trust.members(algorithm)
+    )
+    total = None
+    if told.counts:
+        sets = list(sets)
+        total = sum(len(chosen) for _, chosen in sets)
+    with told.bar(f"losses of {algorithm.name} under {trust.name}", total) as advance:
+        for model, chosen in sets:
+            for u, loss in zip(chosen, asked.against(model, chosen), strict=True) if chosen else ():
+                worst[u] = _worse(worst[u], loss) if u in worst else loss
+            advance(len(chosen))
     for u in sorted((wanted or set()) - set(worst)):
-        shown = model.view(algorithm, u, release=release).release
+        released = model.view(algorithm, u, release=release).release
         infinite = Sensitivity(math.inf, True, (), u, 0.0, math.inf, "the victim is one of the attackers")
-        worst[u] = VictimLoss(infinite, infinite, True, THE_VIEW, trust.attacker, shown, unit)
+        worst[u] = VictimLoss(infinite, infinite, True, THE_VIEW, trust.attacker, released, unit)
     if not worst:
         raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
     question = Fingerprint.of(algorithm, trust, scheme, "", unit)

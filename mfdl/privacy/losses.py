@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from scipy.sparse.csgraph import dijkstra
@@ -14,6 +14,7 @@ from ..algorithms import LinearAlgorithm
 from ..algorithms.registry import misplaced
 from ..errors import InvalidInput, require_known, unknown_name
 from ..participation import Participation, in_every_step
+from ..progress import Progress
 from ..shown import Shown
 from ..tables import data_frame
 from ..trust import TrustModel
@@ -102,7 +103,7 @@ class Losses(Shown):
         question: Question,
         *,
         victims: Sequence[int] | None = None,
-        progress: Callable[[], None] | None = None,
+        progress: Progress = "auto",
     ) -> Losses:
         """Computes them; see `accounting.victim_losses`.
 

@@ -8,9 +8,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ..errors import InvalidInput
+from ..progress import Progress, shown
 from . import options
 from .options import OnGraph, Option, TakesPart, require_one_of
-from .progress import SILENT, Silent
 
 if TYPE_CHECKING:
     from .accounting import Account
@@ -86,11 +86,11 @@ class AccountConfig(TakesPart, OnGraph):
         """What `victim_losses` is told besides algorithm, trust model and victims."""
         return {"release": self.release, "method": self.bound, "lipschitz": self.lipschitz, "unit": self.unit}
 
-    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Silent = SILENT) -> Account:
+    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto") -> Account:
         """What every victim loses; out: a folder for results.json and pictures.
 
         Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.
         """
         from .accounting import run_account
 
-        return run_account(self, out, progress)
+        return run_account(self, out, shown(progress))

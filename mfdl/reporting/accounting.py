@@ -23,10 +23,10 @@ from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
+from ..progress import Silent
 from ..trust import TrustModel
 from .output import circumstances, json_number, require_folder
 from .pairwise import pairwise_losses
-from .progress import Silent
 from .question import Named
 
 if TYPE_CHECKING:
@@ -70,17 +70,14 @@ def _losses(
     """Trust models and losses of all victims, by attacking nodes."""
     if config.all_attackers:
         models: dict[Nodes, TrustModel] = {(v,): named.model(config.trust, v) for v in range(algorithm.num_nodes)}
-        with progress.bar("attackers", algorithm.num_nodes) as advance:
-            each = pairwise_losses(
-                algorithm, lambda v: models[(v,)], victims=asked, jobs=config.jobs, progress=advance, **config.how
-            )
+        how: dict[str, Any] = {"victims": asked, "jobs": config.jobs, "progress": progress, **config.how}
+        each = pairwise_losses(algorithm, lambda v: models[(v,)], **how)
         if not any(each.values()):
             raise InvalidInput("no victim is left: every node that was asked for attacks.")
         return models, {(v,): losses for v, losses in each.items()}
     model = named.model(config.trust)
-    sets = sum(1 for _ in model.members(algorithm))
-    with threadpool_limits(config.jobs), (progress if sets > 1 else Silent()).bar("attacking sets", sets) as advance:
-        losses = victim_losses(algorithm, model, victims=asked, progress=advance, **config.how)
+    with threadpool_limits(config.jobs):
+        losses = victim_losses(algorithm, model, victims=asked, progress=progress, **config.how)
     nodes = model.attackers(algorithm)
     return {nodes: model}, {nodes: losses}
 

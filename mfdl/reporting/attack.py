@@ -18,10 +18,10 @@ from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..participation import EveryStep
+from ..progress import Silent
 from ..trust import TrustModel
 from .attack_config import GRADIENTS, AttackConfig
 from .output import circumstances, json_number, require_folder
-from .progress import Silent
 from .question import Named
 
 RESULTS = "results.json"

@@ -7,9 +7,9 @@ import os
 from typing import Annotated, Any, ClassVar
 
 from ..errors import InvalidInput
+from ..progress import Progress, shown
 from . import options
 from .options import OnGraph, Option, Protects, require_one_of
-from .progress import SILENT, Silent
 
 TRUSTS = ("ldp", "pndp", "eavesdropper", "colluding", "central", "released")  # those with one view for all victims
 GRADIENTS = {"constant": "constant", "per-step": "per step", "first-step": "first step"}  # as `audit.reconstruct` says
@@ -83,11 +83,11 @@ class AttackConfig(Protects, OnGraph):
 
         return registry.parse_parameters(self.name, self.settings)
 
-    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Silent = SILENT) -> dict[str, Any]:
+    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto") -> dict[str, Any]:
         """Whose gradients are solved for, JSON-ready; out: a folder for results.json and the picture.
 
         Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.
         """
         from .attack import run_attack
 
-        return run_attack(self, out, progress)
+        return run_attack(self, out, shown(progress))

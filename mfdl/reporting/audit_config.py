@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ..errors import InvalidInput
+from ..progress import Progress, Silent, shown
 from . import options
 from .options import OnGraph, Option, TakesPart
-from .progress import SILENT, Silent
 
 if TYPE_CHECKING:
     from ..audit import AuditMatrix
@@ -67,7 +67,7 @@ class AuditConfig(TakesPart, OnGraph):
         return self.trust or (MATRIX_TRUSTS if self.matrix else ("ldp",))
 
     def run(
-        self, out: str | os.PathLike[str] | None = None, *, progress: Silent = SILENT
+        self, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
     ) -> tuple[AuditMatrix, dict[str, Any]]:
         """The cells, and all of it JSON-ready; out: a folder for audit.json, audit.csv and audit.png.
 
@@ -78,7 +78,7 @@ class AuditConfig(TakesPart, OnGraph):
         began = time.perf_counter()
         if out is not None:
             require_folder(out)
-        matrix = self._audited(progress)
+        matrix = self._audited(shown(progress))
         if all(cell.result is None for cell in matrix.cells):
             why = matrix.cells[0].why
             raise InvalidInput(f"nothing finite is claimed: {why}; choose another --trust or --mechanism.")
@@ -105,5 +105,4 @@ class AuditConfig(TakesPart, OnGraph):
         release = {name: e.release for name, e in entries.items() if e is not None and e.release is not None}
         how = self.protected | self.values("noise_std", "level", "trials", "delta", "seed")
         how["mu"] = 1.0 if self.noise_std is None and self.mu is None else self.mu
-        with progress.bar("audits", len(built) * len(models)) as advance:
-            return audit_matrix(built, models, release=release, progress=advance, **how)
+        return audit_matrix(built, models, release=release, progress=progress, **how)

@@ -24,6 +24,7 @@ from ..errors import UnsupportedMechanism
 from ..mechanism import Mechanism, calibrate, without_noise
 from ..participation import Cyclic
 from ..privacy import gaussian
+from ..progress import Advance, Progress, shown
 from ..training import tasks
 from ..training.learned import mean_baseline
 from ..training.replay import replay
@@ -41,8 +42,6 @@ __all__ = ["NOT_PRIVATE", "PNG", "RESULTS", "SCHEMA", "STEPS", "SVG", "Plan", "r
 WITHOUT_NOISE = "none"
 
 Finished = tuple[Key, dict[str, Any], pa.Table]
-Progress = Callable[[int, str], None]
-"""Called with the number of steps just finished (or found finished) and what is being done."""
 
 
 def run_comparison(
@@ -51,7 +50,7 @@ def run_comparison(
     *,
     resume: bool = True,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = "auto",
 ) -> dict[str, Any]:
     """Runs what is missing of a comparison and writes it to a folder.
 
@@ -60,7 +59,9 @@ def run_comparison(
         out: folder of the files named above; made when missing.
         resume: keep the finished runs that the folder holds for this very config.
         overwrite: replace the files of another config instead of refusing.
-        progress: see `Progress`; an exception it raises stops the comparison, finished runs stay readable.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function: called with the number of steps just
+            finished (or found finished) and what is being done; an exception it raises stops the comparison, finished
+            runs stay readable.
 
     Returns: the content of results.json.
     Raises:
@@ -68,9 +69,9 @@ def run_comparison(
             any work is done or any file is written.
         NotConverged: a mechanism's factorization stopped before its tolerance.
     """
-    plan, report = Plan(config), progress or (lambda steps, doing: None)
+    plan, told = Plan(config), shown(progress, words=2)
     folder = Folder(Path(out), plan, resume=resume, overwrite=overwrite)
-    with files.held_alone(out):
+    with files.held_alone(out), told.bar("comparing", config.total_steps) as report:
         mechanisms: dict[str, Mechanism] = {}
         for name in config.mechanisms:
             report(0, f"building {name}")
@@ -171,7 +172,7 @@ class Plan:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _runs(plan: Plan, mechanisms: dict[str, Mechanism], missing: list[Key], report: Progress) -> Iterator[Finished]:
+def _runs(plan: Plan, mechanisms: dict[str, Mechanism], missing: list[Key], report: Advance) -> Iterator[Finished]:
     """The missing runs as they finish."""
     config = plan.config
     if min(config.jobs, len(missing)) <= 1:
@@ -191,7 +192,7 @@ def _runs(plan: Plan, mechanisms: dict[str, Mechanism], missing: list[Key], repo
             report(plan.participation.num_steps, "{}, seed {}".format(*finished[0]))
 
 
-def _report_after(report: Progress, doing: str, steps: int) -> None:
+def _report_after(report: Advance, doing: str, steps: int) -> None:
     report(steps, doing)
 
 

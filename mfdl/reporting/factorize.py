@@ -16,9 +16,9 @@ from threadpoolctl import threadpool_limits
 from .. import factorization, graphs
 from ..errors import InvalidInput
 from ..factorization import SpaceTimeFactorization, SpatialFactorization
+from ..progress import Silent
 from .factorize_jobs import Job, Solved
 from .output import json_number, require_writable, versions
-from .progress import Silent
 
 if TYPE_CHECKING:
     from .factorize_config import FactorizeConfig

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from ..errors import InvalidInput, unknown_name
+from ..progress import Progress, shown
 from . import options
 from .options import OnGraph, Option, require_steps
-from .progress import SILENT, Silent
 
 PER_NODE = ("mafalda-l", "mafalda-classes")
 TEMPORAL = ("mafalda", *PER_NODE, "d-mf", "bsr")
@@ -113,11 +113,11 @@ class FactorizeConfig(OnGraph):
         """Noise over steps, the same at every node or of its own."""
         return self.mechanism not in SPATIAL + BOTH
 
-    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Silent = SILENT) -> dict[str, Any]:
+    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto") -> dict[str, Any]:
         """Loss, certified lower bound and gap, JSON-ready; out: a .npz file, which file:FILE.npz names later.
 
         Raises: InvalidInput: a graph, groups or a file that cannot be used.
         """
         from .factorize import run_factorize
 
-        return run_factorize(self, out, progress)
+        return run_factorize(self, out, shown(progress))

@@ -18,9 +18,9 @@ from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactoriz
 from ..factorization.groups import Groups
 from ..gossip import Gossip
 from ..participation import Cyclic
+from ..progress import Silent
 from .factorize_config import PER_NODE, SPATIAL, FactorizeConfig
 from .options import require_one_of
-from .progress import Silent
 
 Solved = Factorization | NodeFactorizations | SpaceTimeFactorization | SpatialFactorization
 
@@ -57,28 +57,28 @@ class Job:
         if config.solver not in (known := ["dense", *factorization.COVARIANCE_SOLVERS]):
             raise unknown_name("solver of noise over nodes", config.solver, known)
         common = {"max_inverse_diagonal": config.max_inverse_diagonal, "horizon": config.horizon, **self.counted}
-        with self.progress.status(f"factorizing {n} nodes"):
-            if config.mechanism != "corn":
+        if config.mechanism != "corn":
+            with self.progress.status(f"factorizing {n} nodes"):
                 return factorization.optimal_pairwise(self.dynamics, coalition_size=config.coalition, **common)
-            asked = config.solver != "dense" and config.coalition == 0  # the program for groups, with one group
-            return factorization.optimal_covariance(
-                self.dynamics,
-                groups=[list(range(n))] if self.groups is None and asked else self.groups,
-                coalition_size=config.coalition,
-                method="newton" if config.solver == "dense" else config.solver,
-                **self.limits,
-                **common,
-            )
+        asked = config.solver != "dense" and config.coalition == 0  # the program for groups, with one group
+        return factorization.optimal_covariance(
+            self.dynamics,
+            groups=[list(range(n))] if self.groups is None and asked else self.groups,
+            coalition_size=config.coalition,
+            method="newton" if config.solver == "dense" else config.solver,
+            progress=self.progress,
+            **self.limits,
+            **common,
+        )
 
     def _over_both(self) -> SpaceTimeFactorization:
-        scheme, common = self.participation, {**self.counted, **self.limits}
-        with self.progress.status(f"factorizing {scheme.num_steps} steps x {self.dynamics.num_nodes}"):
-            if self.config.mechanism == "time-space":
-                common |= {"coalition_size": self.config.coalition, "groups": self.groups}
-                return factorization.optimal_time_space(self.dynamics, scheme, **common)
-            adapted = self.config.mechanism == "adapted"
-            solve = factorization.optimal_adapted if adapted else factorization.optimal_space_time
-            return solve(self.dynamics, scheme, **common)
+        scheme, common = self.participation, {**self.counted, **self.limits, "progress": self.progress}
+        if self.config.mechanism == "time-space":
+            common |= {"coalition_size": self.config.coalition, "groups": self.groups}
+            return factorization.optimal_time_space(self.dynamics, scheme, **common)
+        adapted = self.config.mechanism == "adapted"
+        solve = factorization.optimal_adapted if adapted else factorization.optimal_space_time
+        return solve(self.dynamics, scheme, **common)
 
     def _over_time(self, mechanism: str) -> tuple[Factorization | NodeFactorizations, FloatArray]:
         check.positive(tolerance=self.limits["tolerance"])
@@ -102,17 +102,17 @@ class Job:
     def _prefix_sums(self) -> tuple[Factorization, FloatArray]:
         limits = {**self.limits, "tolerance": min(self.limits["tolerance"], factorization.PREFIX_SUM_TOLERANCE)}
         try:
-            return self._shared(factorization.prefix_sum_encoder(self.participation, **limits).encoder)
+            solved = factorization.prefix_sum_encoder(self.participation, progress=self.progress, **limits)
+            return self._shared(solved.encoder)
         except factorization.NotConverged as error:  # still a valid encoder, and its loss is what it is
-            solved, gram = self._shared(error.factorization.encoder)
+            fixed, gram = self._shared(error.factorization.encoder)
             note = "the prefix-sum encoder itself stopped before the tolerance"
-            return dataclasses.replace(solved, status=self.config.STOPPED, notes=(*solved.notes, note)), gram
+            return dataclasses.replace(fixed, status=self.config.STOPPED, notes=(*fixed.notes, note)), gram
 
     def _shared(self, encoder: FloatArray | None) -> tuple[Factorization, FloatArray]:
         posed = factorization.problem(self.dynamics, self.participation, **self.counted)
-        with self.progress.status(f"factorizing {posed.size} steps"):
-            how = {"solver": self.config.solver, "device": self.config.device, **self.limits}
-            best = factorization.solve_problem(posed, **how)
+        how = {"solver": self.config.solver, "device": self.config.device, "progress": self.progress, **self.limits}
+        best = factorization.solve_problem(posed, **how)
         if encoder is None:
             return best, posed.error_gram
         fixed = factorization.evaluate(posed, encoder, lower_bound=best.lower_bound)
@@ -125,13 +125,11 @@ class Job:
     ) -> tuple[NodeFactorizations, FloatArray]:
         if self.config.solver != "dense":
             raise InvalidInput("one encoder per node is solved by --solver dense only.")
-        nodes, solve, T = self.dynamics.num_nodes, factorization.factorize_nodes, self.participation.num_steps
+        solve, T = factorization.factorize_nodes, self.participation.num_steps
         if by_class:
-            nodes = len(set(factorization.degree_labels(self.dynamics, T).tolist()))
             solve = factorization.factorize_classes
-        with self.progress.bar("factorizing", nodes) as advance:
-            how = {"allow_stopped": True, "progress": advance, **self.counted, **self.limits}
-            best = solve(self.dynamics, self.participation, **how)
+        how = {"allow_stopped": True, "progress": self.progress, **self.counted, **self.limits}
+        best = solve(self.dynamics, self.participation, **how)
         grams = np.stack(list(node_error_grams(self.dynamics, T, **self.counted)))
         if encoders is None:
             return best, grams

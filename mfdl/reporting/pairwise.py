@@ -25,6 +25,7 @@ from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
 from ..privacy.guarantee import DELTA
 from ..privacy.losses import LOSS_COLUMNS, LOSS_METRICS, Losses, Question, metric_in_words, require_unit
+from ..progress import Progress, shown
 from ..shown import Shown
 from ..tables import data_frame
 from ..trust import PNDP, TrustModel
@@ -44,7 +45,7 @@ def pairwise_losses(
     *,
     victims: Sequence[int] | None = None,
     jobs: int | None = None,
-    progress: Callable[[], None] | None = None,
+    progress: Progress = "auto",
     **how: Any,
 ) -> dict[int, list[VictimLoss]]:
     """The losses of all victims against each attacker, attackers in parallel.
@@ -55,7 +56,7 @@ def pairwise_losses(
         attackers: node indices; default all.
         victims: node indices; default all; an attacker is left out of its own list.
         jobs: worker processes, each with one BLAS thread; default one per core; 1 stays in this process.
-        progress: called after each attacker.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each attacker.
         how: participation, release, method, lipschitz and unit of `privacy.accounting.victim_losses`.
 
     Returns: attacker -> losses in node order, in the order of `attackers`.
@@ -70,11 +71,11 @@ def pairwise_losses(
         joblib.delayed(_against)(algorithm, v, make_trust(v), [u for u in everybody if u != v], how) for v in nodes
     )
     losses: dict[int, list[VictimLoss]] = {}
-    with contextlib.closing(finished):
+    told = shown(progress, words=0)
+    with contextlib.closing(finished), told.bar(f"losses of {algorithm.name}, attackers", len(nodes)) as advance:
         for attacker, its_losses in finished:
             losses[attacker] = its_losses
-            if progress is not None:
-                progress()
+            advance()
     return {v: losses[v] for v in nodes}
 
 
@@ -82,7 +83,7 @@ def _against(
     algorithm: LinearAlgorithm, attacker: int, trust: TrustModel, victims: list[int], how: Mapping[str, Any]
 ) -> tuple[int, list[VictimLoss]]:
     with threadpool_limits(1):
-        return attacker, victim_losses(algorithm, trust, victims=victims, **how) if victims else []
+        return attacker, victim_losses(algorithm, trust, victims=victims, progress=False, **how) if victims else []
 
 
 def pairwise_matrix(
@@ -206,7 +207,7 @@ def pairwise(
     method: str = "exact",
     lipschitz: float | None = None,
     jobs: int | None = 1,
-    progress: Callable[[], None] | None = None,
+    progress: Progress = "auto",
 ) -> PairwiseLosses:
     """Every node against every attacker.
 
@@ -220,7 +221,7 @@ def pairwise(
         make_trust: the trust model of one attacking node; default `PNDP([v])`, who sees what it receives.
         attackers, victims: node indices; default all.
         jobs: worker processes; None: one per core, worth it above some dozens of nodes.
-        progress: called after each attacker.
+        progress: as for `pairwise_losses`.
         adjacency, clip_norm, participation, release, unit, method, lipschitz: as for `mfdl.account`.
 
     Raises: InvalidInput: as for `mfdl.account`, or nobody left to attack.

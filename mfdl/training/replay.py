@@ -24,7 +24,9 @@ from .. import check, files
 from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..mechanism import Mechanism
+from ..progress import Advance, Progress, shown
 from . import checkpoint, covered
+from .evaluated_step import EvaluatedStep
 from .executor import Executor
 from .keys import GENERATOR, NoiseKey, require_key
 from .run import Run, SeedRun
@@ -63,7 +65,10 @@ class ReplayConfig:
         keep_messages: keep every message of the steps of this call, shape (steps, messages, d) (memory).
         dtype, device: of models and gradients, float32 (default) or float64; default device CUDA when there is one,
             else the CPU.
-        progress: called with the number of steps just finished.
+        progress: True, False, "auto" (see `mfdl.progress`), or a function: called with the number of steps just
+            finished.
+        on_evaluation: called with an `EvaluatedStep` after each evaluation of this call, once its checkpoint is
+            written; what it returns is not looked at, what it raises ends the run, and a later call goes on from there.
         publish: True if models or messages of these runs will be published: noise that a seed decides is refused.
     """
 
@@ -79,7 +84,8 @@ class ReplayConfig:
     keep_messages: bool = False
     dtype: torch.dtype = torch.float32
     device: str | torch.device | None = None
-    progress: Callable[[int], None] | None = None
+    progress: Progress = "auto"
+    on_evaluation: Callable[[EvaluatedStep], object] | None = None
     publish: bool = False
 
     def __post_init__(self) -> None:
@@ -102,12 +108,10 @@ class ReplayConfig:
         if seeds is None and not task.batch_sizes_depend_on_seed:
             covered.divisors(mechanism, task, self.fed_every, 0)
         check.device(device=self.device)
-        if self.progress is not None and not callable(self.progress):
-            raise InvalidInput(
-                f"progress must be a function of the number of steps just finished, got {check.said(self.progress)}; "
-                "leave it out for none."
-            )
         check.trained_in(dtype=self.dtype)
+        shown(self.progress)
+        if self.on_evaluation is not None and not callable(self.on_evaluation):
+            raise InvalidInput(f"on_evaluation must be a function of one argument, got {self.on_evaluation!r}.")
         if self.eval_every is not None:
             check.integer_at_least(1, eval_every=self.eval_every)
 
@@ -153,13 +157,16 @@ def replay(config: ReplayConfig) -> Run:
         UnsupportedMechanism: at record level, participation other than cyclic or every step.
     """
     runs, folder = [], config.checkpoint_folder
-    for seed in (None,) if config.seeds is None else config.seeds:
-        root = config.key
-        if root is None:
-            root = NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)
-        place = None if folder is None else Path(folder) / f"seed-{seed}"
-        with contextlib.nullcontext() if place is None else files.held_alone(place):
-            runs.append(_SeedReplay(config, seed, root, place).run())
+    seeds: Iterable[int | None] = (None,) if config.seeds is None else config.seeds
+    doing = f"{config.mechanism.algorithm.name} on {config.task.name}"
+    with shown(config.progress).bar(doing, len(tuple(seeds)) * config.last) as advance:
+        for seed in seeds:
+            root = config.key
+            if root is None:
+                root = NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)
+            place = None if folder is None else Path(folder) / f"seed-{seed}"
+            with contextlib.nullcontext() if place is None else files.held_alone(place):
+                runs.append(_SeedReplay(config, seed, root, place).run(advance))
     guess = baselines.chance(config.task)
     known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
     return Run(config.mechanism, config.task.name, tuple(runs), **known)
@@ -266,6 +273,13 @@ class _SeedReplay:
             self.evaluated["accuracy"].append(result.accuracy.double().cpu().numpy())
         self.diverged |= not bool(torch.isfinite(result.loss).all() and torch.isfinite(models).all())
 
+    def _told(self, step: int) -> EvaluatedStep:
+        """The last evaluation, in arrays that are nobody else's."""
+        losses, accuracies = self.evaluated["loss"], self.evaluated["accuracy"]
+        loss, accuracy = losses[-1].copy(), accuracies[-1].copy() if accuracies else None
+        models = np.array(self.executor.models(self.state).double().cpu().numpy())
+        return EvaluatedStep(step, self.seed, loss, accuracy, models, self.diverged)
+
     def _tables(self) -> dict[str, Any]:
         """Evaluated steps, and one row per evaluation of what was found; None of what was never looked at."""
         steps, loss, accuracy = self.evaluated.values()
@@ -275,23 +289,23 @@ class _SeedReplay:
             "accuracy": np.array(accuracy) if accuracy else None,
         }
 
-    def run(self) -> SeedRun:
+    def run(self, advance: Advance) -> SeedRun:
         """Steps from where the run stands to the last one."""
         slots = int(self.instance.public_batch_sizes.sum())
         small = self.device.type == "cpu" and slots * self.instance.dimension < SINGLE_THREAD_WORK
         with one_thread() if small else contextlib.nullcontext():
-            return self._run()
+            return self._run(advance)
 
-    def _run(self) -> SeedRun:
-        last, progress = self.config.last, self.config.progress
+    def _run(self, advance: Advance) -> SeedRun:
+        last, told = self.config.last, self.config.on_evaluation
         every = self.config.eval_every or covered.longest(self.config.fed_every)
         T = self.algorithm.num_steps
         stream = noise_stream(self.algorithm.noise, self.mechanism.noise_std, self.key, self.instance.dimension)
         seconds = 0.0
         if not self.begun and last > 0:
             self._save(0)  # a nonce lost with the process would send the first steps again under other noise
-        if progress is not None and self.start:
-            progress(self.start)
+        if self.start:
+            advance(self.start)
         for t in range(self.start, last):
             began = time.perf_counter()
             gradients = self.instance.clipped_gradients(
@@ -306,8 +320,9 @@ class _SeedReplay:
             if done % every == 0 or done == T:
                 self._evaluate(done)
                 self._save(done)
-            if progress is not None:
-                progress(1)
+                if told is not None:
+                    told(self._told(done))
+            advance()
         finished = max(last, self.start)
         if finished < T:
             self._save(finished)

@@ -209,6 +209,8 @@ class _Search:
             return False
         X = self.objective.gram(x)
         self.bound = max(self.bound, lower_bound(self.objective.problem, X))
+        if self.stopping.report is not None:
+            self.stopping.tell(self.iterations + iteration, self.objective.problem.loss(X), self.bound)
         return self._reached(X)
 
 

@@ -56,7 +56,7 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL, *, start: A
     with blas_threads(problem.size, single_up_to=ITERATION):
         x = free.vector(initial)
         for aim in falling_targets(problem, stopping.tolerance):
-            stage = _Stage(free, aim, best)
+            stage = _Stage(free, aim, best, iterations)
             minimum = minimise(
                 stage.value_and_gradient,
                 x,
@@ -74,8 +74,8 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL, *, start: A
 class _Stage:
     """One H + rho I: its value and gradient in the free entries, and when to leave it."""
 
-    def __init__(self, free: FreeEntries, aim: Target, best: Best) -> None:
-        self.free, self.aim, self.best = free, aim, best
+    def __init__(self, free: FreeEntries, aim: Target, best: Best, before: int) -> None:
+        self.free, self.aim, self.best, self.before = free, aim, best, before
         self.roots = [np.asfortranarray(aim.root)]
         self.own_bound = 0.0
 
@@ -92,6 +92,7 @@ class _Stage:
             return False
         X = self.free.matrices(x)[0]
         self.update(X)
+        self.best.stopping.tell(self.before + iteration, self.best.loss, self.best.bound)
         if self.best.within_tolerance or self.aim.last:
             return self.best.within_tolerance
         own = lower_bound(self.best.problem, X, dual_from=self.aim.gram, root=self.aim.root)

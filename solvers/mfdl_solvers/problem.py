@@ -11,6 +11,7 @@ gap. Nothing here knows graphs, trust or learning.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Self
 
@@ -49,12 +50,14 @@ class Stopping:
     Attributes:
         tolerance: wanted gap loss / lower_bound - 1, > 0.
         max_iterations: hard limit.
+        report: told the iterations so far and the certified gap, whenever a solver of one problem over indices looks.
 
     Raises: ProblemError: a tolerance that is not positive.
     """
 
     tolerance: float = 1e-4
     max_iterations: int = 5000
+    report: Callable[[int, float], object] | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.tolerance > 0:
@@ -63,6 +66,11 @@ class Stopping:
     def reached(self, loss: float, lower_bound: float) -> bool:
         """The gap is within the tolerance."""
         return loss <= lower_bound * (1 + self.tolerance)
+
+    def tell(self, iterations: int, loss: float, lower_bound: float) -> None:
+        """Reports, if anybody asked."""
+        if self.report is not None:
+            self.report(iterations, relative_gap(loss, lower_bound))
 
     def share(self, part: float) -> Stopping:
         """The same with a part of the tolerance."""

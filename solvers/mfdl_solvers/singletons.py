@@ -71,6 +71,7 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factoriz
             path.go_on(point, extrapolate=best.idle_steps < IDLE)
             point = Point.at(np.exp(path.log_weights), aim.root)
             iterations += 1
+            stopping.tell(iterations, best.estimate, best.dual)
         if not within:
             best.certified()
         return best.finished(iterations, aim.rho)

@@ -23,7 +23,9 @@ from mfdl.privacy.guarantee import UNITS
 from mfdl.testing.strategies import NAMES, build_algorithm
 from mfdl.testing.tasks import still_task
 from mfdl.training import checkpoint, replay
+from mfdl.training.evaluated_step import EvaluatedStep
 from mfdl.training.keys import NoiseKey
+from mfdl.training.not_private import not_private_fields
 from mfdl.training.replay import ReplayConfig
 from mfdl.training.replay import replay as train
 from mfdl.training.run import LAST_STEPS
@@ -176,6 +178,64 @@ def test_an_interrupted_run_goes_on_from_its_last_checkpoint(tmp_path):
     resumed = train(made, TASK, seeds=[1], checkpoint_folder=tmp_path, progress=progressed.append)
     assert_same(resumed.seeds[0], whole)
     assert progressed == [4, 1, 1]
+
+
+def test_every_evaluation_is_told_once_with_what_the_run_will_report(tmp_path):
+    told = []
+
+    def spoil(evaluated):
+        told.append(dataclasses.replace(evaluated, loss=evaluated.loss.copy(), models=evaluated.models.copy()))
+        evaluated.loss[:] = evaluated.models[:] = math.nan  # copies: nothing of the run changes
+        return True
+
+    made, task = mechanism(), classes(30)
+    how = {"seeds": [1, 2], "dtype": torch.float64}
+    quiet, whole = train(made, task, **how), train(made, task, on_evaluation=spoil, **how)
+    for one, other in zip(quiet.seeds, whole.seeds, strict=True):
+        assert_same(one, other)
+    assert [(one.seed, one.step) for one in told] == [(seed, step) for seed in (1, 2) for step in (2, 4, 6)]
+    for run, mine in zip(whole.seeds, (told[:3], told[3:]), strict=True):
+        assert_array_equal(run.loss, [one.loss for one in mine])
+        assert_array_equal(run.accuracy, [one.accuracy for one in mine])
+        assert_array_equal(run.models, mine[-1].models)
+        assert not any(one.diverged for one in mine)
+    assert not_private_fields(EvaluatedStep) == ("loss", "accuracy", "models", "diverged")
+    later = []
+    train(made, task, stop_after=3, checkpoint_folder=tmp_path, **how)
+    train(made, task, checkpoint_folder=tmp_path, on_evaluation=lambda one: later.append(one.step), **how)
+    assert later == [4, 6] * 2
+
+
+def test_what_a_callback_raises_ends_the_run_after_its_checkpoint(tmp_path):
+    made, told = mechanism(), []
+
+    def stop(evaluated):
+        told.append(evaluated.step)
+        if evaluated.step == 4:
+            raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        train(made, TASK, seeds=[1], checkpoint_folder=tmp_path, on_evaluation=stop)
+    assert checkpoint.load(tmp_path / "seed-1").step == 4
+    resumed = train(made, TASK, seeds=[1], checkpoint_folder=tmp_path, on_evaluation=stop)
+    assert told == [2, 4, 6]
+    assert_same(resumed.seeds[0], train(made, TASK, seeds=[1]).seeds[0])
+
+
+def test_a_callback_learns_of_divergence_and_regression_has_no_accuracy():
+    told = []
+    made = without_noise(algorithms.dsgd(Dynamics(RING, 1e5), Cyclic(30, 2)), **LDP, clip_norm=1e30)
+    train(made, TASK, seeds=[0], on_evaluation=told.append)
+    assert [one.diverged for one in told] == sorted(one.diverged for one in told)
+    assert told[-1].diverged
+    assert all(one.accuracy is None for one in told)
+
+
+@pytest.mark.parametrize("given", [{"on_evaluation": 3}, {"progress": "yes"}, {"progress": 1}])
+def test_what_cannot_be_called_is_refused(given):
+    (name,) = given
+    with pytest.raises(InvalidInput, match=rf"{name} must be .*, got"):
+        ReplayConfig(mechanism(), TASK, **given)
 
 
 def test_a_run_stopped_before_its_first_evaluation_takes_its_steps_again_under_the_same_noise(tmp_path, witnessed):

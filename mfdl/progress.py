@@ -1,0 +1,331 @@
+"""What long work says while it runs: rows with time left in a terminal or notebook, or a call of yours, or nothing.
+
+In: `progress=` of a function that may take long. "auto" shows rows where somebody looks: stderr is a terminal, or this
+is a notebook; never under pytest, in CI or in a worker process. The environment variable `MFDL_PROGRESS` decides for
+"auto": 0 never, 1 always. True always, False and None never, a function is called with what its caller documents.
+
+All work of a process shares one screen: work inside other work adds a row below it, and a row appears only after
+`SHOWN_AFTER` seconds. The worker counts in plain attributes, which a thread of the screen reads `PER_SECOND` times a
+second; so a step costs the same whether it is shown or not. rich is imported only when something is drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from .errors import InvalidInput
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+ENVIRONMENT_VARIABLE = "MFDL_PROGRESS"
+QUIET_UNDER = ("PYTEST_CURRENT_TEST", "CI")  # environment variables that say so
+SHOWN_AFTER = 0.5  # seconds: what is over before is not worth a row
+PER_SECOND = 4  # drawings; one takes a millisecond or two of the worker's time
+LOG_SECONDS = 10  # between lines where nothing can be redrawn
+SAID = {"": None, "auto": None, **dict.fromkeys(("0", "off", "false", "no"), False)}
+SAID |= dict.fromkeys(("1", "on", "true", "yes"), True)
+
+Advance = Callable[..., None]
+"""What work calls: `advance(done=1, doing=None)`, the amount just finished and, if it changed, what is being done."""
+
+
+class Silent:
+    """Says nothing; the base of those that do.
+
+    Attributes: counts: whether a total is looked at, so that it is worth finding out.
+    """
+
+    counts = False
+
+    def status(self, doing: str) -> contextlib.AbstractContextManager[Any]:
+        """For as long as something of unknown length takes."""
+        return contextlib.nullcontext()
+
+    def bar(self, doing: str, total: float | None, *, unit: str = "") -> contextlib.AbstractContextManager[Advance]:
+        """For `total` steps, or as many of a unit; what is entered is an `Advance`."""
+        return contextlib.nullcontext(_nothing)
+
+    def search(
+        self, doing: str, tolerance: float
+    ) -> contextlib.AbstractContextManager[Callable[[int, float], object] | None]:
+        """For iterations until a gap is within a tolerance; what is entered takes both, or is None."""
+        return contextlib.nullcontext(None)
+
+    def within(self) -> Silent:
+        """What work inside this work tells: the same, but no function of the user's, who counts the work outside."""
+        return self
+
+
+Progress = bool | Literal["auto"] | Callable[..., object] | Silent | None
+SILENT = Silent()
+
+
+def _nothing(done: float = 1, doing: str | None = None) -> None:
+    pass
+
+
+class Told(Silent):
+    """Calls a function of the user's, with `words` of (amount done, what is being done), or with iterations and gap."""
+
+    def __init__(self, function: Callable[..., object], words: int) -> None:
+        self.function, self.words = function, words
+
+    def bar(self, doing: str, total: float | None, *, unit: str = "") -> contextlib.AbstractContextManager[Advance]:
+        said = doing
+
+        def advance(done: float = 1, doing: str | None = None) -> None:
+            nonlocal said
+            said = doing or said
+            self.function(*(done, said)[: self.words])
+
+        return contextlib.nullcontext(advance)
+
+    def search(self, doing: str, tolerance: float) -> contextlib.AbstractContextManager[Callable[[int, float], object]]:
+        return contextlib.nullcontext(self.function)
+
+    def within(self) -> Silent:
+        return SILENT
+
+
+class Row:
+    """One piece of work: the worker writes, the screen reads."""
+
+    def __init__(self, doing: str, total: float | None, unit: str = "") -> None:
+        self.doing, self.total, self.unit, self.done, self.said = doing, total, unit, 0.0, ""
+        self.began = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether it has lasted long enough to be shown."""
+        return time.monotonic() - self.began >= SHOWN_AFTER
+
+    def advance(self, done: float = 1, doing: str | None = None) -> None:
+        """See `Advance`."""
+        self.done += done
+        if doing is not None:
+            self.doing = doing
+
+    def amount(self) -> str:
+        """How much is done, in words."""
+        if self.said:
+            return self.said
+        size, unit, digits = (1e6, " MB", 1) if self.unit == "bytes" else (1, "", 0)
+        whole = "" if self.total is None else f"/{self.total / size:.{digits}f}"
+        return f"{self.done / size:.{digits}f}{whole}{unit}" if whole or unit else ""
+
+
+class Shown(Silent):
+    """Rows on the screen of this process."""
+
+    counts = True
+
+    def status(self, doing: str) -> contextlib.AbstractContextManager[Any]:
+        return _shown(Row(doing, None))
+
+    @contextlib.contextmanager
+    def bar(self, doing: str, total: float | None, *, unit: str = "") -> Iterator[Advance]:
+        with _shown(Row(doing, total, unit)) as row:
+            yield row.advance
+
+    @contextlib.contextmanager
+    def search(self, doing: str, tolerance: float) -> Iterator[Callable[[int, float], object]]:
+        """The row fills as the logarithm of the gap falls, in which solvers are about linear: time left is a guess."""
+        widest = tolerance
+        with _shown(Row(doing, 1.0)) as row:
+
+            def report(iterations: int, gap: float) -> None:
+                nonlocal widest
+                if math.isfinite(gap) and gap > 0:
+                    widest = max(widest, gap)
+                    way = math.log(widest / tolerance)
+                    row.done = 1.0 if way == 0 else min(max(math.log(widest / gap) / way, row.done), 1.0)
+                row.said = f"{iterations} iterations, gap {gap:.2g} to {tolerance:.2g}"
+
+            yield report
+
+
+@contextlib.contextmanager
+def _shown(row: Row) -> Iterator[Row]:
+    SCREEN.add(row)
+    try:
+        yield row
+    finally:
+        SCREEN.remove(row)
+
+
+class Screen:
+    """The rows of this process, and the thread that draws them while there are any."""
+
+    def __init__(self) -> None:
+        self.lock, self.over = threading.Lock(), threading.Event()
+        self.rows: list[Row] = []
+        self.thread: threading.Thread | None = None
+
+    def add(self, row: Row) -> None:
+        """Shows a row once it is old enough."""
+        with self.lock:
+            self.rows.append(row)
+            if self.thread is None:
+                self.over = threading.Event()
+                self.thread = threading.Thread(target=self._draw, args=(self.over,), name="mfdl progress", daemon=True)
+                self.thread.start()
+
+    def remove(self, row: Row) -> None:
+        """Takes a row away; the last one clears the screen before this returns."""
+        with self.lock:
+            self.rows.remove(row)
+            ended = None if self.rows else self.thread
+            if ended is not None:
+                self.thread = None
+                self.over.set()
+        if ended is not None:
+            ended.join()
+
+    def _draw(self, over: threading.Event) -> None:
+        with contextlib.suppress(OSError, ValueError), contextlib.closing(_drawing()) as drawn:  # a closed stderr
+            while not over.wait(1 / PER_SECOND):
+                with self.lock:
+                    rows = [row for row in self.rows if row.is_due()]
+                drawn.show(rows)
+
+
+SCREEN = Screen()
+
+
+class _InTerminal:
+    """Rows by rich on stderr; gone at the end."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        said = [
+            TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[amount]", "fields[left]")
+        ]
+        self.tasks: dict[Row, TaskID] = {}
+        self.progress = Progress(
+            said[0],
+            BarColumn(),
+            said[1],
+            TimeElapsedColumn(),
+            said[2],
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),  # else what is printed into a file would land on the terminal
+        )
+
+    def show(self, rows: list[Row]) -> None:
+        """Draws them in the order in which they began."""
+        for row in [row for row in self.tasks if row not in rows]:
+            self.progress.remove_task(self.tasks.pop(row))
+        for row in rows:
+            if row not in self.tasks:
+                self.tasks[row] = self.progress.add_task("", amount="", left="")
+            # a total of its own in each call: that of a row may be told only later
+            self.progress.update(
+                self.tasks[row],
+                total=row.total,
+                completed=row.done,
+                description=row.doing,
+                amount=row.amount(),
+                left="" if row.total is None else "left",
+            )
+        if self.tasks:
+            self.draw()
+
+    def draw(self) -> None:
+        self.progress.start()  # does something the first time only
+        self.progress.refresh()
+
+    def close(self) -> None:
+        self.progress.stop()
+
+    def text(self) -> str:
+        """The rows without colours."""
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), width=100, force_terminal=False, force_jupyter=False)
+        console.print(self.progress.get_renderable())
+        return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+
+
+class _InNotebook(_InTerminal):
+    """The same as the text of a cell's output: widgets would need another package."""
+
+    handle: Any = None
+
+    def draw(self) -> None:
+        from IPython.display import display
+
+        text = {"text/plain": self.text()}
+        if self.handle is None:
+            self.handle = display(text, raw=True, display_id=True)
+        else:
+            self.handle.update(text, raw=True)
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self.handle.update({"text/plain": ""}, raw=True)
+
+
+class _InLog(_InTerminal):
+    """A file that was asked for: a line now and then, and none is taken back."""
+
+    drawings = 0
+
+    def draw(self) -> None:
+        if self.drawings % (PER_SECOND * LOG_SECONDS) == 0:
+            print(self.text(), file=sys.stderr, flush=True)  # noqa: T201
+        self.drawings += 1
+
+    def close(self) -> None:
+        pass
+
+
+def _drawing() -> _InTerminal:
+    return _InNotebook() if _in_notebook() else _InTerminal() if sys.stderr.isatty() else _InLog()
+
+
+def _in_notebook() -> bool:
+    shell = sys.modules.get("IPython")
+    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
+def _somebody_looks() -> bool:
+    """What "auto" means here and now. Raises: InvalidInput: the environment variable holds something else."""
+    asked = os.environ.get(ENVIRONMENT_VARIABLE, "").lower()
+    if asked not in SAID:
+        raise InvalidInput(f"{ENVIRONMENT_VARIABLE} must be 0 (off), 1 (on) or auto, got {asked!r}.")
+    if SAID[asked] is not None:
+        return bool(SAID[asked])
+    if multiprocessing.parent_process() is not None or any(name in os.environ for name in QUIET_UNDER):
+        return False
+    return sys.stderr.isatty() or _in_notebook()
+
+
+def shown(progress: Progress = "auto", *, words: int = 1) -> Silent:
+    """What `progress=` of a function asks for, as the one object that work tells.
+
+    Args: words: how many of (amount done, what is being done) a function that was given takes.
+    Raises: InvalidInput: neither True, False, None, "auto" nor a function.
+    """
+    if isinstance(progress, Silent):
+        return progress
+    if isinstance(progress, str) and progress == "auto":
+        return Shown() if _somebody_looks() else SILENT
+    if progress is None or isinstance(progress, bool):
+        return Shown() if progress else SILENT
+    if callable(progress):
+        return Told(progress, words)
+    raise InvalidInput(f"progress must be True, False, 'auto' or a function to call, got {progress!r}.")

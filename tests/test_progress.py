@@ -1,0 +1,292 @@
+"""What long work says: to a terminal, a notebook, a function, or nobody."""
+
+import io
+import os
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr
+
+import numpy as np
+import pytest
+
+import mfdl
+from mfdl import algorithms, audit, factorization, gossip, progress, trust
+from mfdl.errors import InvalidInput
+from mfdl.privacy.losses import Losses, Question
+from mfdl.progress import SILENT, Row, Shown, Silent, Told, shown
+from mfdl.reporting.pairwise import pairwise_losses
+from mfdl.testing.tasks import still_task
+
+RING = mfdl.Dynamics(gossip.metropolis_hastings("ring:n=4"), learning_rate=0.1)
+PART = mfdl.Cyclic(epochs=2, period=2)
+FRESH = algorithms.dp_dsgd(RING, PART)
+CLAIM = {"adjacency": "zero-out", "clip_norm": 1.0}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def outside(monkeypatch):
+    """As a user has it: no pytest, no CI, nothing said by the environment."""
+    monkeypatch.setattr(progress, "QUIET_UNDER", ("A_TEST_OF_THIS",))
+    monkeypatch.delenv(progress.ENVIRONMENT_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def terminal(outside, monkeypatch):
+    """To redirect stderr to, which pytest sets anew for every test: a place that somebody looks at; rows at once."""
+    made = Terminal()
+    monkeypatch.setattr(progress, "SHOWN_AFTER", 0.0)
+    monkeypatch.setattr(progress, "PER_SECOND", 100)
+    monkeypatch.setenv("TERM", "xterm")
+    return made
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """Rows that would be drawn, whatever looks."""
+    made = []
+    monkeypatch.setattr(progress.SCREEN, "add", made.append)
+    monkeypatch.setattr(progress.SCREEN, "remove", lambda row: None)
+    return made
+
+
+# ---- who is told ------------------------------------------------------------------------------------------
+
+
+def test_by_default_nothing_is_shown_in_tests_and_in_ci(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.delenv(progress.ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.delenv("CI", raising=False)
+    assert shown() is SILENT
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    assert isinstance(shown(), Shown)
+    monkeypatch.setenv("CI", "true")
+    assert shown() is SILENT
+
+
+def test_by_default_nothing_is_shown_where_nobody_looks(outside, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert shown() is SILENT
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"), [("", Shown), ("auto", Shown), ("0", Silent), ("off", Silent), ("1", Shown), ("ON", Shown)]
+)
+def test_the_environment_decides_for_auto_alone(terminal, monkeypatch, said, kind):
+    monkeypatch.setenv(progress.ENVIRONMENT_VARIABLE, said)
+    with redirect_stderr(terminal):
+        assert type(shown()) is kind
+        assert type(shown("auto")) is kind
+        assert type(shown(True)) is Shown
+        assert type(shown(False)) is type(shown(None)) is Silent
+
+
+def test_what_cannot_be_meant_is_refused(terminal, monkeypatch):
+    with pytest.raises(InvalidInput, match="progress must be True, False, 'auto' or a function to call, got 'yes'"):
+        shown("yes")
+    monkeypatch.setenv(progress.ENVIRONMENT_VARIABLE, "2")
+    with pytest.raises(InvalidInput, match=r"MFDL_PROGRESS must be 0 \(off\), 1 \(on\) or auto, got '2'"):
+        shown()
+
+
+@pytest.mark.parametrize("words", [0, 1, 2])
+def test_a_function_is_called_with_as_many_words_as_it_was_promised(words):
+    calls = []
+    told = shown(lambda *said: calls.append(said), words=words)
+    with told.bar("work", 3) as advance:
+        advance()
+        advance(2, "more work")
+    assert calls == [said[:words] for said in [(1, "work"), (2, "more work")]]
+    assert isinstance(told, Told)
+    assert told.within() is SILENT
+    assert shown(told) is told
+
+
+# ---- what is drawn ----------------------------------------------------------------------------------------
+
+
+def test_a_terminal_shows_work_inside_work_and_is_clean_afterwards(terminal):
+    with (
+        redirect_stderr(terminal),
+        shown().bar("outer [bold]", 4) as advance,
+        shown().bar("inner", 2000, unit="bytes") as inner,
+    ):
+        advance(3)
+        inner(1000)
+        time.sleep(0.2)
+    text = terminal.getvalue()
+    assert "outer [bold]" in text
+    assert "3/4" in text
+    assert "inner" in text
+    assert "0.0/0.0 MB" in text
+    assert "left" in text
+    assert text.endswith("\x1b[2K")  # the last row is erased, the cursor where it was
+    assert progress.SCREEN.thread is None
+
+
+def test_what_is_over_soon_is_never_drawn(terminal, monkeypatch):
+    monkeypatch.setattr(progress, "SHOWN_AFTER", 60.0)
+    with redirect_stderr(terminal), shown().bar("work", 4) as advance:
+        time.sleep(0.05)
+        advance()
+    assert terminal.getvalue() == ""
+
+
+def test_the_screen_closes_when_work_fails(terminal):
+    def work():
+        with redirect_stderr(terminal), shown().status("work"):
+            time.sleep(0.2)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert progress.SCREEN.thread is None
+    assert "work" in terminal.getvalue()
+
+
+def test_a_file_that_was_asked_for_gets_plain_lines(outside, monkeypatch):
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    monkeypatch.setattr(progress, "SHOWN_AFTER", 0.0)
+    monkeypatch.setattr(progress, "PER_SECOND", 100)
+    with shown(True).bar("work", 4) as advance:
+        advance()
+        time.sleep(0.1)
+    (line,) = log.getvalue().splitlines()
+    assert line.startswith("work")
+    assert "1/4" in line
+    assert "\x1b" not in line
+
+
+def test_a_search_fills_with_the_logarithm_of_its_gap(rows):
+    with shown(True).search("work", 1e-4) as report:
+        (row,) = rows
+        for iterations, gap, share in [
+            (0, np.inf, 0.0),
+            (10, 1.0, 0.0),
+            (20, 0.01, 0.5),
+            (30, 0.1, 0.5),
+            (40, 1e-5, 1),
+        ]:
+            report(iterations, gap)
+            assert row.done == pytest.approx(share)
+    assert row.amount() == "40 iterations, gap 1e-05 to 0.0001"
+
+
+def test_the_row_of_a_notebook_is_text_that_is_redrawn(monkeypatch):
+    display = pytest.importorskip("IPython.display")
+    shows = []
+
+    class Handle:
+        def update(self, data, raw):
+            shows.append(data["text/plain"])
+
+    monkeypatch.setattr(display, "display", lambda data, **how: shows.append(data["text/plain"]) or Handle())
+    drawn, row = progress._InNotebook(), Row("work", 4)
+    for _ in range(2):
+        row.advance()
+        drawn.show([row])
+    drawn.close()
+    assert [text[:4] for text in shows] == ["work", "work", ""]
+    assert "2/4" in shows[1]
+
+
+def test_a_worker_process_shows_nothing(terminal, monkeypatch):
+    monkeypatch.setattr(progress.multiprocessing, "parent_process", lambda: object())
+    with redirect_stderr(terminal):
+        assert shown() is SILENT
+
+
+def test_a_command_in_no_terminal_writes_its_answer_alone():
+    command = [sys.executable, "-m", "mfdl", "account", "--graph", "ring:n=4", "--epochs", "1", "--json"]
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTEST_CURRENT_TEST", "CI")}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
+    assert done.stdout.startswith("{")
+    assert done.stderr == ""
+
+
+# ---- who tells --------------------------------------------------------------------------------------------
+
+
+def replayed(**how):
+    made = mfdl.calibrate(FRESH, trust=trust.LDP(), mu=1.0, **CLAIM, progress=False)
+    return mfdl.replay(made, still_task(4, np.ones((8, 1)), 2), seeds=[0, 1], **how)
+
+
+def audited(**how):
+    return audit.audit(FRESH, trust=trust.LDP(), noise_std=1.0, trials=400, level=0.5, **CLAIM, **how)
+
+
+def matrix(**how):
+    told = CLAIM | {"mu": 1.0, "trials": 400, "level": 0.5}
+    return audit.audit_matrix({"dp-dsgd": FRESH}, {"ldp": trust.LDP()}, **told, **how)
+
+
+WORK = {
+    "replay": (replayed, [("dp-dsgd on still", 8)]),
+    "losses": (
+        lambda **how: Losses.of(FRESH, Question(trust.LDP(), **CLAIM), **how),
+        [("losses of dp-dsgd under ldp", 4)],
+    ),
+    "coalitions": (
+        lambda **how: mfdl.victim_losses(FRESH, trust.Coalitions(1), **how),
+        [("losses of dp-dsgd under coalitions", 12)],
+    ),
+    "pairwise": (
+        lambda **how: pairwise_losses(FRESH, lambda v: trust.PNDP([v]), jobs=1, **how),
+        [("losses of dp-dsgd, attackers", 4)],
+    ),
+    "calibrate": (lambda **how: mfdl.calibrate(FRESH, trust=trust.LDP(), mu=1.0, **CLAIM, **how), None),
+    "audit": (audited, None),
+    "audit_matrix": (matrix, None),
+    "factorize": (lambda **how: factorization.factorize(RING, PART, **how), [("factorizing 4 steps", 1.0)]),
+    "autodiff": (
+        lambda **how: factorization.factorize(RING, PART, solver="autodiff", **how),
+        [("factorizing 4 steps", 1.0)],
+    ),
+    "nodes": (lambda **how: factorization.factorize_nodes(RING, PART, **how), [("factorizing nodes", 4)]),
+    "classes": (
+        lambda **how: factorization.factorize_classes(RING, PART, **how),
+        [("factorizing classes of nodes", 1)],
+    ),
+    "covariance": (lambda **how: factorization.optimal_covariance(RING, **how), [("factorizing 4 nodes", None)]),
+    "adapted": (
+        lambda **how: factorization.optimal_adapted(RING, PART, **how),
+        [("factorizing 4 steps x 4 nodes, adapted", None)],
+    ),
+    "mafalda": (lambda **how: algorithms.mafalda(RING, PART, **how), [("factorizing 4 steps", 1.0)]),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_long_work_shows_itself_and_is_silenced_by_one_word(name, rows):
+    work, expected = WORK[name]
+    work()  # under pytest
+    work(progress=False)
+    work(progress=None)
+    assert not rows
+    work(progress=True)
+    assert rows
+    if expected is not None:
+        assert [(row.doing.partition(",")[0] if name == "replay" else row.doing, row.total) for row in rows] == expected
+    for row in rows:
+        assert row.total is None or row.done == pytest.approx(row.total)
+
+
+@pytest.mark.parametrize("solver", ["dense", "autodiff"])
+def test_a_factorization_tells_iterations_and_a_gap_that_ends_at_its_own(solver):
+    told = []
+    dynamics = mfdl.Dynamics(gossip.metropolis_hastings("path:n=5"))
+    found = factorization.factorize(
+        dynamics, mfdl.Cyclic(3, 4), solver=solver, progress=lambda *said: told.append(said)
+    )
+    iterations, gaps = zip(*told, strict=True)
+    assert list(iterations) == sorted(set(iterations))
+    assert iterations[-1] <= found.iterations
+    assert gaps[-1] == pytest.approx(found.gap, abs=1e-4)
+    assert min(gaps) >= -1e-12
