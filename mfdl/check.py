@@ -49,6 +49,14 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
     ),
     "Participation": ("a participation, e.g. mfdl.Cyclic(epochs=20, period=16)", ""),
     "Question": ("a Question, e.g. mfdl.Question(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)", ""),
+    "SpaceTimeFactorization": (
+        "a SpaceTimeFactorization, e.g. mfdl.factorization.optimal_time_space(dynamics, participation)",
+        "",
+    ),
+    "SpatialFactorization": (
+        "a SpatialFactorization, e.g. mfdl.factorization.optimal_covariance(dynamics)",
+        "a matrix is for mfdl.algorithms.spatial_covariance",
+    ),
     "Task": ("a Task, e.g. mfdl.tasks.digits(graph)", "one of your own data is mfdl.tasks.from_module(...)"),
     "TrustModel": ("a trust model such as mfdl.trust.LDP()", "one of a name is mfdl.trust.named(name)"),
 }

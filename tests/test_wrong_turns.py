@@ -171,6 +171,13 @@ REFUSED = {
     ),
     "no target": (lambda: mfdl.calibrate(A, **HOW), ["exactly one target", "epsilon with delta"]),
     "epsilon alone": (lambda: mfdl.calibrate(A, epsilon=1.0, **HOW), ["needs a delta", "delta=1e-6"]),
+    "a typo of a method": (lambda: mfdl.calibrate(A, mu=1.0, method="exat", **HOW), ["'exat'", "mean 'exact'"]),
+    "a constant as text": (
+        lambda: mfdl.calibrate(A, mu=1.0, lipschitz="1", **HOW),
+        ["one number", "got '1'"],
+    ),
+    "a view of a name": (lambda: LDP.view(A, victim="0"), ["victim must be an integer >= 0", "got '0'"]),
+    "a view of no node": (lambda: LDP.view(A, victim=4), ["victim must be a node index below 4", "got 4"]),
     "colluders as text": (lambda: mfdl.trust.SecLDP("0"), ["colluders must be a list of nodes", "got '0'"]),
     "one colluder": (lambda: mfdl.trust.SecLDP(0), ["colluders must be a list of nodes, e.g. [0]", "got 0"]),
     "one attacker": (lambda: mfdl.trust.PNDP(3), ["a list of at least one node, e.g. [0]", "got 3"]),
@@ -184,7 +191,22 @@ REFUSED = {
         ["noise must be a noise operator", "got LinearAlgorithm", "algorithm.noise"],
     ),
     "noise of a seed": (lambda: mfdl.noise_stream(A.noise, 1.0, 0, 3), ["NoiseKey", "got int", "from_entropy()"]),
+    "noise below zero": (lambda: mfdl.noise_stream(A.noise, -1, KEY, 3), ["noise_std must be", ">= 0", "got -1"]),
+    "noise of no numbers": (lambda: mfdl.noise_stream(A.noise, 1.0, KEY, 0), ["dim must be an integer >= 1", "got 0"]),
+    "noise of half a step": (
+        lambda: mfdl.noise_stream(A.noise, 1.0, KEY, 3).step(0.5),
+        ["step must lie in [0, 6)", "got 0.5"],
+    ),
+    "a matrix as factorization": (
+        lambda: mfdl.algorithms.spatial_noise(D, P, np.eye(4), name="mine"),
+        ["SpatialFactorization", "got ndarray", "mfdl.algorithms.spatial_covariance"],
+    ),
     # tasks
+    "a graph as name": (
+        lambda: mfdl.tasks.Task(G, "regression", x, y, x, y, linear, entropy, 4),
+        ["text", "got Graph"],
+    ),
+    "a promise as text": (lambda: task(lipschitz="1"), ["lipschitz must be a finite number >= 0", "got '1'"]),
     "a module, no factory": (lambda: task(build_module=linear()), ["the module Linear itself", COPY]),
     "a class with arguments": (lambda: task(build_module=nn.Linear), ["in_features", "functools.partial(Linear, ...)"]),
     "no module": (lambda: task(build_module=None), ["build_module", "got None"]),
@@ -257,8 +279,12 @@ REFUSED = {
     "one seed": (lambda: mfdl.replay(M, TASK, seeds=3), ["seeds must be a list", "got 3"]),
     "a generator as key": (lambda: mfdl.replay(M, TASK, key=torch.Generator()), ["got Generator", "from_entropy()"]),
     "a device by nickname": (lambda: mfdl.replay(M, TASK, seeds=[0], device="gpu"), ["'gpu'", "use cpu"]),
+    "a folder by number": (
+        lambda: mfdl.replay(M, TASK, seeds=[0], checkpoint_folder=3),
+        ["checkpoint_folder must be a path", "got 3"],
+    ),
     "a dtype by name": (lambda: mfdl.replay(M, TASK, seeds=[0], dtype="float32"), ["torch.float32", "got 'float32'"]),
-    "a bar, please": (lambda: mfdl.replay(M, TASK, seeds=[0], progress=True), ["progress", "got True", "leave it out"]),
+    "a bar, please": (lambda: mfdl.replay(M, TASK, seeds=[0], progress="yes"), ["'auto' or a function", "got 'yes'"]),
 }
 
 

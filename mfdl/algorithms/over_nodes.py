@@ -106,6 +106,7 @@ def spatial_noise(
 
     Raises: InvalidInput: made for another number of nodes.
     """
+    check.instance(SpatialFactorization, solved=solved)
     if solved.num_nodes != dynamics.num_nodes:
         raise InvalidInput(
             f"the covariance was made for {solved.num_nodes} nodes, the gossip has {dynamics.num_nodes}; factorize "

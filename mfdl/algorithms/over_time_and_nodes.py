@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import check
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..factorization import (
@@ -27,6 +28,7 @@ def space_time_noise(
 
     Raises: InvalidInput: made for other nodes, another gossip matrix, or another participation.
     """
+    check.instance(SpaceTimeFactorization, solved=solved)
     if (solved.num_nodes, solved.num_steps) != (dynamics.num_nodes, participation.num_steps):
         raise InvalidInput(
             f"the noise was made for {solved.num_nodes} nodes and {solved.num_steps} steps, not for "

@@ -39,7 +39,7 @@ class NoiseStream:
         tensor: which of several parameter tensors the noise is for; equal numbers would repeat it.
         slots: injection slots of a step, in the order wanted; default all.
 
-    Raises: InvalidInput: no noise operator, a slot out of range or twice.
+    Raises: InvalidInput: no noise operator, noise_std below 0, dim below 1, a slot out of range or twice.
     Guarantees: every step is that of nu N Z, whichever steps were asked for before, bit for bit; a row computed with
         few slots has the bits of the row computed with all where noise is fresh, and equals it to rounding otherwise.
     Memory: for noise correlated in time T columns dim base normals where they fit in KEEP_BYTES, else BLOCK_STEPS steps
@@ -56,6 +56,8 @@ class NoiseStream:
         slots: Sequence[int] | None = None,
     ) -> None:
         check.instance(NoiseOperator, noise=noise)
+        check.non_negative(noise_std=noise_std)
+        check.integer_at_least(1, dim=dim)
         self.noise, self.noise_std, self.dim, self.tensor = noise, noise_std, dim, tensor
         columns, self._used = noise.cut(None if slots is None else _slots(noise, slots))
         silent = noise_std == 0 or 0 in self._used.shape
@@ -71,7 +73,7 @@ class NoiseStream:
 
         Raises: InvalidInput: t is not a step of the mechanism; noise for more steps was never calibrated.
         """
-        if not 0 <= t < self.noise.num_steps:
+        if not (isinstance(t, int | np.integer) and 0 <= t < self.noise.num_steps):
             raise InvalidInput(
                 f"step must lie in [0, {self.noise.num_steps}), got {t}: the mechanism was calibrated for "
                 f"{self.noise.num_steps} steps and has no noise beyond; calibrate a longer one."

@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import check
 from ..algorithms import LinearAlgorithm
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, require_known
 from ..participation import Participation, in_every_step
 from ..progress import Progress, shown
 from ..shown import short_repr
@@ -34,7 +34,7 @@ from .forms import INJECTIONS, ViewGram, injection_bound, view_grams
 from .forms.recursions import recursions
 from .guarantee import UNITS
 from .sensitivity import Sensitivity, sensitivities
-from .sensitivity.patterns import MAX_ENUMERATED
+from .sensitivity.patterns import MAX_ENUMERATED, METHODS
 
 THE_VIEW = "the view"
 SHIFT_REDUCTION = "shift reduction"
@@ -142,8 +142,8 @@ def victim_losses(
         raise InvalidInput(f"victim must be a node index below {algorithm.num_nodes}, got {max(wanted)}.")
     if lipschitz is not None:
         lipschitz_factors(lipschitz, algorithm.num_steps)
-    if unit not in UNITS:
-        raise unknown_name("unit", unit, UNITS)
+    require_known("unit", unit, UNITS)
+    require_known("method", method, METHODS)
     asked = _Asked(algorithm, scheme, release, method, lipschitz, unit)
     worst: dict[int, VictimLoss] = {}
     told = shown(progress, words=0)

@@ -108,6 +108,9 @@ class ReplayConfig:
         if seeds is None and not task.batch_sizes_depend_on_seed:
             covered.divisors(mechanism, task, self.fed_every, 0)
         check.device(device=self.device)
+        if not isinstance(self.checkpoint_folder, str | os.PathLike | None):
+            given = check.said(self.checkpoint_folder)
+            raise InvalidInput(f"checkpoint_folder must be a path, got {given}; leave it out to write nothing.")
         check.trained_in(dtype=self.dtype)
         shown(self.progress)
         if self.on_evaluation is not None and not callable(self.on_evaluation):

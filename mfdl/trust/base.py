@@ -128,6 +128,8 @@ class TrustModel(abc.ABC):
         Args: release: "none", "average" or "all" final models published; default `default_release`.
         """
         check.instance(LinearAlgorithm, algorithm=algorithm)
+        if check.integer_at_least(0, victim=victim) >= algorithm.num_nodes:
+            raise InvalidInput(f"victim must be a node index below {algorithm.num_nodes}, got {victim}.")
         knowledge = self.knowledge(algorithm, victim)
         chosen = self._release(algorithm, release, knowledge)
         return AlgorithmView(algorithm, knowledge, release=chosen, attacker=self.attacker)

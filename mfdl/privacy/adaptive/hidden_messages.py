@@ -21,7 +21,10 @@ from .shift_problem import ShiftProblem
 def lipschitz_factors(lipschitz: float | Sequence[float], num_steps: int) -> FloatArray:
     """L of each step, checked, shape (T,)."""
     try:
-        given = np.asarray(lipschitz, dtype=np.float64)
+        given = np.asarray(lipschitz)
+        if given.dtype.kind not in "fiu":
+            raise TypeError
+        given = given.astype(np.float64)
     except (TypeError, ValueError):
         raise InvalidInput(f"lipschitz must be one number or one for each step, got {lipschitz!r}.") from None
     if given.shape not in ((), (num_steps,)):

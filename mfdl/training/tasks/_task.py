@@ -68,6 +68,10 @@ class Task:
     def __post_init__(self) -> None:
         if self.kind not in ("classification", "regression"):
             raise InvalidInput(f"kind must be 'classification' or 'regression', got {self.kind!r}.")
+        if not isinstance(self.name, str):
+            raise InvalidInput(f"name must be a text, got {check.said(self.name)}.")
+        if self.lipschitz is not None:
+            check.non_negative(lipschitz=self.lipschitz)
         num_nodes = check.integer_at_least(1, num_nodes=self.num_nodes)
         arrays = {
             "features": records.features(features=self.features),
