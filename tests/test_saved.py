@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import math
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,6 +177,23 @@ def test_masks_of_a_user_are_code_so_the_guarantee_is_as_stated_until_they_are_g
     again = tmp_path / "again"
     loaded.save(again)
     assert Mechanism.load(again).guarantee.source == STATED
+
+
+WRITTEN = Path(__file__).parent / "written"
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_files_that_were_once_written_stay_readable(anew):
+    loaded = Mechanism.load(WRITTEN / "mechanism_1", anew=anew)
+    assert loaded.content_hash == "2262ab236a107cc8"
+    assert loaded.algorithm.dynamics.gossip.labels == ("Ann", "Bob", "Cy")
+    assert loaded.guarantee.mu == pytest.approx(0.5015516891691161, rel=1e-9)
+    assert loaded.guarantee.source == ("" if anew else STATED)
+    assert loaded.trust == trust.SecLDP(("Bob",))
+    run = mfdl.Run.load(WRITTEN / "run_1", anew=anew)
+    assert run.mechanism.content_hash == loaded.content_hash
+    assert run.seeds[0].loss.tolist() == [[1.0, 2.0, 3.0], [0.5, 1.0, math.inf]]
+    assert (run.task_name, run.seeds[0].seed, run.seeds[0].finished_steps) == ("made", 7, 4)
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------

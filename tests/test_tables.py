@@ -212,6 +212,14 @@ def test_a_number_in_a_cell_is_never_below_the_value():
         assert value * (1 - 1e-8) <= shown <= value * 2
 
 
+def test_notebooks_show_table_and_heat_map(florentine, pairs):
+    one = Losses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
+    for losses in (pairs, one):
+        assert len(repr(losses)) < 1500
+        assert "<table>" in losses._repr_html_()
+        assert "<img" in losses._repr_html_()
+
+
 # ---- pictures of runs --------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from scipy.sparse.csgraph import dijkstra
 
@@ -28,6 +28,7 @@ from .sensitivity import Sensitivity
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SHIFT_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
 SHOWN_VICTIMS = 20  # in a notebook
@@ -141,6 +142,9 @@ class Losses(Shown):
             for row in table[:SHOWN_VICTIMS]
         ]
         return [("victim", "sensitivity"), *rows, *([("...", f"{len(table)} nodes")] if len(table) > len(rows) else [])]
+
+    def _figure(self) -> Figure | None:
+        return cast("Figure", self.heatmap().figure) if len(self.of_victims) <= SHOWN_VICTIMS else None
 
     @property
     def worst(self) -> Sensitivity:

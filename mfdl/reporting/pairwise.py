@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import joblib
 import numpy as np
@@ -190,7 +190,7 @@ class PairwiseLosses(Shown):
         ]
 
     def _figure(self) -> Figure | None:
-        return self.heatmap().figure if self.algorithm.num_nodes <= SHOWN_NODES else None  # type: ignore[return-value]
+        return cast("Figure", self.heatmap().figure) if self.algorithm.num_nodes <= SHOWN_NODES else None
 
 
 def pairwise(

@@ -1,5 +1,6 @@
 """Runs in files: every number as it was, with the mechanism that trained, and never a key."""
 
+import dataclasses
 import json
 import math
 import stat
@@ -101,6 +102,25 @@ def test_the_mechanism_of_a_run_is_accounted_anew_or_says_that_it_was_not(tmp_pa
     assert STATED not in repr(Run.load(tmp_path / "run", trust=own))
     with pytest.raises(InvalidInput, match="another trust model"):
         Run.load(tmp_path / "run", trust=trust.LDP())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"loss": np.ones((1, 9))}, "arrays of other sizes than"),
+        ({"models": np.ones((9, 2))}, "arrays of other sizes than"),
+        ({"finished_steps": 99}, "arrays of other sizes than"),
+        ({"finished_steps": -1}, "arrays of other sizes than"),
+        ({"steps": np.zeros((2, 2), dtype=int)}, "arrays of other sizes than"),
+    ],
+    ids=["loss", "models", "late", "early", "steps"],
+)
+def test_seeds_that_do_not_fit_the_mechanism_are_refused(tmp_path, change, said):
+    run = replay(mechanism(), regression(), seeds=[0])
+    seeds = (dataclasses.replace(run.seeds[0], **change),)
+    dataclasses.replace(run, seeds=seeds).save(tmp_path / "run")
+    with pytest.raises(InvalidInput, match=said):
+        Run.load(tmp_path / "run")
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
