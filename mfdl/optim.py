@@ -11,6 +11,7 @@ linear algorithm alone, and a `PrivateNode` is refused.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -167,7 +168,8 @@ class PrivateNode:
             raise InvalidInput(f"features, targets and records must be equally many, got {counts}.")
         if len(features) and not self._checked:
             probe = torch.arange(PROBE_RECORDS) % len(features)  # with fewer records some stand twice
-            checked_model(self.module, self.model.loss, features[probe], targets[probe])
+            # a copy, as some layers change their own parameters by what they see (an embedding's max_norm)
+            checked_model(copy.deepcopy(self.module), self.model.loss, features[probe], targets[probe])
             self._checked = True
         joined = self._joined(t, records)
         row = self.model.initial_row()[None]
@@ -238,7 +240,9 @@ class PrivateNode:
                     f"this state is of another run: {name} is {state.get(name)!r}, here {own!r}; load it into a node "
                     "made as the saved one was."
                 )
-        step = check.integer_at_least(0, steps_taken=state.get("steps_taken"))
+        if missing := {"steps_taken", "records", "optimizer"} - state.keys():
+            raise InvalidInput(f"this state lacks {sorted(missing)}; load what PrivateNode.state_dict gave, whole.")
+        step = check.integer_at_least(0, steps_taken=state["steps_taken"])
         if step < self.steps_taken or step > self.num_steps:
             raise InvalidInput(
                 f"this node has taken {self.steps_taken} of {self.num_steps} steps and cannot go to step {step}: the "

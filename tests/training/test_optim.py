@@ -135,6 +135,8 @@ def test_a_resumed_node_goes_on_where_the_saved_one_stood_and_never_back(one_nod
         node.load_state_dict(early)
     with pytest.raises(mfdl.InvalidInput, match="another run: key_id"):
         again.load_state_dict({**node.state_dict(), "key_id": "0" * 32})
+    with pytest.raises(mfdl.InvalidInput, match=r"lacks \['optimizer'\]"):
+        again.load_state_dict({name: value for name, value in early.items() if name != "optimizer"})
     again.load_state_dict(early | {"steps_taken": 5})
     with pytest.raises(
         mfdl.InvalidInput, match=r"record 0 would take part in steps \[0, 2, 5\]"
@@ -240,6 +242,24 @@ def test_layers_that_mix_records_are_refused_at_the_first_step_even_for_one_reco
         with pytest.raises(mfdl.UnsupportedMechanism, match="mixes the records"):
             made.step(torch.randn(1, 3), torch.randn(1))
         assert made.steps_taken == 0
+
+
+def test_what_is_refused_at_the_first_step_has_changed_nothing():
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(5, 1, max_norm=1e-3)
+
+        def forward(self, x):
+            return self.embedding(x[:, 0])
+
+    module = Tokens()
+    before = module.embedding.weight.detach().clone()
+    optimizer, key = torch.optim.SGD(module.parameters(), lr=1.0), mfdl.NoiseKey.from_seed(0)
+    node = PrivateNode(optimizer, module, mechanism(), node=0, keys=key, loss=squared)
+    with pytest.raises(mfdl.UnsupportedMechanism):
+        node.step(torch.tensor([[3]]), torch.zeros(1))
+    assert torch.equal(module.embedding.weight, before)
 
 
 def test_a_node_needs_only_the_secrets_it_holds():
