@@ -191,11 +191,17 @@ class Screen:
             ended.join()
 
     def _draw(self, over: threading.Event) -> None:
-        with contextlib.suppress(OSError, ValueError), contextlib.closing(_drawing()) as drawn:  # a closed stderr
+        drawn: _InTerminal | None = None  # made for the first row that lasts: most work is over before
+        with contextlib.suppress(OSError, ValueError):  # a closed stderr
             while not over.wait(1 / PER_SECOND):
                 with self.lock:
                     rows = [row for row in self.rows if row.is_due()]
-                drawn.show(rows)
+                if rows and drawn is None:
+                    drawn = _drawing()
+                if drawn is not None:
+                    drawn.show(rows)
+            if drawn is not None:
+                drawn.close()
 
 
 SCREEN = Screen()
