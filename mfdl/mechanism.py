@@ -166,7 +166,7 @@ class Mechanism(Shown):
         return mechanism._accounted_anew() if anew and mechanism.trust is not None else mechanism
 
     def _accounted_anew(self) -> Mechanism:
-        """The same with a guarantee that was accounted here; the one it has where the two are the same statement."""
+        """The same with a guarantee that was accounted here, whatever the file says."""
         assert self.trust is not None
         stated = self.guarantee
         for method in ("exact",) if stated.bound == "exact" else ("certified", "exact"):
@@ -176,7 +176,7 @@ class Mechanism(Shown):
             losses = Losses.of(self.algorithm, question)
             found = dataclasses.replace(losses.guarantee(self.noise_std), stated_delta=stated.stated_delta)
             if found.seal == stated.seal:
-                return dataclasses.replace(self, guarantee=found)
+                break
         if stated.mu < found.mu * (1 - ROUNDING):
             raise InvalidInput(
                 f"its guarantee states mu = {stated.mu!r}, and accounted anew it is {found.mu!r}; calibrate or account "
