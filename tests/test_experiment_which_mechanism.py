@@ -9,6 +9,7 @@ from pathlib import Path
 
 import _loss_runs as loss_runs
 import _ranking as ranking
+import _tradeoff as tradeoff
 import _training as training
 import numpy as np
 import pytest
@@ -310,3 +311,51 @@ def test_an_unknown_scene_is_refused(capsys):
     with pytest.raises(SystemExit):
         which.main(["--scenes", "moon"])
     assert "no scene 'moon'; there are ego, florentine" in capsys.readouterr().err
+
+
+# ---- the picture -----------------------------------------------------------------------------------------------------
+
+
+def points(losses):
+    return [
+        tradeoff.Point(label, eps, ranking.Interval(loss, 0.1)) for label, row in losses.items() for eps, loss in row
+    ]
+
+
+FEW = {
+    "none": [(1.0, 0.5), (2.0, 0.5)],
+    "dp-dsgd": [(1.0, 4.0), (2.0, 2.0)],
+    "mafalda": [(1.0, 2.0), (2.0, 1.0)],
+    "bsr": [(1.0, 2.1), (2.0, 1.2)],
+    "d-mf": [(1.0, 2.5), (2.0, 1.3)],
+    "adapted": [(1.0, 0.6)],
+    "time-space, weighted": [(1.0, 1.5), (2.0, 0.9)],
+}
+
+
+def test_few_lines_are_named_and_the_others_are_grey_and_listed():
+    figure = tradeoff.draw({"a panel": points(FEW), "empty": []}, "ego", 1e-5)
+    (axes,) = figure.axes
+    words = [t.get_text() for t in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
+    for name in ("none", "dp-dsgd", "mafalda", "time-space, weighted"):
+        assert words.count(name) == 1
+    assert "best here" in words
+    assert "grey: bsr; d-mf; adapted" in words
+    assert axes.get_legend() is None
+    grey = [line for line in axes.get_lines() if line.get_color() == tradeoff.OTHER]
+    assert [list(line.get_ydata()) for line in grey] == [[2.1, 1.2], [2.5, 1.3], [0.6]]
+    assert any("μ = " in t.get_text() for t in axes.get_xticklabels())
+
+
+def test_the_best_was_trained_at_every_budget_and_has_noise():
+    assert tradeoff.best_of(points(FEW)) == "time-space, weighted"
+    assert tradeoff.best_of(points({"none": [(1.0, 0.5)]})) is None
+
+
+def test_an_interval_that_reaches_below_zero_is_drawn_on_a_logarithmic_axis():
+    wide = [
+        tradeoff.Point("mafalda", 1.0, ranking.Interval(0.5, 2.0)),
+        tradeoff.Point("none", 1.0, ranking.of_mean(np.ones(1))),
+    ]
+    axes = tradeoff.draw({"a": wide}, "s", 1e-5).axes[0]
+    assert 0 < axes.get_ylim()[0] < axes.get_ylim()[1] < 10

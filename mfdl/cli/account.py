@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 from typing import Any
 
 from ..reporting.account_config import AccountConfig
+from ..reporting.output import rounded_up
 from . import options
 from .command import Answer, command
 
@@ -37,8 +37,11 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
     numbers = ["distance"] * placed + [f"{what}{kind}" for kind in kinds for what in ("mu", "epsilon")]
     table = options.table(["attacker"] * many + ["victim", *numbers], title=title, right=numbers)
     for attacker, row in pairs[:WORST_SHOWN]:
-        values = [_bounded(row["bound"], row["mu"]), _number(row["epsilon"])]
-        values += [_bounded(row["adaptive_bound"], row["mu_adaptive"]), _number(row["epsilon_adaptive"])] * fixed_only
+        values = [_bounded(row["bound"], row["mu"]), rounded_up(row["epsilon"])]
+        values += [
+            _bounded(row["adaptive_bound"], row["mu_adaptive"]),
+            rounded_up(row["epsilon_adaptive"]),
+        ] * fixed_only
         distance = ["" if row["distance"] is None else str(row["distance"])] * placed
         table.add_row(*[attacker] * many, row["victim"], *distance, *values)
     options.say([table, f"epsilon is at delta = {answer['delta']:g}."])
@@ -55,15 +58,10 @@ def _show_by_distance(rows: list[dict[str, Any]], counted: str) -> None:
     hops = [row["distance"] for row in rows]  # known for all or for none
     fixed, adaptive = (by_distance(hops, [float(row[key]) for row in rows]) for key in ("mu", "mu_adaptive"))
     for at, held in zip(fixed, adaptive, strict=True):
-        values = (_number(value) for value in (at.lowest, at.mean, at.highest, held.highest))
+        values = (rounded_up(value) for value in (at.lowest, at.mean, at.highest, held.highest))
         table.add_row(str(at.distance), f"{at.victims:,}", *values)
     options.answers().print(table, markup=False)
 
 
 def _bounded(bound: str, value: float | str) -> str:
-    return f"{'' if bound == 'exact' else '<= '}{_number(value)}"
-
-
-def _number(value: float | str) -> str:
-    """Four digits, rounded up: a table never shows less than what is lost."""
-    return f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(Decimal(float(value)))):g}"
+    return f"{'' if bound == 'exact' else '<= '}{rounded_up(value)}"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..reporting.comparison_config import ComparisonConfig
+from ..reporting.output import rounded_up
 from . import options
 from .command import Answer, command
 
@@ -40,7 +41,7 @@ def _show(result: dict[str, Any], picture: Path) -> None:
     count = len(result["seeds"])
     title = f"{result['task']} on {result['graph']}: {result['nodes']} nodes, {result['steps']} steps"
     title += (
-        f"; mu = {float(result['mu']):.4g}, epsilon = {float(result['epsilon']):.4g} at delta = {result['delta']:g}"
+        f"; mu = {rounded_up(result['mu'])}, epsilon = {rounded_up(result['epsilon'])} at delta = {result['delta']:g}"
     )
     numbers = (f"final test loss ({count} seed{'s' * (count > 1)})", "accuracy", "injected\nnoise std", "objective")
     table = options.table(("mechanism", *numbers), title=title, right=numbers)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import graphs
 from ..pictures.heat_maps import WHOLE_RANGE, colour_map, draw_matrix, name_bar, scale
-from ..pictures.networks import MAX_LABELLED, draw_edges, name_node
+from ..pictures.networks import MAX_LABELLED, draw_edges, name_nodes
 from ..pictures.style import (
     GRID,
     INK,
@@ -214,9 +214,9 @@ def plot_graph(
         axes.scatter(spots[where, 0], spots[where, 1], color=colour, marker=marker, s=size, zorder=3)
     stars = list(attackers)
     axes.scatter(spots[stars, 0], spots[stars, 1], marker="*", s=2.1 * size + 60, color="#d5002f", zorder=4, **white)
-    for i, label in enumerate(labels):
-        if i in stars or values.size <= MAX_LABELLED:
-            name_node(axes, spots[i], f"{label} (attacker)" if i in stars else str(label))
+    named = {i for i in range(values.size) if i in stars or values.size <= MAX_LABELLED}
+    names = {labels[i]: f"{labels[i]} (attacker)" if i in stars else str(labels[i]) for i in sorted(named)}
+    name_nodes(axes, graph, layout, names, size)
     if finite.any():
         _colour_bar(figure, axes, dots, f"μ of the node{over}")
     return figure or axes

@@ -21,7 +21,7 @@ from ..participation import EveryStep
 from ..progress import Silent
 from ..trust import TrustModel
 from .attack_config import GRADIENTS, AttackConfig
-from .output import circumstances, json_number, require_folder
+from .output import circumstances, json_number, require_folder, rounded_up
 from .question import Named
 
 RESULTS = "results.json"
@@ -45,7 +45,7 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
     with progress.status(f"building {config.name}"):
         algorithm = registry.build(config.name, Dynamics(gossip), scheme, **config.parameters())
     kind = GRADIENTS[config.gradients]
-    guarantee, notes, solved = None, [], {}
+    guarantee, notes, solved, told = None, [], {}, {}
     with progress.status("solving"):
         solved["without_noise"] = reconstruct(
             algorithm, model, noise_std=0.0, gradients=kind, release=config.release, clip_norm=config.clip_norm
@@ -53,6 +53,8 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
         if config.noisy:
             chosen = _mechanism(config, algorithm, model)
             guarantee = chosen.guarantee.sentence()
+            delta = chosen.guarantee.stated_delta
+            told = {"mu": chosen.guarantee.mu, "epsilon": chosen.guarantee.epsilon(delta), "delta": delta}
             if math.isinf(chosen.sensitivity.squared):
                 notes.append(f"Infinite loss: {_in_options(chosen.sensitivity.why, config.steps)}.")
             solved["with_noise"] = reconstruct(chosen, model, gradients=kind, release=config.release)
@@ -65,6 +67,7 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
         "attackers": [named.labels[v] for v in attackers],
         "release": solved["without_noise"].view.release,
         "guarantee": guarantee,
+        **{name: json_number(told.get(name)) for name in ("mu", "epsilon", "delta")},
         "notes": notes,
         **{name: _panel(reconstruction, named.labels, hops) for name, reconstruction in solved.items()},
     }
@@ -145,5 +148,8 @@ def _write(out: Path, answer: dict[str, Any], graph: Any) -> None:
     )
     caption += " ".join([*([answer["guarantee"]] if answer["guarantee"] else []), *answer["notes"]])
     drawn = [{"title": title, "nodes": panel["nodes"]} for title, panel in panels(answer)]
+    if answer["mu"] is not None:
+        mu, epsilon = rounded_up(answer["mu"]), rounded_up(answer["epsilon"])
+        drawn[-1]["title"] += f": mu = {mu}, epsilon = {epsilon} at delta = {answer['delta']:g}"
     write_figure(out, FIGURE, draw(graph, drawn, caption=caption))
     files.atomic_write_json(out / RESULTS, answer)

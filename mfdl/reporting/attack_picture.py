@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from .. import graphs
-from ..pictures.networks import MAX_LABELLED, draw_edges, name_node
+from ..pictures.networks import MAX_LABELLED, draw_edges, name_nodes
 from ..pictures.style import INK, LINE_INCHES, caption_lines, write_caption
 
 if TYPE_CHECKING:
@@ -64,12 +65,21 @@ def draw_panel(ax: Axes, graph: nx.Graph, panel: dict[str, Any]) -> Axes:
     for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True):
         x, y = spots[label]
         ax.scatter([x], [y], s=size, color=COLOURS[colour_class(node)], edgecolors="white", zorder=3)
-        if len(graph) <= MAX_LABELLED:
-            name_node(ax, (x, y), f"{label}{_error(node)}")
+    if len(graph) <= MAX_LABELLED:
+        names = {
+            label: f"{label}{_error(node)}" for label, node in zip(graphs.labels(graph), panel["nodes"], strict=True)
+        }
+        name_nodes(ax, graph, spots, names, size)
     return ax
 
 
 def _error(node: dict[str, Any]) -> str:
     """The error under a name: nothing where it is zero or the node attacks."""
     error = 0.0 if node["status"] == "attacker" else float(node["error_std"])
-    return "" if error == 0 else "\nno estimate" if math.isinf(error) else f"\n± {error:.3g}"
+    return "" if error == 0 else "\nno estimate" if math.isinf(error) else f"\n± {_short(error)}"
+
+
+def _short(error: float) -> str:
+    """Two digits without the filling of an exponent, never more than the error."""
+    digits = f"{Decimal(error).normalize(Context(prec=2, rounding=ROUND_FLOOR)):.2g}"
+    return digits.replace("e+", "e")

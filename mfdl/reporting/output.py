@@ -70,6 +70,17 @@ def json_number(number: float | None) -> float | str | None:
     return float(number)
 
 
+def rounded_up(value: float | str) -> str:
+    """Four digits, rounded up: a table or title never shows less than what is lost.
+
+    >>> rounded_up(10.99721), rounded_up(2.0), rounded_up("inf")
+    ('11', '2', 'inf')
+    """
+    from ..privacy import words  # not where `mfdl --help` would bring it
+
+    return words.rounded_up(float(value), 4)
+
+
 def versions() -> dict[str, str]:
     """What a number depends on besides its inputs."""
     import importlib.metadata

@@ -14,6 +14,7 @@ PATH = ["--graph", "path:n=5", "--attackers", "0", "--release", "none", "--gradi
 KEYS = {
     "mechanism", "graph", "graph_hash", "gossip", "nodes", "steps", "trust", "attackers", "release", "gradients",
     "unit", "clip_norm", "guarantee", "notes", "versions", "config", "without_noise", "with_noise", "seconds",
+    "mu", "epsilon", "delta",
 }  # fmt: skip
 NODE_KEYS = {"node", "distance", "status", "exposed_steps", "undecided_steps", "error_std", "posterior_ratio"}
 
