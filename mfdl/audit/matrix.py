@@ -12,7 +12,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import check, files
 from ..algorithms import LinearAlgorithm
@@ -25,6 +25,9 @@ from ..trust import TrustModel
 from .auditing import AuditConfig, audited
 from .observation import anything_is_seen
 from .results import AuditResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 JSON_FILE, CSV_FILE, PICTURE = "audit.json", "audit.csv", "audit.png"
 NOTHING_IS_SEEN = "nothing of the record is seen"
@@ -79,20 +82,24 @@ class AuditMatrix:
             ],
         }
 
+    def plot(self, ax: Axes | None = None) -> Any:
+        """Claimed and audited mu of each cell, in axes of the caller's, which it returns; else a Figure of its own."""
+        from .pictures import heat_map  # a picture is wanted only here; matplotlib is slow to import
+
+        return heat_map([cell.row() for cell in self.cells], self.level, ax)
+
     def write(self, folder: Path, extra: Mapping[str, Any] | None = None) -> None:
         """JSON, CSV and a picture, each whole or not at all.
 
         Args: extra: further entries of the JSON file, such as what it was run with.
         Raises: InvalidInput: the folder cannot be written.
         """
-        from .pictures import heat_map  # a picture is wanted only here; matplotlib is slow to import
-
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(cell.row() for cell in self.cells)
         picture = io.BytesIO()
-        heat_map([cell.row() for cell in self.cells], self.level).savefig(picture, format="png", dpi=150)
+        self.plot().savefig(picture, format="png", dpi=150)
         files.atomic_write_bytes(folder / PICTURE, picture.getvalue())
         files.atomic_write_text(folder / CSV_FILE, text.getvalue())
         files.atomic_write_json(folder / JSON_FILE, {**self.to_dict(), **(extra or {})})

@@ -11,6 +11,7 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from mfdl.algorithms import registry
 from mfdl.audit import Cell, Training, Transcript, audit, audit_matrix, bounds, runs
@@ -426,6 +427,9 @@ def test_a_matrix_has_a_cell_for_every_pair_and_one_level(tmp_path):
     assert (tmp_path / "audit.csv").read_text().count("\n") == 5
     kept = json.loads((tmp_path / "audit.json").read_text())
     assert (kept["config"], kept["level"]) == ({"seed": 3}, 0.95)
+    axes = Figure().subplots()
+    assert found.plot(axes) is axes
+    assert axes.get_xlabel() == "No claim is refuted."
 
 
 class _WeakAtOne(Training):
