@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ENVIRONMENT_VARIABLE = "MFDL_PROGRESS"
 QUIET_UNDER = ("PYTEST_CURRENT_TEST", "CI")  # environment variables that say so
 SHOWN_AFTER = 0.5  # seconds: what is over before is not worth a row
-PER_SECOND = 4  # drawings; one takes a millisecond or two of the worker's time
+PER_SECOND = 2  # drawings; one takes a millisecond or two of the worker's time
 LOG_SECONDS = 10  # between lines where nothing can be redrawn
 SAID = {"": None, "auto": None, **dict.fromkeys(("0", "off", "false", "no"), False)}
 SAID |= dict.fromkeys(("1", "on", "true", "yes"), True)
