@@ -83,10 +83,11 @@ class AuditMatrix:
         }
 
     def plot(self, ax: Axes | None = None) -> Any:
-        """Claimed and audited mu of each cell, in axes of the caller's, which it returns; else a Figure of its own."""
+        """Claimed and audited mu and epsilon of each cell, in the caller's axes (returned) or a Figure of its own."""
         from .pictures import heat_map  # a picture is wanted only here; matplotlib is slow to import
 
-        return heat_map([cell.row() for cell in self.cells], self.level, ax)
+        delta = next((cell.result.delta for cell in self.cells if cell.result is not None), 1e-6)  # all have the same
+        return heat_map([cell.row() for cell in self.cells], self.level, ax, delta=delta)
 
     def write(self, folder: Path, extra: Mapping[str, Any] | None = None) -> None:
         """JSON, CSV and a picture, each whole or not at all.

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 INK, QUIET, REFUTED = "#222222", "#6b6b6b", "#d55e00"
 
 
-def heat_map(cells: Sequence[Mapping[str, Any]], level: float, ax: Axes | None = None) -> Any:
+def heat_map(cells: Sequence[Mapping[str, Any]], level: float, ax: Axes | None = None, *, delta: float = 1e-6) -> Any:
     """Mechanisms down, trust models across; a refuted claim is framed, a cell without a claim is hatched.
 
-    Args: cells: as `Cell.row` gives them; level: of all bounds together; ax: axes to draw in and to return, default a
-        Figure of its own.
+    Args:
+        cells: as `Cell.row` gives them; level: of all bounds together; delta: of the epsilons below each mu.
+        ax: axes to draw in and to return, default a Figure of its own.
     """
     rows, columns = (list(dict.fromkeys(cell[name] for cell in cells)) for name in ("mechanism", "trust"))
     ratios = np.full((len(rows), len(columns)), np.nan)
@@ -41,12 +42,17 @@ def heat_map(cells: Sequence[Mapping[str, Any]], level: float, ax: Axes | None =
             continue
         dark = ratios[i, j] > 0.8
         text = f"{cell['mu_claimed']:.3g} / {cell['mu_audited']:.3g}"
-        axes.text(j, i, text, ha="center", va="center", color="white" if dark else INK, fontsize=9)
+        colour = "white" if dark else INK
+        middle: dict[str, Any] = {"ha": "center", "color": colour}
+        axes.text(j, i, text, va="bottom", fontsize=9, **middle)
+        epsilons = f"ε {cell['epsilon_claimed']:.3g} / {cell['epsilon_audited']:.3g}"
+        axes.text(j, i + 0.06, epsilons, va="top", fontsize=7, **middle)
         if cell["violated"]:
             axes.add_patch(Rectangle((j - 0.46, i - 0.44), 0.92, 0.88, fill=False, edgecolor=REFUTED, lw=2.5))
     axes.set_xticks(range(len(columns)), columns, rotation=20, ha="right")
     axes.set_yticks(range(len(rows)), rows)
-    axes.set_title(f"mu claimed / audited (lower bounds, all at level {level:g})", fontsize=10, color=INK)
+    title = f"mu, and epsilon at delta = {delta:g}: claimed / audited\n(lower bounds, all at level {level:g})"
+    axes.set_title(title, fontsize=10, color=INK)
     axes.spines[:].set_visible(False)
     axes.figure.colorbar(image, ax=axes, label="audited / claimed", shrink=0.8)
     count = sum(bool(cell["violated"]) for cell in cells)

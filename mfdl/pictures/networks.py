@@ -46,7 +46,7 @@ def name_nodes(axes: Axes, graph: nx.Graph, layout: Mapping[Any, Any], names: Ma
     labels = list(layout)
     axes.autoscale_view()
     # in points: sizes of text are known there
-    scale = 72.0 / axes.figure.get_dpi()  # type: ignore[union-attr]
+    scale = 72.0 / axes.figure.get_dpi()
     spots = axes.transData.transform(np.array([layout[label] for label in labels])) * scale
     where = dict(zip(labels, spots, strict=True))
     radius = math.sqrt(size) / 2 + 1
@@ -63,10 +63,10 @@ def name_nodes(axes: Axes, graph: nx.Graph, layout: Mapping[Any, Any], names: Ma
         costs = [_covered(box, taken, edges) + 0.5 * k for k, box in enumerate(boxes)]
         best = int(np.argmin(costs))
         taken.append(boxes[best])
-        offset = (float(v) for v in places[best] - where[label])
+        across, up = (float(v) for v in places[best] - where[label])
         how: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": FONT, "color": INK, "zorder": 5}
         how |= {"linespacing": 1.05, "path_effects": around, "textcoords": "offset points"}
-        axes.annotate(names[label], tuple(layout[label]), xytext=tuple(offset), **how)
+        axes.annotate(names[label], tuple(layout[label]), xytext=(across, up), **how)
 
 
 def _covered(box: Box, taken: Sequence[Box], edges: NDArray[np.float64]) -> float:

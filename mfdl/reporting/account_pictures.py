@@ -21,6 +21,7 @@ from ..privacy.accounting import VictimLoss, victim_losses
 from ..theory import bounds
 from ..trust import LDP
 from . import account as pictures
+from .output import rounded_up
 from .pairwise import pairwise_matrix
 
 if TYPE_CHECKING:
@@ -165,12 +166,15 @@ class Pictures:
 
     def _setting(self) -> str:
         answer = self.answer
+        mu, epsilon = rounded_up(answer["worst_mu_adaptive"]), rounded_up(answer["worst_epsilon_adaptive"])
         return (
             f"{answer['mechanism']} on {answer['graph']} ({answer['nodes']} nodes), gossip {answer['gossip']}, "
             f"{self.algorithm.participation.describe()}; trust {answer['trust']}, noise std {answer['noise_std']:.4g}, "
             f"{answer['unit']} level, {answer['adjacency']} with clipping norm {answer['clip_norm']:g}, "
             f"released models: {answer['release']}; "
-            f"{'upper bounds' if self.account.config.bound == 'certified' else 'exact values'}."
+            f"{'upper bounds' if self.account.config.bound == 'certified' else 'exact values'}. Largest loss in "
+            f"training: mu = {mu}, epsilon = {epsilon} "
+            f"at delta = {answer['delta']:g}."
         )
 
     def _caption(self) -> str:

@@ -120,6 +120,8 @@ class Account:
             "notes": self._notes(),
             "worst_mu": json_number(self.mu(self.worst(adaptive=False)[1], adaptive=False)),
             "worst_mu_adaptive": json_number(self.mu(self.worst(adaptive=True)[1], adaptive=True)),
+            "worst_epsilon": json_number(self._worst_epsilon(adaptive=False)),
+            "worst_epsilon_adaptive": json_number(self._worst_epsilon(adaptive=True)),
         }
 
     @property
@@ -171,6 +173,9 @@ class Account:
         shift = gaussian.record_shift(self.config.adjacency, self.config.clip_norm)
         return loss.mu(record_shift=shift, noise_std=self.noise_std, adaptive=adaptive)
 
+    def _worst_epsilon(self, *, adaptive: bool) -> float:
+        return _epsilon(self.mu(self.worst(adaptive=adaptive)[1], adaptive=adaptive), self.config.delta)
+
     def rows(self, attackers: Nodes) -> list[dict[str, Any]]:
         """One JSON object per victim of one attacking set."""
         hops = self.named.distances(attackers)
@@ -199,7 +204,7 @@ class Account:
         nodes, loss = self.worst(adaptive=True)
         how = {"trust": self.models[nodes], "noise_std": self.noise_std, **self.config.protected}
         (guarantee,) = mechanism.guarantees(self.algorithm, [loss], **how)
-        return guarantee.sentence()
+        return dataclasses.replace(guarantee, stated_delta=self.config.delta).sentence()
 
     def _notes(self) -> list[str]:
         inside = set(self.attackers)

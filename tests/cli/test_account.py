@@ -18,7 +18,8 @@ VICTIM_KEYS = {
 COMMON_KEYS = {
     "trust", "adjacency", "unit", "participation", "release", "adaptive", "attackers", "noise_std", "clip_norm",
     "delta", "mechanism", "graph", "graph_hash", "gossip", "nodes", "steps", "guarantee", "notes", "versions", "config",
-    "seconds", "worst_mu", "worst_mu_adaptive",
+    "seconds", "worst_mu", "worst_mu_adaptive", "worst_epsilon",
+    "worst_epsilon_adaptive",
 }  # fmt: skip
 SMALL = ["--graph", "ring:n=5", "--epochs", "2", "--period", "2"]
 PNDP = ["--trust", "pndp", "--attackers", "0", "--release", "none"]
@@ -270,6 +271,7 @@ class TestFiles:
         assert [each["attacker"] for each in answer["attackers"]] == ["0", "1", "2", "3", "4"]
         assert [row["victim"] for row in answer["attackers"][0]["victims"]] == ["1", "2", "3", "4"]
         assert answer["worst_mu"] == max(row["mu"] for each in answer["attackers"] for row in each["victims"])
+        assert answer["worst_epsilon"] == max(row["epsilon"] for each in answer["attackers"] for row in each["victims"])
         with np.load(tmp_path / "pairwise.npz") as saved:
             assert list(saved["labels"]) == ["0", "1", "2", "3", "4"]
             for key in ("mu", "mu_adaptive"):
