@@ -7,8 +7,8 @@ diverged. The rules of the advice, of which the first that applies to a mechanis
 - seeds diverged: a lower learning rate;
 - without noise training does not beat the untrained model either: a lower learning rate where the loss went up, more
   epochs or a larger learning rate where it hardly moved;
-- noise carries models more than `STILL` above the untrained loss: a lower learning rate, a smaller clipping norm or a
-  larger mu (epsilon);
+- noise carries models more than `STILL` above the untrained loss, or without noise both baselines are beaten: a lower
+  learning rate, a smaller clipping norm or a larger mu (epsilon);
 - else little happened: more epochs, a larger learning rate or a larger mu (epsilon).
 """
 
@@ -118,7 +118,9 @@ class Judged:
         if stuck or not one.private:
             how = "lower the learning rate" if rose else "try more epochs or a larger learning rate"
             return f"{how}, as without noise training does not learn either" if one.private else how
-        if rose:
+        free = (one for one in self.ended if not one.private)
+        noisy = any(one.beats(self.untrained) and one.beats(self.chance) is not False for one in free)
+        if rose or noisy:
             return "noise outweighs what is learned; try a lower learning rate, a smaller clipping norm or a larger mu"
         return "little was learned; try more epochs, a larger learning rate or a larger mu"
 

@@ -56,6 +56,7 @@ def test_no_chance_where_a_guess_means_nothing():
         ([Ended("a", True, [None, 1.0], diverged=1)], "a diverged", "in 1 of 2 seeds: lower the learning rate"),
         ([Ended("none", False, [9.0]), Ended("a", True, [9.0])], "a does not", "lower the learning rate, as without"),
         ([Ended("none", False, [1.99]), Ended("a", True, [2.5])], "a does not", "a smaller clipping norm"),
+        ([Ended("none", False, [0.5]), Ended("a", True, [2.01])], "a does not", "noise outweighs"),
         ([Ended("none", False, [0.1])], "", None),
         ([Ended("a", True, [])], "", None),
     ],
