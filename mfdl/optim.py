@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -132,7 +133,9 @@ class PrivateNode:
                 "out, and calibrate without divisors."
             )
         self.steps_taken = 0
-        self._checked = False
+        self._checked = self._stepping = False
+        own = weakref.ref(self)  # a node that is gone holds its optimizer no more
+        optimizer.register_step_pre_hook(lambda *_: _require_stepping(own()))
         self._seen: dict[int, list[int]] = {}
         held = sorted(sorted(holders) for holders in columns_by_holders(algorithm.noise) if node in holders)
         names = [keys.of_node(node).key_of(holders).key_id for holders in held]
@@ -163,6 +166,9 @@ class PrivateNode:
                 f"this node has taken its {self.num_steps} steps, and the guarantee covers no more; calibrate a "
                 "mechanism of more steps before training."
             )
+        for name, value in (("features", features), ("targets", targets)):
+            if not isinstance(value, torch.Tensor):
+                raise InvalidInput(f"{name} must be a tensor, got {type(value).__name__}; torch.as_tensor makes one.")
         if len(features) != len(targets) or (records is not None and len(records) != len(features)):
             counts = [len(part) for part in (features, targets, *(() if records is None else (records,)))]
             raise InvalidInput(f"features, targets and records must be equally many, got {counts}.")
@@ -180,7 +186,11 @@ class PrivateNode:
             parameter.grad = ((clipped[name].double() + noise[name]) / self.divisor).to(parameter.dtype)
         self._seen.update(joined)
         self.steps_taken = t + 1  # before the optimizer, whose failure must not let the noise be used again
-        self.optimizer.step()
+        self._stepping = True
+        try:
+            self.optimizer.step()
+        finally:
+            self._stepping = False
         self.optimizer.zero_grad(set_to_none=True)
 
     def _clipped(self, row: torch.Tensor, features: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -266,6 +276,15 @@ class PrivateNode:
         return (
             f"PrivateNode(node {self.node}, {type(self.optimizer).__name__}, step {self.steps_taken} of "
             f"{self.num_steps}, {self.mechanism.guarantee})"
+        )
+
+
+def _require_stepping(node: PrivateNode | None) -> None:
+    """Refuses a step of the optimizer by itself, which would move the module by gradients without clipping or noise."""
+    if node is not None and not node._stepping:
+        raise InvalidInput(
+            "this optimizer belongs to a PrivateNode, and a step of its own would use gradients without clipping and "
+            "noise; call node.step(features, targets) alone, without backward() and optimizer.step()."
         )
 
 

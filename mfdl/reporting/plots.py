@@ -15,7 +15,7 @@ from ..errors import require_known
 from ..pictures.curves import METRICS, Curves, colours_of, draw_curves, draw_over_steps
 from ..training.learned import AT_BEST
 from ..training.plots import plot_runs
-from ..training.run import LAST_STEPS
+from ..training.run import final_steps
 from .output import rounded_up
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, 
     if ax is not None:
         return draw_over_steps(ax, curves, len(result["seeds"]), levels=levels, metric=metric, named=False)
     title = _finding(result, curves) if metric == "loss" else f"Test accuracy on {result['task']}, {_target(result)}"
-    return draw_curves(curves, title, caption, len(result["seeds"]), LAST_STEPS, levels=levels, metric=metric)
+    last = final_steps(participation["epochs"] * participation["period"])
+    return draw_curves(curves, title, caption, len(result["seeds"]), last, levels=levels, metric=metric)
 
 
 def _mean_over_nodes(

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,16 @@ RUN_COLUMNS = (
     "loss", "accuracy", "config_hash",
 )  # fmt: skip
 
-LAST_STEPS = 50  # final figures average the evaluations of the last 50 steps
+LAST_STEPS = 50  # final figures average the evaluations of at most so many last steps
+
+
+def final_steps(finished_steps: int) -> int:
+    """Over how many last steps final figures are averaged: 50, and in short runs a quarter of the steps.
+
+    >>> final_steps(320), final_steps(32)
+    (50, 8)
+    """
+    return min(LAST_STEPS, -(-finished_steps // 4))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,12 +85,12 @@ class SeedRun:
     untrained_accuracy: NotPrivate[float | None] = None
 
     def _last(self, values: NDArray[np.float64] | None) -> float | None:
-        late = self.steps > self.finished_steps - LAST_STEPS
+        late = self.steps > self.finished_steps - final_steps(self.finished_steps)
         return None if values is None or self.diverged or not late.any() else float(values[late].mean())
 
     @property
     def final_loss(self) -> float | None:
-        """Mean over nodes and the evaluations of the last 50 steps; None if diverged or not evaluated in them."""
+        """Mean over nodes and the evaluations of the last `final_steps`; None if diverged or not evaluated in them."""
         return self._last(self.loss)
 
     @property
@@ -99,7 +108,6 @@ class Run(Shown):
             where there is none.
     """
 
-    last_steps: ClassVar[int] = LAST_STEPS
     mechanism: Mechanism
     task_name: str
     seeds: tuple[SeedRun, ...]
@@ -120,7 +128,8 @@ class Run(Shown):
             return f"{len(self.diverged_seeds)} of {len(self.seeds)} seeds diverged; lower the learning rate"
         told = [_mean_in_words("final test loss", self.final_losses)]
         told.append(_mean_in_words("accuracy", [seed.final_accuracy for seed in self.seeds]))
-        said = ", ".join(text for text in told if text) or "not evaluated at its end"
+        where = f" (mean over nodes and the last {self.last_steps} steps)"
+        said = ", ".join(text for text in told if text) + where if any(told) else "not evaluated at its end"
         return "; ".join([said, *(text.removesuffix(".") for text in self.judged.advice)])
 
     @property
@@ -133,6 +142,11 @@ class Run(Shown):
 
     def _figure(self) -> Figure | None:
         return self.plot() if all(seed.steps.size for seed in self.seeds) else None
+
+    @property
+    def last_steps(self) -> int:
+        """Over how many last steps final figures are averaged, see `final_steps`."""
+        return final_steps(max(run.finished_steps for run in self.seeds))
 
     @property
     def final_losses(self) -> list[float | None]:

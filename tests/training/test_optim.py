@@ -99,6 +99,22 @@ def test_no_step_beyond_the_last_and_no_gradient_stays(one_node):
     assert torch.equal(node.model.initial_row(), before)
 
 
+def test_a_step_of_the_optimizer_alone_is_refused_as_long_as_the_node_lives(one_node):
+    node, data = one_node
+    features, targets = batch(data, 0)
+    before, optimizer = node.model.initial_row(), node.optimizer
+    squared(node.module(features), targets).mean().backward()
+    with pytest.raises(mfdl.InvalidInput, match="belongs to a PrivateNode"):
+        optimizer.step()
+    assert torch.equal(node.model.initial_row(), before)
+    with pytest.raises(mfdl.InvalidInput, match=r"features must be a tensor, got ndarray; torch.as_tensor"):
+        node.step(features.numpy(), targets)
+    optimizer.zero_grad()
+    node.step(features, targets)
+    with pytest.raises(mfdl.InvalidInput, match="belongs to a PrivateNode"):
+        optimizer.step()
+
+
 def test_a_record_takes_part_only_when_its_participation_allows_it(one_node):
     node, data = one_node
     node.step(*batch(data, 0), records=[7, 8])
