@@ -57,6 +57,36 @@ def test_rows_follow_the_labels_of_the_graph():
     assert_allclose(W.dense()[1], [1 / 3, 2 / 3, 0])
 
 
+def test_a_table_is_read_by_its_labels():
+    pandas = pytest.importorskip("pandas")
+    W = [[0.5, 0.5, 0.0], [0.25, 0.5, 0.25], [0.0, 0.1, 0.9]]
+    table = pandas.DataFrame(W, index=list("abc"), columns=list("abc"))
+    path = nx.Graph([("c", "b"), ("b", "a")])
+    assert graphs.labels(path) == ("c", "b", "a")
+    for given_table in (table, table[["b", "c", "a"]], table.loc[["b", "a", "c"]]):
+        by_graph = gossip.from_array(given_table, path)
+        assert by_graph.labels == ("c", "b", "a")
+        assert_array_equal(by_graph.dense(), np.array(W)[::-1, ::-1])
+        assert_array_equal(gossip.from_array(given_table, labels=("c", "b", "a")).dense(), by_graph.dense())
+    alone = gossip.from_array(table[["b", "c", "a"]])
+    assert alone.labels == ("a", "b", "c")
+    assert_array_equal(alone.dense(), W)
+
+
+def test_a_table_of_other_labels_is_refused():
+    pandas = pytest.importorskip("pandas")
+    path = nx.Graph([("c", "b"), ("b", "a")])
+    plain = pandas.DataFrame(np.eye(3))
+    with pytest.raises(InvalidInput, match=r"got index \[0, 1, 2\] for \['c', 'b', 'a'\].* weights.to_numpy\(\)"):
+        gossip.from_array(plain, path)
+    assert gossip.from_array(plain).labels == (0, 1, 2)
+    with pytest.raises(InvalidInput, match=r"got columns \['0', '1', '2'\] for \[0, 1, 2\]"):
+        gossip.from_array(plain.rename(columns=str))
+    twice = pandas.DataFrame(np.eye(3), index=list("aab"), columns=list("aab"))
+    with pytest.raises(InvalidInput, match="each once"):
+        gossip.from_array(twice)
+
+
 def test_a_single_node_keeps_everything():
     for W in (gossip.metropolis_hastings("ring:n=1"), gossip.uniform("ring:n=1")):
         assert_array_equal(W.dense(), [[1.0]])

@@ -180,6 +180,14 @@ REFUSED = {
     "a view of no node": (lambda: LDP.view(A, victim=4), ["victim must be a node index below 4", "got 4"]),
     "colluders as text": (lambda: mfdl.trust.SecLDP("0"), ["colluders must be a list of nodes", "got '0'"]),
     "one colluder": (lambda: mfdl.trust.SecLDP(0), ["colluders must be a list of nodes, e.g. [0]", "got 0"]),
+    "a typo of a release": (
+        lambda: mfdl.trust.TrustModel.from_masks(seen=np.ones(4, dtype=bool), release="nothing"),
+        ["release must be one of none, average, all", "got 'nothing'"],
+    ),
+    "no release": (
+        lambda: mfdl.trust.TrustModel.from_masks(release=None),
+        ["release must be one of none, average, all", "got None"],
+    ),
     "one attacker": (lambda: mfdl.trust.PNDP(3), ["a list of at least one node, e.g. [0]", "got 3"]),
     "a stranger attacks": (
         lambda: mfdl.calibrate(A, mu=1.0, **HOW | {"trust": mfdl.trust.PNDP(["Medici"])}),

@@ -19,6 +19,7 @@ from .. import graphs
 from ..errors import InvalidInput, unknown_name
 from .matrix import GossipMatrix, own_csr
 from .sequences import GossipSequence
+from .tables import by_label
 
 
 def metropolis_hastings(graph: graphs.Source) -> GossipMatrix:
@@ -79,24 +80,27 @@ def from_array(
     array([0.667, 1.333])
 
     Args:
-        weights: shape (n, n), rows in label order; W[i, j] is the weight node i gives node j.
+        weights: shape (n, n), rows in label order; W[i, j] is the weight node i gives node j. A table of pandas is
+            read by its labels: index and columns name the nodes, in any order.
         graph: if given, weights between different nodes must lie on its edges, and its labels are used.
-        labels: node labels without a graph; default 0 .. n - 1.
+        labels: node labels without a graph; default those of a table, else 0 .. n - 1.
         name: for reports.
 
     Raises:
         InvalidInput: `weights` is no gossip matrix (see `GossipMatrix`), has another size than the graph,
             puts weight where the graph has no edge, or the graph is not connected; both `graph` and `labels`
-            given.
+            given; a table whose index, columns and nodes are not the same labels.
     """
-    W = own_csr(weights)
-    n = W.shape[0]
     if graph is None:
-        return GossipMatrix(W, tuple(range(n) if labels is None else labels), name)
+        array, nodes = by_label(weights, labels)
+        W = own_csr(array)
+        return GossipMatrix(W, tuple(range(W.shape[0])) if nodes is None else nodes, name)
     if labels is not None:
         raise InvalidInput("give either graph or labels, not both: a graph brings its own labels.")
     G = _connected(graph)
     nodes = graphs.labels(G)
+    W = own_csr(by_label(weights, nodes)[0])
+    n = W.shape[0]
     if n != len(nodes):
         raise InvalidInput(f"weights must have one row per node of the graph, got {n} rows for {len(nodes)} nodes.")
     matrix = GossipMatrix(W, nodes, name)

@@ -91,8 +91,8 @@ class TrustModel(abc.ABC):
 
     def _release(self, algorithm: LinearAlgorithm, release: str | None, knowledge: Knowledge) -> str:
         """What is published on top of the messages; "not applicable" where all of them are seen and determine it."""
-        if release not in (None, *RELEASES):
-            raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {release!r}.")
+        if release is not None:
+            _require_release(release)
         if knowledge.sees_all(algorithm) and algorithm.of_all_sent.final_models:
             return "not applicable"
         if release in (None, "not applicable"):
@@ -160,9 +160,18 @@ class TrustModel(abc.ABC):
             known_gradients: bool (T, n) or (n,) for every step; default none.
             known_noise: bool (T, parts per step) or (parts per step,); default none.
             attackers: nodes that are left out as victims; default none.
-            release: which final models are published besides, unless the caller of `view` says otherwise.
+            release: which final models are published besides, "none", "average" or "all", unless the caller of `view`
+                says otherwise.
+
+        Raises: InvalidInput: another release.
         """
+        _require_release(release)
         return _Masks(seen, known_gradients, known_noise, name, release, tuple(attackers))
+
+
+def _require_release(release: str) -> None:
+    if release not in RELEASES:
+        raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {release!r}.")
 
 
 def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:
