@@ -46,8 +46,10 @@ def test_a_run_in_long_format_says_everything_in_each_row(task):
         "epsilon": stated.epsilon(1e-6),
         "delta": 1e-6,
         "lr": 0.5,
-        "graph": "metropolis-hastings",
-        "graph_hash": RING.gossip.content_hash,
+        "graph": "ring:n=4",
+        "graph_hash": graphs.content_hash(graphs.load("ring:n=4")),
+        "gossip": "metropolis-hastings",
+        "gossip_hash": RING.gossip.content_hash,
         "task": "small",
         "config_hash": run.mechanism.content_hash,
     }
@@ -64,6 +66,22 @@ def test_a_run_in_long_format_says_everything_in_each_row(task):
             assert np.isnan(accuracy).all()
         else:
             assert np.array_equal(accuracy.reshape(seed.accuracy.shape), seed.accuracy)
+
+
+def test_a_run_names_the_graph_of_all_its_rounds():
+    star, path = gossip.metropolis_hastings("star:n=4"), gossip.uniform("path:n=4")
+    unnamed = gossip.from_array(star.weights)
+    whole = nx.compose(graphs.load("star:n=4"), graphs.load("path:n=4"))
+    for given, name, graph in (
+        (unnamed, "4 nodes, 3 edges", graphs.load("star:n=4")),
+        (gossip.metropolis_hastings(nx.Graph([("b", "a"), ("a", "c"), ("c", "d")])), "4 nodes, 3 edges", None),
+        (gossip.sequence([star, path]), "4 nodes, 5 edges", whole),
+        (gossip.sequence([star, unnamed]), "star:n=4", graphs.load("star:n=4")),
+    ):
+        row = trained(dynamics=Dynamics(given, 0.5)).to_pandas().iloc[0]
+        assert row["graph"] == name
+        assert graph is None or row["graph_hash"] == graphs.content_hash(graph)
+        assert row["gossip_hash"] == given.content_hash
 
 
 def test_the_rate_of_a_schedule_is_that_of_the_step():

@@ -6,7 +6,7 @@ of the further properties hold (symmetric, doubly stochastic, connected, reversi
 declared. All of it is sparse; only `dense` and `spectrum` form an n x n array.
 
 `matrix` holds `Gossip` and `GossipMatrix`, `sequences` holds `GossipSequence`, `builders` the ways to get one;
-`average` is one node's round in a loop of one's own.
+`average` is one node's round in a loop of one's own, `communication` the graph of all rounds.
 """
 
 from .average import average

@@ -17,6 +17,7 @@ from scipy.sparse import diags_array, eye_array
 
 from .. import graphs
 from ..errors import InvalidInput, unknown_name
+from ..graphs.simple import UNNAMED, name_of
 from .matrix import GossipMatrix, own_csr
 from .sequences import GossipSequence
 from .tables import by_label
@@ -45,7 +46,7 @@ def metropolis_hastings(graph: graphs.Source) -> GossipMatrix:
     rows = np.repeat(np.arange(len(degrees)), degrees)
     A.data = 1.0 / (1 + np.maximum(degrees[rows], degrees[A.indices]))
     rest = 1.0 - np.asarray(A.sum(axis=1)).ravel()
-    return GossipMatrix(A + diags_array(rest), graphs.labels(G), "metropolis-hastings")
+    return GossipMatrix(A + diags_array(rest), graphs.labels(G), "metropolis-hastings", _name(G))
 
 
 def uniform(graph: graphs.Source) -> GossipMatrix:
@@ -64,7 +65,7 @@ def uniform(graph: graphs.Source) -> GossipMatrix:
     G = _connected(graph)
     A = graphs.adjacency(G)
     weights = 1.0 / (np.diff(A.indptr) + 1)
-    return GossipMatrix(diags_array(weights) @ A + diags_array(weights), graphs.labels(G), "uniform")
+    return GossipMatrix(diags_array(weights) @ A + diags_array(weights), graphs.labels(G), "uniform", _name(G))
 
 
 def from_array(
@@ -103,7 +104,7 @@ def from_array(
     n = W.shape[0]
     if n != len(nodes):
         raise InvalidInput(f"weights must have one row per node of the graph, got {n} rows for {len(nodes)} nodes.")
-    matrix = GossipMatrix(W, nodes, name)
+    matrix = GossipMatrix(W, nodes, name, _name(G))
     off_edge = (W - W.multiply(graphs.adjacency(G) + eye_array(n) != 0)).tocoo()
     if off_edge.nnz:
         i, j = nodes[off_edge.row[0]], nodes[off_edge.col[0]]
@@ -178,6 +179,12 @@ def _connected(graph: graphs.Source) -> nx.Graph:
     G = graphs.load(graph)
     graphs.require_connected(G)
     return G
+
+
+def _name(G: nx.Graph) -> str:
+    """Its own name; a loaded graph without one is called "given"."""
+    name = name_of(G)
+    return "" if name == UNNAMED else name
 
 
 def _no_matrix(file: Path, why: str) -> InvalidInput:

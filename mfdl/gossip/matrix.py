@@ -91,6 +91,7 @@ class GossipMatrix(Gossip):
             accepted.
         labels: the n distinct node labels, in index order.
         name: where the weights come from.
+        graph_name: what the communication graph is called, for reports; "" if it has no name.
 
     Raises:
         InvalidInput: one of these conditions fails; the message names the entry or row by its labels.
@@ -100,6 +101,7 @@ class GossipMatrix(Gossip):
     weights: csr_array
     labels: tuple[Hashable, ...]
     name: str = "given"
+    graph_name: str = ""
 
     def __post_init__(self) -> None:
         W = own_csr(self.weights)

@@ -17,6 +17,8 @@ from ..errors import InvalidInput
 
 Edge: TypeAlias = tuple[Hashable, Hashable]
 
+UNNAMED = "given"
+
 
 def plain_label(label: Hashable) -> Hashable:
     """numpy integers become int, so that labels print and hash alike whatever their origin."""
@@ -76,4 +78,4 @@ def keep_largest_component(G: nx.Graph) -> nx.Graph:
 
 
 def name_of(G: nx.Graph) -> str:
-    return str(G.graph.get("name") or "given")
+    return str(G.graph.get("name") or UNNAMED)

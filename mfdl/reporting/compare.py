@@ -227,4 +227,8 @@ def _one_run(
         "seconds": finished.training_seconds,
         "node_steps_per_second": json_number(run.node_steps_per_second),
     }
-    return record, pa.Table.from_pylist([{**row, "mechanism": name} for row in run.rows()], schema=SCHEMA)
+    stated = mechanism.guarantee
+    epsilon = stated.epsilon(config.delta)
+    same = {"trust": stated.trust, "mu": stated.mu, "epsilon": epsilon, "delta": config.delta, "task": run.task_name}
+    same |= {"mechanism": name, "graph": config.graph, "lr": config.learning_rate}
+    return record, pa.Table.from_pylist([{**row, **same} for row in run.rows()], schema=SCHEMA)

@@ -1,7 +1,7 @@
 """The folder of a comparison: which runs it holds, and writing them so that it is readable at any moment.
 
     results.json     what `run_comparison` returns, rewritten after every finished run (`complete`: all are there)
-    steps.parquet    every evaluated step of every node and seed
+    steps.parquet    every evaluated step of every node and seed, with what it was run with
     compare.png/svg  the picture
 
 Each file is the old one or the new one, whole, at any moment, so that a comparison that was stopped is readable and
@@ -44,6 +44,13 @@ KINDS = {
     "node": "string",
     "loss": "double",
     "accuracy": "double",
+    "trust": "string",
+    "mu": "double",
+    "epsilon": "double",
+    "delta": "double",
+    "lr": "double",
+    "graph": "string",
+    "task": "string",
 }
 SCHEMA = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in KINDS.items()])
 

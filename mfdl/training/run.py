@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import archive, saved
+from .. import archive, graphs, saved
 from ..algorithms.saved import CLASSES
 from ..archive import Packer, Unpacker
 from ..errors import InvalidInput
+from ..gossip.communication import communication_graph
 from ..mechanism import Mechanism
 from ..shown import Shown, short_repr
 from ..tables import data_frame
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 RUN = "run"
 RUN_COLUMNS = (
-    "mechanism", "trust", "mu", "epsilon", "delta", "lr", "graph", "graph_hash", "task", "seed", "step", "node",
-    "loss", "accuracy", "config_hash",
+    "mechanism", "trust", "mu", "epsilon", "delta", "lr", "graph", "graph_hash", "gossip", "gossip_hash", "task",
+    "seed", "step", "node", "loss", "accuracy", "config_hash",
 )  # fmt: skip
 
 LAST_STEPS = 50  # final figures average the evaluations of at most so many last steps
@@ -186,21 +187,26 @@ class Run(Shown):
         """The run in long format: one row for each seed, evaluated step and node, with what it was run with.
 
         Columns: RUN_COLUMNS; `delta` is the one stated beside epsilon, `lr` the rate of the step just finished, `graph`
-        and `graph_hash` are name and content of the gossip, `config_hash` is the mechanism's content hash. Loss and
+        and `graph_hash` are name and content (`mfdl.graphs.content_hash`) of the communication graph, `gossip` and
+        `gossip_hash` those of its weights, `config_hash` is the mechanism's content hash. Loss and
         accuracy are `NotPrivate`. Frames of several runs go together by `pandas.concat`.
 
         Raises: InvalidInput: pandas is not installed.
         """
         mechanism, stated = self.mechanism, self.mechanism.guarantee
-        gossip = mechanism.algorithm.dynamics.gossip
+        dynamics = mechanism.algorithm.dynamics
+        gossip = dynamics.gossip
+        graph = communication_graph(gossip, mechanism.algorithm.num_steps * dynamics.gossip_rounds)
         rates = mechanism.algorithm.dynamics.learning_rates(mechanism.algorithm.num_steps)
         same = {
             "trust": stated.trust,
             "mu": stated.mu,
             "epsilon": stated.epsilon(stated.stated_delta),
             "delta": stated.stated_delta,
-            "graph": gossip.name,
-            "graph_hash": gossip.content_hash,
+            "graph": graph.name,
+            "graph_hash": graphs.content_hash(graph),
+            "gossip": gossip.name,
+            "gossip_hash": gossip.content_hash,
             "task": self.task_name,
             "config_hash": mechanism.content_hash,
         }

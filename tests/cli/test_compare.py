@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import math
 import pickle
 import re
 
@@ -99,7 +100,10 @@ class TestFinished:
 
     def test_steps_hold_every_evaluation_node_and_seed(self, finished):
         table = pq.read_table(finished[1] / "steps.parquet")
-        assert table.column_names == ["mechanism", "seed", "step", "node", "loss", "accuracy"]
+        assert table.column_names == [
+            "mechanism", "seed", "step", "node", "loss", "accuracy", "trust", "mu", "epsilon", "delta", "lr", "graph",
+            "task",
+        ]  # fmt: skip
         rows = [(r["mechanism"], r["seed"], r["step"], r["node"]) for r in table.to_pylist()]
         wanted = [(m, s, t, str(u)) for m in ("none", "mafalda") for s in (5, 6) for t in (3, 6, 8) for u in range(4)]
         assert sorted(rows) == sorted(wanted)
@@ -115,7 +119,11 @@ class TestFinished:
         (entry,) = [r for r in result["runs"] if (r["mechanism"], r["seed"]) == ("mafalda", 6)]
         assert entry["final_loss"] == pytest.approx(run.final_losses[0])
         table = pq.read_table(folder / "steps.parquet").to_pylist()
-        assert [row for row in table if (row["mechanism"], row["seed"]) == ("mafalda", 6)] == run.rows()
+        same = {"trust": "ldp", "mu": mechanism.guarantee.mu, "epsilon": mechanism.guarantee.epsilon(1e-6)}
+        same |= {"delta": 1e-6, "lr": 0.25, "graph": "ring:n=4", "task": "digits"}
+        rows = [row for row in table if (row["mechanism"], row["seed"]) == ("mafalda", 6)]
+        assert rows == [{**row, **same} for row in run.rows()]
+        assert {row["mu"] for row in table if row["mechanism"] == "none"} == {math.inf}
         entry = result["mechanisms"][1]
         for name in ("noise_std", "injected_noise_std", "objective"):
             assert entry[name] == pytest.approx(getattr(mechanism, name), rel=1e-9)

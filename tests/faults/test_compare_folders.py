@@ -98,3 +98,12 @@ def test_a_kill_while_the_folder_is_taken_leaves_no_picture_of_the_earlier_one(o
         with pytest.raises(Killed):
             main(ARGUMENTS)
     assert [path.name for path in out.iterdir()] == [compare.RESULTS]
+
+
+def test_steps_without_what_they_were_run_with_are_made_again(out):
+    """A table of fewer columns is of another version."""
+    whole = pq.read_table(out / compare.STEPS)
+    pq.write_table(whole.select(["mechanism", "seed", "step", "node", "loss", "accuracy"]), out / compare.STEPS)
+    assert main(ARGUMENTS) == 0
+    assert pq.read_table(out / compare.STEPS).equals(whole)
+    assert whole["graph"].unique().to_pylist() == ["ring:n=4"]

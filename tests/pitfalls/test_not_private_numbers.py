@@ -45,6 +45,7 @@ def test_results_list_everything_they_hold_that_is_not_covered(tmp_path):
     (run,) = result["runs"]
     columns = set(pq.read_table(tmp_path / "steps.parquet").column_names)
     labels = {"mechanism", "seed", "step", "node"}
+    columns -= {"trust", "mu", "epsilon", "delta", "lr", "graph", "task"}  # what it was run with
     assert set(run) - labels == set(NOT_PRIVATE) & set(run)
     assert columns - labels == set(NOT_PRIVATE) & columns
     assert set(result["not_private"]) == (set(run) | columns) - labels
