@@ -29,7 +29,7 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
         "a gossip matrix or a sequence of them",
         (
             "average over a graph with mfdl.gossip.metropolis_hastings(graph), over a given W with "
-            "mfdl.gossip.from_array(W)"
+            "mfdl.gossip.from_array(W), over one for each step with mfdl.gossip.sequence([...])"
         ),
     ),
     "LinearAlgorithm": (

@@ -242,14 +242,16 @@ def account(
         noise_std: nu on sums of clipped gradients, or on clipped mean gradients at user level, >= 0; or
         noise_multiplier: nu / (sensitivity * record_shift); exactly one of the two.
         participation: default the algorithm's own; with one per node, each victim is held to its own.
-        release: "none", "average" or "all" final models published, where messages are hidden; default "all".
+        release: "none", "average" or "all" final models published, where messages are hidden; default the trust
+            model's own, `trust.default_release`.
         method: "exact" or "certified" (fast upper bound).
         lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with
             unit "record" only.
         unit: "record", or "user" for all data of a node, which needs participation in every step.
         progress: as for `victim_losses`.
 
-    Returns: Guarantee; mu is inf without noise. Per victim: `guarantees`.
+    Returns: Guarantee; mu is inf without noise, and where the attacker knows what hides a node: `Guarantee.why` says
+        whose. Per victim: `mfdl.mechanism.guarantees`, or `mfdl.Losses.of(algorithm, question).by_victim(noise_std)`.
     Raises: InvalidInput: an argument out of range, or a unit that cannot be protected (`require_unit`).
     Source: arXiv:2510.17480, Theorem 7, with the square of equation (8) and the factor 2 of replace-one restored, and
         its claim for adaptive gradients replaced by the row-space test and shift reduction.

@@ -14,7 +14,7 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 NAMES = ("algorithm", "encoder", "training_loop", "data", "results", "trust_model", "claims", "audit", "attack")
-HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress")]
+HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph")]
 
 
 @pytest.mark.parametrize("name", [*HOWTO, "testing_strategies.md", "workloads.md"])

@@ -87,6 +87,10 @@ REFUSED = {
     # graphs and gossip
     "a graph for gossip": (lambda: mfdl.Dynamics(G), ["got Graph", "mfdl.gossip.metropolis_hastings(graph)"]),
     "an array for gossip": (lambda: mfdl.Dynamics(np.eye(4)), ["got ndarray", "mfdl.gossip.from_array(W)"]),
+    "a list for gossip": (lambda: mfdl.Dynamics([W, W]), ["got list", "mfdl.gossip.sequence([...])"]),
+    "a function for gossip": (lambda: mfdl.Dynamics(lambda t: W), ["got function", "mfdl.gossip.sequence([...])"]),
+    "a sequence of one": (lambda: mfdl.gossip.sequence(W), ["got GossipMatrix", "sequence([W1, W2, ...])"]),
+    "a sequence of one, by class": (lambda: mfdl.gossip.GossipSequence(W), ["got GossipMatrix", "one W without"]),
     "a name for gossip": (lambda: mfdl.Dynamics("ring:n=4"), ["got 'ring:n=4'", "metropolis_hastings"]),
     "gossip for a graph": (lambda: mfdl.gossip.metropolis_hastings(W), ["got GossipMatrix", "a networkx graph"]),
     "a list of edges": (lambda: mfdl.gossip.metropolis_hastings([(0, 1)]), ["got list", "a networkx graph"]),

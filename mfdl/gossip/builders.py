@@ -19,7 +19,7 @@ from .. import graphs
 from ..errors import InvalidInput, unknown_name
 from ..graphs.simple import UNNAMED, name_of
 from .matrix import GossipMatrix, own_csr
-from .sequences import GossipSequence
+from .sequences import GossipSequence, rounds_of
 from .tables import by_label
 
 
@@ -169,7 +169,7 @@ def sequence(matrices: Iterable[GossipMatrix], repeat: bool = True) -> GossipSeq
     >>> two.at(3).dense()[0].round(2)
     array([0.25, 0.25, 0.25, 0.25])
     """
-    return GossipSequence(tuple(matrices), repeat)
+    return GossipSequence(rounds_of(matrices), repeat)
 
 
 _BUILDERS = {"metropolis-hastings": metropolis_hastings, "uniform": uniform}

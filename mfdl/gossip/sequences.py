@@ -5,7 +5,7 @@ A single round is in `matrix`; `gossip.sequence`, which makes one of these, in `
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,7 +33,7 @@ class GossipSequence(Gossip):
     name: str = "sequence"
 
     def __post_init__(self) -> None:
-        matrices = tuple(self.matrices)
+        matrices = rounds_of(self.matrices)
         if not matrices:
             raise InvalidInput("matrices must hold at least one gossip matrix, got none.")
         for position, matrix in enumerate(matrices):
@@ -110,6 +110,16 @@ class GossipSequence(Gossip):
             f"sequence of {len(self.matrices)} gossip {'matrix' if len(self.matrices) == 1 else 'matrices'}, "
             f"{end}, on {count(self.num_nodes, 'node')}: {', '.join(facts)}"
         )
+
+
+def rounds_of(matrices: Iterable[GossipMatrix]) -> tuple[GossipMatrix, ...]:
+    """The matrices as a tuple. Raises: InvalidInput: one matrix, or anything else that is no list of them."""
+    if not isinstance(matrices, Iterable):
+        raise InvalidInput(
+            f"matrices must be a list of gossip matrices, one for each step, got {check.said(matrices)}; give "
+            "mfdl.gossip.sequence([W1, W2, ...]), or one W without a sequence: it is used at every step."
+        )
+    return tuple(matrices)
 
 
 def _brief(labels: tuple[Hashable, ...]) -> str:

@@ -18,16 +18,16 @@ _RULES = {
 }
 
 
-def explanation(loss: VictimLoss, *, adaptive: bool = True) -> str:
+def explanation(loss: VictimLoss, *, adaptive: bool = True, whose: str = "") -> str:
     """One or two sentences on a victim's number, for adaptive gradients or for gradients fixed in advance.
 
-    Empty where the number is exact.
+    Empty where the number is exact. Args: whose: the victim in words, named where the number is infinite.
     """
     own = loss.fixed
     squared = loss.adaptive_sensitivity_squared if adaptive else loss.sensitivity_squared
     if math.isinf(squared):
         reason = (adaptive and loss.adaptive_why) or own.why or "no rule covers this view"
-        return f"No finite number: {reason}."
+        return f"No finite number: {reason}{whose and f' ({whose})'}."
     if (loss.adaptive_bound if adaptive else loss.bound) == "exact":
         return ""
     if not adaptive or loss.adaptive:

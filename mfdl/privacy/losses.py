@@ -47,7 +47,8 @@ class Question:
         adjacency: "zero-out", "add-remove" or "replace-one".
         clip_norm: bound on the norm of one record's gradient, or of a node's mean gradient at user level, > 0.
         participation: default the algorithm's own; with one per node, each victim is held to its own.
-        release: "none", "average" or "all" final models published, where messages are hidden; default "all".
+        release: "none", "average" or "all" final models published, where messages are hidden; default the trust
+            model's own, `trust.default_release`.
         unit: "record", or "user" for all data of a node, which needs participation in every step.
         method: "exact" or "certified" (fast upper bound).
         lipschitz: L of the local gradient maps, for shift reduction where the view alone is not adaptive; with
@@ -169,6 +170,9 @@ class Losses(Shown):
         shown = max({loss.release for loss in self.of_victims}, key=MOST_SHOWN.index)
         return self._stated(noise_std, worst, participation, EVERY_NODE, shown, self.rests_on)
 
+    def _worst_victim(self, worst: VictimLoss) -> str:
+        return f"node {self.algorithm.dynamics.gossip.labels[worst.victim]!r}, the worst victim"
+
     def by_victim(self, noise_std: float, *, adaptive: bool = True) -> list[Guarantee]:
         """One guarantee for each victim, naming its own participation.
 
@@ -200,7 +204,8 @@ class Losses(Shown):
                 )
             raise InvalidInput(
                 f"{name!r} has infinite loss under trust model {self.question.trust.name!r}, whatever the noise: "
-                f"{sensitivity.why or 'no number holds for training'}; choose another trust model or mechanism."
+                f"{sensitivity.why or 'no number holds for training'} ({self._worst_victim(worst)}); choose another "
+                "trust model or mechanism."
             )
         std = gaussian.noise_std(1 / target, sensitivity.value, self.question.record_shift)
         stated = self._of_everybody(std, worst)
@@ -331,6 +336,8 @@ class Losses(Shown):
         """The guarantee of one loss; release and Lipschitz constant are those of all that it is the worst of."""
         q, shift, sensitivity = self.question, self.question.record_shift, loss.held(adaptive=adaptive)
         assert loss.fingerprint is not None
+        whose = self._worst_victim(loss) if victim == EVERY_NODE else ""
+        reason = explanation(loss, adaptive=adaptive, whose=whose)
         return Guarantee(
             mu=gaussian.mu_from_noise_std(sensitivity.value, shift, noise_std),
             trust=q.trust.name,
@@ -348,7 +355,7 @@ class Losses(Shown):
             release=release,
             notes=shift_notes(rests_on),
             unit=q.unit,
-            why=" ".join(filter(None, (explanation(loss, adaptive=adaptive), misplaced(self.algorithm, q.trust.name)))),
+            why=" ".join(filter(None, (reason, misplaced(self.algorithm, q.trust.name)))),
         ).sealed(dataclasses.replace(loss.fingerprint, release=release).text)
 
 

@@ -320,6 +320,22 @@ def test_a_number_says_which_rule_gave_it(one, model, rule, way_out):
     assert str(stated).endswith(stated.why)
 
 
+def test_a_number_that_is_infinite_names_the_victim():
+    labelled = Dynamics(gossip.metropolis_hastings("florentine"))
+    one = algorithms.dp_dsgd(labelled, EveryStep(2))
+    medici = labelled.gossip.labels.index("Medici")
+    model = trust.TrustModel.from_masks(seen=None, known_noise=np.arange(15) == medici, name="thief")
+    question = mfdl.Question(model, "zero-out", 1.0)
+    losses = mfdl.Losses.of(one, question)
+    assert "(node 'Medici', the worst victim)." in losses.guarantee(noise_std=1.0).why
+    with pytest.raises(InvalidInput, match=r"\(node 'Medici', the worst victim\); choose another"):
+        losses.calibrate(mu=1.0)
+    each = {stated.victim: stated for stated in losses.by_victim(noise_std=1.0)}
+    assert [name for name, stated in each.items() if stated.mu == math.inf] == ["Medici"]
+    assert each["Medici"].why.startswith("No finite number: ")
+    assert "worst" not in each["Medici"].why
+
+
 def test_shift_reduction_is_named():
     (loss,) = victim_losses(HIDDEN, trust.PNDP([0]), victims=[2], lipschitz=0.5, release="none")
     assert "this is what shift reduction gives" in explanation(loss)
