@@ -98,9 +98,16 @@ class Mechanism(Shown):
                 "calibrate or account anew."
             )
         if self.trust is not None:
-            accounted = Fingerprint.parse(stated.fingerprint)
-            under = dataclasses.replace(accounted, trust=self.trust.fingerprint(self.algorithm))
-            accounted.require(under, what="the guarantee is")
+            self._require_trust(self.trust)
+
+    def _require_trust(self, trust: TrustModel) -> None:
+        stated = self.guarantee
+        if trust.fingerprint(self.algorithm) != Fingerprint.parse(stated.fingerprint).trust:
+            raise InvalidInput(
+                f"the guarantee is for another trust model: it is under {stated.trust!r}, against {stated.attacker}, "
+                f"and the one given is {trust.name!r}, against {trust.attacker}; give the one that it is under. What "
+                "the algorithm guarantees under another one is what mfdl.account says."
+            )
 
     def _sentence(self) -> str:
         algorithm, told = self.algorithm, self.guarantee._sentence()

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -368,8 +369,12 @@ def test_a_forged_trust_model_is_found_by_who_names_their_own(tmp_path):
     asked = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 1.0}
     mfdl.with_noise(algorithm, trust=trust.SecLDP(), **asked).save(path)
     assert Mechanism.load(path).guarantee.trust == "eavesdropper"
-    with pytest.raises(InvalidInput, match="another trust model"):
+    with pytest.raises(InvalidInput, match="another trust model") as refused:
         Mechanism.load(path, trust=trust.LDP())
+    for model in (trust.SecLDP(), trust.LDP()):
+        assert f"{model.name!r}, against {model.attacker}" in str(refused.value)
+    assert "anew" not in str(refused.value)
+    assert not re.search("[0-9a-f]{16}", str(refused.value))
 
 
 def test_words_that_were_edited_and_sealed_are_not_kept(tmp_path):

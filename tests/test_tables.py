@@ -146,6 +146,14 @@ def test_the_matrix_and_its_worst_pair(pairs):
     assert epsilon[victim, attacker] == mfdl.privacy.gaussian.epsilon_from_mu(mu[victim, attacker], 1e-6)
 
 
+def test_a_heat_map_of_one_number_says_why(pairs):
+    for adaptive in (True, False):
+        title = pairs.heatmap(adaptive=adaptive).get_title(loc="left")
+        assert ("all equal: the bound with all messages seen" in title) == adaptive
+    public = mfdl.pairwise(pairs.algorithm, make_trust=lambda v: trust.LDP(), **ASKED)
+    assert "all equal" not in public.heatmap().get_title(loc="left")
+
+
 def test_losses_of_one_question_have_one_attacker(florentine):
     losses = Losses.of(florentine, Question(trust.PNDP(["Medici", "Pazzi"]), release="none", **ASKED))
     frame = losses.to_pandas()

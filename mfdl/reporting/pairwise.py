@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+ROUNDING = 1e-9  # relative: numbers so close are shown as the same
 SHOWN_NODES = 40  # up to which a notebook draws the heat map
 
 
@@ -161,15 +162,24 @@ class PairwiseLosses(Shown):
         """Victims down, attackers across; grey where a node attacks itself; numbers in the cells up to 20 nodes.
 
         Args: ax: axes to draw in; default those of a new Figure, `.figure` of what is returned. metric: "mu" or
-            "epsilon" at `delta`. noise_std, adaptive: as for `Losses.rows`.
+            "epsilon" at `delta`. noise_std, adaptive: as for `Losses.rows`. Where every cell is the bound with all
+            messages seen, which attackers who miss some have for adaptive gradients, the title says so.
         """
         from ..pictures.heat_maps import heat_map  # matplotlib only where a picture is wanted
 
         values = self.matrix(noise_std, metric=metric, delta=delta, adaptive=adaptive)
         labels = [str(label) for label in self.algorithm.dynamics.gossip.labels]
-        title = f"{self.algorithm.name}: who learns what of whom"
+        title = f"{self.algorithm.name}: who learns what of whom" + self._all_equal(values, adaptive=adaptive)
         words = metric_in_words(metric, noise_std, delta, adaptive=adaptive)
         return heat_map(values, labels, labels, words, title=title, ax=ax)
+
+    def _all_equal(self, values: FloatArray, *, adaptive: bool) -> str:
+        """Further lines of the title, where the bound of LDP hides who learns what."""
+        known = values[np.isfinite(values)]
+        bounded = adaptive and not any(loss.adaptive for of in self.of_attackers.values() for loss in of.of_victims)
+        if not bounded or known.size < 2 or np.ptp(known) > ROUNDING * known.max():
+            return ""
+        return "\nall equal: the bound with all messages seen,\nfor adaptive gradients where messages are hidden"
 
     def _sentence(self) -> str:
         attacker, victim = self.worst()
