@@ -64,6 +64,11 @@ class Listed(Dataset):
         return self.items[i]
 
 
+class Endful(Dataset):
+    def __getitem__(self, i):
+        return x[i], y[i]
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         return iter([])
@@ -228,6 +233,11 @@ REFUSED = {
         lambda: task(loss=nn.CrossEntropyLoss(weight=torch.ones(2))),
         ["class weights cancel", "reduction='sum'"],
     ),
+    "squares for classes": (
+        lambda: task(loss=nn.MSELoss()),
+        ["outputs (2,)", "the number of its class", "got MSELoss", "cross_entropy", "kind='regression'"],
+    ),
+    "distances for classes": (lambda: task(loss=nn.functional.l1_loss), ["got function", "cross_entropy"]),
     "a loss of each number": (
         lambda: task(kind="regression", build_module=lambda: linear(1), loss=lambda out, t: (out - t) ** 2),
         ["got shape (1,)", "reduce it to one number"],
@@ -271,6 +281,10 @@ REFUSED = {
     # Datasets
     "a loader": (lambda: task(train=DataLoader(PAIRS), test=PAIRS), ["train", "DataLoader", "give loader.dataset"]),
     "an endless Dataset": (lambda: task(train=Endless(), test=PAIRS), ["IterableDataset Endless", "list(dataset)"]),
+    "a Dataset without length": (
+        lambda: task(train=Endful(), test=PAIRS),
+        ["train", "got Endful without a length", "define __len__"],
+    ),
     "records twice": (lambda: task(train=PAIRS, test=PAIRS, features=x), ["train or test and also features"]),
     "nothing to test on": (lambda: task(train=PAIRS), ["test must be a Dataset too", "random_split"]),
     "a Dataset by name": (lambda: task(train="mnist", test=PAIRS), ["train", "got 'mnist'", "TensorDataset(x, y)"]),
@@ -350,6 +364,16 @@ WORKS = {
     "a list of pairs": lambda: same(task(), task(train=[*zip(x, y.tolist(), strict=True)], test=PAIRS)),
     "tensors": lambda: same(task(), task(features=torch.tensor(x), targets=torch.tensor(y))),
     "a module that is there": lambda: same(task(), task(build_module=functools.partial(copy.deepcopy, linear()))),
+    "squares for numbers": lambda: (
+        task(
+            kind="regression",
+            build_module=lambda: nn.Sequential(linear(1), nn.Flatten(0)),
+            loss=nn.MSELoss(),
+            targets=y * 1.0,
+            test_targets=y * 1.0,
+        ).num_nodes
+        == 4
+    ),
     "a loss with its own reduction": lambda: task(loss=nn.CrossEntropyLoss(reduction="sum")).num_nodes == 4,
     "numpy's integers": lambda: mfdl.Cyclic(np.int64(2), np.int32(3)) == P,
     "a rate that is a tensor": lambda: mfdl.Dynamics(W, torch.tensor(0.5)).learning_rate == 0.5,

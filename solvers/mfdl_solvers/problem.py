@@ -209,8 +209,14 @@ class FactorizationProblem(GramProblem):
     def loss(self, gram: Array) -> float:
         """sensitivity^2 * tr(H X^-1), with H = root root^T; infinite when X is not positive definite.
 
-        Raises: ProblemError: a loss beyond float64.
+        Args: gram: X = C^T C, shape (T, T), symmetric; never C itself, which is another matrix of that shape, and whose
+            number would mean nothing (inf in most cases).
+        Raises: ProblemError: another shape, or a loss beyond float64.
         """
+        if np.shape(gram) != self.error_gram.shape:
+            raise ProblemError(
+                f"gram must be X = C^T C of shape {self.error_gram.shape}, as error_gram, got {np.shape(gram)}."
+            )
         if self.exponent:
             return loss_in_range(self.normalised.loss(gram), self.exponent)
         try:

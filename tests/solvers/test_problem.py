@@ -164,3 +164,11 @@ def test_stopped_raises_with_the_way_out_and_the_factorization():
 def test_other_statuses_pass(status):
     done = made(status=status)
     assert done.require_converged(1e-4) is done
+
+
+def test_the_loss_is_that_of_a_gram_of_the_size_of_the_problem():
+    problem = FactorizationProblem(np.eye(3), np.zeros(3, dtype=int))
+    assert problem.loss(np.eye(3)) == 9.0
+    for wrong in (np.eye(2), np.ones(3), np.ones((3, 1))):
+        with pytest.raises(ProblemError, match=r"gram must be X = C\^T C of shape \(3, 3\)"):
+            problem.loss(wrong)

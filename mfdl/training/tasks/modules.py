@@ -9,6 +9,7 @@ buffers are refused: by name where the layer is known, and by a numerical test.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -24,6 +25,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Parameters = dict[str, torch.Tensor]
 
 PROBE_RECORDS = 4
+BROADCASTS = "Using a target size"  # how torch's losses warn that they repeat a target over the outputs
 INDEPENDENCE_TOLERANCE = 1e-5
 """Relative change of a record's output, when the records beside it change, that still counts as rounding."""
 
@@ -229,8 +231,16 @@ def _check_loss(loss: Loss, output: torch.Tensor, target: torch.Tensor) -> None:
             "reduction='sum'."
         )
     try:
-        value = loss(output, target)
+        with warnings.catch_warnings():
+            if not target.is_floating_point() and output.numel() != target.numel():
+                warnings.filterwarnings("error", BROADCASTS, UserWarning)
+            value = loss(output, target)
     except Exception as error:
+        if isinstance(error, UserWarning) and str(error).startswith(BROADCASTS):
+            raise InvalidInput(
+                f"loss compares each of the outputs {tuple(output.shape)} of one record with the number of its class, "
+                f"got {check.said(loss)}; use torch.nn.functional.cross_entropy, or float targets of kind='regression'."
+            ) from error
         raise InvalidInput(
             f"loss fails on the output {tuple(output.shape)} and target {tuple(target.shape)} of one record: "
             f"{_first_line(error)}"

@@ -60,6 +60,10 @@ def of_dataset(**named: Any) -> tuple[Any, Any]:
             f"{name} must be a Dataset with items by number, got the IterableDataset {type(dataset).__name__}; give "
             "list(dataset)."
         )
+    if not isinstance(dataset, type) and hasattr(dataset, "__getitem__") and not hasattr(dataset, "__len__"):
+        raise InvalidInput(
+            f"{name} must say how many records it holds, got {check.said(dataset)} without a length; define __len__."
+        )
     if isinstance(dataset, type | str) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InvalidInput(
             f"{name} must be a Dataset of pairs (features, target), e.g. torch.utils.data.TensorDataset(x, y), got "
