@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import traceback
 
 import networkx as nx
 import numpy as np
@@ -126,6 +127,23 @@ def test_errors_of_the_function_are_its_own():
 
     with pytest.raises(TypeError, match="of the function"):
         check_claim(wrong)
+
+
+def test_an_error_of_the_function_names_claim_and_case_in_one_line():
+    @claim("a draft", "Lemma 9", algorithm=strategies.linear_algorithms(["dp-dsgd"]))
+    def wrong(algorithm):
+        """There is an encoder, it says."""
+        return 0, algorithm.factorization.encoder
+
+    with pytest.raises(AttributeError, match="'encoder'") as raised:
+        check_claim(wrong)
+    told = traceback.format_exception(raised.value)
+    (note,) = raised.value.__notes__
+    assert note.startswith(
+        "The function of claim 'a-draft-lemma-9' raised AttributeError for algorithm = dp-dsgd on W ="
+    )
+    assert told[-1] == f"{note}\n"
+    assert not any("hypothesis" in line or "Failing test case" in line for line in told)
 
 
 @pytest.mark.parametrize(

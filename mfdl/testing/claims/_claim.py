@@ -27,6 +27,7 @@ Verdict = Literal["holds", "refuted", "untested"]
 VERDICTS = ("holds", "refuted")
 OPTIONS = ("id", "expect", "erratum", "tolerance", "examples")
 DEFAULT_EXAMPLES = 200
+OF_CLAIM = "The function of claim"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,7 +63,13 @@ class Claim:
     def __call__(self, **case: Any) -> tuple[Any, Any]:
         with warnings.catch_warnings():  # outside of a search, `assume` in the function warns
             warnings.simplefilter("ignore", hypothesis.errors.HypothesisDeprecationWarning)
-            pair: tuple[Any, Any] = self.function(**case)
+            try:
+                pair: tuple[Any, Any] = self.function(**case)
+            except hypothesis.errors.HypothesisException:  # `assume` among them
+                raise
+            except Exception as error:
+                error.add_note(f"{OF_CLAIM} {self.id!r} raised {type(error).__name__} for {describe(case)}.")
+                raise
         return pair
 
     def excess(self, case: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -182,7 +189,8 @@ def check_claim(claim: Claim, *, examples: int | None = None, seed: int = 0) -> 
         seed: of the search; one seed gives one result.
 
     Returns: the verdict; compare with `expect`, or use `pytest`, which collects claims as tests.
-    Raises: InvalidInput: the function returns no pair of numbers; whatever else it raises.
+    Raises: InvalidInput: the function returns no pair of numbers; whatever else it raises, with a note that names the
+        claim and the smallest such case.
     """
     if not isinstance(claim, Claim):
         raise InvalidInput(f"check_claim takes what @claim made, got {claim!r}: decorate the function first.")
@@ -210,5 +218,17 @@ def check_claim(claim: Claim, *, examples: int | None = None, seed: int = 0) -> 
         return ClaimResult(claim, "holds" if tried else "untested", None, math.nan, math.nan, tried)
     except hypothesis.errors.Unsatisfiable:
         return ClaimResult(claim, "untested", None, math.nan, math.nan, 0)
+    except Exception as error:
+        _shorten(error, claim.function)
+        raise
     _, claimed, truth = claim.excess(case)
     return ClaimResult(claim, "refuted", case, claimed, truth, tried)
+
+
+def _shorten(error: Exception, function: Callable[..., Any]) -> None:
+    """Takes from an error the frames of the search, which drew the case, and its print of the case."""
+    error.__notes__ = [note for note in getattr(error, "__notes__", []) if note.startswith(OF_CLAIM)][-1:]
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code is not getattr(function, "__code__", None):
+        frames = frames.tb_next
+    error.__traceback__ = frames or error.__traceback__
