@@ -9,8 +9,10 @@ like any other. The maps (P, Q, R, K, F, J, L, or the long names of `Round`) are
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -66,11 +68,12 @@ def from_maps(
         state_from_start: (state, n), the state before step 0 from the start models; default M transposed.
         message_sender: sender of each message, (messages,). Default: the node whose gradient it holds, else the node
             whose model it reads.
-        transmitted: which messages are sent, (messages,) or (rounds, messages); default all.
+        transmitted: which messages are sent, (messages,) or (rounds, messages); default all. Others stay with their
+            sender: no attacker reads them, and no other node may use them.
 
     Receivers that are not given are the nodes whose models use a message, in any round: name them where links change.
-    Raises: InvalidInput: an unknown map, sizes that do not fit, a message whose sender cannot be told, and all that
-        `LinearAlgorithm` refuses.
+    Raises: InvalidInput: an unknown map, sizes that do not fit, a message whose sender cannot be told, no way from
+        a gradient to the state, and all that `LinearAlgorithm` refuses.
     """
     optional = {name: part for name, part in (("dynamics", dynamics), ("noise", noise)) if part is not None}
     require_types(participation=participation, **optional)
@@ -82,23 +85,29 @@ def from_maps(
     noise = IndependentNoise(T, n) if noise is None else noise
     together = noise.slots_per_step == n
     times = (T, 1) if callable(rounds) else (1, T)
-    made = [[_round(maps, together) for maps in _listed(of_step(t))] for t in range(times[0])] * times[1]
-    kinds, kind_of_round = distinct(exchange for step in made for exchange in step)
-    step_of_round = [t if j == 0 else -1 for t, step in enumerate(made) for j in range(len(step))]
     M = matrices.sparse_matrix(
         model_from_state=sp.eye_array(n, state) if model_from_state is None else model_from_state
     )
     require_models(M, n)
     known = {"messages": messages, "state": M.shape[1], "nodes": n, "injection slots": noise.slots_per_step}
-    for kind in kinds:
-        kind.require_sizes(known)
+    given: set[str] = set()
+    of_steps: list[list[Round]] = []
+    for t in range(times[0]):
+        where = f"step {t}: " if callable(rounds) else ""
+        with _refused_at(where):
+            listed = _listed(of_step(t))
+        given.update(*map(_named, listed))
+        of_steps.append([_round(maps, together, known, where) for maps in listed])
+    made = of_steps * times[1]
+    kinds, kind_of_round = distinct(exchange for step in made for exchange in step)
+    step_of_round = [t if j == 0 else -1 for t, step in enumerate(made) for j in range(len(step))]
     if message_sender is None:
         message_sender = _senders(kinds, M, messages)
     sender = matrices.integers(messages, n, message_sender=message_sender)
     users = _users([kinds[kind] for kind in kind_of_round], M, sender)
     # what is sent in one round is sent again: those who use a message, be it in another round, hear it in each
     heard = [kind if kind.receivers is not None else dataclasses.replace(kind, receivers=users) for kind in kinds]
-    return LinearAlgorithm(
+    one = LinearAlgorithm(
         name=name,
         dynamics=_heard(users, sender) if dynamics is None else dynamics,
         participation=participation,
@@ -111,6 +120,8 @@ def from_maps(
         transmitted=np.ones(0, dtype=bool) if transmitted is None else np.asarray(transmitted),
         state_from_start=state_from_start,
     )
+    _require_learning(given)
+    return one
 
 
 def _listed(step: Any) -> list[Maps | Round]:
@@ -125,18 +136,57 @@ def _listed(step: Any) -> list[Maps | Round]:
     return list(listed)
 
 
-def _round(maps: Maps | Round, together: bool) -> Round:
+def _round(maps: Maps | Round, together: bool, known: dict[str, int], where: str) -> Round:
+    """The round of these maps, of the sizes that are known."""
     if isinstance(maps, Round):
+        with _refused_at(where):
+            maps.require_sizes(known)
         return maps
     named: dict[str, Any] = {}
-    for key, value in maps.items():
-        if key not in _KEYS:
-            raise unknown_name("map", str(key), _KEYS)
-        named[_KEYS[key]] = value
-    if together:
-        named.setdefault("message_from_noise", named.get("message_from_gradient"))
-        named.setdefault("state_from_noise", named.get("state_from_gradient"))
-    return Round(**named)
+    with _refused_at(where, {_KEYS[key]: key for key in maps if key in _KEYS and key not in SHAPES}):
+        for key, value in maps.items():
+            if key not in _KEYS:
+                raise unknown_name("map", str(key), _KEYS)
+            named[_KEYS[key]] = value
+        if together:
+            named.setdefault("message_from_noise", named.get("message_from_gradient"))
+            named.setdefault("state_from_noise", named.get("state_from_gradient"))
+        made = Round(**named)
+        made.require_sizes(known)
+    return made
+
+
+@contextlib.contextmanager
+def _refused_at(where: str, letters: Mapping[str, str] | None = None) -> Iterator[None]:
+    """What is refused says in which step, and beside the name of a map the letter that was written for it."""
+    try:
+        yield
+    except InvalidInput as error:
+        written = letters or {}
+        text = re.sub(
+            r"\w+", lambda word: f"{written[word[0]]} = {word[0]}" if word[0] in written else word[0], str(error)
+        )
+        raise type(error)(where + text) from None
+
+
+def _named(maps: Maps | Round) -> list[str]:
+    """The maps that are given, by their long names."""
+    items = vars(maps) if isinstance(maps, Round) else maps
+    return [_KEYS.get(key, key) for key, value in items.items() if value is not None]
+
+
+def _require_learning(given: set[str]) -> None:
+    """Some way from a gradient to the state is given: else models stay what they are without data.
+
+    Maps that are given and hold zeros are the caller's word.
+    """
+    if "state_from_gradient" in given or {"message_from_gradient", "state_from_message"} <= given:
+        return
+    way_out = "K (state from message)" if "message_from_gradient" in given else "Q (message from gradient) with K"
+    raise InvalidInput(
+        f"no gradient ever enters a model with the maps {', '.join(sorted(given))}: nothing would be trained; give "
+        f"{way_out}, e.g. the weights W of the averaging, or J (state from gradient)."
+    )
 
 
 def _sizes(maps: Maps | Round, noise: NoiseOperator | None, dynamics: Dynamics | None) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ from effort import examples
 from hypothesis import given
 
 from mfdl import Cyclic, EveryStep, algorithms, gossip, trust
-from mfdl.algorithms import from_maps
+from mfdl.algorithms import Round, from_maps
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.noise import StepNoise
@@ -99,6 +99,37 @@ def test_noise_of_ones_own():
     reference = algorithms.mf_dsgd(Dynamics(PATH), EveryStep(2), encoder)
     (ours, *_), (theirs, *_) = (victim_losses(one, trust.LDP()) for one in (own, reference))
     assert ours.sensitivity_squared == theirs.sensitivity_squared
+
+
+@pytest.mark.parametrize(
+    ("maps", "way_out"),
+    [
+        ({"P": ONE, "Q": -ONE}, r"give K \(state from message\)"),
+        ({"P": ONE, "Q": -ONE, "F": ONE, "K": None}, r"give K \(state from message\)"),
+        ({"P": ONE, "K": W, "R": ONE}, r"give Q \(message from gradient\) with K"),
+        (Round(ONE, ONE, ONE), r"give K \(state from message\)"),
+    ],
+)
+def test_maps_that_train_nothing_are_refused(maps, way_out):
+    dynamics = Dynamics(gossip.metropolis_hastings("path:n=3"))
+    with pytest.raises(InvalidInput, match=f"no gradient ever enters a model .*: nothing would be trained; {way_out}"):
+        from_maps(maps, EveryStep(2), dynamics, message_sender=range(3))
+
+
+def test_an_error_names_the_step_and_the_letter():
+    def at(t):
+        return {"P": ONE, "Q": -ONE, "K": np.eye(2 + (t != 1), 3)}
+
+    with pytest.raises(InvalidInput, match=r"^step 1: K = state_from_message must have .* as P = message_from_state"):
+        from_maps(at, EveryStep(2))
+    with pytest.raises(InvalidInput, match=r"^step 1: unknown map 'X'"):
+        from_maps(lambda t: {"P": ONE, "Q": ONE, "K": W} | ({"X": W} if t else {}), EveryStep(2))
+    with pytest.raises(InvalidInput, match=r"^step 1: rounds must be the maps"):
+        from_maps(lambda t: W if t else {"P": ONE, "Q": ONE, "K": W}, EveryStep(2))
+    with pytest.raises(InvalidInput, match=r"^step 1: Q = message_from_gradient must be finite"):
+        from_maps(lambda t: {"P": ONE, "Q": np.nan * ONE if t else ONE, "K": W}, EveryStep(2))
+    with pytest.raises(InvalidInput, match=r"^state_from_message must have"):
+        from_maps({"P": ONE, "Q": ONE, "state_from_message": np.eye(2)}, EveryStep(2))
 
 
 @pytest.mark.parametrize(
