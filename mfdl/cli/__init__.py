@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(str(error), 2)
     except _USAGE_ERROR as error:
         where = getattr(getattr(error, "ctx", None), "command_path", "mfdl")
-        return _refuse(f"{error.format_message()} See `{where} --help`.", 2)  # type: ignore[attr-defined]
+        return _refuse(f"{_in_words(error)} See `{where} --help`.", 2)
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""
         return _refuse(f"this machine has not enough memory for it{reason}; use fewer steps or nodes.", 2)
@@ -119,6 +119,14 @@ def _drop_the_answer() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def _in_words(error: Any) -> str:
+    """What is wrong with the options, as sentences; who gave several numbers to an option of one is told."""
+    message = str(error.format_message()).strip()
+    if "valid number" in message or "valid integer" in message:
+        message = f"{message.rstrip('.')}; it takes one value per call"
+    return message if message.endswith((".", "?", "!")) else f"{message}."
 
 
 def _refuse(message: str, code: int) -> int:

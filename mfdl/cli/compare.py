@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..reporting.comparison_config import ComparisonConfig
-from ..reporting.output import rounded_up
+from ..reporting.output import largest_epsilon, mu_rounded_up, rounded_up
 from . import options
 from .command import Answer, command
 
@@ -40,9 +40,8 @@ def compare(
 def _show(result: dict[str, Any], picture: Path) -> None:
     count = len(result["seeds"])
     title = f"{result['task']} on {result['graph']}: {result['nodes']} nodes, {result['steps']} steps"
-    title += (
-        f"; mu = {rounded_up(result['mu'])}, epsilon = {rounded_up(result['epsilon'])} at delta = {result['delta']:g}"
-    )
+    epsilon = rounded_up(largest_epsilon(result))
+    title += f"; mu = {mu_rounded_up(result['mu'])}, epsilon = {epsilon} at delta = {result['delta']:g}"
     numbers = (f"final test loss ({count} seed{'s' * (count > 1)})", "accuracy", "injected\nnoise std", "objective")
     table = options.table(("mechanism", *numbers), title=title, right=numbers)
     for row in result["mechanisms"]:
@@ -60,12 +59,22 @@ def _show(result: dict[str, Any], picture: Path) -> None:
         if loss is not None:
             table.add_row(f"({name})", f"{loss:.3f}", "" if accuracy is None else f"{accuracy:.1%}")
     spread = ["±: standard deviation over seeds."] * (count > 1)
-    options.say([table, *spread])
+    options.say([table, *spread, *_footnotes(result["steps"])])
     options.say([f"{result['finding']}."] * bool(result["finding"]) + result["advice"])
     without = any(row["mechanism"] == "none" for row in result["mechanisms"])
     options.say([result["guarantee"], *["none trains without noise: it has no guarantee."] * without])
     options.say(["Noise is drawn from the seeds: whoever knows them can subtract it."])
     options.answers().print(f"Picture: {picture}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _footnotes(num_steps: int) -> list[str]:
+    from ..training.run import final_steps  # torch only where something is trained
+
+    steps = f"the last {final_steps(num_steps)} of {num_steps} steps"
+    return [
+        f"Final test loss and accuracy: mean over the nodes and over the evaluations of {steps}.",
+        "objective: noise left in the models, per unit mu and record shift; it goes with (record shift / mu)^2.",
+    ]
 
 
 def _plus_minus(mean: float | None, std: float | None, count: int, how: str) -> str:

@@ -81,6 +81,23 @@ def rounded_up(value: float | str) -> str:
     return words.rounded_up(float(value), 4)
 
 
+def mu_rounded_up(value: float | str) -> str:
+    """As the sentence of a guarantee shows mu: six digits, rounded up.
+
+    >>> mu_rounded_up(2.0000001), mu_rounded_up("inf")
+    ('2.00001', 'inf')
+    """
+    from ..privacy import words
+
+    return words.rounded_up(float(value), 6)
+
+
+def largest_epsilon(result: dict[str, Any]) -> float | str:
+    """Of the mechanisms with noise of a comparison, as its guarantee states it; else the epsilon aimed at."""
+    stated = [row["epsilon"] for row in result["mechanisms"] if isinstance(row.get("epsilon"), float)]
+    return max(stated, default=result["epsilon"])
+
+
 def versions() -> dict[str, str]:
     """What a number depends on besides its inputs."""
     import importlib.metadata

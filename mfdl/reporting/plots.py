@@ -16,7 +16,7 @@ from ..pictures.curves import METRICS, Curves, colours_of, draw_curves, draw_ove
 from ..training.learned import AT_BEST
 from ..training.plots import plot_runs
 from ..training.run import final_steps
-from .output import rounded_up
+from .output import largest_epsilon, mu_rounded_up, rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,9 +82,11 @@ def _target(result: dict[str, Any]) -> str:
     if not isinstance(result["mu"], float):
         return "the same target"
     epsilon = (
-        "" if result.get("epsilon") is None else f", ε = {rounded_up(result['epsilon'])} at δ = {result['delta']:g}"
+        ""
+        if result.get("epsilon") is None
+        else f", ε = {rounded_up(largest_epsilon(result))} at δ = {result['delta']:g}"
     )
-    return f"μ = {rounded_up(result['mu'])}{epsilon}"
+    return f"μ = {mu_rounded_up(result['mu'])}{epsilon}"
 
 
 def _finding(result: dict[str, Any], curves: Sequence[Curves]) -> str:

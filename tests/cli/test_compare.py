@@ -407,3 +407,19 @@ def test_a_loss_that_is_infinite_is_refused_with_the_reason(tmp_path, capsys, mo
     assert main(["compare", *SMALL, "--out", str(tmp_path / "c"), *more]) == 2
     assert text in capsys.readouterr().err
     assert not (tmp_path / "c" / "results.json").exists()
+
+
+def test_several_numbers_where_an_option_takes_one(capsys):
+    assert main(["compare", "--mu", "0.5,1,2"]) == 2
+    said = capsys.readouterr().err
+    assert "it takes one value per call. See `mfdl compare --help`." in said
+
+
+def test_the_table_says_what_its_numbers_are(tmp_path, capsys):
+    """One epsilon in the title and in the sentence; over what the loss is averaged; what the objective is per."""
+    asked = ["--mechanisms", "dp-dsgd", "--seeds", "1", "--mu", "0.5", "--out", str(tmp_path)]
+    assert main(["compare", *SMALL, *asked]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert len(set(re.findall(r"epsilon = ([0-9.]+)", shown))) == 1
+    assert "over the evaluations of the last 2 of 8 steps." in shown
+    assert "objective: noise left in the models, per unit mu and record shift" in shown
