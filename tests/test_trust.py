@@ -139,7 +139,11 @@ def test_where_all_messages_are_seen_models_add_nothing():
 
 
 def test_not_applicable_is_no_way_to_hide_released_models():
+    class Silent(trust.PNDP):
+        default_release = "not applicable"
+
     assert trust.PNDP([0]).view(DP, 1, release="not applicable").release == "all"
+    assert Silent([0]).view(DP, 1).release == "all"
     for bad in ("some", "ALL", ""):
         with pytest.raises(InvalidInput, match="release must be one of"):
             trust.PNDP([0]).view(DP, 1, release=bad)
