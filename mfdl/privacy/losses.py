@@ -7,35 +7,26 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from scipy.sparse.csgraph import dijkstra
-
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.registry import misplaced
-from ..errors import InvalidInput, require_known, unknown_name
+from ..errors import InvalidInput, unknown_name
 from ..participation import Participation, in_every_step
 from ..progress import Progress
-from ..shown import Shown
-from ..tables import data_frame
 from ..trust import TrustModel
 from . import gaussian
 from .accounting import MOST_SHOWN, VictimLoss, asked_participation, victim_losses, worst_loss
 from .explanation import explanation
 from .fingerprint import Fingerprint
 from .guarantee import DELTA, EVERY_NODE, UNITS, Guarantee
+from .loss_tables import Cells, LossTable, distances
 from .sensitivity import Sensitivity
 
 if TYPE_CHECKING:
-    import pandas
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SHIFT_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
 SHOWN_VICTIMS = 20  # in a notebook
-LOSS_COLUMNS = (
-    "attacker", "victim", "distance", "mu", "epsilon", "delta", "noise_std", "adaptive", "bound", "trust"
-)  # fmt: skip
-LOSS_METRICS = ("mu", "epsilon")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +66,7 @@ class Question:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Losses(Shown):
+class Losses(LossTable):
     """The losses of the victims that a question is about, and what follows from them for a noise.
 
     Raises: InvalidInput: no losses, or losses of another question or algorithm than those beside them.
@@ -289,38 +280,9 @@ class Losses(Shown):
             )
         return rows
 
-    def to_pandas(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> pandas.DataFrame:
-        """`rows` as a data frame with the columns LOSS_COLUMNS. Raises: InvalidInput: pandas is not installed."""
-        return data_frame(self.rows(noise_std, delta=delta, adaptive=adaptive), LOSS_COLUMNS)
-
-    def heatmap(
-        self,
-        ax: Axes | None = None,
-        *,
-        noise_std: float = 1.0,
-        metric: str = "mu",
-        delta: float = DELTA,
-        adaptive: bool = True,
-    ) -> Axes:
-        """Victims in the colour of what they lose to this attacker; `mfdl.pairwise` has all attackers.
-
-        Args: ax: axes to draw in; default those of a new Figure, `.figure` of what is returned. metric: "mu" or
-            "epsilon". noise_std, delta, adaptive: as for `rows`.
-        """
-        from ..pictures.heat_maps import heat_map  # matplotlib only where a picture is wanted
-
-        require_known("metric", metric, LOSS_METRICS)
-        rows = self.rows(noise_std, delta=delta, adaptive=adaptive)
-        words = metric_in_words(metric, noise_std, delta, adaptive=adaptive)
+    def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells:
         title = f"{self.algorithm.name}: what each node loses"
-        return heat_map(
-            [[row[metric]] for row in rows],
-            [row["victim"] for row in rows],
-            [rows[0]["attacker"]],
-            words,
-            title=title,
-            ax=ax,
-        )
+        return Cells([[row[metric]] for row in rows], [row["victim"] for row in rows], [rows[0]["attacker"]], title)
 
     def _stated(
         self,
@@ -357,24 +319,6 @@ class Losses(Shown):
             unit=q.unit,
             why=" ".join(filter(None, (reason, misplaced(self.algorithm, q.trust.name)))),
         ).sealed(dataclasses.replace(loss.fingerprint, release=release).text)
-
-
-def distances(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> dict[int, int]:
-    """Hops from the nearest of these nodes, by node index, over links of any round; empty without nodes."""
-    if not nodes:
-        return {}
-    gossip, rounds = algorithm.dynamics.gossip, algorithm.num_steps * algorithm.dynamics.gossip_rounds
-    matrices = {id(W): W.weights for W in (gossip.at(step) for step in range(1 if gossip.is_constant else rounds))}
-    links = sum(matrices.values())
-    hops = dijkstra(links + links.T, unweighted=True, indices=list(nodes), min_only=True)
-    return {u: int(hop) for u, hop in enumerate(hops) if hop < math.inf}
-
-
-def metric_in_words(metric: str, noise_std: float, delta: float, *, adaptive: bool) -> str:
-    """What the numbers of a picture of losses are."""
-    at = "per unit noise" if noise_std == 1 else f"at noise {noise_std:.4g}"
-    fixed = "" if adaptive else ", gradients fixed in advance"
-    return f"{'μ' if metric == 'mu' else f'ε at δ = {delta:g}'} {at}{fixed}"
 
 
 def shift_notes(lipschitz: float | None) -> tuple[str, ...]:

@@ -24,15 +24,12 @@ from ..participation import Participation
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
 from ..privacy.guarantee import DELTA
-from ..privacy.losses import LOSS_COLUMNS, LOSS_METRICS, Losses, Question, metric_in_words, require_unit
+from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
+from ..privacy.losses import Losses, Question, require_unit
 from ..progress import Progress, shown
-from ..shown import Shown
-from ..tables import data_frame
 from ..trust import PNDP, TrustModel
 
 if TYPE_CHECKING:
-    import pandas
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ROUNDING = 1e-9  # relative: numbers so close are shown as the same
@@ -103,7 +100,7 @@ def pairwise_matrix(
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class PairwiseLosses(Shown):
+class PairwiseLosses(LossTable):
     """What each of several attackers learns of each victim: `Losses` by the attacking node.
 
     Raises: InvalidInput: no attacker with a victim.
@@ -131,10 +128,6 @@ class PairwiseLosses(Shown):
         how: dict[str, Any] = {"delta": delta, "adaptive": adaptive}
         return [row for losses in self.of_attackers.values() for row in losses.rows(noise_std, **how)]
 
-    def to_pandas(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> pandas.DataFrame:
-        """`rows` as a data frame. Raises: InvalidInput: pandas is not installed."""
-        return data_frame(self.rows(noise_std, delta=delta, adaptive=adaptive), LOSS_COLUMNS)
-
     def matrix(
         self, noise_std: float = 1.0, *, metric: str = "mu", delta: float = DELTA, adaptive: bool = True
     ) -> FloatArray:
@@ -150,28 +143,15 @@ class PairwiseLosses(Shown):
         of = {v: losses.of_victims for v, losses in self.of_attackers.items()}
         return pairwise_matrix(of, self.algorithm.num_nodes, value)
 
-    def heatmap(
-        self,
-        ax: Axes | None = None,
-        *,
-        noise_std: float = 1.0,
-        metric: str = "mu",
-        delta: float = DELTA,
-        adaptive: bool = True,
-    ) -> Axes:
-        """Victims down, attackers across; grey where a node attacks itself; numbers in the cells up to 20 nodes.
-
-        Args: ax: axes to draw in; default those of a new Figure, `.figure` of what is returned. metric: "mu" or
-            "epsilon" at `delta`. noise_std, adaptive: as for `Losses.rows`. Where every cell is the bound with all
-            messages seen, which attackers who miss some have for adaptive gradients, the title says so.
-        """
-        from ..pictures.heat_maps import heat_map  # matplotlib only where a picture is wanted
-
-        values = self.matrix(noise_std, metric=metric, delta=delta, adaptive=adaptive)
+    def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells:
         labels = [str(label) for label in self.algorithm.dynamics.gossip.labels]
+        of = {(row["victim"], row["attacker"]): row[metric] for row in rows}
+        attacking = {str(labels[v]) for v in self.of_attackers}
+        values = np.array(
+            [[math.inf if u == v and v in attacking else of.get((u, v), math.nan) for v in labels] for u in labels]
+        )
         title = f"{self.algorithm.name}: who learns what of whom" + self._all_equal(values, adaptive=adaptive)
-        words = metric_in_words(metric, noise_std, delta, adaptive=adaptive)
-        return heat_map(values, labels, labels, words, title=title, ax=ax)
+        return Cells(values, labels, labels, title)
 
     def _all_equal(self, values: FloatArray, *, adaptive: bool) -> str:
         """Further lines of the title, where the bound of LDP hides who learns what."""

@@ -1,0 +1,89 @@
+"""Losses as rows, data frames and heat maps: what one attacker learns of each victim, and many attackers together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numpy.typing import ArrayLike
+from scipy.sparse.csgraph import dijkstra
+
+from ..algorithms import LinearAlgorithm
+from ..errors import require_known
+from ..shown import Shown
+from ..tables import data_frame
+from .guarantee import DELTA
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+LOSS_COLUMNS = (
+    "attacker", "victim", "distance", "mu", "epsilon", "delta", "noise_std", "adaptive", "bound", "trust"
+)  # fmt: skip
+LOSS_METRICS = ("mu", "epsilon")
+
+
+class Cells(NamedTuple):
+    """What a heat map shows: victims down, attackers across; nan where nothing was asked."""
+
+    values: ArrayLike
+    victims: list[str]
+    attackers: list[str]
+    title: str
+
+
+class LossTable(Shown):
+    """Losses that have rows, of one attacker or of several."""
+
+    def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
+        """One row for each attacker and victim."""
+        raise NotImplementedError
+
+    def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells:
+        raise NotImplementedError
+
+    def to_pandas(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> pandas.DataFrame:
+        """`rows` as a data frame with the columns LOSS_COLUMNS. Raises: InvalidInput: pandas is not installed."""
+        return data_frame(self.rows(noise_std, delta=delta, adaptive=adaptive), LOSS_COLUMNS)
+
+    def heatmap(
+        self,
+        ax: Axes | None = None,
+        *,
+        noise_std: float = 1.0,
+        metric: str = "mu",
+        delta: float = DELTA,
+        adaptive: bool = True,
+    ) -> Axes:
+        """Victims down, attackers across; grey where a node attacks itself; numbers in the cells up to 20 nodes.
+
+        Args: ax: axes to draw in; default those of a new Figure, `.figure` of what is returned. metric: "mu" or
+            "epsilon" at `delta`. noise_std, adaptive: as for `rows`. Where every cell is the bound with all messages
+            seen, which attackers who miss some have for adaptive gradients, the title says so.
+        """
+        from ..pictures.heat_maps import heat_map  # matplotlib only where a picture is wanted
+
+        require_known("metric", metric, LOSS_METRICS)
+        shown = self._cells(self.rows(noise_std, delta=delta, adaptive=adaptive), metric, adaptive=adaptive)
+        words = metric_in_words(metric, noise_std, delta, adaptive=adaptive)
+        return heat_map(shown.values, shown.victims, shown.attackers, words, title=shown.title, ax=ax)
+
+
+def distances(algorithm: LinearAlgorithm, nodes: Sequence[int]) -> dict[int, int]:
+    """Hops from the nearest of these nodes, by node index, over links of any round; empty without nodes."""
+    if not nodes:
+        return {}
+    gossip, rounds = algorithm.dynamics.gossip, algorithm.num_steps * algorithm.dynamics.gossip_rounds
+    matrices = {id(W): W.weights for W in (gossip.at(step) for step in range(1 if gossip.is_constant else rounds))}
+    links = sum(matrices.values())
+    hops = dijkstra(links + links.T, unweighted=True, indices=list(nodes), min_only=True)
+    return {u: int(hop) for u, hop in enumerate(hops) if hop < math.inf}
+
+
+def metric_in_words(metric: str, noise_std: float, delta: float, *, adaptive: bool) -> str:
+    """What the numbers of a picture of losses are."""
+    at = "per unit noise" if noise_std == 1 else f"at noise {noise_std:.4g}"
+    fixed = "" if adaptive else ", gradients fixed in advance"
+    return f"{'μ' if metric == 'mu' else f'ε at δ = {delta:g}'} {at}{fixed}"
