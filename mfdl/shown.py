@@ -6,6 +6,7 @@ sentence to say. What they say is in the classes themselves.
 
 from __future__ import annotations
 
+import abc
 import base64
 import dataclasses
 import html
@@ -68,12 +69,12 @@ def _same(value: Any, default: Any) -> bool:
     return isinstance(value, str | int | float | tuple) and type(value) is type(default) and value == default
 
 
-class Shown:
+class Shown(abc.ABC):
     """An object that says in a sentence what it is, and in a notebook also shows a table and a picture."""
 
+    @abc.abstractmethod
     def _sentence(self) -> str:
         """What it is, in one paragraph, without the name of its class."""
-        raise NotImplementedError
 
     def _rows(self) -> list[tuple[str, str]]:
         """Names and values of the notebook's table."""

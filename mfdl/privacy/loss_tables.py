@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,12 +38,13 @@ class Cells(NamedTuple):
 class LossTable(Shown):
     """Losses that have rows, of one attacker or of several."""
 
+    @abc.abstractmethod
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
         """One row for each attacker and victim."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells:
-        raise NotImplementedError
+        """What the heat map of these rows shows."""
 
     def to_pandas(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> pandas.DataFrame:
         """`rows` as a data frame with the columns LOSS_COLUMNS. Raises: InvalidInput: pandas is not installed."""
