@@ -1,6 +1,7 @@
 """What the README shows runs, and learns what it says."""
 
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -34,3 +35,18 @@ def test_the_user_level_line_learns(tmp_path, capsys):
     assert independent["beats_untrained"]
     assert corn["beats_untrained"]
     assert corn["final_accuracy_mean"] > 0.45 > independent["final_accuracy_mean"] > 2 * result["chance_accuracy"]
+
+
+COMMANDS = [line.split("#")[0] for line in re.findall(r"^    (mfdl .*)$", README.replace("\\\n", " "), re.MULTILINE)]
+LONG = ("mfdl compare", "mfdl audit", "mfdl claims")  # twenty seconds to minutes
+
+
+@pytest.mark.parametrize(
+    "line", [pytest.param(line, marks=[pytest.mark.slow] * line.startswith(LONG)) for line in COMMANDS]
+)
+def test_the_commands_run(line, tmp_path, monkeypatch, capsys):
+    if "ego-facebook" in line and "MFDL_DATA" not in os.environ:
+        pytest.skip("needs the graph ego-facebook and the task housing, in MFDL_DATA")
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(line)[1:]) == 0
+    assert capsys.readouterr().out.strip()
