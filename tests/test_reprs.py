@@ -57,7 +57,10 @@ def test_notebooks_get_a_table_and_a_picture(objects):
             page = x._repr_html_()
             assert "<table>" in page
             assert repr(x).split(":")[0][:20] in page
-    assert "<img" in next(x for x in objects if type(x).__name__ == "Run")._repr_html_()
+    pages = {type(x).__name__: x._repr_html_() for x in objects if hasattr(x, "_repr_html_")}
+    assert {"Mechanism", "LinearAlgorithm", "Factorization", "Losses"} <= pages.keys()
+    assert all("<img" in pages[name] for name in ("Run", "Guarantee"))
+    assert "at most" in pages["Factorization"]
 
 
 def test_epsilon_is_told_at_the_delta_of_the_target_and_survives_a_file(tmp_path):

@@ -6,9 +6,12 @@ Every pair of Florentine families: mu of victim u (row) against attacker v (colu
 Grey is the diagonal: who attacks itself learns everything.
 """
 
+import matplotlib.pyplot as plt
+
 import mfdl
 
 dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("florentine"), learning_rate=0.5)
 algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.EveryStep(5))
 losses = mfdl.pairwise(algorithm, adjacency="zero-out", clip_norm=1.0, release="none", method="certified")
-axes = losses.heatmap(adaptive=False)
+_, axes = plt.subplots(figsize=(8, 7), layout="constrained")
+losses.heatmap(axes, adaptive=False)

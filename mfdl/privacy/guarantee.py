@@ -17,7 +17,7 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import check
 from ..errors import InvalidInput
@@ -27,6 +27,9 @@ from ..view import RELEASES
 from . import gaussian, words
 from .fingerprint import Fingerprint, short_hash
 from .words import EVERY_NODE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMAT = 1
 DELTA = 1e-6  # at which words give epsilon, where no target named another
@@ -192,6 +195,9 @@ class Guarantee(Shown):
 
     def _sentence(self) -> str:
         return words.paragraph(self)
+
+    def _figure(self) -> Figure | None:
+        return words.figure(self)
 
     def _rows(self) -> list[tuple[str, str]]:
         return words.rows(self)

@@ -194,9 +194,9 @@ class Losses(LossTable):
                     f"{name!r} has no noise to scale, so no target can be met; use without_noise(algorithm, ...)."
                 )
             raise InvalidInput(
-                f"{name!r} has infinite loss under trust model {self.question.trust.name!r}, whatever the noise: "
-                f"{sensitivity.why or 'no number holds for training'} ({self._worst_victim(worst)}); choose another "
-                "trust model or mechanism."
+                f"{name!r} has infinite loss under trust model {self.question.trust.name!r} for "
+                f"{self._worst_victim(worst)}, whatever the noise: "
+                f"{sensitivity.why or 'no number holds for training'}; choose another trust model or mechanism."
             )
         std = gaussian.noise_std(1 / target, sensitivity.value, self.question.record_shift)
         stated = self._of_everybody(std, worst)

@@ -7,6 +7,8 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from .guarantee import Guarantee
 
 EVERY_NODE = "every node"
@@ -85,6 +87,21 @@ def rows(guarantee: Guarantee) -> list[tuple[str, str]]:
         *([("why", g.why)] if g.why else []),
         *([("source", g.source)] if g.source else []),
     ]
+
+
+def figure(guarantee: Guarantee) -> Figure | None:
+    """epsilon against delta; None where nothing is guaranteed, or nothing is lost."""
+    from matplotlib.figure import Figure  # only where a picture is wanted
+
+    if not 0 < guarantee.mu < math.inf:
+        return None
+    deltas = [10.0 ** (-k / 2) for k in range(2, 21)]
+    drawn = Figure(figsize=(5, 2.8), layout="constrained")
+    ax = drawn.subplots()
+    ax.semilogx(deltas, [guarantee.epsilon(delta) for delta in deltas])
+    ax.axvline(guarantee.stated_delta, linestyle=":", color="grey")
+    ax.set(xlabel="δ", ylabel="ε", title=f"μ = {rounded_up(guarantee.mu, 6)}: {epsilon_at(guarantee)}")
+    return drawn
 
 
 def _protected(g: Guarantee) -> str:
