@@ -23,6 +23,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -122,6 +123,8 @@ def forked(work: Callable[[], None], killed_after: float | None) -> bool:
     while time.perf_counter() - began < limit:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
+            if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+                return False
             if status:
                 raise Fault(f"a process ended with status {status}; its words are on stderr")
             return True
@@ -152,8 +155,8 @@ def _digest(array: Any) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
 
 
-def train_with_journal(name: str, folder: Path | None, journal: Path, result: Path, steps_slow: float) -> None:
-    """One training process; patches this process, so it is for forks."""
+def train_with_journal(name: str, folder: Path | None, journal: Path, result: Path, dies_at: int | None = None) -> None:
+    """One training process, killed by itself once step `dies_at` is sent; patches this process, so it is for forks."""
     log = journal.open("a", buffering=1)  # a line is one write: a kill cuts none in two
     block, step = keys.ColumnNormals.block, executor.Executor.step
 
@@ -167,7 +170,9 @@ def train_with_journal(name: str, folder: Path | None, journal: Path, result: Pa
     def step_logged(self: Any, t: int, state: Any, gradients: Any, noise: Any) -> Any:
         messages, following = step(self, t, state, gradients, noise)
         log.write(f"sent {t} {_digest(gradients)} {_digest(noise)} {_digest(messages)}\n")
-        time.sleep(steps_slow)
+        if t == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(STEP_SECONDS)
         return messages, following
 
     keys.ColumnNormals.block, executor.Executor.step = block_logged, step_logged  # type: ignore[method-assign,assignment]
@@ -184,8 +189,8 @@ def _training(folder: Path, random: Random, k: int, counts: dict[str, int]) -> N
     name = MECHANISMS[k % len(MECHANISMS)]
     run, journal, result = folder / "run", folder / "journal", folder / "result.npz"
 
-    def work() -> None:
-        train_with_journal(name, run, journal, result, STEP_SECONDS)
+    def work(dies_at: int | None = None) -> None:
+        train_with_journal(name, run, journal, result, dies_at)
 
     # the nonce is drawn at the start of a run: both take over the same checkpoint of step 0
     forked(lambda: _begin(name, run), None)
@@ -207,7 +212,9 @@ def _training(folder: Path, random: Random, k: int, counts: dict[str, int]) -> N
         except Exception as error:
             raise Fault(f"the checkpoint after a kill cannot be read: {error}") from error
 
-    counts["kills"] += _until_the_end(work, seconds, random, after)
+    forked(partial(work, random.choice(_sent(set(whole_journal)))), None)  # one kill at least, however slow the machine
+    after()
+    counts["kills"] += 1 + _until_the_end(work, seconds, random, after)
     counts["kills after a checkpoint"] += sum(step > 0 for step in seen)
     if result.read_bytes() != undisturbed:
         raise Fault("the result differs from the undisturbed one")
