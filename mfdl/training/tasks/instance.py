@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.func import functional_call, grad, vmap
+from torch.func import vmap
 
 from ... import check
 from ...errors import InvalidInput, require_known
@@ -22,6 +22,7 @@ from ...shown import short_repr
 from .. import clipping
 from ..not_private import NotPrivate
 from . import modules
+from .traced import node_gradients
 
 CHUNK_BYTES = 256 * 2**20
 """About the most memory that per-record gradients or activations take at one time."""
@@ -132,18 +133,12 @@ class TaskInstance:
         filled = torch.where(mask, torch.arange(num_slots, device=mask.device), mask.int().argmax(1, keepdim=True))
         # Activations forward and backward of each record; the gradient of each node and its parts.
         slot_bytes = (4 * self.activations + -(-3 * self.dimension // num_slots)) * models.element_size()
-
-        def total(
-            row: modules.Parameters, records: torch.Tensor, wanted: torch.Tensor, weight: torch.Tensor
-        ) -> torch.Tensor:
-            outputs = functional_call(self.model.module, row, (records,))
-            return (vmap(self.model.loss)(outputs, wanted) * weight).sum()
+        gradients = node_gradients(self.model)
 
         def of_part(nodes: slice, slots: slice) -> list[torch.Tensor]:
             chosen = filled[nodes, slots]
             rows = torch.arange(nodes.start, nodes.start + len(chosen), device=mask.device).unsqueeze(1)
-            batch = features[rows, chosen], targets[rows, chosen], weights[nodes, slots]
-            return list(vmap(grad(total))(self.model.unflatten(models[nodes]), *batch).values())
+            return list(gradients(models[nodes], features[rows, chosen], targets[rows, chosen], weights[nodes, slots]))
 
         return clipping.clipped_rows(_summed(of_part, models, num_slots, slot_bytes), mask.any(1), clip_norm)
 
