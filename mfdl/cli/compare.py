@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..metrics import WORDS, is_accuracy
 from ..reporting.comparison_config import ComparisonConfig
 from ..reporting.output import largest_epsilon, mu_rounded_up, rounded_up
 from . import options
@@ -42,7 +43,9 @@ def _show(result: dict[str, Any], picture: Path) -> None:
     title = f"{result['task']} on {result['graph']}: {result['nodes']} nodes, {result['steps']} steps"
     epsilon = rounded_up(largest_epsilon(result))
     title += f"; mu = {mu_rounded_up(result['mu'])}, epsilon = {epsilon} at delta = {result['delta']:g}"
-    numbers = (f"final test loss ({count} seed{'s' * (count > 1)})", "accuracy", "injected\nnoise std", "objective")
+    measured = result["config"].get("metrics", [])
+    numbers = [f"final test loss ({count} seed{'s' * (count > 1)})", "accuracy", "injected\nnoise std", "objective"]
+    numbers += [WORDS[name].replace(" of the ", "\nof the ") for name in measured]
     table = options.table(("mechanism", *numbers), title=title, right=numbers)
     for row in result["mechanisms"]:
         objective = row["objective"]
@@ -53,6 +56,12 @@ def _show(result: dict[str, Any], picture: Path) -> None:
             _plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
             f"{row['injected_noise_std']:.3g}",
             f"{objective:,.0f}" if isinstance(objective, float) else str(objective),
+            *(
+                _plus_minus(
+                    row[f"final_{name}_mean"], row[f"final_{name}_std"], count, ".1%" if is_accuracy(name) else ".3g"
+                )
+                for name in measured
+            ),
         )
     for name, mean in (("untrained", "_mean"), ("chance", "")):
         loss, accuracy = result[f"{name}_loss{mean}"], result[f"{name}_accuracy{mean}"]

@@ -18,6 +18,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from ..errors import require_known
+from ..metrics import WORDS, is_accuracy, is_of_nodes
 from .style import INK, LINE_INCHES, QUIET, End, caption_lines, name_ends, plain_decades, quiet, write_caption
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ MORE_COLOURS = ("#000000", "#8c510a", "#3b6e8f", "#7f7f00", "#e377c2", "#1f3b73"
 
 DOTTED: dict[str, Any] = {"color": QUIET, "linewidth": 1.1, "linestyle": (0, (1, 2)), "zorder": 1}  # of a level
 HALO = [withStroke(linewidth=2.2, foreground="white")]  # words stay readable over lines
-METRICS = ("loss", "accuracy")
 LOG_RATIO = 8.0  # largest over smallest drawn loss beyond which the left axis is logarithmic
 FINAL_LOG_RATIO = 50.0  # the same for the final losses, whose lengths from zero say more while they can be seen
 WIDTH, ROW, HEAD = 11.0, 0.42, 0.95  # inches
@@ -122,7 +122,7 @@ def draw_curves(
 
     Args:
         last_steps: the steps that final losses average.
-        metric: "loss" or "accuracy".
+        metric: a name of `mfdl.metrics`.
         levels: losses by name that are drawn as dotted lines, such as that of the untrained model.
     """
     lines = caption_lines(caption, CAPTION_WIDTH)
@@ -166,12 +166,13 @@ def draw_over_steps(
 
     Args: levels, metric: as for `draw_curves`; named: names beside the ends of curves, else a legend.
     """
-    require_known("metric", metric, METRICS)
+    require_known("metric", metric, WORDS)
     levels = levels or {}
-    band = "" if num_seeds == 1 else f"; band: range over {num_seeds} seeds"
-    axes.set_title(f"Test {metric} while training (mean over nodes{band})", loc="left", fontsize=9.5, color=INK, pad=10)
+    how = ["mean over nodes"] * is_of_nodes(metric) + [f"band: range over {num_seeds} seeds"] * (num_seeds > 1)
+    title = f"{_words(metric)} while training" + f" ({'; '.join(how)})" * bool(how)
+    axes.set_title(title, loc="left", fontsize=9.5, color=INK, pad=10)
     low, high = _range(curves, levels.values())
-    if metric == "loss" and low > 0 and high / low >= LOG_RATIO:
+    if not is_accuracy(metric) and low > 0 and high / low >= LOG_RATIO:
         axes.set_yscale("log")
         axes.set_ylim(low / 1.18, high * 1.18)
         plain_decades(axes.yaxis, axes.get_ylim())
@@ -205,6 +206,10 @@ def draw_over_steps(
     return axes
 
 
+def _words(metric: str) -> str:
+    return WORDS[metric][0].upper() + WORDS[metric][1:]
+
+
 def _one_curve(axes: Axes, curve: Curves) -> NDArray[np.float64]:
     """Draws the mean over seeds, which it returns (nan where a seed is not finite), and their range."""
     steps = curve.steps[0]
@@ -228,11 +233,11 @@ def _final_losses(
     axes: Axes, curves: Sequence[Curves], num_seeds: int, last_steps: int, levels: Mapping[str, float], metric: str
 ) -> None:
     what = "" if num_seeds == 1 else " (bar: mean; dot: one seed)"
-    axes.set_title(f"Final test {metric}{what}", loc="left", fontsize=9.5, color=INK, pad=10)
+    axes.set_title(f"Final {WORDS[metric]}{what}", loc="left", fontsize=9.5, color=INK, pad=10)
     rows = list(range(len(curves)))[::-1]  # the first mechanism on top
     reached = [value for curve in curves if not curve.diverged for value in curve.reached] + list(levels.values())
     lowest, highest = min(reached, default=0.0), max(reached, default=1.0)
-    logarithmic = metric == "loss" and lowest > 0 and highest / lowest >= FINAL_LOG_RATIO
+    logarithmic = not is_accuracy(metric) and lowest > 0 and highest / lowest >= FINAL_LOG_RATIO
     start = lowest / 1.4 if logarithmic else min(0.0, lowest)
     for row, curve in zip(rows, curves, strict=True):
         _one_final_loss(axes, row, curve, start)
@@ -249,7 +254,8 @@ def _final_losses(
     else:
         axes.set_xlim(start, highest * 1.3 if math.isfinite(highest) and highest > 0 else 1.0)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
-    axes.set_xlabel(f"mean over nodes and the last {last_steps} steps", fontsize=9, color=QUIET)
+    over = "nodes and " * is_of_nodes(metric)
+    axes.set_xlabel(f"mean over {over}the last {last_steps} steps", fontsize=9, color=QUIET)
     quiet(axes, grid="x")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)

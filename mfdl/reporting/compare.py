@@ -22,6 +22,7 @@ from .. import __version__, check, files, graphs, trust
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import UnsupportedMechanism
 from ..mechanism import Mechanism, calibrate, without_noise
+from ..metrics import require_measured
 from ..participation import Cyclic
 from ..privacy import gaussian
 from ..progress import Advance, Progress, shown
@@ -31,7 +32,7 @@ from ..training.replay import replay
 from ..training.tasks import baselines
 from ..training.tasks.baselines import Baseline
 from ..trust import TrustModel
-from .comparison_folder import NOT_PRIVATE, PNG, RESULTS, SCHEMA, STEPS, SVG, Folder, Key
+from .comparison_folder import NOT_PRIVATE, PNG, RESULTS, SCHEMA, STEPS, SVG, Folder, Key, schema_of
 from .output import json_number
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Plan:
         check.device(device=config.device)
         chosen = {} if config.partition is None else {"partition": config.partition}
         self.task = tasks.load(config.task, self.graph, config.data_home, **chosen)
+        require_measured(config.metrics, self.task.kind, self.task.name)
         for seed in config.seed_list[: None if self.task.batch_sizes_depend_on_seed else 1]:
             self.task.instance(seed, config.period)  # refuses nodes with fewer records than batches
         files_of = [name for name in config.mechanisms if name.startswith(registry.FILE_PREFIX)]
@@ -214,6 +216,7 @@ def _one_run(
         task,
         seeds=[seed],
         eval_every=config.eval_every or config.period,
+        metrics=config.metrics,
         period=config.period if config.unit == "user" else None,
         device=config.device,
         progress=progress,
@@ -222,7 +225,7 @@ def _one_run(
     record = {
         "mechanism": name,
         "seed": seed,
-        **{key: json_number(getattr(finished, key)) for key in ("final_loss", "final_accuracy")},
+        **{f"final_{name}": json_number(finished.final(name)) for name in ("loss", "accuracy", *config.metrics)},
         "diverged": finished.diverged,
         "seconds": finished.training_seconds,
         "node_steps_per_second": json_number(run.node_steps_per_second),
@@ -231,4 +234,4 @@ def _one_run(
     epsilon = stated.epsilon(config.delta)
     same = {"trust": stated.trust, "mu": stated.mu, "epsilon": epsilon, "delta": config.delta, "task": run.task_name}
     same |= {"mechanism": name, "graph": config.graph, "lr": config.learning_rate}
-    return record, pa.Table.from_pylist([{**row, **same} for row in run.rows()], schema=SCHEMA)
+    return record, pa.Table.from_pylist([{**row, **same} for row in run.rows()], schema=schema_of(config.metrics))

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from .. import metrics
 from ..errors import InvalidInput
 from . import options
 from .options import OnGraph, Option, Protects
@@ -35,6 +36,8 @@ class ComparisonConfig(Protects, OnGraph):
         settings: a mechanism with any is built with these instead of tuned.
         mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
         error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
+        metrics: what is measured besides loss and accuracy (`mfdl.metrics`): columns of steps.parquet, and `final_NAME`
+            of results, which are there only then.
 
     Raises: InvalidInput: a value out of range, an unknown mechanism, or two targets.
     """
@@ -89,6 +92,15 @@ class ComparisonConfig(Protects, OnGraph):
     seeds: Annotated[int, Option("Number of seeds.", least=1)] = 3
     first_seed: Annotated[int, Option("The first seed.", least=0)] = 0
     eval_every: Annotated[int | None, Option("Steps between evaluations; default one epoch.", least=1)] = None
+    metrics: Annotated[
+        tuple[str, ...],
+        Option(
+            "Measured besides test loss and accuracy of each node: train_loss, average_loss, average_accuracy, "
+            "average_train_loss (of the average model).",
+            metavar="A,B",
+            listed=True,
+        ),
+    ] = ()
     device: options.Device = None
     jobs: Annotated[int, Option("Worker processes.", least=1)] = 1
 
@@ -97,6 +109,7 @@ class ComparisonConfig(Protects, OnGraph):
         from ..algorithms import registry
         from ..gossip import from_array
 
+        object.__setattr__(self, "metrics", metrics.requested(self.metrics))
         options.require_steps(self.epochs * self.period)
         self.dynamics(from_array([[1.0]]))
         self.trust_model()
@@ -214,4 +227,6 @@ class ComparisonConfig(Protects, OnGraph):
         values["data_home"] = None if self.data_home is None else str(self.data_home)
         if self.epsilon is None:
             values["mu"] = self.target_mu_or_default
+        if not self.metrics:  # so that files of a comparison without it stay as they were
+            del values["metrics"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

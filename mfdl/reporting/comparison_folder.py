@@ -14,6 +14,7 @@ import dataclasses
 import io
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,12 @@ KINDS = {
 }
 SCHEMA = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in KINDS.items()])
 
+
+def schema_of(metrics: Iterable[str]) -> pa.Schema:
+    """The columns of steps.parquet, those of the metrics asked for at the end."""
+    return pa.schema([*SCHEMA, *((name, pa.float64()) for name in metrics)])
+
+
 Key = tuple[str, int]  # mechanism, seed
 
 RUN: dict[str, Any] = {  # of a finished run, the types of its fields
@@ -71,17 +78,19 @@ def _spread(values: list[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def _is_finished(run: Any) -> bool:
+def _is_finished(run: Any, metrics: Iterable[str]) -> bool:
     """Whether an entry of results.json is a run as this version writes it."""
-    alike = isinstance(run, dict) and run.keys() == RUN.keys()
-    return alike and all(isinstance(run[name], kind) for name, kind in RUN.items())
+    fields = RUN | {f"final_{name}": float | None for name in metrics}
+    alike = isinstance(run, dict) and run.keys() == fields.keys()
+    return alike and all(isinstance(run[name], kind) for name, kind in fields.items())
 
 
 class Folder:
     """The finished runs that it holds, and the mechanisms they are of."""
 
     def __init__(self, folder: Path, plan: Plan, *, resume: bool, overwrite: bool) -> None:
-        self.folder, self.plan, self.identity = folder, plan, plan.identity
+        self.folder, self.plan, self.identity, self.metrics = folder, plan, plan.identity, plan.config.metrics
+        self.schema = schema_of(self.metrics)
         require_folder(folder)
         for name in NAMES:
             require_writable(folder / name)
@@ -110,12 +119,14 @@ class Folder:
 
     def _take_over(self, earlier: dict[str, Any]) -> None:
         try:
-            table = pq.read_table(io.BytesIO((self.folder / STEPS).read_bytes())).cast(SCHEMA)
+            table = pq.read_table(io.BytesIO((self.folder / STEPS).read_bytes())).cast(self.schema)
         except (OSError, ValueError, pa.ArrowException):  # ValueError: other columns
             return  # without its steps a run is not finished
         names, seeds = np.asarray(table["mechanism"]), np.asarray(table["seed"])
         runs = earlier.get("runs")
-        for record in filter(_is_finished, runs if isinstance(runs, list) else []):
+        for record in runs if isinstance(runs, list) else []:
+            if not _is_finished(record, self.metrics):
+                continue
             key = (record["mechanism"], record["seed"])
             rows = table.filter(pa.array((names == key[0]) & (seeds == key[1])))
             if rows.num_rows:
@@ -155,7 +166,7 @@ class Folder:
         return [key for key in self.plan.config.runs if key in self.records]
 
     def _write_steps(self) -> pa.Table:
-        table = pa.concat_tables([SCHEMA.empty_table(), *(self.tables[key] for key in self._ordered())])
+        table = pa.concat_tables([self.schema.empty_table(), *(self.tables[key] for key in self._ordered())])
         buffer = io.BytesIO()
         pq.write_table(table, buffer, compression="zstd")
         files.atomic_write_bytes(self.folder / STEPS, buffer.getvalue())
@@ -178,7 +189,7 @@ class Folder:
             "seeds": config.seed_list,
             "guarantee": self._guarantee(),
             "noise": "seeded",
-            "not_private": list(NOT_PRIVATE),
+            "not_private": [*NOT_PRIVATE, *(at + name for name in self.metrics for at in ("", "final_"))],
             **self._worth(),
             "mechanisms": [self._summary(name) for name in config.mechanisms],
             "runs": [self.records[key] for key in self._ordered()],
@@ -237,6 +248,12 @@ class Folder:
         runs = self._runs_of(name)
         losses, accuracies = [run["final_loss"] for run in runs], [run["final_accuracy"] for run in runs]
         usable, judged = bool(runs) and None not in losses, self._judged()
+        more: dict[str, float | None] = {}
+        for metric in self.metrics:
+            values = [run[f"final_{metric}"] for run in runs]
+            there = usable and None not in values
+            more[f"final_{metric}_mean"] = float(np.mean(values)) if there else None
+            more[f"final_{metric}_std"] = _spread(values) if there else None
         (own,) = (one for one in judged.ended if one.name == name)
         seconds = sum(run["seconds"] for run in runs)
         steps = len(runs) * self.plan.dynamics.num_nodes * self.plan.participation.num_steps
@@ -252,6 +269,7 @@ class Folder:
             "final_loss_std": _spread(losses) if usable else None,
             "final_accuracy_mean": float(np.mean(accuracies)) if usable and None not in accuracies else None,
             "final_accuracy_std": _spread(accuracies) if usable and None not in accuracies else None,
+            **more,
             "mu": json_number(stated.mu),
             "epsilon": json_number(stated.epsilon(self.plan.config.delta)),
             "beats_untrained": own.beats(judged.untrained),

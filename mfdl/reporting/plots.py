@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import require_known
-from ..pictures.curves import METRICS, Curves, colours_of, draw_curves, draw_over_steps
+from ..errors import InvalidInput, require_known
+from ..metrics import WORDS
+from ..pictures.curves import Curves, colours_of, draw_curves, draw_over_steps
 from ..training.learned import AT_BEST
 from ..training.plots import plot_runs
 from ..training.run import final_steps
@@ -31,11 +32,13 @@ def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, 
     Args:
         result: as `compare.run_comparison` returns it.
         table: pyarrow table with the columns mechanism, seed, step, node, loss, and accuracy where that is wanted.
-        ax: axes to draw in and to return; metric: "loss" or "accuracy".
+        ax: axes to draw in and to return; metric: "loss", "accuracy", or one asked for.
     """
-    require_known("metric", metric, METRICS)
+    require_known("metric", metric, WORDS)
     labels = {row["mechanism"]: row.get("label", row["mechanism"]) for row in result["mechanisms"]}
     beside = {row["mechanism"]: row.get("final_accuracy_mean") for row in result["mechanisms"] if metric == "loss"}
+    if any(f"final_{metric}" not in run for run in result["runs"]):
+        raise InvalidInput(f"this comparison did not measure {metric!r}; compare with metrics={metric} (--metrics).")
     finals = {(run["mechanism"], run["seed"]): run[f"final_{metric}"] for run in result["runs"]}
     columns = {name: np.asarray(table[name]) for name in ("mechanism", "seed", "step")}
     columns["value"] = np.asarray(table[metric], dtype=np.float64)
@@ -59,7 +62,11 @@ def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, 
     levels = {} if start is None or start <= AT_BEST else {"untrained": start}
     if ax is not None:
         return draw_over_steps(ax, curves, len(result["seeds"]), levels=levels, metric=metric, named=False)
-    title = _finding(result, curves) if metric == "loss" else f"Test accuracy on {result['task']}, {_target(result)}"
+    title = (
+        _finding(result, curves)
+        if metric == "loss"
+        else f"{WORDS[metric].capitalize()} on {result['task']}, {_target(result)}"
+    )
     last = final_steps(participation["epochs"] * participation["period"])
     return draw_curves(curves, title, caption, len(result["seeds"]), last, levels=levels, metric=metric)
 

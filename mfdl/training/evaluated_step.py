@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ class EvaluatedStep:
         accuracy: test accuracy of each node, shape (n,), or None for regression.
         models: a copy of all models, shape (n, d), float64; a guarantee may speak of the final ones only.
         diverged: a model or a test loss was not finite at this evaluation or before.
+        metrics: those asked for by name (`mfdl.metrics`), shape (n,), or () for the average model.
     """
 
     __repr__ = short_repr
@@ -32,3 +34,4 @@ class EvaluatedStep:
     accuracy: NotPrivate[NDArray[np.float64] | None]
     models: NotPrivate[NDArray[np.float64]]
     diverged: NotPrivate[bool]
+    metrics: NotPrivate[Mapping[str, NDArray[np.float64]]] = dataclasses.field(default_factory=dict)

@@ -21,7 +21,7 @@ def not_private_fields(kind: type) -> tuple[str, ...]:
 
     >>> from mfdl.training.tasks import Evaluation
     >>> not_private_fields(Evaluation)
-    ('loss', 'accuracy')
+    ('loss', 'accuracy', 'metrics')
     """
     hints = typing.get_type_hints(kind, include_extras=True)
     return tuple(name for name, hint in hints.items() if NOT_PRIVATE in getattr(hint, "__metadata__", ()))

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput, require_known
-from ..pictures.curves import METRICS, Curves, colours_of, draw_curves, draw_over_steps
+from ..metrics import WORDS, is_accuracy
+from ..pictures.curves import Curves, colours_of, draw_curves, draw_over_steps
 from .learned import AT_BEST, Judged
 from .run import judged
 
@@ -35,11 +36,11 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
         runs: one per mechanism, at least one.
         ax: axes to draw the curves over steps in, which are then returned; default a Figure of its own, with final
             losses beside and the guarantees below.
-        metric: "loss", or "accuracy" of a classifier.
+        metric: "loss", "accuracy" of a classifier, or one of the metrics asked for.
 
-    Raises: InvalidInput: no run, another metric, or the accuracy of a regression.
+    Raises: InvalidInput: no run, another metric, or one that a run has not.
     """
-    require_known("metric", metric, METRICS)
+    require_known("metric", metric, WORDS)
     if not runs:
         raise InvalidInput("runs must hold at least one run.")
     names = [run.mechanism.algorithm.name for run in runs]
@@ -50,8 +51,8 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
             colour,
             dashed,
             [seed.steps for seed in run.seeds],
-            [_values(seed, metric, run.task_name).mean(axis=1) for seed in run.seeds],
-            [seed.final_loss if metric == "loss" else seed.final_accuracy for seed in run.seeds],
+            [_values(seed, metric, run.task_name) for seed in run.seeds],
+            [seed.final(metric) for seed in run.seeds],
             ended.accuracy if metric == "loss" else None,
         )
         for name, run, ended, (colour, dashed) in zip(names, runs, verdict.ended, colours_of(names), strict=True)
@@ -66,7 +67,7 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
     task, gossip = runs[0].task_name, runs[0].mechanism.algorithm.dynamics.gossip
     seeds = ", ".join("not seeded" if seed.seed is None else str(seed.seed) for seed in runs[0].seeds)
     setting = f"Task {task} on {gossip.num_nodes} nodes, gossip {gossip.name}, seeds {seeds}."
-    title = f"Test {metric} on {task}, {gossip.num_nodes} nodes{_privacy(runs)}"
+    title = f"{WORDS[metric].capitalize()} on {task}, {gossip.num_nodes} nodes{_privacy(runs)}"
     if verdict.finding:
         title = f"{verdict.finding}: {task}{_privacy(runs)}"
     caption = " ".join([setting, *verdict.advice, guarantee])
@@ -75,19 +76,21 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
 
 
 def levels_of(verdict: Judged, metric: str = "loss") -> dict[str, float]:
-    """The loss, or the accuracy, of the untrained model, as a line to draw."""
-    start = verdict.untrained
-    if metric == "accuracy":
+    """The test loss, or test accuracy, of the untrained model, as a line to draw."""
+    start = verdict.untrained if "train" not in metric else None
+    if is_accuracy(metric):
         return {} if start is None or start.accuracy is None else {"untrained": start.accuracy}
     return {} if start is None or start.loss <= AT_BEST else {"untrained": start.loss}
 
 
 def _values(seed: SeedRun, metric: str, task: str) -> NDArray[np.float64]:
-    if metric == "loss":
-        return seed.loss
-    if seed.accuracy is None:
+    """At every evaluation, mean over nodes."""
+    if metric == "accuracy" and seed.accuracy is None:
         raise InvalidInput(f"metric 'accuracy' needs a classifier, and task {task!r} is a regression; use 'loss'.")
-    return seed.accuracy
+    if metric not in seed.measured:
+        raise InvalidInput(f"this run did not measure {metric!r}; ask for it: replay(..., metrics=[{metric!r}]).")
+    values = seed.measured[metric]
+    return values if values.ndim == 1 else values.mean(axis=1)
 
 
 def _privacy(runs: Sequence[Run]) -> str:

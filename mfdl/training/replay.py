@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import check, files
+from .. import check, files, metrics
 from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..mechanism import Mechanism
@@ -59,6 +59,8 @@ class ReplayConfig:
             default 1, all of them at every step. The guarantee covers any: all data of a user may change. At record
             level the participation says it, and another one is refused.
         eval_every: steps between evaluations; default the period (the longest of any node), the end of each epoch.
+        metrics: what evaluations measure besides test loss and accuracy of each node: names of `mfdl.metrics.METRICS`,
+            "train_loss", "average_loss", "average_accuracy" and "average_train_loss"; kept in `SeedRun.metrics`.
         stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on. Where
             the guarantee is for hidden messages, it covers the final models and none of a run that was stopped.
         checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written.
@@ -79,6 +81,7 @@ class ReplayConfig:
     key: NoiseKey | None = None
     period: int | None = None
     eval_every: int | None = None
+    metrics: Iterable[str] = ()
     stop_after: int | None = None
     checkpoint_folder: str | os.PathLike[str] | None = None
     keep_messages: bool = False
@@ -102,6 +105,8 @@ class ReplayConfig:
         object.__setattr__(self, "seeds", seeds)
         if key is not None:
             require_key(key=key)
+        object.__setattr__(self, "metrics", metrics.requested(self.metrics))
+        metrics.require_measured(self.metrics, task.kind, task.name)
         self._require_publishable()
         for seed in seeds or ():  # every refusal before any run; sizes that a drawn split decides are checked with it
             covered.divisors(mechanism, task, self.fed_every, seed)
@@ -210,7 +215,9 @@ class _SeedReplay:
             "dtype": str(dtype),
             "generator": GENERATOR,  # another rule is other noise: such a run cannot go on
         }
-        self.evaluated: dict[str, list[Any]] = {"evaluated_steps": [], "loss": [], "accuracy": []}
+        self.metrics = tuple(config.metrics)
+        kept = ("evaluated_steps", "loss", "accuracy", *self.metrics)
+        self.evaluated: dict[str, list[Any]] = {name: [] for name in kept}
         self.messages: list[np.ndarray] = []
         self.diverged, self.begun = False, saved is not None
         self.start, self.state = 0, self.executor.initial_state(self.instance.initial_parameters)
@@ -230,7 +237,7 @@ class _SeedReplay:
         return saved
 
     def _restore(self, saved: checkpoint.Checkpoint) -> None:
-        checkpoint.require_match(saved.metadata, **self.identity)
+        checkpoint.require_match({"metrics": [], **saved.metadata}, **self.identity, metrics=self.metrics)
         self._require_shape_of_a_run(saved)
         self.start = saved.step
         self.state = saved.models["state"].to(device=self.device, dtype=self.executor.state_dtype)
@@ -244,6 +251,7 @@ class _SeedReplay:
         evaluated, T, state = shapes.get("evaluated_steps", ()), self.algorithm.num_steps, tuple(self.state.shape)
         table = (*evaluated, self.algorithm.num_nodes)
         wanted = {"state": state, "evaluated_steps": evaluated[:1], "loss": table}
+        wanted |= {name: table if metrics.is_of_nodes(name) else evaluated for name in self.metrics}
         if "accuracy" in shapes:
             wanted["accuracy"] = table
         whole = "evaluated_steps" in shapes and not saved.models["evaluated_steps"].is_floating_point()
@@ -263,17 +271,20 @@ class _SeedReplay:
             "diverged": self.diverged,
             "split_seed": self.split_seed,
             "nonce": self.nonce,
+            **({"metrics": self.metrics} if self.metrics else {}),
             "seeded_noise": self.key.seeded,  # whoever reads `seed` can then make the noise
         }
         checkpoint.save(self.folder, step=step, models=tensors, metadata=metadata, private=[*tensors, *NOT_COVERED])
 
     def _evaluate(self, step: int) -> None:
         models = self.executor.models(self.state)
-        result = self.instance.evaluate(models)
+        result = self.instance.evaluate(models, self.metrics)
         self.evaluated["evaluated_steps"].append(step)
         self.evaluated["loss"].append(result.loss.double().cpu().numpy())
         if result.accuracy is not None:
             self.evaluated["accuracy"].append(result.accuracy.double().cpu().numpy())
+        for name, values in result.metrics.items():
+            self.evaluated[name].append(values.cpu().numpy())
         self.diverged |= not bool(torch.isfinite(result.loss).all() and torch.isfinite(models).all())
 
     def _told(self, step: int) -> EvaluatedStep:
@@ -281,16 +292,18 @@ class _SeedReplay:
         losses, accuracies = self.evaluated["loss"], self.evaluated["accuracy"]
         loss, accuracy = losses[-1].copy(), accuracies[-1].copy() if accuracies else None
         models = np.array(self.executor.models(self.state).double().cpu().numpy())
-        return EvaluatedStep(step, self.seed, loss, accuracy, models, self.diverged)
+        more = {name: np.array(self.evaluated[name][-1]) for name in self.metrics}
+        return EvaluatedStep(step, self.seed, loss, accuracy, models, self.diverged, more)
 
     def _tables(self) -> dict[str, Any]:
         """Evaluated steps, and one row per evaluation of what was found; None of what was never looked at."""
-        steps, loss, accuracy = self.evaluated.values()
-        return {
-            "evaluated_steps": np.array(steps, dtype=np.int64),
-            "loss": np.array(loss).reshape(-1, self.algorithm.num_nodes),
-            "accuracy": np.array(accuracy) if accuracy else None,
-        }
+        tables = {name: np.array(rows, dtype=np.float64) for name, rows in self.evaluated.items()}
+        steps = np.array(self.evaluated["evaluated_steps"], dtype=np.int64)
+        for name in tables.keys() - {"evaluated_steps", "accuracy"}:
+            if metrics.is_of_nodes(name):
+                tables[name] = tables[name].reshape(steps.size, self.algorithm.num_nodes)
+        accuracy = tables["accuracy"] if self.evaluated["accuracy"] else None
+        return {**tables, "evaluated_steps": steps, "accuracy": accuracy}
 
     def run(self, advance: Advance) -> SeedRun:
         """Steps from where the run stands to the last one."""
@@ -345,4 +358,5 @@ class _SeedReplay:
             seeded_noise=self.key.seeded,
             untrained_loss=start.loss,
             untrained_accuracy=start.accuracy,
+            metrics={name: tables[name] for name in self.metrics},
         )

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import archive, graphs, saved
+from .. import archive, check, graphs, metrics, saved
 from ..algorithms.saved import CLASSES
 from ..archive import Packer, Unpacker
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_known
 from ..gossip.communication import communication_graph
 from ..mechanism import Mechanism
 from ..shown import Shown, short_repr
@@ -67,6 +67,7 @@ class SeedRun:
         messages: of every step, shape (steps, messages, d), if asked for.
         seeded_noise: whoever guesses the seed can subtract the noise: for research, never to be published.
         untrained_loss, untrained_accuracy: of the first model, before any step; None if unknown, or for regression.
+        metrics: those asked for by name (`mfdl.metrics`): of each node, shape (E, n); of the average model, (E,).
     """
 
     __repr__ = short_repr
@@ -84,20 +85,43 @@ class SeedRun:
     seeded_noise: bool = True
     untrained_loss: NotPrivate[float | None] = None
     untrained_accuracy: NotPrivate[float | None] = None
+    metrics: NotPrivate[Mapping[str, NDArray[np.float64]]] = dataclasses.field(default_factory=dict)
 
-    def _last(self, values: NDArray[np.float64] | None) -> float | None:
-        late = self.steps > self.finished_steps - final_steps(self.finished_steps)
-        return None if values is None or self.diverged or not late.any() else float(values[late].mean())
+    @property
+    def measured(self) -> dict[str, NDArray[np.float64]]:
+        """Every metric by name, `loss` first: of each node, shape (E, n); of the average model, (E,)."""
+        accuracy = {} if self.accuracy is None else {"accuracy": self.accuracy}
+        return {"loss": self.loss, **accuracy, **self.metrics}
+
+    def final(self, metric: str = "loss", last_steps: int | None = None) -> float | None:
+        """Mean of a metric over nodes and the evaluations of the last steps.
+
+        None if the run diverged or was not evaluated in them, or where the mean is not finite.
+
+        Args:
+            metric: a name of `measured`; of another one, such as the accuracy of a regression, there is no value.
+            last_steps: over how many last steps, evaluated every `eval_every`; default `final_steps`.
+
+        Raises: InvalidInput: an unknown metric, or less than one step.
+        """
+        require_known("metric", metric, metrics.WORDS)
+        given = None if last_steps is None else check.integer_at_least(1, last_steps=last_steps)
+        late = self.steps > self.finished_steps - (given or final_steps(self.finished_steps))
+        values = self.measured.get(metric)
+        if values is None or self.diverged or not late.any():
+            return None
+        mean = float(values[late].mean())
+        return mean if math.isfinite(mean) else None
 
     @property
     def final_loss(self) -> float | None:
-        """Mean over nodes and the evaluations of the last `final_steps`; None if diverged or not evaluated in them."""
-        return self._last(self.loss)
+        """`final("loss")`."""
+        return self.final("loss")
 
     @property
     def final_accuracy(self) -> float | None:
-        """As `final_loss`; None for regression."""
-        return self._last(self.accuracy)
+        """`final("accuracy")`; None for regression."""
+        return self.final("accuracy")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -167,7 +191,7 @@ class Run(Shown):
         return steps * self.mechanism.algorithm.num_nodes / seconds if seconds > 0 else float("inf")
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per seed, evaluated step and node, for tables."""
+        """One row per seed, evaluated step and node, for tables; metrics of the average model stand in each node's."""
         labels = self.mechanism.algorithm.dynamics.gossip.labels
         return [
             {
@@ -177,6 +201,9 @@ class Run(Shown):
                 "node": str(label),
                 "loss": float(run.loss[i, u]),
                 "accuracy": None if run.accuracy is None else float(run.accuracy[i, u]),
+                **{
+                    name: float(values[i, u] if values.ndim == 2 else values[i]) for name, values in run.metrics.items()
+                },
             }
             for run in self.seeds
             for i, step in enumerate(run.steps)
@@ -186,10 +213,10 @@ class Run(Shown):
     def to_pandas(self) -> pandas.DataFrame:
         """The run in long format: one row for each seed, evaluated step and node, with what it was run with.
 
-        Columns: RUN_COLUMNS; `delta` is the one stated beside epsilon, `lr` the rate of the step just finished, `graph`
-        and `graph_hash` are name and content (`mfdl.graphs.content_hash`) of the communication graph, `gossip` and
-        `gossip_hash` those of its weights, `config_hash` is the mechanism's content hash. Loss and
-        accuracy are `NotPrivate`. Frames of several runs go together by `pandas.concat`.
+        Columns: RUN_COLUMNS, and the metrics asked for; `delta` is the one stated beside epsilon, `lr` the rate of the
+        step just finished, `graph` and `graph_hash` are name and content (`mfdl.graphs.content_hash`) of the
+        communication graph, `gossip` and `gossip_hash` those of its weights, `config_hash` is the mechanism's content
+        hash. Loss, accuracy and metrics are `NotPrivate`. Frames of several runs go together by `pandas.concat`.
 
         Raises: InvalidInput: pandas is not installed.
         """
@@ -211,7 +238,7 @@ class Run(Shown):
             "config_hash": mechanism.content_hash,
         }
         table = ({**same, "lr": float(rates[max(row["step"] - 1, 0)]), **row} for row in self.rows())
-        frame = data_frame(table, RUN_COLUMNS)
+        frame = data_frame(table, [*RUN_COLUMNS, *metrics.requested(self.seeds[0].metrics)])
         frame["accuracy"] = frame["accuracy"].astype(float)  # of regression nan, not objects
         return frame
 
@@ -228,7 +255,6 @@ class Run(Shown):
             saved.MECHANISM: saved.mechanism_parts(self.mechanism, packer),
             "task_name": self.task_name,
             "seeds": packer(list(self.seeds), "seeds of the run"),
-            **{name: packer(getattr(self, name), name) for name in _CHANCE},
             **{name: packer(getattr(self, name), name) for name in _CHANCE},
             "not_private": [*not_private_fields(SeedRun), *_CHANCE],
         }
@@ -264,14 +290,14 @@ class Run(Shown):
     def plot(self, ax: Axes | None = None, *, metric: str = "loss") -> Figure | Axes:
         """Test loss over steps, mean over nodes with the spread over seeds.
 
-        Args: ax, metric: axes to draw in and to return, default a Figure of its own; "loss" or "accuracy".
+        Args: ax, metric: axes to draw in and to return, default a Figure of its own; "loss", "accuracy", or one of the
+            metrics asked for.
         """
         from .plots import plot_runs  # matplotlib only where a picture is wanted
 
         return plot_runs([self], ax, metric=metric)
 
 
-_CHANCE = ("chance_loss", "chance_accuracy")
 _SEED_RUN = {"SeedRun": SeedRun}
 _CHANCE = ("chance_loss", "chance_accuracy")
 
@@ -279,8 +305,11 @@ _CHANCE = ("chance_loss", "chance_accuracy")
 def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
     """One row an evaluation, one column a node, as `SeedRun` says."""
     n, T = mechanism.algorithm.num_nodes, mechanism.algorithm.num_steps
-    tables = [seed.loss] if seed.accuracy is None else [seed.loss, seed.accuracy]
-    fits = all(table.shape == (seed.steps.size, n) for table in tables) and len(seed.models) == n
+    evaluated = seed.steps.shape
+    fits = all(
+        table.shape == (*evaluated, n)[: 2 if metrics.is_of_nodes(name) else 1] for name, table in seed.measured.items()
+    )
+    fits = fits and len(seed.models) == n and set(seed.metrics) <= set(metrics.METRICS)
     if not fits or seed.steps.ndim != 1 or not 0 <= seed.finished_steps <= T:
         raise InvalidInput(
             f"its seed {seed.seed} has arrays of other sizes than {seed.steps.size} evaluations x {n} nodes."

@@ -4,7 +4,9 @@ import dataclasses
 import json
 
 import pyarrow.parquet as pq
+import pytest
 
+from mfdl.metrics import METRICS
 from mfdl.reporting.compare import NOT_PRIVATE, run_comparison
 from mfdl.reporting.comparison_config import ComparisonConfig
 from mfdl.training.not_private import not_private_fields
@@ -20,7 +22,7 @@ def test_every_field_of_a_run_is_private_public_or_marked():
     fields = {field.name for field in dataclasses.fields(SeedRun)}
     marked = set(not_private_fields(SeedRun))
     first = {"untrained_loss", "untrained_accuracy"}
-    assert marked == {"loss", "accuracy", "diverged", "training_seconds"} | first
+    assert marked == {"loss", "accuracy", "diverged", "training_seconds", "metrics"} | first
     assert marked | COVERED | PUBLIC == fields
     assert not marked & (COVERED | PUBLIC)
 
@@ -38,14 +40,16 @@ def test_a_class_without_marks_has_none():
     assert not_private_fields(Plain) == ()
 
 
-def test_results_list_everything_they_hold_that_is_not_covered(tmp_path):
-    config = ComparisonConfig(graph="ring:n=4", epochs=1, period=2, seeds=1, mechanisms=("none",))
+@pytest.mark.parametrize("metrics", [(), METRICS])
+def test_results_list_everything_they_hold_that_is_not_covered(tmp_path, metrics):
+    config = ComparisonConfig(graph="ring:n=4", epochs=1, period=2, seeds=1, mechanisms=("none",), metrics=metrics)
     run_comparison(config, tmp_path)
     result = json.loads((tmp_path / "results.json").read_text())
     (run,) = result["runs"]
     columns = set(pq.read_table(tmp_path / "steps.parquet").column_names)
     labels = {"mechanism", "seed", "step", "node"}
     columns -= {"trust", "mu", "epsilon", "delta", "lr", "graph", "task"}  # what it was run with
-    assert set(run) - labels == set(NOT_PRIVATE) & set(run)
-    assert columns - labels == set(NOT_PRIVATE) & columns
+    not_private = {*NOT_PRIVATE, *metrics, *(f"final_{name}" for name in metrics)}
+    assert set(run) - labels == not_private & set(run)
+    assert columns - labels == not_private & columns
     assert set(result["not_private"]) == (set(run) | columns) - labels

@@ -199,7 +199,7 @@ def test_every_evaluation_is_told_once_with_what_the_run_will_report(tmp_path):
         assert_array_equal(run.accuracy, [one.accuracy for one in mine])
         assert_array_equal(run.models, mine[-1].models)
         assert not any(one.diverged for one in mine)
-    assert not_private_fields(EvaluatedStep) == ("loss", "accuracy", "models", "diverged")
+    assert not_private_fields(EvaluatedStep) == ("loss", "accuracy", "models", "diverged", "metrics")
     later = []
     train(made, task, stop_after=3, checkpoint_folder=tmp_path, **how)
     train(made, task, checkpoint_folder=tmp_path, on_evaluation=lambda one: later.append(one.step), **how)

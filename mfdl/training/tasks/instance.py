@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.func import vmap
 
-from ... import check
+from ... import check, metrics
 from ...errors import InvalidInput, require_known
 from ...privacy.guarantee import UNITS
 from ...shown import short_repr
@@ -35,12 +35,14 @@ class Evaluation:
     Attributes:
         loss: mean test loss, float64 (n,).
         accuracy: share of test records classified rightly, float64 (n,); None for regression.
+        metrics: those asked for by name (`mfdl.metrics`), float64 (n,), or () for the average model.
     """
 
     __repr__ = short_repr
 
     loss: NotPrivate[torch.Tensor]
     accuracy: NotPrivate[torch.Tensor | None]
+    metrics: NotPrivate[Mapping[str, torch.Tensor]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -173,7 +175,7 @@ class TaskInstance:
         return _summed(of_part, models, mask.shape[1], record_bytes)
 
     @torch.no_grad()
-    def evaluate(self, models: torch.Tensor) -> Evaluation:
+    def evaluate(self, models: torch.Tensor, measured: Iterable[str] = ()) -> Evaluation:
         """Loss and accuracy of every node's model on the whole test set.
 
         Not private: the numbers are exact functions of the test records and of models that may not be
@@ -182,14 +184,41 @@ class TaskInstance:
 
         Args:
             models: (n, d).
+            measured: further metrics (`mfdl.metrics.METRICS`); they change no bit of loss and accuracy.
 
         Raises:
-            InvalidInput: models of another shape, dtype or device.
-        Cost: n forward passes over the test set, in chunks of about `CHUNK_BYTES`.
+            InvalidInput: models of another shape, dtype or device; an unknown metric, the accuracy of a regression.
+        Cost: n forward passes over the test set, in chunks of about `CHUNK_BYTES`; "train_loss" n over the train set,
+            "average_train_loss" one, the other two together one over the test set.
         """
         self._check_models(models)
+        wanted, more = metrics.requested(measured), dict[str, torch.Tensor]()
+        metrics.require_measured(wanted, self.task.kind, self.task.name)
+        own, average = self._tested(models), models.mean(0, keepdim=True, dtype=torch.float64).to(models.dtype)
+        if "train_loss" in wanted:
+            more["train_loss"] = self._train_losses(models)
+        if {"average_loss", "average_accuracy"} & set(wanted):
+            of_average = self._tested(average)
+            more["average_loss"] = of_average.loss[0]
+            if of_average.accuracy is not None:
+                more["average_accuracy"] = of_average.accuracy[0]
+        if "average_train_loss" in wanted:
+            more["average_train_loss"] = self._train_losses(average)[0]
+        return dataclasses.replace(own, metrics={name: more[name] for name in wanted})
+
+    def _tested(self, rows: torch.Tensor) -> Evaluation:
         classes = self.task.kind == "classification"
-        return tested(self.model, models, self.test_features, self.test_targets, classes, self.activations)
+        return tested(self.model, rows, self.test_features, self.test_targets, classes, self.activations)
+
+    def _train_losses(self, rows: torch.Tensor) -> torch.Tensor:
+        """Mean loss of models (rows, d) over all train records that take part, whoever holds them."""
+        total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        for features, targets, mask in zip(self.features, self.targets, self.mask, strict=True):
+            count = int(mask.sum())
+            if count:
+                held = features[mask], targets[mask]
+                total += count * tested(self.model, rows, *held, False, self.activations).loss
+        return total / self.mask.sum()
 
     def _batches(self, models: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Features, targets and mask of the batch that each node feeds at a step, after a look at the arguments."""

@@ -1,0 +1,56 @@
+"""What a trained model is measured by: loss and accuracy on the test records, and more where it is asked for.
+
+In: names. Out: each with its words. A name is the same everywhere: an option of `replay` and of `mfdl compare`, a key
+of `SeedRun.metrics`, a column of rows and files, a picture's metric, `final_NAME` in results. No guarantee covers any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .errors import InvalidInput, require_known
+
+WORDS = {
+    "loss": "test loss",
+    "accuracy": "test accuracy",
+    "train_loss": "train loss",
+    "average_loss": "test loss of the average model",
+    "average_accuracy": "test accuracy of the average model",
+    "average_train_loss": "train loss of the average model",
+}
+METRICS = tuple(name for name in WORDS if name not in ("loss", "accuracy"))
+"""Those on request: the loss of each node's model over all train records of all nodes, and test loss, test accuracy and
+train loss of the average of all nodes' models, one number for all nodes."""
+
+
+def is_of_nodes(name: str) -> bool:
+    """Whether each node has its own; else there is one for their average."""
+    return not name.startswith("average_")
+
+
+def is_accuracy(name: str) -> bool:
+    """Whether it is a share of records classified rightly, which a regression has not; else a loss."""
+    return name.endswith("accuracy")
+
+
+def requested(metrics: Iterable[str]) -> tuple[str, ...]:
+    """The metrics of these names, each once, in the order of METRICS; "train-loss" is read as "train_loss".
+
+    >>> requested(["average-loss", "train_loss"])
+    ('train_loss', 'average_loss')
+
+    Raises: InvalidInput: no list of names, or an unknown one.
+    """
+    if isinstance(metrics, str) or not isinstance(metrics, Iterable):
+        raise InvalidInput(f"metrics must be a list of names among {', '.join(METRICS)}, got {metrics!r}.")
+    names = [name.replace("-", "_") if isinstance(name, str) else name for name in metrics]
+    for name in names:
+        require_known("metric on request", name, METRICS)
+    return tuple(name for name in METRICS if name in names)
+
+
+def require_measured(metrics: Iterable[str], kind: str, task: str) -> None:
+    """Refuses the accuracy of a task that is no classification."""
+    for name in metrics:
+        if is_accuracy(name) and kind != "classification":
+            raise InvalidInput(f"metric {name!r} needs a classifier, and task {task!r} is a regression; leave it out.")

@@ -1,0 +1,193 @@
+"""Metrics on request: what they are, where they are kept, and that asking changes nothing else."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from numpy.testing import assert_allclose, assert_array_equal
+from small_tasks import classes, module_at, regression, some_models
+
+import mfdl
+from mfdl import Cyclic, Dynamics, InvalidInput, algorithms, gossip, replay, trust
+from mfdl.metrics import METRICS, requested
+from mfdl.reporting import comparison_folder
+from mfdl.reporting.compare import run_comparison
+from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.reporting.plots import plot_comparison
+from mfdl.training.run import Run, final_steps
+
+OF_REGRESSION = tuple(name for name in METRICS if name != "average_accuracy")
+MECHANISM = mfdl.with_noise(
+    algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.1), Cyclic(3, 2)),
+    noise_std=0.1, trust=trust.LDP(), adjacency="zero-out", clip_norm=0.5,
+)  # fmt: skip
+
+
+def measured_slowly(task, row, features, targets):
+    """Loss and share of hits of one model, record by record."""
+    module = module_at(task, row)
+    losses, hits = [], []
+    with torch.no_grad():
+        for x, y in zip(torch.tensor(features), torch.tensor(targets), strict=True):
+            output = module(x.to(row.dtype)[None])[0]
+            losses.append(float(task.loss(output, y if y.dtype == torch.int64 else y.to(row.dtype))))
+            hits.append(float(output.argmax() == y))
+    return np.mean(losses), np.mean(hits)
+
+
+@examples(20)
+@given(
+    build=st.sampled_from([regression, classes]),
+    partition=st.sampled_from(["uniform", "dirichlet:alpha=1"]),
+    num_records=st.integers(40, 60),
+    seed=st.integers(0, 5),
+    asked=st.lists(st.sampled_from(METRICS), max_size=5),
+)
+def test_metrics_are_means_over_records_and_asking_changes_no_other(build, partition, num_records, seed, asked):
+    if build is regression:
+        partition, asked = "uniform", [name for name in asked if name != "average_accuracy"]
+    task = build(num_records, partition=partition)
+    instance = task.instance(seed, 2, dtype=torch.float64)
+    models = some_models(instance, seed)
+    plain, more = instance.evaluate(models), instance.evaluate(models, asked)
+    assert_array_equal(more.loss, plain.loss)
+    assert plain.metrics == {}
+    assert tuple(more.metrics) == requested(asked)
+    train, test = (task.features, task.targets), (task.test_features, task.test_targets)
+    average = torch.stack(list(models)).mean(0)
+    wanted = {
+        "train_loss": [measured_slowly(task, row, *train)[0] for row in models],
+        "average_loss": measured_slowly(task, average, *test)[0],
+        "average_accuracy": measured_slowly(task, average, *test)[1],
+        "average_train_loss": measured_slowly(task, average, *train)[0],
+    }
+    for name, value in more.metrics.items():
+        assert_allclose(value, wanted[name], rtol=1e-6, err_msg=name)  # float32 scores of oracle and library
+
+
+def test_a_record_that_takes_no_part_counts_in_no_train_loss():
+    instance = classes().instance(0, 2, dtype=torch.float64)
+    models = some_models(instance)
+    whole = instance.evaluate(models, ["train_loss"]).metrics["train_loss"]
+    instance.mask[0] = False
+    left = instance.evaluate(models, ["train_loss"]).metrics["train_loss"]
+    assert (left != whole).all()
+    task = instance.task
+    kept = instance.record_index[1:][instance.mask[1:]].numpy()
+    by_hand = measured_slowly(task, models[2], task.features[kept], task.targets[kept])[0]
+    assert_allclose(left[2], by_hand, rtol=1e-6)
+
+
+def test_a_run_keeps_what_was_asked_in_arrays_rows_frames_and_files(tmp_path):
+    plain = replay(MECHANISM, classes(), seeds=[0, 1], eval_every=1)
+    run = replay(MECHANISM, classes(), seeds=[0, 1], eval_every=1, metrics=["average-loss", "train_loss"])
+    assert plain.seeds[0].metrics == {}
+    assert list(run.seeds[0].metrics) == ["train_loss", "average_loss"]
+    for one, other in zip(plain.seeds, run.seeds, strict=True):
+        assert_array_equal(one.loss, other.loss)
+        assert_array_equal(one.models, other.models)
+        assert other.metrics["train_loss"].shape == (6, 4)
+        assert other.metrics["average_loss"].shape == (6,)
+    assert run.rows()[0].keys() - plain.rows()[0].keys() == {"train_loss", "average_loss"}
+    frame = run.to_pandas()
+    assert list(frame.columns) == [*plain.to_pandas().columns, "train_loss", "average_loss"]
+    by_step = frame[frame["seed"] == 1].groupby("step")
+    assert_allclose(by_step["average_loss"].mean(), run.seeds[1].metrics["average_loss"], rtol=1e-12)
+    assert_allclose(by_step["train_loss"].mean(), run.seeds[1].metrics["train_loss"].mean(axis=1), rtol=1e-12)
+    run.save(tmp_path / "run")
+    again = Run.load(tmp_path / "run")
+    assert again.rows() == run.rows()
+    assert list(again.to_pandas().columns) == list(frame.columns)
+    for metric in ("train_loss", "average_loss"):
+        assert isinstance(again.plot(metric=metric), Figure)
+    with pytest.raises(InvalidInput, match="did not measure 'average_train_loss'"):
+        run.plot(metric="average_train_loss")
+
+
+def test_final_means_are_over_the_steps_asked_for():
+    seed = replay(MECHANISM, classes(), seeds=[0], eval_every=1, metrics=METRICS).seeds[0]
+    for name, values in seed.measured.items():
+        assert_allclose(seed.final(name), values[-final_steps(6) :].mean(), rtol=1e-14)
+        assert_allclose(seed.final(name, 4), values[2:].mean(), rtol=1e-14)
+    assert seed.final("loss", 4) != seed.final_loss == seed.final()
+    assert replay(MECHANISM, regression(), seeds=[0]).seeds[0].final("average_loss") is None
+    for wrong in ({"metric": "los"}, {"last_steps": 0}):
+        with pytest.raises(InvalidInput, match=next(iter(wrong))):
+            seed.final(**wrong)
+
+
+def test_evaluations_tell_metrics_while_they_train():
+    told = []
+    run = replay(MECHANISM, classes(), seeds=[0], eval_every=2, metrics=METRICS, on_evaluation=told.append)
+    for name, values in run.seeds[0].metrics.items():
+        assert_array_equal([step.metrics[name] for step in told], values)
+
+
+@pytest.mark.parametrize("asked", [(), METRICS])
+def test_a_stopped_run_goes_on_with_its_metrics(tmp_path, asked):
+    how = {"task": classes(), "seeds": [0], "eval_every": 1, "metrics": asked}
+    whole = replay(MECHANISM, **how).seeds[0]
+    for stop in (0, 2, 2, None, None):
+        resumed = replay(MECHANISM, **how, stop_after=stop, checkpoint_folder=tmp_path).seeds[0]
+    for name, values in whole.measured.items():
+        assert_array_equal(resumed.measured[name], values)
+    with pytest.raises(InvalidInput, match="the checkpoint's metrics is"):
+        replay(MECHANISM, **{**how, "metrics": ["train_loss"]}, checkpoint_folder=tmp_path)
+    kept = json.loads(next(tmp_path.glob("*/checkpoint.json")).read_text())
+    assert ("metrics" in kept["metadata"]) == bool(asked)
+    assert set(asked) <= set(kept["private"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("train_loss", "metrics must be a list of names"),
+        (["train_los"], "did you mean 'train_loss'"),
+        (["average-accuracy"], "task 'small' is a regression"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_work(asked, said):
+    with pytest.raises(InvalidInput, match=said):
+        replay(MECHANISM, regression(), seeds=[0], metrics=asked)
+
+
+def test_a_comparison_keeps_what_was_asked_and_goes_on(tmp_path):
+    asked = {"graph": "ring:n=4", "epochs": 2, "period": 4, "seeds": 2, "mechanisms": ("none", "dp-dsgd")}
+    plain = run_comparison(ComparisonConfig(**asked), tmp_path / "plain")
+    config = ComparisonConfig(**asked, metrics="average-loss,train-loss")
+    result = run_comparison(config, tmp_path / "more")
+    names = {"train_loss", "average_loss"}
+    assert {key for run in result["runs"] for key in run} - {key for run in plain["runs"] for key in run} == {
+        f"final_{name}" for name in names
+    }
+    assert set(result["mechanisms"][0]) - set(plain["mechanisms"][0]) == {
+        f"final_{name}_{kind}" for name in names for kind in ("mean", "std")
+    }
+    assert set(result["not_private"]) - set(plain["not_private"]) == names | {f"final_{name}" for name in names}
+    assert "metrics" not in plain["config"]
+    assert ComparisonConfig.load(tmp_path / "more" / "results.json").metrics == ("train_loss", "average_loss")
+    tables = [pq.read_table(tmp_path / folder / comparison_folder.STEPS) for folder in ("plain", "more")]
+    assert tables[1].schema.names == [*tables[0].schema.names, "train_loss", "average_loss"]
+    assert tables[1].select(tables[0].schema.names).equals(tables[0])
+    ended = result["runs"][0]
+    rows = tables[1].to_pandas().query("mechanism == 'none' and seed == 0 and step > 6")
+    assert_allclose(ended["final_train_loss"], rows["train_loss"].mean(), rtol=1e-12)
+    assert_allclose(ended["final_average_loss"], rows["average_loss"].mean(), rtol=1e-12)
+    assert isinstance(plot_comparison(result, tables[1], metric="average_loss"), Figure)
+    with pytest.raises(InvalidInput, match="did not measure"):
+        plot_comparison(plain, tables[0], metric="average_loss")
+    seen = []
+    assert run_comparison(config, tmp_path / "more", progress=lambda steps, doing: seen.append(doing)) == result
+    assert "none, seed 0" not in seen  # found finished
+
+
+def test_a_comparison_of_a_regression_refuses_accuracies(tmp_path):
+    config = ComparisonConfig(task="least-squares", period=1, epochs=2, unit="user", metrics=["average_accuracy"])
+    with pytest.raises(InvalidInput, match="is a regression"):
+        run_comparison(config, tmp_path)
