@@ -48,7 +48,12 @@ class ComparisonConfig(Protects, OnGraph):
         tuple[str, ...],
         Option("Names of `mfdl mechanisms`, and file:FILE.npz.", ("--mechanism",), metavar="A,B,...", listed=True),
     ] = DEFAULT_MECHANISMS
-    task: Annotated[str, Option("digits, housing, rotated-quadratics, a9a, mnist, ...", metavar="NAME")] = "digits"
+    task: Annotated[
+        str,
+        Option(
+            "digits, housing, a9a, mnist, ..., perhaps with parameters: mnist:split=pool,fraction=0.2.", metavar="NAME"
+        ),
+    ] = "digits"
     epochs: options.Epochs = 20
     period: options.Period = 16
     mu: Annotated[

@@ -151,6 +151,23 @@ def test_a_fraction_of_the_train_records(small):
     assert [wanted[row.tobytes()] for row in fifth.features] == fifth.targets.tolist()
 
 
+def test_the_pool_holds_every_image_once_a_fifth_of_them_back(small):
+    home = small(*TRAIN, *TEST)
+    for options, name, images in (({}, "mnist-pool", IMAGES), ({"source": "10k"}, "mnist-10k-pool", IMAGES[80:])):
+        task = tasks.mnist(3, home, split="pool", **options)
+        assert (task.name, len(task.test_targets)) == (name, len(images) // 5)
+        rows = images.reshape(len(images), 784).astype(np.float32) / np.float32(255)
+        held = [row.tobytes() for part in (task.features, task.test_features) for row in part]
+        assert sorted(held) == sorted(row.tobytes() for row in rows)
+        label = dict(zip((row.tobytes() for row in rows), LABELS, strict=False))
+        assert [label[row] for row in held] == [*task.targets, *task.test_targets]
+        fifth = tasks.load("mnist:split=pool,fraction=0.2", 5, home, **options)
+        assert len(fifth.targets) == round(0.2 * len(task.targets))
+        assert {row.tobytes() for row in fifth.features} < {row.tobytes() for row in task.features}
+        np.testing.assert_array_equal(fifth.test_features, task.test_features)
+    assert tasks.load("mnist-mlp:split=pool,source=full", 5, home).name == "mnist-pool-mlp"
+
+
 @pytest.mark.parametrize(("model", "dimension"), [("linear", 7850), ("mlp", 784 * 128 + 128 + 1280 + 10)])
 def test_models(small, model, dimension):
     task = tasks.mnist(3, small(*TRAIN, *TEST), model=model, partition="dirichlet:alpha=1,min_records=2")
@@ -181,6 +198,7 @@ def test_models(small, model, dimension):
     [
         ({"model": "softmax"}, "unknown mnist model 'softmax'"),
         ({"source": "50k"}, "unknown mnist source '50k'"),
+        ({"split": "fair"}, "unknown mnist split 'fair'"),
         ({"fraction": 0}, "fraction must be a finite number > 0, got 0"),
         ({"fraction": 1.5}, "fraction must be a number > 0 and <= 1, got 1.5"),
         ({"partition": "even"}, "unknown partition 'even'"),

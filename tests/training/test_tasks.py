@@ -427,6 +427,40 @@ def test_registry(housing_stub):
 
 
 @pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("digits:model=mlp, test_fraction=0.2", lambda: tasks.digits(3, "mlp", 0.2)),
+        ("digits:partition=dirichlet:alpha=2", lambda: tasks.digits(3, partition="dirichlet:alpha=2")),
+        ("digits-mlp:test_fraction=0.5", lambda: tasks.digits(3, "mlp", 0.5)),
+        ("least-squares:dimension=3,data_seed=7,start=zero", lambda: tasks.least_squares(3, 3, 7, "zero")),
+        ("rotated-quadratics:start=ones", lambda: tasks.rotated_quadratics(3, "ones")),
+        ("rotated-quadratics:", lambda: tasks.rotated_quadratics(3)),
+    ],
+)
+def test_a_text_names_the_task_of_its_parameters(text, made):
+    assert tasks.load(text, 3).content_hash == made().content_hash
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("digit:model=mlp", "unknown task 'digit'; did you mean 'digits'"),
+        ("digits:modell=mlp", "task 'digits' has no parameter 'modell'; known: model"),
+        ("digits-mlp:model=softmax", "task 'digits-mlp' has no parameter 'model'"),
+        ("digits:model", "task digits: cannot use 'model'; parameters are written key=value"),
+        ("digits:model=mlp,model=mlp", "cannot use 'model=mlp'; .* each once"),
+        ("housing:data_home=/tmp", "task housing: cannot use 'data_home=/tmp'"),
+        ("digits:test_fraction=half", "task digits: test_fraction must be float, got 'half'"),
+        ("least-squares:dimension=2.5", "task least-squares: dimension must be int, got '2.5'"),
+        ("least-squares:start=1", "unknown start '1'"),
+    ],
+)
+def test_a_text_that_names_no_task_is_refused(text, said):
+    with pytest.raises(InvalidInput, match=said):
+        tasks.load(text, 3)
+
+
+@pytest.mark.parametrize(
     ("name", "period"),
     [("digits", 2), ("digits-mlp", 2), ("housing", 2), ("least-squares", 1), ("rotated-quadratics", 1)],
 )

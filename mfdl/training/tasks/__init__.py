@@ -61,26 +61,47 @@ def names() -> list[str]:
 def load(name: str, graph: Any, data_home: str | os.PathLike[str] | None = None, **params: Any) -> Task:
     """The task of a name on the nodes of a graph.
 
+    >>> load("digits:test_fraction=0.2", 4)
+    Task digits (classification) on 4 nodes: 1438 train and 359 test records of shape (64,), partition uniform
+
     Args:
-        name: one of `names()`.
+        name: one of `names()`, perhaps with parameters of its function, "mnist:split=pool,fraction=0.2"; numbers and
+            words only.
         graph: a networkx graph, or the number of nodes.
         data_home: where downloaded data are cached; ignored by tasks that download nothing.
         params: further parameters of the task's function, such as partition="dirichlet:alpha=10" of a9a, digits and
             MNIST.
 
     Raises:
-        InvalidInput: unknown name or parameter, or what the task's function refuses.
+        InvalidInput: unknown name or parameter, one given twice or of another type; what the task's function refuses.
     """
-    require_known("task", name, _TASKS)
-    make = _TASKS[name]
-    allowed = list(inspect.signature(make).parameters)[1:]
+    base, _, text = str(name).partition(":")
+    require_known("task", base, _TASKS)
+    make = _TASKS[base]
+    allowed = dict(list(inspect.signature(make, eval_str=True).parameters.items())[1:])
     if isinstance(make, functools.partial):
-        allowed = [parameter for parameter in allowed if parameter not in make.keywords]
+        allowed = {key: parameter for key, parameter in allowed.items() if key not in make.keywords}
     if "data_home" in allowed:
         params["data_home"] = data_home
+    for part in text.split(",") if text.strip() else ():
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or key in params:
+            raise InvalidInput(
+                f"task {base}: cannot use {part.strip()!r}; parameters are written key=value, each once, such as "
+                "mnist:split=pool,fraction=0.2."
+            )
+        params[key] = _value(base, key, value, allowed[key]) if key in allowed else value
     unknown = sorted(set(params) - set(allowed))
     if unknown:
-        raise InvalidInput(
-            f"task {name!r} has no parameter {unknown[0]!r}; known: {', '.join(sorted(allowed)) or 'none'}."
-        )
+        known = ", ".join(sorted(allowed)) or "none"
+        raise InvalidInput(f"task {base!r} has no parameter {unknown[0]!r}; known: {known}.")
     return make(graph, **params)
+
+
+def _value(task: str, key: str, text: str, parameter: inspect.Parameter) -> str | int | float:
+    """What stands behind key= in a text, of the type of that parameter's default."""
+    kind = type(parameter.default)
+    try:
+        return text if kind not in (int, float) else kind(text)
+    except ValueError:
+        raise InvalidInput(f"task {task}: {key} must be {kind.__name__}, got {text!r}.") from None

@@ -24,7 +24,7 @@ Records = tuple[NDArray[Any], NDArray[Any]]
 """Features and targets."""
 
 TEST_FRACTION = 0.2
-"""Share held back of all of a9a, and of California housing."""
+"""Share held back of all of a9a, of all of MNIST, and of California housing."""
 
 SMALL_TEST_FRACTION = 1 / 6
 """Share held back where only the 10,000 images of MNIST are there."""
@@ -44,6 +44,7 @@ def relu_network(inputs: int, hidden: int, outputs: int) -> torch.nn.Module:
 
 
 SPLITS = ("libsvm", "pool")
+MNIST_SPLITS = ("original", "pool")
 SOURCES = ("auto", "full", "10k")
 DIGITS_MODELS = {
     "softmax": functools.partial(linear_from_zero, 64, 10),
@@ -83,8 +84,7 @@ def a9a(
     name = "a9a"
     if split == "pool":
         name = "a9a-pool"
-        features, targets = (np.concatenate(both) for both in zip(train, test, strict=True))
-        train, test = _held_back((features, targets), TEST_FRACTION)
+        train, test = _pooled(train, test)
     return _task(name, graph_or_num_nodes, train, test, _Logistic, partition)
 
 
@@ -160,6 +160,7 @@ def mnist(
     data_home: Folder = None,
     model: str = "linear",
     source: str = "auto",
+    split: str = "original",
     fraction: float = 1.0,
     partition: partitions.Partition | str = "uniform",
 ) -> Task:
@@ -175,13 +176,17 @@ def mnist(
             initial values, 101,770 parameters).
         source: "full", fetched where needed; "10k"; or "auto": "10k" if the data folder holds both files of test images
             but not both of training images, else "full".
+        split: "original" (the training images for training, the test images for testing) or "pool" (both together, a
+            fifth held back, the same one in all runs; then the name ends in "-pool"). Of "10k" the pool is its images.
         fraction: share of the train records that is used, the same ones in all runs, in (0, 1].
         partition: who holds which train record, or its text, see `partition.parse`.
 
-    Source: the network of arXiv:2405.01031; one linear layer and fraction 0.2 are those of arXiv:2501.14644v2.
+    Source: the network of arXiv:2405.01031; one linear layer, the pool and fraction 0.2 are those of
+        arXiv:2501.14644v2 and its code.
     """
     require_known("mnist model", model, MNIST_MODELS)
     require_known("mnist source", source, SOURCES)
+    require_known("mnist split", split, MNIST_SPLITS)
     if (fraction := check.positive(fraction=fraction)) > 1:
         raise InvalidInput(f"fraction must be a number > 0 and <= 1, got {fraction!r}.")
     train_is_there, test_is_there = (
@@ -189,14 +194,17 @@ def mnist(
     )
     if source == "10k" or (source == "auto" and test_is_there and not train_is_there):
         name = "mnist-10k"
-        train, test = _held_back(data.mnist("test", data_home), SMALL_TEST_FRACTION)
+        share = TEST_FRACTION if split == "pool" else SMALL_TEST_FRACTION
+        train, test = _held_back(data.mnist("test", data_home), share)
     else:
         name = "mnist"
         train, test = data.mnist("train", data_home), data.mnist("test", data_home)
+        if split == "pool":
+            train, test = _pooled(train, test)
     if fraction < 1:
         used = np.sort(split_rows(len(train[1]), fraction)[1])
         train = train[0][used], train[1][used]
-    name = name if model == "linear" else f"{name}-{model}"
+    name += ("-pool" if split == "pool" else "") + ("" if model == "linear" else f"-{model}")
     train, test = ((_pixels(images), labels) for images, labels in (train, test))
     return _task(name, graph_or_num_nodes, train, test, MNIST_MODELS[model], partition)
 
@@ -210,6 +218,12 @@ def _held_back(records: Records, fraction: float) -> tuple[Records, Records]:
     features, targets = records
     train, test = split_rows(len(targets), fraction)
     return (features[train], targets[train]), (features[test], targets[test])
+
+
+def _pooled(train: Records, test: Records) -> tuple[Records, Records]:
+    """Both together, `TEST_FRACTION` held back."""
+    features, targets = (np.concatenate(both) for both in zip(train, test, strict=True))
+    return _held_back((features, targets), TEST_FRACTION)
 
 
 def _task(
