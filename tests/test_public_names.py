@@ -82,6 +82,9 @@ NAMES = {
         corn_theorem decor_accountant decor_corollary decor_theorem decor_victims inverse_diagonal_limit
         muffliato_as_coded muffliato_squared sum_abs_gram sum_abs_gram_as_printed whisper_theorem
     """,
+    "mfdl.reproduce": """
+        FIGURES Figure Reproduction Scale Table VERDICTS Verdict named names reproduce reproduce_all
+    """,
     "mfdl.partition": """
         Dirichlet Fixed Partition Uniform dealt parse
     """,
