@@ -189,7 +189,7 @@ class Mechanism(Shown):
                 f"its guarantee states mu = {stated.mu!r}, and accounted anew it is {found.mu!r}; calibrate or account "
                 "anew, or take it as stated with anew=False."
             )
-        return _mechanism(losses, found)
+        return of_losses(losses, found)
 
     @property
     def accounted(self) -> str:
@@ -322,7 +322,7 @@ def calibrate(
     question = Question(trust, adjacency, clip_norm, None, release, unit, method, lipschitz)
     target_mu(mu, epsilon, delta)  # before any work
     losses = Losses.of(algorithm, question, progress=progress)
-    return _mechanism(losses, losses.calibrate(mu=mu, epsilon=epsilon, delta=delta))
+    return of_losses(losses, losses.calibrate(mu=mu, epsilon=epsilon, delta=delta))
 
 
 def with_noise(
@@ -343,10 +343,14 @@ def with_noise(
     check.non_negative(noise_std=noise_std)  # before any work
     question = Question(trust, adjacency, clip_norm, release=release, unit=unit)
     losses = Losses.of(algorithm, question, progress=progress)
-    return _mechanism(losses, losses.guarantee(noise_std))
+    return of_losses(losses, losses.guarantee(noise_std))
 
 
-def _mechanism(losses: Losses, guarantee: Guarantee) -> Mechanism:
+def of_losses(losses: Losses, guarantee: Guarantee) -> Mechanism:
+    """The mechanism of a guarantee that these losses gave, by `Losses.calibrate` or `Losses.guarantee`.
+
+    Raises: InvalidInput: a guarantee of others.
+    """
     clip_norm = float(guarantee.clip_norm)
     worst, trust = losses.worst, losses.question.trust
     return Mechanism(losses.algorithm, guarantee.noise_std, clip_norm, guarantee, worst, losses.rests_on, trust)

@@ -50,6 +50,9 @@ NAMES = {
     "mfdl.privacy": """
         Guarantee Sensitivity UNITS ViewGram view_gram worst_sensitivity
     """,
+    "mfdl.sweeps": """
+        Cell Engine Store rows run_cells
+    """,
     "mfdl.tasks": """
         Evaluation Task TaskInstance a9a digits from_module housing least_squares load mnist names partition
         quadratic rotated_quadratics

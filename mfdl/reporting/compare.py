@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import torch
 
-from .. import __version__, check, files, graphs, trust
-from ..algorithms import LinearAlgorithm, registry
-from ..errors import UnsupportedMechanism
-from ..mechanism import Mechanism, calibrate, without_noise
+from .. import __version__, check, files, graphs
+from ..algorithms import registry
+from ..mechanism import Mechanism
 from ..metrics import require_measured
 from ..participation import Cyclic
 from ..privacy import gaussian
@@ -29,18 +28,17 @@ from ..progress import Advance, Progress, shown
 from ..training import tasks
 from ..training.learned import mean_baseline
 from ..training.replay import replay
+from ..training.run import Run
 from ..training.tasks import baselines
 from ..training.tasks.baselines import Baseline
-from ..trust import TrustModel
 from .comparison_folder import NOT_PRIVATE, PNG, RESULTS, SCHEMA, STEPS, SVG, Folder, Key, schema_of
 from .output import json_number
+from .shared import Shared, built, trust_of
 
 if TYPE_CHECKING:
     from .comparison_config import ComparisonConfig
 
 __all__ = ["NOT_PRIVATE", "PNG", "RESULTS", "SCHEMA", "STEPS", "SVG", "Plan", "run_comparison"]
-
-WITHOUT_NOISE = "none"
 
 Finished = tuple[Key, dict[str, Any], pa.Table]
 
@@ -87,67 +85,35 @@ def run_comparison(
 
 
 class Plan:
-    """A config with its graph, gossip matrix and task loaded: all that can be refused was refused."""
+    """A config with its graph, gossip matrix and task loaded: all that can be refused was refused.
 
-    def __init__(self, config: ComparisonConfig) -> None:
-        self.config = config
-        self.graph, self.gossip = config.network()
+    Args: shared: what other plans of this call have made already.
+    """
+
+    def __init__(self, config: ComparisonConfig, shared: Shared | None = None) -> None:
+        self.config, self.shared = config, shared or Shared()
+        self.graph, self.gossip = self.shared.network(config)
         self.dynamics = config.dynamics(self.gossip)
         self.participation = config.participation
         check.device(device=config.device)
-        chosen = {} if config.partition is None else {"partition": config.partition}
-        self.task = tasks.load(config.task, self.graph, config.data_home, **chosen)
+        self.task = self.shared.task(config)
         require_measured(config.metrics, self.task.kind, self.task.name)
-        for seed in config.seed_list[: None if self.task.batch_sizes_depend_on_seed else 1]:
-            self.task.instance(seed, config.period)  # refuses nodes with fewer records than batches
+        self.shared.require_fed(config)
         files_of = [name for name in config.mechanisms if name.startswith(registry.FILE_PREFIX)]
-        self.from_files = {name: self._build(name) for name in files_of}
+        self.from_files = {name: built(config, name, self.gossip) for name in files_of}
         probe = registry.build("dp-dsgd", self.dynamics, Cyclic(epochs=1, period=1))
         for name in config.mechanisms:  # refuses nodes that are not there, or coalitions of everybody
-            next(iter(self.trust_of(name)[0].members(probe)))
+            model, _ = trust_of(config, name, self.from_files.get(name))
+            next(iter(model.members(probe)))
         if config.epsilon is None:
             self.mu = config.target_mu_or_default
             self.epsilon = gaussian.epsilon_from_mu(self.mu, config.delta)
         else:
             self.mu, self.epsilon = gaussian.mu_from_epsilon(config.epsilon, config.delta), config.epsilon
 
-    def _build(self, name: str) -> LinearAlgorithm:
-        given = self.config.parameters(name)
-        if given:
-            return registry.build(name, self.dynamics, self.participation, **given)
-        size = self.config.coalition_size or len(self.config.colluders or ())
-        return registry.build_tuned(name, self.dynamics, self.participation, coalition_size=size)
-
-    def trust_of(self, name: str) -> tuple[TrustModel, str | None]:
-        """The trust model and the released models that a mechanism is held to.
-
-        Raises: UnsupportedMechanism: it is not meant for the trust model of the ranking.
-        """
-        config, entry = self.config, registry.entry_of(name)
-        meant = () if entry is None else entry.models
-        if name in self.from_files:
-            meant = registry.models_of(name, self.from_files[name])
-        if not meant or config.trust in meant:
-            return config.trust_model(), config.release
-        if not config.across_trust_models:
-            raise UnsupportedMechanism(
-                f"this ranking is under trust model {config.trust}, where {name!r} does not protect as it is meant to; "
-                f"it is meant for {', '.join(meant)}: choose --trust, leave it out, or compare across trust models "
-                "(--across-trust-models), where each mechanism is labelled with its own."
-            )
-        return trust.named(meant[0]), None if entry is None else entry.release
-
     def mechanism(self, name: str) -> Mechanism:
         """The calibrated mechanism of a name."""
-        algorithm = self.from_files.get(name) or self._build(name)
-        model, release = self.trust_of(name)
-        if self.config.unit == "record" and not (algorithm.divisors_cancel and not model.hides_messages(algorithm)):
-            # divisors do not cancel in views that mix nodes; sizes that follow the seed are refused there
-            algorithm = algorithm.with_divisors(self.task.public_batch_sizes(self.config.period))
-        common = {"trust": model, **self.config.protected}
-        if name == WITHOUT_NOISE:
-            return without_noise(algorithm, **common)
-        return calibrate(algorithm, **self.config.target, **common, release=release)
+        return self.shared.accounted(self.config, name).mechanism(self.config.target)
 
     @functools.cached_property
     def untrained(self) -> Baseline | None:
@@ -211,7 +177,18 @@ def _one_run(
     config: ComparisonConfig,
     progress: Callable[[int], None] | None,
 ) -> tuple[dict[str, Any], pa.Table]:
-    run = replay(
+    return told_of(trained(mechanism, task, seed, config, progress), name, mechanism, config)
+
+
+def trained(
+    mechanism: Mechanism,
+    task: tasks.Task,
+    seed: int,
+    config: ComparisonConfig,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """One seed of a mechanism, as a config says."""
+    return replay(
         mechanism,
         task,
         seeds=[seed],
@@ -221,10 +198,14 @@ def _one_run(
         device=config.device,
         progress=progress,
     )
+
+
+def told_of(run: Run, name: str, mechanism: Mechanism, config: ComparisonConfig) -> tuple[dict[str, Any], pa.Table]:
+    """A run of one seed: its numbers, as they stand in results.json, and its steps."""
     (finished,) = run.seeds
     record = {
         "mechanism": name,
-        "seed": seed,
+        "seed": finished.seed,
         **{f"final_{name}": json_number(finished.final(name)) for name in ("loss", "accuracy", *config.metrics)},
         "diverged": finished.diverged,
         "seconds": finished.training_seconds,

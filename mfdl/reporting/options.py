@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import os
 import tomllib
@@ -122,6 +123,7 @@ class Config:
             option.require(name, value)
 
     @classmethod
+    @functools.cache
     def fields(cls) -> dict[str, tuple[Any, Option, Any]]:
         """Type, `Option` and default by the name of the field; its own before those that configs share."""
         hints = typing.get_type_hints(cls, include_extras=True)

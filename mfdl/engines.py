@@ -1,0 +1,172 @@
+"""Where many pieces of work are done: here one after another, on worker processes, or on a Dask cluster.
+
+In: a function that can be pickled and its items. Out: results as they finish. Whatever the engine, a call has one BLAS
+and one torch thread, so that its numbers do not depend on how many run beside it. A worker process that dies takes its
+item with it, and the item is done again: by a new pool here, by another worker there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from .errors import InvalidInput, require_known
+
+NAMES = ("joblib", "dask")
+DEATHS = 3
+"""Of pools of worker processes, with no item finished in between: then what is left of the work is given up."""
+
+Finished = tuple[int, Any]  # the place of the item, what the function returned
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """One way to do many pieces of work.
+
+    Attributes:
+        name: "joblib", worker processes of this machine, or "dask", which `mfdl[dask]` installs.
+        jobs: how many at a time; None: one per core, and at a scheduler all of its workers. With one and joblib there
+            is no other process.
+        scheduler: address of a running Dask scheduler, such as tcp://host:8786; None: a cluster of `jobs` workers on
+            this machine, for the time of a call.
+
+    Raises: InvalidInput: an unknown name, a scheduler of joblib, or Dask where it is not installed.
+    """
+
+    name: str = "joblib"
+    jobs: int | None = 1
+    scheduler: str | None = None
+
+    def __post_init__(self) -> None:
+        require_known("engine", self.name, NAMES)
+        if self.jobs is not None and (isinstance(self.jobs, bool) or not isinstance(self.jobs, int) or self.jobs < 1):
+            raise InvalidInput(f"jobs must be an integer >= 1, or None for one per core, got {self.jobs!r}.")
+        if self.scheduler is not None and self.name != "dask":
+            raise InvalidInput(f"a scheduler ({self.scheduler}) belongs to engine dask, not to {self.name}.")
+        if self.name == "dask":
+            try:
+                import distributed  # noqa: F401
+            except ImportError:
+                raise InvalidInput("engine dask needs the package distributed: pip install 'mfdl[dask]'.") from None
+
+    @property
+    def workers(self) -> int:
+        """How many pieces of work are done at a time on this machine."""
+        return self.jobs or os.cpu_count() or 1
+
+    def run(
+        self, function: Callable[..., Any], items: Iterable[Any], *, here: dict[str, Any] | None = None
+    ) -> Iterator[Finished]:
+        """(place, function(item)) of every item, in the order in which they finish.
+
+        Args: here: further arguments of calls in this process, such as functions that tell progress.
+        Raises: InvalidInput: a scheduler that cannot be reached, or workers that die again and again; what the
+            function raises.
+        """
+        waiting = list(enumerate(items))
+        if not waiting:
+            return
+        if self.name == "dask":
+            yield from _on_dask(self, function, waiting)
+        elif min(self.workers, len(waiting)) == 1:
+            for place, item in waiting:
+                with one_thread():
+                    done = function(item, **(here or {}))
+                yield place, done
+        else:
+            yield from _on_processes(self, function, waiting)
+
+
+@functools.cache
+def _libraries() -> Any:
+    """What links threads of its own; looking for them takes milliseconds, and finds those that are loaded."""
+    import scipy.linalg  # noqa: F401
+    import torch  # noqa: F401
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread of BLAS, OpenMP and torch inside, as many as before afterwards."""
+    import torch
+
+    before = torch.get_num_threads()
+    with _libraries().limit(limits=1):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def _alone(function: Callable[..., Any], place: int, item: Any) -> Finished:
+    with one_thread():
+        return place, function(item)
+
+
+# ---- processes of this machine --------------------------------------------------------------------------------------
+
+
+def _on_processes(
+    engine: Engine, function: Callable[..., Any], waiting: Sequence[tuple[int, Any]]
+) -> Iterator[Finished]:
+    from joblib import Parallel, delayed  # processes are started only here
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    left, deaths = dict(waiting), 0
+    while left:
+        pool = Parallel(n_jobs=min(engine.workers, len(left)), return_as="generator_unordered")
+        results = pool(delayed(_alone)(function, place, item) for place, item in list(left.items()))
+        try:
+            with contextlib.closing(results):
+                for place, done in results:
+                    del left[place]
+                    deaths = 0
+                    yield place, done
+        except TerminatedWorkerError:
+            deaths += 1
+            if deaths == DEATHS:
+                raise InvalidInput(
+                    f"worker processes were killed {DEATHS} times in a row, mostly for want of memory; lower --jobs."
+                ) from None
+
+
+# ---- Dask -----------------------------------------------------------------------------------------------------------
+
+
+def _on_dask(engine: Engine, function: Callable[..., Any], waiting: Sequence[tuple[int, Any]]) -> Iterator[Finished]:
+    from distributed import as_completed
+
+    with _client(engine) as client:
+        futures = [client.submit(_alone, function, place, item, pure=False) for place, item in waiting]
+        for _, done in as_completed(futures, with_results=True, loop=client.loop):
+            yield done
+
+
+@contextlib.contextmanager
+def _client(engine: Engine) -> Iterator[Any]:
+    """Of the scheduler, or of a cluster that lives as long."""
+    from distributed import Client, LocalCluster
+
+    if engine.scheduler is not None:
+        try:
+            client = Client(engine.scheduler, timeout=10, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise InvalidInput(
+                f"no Dask scheduler answers at {engine.scheduler} ({error or type(error).__name__}); start one with "
+                "`dask scheduler`, or leave --scheduler out for workers on this machine."
+            ) from None
+        with client:
+            yield client
+        return
+    with (
+        LocalCluster(n_workers=engine.workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client

@@ -1,0 +1,119 @@
+"""Cells are run once, by any engine to the same bytes, and what goes wrong in one stops no other."""
+
+import dataclasses
+import json
+
+import pytest
+
+import mfdl
+from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.sweeps import Cell, Engine, Store, rows, run_cells, running
+
+SMALL = ComparisonConfig(graph="ring:n=4", epochs=2, period=3, seeds=1, mechanisms=("dp-dsgd",), task="digits")
+
+
+def cell(**changed):
+    return Cell(dataclasses.replace(SMALL, **changed))
+
+
+def grid():
+    """Two mechanisms, two budgets, two seeds, and one that cannot be run under this trust model."""
+    cells = [
+        cell(mechanisms=(name,), mu=mu, first_seed=seed)
+        for name in ("mafalda", "dp-dsgd")
+        for mu in (0.5, 2.0)
+        for seed in (0, 1)
+    ]
+    return [*cells, cell(mechanisms=("corn",))]
+
+
+def content(folder):
+    """All files by name, but the timings."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "timings.jsonl")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep") / "s"
+    return run_cells(grid(), folder, progress=False), folder
+
+
+def test_a_store_says_what_was_run(finished):
+    records, folder = finished
+    store, cells = Store.load(folder), grid()
+    assert [record["cell"] for record in records] == [cell.hash for cell in cells[:-1]]
+    assert records == store.records()
+    (failure,) = store.failures()
+    assert failure["cell"] == cells[-1].hash
+    assert "does not protect as it is meant to" in failure["error"]
+    assert "Traceback" in failure["traceback"]
+    assert "UnsupportedMechanism" in failure["traceback"]
+    assert len(store.timings()) == len(cells)
+    steps = store.steps(cells[0])
+    assert steps.num_rows == 2 * 4  # two evaluations, four nodes
+    assert (folder / "sweep.json").read_text().count(cells[0].hash) == 1
+
+
+def test_a_cell_is_what_compare_trains(finished, tmp_path):
+    records, _ = finished
+    config = dataclasses.replace(SMALL, mechanisms=("mafalda", "dp-dsgd"), seeds=2, mu=0.5)
+    compared = config.run(tmp_path / "c", progress=False)
+    losses = {(run["mechanism"], run["seed"]): run["final_loss"] for run in compared["runs"]}
+    assert losses == {(r["mechanism"], r["seed"]): r["final_loss"] for r in records if r["mu"] < 1}
+    for row in rows(record for record in records if record["mu"] < 1):
+        (same,) = (other for other in compared["mechanisms"] if other["mechanism"] == row["mechanism"])
+        assert row["final_loss_mean"] == pytest.approx(same["final_loss_mean"])
+        assert row["final_loss_std"] == pytest.approx(same["final_loss_std"])
+        assert (row["seeds"], row["diverged"], row["final_loss_count"]) == ([0, 1], 0, 2)
+    for record in records[:1]:
+        (same,) = (other for other in compared["mechanisms"] if other["mechanism"] == record["mechanism"])
+        for name in ("guarantee", "noise_std", "injected_noise_std", "epsilon", "objective"):
+            assert record[name] == same[name], name
+
+
+def test_finished_cells_are_not_run_again_and_failed_ones_are(finished, monkeypatch):
+    records, folder = finished
+    before, done = content(folder), []
+    work = running.work
+    monkeypatch.setattr(running, "work", lambda asked, **how: done.append(asked.hash) or work(asked, **how))
+    steps = []
+    assert run_cells(grid(), folder, progress=lambda n, doing: steps.append(n)) == records
+    assert done == [grid()[-1].hash]
+    assert sum(steps) == 9 * 6
+    assert content(folder) == before
+
+
+def test_another_list_of_cells_comes_after_the_first(finished, tmp_path):
+    cells = grid()[:3]
+    run_cells(cells[1:2], tmp_path, progress=False)
+    run_cells(cells, tmp_path, progress=False)
+    assert Store.load(tmp_path).hashes == [cells[1].hash, cells[0].hash, cells[2].hash]
+    assert content(tmp_path)[f"cells/{cells[0].hash}.json"] == content(finished[1])[f"cells/{cells[0].hash}.json"]
+
+
+@pytest.mark.parametrize("engine", [Engine(jobs=2), Engine("dask", jobs=2)], ids=["joblib", "dask"])
+def test_engines_give_the_same_bytes(engine, finished, tmp_path):
+    run_cells(grid(), tmp_path / "s", engine, progress=False)
+    assert content(tmp_path / "s") == content(finished[1])
+
+
+def test_what_a_worker_has_of_other_content_is_refused_not_mixed(tmp_path):
+    """A cell whose files are others at the worker."""
+    asked = running.Asked(cell(), "0" * 16, (0, 0), ".")
+    answer = running.work(asked)
+    assert answer.record is None
+    assert "is another one on" in answer.failure["error"]
+
+
+def test_several_runs_are_no_cell():
+    with pytest.raises(mfdl.InvalidInput, match="one mechanism and one seed, got 1 mechanisms and 3 seeds"):
+        cell(seeds=3)
+
+
+def test_json_is_plain(finished):
+    def refuse(token):
+        raise AssertionError(f"{token} is not JSON")
+
+    for path in finished[1].rglob("*.json"):
+        json.loads(path.read_text(), parse_constant=refuse)
