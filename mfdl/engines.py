@@ -105,9 +105,22 @@ def one_thread() -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def _alone(function: Callable[..., Any], place: int, item: Any) -> Finished:
-    with one_thread():
-        return place, function(item)
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """What a worker process does with an item: the function, on one thread, where paths mean what they mean here."""
+
+    function: Callable[..., Any]
+    folder: str = dataclasses.field(default_factory=os.getcwd)
+
+    def __call__(self, place: int, item: Any) -> Finished:
+        import torch
+
+        # for good: a worker of a cluster may run several calls at a time, and none may give threads back to another
+        _libraries().limit(limits=1)
+        torch.set_num_threads(1)
+        if os.path.isdir(self.folder):  # a machine of a cluster need not have it
+            os.chdir(self.folder)
+        return place, self.function(item)
 
 
 # ---- processes of this machine --------------------------------------------------------------------------------------
@@ -119,10 +132,10 @@ def _on_processes(
     from joblib import Parallel, delayed  # processes are started only here
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    left, deaths = dict(waiting), 0
+    call, left, deaths = _Call(function), dict(waiting), 0
     while left:
         pool = Parallel(n_jobs=min(engine.workers, len(left)), return_as="generator_unordered")
-        results = pool(delayed(_alone)(function, place, item) for place, item in list(left.items()))
+        results = pool(delayed(call)(place, item) for place, item in list(left.items()))
         try:
             with contextlib.closing(results):
                 for place, done in results:
@@ -141,12 +154,16 @@ def _on_processes(
 
 
 def _on_dask(engine: Engine, function: Callable[..., Any], waiting: Sequence[tuple[int, Any]]) -> Iterator[Finished]:
-    from distributed import as_completed
+    from distributed import KilledWorker, as_completed
 
+    call = _Call(function)
     with _client(engine) as client:
-        futures = [client.submit(_alone, function, place, item, pure=False) for place, item in waiting]
-        for _, done in as_completed(futures, with_results=True, loop=client.loop):
-            yield done
+        futures = [client.submit(call, place, item, pure=False) for place, item in waiting]
+        try:
+            for _, done in as_completed(futures, with_results=True, loop=client.loop):
+                yield done
+        except KilledWorker as error:
+            raise InvalidInput(f"{error}; mostly for want of memory: give workers more, or start fewer.") from None
 
 
 @contextlib.contextmanager

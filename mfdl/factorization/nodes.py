@@ -26,6 +26,7 @@ from ..keywords import takes_fields_of
 from ..participation import Participation
 from ..progress import shown
 from ..shown import short_repr
+from . import kept
 from .boundary import solver_refusals
 from .search import ClassSearch, NodeSearch
 from .temporal import evaluate
@@ -200,7 +201,7 @@ def _solved_in_turn(
 def _solved(H: FloatArray, labels: NDArray[np.intp], stopping: Stopping, *, start: FloatArray | None) -> Factorization:
     """The dense solver; for H = 0, independent noise at unit sensitivity: noise that no counted model meets is free."""
     if H.any():
-        return mfdl_solvers.solve(FactorizationProblem(H, labels), stopping, start=start)
+        return kept.solved(mfdl_solvers.solve, FactorizationProblem(H, labels), stopping=stopping, start=start)
     X = np.diag(1.0 / np.bincount(labels)[labels])
     note = "the noise of some nodes reaches no counted model, so any encoder serves them: theirs is independent noise"
     return Factorization(

@@ -32,6 +32,7 @@ from ..gossip import Gossip
 from ..keywords import takes_fields_of
 from ..noise import JointNoise, NoiseOperator, SpaceTimeNoise
 from ..progress import shown
+from . import kept
 from .boundary import solver_refusals
 from .search import Search, Setting
 from .spatial import Seeds, SpatialFactorization, covariance_for_gram, default_tolerance, one_seed_from
@@ -171,7 +172,7 @@ def optimal_adapted(asked: AdaptedSearch) -> SpaceTimeFactorization:
     stopping, began = asked.stopping, time.perf_counter()
     given = modes_problem(asked)
     with shown(asked.progress).status(asked.of_both(ADAPTED)):
-        solved = adapted.solve(given.normalised, stopping)
+        solved = kept.solved(adapted.solve, given.normalised, stopping=stopping)
     answer = _said(solved) | {"iterations": solved.iterations + solved.time_space.iterations}
     answer["directions"] = np.asarray(np.linalg.inv(solved.basis).T, dtype=np.float64)
     independent = _independent_of_modes(given.normalised)
@@ -193,7 +194,7 @@ def optimal_space_time(asked: Search) -> SpaceTimeFactorization:
     H = asked.cost(space_time_error_gram)
     with shown(asked.progress).search(asked.of_both(SPACE_TIME), stopping.tolerance) as report:
         stopping = dataclasses.replace(stopping, report=report)
-        solved = spacetime.solve(H, labels, asked.dynamics.num_nodes, stopping)
+        solved = kept.solved(spacetime.solve, H, labels, asked.dynamics.num_nodes, stopping=stopping)
     independent = _independent(labels, np.diagonal(H).reshape(labels.size, -1).sum(axis=1))
     return _answered(SPACE_TIME, asked, began, independent, encoder=solved.encoder, **_said(solved))
 
@@ -210,7 +211,7 @@ def modes_problem(setting: Setting) -> ModeProblem:
 
 
 def _one_seed(posed: ModeProblem, gossip: Gossip, seeds: Seeds, stopping: Stopping) -> dict[str, Any]:
-    solved = time_space.solve(posed, stopping)
+    solved = kept.solved(time_space.solve, posed, stopping=stopping)
     d = posed.time_costs(solved.time.gram)
     made = one_seed_from(solved.space, posed.node_gram(d), tolerance=stopping.tolerance)
     space = dataclasses.replace(made, gossip_hash=gossip.content_hash)

@@ -30,6 +30,7 @@ from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..gossip import Gossip
 from ..progress import Progress, shown
+from . import kept
 from .boundary import checked_stopping, solver_refusals
 from .groups import checked_coalition, checked_groups, edge_groups, given_groups
 
@@ -181,7 +182,7 @@ def covariance_for_gram(
     labels = gossip.labels
     try:
         posed = CoalitionProblem(H, chosen, q, private=seeds.private)
-        solved = solve(posed, stopping, method=method)
+        solved = kept.solved(solve, posed, stopping=stopping, method=method)
     except InfeasibleCoalition as error:
         who = _names(error.coalition, labels)
         raise InvalidInput(
@@ -233,7 +234,7 @@ def default_tolerance(groups: object, coalition_size: int) -> float:
 def one_seed_covariance(H: FloatArray, r: float, stopping: Stopping) -> SpatialFactorization:
     """Problem (9): every node is its own class."""
     posed = FactorizationProblem(H, np.arange(len(H)))
-    solved = mfdl_solvers.solve(posed.normalised, stopping)
+    solved = kept.solved(mfdl_solvers.solve, posed.normalised, stopping=stopping)
     return in_range(one_seed_from(solved, posed.normalised.error_gram, r, stopping.tolerance).shifted(posed.exponent))
 
 

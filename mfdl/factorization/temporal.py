@@ -23,6 +23,7 @@ from ..errors import InvalidInput, require_known
 from ..keywords import takes_fields_of
 from ..participation import Participation
 from ..progress import Progress, shown
+from . import kept
 from .boundary import checked_stopping, solver_refusals
 from .search import EncoderSearch, Setting
 
@@ -83,7 +84,7 @@ def solve_problem(
     with shown(progress).search(f"factorizing {posed.size} steps", stopping.tolerance) as report:
         stopping = dataclasses.replace(stopping, report=report)
         if solver == "dense":
-            return mfdl_solvers.solve(posed, stopping, start=start)
+            return kept.solved(mfdl_solvers.solve, posed, stopping=stopping, start=start)
         from mfdl_solvers import autodiff  # brings torch
 
         return autodiff.solve(posed, stopping=stopping, device=device)

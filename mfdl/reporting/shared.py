@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import mechanism, trust
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import UnsupportedMechanism
+from ..factorization.kept import Solutions, keeping
 from ..mechanism import Mechanism
 from ..privacy.losses import Losses, Question
 from ..training import tasks
@@ -31,14 +32,18 @@ OF_A_RUN = {"seeds": 1, "first_seed": 0, "mu": None, "epsilon": None, "delta": 0
 OF_A_RUN |= {"jobs": 1, "device": None, "metrics": ()}
 """Options that neither an algorithm nor its losses depend on, at some value that they can have."""
 
-KEPT_LOSSES, KEPT_DATA = 4, 64  # an encoder per node takes 100 MB, a task of images as much
+KEPT_LOSSES, KEPT_DATA = 8, 64  # an encoder per node takes 100 MB, a task of images as much
 """How many of each are kept."""
 
 
 class Shared:
-    """Made once and kept: see above."""
+    """Made once and kept: see above.
 
-    def __init__(self) -> None:
+    Args: solutions: where solved factorizations are looked up; default those of this call alone.
+    """
+
+    def __init__(self, solutions: Solutions | None = None) -> None:
+        self._solutions = solutions or Solutions()
         self._network = functools.lru_cache(KEPT_DATA)(_network)
         self._task = functools.lru_cache(KEPT_DATA)(self._load_task)
         self._fed = functools.lru_cache(KEPT_DATA)(_require_fed)
@@ -68,12 +73,12 @@ class Shared:
         Raises: UnsupportedMechanism: it is not meant for the trust model of the config.
         """
         settings = tuple(text for text in config.settings if text.startswith(f"{name}."))
-        of_a_run = {"mechanisms": (name,), "settings": settings, "error_weights": (), **OF_A_RUN}
-        return self._accounted(dataclasses.replace(config, **of_a_run))
+        return self._accounted(shared_by(dataclasses.replace(config, mechanisms=(name,), settings=settings)))
 
     def _account(self, config: ComparisonConfig) -> Accounted:
         (name,) = config.mechanisms
-        algorithm = built(config, name, self.network(config)[1])
+        with keeping(self._solutions):
+            algorithm = built(config, name, self.network(config)[1])
         model, release = trust_of(config, name, algorithm)
         if config.unit == "record" and not (algorithm.divisors_cancel and not model.hides_messages(algorithm)):
             # divisors do not cancel in views that mix nodes; sizes that follow the seed are refused there
@@ -100,6 +105,11 @@ class Accounted:
     def objective(self) -> float:
         """`Mechanism.objective`, which no budget changes."""
         return mechanism.of_losses(self.losses, self.losses.guarantee(0.0)).objective
+
+
+def shared_by(config: ComparisonConfig) -> ComparisonConfig:
+    """Equal for configs of one mechanism that share its algorithm and its losses."""
+    return dataclasses.replace(config, error_weights=(), **OF_A_RUN)
 
 
 def _place(config: OnGraph) -> OnGraph:

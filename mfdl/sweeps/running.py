@@ -8,7 +8,8 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -17,14 +18,15 @@ from .. import files, graphs
 from ..algorithms import registry
 from ..engines import Engine
 from ..errors import InvalidInput
+from ..factorization.kept import Solutions
 from ..mechanism import Mechanism
 from ..progress import Progress, shown
 from ..reporting.compare import Plan, told_of, trained
 from ..reporting.output import json_number
-from ..reporting.shared import Shared
+from ..reporting.shared import Shared, shared_by
 from ..training.run import Run
 from .cells import Cell
-from .store import Store
+from .store import FACTORIZATIONS, Store
 
 
 def run_cells(
@@ -46,7 +48,8 @@ def run_cells(
     Raises: InvalidInput: a graph or task that cannot be loaded, a folder that another process is writing, a scheduler
         that cannot be reached. What goes wrong in a cell does not stop the others.
     """
-    shared, kept = Shared(), store if isinstance(store, Store) else Store(store)
+    kept = store if isinstance(store, Store) else Store(store)
+    shared = Shared(Solutions(kept.folder / FACTORIZATIONS))
     cells = list(dict.fromkeys(cell.with_shared(shared) for cell in cells))
     told, engine = shown(progress, words=2), engine or Engine()
     with files.held_alone(kept.folder), told.bar("sweeping", sum(cell.num_steps for cell in cells)) as report:
@@ -56,7 +59,7 @@ def run_cells(
         if len(missing) < len(cells):
             report(sum(cell.num_steps for cell in cells) - sum(cell.num_steps for cell in missing), "finished earlier")
         call = time.time_ns(), os.getpid()  # tells workers when what they keep is of an earlier call
-        asked = [Asked(cell, cell.hash, call, os.getcwd()) for cell in missing]
+        asked = [Asked(cell, cell.hash, call, kept.folder.absolute()) for cell in in_good_order(missing)]
         told_of_cell = 0
 
         def tell(steps: int) -> None:  # of the one cell that is run in this process
@@ -71,6 +74,18 @@ def run_cells(
     return [record for record in map(kept.record, cells) if record is not None]
 
 
+def in_good_order(cells: Sequence[Cell]) -> list[Cell]:
+    """Cells with one algorithm one after another, but the first of each before all others.
+
+    So workers begin with different factorizations, and find them solved when they come to the rest.
+    """
+    groups: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(shared_by(cell.config), []).append(cell)
+    first = [group[0] for group in groups.values()]
+    return first + [cell for group in groups.values() for cell in group[1:]]
+
+
 def described(cell: Cell) -> str:
     """In words short enough for a progress bar."""
     config = cell.config
@@ -83,14 +98,13 @@ def described(cell: Cell) -> str:
 class Asked:
     """One cell on its way to a worker.
 
-    Attributes: cell, hash: what and its name here; call: which call of `run_cells`; folder: the one that paths of the
-        config start from.
+    Attributes: cell, hash: what and its name here; call: which call of `run_cells`; store: the folder of the store.
     """
 
     cell: Cell
     hash: str
     call: tuple[int, int]
-    folder: str
+    store: Path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,12 +133,12 @@ def _nothing(steps: int) -> None:
 _of_call: dict[tuple[int, int], Shared] = {}
 
 
-def _kept_here(call: tuple[int, int]) -> Shared:
-    """What this worker process made for the call so far."""
-    if call not in _of_call:
+def _kept_here(asked: Asked) -> Shared:
+    """What this worker process made for the call so far; factorizations go to the store where the worker has it."""
+    if asked.call not in _of_call:
         _of_call.clear()
-        _of_call[call] = Shared()
-    return _of_call[call]
+        _of_call[asked.call] = Shared(Solutions(asked.store / FACTORIZATIONS if asked.store.is_dir() else None))
+    return _of_call[asked.call]
 
 
 def work(asked: Asked, *, shared: Shared | None = None, progress: Callable[[int], None] | None = None) -> Answer:
@@ -132,7 +146,7 @@ def work(asked: Asked, *, shared: Shared | None = None, progress: Callable[[int]
     began, record, steps, failure = time.perf_counter(), None, b"", None
     timing: dict[str, Any] = {"cell": asked.hash, "host": platform.node()}
     try:
-        record, steps, more = _trained(asked, shared or _kept_here(asked.call), progress or _nothing)
+        record, steps, more = _trained(asked, shared or _kept_here(asked), progress or _nothing)
         timing |= more
     except Exception as error:
         cell = asked.cell

@@ -92,7 +92,9 @@ def test_another_list_of_cells_comes_after_the_first(finished, tmp_path):
     assert content(tmp_path)[f"cells/{cells[0].hash}.json"] == content(finished[1])[f"cells/{cells[0].hash}.json"]
 
 
-@pytest.mark.parametrize("engine", [Engine(jobs=2), Engine("dask", jobs=2)], ids=["joblib", "dask"])
+@pytest.mark.parametrize(
+    "engine", [Engine(jobs=2), pytest.param(Engine("dask", jobs=2), marks=pytest.mark.slow)], ids=["joblib", "dask"]
+)
 def test_engines_give_the_same_bytes(engine, finished, tmp_path):
     run_cells(grid(), tmp_path / "s", engine, progress=False)
     assert content(tmp_path / "s") == content(finished[1])
@@ -100,7 +102,7 @@ def test_engines_give_the_same_bytes(engine, finished, tmp_path):
 
 def test_what_a_worker_has_of_other_content_is_refused_not_mixed(tmp_path):
     """A cell whose files are others at the worker."""
-    asked = running.Asked(cell(), "0" * 16, (0, 0), ".")
+    asked = running.Asked(cell(), "0" * 16, (0, 0), tmp_path)
     answer = running.work(asked)
     assert answer.record is None
     assert "is another one on" in answer.failure["error"]

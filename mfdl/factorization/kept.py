@@ -1,0 +1,128 @@
+"""Solved problems, kept by their content, so that none is solved twice where somebody keeps them (`keeping`).
+
+In: a solver and what it is asked. Out: its answer, or the one of an earlier call with the same error Gram, classes,
+solver and tolerance, bit for bit: in memory, and in a folder that several processes may share, where every file is
+written whole and is the same whoever writes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mfdl_solvers import AdaptedFactorization, Factorization, Stopping, TimeSpaceFactorization
+from mfdl_solvers.problem import Certified
+
+from .. import files
+from ..archive import Packer, Unpacker
+
+CONTENT, SUFFIX = "content", ".npz"
+
+Solution = TypeVar("Solution", bound=Certified)
+
+
+class Solutions:
+    """Answers by the content of what was asked.
+
+    Args: folder: where they are kept for other processes too, made when missing; None: in this process alone.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._known: dict[str, Any] = {}
+
+    def get(self, key: str) -> Any:
+        """The answer of a key, None if there is none or its file is damaged."""
+        if key not in self._known and self.folder is not None:
+            # no file, or a damaged one: zip members carry a checksum
+            with contextlib.suppress(
+                OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error, EOFError
+            ):
+                content = io.BytesIO((self.folder / f"{key}{SUFFIX}").read_bytes())
+                with np.load(content, allow_pickle=False) as held:
+                    arrays = {name: np.array(held[name]) for name in held.files}
+                packed = json.loads(str(arrays.pop(CONTENT)))
+                self._known[key] = Unpacker(arrays, _classes())(packed)
+        return self._known.get(key)
+
+    def put(self, key: str, answer: Certified) -> None:
+        """Keeps an answer; its seconds, which are of one run, are not written."""
+        self._known[key] = answer
+        if self.folder is not None:
+            packer, buffer = Packer(_classes()), io.BytesIO()
+            content = np.array(json.dumps(packer(_timeless(answer), "a solution"), sort_keys=True))
+            np.savez_compressed(buffer, **{CONTENT: content}, **packer.arrays)
+            files.atomic_write_bytes(self.folder / f"{key}{SUFFIX}", buffer.getvalue())
+
+
+def _classes() -> dict[str, type]:
+    from mfdl_solvers.coalitions import CoalitionFactorization  # not where nothing is read or written
+
+    kinds = (Factorization, TimeSpaceFactorization, AdaptedFactorization, CoalitionFactorization)
+    return {kind.__name__: kind for kind in kinds}
+
+
+_KEEPER: ContextVar[Solutions | None] = ContextVar("solutions", default=None)
+
+
+@contextlib.contextmanager
+def keeping(solutions: Solutions) -> Iterator[None]:
+    """Whatever is factorized inside is looked up there first, and kept there."""
+    token = _KEEPER.set(solutions)
+    try:
+        yield
+    finally:
+        _KEEPER.reset(token)
+
+
+def solved(solve: Callable[..., Solution], *asked: Any, stopping: Stopping, **how: Any) -> Solution:
+    """`solve(*asked, stopping, **how)`, or what it answered before."""
+    keeper = _KEEPER.get()
+    if keeper is None:
+        return solve(*asked, stopping, **how)
+    key = _key(solve, stopping, (*asked, *sorted(how.items())))
+    answer: Solution | None = keeper.get(key)
+    if answer is None:
+        answer = solve(*asked, stopping, **how)
+        keeper.put(key, answer)
+    return answer
+
+
+def _key(solve: Callable[..., Any], stopping: Stopping, asked: Any) -> str:
+    digest = hashlib.sha256(f"{solve.__module__}.{solve.__qualname__}".encode())
+    digest.update(repr((stopping.tolerance, stopping.max_iterations)).encode())
+    _add(digest, asked)
+    return digest.hexdigest()[:32]
+
+
+def _add(digest: Any, value: Any) -> None:
+    """The content of a value: arrays, plain values, tuples and dataclasses of them."""
+    if isinstance(value, np.ndarray):
+        digest.update(repr((value.dtype.str, value.shape)).encode() + np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, tuple | list):
+        digest.update(f"{len(value)} of".encode())
+        for item in value:
+            _add(digest, item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        digest.update(type(value).__qualname__.encode())
+        _add(digest, [getattr(value, field.name) for field in dataclasses.fields(value) if field.compare])
+    else:
+        digest.update(repr(value).encode())
+
+
+def _timeless(value: Any) -> Any:
+    """Without the seconds that it and its parts took."""
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+    parts = {name: _timeless(part) for name, part in fields.items() if isinstance(part, Certified)}
+    return dataclasses.replace(value, seconds=0.0, **parts)
