@@ -62,7 +62,7 @@ NAMES = {
         mnist_files names read_idx status
     """,
     "mfdl.dynamics": """
-        Dynamics MAX_RATE MAX_RATE_RATIO
+        Dynamics MAX_RATE MAX_RATE_RATIO SCHEDULES schedule
     """,
     "mfdl.noise": """
         CausalNoise IndependentNoise JointNoise LocalNoise NoiseOperator NoiseStream SpaceTimeNoise StepNoise

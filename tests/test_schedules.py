@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,10 +12,15 @@ from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip, trust
 from mfdl.algorithms.dsgd import decentralized
-from mfdl.dynamics import Dynamics
+from mfdl.dynamics import Dynamics, schedule
+from mfdl.errors import InvalidInput
 from mfdl.noise_error import noise_error
-from mfdl.participation import Cyclic
+from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.accounting import victim_losses
+from mfdl.reporting.account_config import AccountConfig
+from mfdl.reporting.audit_config import AuditConfig
+from mfdl.reporting.compare import Plan, trained
+from mfdl.reporting.comparison_config import ComparisonConfig
 from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
 
@@ -129,3 +135,70 @@ def test_a_mechanism_made_for_a_schedule_is_the_best_under_it():
         worst = [max(first for first, _ in losses(one, trust.SecLDP())) for one in (made, moved)]
         assert_allclose(worst, 1.0, rtol=1e-6)
         assert noise_error(made) < 0.7 * noise_error(moved)
+
+
+# ---- by name ---------------------------------------------------------------------------------------------
+
+
+@examples(40)
+@given(first=st.floats(1e-3, 10), scale=st.floats(0.5, 1e4), num_steps=st.integers(1, 50))
+def test_named_schedules_are_the_published_formulas(first, scale, num_steps):
+    by_hand = {
+        "constant": [first for _ in range(num_steps)],
+        f"inverse-time:{scale}": [first * scale / (scale + t) for t in range(num_steps)],
+        "inverse-sqrt": [first * (t + 1) ** -0.5 for t in range(num_steps)],
+    }
+    for rule, wanted in by_hand.items():
+        rates = Dynamics(PATH, schedule(rule, first, num_steps)).learning_rates(num_steps)
+        assert_allclose(rates, wanted, rtol=1e-12)
+        assert rates[0] == first
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("inverse", "unknown learning rate schedule 'inverse'; did you mean 'inverse-"),
+        ("inverse-time", "is written inverse-time:T0"),
+        ("inverse-time:0", "T0 of learning rate schedule inverse-time must be a number > 0, got '0'"),
+        ("inverse-time:soon", "must be a number > 0, got 'soon'"),
+        ("inverse-sqrt:2", "is written inverse-sqrt, got"),
+        ("constant:1", "is written constant, got"),
+    ],
+)
+def test_schedules_that_mean_nothing_are_refused_by_every_command(rule, said):
+    with pytest.raises(InvalidInput, match=said):
+        schedule(rule, 0.1, 5)
+    for config in (ComparisonConfig, AccountConfig, AuditConfig):
+        with pytest.raises(InvalidInput, match=said):
+            config(lr_schedule=rule)
+
+
+def test_a_comparison_trains_with_the_schedule_it_names(tmp_path):
+    config = ComparisonConfig(
+        graph="path:n=4", task="digits", epochs=2, period=3, unit="user", mechanisms=("none",), seeds=1,
+        learning_rate=0.6, lr_schedule="inverse-time:2", eval_every=1,
+    )  # fmt: skip
+    plan = Plan(config)
+    run = trained(plan.mechanism("none"), plan.task, 0, config)
+    instance = plan.task.instance(0, 3)
+    models = instance.initial_parameters
+    W = torch.tensor(plan.gossip.dense(), dtype=models.dtype)
+    for t in range(6):
+        models = W @ (models - 0.6 / (1 + t / 2) * instance.clipped_gradients(models, t, 1.0, "user"))
+    assert_allclose(run.seeds[0].models, models, atol=1e-5)
+    assert_allclose(run.to_pandas().groupby("step")["lr"].first(), [0.6, 0.4, 0.3, 0.24, 0.2, 0.6 / 3.5])
+    (tmp_path / "config.toml").write_text('lr-schedule = "inverse-time:2"')
+    assert ComparisonConfig.load(tmp_path / "config.toml").options()["lr_schedule"] == "inverse-time:2"
+    assert "lr_schedule" not in ComparisonConfig().options()
+
+
+def test_an_account_is_of_the_schedule_it_names():
+    asked = {"graph": "path:n=4", "trust": "pndp", "attackers": "0", "participation": "every-step", "steps": 4}
+    for rule, rates in ((None, 1.0), ("inverse-time:0.05", 1 / (1 + np.arange(4) / 0.05))):
+        config = AccountConfig(**asked, release="none", lr_schedule=rule)
+        account = config.run(progress=False)
+        dynamics = Dynamics(gossip.metropolis_hastings("path:n=4"), rates)
+        one = algorithms.dp_dsgd(dynamics, EveryStep(4))
+        wanted = [loss.sensitivity_squared for loss in victim_losses(one, trust.PNDP([0]), release="none")]
+        told = [victim["sensitivity_squared"] for victim in account.answer["victims"]]
+        assert_allclose(sorted(told), sorted(wanted, key=float)[-len(told) :], rtol=1e-9)

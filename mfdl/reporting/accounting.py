@@ -19,7 +19,6 @@ from threadpoolctl import threadpool_limits
 
 from .. import files, mechanism
 from ..algorithms import LinearAlgorithm, registry
-from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
@@ -51,7 +50,7 @@ def run_account(config: AccountConfig, out: str | os.PathLike[str] | None, progr
     named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])
     asked = None if config.victims is None else named.indices("victims", config.victims)
     with progress.status(f"building {config.mechanism}"):
-        algorithm = registry.build(config.mechanism, Dynamics(gossip), config.scheme(), **config.parameters())
+        algorithm = registry.build(config.mechanism, config.dynamics(gossip), config.scheme(), **config.parameters())
     models, losses = _losses(config, algorithm, named, asked, progress)
     account = Account(config, graph, named, algorithm, models, losses, asked)
     account.answer["seconds"] = time.perf_counter() - began

@@ -91,14 +91,13 @@ class AuditConfig(TakesPart, OnGraph):
     def _audited(self, progress: Silent) -> AuditMatrix:
         from ..algorithms import registry
         from ..audit import audit_matrix
-        from ..dynamics import Dynamics
         from .question import Named
 
         graph, gossip = self.network()
         named = Named(graph, **self.values("attackers", "colluders", "coalition_size"), anybody=True)
         named.require_used(self.trusts)
         models = {name: named.model(name) for name in self.trusts}
-        dynamics, scheme = Dynamics(gossip), self.scheme()
+        dynamics, scheme = self.dynamics(gossip), self.scheme()
         with progress.status("building mechanisms"):
             built = {name: registry.build(name, dynamics, scheme) for name in self.mechanisms}
         entries = {name: registry.entry_of(name) for name in built}

@@ -20,6 +20,7 @@ import torch
 
 from .. import __version__, check, files, graphs
 from ..algorithms import registry
+from ..dynamics import Dynamics
 from ..mechanism import Mechanism
 from ..metrics import require_measured
 from ..participation import Cyclic
@@ -101,7 +102,7 @@ class Plan:
         self.shared.require_fed(config)
         files_of = [name for name in config.mechanisms if name.startswith(registry.FILE_PREFIX)]
         self.from_files = {name: built(config, name, self.gossip) for name in files_of}
-        probe = registry.build("dp-dsgd", self.dynamics, Cyclic(epochs=1, period=1))
+        probe = registry.build("dp-dsgd", Dynamics(self.gossip), Cyclic(epochs=1, period=1))
         for name in config.mechanisms:  # refuses nodes that are not there, or coalitions of everybody
             model, _ = trust_of(config, name, self.from_files.get(name))
             next(iter(model.members(probe)))

@@ -28,10 +28,11 @@ class ComparisonConfig(Protects, OnGraph):
     Attributes: as their options; besides,
         mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
             the equivalent epsilon is reported.
-        adjacency, clip_norm, learning_rate, momentum, weight_decay: of all mechanisms.
+        adjacency, clip_norm, momentum, weight_decay: of all mechanisms.
         unit: at "user" each node takes part in every step.
         trust, attackers, colluders, coalition_size: the trust model, as `trust.named` reads them; one for all.
         across_trust_models: mechanisms that are not meant for `trust` come each under its own model.
+        learning_rate, lr_schedule: of the first step, and how it goes on (`mfdl.dynamics.schedule`).
         partition: as `tasks.partition.parse` reads it; default the task's own.
         settings: a mechanism with any is built with these instead of tuned.
         mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
@@ -92,6 +93,7 @@ class ComparisonConfig(Protects, OnGraph):
         ),
     ] = ()
     learning_rate: Annotated[float, Option("Learning rate.", ("--lr",), rule="positive")] = 0.5
+    lr_schedule: options.LearningRateSchedule = None
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
     seeds: Annotated[int, Option("Number of seeds.", least=1)] = 3
@@ -165,7 +167,8 @@ class ComparisonConfig(Protects, OnGraph):
         """Step sizes, momentum and decay on a gossip matrix."""
         from ..dynamics import Dynamics
 
-        return Dynamics(gossip, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+        rates = options.stepping(self.lr_schedule, self.learning_rate, self.epochs * self.period)
+        return Dynamics(gossip, rates, momentum=self.momentum, weight_decay=self.weight_decay)
 
     @property
     def target_mu_or_default(self) -> float:
@@ -232,6 +235,7 @@ class ComparisonConfig(Protects, OnGraph):
         values["data_home"] = None if self.data_home is None else str(self.data_home)
         if self.epsilon is None:
             values["mu"] = self.target_mu_or_default
-        if not self.metrics:  # so that files of a comparison without it stay as they were
-            del values["metrics"]
+        for name in ("metrics", "lr_schedule"):  # so that files of a comparison without them stay as they were
+            if not values[name]:
+                del values[name]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -24,7 +24,9 @@ from ..errors import InvalidInput, unknown_name
 if TYPE_CHECKING:
     import networkx as nx
 
-    from ..gossip import GossipMatrix
+    from ..check import FloatArray
+    from ..dynamics import Dynamics
+    from ..gossip import Gossip, GossipMatrix
     from ..participation import Participation
 
 OF_THE_CALLER = {"out", "resume"}  # may stand in a file, and belong to the command, not to its config
@@ -82,6 +84,14 @@ Epochs = Annotated[int, Option("k: how often each record takes part.", least=1)]
 Period = Annotated[int, Option("b: steps per epoch; the run has k b steps.", least=1)]
 Momentum = Annotated[float, Option("Heavy-ball momentum of every node, in [0, 1).")]
 WeightDecay = Annotated[float, Option("Weight decay, outside of clipping.")]
+LearningRateSchedule = Annotated[
+    str | None,
+    Option(
+        "How the learning rate falls from its first step on, t = 0: constant (default), inverse-time:T0 (times 1 / (1 "
+        "+ t / T0)), or inverse-sqrt (times 1 / sqrt(t + 1)).",
+        metavar="RULE",
+    ),
+]
 Device = Annotated[str | None, Option("torch device, e.g. cpu or cuda; default: CUDA when there is one.")]
 Settings = Annotated[
     tuple[str, ...], Option("A parameter of the mechanism; may be repeated.", ("--set",), metavar="KEY=VALUE")
@@ -252,17 +262,31 @@ class TakesPart(Protects):
         ),
     ] = "cyclic"
     steps: Annotated[int | None, Option("T; default k b.")] = None
+    lr_schedule: LearningRateSchedule = None
     typed: dataclasses.InitVar[Collection[str]] = ()
 
     def __post_init__(self, typed: Collection[str]) -> None:
         super().__post_init__()
-        self.scheme(typed)
+        stepping(self.lr_schedule, 1.0, self.scheme(typed).num_steps)
 
     def scheme(self, typed: Collection[str] = ()) -> Participation:
         """The participation that the options name, at the unit of privacy that they name."""
         from .question import participation_of
 
         return participation_of(self, typed)
+
+    def dynamics(self, gossip: Gossip) -> Dynamics:
+        """Step sizes, of which only the ratios count, on a gossip matrix."""
+        from ..dynamics import Dynamics
+
+        return Dynamics(gossip, stepping(self.lr_schedule, 1.0, self.scheme().num_steps))
+
+
+def stepping(rule: str | None, first_rate: float, num_steps: int) -> float | FloatArray:
+    """The learning rates of an option, see `mfdl.dynamics.schedule`."""
+    from ..dynamics import schedule
+
+    return first_rate if rule is None else schedule(rule, first_rate, num_steps)
 
 
 def is_tuple(kind: Any) -> bool:

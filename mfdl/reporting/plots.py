@@ -53,7 +53,7 @@ def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, 
     caption = (
         f"Task {result['task']}; graph {result['graph']}, {result['nodes']} nodes, gossip {result['gossip']}; "
         f"{participation['epochs']} epochs of {participation['period']} steps, learning rate "
-        f"{result['learning_rate']:g}; seeds {_span(result['seeds'])}, noise {result['noise']}."
+        f"{result['learning_rate']:g}{_falling(result)}; seeds {_span(result['seeds'])}, noise {result['noise']}."
     )
     caption = " ".join([caption, *result.get("advice", ()), result["guarantee"]])
     if "none" in labels and len(labels) > 1:
@@ -78,6 +78,11 @@ def _mean_over_nodes(
     steps, where = np.unique(columns["step"][rows], return_inverse=True)
     totals = np.bincount(where, weights=columns["value"][rows], minlength=steps.size)
     return steps.astype(np.int64), totals / np.maximum(np.bincount(where, minlength=steps.size), 1)
+
+
+def _falling(result: dict[str, Any]) -> str:
+    rule = result.get("config", {}).get("lr_schedule")
+    return "" if rule is None else f" ({rule})"
 
 
 def _span(seeds: Sequence[int]) -> str:
