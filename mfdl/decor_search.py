@@ -25,6 +25,7 @@ from .trust import Coalitions, SecLDP, TrustModel
 
 BUDGETS = ("gdp", "renyi", "corollary")
 GRID = 16
+POSITIONS = (1 / GRID, 1 / 2, 1.0)
 MOST_PAIRWISE = 1e3  # sigma_pair / sigma_local, at most: the lower end of sigma_local would need infinitely much
 
 
@@ -49,7 +50,7 @@ def decor_couples(
     mu: float | None = None,
     budget: str = "gdp",
     unit: str = "user",
-    positions: Sequence[float] = (1 / GRID, 1 / 2, 1.0),
+    positions: Sequence[float] = POSITIONS,
 ) -> list[DecorCouple]:
     """Couples at several sigma_local, each with the least sigma_pair that meets the target.
 
@@ -91,7 +92,7 @@ def decor_couples(
         algorithm = decor(dynamics, participation, sigma_local=noise.sigma_local, sigma_pair=noise.sigma_pair)
         return [DecorCouple(noise.sigma_local, noise.sigma_pair, with_noise(algorithm, noise_std=1.0, **common))]
     couples = []
-    for ratio in _ratios(PairwisePrice(graph, q), positions):
+    for ratio in pair_ratios(PairwisePrice(graph, q), positions):
         algorithm = decor(dynamics, participation, sigma_local=1.0, sigma_pair=math.sqrt(ratio))
         mechanism = calibrate(algorithm, **spent, **common)
         std = mechanism.noise_std
@@ -99,8 +100,11 @@ def decor_couples(
     return couples
 
 
-def _ratios(price: PairwisePrice, positions: Sequence[float]) -> list[float]:
-    """For each place of sigma_local the least sigma_pair^2 / sigma_local^2 that buys the price of a step asked for."""
+def pair_ratios(price: PairwisePrice, positions: Sequence[float] = POSITIONS) -> list[float]:
+    """For each place of sigma_local the least sigma_pair^2 / sigma_local^2 that buys the price of a step asked for.
+
+    It is the same for every target, clipping norm and number of steps: these scale both standard deviations.
+    """
     # the price, which falls with the ratio, in units of 1 / sigma_local^2: sigma_local^2 = price(ratio)
     cheapest = math.sqrt(price(MOST_PAIRWISE**2))
     ratios = []

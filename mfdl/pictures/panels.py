@@ -1,0 +1,114 @@
+"""A row of panels: lines over x with the range of their repetitions, one legend, a title that states what is seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .style import INK, QUIET, caption_lines, plain_decades, quiet, write_caption
+
+COLOURS = {"LDP": "#d55e00", "CDP": "#6e6e6e", "DECOR": "#0072b2", "pairwise": "#0072b2", "CorN": "#009e73"}
+MARKERS = {"LDP": "s", "CDP": "D", "DECOR": "^", "pairwise": "^", "CorN": "o"}
+MORE_COLOURS = ("#009e73", "#cc79a7", "#0072b2", "#e69f00", "#56b4e9")  # for names not listed, in order
+MORE_MARKERS = ("o", "v", "^", "P", "X")
+PANEL_INCHES, HEIGHT_INCHES = 4.3, 4.7
+MOST_TICKS = 10  # of given x; more are written at decades
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel.
+
+    Attributes:
+        x: of the points. lines: by name, values of shape (points, repetitions); nan where there is none.
+        dashed: names drawn without markers in dashes, as references and bounds are.
+        colours: names that are drawn in the colour of another one, or in a given one.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    x: Sequence[float]
+    lines: Mapping[str, np.ndarray]
+    log_x: bool = False
+    log_y: bool = True
+    dashed: Sequence[str] = ()
+    colours: Mapping[str, str] | None = None
+
+
+def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
+    """Lines are means, bands reach from the smallest to the largest repetition; names stand once, above."""
+    width = max(PANEL_INCHES * len(panels) + 0.6, 8.6)
+    lines = caption_lines(caption, int(width * 17))
+    heading = caption_lines(title, int(width * 9))
+    styles = _styles(panels)
+    columns = max(1, int(width / (0.5 + 0.085 * max(map(len, styles)))))
+    above = 0.3 + 0.24 * len(heading) + 0.24 * math.ceil(len(styles) / columns)
+    height = HEIGHT_INCHES - 1.0 + above + 0.16 * len(lines)
+    figure = Figure(figsize=(width, height), facecolor="white")
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    figure.subplots_adjust(
+        left=0.85 / width,
+        right=1 - 0.2 / width,
+        top=1 - (above + 0.35) / height,
+        bottom=(0.85 + 0.16 * len(lines)) / height,
+        wspace=0.28,
+    )
+    drawn: dict[str, Any] = {}
+    for axes, panel in zip(grid, panels, strict=True):
+        drawn |= _panel(axes, panel, styles)
+    figure.text(0.3 / width, 1 - 0.16 / height, "\n".join(heading), va="top", linespacing=1.25, **_bold(12.5))
+    place = {"loc": "upper left", "bbox_to_anchor": (0.2 / width, 1 - (0.2 + 0.24 * len(heading)) / height)}
+    figure.legend([*drawn.values()], [*drawn], ncols=columns, frameon=False, fontsize=9, **place)
+    write_caption(figure, lines, left=0.3 / width, top=(0.2 + 0.16 * len(lines)) / height)
+    return figure
+
+
+def _bold(size: float) -> dict[str, Any]:
+    return {"fontsize": size, "fontweight": "bold", "color": INK}
+
+
+def _styles(panels: Sequence[Panel]) -> dict[str, dict[str, Any]]:
+    """Of every name of all panels: the same in each."""
+    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+    dashed = {name for panel in panels for name in panel.dashed}
+    given = {name: colour for panel in panels for name, colour in (panel.colours or {}).items()}
+    others = [name for name in names if name not in COLOURS and name not in given]
+    styles = {}
+    for name in names:
+        place = others.index(name) if name in others else names.index(name)
+        colour = given.get(name) or COLOURS.get(name) or MORE_COLOURS[place % len(MORE_COLOURS)]
+        marker = MARKERS.get(name) or MORE_MARKERS[place % len(MORE_MARKERS)]
+        line = {"linestyle": "--", "linewidth": 1.4} if name in dashed else {"marker": marker, "markersize": 4.5}
+        styles[name] = {"linewidth": 1.7, **line, "color": COLOURS.get(colour, colour)}
+    return styles
+
+
+def _panel(axes: Axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    quiet(axes, grid="y")
+    drawn = {}
+    for name, values in panel.lines.items():
+        (drawn[name],) = axes.plot(panel.x, np.nanmean(values, axis=1), label=name, **styles[name])
+        if values.shape[1] > 1:
+            low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
+            axes.fill_between(panel.x, low, high, color=styles[name]["color"], alpha=0.15, lw=0)
+    axes.set_title(panel.title, loc="left", fontsize=10.5, color=INK)
+    axes.set_xlabel(panel.x_label, color=QUIET)
+    axes.set_ylabel(panel.y_label, color=QUIET)
+    if panel.log_x:
+        axes.set_xscale("log")
+        plain_decades(axes.xaxis, (min(panel.x), max(panel.x)))
+        if len(panel.x) <= MOST_TICKS:
+            axes.set_xticks(panel.x, [f"{x:g}" for x in panel.x])
+    if panel.log_y:
+        axes.set_yscale("log")
+        plain_decades(axes.yaxis, axes.get_ylim())
+    else:
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    return drawn

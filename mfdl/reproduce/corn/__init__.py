@@ -1,0 +1,1 @@
+"""The figures of the CorN-DSGD paper; what they claim is in papers/corn.toml."""

@@ -1,0 +1,1 @@
+"""The figures of the DECOR paper; what they claim is in papers/decor.toml."""

@@ -1,0 +1,81 @@
+"""The figures of the CorN-DSGD paper: verdicts on made-up numbers, values of the published kind, tiny runs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mfdl.cli import main
+from mfdl.reproduce.corn import covariances, seed_groups, settings
+
+
+def draw_of(ldp, pairwise, corn, gap=1e-5):
+    return {"LDP": ldp, "pairwise": pairwise, "CorN": corn, "gap": gap}
+
+
+@pytest.mark.parametrize(
+    ("by_p", "largest", "verdicts"),
+    [
+        ({0.2: draw_of(6, 5, 2), 1.0: draw_of(1, 0.9, 0.9)}, 100, ["confirmed"] * 3),
+        ({0.2: draw_of(6, 6, 5), 1.0: draw_of(1, 0.1, 0.1)}, 100, ["confirmed", "direction only", "confirmed"]),
+        ({0.2: draw_of(6, 5, 5.5), 1.0: draw_of(9, 1, 1)}, 50, ["direction only", "refuted", "direction only"]),
+        ({0.2: draw_of(6, 7, 8, 0.1), 1.0: draw_of(1, 2, 3, 0.1)}, 50, ["refuted", "confirmed", "refuted"]),
+    ],
+)
+def test_verdicts_of_figure_1(by_p, largest, verdicts):
+    by_draw = {(20, p, 0): one for p, one in by_p.items()}
+    assert [one.verdict for one in covariances.judged(by_draw, largest)] == verdicts
+
+
+@pytest.mark.parametrize(
+    ("q0", "q1", "verdicts"),
+    [
+        ([0.6, 0.8, 1.0], [0.9, 0.9, 1.0], ["confirmed", "confirmed"]),
+        ([0.6, 0.8, 1.0], [1.0, 1.0, 1.0], ["confirmed", "refuted"]),
+        ([0.6, 0.5, 1.0], [0.9, 1.0, 1.0], ["direction only", "direction only"]),
+        ([1.0, 0.8, 0.6], [1.0, 1.0, 1.0], ["refuted", "refuted"]),
+    ],
+)
+def test_verdicts_of_figure_2(q0, q1, verdicts):
+    lines = {seed_groups.OUTSIDER: q0, seed_groups.MEMBER: q1, seed_groups.EDGES: [0.7] * 3}
+    judged = seed_groups.judged({name: np.array(v)[:, None] for name, v in lines.items()}, (1, 4, 20))
+    assert [one.verdict for one in judged] == verdicts
+
+
+def test_limits_are_those_of_the_published_grid():
+    """1 / r of T = 5000, C = 0.1: exact, of the code, and of (9b), which is no bound at 40."""
+    exact = [1 / settings.exact_limit(e) for e in (3.0, 10.0, 40.0)]
+    assert exact == pytest.approx([386.8, 49.98, 6.115], rel=1e-3)
+    published = [settings.published_limits(e) for e in (3.0, 10.0, 40.0)]
+    assert [1 / one["renyi (code)"] for one in published] == pytest.approx([576.4, 64.50, 6.983], rel=1e-3)
+    assert [1 / one["(9b)"] for one in published[:2]] == pytest.approx([1023.4, 92.10], rel=1e-3)
+    assert published[2]["(9b)"] is None
+
+
+def test_traces_on_a_complete_graph():
+    one = covariances.traces(20, 1.0, 0)
+    assert one["LDP"] == pytest.approx(1.0)  # tr(W W^T)
+    assert one["CorN"] == pytest.approx(1 / 20, rel=1e-3)  # the infimum ||W||_*^2 / n
+    assert one["CorN"] <= one["pairwise"] * (1 + 2e-4) < 0.06
+
+
+def test_groups_are_a_partition_of_all_nodes():
+    for m in (1, 3, 20):
+        groups = seed_groups.groups_of(m, 0)
+        assert sorted(u for group in groups for u in group) == list(range(20))
+        assert max(map(len, groups)) - min(map(len, groups)) <= 1
+
+
+def test_figures_on_two_points(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(covariances, "QUICK_DENSITIES", (0.5, 1.0))
+    monkeypatch.setattr(covariances, "QUICK_SIZES", (10,))
+    monkeypatch.setattr(covariances, "draws_of", lambda scale, quick, full: range(1))
+    monkeypatch.setattr(seed_groups, "QUICK_SEED_COUNTS", (1, 20))
+    answers = {}
+    for name in ("corn-1", "corn-2"):
+        assert main(["reproduce", name, "--quick", "--json", "--out", str(tmp_path)]) == 0
+        answers[name] = json.loads(capsys.readouterr().out)
+        assert (tmp_path / f"{name}-quick.png").stat().st_size > 10_000
+    assert [one["verdict"] for one in answers["corn-1"]["claims"]] == ["confirmed", "direction only", "direction only"]
+    assert [one["verdict"] for one in answers["corn-2"]["claims"]] == ["confirmed", "refuted"]
+    assert answers["corn-1"]["numbers"]["limits"]["40"]["(9b)"] is None
