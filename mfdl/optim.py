@@ -12,6 +12,7 @@ linear algorithm alone, and a `PrivateNode` is refused.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import weakref
 from collections.abc import Mapping, Sequence
@@ -24,11 +25,12 @@ from . import check
 from .check import FloatArray
 from .errors import InvalidInput, UnsupportedMechanism
 from .mechanism import Mechanism
-from .training.clipping import clipped_rows, clipped_sums
+from .training.clipping import clipped_rows
 from .training.keys import GENERATOR, NoiseKey
 from .training.node_noise import node_stream
 from .training.shared_randomness import HolderKeys, columns_by_holders
 from .training.tasks.modules import PROBE_RECORDS, Loss, PerRecordModel, checked_model
+from .training.tasks.record_clipping import RecordClipping
 
 __all__ = ["PrivateNode", "shaped_like"]
 
@@ -99,7 +101,8 @@ class PrivateNode:
         InvalidInput: an argument that does not fit, or a needed secret that is missing.
         UnsupportedMechanism: a guarantee for one linear algorithm (messages hidden, noise elsewhere than gradients),
             or for a number of records that is secret (add-remove).
-    Cost: per step, per-record gradients (records x parameters), and the noise of `node_stream`.
+    Cost: per step, per-record gradients (records x parameters; less for large layers, see `RecordClipping`), and the
+        noise of `node_stream`.
     """
 
     def __init__(
@@ -175,7 +178,9 @@ class PrivateNode:
         if len(features) and not self._checked:
             probe = torch.arange(PROBE_RECORDS) % len(features)  # with fewer records some stand twice
             # a copy, as some layers change their own parameters by what they see (an embedding's max_norm)
-            checked_model(copy.deepcopy(self.module), self.model.loss, features[probe], targets[probe])
+            checked = checked_model(copy.deepcopy(self.module), self.model.loss, features[probe], targets[probe])
+            way = RecordClipping.of(checked, features[0], targets[0])
+            self._record_clipping = dataclasses.replace(way, model=self.model)
             self._checked = True
         joined = self._joined(t, records)
         row = self.model.initial_row()[None]
@@ -197,15 +202,15 @@ class PrivateNode:
         """The clipped sum of a batch, or the clipped mean at user level, by parameter."""
         if not len(features):
             return {name: row.new_zeros(shape) for name, shape in self.model.shapes.items()}
-        gradients = self.model.per_record_gradients(row, features[None], targets[None])
         clip_norm, device = self.mechanism.clip_norm, row.device
         if self.mechanism.unit == "user":
+            gradients = self.model.per_record_gradients(row, features[None], targets[None])
             mean = torch.cat([gradient.mean(1).flatten(1) for gradient in gradients.values()], dim=1)
             clipped = clipped_rows(mean, torch.ones(1, dtype=torch.bool, device=device), clip_norm)
             return {name: part[0] for name, part in self.model.unflatten(clipped).items()}
         mask = torch.ones((1, len(features)), dtype=torch.bool, device=device)
-        sums = clipped_sums(list(gradients.values()), mask, clip_norm)
-        return {name: total[0] for name, total in zip(gradients, sums, strict=True)}
+        sums = self._record_clipping.sums(row, features[None], targets[None], mask, clip_norm)
+        return {name: total[0] for name, total in zip(self.model.shapes, sums, strict=True)}
 
     def _joined(self, t: int, records: Sequence[int] | None) -> dict[int, list[int]]:
         """The steps of each record of a batch with this one, or a refusal of the first that may not take part."""

@@ -68,7 +68,7 @@ def slow_gradients(instance, models, step, node):
     for record in instance.record_index[batch][instance.mask[batch]].tolist():
         x, y = (torch.tensor(array[record]) for array in (task.features, task.targets))
         x, y = (value.to(row.dtype) if value.is_floating_point() else value for value in (x, y))
-        gradients = torch.autograd.grad(task.loss(module(x[None])[0], y), trainable)
+        gradients = torch.autograd.grad(task.loss(module(x[None])[0], y), trainable, materialize_grads=True)
         yield torch.cat([gradient.reshape(-1) for gradient in gradients])
 
 

@@ -8,6 +8,7 @@ the executor.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from ...shown import short_repr
 from .. import clipping
 from ..not_private import NotPrivate
 from . import modules
+from .record_clipping import RecordClipping
 from .traced import node_gradients
 
 CHUNK_BYTES = 256 * 2**20
@@ -93,6 +95,10 @@ class TaskInstance:
         """d, the number of trainable parameters."""
         return int(self.initial_parameters.shape[1])
 
+    @functools.cached_property
+    def _record_clipping(self) -> RecordClipping:
+        return RecordClipping.of(self.model, self.test_features[0], self.test_targets[0])
+
     def clipped_gradients(self, models: torch.Tensor, step: int, clip_norm: float, unit: str) -> torch.Tensor:
         """What the noise of a mechanism of this unit of privacy is added to, (n, d).
 
@@ -159,18 +165,18 @@ class TaskInstance:
 
         Guarantees:
             Each summand has norm <= clip_norm and is zero for masked records and non-finite gradients
-            (`clipping.clipped_sums`). A node's row depends on its own model and records only.
+            (`RecordClipping.sums`). A node's row depends on its own model and records only.
         Raises:
             InvalidInput: models of another shape, dtype or device; a bad step or clip_norm.
-        Cost: about `CHUNK_BYTES` of memory beyond the result, however large n, B and d are.
+        Cost: about `CHUNK_BYTES` of memory beyond the result, however large n, B and d are; of large layers the inputs
+            and backprops of a record, not its gradient (`RecordClipping`).
         """
         features, targets, mask = self._batches(models, step)
-        # Gradients, their finite copy and their products; activations forward and backward.
-        record_bytes = (3 * self.dimension + 4 * self.activations) * models.element_size()
+        record_bytes = self._record_clipping.record_size(self.activations, mask.shape[1]) * models.element_size()
 
         def of_part(nodes: slice, slots: slice) -> list[torch.Tensor]:
-            gradients = self.model.per_record_gradients(models[nodes], features[nodes, slots], targets[nodes, slots])
-            return clipping.clipped_sums(list(gradients.values()), mask[nodes, slots], clip_norm)
+            part = (nodes, slots)
+            return self._record_clipping.sums(models[nodes], features[part], targets[part], mask[part], clip_norm)
 
         return _summed(of_part, models, mask.shape[1], record_bytes)
 

@@ -1,0 +1,299 @@
+"""Sums of clipped per-record gradients of a module: with weights as factors where that is cheaper, else plainly.
+
+In: a `PerRecordModel` and one record. Out: a `RecordClipping`, which says for which weights the inputs and backprops of
+their layer stand for the gradient (`ghost_clipping`), and sums clipped gradients of all nodes.
+
+What decides is how the module computes, not what its layers are called: a weight is factored if it is the weight of
+exactly one call of `torch.nn.functional.linear`, `conv1d` or `conv2d`, and autograd finds no other path from it to the
+loss. All other parameters (biases, norm layers, embeddings, tied or reused weights, parametrizations) get per-record
+gradients by torch.func, and all do where the forward pass takes derivatives itself. Privacy does not hang on that
+choice: a record's inputs, backprops and gradients are its own, as vmap keeps records apart, and what is clipped is what
+is summed; the choice makes the sum the right one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from ...errors import UnsupportedMechanism
+from .. import clipping, ghost_clipping
+from .modules import Parameters, PerRecordModel
+
+FACTORED_FROM = 2**14
+"""Entries of a record's gradient that factors must save; below, the plain way costs no more and keeps its numbers."""
+DERIVATIVES = ("grad", "backward", "_make_dual")
+"""What torch calls when a forward pass takes derivatives, by which weights act outside of the values of their calls."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Linear:
+    """The arguments of `functional.linear`, and how its input and its output's gradient factor."""
+
+    input: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+    groups = 1
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """All but the tensors: a later call must repeat them."""
+        return ()
+
+    def factors(self, backprops: torch.Tensor) -> ghost_clipping.Factors:
+        """Of (n, B, *, I) inputs, in this call's place, and (n, B, *, O)."""
+        parts = (part.reshape(*part.shape[:2], 1, -1, part.shape[-1]) for part in (self.input, backprops))
+        return ghost_clipping.Factors(*parts)
+
+
+Size = int | tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Convolution:
+    """The arguments of `functional.conv1d` and `conv2d`: a linear map of the patches under the kernel."""
+
+    input: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+    stride: Size = 1
+    padding: Size | str = 0
+    dilation: Size = 1
+    groups: int = 1
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """All but the tensors: a later call must repeat them."""
+        return self.stride, self.padding, self.dilation, self.groups
+
+    def factors(self, backprops: torch.Tensor) -> ghost_clipping.Factors:
+        """Of (n, B, *, channels, *places) inputs, in this call's place, and (n, B, *, outputs, *places)."""
+        kernel = tuple(self.weight.shape[2:])
+        axes = len(kernel)
+        n, B = backprops.shape[:2]
+        images = self.input.reshape(-1, *self.input.shape[-axes - 1 :])
+        stride, dilation = _each(self.stride, axes), _each(self.dilation, axes)
+        if isinstance(self.padding, str):
+            total = [d * (k - 1) if self.padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)]
+            around = [(size // 2, size - size // 2) for size in total]
+        else:
+            around = [(size, size) for size in _each(self.padding, axes)]
+        images = functional.pad(images, [size for pair in reversed(around) for size in pair])
+        if axes == 1:
+            images, kernel, stride, dilation = images.unsqueeze(-2), (1, *kernel), (1, *stride), (1, *dilation)
+        patches = functional.unfold(images, kernel, dilation=dilation, stride=stride)
+        outputs = backprops.reshape(len(images), -1, patches.shape[-1])
+
+        def by_group(columns: torch.Tensor) -> torch.Tensor:
+            split = columns.reshape(n, B, len(images) // (n * B), self.groups, -1, columns.shape[-1])
+            return split.permute(0, 1, 3, 2, 5, 4).flatten(3, 4)
+
+        return ghost_clipping.Factors(by_group(patches), by_group(outputs))
+
+
+_Call = _Linear | _Convolution
+_CALLS: dict[Callable[..., torch.Tensor], type[_Call]] = {
+    functional.linear: _Linear,
+    functional.conv1d: _Convolution,
+    functional.conv2d: _Convolution,
+}
+
+
+def _each(size: Size, axes: int) -> tuple[int, ...]:
+    values = (size,) if isinstance(size, int) else tuple(size)
+    return values * axes if len(values) == 1 else values
+
+
+class _Watch(TorchFunctionMode):
+    """While a module computes: each call with one of the given weights, its output moved by that of `moved`."""
+
+    def __init__(self, weights: Parameters, moved: Callable[[str, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.names = {id(weight): name for name, weight in weights.items()}
+        self.moved, self.calls = moved, dict[str, list[_Call]]()
+        self.differentiates = False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        self.differentiates |= getattr(func, "__name__", "") in DERIVATIVES
+        if func not in _CALLS:
+            return func(*args, **kwargs)
+        call = _CALLS[func](*args, **kwargs)
+        name = self.names.get(id(call.weight))
+        if name is None:
+            return func(*args, **kwargs)
+        self.calls.setdefault(name, []).append(call)
+        return self.moved(name, func(call.input, call.weight.detach(), call.bias, *call.settings))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """How one weight is used: what `RecordClipping` needs beside the tensors of a step.
+
+    Attributes:
+        output_shape: of the call for one record.
+        settings: of the call beside its tensors.
+        groups, positions, inputs, outputs: of the factors, g, P, I and O.
+    """
+
+    output_shape: torch.Size
+    settings: tuple[Any, ...]
+    groups: int
+    positions: int
+    inputs: int
+    outputs: int
+
+    @property
+    def size(self) -> int:
+        """Numbers of the factors of one record, and of their products."""
+        return self.groups * self.positions * (self.inputs + self.outputs + self.positions)
+
+    @property
+    def entries(self) -> int:
+        """Entries of the weight."""
+        return self.groups * self.inputs * self.outputs
+
+    @property
+    def is_cheaper(self) -> bool:
+        """Whether factors take less than the gradient, within what is proved of their norms."""
+        terms = self.inputs + self.outputs + self.positions**2
+        return self.size < self.entries and terms <= ghost_clipping.LARGEST_SUM
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RecordClipping:
+    """Sums of clipped per-record gradients.
+
+    Attributes:
+        model: whose gradients.
+        layers: of the weights that are factored; empty: all gradients are taken plainly.
+    """
+
+    model: PerRecordModel
+    layers: dict[str, Layer]
+
+    @classmethod
+    def of(cls, model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> RecordClipping:
+        """The cheaper way for a checked model; the same on every device, as it is read off how the module computes."""
+        layers = {name: layer for name, layer in _factorable(model, record, target).items() if layer.is_cheaper}
+        saved = sum(layer.entries - layer.size for layer in layers.values())
+        return cls(model, layers if saved >= FACTORED_FROM else {})
+
+    def record_size(self, activations: int, num_slots: int) -> int:
+        """Numbers that one record takes in `sums`, with its share of its node's; `activations` as of the instance."""
+        plain = self.model.dimension - sum(layer.entries for layer in self.layers.values())
+        size = 3 * plain + 4 * activations  # gradients, their finite copy and their products; forward and backward
+        if self.layers:  # factors, patches and float64 copies; the sums in float64 and rounded
+            size += sum(6 * layer.size for layer in self.layers.values()) - (-4 * self.model.dimension // num_slots)
+        return size
+
+    def sums(
+        self,
+        rows: torch.Tensor,
+        features: torch.Tensor,
+        targets: torch.Tensor,
+        mask: torch.Tensor,
+        clip_norm: float,
+    ) -> list[torch.Tensor]:
+        """Sums (n, *shape), one per parameter, of clipped gradients: rows (n, d), features (n, B, ...), mask (n, B).
+
+        Guarantees: those of `clipping.clipped_sums`, or of `ghost_clipping.clipped_sums` where weights are factored.
+        Raises: UnsupportedMechanism: the module does not use its weights as it did when it was looked at.
+        """
+        if not self.layers:
+            gradients = self.model.per_record_gradients(rows, features, targets)
+            return clipping.clipped_sums(list(gradients.values()), mask, clip_norm)
+        plain, factors = self._gradients(rows, features, targets)
+        sums, weight_sums = ghost_clipping.clipped_sums(list(plain.values()), list(factors.values()), mask, clip_norm)
+        named = dict(zip((*plain, *factors), (*sums, *weight_sums), strict=True))
+        return [named[name].reshape(-1, *shape).to(rows.dtype) for name, shape in self.model.shapes.items()]
+
+    def _gradients(
+        self, rows: torch.Tensor, features: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[Parameters, dict[str, ghost_clipping.Factors]]:
+        """Per-record gradients (n, B, ...) of the parameters that are not factored, and factors of the others."""
+        parameters = self.model.unflatten(rows)
+        weights = {name: parameters.pop(name) for name in self.layers}
+        shifts = {name: rows.new_zeros(layer.output_shape) for name, layer in self.layers.items()}
+        seen: dict[str, _Call] = {}
+
+        def record_loss(
+            plain: Parameters, shifts: Parameters, weights: Parameters, record: torch.Tensor, target: torch.Tensor
+        ) -> tuple[torch.Tensor, Parameters]:
+            with _Watch(weights, lambda name, output: output + shifts[name]) as watch:
+                output = functional_call(self.model.module, {**plain, **weights}, (record.unsqueeze(0),)).squeeze(0)
+            self._require_as_planned(watch.calls)
+            seen.update({name: calls[0] for name, calls in watch.calls.items()})
+            return self.model.loss(output, target), {name: call.input for name, call in seen.items()}
+
+        # The gradient of a shift of a layer's output is the layer's backprop.
+        of_record = grad(record_loss, argnums=(0, 1), has_aux=True)
+        of_node = vmap(of_record, in_dims=(None, None, None, 0, 0))
+        (plain, backprops), inputs = vmap(of_node, in_dims=(0, None, 0, 0, 0))(
+            parameters, shifts, weights, features, targets
+        )
+        factors = {
+            name: dataclasses.replace(call, input=inputs[name], weight=weights[name][0], bias=None).factors(
+                backprops[name]
+            )
+            for name, call in seen.items()
+        }
+        return plain, factors
+
+    def _require_as_planned(self, calls: dict[str, list[_Call]]) -> None:
+        now = {name: [call.settings for call in each] for name, each in calls.items()}
+        if now != {name: [layer.settings] for name, layer in self.layers.items()}:
+            raise UnsupportedMechanism(
+                f"{type(self.model.module).__name__} uses the weights {', '.join(self.layers)} in other calls than "
+                f"before, so its gradients cannot be taken; write a forward pass that is the same every time."
+            )
+
+
+@torch.enable_grad()
+def _factorable(model: PerRecordModel, record: torch.Tensor, target: torch.Tensor) -> dict[str, Layer]:
+    """The weights whose gradient is the product of one call's input and backprop.
+
+    Each watched call takes its weight detached. So autograd reaches a weight only by other ways, and says so by its
+    graph, not by numbers: None where there is none. (An input that is changed in place after the call would be another
+    than the one that was multiplied; autograd, and so `checked_model`, refuses that.)
+    """
+    with torch.random.fork_rng(devices=[]):
+        parameters = {
+            name: p.detach().clone().requires_grad_() for name, p in model.module.named_parameters() if p.requires_grad
+        }
+        outputs: Parameters = {}
+
+        def moved(name: str, output: torch.Tensor) -> torch.Tensor:
+            if is_functorch_wrapped_tensor(output):  # by a vmap in the forward pass, beyond which nothing can be kept
+                return output
+            outputs[name] = output
+            return output + torch.zeros_like(output, requires_grad=True)
+
+        with (watch := _Watch(parameters, moved)):
+            output = functional_call(model.module, parameters, (record.unsqueeze(0),)).squeeze(0)
+        loss = model.loss(output, target)
+        names = [name for name in outputs if len(watch.calls[name]) == 1]
+        if not names or not loss.requires_grad or watch.differentiates:
+            return {}
+        reached = torch.autograd.grad(loss, [parameters[name] for name in names], allow_unused=True)
+    layers: dict[str, Layer] = {}
+    for name, other_way in zip(names, reached, strict=True):
+        (call,), output = watch.calls[name], outputs[name]
+        if other_way is None and output.dtype == call.weight.dtype:
+            width, inputs = len(call.weight), call.weight[0].numel()
+            positions = output.numel() // width
+            layers[name] = Layer(output.shape, call.settings, call.groups, positions, inputs, width // call.groups)
+    return layers

@@ -1,0 +1,346 @@
+"""Which weights are factored, and that the sums are those of a loop over records however a module computes."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import torch
+from small_tasks import classes, regression, slow_sums, some_models, squared
+from torch import nn
+from torch.autograd import forward_ad
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import mfdl
+from mfdl.errors import UnsupportedMechanism
+from mfdl.optim import PrivateNode
+from mfdl.training.tasks import instance as instances
+from mfdl.training.tasks import record_clipping
+from mfdl.training.tasks.record_clipping import RecordClipping
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def factored(monkeypatch):
+    """Small weights are factored too, whatever they cost."""
+    monkeypatch.setattr(record_clipping, "FACTORED_FROM", -(2**30))
+    monkeypatch.setattr(record_clipping.Layer, "is_cheaper", True)
+
+
+class Computes(nn.Module):
+    """A module of layers and of a function of them and a batch."""
+
+    def __init__(self, forward, **layers):
+        super().__init__()
+        self.how = forward
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, x):
+        return self.how(self, x)
+
+
+def linears(forward, **more):
+    return lambda: Computes(forward, first=nn.Linear(3, 3), second=nn.Linear(3, 1), **more)
+
+
+def tied():
+    module = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.Linear(3, 1))
+    module[2].weight = module[0].weight
+    return module
+
+
+def partly_frozen():
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    module[0].bias.requires_grad_(False)
+    torch.nn.init.ones_(module[0].bias)  # what is frozen is read off a module built anew
+    torch.nn.init.ones_(module[2].weight.requires_grad_(False))
+    return module
+
+
+def hooked():
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    module[0].register_forward_pre_hook(lambda _, args: (2 * args[0],))
+    module[2].register_forward_hook(lambda _module, _args, output: output.exp())
+    return module
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def parametrized():
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    nn.utils.parametrize.register_parametrization(module[0], "weight", Doubled())
+    return module
+
+
+def through_another_call(module, x):
+    return module.second(functional.linear(torch.tanh(module.first(x)), module.first.weight))
+
+
+def tangent(function, x):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(function(forward_ad.make_dual(x, x)).sin()).tangent
+
+
+MODULES = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(3, 5), nn.ReLU(inplace=True), nn.Linear(5, 1)), "0.weight 2.weight"),
+    "weights alone": (
+        lambda: nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 1, bias=False)),
+        "0.weight 1.weight",
+    ),
+    "keywords": (
+        linears(lambda m, x: m.second(functional.linear(input=x, weight=m.first.weight))),
+        "first.weight second.weight",
+    ),
+    "norms": (
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GroupNorm(2, 4), nn.Linear(4, 1)),
+        "0.weight 3.weight",
+    ),
+    "sequence": (
+        linears(lambda m, x: m.second(torch.tanh(m.first(torch.stack([x, 2 * x, x.sin()], 1)))).mean(1)),
+        "first.weight second.weight",
+    ),
+    "tied": (tied, "3.weight"),
+    "called twice": (linears(lambda m, x: m.second(m.first(torch.tanh(m.first(x))))), "second.weight"),
+    "functional use": (linears(through_another_call), "second.weight"),
+    "penalty": (linears(lambda m, x: m.second(m.first(x).tanh()) + m.first.weight.square().sum()), "second.weight"),
+    "outside any layer": (linears(lambda m, x: m.second(x @ m.first.weight.T)), "second.weight"),
+    "its own input": (
+        linears(lambda m, x: m.second(x) + functional.linear(m.first.weight, m.first.weight).sum()),
+        "second.weight",
+    ),
+    "its bias": (
+        linears(lambda m, x: m.second(functional.linear(x, m.first.weight, m.first.weight[0]))),
+        "second.weight",
+    ),
+    "inside vmap": (
+        linears(lambda m, x: m.second(torch.vmap(m.first)(torch.stack([x, x.sin()]))).mean(0)),
+        "second.weight",
+    ),
+    "its gradient is used": (linears(lambda m, x: m.second(torch.func.grad(lambda z: m.first(z).sin().sum())(x))), ""),
+    "its tangent is used": (linears(lambda m, x: m.second(tangent(m.first, x))), ""),
+    "not used": (linears(lambda m, x: m.second(x)), "second.weight"),
+    "no gradient": (
+        linears(lambda m, x: m.second(x) + m.first(x).sum(-1, keepdim=True).detach()),
+        "first.weight second.weight",
+    ),
+    "branch of a constant": (
+        linears(lambda m, x: m.second(m.first(x)) if m.training else m.second(x)),
+        "first.weight second.weight",
+    ),
+    "frozen": (partly_frozen, "0.weight 4.weight"),
+    "hooks": (hooked, "0.weight 2.weight"),
+    "parametrized": (parametrized, "2.weight"),
+    "checked by the module": (
+        linears(lambda m, x: m.second(m.first.weight.detach().norm() * m.first(x))),
+        "first.weight second.weight",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of torch, by the first tangent
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("clip_norm", [0.3, 1e6])
+def test_sums_are_those_of_a_loop_over_records(factored, name, clip_norm):
+    build, expected = MODULES[name]
+    task = regression(43, build=build)  # ragged: 11, 11, 11, 10 records
+    instance = task.instance(2, 4, dtype=torch.float64)
+    assert not instance.mask.all()
+    assert sorted(instance._record_clipping.layers) == expected.split()
+    models = some_models(instance)
+    for step in range(2):
+        got = instance.clipped_gradient_sums(models, step, clip_norm)
+        assert got.dtype == torch.float64
+        assert not got.requires_grad
+        want = slow_sums(instance, models, step, clip_norm)
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+
+
+def image_net(convolution, after=nn.Flatten):
+    return nn.Sequential(convolution(), nn.Tanh(), after(), nn.LazyLinear(3))
+
+
+CONVOLUTIONS = {
+    "plain": functools.partial(nn.Conv2d, 2, 4, 3),
+    "stride and padding": functools.partial(nn.Conv2d, 2, 4, (3, 2), stride=(2, 1), padding=(1, 2), bias=False),
+    "same": functools.partial(nn.Conv2d, 2, 4, (2, 3), padding="same", dilation=(1, 2)),
+    "valid": functools.partial(nn.Conv2d, 2, 4, 2, padding="valid"),
+    "groups": functools.partial(nn.Conv2d, 2, 6, 3, groups=2),
+    "depthwise": functools.partial(nn.Conv2d, 2, 2, 3, groups=2, dilation=2),
+    "circular": functools.partial(nn.Conv2d, 2, 3, 3, padding=1, padding_mode="circular"),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_of_images(factored, name):
+    rng = np.random.default_rng(0)
+    images = {part: rng.standard_normal((rows, 2, 5, 6)) for part, rows in (("features", 12), ("test_features", 11))}
+
+    def build():
+        module = image_net(CONVOLUTIONS[name])
+        module(torch.zeros(1, 2, 5, 6))
+        return module
+
+    instance = classes(12, 2, build_module=build, **images).instance(0, 2, dtype=torch.float64)
+    assert sorted(instance._record_clipping.layers) == ["0.weight", "3.weight"]
+    _require_slow_sums(instance)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"stride": 2, "padding": 3}, {"groups": 3, "dilation": 2}, {"padding": "same"}]
+)
+def test_convolutions_of_series(factored, settings):
+    """Of each record two batches of three series of seven numbers."""
+
+    def forward(module, x):
+        series = torch.stack([(x * k).sin() for k in range(1, 15)], dim=2).unflatten(2, (7, 2))
+        convolved = module.conv(series.movedim(3, 1).flatten(0, 1)).tanh()
+        return module.out(convolved.unflatten(0, (-1, 2)).mean((1, 2, 3))[:, None])
+
+    def build():
+        return Computes(forward, conv=nn.Conv1d(3, 6, 3, **settings), out=nn.Linear(1, 1))
+
+    instance = regression(12, 2, build=build).instance(0, 2, dtype=torch.float64)
+    assert instance._record_clipping.layers["conv.weight"].groups == settings.get("groups", 1)
+    _require_slow_sums(instance)
+
+
+def _require_slow_sums(instance):
+    models = some_models(instance)
+    for clip_norm in (0.2, 1e6):
+        got, want = instance.clipped_gradient_sums(models, 0, clip_norm), slow_sums(instance, models, 0, clip_norm)
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+
+
+def wide(inputs=3, hidden=60, outputs=1):
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, outputs)
+    )
+
+
+@pytest.mark.parametrize("budget", [1, 200_000, 10**9])
+def test_chunks_periods_of_nodes_and_missing_records(factored, monkeypatch, budget):
+    monkeypatch.setattr(instances, "CHUNK_BYTES", budget)
+    instance = regression(43, build=wide).instance(0, [4, 2, 3, 1], dtype=torch.float64)
+    models = some_models(instance, scale=0.05)
+    instance.mask[1, 0, 2] = False
+    for step in (0, 3):
+        got = instance.clipped_gradient_sums(models, step, 0.5)
+        slow = torch.stack([slow_sums_of(instance, models, step, u, 0.5) for u in range(4)])
+        np.testing.assert_allclose(got, slow, rtol=1e-6, atol=1e-7)
+
+
+def slow_sums_of(instance, models, step, node, clip_norm):
+    period = instance.node_periods[node]
+    return slow_sums(instance, models, step % period, clip_norm)[node]
+
+
+def test_large_weights_are_factored_and_small_models_keep_the_plain_way():
+    def layers(build, **shapes):
+        instance = regression(8, 2, build=build, **shapes).instance(0, 1)
+        return {name: layer.positions for name, layer in instance._record_clipping.layers.items()}
+
+    assert layers(functools.partial(wide, hidden=120)) == {}  # saves 14,159 entries
+    assert layers(functools.partial(wide, hidden=150)) == {"0.weight": 1, "2.weight": 1}  # the last one gains nothing
+    images = {"features": np.ones((8, 1, 12, 12)), "test_features": np.ones((11, 1, 12, 12))}
+
+    def network():
+        first, second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 64, 8)
+        return nn.Sequential(first, nn.ReLU(), second, nn.Flatten(), nn.Linear(64 * 9, 40), nn.ReLU(), nn.Linear(40, 1))
+
+    assert layers(network, **images) == {"2.weight": 9, "4.weight": 1}  # 100 positions of a 3 x 3 kernel cost more
+
+
+class Largest(TorchDispatchMode):
+    """The most entries that any tensor made inside has."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, torch.Tensor):
+                self.entries = max(self.entries, tensor.numel())
+        return out
+
+
+def test_memory_does_not_grow_as_batch_times_parameters():
+    nodes, width = 2, 150
+    largest = {}
+    for records in (20, 320):
+        instance = regression(records, nodes, build=functools.partial(wide, hidden=width)).instance(0, 1)
+        instance._record_clipping  # noqa: B018 - found before
+        with Largest() as watch:
+            instance.clipped_gradient_sums(instance.initial_parameters, 0, 1.0)
+        largest[records] = watch.entries
+        assert watch.entries <= max(nodes * instance.dimension, records * width)
+    assert largest[320] < 1.1 * largest[20]
+    plain = RecordClipping(instance.model, {})
+    with Largest() as watch:
+        plain.sums(
+            instance.initial_parameters,
+            *(part[:, 0] for part in (instance.features, instance.targets, instance.mask)),
+            1.0,
+        )
+    assert watch.entries >= 320 * width**2  # what the bound above would find
+
+
+def test_records_that_are_no_numbers_count_as_not_there(factored):
+    instance = regression(24, build=wide).instance(0, 2)
+    models = some_models(instance, scale=0.05)
+    without = instance.mask.clone()
+    without[1, 0, 1] = without[2, 0, 0] = False
+    expected = sums_of_present(instance, models, without)
+    instance.features[1, 0, 1, 0], instance.targets[2, 0, 0] = float("nan"), float("inf")
+    assert torch.equal(sums_of_present(instance, models, instance.mask), expected)
+    assert torch.isfinite(expected).all()
+
+
+def sums_of_present(instance, models, mask):
+    return dataclasses.replace(instance, mask=mask).clipped_gradient_sums(models, 0, 0.5)
+
+
+def test_a_module_that_changes_its_ways_is_refused(factored):
+    def forward(module, x):
+        module.count = getattr(module, "count", 0) + 1
+        return module.second(x) if module.count > 8 else module.second(x) + 0 * module.first(x).sum(-1, keepdim=True)
+
+    instance = regression(build=linears(forward)).instance(0, 2)
+    said = "Computes uses the weights second.weight, first.weight in other calls"
+    with pytest.raises(UnsupportedMechanism, match=said):
+        many_steps(instance)
+
+
+def many_steps(instance):
+    for step in range(9):
+        instance.clipped_gradient_sums(instance.initial_parameters, step, 1.0)
+
+
+def test_a_node_of_a_loop_of_ones_own_clips_as_the_executor_does(factored):
+    task = regression(16, 4, build=wide)
+    instance = task.instance(0, 2)
+    module = task.build_module()
+    algorithm = mfdl.algorithms.mafalda(
+        mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=4"), 1.0), mfdl.Cyclic(1, 2)
+    )
+    made = mfdl.without_noise(algorithm, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=0.5)
+    start = torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    node = PrivateNode(
+        torch.optim.SGD(module.parameters(), 1.0),
+        module,
+        made,
+        node=1,
+        keys=mfdl.NoiseKey.from_seed(0),
+        loss=squared,
+        batch_size=1,
+    )
+    node.step(instance.features[1, 0], instance.targets[1, 0])
+    assert node._record_clipping.layers
+    moved = torch.nn.utils.parameters_to_vector(module.parameters()).detach() - start
+    expected = instance.clipped_gradient_sums(start.repeat(4, 1), 0, 0.5)[1]
+    np.testing.assert_allclose(-moved, expected, rtol=1e-4, atol=1e-6)
