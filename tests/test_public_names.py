@@ -77,8 +77,9 @@ NAMES = {
         nodes_of
     """,
     "mfdl.utility": """
-        DecorBound Objective accumulated_error average_error decor_constant decor_step_sizes decor_theorem_2
-        heterogeneity mixing_parameter one_step_error pairwise_error
+        DecorBound DecorRate Objective accumulated_error average_error decor_constant decor_descent
+        decor_disagreement decor_rate decor_rate_non_convex decor_step_size decor_step_sizes decor_theorem_2
+        decor_theorem_2_non_convex heterogeneity mixing_parameter one_step_error pairwise_error
     """,
     "mfdl.privacy.published": """
         COROLLARY_RANGE DecorNoise PublishedBound Quantity corn_equation_9_renyi corn_equation_9b corn_renyi

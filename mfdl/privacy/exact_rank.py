@@ -28,14 +28,16 @@ MAX_VALUES = 10_000  # different numbers that are looked at
 MAX_ENTRIES = 500_000  # of a matrix: under a second per prime
 
 
-def range_of(B: FloatArray, A: FloatArray) -> tuple[int, NDArray[np.bool_]]:
-    """(rank of B, for each column of A whether it lies outside the range of B).
+def range_of(
+    B: FloatArray, A: FloatArray, stand_for: Mapping[float, Fraction] | None = None
+) -> tuple[int, NDArray[np.bool_]]:
+    """(rank of B, for each column of A whether it lies outside the range of B), of the floats or what they stand for.
 
     >>> third = np.array([[1 / 3, 0.1], [1.0, 0.3]])  # neither float is the fraction that it stands for
     >>> range_of(third[:, :1], third)
     (1, array([False,  True]))
     """
-    found = [outside_range(table(residues(B, prime)), table(residues(A, prime)), prime) for prime in PRIMES]
+    found = [outside_range(table(residues(B, p, stand_for)), table(residues(A, p, stand_for)), p) for p in PRIMES]
     return max(rank for rank, _ in found), np.logical_or(found[0][1], found[1][1])
 
 
@@ -48,10 +50,32 @@ def ranks_agree(A: FloatArray, B: FloatArray, rank: int, leaks: NDArray[np.bool_
         return True
     fractions = meant(A, B)
     for stand_for in (None, fractions) if fractions is not None else (None,):
-        found = [outside_range(table(residues(B, p, stand_for)), table(residues(A, p, stand_for)), p) for p in PRIMES]
-        if max(r for r, _ in found) == rank and (np.logical_or(found[0][1], found[1][1]) == leaks).all():
+        found, outside = range_of(B, A, stand_for)
+        if found == rank and (outside == leaks).all():
             return True
     return False
+
+
+def independent_rows(B: FloatArray, stand_for: Mapping[float, Fraction] | None = None) -> NDArray[np.intp]:
+    """The rows of B that are no combination of rows above them, in their order; entries as in `range_of`.
+
+    >>> independent_rows(np.array([[0.0, 0.0], [0.5, 1.0], [1.5, 3.0], [0.5, 0.0]])).tolist()
+    [1, 3]
+    >>> independent_rows(np.array([[0.1, 1.0], [0.3, 3.0]])).tolist()  # of floats: 3 * 0.1 > 0.3
+    [0, 1]
+    """
+    found = [pivots(table(residues(B.T, prime, stand_for)), prime).tolist() for prime in PRIMES]
+    # a prime that divides a minor makes a row look dependent: fewer rows, or later ones
+    return np.array(min(found, key=lambda rows: (-len(rows), rows)), dtype=np.intp)
+
+
+def pivots(columns: NDArray[np.object_], prime: int) -> NDArray[np.intp]:
+    """The columns of a table of residues that are no combination of those before them."""
+    if not columns.size:
+        return np.zeros(0, dtype=np.intp)
+    reduced, _ = flint.nmod_mat(len(columns), columns.shape[1], columns.ravel().tolist(), prime).rref()
+    entries = table(reduced) != 0
+    return np.asarray(entries[entries.any(axis=1)].argmax(axis=1), dtype=np.intp)
 
 
 def outside_range(B: NDArray[np.object_], A: NDArray[np.object_], prime: int) -> tuple[int, NDArray[np.bool_]]:

@@ -18,7 +18,7 @@ from ..algorithms import LinearAlgorithm
 from ..algorithms.round import MAPS
 from ..operators.recursion import Map
 from ..view import AlgorithmView, Knowledge, View
-from .exact_rank import MAX_ENTRIES, PRIMES, meant, outside_range, residues, table
+from .exact_rank import MAX_ENTRIES, PRIMES, meant, outside_range, pivots, residues, table
 
 Table = NDArray[np.object_]
 
@@ -116,12 +116,7 @@ class _Rows:
                     rows.append(part[:, columns])
                     is_model.append(np.full(len(part), of_models))
         in_time, wanted = np.vstack(rows).T, np.concatenate(is_model)
-        if not in_time.size:
-            return True
-        reduced, _ = flint.nmod_mat(in_time.shape[0], in_time.shape[1], in_time.ravel().tolist(), self.prime).rref()
-        entries = table(reduced) != 0
-        pivots = entries[entries.any(axis=1)].argmax(axis=1)
-        return not wanted[pivots].any()
+        return not wanted[pivots(in_time, self.prime)].any()
 
     def all_of(self, release: str, stand_for: Mapping[float, Fraction] | None = None) -> Table:
         """Rows seen in all rounds, and of the released models."""

@@ -235,6 +235,14 @@ VALUES = [
     # p = 1, c = 2: models are multiplied by 1 - 16 / (t + 2), in six steps by 429
     ("decor-theorem-2-step-sizes", {"graph": PAIR, "condition": 1, "num_steps": 6}, BOUND_CONSTANT * 4 / 36, 429**2),
     # held are record 0, record 1 and record 1 again: one is shared, one lost
+    # eta = p / (sqrt(18) (1 - 2 w)), where (1 - 2 w)^2 = 1 - p
+    *[
+        (
+            "decor-lemma-9-contraction", {"weight": w, "pull": b}, 1 - p / 2 + p * b**2 / 3,
+            (1 - 2 * w + (1 + b) * p / math.sqrt(18)) ** 2,
+        )
+        for w, b, p in ((1 / 100, 1 / 4, 99 / 2500), (7 / 100, 3 / 4, 0.2604), (1 / 4, 0.0, 3 / 4))
+    ],
     ("decor-code-data-split", {"counts": [1, 1, 1]}, 0, 2),
     ("decor-code-data-split", {"counts": [3, 2]}, 0, 0),
     ("corn-theorem-1-all-steps", {"system": ALONE, "num_steps": 2}, 1, 2),

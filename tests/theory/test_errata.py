@@ -27,7 +27,8 @@ from mfdl.privacy.forms import view_grams
 from mfdl.testing import connected_graphs, exact_mu
 from mfdl.testing.oracles import gossip_messages, of_node, pinv_gram, received, without_noise
 from mfdl.theory import bounds
-from mfdl.theory.rates import decor_constant, decor_step_sizes, one_step_error
+from mfdl.theory.convergence import decor_constant, decor_step_sizes
+from mfdl.theory.rates import one_step_error
 from mfdl_solvers.coalition_problem import CoalitionProblem
 
 MH = gossip.metropolis_hastings

@@ -16,12 +16,10 @@ from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
 from mfdl.theory.bounds import decor_corollary
+from mfdl.theory.convergence import decor_constant, decor_step_sizes, decor_theorem_2
 from mfdl.theory.rates import (
     accumulated_error,
     average_error,
-    decor_constant,
-    decor_step_sizes,
-    decor_theorem_2,
     heterogeneity,
     mixing_parameter,
     one_step_error,
@@ -218,7 +216,7 @@ def test_decor_theorem_2_term_by_term():
     computed = decor_theorem_2(RING, **FULL)
     W, n, T, d, L, mu = RING.dense(), 16, 1000, 10, 4.0, 0.5
     p = 1 - (1 / 3 + 2 / 3 * math.cos(math.pi / 8)) ** 2
-    c = max(4 * math.sqrt(3 * (1 - p) * (3 * 0.2 + p * 0.3)), mu / L, 2 * p, 4 * p * 0.3 / n)
+    c = max(4 * math.sqrt(3 * (1 - p) * (3 + p * 0.3)), mu / L, 2 * p, 4 * p * 0.3 / n)  # P = 0.2 counts as 1
     drift = L**2 * math.log(T) / (mu**3 * p * T**2)
     expected = {
         "average_noise": L * (2.0 + d * 1.5**2) / (mu**2 * n * T),
@@ -257,11 +255,12 @@ def test_decor_step_sizes_start_where_the_lemmas_allow():
 
 def test_decor_constant_takes_the_largest_of_four():
     p = mixing_parameter(RING)
-    assert_allclose(decor_constant(RING, smoothness=1.0, pl_constant=0.9), 0.9)
-    assert_allclose(decor_constant(RING, smoothness=1e3, pl_constant=0.9), 2 * p)
+    assert_allclose(decor_constant(RING, smoothness=1.0, pl_constant=20.0), 20.0)
+    assert_allclose(decor_constant(RING, **PROBLEM), 4 * math.sqrt(9 * (1 - p)))  # P counts as 1
     computed = decor_constant(RING, **PROBLEM, growth_of_divergence=2.0)
     assert_allclose(computed, 4 * math.sqrt(18 * (1 - p)))
     complete = gossip.metropolis_hastings("complete:n=16")  # p = 1: nothing under the root
+    assert_allclose(decor_constant(complete, **PROBLEM), 2.0, rtol=1e-6)
     assert_allclose(decor_constant(complete, **PROBLEM, growth_of_variance=32.0), 8.0, rtol=1e-6)
 
 

@@ -18,6 +18,7 @@ MODULES = (
     "zip_dl",
     "decor.accounting",
     "decor.averaging",
+    "decor.convergence",
     "corn.budgets",
     "corn.covariances",
 )

@@ -15,6 +15,8 @@ from .....gossip import metropolis_hastings
 from .....participation import EveryStep
 from .....privacy import gaussian
 from .....theory import bounds
+from .....theory.reduction import greedy_rows
+from .....view import View
 from ....oracles import (
     Reaction,
     adaptive_total_variation,
@@ -23,7 +25,8 @@ from ....oracles import (
     largest_signed_sum,
     without_noise,
 )
-from ....strategies import encoders
+from ....oracles.rational import exact_view_gram, rank, rational
+from ....strategies import encoders, views
 from .._views import heard, own_parts, pairwise_gram, printed_gram, total_variation, two_of
 from ._draws import EXACT, UP_TO_FOUR, stated
 
@@ -95,6 +98,22 @@ def theorem_7_echelon(graph: nx.Graph, attacker: int, steps: int) -> tuple[int, 
 def remark_8_equality(encoder: FloatArray) -> tuple[float, float]:
     squared = brute_force_sensitivity(encoder, EveryStep(len(encoder))) ** 2
     return 0.0, abs(float(bounds.sum_abs_gram_as_printed(encoder.T @ encoder).value) / squared - 1)
+
+
+@stated("mafalda-algorithm-3", view=views(kinds=("regular", "rank-deficient")))
+def algorithm_3(view: View) -> tuple[float, float]:
+    """Over the rationals: what B^+ B and X of the kept rows differ by, and the rank by their number."""
+    A, B = rational(view.dense_gradients_by_time()), rational(view.dense_noise())
+    kept = greedy_rows(view.dense_noise())
+    A_kept, B_kept = ([matrix[i] for i in kept] for matrix in (A, B))
+    pairs = ((exact_view_gram(B, B), B_kept), (exact_view_gram(A, B), A_kept))
+    gaps = [
+        abs(x - y)
+        for whole, rows in pairs
+        for row, other in zip(whole, exact_view_gram(rows, B_kept), strict=True)
+        for x, y in zip(row, other, strict=True)
+    ]
+    return 0.0, float(max(gaps)) + abs(rank(B) - len(kept))
 
 
 @stated("mafalda-figure-2-tighter", examples=500, **UP_TO_FOUR, steps=st.integers(1, 8))
