@@ -59,16 +59,16 @@ def command(
             return path
 
         read = typer.Option("--config", metavar="FILE", callback=from_file, is_eager=True, help=CONFIG_HELP)
-        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [
-                _parameter("context", typer.Context),
-                _parameter("config", Annotated[Path | None, read], None),
-                *(_of_field(name, *field) for name, field in fields.items()),
-                _parameter("out", Annotated[Path | None, typer.Option("--out", metavar=metavar, help=out)], default),
-                *list(inspect.signature(ask, eval_str=True).parameters.values())[2:],
-                _parameter("as_json", options.Json, False),
-            ]
-        )
+        parameters = [
+            _parameter("context", typer.Context),
+            _parameter("config", Annotated[Path | None, read], None),
+            *(_of_field(name, *field) for name, field in fields.items()),
+            _parameter("out", Annotated[Path | None, typer.Option("--out", metavar=metavar, help=out)], default),
+            *list(inspect.signature(ask, eval_str=True).parameters.values())[2:],
+            _parameter("as_json", options.Json, False),
+        ]
+        parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)  # as Python wants it
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__doc__, run.__name__, run.__annotations__ = ask.__doc__, ask.__name__, {}
         return run
 

@@ -1,0 +1,123 @@
+"""What a page is made of: the finished cells of a folder, their steps, and where all of it came from."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import InvalidInput
+from ..reporting.comparison_folder import RESULTS, STEPS
+from ..sweeps.store import CELLS, SWEEP, Store
+
+Record = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A folder as it was read.
+
+    Attributes:
+        records: one per finished run, as the JSON of a cell has it.
+        steps: from a record to its evaluated steps, one row per step and node.
+        failures: of runs that stopped with an error: what it says, and where it happened.
+        missing: runs that are neither finished nor failed.
+        config: what was asked; versions: of what computed it.
+        files: what lies beside the page: words and path.
+    """
+
+    folder: Path
+    kind: str
+    records: list[Record]
+    steps: Callable[[Record], pa.Table]
+    failures: list[dict[str, Any]]
+    missing: int
+    config: dict[str, Any]
+    versions: dict[str, str]
+    files: list[tuple[str, str]]
+
+
+def read(folder: Path) -> Source:
+    """The folder of a sweep, else that of a comparison.
+
+    Raises: InvalidInput: it is neither, or no run in it is finished.
+    """
+    if (folder / SWEEP).exists():
+        source = _sweep(folder)
+    elif (folder / RESULTS).exists():
+        source = _comparison(folder)
+    else:
+        raise InvalidInput(
+            f"{folder} holds no {SWEEP} and no {RESULTS}; give the folder of `mfdl sweep` or `mfdl compare`."
+        )
+    if not source.records:
+        failed = f"; {len(source.failures)} failed" if source.failures else ""
+        raise InvalidInput(
+            f"no run in {folder} is finished{failed}: run the {source.kind} again, it goes on from here."
+        )
+    return source
+
+
+def _sweep(folder: Path) -> Source:
+    store = Store.load(folder)
+    told, status = store.sweep(), store.status()
+
+    def steps(record: Record) -> pa.Table:
+        return store.steps(record["cell"])
+
+    lies = [("what was asked", SWEEP), ("one JSON and one Parquet file per run", f"{CELLS}/")]
+    missing, config = len(status.missing), told["config"] or {}
+    return Source(folder, "sweep", store.records(), steps, store.failures(), missing, config, told["versions"], lies)
+
+
+OF_RUNS = ("unit", "adjacency", "clip_norm", "delta", "graph", "graph_hash", "gossip", "gossip_hash", "nodes", "task")
+OF_MECHANISMS = (
+    "mechanism", "label", "trust", "mu", "epsilon", "guarantee", "noise_std", "injected_noise_std", "objective",
+)  # fmt: skip
+
+
+def _comparison(folder: Path) -> Source:
+    """results.json and steps.parquet of `mfdl compare`, its runs as cells of a sweep."""
+    result = _json(folder / RESULTS)
+    try:
+        stated = {row["mechanism"]: row for row in result["mechanisms"]}
+        same = {name: result[name] for name in OF_RUNS} | {"lr": result["learning_rate"]}
+        same |= {"untrained_loss": result["untrained_loss_mean"], "chance_loss": result["chance_loss"]}
+        records = []
+        for run in result["runs"]:
+            own = {name: stated[run["mechanism"]][name] for name in OF_MECHANISMS}
+            finished = {name: run[name] for name in run if name not in ("seconds", "node_steps_per_second")}
+            config = {**result["config"], "mechanisms": [run["mechanism"]], "seeds": 1, "first_seed": run["seed"]}
+            records.append({**same, **own, **finished, "config": config})
+        missing = len(result["seeds"]) * len(result["mechanisms"]) - len(records)
+        config, versions = result["config"], result["versions"]
+        table: Any = pq.read_table(io.BytesIO((folder / STEPS).read_bytes())) if records else None
+    except (KeyError, TypeError, OSError, pa.ArrowException) as error:
+        raise InvalidInput(
+            f"{folder} is no comparison of this version ({error!r}); run `mfdl compare` again."
+        ) from None
+
+    def steps(record: Record) -> pa.Table:
+        mask = (np.asarray(table["mechanism"]) == record["mechanism"]) & (np.asarray(table["seed"]) == record["seed"])
+        return table.filter(pa.array(mask))
+
+    lies = [("all results", RESULTS), ("every evaluated step", STEPS)]
+    return Source(folder, "comparison", records, steps, [], missing, config, versions, lies)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "it is not JSON"
+        raise InvalidInput(f"cannot read {path}: {reason}; run what wrote it again.") from None
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{path} must hold an object, got {type(value).__name__}; run what wrote it again.")
+    return value
