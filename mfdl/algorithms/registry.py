@@ -83,11 +83,12 @@ MECHANISMS: Mapping[str, Entry] = {
     ),
     "cdp": Entry(
         cdp,
-        "independent noise, of which a server shows the average only",
+        "independent noise, of which a server shows the average only; average=topology gossips over the graph",
         "the baseline of arXiv:2405.01031 and 2501.14644",
         "the code of 2501.14644 adds sqrt(n) times more noise to the average than this trust model needs",
         trust="central",
         models=("central",),
+        parameters={"average": str},
     ),
     "anti-pgd": Entry(
         anti_pgd,
@@ -347,6 +348,18 @@ def misplaced(algorithm: LinearAlgorithm, trust: str) -> str:
     return (
         f"Under {trust} noise that nodes share counts as known, so that only what the victim alone holds protects it: "
         f"noise shared between nodes is meant for {', '.join(SHARED)}."
+    )
+
+
+def shortsighted(algorithm: LinearAlgorithm) -> str:
+    """What to say of noise over nodes that is the best for one step, in a run of several; empty elsewhere."""
+    one_step = isinstance(algorithm.factorization, SpatialFactorization) and algorithm.factorization.horizon == 1
+    T = algorithm.num_steps
+    if not one_step or T == 1:
+        return ""
+    return (
+        f"{algorithm.name} has the least noise in the models after one step, as published, and this run has {T}: its "
+        f"noise is made for all of them by error weights all, or by horizon={T}."
     )
 
 

@@ -240,6 +240,8 @@ def _spatial(arrays: dict[str, Any], header: dict[str, Any]) -> SpatialFactoriza
         raise InvalidInput(f"coalition_size must be below {facts['num_nodes']} nodes, got {facts['coalition_size']}.")
     if facts.get("independent_loss") is not None:
         check.non_negative(independent_loss=facts["independent_loss"])
+    if facts.get("horizon") is not None:
+        check.integer_at_least(1, horizon=facts["horizon"])
     if not isinstance(facts.get("bound_over", ""), str):
         raise InvalidInput(f"bound_over must be text, got {facts['bound_over']!r}.")
     groups, parts = _groups_and_parts(arrays, facts["num_nodes"])

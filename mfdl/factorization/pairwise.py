@@ -76,6 +76,7 @@ def optimal_pairwise(
         independent_loss=plain / r,
         bound_over="covariance over nodes, against an outsider," if q else "covariance over nodes",
         gossip_hash=dynamics.gossip.content_hash,
+        horizon=horizon,
     )
     return in_range(best.shifted(k))
 

@@ -57,6 +57,7 @@ class SpatialFactorization(Certified):
         sigma_local, sigma_pair: standard deviations where all edges carry the same noise, else None.
         gossip_hash: of the gossip matrix it was made for; "" if unknown.
         independent_loss: tr(H) / r, the loss of independent noise at the same price.
+        horizon: steps whose models the loss counts; None if unknown.
     """
 
     private_variance: float
@@ -70,6 +71,7 @@ class SpatialFactorization(Certified):
     independent_loss: float | None = None
     bound_over: str = "covariance over nodes"
     gossip_hash: str = ""
+    horizon: int | None = None
 
     @property
     def covariance(self) -> FloatArray:
@@ -135,7 +137,8 @@ def optimal_covariance(
         raise unknown_name("method", method, COVARIANCE_SOLVERS)
     gram = node_gram(dynamics, horizon, objective, weights)
     with shown(progress).status(f"factorizing {dynamics.num_nodes} nodes"):
-        return covariance_for_gram(gram, dynamics.gossip, seeds, wanted, method=method)
+        best = covariance_for_gram(gram, dynamics.gossip, seeds, wanted, method=method)
+    return dataclasses.replace(best, horizon=horizon)
 
 
 @dataclasses.dataclass(frozen=True)

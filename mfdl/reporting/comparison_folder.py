@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .. import files
+from ..algorithms.registry import shortsighted
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..pictures.style import write_figure
@@ -207,7 +208,8 @@ class Folder:
             losses, accuracies = [run["final_loss"] for run in runs], [run["final_accuracy"] for run in runs]
             private = math.isfinite(self.mechanisms[name].guarantee.mu)
             diverged = sum(run["diverged"] for run in runs)
-            ended.append(Ended(name, private, losses, accuracies, diverged))
+            remark = shortsighted(self.mechanisms[name].algorithm)
+            ended.append(Ended(name, private, losses, accuracies, diverged, remark))
         return Judged(ended, plan.untrained, plan.chance)
 
     def _worth(self) -> dict[str, Any]:

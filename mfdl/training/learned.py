@@ -10,6 +10,8 @@ diverged. The rules of the advice, of which the first that applies to a mechanis
 - noise carries models more than `STILL` above the untrained loss, or without noise both baselines are beaten: a lower
   learning rate, a smaller clipping norm or a larger mu (epsilon);
 - else little happened: more epochs, a larger learning rate or a larger mu (epsilon).
+
+Noise that is the best for one step says so in a run of several (`registry.shortsighted`), whatever it reached.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ AT_BEST = 1e-9  # an untrained loss that is zero in all but rounding: such a sta
 class Ended:
     """Where one mechanism ended: final losses and accuracies per seed, None where a seed diverged or was not evaluated.
 
-    Attributes: private: whether it has a finite guarantee; diverged: how many seeds did.
+    Attributes: private: whether it has a finite guarantee; diverged: how many seeds did; remark: of its noise, whatever
+        the losses are.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Ended:
     losses: Sequence[float | None]
     accuracies: Sequence[float | None] = ()
     diverged: int = 0
+    remark: str = ""
 
     @property
     def loss(self) -> float | None:
@@ -108,6 +112,7 @@ class Judged:
             elif lost:
                 reached = f"{one.name} ({_in_words(Baseline(one.loss or 0.0, one.accuracy))})"
                 behind.setdefault((lost, self._knob(one, stuck)), []).append(reached)
+        told += [one.remark for one in self.ended if one.remark]
         return told + [
             f"Not below the loss of {lost}: {', '.join(who)}; {knob}." for (lost, knob), who in behind.items()
         ]

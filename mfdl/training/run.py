@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import archive, check, graphs, metrics, saved
+from ..algorithms.registry import shortsighted
 from ..algorithms.saved import CLASSES
 from ..archive import Packer, Unpacker
 from ..errors import InvalidInput, require_known
@@ -325,6 +326,7 @@ def judged(runs: Sequence[Run]) -> Judged:
             run.final_losses,
             [seed.final_accuracy for seed in run.seeds],
             len(run.diverged_seeds),
+            shortsighted(run.mechanism.algorithm),
         )
         for run in runs
     ]

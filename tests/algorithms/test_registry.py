@@ -15,6 +15,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, Single
+from mfdl.reporting.comparison_config import ComparisonConfig
 
 DYN = Dynamics(gossip.uniform("star:n=4"), 0.3)
 PART = Cyclic(epochs=2, period=3)
@@ -94,6 +95,30 @@ def test_shared_noise_is_told_by_its_holders_as_the_table_tells_it(name):
     for trust_model in registry.ALONE:
         assert bool(registry.misplaced(one, trust_model)) == shared
     assert registry.misplaced(one, "eavesdropper") == ""
+
+
+@pytest.mark.parametrize("name", [name for name, entry in MECHANISMS.items() if entry.takes("horizon")])
+def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
+    def built(name, steps, **parameters):
+        return registry.build_tuned(name, DYN, Cyclic(1, steps), **parameters)
+
+    note = registry.shortsighted(built(name, 3))
+    assert f"{name} has the least noise in the models after one step, as published, and this run has 3" in note
+    assert registry.shortsighted(built(name, 1)) == ""
+    assert registry.shortsighted(built(f"{name}@all", 3)) == ""
+    path = tmp_path / "noise.npz"
+    factorization.save_spatial(path, built(name, 3).factorization, header={})
+    assert note.removeprefix(name) in registry.shortsighted(registry.build(f"file:{path}", DYN, Cyclic(1, 3)))
+    mechanism = mfdl.with_noise(
+        built(name, 3), noise_std=0.1, trust=mfdl.trust.SecLDP(), adjacency="zero-out", clip_norm=1.0
+    )
+    task = mfdl.tasks.digits(4)
+    assert note in mfdl.replay(mechanism, task, seeds=[0]).judged.advice
+    config = ComparisonConfig(
+        graph="star:n=4", epochs=1, period=3, seeds=1, trust="eavesdropper", mechanisms=(name, f"{name}@all")
+    )
+    advice = config.run(tmp_path / "compared", progress=False)["advice"]
+    assert [note == one for one in advice if "one step" in one] == [True]
 
 
 def test_python_says_so_as_the_command_line_does(capsys):

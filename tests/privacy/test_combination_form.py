@@ -8,12 +8,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, calibrate, gossip, trust
+from mfdl.errors import InvalidInput
 from mfdl.gossip import GossipMatrix
+from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.adaptive import is_adaptive
 from mfdl.privacy.forms import combination as combination_form
 from mfdl.privacy.forms import view_gram
 from mfdl.privacy.forms.combination import Combination, is_multiple
 from mfdl.testing.oracles import of_node, pinv_gram
+from mfdl.testing.strategies import gossip_matrices
 
 RING = gossip.metropolis_hastings("ring:n=4")
 
@@ -52,6 +55,33 @@ def test_the_server_baseline_needs_the_root_of_n_less_noise():
     assert_allclose(made.noise_std, 5000**0.5 / 2 / 4, rtol=1e-9)
     assert made.guarantee.adaptive
     assert made.guarantee.mu <= 2.0
+
+
+@examples(15)
+@given(W=gossip_matrices(min_nodes=2, max_nodes=5, kinds=("symmetric",)), T=st.integers(1, 4))
+def test_a_topology_shows_in_its_averages_as_little_but_hides_to_what_gradients_react(W, T):
+    """Against the definition: X = (L_u)^T (L L^T)^-1 L_u of the averages of all messages, written out."""
+    n, dynamics = W.num_nodes, Dynamics(W, 0.3)
+    one = algorithms.build("cdp", dynamics, EveryStep(T), average="topology")
+    assert one.content_hash == algorithms.dp_dsgd(dynamics, EveryStep(T)).named("cdp").content_hash
+    W_powers = [np.linalg.matrix_power(W.dense(), k) for k in range(T)]
+    messages = np.block([[W_powers[t - s] if s <= t else np.zeros((n, n)) for s in range(T)] for t in range(T)])
+    rows = np.kron(np.eye(T), np.full((1, n), 1 / n)) @ messages
+    for loss in victim_losses(one, trust.Central(), release="none", unit="user"):
+        X, outside = pinv_gram(of_node(rows, loss.victim, n), rows)
+        assert not outside.any()
+        assert_allclose(X, np.eye(T) / n, atol=1e-8)
+        assert_allclose(loss.sensitivity_squared, T / n, rtol=1e-6)
+        reacting = T > 1 and np.ptp(W.dense()) > 0
+        assert_allclose(loss.adaptive_sensitivity_squared, T if reacting else T / n, rtol=1e-6)
+
+
+def test_the_average_that_cdp_shows_is_one_of_two():
+    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=4"))
+    complete = algorithms.build("cdp", dynamics, EveryStep(3), average="complete")
+    assert complete.content_hash == algorithms.cdp(dynamics, EveryStep(3)).content_hash
+    with pytest.raises(InvalidInput, match=r"unknown average of cdp 'ring'\. Known: complete, topology"):
+        algorithms.build("cdp", dynamics, EveryStep(3), average="ring")
 
 
 def test_noise_that_cancels_in_the_average_leaks():
