@@ -92,9 +92,10 @@ class NoiseStream:
         for begin in range(start if self._used.fresh else 0, stop, self._steps):
             end = min(begin + self._steps, self.noise.num_steps)
             added = self._used.over_time(slice(start, stop), slice(begin, end), self._normals(begin, end))
-            made = added if made is None else made + added
+            made = added if made is None else np.add(made, added, out=made)
         assert made is not None
-        return np.ascontiguousarray(self.noise_std * self._used.spread(made))
+        spread = np.ascontiguousarray(self._used.spread(made))
+        return np.multiply(self.noise_std, spread, out=spread)  # in place: blocks of large models are slow to allocate
 
     def _normals(self, start: int, stop: int) -> FloatArray:
         if self._kept is not None and start in self._kept:
