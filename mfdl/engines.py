@@ -20,6 +20,8 @@ NAMES = ("joblib", "dask")
 DEATHS = 3
 """Of pools of worker processes, with no item finished in between: then what is left of the work is given up."""
 
+ANSWER_SECONDS = 10  # that a scheduler has for its first answer
+
 Finished = tuple[int, Any]  # the place of the item, what the function returned
 
 
@@ -173,7 +175,7 @@ def _client(engine: Engine) -> Iterator[Any]:
 
     if engine.scheduler is not None:
         try:
-            client = Client(engine.scheduler, timeout=10, set_as_default=False)
+            client = Client(engine.scheduler, timeout=ANSWER_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:
             raise InvalidInput(
                 f"no Dask scheduler answers at {engine.scheduler} ({error or type(error).__name__}); start one with "
@@ -183,7 +185,7 @@ def _client(engine: Engine) -> Iterator[Any]:
             yield client
         return
     with (
-        LocalCluster(n_workers=engine.workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=engine.workers, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
