@@ -56,6 +56,8 @@ _EXPORTS = {
     "partition": "=mfdl.training.tasks.partition",
     "privacy": "=mfdl.privacy",
     "replay": "mfdl.training.replay",
+    "sweep": "mfdl.sweeps",
+    "sweeps": "=mfdl.sweeps",
     "tasks": "=mfdl.training.tasks",
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
@@ -83,7 +85,20 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from . import algorithms, audit, data, factorization, gossip, graphs, optim, privacy, testing, trust, utility
+    from . import (
+        algorithms,
+        audit,
+        data,
+        factorization,
+        gossip,
+        graphs,
+        optim,
+        privacy,
+        sweeps,
+        testing,
+        trust,
+        utility,
+    )
     from .algorithms import LinearAlgorithm, Round
     from .decor_search import decor_couples
     from .dynamics import Dynamics
@@ -96,6 +111,7 @@ if TYPE_CHECKING:
     from .privacy.guarantee import Guarantee
     from .privacy.losses import Losses, Question
     from .reporting.pairwise import PairwiseLosses, pairwise
+    from .sweeps import sweep
     from .training import tasks
     from .training.keys import NoiseKey
     from .training.replay import replay

@@ -13,8 +13,8 @@ NAMES = {
         Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Losses Mechanism
         MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode Question Round Run
         Single TrustModel UnsupportedMechanism View account algorithms audit calibrate data decor_couples
-        factorization gossip graphs noise_stream optim pairwise partition privacy replay tasks testing trust utility
-        victim_losses with_noise without_noise
+        factorization gossip graphs noise_stream optim pairwise partition privacy replay sweep sweeps tasks testing
+        trust utility victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """
         LinearAlgorithm Round adapted anti_pgd bsr build cdp corn corn_pairwise d_mf decor decor_couples
@@ -51,7 +51,7 @@ NAMES = {
         Guarantee Sensitivity UNITS ViewGram view_gram worst_sensitivity
     """,
     "mfdl.sweeps": """
-        Cell Engine Store rows run_cells
+        Cell Engine Store SweepConfig Tuning rows run_cells sweep
     """,
     "mfdl.tasks": """
         Evaluation Task TaskInstance a9a digits from_module housing least_squares load mnist names partition

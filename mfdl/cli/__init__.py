@@ -1,10 +1,10 @@
-"""The command line: `mfdl account`, `attack`, `audit`, `factorize`, `compare`, `report`, `claims`, `reproduce`,
-`mechanisms`, `trust`, `data`.
+"""The command line: `mfdl account`, `attack`, `audit`, `factorize`, `compare`, `sweep`, `report`, `claims`,
+`reproduce`, `mechanisms`, `trust`, `data`.
 
 In: flags and files. Out: a table or one JSON value on stdout, everything else on stderr, and an exit code: 0 done,
-1 a claim's verdict is not the one on record or an audit refutes a claim, 2 bad input (one line says what to change),
-3 a solver stopped before its tolerance, 130 interrupted. The work itself is in the layers below; each command imports
-them when it runs, so that `mfdl --help` stays fast.
+1 a claim's verdict is not the one on record, an audit refutes a claim or cells of a sweep failed, 2 bad input (one line
+says what to change), 3 a solver stopped before its tolerance, 130 interrupted. The work itself is in the layers below;
+each command imports them when it runs, so that `mfdl --help` stays fast.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from .. import __version__
 from ..errors import InvalidInput, unknown_name
 from ..reporting.options import spelled
-from . import account, attack, audit, claims, compare, data, factorize, names, report, reproduce
+from . import account, attack, audit, claims, compare, data, factorize, names, report, reproduce, sweep
 
 __all__ = ["app", "main"]
 
@@ -46,7 +46,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # rich markup costs 0.1 s at every start
 )
 for run in (
-    account.account, attack.attack, audit.audit, factorize.factorize, compare.compare, report.report,
+    account.account, attack.attack, audit.audit, factorize.factorize, compare.compare, sweep.sweep, report.report,
     claims.claims, reproduce.reproduce, names.mechanisms,
 ):  # fmt: skip
     app.command()(run)

@@ -49,15 +49,15 @@ def _show(result: dict[str, Any], picture: Path) -> None:
     table = options.table(("mechanism", *numbers), title=title, right=numbers)
     for row in result["mechanisms"]:
         objective = row["objective"]
-        loss = _plus_minus(row["final_loss_mean"], row["final_loss_std"], count, ".3f")
+        loss = options.plus_minus(row["final_loss_mean"], row["final_loss_std"], count, ".3f")
         table.add_row(
             row["label"],
             f"diverged ({len(row['diverged'])} of {count})" if row["final_loss_mean"] is None else loss,
-            _plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
+            options.plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
             f"{row['injected_noise_std']:.3g}",
             f"{objective:,.0f}" if isinstance(objective, float) else str(objective),
             *(
-                _plus_minus(
+                options.plus_minus(
                     row[f"final_{name}_mean"], row[f"final_{name}_std"], count, ".1%" if is_accuracy(name) else ".3g"
                 )
                 for name in measured
@@ -84,11 +84,3 @@ def _footnotes(num_steps: int) -> list[str]:
         f"Final test loss and accuracy: mean over the nodes and over the evaluations of {steps}.",
         "objective: noise left in the models, per unit mu and record shift; it goes with (record shift / mu)^2.",
     ]
-
-
-def _plus_minus(mean: float | None, std: float | None, count: int, how: str) -> str:
-    """A mean with its standard deviation over seeds, where there are several; empty without a mean."""
-    if mean is None:
-        return ""
-    spread = f" ± {format(std, how)}" if count > 1 and std is not None else ""
-    return format(mean, how) + spread

@@ -51,3 +51,11 @@ def table(columns: Sequence[str], *, title: str | None = None, right: Iterable[s
     for column in columns:
         made.add_column(column, **({"justify": "right"} if column in numbers else {"overflow": "fold"}))  # type: ignore[arg-type]
     return made
+
+
+def plus_minus(mean: float | None, std: float | None, count: int, how: str) -> str:
+    """A mean with its standard deviation over seeds, where there are several; empty without a mean."""
+    if mean is None:
+        return ""
+    spread = f" ± {format(std, how)}" if count > 1 and std is not None else ""
+    return format(mean, how) + spread

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
-from .. import mechanism, trust
+from .. import graphs, mechanism, trust
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import UnsupportedMechanism
 from ..factorization.kept import Solutions, keeping
@@ -45,6 +45,7 @@ class Shared:
     def __init__(self, solutions: Solutions | None = None) -> None:
         self._solutions = solutions or Solutions()
         self._network = functools.lru_cache(KEPT_DATA)(_network)
+        self._graph_hash = functools.lru_cache(KEPT_DATA)(lambda place: graphs.content_hash(self.network(place)[0]))
         self._task = functools.lru_cache(KEPT_DATA)(self._load_task)
         self._fed = functools.lru_cache(KEPT_DATA)(_require_fed)
         self._accounted = functools.lru_cache(KEPT_LOSSES)(self._account)
@@ -52,6 +53,10 @@ class Shared:
     def network(self, config: OnGraph) -> tuple[nx.Graph, GossipMatrix]:
         """As `OnGraph.network`."""
         return self._network(_place(config))
+
+    def graph_hash(self, config: OnGraph) -> str:
+        """The content hash of the graph."""
+        return self._graph_hash(_place(config))
 
     def task(self, config: ComparisonConfig) -> Task:
         """The task on the nodes of the graph."""

@@ -10,10 +10,13 @@ that was killed goes on, and what is on the disk at its end is what it would hav
 
 from ..engines import Engine
 from .cells import Cell
+from .config import SweepConfig
 from .running import run_cells
 from .store import Store, rows
+from .sweeping import sweep
+from .tuning import Tuning
 
-__all__ = ["Cell", "Engine", "Store", "rows", "run_cells"]
+__all__ = ["Cell", "Engine", "Store", "SweepConfig", "Tuning", "rows", "run_cells", "sweep"]
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ import json
 import typing
 from typing import Any
 
-from .. import __version__, graphs
+from .. import __version__
 from ..algorithms import registry
 from ..errors import InvalidInput
 from ..reporting.comparison_config import ComparisonConfig
@@ -83,11 +83,11 @@ class Cell:
         Raises: InvalidInput: a graph, matrix or task that cannot be loaded.
         """
         shared = self.shared or Shared()
-        graph, gossip = shared.network(self.config)
+        _, gossip = shared.network(self.config)
         content = {
             "options": self.options,
             "mfdl": __version__,
-            "graph": graphs.content_hash(graph),
+            "graph": shared.graph_hash(self.config),
             "gossip": gossip.content_hash,
             "task": shared.task(self.config).content_hash,
         }

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from .. import files, graphs
+from .. import files
 from ..algorithms import registry
 from ..engines import Engine
 from ..errors import InvalidInput
@@ -35,6 +35,7 @@ def run_cells(
     engine: Engine | None = None,
     *,
     progress: Progress = "auto",
+    asked: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Runs the cells that the store lacks, and keeps each as soon as it is finished; killed, it goes on from there.
 
@@ -43,6 +44,7 @@ def run_cells(
         store: a folder, made when missing, or its `Store`; the cells come after those it lists.
         engine: default one after another in this process.
         progress: as for `mfdl.reporting.compare.run_comparison`; one step is one training step.
+        asked: what sweep.json says besides; then these cells are all that it lists.
 
     Returns: the records of the finished cells, in the order of `cells`; those that failed are in `Store.failures()`.
     Raises: InvalidInput: a graph or task that cannot be loaded, a folder that another process is writing, a scheduler
@@ -54,12 +56,12 @@ def run_cells(
     told, engine = shown(progress, words=2), engine or Engine()
     with files.held_alone(kept.folder), told.bar("sweeping", sum(cell.num_steps for cell in cells)) as report:
         report(0, "looking at what is finished")
-        kept.begin(cells)
+        kept.begin(cells, asked)
         missing = [cell for cell in cells if not kept.is_finished(cell.hash)]
         if len(missing) < len(cells):
             report(sum(cell.num_steps for cell in cells) - sum(cell.num_steps for cell in missing), "finished earlier")
         call = time.time_ns(), os.getpid()  # tells workers when what they keep is of an earlier call
-        asked = [Asked(cell, cell.hash, call, kept.folder.absolute()) for cell in in_good_order(missing)]
+        sent = [Asked(cell, cell.hash, call, kept.folder.absolute()) for cell in in_good_order(missing)]
         told_of_cell = 0
 
         def tell(steps: int) -> None:  # of the one cell that is run in this process
@@ -67,9 +69,9 @@ def run_cells(
             told_of_cell += steps
             report(steps)
 
-        for place, answer in engine.run(work, asked, here={"shared": shared, "progress": tell}):
+        for place, answer in engine.run(work, sent, here={"shared": shared, "progress": tell}):
             answer.keep(kept)
-            report(asked[place].cell.num_steps - told_of_cell, described(asked[place].cell))
+            report(sent[place].cell.num_steps - told_of_cell, described(sent[place].cell))
             told_of_cell = 0
     return [record for record in map(kept.record, cells) if record is not None]
 
@@ -193,7 +195,7 @@ def _circumstances(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> di
         **config.values("delta", "adjacency", "unit", "clip_norm", "graph", "task"),
         "lr": config.learning_rate,
         "error_weights": None if weights is None else weights.describe(),
-        "graph_hash": graphs.content_hash(plan.graph),
+        "graph_hash": plan.shared.graph_hash(config),
         "gossip": plan.gossip.name,
         "gossip_hash": plan.gossip.content_hash,
         "nodes": plan.gossip.num_nodes,

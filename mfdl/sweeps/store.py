@@ -143,13 +143,13 @@ class Store:
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
-    def begin(self, cells: Sequence[Cell], config: dict[str, Any] | None = None) -> None:
-        """Says what is asked. With a config the sweep is these cells; without one they come after those it has."""
+    def begin(self, cells: Sequence[Cell], asked: dict[str, Any] | None = None) -> None:
+        """Says what is asked: with `asked` the sweep is these cells, and without they come after those it has."""
         kept = self.sweep()
         hashes = [cell.hash for cell in cells]
-        if config is None:
-            config, hashes = kept["config"], [*kept["cells"], *hashes]
-        content = {"cells": list(dict.fromkeys(hashes)), "config": config, "versions": versions()}
+        if asked is None:
+            asked, hashes = kept, [*kept["cells"], *hashes]
+        content = {**asked, "cells": list(dict.fromkeys(hashes)), "versions": versions()}
         if content != kept or not (self.folder / SWEEP).exists():
             files.atomic_write_json(self.folder / SWEEP, content)
         for path in self.folder.glob("**/.*.tmp"):  # what killed runs left: a folder is written by one at a time

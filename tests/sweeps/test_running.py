@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import joblib
 import pytest
 
 import mfdl
@@ -92,11 +93,16 @@ def test_another_list_of_cells_comes_after_the_first(finished, tmp_path):
     assert content(tmp_path)[f"cells/{cells[0].hash}.json"] == content(finished[1])[f"cells/{cells[0].hash}.json"]
 
 
-@pytest.mark.parametrize(
-    "engine", [Engine(jobs=2), pytest.param(Engine("dask", jobs=2), marks=pytest.mark.slow)], ids=["joblib", "dask"]
-)
-def test_engines_give_the_same_bytes(engine, finished, tmp_path):
-    run_cells(grid(), tmp_path / "s", engine, progress=False)
+def test_workers_give_the_same_bytes(finished, tmp_path):
+    with joblib.parallel_config(backend="threading"):  # no start of processes; they are the test below
+        run_cells(grid(), tmp_path / "s", Engine(jobs=2), progress=False)
+    assert content(tmp_path / "s") == content(finished[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["joblib", "dask"])
+def test_worker_processes_give_the_same_bytes(name, finished, tmp_path):
+    run_cells(grid(), tmp_path / "s", Engine(name, jobs=2), progress=False)
     assert content(tmp_path / "s") == content(finished[1])
 
 

@@ -1,0 +1,155 @@
+"""What a sweep is asked: the options of `mfdl compare`, of which some take lists, and the cells that they come to."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from ..algorithms import registry
+from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
+from ..reporting.comparison_config import ComparisonConfig
+from ..reporting.shared import Shared
+from .cells import WHERE, Cell
+from .config_file import Written
+from .tuning import Tuning
+
+LISTED = ("graph", "task", "trust", "mu", "epsilon", "learning_rate")
+"""Fields that take several values; mechanisms and error weights always did."""
+OF_TRUST = {"attackers": "pndp", "colluders": "colluding", "coalition_size": "coalitions"}
+
+
+class SweepConfig:
+    """Everything that decides the numbers of a sweep, and (jobs, device, data_home) how they are computed.
+
+    Args:
+        tuning: choose the rate of each mechanism on other seeds; None: every rate is a part of the sweep.
+        options: those of `ComparisonConfig`; graph, task, trust, mu, epsilon and learning_rate also as lists. `seeds`
+            is a count. Attackers, colluders and coalition_size go to the trust model that they belong to.
+
+    Attributes: common: the options with the first value of every list; lists: the values by field.
+    Raises: InvalidInput: what `ComparisonConfig` refuses, a value given twice, tuning seeds among those of the sweep,
+        or a mechanism that is meant for none of the trust models.
+    """
+
+    def __init__(self, *, tuning: Tuning | None = None, **options: Any) -> None:
+        known = ComparisonConfig.fields()
+        for name in options:
+            if name not in known:
+                raise unknown_name("option", name, known)
+        self.tuning = tuning
+        self.lists = {name: _several(name, options[name]) for name in LISTED if options.get(name) is not None}
+        self.of_trust = {name: options.pop(name) for name in OF_TRUST if options.get(name) is not None}
+        trusts = self.lists.get("trust", (ComparisonConfig.trust,))
+        for name in self.of_trust:
+            if OF_TRUST[name] not in trusts:
+                raise InvalidInput(f"{name} belongs to trust model {OF_TRUST[name]}; those given: {', '.join(trusts)}.")
+        first = {name: values[0] for name, values in self.lists.items()}
+        self.common = ComparisonConfig(**{**options, **first, **self._of_trust(trusts[0])})
+        for name, values in self.lists.items():
+            for value in values[1:]:
+                own = self._of_trust(value) if name == "trust" else {}
+                dataclasses.replace(self.common, **{name: value, **own})
+        for trust, mechanism in itertools.product(trusts, self.common.mechanisms):
+            self._is_left_out(mechanism, trust, trusts)
+        if tuning is not None:
+            tuning.require_fresh(self.common.seed_list)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **changed: Any) -> Self:
+        """The config in a TOML file: top-level keys, those of its table `sweep`, and its table `tuning`.
+
+        Args: changed: fields that win over the file.
+        Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that is refused, with its line.
+        """
+        return cls.written(Written.read(path), **changed)
+
+    @classmethod
+    def written(cls, file: Written, **changed: Any) -> Self:
+        """The config of a file that was read."""
+
+        def made(options: dict[str, Any], tuning: dict[str, Any] | None) -> Self:
+            return cls(tuning=None if tuning is None else Tuning(**tuning), **{**options, **changed})
+
+        return file.tried(made)
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of the sweep; those of tuning are others."""
+        return self.common.seed_list
+
+    def options(self) -> dict[str, Any]:
+        """As they are called in a file, without where it is computed; JSON-ready."""
+        flags = {name: option.flags[0].lstrip("-") for name, (_, option, _) in self.common.fields().items()}
+        options = {name: value for name, value in self.common.options().items() if name not in WHERE}
+        options |= {flags[name]: list(values) for name, values in self.lists.items()}
+        options |= {name: list(value) if isinstance(value, tuple) else value for name, value in self.of_trust.items()}
+        return options | ({} if self.tuning is None else {"tuning": dataclasses.asdict(self.tuning)})
+
+    # ---- cells -----------------------------------------------------------------------------------------------------
+
+    def cells(self, seeds: Iterable[int] | None = None) -> list[Cell]:
+        """Over graph, task, trust model, mechanism, budget, rate and seed, the last one fastest.
+
+        A mechanism has no cells under trust models that it is not meant for; "none" has them once for every rate.
+
+        Args: seeds: default those of the sweep.
+        """
+        shared, every = Shared(), list(self.seeds if seeds is None else seeds)
+        cells = (Cell(_at_seed(config, seed), shared) for config in self._configs() for seed in every)
+        return list(dict.fromkeys(cells))
+
+    def _configs(self) -> Iterator[ComparisonConfig]:
+        """One for all but the seed."""
+        values = {name: self.lists.get(name, (getattr(self.common, name),)) for name in LISTED}
+        names = self.common.mechanisms
+        for graph, task, trust, name in itertools.product(values["graph"], values["task"], values["trust"], names):
+            if self._is_left_out(name, trust, values["trust"]):
+                continue
+            settings = tuple(text for text in self.common.settings if text.startswith(f"{name}."))
+            place = {"graph": graph, "task": task, "trust": trust, **self._of_trust(trust)}
+            of_one = {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
+            targets = itertools.product(values["mu"], values["epsilon"], values["learning_rate"])
+            for mu, epsilon, rate in targets:
+                target = {"mu": mu, "epsilon": epsilon, "learning_rate": rate}
+                yield dataclasses.replace(self.common, **place, **of_one, **target)
+
+    def _of_trust(self, trust: str) -> dict[str, Any]:
+        """What belongs to a trust model, and nothing of the others."""
+        return {name: self.of_trust.get(name) if owner == trust else None for name, owner in OF_TRUST.items()}
+
+    def _is_left_out(self, name: str, trust: str, trusts: Sequence[str]) -> bool:
+        """Whether a mechanism is meant for another one of the trust models; refused if it is meant for none."""
+        entry = registry.entry_of(name)
+        if entry is None or not entry.models or trust in entry.models:
+            return False
+        if any(other in entry.models for other in trusts):
+            return True
+        if self.common.across_trust_models:
+            return trust != trusts[0]  # it comes once, under its own
+        raise UnsupportedMechanism(
+            f"mechanism {name!r} is meant for {', '.join(entry.models)}, and trust is {', '.join(trusts)}: add one of "
+            "them, leave the mechanism out, or set across-trust-models."
+        )
+
+
+def _at_seed(config: ComparisonConfig, seed: int) -> ComparisonConfig:
+    """Nothing else depends on the seed, so nothing is checked again."""
+    own = copy.copy(config)
+    object.__setattr__(own, "first_seed", seed)
+    return own
+
+
+def _several(name: str, given: Any) -> tuple[Any, ...]:
+    """A value, or a list of distinct ones."""
+    if isinstance(given, Mapping) or not isinstance(given, list | tuple):
+        return (given,)
+    if not given:
+        raise InvalidInput(f"{name} must hold at least one value, got an empty list.")
+    twice = [value for value in given if list(given).count(value) > 1]
+    if twice:
+        raise InvalidInput(f"{name} must hold distinct values, got {twice[0]!r} twice.")
+    return tuple(given)
