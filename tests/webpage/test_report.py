@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlparse
 
 import numpy as np
 import pytest
-from folders import RECORD, Page, made_up, sweep
+from folders import RECORD, Page, made_up
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,13 +26,6 @@ from mfdl.webpage.config import ReportConfig
 from mfdl.webpage.groups import grouped, leader
 
 SILENT = {"progress": False}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    made = sweep(tmp_path_factory.mktemp("runs") / "s")
-    ReportConfig().run(made, **SILENT)
-    return made
 
 
 @pytest.fixture(scope="module")

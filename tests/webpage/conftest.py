@@ -1,0 +1,14 @@
+"""One folder of runs with its page, for all tests of it."""
+
+import pytest
+from folders import sweep
+
+from mfdl.webpage.config import ReportConfig
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """Two trust models, two budgets, two rates, two seeds; one run failed."""
+    made = sweep(tmp_path_factory.mktemp("runs") / "s")
+    ReportConfig().run(made, progress=False)
+    return made

@@ -1,0 +1,200 @@
+"""The page of `mfdl report` in Chromium: whole without a request, readable on a phone and in the dark.
+
+Skipped where playwright (the `browser` extra) or a chromium (CHROMIUM, or on the path) is missing.
+"""
+
+import importlib.util
+import os
+import shutil
+
+import pytest
+from folders import made_up
+
+from mfdl.sweeps import Store
+from mfdl.webpage.config import ReportConfig
+
+# of every text that is shown: its contrast with the first opaque ground below it; WCAG 2
+CONTRAST = """() => {
+  const of = text => {
+    const [r, g, b, a] = text.match(/[\\d.]+/g).map(Number);
+    const line = v => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+    return [0.2126 * line(r) + 0.7152 * line(g) + 0.0722 * line(b), a === undefined ? 1 : a];
+  };
+  const ground = element => {
+    for (let e = element; e; e = e.parentElement) {
+      const [value, alpha] = of(getComputedStyle(e).backgroundColor);
+      if (alpha === 1) return value;
+    }
+    return 1;
+  };
+  const bad = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  let count = 0;
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement, text = walker.currentNode.data.trim();
+    if (!text || element.matches('title, .cell') || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element), drawn = element instanceof SVGElement ? style.fill : style.color;
+    const [one, other] = [of(drawn)[0], ground(element)].sort((a, b) => b - a);
+    const ratio = (one + 0.05) / (other + 0.05);
+    count += 1;
+    if (ratio < 4.5) bad.push([text, drawn, ratio]);
+  }
+  return [count, bad];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if importlib.util.find_spec("playwright") is None:
+        pytest.skip("needs playwright, `pip install 'mfdl[browser]'`")
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if not chromium:
+        pytest.skip("needs a chromium: on the path, or named by CHROMIUM")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """A function that opens a page, and at the end nothing was said or asked for by any."""
+    contexts, asked, said = [], [], []
+
+    def open_page(path, width=1400, scheme="light", **how):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **how)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(path.as_uri())
+        page.wait_for_load_state("load")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert said == []
+
+
+def unfold(page):
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1400])
+def test_it_fits_the_screen_and_can_be_read(opened, folder, width, scheme):
+    page = opened(folder / "report.html", width, scheme)
+    for _ in range(2):
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{wide} pixels wider than a screen of {width}"
+        count, bad = page.evaluate(CONTRAST)
+        assert count > 100
+        assert bad == []
+        unfold(page)  # and once more with everything unfolded
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, dark.removeprefix("rgb(").removesuffix(")").split(","))) < 200) == (scheme == "dark")
+
+
+def test_words_of_drawings_stay_inside_and_apart(opened, folder):
+    page = opened(folder / "report.html", 390)
+    unfold(page)
+    cut, over = page.evaluate("""() => {
+      const cut = [], over = [];
+      for (const svg of document.querySelectorAll('figure svg')) {
+        const room = svg.getBoundingClientRect(), names = [];
+        if (!room.width) continue;
+        for (const text of svg.querySelectorAll('text')) {
+          const box = text.getBoundingClientRect();
+          if (!box.width) continue;
+          if (box.left < room.left - 1 || box.right > room.right + 1 || box.top < room.top - 1
+              || box.bottom > room.bottom + 1) cut.push([svg.ariaLabel, text.textContent]);
+          if (text.matches('.name, .level-name')) names.push([box, text.textContent]);
+        }
+        for (const [a, one] of names) for (const [b, other] of names)
+          if (one < other && a.top + 3 < b.bottom - 3 && b.top + 3 < a.bottom - 3) over.push([one, other]);
+      }
+      return [cut, over];
+    }""")
+    assert cut == []
+    assert over == []
+
+
+def test_numbers_on_the_screen_are_those_of_the_store(opened, folder):
+    page = opened(folder / "report.html")
+    records = Store.load(folder).records()
+    rows = page.evaluate("""() => [...document.querySelectorAll('tr[data-mechanism]')].map(row => [
+      row.dataset.mechanism, row.dataset.trust,
+      ...['mu', 'rate', 'loss'].map(name => row.querySelector(`.${name} data`).value),
+      row.querySelector('.loss').innerText])""")
+    assert len(rows) == 7
+    for mechanism, trust, mu, rate, loss, text in rows:
+        asked = (mechanism, trust, float(mu), float(rate))
+        own = [r["final_loss"] for r in records if (r["mechanism"], r["trust"], float(r["mu"]), r["lr"]) == asked]
+        assert float(loss) == pytest.approx(sum(own) / len(own), rel=1e-12)
+        assert float(text.partition(" ")[0]) == pytest.approx(float(loss), rel=1e-3)
+
+
+def focused(page):
+    return page.evaluate("""() => {
+      const e = document.activeElement;
+      const box = e.getBoundingClientRect();
+      return [e.tagName, e.value ?? e.textContent.slice(0, 40), box.width > 0, getComputedStyle(e).outlineStyle];
+    }""")
+
+
+def test_every_control_is_reached_by_the_keyboard(opened, folder):
+    page = opened(folder / "report.html")
+    unfold(page)
+    expected = page.evaluate("""() => {
+      const every = document.querySelectorAll('a[href], input, summary, [tabindex="0"]');
+      const all = [...every].filter(e => e.checkVisibility());
+      const radios = new Set(all.filter(e => e.type === 'radio').map(e => e.name));
+      return all.filter(e => e.type !== 'radio').length + radios.size;
+    }""")
+    reached = []
+    for _ in range(expected):
+        page.keyboard.press("Tab")
+        reached.append(focused(page))
+    assert all(tag in {"A", "INPUT", "SUMMARY", "DIV", "PRE"} for tag, *_ in reached)
+    assert all(shown and outline != "none" for *_, shown, outline in reached)
+    page.keyboard.press("Tab")
+    assert focused(page)[0] in {"BODY", "A"}  # the end of the page, or its beginning
+
+
+def test_series_metrics_and_folds_follow_the_keyboard(opened, folder):
+    page = opened(folder / "report.html", java_script_enabled=True)
+    section = page.locator("#p1-tradeoff")
+    box = section.locator("input[type=checkbox]").nth(1)
+    line = section.locator(f"figure .s{box.get_attribute('value')} .line").first
+    assert box.is_checked()
+    assert line.is_visible()
+    box.focus()
+    page.keyboard.press("Space")
+    assert not line.is_visible()
+    page.keyboard.press("Space")
+    assert line.is_visible()
+    assert section.locator("figure.m0").first.is_visible()
+    assert not section.locator("figure.m1").first.is_visible()
+    section.locator("input[type=radio]").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert not section.locator("figure.m0").first.is_visible()
+    assert section.locator("figure.m1").first.is_visible()
+    fold = page.locator("#p1-time details").first
+    fold.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert fold.locator("figure").first.is_visible()
+
+
+def test_names_do_nothing(opened, tmp_path):
+    evil = '"><script>document.title = "run"</script><img src="https://example.org/x" onerror="document.title = 1">'
+    made_up(tmp_path, [{"label": evil, "trust": evil, "graph": evil, "guarantee": evil, "final_loss": 1.0}])
+    page = opened(ReportConfig().run(tmp_path, progress=False))
+    assert page.title().endswith(evil)
+    assert page.locator("script, img").count() == 0
+    assert page.locator("tr[data-mechanism] th").first.inner_text() == evil
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0
