@@ -1,12 +1,13 @@
 """The figures of the CorN-DSGD paper: verdicts on made-up numbers, values of the published kind, tiny runs."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 from mfdl.cli import main
-from mfdl.reproduce.corn import covariances, seed_groups, settings
+from mfdl.reproduce.corn import covariances, seed_groups, settings, training
 
 
 def draw_of(ldp, pairwise, corn, gap=1e-5):
@@ -79,3 +80,55 @@ def test_figures_on_two_points(tmp_path, capsys, monkeypatch):
     assert [one["verdict"] for one in answers["corn-1"]["claims"]] == ["confirmed", "direction only", "direction only"]
     assert [one["verdict"] for one in answers["corn-2"]["claims"]] == ["confirmed", "refuted"]
     assert answers["corn-1"]["numbers"]["limits"]["40"]["(9b)"] is None
+
+
+SEEDS = np.array([1.0, 1.02, 0.99])
+
+
+def lines(ldp, pairwise, corn):
+    return {"LDP": ldp * SEEDS, "pairwise": pairwise * SEEDS[::-1], "CorN": corn * SEEDS}
+
+
+@pytest.mark.parametrize(
+    ("sparse", "dense", "complete", "verdicts"),
+    [
+        (lines(9, 6, 2), lines(9, 4, 3), lines(5, 1.01, 1), ["direction only", "confirmed", "confirmed"]),
+        (lines(9, 6, 2), lines(9, 6, 3), lines(5, 1.5, 1), ["confirmed", "confirmed", "direction only"]),
+        (lines(9, 6, 5), lines(9, 6, 3), lines(5, 4, 1), ["confirmed", "refuted", "refuted"]),
+        (lines(1, 1, 5), lines(1, 1, 3), lines(1, 1.9, 1), ["refuted", "refuted", "direction only"]),
+    ],
+)
+def test_verdicts_of_trained_figures(sparse, dense, complete, verdicts):
+    by_point = {(10.0, 0.2): sparse, (10.0, 0.5): dense, (10.0, 1.0): complete}
+    assert [one.verdict for one in training.judged(by_point)] == verdicts
+
+
+def test_a_missing_density_is_said_to_be_missing():
+    judged = training.judged({(3.0, 0.5): lines(9, 6, 3), (10.0, 0.5): lines(9, 6, 3)})
+    assert [one.verdict for one in judged] == ["confirmed", "not run"]
+
+
+def test_published_rates_of_a9a():
+    rates = {name: [training.a9a_rate(name, e) for e in settings.EPSILONS] for name in training.MECHANISMS}
+    assert rates["LDP"] == [0.001] * 3 + [0.005] * 4 + [0.01] * 2
+    assert rates["pairwise"] == [0.001] + [0.005] * 3 + [0.01] * 5
+    assert rates["CorN"] == [0.001] * 2 + [0.005] * 2 + [0.01] * 4 + [0.05]
+
+
+def test_figure_3_of_few_steps(tmp_path, capsys, monkeypatch):
+    few = dataclasses.replace(training.EXPERIMENTS["corn-3"], steps=20, seeds=(2, 2), quick=((10.0, 0.2), (10.0, 1.0)))
+    monkeypatch.setitem(training.EXPERIMENTS, "corn-3", few)
+    assert main(["reproduce", "corn-3", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["claims"]) == 3
+    (panel,) = answer["numbers"]["panels"]
+    assert panel["x"] == [0.2, 1.0]
+    cells = [json.loads(path.read_text()) for path in (tmp_path / "corn-3/store/cells").glob("*.json")]
+    assert {(cell["mechanism"], cell["graph"]) for cell in cells} == {
+        (mechanism, settings.graph_name(p, seed))
+        for mechanism in ("dp-dsgd", "corn-pairwise", "corn")
+        for p in (0.2, 1.0)
+        for seed in (0, 1)
+    }
+    assert all(cell["epsilon"] == pytest.approx(10.0, rel=1e-9) for cell in cells)
+    assert {cell["config"]["lr_schedule"] for cell in cells} == {"inverse-sqrt"}

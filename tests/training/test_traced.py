@@ -1,5 +1,7 @@
 """Recorded gradients are those of torch.func, and modules that cannot be recorded are not."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch.func import functional_call, grad, vmap
@@ -79,3 +81,22 @@ def test_a_long_run_has_the_bits_of_one_that_records_nothing(monkeypatch):
             state = state - 0.1 * instance.clipped_gradient_means(state + 1.0, step, 0.5)
         models[calls] = state
     assert torch.equal(models[3], models[10**9])
+
+
+def test_kept_batches_have_the_bits_of_gathered_ones_and_are_of_one_instance(monkeypatch):
+    """With records absent, over several passes, of whole nodes at once and of parts that are gathered in every step."""
+    task = mfdl.tasks.load("digits", 6)
+    instance = task.instance(0, 3)
+    mask = instance.mask.clone()
+    mask[2, 1], mask[4, 0, ::2] = False, False
+    zeroed = dataclasses.replace(instance, mask=mask)
+    models = instance.initial_parameters + torch.randn(6, 650, generator=torch.Generator().manual_seed(0))
+    kept = [one.clipped_gradient_means(models, t, 0.7) for one in (instance, zeroed) for t in range(7)]
+    assert len(zeroed._kept) == 3
+    assert not torch.equal(kept[1], kept[8])
+    assert (kept[8][2] == 0).all()
+    monkeypatch.setattr(mfdl.training.tasks.instance, "KEPT_BYTES", 0)
+    fresh = [dataclasses.replace(one) for one in (instance, zeroed)]
+    gathered = [one.clipped_gradient_means(models, t, 0.7) for one in fresh for t in range(7)]
+    assert all(torch.equal(a, b) for a, b in zip(kept, gathered, strict=True))
+    assert not fresh[0]._kept

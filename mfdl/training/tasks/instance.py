@@ -24,10 +24,13 @@ from .. import clipping
 from ..not_private import NotPrivate
 from . import modules
 from .record_clipping import RecordClipping
-from .traced import node_gradients
+from .traced import node_batch, node_gradients
 
 CHUNK_BYTES = 256 * 2**20
 """About the most memory that per-record gradients or activations take at one time."""
+
+KEPT_BYTES = 64 * 2**20
+"""Of records, up to which the batches of whole nodes are kept."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,19 +139,27 @@ class TaskInstance:
         """
         features, targets, mask = self._batches(models, step)
         num_slots = mask.shape[1]
-        weights = mask.to(models.dtype) / mask.sum(1, keepdim=True).clamp(min=1)
-        # An absent slot repeats a record that is there, at weight 0: its own padding could give 0 * inf = nan.
-        filled = torch.where(mask, torch.arange(num_slots, device=mask.device), mask.int().argmax(1, keepdim=True))
         # Activations forward and backward of each record; the gradient of each node and its parts.
         slot_bytes = (4 * self.activations + -(-3 * self.dimension // num_slots)) * models.element_size()
         gradients = node_gradients(self.model)
+        if mask.numel() * slot_bytes <= CHUNK_BYTES and self.features.nbytes <= KEPT_BYTES:
+            batch = self._kept.get(step % self.period)
+            if batch is None:
+                batch = self._kept[step % self.period] = node_batch(features, targets, mask, models.dtype)
+            pieces = gradients(models, *batch[:-1])
+            means = torch.cat([piece.reshape(len(piece), -1) for piece in pieces], dim=1)
+            return clipping.clipped_rows(means, batch[-1], clip_norm)
 
         def of_part(nodes: slice, slots: slice) -> list[torch.Tensor]:
-            chosen = filled[nodes, slots]
-            rows = torch.arange(nodes.start, nodes.start + len(chosen), device=mask.device).unsqueeze(1)
-            return list(gradients(models[nodes], features[rows, chosen], targets[rows, chosen], weights[nodes, slots]))
+            *batch, _ = node_batch(features[nodes], targets[nodes], mask[nodes], models.dtype, slots)
+            return list(gradients(models[nodes], *batch))
 
         return clipping.clipped_rows(_summed(of_part, models, num_slots, slot_bytes), mask.any(1), clip_norm)
+
+    @functools.cached_property
+    def _kept(self) -> dict[int, tuple[torch.Tensor, ...]]:
+        """Batches of whole nodes by step class: what every pass would gather again."""
+        return {}
 
     @torch.no_grad()
     def clipped_gradient_sums(self, models: torch.Tensor, step: int, clip_norm: float) -> torch.Tensor:

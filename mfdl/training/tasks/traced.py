@@ -58,6 +58,20 @@ class NodeGradients:
         return recorded if same else self._eager
 
 
+def node_batch(
+    features: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, dtype: torch.dtype, slots: slice = slice(None)
+) -> tuple[torch.Tensor, ...]:
+    """Records, targets and weights (nodes, B) of the mean over the present records, and which nodes have any.
+
+    An absent slot repeats a record that is there, at weight 0: its own padding could give 0 * inf = nan.
+    """
+    weights = mask.to(dtype) / mask.sum(1, keepdim=True).clamp(min=1)
+    places = torch.arange(mask.shape[1], device=mask.device)
+    chosen = torch.where(mask, places, mask.int().argmax(1, keepdim=True))[:, slots]
+    rows = torch.arange(len(mask), device=mask.device).unsqueeze(1)
+    return features[rows, chosen], targets[rows, chosen], weights[:, slots], mask.any(1)
+
+
 _OF_MODEL: weakref.WeakKeyDictionary[PerRecordModel, NodeGradients] = weakref.WeakKeyDictionary()
 
 
