@@ -89,13 +89,16 @@ class NoiseStream:
         if self._base is None:
             return np.zeros((stop - start, self._used.slots_per_step, self.dim))
         made: FloatArray | None = None
+        # In place where products are the library's own, which make new arrays: blocks of large models are slow to
+        # allocate. What another noise returns may be base noise that is kept, or an array of its own.
+        ours = self._used in (self._used.causal, self._used.joint)
         for begin in range(start if self._used.fresh else 0, stop, self._steps):
             end = min(begin + self._steps, self.noise.num_steps)
             added = self._used.over_time(slice(start, stop), slice(begin, end), self._normals(begin, end))
-            made = added if made is None else np.add(made, added, out=made)
+            made = added if made is None else np.add(made, added, out=made if ours else None)
         assert made is not None
         spread = np.ascontiguousarray(self._used.spread(made))
-        return np.multiply(self.noise_std, spread, out=spread)  # in place: blocks of large models are slow to allocate
+        return np.multiply(self.noise_std, spread, out=spread if ours else None)
 
     def _normals(self, start: int, stop: int) -> FloatArray:
         if self._kept is not None and start in self._kept:

@@ -12,7 +12,7 @@ from noises import KINDS, all_steps, base_noise, cases, example
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.errors import InvalidInput
-from mfdl.noise import IndependentNoise, NoiseStream, SpaceTimeNoise, StepNoise, stream
+from mfdl.noise import IndependentNoise, NoiseOperator, NoiseStream, SpaceTimeNoise, StepNoise, stream
 from mfdl.training.keys import NoiseKey, normals
 from mfdl.training.shared_randomness import HolderKeys, base_columns
 from mfdl.training.streams import noise_stream
@@ -65,6 +65,37 @@ def test_the_order_of_steps_changes_no_bit(kind, monkeypatch):
     assert_array_equal(all_steps(noise_stream(noise, NU, KEY, 4)), forward)
     with pytest.raises(ValueError, match="read-only"):
         again.step(0)[...] = 0
+
+
+class Views(NoiseOperator):
+    """N = I as a noise of a user's own that is made in blocks, and returns what it is given, or an array it keeps."""
+
+    in_blocks = True
+
+    def __init__(self, num_steps, num_nodes):
+        self.num_steps, self.num_nodes, self.nothing = num_steps, num_nodes, np.zeros(1)
+        super().__init__((num_steps * num_nodes, num_steps * num_nodes))
+
+    def _matmat(self, X):
+        return X
+
+    _rmatmat = _matmat
+
+    def variances(self):
+        return np.ones((self.num_steps, self.num_nodes))
+
+    def over_time(self, rows, columns, base):
+        shape = (rows.stop - rows.start, *base.shape[1:])
+        return base if rows == columns else np.broadcast_to(self.nothing, shape)
+
+
+def test_a_noise_of_ones_own_may_return_views_of_what_it_is_given():
+    """Base noise that is kept would else be scaled again each time: 0.1 Z, and 0.01 Z when asked for once more."""
+    noise = Views(70, 2)
+    made, wanted = noise_stream(noise, 0.1, KEY, 3), 0.1 * base_noise(noise, KEY, 3).reshape(70, 2, 3)
+    for t in (0, 40, 0, 69, 3):
+        assert_array_equal(made.step(t), wanted[t])
+    assert noise.nothing == 0
 
 
 def counted(noise, dim, asked):
