@@ -195,6 +195,7 @@ def trained(
         seeds=[seed],
         eval_every=config.eval_every or config.period,
         metrics=config.metrics,
+        clip_schedule=config.clips,
         period=config.period if config.unit == "user" else None,
         device=config.device,
         progress=progress,

@@ -12,6 +12,7 @@ from . import options
 from .options import OnGraph, Option, Protects
 
 if TYPE_CHECKING:
+    from ..check import FloatArray
     from ..dynamics import Dynamics
     from ..gossip import Gossip
     from ..participation import Participation
@@ -33,6 +34,8 @@ class ComparisonConfig(Protects, OnGraph):
         trust, attackers, colluders, coalition_size: the trust model, as `trust.named` reads them; one for all.
         across_trust_models: mechanisms that are not meant for `trust` come each under its own model.
         learning_rate, lr_schedule: of the first step, and how it goes on (`mfdl.dynamics.schedule`).
+        clip_schedule: how clip_norm goes on: step t clips to clip_norm c_t and adds c_t times the noise, which costs
+            as much privacy as ever (`ReplayConfig.clip_schedule`); not with momentum or weight decay.
         partition: as `tasks.partition.parse` reads it; default the task's own.
         settings: a mechanism with any is built with these instead of tuned.
         mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
@@ -94,6 +97,13 @@ class ComparisonConfig(Protects, OnGraph):
     ] = ()
     learning_rate: Annotated[float, Option("Learning rate.", ("--lr",), rule="positive")] = 0.5
     lr_schedule: options.LearningRateSchedule = None
+    clip_schedule: Annotated[
+        str | None,
+        Option(
+            "How the clipping norm falls from its first step on, and noise in proportion: a rule as for --lr-schedule.",
+            metavar="RULE",
+        ),
+    ] = None
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
     seeds: Annotated[int, Option("Number of seeds.", least=1)] = 3
@@ -119,6 +129,11 @@ class ComparisonConfig(Protects, OnGraph):
         object.__setattr__(self, "metrics", metrics.requested(self.metrics))
         options.require_steps(self.epochs * self.period)
         self.dynamics(from_array([[1.0]]))
+        if self.clip_schedule is not None and (self.momentum or self.weight_decay):
+            raise InvalidInput(
+                f"--clip-schedule {self.clip_schedule} scales what enters a step, which momentum ({self.momentum:g}) "
+                f"and weight decay ({self.weight_decay:g}) mix with other scales; leave them out, or the schedule."
+            )
         self.trust_model()
         if self.adjacency == "add-remove":
             raise InvalidInput(
@@ -164,11 +179,20 @@ class ComparisonConfig(Protects, OnGraph):
         return tuple(expanded)
 
     def dynamics(self, gossip: Gossip) -> Dynamics:
-        """Step sizes, momentum and decay on a gossip matrix."""
+        """Momentum, decay and step sizes of what is clipped to clip_norm, on a gossip matrix."""
         from ..dynamics import Dynamics
 
-        rates = options.stepping(self.lr_schedule, self.learning_rate, self.epochs * self.period)
+        T = self.epochs * self.period
+        rates = options.stepping(self.lr_schedule, self.learning_rate, T) * options.stepping(self.clip_schedule, 1.0, T)
         return Dynamics(gossip, rates, momentum=self.momentum, weight_decay=self.weight_decay)
+
+    @property
+    def clips(self) -> FloatArray | None:
+        """c_t of each step; None where they are all 1."""
+        from ..dynamics import schedule
+
+        clips = schedule(self.clip_schedule or "constant", 1.0, self.epochs * self.period)
+        return None if isinstance(clips, float) else clips
 
     @property
     def target_mu_or_default(self) -> float:
@@ -235,7 +259,11 @@ class ComparisonConfig(Protects, OnGraph):
         values["data_home"] = None if self.data_home is None else str(self.data_home)
         if self.epsilon is None:
             values["mu"] = self.target_mu_or_default
-        for name in ("metrics", "lr_schedule"):  # so that files of a comparison without them stay as they were
+        for name in (
+            "metrics",
+            "lr_schedule",
+            "clip_schedule",
+        ):  # files without them stay as they were
             if not values[name]:
                 del values[name]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

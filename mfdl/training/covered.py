@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import check
 from ..check import FloatArray
+from ..dynamics import MAX_RATE_RATIO
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
 from ..participation import Cyclic, Participation, ParticipationByNode, in_every_step
@@ -76,6 +77,21 @@ def divisors(mechanism: Mechanism, task: Task, period: Period, seed: int) -> Flo
             "algorithm.with_divisors(task.public_batch_sizes(period))."
         )
     return sizes
+
+
+def clip_schedule(given: object, num_steps: int) -> FloatArray:
+    """Public relative clipping norms, one for each step.
+
+    Raises: InvalidInput: no number > 0 at some step, another number of them than steps, or clips that span too much.
+    """
+    clips = check.finite_array(1, clip_schedule=given)
+    if len(clips) != num_steps or (clips <= 0).any() or clips.max() > MAX_RATE_RATIO * clips.min():
+        said = f"{len(clips)} from {clips.min():g} to {clips.max():g}" if clips.size else "none"
+        raise InvalidInput(
+            f"clip_schedule must hold one number > 0 for each of {num_steps} steps, the largest at most "
+            f"{MAX_RATE_RATIO:g} times the smallest, got {said}."
+        )
+    return clips
 
 
 def require_covered(mechanism: Mechanism, task: Task) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 
 from .. import check, files, metrics
+from ..check import FloatArray
 from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..mechanism import Mechanism
@@ -61,6 +63,9 @@ class ReplayConfig:
         eval_every: steps between evaluations; default the period (the longest of any node), the end of each epoch.
         metrics: what evaluations measure besides test loss and accuracy of each node: names of `mfdl.metrics.METRICS`,
             "train_loss", "average_loss", "average_accuracy" and "average_train_loss"; kept in `SeedRun.metrics`.
+        clip_schedule: public c_t > 0, one for each of T steps: gradients are clipped to c_t clip_norm and divided by
+            c_t, so that what noise is added to is as long as the guarantee says. With learning rates eta_t c_t in the
+            mechanism's dynamics, this is a step eta_t with clipping norm c_t clip_norm and noise in proportion to it.
         stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on. Where
             the guarantee is for hidden messages, it covers the final models and none of a run that was stopped.
         checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written.
@@ -82,6 +87,7 @@ class ReplayConfig:
     period: int | None = None
     eval_every: int | None = None
     metrics: Iterable[str] = ()
+    clip_schedule: Sequence[float] | FloatArray | None = None
     stop_after: int | None = None
     checkpoint_folder: str | os.PathLike[str] | None = None
     keep_messages: bool = False
@@ -107,6 +113,9 @@ class ReplayConfig:
             require_key(key=key)
         object.__setattr__(self, "metrics", metrics.requested(self.metrics))
         metrics.require_measured(self.metrics, task.kind, task.name)
+        if self.clip_schedule is not None:
+            clips = covered.clip_schedule(self.clip_schedule, mechanism.algorithm.num_steps)
+            object.__setattr__(self, "clip_schedule", clips)
         self._require_publishable()
         for seed in seeds or ():  # every refusal before any run; sizes that a drawn split decides are checked with it
             covered.divisors(mechanism, task, self.fed_every, seed)
@@ -203,6 +212,9 @@ class _SeedReplay:
         plan: tuple[str | int, ...] = () if mechanism.unit == "record" else ("period", covered.longest(fed_every))
         if self.nonce:
             plan = (*plan, "nonce", self.nonce)
+        self.clips = None if config.clip_schedule is None else np.asarray(config.clip_schedule)
+        clips = {} if self.clips is None else {"clips": hashlib.sha256(self.clips.tobytes()).hexdigest()[:16]}
+        plan = (*plan, *clips, *clips.values())
         content = mechanism.content_hash, task.content_hash
         self.key = root.derive("replay", *content, self.split_seed, str(dtype), *plan)
         self.identity = {
@@ -213,6 +225,7 @@ class _SeedReplay:
             "key_id": self.key.key_id,
             "seed": seed,
             "dtype": str(dtype),
+            **clips,
             "generator": GENERATOR,  # another rule is other noise: such a run cannot go on
         }
         self.metrics = tuple(config.metrics)
@@ -305,6 +318,15 @@ class _SeedReplay:
         accuracy = tables["accuracy"] if self.evaluated["accuracy"] else None
         return {**tables, "evaluated_steps": steps, "accuracy": accuracy}
 
+    def _gradients(self, step: int) -> torch.Tensor:
+        """What noise is added to, its norm bounded as the mechanism says."""
+        models, mechanism = self.executor.models(self.state), self.mechanism
+        if self.clips is None:
+            return self.instance.clipped_gradients(models, step, mechanism.clip_norm, mechanism.unit)
+        scale = float(self.clips[step])  # what is divided by it in float64 rounds up by less than is left here
+        clip_norm = mechanism.clip_norm * scale * (1 - 2.0**-50)
+        return self.instance.clipped_gradients(models, step, clip_norm, mechanism.unit).double() / scale
+
     def run(self, advance: Advance) -> SeedRun:
         """Steps from where the run stands to the last one."""
         slots = int(self.instance.public_batch_sizes.sum())
@@ -324,9 +346,7 @@ class _SeedReplay:
             advance(self.start)
         for t in range(self.start, last):
             began = time.perf_counter()
-            gradients = self.instance.clipped_gradients(
-                self.executor.models(self.state), t, self.mechanism.clip_norm, self.mechanism.unit
-            )
+            gradients = self._gradients(t)
             noise = torch.tensor(stream.step(t), dtype=torch.float64, device=self.device)
             messages, self.state = self.executor.step(t, self.state, gradients, noise)
             seconds += time.perf_counter() - began

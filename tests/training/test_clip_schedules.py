@@ -1,0 +1,133 @@
+"""Clipping norms that fall: the same as clipping to C_t with noise in proportion, at the privacy of one norm."""
+
+import numpy as np
+import pytest
+import torch
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from small_tasks import classes, slow_means, slow_sums
+
+import mfdl
+from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, algorithms, gossip, replay, trust
+from mfdl.dynamics import schedule
+from mfdl.privacy.accounting import victim_losses
+from mfdl.reporting.compare import Plan, trained
+from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.testing.oracles import largest_signed_sum, of_node, pinv_gram
+from mfdl.testing.strategies import gossip_matrices
+from mfdl.training import replay as replay_module
+
+RING, CLIP = gossip.metropolis_hastings("ring:n=4"), 0.05  # small: almost every gradient is clipped
+clip_schedules = st.lists(st.sampled_from([1.0, 0.3, 0.1, 1e-3, 7.0]), min_size=4, max_size=4)
+
+
+def mechanism(rates, unit="record", noise_std=0.5):
+    part = Cyclic(2, 2) if unit == "record" else EveryStep(4)
+    return mfdl.with_noise(
+        algorithms.dp_dsgd(Dynamics(RING, rates), part),
+        noise_std=noise_std, trust=trust.LDP(), adjacency="replace-one", clip_norm=CLIP, unit=unit,
+    )  # fmt: skip
+
+
+@examples(20)
+@given(clips=clip_schedules, unit=st.sampled_from(["record", "user"]), seed=st.integers(0, 3))
+def test_a_run_is_the_recursion_with_its_clipping_norms_and_noise_written_out(clips, unit, seed):
+    """theta <- W (theta - eta_t (clip(g, C c_t) + c_t e_t) / m), every gradient by autograd, one record at a time."""
+    eta, c = np.array([0.5, 0.4, 0.3, 0.2]), np.array(clips)
+    injected = np.random.default_rng(seed).standard_normal((4, 4, 12)) * 0.01
+    task = classes(12)
+
+    class Stream:
+        def step(self, t):
+            return injected[t]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay_module, "noise_stream", lambda *_: Stream())
+        run = replay(mechanism(eta * c, unit), task, seeds=[seed], period=2, clip_schedule=clips, dtype=torch.float64)
+    instance = task.instance(seed, 2, dtype=torch.float64)
+    theta, W = instance.initial_parameters, torch.tensor(RING.dense())
+    for t in range(4):
+        clipped = (slow_sums if unit == "record" else slow_means)(instance, theta, t, CLIP * c[t])
+        sizes = instance.public_batch_sizes[:, None] if unit == "record" else 1.0
+        theta = W @ (theta - eta[t] * (clipped + c[t] * torch.tensor(injected[t])) / sizes)
+    assert_allclose(run.seeds[0].models, theta, rtol=1e-9, atol=1e-12)
+
+
+@examples(15)
+@given(W=gossip_matrices(min_nodes=2, max_nodes=4, kinds=("symmetric",)), clips=clip_schedules)
+def test_its_privacy_is_that_of_the_view_written_out(W, clips):
+    """Gradients of norm c_t and noise of deviation c_t, at rates eta_t; where messages are hidden and where not."""
+    n, T, eta, c = W.num_nodes, 4, np.array([0.5, 0.4, 0.3, 0.2]), np.array(clips)
+    A = np.zeros((T, n, T * n))
+    theta = np.zeros((n, T * n))
+    for t in range(T):
+        A[t] = theta - eta[t] * c[t] * np.eye(T * n)[t * n : (t + 1) * n]  # of gradients in units of C c_t
+        theta = W.dense() @ A[t]
+    one = algorithms.dp_dsgd(Dynamics(W, eta * c), EveryStep(T))
+    for model in (trust.LDP(), trust.PNDP([0])):
+        for loss in victim_losses(one, model, release="none"):
+            seen = np.flatnonzero(W.dense()[0]) if model.name == "pndp" else np.arange(n)
+            if model.name == "pndp" and loss.victim == 0:
+                continue
+            rows, noise = A[:, seen].reshape(-1, T * n), A[:, seen].reshape(-1, T * n).copy()
+            if model.name == "pndp":
+                noise[:, 0::n] = 0  # its own noise is known
+            X, outside = pinv_gram(of_node(rows, loss.victim, n), noise)
+            if not outside.any() and np.isfinite(loss.sensitivity_squared):
+                assert_allclose(loss.sensitivity_squared, largest_signed_sum(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("clips", [[3.0, 1 / 3, 0.1, 0.7], [1.0, 1e-5, 0.9, 1e-3]])
+def test_what_noise_is_added_to_is_never_longer_than_the_guarantee_says(clips, dtype, monkeypatch):
+    norms = []
+
+    def step(executor, t, state, gradients, noise):
+        norms.append(gradients.double().norm(dim=1))
+        return executed(executor, t, state, gradients, noise)
+
+    executed = replay_module.Executor.step
+    monkeypatch.setattr(replay_module.Executor, "step", step)
+    replay(mechanism(0.1, "user", 0.0), classes(), seeds=range(3), clip_schedule=clips, dtype=dtype)
+    assert CLIP * (1 - 1e-5) < max(map(max, norms)) <= CLIP
+
+
+def test_runs_of_different_clips_share_no_noise_and_no_checkpoint(tmp_path):
+    how = {"mechanism": mechanism(0.1), "task": classes(), "seeds": [0], "stop_after": 2}
+    keys = {replay(**how, clip_schedule=clips).seeds[0].key_id for clips in (None, [1.0, 1, 1, 1], [1.0, 1, 1, 2])}
+    assert len(keys) == 3
+    replay(**how, clip_schedule=[1.0, 1, 1, 2], checkpoint_folder=tmp_path)
+    for other in (None, [1.0, 1, 1, 3]):
+        with pytest.raises(InvalidInput, match="the checkpoint's"):
+            replay(**how, clip_schedule=other, checkpoint_folder=tmp_path)
+    whole = replay(**{**how, "stop_after": None}, clip_schedule=[1.0, 1, 1, 2])
+    resumed = replay(**{**how, "stop_after": None}, clip_schedule=[1.0, 1, 1, 2], checkpoint_folder=tmp_path)
+    assert_array_equal(whole.seeds[0].models, resumed.seeds[0].models)
+
+
+@pytest.mark.parametrize(
+    "clips", [[], [1.0] * 3, [1.0, 1, 0, 1], [1.0, 1, -1, 1], [1.0, 1, 1e-7, 1], [1, 1, np.nan, 1]]
+)
+def test_clips_that_mean_nothing_are_refused(clips):
+    with pytest.raises(InvalidInput, match="clip_schedule must"):
+        replay(mechanism(0.1), classes(), seeds=[0], clip_schedule=clips)
+
+
+def test_a_comparison_scales_rates_and_clips_alike():
+    asked = {"graph": "ring:n=4", "epochs": 2, "period": 3, "mechanisms": ("dp-dsgd",), "seeds": 1, "mu": 1.0}
+    config = ComparisonConfig(**asked, lr_schedule="inverse-time:9", clip_schedule="inverse-sqrt")
+    plan, plain = Plan(config), Plan(ComparisonConfig(**asked))
+    assert_allclose(
+        plan.dynamics.learning_rates(6), schedule("inverse-time:9", 0.5, 6) * schedule("inverse-sqrt", 1.0, 6)
+    )
+    assert_array_equal(config.clips, schedule("inverse-sqrt", 1.0, 6))
+    made = plan.mechanism("dp-dsgd")
+    assert made.noise_std == plain.mechanism("dp-dsgd").noise_std  # no privacy is lost or won
+    by_hand = replay(made, plan.task, seeds=[0], clip_schedule=config.clips).seeds[0]
+    assert_array_equal(trained(made, plan.task, 0, config).seeds[0].models, by_hand.models)
+    assert ComparisonConfig(clip_schedule="constant").clips is None
+    for wrong in ({"momentum": 0.5}, {"weight_decay": 0.1}):
+        with pytest.raises(InvalidInput, match="--clip-schedule inverse-sqrt scales what enters a step"):
+            ComparisonConfig(clip_schedule="inverse-sqrt", **wrong)
