@@ -101,9 +101,11 @@ def clipped_sums(
         the gradients are.
 
     Guarantees:
-        Every summand has exact norm <= clip_norm: factor times norm bound is below clip_norm by a share of
-        (D + 18) 2^-52, twice what `norm_bounds` leaves open. A masked record, and one whose bound is not finite,
-        contributes exactly zero. Nothing is rounded to TF32 or bfloat16, as float64 products never are.
+        Every summand has exact norm <= clip_norm, rounded to the type of the gradients or not: factor times norm
+        bound is below clip_norm by a share of (D + 18) 2^-52, twice what `norm_bounds` leaves open, and by 2 u more, u
+        the unit roundoff of that type, of which rounding takes u (and 1e-45 sqrt(D), as clip_norm >= 1e-30). A masked
+        record, and one whose bound is not finite, contributes exactly zero. Nothing is rounded to TF32 or bfloat16, as
+        float64 products never are.
         The rounding of a sum is covered for one record alone. Two sums of B summands that differ in one of them differ,
         rounded to a type of spacing eps, by at most clip_norm (1 + 2 B eps + B^2 P 2^-36): the bound is at least
         2^-14 T, so c T <= 2^14 clip_norm for each record, and float64 errs in a sum by 1.01 (B P + 1) u B times that.
@@ -113,7 +115,8 @@ def clipped_sums(
         n I O + n B P (I + O + P).
     """
     dimension = sum(gradient[0, 0].numel() for gradient in plain) + sum(weight.entries for weight in factors)
-    bounds = norm_bounds(plain, factors)
+    rounded_to = (plain or factors[0])[0].dtype
+    bounds = norm_bounds(plain, factors) * (1 + torch.finfo(rounded_to).eps)
     factor = clipping.clip_factor(bounds, clip_norm, dimension=dimension, dtype=torch.float64)
     factor = torch.where(mask, factor, 0.0)
 

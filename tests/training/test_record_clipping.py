@@ -52,6 +52,11 @@ def tied():
     return module
 
 
+def twice():
+    layer = nn.Linear(3, 3)
+    return nn.Sequential(layer, nn.Tanh(), nn.Sequential(layer, nn.Tanh()), layer, nn.Linear(3, 1))
+
+
 def partly_frozen():
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
     module[0].bias.requires_grad_(False)
@@ -106,6 +111,7 @@ MODULES = {
         "first.weight second.weight",
     ),
     "tied": (tied, "3.weight"),
+    "one module at three places": (twice, "4.weight"),
     "called twice": (linears(lambda m, x: m.second(m.first(torch.tanh(m.first(x))))), "second.weight"),
     "functional use": (linears(through_another_call), "second.weight"),
     "penalty": (linears(lambda m, x: m.second(m.first(x).tanh()) + m.first.weight.square().sum()), "second.weight"),

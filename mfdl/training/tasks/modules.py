@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch.func import functional_call, grad, vmap
@@ -100,7 +101,7 @@ class PerRecordModel:
         """Gradients (n, B, *shape) of every record at its node's row; rows (n, d), features (n, B, ...)."""
 
         def record_loss(parameters: Parameters, record: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-            output = functional_call(self.module, parameters, (record.unsqueeze(0),)).squeeze(0)
+            output = output_of(self.module, parameters, record.unsqueeze(0)).squeeze(0)
             return self.loss(output, target)
 
         # The rows are split outside the transform: splitting inside would cost a d-sized gradient per parameter.
@@ -109,7 +110,7 @@ class PerRecordModel:
 
     def outputs(self, rows: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         """Outputs (n, N, ...) of every node's row on the same records (N, ...)."""
-        return vmap(lambda parameters: functional_call(self.module, parameters, (features,)))(self.unflatten(rows))
+        return vmap(lambda parameters: output_of(self.module, parameters, features))(self.unflatten(rows))
 
     def activation_size(self, features: torch.Tensor) -> int:
         """Numbers that the layers put out for one record; the measure by which work is cut into chunks."""
@@ -128,6 +129,22 @@ class PerRecordModel:
             for hook in hooks:
                 hook.remove()
         return features[0].numel() + sum(sizes)
+
+
+def output_of(module: torch.nn.Module, parameters: Parameters, features: torch.Tensor) -> torch.Tensor:
+    """The output of a module with other parameters, wherever one stands: in several modules, in a module used twice.
+
+    `functional_call` finds the places of a parameter itself, but would put it back wrongly where one module stands at
+    several places.
+    """
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    places = {
+        f"{path}.{own}" if path else own: names[id(parameter)]
+        for path, layer in module.named_modules()
+        for own, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
+    }
+    given = {place: parameters[name] for place, name in places.items() if name in parameters}
+    return cast(torch.Tensor, functional_call(module, given, (features,), tie_weights=False))
 
 
 def checked_model(module: torch.nn.Module, loss: Loss, features: torch.Tensor, targets: torch.Tensor) -> PerRecordModel:

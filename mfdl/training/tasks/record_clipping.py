@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ...errors import UnsupportedMechanism
 from .. import clipping, ghost_clipping
-from .modules import Parameters, PerRecordModel
+from .modules import Parameters, PerRecordModel, output_of
 
 FACTORED_FROM = 2**14
 """Entries of a record's gradient that factors must save; below, the plain way costs no more and keeps its numbers."""
@@ -234,7 +234,7 @@ class RecordClipping:
             plain: Parameters, shifts: Parameters, weights: Parameters, record: torch.Tensor, target: torch.Tensor
         ) -> tuple[torch.Tensor, Parameters]:
             with _Watch(weights, lambda name, output: output + shifts[name]) as watch:
-                output = functional_call(self.model.module, {**plain, **weights}, (record.unsqueeze(0),)).squeeze(0)
+                output = output_of(self.model.module, {**plain, **weights}, record.unsqueeze(0)).squeeze(0)
             self._require_as_planned(watch.calls)
             seen.update({name: calls[0] for name, calls in watch.calls.items()})
             return self.model.loss(output, target), {name: call.input for name, call in seen.items()}
@@ -283,7 +283,7 @@ def _factorable(model: PerRecordModel, record: torch.Tensor, target: torch.Tenso
             return output + torch.zeros_like(output, requires_grad=True)
 
         with (watch := _Watch(parameters, moved)):
-            output = functional_call(model.module, parameters, (record.unsqueeze(0),)).squeeze(0)
+            output = output_of(model.module, parameters, record.unsqueeze(0)).squeeze(0)
         loss = model.loss(output, target)
         names = [name for name in outputs if len(watch.calls[name]) == 1]
         if not names or not loss.requires_grad or watch.differentiates:

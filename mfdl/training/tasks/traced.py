@@ -11,9 +11,9 @@ import weakref
 from collections.abc import Callable
 
 import torch
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
-from .modules import Parameters, PerRecordModel
+from .modules import Parameters, PerRecordModel, output_of
 
 CALLS_BEFORE = 100
 """Calls of one shape before it is recorded, which costs about as much as so many calls."""
@@ -86,7 +86,7 @@ def _of_nodes(model: PerRecordModel) -> Gradients:
     module, loss, unflatten = model.module, model.loss, model.unflatten
 
     def total(row: Parameters, records: torch.Tensor, wanted: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        outputs = functional_call(module, row, (records,))
+        outputs = output_of(module, row, records)
         return (vmap(loss)(outputs, wanted) * weights).sum()
 
     def gradients(rows: torch.Tensor, *batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
