@@ -159,6 +159,14 @@ class Setting:
         return sorted({record["lr"] for record in self.records})
 
     @property
+    def chooses_rates(self) -> bool:
+        """Whether a mechanism has several at one budget."""
+        rates: dict[tuple[str, float], set[float]] = {}
+        for record in self.records:
+            rates.setdefault((record["label"], float(record["mu"])), set()).add(record["lr"])
+        return any(len(own) > 1 for own in rates.values())
+
+    @property
     def seeds(self) -> list[int]:
         """All of them."""
         return sorted({record["seed"] for record in self.records})

@@ -17,7 +17,7 @@ from PIL import Image
 
 from .. import graphs
 from ..check import FloatArray
-from ..pictures.heat_maps import MAX_NUMBERED, cell_text, scale
+from ..pictures.heat_maps import MAX_NUMBERED, WHOLE_RANGE, cell_text, scale
 from ..pictures.networks import LAYOUT_SEED, MAX_LABELLED
 from .charts import short
 from .svg import CHARACTER, Element, add, markup, plain, svg
@@ -25,7 +25,15 @@ from .svg import CHARACTER, Element, add, markup, plain, svg
 SIDE, BAR = 300.0, 12.0
 NOTHING = 255  # palette index of what is not known, infinite or not there
 MOST_PIXELS = 400  # rows and columns of a picture: of more, every second or third is shown
-STRONGEST = 300  # pairs that are drawn on a graph
+STRONGEST = 2  # pairs for each node that are drawn on a graph too large for names
+
+
+def drawn_pairs(correlation: FloatArray) -> tuple[list[tuple[int, int]], int]:
+    """The correlated pairs that a graph shows, the strongest first, and how many there are."""
+    n = len(correlation)
+    pairs = [(i, j) for i in range(n) for j in range(i) if abs(correlation[i, j]) > WHOLE_RANGE]
+    pairs.sort(key=lambda pair: -abs(correlation[pair]))
+    return pairs if n <= MAX_LABELLED else pairs[: STRONGEST * n], len(pairs)
 
 
 def losses(values: FloatArray, labels: Sequence[str], title: str) -> Markup:
@@ -156,13 +164,13 @@ def on_graph(graph: nx.Graph, correlation: FloatArray, std: FloatArray, title: s
     for one, other in graph.edges:
         (x1, y1), (x2, y2) = spots[index[one]], spots[index[other]]
         add(root, "line", class_="edge", x1=x1, y1=y1, x2=x2, y2=y2)
-    pairs = [(i, j) for i in range(len(labels)) for j in range(i) if abs(correlation[i, j]) > 1e-9]
-    pairs = sorted(pairs, key=lambda pair: -abs(correlation[pair]))[:STRONGEST]
+    pairs, _ = drawn_pairs(correlation)
+    widest = 4.6 if len(labels) <= MAX_LABELLED else 2.2
     largest = abs(correlation[pairs[0]]) if pairs else 1.0
     for i, j in pairs[::-1]:
         value = correlation[i, j]
         (x1, y1), (x2, y2), sign = spots[i], spots[j], "minus" if value < 0 else "plus"
-        width = 0.4 + 4.6 * abs(value) / largest
+        width = 0.4 + widest * abs(value) / largest
         tip = f"{labels[i]} and {labels[j]}: correlation {plain(value)}"
         add(root, "line", tip=tip, class_=f"pair {sign}", x1=x1, y1=y1, x2=x2, y2=y2, stroke_width=width)
     radius = 3 + 5 * std / (std.max() or 1.0) if len(labels) <= MAX_LABELLED else np.full(len(labels), 3.0)

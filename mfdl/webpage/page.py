@@ -110,7 +110,7 @@ def _setting(
         "rates": [
             (panel, [sections.against_rate(setting, panel, mu, of) for mu in _ordered(panel)])
             for panel in panels
-            if len(setting.rates) > 1
+            if setting.chooses_rates
         ],
         "by_hops": [(panel, privacy.by_hops(panel, each, of)) for panel, each in about],
         "pairs": [

@@ -166,7 +166,9 @@ def noise_figures(one: Shown) -> list[Figure]:
         figures.append(_row_of(one, noise.over_time, is_inverse=noise.is_inverse))
     if noise.over_nodes is not None:
         drawing = maps.on_graph(one.made.graph, noise.over_nodes, noise.std, f"{name}: correlation between nodes")
-        words = "Between nodes in the last step: wide lines are strong, dashed lines are negative. "
+        pairs, every = maps.drawn_pairs(noise.over_nodes)
+        words = f"Between nodes in the last step, {len(pairs):,} of {every:,} correlated pairs, the strongest: "
+        words += "wide lines are strong, dashed lines are negative. "
         off = noise.over_nodes[~np.eye(len(noise.std), dtype=bool)]
         words += f"Correlations from {plain(float(off.min()))} to {plain(float(off.max()))}."
         figures.append(Figure("Covariance over nodes, on the graph", drawing, words, "map"))

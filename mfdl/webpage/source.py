@@ -30,6 +30,7 @@ class Source:
         failures: of runs that stopped with an error: what it says, and where it happened.
         missing: runs that are neither finished nor failed.
         config: what was asked; versions: of what computed it.
+        tuned: rates were chosen on other seeds.
         files: what lies beside the page: words and path.
     """
 
@@ -42,6 +43,7 @@ class Source:
     config: dict[str, Any]
     versions: dict[str, str]
     files: list[tuple[str, str]]
+    tuned: bool = False
 
 
 def read(folder: Path) -> Source:
@@ -74,7 +76,10 @@ def _sweep(folder: Path) -> Source:
 
     lies = [("what was asked", SWEEP), ("one JSON and one Parquet file per run", f"{CELLS}/")]
     missing, config = len(status.missing), told["config"] or {}
-    return Source(folder, "sweep", store.records(), steps, store.failures(), missing, config, told["versions"], lies)
+    tuned = bool(told.get("chosen"))
+    return Source(
+        folder, "sweep", store.records(), steps, store.failures(), missing, config, told["versions"], lies, tuned
+    )
 
 
 OF_RUNS = ("unit", "adjacency", "clip_norm", "delta", "graph", "graph_hash", "gossip", "gossip_hash", "nodes", "task")
@@ -83,29 +88,40 @@ OF_MECHANISMS = (
 )  # fmt: skip
 
 
+KEY = ("mechanism", "mu", "lr")
+
+
 def _comparison(folder: Path) -> Source:
     """results.json and steps.parquet of `mfdl compare`, its runs as cells of a sweep."""
     result = _json(folder / RESULTS)
     try:
-        stated = {row["mechanism"]: row for row in result["mechanisms"]}
-        same = {name: result[name] for name in OF_RUNS} | {"lr": result["learning_rate"]}
+        same = {name: result[name] for name in OF_RUNS} | {"lr": result.get("learning_rate")}
         same |= {"untrained_loss": result["untrained_loss_mean"], "chance_loss": result["chance_loss"]}
         records = []
         for run in result["runs"]:
-            own = {name: stated[run["mechanism"]][name] for name in OF_MECHANISMS}
+            key = {name: run[name] for name in KEY if name in run}  # budget and rate where there are several
+            row = next(row for row in result["mechanisms"] if all(row[name] == key[name] for name in key))
+            own = {name: row[name] for name in OF_MECHANISMS} | key
             finished = {name: run[name] for name in run if name not in ("seconds", "node_steps_per_second")}
-            config = {**result["config"], "mechanisms": [run["mechanism"]], "seeds": 1, "first_seed": run["seed"]}
-            records.append({**same, **own, **finished, "config": config})
+            asked = {"mechanisms": [run["mechanism"]], "seeds": 1, "first_seed": run["seed"]}
+            asked |= {name: key[name] for name in ("mu", "lr") if isinstance(key.get(name), float)}
+            records.append({**same, **own, **finished, "config": {**result["config"], **asked}})
         missing = len(result["seeds"]) * len(result["mechanisms"]) - len(records)
         config, versions = result["config"], result["versions"]
         table: Any = pq.read_table(io.BytesIO((folder / STEPS).read_bytes())) if records else None
-    except (KeyError, TypeError, OSError, pa.ArrowException) as error:
+    except (KeyError, TypeError, StopIteration, OSError, pa.ArrowException) as error:
         raise InvalidInput(
             f"{folder} is no comparison of this version ({error!r}); run `mfdl compare` again."
         ) from None
 
     def steps(record: Record) -> pa.Table:
-        mask = (np.asarray(table["mechanism"]) == record["mechanism"]) & (np.asarray(table["seed"]) == record["seed"])
+        of_run = {
+            "mechanism": record["mechanism"],
+            "seed": record["seed"],
+            "lr": record["lr"],
+            "mu": float(record["mu"]),
+        }
+        mask = np.all([np.asarray(table[name]) == value for name, value in of_run.items()], axis=0)
         return table.filter(pa.array(mask))
 
     lies = [("all results", RESULTS), ("every evaluated step", STEPS)]

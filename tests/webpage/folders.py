@@ -42,7 +42,7 @@ RECORD = {
 }  # fmt: skip
 
 
-def made_up(folder, records, failures=(), config=None):
+def made_up(folder, records, failures=(), config=None, **told):
     """A folder of records that differ from `RECORD`, each with two evaluated steps."""
     store, names = Store(folder), []
     for i, changed in enumerate([*records, *failures]):
@@ -53,14 +53,16 @@ def made_up(folder, records, failures=(), config=None):
             continue
         record = {**RECORD, "cell": name, **changed}
         record["mechanism"] = f"file:{record['label']}"
-        told = {"mechanisms": [record["mechanism"]], "mu": record["mu"], "lr": record["lr"], "graph": record["graph"]}
-        record["config"] = {"seeds": 1, "first_seed": record["seed"], "trust": record["trust"], **told}
+        asked = {"mechanisms": [record["mechanism"]], "mu": record["mu"], "lr": record["lr"], "graph": record["graph"]}
+        record["config"] = {"seeds": 1, "first_seed": record["seed"], "trust": record["trust"], **asked}
         last = np.nan if record["final_loss"] is None else record["final_loss"]
         buffer = io.BytesIO()
         pq.write_table(pa.table({"step": [3, 3, 6, 6], "loss": [2.0, 2.2, last, last]}), buffer)
         store.add(name, record, buffer.getvalue())
     versions = {"mfdl": "0.1.0"}
-    files.atomic_write_json(folder / "sweep.json", {"cells": names, "config": config or {}, "versions": versions})
+    files.atomic_write_json(
+        folder / "sweep.json", {"cells": names, "config": config or {}, "versions": versions, **told}
+    )
     return folder
 
 

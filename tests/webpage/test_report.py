@@ -21,7 +21,7 @@ from mfdl.pictures.curves import LOOKS
 from mfdl.reporting.comparison_config import ComparisonConfig
 from mfdl.reporting.shared import Shared
 from mfdl.sweeps import Store
-from mfdl.webpage import looks, mechanisms
+from mfdl.webpage import looks, maps, mechanisms
 from mfdl.webpage.config import ReportConfig
 from mfdl.webpage.groups import grouped, leader
 
@@ -240,6 +240,28 @@ def test_few_series_are_shown_first(tmp_path):
     checked = {e[1]["value"] for e in boxes if "checked" in e[1]}
     assert {e[1]["value"] for e in boxes} == {str(i) for i in range(9)}
     assert checked == {"5", "6", "7", "8"}  # the lowest losses
+
+
+def test_the_seeds_on_which_rates_were_chosen_are_said(tmp_path):
+    fixed, chosen = "Learning rates were chosen on other seeds than these.", "chosen on these very seeds"
+    records = [{"label": "a", "lr": 0.1}, {"label": "b", "lr": 0.5}]
+    for name, more, told in (("t", {"chosen": [{}]}, [fixed]), ("one", {}, []), ("many", {}, [chosen])):
+        own = records + [{"label": "a", "lr": 0.5}] * (name == "many")
+        text = ReportConfig().run(made_up(tmp_path / name, own, **more), **SILENT).read_text()
+        assert [words for words in (fixed, chosen) if words in text] == told
+        assert ("Loss against learning rate" in text) == (name == "many")
+
+
+def test_a_large_graph_shows_the_strongest_pairs():
+    correlation = np.eye(50)
+    correlation[1:, 0] = correlation[0, 1:] = np.linspace(-0.9, 0.9, 49)
+    correlation[2:, 1] = correlation[1, 2:] = 0.95
+    correlation[3:, 2] = correlation[2, 3:] = 0.01
+    pairs, every = maps.drawn_pairs(correlation)
+    assert every == 48 + 48 + 47  # one of the first row is 0
+    assert len(pairs) == 100
+    assert pairs[:48] == [(i, 1) for i in range(2, 50)]
+    assert len(maps.drawn_pairs(correlation[:40, :40])[0]) == maps.drawn_pairs(correlation[:40, :40])[1]
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=2), min_size=2, max_size=4))
