@@ -10,7 +10,9 @@ numbers, and what left the nodes, (step) with digests of gradients, noise and me
 - a process goes on where the last checkpoint stood, and draws nothing that is below it.
 
 Every fifth run is `mfdl compare` (finished seeds are not trained again; the same results), every tenth but not those
-`mfdl factorize --out` (no file, or the whole file). Processes are forks, so that a kill costs no start of Python.
+`mfdl factorize --out` (no file, or the whole file), and as often a sweep, which is also killed before, within or after
+one of the files that it writes (the same bytes; no finished cell is trained again). Processes are forks, so that a kill
+costs no start of Python.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from _fault_runs import small_training
 from rich.console import Console
 from rich.progress import Progress
 
+import mfdl
+from mfdl import files
 from mfdl.training import checkpoint, executor, keys, replay
 
 MECHANISMS = ("dp-dsgd", "mafalda", "mafalda-l", "anti-pgd")
@@ -54,6 +58,8 @@ COMPARE = [
     "--mechanisms",
     "dp-dsgd,bsr",
 ]
+SWEEP = {"graph": "ring:n=4", "task": "digits", "epochs": 2, "period": 3, "seeds": 1, "mu": [0.5, 2.0]}
+SWEEP |= {"mechanisms": ("none", "dp-dsgd", "mafalda")}
 FACTORIZE = ["factorize", "--graph", "ring:n=6", "--epochs", "3", "--period", "3", "--mechanism", "mafalda-l"]
 
 
@@ -68,6 +74,7 @@ def kill(runs: int, seed: int) -> dict[str, Any]:
         "training": 0,
         "compare": 0,
         "factorize": 0,
+        "sweep": 0,
         "kills": 0,
         "kills after a checkpoint": 0,
         "steps repeated": 0,
@@ -91,7 +98,7 @@ def kill(runs: int, seed: int) -> dict[str, Any]:
 
 
 def _kind(k: int) -> str:
-    return "compare" if k % 5 == 3 else "factorize" if k % 10 == 6 else "training"
+    return "compare" if k % 5 == 3 else {6: "factorize", 7: "sweep"}.get(k % 10, "training")
 
 
 def _warm_up(kinds: set[str]) -> None:
@@ -101,6 +108,8 @@ def _warm_up(kinds: set[str]) -> None:
         replay.replay(mechanism, task, seeds=[0], checkpoint_folder=folder)
         if "compare" in kinds:
             _said([*COMPARE, "--seeds", "1", "--out", f"{folder}/c"])()
+        if "sweep" in kinds:
+            _sweeping(Path(folder) / "s")
         if "factorize" in kinds:
             _said([*FACTORIZE, "--out", f"{folder}/f.npz"])()
 
@@ -321,4 +330,57 @@ def _factorize(folder: Path, random: Random, k: int, counts: dict[str, int]) -> 
             raise Fault("the factorization differs from the undisturbed one")
 
 
-_KINDS = {"training": _training, "compare": _compare, "factorize": _factorize}
+# ---- sweeps -----------------------------------------------------------------------------------------------------
+
+
+def _sweeping(folder: Path, dies_at: tuple[int, str] | None = None) -> None:
+    """A sweep in this process, which kills itself before, within or after the writing of a file."""
+    write, written = files.atomic_write_bytes, 0
+
+    def deadly(path: Any, data: bytes, **how: Any) -> Path:
+        nonlocal written
+        written += 1
+        if dies_at is not None and written == dies_at[0]:
+            if dies_at[1] == "after":
+                write(path, data, **how)
+            elif dies_at[1] == "within":
+                (Path(path).parent / f".{Path(path).name}.x.tmp").write_bytes(data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(path, data, **how)
+
+    files.atomic_write_bytes = deadly
+    mfdl.sweep(out=folder, progress=False, **SWEEP)
+
+
+def _sweep(folder: Path, random: Random, k: int, counts: dict[str, int]) -> None:
+    out, calm = folder / "out", folder / "calm"
+    began = time.perf_counter()
+    forked(partial(_sweeping, calm), None)
+    seconds, finished = time.perf_counter() - began, set[str]()
+
+    def after() -> None:
+        for path in out.rglob("*.*") if out.exists() else ():
+            if path.suffix in (".json", ".parquet") and not whole(path.name, path.read_bytes()):
+                raise Fault(f"{path.name} is a part of a file")
+        finished.update(path.stem for path in (out / "cells").glob("*.json"))
+
+    files_of = len(list(calm.rglob("*.*")))
+    for when in ("before", "within", "after"):
+        forked(partial(_sweeping, out, (random.randint(2, files_of // 3), when)), None)
+        counts["kills"] += 1
+        after()
+    counts["kills"] += _until_the_end(partial(_sweeping, out), seconds, random, after)
+    counts["kills after a checkpoint"] += bool(finished)
+    ours, theirs = ({path.relative_to(one): path.read_bytes() for path in _but_timings(one)} for one in (out, calm))
+    if wrong := sorted(str(name) for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
+        raise Fault(f"the store differs from the undisturbed one, first in {wrong[0]}")
+    lines = [json.loads(line)["cell"] for line in (out / "timings.jsonl").read_text().splitlines()]
+    if again := sorted({cell for cell in lines if lines.count(cell) > 1}):
+        raise Fault(f"finished cells were trained again: {again}")
+
+
+def _but_timings(store: Path) -> list[Path]:
+    return [path for path in store.rglob("*") if path.is_file() and path.name != "timings.jsonl"]
+
+
+_KINDS = {"training": _training, "compare": _compare, "factorize": _factorize, "sweep": _sweep}

@@ -1,0 +1,110 @@
+"""SIGKILL at places of their own and at random: a sweep goes on, to the bytes of one that nobody disturbed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_running import content
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+KILL = """
+import json, random, sys, tempfile
+from pathlib import Path
+import _fault_kills as kills
+kills.torch.set_num_threads(1)
+kills._warm_up({"sweep"})
+counts = dict.fromkeys(("kills", "kills after a checkpoint"), 0)
+for k in range(int(sys.argv[1])):
+    with tempfile.TemporaryDirectory() as folder:
+        kills._sweep(Path(folder), random.Random(k), k, counts)
+print(json.dumps(counts))
+"""
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL and fork")
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_sweeps_end_with_the_same_bytes(times):
+    """A process of its own: it forks, which a process with threads should not."""
+    command = [sys.executable, "-c", KILL, str(times)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=EXPERIMENTS)
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)
+    assert counts["kills"] >= 3 * times
+    assert counts["kills after a checkpoint"] >= 1
+
+
+# ---- a sweep of 200 cells, as a user runs it -------------------------------------------------------------------------
+
+SWEEP = """
+mechanisms = ["none", "dp-dsgd", "mafalda", "bsr"]
+graph = ["ring:n=8", "florentine"]
+task = "digits"
+epochs = 2
+period = 4
+mu = [0.5, 1, 2]
+lr = [0.1, 0.5]
+seeds = 5
+"""
+CELLS = 2 * 5 * 2 * (1 + 3 * 3)
+
+
+def begun(config, out, *how):
+    command = [sys.executable, "-m", "mfdl", "sweep", str(config), "--out", str(out), "--jobs", "2", *how]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def of_session(session):
+    """Processes of a session that still run, by their ids."""
+    left = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, own = path.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(own) == session and state != "Z":
+            left.append(int(path.parent.name))
+    return left
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
+@pytest.mark.parametrize("engine", ["joblib", "dask"])
+def test_two_hundred_cells_killed_twice_are_those_of_an_undisturbed_sweep(engine, tmp_path, capsys):
+    config = tmp_path / "s.toml"
+    config.write_text(SWEEP)
+    calm, out, how, took = tmp_path / "calm", tmp_path / "out", ("--engine", engine), {}
+    began = time.perf_counter()
+    undisturbed = begun(config, calm, "--engine", "joblib")
+    assert undisturbed.wait(600) == 0, undisturbed.stderr.read()
+    took["undisturbed, joblib"] = time.perf_counter() - began
+    kept = []
+    for enough in (CELLS // 4, CELLS // 2):
+        process = begun(config, out, *how)
+        while len(list((out / "cells").glob("*.json"))) < enough:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kept.append({path: path.stat().st_mtime_ns for path in (out / "cells").glob("*.json")})
+        ends = time.monotonic() + 60
+        while of_session(process.pid):
+            assert time.monotonic() < ends, f"left running: {of_session(process.pid)}"
+            time.sleep(0.1)
+    began = time.perf_counter()
+    last = begun(config, out, *how, "--json")
+    said, complaints = last.communicate(timeout=600)
+    assert last.returncode == 0, complaints
+    took["the rest"] = time.perf_counter() - began
+    counts = json.loads(said)
+    assert (counts["finished"], counts["failed"], counts["missing"]) == (CELLS, 0, 0)
+    for finished in kept:  # never run twice
+        assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
+    assert content(out) == content(calm)
+    with capsys.disabled():
+        words = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in took.items())
+        print(f"\n{engine}: {CELLS} cells, killed at {[len(one) for one in kept]} finished; {words}")  # noqa: T201
