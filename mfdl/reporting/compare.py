@@ -6,7 +6,6 @@ mechanisms of one seed share data split, initial model and batch order.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -16,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import torch
 
 from .. import __version__, check, files, graphs
 from ..algorithms import registry
 from ..dynamics import Dynamics
+from ..engines import Engine
 from ..mechanism import Mechanism
 from ..metrics import require_measured
 from ..participation import Cyclic
@@ -51,6 +50,7 @@ def run_comparison(
     resume: bool = True,
     overwrite: bool = False,
     progress: Progress = "auto",
+    shared: Shared | None = None,
 ) -> dict[str, Any]:
     """Runs what is missing of a comparison and writes it to a folder.
 
@@ -69,7 +69,7 @@ def run_comparison(
             any work is done or any file is written.
         NotConverged: a mechanism's factorization stopped before its tolerance.
     """
-    plan, told = Plan(config), shown(progress, words=2)
+    plan, told = Plan(config, shared), shown(progress, words=2)
     folder = Folder(Path(out), plan, resume=resume, overwrite=overwrite)
     with files.held_alone(out), told.bar("comparing", config.total_steps) as report:
         mechanisms: dict[str, Mechanism] = {}
@@ -143,31 +143,28 @@ class Plan:
 
 def _runs(plan: Plan, mechanisms: dict[str, Mechanism], missing: list[Key], report: Advance) -> Iterator[Finished]:
     """The missing runs as they finish."""
-    config = plan.config
-    if min(config.jobs, len(missing)) <= 1:
-        for name, seed in missing:
-            progress = functools.partial(_report_after, report, f"{name}, seed {seed}")
-            progress(0)
-            yield (name, seed), *_one_run(name, mechanisms[name], plan.task, seed, config, progress)
-        return
-    from joblib import Parallel, delayed  # processes are started only here
+    config, told = plan.config, dict.fromkeys(missing, 0)
 
-    report(0, f"{config.jobs} workers")
-    pool = Parallel(n_jobs=min(config.jobs, len(missing)), return_as="generator_unordered")
-    finished_runs = pool(delayed(_worker)(name, mechanisms[name], plan.task, seed, config) for name, seed in missing)
-    with contextlib.closing(finished_runs):
-        for finished in finished_runs:
-            yield finished
-            report(plan.participation.num_steps, "{}, seed {}".format(*finished[0]))
+    def tell(key: Key, steps: int) -> None:
+        told[key] += steps
+        report(steps, "{}, seed {}".format(*key))
+
+    items = [(name, seed, mechanisms[name], plan.task, config) for name, seed in missing]
+    for _, finished in Engine(jobs=config.jobs).run(_worker, items, here={"tell": tell}):
+        yield finished
+        key = finished[0]
+        if left := plan.participation.num_steps - told[key]:
+            report(left, "{}, seed {}".format(*key))
 
 
-def _report_after(report: Advance, doing: str, steps: int) -> None:
-    report(steps, doing)
-
-
-def _worker(name: str, mechanism: Mechanism, task: tasks.Task, seed: int, config: ComparisonConfig) -> Finished:
-    torch.set_num_threads(1)
-    return (name, seed), *_one_run(name, mechanism, task, seed, config, None)
+def _worker(
+    item: tuple[str, int, Mechanism, tasks.Task, ComparisonConfig], tell: Callable[[Key, int], None] | None = None
+) -> Finished:
+    name, seed, mechanism, task, config = item
+    progress = None if tell is None else functools.partial(tell, (name, seed))
+    if progress is not None:
+        progress(0)
+    return (name, seed), *_one_run(name, mechanism, task, seed, config, progress)
 
 
 def _one_run(
