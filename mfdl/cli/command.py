@@ -6,6 +6,7 @@ In: a config (`mfdl.reporting.options`) and a function that runs it. Out: a func
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
+from ..errors import InvalidInput
 from ..reporting.options import OF_THE_CALLER, Config, Option, is_tuple
 from . import options
+
+TAKEN = ("config", "out", "several")
+"""Parameters of a decorated function that are no options of their own."""
 
 Answer = tuple[Any, Callable[[], None], int]
 """What is asked for as one JSON value, how it is shown otherwise, and the exit code."""
@@ -27,7 +32,8 @@ def command(
 ) -> Callable[[Callable[..., Answer]], Callable[..., int]]:
     """The decorated function gets the config and `out` first; its other parameters are options of this command alone.
 
-    A config with `typed` among its arguments is told which of its fields the user typed.
+    Of a config with `SEVERAL` it also gets `several`, the numbers by field where there are several, of which the config
+    holds the first. A config with `typed` among its arguments is told which of its fields the user typed.
 
     Args: out: the help of `--out`; default: its value where none is given.
     """
@@ -37,6 +43,8 @@ def command(
     def decorated(ask: Callable[..., Answer]) -> Callable[..., int]:
         def run(context: typer.Context, config: Path | None, out: Path | None, as_json: bool, **given: Any) -> int:
             values = {name: given.pop(name) for name in fields}
+            several = {name: _numbers(fields[name][1], values[name]) for name in config_type.SEVERAL if values[name]}
+            values |= {name: numbers[0] for name, numbers in several.items()}
             sources = {name: context.get_parameter_source(name) for name in fields}
             typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
             for name in typed:
@@ -44,6 +52,9 @@ def command(
                     values[other] = None
             more: dict[str, Any] = {"typed": typed} if wants_typed else {}
             more |= {name: value for name, value in values.items() if value is not None}  # else the field's default
+            if config_type.SEVERAL:
+                wanted = {name: numbers for name, numbers in several.items() if len(numbers) > 1}
+                given["several"] = {name: numbers for name, numbers in wanted.items() if values[name] is not None}
             answer, show, code = ask(config_type(**more), out, **given)
             if as_json:
                 options.as_one_json_value(answer)
@@ -62,9 +73,9 @@ def command(
         parameters = [
             _parameter("context", typer.Context),
             _parameter("config", Annotated[Path | None, read], None),
-            *(_of_field(name, *field) for name, field in fields.items()),
+            *(_of_field(name, *field, several=name in config_type.SEVERAL) for name, field in fields.items()),
             _parameter("out", Annotated[Path | None, typer.Option("--out", metavar=metavar, help=out)], default),
-            *list(inspect.signature(ask, eval_str=True).parameters.values())[2:],
+            *(p for p in inspect.signature(ask, eval_str=True).parameters.values() if p.name not in TAKEN),
             _parameter("as_json", options.Json, False),
         ]
         parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)  # as Python wants it
@@ -79,8 +90,20 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
 
 
-def _of_field(name: str, kind: Any, option: Option, default: Any) -> inspect.Parameter:
-    """One field as typer takes it: several texts are a repeated option, or one text A,B."""
+def _numbers(option: Option, text: str) -> list[float]:
+    """The numbers of A,B."""
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidInput(f"{option.flags[0]} must be a number, or several as A,B, got {text!r}.") from None
+    return numbers
+
+
+def _of_field(name: str, kind: Any, option: Option, default: Any, *, several: bool = False) -> inspect.Parameter:
+    """One field as typer takes it: several texts are a repeated option, or one text A,B, as are several numbers."""
+    if several:
+        kind = str | None
+        option = dataclasses.replace(option, metavar="A,B,...")
     if is_tuple(kind):
         kind = str if option.listed and default else str | None if option.listed else list[str] | None
         default = (",".join(default) if option.listed else list(default)) if default else None

@@ -18,6 +18,7 @@ from .command import Answer, command
 def compare(
     config: ComparisonConfig,
     out: Path,
+    several: dict[str, list[float]],
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Keep the finished runs that the folder holds.")
     ] = True,
@@ -30,6 +31,11 @@ def compare(
     Ctrl-C keeps what is finished; the same command then goes on from there.
     """
     try:
+        if several:
+            from ..reporting.compare_several import run_several
+
+            result = run_several(config, several, out, resume=resume, overwrite=overwrite)
+            return result, lambda: _show_several(result, out), 0
         result = config.run(out, resume=resume, overwrite=overwrite)
     except KeyboardInterrupt:
         kept = f"Finished runs are kept in {out}; the same command goes on from there."
@@ -74,6 +80,12 @@ def _show(result: dict[str, Any], picture: Path) -> None:
     options.say([result["guarantee"], *["none trains without noise: it has no guarantee."] * without])
     options.say(["Noise is drawn from the seeds: whoever knows them can subtract it."])
     options.answers().print(f"Picture: {picture}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_several(result: dict[str, Any], out: Path) -> None:
+    same = {"seeds": result["seeds"], "graph": result["graph"], "task": result["task"]}
+    rows = [{**row, **same, "diverged": len(row["diverged"])} for row in result["mechanisms"]]
+    options.say([options.grid(rows), *_footnotes(result["steps"])[:1], *result["advice"], result["guarantee"]], out)
 
 
 def _footnotes(num_steps: int) -> list[str]:

@@ -59,3 +59,23 @@ def plus_minus(mean: float | None, std: float | None, count: int, how: str) -> s
         return ""
     spread = f" ± {format(std, how)}" if count > 1 and std is not None else ""
     return format(mean, how) + spread
+
+
+def grid(rows: Sequence[dict[str, Any]]) -> Table:
+    """Loss and accuracy for every mechanism, budget and rate; `seeds`, and how many `diverged`."""
+    numbers = ("mu", "lr", "final test loss", "accuracy")
+    several = [name for name in ("graph", "task") if len({row[name] for row in rows}) > 1]
+    made = table((*several, "mechanism", "trust", *numbers), right=numbers)
+    for row in rows:
+        count = len(row["seeds"])
+        diverged = f"diverged ({row['diverged']} of {count})" if row["diverged"] else ""
+        made.add_row(
+            *(row[name] for name in several),
+            row["mechanism"],
+            row["trust"],
+            row["mu"] if isinstance(row["mu"], str) else f"{row['mu']:g}",
+            f"{row['lr']:g}",
+            diverged or plus_minus(row["final_loss_mean"], row["final_loss_std"], count, ".3f"),
+            plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
+        )
+    return made

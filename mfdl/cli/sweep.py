@@ -82,25 +82,6 @@ def _tell(result: dict[str, Any], as_json: bool, *, seen: bool = False) -> None:
     if result["failures"]:
         options.say([f"Tracebacks: {Path(result['out']) / 'failed'}; the next `mfdl sweep` tries these cells again."])
     if result["rows"] and not seen:
-        options.say([_table(result["rows"])])
+        options.say([options.grid(result["rows"])])
     if not seen:
         options.say([], Path(result["out"]))
-
-
-def _table(rows: list[dict[str, Any]]) -> Any:
-    numbers = ("mu", "lr", "final test loss", "accuracy")
-    several = [name for name in ("graph", "task") if len({row[name] for row in rows}) > 1]
-    table = options.table((*several, "mechanism", "trust", *numbers), right=numbers)
-    for row in rows:
-        count = len(row["seeds"])
-        diverged = f"diverged ({row['diverged']} of {count})" if row["diverged"] else ""
-        table.add_row(
-            *(row[name] for name in several),
-            row["mechanism"],
-            row["trust"],
-            row["mu"] if isinstance(row["mu"], str) else f"{row['mu']:g}",
-            f"{row['lr']:g}",
-            diverged or options.plus_minus(row["final_loss_mean"], row["final_loss_std"], count, ".3f"),
-            options.plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
-        )
-    return table

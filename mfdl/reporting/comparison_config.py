@@ -47,6 +47,7 @@ class ComparisonConfig(Protects, OnGraph):
     """
 
     command: ClassVar[str] = "compare"
+    SEVERAL: ClassVar[tuple[str, ...]] = ("mu", "epsilon", "learning_rate")
 
     mechanisms: Annotated[
         tuple[str, ...],

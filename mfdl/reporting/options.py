@@ -113,10 +113,13 @@ Jobs = Annotated[int | None, Option("Worker processes; default: one per core.", 
 class Config:
     """What all configs can do.
 
-    Attributes: command: the name of the command, and of its table in a TOML file.
+    Attributes:
+        command: the name of the command, and of its table in a TOML file.
+        SEVERAL: numbers of which the command takes several at once, as A,B, though a config holds one.
     """
 
     command: ClassVar[str]
+    SEVERAL: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Several texts may be given as any sequence, or as one text A,B; they are kept as a tuple.
@@ -169,6 +172,8 @@ class Config:
                 hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
                 raise InvalidInput(f"--config {path}: unknown key {key!r}{hint} Known: {', '.join(sorted(fields))}.")
             name, kind, option = fields[flag]
+            if name in cls.SEVERAL and isinstance(value, list):
+                value = [repr(item) if isinstance(item, int | float) else item for item in value]
             texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
             if isinstance(value, dict) or (isinstance(value, list) and not texts):
                 raise InvalidInput(

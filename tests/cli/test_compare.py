@@ -410,7 +410,7 @@ def test_a_loss_that_is_infinite_is_refused_with_the_reason(tmp_path, capsys, mo
 
 
 def test_several_numbers_where_an_option_takes_one(capsys):
-    assert main(["compare", "--mu", "0.5,1,2"]) == 2
+    assert main(["compare", "--clip-norm", "0.5,1,2"]) == 2
     said = capsys.readouterr().err
     assert "it takes one value per call. See `mfdl compare --help`." in said
 
