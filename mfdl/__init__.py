@@ -34,6 +34,7 @@ _EXPORTS = {
     "OncePerEpoch": "mfdl.participation",
     "PairwiseLosses": "mfdl.reporting.pairwise",
     "ParticipationByNode": "mfdl.participation",
+    "PoissonSampling": "mfdl.participation",
     "Question": "mfdl.privacy.losses",
     "Round": "mfdl.algorithms",
     "Run": "mfdl.training.run",
@@ -56,6 +57,7 @@ _EXPORTS = {
     "partition": "=mfdl.training.tasks.partition",
     "privacy": "=mfdl.privacy",
     "replay": "mfdl.training.replay",
+    "sampled": "=mfdl.sampled",
     "sweep": "mfdl.sweeps",
     "sweeps": "=mfdl.sweeps",
     "tasks": "=mfdl.training.tasks",
@@ -94,6 +96,7 @@ if TYPE_CHECKING:
         graphs,
         optim,
         privacy,
+        sampled,
         sweeps,
         testing,
         trust,
@@ -106,7 +109,16 @@ if TYPE_CHECKING:
     from .errors import InvalidInput, UnsupportedMechanism
     from .factorization import NotConverged
     from .mechanism import Mechanism, account, calibrate, with_noise, without_noise
-    from .participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
+    from .participation import (
+        Cyclic,
+        EveryStep,
+        Explicit,
+        MinSeparation,
+        OncePerEpoch,
+        ParticipationByNode,
+        PoissonSampling,
+        Single,
+    )
     from .privacy.accounting import victim_losses
     from .privacy.guarantee import Guarantee
     from .privacy.losses import Losses, Question

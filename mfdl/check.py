@@ -49,6 +49,7 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
     ),
     "Participation": ("a participation, e.g. mfdl.Cyclic(epochs=20, period=16)", ""),
     "Question": ("a Question, e.g. mfdl.Question(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)", ""),
+    "SampledMechanism": ("a SampledMechanism", "of secret random batches mfdl.sampled.calibrate makes one"),
     "SpaceTimeFactorization": (
         "a SpaceTimeFactorization, e.g. mfdl.factorization.optimal_time_space(dynamics, participation)",
         "",

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from . import check
+from . import check, sampled
 from .algorithms import decor
 from .dynamics import Dynamics
 from .errors import InvalidInput, unknown_name
@@ -20,6 +20,7 @@ from .factorization import PairwisePrice
 from .mechanism import Mechanism, calibrate, require_unit, with_noise
 from .participation import Participation
 from .privacy import gaussian
+from .sampled import SampledMechanism
 from .theory import bounds
 from .trust import Coalitions, SecLDP, TrustModel
 
@@ -35,7 +36,7 @@ class DecorCouple:
 
     sigma_local: float
     sigma_pair: float
-    mechanism: Mechanism
+    mechanism: Mechanism | SampledMechanism
 
 
 def decor_couples(
@@ -58,13 +59,16 @@ def decor_couples(
         trust: SecLDP() (an eavesdropper, the default), SecLDP(colluders), or Coalitions(q); Coalitions(1) is every
             single node.
         epsilon with delta, or mu: the target of Gaussian DP.
+        participation: public, or PoissonSampling(rate, steps): example level, by the theorem of docs/sampling.md.
         budget: how much of the target noise may spend: "gdp" all of it, exactly; "renyi" what the inverted Rényi bound
-            of the papers allows (epsilon only); "corollary" the closed form, one couple (user level, replace-one).
+            of the papers allows (epsilon only); "corollary" the closed form, one couple (user level, replace-one). With
+            sampling "gdp" is the tightest bound of `mfdl.sampled`, and "renyi" what Rényi accounting of the sampling
+            asks.
         positions: places of sigma_local between its bounds, in (0, 1]; 1 is independent noise alone. The lower bound
             itself would need infinite sigma_pair.
 
     Returns: one DecorCouple per position, in order. Guarantees: no mechanism's guarantee exceeds the target.
-    Raises: InvalidInput: no such budget or target; a trust model that is none of these.
+    Raises: InvalidInput: no such budget or target; a trust model that is none of these; unit "user" with sampling.
     Source: arXiv:2405.01031, Appendix D.1; where it is wrong, docs/errata.md says so under that item.
     """
     check.instance(Dynamics, dynamics=dynamics)
@@ -74,12 +78,18 @@ def decor_couples(
     q = _coalition_size(model)
     if budget not in BUDGETS:
         raise unknown_name("budget", budget, BUDGETS)
-    spent = _spent(budget, mu, epsilon, delta)
-    common: dict[str, Any] = {"trust": model, "adjacency": adjacency, "clip_norm": clip_norm, "unit": unit}
+    common: dict[str, Any] = {"trust": model, "adjacency": adjacency, "clip_norm": clip_norm}
+    if participation.secret:
+        require_unit(unit, participation)
+        spent = _spent_sampled(budget, mu, epsilon, delta)
+    else:
+        spent, common["unit"] = _spent(budget, mu, epsilon, delta), unit
     graph = dynamics.gossip.at(0).graph()
     if budget == "corollary":
         if epsilon is None or delta is None:
             raise InvalidInput("budget 'corollary' needs epsilon and delta.")
+        if participation.secret:
+            raise InvalidInput("budget 'corollary' knows no sampling; use 'gdp' or 'renyi'.")
         require_unit(unit, participation)
         noise = bounds.decor_corollary(
             graph,
@@ -94,7 +104,11 @@ def decor_couples(
     couples = []
     for ratio in pair_ratios(PairwisePrice(graph, q), positions):
         algorithm = decor(dynamics, participation, sigma_local=1.0, sigma_pair=math.sqrt(ratio))
-        mechanism = calibrate(algorithm, **spent, **common)
+        mechanism: Mechanism | SampledMechanism
+        if participation.secret:
+            mechanism = sampled.calibrate(algorithm, **spent, **common)
+        else:
+            mechanism = calibrate(algorithm, **spent, **common)
         std = mechanism.noise_std
         couples.append(DecorCouple(std, std * math.sqrt(ratio), mechanism))
     return couples
@@ -129,6 +143,15 @@ def _coalition_size(trust: TrustModel) -> int:
         f"DECOR hides secrets from an eavesdropper or from colluders that do not hold them; trust model {trust.name!r} "
         "is neither: use SecLDP() or Coalitions(q)."
     )
+
+
+def _spent_sampled(budget: str, mu: float | None, epsilon: float | None, delta: float | None) -> dict[str, Any]:
+    """The same with secret batches, as `sampled.calibrate` takes it."""
+    if mu is not None or epsilon is None or delta is None:
+        raise InvalidInput(
+            "with sampling the target is epsilon with delta, e.g. epsilon=2, delta=1e-5; there is no mu."
+        )
+    return {"epsilon": epsilon, "delta": delta, "by": "renyi" if budget == "renyi" else "tightest"}
 
 
 def _spent(budget: str, mu: float | None, epsilon: float | None, delta: float | None) -> dict[str, Any]:

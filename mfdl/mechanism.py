@@ -214,15 +214,25 @@ class Mechanism(Shown):
     @property
     def injected_noise_std(self) -> float:
         """Root mean square over nodes and steps of the std added to one coordinate of what a node clips."""
-        return self.noise_std * math.sqrt(float(self.algorithm.noise.variances().mean()))
+        return injected_std(self.algorithm, self.noise_std)
 
     @property
     def content_hash(self) -> str:
         """16 hex digits of algorithm, noise, clipping and unit: two mechanisms with one hash emit the same noise."""
-        text = f"{self.algorithm.content_hash}|{self.noise_std!r}|{self.clip_norm!r}"
-        if self.unit != "record":  # hashes from before there were units, and so seeded runs, stay as they were
-            text += f"|{self.unit}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return emitted_hash(self.algorithm, self.noise_std, self.clip_norm, self.unit)
+
+
+def emitted_hash(algorithm: LinearAlgorithm, noise_std: float, clip_norm: float, unit: str = "record") -> str:
+    """What decides the noise that a mechanism emits, as 16 hex digits."""
+    text = f"{algorithm.content_hash}|{noise_std!r}|{clip_norm!r}"
+    if unit != "record":  # hashes from before there were units, and so seeded runs, stay as they were
+        text += f"|{unit}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def injected_std(algorithm: LinearAlgorithm, noise_std: float) -> float:
+    """Root mean square over nodes and steps of the std that base noise of `noise_std` adds to one coordinate."""
+    return noise_std * math.sqrt(float(algorithm.noise.variances().mean()))
 
 
 def account(

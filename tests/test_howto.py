@@ -18,7 +18,8 @@ HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph")]
 
 
 THEORY = [
-    f"{name}.md" for name in ("privacy", "shared_randomness", "spatial_noise", "testing_oracles", "testing_strategies")
+    f"{name}.md"
+    for name in ("privacy", "sampling", "shared_randomness", "spatial_noise", "testing_oracles", "testing_strategies")
 ]
 
 

@@ -11,10 +11,10 @@ import mfdl
 NAMES = {
     "mfdl": """
         Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Losses Mechanism
-        MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode Question Round Run
-        Single TrustModel UnsupportedMechanism View account algorithms audit calibrate data decor_couples
-        factorization gossip graphs noise_stream optim pairwise partition privacy replay sweep sweeps tasks testing
-        trust utility victim_losses with_noise without_noise
+        MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode PoissonSampling Question
+        Round Run Single TrustModel UnsupportedMechanism View account algorithms audit calibrate data decor_couples
+        factorization gossip graphs noise_stream optim pairwise partition privacy replay sampled sweep sweeps tasks
+        testing trust utility victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """
         LinearAlgorithm Round adapted anti_pgd bsr build cdp corn corn_pairwise d_mf decor decor_couples
@@ -50,6 +50,9 @@ NAMES = {
     "mfdl.privacy": """
         Guarantee Sensitivity UNITS ViewGram view_gram worst_sensitivity
     """,
+    "mfdl.sampled": """
+        SampledGaussian SampledGuarantee SampledMechanism account calibrate with_noise
+    """,
     "mfdl.sweeps": """
         Cell Engine Store SweepConfig Tuning rows run_cells sweep
     """,
@@ -69,8 +72,8 @@ NAMES = {
         ZeroNoise
     """,
     "mfdl.participation": """
-        Cyclic EveryStep Explicit MinSeparation OncePerEpoch Participation ParticipationByNode Pattern Single
-        in_every_step participation_from_dict
+        Cyclic EveryStep Explicit MinSeparation OncePerEpoch Participation ParticipationByNode Pattern
+        PoissonSampling Sampled Single in_every_step participation_from_dict
     """,
     "mfdl.trust": """
         AnyReceiver Central Coalitions FullCollusion LDP MODELS PNDP ReleasedOnly SecLDP TrustModel named

@@ -1,6 +1,10 @@
-"""Who takes part when: `schemes` of one node's records, `by_node` where nodes differ, `saved` from dictionaries."""
+"""Who takes part when: `schemes` of one node's records, `by_node` where nodes differ, `sampling` by secret draws.
+
+`saved` reads them from dictionaries.
+"""
 
 from .by_node import ParticipationByNode
+from .sampling import PoissonSampling, Sampled
 from .saved import participation_from_dict
 from .schemes import (
     Cyclic,
@@ -23,6 +27,8 @@ __all__ = [
     "Participation",
     "ParticipationByNode",
     "Pattern",
+    "PoissonSampling",
+    "Sampled",
     "Single",
     "in_every_step",
     "participation_from_dict",

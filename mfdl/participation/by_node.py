@@ -48,6 +48,11 @@ class ParticipationByNode(Participation):
                     f"participations must hold the participation of one node each, such as Cyclic(epochs, period), got "
                     f"{type(each).__name__} at node {node}."
                 )
+            if each.secret:
+                raise InvalidInput(
+                    f"participations must be public, got {each.describe()} at node {node}; sampling is one rate for "
+                    "all nodes, accounted for by mfdl.sampled."
+                )
             if each.num_steps != given[0].num_steps:
                 raise InvalidInput(
                     f"participations must have one number of steps, got {each.num_steps} at node {node} and "

@@ -26,9 +26,13 @@ Pattern = NDArray[np.intp]
 
 
 class Participation(abc.ABC):
-    """Which steps one record may join; `patterns` are the maximal possibilities."""
+    """Which steps one record may join; `patterns` are the maximal possibilities.
+
+    Attributes: secret: which steps is drawn secretly, so there are no patterns (`Sampled`).
+    """
 
     scheme: str
+    secret = False
 
     @property
     @abc.abstractmethod
@@ -370,6 +374,8 @@ def in_every_step(participation: Participation) -> bool:
     """
     everything = np.arange(participation.num_steps)
     for each in participation.distinct():
+        if each.secret:
+            return False
         few = list(itertools.islice(each.patterns(), 2))
         if len(few) != 1 or not np.array_equal(few[0], everything):
             return False

@@ -21,7 +21,7 @@ import numpy as np
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, require_known
-from ..participation import Participation, in_every_step
+from ..participation import Participation, Sampled, in_every_step
 from ..progress import Progress, shown
 from ..shown import short_repr
 from ..trust import TrustModel
@@ -174,12 +174,16 @@ def victim_losses(
 
 
 def asked_participation(algorithm: LinearAlgorithm, participation: Participation | None) -> Participation:
-    """The participation that a question is about: default the algorithm's own. Raises: InvalidInput: either is none."""
+    """The participation that a question is about: default the algorithm's own.
+
+    Raises: InvalidInput: either is none. UnsupportedMechanism: a secret one, for which no pattern stands.
+    """
     check.instance(LinearAlgorithm, algorithm=algorithm)
-    if participation is None:
-        return algorithm.participation
-    check.instance(Participation, participation=participation)
-    return participation
+    scheme = algorithm.participation if participation is None else participation
+    check.instance(Participation, participation=scheme)
+    if isinstance(scheme, Sampled):
+        raise scheme.refusal()
+    return scheme
 
 
 def _worse(a: VictimLoss, b: VictimLoss) -> VictimLoss:

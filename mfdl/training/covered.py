@@ -13,14 +13,25 @@ from ..dynamics import MAX_RATE_RATIO
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
 from ..participation import Cyclic, Participation, ParticipationByNode, in_every_step
+from ..sampled import SampledMechanism
 from .tasks import Task
 from .tasks.steps import Period
 
+AnyMechanism = Mechanism | SampledMechanism
+"""What can be trained."""
 
-def fed_every(mechanism: Mechanism, given: int | None) -> Period:
+
+def fed_every(mechanism: AnyMechanism, given: int | None) -> Period:
     """Steps after which the executor feeds the same records again, at each node if they differ."""
     if given is not None:
         given = check.integer_at_least(1, period=given)
+    if isinstance(mechanism, SampledMechanism):
+        if given is not None:
+            raise InvalidInput(
+                f"period must be left out under {mechanism.sampling.describe()}, got {given}: every step draws "
+                "its batch."
+            )
+        return 1  # all records in one class, of which each step draws
     if mechanism.unit == "user":
         return given or 1
     participation = mechanism.algorithm.participation
@@ -48,19 +59,26 @@ def _record_period(participation: Participation) -> int | None:
     return 1 if in_every_step(participation) else None
 
 
+def epoch(mechanism: AnyMechanism, period: Period) -> int:
+    """Steps in which each record takes part once, on average if batches are drawn."""
+    return round(1 / mechanism.sampling.rate) if isinstance(mechanism, SampledMechanism) else longest(period)
+
+
 def longest(period: Period) -> int:
     return period if isinstance(period, int) else max(period)
 
 
-def divisors(mechanism: Mechanism, task: Task, period: Period, seed: int) -> FloatArray:
+def divisors(mechanism: AnyMechanism, task: Task, period: Period, seed: int) -> FloatArray:
     """What a node's clipped gradients and noise are divided by: at user level the mean is taken inside the clip.
 
-    Divisors scale gradients and noise of a node alike: they cancel where all messages are seen and show the injected
-    sums, and where all nodes have the same. Elsewhere (hidden messages, noise that enters where gradients do not) the
-    mechanism must have been calibrated with them.
+    Of batches that are drawn, the expected size. Divisors scale gradients and noise of a node alike: they cancel where
+    all messages are seen and show the injected sums, and where all nodes have the same. Elsewhere (hidden messages,
+    noise that enters where gradients do not) the mechanism must have been calibrated with them.
     Raises: InvalidInput: it was not.
     """
     algorithm = mechanism.algorithm
+    if isinstance(mechanism, SampledMechanism):  # accounted by the injected sums, from which divisors cancel
+        return np.asarray(mechanism.sampling.rate * task.public_batch_sizes(1, seed))
     user = mechanism.unit == "user"
     sizes = np.ones(algorithm.num_nodes) if user else task.public_batch_sizes(period, seed)
     ratio = sizes / algorithm.divisors
@@ -94,7 +112,7 @@ def clip_schedule(given: object, num_steps: int) -> FloatArray:
     return clips
 
 
-def require_covered(mechanism: Mechanism, task: Task) -> None:
+def require_covered(mechanism: AnyMechanism, task: Task) -> None:
     """Refuses a task that the mechanism's guarantee does not speak of; divisors have their own check."""
     if task.num_nodes != mechanism.algorithm.num_nodes:
         raise InvalidInput(

@@ -155,6 +155,18 @@ def normals_block(
     return ColumnNormals([key] * node_words.size, node_words).block(steps, dim, tensor=tensor)
 
 
+def words(key: NoiseKey, step: int, node: int, count: int) -> NDArray[np.uint64]:
+    """Uniform 64-bit words of (key, node, step), shape (count,), on the CPU; the first k are the same for every count.
+
+    The counter is that of `normals_block`, so a key serves normals or words, never both: derive one for each.
+    """
+    require_key(key=key)
+    at = [check.integer_at_least(0, **{name: value}) for name, value in (("node", node), ("step", step))]
+    counter = np.array([0, _COUNTER_DOMAIN, *at], dtype=np.uint64)
+    drawn = np.random.Philox(key=_philox_key(key), counter=counter).random_raw(check.integer_at_least(0, count=count))
+    return np.asarray(drawn, dtype=np.uint64)
+
+
 class ColumnNormals:
     """Standard normals of fixed columns, each with a key and an index of its own: keys are hashed once.
 

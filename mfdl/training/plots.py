@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ..errors import InvalidInput, require_known
 from ..metrics import WORDS, is_accuracy
 from ..pictures.curves import Curves, colours_of, draw_curves, draw_over_steps
+from ..sampled import SampledMechanism
+from .covered import AnyMechanism
 from .learned import AT_BEST, Judged
 from .run import judged
 
@@ -94,7 +96,15 @@ def _values(seed: SeedRun, metric: str, task: str) -> NDArray[np.float64]:
 
 
 def _privacy(runs: Sequence[Run]) -> str:
-    """mu and epsilon of the runs, where they have one."""
-    stated = {(run.mechanism.guarantee.mu, run.mechanism.guarantee.epsilon_in_words) for run in runs}
-    (mu, epsilon), *others = sorted(stated)
-    return "" if others or mu == math.inf else f" (mu = {mu:.4g}, {epsilon})"
+    """What the runs are guaranteed in common, where that is finite."""
+    stated = {_in_words(run.mechanism) for run in runs}
+    return "" if len(stated) > 1 else stated.pop()
+
+
+def _in_words(mechanism: AnyMechanism) -> str:
+    """mu, if there is one, and epsilon; empty where nothing is guaranteed."""
+    told = mechanism.guarantee.epsilon_in_words
+    if isinstance(mechanism, SampledMechanism):
+        return f" ({told})" if mechanism.guarantee.noise_multiplier else ""
+    mu = mechanism.guarantee.mu
+    return "" if mu == math.inf else f" (mu = {mu:.4g}, {told})"

@@ -27,10 +27,12 @@ from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..mechanism import Mechanism
 from ..progress import Advance, Progress, shown
+from ..sampled import SampledMechanism
 from . import checkpoint, covered
 from .evaluated_step import EvaluatedStep
 from .executor import Executor
 from .keys import GENERATOR, NoiseKey, require_key
+from .poisson import PoissonBatches
 from .run import Run, SeedRun
 from .streams import noise_stream
 from .tasks import Task, baselines
@@ -50,7 +52,7 @@ class ReplayConfig:
     Attributes:
         mechanism: calibrated, or without noise. At record level its participation must be cyclic or every step, the
             same or another one at each node: the fixed public record-to-step maps that the executor implements; at user
-            level it is every step.
+            level it is every step. One of `mfdl.sampled` draws each batch secretly, from the noise key, at its rate.
         task: data, model and per-record loss, for as many nodes as the mechanism.
         seeds: decide data split, start model and batch order, shared by all mechanisms of one seed, and the noise
             key. None: one run, everything drawn by the operating system.
@@ -60,7 +62,8 @@ class ReplayConfig:
         period: at user level, over how many steps a node spreads its records, in the same cyclic order every time;
             default 1, all of them at every step. The guarantee covers any: all data of a user may change. At record
             level the participation says it, and another one is refused.
-        eval_every: steps between evaluations; default the period (the longest of any node), the end of each epoch.
+        eval_every: steps between evaluations; default the period (the longest of any node), the end of each epoch;
+            where batches are drawn 1 / rate, rounded.
         metrics: what evaluations measure besides test loss and accuracy of each node: names of `mfdl.metrics.METRICS`,
             "train_loss", "average_loss", "average_accuracy" and "average_train_loss"; kept in `SeedRun.metrics`.
         clip_schedule: public c_t > 0, one for each of T steps: gradients are clipped to c_t clip_norm and divided by
@@ -79,7 +82,7 @@ class ReplayConfig:
         publish: True if models or messages of these runs will be published: noise that a seed decides is refused.
     """
 
-    mechanism: Mechanism
+    mechanism: covered.AnyMechanism
     task: Task
     _: dataclasses.KW_ONLY
     seeds: Iterable[int] | None = None
@@ -99,7 +102,7 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         mechanism, task, key, seeds = self.mechanism, self.task, self.key, self.seeds
-        check.instance(Mechanism, mechanism=mechanism)
+        check.instance(Mechanism, SampledMechanism, mechanism=mechanism)
         check.instance(Task, task=task)
         mechanism.require_unchanged()
         covered.require_covered(mechanism, task)
@@ -217,6 +220,8 @@ class _SeedReplay:
         plan = (*plan, *clips, *clips.values())
         content = mechanism.content_hash, task.content_hash
         self.key = root.derive("replay", *content, self.split_seed, str(dtype), *plan)
+        sampling = mechanism.sampling if isinstance(mechanism, SampledMechanism) else None
+        self.batches = None if sampling is None else PoissonBatches(self.instance, self.key, sampling.rate)
         self.identity = {
             "unit": mechanism.unit,
             "mechanism_hash": mechanism.content_hash,
@@ -321,11 +326,12 @@ class _SeedReplay:
     def _gradients(self, step: int) -> torch.Tensor:
         """What noise is added to, its norm bounded as the mechanism says."""
         models, mechanism = self.executor.models(self.state), self.mechanism
+        batch = self.instance if self.batches is None else self.batches.of_step(step)
         if self.clips is None:
-            return self.instance.clipped_gradients(models, step, mechanism.clip_norm, mechanism.unit)
+            return batch.clipped_gradients(models, step, mechanism.clip_norm, mechanism.unit)
         scale = float(self.clips[step])  # what is divided by it in float64 rounds up by less than is left here
         clip_norm = mechanism.clip_norm * scale * (1 - 2.0**-50)
-        return self.instance.clipped_gradients(models, step, clip_norm, mechanism.unit).double() / scale
+        return batch.clipped_gradients(models, step, clip_norm, mechanism.unit).double() / scale
 
     def run(self, advance: Advance) -> SeedRun:
         """Steps from where the run stands to the last one."""
@@ -336,7 +342,7 @@ class _SeedReplay:
 
     def _run(self, advance: Advance) -> SeedRun:
         last, told = self.config.last, self.config.on_evaluation
-        every = self.config.eval_every or covered.longest(self.config.fed_every)
+        every = self.config.eval_every or covered.epoch(self.mechanism, self.config.fed_every)
         T = self.algorithm.num_steps
         stream = noise_stream(self.algorithm.noise, self.mechanism.noise_std, self.key, self.instance.dimension)
         seconds = 0.0

@@ -16,9 +16,10 @@ from .. import archive, check, graphs, metrics, saved
 from ..algorithms.registry import shortsighted
 from ..algorithms.saved import CLASSES
 from ..archive import Packer, Unpacker
-from ..errors import InvalidInput, require_known
+from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..gossip.communication import communication_graph
 from ..mechanism import Mechanism
+from ..sampled import SampledMechanism
 from ..shown import Shown, short_repr
 from ..tables import data_frame
 from ..trust import TrustModel
@@ -134,7 +135,7 @@ class Run(Shown):
             where there is none.
     """
 
-    mechanism: Mechanism
+    mechanism: Mechanism | SampledMechanism
     task_name: str
     seeds: tuple[SeedRun, ...]
     chance_loss: NotPrivate[float | None] = None
@@ -228,7 +229,7 @@ class Run(Shown):
         rates = mechanism.algorithm.dynamics.learning_rates(mechanism.algorithm.num_steps)
         same = {
             "trust": stated.trust,
-            "mu": stated.mu,
+            "mu": stated.mu if isinstance(mechanism, Mechanism) else math.nan,  # by sampling there is none
             "epsilon": stated.epsilon(stated.stated_delta),
             "delta": stated.stated_delta,
             "graph": graph.name,
@@ -251,6 +252,11 @@ class Run(Shown):
 
         Raises: InvalidInput: as for `Mechanism.save`.
         """
+        if not isinstance(self.mechanism, Mechanism):
+            raise UnsupportedMechanism(
+                "files hold runs of mechanisms with a mu, and that of a sampled mechanism has none; keep its "
+                "checkpoints (replay(..., checkpoint_folder=...)), its table (to_pandas) and guarantee.to_dict()."
+            )
         packer = Packer({**CLASSES, **_SEED_RUN})
         content = {
             saved.MECHANISM: saved.mechanism_parts(self.mechanism, packer),
@@ -317,12 +323,19 @@ def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
         )
 
 
+def _is_private(mechanism: Mechanism | SampledMechanism) -> bool:
+    """Whether anything finite is guaranteed."""
+    if isinstance(mechanism, SampledMechanism):
+        return mechanism.guarantee.noise_multiplier > 0
+    return mechanism.guarantee.mu < math.inf
+
+
 def judged(runs: Sequence[Run]) -> Judged:
     """Runs of one task, same seeds, beside the untrained model and chance."""
     ended = [
         Ended(
             run.mechanism.algorithm.name,
-            run.mechanism.guarantee.mu < math.inf,
+            _is_private(run.mechanism),
             run.final_losses,
             [seed.final_accuracy for seed in run.seeds],
             len(run.diverged_seeds),

@@ -1,4 +1,4 @@
-"""The steps in which a record really takes part are those that were accounted, and no guarantee counts on sampling."""
+"""The steps in which a record really takes part are those that were accounted; sampling counts where it is proven."""
 
 import dataclasses
 import inspect
@@ -10,11 +10,11 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import algorithms, gossip, mechanism, trust
+from mfdl import algorithms, gossip, mechanism, sampled, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.mechanism import calibrate
-from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, participation_from_dict
+from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, PoissonSampling
 from mfdl.privacy import accounting
 from mfdl.testing.tasks import linear_task
 from mfdl.training.replay import replay
@@ -108,15 +108,27 @@ ENTRANCES = [
 
 @pytest.mark.parametrize("entrance", ENTRANCES)
 def test_no_guarantee_takes_a_sampling_rate_or_infers_one_from_data(entrance):
-    """There is no amplification by sampling to get wrong: no rate goes in, and no accountant sees the records."""
+    """A rate stands in a participation, which the sampler takes too: no accountant has another, or sees the records."""
     names = set(inspect.signature(entrance).parameters)
     assert not {name for name in names if any(word in name for word in ("sampl", "rate", "probab", "batch", "loader"))}
     assert not names & {"task", "data", "dataset", "features", "instance"}
 
 
-def test_sampled_participation_is_no_scheme():
-    with pytest.raises(InvalidInput, match="unknown participation scheme 'poisson'"):
-        participation_from_dict({"scheme": "poisson", "rate": 0.1, "steps": 10})
+@pytest.mark.parametrize("build", [algorithms.mafalda, algorithms.bsr, algorithms.anti_pgd, algorithms.zip_dl])
+def test_a_rate_amplifies_nothing_that_is_not_proven(build):
+    """Noise correlated over time or added to messages: neither the accountant of patterns nor that of draws answers."""
+    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
+    common = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+    for answer in (mechanism.account, sampled.account):
+        with pytest.raises(UnsupportedMechanism, match="is proven"):
+            answer(build(dynamics, PoissonSampling(0.1, 4)), noise_std=1.0, **common)
+
+
+def test_a_rate_in_a_public_accountant_is_refused():
+    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
+    one = algorithms.dp_dsgd(dynamics, PoissonSampling(0.1, 10))
+    with pytest.raises(UnsupportedMechanism, match="has no public patterns"):
+        calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
 
 
 def test_the_guarantee_does_not_follow_the_number_of_records():

@@ -1,0 +1,229 @@
+"""What the Poisson-sampled Gaussian loses over T steps, as (epsilon, delta): the least of three upper bounds.
+
+In: a noise multiplier (std over clipping norm, in the direction of the victim), a sampling rate, the steps, an
+adjacency. Out: epsilon at delta, delta at epsilon. That one step of a decentralized algorithm is dominated by this pair
+of distributions is docs/sampling.md; the multiplier comes from `mfdl.sampled`.
+
+The pair of one step, with R = N(0, s^2) and s the multiplier: (1 - q) R + q N(1, s^2) against R, in both directions,
+where a record vanishes; against (1 - q) R + q N(-1, s^2) where it is replaced. The bounds are the privacy loss
+distribution of dp-accounting, rounded pessimistically, with a slack for its floating point; Renyi divergences; and the
+Gaussian without sampling, which loses more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import check
+from ..check import FloatArray
+from ..errors import require_known
+from . import gaussian
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+BINS, COARSE = 2**14, 2**12
+"""Grid points over the privacy losses of one step; fewer are another upper bound, larger and sooner."""
+ERROR = 1e-12
+"""Of one step: how far rounding may move the computed delta, per `LOSSES` of range (docs/sampling.md, Rounding)."""
+LOSSES = 50.0
+PRECISION = 1e-4
+"""Relative: how far calibrated noise may lie above the least that is certified."""
+ORDERS = np.array([*range(2, 33), *range(36, 65, 4), 80, 128, 256])
+REACH = 10.1  # standard deviations beyond which dp-accounting counts the loss as infinite (a mass of e^-50)
+NEIGHBOURS = {"zero-out": "REPLACE_SPECIAL", "add-remove": "ADD_OR_REMOVE_ONE", "replace-one": "REPLACE_ONE"}
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledGaussian:
+    """T steps of the Gaussian mechanism, each record in each step with probability q, composed adaptively.
+
+    Attributes:
+        noise_multiplier: s >= 0, std of the noise over the clipping norm, under every adjacency (not over twice the
+            norm under replace-one: the pair of distributions has both shifts); 0 is no noise, and loses everything.
+        rate: q in (0, 1); steps: T >= 1.
+        adjacency: "zero-out", "add-remove" or "replace-one".
+
+    >>> bound = SampledGaussian(1.0, rate=0.01, steps=100, adjacency="zero-out")
+    >>> round(bound.epsilon(1e-5), 2), SampledGaussian(0.0, 0.01, 100, "zero-out").epsilon(1e-5)
+    (0.92, inf)
+    """
+
+    noise_multiplier: float
+    rate: float
+    steps: int
+    adjacency: str
+
+    def __post_init__(self) -> None:
+        require_known("adjacency", str(self.adjacency), gaussian.ADJACENCIES)
+        checked: dict[str, Any] = {
+            "noise_multiplier": check.non_negative(noise_multiplier=self.noise_multiplier),
+            "rate": check.open_unit(rate=self.rate),
+            "steps": check.integer_at_least(1, steps=self.steps),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    # ---- the least of all bounds ---------------------------------------------------------------------------------
+
+    def epsilon(self, delta: float) -> float:
+        """An epsilon at this delta in (0, 1), never below the true one; inf without noise.
+
+        Cost: a second the first time, for imports too, then milliseconds.
+        """
+        return min(bound(delta) for bound in (self.loss_epsilon, self.renyi_epsilon, self.unsampled_epsilon))
+
+    def delta(self, epsilon: float) -> float:
+        """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
+        epsilon = check.non_negative(epsilon=epsilon)
+        if not self.noise_multiplier:
+            return 1.0
+        found = gaussian.delta_from_mu(self._unsampled_mu, epsilon)
+        loss = _losses(self, BINS)
+        return found if loss is None else min(found, 1.0, _delta(loss, epsilon) + self.slack)
+
+    # ---- each of them --------------------------------------------------------------------------------------------
+
+    def loss_epsilon(self, delta: float, bins: int = BINS) -> float:
+        """By the privacy loss distribution, both directions; inf where floating point cannot tell so small a delta."""
+        delta = check.open_unit(delta=delta)
+        target = delta - self.slack
+        loss = _losses(self, bins) if self.noise_multiplier and target > 0 else None
+        if loss is None:
+            return math.inf
+        found = float(loss.get_epsilon_for_delta(target))
+        more = 1e-12
+        while math.isfinite(found) and not _delta(loss, found) <= target:
+            found, more = found + more * (1 + found), 2 * more
+        return found if math.isfinite(found) else math.inf
+
+    def renyi_epsilon(self, delta: float) -> float:
+        """By Renyi divergences of integer orders, added up over the steps and converted: what papers report.
+
+        Source: Mironov, Talwar, Zhang, arXiv:1908.10530, Theorem 5 and Section 3.3 for one step; the conversion of
+        Canonne, Kamath, Steinke, arXiv:2004.00010, Proposition 12.
+        """
+        delta = check.open_unit(delta=delta)
+        if not self.noise_multiplier:
+            return math.inf
+        orders, lost = self.renyi()
+        lost = lost * (1 + 1e-9) + self.slack  # its sums have far fewer roundings than that
+        converted = lost + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
+        return max(0.0, float(np.nanmin(converted)))
+
+    def renyi(self) -> tuple[FloatArray, FloatArray]:
+        """(orders, Renyi divergences of all steps): upper bounds in both directions."""
+        if self.adjacency != "replace-one":
+            return ORDERS.astype(float), _renyi(self, tuple(ORDERS))
+        # P against Q by way of R: D_a(P||Q) <= (a - 1/2) / (a - 1) D_2a(P||R) + D_(2a-1)(R||Q)
+        double, odd = _renyi(self, tuple(2 * ORDERS)), _renyi(self, tuple(2 * ORDERS - 1))
+        return ORDERS.astype(float), (ORDERS - 0.5) / (ORDERS - 1) * double + odd
+
+    def unsampled_epsilon(self, delta: float) -> float:
+        """That of a record in every step: sampling never costs."""
+        return gaussian.epsilon_from_mu(self._unsampled_mu, check.open_unit(delta=delta))
+
+    @property
+    def _unsampled_mu(self) -> float:
+        if not self.noise_multiplier:
+            return math.inf
+        mu = gaussian.record_shift(self.adjacency, 1.0) * math.sqrt(self.steps) / self.noise_multiplier
+        return mu * (1 + 1e-15)
+
+    @property
+    def slack(self) -> float:
+        """What rounding may take from delta over all steps; taken off every delta asked for."""
+        return ERROR * self.steps * max(1.0, _range(self) / LOSSES) if self.noise_multiplier else 0.0
+
+
+def least_multiplier(
+    epsilon: float, delta: float, *, rate: float, steps: int, adjacency: str, by: str = "tightest"
+) -> float:
+    """The least noise multiplier, to `PRECISION`, at which `SampledGaussian` certifies (epsilon, delta): never less.
+
+    Args: by: "tightest" of all bounds, or "renyi" for that of the papers.
+    Raises: InvalidInput: epsilon not > 0, delta or rate outside (0, 1), steps < 1.
+    Cost: seconds, once per target.
+    """
+    epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
+    require_known("by", by, ("tightest", "renyi"))
+    SampledGaussian(0.0, rate, steps, adjacency)  # its refusals, before the numbers are taken for a key
+    return _least_multiplier(epsilon, delta, float(rate), int(steps), adjacency, by)
+
+
+@functools.lru_cache(maxsize=64)
+def _least_multiplier(epsilon: float, delta: float, rate: float, steps: int, adjacency: str, by: str) -> float:
+    def meets(multiplier: float, bins: int) -> bool:
+        bound = SampledGaussian(multiplier, rate, steps, adjacency)
+        found = bound.loss_epsilon(delta, bins) if by == "tightest" else math.inf
+        if math.isinf(found):  # of a delta that floating point cannot tell, too
+            found = bound.renyi_epsilon(delta)
+        return min(found, bound.unsampled_epsilon(delta)) <= epsilon
+
+    shift = gaussian.record_shift(adjacency, 1.0)
+    good = shift * math.sqrt(steps) / gaussian.mu_from_epsilon(epsilon, delta)
+    while not meets(good, COARSE):
+        good *= 2
+    for bins, precision in ((COARSE, 1e-3), (BINS, PRECISION)):
+        bad, step = good, 1 + precision
+        while meets(bad := bad / step, bins):
+            good, step = bad, min(step**2, 2.0)
+        while good > bad * (1 + precision):
+            middle = math.sqrt(good * bad)
+            good, bad = (middle, bad) if meets(middle, bins) else (good, middle)
+    return good
+
+
+# ---- dp-accounting ---------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=32)
+def _losses(bound: SampledGaussian, bins: int) -> PrivacyLossDistribution | None:
+    """Of all steps; None where dp-accounting cannot make it: then the other bounds stand."""
+    import dp_accounting  # a second
+    from dp_accounting.pld import privacy_loss_distribution
+
+    try:
+        with np.errstate(all="ignore"):
+            single = privacy_loss_distribution.from_gaussian_mechanism(
+                bound.noise_multiplier,
+                sampling_prob=bound.rate,
+                neighboring_relation=dp_accounting.NeighboringRelation[NEIGHBOURS[bound.adjacency]],
+                value_discretization_interval=_range(bound) / bins,
+                pessimistic_estimate=True,
+            )
+            return single.self_compose(bound.steps)
+    except (ValueError, ArithmeticError):
+        return None
+
+
+def _delta(loss: PrivacyLossDistribution, epsilon: float) -> float:
+    """The larger of both directions."""
+    with np.errstate(all="ignore"):
+        found = float(loss.get_delta_for_epsilon(epsilon))
+    return found if found >= 0 else math.nan if math.isnan(found) else 0.0
+
+
+def _range(bound: SampledGaussian) -> float:
+    """At least the privacy losses of one step, from smallest to largest, that are no tail."""
+    s, q = bound.noise_multiplier, bound.rate
+    largest = float(np.logaddexp(math.log1p(-q), math.log(q) + (REACH + 0.5 / s) / s)) - math.log1p(-q)
+    return 2 * largest
+
+
+@functools.lru_cache(maxsize=256)
+def _renyi(bound: SampledGaussian, orders: tuple[int, ...]) -> FloatArray:
+    """Of the sampled Gaussian against the one without the record, all steps; the other direction is no larger."""
+    import dp_accounting
+    from dp_accounting import rdp
+
+    event = dp_accounting.PoissonSampledDpEvent(bound.rate, dp_accounting.GaussianDpEvent(bound.noise_multiplier))
+    with np.errstate(all="ignore"):
+        accountant = rdp.RdpAccountant(orders=[int(order) for order in orders])
+        found = np.asarray(accountant.compose(event, bound.steps).rdp, dtype=np.float64)
+    return np.where(np.isfinite(found) & (found >= 0), found, math.inf)

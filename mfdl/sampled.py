@@ -1,0 +1,239 @@
+"""Mechanisms of secret random batches: accounted, calibrated and trained where amplification by sampling is proven.
+
+docs/sampling.md has the theorem; its conditions are the refusals here. What is seen may be anything that follows from
+the injected sums (gradient plus noise) of all steps, if noise is fresh in each step and enters where gradients do;
+hidden messages and noise that is correlated over time are refused, as no amplification is proven for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import check
+from .algorithms import LinearAlgorithm
+from .algorithms.registry import misplaced
+from .errors import InvalidInput, UnsupportedMechanism
+from .mechanism import emitted_hash, injected_std
+from .participation import PoissonSampling
+from .privacy import gaussian
+from .privacy.fingerprint import Fingerprint, participation_hash
+from .privacy.forms import injection_bound
+from .privacy.sampled import SampledGaussian, least_multiplier
+from .privacy.sampled_guarantee import SampledGuarantee, noise_multiplier
+from .shown import Shown
+from .trust import TrustModel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["SampledGaussian", "SampledGuarantee", "SampledMechanism", "account", "calibrate", "with_noise"]
+
+RELEASE = "not applicable"
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class SampledMechanism(Shown):
+    """An algorithm with its noise and what that guarantees while batches are drawn secretly: what `replay` trains.
+
+    Attributes:
+        algorithm: whose participation is the sampling.
+        noise_std: nu, standard deviation of Z on sums of clipped gradients.
+        clip_norm: clipping threshold of a record's gradient.
+        guarantee: what holds; `trust`: under which trust model.
+
+    Raises: InvalidInput: a guarantee that was not accounted, or of other numbers or another algorithm.
+    """
+
+    algorithm: LinearAlgorithm
+    noise_std: float
+    clip_norm: float
+    guarantee: SampledGuarantee
+    trust: TrustModel
+
+    unit = "record"
+    lipschitz = None
+
+    def __post_init__(self) -> None:
+        stated = self.guarantee
+        if not isinstance(stated, SampledGuarantee) or not (stated.fingerprint and stated.seal):
+            raise InvalidInput(
+                "a sampled mechanism needs the guarantee that was accounted for it, and this one was written or edited "
+                "by hand; use mfdl.sampled.calibrate or mfdl.sampled.with_noise."
+            )
+        self.require_unchanged()
+        if (stated.noise_std, stated.clip_norm) != (self.noise_std, self.clip_norm):
+            raise InvalidInput(
+                f"the guarantee is for noise_std and clip_norm {(stated.noise_std, stated.clip_norm)}, the mechanism "
+                f"has {(self.noise_std, self.clip_norm)}; calibrate or account anew."
+            )
+
+    def require_unchanged(self) -> None:
+        """Raises InvalidInput where the algorithm or the trust model is not the one that was accounted."""
+        accounted = Fingerprint.parse(self.guarantee.fingerprint)
+        algorithm, scheme = self.algorithm, participation_hash(self.algorithm.participation)
+        trust = self.trust.fingerprint(algorithm)
+        own = dataclasses.replace(accounted, algorithm=algorithm.content_hash, trust=trust, participation=scheme)
+        accounted.require(own, what="the guarantee is")
+
+    @property
+    def sampling(self) -> PoissonSampling:
+        """The participation, whose rate the sampler takes."""
+        return require_sampling(self.algorithm)
+
+    @property
+    def injected_noise_std(self) -> float:
+        """Root mean square over nodes and steps of the std added to one coordinate of a node's sum."""
+        return injected_std(self.algorithm, self.noise_std)
+
+    @property
+    def content_hash(self) -> str:
+        """16 hex digits of algorithm (the sampling in it), noise and clipping."""
+        return emitted_hash(self.algorithm, self.noise_std, self.clip_norm)
+
+    def _sentence(self) -> str:
+        algorithm, told = self.algorithm, self.guarantee._sentence()
+        return f"{algorithm.name} on {algorithm.num_nodes} nodes, {algorithm.num_steps} steps: {told}"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [*self.guarantee._rows(), *self.algorithm._rows()]
+
+    def _figure(self) -> Figure | None:
+        return self.algorithm._figure()
+
+
+def account(
+    algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float, noise_std: float
+) -> SampledGuarantee:
+    """What base noise of this std guarantees to a record of any node, under the algorithm's `PoissonSampling`.
+
+    Args:
+        trust: who sees and knows what; every message must be seen (`trust.all_messages()` of one that hides some).
+        adjacency: "zero-out", "add-remove" or "replace-one".
+        clip_norm: bound on the norm of one record's gradient, > 0.
+        noise_std: nu on sums of clipped gradients, >= 0; 0 guarantees nothing.
+
+    Returns: SampledGuarantee, an upper bound for adaptive gradients; epsilon is inf without noise, and where the
+        attacker knows what hides a node.
+    Raises:
+        InvalidInput: an argument out of range.
+        UnsupportedMechanism: where amplification is not proven: another participation, hidden messages, noise
+            correlated over time or added elsewhere than gradients.
+    Cost: that of the noise's pseudo-inverse over nodes; numbers come when they are asked for.
+    Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567.
+    """
+    sampling = require_sampling(algorithm)
+    check.instance(TrustModel, trust=trust)
+    gaussian.record_shift(adjacency, clip_norm)  # refuses either
+    noise_std, clip_norm = check.non_negative(noise_std=noise_std), float(clip_norm)
+    sensitivity, why = _sensitivity(algorithm, trust)
+    multiplier = noise_multiplier(noise_std, clip_norm, sensitivity)
+    stated = SampledGuarantee(
+        accountant=SampledGaussian(multiplier, sampling.rate, sampling.steps, adjacency),
+        trust=trust.name,
+        attacker=trust.attacker,
+        participation=sampling.describe(),
+        clip_norm=clip_norm,
+        noise_std=noise_std,
+        sensitivity=sensitivity,
+        why=" ".join(filter(None, (why, misplaced(algorithm, trust.name)))),
+    )
+    return stated.sealed(Fingerprint.of(algorithm, trust, sampling, RELEASE, "record").text)
+
+
+def with_noise(
+    algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float, noise_std: float
+) -> SampledMechanism:
+    """The algorithm with a given nu and what it guarantees; arguments and refusals as for `account`."""
+    stated = account(algorithm, trust=trust, adjacency=adjacency, clip_norm=clip_norm, noise_std=noise_std)
+    return SampledMechanism(algorithm, stated.noise_std, stated.clip_norm, stated, trust)
+
+
+def calibrate(
+    algorithm: LinearAlgorithm,
+    *,
+    trust: TrustModel,
+    adjacency: str,
+    clip_norm: float,
+    epsilon: float,
+    delta: float,
+    by: str = "tightest",
+) -> SampledMechanism:
+    """The least noise, to a relative 1e-4, that meets (epsilon, delta), never overshooting it.
+
+    Args: epsilon > 0, delta in (0, 1); by: "tightest" of all bounds, or "renyi": the noise that Renyi accounting asks
+        for, whose guarantee is still stated by the tightest; others as for `account`.
+    Raises: as `account`; InvalidInput: infinite loss, whatever the noise.
+    Cost: seconds for each target, rate, number of steps and adjacency, once in a process.
+    """
+    sampling = require_sampling(algorithm)
+    stated = account(algorithm, trust=trust, adjacency=adjacency, clip_norm=clip_norm, noise_std=1.0)
+    if math.isinf(stated.sensitivity):
+        raise InvalidInput(
+            f"{algorithm.name!r} has infinite loss under trust model {trust.name!r}, whatever the noise: {stated.why} "
+            "choose another trust model or mechanism."
+        )
+    wanted = least_multiplier(epsilon, delta, rate=sampling.rate, steps=sampling.steps, adjacency=adjacency, by=by)
+    noise_std, more = gaussian.noise_std(wanted, stated.sensitivity, stated.clip_norm), 2.0**-52
+    made = with_noise(algorithm, trust=trust, adjacency=adjacency, clip_norm=clip_norm, noise_std=noise_std)
+    while made.guarantee.noise_multiplier < wanted or made.guarantee.epsilon(delta) > epsilon:  # by rounding only
+        noise_std, more = noise_std * (1 + more), 2 * more
+        made = with_noise(algorithm, trust=trust, adjacency=adjacency, clip_norm=clip_norm, noise_std=noise_std)
+    return dataclasses.replace(made, guarantee=dataclasses.replace(made.guarantee, stated_delta=delta))
+
+
+def require_sampling(algorithm: LinearAlgorithm) -> PoissonSampling:
+    """The sampling of an algorithm. Raises: InvalidInput: no algorithm. UnsupportedMechanism: it has none."""
+    check.instance(LinearAlgorithm, algorithm=algorithm)
+    sampling = algorithm.participation
+    if not isinstance(sampling, PoissonSampling):
+        raise UnsupportedMechanism(
+            f"this accounts for Poisson sampling, and the algorithm was built for {sampling.describe()}; build it with "
+            "PoissonSampling(rate, steps), or use mfdl.account and mfdl.calibrate."
+        )
+    return sampling
+
+
+def _sensitivity(algorithm: LinearAlgorithm, trust: TrustModel) -> tuple[float, str]:
+    """The largest sqrt [Sigma^+]_uu over members of the trust model, victims and steps, and what makes it infinite."""
+    noise = algorithm.noise
+    if not algorithm.noise_enters_with_gradients:
+        raise UnsupportedMechanism(
+            f"amplification by sampling is proven where noise is added to sums of gradients, and {algorithm.name!r} "
+            "adds it elsewhere; take dp_dsgd, decor or corn, or a public participation."
+        )
+    if not noise.is_zero and (noise.causal is None or not noise.causal.fresh):
+        raise UnsupportedMechanism(
+            "amplification by sampling is proven for noise that is fresh in every step, and that of "
+            f"{algorithm.name!r} is correlated over time; take dp_dsgd, decor or corn, or a public "
+            "participation such as Cyclic."
+        )
+    labels, worst, why, asked = algorithm.dynamics.gossip.labels, 0.0, "", False
+    for model, victims in trust.members(algorithm):
+        if not victims:
+            continue
+        view = model.view(algorithm, victims[0])
+        if not view.knowledge.sees_all(algorithm):
+            raise UnsupportedMechanism(
+                f"trust model {trust.name!r} hides messages, and amplification by sampling is proven where every "
+                "message is seen; take the same attackers with all of them seen, trust.all_messages(), or a public "
+                "participation."
+            )
+        grams = injection_bound(view, victims)
+        assert grams is not None
+        for u, gram in zip(victims, grams, strict=True):
+            assert gram.is_diagonal
+            asked = True
+            squared = np.where(gram.leaks, math.inf, (gram.values + gram.errors) * gram.inflation * (1 + 2.0**-50))
+            if (own := float(squared.max())) > worst:
+                worst, why = own, f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(own) else ""
+    if not asked:
+        raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
+    return math.inf if math.isinf(worst) else math.nextafter(math.sqrt(worst), math.inf), why

@@ -1,0 +1,279 @@
+"""The accountant of sampled steps, against densities integrated on grids: never below the truth, and close to it."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld import common
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from mfdl.errors import InvalidInput
+from mfdl.privacy import gaussian, sampled
+from mfdl.privacy.sampled import SampledGaussian, least_multiplier
+
+MULTIPLIERS, RATES = st.floats(0.4, 4.0), st.floats(0.01, 0.9)
+ADJACENCIES = st.sampled_from(gaussian.ADJACENCIES)
+VANISHES = ((0.0, 1.0), (1.0, 0.0))
+NEIGHBOURS = {"zero-out": VANISHES, "add-remove": VANISHES, "replace-one": ((1.0, -1.0),)}
+
+
+def density(x, shift, q, s):
+    """Of one step with a record that moves the sum by `shift` when it joins, at points x of any dimension (..., d)."""
+    still, moved = (np.exp(-0.5 * ((x - m) ** 2).sum(-1) / s**2) for m in (0.0, np.asarray(shift)))
+    return ((1 - q) * still + q * moved) / (s * math.sqrt(2 * math.pi)) ** x.shape[-1]
+
+
+def log_density(x, shift, q, s):
+    """The same on a line, as a logarithm."""
+    parts = stats.norm.logpdf(x, 0.0, s) + math.log1p(-q), stats.norm.logpdf(x, shift, s) + math.log(q)
+    return np.logaddexp(*parts)
+
+
+def hockey_stick(x, p, r, epsilon):
+    """Integral of (p - e^epsilon r)_+ over an equidistant grid, x its step to the power of the dimension."""
+    return float(np.clip(p - math.exp(epsilon) * r, 0, None).sum() * x)
+
+
+def line(s, points):
+    grid = np.linspace(-1 - 9 * s, 1 + 9 * s, points)
+    return grid, grid[1] - grid[0]
+
+
+def one_step(s, q, adjacency, epsilon, points=40001):
+    grid, step = line(s, points)
+    return max(
+        hockey_stick(step, *(density(grid[:, None], m, q, s) for m in pair), epsilon) for pair in NEIGHBOURS[adjacency]
+    )
+
+
+@examples(60)
+@given(s=MULTIPLIERS, q=RATES, adjacency=ADJACENCIES, epsilon=st.floats(0, 3))
+def test_one_step_is_the_integral_of_its_densities(s, q, adjacency, epsilon):
+    true, found = one_step(s, q, adjacency, epsilon), SampledGaussian(s, q, 1, adjacency).delta(epsilon)
+    assert found >= true * (1 - 1e-6) - 1e-15
+    assert found <= true * 1.02 + 2e-9
+
+
+@examples(40)
+@given(
+    s=MULTIPLIERS, q=RATES, epsilon=st.floats(0, 3), replaced=st.booleans(),
+    norms=st.tuples(st.floats(0, 1), st.floats(0, 1)), angle=st.floats(0, 2 * math.pi),
+)  # fmt: skip
+def test_no_gradients_in_the_plane_lose_more_than_the_pair(s, q, epsilon, replaced, norms, angle):
+    """Any two clipped gradients, at any angle, where a record is replaced; one against none where it vanishes."""
+    grid, step = line(s, 401)
+    plane = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1)
+    first = norms[0] * np.array([1.0, 0.0])
+    second = norms[1] * np.array([math.cos(angle), math.sin(angle)]) * replaced
+    bound = SampledGaussian(s, q, 1, "replace-one" if replaced else "zero-out").delta(epsilon)
+    for pair in ((first, second), (second, first)):
+        assert hockey_stick(step**2, *(density(plane, m, q, s) for m in pair), epsilon) <= bound * (1 + 1e-6)
+
+
+@examples(30)
+@given(s=st.floats(0.5, 3), q=RATES, adjacency=ADJACENCIES, epsilon=st.floats(0, 4), steps=st.integers(2, 3))
+def test_steps_compose_as_products_of_densities(s, q, adjacency, epsilon, steps):
+    grid, step = line(s, {2: 1201, 3: 151}[steps])
+    true = 0.0
+    for pair in NEIGHBOURS[adjacency]:
+        p, r = (functools.reduce(np.multiply.outer, [density(grid[:, None], m, q, s)] * steps) for m in pair)
+        true = max(true, hockey_stick(step**steps, p, r, epsilon))
+    found = SampledGaussian(s, q, steps, adjacency).delta(epsilon)
+    assert found >= true * (1 - {2: 1e-4, 3: 2e-3}[steps]) - 1e-12  # the grid
+    assert found <= true * 1.05 + 1e-7
+
+
+@examples(30)
+@given(
+    s=st.floats(0.5, 3), q=RATES, epsilon=st.floats(0, 3), replaced=st.booleans(), cut=st.floats(-2, 2),
+    later=st.tuples(*[st.floats(-1, 1)] * 4),
+)  # fmt: skip
+def test_a_gradient_chosen_from_what_was_seen_loses_no_more(s, q, epsilon, replaced, cut, later):
+    """The second step's gradients follow the first output, with the record, and without it or with another instead."""
+    grid, step = line(s, 801)
+    joined = [np.where(grid < cut, low, high) for low, high in (later[:2], later[2:])]
+    pairs = ((1.0, joined[0]), (-1.0 * replaced, joined[1] * replaced))
+    outputs = []
+    for first, second in pairs:
+        of_second = [density(grid[:, None], shift, q, s) for shift in (second.min(), second.max())]
+        chosen = np.where((second == second.max())[:, None], of_second[1], of_second[0])
+        outputs.append(density(grid[:, None], first, q, s)[:, None] * chosen)
+    bound = SampledGaussian(s, q, 2, "replace-one" if replaced else "zero-out").delta(epsilon)
+    for p, r in (outputs, outputs[::-1]):
+        assert hockey_stick(step**2, p, r, epsilon) <= bound * (1 + 1e-4) + 1e-12
+
+
+def lower_losses(s, q, adjacency, width):
+    """Privacy losses of one step rounded down to multiples of `width`, per direction, by cells of a grid."""
+    edges, _ = line(s, 20001)
+    for upper, lower in NEIGHBOURS[adjacency]:
+        masses = [
+            np.diff((1 - q) * stats.norm.cdf(edges / s) + q * stats.norm.cdf((edges - m) / s)) for m in (upper, lower)
+        ]
+        seen = np.minimum(*masses) > 1e-18  # what is left out makes it lower yet
+        p, r = (mass[seen] for mass in masses)
+        at = np.floor(np.log(p / r) / width).astype(int)
+        yield np.bincount(at - at.min(), weights=p), at.min()
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize(("s", "q", "steps"), [(0.8, 0.05, 8), (2.0, 0.4, 16)])
+def test_many_steps_lie_close_above_a_lower_bound(adjacency, s, q, steps):
+    """The lower bound composes losses rounded down, by convolution without Fourier transforms."""
+    width, epsilon = 0.01, 1.0
+    true = 0.0
+    for mass, start in lower_losses(s, q, adjacency, width):
+        composed = functools.reduce(np.convolve, [mass] * steps)
+        losses = (np.arange(composed.size) + start * steps) * width
+        true = max(true, float(composed @ np.clip(-np.expm1(epsilon - losses), 0, None)))
+    found = SampledGaussian(s, q, steps, adjacency).delta(epsilon)
+    assert true <= found <= true * 1.3
+
+
+@examples(40)
+@given(s=MULTIPLIERS, q=RATES, adjacency=ADJACENCIES, order=st.integers(2, 6))
+def test_renyi_divergences_bound_the_integrals(s, q, adjacency, order):
+    """Both directions; exact where a record vanishes."""
+    orders, found = SampledGaussian(s, q, 3, adjacency).renyi()
+    values, grid = [], np.linspace(-1 - 9 * s * order, 1 + 9 * s * order, 20001)
+    for pair in NEIGHBOURS[adjacency]:
+        p, r = (log_density(grid, m, q, s) for m in pair)
+        total = special.logsumexp(order * p + (1 - order) * r) + math.log(grid[1] - grid[0])
+        values.append(3 * total / (order - 1))
+    (bound,) = found[orders == order]
+    assert bound >= max(values) * (1 - 1e-6) - 1e-9
+    if adjacency != "replace-one":
+        assert bound == pytest.approx(max(values), rel=1e-4, abs=1e-8)
+
+
+@examples(20)
+@given(
+    s=st.floats(0.3, 20), q=st.floats(1e-4, 0.99), steps=st.integers(1, 2000), adjacency=ADJACENCIES,
+    log_delta=st.floats(-12, -0.5),
+)  # fmt: skip
+def test_the_least_bound_is_stated_and_sampling_never_costs(s, q, steps, adjacency, log_delta):
+    bound, delta = SampledGaussian(s, q, steps, adjacency), 10.0**log_delta
+    each = (bound.loss_epsilon(delta), bound.renyi_epsilon(delta), bound.unsampled_epsilon(delta))
+    assert bound.epsilon(delta) == min(each) >= 0
+    mu = (2 if adjacency == "replace-one" else 1) * math.sqrt(steps) / s
+    assert bound.epsilon(delta) <= gaussian.epsilon_from_mu(mu * (1 + 1e-12), delta)
+    if each[0] > 0:
+        assert bound.delta(bound.epsilon(delta)) <= delta * (1 + 1e-9) or bound.epsilon(delta) < each[0]
+
+
+@examples(30)
+@given(
+    s=st.floats(0.4, 5), q=st.floats(0.01, 0.5), steps=st.integers(1, 300), adjacency=ADJACENCIES,
+    more=st.floats(1.2, 3), change=st.sampled_from(["noise", "rate", "steps", "delta", "adjacency"]),
+)  # fmt: skip
+def test_more_noise_and_fewer_draws_lose_less(s, q, steps, adjacency, more, change):
+    delta = 1e-5
+    less = {
+        "noise": (s * more, q, steps, adjacency),
+        "rate": (s, q / more, steps, adjacency),
+        "steps": (s, q, max(1, round(steps / more)), adjacency),
+        "adjacency": (s, q, steps, "zero-out"),  # a record is replaced by way of none
+        "delta": (s, q, steps, adjacency),
+    }[change]
+    later = SampledGaussian(*less).epsilon(delta * more if change == "delta" else delta)
+    assert later <= SampledGaussian(s, q, steps, adjacency).epsilon(delta) * (1 + 2e-3)  # grids differ
+
+
+@pytest.mark.parametrize(("adjacency", "shift"), [("zero-out", 1.0), ("add-remove", 1.0), ("replace-one", 2.0)])
+def test_at_rate_one_it_is_the_gaussian_with_the_factor_two_of_replace_one(adjacency, shift):
+    found = SampledGaussian(1.5, 1 - 1e-9, 4, adjacency).epsilon(1e-5)
+    assert found == pytest.approx(gaussian.epsilon_from_mu(shift * 2 / 1.5, 1e-5), rel=1e-4)
+
+
+def test_no_noise_loses_everything():
+    bound = SampledGaussian(0.0, 0.01, 10, "zero-out")
+    assert bound.epsilon(1e-5) == bound.loss_epsilon(1e-5) == bound.renyi_epsilon(0.5) == math.inf
+    assert bound.delta(100.0) == 1.0
+
+
+@pytest.mark.parametrize("s", [1e-3, 0.02, 1e3, 1e6])
+@pytest.mark.parametrize("q", [1e-9, 0.5, 1 - 1e-9])
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_extreme_noise_and_rates_have_numbers(s, q, adjacency):
+    """Of one step without sampling's help nothing is lost more than by the Gaussian; by much noise, hardly anything."""
+    bound = SampledGaussian(s, q, 10, adjacency)
+    epsilon = bound.epsilon(1e-5)
+    assert 0 <= epsilon <= bound.unsampled_epsilon(1e-5)
+    least = one_step_by_cdf(s, q, adjacency, 0.0)
+    assert bound.delta(0.0) >= least * (1 - 1e-9)
+    assert epsilon > 0 or least <= 1e-5
+
+
+def one_step_by_cdf(s, q, adjacency, epsilon):
+    """delta of one step at epsilon = 0: half the distance of the densities."""
+    assert epsilon == 0
+    return q * (2 * stats.norm.cdf((2 if adjacency == "replace-one" else 1) / (2 * s)) - 1)
+
+
+def test_a_delta_that_floating_point_cannot_tell_is_left_to_renyi():
+    bound = SampledGaussian(1.0, 0.01, 1000, "zero-out")
+    assert bound.slack == 1e-9
+    assert bound.loss_epsilon(1e-9) == math.inf
+    assert bound.epsilon(1e-9) == bound.renyi_epsilon(1e-9) < math.inf
+    assert bound.epsilon(1e-12) >= bound.epsilon(1e-9) >= bound.epsilon(1e-8)
+
+
+@examples(10)
+@given(seed=st.integers(0, 99), steps=st.sampled_from([2, 8, 64]), size=st.integers(2, 40))
+def test_composition_by_fourier_transforms_is_as_exact_as_the_slack_says(seed, steps, size):
+    """dp-accounting's convolution against integers: weights of 2^-20 have exact powers."""
+    weights = np.random.default_rng(seed).multinomial(2**20, np.ones(size) / size)
+    exact = functools.reduce(np.convolve, [np.array([int(w) for w in weights], dtype=object)] * steps)
+    start, found = common.self_convolve(weights / 2**20, steps)
+    true = np.array([float(x / 2 ** (20 * steps)) for x in exact])
+    error = np.abs(np.asarray(found)[: true.size] - true).sum()  # no delta is further off than all of it
+    assert start == 0
+    assert error <= sampled.ERROR * steps / 10
+
+
+@examples(2)
+@given(epsilon=st.floats(0.3, 12), log_delta=st.floats(-7, -3), adjacency=ADJACENCIES, q=st.sampled_from([0.02, 0.3]))
+def test_calibrated_noise_never_overshoots_and_wastes_little(epsilon, log_delta, adjacency, q):
+    delta, steps = 10.0**log_delta, 50
+    found = least_multiplier(epsilon, delta, rate=q, steps=steps, adjacency=adjacency)
+    assert SampledGaussian(found, q, steps, adjacency).epsilon(delta) <= epsilon
+    assert SampledGaussian(found * (1 - 1e-3), q, steps, adjacency).epsilon(delta) > epsilon
+    by_renyi = least_multiplier(epsilon, delta, rate=q, steps=steps, adjacency=adjacency, by="renyi")
+    assert SampledGaussian(by_renyi, q, steps, adjacency).renyi_epsilon(delta) <= epsilon
+    assert by_renyi >= found * (1 - 1e-3)
+
+
+def test_directions_differ_and_the_larger_counts():
+    """The loss of a record that appears is at most -log(1 - q), that of one that vanishes has no bound."""
+    grid, step = line(0.8, 40001)
+    p, r = (density(grid[:, None], m, 0.3, 0.8) for m in (1.0, 0.0))
+    gone, new = hockey_stick(step, p, r, 0.4), hockey_stick(step, r, p, 0.4)
+    assert gone > 0.01 > new == 0
+    assert SampledGaussian(0.8, 0.3, 1, "zero-out").delta(0.4) >= gone
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"noise_multiplier": -1.0}, "noise_multiplier"),
+        ({"rate": 1.0}, "rate"),
+        ({"rate": 0.0}, "rate"),
+        ({"steps": 0}, "steps"),
+        ({"adjacency": "other"}, "adjacency"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(given, match):
+    fields = {"noise_multiplier": 1.0, "rate": 0.1, "steps": 3, "adjacency": "zero-out"}
+    with pytest.raises(InvalidInput, match=match):
+        SampledGaussian(**{**fields, **given})
+
+
+def test_targets_out_of_range_are_refused():
+    target = {"epsilon": 1.0, "delta": 1e-5, "rate": 0.1, "steps": 2, "adjacency": "zero-out"}
+    for wrong in ({"epsilon": 0.0}, {"delta": 1.0}, {"rate": 2.0}, {"by": "moments"}):
+        with pytest.raises(InvalidInput, match=next(iter(wrong))):
+            least_multiplier(**{**target, **wrong})

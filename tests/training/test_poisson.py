@@ -1,0 +1,185 @@
+"""The sampler that runs is the one accounted: independent secret draws, public divisors, sizes that nobody sees."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfdl import Dynamics, NoiseKey, PoissonSampling, algorithms, gossip, sampled, trust
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.testing.tasks import linear_task
+from mfdl.training.keys import normals, words
+from mfdl.training.poisson import PoissonBatches
+from mfdl.training.replay import replay
+
+torch.set_num_threads(1)
+NODES, RATE, STEPS = 3, 0.25, 12
+
+
+def task_of(sizes=4 * NODES, dim=2, seed=0):
+    return linear_task(NODES, np.random.default_rng(seed).uniform(0.5, 1.5, (sizes, dim)))
+
+
+def made(rate=RATE, steps=STEPS, noise_std=2.0, clip=1.0, build=algorithms.dp_dsgd, adjacency="zero-out", **options):
+    dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
+    algorithm = build(dynamics, PoissonSampling(rate, steps), **options)
+    return sampled.with_noise(algorithm, trust=trust.SecLDP(), adjacency=adjacency, clip_norm=clip, noise_std=noise_std)
+
+
+def batches(key=0, rate=RATE, sizes=60):
+    return PoissonBatches(task_of(sizes).instance(0, 1), NoiseKey.from_seed(key), rate)
+
+
+@pytest.mark.parametrize("rate", [0.03, 0.5, 0.9])
+def test_records_join_at_the_rate_and_independently(rate):
+    """Marginals, pairs of records within and across nodes, pairs of steps: within five standard deviations."""
+    sampler, steps = batches(rate=rate), 2000
+    drawn = np.stack([sampler.drawn(t).ravel() for t in range(steps)]).astype(float)  # (steps, records)
+    marginal = math.sqrt(rate * (1 - rate) / steps)
+    assert np.abs(drawn.mean(axis=0) - rate).max() < 5 * marginal
+    assert abs(drawn.mean() - rate) < 5 * marginal / math.sqrt(drawn.shape[1])
+    white = (drawn - rate) / math.sqrt(rate * (1 - rate))
+    together = white.T @ white / steps
+    np.fill_diagonal(together, 0)
+    assert np.abs(together).max() < 5.5 / math.sqrt(steps) * max(1, 0.3 / math.sqrt(rate))
+    later = white[:-1].T @ white[1:] / (steps - 1)
+    assert np.abs(later).max() < 5.5 / math.sqrt(steps) * max(1, 0.3 / math.sqrt(rate))
+    sizes = drawn.sum(axis=1)  # binomial: no size is fixed or favoured
+    assert sizes.var() == pytest.approx(drawn.shape[1] * rate * (1 - rate), rel=0.15)
+
+
+@examples(30)
+@given(rate=st.floats(1e-3, 0.999), key=st.integers(0, 5), step=st.integers(0, 2**40), node=st.integers(0, NODES - 1))
+def test_a_record_joins_exactly_where_its_word_is_below_the_rate(rate, key, step, node):
+    sampler = batches(key, rate)
+    own = words(NoiseKey.from_seed(key).derive("batches"), step, node, 20)
+    expected = [int(word) < int(math.ldexp(rate, 64)) for word in own]
+    assert sampler.drawn(step)[node].tolist() == expected
+
+
+def test_draws_are_of_their_key_step_and_node_and_not_the_noise():
+    first = batches(0)
+    assert (first.drawn(3) == batches(0).drawn(3)).all()
+    assert (first.drawn(3) != batches(1).drawn(3)).any()
+    assert (first.drawn(3) != first.drawn(4)).any()
+    assert (first.drawn(3)[0] != first.drawn(3)[1]).any()
+    key = NoiseKey.from_seed(0)
+    assert (words(key, 3, 1, 8)[:4] == words(key, 3, 1, 4)).all()
+    noise = normals(key, 3, [1], 4)
+    assert not np.isin(words(key.derive("batches"), 3, 1, 64), words(key, 3, 1, 64)).any()
+    assert np.isfinite(noise).all()
+
+
+@examples(20)
+@given(seed=st.integers(0, 9), step=st.integers(0, 30), rate=st.sampled_from([0.05, 0.3, 0.9]), clip=st.floats(0.3, 3))
+def test_the_sum_of_a_batch_is_that_of_the_records_drawn(seed, step, rate, clip):
+    instance = task_of(25).instance(seed, 1)
+    sampler = PoissonBatches(instance, NoiseKey.from_seed(seed), rate)
+    found = sampler.of_step(step).clipped_gradient_sums(instance.initial_parameters, step, clip)
+    masked = dataclasses.replace(instance, mask=torch.tensor(sampler.drawn(step))[:, None])
+    wanted = masked.clipped_gradient_sums(instance.initial_parameters, step, clip)
+    torch.testing.assert_close(found, wanted)
+    index = sampler.of_step(step).record_index
+    assert sorted(index[index >= 0].tolist()) == sorted(instance.record_index[:, 0][sampler.drawn(step)].tolist())
+
+
+def injected(run, mechanism, task):
+    """What each node injected in each step, from the messages of a run: (steps, n, d)."""
+    W, eta = np.full((NODES, NODES), 1 / NODES), 0.5  # Metropolis-Hastings on a triangle
+    messages = run.seeds[0].messages
+    models = np.zeros_like(messages[0])
+    sums = []
+    for message in messages:
+        sums.append((models - message) / eta)
+        models = W @ message
+    divisors = mechanism.sampling.rate * task.public_batch_sizes(1)
+    return np.array(sums) * divisors[:, None]
+
+
+def run_of(mechanism, task, **options):
+    return replay(mechanism, task, seeds=[5], keep_messages=True, dtype=torch.float64, progress=False, **options)
+
+
+@pytest.mark.parametrize("clip", [0.7, 10.0])
+def test_a_record_moves_what_is_sent_by_at_most_the_clipping_norm_and_only_when_drawn(clip):
+    """Zero-out, one key: the injected sums differ by the clipped gradient in the steps drawn, else by nothing."""
+    mechanism, task = made(clip=clip), task_of()
+    with_it = injected(run_of(mechanism, task), mechanism, task)
+    instance, zeroed = [], task.features.copy()
+    record = int(task.instance(5, 1).record_index[1, 0, 2])
+    zeroed[record] = 0
+    without = dataclasses.replace(task, features=zeroed)
+    # one key for both: the task's hash, which the key depends on, is held
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(without.__dict__, "content_hash", task.content_hash)
+        moved = with_it - injected(run_of(mechanism, without), mechanism, without)
+        patch.setattr(PoissonBatches, "of_step", lambda self, t, plain=PoissonBatches.of_step: (
+            instance.append(self.drawn(t)[1, 2]), plain(self, t))[1])  # fmt: skip
+        run_of(mechanism, task)
+    norms = np.linalg.norm(moved, axis=2)
+    size = min(clip, float(np.linalg.norm(task.features[record])))
+    assert 0 < sum(instance) < STEPS
+    np.testing.assert_allclose(norms[:, 1], size * np.array(instance), atol=1e-9)
+    np.testing.assert_allclose(norms[:, [0, 2]], 0, atol=1e-9)
+    assert norms.max() <= clip * (1 + 1e-9)
+
+
+def test_an_empty_batch_sends_its_noise_like_any_other():
+    """At a rate so small that nothing is ever drawn: shapes, steps and scale of the noise are those of every run."""
+    mechanism, task = made(rate=1e-6, noise_std=3.0, steps=200), task_of(dim=5)
+    run = run_of(mechanism, task, eval_every=200)
+    sums = injected(run, mechanism, task)
+    assert sums.shape == (200, NODES, 5)
+    assert sums.std() == pytest.approx(3.0, rel=0.05)
+    assert abs(sums.mean()) < 5 * 3.0 / math.sqrt(sums.size)
+
+
+def test_divisors_are_the_expected_sizes_whatever_is_drawn():
+    """Without noise: what is sent is the sum over the records drawn, divided by the same constant in every step."""
+    mechanism, task = made(noise_std=0.0, clip=100.0), task_of(sizes=14)
+    run = run_of(mechanism, task)
+    sampler = []
+    with pytest.MonkeyPatch.context() as patch:
+        plain = PoissonBatches.of_step
+        patch.setattr(PoissonBatches, "of_step", lambda self, t: (sampler.append(self.drawn(t)), plain(self, t))[1])
+        run_of(mechanism, task)
+    index = task.instance(5, 1).record_index[:, 0].numpy()
+    rows = np.where(index[..., None] >= 0, task.features[index], 0.0)
+    wanted = np.einsum("tnb,nbd->tnd", np.array(sampler, dtype=float), rows)
+    np.testing.assert_allclose(injected(run, mechanism, task), wanted, rtol=1e-6, atol=1e-9)
+    assert len(set(map(tuple, np.array(sampler).sum(axis=2).tolist()))) > 1  # sizes did differ
+
+
+def test_a_run_that_stops_goes_on_with_the_same_batches(tmp_path):
+    mechanism, task = made(build=algorithms.decor, sigma_local=1.0, sigma_pair=2.0), task_of()
+    whole = run_of(mechanism, task)
+    run_of(mechanism, task, checkpoint_folder=tmp_path, stop_after=5)
+    rest = run_of(mechanism, task, checkpoint_folder=tmp_path)
+    np.testing.assert_array_equal(rest.seeds[0].models, whole.seeds[0].models)
+    np.testing.assert_array_equal(rest.seeds[0].messages, whole.seeds[0].messages[5:])
+    other = replay(mechanism, task, seeds=[5], key=NoiseKey.from_entropy(), dtype=torch.float64, progress=False)
+    assert (other.seeds[0].models != whole.seeds[0].models).any()
+    assert whole.seeds[0].steps.tolist() == [4, 8, 12]
+
+
+def test_what_is_not_covered_is_refused_before_any_run():
+    task = task_of()
+    with pytest.raises(UnsupportedMechanism, match="add-remove"):
+        replay(made(adjacency="add-remove"), task, seeds=[0])
+    with pytest.raises(InvalidInput, match="period must be left out"):
+        replay(made(), task, seeds=[0], period=2)
+    with pytest.raises(InvalidInput, match="must not take its noise from a seed"):
+        replay(made(), task, seeds=[0], publish=True)
+    run = replay(made(), task, seeds=[0], progress=False)
+    assert "epsilon = " in str(run)
+    assert run.to_pandas()["mu"].isna().all()
+    assert run.plot()
+    with pytest.raises(UnsupportedMechanism, match="keep its checkpoints"):
+        run.save("never")
+    with pytest.raises(InvalidInput, match="period 1"):
+        PoissonBatches(task.instance(0, 2), NoiseKey.from_seed(0), 0.5)
