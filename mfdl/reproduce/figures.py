@@ -10,7 +10,7 @@ from types import MappingProxyType
 from ..errors import require_known
 from .figure import Figure
 
-PAPERS = ("mafalda", "decor", "corn")
+PAPERS = ("mafalda", "decor", "corn", "whisper")
 """In the order in which `all` runs them."""
 
 

@@ -22,6 +22,7 @@ from ..trained import seeded
 from ..verdicts import Verdict, everywhere, measured
 
 GRAPHS = {"ring": "ring:n=16", "torus": "torus:n=16", "complete": "complete:n=16"}
+GRAPH_COLOURS = dict(zip(GRAPHS, ("#cc79a7", "#0072b2", "#009e73"), strict=True))
 COUPLES = ("small", "middle", "large")  # sigma_local, at POSITIONS
 TRUST = {"dp-dsgd": "ldp", "cdp": "central", "decor": "eavesdropper"}
 CLOSE = 2.0
