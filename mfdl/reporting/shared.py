@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .comparison_config import ComparisonConfig
 
 WITHOUT_NOISE = "none"
-OF_A_RUN = {"seeds": 1, "first_seed": 0, "mu": None, "epsilon": None, "delta": 0.5, "eval_every": None}
+OF_A_RUN: dict[str, Any] = {"seeds": 1, "first_seed": 0, "mu": None, "epsilon": None, "delta": 0.5, "eval_every": None}
 OF_A_RUN |= {"jobs": 1, "device": None, "metrics": ()}
 """Options that neither an algorithm nor its losses depend on, at some value that they can have."""
 
