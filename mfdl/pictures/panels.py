@@ -28,6 +28,7 @@ class Panel:
     Attributes:
         x: of the points. lines: by name, values of shape (points, repetitions); nan where there is none.
         dashed: names drawn without markers in dashes, as references and bounds are.
+        y_range: what is shown of y; None: all.
         colours: names that are drawn in the colour of another one, or in a given one.
     """
 
@@ -40,6 +41,7 @@ class Panel:
     log_y: bool = True
     dashed: Sequence[str] = ()
     colours: Mapping[str, str] | None = None
+    y_range: tuple[float, float] | None = None
 
 
 def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
@@ -64,7 +66,10 @@ def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
     for axes, panel in zip(grid, panels, strict=True):
         drawn |= _panel(axes, panel, styles)
     figure.text(0.3 / width, 1 - 0.16 / height, "\n".join(heading), va="top", linespacing=1.25, **_bold(12.5))
-    place = {"loc": "upper left", "bbox_to_anchor": (0.2 / width, 1 - (0.2 + 0.24 * len(heading)) / height)}
+    place: dict[str, Any] = {
+        "loc": "upper left",
+        "bbox_to_anchor": (0.2 / width, 1 - (0.2 + 0.24 * len(heading)) / height),
+    }
     figure.legend([*drawn.values()], [*drawn], ncols=columns, frameon=False, fontsize=9, **place)
     write_caption(figure, lines, left=0.3 / width, top=(0.2 + 0.16 * len(lines)) / height)
     return figure
@@ -106,9 +111,11 @@ def _panel(axes: Axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> di
         plain_decades(axes.xaxis, (min(panel.x), max(panel.x)))
         if len(panel.x) <= MOST_TICKS:
             axes.set_xticks(panel.x, [f"{x:g}" for x in panel.x])
+    if panel.y_range is not None:
+        axes.set_ylim(*panel.y_range)
     if panel.log_y:
         axes.set_yscale("log")
         plain_decades(axes.yaxis, axes.get_ylim())
-    else:
+    elif panel.y_range is None:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     return drawn

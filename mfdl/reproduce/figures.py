@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from ..errors import require_known
 from .figure import Figure
@@ -17,7 +18,7 @@ PAPERS = ("mafalda", "decor", "corn", "whisper")
 def _of(paper: str) -> Iterator[Figure]:
     content = tomllib.loads((Path(__file__).parent / "papers" / f"{paper}.toml").read_text(encoding="utf-8"))
     for facts in content["figure"]:
-        listed = {name: tuple(facts.pop(name, ())) for name in ("data", "deviations")}
+        listed: dict[str, Any] = {name: tuple(facts.pop(name, ())) for name in ("data", "deviations")}
         yield Figure(paper=content["paper"], **facts, **listed)
 
 

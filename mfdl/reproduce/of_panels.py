@@ -11,12 +11,12 @@ from .reproduction import Table
 
 
 def spread(values: np.ndarray) -> str:
-    """Mean and standard deviation over repetitions as text; nan is a run that diverged.
+    """Mean and standard deviation over repetitions as text; nan and inf are runs that diverged.
 
     >>> spread(np.array([1.0, 3.0])), spread(np.array([2.0])), spread(np.array([1.0, np.nan]))
     ('2 +- 1.4', '2', 'diverged')
     """
-    if np.isnan(values).any():
+    if not np.isfinite(values).all():
         return "diverged"
     deviation = f" +- {np.std(values, ddof=1):.2g}" if len(values) > 1 else ""
     return f"{np.mean(values):.3g}{deviation}"

@@ -67,6 +67,11 @@ def ordered(points: Mapping[Any, Pair]) -> str:
     return DIRECTION if 2 * sum(mean < 0 for mean, _ in means) >= len(means) else REFUTED
 
 
+def clear(points: Mapping[Any, Pair]) -> int:
+    """At how many points the first is below the second by more than its 95 % interval."""
+    return sum(mean < 0 and mean + half <= 0 for mean, half in (mean_log_ratio(*pair) for pair in points.values()))
+
+
 def tied(a: np.ndarray, b: np.ndarray) -> str:
     """The verdict on "the two meet".
 

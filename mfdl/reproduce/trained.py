@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,12 +41,17 @@ def losses(
     cells = {key: [Cell(config) for config in configs] for key, configs in points.items()}
     every = list(dict.fromkeys(cell for some in cells.values() for cell in some))
     run_cells(every, store, engine(scale), progress=scale.progress)
-    for cell in every:
-        if store.record(cell) is None:
-            errors = [failure["error"] for failure in store.failures() if failure["cell"] == cell.hash]
-            raise InvalidInput(f"{figure.name}: a run failed, {''.join(errors)}; see {store.folder / 'failed'}.")
+    require_finished(store, every)
     late = {cell: _late(store, cell, last_steps, column) for cell in every}
     return {key: np.array([late[cell] for cell in some]) for key, some in cells.items()}
+
+
+def require_finished(store: Store, cells: Iterable[Cell]) -> None:
+    """Raises: InvalidInput: a cell failed; the message is that of the first one."""
+    for cell in cells:
+        if store.record(cell) is None:
+            errors = [failure["error"] for failure in store.failures() if failure["cell"] == cell.hash]
+            raise InvalidInput(f"a run failed, {''.join(errors)}; see {store.folder / 'failed'}.")
 
 
 def _late(store: Store, cell: Cell, last_steps: int, column: str) -> float:

@@ -206,7 +206,7 @@ def draw(curves: Mapping[str, Sequence[Curve]]) -> Picture:
     picture.text(0.03, 1 - 0.32 / height, title, fontsize=14, fontweight="bold", color="#222222", va="center")
     handles: list[Any] = []
     for kind, label in NAMES.items():
-        line = (0, (5, 2.5)) if kind == LOCAL else "-"
+        line: Any = (0, (5, 2.5)) if kind == LOCAL else "-"
         handles.append(Line2D([], [], color=COLOURS[kind], marker=MARKERS.get(kind), linestyle=line, label=label))
     where: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.022, 1 - 0.5 / height)}
     picture.legend(handles=handles, ncols=4, frameon=False, fontsize=9.5, **where)
