@@ -311,13 +311,23 @@ def sums_of_present(instance, models, mask):
     return dataclasses.replace(instance, mask=mask).clipped_gradient_sums(models, 0, 0.5)
 
 
-def test_a_module_that_changes_its_ways_is_refused(factored):
+@pytest.mark.parametrize(
+    "later",
+    [
+        lambda module, x: module.second(x),
+        lambda module, x: module.second(module.first(x)) + module.first.weight.square().sum(),
+        lambda module, x: module.second(module.first(x)) + torch.cat([module.first.weight, x]).sum(),
+    ],
+)
+def test_a_module_that_changes_its_ways_is_refused(factored, later):
+    """A weight that is used besides, only later: its gradient would lack that way."""
+
     def forward(module, x):
         module.count = getattr(module, "count", 0) + 1
-        return module.second(x) if module.count > 8 else module.second(x) + 0 * module.first(x).sum(-1, keepdim=True)
+        return later(module, x) if module.count > 8 else module.second(module.first(x))
 
     instance = regression(build=linears(forward)).instance(0, 2)
-    said = "Computes uses the weights second.weight, first.weight in other calls"
+    said = "Computes uses the weights first.weight, second.weight otherwise than before"
     with pytest.raises(UnsupportedMechanism, match=said):
         many_steps(instance)
 

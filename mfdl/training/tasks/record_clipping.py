@@ -112,12 +112,15 @@ def _each(size: Size, axes: int) -> tuple[int, ...]:
 
 
 class _Watch(TorchFunctionMode):
-    """While a module computes: each call with one of the given weights, its output moved by that of `moved`."""
+    """While a module computes: each call with one of the given weights, its output moved by that of `moved`.
+
+    `other_uses`: what else made a tensor of a weight, by the names of the functions, in their order.
+    """
 
     def __init__(self, weights: Parameters, moved: Callable[[str, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
         self.names = {id(weight): name for name, weight in weights.items()}
-        self.moved, self.calls = moved, dict[str, list[_Call]]()
+        self.moved, self.calls, self.other_uses = moved, dict[str, list[_Call]](), dict[str, list[str]]()
         self.differentiates = False
 
     def __torch_function__(
@@ -127,14 +130,18 @@ class _Watch(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
-        self.differentiates |= getattr(func, "__name__", "") in DERIVATIVES
-        if func not in _CALLS:
-            return func(*args, **kwargs)
-        call = _CALLS[func](*args, **kwargs)
-        name = self.names.get(id(call.weight))
-        if name is None:
-            return func(*args, **kwargs)
+        kwargs, said = kwargs or {}, getattr(func, "__name__", "")
+        self.differentiates |= said in DERIVATIVES
+        call = _CALLS[func](*args, **kwargs) if func in _CALLS else None
+        name = None if call is None else self.names.get(id(call.weight))
+        if call is None or name is None:
+            result = func(*args, **kwargs)
+            if isinstance(result, torch.Tensor):
+                for part in (*args, *kwargs.values()):
+                    for used in part if isinstance(part, list | tuple) else (part,):
+                        if (other := self.names.get(id(used))) is not None:
+                            self.other_uses.setdefault(other, []).append(said)
+            return result
         self.calls.setdefault(name, []).append(call)
         return self.moved(name, func(call.input, call.weight.detach(), call.bias, *call.settings))
 
@@ -146,11 +153,13 @@ class Layer:
     Attributes:
         output_shape: of the call for one record.
         settings: of the call beside its tensors.
+        other_uses: of the weight, through which no derivative goes.
         groups, positions, inputs, outputs: of the factors, g, P, I and O.
     """
 
     output_shape: torch.Size
     settings: tuple[Any, ...]
+    other_uses: list[str]
     groups: int
     positions: int
     inputs: int
@@ -235,7 +244,7 @@ class RecordClipping:
         ) -> tuple[torch.Tensor, Parameters]:
             with _Watch(weights, lambda name, output: output + shifts[name]) as watch:
                 output = output_of(self.model.module, {**plain, **weights}, record.unsqueeze(0)).squeeze(0)
-            self._require_as_planned(watch.calls)
+            self._require_as_planned(watch)
             seen.update({name: calls[0] for name, calls in watch.calls.items()})
             return self.model.loss(output, target), {name: call.input for name, call in seen.items()}
 
@@ -253,11 +262,14 @@ class RecordClipping:
         }
         return plain, factors
 
-    def _require_as_planned(self, calls: dict[str, list[_Call]]) -> None:
-        now = {name: [call.settings for call in each] for name, each in calls.items()}
-        if now != {name: [layer.settings] for name, layer in self.layers.items()}:
+    def _require_as_planned(self, watch: _Watch) -> None:
+        now = {
+            name: ([call.settings for call in each], watch.other_uses.get(name, []))
+            for name, each in watch.calls.items()
+        }
+        if now != {name: ([layer.settings], layer.other_uses) for name, layer in self.layers.items()}:
             raise UnsupportedMechanism(
-                f"{type(self.model.module).__name__} uses the weights {', '.join(self.layers)} in other calls than "
+                f"{type(self.model.module).__name__} uses the weights {', '.join(self.layers)} otherwise than "
                 f"before, so its gradients cannot be taken; write a forward pass that is the same every time."
             )
 
@@ -295,5 +307,8 @@ def _factorable(model: PerRecordModel, record: torch.Tensor, target: torch.Tenso
         if other_way is None and output.dtype == call.weight.dtype:
             width, inputs = len(call.weight), call.weight[0].numel()
             positions = output.numel() // width
-            layers[name] = Layer(output.shape, call.settings, call.groups, positions, inputs, width // call.groups)
+            others = watch.other_uses.get(name, [])
+            layers[name] = Layer(
+                output.shape, call.settings, others, call.groups, positions, inputs, width // call.groups
+            )
     return layers
