@@ -24,7 +24,6 @@ OF_THE_SERIES = {
     "release", "across_trust_models", "error_weights", "set", "seeds", "first_seed", "jobs", "device", "data_home",
     "out", "metrics",
 }  # fmt: skip
-WORDS = {"loss": "test loss", "accuracy": "accuracy"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from .. import __version__, files
+from ..metrics import is_accuracy
 from ..progress import Progress, Silent
 from ..progress import shown as told
 from ..reporting.output import mu_rounded_up, require_writable, rounded_up
@@ -73,6 +74,8 @@ def render(read: source.Source, kept: Kept, largest: int, out: Path, progress: S
         up=rounded_up,
         plain=sections.plain,
         number=_number,
+        words_of=sections.words_of,
+        is_accuracy=is_accuracy,
     )
 
 
@@ -90,7 +93,7 @@ def _setting(
     return {
         "id": f"p{index + 1}",
         "setting": setting,
-        "metrics": [sections.words_of(metric) for metric in metrics],
+        "metrics": metrics,
         "series": {
             **dict.fromkeys(("tradeoff", "time", "rate"), choices),
             "privacy": [choice for choice in choices if choice["look"].name not in free],
@@ -153,7 +156,7 @@ def _rows(setting: Setting) -> list[tuple[str, list[dict[str, Any]]]]:
     ]
     free = best_rates(group for group in grouped(setting.records) if not group.private)
     rows += [("Without noise, without a guarantee", free)] if free else []
-    return [(words, sections.columns(groups)) for words, groups in rows]
+    return [(words, sections.columns(groups, setting.metrics)) for words, groups in rows]
 
 
 def _number(value: float | str | None) -> str:
@@ -197,7 +200,12 @@ def _links(read: source.Source, kept: Kept, out: Path) -> list[tuple[str, str, s
 
 def _csv(every: list[Setting]) -> str:
     """All groups of runs, all rates, as an address of its own."""
-    rows = [{"setting": setting.name, **row} for setting in every for row in sections.columns(grouped(setting.records))]
+    metrics = list(dict.fromkeys(metric for setting in every for metric in setting.metrics))
+    rows = [
+        {"setting": setting.name, **row}
+        for setting in every
+        for row in sections.columns(grouped(setting.records), metrics)
+    ]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
     writer.writeheader()

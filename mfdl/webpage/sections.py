@@ -11,9 +11,10 @@ import numpy as np
 from markupsafe import Markup
 
 from ..check import FloatArray
+from ..metrics import WORDS
 from ..reporting.output import mu_rounded_up, rounded_up
 from .charts import Chart, Level, Line, draw
-from .groups import WORDS, Group, Panel, Setting
+from .groups import Group, Panel, Setting
 from .looks import Look
 from .source import Source
 from .svg import plain
@@ -177,28 +178,19 @@ def _gone(panel: Panel) -> str:
     return f"Diverged at every rate: {', '.join(words)}." if words else ""
 
 
-def columns(groups: Iterable[Group]) -> list[dict[str, Any]]:
-    """Groups as rows of numbers, as they stand in the table and its CSV."""
-    rows = []
-    for group in groups:
-        loss, accuracy = group.of("loss"), group.of("accuracy")
-        rows.append(
-            {
-                "mechanism": group.label,
-                "trust": group.trust,
-                "mu": group.records[0]["mu"],
-                "epsilon": group.records[0]["epsilon"],
-                "delta": group.delta,
-                "rate": group.lr,
-                "loss": None if loss is None else loss.mean,
-                "loss_std": None if loss is None else loss.std,
-                "accuracy": None if accuracy is None else accuracy.mean,
-                "accuracy_std": None if accuracy is None else accuracy.std,
-                "seeds": len(group.records),
-                "diverged": group.diverged,
-                "noise_std": group.noise_std,
-                "injected_noise_std": group.injected_noise_std,
-                "guarantee": group.guarantee,
-            }
-        )
-    return rows
+def columns(groups: Iterable[Group], metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """Groups as rows, as they stand in the table and its CSV: of each metric the mean, and METRIC_std."""
+    return [_columns(group, metrics) for group in groups]
+
+
+def _columns(group: Group, metrics: Sequence[str]) -> dict[str, Any]:
+    names = ("trust", "mu", "epsilon", "delta", "lr")
+    row = {"mechanism": group.label, **{name: group.records[0][name] for name in names}}
+    for metric in metrics:
+        spread = group.of(metric)
+        row |= {
+            metric: None if spread is None else spread.mean,
+            f"{metric}_std": None if spread is None else spread.std,
+        }
+    row |= {"seeds": len(group.records), "diverged": group.diverged}
+    return row | {name: group.records[0][name] for name in ("noise_std", "injected_noise_std", "guarantee")}

@@ -104,7 +104,9 @@ def _comparison(folder: Path) -> Source:
             own = {name: row[name] for name in OF_MECHANISMS} | key
             finished = {name: run[name] for name in run if name not in ("seconds", "node_steps_per_second")}
             asked = {"mechanisms": [run["mechanism"]], "seeds": 1, "first_seed": run["seed"]}
-            asked |= {name: key[name] for name in ("mu", "lr") if isinstance(key.get(name), float)}
+            if isinstance(key.get("mu"), float):
+                asked |= {"mu": key["mu"], "epsilon": None}
+            asked |= {"lr": key["lr"]} if "lr" in key else {}
             records.append({**same, **own, **finished, "config": {**result["config"], **asked}})
         missing = len(result["seeds"]) * len(result["mechanisms"]) - len(records)
         config, versions = result["config"], result["versions"]

@@ -76,7 +76,7 @@ def test_all_rates_are_in_the_csv(folder, page):
     losses = {}
     for r in Store.load(folder).records():
         losses.setdefault((r["mechanism"], float(r["mu"]), r["lr"]), []).append(r["final_loss"])
-    got = {(row["mechanism"], float(row["mu"]), float(row["rate"])): float(row["loss"]) for row in rows}
+    got = {(row["mechanism"], float(row["mu"]), float(row["lr"])): float(row["loss"]) for row in rows}
     assert got == pytest.approx({key: statistics.mean(values) for key, values in losses.items()}, rel=1e-12)
 
 
@@ -305,6 +305,33 @@ def test_a_comparison_has_a_page_too(tmp_path):
         row = rows[stated["mechanism"]]
         assert row["loss"] == pytest.approx([stated["final_loss_mean"], stated["final_loss_std"]])
         assert row["words text"] == f"in words{stated['guarantee']}"
+
+
+def test_a_comparison_at_several_budgets_has_its_curve(tmp_path):
+    mechanisms = [
+        "--mechanism",
+        "none,dp-dsgd",
+        "--graph",
+        "path:n=3",
+        "--epochs",
+        "2",
+        "--period",
+        "3",
+        "--seeds",
+        "1",
+    ]
+    several = ["--mu", "0.5,2", "--lr", "0.1,0.5", "--metrics", "train-loss", "--out", str(tmp_path)]
+    assert main(["compare", *mechanisms, *several]) == 0
+    result = json.loads((tmp_path / "results.json").read_text())
+    losses = {(row["mechanism"], row["mu"], row["lr"]): row["final_loss_mean"] for row in result["mechanisms"]}
+    page = Page(ReportConfig().run(tmp_path, **SILENT))
+    rows = page.rows()
+    assert [(row["mechanism"], *row["mu"]) for row in rows] == [("dp-dsgd", 0.5), ("dp-dsgd", 2.0), ("none", math.inf)]
+    for row in rows:
+        (mu,), (rate,) = row["mu"], row["rate"]
+        assert row["loss"] == [losses[row["mechanism"], "inf" if mu == math.inf else mu, rate]]
+        assert len(row["train_loss"]) == 1
+    assert not [e for e in page.all("p") if e[2].startswith("Not shown")]
 
 
 def test_the_command_writes_the_page(folder, tmp_path, capsys):
