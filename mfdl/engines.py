@@ -11,6 +11,8 @@ import contextlib
 import dataclasses
 import functools
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -109,20 +111,39 @@ def one_thread() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """What a worker process does with an item: the function, on one thread, where paths mean what they mean here."""
+    """What a worker process does with an item: the function, on one thread, where paths mean what they mean here.
+
+    Attributes: function: what is called; ends_with: the process without which a worker is of no use; None: it knows.
+    """
 
     function: Callable[..., Any]
+    ends_with: int | None = None
     folder: str = dataclasses.field(default_factory=os.getcwd)
 
     def __call__(self, place: int, item: Any) -> Finished:
         import torch
 
+        if self.ends_with is not None:
+            _end_with(self.ends_with)
         # for good: a worker of a cluster may run several calls at a time, and none may give threads back to another
         _libraries().limit(limits=1)
         torch.set_num_threads(1)
         if os.path.isdir(self.folder):  # a machine of a cluster need not have it
             os.chdir(self.folder)
         return place, self.function(item)
+
+
+@functools.cache
+def _end_with(parent: int) -> None:
+    """Ends this process soon after its parent was killed; else it would wait minutes for another item."""
+    if os.getppid() == parent:
+        threading.Thread(target=_watch, args=(parent,), name="mfdl parent", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 # ---- processes of this machine --------------------------------------------------------------------------------------
@@ -134,7 +155,7 @@ def _on_processes(
     from joblib import Parallel, delayed  # processes are started only here
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    call, left, deaths = _Call(function), dict(waiting), 0
+    call, left, deaths = _Call(function, ends_with=os.getpid()), dict(waiting), 0
     while left:
         pool = Parallel(n_jobs=min(engine.workers, len(left)), return_as="generator_unordered")
         results = pool(delayed(call)(place, item) for place, item in list(left.items()))
