@@ -6,30 +6,18 @@ In: losses per seed, the same seeds for all; nan for a run that diverged. Out: k
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from mfdl.sweeps.tuning import advancing, ordered
+
+__all__ = ["Against", "Interval", "advancing", "against", "markdown", "of_mean", "of_ratio", "ordered"]
+
 LEVEL = 0.95
-
-Key = TypeVar("Key")
-
-
-def ordered(found: Mapping[Key, np.ndarray]) -> list[Key]:
-    """Keys by their mean over seeds, best first; a diverged seed counts as infinitely bad."""
-
-    def mean(key: Key) -> float:
-        return float(np.where(np.isnan(found[key]), np.inf, found[key]).mean())
-
-    return sorted(found, key=mean)
-
-
-def advancing(found: Mapping[Key, np.ndarray], share: float, at_least: int) -> list[Key]:
-    """The best share of the keys, rounded up, and at least so many of them."""
-    return ordered(found)[: max(at_least, math.ceil(share * len(found)))]
 
 
 @dataclass(frozen=True)

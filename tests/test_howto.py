@@ -13,7 +13,18 @@ PAGES = Path(__file__).parents[1] / "docs"
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
-NAMES = ("algorithm", "encoder", "training_loop", "data", "results", "trust_model", "claims", "audit", "attack")
+NAMES = (
+    "algorithm",
+    "encoder",
+    "training_loop",
+    "data",
+    "results",
+    "trust_model",
+    "claims",
+    "audit",
+    "attack",
+    "sweep",
+)
 HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph")]
 
 

@@ -1,0 +1,168 @@
+"""A sweep as a whole: by command and in Python, rates chosen on seeds of their own, status, refusals."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from test_running import content
+
+import mfdl
+from mfdl.cli import main
+from mfdl.sweeps import Engine, Store, SweepConfig, Tuning, running
+from mfdl.sweeps.tuning import halved
+
+SMALL = {"graph": "ring:n=4", "epochs": 2, "period": 3, "seeds": 2, "mechanisms": ("none", "dp-dsgd")}
+FILE = """
+graph = "ring:n=4"
+epochs = 2
+period = 3
+seeds = 2
+mechanisms = ["none", "dp-dsgd"]
+lr = [0.1, 0.5, 10]
+mu = [1]
+"""
+
+
+# ---- halving ---------------------------------------------------------------------------------------------------------
+
+
+@given(
+    losses=st.lists(st.lists(st.floats(0, 10) | st.just(math.nan), min_size=8, max_size=8), min_size=1, max_size=9),
+    seeds=st.integers(1, 8),
+    share=st.floats(0.1, 0.9),
+    at_least=st.integers(1, 3),
+)
+@examples(100)
+def test_halving_keeps_the_best_of_every_round(losses, seeds, share, at_least):
+    """Oracle: rounds written out, one group at a time."""
+    tuning = Tuning(seeds=seeds, first_seed=0, share=share, at_least=at_least)
+    table, asked = np.array(losses), []
+
+    def losses_of(keys, of_seeds):
+        asked.append((sorted(keys), list(of_seeds)))
+        return {key: table[key, list(of_seeds)] for key in keys}
+
+    chosen = halved({"a": range(len(table)), "alone": [len(table)]}, tuning, losses_of)
+    left, count = list(range(len(table))), 1
+    while len(left) > 1:
+        means = np.where(np.isnan(table[:, :count]), np.inf, table[:, :count]).mean(axis=1)
+        ranked = sorted(left, key=lambda key: (means[key], left.index(key)))
+        assert asked.pop(0) == (sorted(left), list(range(count)))
+        left = ranked[: 1 if count == seeds else max(at_least, math.ceil(share * len(left)))]
+        if count == seeds:
+            break
+        count = min(2 * count, seeds)
+    assert chosen == {"a": left[0], "alone": len(table)}
+    assert asked == []
+
+
+def test_rates_are_chosen_on_other_seeds_and_the_table_holds_the_best_alone(tmp_path, monkeypatch):
+    """A made-up loss that is least at rate 0.3 without noise and at 0.1 with it."""
+    work, seeds = running.work, set()
+
+    def made_up(asked, **how):
+        cell = asked.cell
+        seeds.add(cell.seed)
+        best = 0.3 if cell.mechanism == "none" else 0.1
+        answer = work(asked, **how)
+        answer.record["final_loss"] = abs(cell.config.learning_rate - best) + 0.01 * (cell.seed % 3)
+        return answer
+
+    monkeypatch.setattr(running, "work", made_up)
+    options = {**SMALL, "learning_rate": [0.1, 0.3, 0.9], "tuning": Tuning(seeds=2, first_seed=50)}
+    answer = mfdl.sweep(out=tmp_path / "s", progress=False, **options)
+    assert {(row["mechanism"], row["lr"]) for row in answer["chosen"]} == {("none", 0.3), ("dp-dsgd", 0.1)}
+    assert {(row["mechanism"], row["lr"], tuple(row["seeds"])) for row in answer["rows"]} == {
+        ("none", 0.3, (0, 1)),
+        ("dp-dsgd", 0.1, (0, 1)),
+    }
+    assert seeds == {0, 1, 50, 51}
+    kept = content(tmp_path / "s")
+    assert mfdl.sweep(out=tmp_path / "s", progress=False, **options) == answer
+    assert content(tmp_path / "s") == kept
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_and_the_function_are_one(tmp_path, capsys):
+    file, out = tmp_path / "s.toml", tmp_path / "a"
+    file.write_text(FILE + 'jobs = 1\nengine = "joblib"\n')
+    assert main(["sweep", str(file), "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["total"], told["finished"], told["failed"], told["missing"]) == (12, 12, 0, 0)
+    assert [(row["mechanism"], row["lr"]) for row in told["rows"]] == [
+        (name, rate) for name in ("none", "dp-dsgd") for rate in (0.1, 0.5, 10.0)
+    ]
+    python = mfdl.sweep(file, out=tmp_path / "b", progress=False)
+    assert {**python, "out": told["out"]} == told
+    assert content(tmp_path / "b") == content(out)
+    assert mfdl.sweep(SweepConfig.load(file), out=out, progress=False) == told
+    assert main(["sweep", str(file), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("12 cells: 12 finished, 0 failed, 0 missing.")
+    assert said.count("dp-dsgd") == 3
+
+
+def test_status_of_a_sweep_that_was_stopped(tmp_path, capsys):
+    options, stopped = {**SMALL, "learning_rate": [0.1, 0.5]}, []
+
+    def stop(steps, doing):
+        stopped.append(steps)
+        if len(list((tmp_path / "cells").glob("*.json"))) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mfdl.sweep(out=tmp_path, progress=stop, **options)
+    assert main(["sweep", "--status", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("8 cells: 3 finished, 0 failed, 5 missing.")
+    steps = []
+    mfdl.sweep(out=tmp_path, progress=lambda n, doing: steps.append(n), **options)
+    assert sum(steps) == 8 * 6
+    assert len(Store.load(tmp_path).timings()) == 8
+
+
+def test_failed_cells_are_told_and_make_exit_code_one(tmp_path, capsys):
+    file = tmp_path / "s.toml"
+    file.write_text(
+        FILE.replace('"dp-dsgd"', '"zip-dl"').replace("[0.1, 0.5, 10]", "0.1").replace("mu = [1]", 'trust = "pndp"')
+    )
+    assert main(["sweep", str(file), "--out", str(tmp_path / "s"), "--jobs", "1"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("4 cells: 2 finished, 2 failed, 0 missing. failed: zip-dl")
+    assert "infinite loss" in said
+    assert main(["sweep", "--status", str(tmp_path / "s"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["failed"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give one of CONFIG.toml, to run a sweep, and --status DIR"),
+        (["none.toml"], "cannot read none.toml: No such file"),
+        (["--status", "nowhere"], "nowhere holds no sweep"),
+        (["s.toml", "--engine", "dusk"], "did you mean 'dask'"),
+        (["s.toml", "--scheduler", "tcp://a:1"], "belongs to engine dask"),
+        (["s.toml", "--jobs", "0"], "--jobs"),
+        (["bad.toml"], "bad.toml, line 3, mu: mu must be"),
+        (["s.toml", "--out", "s.toml"], "cannot write"),
+    ],
+)
+def test_refused_in_one_line_before_any_work(arguments, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.toml").write_text(FILE)
+    (tmp_path / "bad.toml").write_text("# one\n# two\nmu = [1, -1]\n")
+    assert main(["sweep", *arguments]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"s.toml", "bad.toml"}
+
+
+def test_one_process_at_a_time_writes_a_folder(tmp_path):
+    with mfdl.sweeps.store.files.held_alone(tmp_path), pytest.raises(mfdl.InvalidInput, match="in use by another run"):
+        mfdl.sweep(out=tmp_path, progress=False, engine=Engine(), **SMALL)
