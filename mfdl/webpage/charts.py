@@ -170,8 +170,8 @@ def _line(root: Element, line: Line, places: Sequence[float], y: Scale, *, every
 def _names(root: Element, chart: Chart, x: Scale, y: Scale, places: Sequence[Sequence[float]], height: float) -> None:
     """Names right of the panel, joined to the ends of their lines, none over another."""
     ends: list[tuple[float, float, str, Look | None, bool]] = []  # place across, height, name, look, whether a level
-    for line, at in zip(chart.lines, places, strict=True):
-        known = [(place, value) for place, value in zip(at, line.y, strict=True) if value is not None]
+    for line, where in zip(chart.lines, places, strict=True):
+        known = [(place, value) for place, value in zip(where, line.y, strict=True) if value is not None]
         if known:
             ends.append((known[-1][0], y(known[-1][1]), line.look.name, line.look, False))
     ends += [(x.stop + 6, y(level.value), level.name, level.look, True) for level in chart.levels]
