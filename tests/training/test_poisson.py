@@ -35,7 +35,7 @@ def batches(key=0, rate=RATE, sizes=60):
     return PoissonBatches(task_of(sizes).instance(0, 1), NoiseKey.from_seed(key), rate)
 
 
-@pytest.mark.parametrize("rate", [0.03, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.03, 0.5])
 def test_records_join_at_the_rate_and_independently(rate):
     """Marginals, pairs of records within and across nodes, pairs of steps: within five standard deviations."""
     sampler, steps = batches(rate=rate), 2000
