@@ -62,7 +62,8 @@ class Solutions:
         if self.folder is not None:
             packer, buffer = Packer(_classes()), io.BytesIO()
             content = np.array(json.dumps(packer(_timeless(answer), "a solution"), sort_keys=True))
-            np.savez_compressed(buffer, **{CONTENT: content}, **packer.arrays)
+            arrays: dict[str, Any] = {CONTENT: content, **packer.arrays}
+            np.savez_compressed(buffer, **arrays)
             files.atomic_write_bytes(self.folder / f"{key}{SUFFIX}", buffer.getvalue())
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from ..algorithms import registry
 from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
@@ -59,7 +59,7 @@ class SweepConfig:
             tuning.require_fresh(self.common.seed_list)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], **changed: Any) -> Self:
+    def load(cls, path: str | os.PathLike[str], **changed: Any) -> SweepConfig:
         """The config in a TOML file: top-level keys, those of its table `sweep`, and its table `tuning`.
 
         Args: changed: fields that win over the file.
@@ -68,10 +68,10 @@ class SweepConfig:
         return cls.written(Written.read(path), **changed)
 
     @classmethod
-    def written(cls, file: Written, **changed: Any) -> Self:
+    def written(cls, file: Written, **changed: Any) -> SweepConfig:
         """The config of a file that was read."""
 
-        def made(options: dict[str, Any], tuning: dict[str, Any] | None) -> Self:
+        def made(options: dict[str, Any], tuning: dict[str, Any] | None) -> SweepConfig:
             return cls(tuning=None if tuning is None else Tuning(**tuning), **{**options, **changed})
 
         return file.tried(made)
@@ -111,10 +111,10 @@ class SweepConfig:
                 continue
             settings = tuple(text for text in self.common.settings if text.startswith(f"{name}."))
             place = {"graph": graph, "task": task, "trust": trust, **self._of_trust(trust)}
-            of_one = {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
+            of_one: dict[str, Any] = {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
             targets = itertools.product(values["mu"], values["epsilon"], values["learning_rate"])
             for mu, epsilon, rate in targets:
-                target = {"mu": mu, "epsilon": epsilon, "learning_rate": rate}
+                target: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "learning_rate": rate}
                 yield dataclasses.replace(self.common, **place, **of_one, **target)
 
     def _of_trust(self, trust: str) -> dict[str, Any]:
