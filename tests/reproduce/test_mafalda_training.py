@@ -157,3 +157,15 @@ def test_every_figure_writes_its_picture(name, tmp_path, capsys, small_runs, mon
     assert answer["tables"][0]["rows"]
     assert answer["settings"]["seeds"] == [1]
     assert (tmp_path / f"{name}-quick.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_figure(tmp_path, capsys, small_runs, monkeypatch):
+    pytest.importorskip("distributed", reason="needs pip install 'mfdl[dask]'")
+    monkeypatch.setattr(housing, "NAMED", {"Ego": "path:n=3"})
+    answers = []
+    for engine in ("joblib", "dask"):
+        out = ["--out", str(tmp_path / engine), "--jobs", "2", "--engine", engine]
+        assert main(["reproduce", "mafalda-5", "--quick", "--json", *out]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0] | {"seconds": 0} == answers[1] | {"seconds": 0}
