@@ -77,6 +77,7 @@ class SampledMechanism(Shown):
 
     def require_unchanged(self) -> None:
         """Raises InvalidInput where the algorithm or the trust model is not the one that was accounted."""
+        _require_noise_with_gradients(self.algorithm)
         accounted = Fingerprint.parse(self.guarantee.fingerprint)
         algorithm, scheme = self.algorithm, participation_hash(self.algorithm.participation)
         trust = self.trust.fingerprint(algorithm)
@@ -201,14 +202,19 @@ def require_sampling(algorithm: LinearAlgorithm) -> PoissonSampling:
     return sampling
 
 
-def _sensitivity(algorithm: LinearAlgorithm, trust: TrustModel) -> tuple[float, str]:
-    """The largest sqrt [Sigma^+]_uu over members of the trust model, victims and steps, and what makes it infinite."""
-    noise = algorithm.noise
-    if not algorithm.noise_enters_with_gradients:
+def _require_noise_with_gradients(algorithm: LinearAlgorithm) -> None:
+    """Refuses noise elsewhere than in sums of gradients: divisors of batches would leave it undivided."""
+    if algorithm.noise_on_messages or not algorithm.noise_enters_with_gradients:
         raise UnsupportedMechanism(
             f"amplification by sampling is proven where noise is added to sums of gradients, and {algorithm.name!r} "
             "adds it elsewhere; take dp_dsgd, decor or corn, or a public participation."
         )
+
+
+def _sensitivity(algorithm: LinearAlgorithm, trust: TrustModel) -> tuple[float, str]:
+    """The largest sqrt [Sigma^+]_uu over members of the trust model, victims and steps, and what makes it infinite."""
+    noise = algorithm.noise
+    _require_noise_with_gradients(algorithm)
     if not noise.is_zero and (noise.causal is None or not noise.causal.fresh):
         raise UnsupportedMechanism(
             "amplification by sampling is proven for noise that is fresh in every step, and that of "

@@ -162,6 +162,20 @@ def test_noise_correlated_in_time_is_refused_even_where_it_happens_not_to_be():
             sampled.account(one, trust=trust.LDP(), **ASKED, noise_std=1.0)
 
 
+def test_noise_that_divisors_leave_alone_is_refused_though_it_enters_by_the_maps_of_gradients():
+    """Trained, gradients would be divided by the expected batch size, and noise by nothing."""
+    plain = algorithms.dp_dsgd(*on("ring:n=4"))
+    on_messages = dataclasses.replace(plain, noise_on_messages=True)
+    assert on_messages.noise_enters_with_gradients
+    made = sampled.with_noise(plain, trust=trust.LDP(), **ASKED, noise_std=1.0)
+    for ask in (
+        lambda: sampled.account(on_messages, trust=trust.LDP(), **ASKED, noise_std=1.0),
+        lambda: dataclasses.replace(made, algorithm=on_messages),
+    ):
+        with pytest.raises(UnsupportedMechanism, match="adds it elsewhere"):
+            ask()
+
+
 def test_public_schemes_and_secret_ones_have_an_accountant_each():
     public = algorithms.dp_dsgd(*on("ring:n=4", Cyclic(2, 2)))
     with pytest.raises(UnsupportedMechanism, match="built for cyclic participation"):
