@@ -223,7 +223,10 @@ def _renyi(bound: SampledGaussian, orders: tuple[int, ...]) -> FloatArray:
     from dp_accounting import rdp
 
     event = dp_accounting.PoissonSampledDpEvent(bound.rate, dp_accounting.GaussianDpEvent(bound.noise_multiplier))
-    with np.errstate(all="ignore"):
-        accountant = rdp.RdpAccountant(orders=[int(order) for order in orders])
-        found = np.asarray(accountant.compose(event, bound.steps).rdp, dtype=np.float64)
+    try:
+        with np.errstate(all="ignore"):
+            accountant = rdp.RdpAccountant(orders=[int(order) for order in orders])
+            found = np.asarray(accountant.compose(event, bound.steps).rdp, dtype=np.float64)
+    except ArithmeticError:  # the square of a multiplier that no float64 holds
+        return np.full(len(orders), math.inf)
     return np.where(np.isfinite(found) & (found >= 0), found, math.inf)

@@ -195,7 +195,7 @@ def test_no_noise_loses_everything():
     assert bound.delta(100.0) == 1.0
 
 
-@pytest.mark.parametrize("s", [1e-3, 0.02, 1e3, 1e6])
+@pytest.mark.parametrize("s", [1e-300, 1e-3, 0.02, 1e3, 1e6, 1e300])
 @pytest.mark.parametrize("q", [1e-9, 0.5, 1 - 1e-9])
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_extreme_noise_and_rates_have_numbers(s, q, adjacency):
