@@ -37,9 +37,11 @@ def decentralized(
     plain = PlainRounds(dynamics)
     schedule = plain.schedule(participation.num_steps)
 
+    receivers_of = functools.cache(lambda gossip: receivers(gossip.weights))  # the same at every rate
+
     @functools.cache
     def at_rate(gossip: GossipMatrix, rate: float) -> Round:
-        return Round.of(plain.of(gossip.weights, rate), receivers(gossip.weights))
+        return Round.of(plain.of(gossip.weights, rate), receivers_of(gossip))
 
     algorithm = LinearAlgorithm(
         name=name,

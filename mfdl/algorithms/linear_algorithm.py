@@ -193,10 +193,14 @@ class LinearAlgorithm(Shown):
         S, n = self.messages_per_round, self.num_nodes
         sends = sp.csr_array((np.ones(S, dtype=bool), (np.arange(S), self.message_sender)), shape=(S, n))
         held = sp.csr_array(self.noise.holders(), dtype=bool)
-        for kind in self.kinds:
-            if kind.message_from_noise is not None:
-                enters = sp.csr_array(kind.message_from_noise != 0) @ self.noise.pattern()
-                held = held + sp.csr_array(enters.T @ sends, dtype=bool)
+        places = {  # of the entries, which rounds of other rates share
+            (entering.indptr.tobytes(), entering.indices.tobytes()): entering
+            for kind in self.kinds
+            if (entering := kind.message_from_noise) is not None
+        }
+        for entering in places.values():
+            enters = sp.csr_array(entering != 0) @ self.noise.pattern()
+            held = held + sp.csr_array(enters.T @ sends, dtype=bool)
         return sp.csr_array(held, dtype=bool)
 
     @cached_property
@@ -306,7 +310,7 @@ class LinearAlgorithm(Shown):
         divided = dataclasses.replace(self, rounds=rounds, divisors=m)
         return divided.known_plain() if self.is_plain else divided
 
-    @property
+    @cached_property
     def content_hash(self) -> str:
         """16 hex digits of everything that decides its messages: maps in step order, noise, participation, divisors."""
         facts = [self.name, self.num_steps, self.num_nodes, self.participation.to_dict(), self.noise.kind]

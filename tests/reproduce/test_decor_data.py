@@ -1,6 +1,7 @@
 """DECOR's figures on a9a and MNIST: verdicts on made-up numbers, published choices, runs that are kept."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -111,6 +112,7 @@ def test_runs_of_mnist_are_kept_and_shared(tmp_path, monkeypatch):
         return {"accuracy": {"LDP": 0.7, "DECOR": 0.9, "CDP": 0.9}[wanted.line], "task": "made up"}
 
     monkeypatch.setattr(mnist, "train", train)
+    monkeypatch.setattr(mnist.tasks, "load", lambda name, nodes, data_home: SimpleNamespace(name="mnist-mlp"))
     monkeypatch.setattr(mnist, "QUICK_EPSILONS", (0.83, 7.51))
     asked = named("decor-1c"), Scale(quick=True, jobs=1, out=tmp_path, progress=False)
     with pytest.raises(InvalidInput, match="stopped"):
@@ -129,3 +131,11 @@ def test_the_couple_of_a_run_is_the_best_of_its_mean():
     curves = tradeoff.Curves.of((3.0,), found)
     assert curves.chosen == {"ring": ["middle"]}
     assert paired.of_means(curves.lines["ring"]["DECOR"][0], SEEDS) == pytest.approx(1.0)
+
+
+def test_without_the_training_images_figure_1c_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(mnist.tasks, "load", lambda name, nodes, data_home: SimpleNamespace(name="mnist-10k-mlp"))
+    monkeypatch.setattr(mnist, "train", None)
+    done = mnist.run(named("decor-1c"), Scale(quick=True, jobs=1, out=tmp_path))
+    assert [one.verdict for one in done.verdicts] == ["not run", "not run"]
+    assert "60,000 training images" in done.missing[0]

@@ -77,7 +77,7 @@ EXPERIMENTS = {
         steps=STEPS,
         y_label="mean f(x) - f*",
         rate=lambda name, epsilon: 0.01,
-        seeds=(5, 10),
+        seeds=(3, 10),
         quick=((3.0, 0.5), (10.0, 0.2), (10.0, 0.5), (10.0, 1.0), (40.0, 0.5)),
         options={"lr_schedule": "inverse-sqrt"},
     ),
