@@ -11,7 +11,7 @@ A run that diverged counts as an infinite loss. One seed alone has no interval: 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,18 @@ def ordered(points: Mapping[Any, Pair]) -> str:
 def clear(points: Mapping[Any, Pair]) -> int:
     """At how many points the first is below the second by more than its 95 % interval."""
     return sum(mean < 0 and mean + half <= 0 for mean, half in (mean_log_ratio(*pair) for pair in points.values()))
+
+
+def jackknifed(statistic: Callable[..., float], *losses: np.ndarray) -> np.ndarray:
+    """Pseudo-values of a statistic of means over seeds, the last axis of every array, shape (seeds,).
+
+    Their mean is the statistic, their deviation / sqrt(seeds) its standard error. The statistic alone, shape (1,),
+    where there is one seed or a value is not finite.
+    """
+    count, whole = losses[0].shape[-1], statistic(*losses)
+    rest = [statistic(*(np.delete(one, i, axis=-1) for one in losses)) for i in range(count if count > 1 else 0)]
+    usable = rest and np.isfinite([whole, *rest]).all()
+    return count * whole - (count - 1) * np.array(rest) if usable else np.array([whole])
 
 
 def tied(a: np.ndarray, b: np.ndarray) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mfdl.cli import main
-from mfdl.reproduce import Scale
+from mfdl.reproduce import Scale, paired
 from mfdl.reproduce.mafalda import housing, over_time, trade_off
 from mfdl.sweeps import Cell
 
@@ -37,6 +37,11 @@ def test_the_sizes_of_figure_3(ours, baseline, anti, verdicts):
     assert all("(here)" in one.claim for one in judged)
 
 
+def share_of(ours, baseline, without_noise=None):
+    finals = {"none": around(0.3, 0.3, 0.3) if without_noise is None else without_noise}
+    return trade_off.judge_share("here", EPSILONS, finals | {"mafalda": ours, "dp-dsgd": baseline})
+
+
 @pytest.mark.parametrize(
     ("ours", "verdict", "share"),
     [
@@ -49,14 +54,29 @@ def test_the_sizes_of_figure_3(ours, baseline, anti, verdicts):
 )
 def test_half_the_epsilon(ours, verdict, share):
     baseline = around(1.0, 0.75 / 1.01, 0.5)
-    judged = trade_off.judge_share("here", EPSILONS, around(*ours), baseline)
+    judged = share_of(around(*ours), baseline)
     assert judged.verdict == verdict
     if share is not None:
         assert judged.value == pytest.approx(share, abs=0.02, nan_ok=True)
 
 
+def test_where_nobody_reaches_the_level_it_is_a_direction_at_most():
+    judged = share_of(around(1.2, 0.9, 0.8), around(9.0, 1.2, 0.9), without_noise=around(0.78, 0.78, 0.78))
+    assert judged.verdict == "direction only"
+    assert judged.value == pytest.approx(0.25, abs=0.03)  # at a test loss of 1
+    assert "without noise ours ends at 0.78" in judged.said
+    worse = share_of(around(9.0, 1.2, 0.9), around(1.2, 0.9, 0.8), without_noise=around(0.78, 0.78, 0.78))
+    assert worse.verdict == "refuted"
+
+
+def test_pseudo_values_of_a_mean_are_the_values():
+    values = np.array([1.0, 2.0, 6.0])
+    np.testing.assert_allclose(paired.jackknifed(lambda one: float(one.mean()), values), values)
+    assert paired.jackknifed(lambda one: math.inf, values).tolist() == [math.inf]
+
+
 def test_a_baseline_that_never_comes_there_counts_at_the_largest_epsilon():
-    judged = trade_off.judge_share("here", EPSILONS, around(1.0, 0.7, 0.5), around(3.0, 2.0, 1.0))
+    judged = share_of(around(1.0, 0.7, 0.5), around(3.0, 2.0, 1.0))
     assert judged.verdict == "confirmed"
     assert 0 < judged.value <= 0.25
 
