@@ -48,7 +48,7 @@ def share_of(ours, baseline, without_noise=None):
         ((0.75, 0.5, 0.4), "confirmed", 0.25),
         ((1.0, 0.74, 0.4), "direction only", None),
         ((1.0, 0.8, 0.7), "refuted", None),
-        ((1.0, 0.9, 0.8), "refuted", math.nan),  # never comes there
+        ((1.0, 0.9, 0.8), "refuted", math.inf),  # never comes there
         ((math.inf, 0.7, 0.4), "refuted", None),  # at 4, where the baseline is
     ],
 )
@@ -57,7 +57,7 @@ def test_half_the_epsilon(ours, verdict, share):
     judged = share_of(around(*ours), baseline)
     assert judged.verdict == verdict
     if share is not None:
-        assert judged.value == pytest.approx(share, abs=0.02, nan_ok=True)
+        assert judged.value == pytest.approx(share, abs=0.02)
 
 
 def test_where_nobody_reaches_the_level_it_is_a_direction_at_most():
