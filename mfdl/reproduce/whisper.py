@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def printed(epsilon: float) -> tuple[float, float]:
     """What (8) and the bound of the second version say of independent noise that has exactly this epsilon."""
     limit = gaussian.mu_from_epsilon(epsilon, DELTA) ** 2 / (4 * CLIP_NORM**2 * STEPS)
     noise = np.eye(NODES) / limit
-    common = {"delta": DELTA, "clip_norm": CLIP_NORM, "num_steps": STEPS}
+    common: dict[str, Any] = {"delta": DELTA, "clip_norm": CLIP_NORM, "num_steps": STEPS}
     return float(whisper_theorem(noise, **common).value), float(corn_theorem(noise, **common).value)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...pictures.panels import Panel, draw
+from ...reporting.comparison_config import ComparisonConfig
 from ..figure import Figure, Scale
 from ..of_panels import numbers_of, spread
 from ..paired import lowest, ordered
@@ -112,7 +113,7 @@ def run_grid(figure: Figure, scale: Scale) -> Reproduction:
     epsilons, seeds = scale.pick(GRID_EPSILON, GRID_EPSILONS), seeds_of(scale, 2, 4)
     graphs = scale.pick(("ring",), tuple(GRAPHS))
     passes, couple = scale.pick(QUICK_PASSES, PASSES), COUPLES[0]
-    asked = {}
+    asked: dict[tuple[str, str, float, Choice], list[ComparisonConfig]] = {}
     for choice in ((rate, clip) for rate in RATES for clip in CLIPS):
         same = settings(passes, choice, scale)
         points = runs(epsilons, seeds, functools.partial(_same, same), (couple,))

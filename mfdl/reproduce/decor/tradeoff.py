@@ -44,7 +44,11 @@ def runs(
 
             def cells(mechanism: str, settings: Sequence[str] = (), at: float = epsilon, on: str = graph) -> list[Any]:
                 where = "complete" if mechanism == "cdp" else on
-                common = {"mechanisms": (mechanism,), "trust": TRUST[mechanism], "settings": tuple(settings)}
+                common: dict[str, Any] = {
+                    "mechanisms": (mechanism,),
+                    "trust": TRUST[mechanism],
+                    "settings": tuple(settings),
+                }
                 common |= {"graph": GRAPHS[where], "epsilon": at}
                 return seeded(seeds, **common, **options(where, mechanism, at))
 
