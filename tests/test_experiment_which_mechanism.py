@@ -207,6 +207,7 @@ def read(out):
     return rows, json.loads((out / "runs.json").read_text())["runs"]
 
 
+@pytest.mark.slow
 def test_rows_are_means_over_the_seeds_of_the_table(small):
     rows, runs = read(small)
     for one in runs:  # what was trained keeps its budget
@@ -230,6 +231,7 @@ def test_rows_are_means_over_the_seeds_of_the_table(small):
     assert by_label["mafalda", "0.5"]["rankings"] == by_label["none", "1.0"]["rankings"] == "ldp+eavesdropper"
 
 
+@pytest.mark.slow
 def test_both_rankings_are_written_and_drawn(small):
     text = (small / "table.md").read_text()
     local, outside = (part.split("\n\n**")[0] for part in text.split("mu = 0.5, ")[1:])
@@ -241,6 +243,7 @@ def test_both_rankings_are_written_and_drawn(small):
     assert (small / "tradeoff-quick.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_weights_are_chosen_at_the_first_budget_and_relatives_follow(small):
     by_label = {(row["mechanism"], row["mu"]): row for row in read(small)[0]}
     for label in ("mafalda, weighted", "corn, weighted"):
@@ -250,6 +253,7 @@ def test_weights_are_chosen_at_the_first_budget_and_relatives_follow(small):
     assert ("mafalda-l, weighted", "0.5") not in by_label
 
 
+@pytest.mark.slow
 def test_the_choice_is_the_best_mean_of_the_first_five_seeds(small):
     rows, runs = read(small)
     chosen = {row["mechanism"]: row for row in rows if row["mu"] == "0.5"}
@@ -264,6 +268,7 @@ def test_the_choice_is_the_best_mean_of_the_first_five_seeds(small):
         assert (chosen[label]["setting"], float(chosen[label]["rate"])) == best
 
 
+@pytest.mark.slow
 def test_a_stopped_table_goes_on_and_trains_only_what_is_missing(small, monkeypatch):
     before = read(small)[0]
     (path,) = (small / "runs").rglob("corn-mu0.5-rate0.1-seed1.json")

@@ -194,7 +194,7 @@ class LinearAlgorithm(Shown):
         sends = sp.csr_array((np.ones(S, dtype=bool), (np.arange(S), self.message_sender)), shape=(S, n))
         held = sp.csr_array(self.noise.holders(), dtype=bool)
         places = {  # of the entries, which rounds of other rates share
-            (entering.indptr.tobytes(), entering.indices.tobytes()): entering
+            (entering.indptr.tobytes(), entering.indices.tobytes(), (entering.data != 0).tobytes()): entering
             for kind in self.kinds
             if (entering := kind.message_from_noise) is not None
         }
@@ -310,7 +310,7 @@ class LinearAlgorithm(Shown):
         divided = dataclasses.replace(self, rounds=rounds, divisors=m)
         return divided.known_plain() if self.is_plain else divided
 
-    @cached_property
+    @property
     def content_hash(self) -> str:
         """16 hex digits of everything that decides its messages: maps in step order, noise, participation, divisors."""
         facts = [self.name, self.num_steps, self.num_nodes, self.participation.to_dict(), self.noise.kind]

@@ -51,7 +51,7 @@ class SampledGaussian:
 
     >>> bound = SampledGaussian(1.0, rate=0.01, steps=100, adjacency="zero-out")
     >>> round(bound.epsilon(1e-5), 2), SampledGaussian(0.0, 0.01, 100, "zero-out").epsilon(1e-5)
-    (0.92, inf)
+    (0.72, inf)
     """
 
     noise_multiplier: float
