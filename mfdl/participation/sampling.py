@@ -21,15 +21,15 @@ class Sampled(Participation):
 
     @property
     def num_patterns(self) -> int:
-        """Raises: UnsupportedMechanism: always."""
+        """Refused by UnsupportedMechanism: always."""
         raise self.refusal()
 
     def patterns(self) -> Iterator[Pattern]:
-        """Raises: UnsupportedMechanism: always."""
+        """Refused by UnsupportedMechanism: always."""
         raise self.refusal()
 
     def allows(self, steps: Sequence[int]) -> bool:
-        """Raises: UnsupportedMechanism: always."""
+        """Refused by UnsupportedMechanism: always."""
         raise self.refusal()
 
     def refusal(self) -> UnsupportedMechanism:

@@ -126,14 +126,14 @@ class SampledGuarantee(Shown):
 
     @property
     def mu(self) -> NoReturn:
-        """Raises: UnsupportedMechanism: no mu says what is lost here."""
+        """Refused by UnsupportedMechanism: no mu says what is lost here."""
         raise UnsupportedMechanism(
             "a guarantee by sampling is no mu-GDP: its loss is no Gaussian's, and a mu that bounds it says next to "
             "nothing; ask for epsilon(delta) or delta(epsilon)."
         )
 
     def compose_with(self, other: object) -> NoReturn:
-        """Raises: UnsupportedMechanism: composition of sampled guarantees is not accounted here."""
+        """Refused by UnsupportedMechanism: composition of sampled guarantees is not accounted here."""
         raise UnsupportedMechanism(
             "guarantees by sampling do not compose by mu; account for one run of all steps, or compose the "
             "accountants' privacy loss distributions with dp-accounting."
