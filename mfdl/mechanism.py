@@ -34,12 +34,31 @@ from .trust import TrustModel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from .privacy.sampled_guarantee import SampledGuarantee
+
 ROUNDING = 1e-6
 """Relative: how far numbers of one question may lie apart that other machines or solvers' tolerances gave."""
 
 
+class Accounted(Shown):
+    """How an algorithm with its guarantee shows itself: by what both say."""
+
+    algorithm: LinearAlgorithm
+    guarantee: Guarantee | SampledGuarantee
+
+    def _sentence(self) -> str:
+        algorithm, told = self.algorithm, self.guarantee._sentence()
+        return f"{algorithm.name} on {algorithm.num_nodes} nodes, {algorithm.num_steps} steps: {told}"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [*self.guarantee._rows(), *self.algorithm._rows()]
+
+    def _figure(self) -> Figure | None:
+        return self.algorithm._figure()
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Mechanism(Shown):
+class Mechanism(Accounted):
     """An algorithm with the standard deviation of its base noise and what that guarantees.
 
     Attributes:
@@ -108,16 +127,6 @@ class Mechanism(Shown):
                 f"and the one given is {trust.name!r}, against {trust.attacker}; give the one that it is under. What "
                 "the algorithm guarantees under another one is what mfdl.account says."
             )
-
-    def _sentence(self) -> str:
-        algorithm, told = self.algorithm, self.guarantee._sentence()
-        return f"{algorithm.name} on {algorithm.num_nodes} nodes, {algorithm.num_steps} steps: {told}"
-
-    def _rows(self) -> list[tuple[str, str]]:
-        return [*self.guarantee._rows(), *self.algorithm._rows()]
-
-    def _figure(self) -> Figure | None:
-        return self.algorithm._figure()
 
     def require_unchanged(self) -> None:
         """Raises InvalidInput where the algorithm is not, or no longer, the one that was accounted.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,18 +16,14 @@ from . import check
 from .algorithms import LinearAlgorithm
 from .algorithms.registry import misplaced
 from .errors import InvalidInput, UnsupportedMechanism
-from .mechanism import emitted_hash, injected_std
+from .mechanism import Accounted, emitted_hash, injected_std
 from .participation import PoissonSampling
 from .privacy import gaussian
 from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.forms import injection_bound
 from .privacy.sampled import SampledGaussian, least_multiplier
 from .privacy.sampled_guarantee import SampledGuarantee, noise_multiplier
-from .shown import Shown
 from .trust import TrustModel
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["SampledGaussian", "SampledGuarantee", "SampledMechanism", "account", "calibrate", "with_noise"]
 
@@ -40,7 +35,7 @@ def __dir__() -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class SampledMechanism(Shown):
+class SampledMechanism(Accounted):
     """An algorithm with its noise and what that guarantees while batches are drawn secretly: what `replay` trains.
 
     Attributes:
@@ -98,16 +93,6 @@ class SampledMechanism(Shown):
     def content_hash(self) -> str:
         """16 hex digits of algorithm (the sampling in it), noise and clipping."""
         return emitted_hash(self.algorithm, self.noise_std, self.clip_norm)
-
-    def _sentence(self) -> str:
-        algorithm, told = self.algorithm, self.guarantee._sentence()
-        return f"{algorithm.name} on {algorithm.num_nodes} nodes, {algorithm.num_steps} steps: {told}"
-
-    def _rows(self) -> list[tuple[str, str]]:
-        return [*self.guarantee._rows(), *self.algorithm._rows()]
-
-    def _figure(self) -> Figure | None:
-        return self.algorithm._figure()
 
 
 def account(

@@ -3,8 +3,11 @@
 Under a planted mutation (`mutations/run.py`) a failing case is not shrunk: that it fails is all that counts.
 """
 
+import importlib.util
 import os
+import shutil
 
+import pytest
 from effort import examples
 from hypothesis import Phase, settings
 
@@ -12,3 +15,19 @@ PHASES = [Phase.explicit, Phase.generate] if "MUTATION_REPORT" in os.environ els
 
 settings.register_profile("share", examples(100), phases=PHASES)
 settings.load_profile("share")  # what a test sets itself inherits from it
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium; skipped where playwright (the `browser` extra) or a chromium (CHROMIUM, or on the path) is missing."""
+    if importlib.util.find_spec("playwright") is None:
+        pytest.skip("needs playwright, `pip install 'mfdl[browser]'`")
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if not chromium:
+        pytest.skip("needs a chromium: on the path, or named by CHROMIUM")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()

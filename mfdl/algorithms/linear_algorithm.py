@@ -189,19 +189,8 @@ class LinearAlgorithm(Shown):
 
     @cached_property
     def holders(self) -> sp.csr_array:
-        """Who knows each part of the noise, its holders and who sends it: bool csr (parts per step, n)."""
-        S, n = self.messages_per_round, self.num_nodes
-        sends = sp.csr_array((np.ones(S, dtype=bool), (np.arange(S), self.message_sender)), shape=(S, n))
-        held = sp.csr_array(self.noise.holders(), dtype=bool)
-        places = {  # of the entries, which rounds of other rates share
-            (entering.indptr.tobytes(), entering.indices.tobytes(), (entering.data != 0).tobytes()): entering
-            for kind in self.kinds
-            if (entering := kind.message_from_noise) is not None
-        }
-        for entering in places.values():
-            enters = sp.csr_array(entering != 0) @ self.noise.pattern()
-            held = held + sp.csr_array(enters.T @ sends, dtype=bool)
-        return sp.csr_array(held, dtype=bool)
+        """Who knows each part of the noise: bool csr (parts per step, n); who sends it is one of them."""
+        return sp.csr_array(self.noise.holders(), dtype=bool)
 
     @cached_property
     def of_all_sent(self) -> Flow:

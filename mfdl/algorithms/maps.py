@@ -107,7 +107,7 @@ def from_maps(
     users = _users([kinds[kind] for kind in kind_of_round], M, sender)
     # what is sent in one round is sent again: those who use a message, be it in another round, hear it in each
     heard = [kind if kind.receivers is not None else dataclasses.replace(kind, receivers=users) for kind in kinds]
-    one = LinearAlgorithm(
+    algorithm = LinearAlgorithm(
         name=name,
         dynamics=_heard(users, sender) if dynamics is None else dynamics,
         participation=participation,
@@ -121,7 +121,7 @@ def from_maps(
         state_from_start=state_from_start,
     )
     _require_learning(given)
-    return one
+    return algorithm
 
 
 def _listed(step: Any) -> list[Maps | Round]:

@@ -53,12 +53,12 @@ def table(columns: Sequence[str], *, title: str | None = None, right: Iterable[s
     return made
 
 
-def plus_minus(mean: float | None, std: float | None, count: int, how: str) -> str:
+def plus_minus(mean: float | None, std: float | None, count: int, digits: str) -> str:
     """A mean with its standard deviation over seeds, where there are several; empty without a mean."""
     if mean is None:
         return ""
-    spread = f" ± {format(std, how)}" if count > 1 and std is not None else ""
-    return format(mean, how) + spread
+    spread = f" ± {format(std, digits)}" if count > 1 and std is not None else ""
+    return format(mean, digits) + spread
 
 
 def grid(rows: Sequence[dict[str, Any]]) -> Table:

@@ -55,7 +55,7 @@ def run_several(
     folder, shared, told = Path(out), Shared(), shown(progress, words=2)
     require_folder(folder)
     configs = _configs(config, several)
-    plans = [Plan(one, shared) for one in configs]
+    plans = [Plan(config, shared) for config in configs]
     identity = hashlib.sha256("".join(plan.identity for plan in plans).encode()).hexdigest()[:16]
     if not overwrite and (folder / RESULTS).exists() and _hash_of(folder / RESULTS) != identity:
         raise InvalidInput(
@@ -63,9 +63,9 @@ def run_several(
             "(command line: --overwrite)."
         )
     run = functools.partial(run_comparison, resume=resume, overwrite=overwrite, shared=shared)
-    with files.held_alone(folder), told.bar("comparing", sum(one.total_steps for one in configs)) as report:
+    with files.held_alone(folder), told.bar("comparing", sum(config.total_steps for config in configs)) as report:
         places = [folder / _name(plan) for plan in plans]
-        results = [run(one, place, progress=report) for one, place in zip(configs, places, strict=True)]
+        results = [run(config, place, progress=report) for config, place in zip(configs, places, strict=True)]
         result = _merged(config, several, plans, results) | {"config_hash": identity}
         result["config"] = {**result["config"], "out": str(folder)}
         buffer = io.BytesIO()

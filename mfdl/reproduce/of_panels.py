@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..pictures.panels import Panel
-from .reproduction import Table
+from ..pictures.panels import Panel, draw
+from .figure import Figure, Scale
+from .reproduction import Reproduction, Table
+from .verdicts import Verdict
 
 
 def spread(values: np.ndarray) -> str:
@@ -38,3 +41,24 @@ def numbers_of(panel: Panel) -> dict[str, Any]:
         for name, values in panel.lines.items()
     }
     return {"title": panel.title, "x": [float(x) for x in panel.x], "lines": lines}
+
+
+def of_panels(
+    figure: Figure,
+    scale: Scale,
+    verdicts: Sequence[Verdict],
+    panels: Sequence[Panel],
+    words: tuple[str, str],
+    **more: Any,
+) -> Reproduction:
+    """What a figure of panels comes to: a table and the numbers of each, and no picture where there is none.
+
+    Args: words: title and caption of the picture. more: further fields of `Reproduction`, such as settings; tables and
+        numbers replace those of the panels.
+    """
+    more = {
+        "tables": [table_of(panel) for panel in panels],
+        "numbers": {"panels": [numbers_of(panel) for panel in panels]},
+        **more,
+    }
+    return Reproduction(figure, scale, verdicts, picture=draw(panels, *words) if panels else None, **more)

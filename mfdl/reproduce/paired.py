@@ -79,7 +79,7 @@ def jackknifed(statistic: Callable[..., float], *losses: np.ndarray) -> np.ndarr
     where there is one seed or a value is not finite.
     """
     count, whole = losses[0].shape[-1], statistic(*losses)
-    rest = [statistic(*(np.delete(one, i, axis=-1) for one in losses)) for i in range(count if count > 1 else 0)]
+    rest = [statistic(*(np.delete(values, i, axis=-1) for values in losses)) for i in range(count if count > 1 else 0)]
     usable = rest and np.isfinite([whole, *rest]).all()
     return count * whole - (count - 1) * np.array(rest) if usable else np.array([whole])
 

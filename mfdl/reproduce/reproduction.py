@@ -67,7 +67,7 @@ class Reproduction:
     @property
     def said(self) -> str:
         """Our values, in words, part by part."""
-        return "; ".join(one.said for one in self.verdicts)
+        return "; ".join(part.said for part in self.verdicts)
 
     def result(self) -> dict[str, Any]:
         """JSON-ready: the claim, our value, the verdict; then the same of every part, and all behind it."""
@@ -77,12 +77,12 @@ class Reproduction:
             "value": self.said,
             "verdict": self.verdict,
             "quick": self.scale.quick,
-            "claims": [one.result() for one in self.verdicts],
+            "claims": [part.result() for part in self.verdicts],
             "deviations": list(figure.deviations),
             "missing": list(self.missing),
             "seconds": round(self.seconds, 1),
             "full_cost": figure.full_cost,
-            "tables": [one.result() for one in self.tables],
+            "tables": [table.result() for table in self.tables],
             "settings": dict(self.settings),
             "numbers": dict(self.numbers),
             "versions": versions(),

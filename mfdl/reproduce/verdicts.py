@@ -106,7 +106,7 @@ def everywhere(holds: Mapping[Any, bool]) -> str:
     """
     if not holds:
         raise InvalidInput("a verdict needs at least one point.")
-    true = sum(bool(one) for one in holds.values())
+    true = sum(map(bool, holds.values()))
     return CONFIRMED if true == len(holds) else DIRECTION if 2 * true >= len(holds) else REFUTED
 
 
@@ -116,5 +116,5 @@ def overall(verdicts: Iterable[Verdict]) -> str:
     >>> overall([Verdict("a", "confirmed", ""), Verdict("b", "refuted", ""), Verdict.not_run("c", "no data")])
     'refuted'
     """
-    given = {one.verdict for one in verdicts}
-    return next((one for one in (REFUTED, DIRECTION, CONFIRMED) if one in given), NOT_RUN)
+    given = {part.verdict for part in verdicts}
+    return next((verdict for verdict in (REFUTED, DIRECTION, CONFIRMED) if verdict in given), NOT_RUN)

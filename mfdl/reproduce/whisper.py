@@ -11,7 +11,7 @@ import numpy as np
 from ..privacy import gaussian
 from ..progress import shown
 from ..theory.bounds import corn_theorem, whisper_theorem
-from .corn.covariances import NAMES, Traces, traces
+from .corn.covariances import NAMES, Traces, in_order, traces
 from .corn.settings import CLIP_NORM, DELTA, EPSILONS, NODES, STEPS, draws_of
 from .figure import Figure, Scale
 from .of_panels import spread
@@ -34,7 +34,7 @@ def printed(epsilon: float) -> tuple[float, float]:
 
 def shares(some: Sequence[Traces]) -> np.ndarray:
     """(LDP - Whisper) / (LDP - CDP) of each draw: how much of the gap is closed."""
-    return np.array([(one["LDP"] - one["CorN"]) / (one["LDP"] - CDP) for one in some])
+    return np.array([(of_draw["LDP"] - of_draw["CorN"]) / (of_draw["LDP"] - CDP) for of_draw in some])
 
 
 def judged(says: Mapping[float, tuple[float, float]], by_p: Mapping[float, Sequence[Traces]]) -> list[Verdict]:
@@ -50,11 +50,7 @@ def judged(says: Mapping[float, tuple[float, float]], by_p: Mapping[float, Seque
     inside = {e: e < L for e in says}
     words = f"{sum(inside.values())} of {len(inside)} budgets; L = {L:.3g}"
     condition = Verdict("its experiments keep its condition epsilon < log(1/delta)", everywhere(inside), words)
-    order = {
-        (p, i): one["CorN"] <= one["pairwise"] * (1 + 2e-4) and one["pairwise"] <= one["LDP"] * (1 + 1e-9)
-        for p, some in by_p.items()
-        for i, one in enumerate(some)
-    }
+    order = {(p, i): in_order(of_draw) for p, some in by_p.items() for i, of_draw in enumerate(some)}
     cancels = "it cancels more noise than pairwise correlation"
     cancelled = Verdict(cancels, everywhere(order), f"on {sum(order.values())} of {len(order)} draws")
     closed = {p: shares(some) for p, some in by_p.items()}
@@ -79,7 +75,12 @@ def run(figure: Figure, scale: Scale) -> Reproduction:
     says = {epsilon: printed(epsilon) for epsilon in EPSILONS}
     privacy = [(f"{e:g}", f"{first:.4g}", f"{second:.4g}") for e, (first, second) in says.items()]
     noise = [
-        (f"{p:g}", *(spread(np.array([one[name] for one in some])) for name in NAMES), f"{CDP:g}", spread(shares(some)))
+        (
+            f"{p:g}",
+            *(spread(np.array([of_draw[name] for of_draw in some])) for name in NAMES),
+            f"{CDP:g}",
+            spread(shares(some)),
+        )
         for p, some in by_p.items()
     ]
     return Reproduction(
@@ -93,6 +94,8 @@ def run(figure: Figure, scale: Scale) -> Reproduction:
         settings={"delta": DELTA, "clip_norm": CLIP_NORM, "steps": STEPS, "nodes": NODES, "draws": len(draws)},
         numbers={
             "epsilon": [{"exact": e, "(8)": first, "second version": second} for e, (first, second) in says.items()],
-            "traces at r = 1": [{"p": p, "draw": i, **one} for p, some in by_p.items() for i, one in enumerate(some)],
+            "traces at r = 1": [
+                {"p": p, "draw": i, **of_draw} for p, some in by_p.items() for i, of_draw in enumerate(some)
+            ],
         },
     )

@@ -5,10 +5,8 @@ playwright (the `browser` extra) or a chromium (CHROMIUM, or on the path) is mis
 """
 
 import html.parser
-import importlib.util
 import inspect
 import os
-import shutil
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlparse
 
@@ -103,21 +101,6 @@ def test_the_gallery_has_its_pictures(site):
     gallery = {path: page for path, page in site.items() if path.parent.name == "gallery" and "plot_" in path.name}
     assert len(gallery) >= 8
     assert all(any("sphx_glr" in picture["src"] for picture in page.pictures) for page in gallery.values())
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if importlib.util.find_spec("playwright") is None:
-        pytest.skip("needs playwright, `pip install 'mfdl[browser]'`")
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if not chromium:
-        pytest.skip("needs a chromium: on the path, or named by CHROMIUM")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

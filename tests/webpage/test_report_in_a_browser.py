@@ -3,10 +3,6 @@
 Skipped where playwright (the `browser` extra) or a chromium (CHROMIUM, or on the path) is missing.
 """
 
-import importlib.util
-import os
-import shutil
-
 import pytest
 from folders import made_up
 
@@ -40,21 +36,6 @@ CONTRAST = """() => {
   }
   return [count, bad];
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if importlib.util.find_spec("playwright") is None:
-        pytest.skip("needs playwright, `pip install 'mfdl[browser]'`")
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if not chromium:
-        pytest.skip("needs a chromium: on the path, or named by CHROMIUM")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ...factorization import optimal_covariance, optimal_pairwise
-from ...pictures.panels import Panel, draw
+from ...pictures.panels import Panel
 from ...progress import shown
 from ..figure import Figure, Scale
-from ..of_panels import table_of
+from ..of_panels import of_panels
 from ..reproduction import Reproduction
 from ..verdicts import Verdict, everywhere
 from .settings import (
@@ -48,19 +48,22 @@ def traces(n: int, p: float, seed: int) -> dict[str, float]:
     return {"LDP": best.independent_loss, "pairwise": pairwise.loss, "CorN": best.loss, "gap": best.gap}
 
 
+def in_order(of_draw: Traces) -> bool:
+    """CorN <= pairwise <= LDP, but for what the solvers leave."""
+    CorN, pairwise, LDP = (of_draw[name] for name in ("CorN", "pairwise", "LDP"))
+    return CorN <= pairwise * (1 + 2 * TOLERANCE) and pairwise <= LDP * (1 + 1e-9)
+
+
 def judged(by_draw: Mapping[Draw, Traces], largest: int) -> list[Verdict]:
     """The order on every draw; where the gap is largest; sizes that were solved."""
-    holds = {
-        draw: one["CorN"] <= one["pairwise"] * (1 + 2 * TOLERANCE) and one["pairwise"] <= one["LDP"] * (1 + 1e-9)
-        for draw, one in by_draw.items()
-    }
+    holds = {draw: in_order(of_draw) for draw, of_draw in by_draw.items()}
     count = f"{sum(holds.values())} of {len(holds)} draws"
     order = Verdict("CorN <= pairwise <= LDP", everywhere(holds), f"on {count}", value=sum(holds.values()) / len(holds))
     difference, ratio = {}, {}
     for p in sorted({p for n, p, _ in by_draw if n == NODES}):
-        some = [one for (n, density, _), one in by_draw.items() if (n, density) == (NODES, p)]
-        difference[p] = float(np.mean([one["LDP"] - one["CorN"] for one in some])) / exact_limit(EPSILON)
-        ratio[p] = float(np.mean([one["CorN"] / one["LDP"] for one in some]))
+        some = [of_draw for (n, density, _), of_draw in by_draw.items() if (n, density) == (NODES, p)]
+        difference[p] = float(np.mean([of_draw["LDP"] - of_draw["CorN"] for of_draw in some])) / exact_limit(EPSILON)
+        ratio[p] = float(np.mean([of_draw["CorN"] / of_draw["LDP"] for of_draw in some]))
     sparsest = min(difference)
     largest_at = max(difference, key=lambda p: difference[p])
     smallest_ratio = min(ratio, key=lambda p: ratio[p])
@@ -69,8 +72,10 @@ def judged(by_draw: Mapping[Draw, Traces], largest: int) -> list[Verdict]:
     words += f"{ratio[sparsest]:.3g} at {sparsest:g})"
     sparse = everywhere({"difference": largest_at == sparsest, "ratio": smallest_ratio == sparsest})
     gap = Verdict("the gap is largest for small p", sparse, words, value=difference[largest_at])
-    worst = max(one["gap"] for one in by_draw.values())
-    solved = everywhere({draw: one["gap"] <= 10 * TOLERANCE for draw, one in by_draw.items()} | {"n": largest >= 100})
+    worst = max(of_draw["gap"] for of_draw in by_draw.values())
+    solved = everywhere(
+        {draw: of_draw["gap"] <= 10 * TOLERANCE for draw, of_draw in by_draw.items()} | {"n": largest >= 100}
+    )
     scales = Verdict(
         "it scales to n = 100", solved, f"n = {largest} solved, certified gap at most {worst:.1e}", value=worst
     )
@@ -85,9 +90,9 @@ def run(figure: Figure, scale: Scale) -> Reproduction:
     asked += [(n, DENSITY, s) for n in sizes for s in (draws if n <= ONE_DRAW_ABOVE else draws[:1])]
     by_draw: dict[Draw, dict[str, float]] = {}
     with shown(scale.progress).bar("covariances", len(asked)) as report:
-        for one in asked:
-            if one not in by_draw:
-                by_draw[one] = traces(*one)
+        for case in asked:
+            if case not in by_draw:
+                by_draw[case] = traces(*case)
             report(1)
     limits = np.array([exact_limit(e) for e in EPSILONS])
     panels = [
@@ -129,22 +134,23 @@ def run(figure: Figure, scale: Scale) -> Reproduction:
         f"{_published_ratio(3.0, '(9b)'):.2f} times higher at epsilon = 3 and "
         f"{_published_ratio(25.0, '(9b)'):.2f} at 25."
     )
-    return Reproduction(
+    of_run = {"delta": DELTA, "clip_norm": CLIP_NORM, "steps": STEPS, "draws": len(draws), "tolerance": TOLERANCE}
+    return of_panels(
         figure,
         scale,
         verdicts,
-        tables=[table_of(panel) for panel in panels],
-        picture=draw(panels, title, caption),
-        settings={"delta": DELTA, "clip_norm": CLIP_NORM, "steps": STEPS, "draws": len(draws), "tolerance": TOLERANCE},
+        panels,
+        (title, caption),
+        settings=of_run,
         numbers={
-            "traces at r = 1": [{"n": n, "p": p, "draw": s, **one} for (n, p, s), one in by_draw.items()],
+            "traces at r = 1": [{"n": n, "p": p, "draw": s, **of_draw} for (n, p, s), of_draw in by_draw.items()],
             "limits": {f"{e:g}": {"exact": exact_limit(e), **published_limits(e)} for e in EPSILONS},
         },
     )
 
 
 def _at(by_draw: Mapping[Draw, Traces], some: Sequence[Draw]) -> dict[str, np.ndarray]:
-    return {name: np.array([by_draw[one][name] for one in some]) for name in NAMES}
+    return {name: np.array([by_draw[draw][name] for draw in some]) for name in NAMES}
 
 
 def _lines(by_draw: Mapping[Draw, Traces], points: Sequence[Sequence[Draw]]) -> dict[str, np.ndarray]:
@@ -152,7 +158,7 @@ def _lines(by_draw: Mapping[Draw, Traces], points: Sequence[Sequence[Draw]]) -> 
     width, limit = max(map(len, points)), exact_limit(EPSILON)
     return {
         name: np.array(
-            [[by_draw[one][name] / limit for one in some] + [np.nan] * (width - len(some)) for some in points]
+            [[by_draw[draw][name] / limit for draw in some] + [np.nan] * (width - len(some)) for some in points]
         )
         for name in NAMES
     }

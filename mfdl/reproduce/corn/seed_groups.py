@@ -13,10 +13,10 @@ import numpy as np
 
 from ...dynamics import Dynamics
 from ...factorization import SpatialFactorization, optimal_covariance
-from ...pictures.panels import Panel, draw
+from ...pictures.panels import Panel
 from ...progress import shown
 from ..figure import Figure, Scale
-from ..of_panels import table_of
+from ..of_panels import of_panels
 from ..reproduction import Reproduction
 from ..verdicts import REFUTED, Verdict, everywhere
 from .settings import CLIP_NORM, DELTA, DENSITY, EPSILON, NODES, STEPS, draws_of, dynamics, exact_limit
@@ -73,10 +73,10 @@ def run(figure: Figure, scale: Scale) -> Reproduction:
                 for name, q in ((OUTSIDER, 0), (MEMBER, 1)):
                     cases.append((name, i, solved(on, groups_of(m, s), q)))
                     report(1)
-            for name, i, one in cases:
-                assert one.independent_loss is not None
-                lines[name][i, s] = one.loss / one.independent_loss
-                gaps[name] = max(gaps[name], one.gap)
+            for name, i, optimum in cases:
+                assert optimum.independent_loss is not None
+                lines[name][i, s] = optimum.loss / optimum.independent_loss
+                gaps[name] = max(gaps[name], optimum.gap)
     verdicts = judged(lines, counts)
     shown_lines = {**lines, "LDP": np.ones((len(counts), len(draws)))}
     panel = Panel(
@@ -97,13 +97,14 @@ def run(figure: Figure, scale: Scale) -> Reproduction:
         + ", ".join(f"{gap:.1e} ({name})" for name, gap in gaps.items())
         + ". The published curve must be that of q = 0: for q >= 1 all noise of disjoint groups costs what LDP costs."
     )
-    return Reproduction(
+    of_run = {"delta": DELTA, "clip_norm": CLIP_NORM, "steps": STEPS, "draws": len(draws), "tolerance": TOLERANCE}
+    return of_panels(
         figure,
         scale,
         verdicts,
-        tables=[table_of(panel)],
-        picture=draw([panel], title, caption),
-        settings={"delta": DELTA, "clip_norm": CLIP_NORM, "steps": STEPS, "draws": len(draws), "tolerance": TOLERANCE},
+        [panel],
+        (title, caption),
+        settings=of_run,
         numbers={
             "seeds": list(counts),
             "shares": {name: values.tolist() for name, values in lines.items()},

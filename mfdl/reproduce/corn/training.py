@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ...pictures.panels import Panel, draw
+from ...pictures.panels import Panel
 from ...training import tasks
 from ..figure import Figure, Scale
-from ..of_panels import numbers_of, table_of
+from ..of_panels import of_panels
 from ..paired import mean_log_ratio, of_means, ordered, tied
 from ..reproduction import Reproduction
 from ..trained import losses, seeded
@@ -169,14 +169,9 @@ def run(figure: Figure, scale: Scale) -> Reproduction:
         f"pairwise and CorN: an eavesdropper. A draw of the graph for each of {len(seeds)} seeds, mean and range; loss "
         f"over the last {LAST_STEPS} steps."
     )
-    return Reproduction(
-        figure,
-        scale,
-        verdicts,
-        tables=[table_of(panel) for panel in panels],
-        picture=draw(panels, f"CorN-DSGD, {figure.figure}: {verdicts[0].said}", caption),
-        settings={**common, "data_home": None, "seeds": list(seeds)},
-        numbers={"panels": [numbers_of(panel) for panel in panels]},
+    of_run = {**common, "data_home": None, "seeds": list(seeds)}
+    return of_panels(
+        figure, scale, verdicts, panels, (f"CorN-DSGD, {figure.figure}: {verdicts[0].said}", caption), settings=of_run
     )
 
 

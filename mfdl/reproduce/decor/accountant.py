@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ...pictures.panels import Panel, draw
+from ...pictures.panels import Panel
 from ...privacy import gaussian
 from ...theory.bounds import decor_accountant, decor_theorem
 from ..figure import Figure, Scale
-from ..of_panels import numbers_of, table_of
+from ..of_panels import of_panels
 from ..reproduction import Reproduction
 from ..verdicts import Verdict, everywhere
 from .tradeoff import GRAPH_COLOURS, GRAPHS
@@ -78,8 +78,8 @@ def judged(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> list[Verdict]:
     order = {
         (q, i): a <= b * (1 + 1e-9)
         for q, lines in by_q.items()
-        for one, other in (("complete", "torus"), ("torus", "ring"))
-        for i, (a, b) in enumerate(zip(lines[one], lines[other], strict=True))
+        for denser, sparser in (("complete", "torus"), ("torus", "ring"))
+        for i, (a, b) in enumerate(zip(lines[denser], lines[sparser], strict=True))
     }
     middle = {graph: by_q[0][graph][len(by_q[0][graph]) // 2] for graph in GRAPHS}
     graphs = Verdict(
@@ -145,12 +145,12 @@ def run(figure: Figure, scale: Scale) -> Reproduction:
         f"{NODES} nodes, {what}, T = {STEPS}, C = 1, delta = {DELTA:g}, sigma_local = {local:g}. Full lines: "
         "Algorithms 2 and 3; dashed in the same colour: Theorem 1; LDP: all secrets known; CDP: all noise averaged."
     )
-    return Reproduction(
+    of_run = {"steps": STEPS, "delta": DELTA, "clip_norm": 1.0, "sigma_local": local, "graphs": GRAPHS}
+    return of_panels(
         figure,
         scale,
         verdicts,
-        tables=[table_of(panel) for panel in panels],
-        picture=draw(panels, f"DECOR, {figure.figure}: pairwise noise takes epsilon {verdicts[0].said}", caption),
-        settings={"steps": STEPS, "delta": DELTA, "clip_norm": 1.0, "sigma_local": local, "graphs": GRAPHS},
-        numbers={"panels": [numbers_of(panel) for panel in panels]},
+        panels,
+        (f"DECOR, {figure.figure}: pairwise noise takes epsilon {verdicts[0].said}", caption),
+        settings=of_run,
     )

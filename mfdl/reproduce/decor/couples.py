@@ -16,10 +16,10 @@ from ... import gossip, graphs, spatial
 from ...decor_search import decor_couples
 from ...dynamics import Dynamics
 from ...participation import EveryStep
-from ...pictures.panels import Panel, draw
+from ...pictures.panels import Panel
 from ...privacy import gaussian
 from ..figure import Figure, Scale
-from ..of_panels import numbers_of
+from ..of_panels import numbers_of, of_panels
 from ..reproduction import Reproduction, Table
 from ..verdicts import Verdict, everywhere
 from .tradeoff import GRAPH_COLOURS, GRAPHS
@@ -164,19 +164,21 @@ def run(figure: Figure, scale: Scale) -> Reproduction:
         "least sigma_pair that keeps the budget exactly, the same picture for every budget. Right: the search as its "
         "code runs it, judged by the paper's own conversion."
     )
-    return Reproduction(
+    of_run = {
+        "steps": STEPS,
+        "delta": DELTA,
+        "clip_norm": 1.0,
+        "epsilons": list(epsilons),
+        "positions": list(POSITIONS),
+    }
+    return of_panels(
         figure,
         scale,
         verdicts,
+        [panel, budgets],
+        (f"DECOR, Appendix D.1: of the published search {verdicts[0].said}", caption),
         tables=[Table("couples (sigma_local, sigma_pair)", columns, rows)],
-        picture=draw([panel, budgets], f"DECOR, Appendix D.1: of the published search {verdicts[0].said}", caption),
-        settings={
-            "steps": STEPS,
-            "delta": DELTA,
-            "clip_norm": 1.0,
-            "epsilons": list(epsilons),
-            "positions": list(POSITIONS),
-        },
+        settings=of_run,
         numbers={"panels": [numbers_of(panel), numbers_of(budgets)]},
     )
 

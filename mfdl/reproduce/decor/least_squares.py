@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...pictures.panels import draw
 from ..figure import Figure, Scale
+from ..of_panels import of_panels
 from ..reproduction import Reproduction
 from ..trained import losses
 from .tradeoff import Curves, judged, runs, seeds_of
@@ -38,12 +38,14 @@ def run(figure: Figure, scale: Scale) -> Reproduction:
         "LDP: anyone who sees all messages; DECOR: an eavesdropper; CDP: a server's average only: three trust models. "
         f"DECOR with the best of three couples. Mean and range of {len(seeds)} seeds, last {LAST_STEPS} steps."
     )
-    return Reproduction(
+    of_run = {**SETTINGS, "epsilons": list(epsilons), "seeds": list(seeds)}
+    return of_panels(
         figure,
         scale,
         verdicts,
+        curves.panels("mean ||x - x*||²"),
+        (title, caption),
         tables=curves.tables(),
-        picture=draw(curves.panels("mean ||x - x*||²"), title, caption),
-        settings={**SETTINGS, "epsilons": list(epsilons), "seeds": list(seeds)},
+        settings=of_run,
         numbers=curves.numbers(),
     )

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...pictures.panels import Panel, draw
+from ...pictures.panels import Panel
 from ...reporting.comparison_config import ComparisonConfig
 from ..figure import Figure, Scale
-from ..of_panels import numbers_of, spread
+from ..of_panels import of_panels, spread
 from ..paired import lowest, ordered
 from ..reproduction import Reproduction, Table
 from ..trained import losses
@@ -81,13 +81,15 @@ def run(figure: Figure, scale: Scale) -> Reproduction:
         "eavesdropper; CDP: a server's average only. Train loss of the average model above "
         f"{LEAST_LOSS}, {len(seeds)} seeds, mean and range."
     )
-    return Reproduction(
+    of_run = {"epsilons": list(epsilons), "seeds": list(seeds), "couples": list(couples), "steps": PERIOD * PASSES}
+    return of_panels(
         figure,
         scale,
         verdicts,
+        curves.panels("train loss - 0.3236"),
+        (f"DECOR, Figure 1 (b), a9a: {verdicts[0].said}", caption),
         tables=curves.tables(),
-        picture=draw(curves.panels("train loss - 0.3236"), f"DECOR, Figure 1 (b), a9a: {verdicts[0].said}", caption),
-        settings={"epsilons": list(epsilons), "seeds": list(seeds), "couples": list(couples), "steps": PERIOD * PASSES},
+        settings=of_run,
         numbers=curves.numbers(),
     )
 
@@ -144,14 +146,15 @@ def run_grid(figure: Figure, scale: Scale) -> Reproduction:
         "DECOR with the couple of small sigma_local. Train loss of the average model above "
         f"{LEAST_LOSS}, {len(seeds)} seeds, mean and range."
     )
-    return Reproduction(
+    of_run = {"epsilons": list(epsilons), "seeds": list(seeds), "steps": PERIOD * passes}
+    return of_panels(
         figure,
         scale,
         verdicts,
+        panels,
+        (f"DECOR, Appendix D.2: {verdicts[1].said}", caption),
         tables=tables,
-        picture=draw(panels, f"DECOR, Appendix D.2: {verdicts[1].said}", caption),
-        settings={"epsilons": list(epsilons), "seeds": list(seeds), "steps": PERIOD * passes},
-        numbers={"panels": [numbers_of(panel) for panel in panels]},
+        settings=of_run,
     )
 
 

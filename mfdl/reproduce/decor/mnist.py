@@ -19,13 +19,13 @@ from ...decor_search import POSITIONS, pair_ratios
 from ...dynamics import Dynamics
 from ...factorization import PairwisePrice
 from ...participation import PoissonSampling
-from ...pictures.panels import Panel, draw
+from ...pictures.panels import Panel
 from ...progress import shown
 from ...training import tasks
 from ...training.replay import replay
 from ...trust import LDP, SecLDP
 from ..figure import Figure, Scale
-from ..of_panels import numbers_of, table_of
+from ..of_panels import of_panels
 from ..reproduction import Reproduction
 from ..trained import engine
 from ..verdicts import Verdict, everywhere, measured
@@ -99,9 +99,9 @@ def train(wanted: Wanted) -> dict[str, Any]:
     )
     every = max(1, wanted.steps // EVALUATIONS)
     run = replay(mechanism, task, seeds=[wanted.seed], eval_every=every, progress=False)
-    (one,) = run.seeds
+    (trained,) = run.seeds
     return {
-        "accuracy": one.final_accuracy or 0.0,
+        "accuracy": trained.final_accuracy or 0.0,
         "task": task.name,
         "noise_std": mechanism.noise_std,
         "guarantee": mechanism.guarantee.sentence(),
@@ -112,8 +112,8 @@ def accuracies(wanted: Iterable[Wanted], figure: Figure, scale: Scale) -> dict[W
     """Trains what the folder lacks; a run is kept as soon as it is finished."""
     every = list(dict.fromkeys(wanted))
     folder = scale.out / figure.name / "runs"
-    kept = {one: json.loads((folder / one.name).read_text()) for one in every if (folder / one.name).exists()}
-    missing = [one for one in every if one not in kept]
+    kept = {asked: json.loads((folder / asked.name).read_text()) for asked in every if (folder / asked.name).exists()}
+    missing = [asked for asked in every if asked not in kept]
     with shown(scale.progress).bar("training runs", len(missing)) as report:
         for place, result in engine(scale).run(train, missing):
             files.atomic_write_json(folder / missing[place].name, result)
@@ -173,12 +173,12 @@ def run(figure: Figure, scale: Scale) -> Reproduction:
         "messages; DECOR: an eavesdropper; CDP: complete averaging of noise that is pairwise up to its average. "
         f"{len(seeds)} seeds."
     )
-    return Reproduction(
+    of_run = {"epsilons": list(epsilons), "seeds": list(seeds), "steps": steps, "batch": BATCH, "task": data}
+    return of_panels(
         figure,
         scale,
         verdicts,
-        tables=[table_of(panel) for panel in panels],
-        picture=draw(panels, f"DECOR, Figure 1 (c): LDP is {verdicts[0].said} below CDP", caption),
-        settings={"epsilons": list(epsilons), "seeds": list(seeds), "steps": steps, "batch": BATCH, "task": data},
-        numbers={"panels": [numbers_of(panel) for panel in panels]},
+        panels,
+        (f"DECOR, Figure 1 (c): LDP is {verdicts[0].said} below CDP", caption),
+        settings=of_run,
     )

@@ -160,7 +160,7 @@ class Results:
     def guarantee(self, point: Point) -> tuple[float, float]:
         """mu and epsilon that the runs are held to, the largest over seeds."""
         records = [self._record(cell) for cell in self.cells[point]]
-        return max(float(one["mu"]) for one in records), max(float(one["epsilon"]) for one in records)
+        return max(float(record["mu"]) for record in records), max(float(record["epsilon"]) for record in records)
 
     def _record(self, cell: Cell) -> dict[str, Any]:
         record = self.store.record(cell)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...pictures.panels import Panel, draw
+from ...pictures.panels import Panel
 from ..figure import Figure, Scale
-from ..of_panels import numbers_of, spread
+from ..of_panels import of_panels, spread
 from ..paired import clear, jackknifed, ordered
 from ..reproduction import Reproduction, Table
 from ..verdicts import Verdict, everywhere, measured
@@ -48,7 +48,7 @@ def left(figure: Figure, scale: Scale) -> Reproduction:
     for panel in curves:
         reductions = _reductions(scale, panel.place)
         verdicts += judge_sizes(panel.place.title, panel.finals, reductions)
-        rows += [(panel.place.title, f"{mu:g}", f"{100 * one:.1f}") for mu, one in reductions.items()]
+        rows += [(panel.place.title, f"{mu:g}", f"{100 * share:.1f}") for mu, share in reductions.items()]
     title = "Ego: test loss over the steps at one guarantee"
     done = _told(figure, scale, curves, verdicts, list(missing.values()), title)
     every = Table("below DP-D-SGD over the last 50 steps", ("where", "mu", "% lower"), rows)
@@ -94,7 +94,7 @@ def judge_sizes(
     about = "" if deviation is None else f" +- {100 * deviation / math.sqrt(len(values)):.0f}"
     said = f"{100 * value:.1f}{about} % lower ({spread(finals[OURS])} against {spread(finals['dp-dsgd'])})"
     if others:
-        said += f"; by budget: {', '.join(f'mu {mu:g}: {100 * one:.0f} %' for mu, one in others.items())}"
+        said += f"; by budget: {', '.join(f'mu {mu:g}: {100 * share:.0f} %' for mu, share in others.items())}"
     anti = finals["anti-pgd"]
     above = everywhere(dict(enumerate(anti > CLAIMED_ANTI_PGD)))
     return [
@@ -136,16 +136,17 @@ def _trained(scale: Scale, budgets: Mapping[Place, float]) -> list[Curves]:
 def _told(
     figure: Figure, scale: Scale, curves: Sequence[Curves], verdicts: Sequence[Verdict], missing: list[str], title: str
 ) -> Reproduction:
-    panels = [panel_of(one) for one in curves]
+    panels = [panel_of(curve) for curve in curves]
     seeds = housing.seeds_of(scale)
-    return Reproduction(
+    of_run = housing.settings(seeds) | {"last_steps": 50}
+    return of_panels(
         figure,
         scale,
         verdicts,
-        [table_of(one) for one in curves],
-        draw(panels, title, caption(len(seeds))) if panels else None,
-        settings=housing.settings(seeds) | {"last_steps": 50},
-        numbers={"panels": [numbers_of(panel) for panel in panels]},
+        panels,
+        (title, caption(len(seeds))),
+        tables=[table_of(curve) for curve in curves],
+        settings=of_run,
         missing=missing,
     )
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...pictures.panels import Panel, draw
+from ...pictures.panels import Panel
 from ..figure import Figure, Scale
-from ..of_panels import numbers_of, spread
+from ..of_panels import of_panels, spread
 from ..paired import clear, jackknifed, ordered
 from ..reproduction import Reproduction, Table
 from ..verdicts import CONFIRMED, DIRECTION, Verdict, measured
@@ -134,15 +134,16 @@ def _trained(scale: Scale, places: Sequence[Place], rivals: Sequence[str]) -> li
 def _told(
     figure: Figure, scale: Scale, found: Sequence[TradeOff], verdicts: Sequence[Verdict], missing: list[str], title: str
 ) -> Reproduction:
-    panels, seeds = [panel_of(one) for one in found], housing.seeds_of(scale)
-    return Reproduction(
+    panels, seeds = [panel_of(curves) for curves in found], housing.seeds_of(scale)
+    of_run = housing.settings(seeds) | {"budgets": list(housing.budgets_of(scale))}
+    return of_panels(
         figure,
         scale,
         verdicts,
-        [table_of(one) for one in found],
-        draw(panels, title, caption(len(seeds))) if panels else None,
-        settings=housing.settings(seeds) | {"budgets": list(housing.budgets_of(scale))},
-        numbers={"panels": [numbers_of(panel) for panel in panels]},
+        panels,
+        (title, caption(len(seeds))),
+        tables=[table_of(curve) for curve in found],
+        settings=of_run,
         missing=missing,
     )
 
