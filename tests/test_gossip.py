@@ -113,7 +113,8 @@ def test_large_sparse_graphs_stay_sparse():
     assert path.is_reversible
     assert len(path.content_hash) == 16
     with pytest.raises(InvalidInput, match="limited to 20000 nodes, got 30000; use the sparse `weights`"):
-        W.spectrum  # noqa: B018
+        path.spectrum  # noqa: B018
+    assert_allclose(W.spectrum[:3], 1 / 3 + 2 / 3 * np.cos(2 * np.pi * np.array([0, 1, 1]) / n), rtol=1e-14)
 
 
 # The contract of the matrix

@@ -27,8 +27,8 @@ NAMES = {
         audit_matrix reconstruct
     """,
     "mfdl.error_gram": """
-        OBJECTIVES error_gram mode_error_grams node_error_grams prefix_sum_gram space_time_error_gram
-        spatial_error_gram
+        OBJECTIVES SpectralMeasure error_gram mode_error_grams node_error_grams prefix_sum_gram
+        space_time_error_gram spatial_error_gram spectral_measure
     """,
     "mfdl.factorization": """
         ADAPTED_TOLERANCE COVARIANCE_SOLVERS ClassFactorizations Factorization FactorizationProblem

@@ -28,6 +28,7 @@ class ByNodes:
     """W_t of each step over nodes, K sparse products, and quadratic forms of models, n x n, carried back over it."""
 
     def __init__(self, dynamics: Dynamics) -> None:
+        self.size = dynamics.num_nodes
         self._constant = dynamics.gossip.is_constant
         self._of_step = functools.lru_cache(maxsize=1)(dynamics.step_weights)  # asked for more than once a step
 
@@ -56,7 +57,7 @@ class ByModes:
     """As `ByNodes` over the eigenvectors of constant symmetric gossip: forms diagonal there, as their diagonal (n,)."""
 
     def __init__(self, eigenvalues: FloatArray) -> None:
-        self.eigenvalues = eigenvalues
+        self.eigenvalues, self.size = eigenvalues, eigenvalues.size
 
     def times(self, step: int, models: FloatArray) -> FloatArray:
         return (models.T * self.eigenvalues).T
@@ -91,7 +92,7 @@ def responses(
     T, injections = num_steps, 1 if by_age else num_steps
     rates = np.ones(T) if by_age else dynamics.relative_rates(T)
     shrink = dynamics.shrink_factors(T)
-    model = np.zeros((dynamics.num_nodes, injections, int(np.max(columns)) + 1))
+    model = np.zeros((averaging.size, injections, int(np.max(columns)) + 1))
     buffer = np.zeros(injections)  # of each injection, at its own node, where it stays
     for r in range(T):
         so_far = min(r + 1, injections)

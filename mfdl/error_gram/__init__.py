@@ -5,6 +5,7 @@ In: `Dynamics`, `ErrorWeights`, num_steps. Out:
 - `temporal`: over steps, T x T, for noise correlated in time at each node; one for all nodes or one per node;
 - `spatial`: over nodes, n x n, for noise fresh in each step but correlated across nodes;
 - `modes`: over steps for every eigenvector of the gossip, for noise correlated over both at once;
+- `spectral`: the `SpectralMeasure` of constant symmetric gossip, all that the Gram over steps knows of it;
 - `space_time`: over steps x nodes, (T n) x (T n), for small problems.
 
 All count the same variance: sum over steps r of w_r tr(theta_r^T Q theta_r), w and Q from the `ErrorWeights`, of the
@@ -13,19 +14,23 @@ rate of 1: the variance is eta_0^2 nu^2 times the value.
 """
 
 from ..error_weights import OBJECTIVES
+from .measure import SpectralMeasure
 from .modes import mode_error_grams
 from .space_time import space_time_error_gram
 from .spatial import spatial_error_gram
+from .spectral import spectral_measure
 from .temporal import error_gram, node_error_grams, prefix_sum_gram
 
 __all__ = [
     "OBJECTIVES",
+    "SpectralMeasure",
     "error_gram",
     "mode_error_grams",
     "node_error_grams",
     "prefix_sum_gram",
     "space_time_error_gram",
     "spatial_error_gram",
+    "spectral_measure",
 ]
 
 

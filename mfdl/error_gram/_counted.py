@@ -56,6 +56,17 @@ class Counted:
         constant_rate = bool((self.rates == 1.0).all())
         return self.dynamics.gossip.is_constant and (constant_rate or self.dynamics.is_plain)
 
+    @property
+    def of_average(self) -> bool:
+        """What counts is the average of the models."""
+        return self.node_factor is not None and self.node_factor.nnz > self.node_factor.shape[0]
+
+    @property
+    def weight_of_nodes(self) -> float:
+        """tr(Q)."""
+        factor = self.node_factor
+        return float(self.dynamics.num_nodes if factor is None else factor.data @ factor.data)
+
     def over_steps(self, gram: FloatArray) -> FloatArray:
         """H from sum_r w_r y_r^T Q y_r, which it is, or from the Gram of responses by their age at rate 1.
 

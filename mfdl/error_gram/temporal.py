@@ -27,11 +27,13 @@ import numpy as np
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..dynamics.responses import Averaging, ByNodes, Entries
+from ..dynamics.responses import Averaging, ByModes, ByNodes, Entries
 from ..error_weights import ErrorWeights
 from ..threads import blas_threads
 from ._counted import Counted, finite_gram
 from ._modes import Modes
+from .measure import SpectralMeasure
+from .spectral import known_measure
 
 BLOCK_BYTES = 128 * 2**20  # working memory for blocks of columns of W^a
 
@@ -56,12 +58,24 @@ def error_gram(
         beyond float64.
     """
     counted = Counted.of(dynamics, num_steps, weights, objective)
+    measure = known_measure(counted)
+    if measure is not None:
+        return of_measure(counted, measure)
     with blas_threads(max(dynamics.num_nodes, num_steps)):
         modes = Modes.of(counted)
         if modes is not None:
             gram = functools.partial(_gram, counted, modes.averaging, modes.entries, modes.coupling)
             return finite_gram(lambda: counted.over_steps(gram()))
         return finite_gram(lambda: _by_nodes(counted, np.arange(dynamics.num_nodes)))
+
+
+def of_measure(counted: Counted, measure: SpectralMeasure) -> FloatArray:
+    """H of what is counted of gossip with this measure."""
+    few = measure.reduced(2 * counted.num_steps)
+    modes = ByModes(few.eigenvalues)
+    entries = np.arange(modes.size), np.zeros(modes.size, dtype=np.intp)
+    with blas_threads(max(modes.size, counted.num_steps)):
+        return finite_gram(lambda: counted.over_steps(_gram(counted, modes, entries, few.weights)))
 
 
 def node_error_grams(
@@ -97,12 +111,18 @@ def _by_nodes(counted: Counted, nodes: np.ndarray) -> FloatArray:
 
 
 def _gram(counted: Counted, averaging: Averaging, entries: Entries, coupling: FloatArray | None = None) -> FloatArray:
-    """sum_r w_r y_r^T M y_r, y_r what step r makes of each injection and M the coupling, or Q.
+    """sum_r w_r y_r^T M y_r, y_r what step r makes of each injection and M the coupling (or its diagonal), or Q.
 
     Where only the age of an injection matters, the Gram of responses by age instead (see `Counted.over_steps`).
     """
     T, by_age, ages = counted.num_steps, counted.shift_invariant, np.empty((0, 0))
     total = np.zeros((T, T))
+
+    def gram(rows: FloatArray) -> FloatArray:
+        if coupling is None:
+            return rows @ rows.T
+        return rows @ (coupling @ rows.T if coupling.ndim == 2 else coupling[:, None] * rows.T)
+
     for r, y in enumerate(counted.responses(averaging, entries, by_age=by_age)):
         weight = counted.step_weights[r]
         if not (weight or by_age):
@@ -113,7 +133,7 @@ def _gram(counted: Counted, averaging: Averaging, entries: Entries, coupling: Fl
             ages = ages if r else np.empty((T, rows.size))
             ages[r] = rows
         else:
-            total[: r + 1, : r + 1] += weight * (rows @ (rows.T if coupling is None else coupling @ rows.T))
+            total[: r + 1, : r + 1] += weight * gram(rows)
     if by_age:
-        total = ages @ (ages.T if coupling is None else coupling @ ages.T)
+        total = gram(ages)
     return (total + total.T) / 2

@@ -1,0 +1,124 @@
+"""The spectral measure of gossip: closed forms against eigenvalues, fewer nodes against all of them."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl import gossip
+from mfdl.dynamics import Dynamics
+from mfdl.error_gram import SpectralMeasure, error_gram, spectral_measure
+from mfdl.error_weights import ErrorWeights
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.testing import gossip_matrices
+
+CLOSED = (
+    *(f"ring:n={n}" for n in (1, 2, 3, 4, 7, 8)),
+    *("torus:rows=2,cols=3", "torus:rows=3,cols=5", "torus:rows=1,cols=4", "torus:n=16"),
+    *("hypercube:dim=0", "hypercube:dim=1", "hypercube:dim=4", "complete:n=6", "complete:n=9"),
+)
+OTHERS = ("path:n=4", "star:n=5", "florentine", "regular:n=12,degree=3", "expander:n=16")
+
+
+@pytest.mark.parametrize("spec", CLOSED)
+def test_convolutions_have_their_spectrum_in_closed_form(spec):
+    W = gossip.metropolis_hastings(spec)
+    assert_allclose(W.closed_spectrum, np.linalg.eigvalsh(W.dense())[::-1], atol=1e-14)
+
+
+@pytest.mark.parametrize("spec", OTHERS)
+def test_what_is_no_convolution_has_none(spec):
+    assert gossip.metropolis_hastings(spec).closed_spectrum is None
+
+
+@examples(100)
+@given(order=st.permutations(range(6)), weights=st.lists(st.integers(0, 3), min_size=4, max_size=4))
+def test_a_relabelled_convolution_is_right_or_none(order, weights):
+    # weights by distance on a cycle, in any order of its nodes, and one pair changed
+    distance = np.minimum((d := np.subtract.outer(order, order) % 6), 6 - d)
+    W = np.array([0, *weights[:3]])[distance] / 24
+    W[[0, 1], [1, 0]] += weights[3] / 24
+    W += np.diag(1 - W.sum(axis=1))
+    found = gossip.from_array(W).closed_spectrum
+    if found is not None:
+        assert_allclose(found, np.linalg.eigvalsh(W)[::-1], atol=1e-14)
+    assert found is not None or list(order) != list(range(6)) or weights[3]
+
+
+@examples(100)
+@given(W=gossip_matrices(max_nodes=6, kinds=("symmetric", "singular")), K=st.integers(1, 3), data=st.data())
+def test_moments_are_those_of_the_matrix(W, K, data):
+    n = W.num_nodes
+    target = data.draw(st.sampled_from(["nodes", "average", "some"]))
+    some = data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n).filter(any))
+    weights = ErrorWeights("all", some if target == "some" else target)
+    measure = spectral_measure(Dynamics(W, gossip_rounds=K), weights=weights)
+    F = weights.node_factor(n).toarray()
+    for power in range(5):
+        expected = np.trace(F.T @ F @ np.linalg.matrix_power(W.dense(), K * power))
+        assert measure.moment(power) == pytest.approx(expected, abs=1e-12)
+
+
+@examples(60)
+@given(st.data(), st.integers(2, 40))
+def test_fewer_nodes_keep_the_moments(data, degree):
+    numbers = st.floats(-1, 1)
+    lam = data.draw(st.lists(numbers, min_size=100, max_size=120))
+    measure = SpectralMeasure(lam, np.linspace(0, 2, len(lam)))
+    few = measure.reduced(degree)
+    assert few.eigenvalues.size <= degree // 2 + 1
+    for power in range(degree + 1):
+        assert few.moment(power) == pytest.approx(measure.moment(power), abs=1e-13 * measure.mass)
+
+
+@pytest.mark.parametrize("accuracy", [1e-3, 1e-6, 1e-10])
+def test_a_coarser_measure_is_within_its_accuracy(accuracy):
+    # two ends of the interval, where high powers live, beside many others
+    measure = SpectralMeasure(np.cos(np.linspace(0, np.pi, 3001)), np.ones(3001))
+    few = measure.reduced(400, accuracy)
+    assert few.eigenvalues.size < 110
+    worst = max(abs(few.moment(power) - measure.moment(power)) for power in range(401))
+    assert worst <= accuracy * measure.mass
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"momentum": 0.5, "weight_decay": 0.1}, {"learning_rate": [1.0] * 20 + [0.5] * 20}]
+)
+@pytest.mark.parametrize("target", ["nodes", "average", "some"])
+def test_a_closed_form_is_the_gram_of_the_same_graph_in_another_order(settings, target):
+    # a ring with its nodes shuffled has no closed form
+    order = np.random.default_rng(0).permutation(300)
+    ring = nx.cycle_graph(300)
+    shuffled = nx.relabel_nodes(ring, dict(enumerate(order.tolist())))
+    some = np.arange(300) % 3
+    for objective in ("post-average", "message"):
+        of = [
+            error_gram(
+                Dynamics(gossip.metropolis_hastings(graph), **settings),
+                40,
+                weights=ErrorWeights("exponential:9", values if target == "some" else target),
+                objective=objective,
+            )
+            for graph, values in ((ring, some), (shuffled, some[np.argsort(order)]))
+        ]
+        assert_allclose(of[0], of[1], rtol=1e-10)
+
+
+def test_a_large_ring_is_exact_and_quick():
+    # beyond T = n / 2 rounds a ring is told from the line, before it is not: moments of a million are those of 99
+    large, small = (error_gram(Dynamics(gossip.metropolis_hastings(f"ring:n={n}")), 20) / n for n in (100_000, 99))
+    assert_allclose(large, small, rtol=1e-12)
+
+
+def test_refusals():
+    with pytest.raises(InvalidInput, match=r"one for each of 2 eigenvalues, got 1"):
+        SpectralMeasure([1.0, 0.5], [1.0])
+    with pytest.raises(InvalidInput, match=r"must lie in \[-1, 1\]"):
+        SpectralMeasure([1.5], [1.0])
+    with pytest.raises(UnsupportedMechanism, match="constant symmetric gossip"):
+        spectral_measure(Dynamics(gossip.uniform("star:n=4")))
