@@ -75,8 +75,6 @@ def noise_error(
         return (_local if noise.factor is None else _over_time_and_nodes)(noise, dynamics, m, target)
     if not algorithm.is_plain:
         return _by_recursion(algorithm, noise.mixing, target)
-    if noise.factor is None and (m == m[0]).all():
-        return float(np.trace(error_gram(dynamics, T, **vars(target)))) / float(m[0]) ** 2
     H = spatial_error_gram(dynamics, num_steps=T, **vars(target))
     F = sp.csr_array(sp.diags_array(1 / m) @ noise.mixing)
     return float((F * (H @ F)).sum())
