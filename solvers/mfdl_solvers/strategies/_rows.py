@@ -1,0 +1,43 @@
+"""What structured strategies share: checked numbers, a ring of recent rows, shifts, banded triangular solutions."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+
+from ..problem import ProblemError
+from ..scale import Array
+
+
+def own_numbers(name: str, given: object, ndim: int) -> Array:
+    """An own read-only float64 copy; raises ProblemError: another number of axes, empty, not finite."""
+    array = np.array(given, dtype=np.float64)
+    if array.ndim != ndim or array.size == 0 or not np.isfinite(array).all():
+        raise ProblemError(f"{name} must be finite numbers along {ndim} axes, got shape {array.shape}.")
+    array.setflags(write=False)
+    return array
+
+
+def combined(step: int, ring: Array, weights: Array) -> Array:
+    """sum_l weights[l - 1] row(step - l) of a ring that holds row(s) at s % len(ring), without a copy of the rows."""
+    placed = np.zeros(len(ring))
+    placed[(step - 1 - np.arange(weights.size)) % len(ring)] = weights
+    return np.tensordot(placed, ring, 1)
+
+
+def keep(step: int, ring: Array, row: Array) -> None:
+    """Puts the row of a step in the place of the oldest."""
+    if len(ring):
+        ring[step % len(ring)] = row
+
+
+def solve_banded(columns: Array, x: Array, *, transposed: bool = False) -> Array:
+    """C^-1 x or C^-T x, for the columns of C from the diagonal down, C[s + j, s] = columns[s, j], x of shape (T, ...).
+
+    Columns may be longer than the matrix: what falls below its last row is not read.
+    """
+    flat = x.reshape(len(x), -1)
+    solved, info = scipy.linalg.lapack.dtbtrs(columns.T, flat, uplo="L", trans="T" if transposed else "N")
+    if info:
+        raise ProblemError(f"a banded strategy is singular at step {info - 1}.")
+    return np.asarray(solved).reshape(x.shape)

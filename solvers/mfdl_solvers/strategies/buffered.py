@@ -1,0 +1,76 @@
+"""Buffered linear Toeplitz strategies (BLT): coefficients that are sums of a few exponentials."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from ..problem import ProblemError
+from ..scale import Array
+from ._rows import own_numbers
+from .toeplitz import Toeplitz
+
+
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
+class Buffered(Toeplitz):
+    """C[t, t] = diagonal, C[t, s] = diagonal * sum_i scales[i] decays[i]^(t - s - 1) below it.
+
+    Its noise takes one buffer for each exponential, whatever T is.
+
+    Attributes: scales, decays: shape (d,), |decay| <= 1; size: T; diagonal: > 0.
+    Raises: ProblemError: numbers that are not finite or of different lengths, a decay outside [-1, 1], T < 1.
+    Source: arXiv:2404.16706 (BLT), arXiv:2408.08868 (over several participations).
+
+    >>> Buffered([0.5], [0.5], size=3).dense().tolist()
+    [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]
+    """
+
+    scales: Array | Sequence[float] = ()
+    decays: Array | Sequence[float] = ()
+    diagonal: float = 1.0
+
+    def __init__(
+        self, scales: Array | Sequence[float], decays: Array | Sequence[float], size: int, diagonal: float = 1.0
+    ) -> None:
+        kept = {"scales": own_numbers("scales", scales, 1), "decays": own_numbers("decays", decays, 1)}
+        if kept["scales"].shape != kept["decays"].shape:
+            raise ProblemError(
+                f"decays must be one for each scale, got {kept['decays'].size} for {kept['scales'].size} scales."
+            )
+        if (np.abs(kept["decays"]) > 1).any():
+            raise ProblemError(f"decays must lie in [-1, 1], got {np.abs(kept['decays']).max():g} in size.")
+        for name, value in {**kept, "size": size, "diagonal": float(diagonal)}.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "coefficients", diagonal * _series(kept["scales"], kept["decays"], size))
+        super().__post_init__()
+
+    @property
+    def memory(self) -> int:
+        return len(self.scales)
+
+    @cached_property
+    def _numbers(self) -> tuple[Array, Array]:
+        return np.asarray(self.scales), np.asarray(self.decays)
+
+    def advance(self, step: int, state: Array, fresh: Array) -> Array:
+        scales, decays = self._numbers
+        row = fresh / self.diagonal - np.tensordot(scales, state, 1)
+        state *= decays.reshape(-1, *[1] * (state.ndim - 1))
+        state += row
+        return row
+
+    def scaled(self, factor: float) -> Buffered:
+        return Buffered(self.scales, self.decays, self.size, factor * self.diagonal)
+
+
+def _series(scales: Array, decays: Array, size: int) -> Array:
+    """1, sum_i scales[i], sum_i scales[i] decays[i], ..."""
+    made = np.zeros(max(size, 1))
+    made[0] = 1.0
+    ages = np.arange(max(size - 1, 0))
+    for scale, decay in zip(scales, decays, strict=True):
+        made[1:] += scale * decay**ages
+    return made

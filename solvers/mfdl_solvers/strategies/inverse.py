@@ -1,0 +1,131 @@
+"""Strategies whose noise C^-1 Z is a short sum of fresh rows: C^-1 is banded (BandInvMF), Toeplitz besides (BISR)."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+
+import numpy as np
+
+from ..problem import ProblemError
+from ..scale import Array
+from ._rows import combined, keep, solve_banded
+from .banded import Banded, inverse_column_norms
+from .base import Strategy
+from .toeplitz import Toeplitz, convolved
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Inverse(Strategy):
+    """C = N^-1 for a `Toeplitz` or `Banded` noising matrix N: noise of step t is sum_j N[t, t - j] z_(t - j).
+
+    Its stepper keeps b - 1 fresh rows; where these are made again from their counters, `noising.weights_of(t)` is all
+    that is needed, and nothing is kept (lambda-CGD: N has 1 and -lambda).
+
+    Attributes: noising: N.
+    Source: arXiv:2505.12128 (BISR, BandInvMF).
+
+    >>> Inverse(Toeplitz([1.0, -0.5], size=3)).dense().tolist()
+    [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]
+    """
+
+    noising: Toeplitz | Banded
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.noising, Toeplitz | Banded):
+            raise ProblemError(f"noising must be a Toeplitz or Banded strategy, got {type(self.noising).__name__}.")
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        return self.noising.size
+
+    @property
+    def bandwidth(self) -> int:
+        return self.size if self.noising.bandwidth > 1 else 1
+
+    @property
+    def memory(self) -> int:
+        return self.noising.bandwidth - 1
+
+    @property
+    def series(self) -> Array | None:
+        return self.noising.inverse_series if isinstance(self.noising, Toeplitz) else None
+
+    @cached_property
+    def nonnegative(self) -> bool:
+        """N has no positive entry besides its diagonal (an M-matrix), or C is Toeplitz with coefficients >= 0."""
+        if isinstance(self.noising, Banded):
+            return bool((self.noising.rows[:, 1:] <= 0).all())
+        return bool((self.noising.series[1:] <= 0).all() or (self.noising.inverse_series >= 0).all())
+
+    def times(self, x: Array) -> Array:
+        return self.noising.solve(x)
+
+    def transposed_times(self, x: Array) -> Array:
+        return self.noising.transposed_solve(x)
+
+    def solve(self, x: Array) -> Array:
+        return self.noising.times(x)
+
+    def transposed_solve(self, x: Array) -> Array:
+        return self.noising.transposed_times(x)
+
+    def absolute_times(self, x: Array) -> Array:
+        """|N^-1| <= M^-1 entry by entry, M with the diagonal of N and -|N| besides; |c| itself where C is Toeplitz."""
+        if self.nonnegative:
+            return self.times(x)
+        if self.series is not None:
+            return convolved(np.abs(self.series), x)
+        assert isinstance(self.noising, Banded)
+        return _comparison(self.noising).solve(x)
+
+    def gram_diagonal(self, lag: int) -> Array | None:
+        return None if self.series is None else Toeplitz(self.series, self.size).gram_diagonal(lag)
+
+    @property
+    def squared_column_norms(self) -> Array:
+        if self.series is not None:
+            return np.cumsum(self.series**2)[::-1]
+        assert isinstance(self.noising, Banded)
+        return inverse_column_norms(self.noising.columns)
+
+    @property
+    def noise_variances(self) -> Array:
+        if isinstance(self.noising, Banded):
+            return np.asarray((self.noising.rows**2).sum(axis=1))
+        squares = np.zeros(self.size)
+        squares[: self.noising.bandwidth] = self.noising.series**2
+        return np.cumsum(squares)
+
+    def envelope(self) -> Array:
+        if self.series is not None:
+            return np.abs(self.series)
+        assert isinstance(self.noising, Banded)
+        rows = self.noising.rows
+        shares = (np.abs(rows) / rows[:, :1]).max(axis=0)
+        shares[1:] *= -1
+        # row by row |C[t, s]| <= sum_j |shares_j| |C[t - j, s]|, begun with 1 / N[s, s]
+        with np.errstate(over="ignore", invalid="ignore"):
+            bound = solve_banded(np.broadcast_to(shares, rows.shape), np.eye(self.size, 1)[:, 0]) / rows[:, 0].min()
+        return np.where(np.isfinite(bound), bound, np.inf)
+
+    def weights_of(self, step: int) -> Array:
+        """N[t, t - j] for j <= min(t, b - 1): how fresh rows make the noise of a step."""
+        return self.noising.weights_of(step)
+
+    def advance(self, step: int, state: Array, fresh: Array) -> Array:
+        weights = self.noising.weights_of(step)
+        row = weights[0] * fresh
+        if len(state):
+            row = row + combined(step, state, weights[1:])
+        keep(step, state, fresh)
+        return row
+
+    def scaled(self, factor: float) -> Inverse:
+        return Inverse(self.noising.scaled(1 / factor))
+
+
+def _comparison(noising: Banded) -> Banded:
+    rows = -np.abs(noising.rows)
+    rows[:, 0] *= -1
+    return Banded(rows)

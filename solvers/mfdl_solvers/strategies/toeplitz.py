@@ -1,0 +1,139 @@
+"""Toeplitz strategies: C[t, s] = c_(t - s), few coefficients where they are banded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import scipy.fft
+
+from ..problem import ProblemError
+from ..scale import Array
+from ._rows import combined, keep, own_numbers, solve_banded
+from .base import Strategy
+
+DIRECT = 64  # coefficients up to which products and inverses are sums, one by one, instead of Fourier transforms
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Toeplitz(Strategy):
+    """C[t, s] = coefficients[t - s], 0 where there is no such coefficient.
+
+    Attributes: coefficients: c_0 > 0, c_1, ..., shape (b,) with b <= T (the bandwidth); size: T.
+    Raises: ProblemError: coefficients that are not finite, c_0 <= 0, or more of them than steps.
+    Cost: products and solutions O(T log T) for each column, O(T b) for few coefficients.
+
+    >>> Toeplitz([1.0, 0.5], size=3).dense().tolist()
+    [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.0, 0.5, 1.0]]
+    """
+
+    coefficients: Array | Sequence[float]
+    size: int
+
+    def __post_init__(self) -> None:
+        c = own_numbers("coefficients", self.coefficients, 1)
+        if not 1 <= c.size <= self.size:
+            raise ProblemError(f"coefficients must be at most one for each of {self.size} steps, got {c.size}.")
+        if not c[0] > 0:
+            raise ProblemError(f"coefficients must begin with a number > 0, the diagonal of C, got {c[0]:g}.")
+        object.__setattr__(self, "coefficients", c)
+
+    @property
+    def series(self) -> Array:
+        return np.asarray(self.coefficients)
+
+    @property
+    def bandwidth(self) -> int:
+        return self.series.size
+
+    @property
+    def memory(self) -> int:
+        return self.bandwidth - 1
+
+    @property
+    def nonnegative(self) -> bool:
+        return bool((self.series >= 0).all())
+
+    @cached_property
+    def inverse_series(self) -> Array:
+        """d with C^-1[t, s] = d_(t - s), shape (T,)."""
+        return inverse_series(self.series, self.size)
+
+    def times(self, x: Array) -> Array:
+        return convolved(self.series, x)
+
+    def transposed_times(self, x: Array) -> Array:
+        return convolved(self.series, x[::-1])[::-1]
+
+    def solve(self, x: Array) -> Array:
+        if self.bandwidth <= DIRECT:
+            return solve_banded(np.broadcast_to(self.series, (self.size, self.bandwidth)), x)
+        return convolved(self.inverse_series, x)
+
+    def transposed_solve(self, x: Array) -> Array:
+        return self.solve(x[::-1])[::-1]
+
+    def absolute_times(self, x: Array) -> Array:
+        return convolved(np.abs(self.series), x)
+
+    @property
+    def squared_column_norms(self) -> Array:
+        return self.gram_diagonal(0)
+
+    def gram_diagonal(self, lag: int) -> Array:
+        c, T = self.series, self.size
+        products = np.zeros(T - lag)
+        products[: max(c.size - lag, 0)] = c[: max(c.size - lag, 0)] * c[lag:]
+        return np.cumsum(products)[::-1]  # entry s: the first T - lag - s of them
+
+    @property
+    def noise_variances(self) -> Array:
+        return np.cumsum(self.inverse_series**2)
+
+    def envelope(self) -> Array:
+        return np.abs(self.series)
+
+    def weights_of(self, step: int) -> Array:
+        return self.series[: step + 1]
+
+    def advance(self, step: int, state: Array, fresh: Array) -> Array:
+        row = fresh
+        if len(state):
+            row = row - combined(step, state, self.series[1:])
+        row = row / self.series[0]
+        keep(step, state, row)
+        return row
+
+    def scaled(self, factor: float) -> Toeplitz:
+        return Toeplitz(factor * self.series, self.size)
+
+
+def convolved(series: Array, x: Array) -> Array:
+    """The first T terms of series * x along the first axis of x, shape (T, ...)."""
+    T = len(x)
+    if series.size <= DIRECT:
+        made = series[0] * x
+        for lag in range(1, min(series.size, T)):
+            made[lag:] += series[lag] * x[:-lag]
+        return np.asarray(made)
+    length = scipy.fft.next_fast_len(T + series.size - 1, real=True)
+    transform = scipy.fft.rfft(series, length).reshape(-1, *[1] * (x.ndim - 1))
+    return np.asarray(scipy.fft.irfft(transform * scipy.fft.rfft(x, length, axis=0), length, axis=0)[:T])
+
+
+def inverse_series(series: Array, size: int) -> Array:
+    """d, shape (size,), with c * d = 1, 0, 0, ...: by substitution for few coefficients, else by Newton's iteration."""
+    if series.size <= DIRECT:
+        unit = np.zeros(size)
+        unit[0] = 1.0
+        return solve_banded(np.broadcast_to(series, (size, series.size)), unit)
+    d = inverse_series(series[:DIRECT], DIRECT)
+    while d.size < size:
+        length = min(2 * d.size, size)
+        longer = np.concatenate([d, np.zeros(length - d.size)])
+        product = convolved(d, np.concatenate([series[:length], np.zeros(max(length - series.size, 0))]))
+        product[0] -= 1.0
+        d = longer - convolved(d, product)
+    return d

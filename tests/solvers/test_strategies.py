@@ -1,0 +1,123 @@
+"""Structured strategies against the dense matrices that they stand for."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl_solvers.problem import ProblemError
+from mfdl_solvers.strategies import Banded, Buffered, Inverse, Toeplitz
+from mfdl_solvers.strategies.toeplitz import convolved, inverse_series
+from tests.effort import examples
+from tests.solvers._strategies import strategies
+
+
+@examples(100)
+@given(case=strategies(), seed=st.integers(0, 99), vector=st.booleans())
+def test_products_and_solutions_are_those_of_the_dense_matrix(case, seed, vector):
+    strategy, C = case
+    x = np.random.default_rng(seed).standard_normal((len(C), 2))
+    x = x[:, 0] if vector else x
+    N = np.linalg.inv(C)
+    scale = 1e-12 * (1 + np.abs(N).max()) * (1 + np.abs(C).max())
+    assert_allclose(strategy.dense(), C, atol=scale)
+    assert_allclose(strategy.times(x), C @ x, atol=scale)
+    assert_allclose(strategy.transposed_times(x), C.T @ x, atol=scale)
+    assert_allclose(strategy.solve(x), N @ x, atol=scale)
+    assert_allclose(strategy.transposed_solve(x), N.T @ x, atol=scale)
+    assert_allclose(strategy.scaled(0.25).times(x), C @ x / 4, atol=scale)
+
+
+@examples(100)
+@given(case=strategies())
+def test_norms_lags_and_bounds_are_those_of_the_dense_matrix(case):
+    strategy, C = case
+    T, X, N = len(C), C.T @ C, np.linalg.inv(C)
+    assert_allclose(strategy.squared_column_norms, np.diagonal(X), rtol=1e-9)
+    assert_allclose(strategy.noise_variances, (N**2).sum(axis=1), rtol=1e-9)
+    scale = 1e-12 * (1 + np.abs(X).max()) * (1 + np.abs(N).max())
+    for lag in range(T):
+        entries = strategy.gram_diagonal(lag)
+        assert entries is None or np.allclose(entries, np.diagonal(X, lag), rtol=0, atol=scale)
+    for lag in range(strategy.bandwidth, T):
+        assert_array_equal(np.diagonal(C, -lag), 0)
+    assert (strategy.absolute_times(np.eye(T)) >= np.abs(C) - scale).all()
+    if strategy.nonnegative:
+        assert (-scale <= C).all()
+        assert_allclose(strategy.absolute_times(np.eye(T)), C, atol=scale)
+    envelope = strategy.envelope()
+    for lag, most in enumerate(envelope):
+        assert np.abs(np.diagonal(C, -lag)).max() <= most * (1 + 1e-9) + scale
+
+
+@examples(60)
+@given(case=strategies(), seed=st.integers(0, 99), stop=st.integers(0, 8), dim=st.integers(1, 3))
+def test_noise_row_by_row_is_the_solution_and_goes_on_from_any_state(case, seed, stop, dim):
+    strategy, C = case
+    T = len(C)
+    Z = np.random.default_rng(seed).standard_normal((T, dim))
+    stop = min(stop, T)
+    stepper = strategy.stepper((dim,))
+    rows = [stepper.step(z) for z in Z[:stop]]
+    assert stepper.state.shape == (strategy.memory, dim)
+    later = strategy.stepper((dim,), state=stepper.state, position=stop)
+    before = stepper.state.copy()
+    rows += [later.step(z) for z in Z[stop:]]
+    assert_array_equal(stepper.state, before)  # the later one has its own
+    N = np.linalg.inv(C)
+    assert_allclose(rows, N @ Z, atol=1e-12 * (1 + np.abs(N).max()) * (1 + np.abs(C).max()))
+    with pytest.raises(ProblemError, match="no noise beyond"):
+        later.step(Z[0])
+
+
+@examples(40)
+@given(case=strategies(), seed=st.integers(0, 99))
+def test_states_of_rows_can_be_made_again_from_the_rows(case, seed):
+    strategy, C = case
+    if isinstance(strategy, Buffered):
+        return
+    T, memory = len(C), strategy.memory
+    Z = np.random.default_rng(seed).standard_normal((T, 1))
+    kept = Z if isinstance(strategy, Inverse) else np.linalg.solve(C, Z)
+    at = T - 1
+    state = np.zeros((memory, 1))
+    for step in range(max(0, at - memory), at):
+        state[step % memory] = kept[step]
+    last = strategy.stepper((1,), state=state, position=at).step(Z[at])
+    assert_allclose(last, np.linalg.solve(C, Z)[at], atol=1e-9 * (1 + np.abs(kept).max()))
+    if isinstance(strategy, Inverse):
+        weights = strategy.weights_of(at)
+        assert_allclose(weights @ Z[at::-1][: weights.size], last, atol=1e-9 * (1 + np.abs(kept).max()))
+
+
+@pytest.mark.parametrize("width", [65, 300, 1000])
+def test_long_series_by_transforms_are_those_by_sums(width):
+    c = 1 / np.sqrt(1 + np.arange(width))
+    strategy, x = Toeplitz(c, 1000), np.random.default_rng(0).standard_normal((1000, 2))
+    C = strategy.dense()
+    assert_allclose(strategy.times(x), np.tril(C) @ x, atol=1e-12)
+    assert_allclose(C @ strategy.solve(x), x, atol=1e-12)
+    assert_allclose(strategy.transposed_solve(x), np.linalg.solve(C.T, x), atol=1e-12)
+    assert_allclose(convolved(inverse_series(c, 1000), C[:, 0]), np.eye(1000, 1)[:, 0], atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Toeplitz([1.0, 2.0, 3.0], size=2), "at most one for each of 2 steps"),
+        (lambda: Toeplitz([0.0, 2.0], size=2), "number > 0"),
+        (lambda: Toeplitz([1.0, np.nan], size=2), "finite"),
+        (lambda: Banded([[1.0, 1.0], [1.0, 1.0]]), "no steps before step 0"),
+        (lambda: Banded([[1.0], [-1.0]]), r"positive diagonal.*at 1"),
+        (lambda: Banded([[1.0, 0.0]]), "at most one for each step"),
+        (lambda: Buffered([1.0], [1.5], size=3), r"\[-1, 1\]"),
+        (lambda: Buffered([1.0], [0.5, 0.25], size=3), "one for each scale"),
+        (lambda: Inverse(np.eye(2)), "Toeplitz or Banded"),
+        (lambda: Toeplitz([1.0], size=2).stepper((2,), state=np.zeros((1, 2))), r"shape \(0, 2\)"),
+        (lambda: Toeplitz([1.0, 1.0], size=2).stepper(position=1), "only step 0 starts from nothing"),
+    ],
+)
+def test_what_is_no_strategy_is_refused(make, says):
+    with pytest.raises(ProblemError, match=says):
+        make()
