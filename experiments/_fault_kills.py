@@ -98,7 +98,7 @@ def kill(runs: int, seed: int) -> dict[str, Any]:
 
 
 def _kind(k: int) -> str:
-    return "compare" if k % 5 == 3 else {6: "factorize", 7: "sweep"}.get(k % 10, "training")
+    return "compare" if k % 5 == 3 else {1: "sweep", 6: "factorize"}.get(k % 10, "training")
 
 
 def _warm_up(kinds: set[str]) -> None:

@@ -27,9 +27,10 @@ print(json.dumps(counts))
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL and fork")
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
-def test_killed_sweeps_end_with_the_same_bytes(times):
-    """A process of its own: it forks, which a process with threads should not."""
+@pytest.mark.slow
+def test_sweeps_killed_at_random_end_with_the_same_bytes():
+    """One of them is in `tests/faults`. A process of its own: it forks, which a process with threads should not."""
+    times = 10
     command = [sys.executable, "-c", KILL, str(times)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=EXPERIMENTS)
     assert done.returncode == 0, done.stderr
