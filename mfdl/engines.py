@@ -13,6 +13,7 @@ import functools
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -155,6 +156,8 @@ def _on_processes(
     from joblib import Parallel, delayed  # processes are started only here
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+    # a worker that has grown by 300 MB is replaced between two items: nothing that a user has to know
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
     call, left, deaths = _Call(function, ends_with=os.getpid()), dict(waiting), 0
     while left:
         pool = Parallel(n_jobs=min(engine.workers, len(left)), return_as="generator_unordered")
