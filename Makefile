@@ -5,7 +5,7 @@ BIN := .venv/bin
 # compiled modules are kept, half of what a start of the tests costs
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: compare test test-all lint docs
+.PHONY: compare test test-all lint docs bench
 
 .venv/.installed: pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv
@@ -16,6 +16,10 @@ export PYTHONDONTWRITEBYTECODE :=
 .venv/.docs: .venv/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,docs]'
 	touch $@
+
+bench: .venv/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
+	$(BIN)/python -m experiments.benchmarks
 
 compare: .venv/.installed
 	$(BIN)/mfdl compare --out results/compare

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import math
+import os
 import platform
 import resource
 import statistics
@@ -28,13 +31,20 @@ def seconds(work: Callable[[], Any], *, repeats: int = 7, warm_up: int = 1) -> d
     return {"median": statistics.median(times), "min": min(times), "max": max(times)}
 
 
+def slope(sizes: list[float], costs: list[float]) -> float:
+    """Exponent of growth: of the line through (log size, log cost) with the least squares."""
+    return statistics.linear_regression([math.log(size) for size in sizes], [math.log(cost) for cost in costs]).slope
+
+
 def peak_megabytes() -> float:
     """Peak resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def report(name: str, **row: Any) -> None:
-    """Prints one JSON row with versions and machine."""
-    machine = {"python": platform.python_version(), "machine": platform.machine(), "mfdl": mfdl.__version__}
-    versions = {"numpy": np.__version__, "scipy": scipy.__version__}
-    print(json.dumps({"benchmark": name, **row, "versions": {**machine, **versions}}), flush=True)
+    """Prints one JSON row with date, versions, machine and its load (of 1 where one core is busy)."""
+    versions = {"python": platform.python_version(), "mfdl": mfdl.__version__}
+    versions |= {"numpy": np.__version__, "scipy": scipy.__version__}
+    machine = {"machine": platform.machine(), "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 2)}
+    dated = {"date": datetime.date.today().isoformat(), "machine": machine, "versions": versions}
+    print(json.dumps({"benchmark": name, **row, **dated}), flush=True)
