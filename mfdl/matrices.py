@@ -5,6 +5,7 @@ Beside `check`, which the command line loads, since scipy is not light.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 from collections.abc import Callable
@@ -40,6 +41,20 @@ def numbered() -> Callable[[Any], int]:
     """The same number for the same object, another for every other: keys of what follows from several objects."""
     counter = itertools.count()
     return once(lambda thing: next(counter))
+
+
+def once_for_places(make: Callable[[sp.csr_array], Made]) -> Callable[[sp.csr_array], Made]:
+    """`make` of where a matrix has entries other than zero, called once for all that have them in the same places."""
+    made: dict[tuple[Any, ...], Made] = {}
+
+    def of(matrix: sp.csr_array) -> Made:
+        parts = (matrix.indptr, matrix.indices, matrix.data != 0)
+        key = matrix.shape, *(part.tobytes() for part in parts)
+        if key not in made:
+            made[key] = make(matrix)
+        return made[key]
+
+    return once(of)
 
 
 def read_only(array: Any) -> Any:
@@ -90,6 +105,13 @@ def sparse_matrix(**named: Any) -> sp.csr_array:
         matrix = sp.csr_array(matrix, copy=True)
         matrix.eliminate_zeros()
     return read_only(matrix)
+
+
+def with_entries(matrix: sp.csr_array, entries: NDArray[np.float64]) -> sp.csr_array:
+    """`sparse_matrix` of other entries in the places of one that it made; the two share the places."""
+    other = copy.copy(matrix)
+    other.data = read_only(entries)
+    return sparse_matrix(map=other)
 
 
 def position(matrix: sp.csr_array, k: int) -> tuple[int, int]:

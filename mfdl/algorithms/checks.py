@@ -235,19 +235,21 @@ def message_users(
     uses = models  # (state, n): who uses an entry of the state from here on
     kept = [uses]
     number = matrices.numbered()
+    places = matrices.once_for_places(_pattern)
     done: dict[tuple[int, ...], tuple[sp.csr_array, sp.csr_array]] = {}
     for r in range(len(rounds) - 1, -1, -1):
-        K, F, P = rounds[r].state_from_message, rounds[r].state_from_state, rounds[r].message_from_state
+        maps = rounds[r].state_from_message, rounds[r].state_from_state, rounds[r].message_from_state
+        K, F, P = (None if matrix is None else places(matrix) for matrix in maps)
         key = (*map(number, (K, F, P, uses)),)
         if key not in done:
             users = sp.csr_array((S, n), dtype=bool)
             if K is not None:
-                users = sp.csr_array(sp.csr_array(_pattern(K).T @ uses, dtype=bool) > sends)
+                users = sp.csr_array(sp.csr_array(K.T @ uses, dtype=bool) > sends)
             before = models
             if F is not None:
-                before = before + _pattern(F).T @ uses
+                before = before + F.T @ uses
             if P is not None:
-                before = before + _pattern(P).T @ sends
+                before = before + P.T @ sends
             before = _pattern(sp.csr_array(before))
             kept.append(next((u for u in kept[-2:] if u.nnz == before.nnz and (u != before).nnz == 0), before))
             done[key] = kept[-1], users

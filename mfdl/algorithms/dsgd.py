@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
+from .. import matrices
 from ..dynamics import Dynamics
 from ..dynamics.rounds import PlainRounds
 from ..errors import InvalidInput, require_known
@@ -39,9 +40,13 @@ def decentralized(
 
     receivers_of = functools.cache(lambda gossip: receivers(gossip.weights))  # the same at every rate
 
+    made: list[Round] = []
+
     @functools.cache
     def at_rate(gossip: GossipMatrix, rate: float) -> Round:
-        return Round.of(plain.of(gossip.weights, rate), receivers_of(gossip))
+        last = made[-1] if made else None
+        made.append(Round.of(plain.of(gossip.weights, rate), receivers_of(gossip), like=last))
+        return made[-1]
 
     algorithm = LinearAlgorithm(
         name=name,
@@ -60,7 +65,7 @@ def decentralized(
 
 def receivers(weights: sp.csr_array) -> sp.csr_array:
     """Who receives each node's message: the others that give it weight; shape (n, n), bool."""
-    return sp.csr_array((weights.T != 0) > sp.eye_array(weights.shape[0], dtype=bool))
+    return matrices.sparse_mask(receivers=(weights.T != 0) > sp.eye_array(weights.shape[0], dtype=bool))
 
 
 @builder

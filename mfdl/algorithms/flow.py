@@ -139,20 +139,15 @@ def _patterns(algorithm: LinearAlgorithm) -> tuple[list[_Patterns], NDArray[np.i
     """(the distinct patterns, which of them each kind of round has): rates that change leave the pattern alone."""
     sizes = algorithm.sizes
     zero = {name: sp.csr_array((sizes[rows], sizes[columns])) for name, (rows, columns) in SHAPES.items()}
-    of_content: dict[bytes, sp.csr_array] = {}
-
-    def pattern(matrix: sp.csr_array) -> sp.csr_array:
-        content = repr(matrix.shape).encode() + matrix.indptr.tobytes() + matrix.indices.tobytes()
-        return of_content.setdefault(content, _ones(matrix))
-
-    of_map, number = matrices.once(pattern), matrices.numbered()
+    of_map, number = matrices.once_for_places(_ones), matrices.numbered()
     patterns: dict[tuple[int, ...], _Patterns] = {}
     of_kind = []
     for kind in algorithm.kinds:
         given = ((getattr(kind, name), zero[name]) for name in MAPS)
         maps = [of_map(none if matrix is None else matrix) for matrix, none in given]
         key = tuple(map(number, maps))
-        patterns.setdefault(key, _Patterns(maps, algorithm.noise_enters_with_gradients))
+        if key not in patterns:
+            patterns[key] = _Patterns(maps, algorithm.noise_enters_with_gradients)
         of_kind.append([*patterns].index(key))
     return [*patterns.values()], np.array(of_kind, dtype=np.intp)
 

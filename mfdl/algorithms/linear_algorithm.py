@@ -41,7 +41,7 @@ from ..participation import Participation
 from ..shown import Shown
 from . import checks
 from .flow import Flow, flow, separates_private_noise
-from .round import Round, Source, distinct, map_digest
+from .round import Round, Source, digests, distinct, map_digest, with_input_scale
 from .workloads import Rows, Workload
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ class LinearAlgorithm(Shown):
                 f"divisors divide a node's noise, and {self.name!r} has {self.noise.slots_per_step} injection slots "
                 f"for {self.num_nodes} nodes; say noise_on_messages=True if noise is added to messages."
             )
-        scaled = [kind.with_input_scale(self.divisors / m, noise_too=not self.noise_on_messages) for kind in self.kinds]
+        scaled = with_input_scale(self.kinds, self.divisors / m, noise_too=not self.noise_on_messages)
         rounds = tuple(scaled[kind] for kind in self.kind_of_round)
         divided = dataclasses.replace(self, rounds=rounds, divisors=m)
         return divided.known_plain() if self.is_plain else divided
@@ -304,7 +304,7 @@ class LinearAlgorithm(Shown):
         """16 hex digits of everything that decides its messages: maps in step order, noise, participation, divisors."""
         facts = [self.name, self.num_steps, self.num_nodes, self.participation.to_dict(), self.noise.kind]
         digest = hashlib.sha256(json.dumps(facts).encode())
-        of_map = matrices.once(map_digest)
+        of_map = digests()
         of_kind = [b"".join(map(of_map, vars(kind).values())) for kind in self.kinds]
         for kind in self.kind_of_round:
             digest.update(of_kind[kind])

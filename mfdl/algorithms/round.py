@@ -8,9 +8,10 @@ With s the state, g the gradients of the step and e = (N Z)_t its injected noise
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -66,20 +67,32 @@ class Round:
     receivers: Map = None
 
     def __post_init__(self) -> None:
+        self._take(vars(self).copy())
+
+    def _take(self, given: dict[str, Map]) -> None:
         checked = matrices.once(_checked)
-        for name in SHAPES:
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, checked(given, name))
+        for name, matrix in given.items():
+            object.__setattr__(self, name, None if matrix is None else checked(matrix, name))
         self.require_sizes({})
-        for name in MAPS:
-            if getattr(self, name) is not None and getattr(self, name).nnz == 0:
+        for name in given:
+            if name in MAPS and getattr(self, name) is not None and getattr(self, name).nnz == 0:
                 object.__setattr__(self, name, None)
 
     @classmethod
-    def of(cls, maps: RecursionMaps, receivers: Map = None) -> Round:
-        """The round in which gradients and noise both enter as the input of these maps."""
+    def of(cls, maps: RecursionMaps, receivers: Map = None, *, like: Round | None = None) -> Round:
+        """The round in which gradients and noise both enter as the input of these maps.
+
+        Args: like: a round that shares some of them, which are not looked at again.
+        """
         Q, J = maps.out_from_input, maps.state_from_input
-        return cls(maps.out_from_state, Q, Q, maps.state_from_out, maps.state_from_state, J, J, receivers=receivers)
+        given = (maps.out_from_state, Q, Q, maps.state_from_out, maps.state_from_state, J, J, receivers)
+        return cls(*given) if like is None else like.with_maps(**dict(zip(SHAPES, given, strict=True)))
+
+    def with_maps(self, **maps: Map) -> Round:
+        """This round with other maps, by name; only those that are other objects are looked at."""
+        other = copy.copy(self)
+        other._take({name: matrix for name, matrix in maps.items() if matrix is not getattr(self, name)})
+        return other
 
     def require_sizes(self, sizes: dict[str, int]) -> None:
         """Raises InvalidInput where a map has other sizes than those given by name, or than another map has."""
@@ -119,15 +132,15 @@ class Round:
             return self.message_from_gradient, self.state_from_gradient
         return self.message_from_noise, self.state_from_noise
 
-    def with_input_scale(self, scale: FloatArray, *, noise_too: bool) -> Round:
-        """Gradient (and noise) columns of node u multiplied by scale[u]."""
-        diagonal = sp.diags_array(scale)
-        times = matrices.once(
-            lambda matrix: None if matrix is None else matrices.sparse_matrix(map=sp.csr_array(matrix @ diagonal))
-        )
-        names = ["message_from_gradient", "state_from_gradient"]
-        names += ["message_from_noise", "state_from_noise"] if noise_too else []
-        return dataclasses.replace(self, **{name: times(getattr(self, name)) for name in names})
+
+def with_input_scale(rounds: Iterable[Round], scale: FloatArray, *, noise_too: bool) -> list[Round]:
+    """Gradient (and noise) columns of node u multiplied by scale[u] in every round; what they share stays shared."""
+    times = matrices.once(
+        lambda matrix: None if matrix is None else matrices.with_entries(matrix, matrix.data * scale[matrix.indices])
+    )
+    names = ["message_from_gradient", "state_from_gradient"]
+    names += ["message_from_noise", "state_from_noise"] if noise_too else []
+    return [exchange.with_maps(**{name: times(getattr(exchange, name)) for name in names}) for exchange in rounds]
 
 
 def _checked(given: Any, name: str) -> sp.csr_array:
@@ -136,7 +149,7 @@ def _checked(given: Any, name: str) -> sp.csr_array:
 
 def distinct(rounds: Iterable[Round]) -> tuple[tuple[Round, ...], NDArray[np.intp]]:
     """(the distinct rounds, which of them each is), by content; equal maps of different rounds become one object."""
-    digest = matrices.once(map_digest)
+    digest = digests()
     of_map: dict[bytes, Map] = {}
     of_round: dict[bytes, tuple[int, Round]] = {}
 
@@ -153,12 +166,35 @@ def distinct(rounds: Iterable[Round]) -> tuple[tuple[Round, ...], NDArray[np.int
 
 
 def map_digest(matrix: Map) -> bytes:
-    """32 bytes of shape and entries, the same for every way to store them; 32 zeros for the zero map."""
-    if matrix is None:
-        return bytes(32)
-    entries = sp.coo_array(matrix)
-    entries.sum_duplicates()
+    """32 bytes of shape and entries of a map as `Round` keeps it; 32 zeros for the zero map."""
+    return digests()(matrix)
+
+
+def digests() -> Callable[[Map], bytes]:
+    """`map_digest` for many maps: a map, and places that maps share, are read once.
+
+    It remembers by identity, so it is for one pass: what changes later, only another one sees.
+    """
+    begun: dict[tuple[Any, ...], tuple[Sequence[Any], Any]] = {}
+
+    def of(matrix: Map) -> bytes:
+        if matrix is None:
+            return bytes(32)
+        places = matrix.indptr, matrix.indices
+        key = matrix.shape, *map(id, places)
+        if key not in begun:
+            begun[key] = places, _digest_of_places(matrix)
+        digest = begun[key][1].copy()
+        digest.update(np.ascontiguousarray(matrix.data))
+        return bytes(digest.digest())
+
+    return matrices.once(of)
+
+
+def _digest_of_places(matrix: sp.csr_array) -> Any:
+    """SHA-256 of shape, rows and columns, to which the entries come."""
+    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
     digest = hashlib.sha256(repr(matrix.shape).encode())
-    for part in (*(index.astype(np.int64) for index in entries.coords), entries.data):
-        digest.update(np.ascontiguousarray(part).tobytes())
-    return digest.digest()
+    digest.update(rows.tobytes())
+    digest.update(matrix.indices.astype(np.int64).tobytes())
+    return digest

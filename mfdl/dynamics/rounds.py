@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import scipy.sparse as sp
 
 from .. import matrices
@@ -19,11 +20,22 @@ class PlainRounds:
 
     def __init__(self, dynamics: Dynamics) -> None:
         self.dynamics = dynamics
-        n = dynamics.num_nodes
-        self._eye, self._zero = matrices.sparse_matrix(eye=sp.eye_array(n)), sp.csr_array((n, n))
-        self._buffers = dynamics.momentum > 0
-        models = sp.hstack([self._eye, self._zero]) if self._buffers else self._eye
+        n, beta = dynamics.num_nodes, dynamics.momentum
+        eye, zero = matrices.sparse_matrix(eye=sp.eye_array(n)), sp.csr_array((n, n))
+        self._eye, self._buffers = eye, beta > 0
+        self._both = matrices.sparse_matrix(both=sp.hstack([eye, eye]))
+        models = sp.hstack([eye, zero]) if self._buffers else eye
         self.model_from_state = matrices.sparse_matrix(models=models)
+
+        def stacked(parts: list[sp.csr_array]) -> sp.csr_array:
+            return matrices.sparse_matrix(parts=sp.vstack(parts))
+
+        self._entering = matrices.once(lambda m: eye if m is None else matrices.with_entries(eye, 1 / m))
+        self._to_models = matrices.once(lambda weights: stacked([weights, zero]))
+        self._to_buffers = matrices.once(lambda entering: stacked([zero, entering]))
+        self._decayed = matrices.once(
+            lambda step: matrices.sparse_matrix(decayed=sp.block_diag([zero, beta * eye if step else eye]))
+        )
 
     def schedule(self, num_steps: int) -> list[tuple[int, GossipMatrix, float]]:
         """(gradient step or -1, averaging matrix, learning rate or 0) of every round: K for each step."""
@@ -38,18 +50,21 @@ class PlainRounds:
     def of(self, weights: sp.csr_array, rate: float, divisors: FloatArray | None = None) -> RecursionMaps:
         """A gradient step of the given rate followed by averaging; averaging alone at rate 0.
 
+        What the rate does not change is the same object for every rate.
+
         Args: divisors: m_u, shape (n,), of gradients and noise; default ones.
         """
-        eye, zero, decay, beta = self._eye, self._zero, self.dynamics.weight_decay, self.dynamics.momentum
-        kept = (1 - rate * decay) * eye if rate and decay else eye
-        entering = eye if divisors is None else sp.diags_array(1 / divisors)
-        injection = sp.csr_array(-rate * entering) if rate else None
+        n, decay, beta = self.dynamics.num_nodes, self.dynamics.weight_decay, self.dynamics.momentum
+        kept = 1 - rate * decay
+        entering = self._entering(divisors)
+        injection = matrices.with_entries(entering, -rate * entering.data) if rate else None
         if not self._buffers:
-            return RecursionMaps(sp.csr_array(kept), injection, weights)
+            models = self._eye if kept == 1 else matrices.with_entries(self._eye, np.full(n, kept))
+            return RecursionMaps(models, injection, weights)
         return RecursionMaps(
-            sp.csr_array(sp.hstack([kept, -rate * beta * eye])),
+            matrices.with_entries(self._both, np.tile([kept, -rate * beta], n)),
             injection,
-            sp.csr_array(sp.vstack([weights, zero])),
-            sp.csr_array(sp.block_diag([zero, beta * eye if rate else eye])),
-            sp.csr_array(sp.vstack([zero, entering])) if rate else None,
+            self._to_models(weights),
+            self._decayed(bool(rate)),
+            self._to_buffers(entering) if rate else None,
         )
