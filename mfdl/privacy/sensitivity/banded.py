@@ -1,0 +1,273 @@
+"""Sensitivity of a banded lower triangular C over participation patterns: O(T w) memory, w the bandwidth.
+
+X[s, t] = 0 from |s - t| = w on, so the w diagonals of X are all of it. |<g_s, g_t>| <= 1, so sum |X[s, t]| over a pattern
+bounds it, and is its value where signs d_t with d_s X[s, t] d_t >= 0 exist: always where no two steps of a pattern are
+closer than w. The largest pattern, by dynamic programming over the step of the last use:
+
+    best[t] = X[t, t] + 2 far[t] + max(best[s], s <= t - w;  best[s] + 2 |X[s, t]|, t - w < s <= t - gap),
+
+far[t] the most that uses before the last but one can add, 0 for w <= 2 b. How many uses there are is bounded by a price
+p >= 0 for each: k p + max over all patterns of the priced sum bounds it for every p, and is the value where the best
+pattern at p has k uses. (Min-separation without links is a program with an interval matrix, so some p does.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...check import FloatArray
+from ...floats import UNIT
+from ...participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
+from .elliptope import TOLERANCE
+from .patterns import PatternBound
+from .toeplitz import rhythm
+
+PRICES = 40  # tried at most
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BandedGram:
+    """X = C^T C of a banded C by its diagonals.
+
+    Attributes: columns: C[t + j, t] at [t, j], shape (T, w), 0 where t + j >= T.
+    """
+
+    columns: FloatArray
+
+    @classmethod
+    def of_rows(cls, bands: FloatArray) -> BandedGram:
+        """Of bands[t, j] = C[t, t - j], shape (T, w); entries with t < j do not count."""
+        T, w = bands.shape
+        columns = np.zeros((T, min(w, T)))
+        for j in range(columns.shape[1]):
+            columns[: T - j, j] = bands[j:, j]
+        return cls(columns)
+
+    @property
+    def size(self) -> int:
+        return len(self.columns)
+
+    @property
+    def width(self) -> int:
+        return self.columns.shape[1]
+
+    def diagonal(self, lag: int) -> tuple[FloatArray, FloatArray]:
+        """(X[t, t + lag], how far it may be off) for t = 0 .. T - 1 - lag; zeros from `width` on."""
+        T, w = self.columns.shape
+        if lag >= w:
+            return np.zeros(max(T - lag, 0)), np.zeros(max(T - lag, 0))
+        near, far = self.columns[: T - lag, lag:], self.columns[lag:, : w - lag]
+        off = 2 * (w + 2) * UNIT * np.einsum("tj,tj->t", np.abs(near), np.abs(far))
+        return np.einsum("tj,tj->t", near, far), off
+
+    def sizes(self, lag: int) -> FloatArray:
+        """|X[t - lag, t]| at most, shape (T,), 0 where t < lag."""
+        values, off = self.diagonal(lag)
+        most = np.zeros(self.size)
+        most[lag:] = (np.abs(values) + off) * (1 + 2 * UNIT)
+        return most
+
+
+def banded_bound(gram: BandedGram, participation: Participation) -> PatternBound | None:
+    """Bounds on sens^2 of a banded C; None for a participation that no rule above covers.
+
+    Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
+    Cost: O(T w^2) time and O(T w) memory; times up to PRICES for min-separation.
+    """
+    if not np.isfinite(gram.columns).all():
+        return PatternBound(math.inf, 0.0, False, (0,))
+    if isinstance(participation, Cyclic | Single | EveryStep):
+        upper, pattern = _cyclic(gram, *rhythm(participation))
+    elif isinstance(participation, Explicit):
+        upper, pattern = _explicit(gram, participation)
+    elif isinstance(participation, MinSeparation):
+        upper, pattern = _separated(gram, participation.max_participations, participation.separation)
+    elif isinstance(participation, OncePerEpoch):
+        upper, pattern = _once_per_epoch(gram, participation.epochs, participation.period)
+    else:
+        return None
+    lower = _attained(gram, pattern)
+    return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, pattern)
+
+
+def _attained(gram: BandedGram, pattern: Sequence[int]) -> float:
+    """A value attained by g_t = d_t g, with signs d_t that make neighbours in the pattern add up, rounding taken off."""
+    steps, w = np.asarray(pattern, dtype=np.intp), gram.width
+    entries: list[tuple[NDArray[np.intp], FloatArray, FloatArray]] = []
+    diagonals: dict[int, tuple[FloatArray, FloatArray]] = {}
+    for q in range(len(steps)):
+        lags = steps[q:] - steps[: len(steps) - q]
+        inside = np.flatnonzero(lags < w)
+        if not inside.size:
+            break
+        values, off = np.zeros(len(lags)), np.zeros(len(lags))
+        for lag in np.unique(lags[inside]).tolist():
+            if lag not in diagonals:
+                diagonals[lag] = gram.diagonal(lag)
+            at = np.flatnonzero(lags == lag)
+            values[at], off[at] = (array[steps[at]] for array in diagonals[lag])
+        entries.append((inside, values, off))
+    signs = np.ones(len(steps))
+    if len(entries) > 1:
+        signs[1:] = np.cumprod(np.where(entries[1][1] < 0, -1.0, 1.0))
+    total = size = 0.0
+    for q, (inside, values, off) in enumerate(entries):
+        signed = values * signs[q:] * signs[: len(steps) - q]
+        total += (2 if q else 1) * float((signed - off)[inside].sum())
+        size += (2 if q else 1) * float((np.abs(values) + off)[inside].sum())
+    return max(0.0, total - 4 * (len(steps) + len(entries) + 4) * UNIT * size)
+
+
+def _cyclic(gram: BandedGram, uses: int, period: int) -> tuple[float, tuple[int, ...]]:
+    lags = range(0, min(gram.width, gram.size), period)
+    total = np.zeros(period)
+    for lag in lags:
+        total += (2 if lag else 1) * gram.sizes(lag).reshape(uses, period).sum(axis=0)
+    worst = int(total.argmax())
+    upper = float(total[worst]) * (1 + 4 * (uses + len(lags) + 4) * UNIT)
+    return upper, tuple(range(worst, gram.size, period))
+
+
+def _explicit(gram: BandedGram, participation: Explicit) -> tuple[float, tuple[int, ...]]:
+    largest, best = -1.0, participation.given[0]
+    sizes: dict[int, FloatArray] = {}
+    for pattern in participation.given:
+        steps, total = np.asarray(pattern, dtype=np.intp), 0.0
+        for q in range(len(steps)):
+            lags = steps[q:] - steps[: len(steps) - q]
+            if lags.min() >= gram.width:
+                break
+            for lag in np.unique(lags[lags < gram.width]).tolist():
+                if lag not in sizes:
+                    sizes[lag] = gram.sizes(lag)
+                total += (2 if q else 1) * float(sizes[lag][steps[q:][lags == lag]].sum())
+        if total > largest:
+            largest, best = total, pattern
+    return largest * (1 + 4 * (gram.size + 4) * UNIT), best
+
+
+# ---- min-separation -----------------------------------------------------------------------------------------------
+
+
+def _separated(gram: BandedGram, uses: int, separation: int) -> tuple[float, tuple[int, ...]]:
+    T, b = gram.size, separation
+    most = -(-T // b)
+    linked = [] if uses == 1 else [2 * gram.sizes(lag) for lag in range(b, gram.width)]
+    base = gram.sizes(0) + (0.0 if uses <= 2 else _far(linked, b))
+
+    def priced(price: float) -> tuple[float, tuple[int, ...]]:
+        return _best_chain(base - price, linked, b)
+
+    return _at_most(uses, most, float(base.max() + sum(link.max() for link in linked[:b])), priced)
+
+
+def _far(linked: Sequence[FloatArray], separation: int) -> FloatArray:
+    """far[t]: twice the most that uses at lags 2 b or more, b apart, add to |X[s, t]|, shape (T,).
+
+    Args: linked: 2 |X[t - lag, t]| for lag = b, b + 1, ...
+    """
+    b = separation
+    heaviest: list[FloatArray] = []  # of lags from 2 b to each
+    for lag in range(2 * b, b + len(linked)):
+        taken = linked[lag - b] + (heaviest[lag - 3 * b] if lag >= 3 * b else 0.0)
+        heaviest.append(np.maximum(taken, heaviest[-1]) if heaviest else taken)
+    return heaviest[-1] if heaviest else np.zeros(1)
+
+
+def _best_chain(weights: FloatArray, linked: Sequence[FloatArray], gap: int) -> tuple[float, tuple[int, ...]]:
+    """The largest sum of weights and links of neighbours over steps `gap` or more apart, and such steps; at least 0.
+
+    Args: linked: linked[i][t] >= 0 is added where t follows t - gap - i, 0 for larger lags.
+    Cost: O(T (1 + len(linked))), in blocks of `gap` steps.
+    """
+    T, reach = len(weights), gap + len(linked)
+    ending, before = np.zeros(T), np.full(T, -1, dtype=np.intp)  # best sum with its last use at t, and the use before
+    best, where = np.zeros(T + 1), np.full(T + 1, -1, dtype=np.intp)  # best sum with all uses below t, and its last
+    for start in range(0, T, gap):
+        stop = min(start + gap, T)
+        steps = np.arange(start, stop)
+        earlier = np.maximum(steps - reach + 1, 0)
+        value, last = best[earlier].copy(), where[earlier].copy()
+        for i, link in enumerate(linked):
+            low = max(start, gap + i)
+            if low >= stop:
+                break
+            found = ending[low - gap - i : stop - gap - i] + link[low:stop]
+            better = np.flatnonzero(found > value[low - start :])
+            value[low - start + better], last[low - start + better] = found[better], low - gap - i + better
+        ending[start:stop], before[start:stop] = weights[start:stop] + value, last
+        ahead = np.maximum.accumulate(np.append(best[start], ending[start:stop]))
+        grown = np.append(-1, np.arange(start, stop))
+        grown[1:][ending[start:stop] < ahead[1:]] = -1
+        newest = np.maximum.accumulate(grown)
+        best[start + 1 : stop + 1] = ahead[1:]
+        where[start + 1 : stop + 1] = np.where((newest[1:] < 0) | (ahead[1:] <= best[start]), where[start], newest[1:])
+    chain, at = [], int(where[T])
+    while at >= 0:
+        chain.append(at)
+        at = int(before[at])
+    return float(best[T]), tuple(reversed(chain))
+
+
+def _at_most(
+    uses: int, most: int, largest: float, priced: Callable[[float], tuple[float, tuple[int, ...]]]
+) -> tuple[float, tuple[int, ...]]:
+    """A bound on sums of at most `uses` steps, and a pattern that comes near it, from the best sums at prices.
+
+    Args: most: uses that can be at all; largest: what one use adds at most.
+    """
+    free, pattern = priced(0.0)
+    rounding = 8 * (min(uses, most) + most + 8) * UNIT
+    if len(pattern) <= uses:
+        return free * (1 + rounding), pattern
+    upper, low, high, kept = free, 0.0, largest, pattern[:uses]
+    for _ in range(PRICES):
+        price = (low + high) / 2
+        value, pattern = priced(price)
+        upper = min(upper, value + uses * price + rounding * (free + most * price))
+        if len(pattern) <= uses:
+            high, kept = price, pattern if len(pattern) == uses or len(kept) < uses else kept
+        else:
+            low = price
+        if len(pattern) == uses or high - low <= TOLERANCE * 1e-3 * largest / most:
+            break
+    return upper, kept or (0,)
+
+
+# ---- once per epoch -----------------------------------------------------------------------------------------------
+
+
+def _once_per_epoch(gram: BandedGram, epochs: int, period: int) -> tuple[float, tuple[int, ...]]:
+    """Best sums by the step of the last epoch's use; links to the epoch before, and bounds on those to earlier ones."""
+    k, b, w = epochs, period, gram.width
+    sizes = [gram.sizes(lag).reshape(k, b) for lag in range(w)]
+    lags = b + np.arange(b)[None, :] - np.arange(b)[:, None]  # of t' after s' in the epoch before
+
+    def links(epoch: int, back: int) -> FloatArray:
+        """2 |X[s, t]|, s in the epoch `back` before that of t, shape (b, b)."""
+        entries = np.zeros((b, b))
+        for s in range(b):
+            for_t = lags[s] + (back - 1) * b
+            inside = np.flatnonzero(for_t < w)
+            entries[s, inside] = [2 * sizes[for_t[t]][epoch, t] for t in inside]
+        return entries
+
+    ending, choices = sizes[0][0], []
+    reach = -(-(w - 1) // b) if w > 1 else 0  # epochs back that a link can reach, the farthest maybe in part
+    for epoch in range(1, k):
+        here = sizes[0][epoch].copy()
+        for back in range(2, min(reach + 1, epoch) + 1):
+            here += links(epoch, back).max(axis=0)
+        through = ending[:, None] + (links(epoch, 1) if w > 1 else np.zeros((b, b)))
+        choices.append(through.argmax(axis=0))
+        ending = here + through.max(axis=0)
+    chain = [int(ending.argmax())]
+    for chosen in reversed(choices):
+        chain.append(int(chosen[chain[-1]]))
+    steps = tuple(epoch * b + offset for epoch, offset in enumerate(reversed(chain)))
+    return float(ending.max()) * (1 + 4 * (k * (reach + 3) + 4) * UNIT), steps

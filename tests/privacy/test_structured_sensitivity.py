@@ -1,0 +1,144 @@
+"""Sensitivities from coefficients and bands alone: never below the truth, the value where signs and steps allow it."""
+
+import math
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.linalg import toeplitz
+
+from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
+from mfdl.privacy.sensitivity.banded import BandedGram, banded_bound
+from mfdl.privacy.sensitivity.toeplitz import Coefficients, toeplitz_bound
+from mfdl.testing import participations
+from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
+from mfdl.testing.strategies import ALL_SCHEMES
+
+SOLVER = 2e-6  # relative accuracy of the reference solver
+HALVES = st.integers(-6, 6).map(lambda value: value / 2)
+
+
+def numbers(size, sign=HALVES):
+    return st.lists(sign, min_size=size, max_size=size).map(np.array)
+
+
+def exactly(values):
+    return Coefficients(np.asarray(values, dtype=float), np.zeros(len(values)))
+
+
+@st.composite
+def structured(draw):
+    """(C, its bound as a function of the participation, participation)."""
+    scheme = draw(participations(max_steps=6, schemes=ALL_SCHEMES))
+    T = scheme.num_steps
+    sign = HALVES if draw(st.booleans()) else HALVES.map(abs)
+    if draw(st.booleans()):
+        c = draw(numbers(T, sign))
+        if draw(st.booleans()):
+            c = np.sort(np.abs(c))[::-1]
+        return np.tril(toeplitz(c)), lambda asked: toeplitz_bound(exactly(c), asked), scheme
+    w = draw(st.integers(1, T))
+    bands = draw(numbers(T * w, sign)).reshape(T, w)
+    C = sum(np.diag(bands[j:, j], -j) for j in range(w))
+    return C, lambda asked: banded_bound(BandedGram.of_rows(bands), asked), scheme
+
+
+def listed(scheme):
+    return [tuple(pattern.tolist()) for pattern in scheme.patterns()]
+
+
+@examples(150)
+@given(case=structured())
+def test_never_below_the_best_signs_nor_above_the_program(case):
+    """Signs are gradients of one coordinate: in halves their largest sum is exact, so no bound may be below it."""
+    C, bound, scheme = case
+    X, patterns = C.T @ C, listed(scheme)
+    found, signed = bound(scheme), max(largest_signed_sum(X[np.ix_(p, p)]) for p in patterns)
+    assert found.upper >= signed
+    assert found.lower <= signed * (1 + 1e-12)  # it is that of signs
+    assert scheme.allows(found.pattern)
+    vectors = largest_over_patterns(X, patterns)
+    assert found.upper >= vectors * (1 - SOLVER) - SOLVER
+    if found.exact:
+        assert_allclose(found.upper, signed, rtol=2e-6)
+
+
+@examples(150)
+@given(case=structured())
+def test_gradients_that_add_up_are_exact_where_a_rule_says_so(case):
+    """C >= 0 under cyclic participation; c that falls, or bands no wider than the gap, under min-separation."""
+    C, bound, scheme = case
+    X, b = C.T @ C, getattr(scheme, "separation", 0)
+    lags = np.abs(np.subtract.outer(*[np.arange(len(C))] * 2))
+    falls = (np.diff(C[:, 0]) <= 0).all() and all(len(set(np.diag(C, -j))) == 1 for j in range(len(C)))
+    by_rule = {
+        Cyclic: (C >= 0).all(),
+        EveryStep: (C >= 0).all(),
+        Single: True,
+        MinSeparation: ((C >= 0).all() and falls) or not X[lags >= b].any(),
+    }
+    if by_rule.get(type(scheme), False):
+        truth = max(np.abs(X[np.ix_(p, p)]).sum() for p in listed(scheme))
+        assert_allclose([bound(scheme).upper, bound(scheme).lower], truth, rtol=1e-12)
+
+
+@examples(40)
+@given(data=st.data(), T=st.integers(2, 12), b=st.integers(1, 4))
+def test_bands_up_to_twice_the_gap_are_a_chain(data, T, b):
+    """Only neighbours in a pattern meet, and how many uses there are does not bind: the program finds the best pattern."""
+    w = data.draw(st.integers(1, min(2 * b, T)))
+    bands = data.draw(numbers(T * w, HALVES.map(abs))).reshape(T, w)
+    C = sum(np.diag(bands[j:, j], -j) for j in range(w))
+    scheme = MinSeparation(T, T, b)
+    truth = max((C[:, p].sum(axis=1) ** 2).sum() for p in listed(scheme))
+    found = banded_bound(BandedGram.of_rows(bands), scheme)
+    assert_allclose([found.upper, found.lower], truth, rtol=1e-12)
+    once = OncePerEpoch(-(-T // b), b)
+    grown = np.pad(bands, ((0, once.num_steps - T), (0, 0)))
+    if not (w > b + 1):  # links reach the epoch before alone
+        C = np.pad(C, (0, once.num_steps - T))
+        truth = max((C[:, p].sum(axis=1) ** 2).sum() for p in listed(once)) if once.num_patterns < 300 else None
+        found = banded_bound(BandedGram.of_rows(grown), once)
+        if truth is not None:
+            assert_allclose(found.upper, truth, rtol=1e-12)
+
+
+@examples(40)
+@given(data=st.data(), T=st.integers(2, 12), b=st.integers(1, 4), k=st.integers(1, 6))
+def test_without_links_a_price_finds_the_best_pattern_of_few_uses(data, T, b, k):
+    diagonal = data.draw(numbers(T, HALVES.map(abs)))
+    scheme = MinSeparation(T, k, b)
+    truth = max((diagonal[p] ** 2).sum() for p in scheme.patterns())
+    found = banded_bound(BandedGram.of_rows(diagonal[:, None]), scheme)
+    assert truth <= found.upper <= truth * (1 + 1e-5) + 1e-9
+
+
+def test_errors_of_coefficients_count():
+    """A bound for c holds for every c within its errors."""
+    rng = np.random.default_rng(0)
+    c, errors = np.sort(rng.random(12))[::-1], np.full(12, 0.01)
+    for scheme in (Cyclic(4, 3), MinSeparation(12, 3, 2), OncePerEpoch(4, 3), Single(12)):
+        found = toeplitz_bound(Coefficients(c, errors), scheme)
+        assert not found.exact
+        for _ in range(20):
+            C = np.tril(toeplitz(c + rng.choice([-0.01, 0.01], 12)))
+            truth = max(np.abs((C.T @ C)[np.ix_(p, p)]).sum() for p in listed(scheme))
+            assert found.lower <= truth <= found.upper
+    assert toeplitz_bound(Coefficients(c, np.full(12, math.inf)), Single(12)).upper == math.inf
+
+
+@pytest.mark.parametrize("T", [10**5])
+def test_long_runs_take_arrays_of_the_size_of_their_structure(T):
+    """Hundreds of thousands of steps: nothing of T x T, and the closed form of the square root's first columns."""
+    c = np.concatenate([[1.0], np.cumprod((2 * np.arange(1, T) - 1) / (2 * np.arange(1, T)))])
+    found = toeplitz_bound(exactly(c), MinSeparation(T, 100, 1000))
+    assert found.exact
+    first = np.zeros(T)
+    for start in range(0, T, 1000):
+        first[start:] += c[: T - start]
+    assert_allclose(found.upper, first @ first, rtol=1e-9)
+    bands = np.broadcast_to(0.5 ** np.arange(20), (T, 20))
+    assert_allclose(banded_bound(BandedGram.of_rows(bands), Cyclic(T // 20, 20)).upper, T / 20 * 4 / 3, rtol=1e-3)
