@@ -58,6 +58,7 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
         "a SpatialFactorization, e.g. mfdl.factorization.optimal_covariance(dynamics)",
         "a matrix is for mfdl.algorithms.spatial_covariance",
     ),
+    "StreamState": ("what NoiseStream.state() gave", ""),
     "Task": ("a Task, e.g. mfdl.tasks.digits(graph)", "one of your own data is mfdl.tasks.from_module(...)"),
     "TrustModel": ("a trust model such as mfdl.trust.LDP()", "one of a name is mfdl.trust.named(name)"),
 }

@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from hypothesis import strategies as st
 
+from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import (
     CausalNoise,
     IndependentNoise,
@@ -22,7 +23,8 @@ from mfdl.training.keys import encode_context, normals
 
 LOCAL = ("independent", "shared", "per node")
 OVER_BOTH = ("time-space", "adapted", "joint")
-CAUSAL = (*LOCAL, "step", "messages", "time-space", "adapted", "zero")
+STRUCTURED = ("toeplitz", "banded", "buffered", "inverse", "inverse banded")
+CAUSAL = (*LOCAL, "step", "messages", "time-space", "adapted", "zero", *STRUCTURED)
 KINDS = (*CAUSAL, "joint", "own")
 
 
@@ -67,7 +69,22 @@ def made(kind, C, F, holders, num_steps, num_nodes):
         return LocalNoise(C, num_nodes)
     if kind in ("step", "messages"):
         return StepNoise(F, holders, num_steps, num_nodes)
+    if kind in STRUCTURED and F is None:
+        return LocalNoise(C, num_nodes)
     return ZeroNoise(num_steps, num_nodes) if kind == "zero" else SpaceTimeNoise(C, F, holders, num_nodes)
+
+
+def strategy(kind, numbers, T):
+    """An encoder with structure of a kind from enough numbers; diagonals of at least 1."""
+    width = min(T, 3)
+    if kind in ("toeplitz", "inverse"):
+        made = Toeplitz([1.0 + abs(numbers[0]), *numbers[1:width]], T)
+        return made if kind == "toeplitz" else Inverse(made)
+    if kind == "buffered":
+        return Buffered(numbers[:2], np.clip(numbers[2:4], -1, 1), T, 1.0 + abs(numbers[4]))
+    bands = np.tril(np.ones((T, width))) * np.resize(numbers, (T, width))
+    bands[:, 0] = 1.0 + np.abs(bands[:, 0])
+    return Banded(bands) if kind == "banded" else Inverse(Banded(bands))
 
 
 def whole(draw, low, high, *shape):
@@ -88,7 +105,7 @@ def cases(draw, kinds=KINDS, max_steps=4, max_nodes=4, *, num_nodes=None):
     F = holders = None
     slots = n + 1 if kind == "messages" else n
     columns = {"zero": 0, "messages": n + 2}.get(kind, n)
-    if kind in ("step", "messages", "time-space", "adapted"):
+    if kind in ("step", "messages", "time-space", "adapted") or (kind in STRUCTURED and draw(st.booleans())):
         columns = draw(st.integers(1, n + 2))
         F, more = whole(draw, -2, 2, slots, columns), whole(draw, 0, 1, columns, n) == 1
         holders = more if kind == "messages" else (F.T != 0) | more
@@ -97,10 +114,12 @@ def cases(draw, kinds=KINDS, max_steps=4, max_nodes=4, *, num_nodes=None):
         C = draw(encoders(size=T))
     elif kind in ("per node", "adapted"):
         C = np.stack([draw(encoders(size=T)) for _ in range(columns)])
-    dense = by_definition(C, np.eye(n, columns) if F is None else F, T)
+    if kind in STRUCTURED:
+        C = strategy(kind, whole(draw, -3, 3, 8) / 2, T)
+    dense = by_definition(C.dense() if kind in STRUCTURED else C, np.eye(n, columns) if F is None else F, T)
     if kind == "zero":
         F, holders = np.zeros((n, 0)), np.zeros((0, n), dtype=bool)
-    if draw(st.booleans()):
+    if draw(st.booleans()) and not (kind in STRUCTURED and F is not None and not F.size):
         return made(kind, C, F, holders, T, n), dense
     F = F if F is None or draw(st.booleans()) else sp.csr_array(F)
     return CausalNoise(C, F, holders, num_steps=T, num_nodes=n), dense
@@ -120,6 +139,8 @@ def example(kind, num_steps, num_nodes=3, decay=0.2):
         return OwnNoise(T, n)
     F = np.hstack([np.eye(n), np.array([[1.0, -2.0, 0.0], [0.5, 1.0, 0.0]] + [[0.0, 0.0, 0.0]] * (n - 2))])
     holders = np.vstack([F.T != 0])
+    if kind in STRUCTURED:
+        return made(kind, strategy(kind, 0.5 * rng.standard_normal(8), T), F, holders, T, n)
     C = fading(T) if kind in ("shared", "time-space") else fading(T, n if kind == "per node" else F.shape[1])
     return made(kind, C, F, holders, T, n)
 

@@ -69,7 +69,7 @@ NAMES = {
     """,
     "mfdl.noise": """
         CausalNoise IndependentNoise JointNoise LocalNoise NoiseOperator NoiseStream SpaceTimeNoise StepNoise
-        ZeroNoise
+        StreamState ZeroNoise
     """,
     "mfdl.participation": """
         Cyclic EveryStep Explicit MinSeparation OncePerEpoch Participation ParticipationByNode Pattern

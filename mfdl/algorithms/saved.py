@@ -19,6 +19,7 @@ from ..factorization import (
     SpaceTimeFactorization,
     SpatialFactorization,
 )
+from ..factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from ..gossip import GossipMatrix
 from ..gossip.sequences import GossipSequence
 from ..noise import (
@@ -48,6 +49,10 @@ CLASSES: dict[str, type] = {
         ClassFactorizations,
         SpatialFactorization,
         SpaceTimeFactorization,
+        Toeplitz,
+        Banded,
+        Buffered,
+        Inverse,
     )
 }
 """What an algorithm is made of, by the names in files."""
@@ -104,7 +109,7 @@ def _packed_noise(noise: NoiseOperator, pack: Packer) -> dict[str, Any]:
             f"noise {type(noise).__name__} cannot be saved: a file holds no code, only encoders and factors; write it "
             "as a CausalNoise or a JointNoise of mfdl.noise."
         )
-    parts = {"encoder": causal.encoder, "factor": causal.factor, "holders": causal.holders()}
+    parts = {"encoder": causal.strategy or causal.encoder, "factor": causal.factor, "holders": causal.holders()}
     return {"causal": {**sizes, **{name: pack(part, what) for name, part in parts.items()}}}
 
 

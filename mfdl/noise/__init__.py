@@ -3,6 +3,7 @@
 from .base import NoiseOperator
 from .causal import CausalNoise, IndependentNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
 from .joint import JointNoise
+from .stepped import StreamState
 from .stream import NoiseStream
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "NoiseStream",
     "SpaceTimeNoise",
     "StepNoise",
+    "StreamState",
     "ZeroNoise",
 ]
 

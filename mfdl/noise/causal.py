@@ -25,6 +25,7 @@ from ..errors import InvalidInput
 from ..operators.base import StructuredOperator
 from . import base
 from .base import NoiseOperator
+from .strategy import Strategy, content, is_strategy, written_out
 
 
 class CausalNoise(NoiseOperator):
@@ -32,7 +33,8 @@ class CausalNoise(NoiseOperator):
 
     Args:
         encoder: C, shape (T, T) shared by all columns, or (columns, T, T), one per column; lower triangular with a
-            positive diagonal, so that the noise of step t needs base noise of steps <= t only. None: the identity.
+            positive diagonal, so that the noise of step t needs base noise of steps <= t only. Or a strategy with
+            structure, shared by all columns, whose C is never written out. None: the identity.
         factor: F, shape (slots, columns), dense or sparse: slot i injects sum_k F[i, k] times column k. None: the
             identity, slot i injects column i.
         holders: bool (columns, n), dense or sparse: the nodes that hold each column (two for a pairwise secret). With
@@ -51,7 +53,7 @@ class CausalNoise(NoiseOperator):
 
     def __init__(
         self,
-        encoder: ArrayLike | None = None,
+        encoder: ArrayLike | Strategy | None = None,
         factor: sp.sparray | ArrayLike | None = None,
         holders: sp.sparray | ArrayLike | None = None,
         *,
@@ -70,9 +72,16 @@ class CausalNoise(NoiseOperator):
             raise InvalidInput(f"holders must have shape {(columns, num_nodes)}, got {self._holders.shape}.")
         if slots == num_nodes:
             _require_held(self.mixing, self._holders)
-        self.encoder = None if encoder is None else _encoders(encoder, columns, "node" if factor is None else "column")
-        if self.encoder is not None and self.encoder.shape[-1] != num_steps:
-            raise InvalidInput(f"encoder must be over {num_steps} steps, got shape {self.encoder.shape}.")
+        self.strategy: Strategy | None = None
+        self._encoder: FloatArray | None = None
+        if is_strategy(encoder):
+            content(encoder)  # refused here where it has none
+            self.strategy, self.in_blocks = encoder, False
+        elif encoder is not None:
+            self._encoder = _encoders(encoder, columns, "node" if factor is None else "column")
+        if encoder is not None and _steps(encoder) != num_steps:
+            got = _steps(encoder) if self._encoder is None else f"shape {self._encoder.shape}"
+            raise InvalidInput(f"encoder must be over {num_steps} steps, got {got}.")
         own = sp.csr_array(sp.eye_array(columns, dtype=bool))
         self.local = factor is None and columns == num_nodes and (self._holders != own).nnz == 0
         self.fresh = encoder is None
@@ -93,8 +102,8 @@ class CausalNoise(NoiseOperator):
         if self.is_zero:
             return ZeroNoise.__name__
         if self.factor is None:
-            return (IndependentNoise if self.encoder is None else LocalNoise).__name__
-        return (StepNoise if self.encoder is None else SpaceTimeNoise).__name__
+            return (IndependentNoise if self.fresh else LocalNoise).__name__
+        return (StepNoise if self.fresh else SpaceTimeNoise).__name__
 
     @property
     def mixing(self) -> sp.csr_array:
@@ -104,7 +113,15 @@ class CausalNoise(NoiseOperator):
     @property
     def shared(self) -> bool:
         """One encoder for all columns, or none."""
-        return self.encoder is None or self.encoder.ndim == 2
+        return self._encoder is None or self._encoder.ndim == 2
+
+    @cached_property
+    def encoder(self) -> FloatArray | None:
+        """C, shape (T, T) or (columns, T, T); None: the identity.
+
+        Raises: UnsupportedMechanism: of a strategy over more than MAX_DENSE_STEPS.
+        """
+        return self._encoder if self.strategy is None else matrices.read_only(written_out(self.strategy))
 
     def encoder_of(self, column: int) -> FloatArray:
         """C_k, shape (T, T); k is the node where there is no factor."""
@@ -127,9 +144,11 @@ class CausalNoise(NoiseOperator):
 
     def content(self) -> bytes:
         parts = []
-        if self.encoder is not None:
-            parts += [] if self.factor is None else [repr(self.encoder.shape).encode()]
-            parts.append(self.encoder.tobytes())
+        if self.strategy is not None:
+            parts.append(content(self.strategy))
+        elif self._encoder is not None:
+            parts += [] if self.factor is None else [repr(self._encoder.shape).encode()]
+            parts.append(self._encoder.tobytes())
         if not (self.local or self.is_zero):
             sparse = (sp.coo_array(m) for m in (self.factor, self._holders) if m is not None)
             parts += [np.ascontiguousarray(x).tobytes() for m in sparse for x in (*m.coords, m.data)]
@@ -141,7 +160,10 @@ class CausalNoise(NoiseOperator):
 
     def variances(self) -> FloatArray:
         T, columns = self.num_steps, self.columns_per_step
-        over_time = np.ones(T) if self.inverse is None else (self.inverse**2).sum(axis=-1)
+        if self.strategy is not None:
+            over_time = np.asarray(self.strategy.noise_variances)
+        else:
+            over_time = np.ones(T) if self.inverse is None else (self.inverse**2).sum(axis=-1)
         rows = over_time.T.copy() if over_time.ndim == 2 else np.repeat(over_time[:, None], columns, axis=1)
         return rows if self.factor is None else np.asarray(rows @ self.factor.power(2).T)
 
@@ -155,9 +177,16 @@ class CausalNoise(NoiseOperator):
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         blocks = X.reshape(self.num_steps, self.columns_per_step, X.shape[1])
-        return self.spread(self.over_time(slice(None), slice(None), blocks)).reshape(self.shape[0], X.shape[1])
+        if self.strategy is not None:
+            correlated = np.asarray(self.strategy.solve(blocks))
+        else:
+            correlated = self.over_time(slice(None), slice(None), blocks)
+        return self.spread(correlated).reshape(self.shape[0], X.shape[1])
 
     def _rmatmat(self, X: FloatArray) -> FloatArray:
+        if self.strategy is not None:
+            blocks = self._transposed(None, self.factor, X).reshape(self.num_steps, self.columns_per_step, X.shape[1])
+            return np.asarray(self.strategy.transposed_solve(blocks)).reshape(self.shape[1], X.shape[1])
         return self._transposed(self.inverse, self.factor, X)
 
     def absolute_rmatmat(self, X: FloatArray) -> FloatArray:
@@ -178,9 +207,10 @@ class CausalNoise(NoiseOperator):
         part = copy.copy(self)
         part.local, part._holders = False, self._holders[columns]
         part.factor = matrices.sparse_matrix(factor=F[:, columns])
-        if self.encoder is not None and self.encoder.ndim == 3:
-            part.encoder = self.encoder[columns]
-            part.__dict__.pop("inverse", None)
+        if not self.shared:
+            part._encoder = self._encoder[columns]  # type: ignore[index]
+            for derived in ("encoder", "inverse"):
+                part.__dict__.pop(derived, None)
         StructuredOperator.__init__(part, (self.num_steps * F.shape[0], self.num_steps * columns.size))
         return columns, part
 
@@ -204,13 +234,13 @@ class IndependentNoise(CausalNoise):
 class LocalNoise(CausalNoise):
     """Block diagonal over nodes: node u injects C_u^-1 times base noise of its own.
 
-    Args: encoder: C, shape (T, T) shared by all nodes, or (n, T, T), one per node; num_nodes: n.
+    Args: encoder: C, shape (T, T) or a strategy, shared by all nodes, or (n, T, T), one per node; num_nodes: n.
     """
 
     encoder: FloatArray
     inverse: FloatArray
 
-    def __init__(self, encoder: ArrayLike, num_nodes: int) -> None:
+    def __init__(self, encoder: ArrayLike | Strategy, num_nodes: int) -> None:
         super().__init__(encoder, num_steps=_steps(encoder), num_nodes=num_nodes)
 
 
@@ -236,7 +266,11 @@ class SpaceTimeNoise(CausalNoise):
     factor: sp.csr_array
 
     def __init__(
-        self, encoder: ArrayLike, factor: sp.sparray | ArrayLike, holders: sp.sparray | ArrayLike, num_nodes: int
+        self,
+        encoder: ArrayLike | Strategy,
+        factor: sp.sparray | ArrayLike,
+        holders: sp.sparray | ArrayLike,
+        num_nodes: int,
     ) -> None:
         F = matrices.sparse_matrix(factor=factor)
         if F.shape[0] != num_nodes or F.shape[1] == 0:
@@ -258,8 +292,8 @@ def _encoders(encoder: ArrayLike, columns: int, block: str) -> FloatArray:
     return base.require_encoder(C, lambda at: f"at step {at[-1]}" + (f" of {block} {at[0]}" if ndim == 3 else ""))
 
 
-def _steps(encoder: ArrayLike) -> int:
-    return (1, *check.as_array(encoder=encoder).shape)[-1]
+def _steps(encoder: ArrayLike | Strategy) -> int:
+    return encoder.size if is_strategy(encoder) else (1, *check.as_array(encoder=encoder).shape)[-1]
 
 
 def _require_held(factor: sp.csr_array, holders: sp.csr_array) -> None:

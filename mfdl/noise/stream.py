@@ -9,7 +9,6 @@ is skipped, and step T of a T-step mechanism does not exist. It stands below the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +17,11 @@ from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
 from .base import NoiseOperator
+from .stepped import BaseNoise, SteppedRows, StreamState
 
 BLOCK_STEPS = 32  # steps of correlated noise made per matrix product
+BLOCK_BYTES = 2**28  # base noise of such a block at most, down to one step
 KEEP_BYTES = 2**30  # base noise kept in memory up to this size; beyond, asked for again
-
-
-class BaseNoise(Protocol):
-    """Standard normals of fixed columns: any steps, in any order, always the same."""
-
-    def block(self, steps: NDArray[np.int64], dim: int, *, tensor: int = 0) -> FloatArray:
-        """Shape (steps, columns, dim)."""
 
 
 class NoiseStream:
@@ -42,8 +36,12 @@ class NoiseStream:
     Raises: InvalidInput: no noise operator, noise_std below 0, dim below 1, a slot out of range or twice.
     Guarantees: every step is that of nu N Z, whichever steps were asked for before, bit for bit; a row computed with
         few slots has the bits of the row computed with all where noise is fresh, and equals it to rounding otherwise.
-    Memory: for noise correlated in time T columns dim base normals where they fit in KEEP_BYTES, else BLOCK_STEPS steps
-        of them at a time; for noise that is not made in blocks all rows besides; for fresh noise one step.
+    Memory: for noise correlated in time T columns dim base normals where they fit in KEEP_BYTES, else a few blocks of
+        at most BLOCK_STEPS steps and BLOCK_BYTES, whatever T is; of an encoder with structure its `memory` rows, or none
+        where they are base noise that KEEP_BYTES does not hold; for noise that is not made in blocks all rows besides;
+        for fresh noise one step.
+    Cost: of an encoder with structure, forward one step at a time; an earlier step, and the first one asked for, takes
+        all steps before it (fresh rows: the last `memory` of them) or a `state`.
     """
 
     def __init__(
@@ -62,9 +60,16 @@ class NoiseStream:
         columns, self._used = noise.cut(None if slots is None else _slots(noise, slots))
         silent = noise_std == 0 or 0 in self._used.shape
         self._base = None if silent else base_of(columns)
-        at_once = 1 if self._used.fresh else BLOCK_STEPS
-        self._steps = at_once if silent or self._used.in_blocks else noise.num_steps
-        keep = 1 < self._steps < noise.num_steps and 8 * noise.num_steps * columns.size * dim <= KEEP_BYTES
+        strategy = None if self._used.causal is None else self._used.causal.strategy
+        self._stepped = (
+            None
+            if self._base is None or strategy is None
+            else SteppedRows(strategy, self._base, (columns.size, dim), tensor, KEEP_BYTES)
+        )
+        a_step = 8 * max(columns.size, 1) * dim
+        at_once = 1 if self._used.fresh or self._stepped else max(1, min(BLOCK_STEPS, BLOCK_BYTES // a_step))
+        self._steps = at_once if silent or self._stepped or self._used.in_blocks else noise.num_steps
+        keep = 1 < self._steps < noise.num_steps and a_step * noise.num_steps <= KEEP_BYTES
         self._kept: dict[int, FloatArray] | None = {} if keep else None
         self._start, self._block = -1, np.zeros((0, 0, dim))
 
@@ -84,10 +89,29 @@ class NoiseStream:
             self._block.setflags(write=False)
         return self._block[t - start]
 
+    def state(self) -> StreamState:
+        """Where an encoder with structure stands after the last step asked for: `resume` goes on from it at once.
+
+        It is made of the noise, as secret as the keys. For noise without such an encoder there is nothing in it.
+        """
+        return StreamState.nowhere() if self._stepped is None else self._stepped.state()
+
+    def resume(self, state: StreamState) -> None:
+        """Goes on from the `state` of a stream of the same noise, keys, tensor and sizes; the steps are the same.
+
+        Raises: InvalidInput: a state of another stream.
+        """
+        check.instance(StreamState, state=state)
+        if self._stepped is not None:
+            self._stepped.resume(state)
+            self._start = -1
+
     def _make(self, start: int, stop: int) -> FloatArray:
         """nu (N Z) of some steps, shape (steps, slots, dim)."""
         if self._base is None:
             return np.zeros((stop - start, self._used.slots_per_step, self.dim))
+        if self._stepped is not None:
+            return self.noise_std * np.ascontiguousarray(self._used.spread(self._stepped.row(start)[None]))
         made: FloatArray | None = None
         # In place where products are the library's own, which make new arrays: blocks of large models are slow to
         # allocate. What another noise returns may be base noise that is kept, or an array of its own.

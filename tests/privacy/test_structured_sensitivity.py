@@ -88,7 +88,7 @@ def test_gradients_that_add_up_are_exact_where_a_rule_says_so(case):
 @examples(40)
 @given(data=st.data(), T=st.integers(2, 12), b=st.integers(1, 4))
 def test_bands_up_to_twice_the_gap_are_a_chain(data, T, b):
-    """Only neighbours in a pattern meet, and how many uses there are does not bind: the program finds the best pattern."""
+    """Only neighbours in a pattern meet, and the number of uses does not bind: the program finds the best pattern."""
     w = data.draw(st.integers(1, min(2 * b, T)))
     bands = data.draw(numbers(T * w, HALVES.map(abs))).reshape(T, w)
     C = sum(np.diag(bands[j:, j], -j) for j in range(w))

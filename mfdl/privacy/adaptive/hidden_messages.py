@@ -73,7 +73,8 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
         pinned[R] = True
     absolute = [abs(kind.state_from_message) for kind in algorithm.kinds]  # type: ignore[arg-type]
     gram: FloatArray | None = None
-    if noise.encoder is not None:
+    if not noise.fresh:
+        assert noise.encoder is not None
         gram = noise.encoder.swapaxes(-1, -2) @ noise.encoder
     return ShiftProblem(
         mixing=[absolute[kind] for kind in algorithm.kind_of_round],

@@ -16,6 +16,8 @@ from typing import Self
 import numpy as np
 
 from ...check import FloatArray
+from ...floats import UNIT
+from ...noise.strategy import Strategy, written_out
 from ...shown import short_repr
 from ...view import View
 
@@ -23,11 +25,24 @@ KNOWN_NOISE = "the attacker knows its noise"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Structured:
+    """X = weight C^T C of an encoder with structure, never written out unless asked.
+
+    Attributes: strategy: C; weight: >= 0; error: how far the weight may be off.
+    """
+
+    strategy: Strategy
+    weight: float = 1.0
+    error: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class ViewGram:
     """X of one victim with bounds on how far the float64 array can be from the truth.
 
     Attributes:
-        values: X, shape (T, T); or its diagonal, shape (T,), where X is diagonal (noise fresh in every step).
+        values: X, shape (T, T); or its diagonal, shape (T,), where X is diagonal (noise fresh in every step), or just
+            T zeros where it is `structured`.
         errors: the true X is, in the positive semidefinite order, between 1 / `inflation` and `inflation` times
             matrices within `errors` of `values`, entrywise. The shape of `values`.
         inflation: >= 1; infinite means that every step leaks.
@@ -37,6 +52,7 @@ class ViewGram:
         form: which form computed it.
         tolerance: relative size below which noise counts as absent (0 where no rank decision was made).
         upper: X is only known to be at most `matrix` (the Gram of a view that sees more, or with faint noise left out).
+        structured: X by the encoder that it is made of.
     """
 
     __repr__ = short_repr
@@ -49,6 +65,7 @@ class ViewGram:
     form: str = "all messages seen"
     tolerance: float = 0.0
     upper: bool = False
+    structured: Structured | None = None
 
     def __post_init__(self) -> None:
         if not self.leaks.size:
@@ -62,16 +79,22 @@ class ViewGram:
     @property
     def is_diagonal(self) -> bool:
         """Only the diagonal is held."""
-        return self.values.ndim == 1
+        return self.values.ndim == 1 and self.structured is None
 
     @property
     def matrix(self) -> FloatArray:
-        """X, shape (T, T)."""
+        """X, shape (T, T). Raises: UnsupportedMechanism: of an encoder with structure over too many steps."""
+        if self.structured is not None:
+            C = written_out(self.structured.strategy)
+            return np.asarray(self.structured.weight * (C.T @ C))
         return np.diag(self.values) if self.is_diagonal else self.values
 
     @property
     def entry_error(self) -> FloatArray:
         """`errors` for every entry, shape (T, T)."""
+        if self.structured is not None:
+            C, of = np.abs(written_out(self.structured.strategy)), self.structured
+            return np.asarray((of.error + 64 * len(C) * UNIT * of.weight) * (C.T @ C))
         return np.diag(self.errors) if self.is_diagonal else self.errors
 
 

@@ -9,7 +9,8 @@ With F' the factor without known columns (the identity if there is none), C_k th
 - one encoder per node, and no factor: X_u = C_u^T C_u;
 - one encoder per column, F square and nothing known: B^-1 = blockdiag(C_k) (I (x) F^-1), so with g = F^-1 e_u
   X_u = sum_k g_k^2 C_k^T C_k;
-- joint noise N = C^-1 and nothing known: X_u = C_u^T C_u, C_u the columns of u.
+- joint noise N = C^-1 and nothing known: X_u = C_u^T C_u, C_u the columns of u;
+- an encoder with structure: as one encoder, and C^T C stays what it is made of (`sensitivity.structured`).
 
 Rounding is carried along. N is what the executor uses, C_k^-1 up to rounding: with C N = I + E, N^-1 = (I + E)^-1 C, so
 the exact X is at most C^T C / (1 - ||E||)^2 and at least C^T C / (1 + ||E||)^2 >= C^T C (1 - ||E||)^2. That of F^-1 is
@@ -29,8 +30,9 @@ from numpy.typing import NDArray
 from ...check import FloatArray
 from ...floats import UNIT
 from ...noise import CausalNoise, JointNoise, NoiseOperator
+from ...noise.strategy import Strategy
 from ...view import AlgorithmView, View
-from ._base import KNOWN_NOISE, ViewForm, ViewGram
+from ._base import KNOWN_NOISE, Structured, ViewForm, ViewGram
 from .whitening import whiten
 
 SINGULAR = "its encoder is singular to working precision"
@@ -100,6 +102,8 @@ class Separable(ViewForm):
             known = self.known[:, u]
             if known.all():
                 return ViewGram.silent(noise.num_steps, KNOWN_NOISE)
+            if noise.strategy is not None:
+                return strategy_gram(noise.strategy)
             if noise.encoder is None:
                 why = KNOWN_NOISE if known.any() else ""
                 return ViewGram(np.ones(noise.num_steps), np.zeros(noise.num_steps), leaks=known.copy(), why=why)
@@ -156,6 +160,21 @@ def _inflation(encoder: FloatArray, inverse: FloatArray) -> float:
     return math.inf if not off < 1 else (1 - off) ** -2
 
 
+def strategy_gram(strategy: Strategy) -> ViewGram:
+    """C^T C of an encoder with structure, whose noise is made step by step.
+
+    A step of it is a sum of `memory` + 1 terms, so that base noise Z is met up to rounding of |C| |N| in each entry,
+    N = C^-1. Row i of that has norm at most q_i = sum_s |C[i, s]| ||N_s||, and the defect at most the norm of q.
+    """
+    T = strategy.size
+    with np.errstate(over="ignore", invalid="ignore"):
+        q = np.asarray(strategy.absolute_times(np.sqrt(strategy.noise_variances)))
+        off = 2 * _rounding(strategy.memory + 4) * float(np.linalg.norm(q))
+    inflation = math.inf if not off < 1 else (1 - off) ** -2
+    why = "" if math.isfinite(inflation) else SINGULAR
+    return ViewGram(np.zeros(T), np.zeros(T), inflation, why=why, structured=Structured(strategy))
+
+
 def _rounding(terms: int) -> float:
     return terms * UNIT / (1 - terms * UNIT)
 
@@ -166,9 +185,13 @@ def _joint(noise: JointNoise, victims: Sequence[int]) -> list[ViewGram]:
 
 
 def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram]:
-    assert noise.encoder is not None
-    assert noise.inverse is not None
-    gram, F = encoder_gram(noise.encoder, noise.inverse), noise.mixing.toarray()
+    if noise.strategy is not None:
+        gram = strategy_gram(noise.strategy)
+    else:
+        assert noise.encoder is not None
+        assert noise.inverse is not None
+        gram = encoder_gram(noise.encoder, noise.inverse)
+    F = noise.mixing.toarray()
     white = whiten(np.eye(len(F))[:, list(victims)], F * ~known, given_noise=True)
     squared, off = (white.whitened**2).sum(axis=0), np.diagonal(white.gram_error())
     size, singular = np.abs(gram.values) + gram.errors, math.isinf(gram.inflation)
@@ -184,6 +207,7 @@ def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> li
                 (SINGULAR if singular else CANCELS) * open_,
                 tolerance=white.tolerance,
                 upper=bool(white.undecided[i] or (white.assumed and white.leaks[i])) and not singular,
+                structured=noise.strategy and Structured(noise.strategy, float(a), float(da + 4 * UNIT * (a + da))),
             )
         )
     return made

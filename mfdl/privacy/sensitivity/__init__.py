@@ -19,7 +19,10 @@ from ...participation import MinSeparation, OncePerEpoch, Participation
 from ...shown import short_repr
 from ...trust import TrustModel
 from ..forms import INJECTIONS, ViewGram, view_grams
+from ..forms._base import Structured
+from .elliptope import TOLERANCE, close
 from .patterns import PatternBound, bounds, diagonal_bounds
+from .structured import structured_bound
 
 EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value
 
@@ -81,7 +84,11 @@ def sensitivities(
     found: dict[int, PatternBound] = {}
     of_shape: dict[int, dict[int, ViewGram]] = {}
     for key, gram in distinct.items():
-        if not _leaks(gram, participation):
+        if _leaks(gram, participation):
+            continue
+        if gram.structured is not None:
+            found[key] = _weighted(gram.structured, participation, method)
+        else:
             of_shape.setdefault(gram.values.ndim, {})[key] = gram
     for ndim, chosen in of_shape.items():
         values, errors = np.stack([g.values for g in chosen.values()]), np.stack([g.errors for g in chosen.values()])
@@ -106,6 +113,14 @@ def sensitivities(
         why = "" if exact else _why_upper(gram, one)
         out.append(Sensitivity(upper, exact, one.pattern, node, max(slack, 0.0), lower, why, gram.form))
     return out
+
+
+def _weighted(of: Structured, participation: Participation, method: str) -> PatternBound:
+    """weight ||C g||^2."""
+    one = structured_bound(of.strategy, participation, method)
+    upper = one.upper * (of.weight + of.error) * (1 + 4 * UNIT)
+    lower = one.lower * max(of.weight - of.error, 0.0) * (1 - 4 * UNIT)
+    return PatternBound(upper, lower, bool(close(np.float64(upper), np.float64(lower), TOLERANCE)), one.pattern)
 
 
 def _why_upper(gram: ViewGram, bound: PatternBound) -> str:

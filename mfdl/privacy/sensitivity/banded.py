@@ -1,8 +1,8 @@
 """Sensitivity of a banded lower triangular C over participation patterns: O(T w) memory, w the bandwidth.
 
-X[s, t] = 0 from |s - t| = w on, so the w diagonals of X are all of it. |<g_s, g_t>| <= 1, so sum |X[s, t]| over a pattern
-bounds it, and is its value where signs d_t with d_s X[s, t] d_t >= 0 exist: always where no two steps of a pattern are
-closer than w. The largest pattern, by dynamic programming over the step of the last use:
+X[s, t] = 0 from |s - t| = w on, so the w diagonals of X are all of it. |<g_s, g_t>| <= 1, so sum |X[s, t]| over a
+pattern bounds it, and is its value where signs d_t with d_s X[s, t] d_t >= 0 exist: always where no two steps of a
+pattern are closer than w. The largest pattern, by dynamic programming over the step of the last use:
 
     best[t] = X[t, t] + 2 far[t] + max(best[s], s <= t - w;  best[s] + 2 |X[s, t]|, t - w < s <= t - gap),
 
@@ -96,7 +96,7 @@ def banded_bound(gram: BandedGram, participation: Participation) -> PatternBound
 
 
 def _attained(gram: BandedGram, pattern: Sequence[int]) -> float:
-    """A value attained by g_t = d_t g, with signs d_t that make neighbours in the pattern add up, rounding taken off."""
+    """A value attained by g_t = d_t g, signs d_t that make neighbours in the pattern add up, rounding taken off."""
     steps, w = np.asarray(pattern, dtype=np.intp), gram.width
     entries: list[tuple[NDArray[np.intp], FloatArray, FloatArray]] = []
     diagonals: dict[int, tuple[FloatArray, FloatArray]] = {}

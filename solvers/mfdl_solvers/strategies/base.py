@@ -23,9 +23,11 @@ class Strategy(abc.ABC):
         bandwidth: b with C[t, s] = 0 wherever t - s >= b, at most T.
         memory: rows that a `Stepper` keeps, each of the shape of one row of noise.
         nonnegative: no entry of C is below 0, which makes sensitivities exact.
+        keeps_fresh_rows: a stepper keeps the last rows of Z, so that it can start at any step from these.
     """
 
     size: int
+    keeps_fresh_rows = False
 
     @property
     @abc.abstractmethod

@@ -28,6 +28,7 @@ class Buffered(Toeplitz):
     [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]
     """
 
+    coefficients: Array = dataclasses.field(init=False, repr=False)
     scales: Array | Sequence[float] = ()
     decays: Array | Sequence[float] = ()
     diagonal: float = 1.0

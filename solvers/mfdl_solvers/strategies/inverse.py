@@ -30,6 +30,7 @@ class Inverse(Strategy):
     """
 
     noising: Toeplitz | Banded
+    keeps_fresh_rows = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.noising, Toeplitz | Banded):

@@ -1,0 +1,164 @@
+"""Sensitivity of an encoder with structure: from its coefficients or bands, never from an array of T x T.
+
+Toeplitz (buffered ones too) and banded C go to `toeplitz` and `banded`, both where C is both. Where C^-1 = N is given
+and D is its diagonal, |C| <= M = (2 D - |N|)^-1 entry by entry (N is then a triangular comparison matrix), and C = M where
+no entry of N beside the diagonal is positive. M comes by substitution, from terms >= 0 alone, so its rounding is
+relative. The coefficients of a Toeplitz C are found likewise, and certified by what N leaves of them: with N c = e + r,
+c is off by N^-1 r, at most M |r|.
+
+A number that no rule gives, or that may be improved, is that of the Gram matrix itself, where T lets it be written out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import scipy.signal
+
+from ...check import FloatArray
+from ...errors import UnsupportedMechanism
+from ...factorization.strategies import Banded, Buffered, Inverse, Toeplitz
+from ...floats import UNIT
+from ...noise.strategy import MAX_DENSE_STEPS, Strategy
+from ...participation import Cyclic, EveryStep, Participation, Single
+from .banded import BandedGram, banded_bound
+from .elliptope import TOLERANCE
+from .patterns import PatternBound, bound
+from .toeplitz import Coefficients, rhythm, toeplitz_bound
+
+MAX_BANDS = 5 * 10**7  # numbers in the bands of C, 400 MB
+MAX_PRODUCTS = 10**10  # of a substitution
+IMPROVED = 512  # T up to which a bound that is not exact is improved by the Gram matrix
+BLOCK = 10**6  # numbers of one substitution at once
+
+
+def structured_bound(strategy: Strategy, participation: Participation, method: str = "exact") -> PatternBound:
+    """Bounds on max over patterns and ||g_t|| <= 1 of ||C g||^2.
+
+    Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
+    Raises: UnsupportedMechanism: a participation that takes C^T C as an array, over more steps than that is formed for.
+    """
+    found = [each for each in _by_structure(strategy, participation) if each is not None]
+    best = _best(found) if found else None
+    T = strategy.size
+    improved = min(IMPROVED, MAX_DENSE_STEPS) if method == "exact" else 0
+    if best is not None and (best.exact or improved < T):
+        return best
+    if T > MAX_DENSE_STEPS:
+        raise UnsupportedMechanism(
+            f"the sensitivity of a {type(strategy).__name__} strategy under {participation.describe()} takes an array "
+            f"of T x T, which is limited to {MAX_DENSE_STEPS} steps, got {T}; use cyclic participation of fewer "
+            "classes, or an encoder that is Toeplitz or banded itself."
+        )
+    C = np.tril(strategy.dense())
+    off = _relative(strategy) * np.asarray(np.abs(C).T @ np.abs(C))
+    written = bound(C.T @ C, participation, method, off + 2 * (T + 2) * UNIT * (np.abs(C).T @ np.abs(C)))
+    return _best([*found, written])
+
+
+def _relative(strategy: Strategy) -> float:
+    """How far entries of X may be off beside |C|^T |C|, from what makes C of other numbers."""
+    return 0.0 if isinstance(strategy, Banded) else 64 * strategy.size * UNIT
+
+
+def _best(found: list[PatternBound]) -> PatternBound:
+    upper, attained = min(each.upper for each in found), max(found, key=lambda each: each.lower)
+    exact = upper <= (1 + TOLERANCE) * attained.lower
+    return dataclasses.replace(attained, upper=upper, exact=exact)
+
+
+def _by_structure(strategy: Strategy, participation: Participation) -> list[PatternBound | None]:
+    if isinstance(strategy, Inverse):
+        if isinstance(strategy.noising, Toeplitz):
+            return [_of_coefficients(_inverted(strategy.noising), participation)]
+        return [_of_comparison(strategy.noising, participation)]
+    if isinstance(strategy, Buffered):
+        return [_of_coefficients(_of_exponentials(strategy), participation)]
+    if isinstance(strategy, Toeplitz):
+        T, series = strategy.size, strategy.series
+        c = np.zeros(T)
+        c[: series.size] = series
+        found = [toeplitz_bound(Coefficients(c, np.zeros(T)), participation)]
+        if series.size * T <= MAX_BANDS and series.size < T:
+            rows = np.broadcast_to(series, (T, series.size))
+            found.append(banded_bound(BandedGram.of_rows(rows), participation))
+        return found
+    if isinstance(strategy, Banded):
+        return [banded_bound(BandedGram.of_rows(strategy.rows), participation)]
+    return []
+
+
+def _of_coefficients(c: Coefficients | None, participation: Participation) -> PatternBound | None:
+    return None if c is None else toeplitz_bound(c, participation)
+
+
+def _of_exponentials(strategy: Buffered) -> Coefficients:
+    """The coefficients of a buffered strategy; powers, products and sums of them lose a few units each."""
+    absolute = Buffered(np.abs(strategy.scales), np.abs(strategy.decays), strategy.size, strategy.diagonal).series
+    return Coefficients(strategy.series, 4 * (len(strategy.scales) + 8) * UNIT * absolute)
+
+
+# ---- where the inverse is given -------------------------------------------------------------------------------------
+
+
+def _inverted(noising: Toeplitz) -> Coefficients | None:
+    """c with N c = e."""
+    T, N = noising.size, noising.series
+    if T * N.size > MAX_PRODUCTS:
+        return None
+    start = np.zeros(T)
+    start[0] = 1.0
+    comparison = np.concatenate([N[:1], -np.abs(N[1:])])
+    with np.errstate(over="ignore", invalid="ignore"):
+        c = scipy.signal.lfilter([1.0], N, start)
+        left, size = -start, start.copy()
+        for j, weight in enumerate(N.tolist()):
+            left[j:] += weight * c[: T - j]
+            size[j:] += abs(weight) * np.abs(c[: T - j])
+        left = np.abs(left) + 2 * (N.size + 4) * UNIT * size
+        errors = scipy.signal.lfilter([1.0], comparison, left) * (1 + _of_substitution(T, N.size))
+    errors[~np.isfinite(errors)] = math.inf
+    return Coefficients(np.where(np.isfinite(c), c, 0.0), errors)
+
+
+def _of_substitution(steps: int, width: int) -> float:
+    """Relative rounding of substitution with terms >= 0: at most width + 2 units in each step on the way."""
+    return 4 * (width + 4) * steps * UNIT
+
+
+def _of_comparison(noising: Banded, participation: Participation) -> PatternBound | None:
+    """||M 1_pattern||^2 of patterns that are classes."""
+    rows = noising.rows
+    if not isinstance(participation, Cyclic | Single | EveryStep):
+        return None
+    T, w = rows.shape
+    _, b = rhythm(participation)
+    if T * w * b > MAX_PRODUCTS:
+        return None
+    squares = np.zeros(b)
+    for start in range(0, b, width := max(1, BLOCK // w)):
+        squares[start : start + width] = _squared_sums(rows, b, np.arange(start, min(start + width, b)))
+    worst = int(squares.argmax())
+    rounding = 2 * _of_substitution(T, w) + 4 * (T + 4) * UNIT
+    upper = float(squares[worst]) * (1 + 2 * rounding)
+    if not math.isfinite(upper):
+        return PatternBound(math.inf, 0.0, False, (worst,))
+    lower = float(squares[worst]) * (1 - 2 * rounding) if (rows[:, 1:] <= 0).all() else 0.0
+    return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, tuple(range(worst, T, b)))
+
+
+def _squared_sums(rows: FloatArray, period: int, classes: np.ndarray) -> FloatArray:
+    """||M 1_class||^2 of some classes, one step at a time."""
+    T, w = rows.shape
+    recent, squares, sizes = np.zeros((max(w - 1, 1), classes.size)), np.zeros(classes.size), np.abs(rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for t in range(T):
+            made = (classes == t % period).astype(np.float64)
+            for j in range(1, min(w, t + 1)):
+                made += sizes[t, j] * recent[(t - j) % len(recent)]
+            made /= sizes[t, 0]
+            recent[t % len(recent)] = made
+            squares += made**2
+    return squares

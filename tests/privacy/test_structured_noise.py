@@ -1,0 +1,177 @@
+"""Noise of encoders with structure: the numbers, files and refusals of an encoder that is never written out."""
+
+import math
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from noises import STRUCTURED, strategy
+from numpy.testing import assert_allclose
+
+import mfdl
+from mfdl import algorithms, trust
+from mfdl.algorithms.dsgd import decentralized
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
+from mfdl.noise import LocalNoise
+from mfdl.noise import strategy as strategies
+from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch
+from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.sensitivity import structured
+from mfdl.privacy.sensitivity.structured import structured_bound
+from mfdl.testing import participations
+from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
+from mfdl.testing.strategies import ALL_SCHEMES
+
+SOLVER = 2e-6
+RING = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("ring:n=4")))
+MANY = 10**5
+
+
+@st.composite
+def encoders(draw, T):
+    numbers = np.array(draw(st.lists(st.integers(-4, 4), min_size=8, max_size=8))) / 4
+    return strategy(draw(st.sampled_from(STRUCTURED)), numbers, T)
+
+
+@st.composite
+def asked(draw, max_steps=6):
+    scheme = draw(participations(max_steps=max_steps, schemes=ALL_SCHEMES))
+    return draw(encoders(scheme.num_steps)), scheme
+
+
+@examples(200)
+@given(case=asked(), written=st.booleans())
+def test_bounds_by_structure_never_fall_below_the_truth(case, written):
+    encoder, scheme = case
+    C, patterns = encoder.dense(), [tuple(pattern.tolist()) for pattern in scheme.patterns()]
+    X = C.T @ C
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structured, "IMPROVED", 10**9 if written else 0)
+        found = structured_bound(encoder, scheme)
+    signed = max(largest_signed_sum(X[np.ix_(p, p)]) for p in patterns)
+    assert found.upper >= signed * (1 - 1e-12)
+    assert found.lower <= signed * (1 + 1e-12) or written  # written out, the program over vectors may be attained
+    vectors = largest_over_patterns(X, patterns)
+    assert found.upper >= vectors * (1 - SOLVER)
+    assert found.lower <= vectors * (1 + SOLVER)
+    if found.exact or (written and scheme.num_patterns < 1000):
+        assert_allclose(found.upper, vectors, rtol=2 * SOLVER)
+
+
+@examples(60)
+@given(case=asked(), data=st.data())
+def test_losses_are_those_of_the_same_encoder_written_out(case, data):
+    """Under every trust model: the views of an encoder with structure are those of its array."""
+    encoder, scheme = case
+    model = data.draw(st.sampled_from([trust.LDP(), trust.PNDP([0]), trust.SecLDP(), trust.Central()]))
+    by_structure, by_array = (
+        victim_losses(algorithms.mf_dsgd(RING, scheme, C), model, unit="record")
+        for C in (encoder, np.tril(encoder.dense()))
+    )
+    for one, other in zip(by_structure, by_array, strict=True):
+        for mine, its in ((one.fixed, other.fixed), (one.trained, other.trained)):
+            if math.isinf(its.squared) or math.isinf(mine.squared):
+                assert mine.squared == its.squared
+            else:
+                assert_allclose(mine.squared, its.squared, rtol=1e-5)
+        assert one.adaptive == other.adaptive
+
+
+@pytest.mark.parametrize("kind", STRUCTURED)
+def test_noise_on_many_nodes_weighs_the_encoder(kind):
+    """DECOR with an encoder: [(F F^T)^+]_uu C^T C, the weight and the encoder apart."""
+    scheme, encoder = Cyclic(3, 4), strategy(kind, np.linspace(-1, 1, 8), 12)
+    F, holders = np.hstack([np.eye(4), [[1.0], [-1.0], [0.0], [0.0]]]), np.eye(5, 4, dtype=bool)
+    holders[4, :2] = True
+    made = []
+    for C in (encoder, np.tril(encoder.dense())):
+        noise = mfdl.noise.SpaceTimeNoise(C, F, holders, 4)
+        algorithm = decentralized("mine", RING, scheme, noise)
+        made.append([loss.sensitivity_squared for loss in victim_losses(algorithm, trust.SecLDP())])
+    assert_allclose(*made, rtol=1e-6)
+
+
+def long_encoders():
+    c = 0.9 ** np.arange(20)
+    return {
+        "toeplitz": Toeplitz(c, MANY),
+        "banded": Banded(np.tri(MANY, 8) * 0.5 ** np.arange(8)),
+        "buffered": Buffered([0.3, 0.2], [0.9, 0.99], MANY),
+        "inverse": Inverse(Toeplitz([1.0, -0.5], MANY)),
+        "inverse banded": Inverse(Banded(np.tri(MANY, 3) * [1.0, -0.5, -0.2])),
+    }
+
+
+@pytest.mark.parametrize("kind", STRUCTURED)
+def test_a_hundred_thousand_steps_are_accounted_for_without_an_array_of_t_by_t(kind):
+    encoder = long_encoders()[kind]
+    algorithm = algorithms.mf_dsgd(RING, Cyclic(MANY // 100, 100), encoder)
+    made = mfdl.calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    first = np.zeros(MANY)
+    first[::100] = 1.0
+    later = np.roll(first, 50)
+    norms = [float((encoder.times(g) ** 2).sum()) for g in (first, later)]  # entries are >= 0: attained
+    assert made.noise_std**2 >= max(norms) * (1 - 1e-9)
+    assert_allclose(made.noise_std**2, max(norms), rtol=1e-3)
+    assert made.guarantee.bound == "exact"
+
+
+def test_what_takes_an_array_over_too_many_steps_is_refused(monkeypatch):
+    monkeypatch.setattr(strategies, "MAX_DENSE_STEPS", 8)
+    monkeypatch.setattr(structured, "MAX_DENSE_STEPS", 8)
+    inverse = Inverse(Banded(np.tri(12, 3) * [1.0, -0.5, -0.2]))
+    for scheme in (MinSeparation(12, 3, 2), OncePerEpoch(3, 4)):
+        with pytest.raises(UnsupportedMechanism, match=r"limited to 8 steps, got 12.*use cyclic participation"):
+            structured_bound(inverse, scheme)
+        assert structured_bound(Buffered([0.5], [0.5], 12), scheme).upper > 0
+    algorithm = algorithms.mf_dsgd(RING, EveryStep(12), inverse)
+    with pytest.raises(UnsupportedMechanism, match="array of T x T, which is limited to 8 steps, got 12"):
+        algorithm.noise.encoder  # noqa: B018
+    assert victim_losses(algorithm, trust.LDP())[0].sensitivity_squared > 12
+    with pytest.raises(UnsupportedMechanism, match=r"limited to 8 steps, got 12.*under LDP"):
+        victim_losses(algorithm, trust.PNDP([0]))
+
+
+def test_an_encoder_that_float64_cannot_undo_is_no_guarantee():
+    """C = 1 + 3 S has an inverse of size 3^T: rounding of the noise outgrows the base noise."""
+    algorithm = algorithms.mf_dsgd(RING, EveryStep(60), Toeplitz([1.0, 3.0], 60))
+    loss = victim_losses(algorithm, trust.LDP())[0]
+    assert loss.sensitivity_squared == math.inf
+    assert "singular to working precision" in loss.fixed.why
+
+
+@pytest.mark.parametrize("kind", STRUCTURED)
+def test_files_and_hashes_hold_the_structure(kind, tmp_path):
+    encoder = strategy(kind, np.linspace(-1, 0.5, 8), 6)
+    made = mfdl.calibrate(
+        algorithms.mf_dsgd(RING, Cyclic(2, 3), encoder),
+        trust=trust.LDP(),
+        adjacency="zero-out",
+        clip_norm=1.0,
+        mu=1.0,
+    )
+    made.save(tmp_path / "made.mfdl")
+    again = mfdl.Mechanism.load(tmp_path / "made.mfdl")
+    assert again.algorithm.content_hash == made.algorithm.content_hash
+    assert type(again.algorithm.noise.causal.strategy) is type(encoder)
+    assert again.noise_std == made.noise_std
+    other = strategy(kind, np.linspace(-1, 0.75, 8), 6)
+    assert LocalNoise(other, 4).content() != LocalNoise(encoder, 4).content()
+
+
+def test_what_is_no_encoder_is_refused():
+    class Mine:
+        size, memory, keeps_fresh_rows = 3, 0, False
+
+        def advance(self, step, state, fresh):
+            return fresh
+
+    with pytest.raises(InvalidInput, match="Mine must be a frozen dataclass"):
+        LocalNoise(Mine(), 2)
+    with pytest.raises(InvalidInput, match="encoder must be over 4 steps, got 3"):
+        mfdl.noise.CausalNoise(Toeplitz([1.0], 3), num_steps=4, num_nodes=2)
+    with pytest.raises(InvalidInput, match="T = 6 steps"):
+        algorithms.mf_dsgd(RING, Cyclic(2, 3), Toeplitz([1.0], 5))
