@@ -37,9 +37,9 @@ class NoiseStream:
     Guarantees: every step is that of nu N Z, whichever steps were asked for before, bit for bit; a row computed with
         few slots has the bits of the row computed with all where noise is fresh, and equals it to rounding otherwise.
     Memory: for noise correlated in time T columns dim base normals where they fit in KEEP_BYTES, else a few blocks of
-        at most BLOCK_STEPS steps and BLOCK_BYTES, whatever T is; of an encoder with structure its `memory` rows, or none
-        where they are base noise that KEEP_BYTES does not hold; for noise that is not made in blocks all rows besides;
-        for fresh noise one step.
+        at most BLOCK_STEPS steps and BLOCK_BYTES, whatever T is; of an encoder with structure its `memory` rows, or
+        none where they are base noise that KEEP_BYTES does not hold; for noise that is not made in blocks all rows
+        besides; for fresh noise one step.
     Cost: of an encoder with structure, forward one step at a time; an earlier step, and the first one asked for, takes
         all steps before it (fresh rows: the last `memory` of them) or a `state`.
     """

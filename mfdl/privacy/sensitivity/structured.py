@@ -1,8 +1,8 @@
 """Sensitivity of an encoder with structure: from its coefficients or bands, never from an array of T x T.
 
 Toeplitz (buffered ones too) and banded C go to `toeplitz` and `banded`, both where C is both. Where C^-1 = N is given
-and D is its diagonal, |C| <= M = (2 D - |N|)^-1 entry by entry (N is then a triangular comparison matrix), and C = M where
-no entry of N beside the diagonal is positive. M comes by substitution, from terms >= 0 alone, so its rounding is
+and D is its diagonal, |C| <= M = (2 D - |N|)^-1 entry by entry (the comparison matrix of a triangular N), and C = M
+where no entry of N beside the diagonal is positive. M comes by substitution, from terms >= 0 alone, so its rounding is
 relative. The coefficients of a Toeplitz C are found likewise, and certified by what N leaves of them: with N c = e + r,
 c is off by N^-1 r, at most M |r|.
 
