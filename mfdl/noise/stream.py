@@ -71,7 +71,7 @@ class NoiseStream:
         self._steps = at_once if silent or self._stepped or self._used.in_blocks else noise.num_steps
         keep = 1 < self._steps < noise.num_steps and a_step * noise.num_steps <= KEEP_BYTES
         self._kept: dict[int, FloatArray] | None = {} if keep else None
-        self._start, self._block = -1, np.zeros((0, 0, dim))
+        self.release()
 
     def step(self, t: int) -> FloatArray:
         """nu (N Z)_t, shape (injection slots, dim), float64, read-only.
@@ -89,6 +89,10 @@ class NoiseStream:
             self._block.setflags(write=False)
         return self._block[t - start]
 
+    def release(self) -> None:
+        """Drops the rows made last, which are kept to be asked for again; not where an encoder stands."""
+        self._start, self._block = -1, np.zeros((0, 0, self.dim))
+
     def state(self) -> StreamState:
         """Where an encoder with structure stands after the last step asked for: `resume` goes on from it at once.
 
@@ -104,7 +108,7 @@ class NoiseStream:
         check.instance(StreamState, state=state)
         if self._stepped is not None:
             self._stepped.resume(state)
-            self._start = -1
+            self.release()
 
     def _make(self, start: int, stop: int) -> FloatArray:
         """nu (N Z) of some steps, shape (steps, slots, dim)."""

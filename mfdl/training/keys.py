@@ -31,6 +31,9 @@ GENERATOR = "philox4x64-10/ziggurat/holder-keys/2"
 
 _COUNTER_DOMAIN = 1  # low half of the second counter word: the version of the rule named by GENERATOR
 _TENSOR_SHIFT = 32  # its high half: the tensor
+_SHARD_SHIFT = 40  # first counter word at which the blocks of a shard begin: far above those that any row takes
+SHARDS = 2 ** (64 - _SHARD_SHIFT)
+"""Shards of a row at most."""
 
 
 class NoiseKey:
@@ -130,8 +133,9 @@ def normals_block(
     """Standard normals of several steps, shape (len(steps), len(nodes), dim).
 
     The stream of (key, node, step) is Philox4x64 with a 128-bit key hashed from `key` and the 256-bit counter
-    with words, lowest first, (block, domain + 2^32 tensor, node, step), block = 1, 2, ...; each block gives 4
-    words of 64 bits. Always made on the CPU, so that every device sees the same noise.
+    with words, lowest first, (block, domain + 2^32 tensor, node, step), block = 1, 2, ... (of `ColumnNormals` of a
+    shard 2^40 shard + 1, ...); each block gives 4 words of 64 bits. Always made on the CPU, so that every device sees
+    the same noise.
 
     Args:
         key: the secret.
@@ -172,12 +176,18 @@ class ColumnNormals:
 
     Column c at step t is `normals(keys[c], t, [indices[c]], dim)[0]`. What is kept, the Philox keys, makes the
     normals: as secret as the keys.
+
+    Args: keys, indices: one key and one index in [0, 2^64) per column; shard: which part of long rows, below SHARDS.
+        Shard 0 is what rows that are not cut begin with; the others are blocks 2^40 shard + 1, ..., which no row that
+        fits a memory reaches.
     """
 
-    __slots__ = ("_indices", "_words")
+    __slots__ = ("_indices", "_shard", "_words")
 
-    def __init__(self, keys: Sequence[NoiseKey], indices: ArrayLike) -> None:
-        """Takes one key and one index in [0, 2^64) per column."""
+    def __init__(self, keys: Sequence[NoiseKey], indices: ArrayLike, *, shard: int = 0) -> None:
+        self._shard = check.integer_at_least(0, shard=shard)
+        if shard >= SHARDS:
+            raise InvalidInput(f"shard must be below {SHARDS}, got {shard}; take larger shards.")
         self._indices = _counter_words(indices=indices)
         if len(keys) != self._indices.size:
             raise InvalidInput(f"keys and indices must be equally many, got {len(keys)} and {self._indices.size}.")
@@ -202,6 +212,7 @@ class ColumnNormals:
         philox = np.random.Philox(key=0)  # local, so threads do not share it
         draw = np.random.Generator(philox).standard_normal
         counter = np.zeros(4, dtype=np.uint64)
+        counter[0] = self._shard << _SHARD_SHIFT
         counter[1] = _COUNTER_DOMAIN + (tensor << _TENSOR_SHIFT)
         # Setting the state costs 0.6 microseconds, a new Philox and Generator 6. The state of an unused Philox
         # holds no word left over from an earlier block, so setting it also empties the buffer.

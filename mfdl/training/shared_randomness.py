@@ -138,12 +138,17 @@ def columns_by_holders(noise: NoiseOperator) -> dict[Holders, NDArray[np.int64]]
 
 
 def base_columns(
-    noise: NoiseOperator, keys: HolderKeys, columns: Iterable[int] | NDArray[np.int64] | None = None
+    noise: NoiseOperator,
+    keys: HolderKeys,
+    columns: Iterable[int] | NDArray[np.int64] | None = None,
+    *,
+    shard: int = 0,
 ) -> ColumnNormals:
     """The base normals of a step, ready for any step: `base_columns(noise, keys).step(t, dim)` is Z_t.
 
     Args:
         columns: which columns of a step, in the order wanted; default all.
+        shard: which part of the coordinates, see `ColumnNormals`.
     Raises: InvalidInput: the secret of a holder set of these columns is missing; or as `columns_by_holders`.
     Cost: one key derivation per holder set, once; then that of `normals_block`.
     """
@@ -151,7 +156,7 @@ def base_columns(
     wanted = [holder[int(c)] for c in (range(noise.columns_per_step) if columns is None else columns)]
     derived = {holders: keys.key_of(holders) for holders in dict.fromkeys(holders for holders, _ in wanted)}
     indices = np.array([j for _, j in wanted], dtype=np.int64)
-    return ColumnNormals([derived[holders] for holders, _ in wanted], indices)
+    return ColumnNormals([derived[holders] for holders, _ in wanted], indices, shard=shard)
 
 
 def holder_set(nodes: Iterable[int]) -> Holders:
