@@ -87,7 +87,7 @@ class EncoderSearch(Search):
     """One encoder for all nodes.
 
     Attributes:
-        solver: "dense" (L-BFGS on X) or "autodiff" (torch, same optimum).
+        solver: "dense" (the dual; L-BFGS on X for a singular H) or "autodiff" (torch, same optimum).
         allow_stopped: return a factorization that did not reach the tolerance instead of raising.
     """
 

@@ -68,7 +68,9 @@ class FactorizeConfig(OnGraph):
     tolerance: Annotated[
         float | None, Option("Certified relative gap to reach; default 1e-4, for adapted and seed groups 1e-3.")
     ] = None
-    solver: Annotated[str, Option("dense (L-BFGS) or autodiff (torch); corn with groups: newton or conic.")] = "dense"
+    solver: Annotated[str, Option("dense (dual, L-BFGS) or autodiff (torch); corn with groups: newton or conic.")] = (
+        "dense"
+    )
     max_iterations: Annotated[int, Option("Iterations after which to stop.", least=1)] = 5000
     coalition: Annotated[
         int, Option("corn, decor, time-space: any Q nodes pool all they know; 0: none.", metavar="Q")

@@ -113,9 +113,12 @@ def finished(
     notes: tuple[str, ...] = (),
     unfinished_status: str = STOPPED,
 ) -> Factorization:
-    """The Factorization of a given X: causal encoder, loss, the better of two lower bounds, status."""
-    bound = max(known_bound, lower_bound(problem, gram))
+    """The Factorization of a given X: causal encoder, loss, a lower bound, status.
+
+    Where the known bound does not settle the matter, the better of it and the one that X itself proves.
+    """
     loss = problem.loss(gram)
+    bound = known_bound if stopping.reached(loss, known_bound) else max(known_bound, lower_bound(problem, gram))
     return Factorization(
         encoder=causal_encoder(gram),
         gram=gram,

@@ -1,5 +1,6 @@
-"""The dense solver: one door to every problem. Classes of single indices go to `singletons`; for the rest, L-BFGS on
-X inside the affine set that keeps the sensitivity at one.
+"""The dense solver: one door to every problem. Classes of single indices go to `singletons`, others to their dual
+(`class_dual`) where H is regular; where that does not end, and for a singular H, L-BFGS on X inside the affine set that
+keeps the sensitivity at one.
 
 Within a class the off-diagonal entries of X may be zero without loss: at the optimum of that restricted
 problem V = X^-1 H X^-1 vanishes off the restricted directions, so its class blocks have constant diagonal and
@@ -16,12 +17,12 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from . import singletons
+from . import class_dual, singletons
 from .certificate import Best, lower_bound
 from .free_entries import FreeEntries
 from .lbfgs import minimise
 from .problem import USUAL, Array, Factorization, FactorizationProblem, ProblemError, Stopping, relative_gap
-from .ridge import Target, falling_targets
+from .ridge import Target, falling_targets, smallest_ridge
 from .threads import ITERATION, blas_threads
 
 CHECK_EVERY = 10  # iterations between certificates: one costs about as much as ten iterations
@@ -50,11 +51,16 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL, *, start: A
     initial = _feasible(problem, start)
     if problem.num_classes == problem.size:
         return singletons.solve(problem, stopping)
-    free = FreeEntries(problem.classes, [np.zeros((1, 0))] * problem.num_classes)  # in-class entries vanish
     best = Best(problem, stopping, initial)
     iterations = 0
+    if not smallest_ridge(problem, stopping.tolerance):
+        with blas_threads(problem.size):
+            iterations = class_dual.search(problem, stopping, best, None if start is None else initial)
+        if best.within_tolerance or iterations >= stopping.max_iterations:
+            return best.finished(iterations, 0.0)
+    free = FreeEntries(problem.classes, [np.zeros((1, 0))] * problem.num_classes)  # in-class entries vanish
     with blas_threads(problem.size, single_up_to=ITERATION):
-        x = free.vector(initial)
+        x = free.vector(best.gram)
         for aim in falling_targets(problem, stopping.tolerance):
             stage = _Stage(free, aim, best, iterations)
             minimum = minimise(

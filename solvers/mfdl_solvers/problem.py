@@ -129,7 +129,8 @@ class GramProblem(AtAnyScale):
         return int(self.classes.max()) + 1
 
     @cached_property
-    def _eigen(self) -> tuple[Array, Array]:
+    def eigen(self) -> tuple[Array, Array]:
+        """Eigenvalues of each Gram, ascending, shape (..., T), and eigenvectors, shape (..., T, T)."""
         H = scaled(getattr(self, self._costs), -self.exponent)
         values, vectors = scipy.linalg.eigh(H, driver="evd") if H.ndim == 2 else eigen_stack(H)
         return scaled(values, self.exponent), vectors
@@ -137,14 +138,14 @@ class GramProblem(AtAnyScale):
     @property
     def eigenvalues(self) -> Array:
         """Of each Gram, ascending, shape (..., T)."""
-        return self._eigen[0]
+        return self.eigen[0]
 
     def root_of(self, mode: int | tuple[()] = (), *, plus: float = 0.0, below: bool = False) -> Array:
         """L with L L^T = H + plus I after negative rounding eigenvalues are set to zero, shape (T, T).
 
         Args: mode: which Gram of a stack; below: H lowered by what its eigenvalues may be rounded, so that L L^T <= H.
         """
-        values, vectors = (part[mode] for part in self._eigen)
+        values, vectors = (part[mode] for part in self.eigen)
         lowered = values - values.size * EPS * values[-1] if below else values
         return np.asarray(vectors * np.sqrt(np.clip(lowered, 0.0, None) + plus))
 

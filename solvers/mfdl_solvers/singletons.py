@@ -20,21 +20,16 @@ an extrapolation that lowers the bound too far is dropped for the plain step.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 
 import numpy as np
 import scipy.linalg
 
 from .certificate import Best, weights_bound
+from .extrapolation import ROUNDING, Path
 from .problem import USUAL, Array, Factorization, FactorizationProblem, ProblemError, Stopping
 from .ridge import smallest_ridge, target
 from .threads import blas_threads
 
-MEMORY = 10  # steps that are combined
-DAMPING = 1e-8  # relative, in the small least-squares problem of the extrapolation
-LARGEST_CHANGE = 3.0  # of log v in one extrapolated step
-RECENT = 10  # an extrapolated step may lower the bound, not below the last ten: vanishing weights need the freedom
-ROUNDING = 1e-15  # relative: what counts as equal
 IDLE = 20  # steps without gain after which plain steps are taken until one gains: extrapolations may run in a circle
 PATIENCE, GAIN = 200, 0.01  # the search ends after this many steps that gained less: of the gap; of the tolerance
 
@@ -64,12 +59,13 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL) -> Factoriz
     with blas_threads(problem.size):
         aim = target(problem, smallest_ridge(problem, stopping.tolerance))
         best = _Best(problem, stopping)
-        path = _Path(problem.size)
+        path = Path(np.zeros(problem.size), problem.size)
         iterations = 0
-        point = Point.at(np.exp(path.log_weights), aim.root)
+        point = Point.at(np.exp(path.at), aim.root)
         while not (within := best.reached(point)) and iterations < stopping.max_iterations and not best.idle():
-            path.go_on(point, extrapolate=best.idle_steps < IDLE)
-            point = Point.at(np.exp(path.log_weights), aim.root)
+            if not path.go_back(point.dual):
+                path.go_on(point.dual, point.step, point.weights, extrapolate=best.idle_steps < IDLE)
+            point = Point.at(np.exp(path.at), aim.root)
             iterations += 1
             stopping.tell(iterations, best.estimate, best.dual)
         if not within:
@@ -96,6 +92,11 @@ class Point:
     def dual(self) -> float:
         """||V^1/2 L||_*^2 / sum(v)."""
         return float(self.singular_values.sum()) ** 2 / float(self.weights.sum())
+
+    @property
+    def step(self) -> Array:
+        """The plain step of log v, v scaled to keep its sum: otherwise the scale, which means nothing, would drift."""
+        return 2 * np.log(self.diagonal * (self.weights.sum() / self.singular_values.sum()))
 
     def loss(self, root: Array) -> float:
         """tr(H X^-1) of `gram`, H = root root^T, from the factors and without an inverse."""
@@ -146,53 +147,3 @@ class _Best(Best):
         if self.point is not None and self.weights is not None:
             self.offer(self.point.gram(), weights_bound(self.problem, self.weights))
         return self.within_tolerance
-
-
-class _Path:
-    """The next log v: Anderson's extrapolation of the plain steps, or the plain step it was made from."""
-
-    def __init__(self, size: int) -> None:
-        self.log_weights = np.zeros(size)
-        self.plain: Array | None = None  # what to fall back to; None after a plain step
-        self.levels: deque[float] = deque(maxlen=RECENT)
-        self.points: deque[Array] = deque(maxlen=MEMORY)
-        self.steps: deque[Array] = deque(maxlen=MEMORY)
-
-    def go_on(self, point: Point, *, extrapolate: bool) -> None:
-        """To the next log v, given what was found at this one."""
-        if self.plain is not None and not point.dual >= min(self.levels) * (1 - ROUNDING):
-            self.log_weights, self.plain = self.plain, None
-            self._forget()
-            return
-        self.levels.append(point.dual)
-        # v is scaled so that its plain step keeps the sum: otherwise the scale, which means nothing, would drift
-        step = 2 * np.log(point.diagonal * (point.weights.sum() / point.singular_values.sum()))
-        self.points.append(self.log_weights)
-        self.steps.append(step)
-        plain = _normalised(self.log_weights + step)
-        if not extrapolate or len(self.points) == 1:
-            self._forget()
-            self.log_weights, self.plain = plain, None
-        else:
-            change = np.clip(self._extrapolated(point.weights), -LARGEST_CHANGE, LARGEST_CHANGE)
-            self.log_weights, self.plain = _normalised(self.log_weights + change), plain
-
-    def _forget(self) -> None:
-        """Drops all past points but the latest."""
-        while len(self.points) > 1:
-            self.points.popleft()
-            self.steps.popleft()
-
-    def _extrapolated(self, weights: Array) -> Array:
-        """The combination of past steps whose remainder is smallest, indices counting by their weight."""
-        moved, changed = np.diff(np.array(self.points), axis=0), np.diff(np.array(self.steps), axis=0)
-        half = np.sqrt(weights)
-        normal = (changed * half) @ (changed * half).T
-        damping = DAMPING * np.trace(normal) + np.finfo(np.float64).tiny
-        mix = np.linalg.solve(normal + damping * np.eye(len(normal)), (changed * half) @ (self.steps[-1] * half))
-        return self.steps[-1] - mix @ (moved + changed)
-
-
-def _normalised(log_weights: Array) -> Array:
-    """The same weights with the largest equal to 1."""
-    return log_weights - log_weights.max()
