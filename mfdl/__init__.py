@@ -36,6 +36,7 @@ _EXPORTS = {
     "ParticipationByNode": "mfdl.participation",
     "PoissonSampling": "mfdl.participation",
     "Question": "mfdl.privacy.losses",
+    "Released": "mfdl.released",
     "Round": "mfdl.algorithms",
     "Run": "mfdl.training.run",
     "Single": "mfdl.participation",
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
     from .privacy.accounting import victim_losses
     from .privacy.guarantee import Guarantee
     from .privacy.losses import Losses, Question
+    from .released import Released
     from .reporting.pairwise import PairwiseLosses, pairwise
     from .sweeps import sweep
     from .training import tasks

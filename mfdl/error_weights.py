@@ -3,6 +3,8 @@
 The counted variance is sum_r w_r theta_r^T Q theta_r over the models theta_r after step r: w_r is the weight of a step,
 and Q over nodes says whether every node's model counts, or some nodes', or their average. Noise that ends up in models
 nobody uses costs nothing, so mechanisms that know the weights put it there.
+
+Or what counts is what is released: (sum_r a_r theta_r)^T Q (sum_r a_r theta_r), a the weights of a `Released`.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import scipy.sparse as sp
 from . import check
 from .check import FloatArray
 from .errors import InvalidInput, unknown_name
+from .released import Released
 from .shown import short_repr
 
-SCHEMES = ("all", "last", "exponential")
+SCHEMES = ("all", "last", "exponential", "released")
 NODES, AVERAGE = "nodes", "average"
 OBJECTIVES = ("post-average", "message")
 
@@ -32,6 +35,7 @@ class ErrorWeights:
     Attributes:
         step_weights: "all" (alike), "last" or "last:M" or "last:M:FLOOR" (1 on the last M steps, FLOOR before, default
             1 and 0), "exponential:H" (halved every H steps back from the end), or one weight >= 0 per step, shape (T,).
+            "released:MODEL": the released models alone, MODEL as `Released` reads it, as in "released:average:48".
         target: "nodes" (every node's model alike), "average" (their average, counted n times to be comparable), or one
             weight >= 0 per node, shape (n,), such as a 0/1 mask of the nodes whose models are used.
 
@@ -60,12 +64,19 @@ class ErrorWeights:
             object.__setattr__(self, "target", _non_negative("target", self.target))
 
     @property
+    def released(self) -> Released | None:
+        """What is released, where that is what counts."""
+        if isinstance(self.step_weights, str) and self.step_weights.partition(":")[0] == "released":
+            return Released(self.step_weights.partition(":")[2])
+        return None
+
+    @property
     def uniform_target(self) -> bool:
         """Every node's model counts alike."""
         return isinstance(self.target, str) and self.target == NODES
 
     def of_steps(self, num_steps: int) -> FloatArray:
-        """w_r for the model after step r, shape (num_steps,), an own array.
+        """w_r for the model after step r, shape (num_steps,), an own array; a_r of what is released.
 
         Raises: InvalidInput: weights for another number of steps, or more last steps than there are.
         """
@@ -75,6 +86,8 @@ class ErrorWeights:
                     f"step_weights must hold one weight for each of {num_steps} steps, got {len(self.step_weights)}."
                 )
             return np.array(self.step_weights)
+        if (released := self.released) is not None:
+            return released.of_steps(num_steps)
         scheme, numbers = _parsed(self.step_weights)
         if scheme == "all":
             return np.ones(num_steps)
@@ -161,6 +174,11 @@ class Target:
                 f"weights must be ErrorWeights, got {self.weights!r}; make them with ErrorWeights(step_weights, "
                 "target), or ErrorWeights.parse(text) from what the command line takes."
             )
+        if self.weights.released is not None and self.objective != "post-average":
+            raise InvalidInput(
+                f"error weights {self.weights.describe()} count released models, which are taken after averaging; use "
+                f"objective post-average, got {self.objective!r}."
+            )
 
     @classmethod
     def of(cls, objective: str, weights: ErrorWeights | None) -> Target:
@@ -178,6 +196,14 @@ def _parsed(text: str) -> tuple[str, tuple[float, ...]]:
     scheme, _, rest = text.partition(":")
     if scheme not in SCHEMES:
         raise unknown_name("step_weights", scheme, SCHEMES)
+    if scheme == "released":
+        if not rest:
+            raise InvalidInput(
+                "step_weights 'released' must say which models are, as in released:average:48 (the command line fills "
+                "in its --release-model)."
+            )
+        Released(rest)
+        return scheme, ()
     parts = [part for part in rest.split(":") if part.strip()]
     try:
         numbers = [float(part) for part in parts]

@@ -25,7 +25,7 @@ from .participation import Participation
 from .privacy.accounting import VictimLoss
 from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.guarantee import EVERY_NODE, Guarantee
-from .privacy.losses import Losses, Question, require_noise, require_same, require_unit, shift_notes, target_mu
+from .privacy.losses import Losses, Question, notes_of, require_noise, require_same, require_unit, target_mu
 from .privacy.sensitivity import Sensitivity
 from .progress import Progress
 from .shown import Shown
@@ -104,7 +104,7 @@ class Mechanism(Accounted):
                 f"a mechanism needs the adaptive guarantee of every node, and this one is for victim {stated.victim!r}"
                 f"{'' if stated.adaptive else ' and gradients fixed in advance'}; use calibrate or with_noise."
             )
-        if stated.notes != shift_notes(self.lipschitz):
+        if stated.notes != notes_of(self.algorithm, stated.release, self.lipschitz):
             raise InvalidInput(
                 f"lipschitz must be what the guarantee rests on ({'; '.join(stated.notes) or 'no such constant'}), got "
                 f"{self.lipschitz!r}; calibrate or account anew."

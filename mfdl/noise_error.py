@@ -57,6 +57,7 @@ def noise_error(
         round about (state) nnz(maps) time and (state)^2 memory.
     """
     target = Target.of(objective, weights)
+    released = target.weights.released
     noise, dynamics, m = algorithm.noise.causal, algorithm.dynamics, algorithm.divisors
     T = algorithm.num_steps
     if algorithm.noise.is_zero:
@@ -73,6 +74,8 @@ def noise_error(
         raise UnsupportedMechanism(f"the error of noise {algorithm.noise.kind} is not covered.")
     if not noise.fresh:
         return (_local if noise.factor is None else _over_time_and_nodes)(noise, dynamics, m, target)
+    if not algorithm.is_plain and released is not None:
+        return _of_released(algorithm.releasing(released), noise.mixing, target)
     if not algorithm.is_plain:
         return _by_recursion(algorithm, noise.mixing, target)
     H = spatial_error_gram(dynamics, num_steps=T, **vars(target))
@@ -144,9 +147,24 @@ def _by_recursion(algorithm: LinearAlgorithm, factor: sp.csr_array, target: Targ
             total += weight * sent
             if (P := kind.message_from_state) is not None:
                 V = V + weight * (P.T @ P).toarray()
+    return total / _rate_squared(algorithm)
+
+
+def _of_released(algorithm: LinearAlgorithm, factor: sp.csr_array, target: Target) -> float:
+    """Noise fresh in each step in what an algorithm releases, through its own maps: |F W^g R (I (x) f)|^2."""
+    counted = target.weights.node_factor(algorithm.num_nodes)
+    further = algorithm.released_by_gossip
+    rows = counted if further is None else counted @ further
+    effects = algorithm.released_from_injected_noise.rmatmat(rows.T.toarray())
+    by_step = effects.reshape(algorithm.num_steps, factor.shape[0], -1)
+    return float(sum(np.square(factor.T @ e).sum() for e in by_step)) / _rate_squared(algorithm)
+
+
+def _rate_squared(algorithm: LinearAlgorithm) -> float:
+    """eta_0^2, in which errors are stated unless noise is added after the learning rate."""
     if algorithm.noise_on_messages:
-        return total
-    return total / float(algorithm.dynamics.learning_rates(algorithm.num_steps)[0]) ** 2
+        return 1.0
+    return float(algorithm.dynamics.learning_rates(algorithm.num_steps)[0]) ** 2
 
 
 def _round_maps(kind: Round, factor: sp.csr_array, state: int) -> tuple[sp.csr_array, FloatArray | None, float]:

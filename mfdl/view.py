@@ -24,7 +24,7 @@ from .axes import TimeNodeAxis
 from .check import FloatArray
 from .errors import InvalidInput, UnsupportedMechanism
 from .floats import UNIT
-from .operators import OutputRecursion, StateRecursion
+from .operators import OutputRecursion, WeightedStates
 from .shown import short_repr
 
 Mask = NDArray[np.bool_]
@@ -218,12 +218,18 @@ class AlgorithmView(View):
         self.algorithm, self.knowledge = algorithm, knowledge
         unknown = aslinearoperator(sp.csr_array(sp.diags_array(1.0 - knowledge.known_noise.ravel())))
         picked, which = _picked(algorithm, knowledge, release)
+        if which is not None and algorithm.released.rounds_of_gossip:
+            raise UnsupportedMechanism(
+                f"released models {algorithm.released.describe()} are gossiped after training, by messages that no "
+                "view with hidden messages holds; leave the rounds of gossip out, or choose a trust model that sees "
+                "all messages."
+            )
         rows = aslinearoperator(picked)
         A, B = rows @ algorithm.messages_from_gradients, rows @ algorithm.messages_from_noise @ unknown
         if which is not None:
             released = aslinearoperator(which)
-            A = _Stacked([A, released @ algorithm.models_from_gradients(final=True)])
-            B = _Stacked([B, released @ algorithm.models_from_noise(final=True) @ unknown])
+            A = _Stacked([A, released @ algorithm.released_from_gradients])
+            B = _Stacked([B, released @ algorithm.released_from_injected_noise @ algorithm.noise @ unknown])
         known, n = knowledge.known_gradients, algorithm.num_nodes
         super().__init__(A, B, num_nodes=n, known_gradients=known, attacker=attacker, release=release)
 
@@ -252,16 +258,16 @@ class AlgorithmView(View):
         factor 1 + O(u) for every operation that it goes through.
         """
         algorithm, noise = self.algorithm, self.algorithm.noise
-        rows = self._sizes(algorithm.messages_from_injected_noise, algorithm.models_from_injected_noise(final=True))
+        rows = self._sizes(algorithm.messages_from_injected_noise, algorithm.released_from_injected_noise)
         sizes = noise.absolute_rmatmat(rows.T).T * ~self.knowledge.known_noise.ravel()
         return (self._operations() + noise.columns_per_step + noise.num_steps) * UNIT * sizes
 
     def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
         columns = np.concatenate([self.axis.of_node(int(u)) for u in nodes])
-        sizes = self._sizes(self.algorithm.messages_from_gradients, self.algorithm.models_from_gradients(final=True))
+        sizes = self._sizes(self.algorithm.messages_from_gradients, self.algorithm.released_from_gradients)
         return self._operations() * UNIT * sizes[:, columns]
 
-    def _sizes(self, messages: OutputRecursion, models: StateRecursion) -> FloatArray:
+    def _sizes(self, messages: OutputRecursion, models: WeightedStates) -> FloatArray:
         """The rows of the view <- inputs, from absolute values."""
         rows, which = _picked(self.algorithm, self.knowledge, self.release)
         parts = [_dense(aslinearoperator(abs(rows)) @ messages.absolute())]
@@ -273,7 +279,7 @@ class AlgorithmView(View):
         """At least how many float operations any entry of a row goes through."""
         algorithm = self.algorithm
         widest = sum(int(np.diff(m.indptr).max(initial=0)) for kind in algorithm.kinds for m in kind.maps())
-        return len(algorithm.rounds) * (widest + 8) + algorithm.num_nodes + 8
+        return len(algorithm.rounds) * (widest + 10) + algorithm.num_nodes + 8
 
     def row_name(self, row: int) -> str:
         if self.knowledge.combination is not None:
@@ -290,7 +296,7 @@ class AlgorithmView(View):
 
 
 def _picked(algorithm: LinearAlgorithm, knowledge: Knowledge, release: str) -> tuple[sp.csr_array, sp.csr_array | None]:
-    """(seen <- messages, released <- final models, or None)."""
+    """(seen <- messages, what is shown <- what nodes release, or None)."""
     n = algorithm.num_nodes
     which = {"average": sp.csr_array(np.full((1, n), 1.0 / n)), "all": sp.csr_array(sp.eye_array(n))}.get(release)
     return knowledge.rows(algorithm), which

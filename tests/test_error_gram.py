@@ -55,8 +55,10 @@ def dynamics_and_steps(draw, kinds=("symmetric", "uniform", "general", "singular
 
 
 @st.composite
-def error_weights(draw, T, n):
-    steps = draw(st.sampled_from(["all", "last", "last:1:0.5", "exponential:2", None]))
+def error_weights(draw, T, n, *, released=None):
+    """Of steps by name or by number, of nodes or their average; released models where these may count."""
+    names = [f"released:{draw(released)}"] if released is not None and draw(st.booleans()) else ["all", "last"]
+    steps = draw(st.sampled_from([*names, "last:1:0.5", "exponential:2", None]))
     if steps is None:
         steps = draw(st.lists(st.integers(0, 3), min_size=T, max_size=T).filter(any))
     target = draw(st.sampled_from(["nodes", "average", None]))
@@ -84,7 +86,20 @@ def dense_oracle(dynamics, T, weights, objective):
                 for j in range(K):
                     theta = dynamics.gossip.at(r * K + j).dense() @ theta
                 seen[r, :, s * n + u] = theta if objective == "post-average" else message
+    if weights.released is not None:
+        after = sum(w[r] * seen[r] for r in range(T))
+        for j in range(weights.released.rounds_of_gossip):
+            after = dynamics.gossip.at(T * K + j).dense() @ after
+        return after.T @ Q @ after / rates[0] ** 2
     return sum(w[r] * seen[r].T @ Q @ seen[r] for r in range(T)) / rates[0] ** 2
+
+
+def released_models(dynamics, T, objective):
+    """Names of what this many steps can release, and further gossip where there is any."""
+    if objective == "message":
+        return None
+    more = st.integers(0, 2 if dynamics.gossip.is_constant else 0).map("+{}".format)
+    return st.tuples(st.sampled_from(["last", "average:1", f"average:{T}", "exponential:1.5"]), more).map("".join)
 
 
 @examples(300)
@@ -92,7 +107,7 @@ def dense_oracle(dynamics, T, weights, objective):
 def test_every_error_gram_is_that_of_the_recursion(case, objective, data):
     dynamics, T = case
     n = dynamics.num_nodes
-    weights = data.draw(error_weights(T, n))
+    weights = data.draw(error_weights(T, n, released=released_models(dynamics, T, objective)))
     H = dense_oracle(dynamics, T, weights, objective)
     found = {"weights": weights, "objective": objective}
     assert_allclose(space_time_error_gram(dynamics, T, **found), H, **CLOSE)
@@ -112,7 +127,7 @@ def test_every_error_gram_is_that_of_the_recursion(case, objective, data):
 def test_modes_add_up_to_the_gram_over_steps_and_nodes(case, objective, data):
     dynamics, T = case
     n = dynamics.num_nodes
-    steps = data.draw(error_weights(T, n)).step_weights
+    steps = data.draw(error_weights(T, n, released=released_models(dynamics, T, objective))).step_weights
     weights = ErrorWeights(steps, data.draw(st.sampled_from(["nodes", "average"])))
     U, grams = mode_error_grams(dynamics, T, weights=weights, objective=objective)
     H = sum(np.kron(H_k, np.outer(u, u)) for H_k, u in zip(grams, U.T, strict=True))

@@ -30,7 +30,15 @@ HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph")]
 
 THEORY = [
     f"{name}.md"
-    for name in ("privacy", "sampling", "shared_randomness", "spatial_noise", "testing_oracles", "testing_strategies")
+    for name in (
+        "privacy",
+        "released",
+        "sampling",
+        "shared_randomness",
+        "spatial_noise",
+        "testing_oracles",
+        "testing_strategies",
+    )
 ]
 
 

@@ -12,9 +12,9 @@ NAMES = {
     "mfdl": """
         Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Losses Mechanism
         MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode PoissonSampling Question
-        Round Run Single TrustModel UnsupportedMechanism View account algorithms audit calibrate data decor_couples
-        factorization gossip graphs noise_stream optim pairwise partition privacy replay sampled sweep sweeps tasks
-        testing trust utility victim_losses with_noise without_noise
+        Released Round Run Single TrustModel UnsupportedMechanism View account algorithms audit calibrate data
+        decor_couples factorization gossip graphs noise_stream optim pairwise partition privacy replay sampled sweep
+        sweeps tasks testing trust utility victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """
         LinearAlgorithm Round adapted anti_pgd bsr build cdp corn corn_pairwise d_mf decor decor_couples

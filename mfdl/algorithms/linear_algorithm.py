@@ -30,14 +30,15 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import LinearOperator
 
-from .. import matrices
+from .. import check, matrices
 from ..axes import TimeNodeAxis
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
-from ..operators import OutputRecursion, StateRecursion
+from ..operators import OutputRecursion, StateRecursion, WeightedStates
 from ..participation import Participation
+from ..released import Released
 from ..shown import Shown
 from . import checks
 from .flow import Flow, flow, separates_private_noise
@@ -73,6 +74,7 @@ class LinearAlgorithm(Shown):
         state_from_start: the state before step 0 from the start models, shape (state, n), which are public; default M
             transposed: start models in their places, zero elsewhere.
         factorization: the certified factorization behind the noise, if there is one.
+        released: which linear map of the trajectory is evaluated and published; default the final models.
         kinds: the distinct rounds, in order of appearance: equal ones are one, whoever made them.
         kind_of_round: which of `kinds` each round is, shape (rounds,).
 
@@ -96,6 +98,7 @@ class LinearAlgorithm(Shown):
     transmitted: NDArray[np.bool_] = dataclasses.field(default_factory=lambda: np.ones(0, dtype=bool))
     noise_on_messages: bool = False
     state_from_start: sp.csr_array | None = None
+    released: Released = dataclasses.field(default_factory=Released)
     kinds: tuple[Round, ...] = dataclasses.field(init=False, repr=False)
     kind_of_round: NDArray[np.intp] = dataclasses.field(init=False, repr=False)
 
@@ -121,6 +124,8 @@ class LinearAlgorithm(Shown):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "step_of_round", checks.step_of_round(self))
         object.__setattr__(self, "transmitted", checks.transmitted(self))
+        check.instance(Released, released=self.released)
+        self.released.of_steps(self.num_steps)
         checks.require_consistent(self)
 
     def _sentence(self) -> str:
@@ -145,6 +150,7 @@ class LinearAlgorithm(Shown):
             ),
             ("participation", self.participation.describe()),
             ("noise", self.noise_in_words),
+            *([] if self.released.is_last else [("released", self.released.describe())]),
             *certified,
         ]
 
@@ -198,6 +204,12 @@ class LinearAlgorithm(Shown):
         nothing = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.num_nodes))
         parts = np.broadcast_to(np.zeros(1, dtype=bool), (self.num_steps, self.noise.columns_per_step))
         return flow(self, self.sent, nothing, parts)
+
+    @property
+    def released_of_all_sent(self) -> bool:
+        """Whether all messages that are sent determine what is released."""
+        known = self.of_all_sent
+        return known.final_models and (self.released.is_last or known.models)
 
     @property
     def divisors_cancel(self) -> bool:
@@ -277,6 +289,41 @@ class LinearAlgorithm(Shown):
         """The same models <- Z."""
         return self.models_from_injected_noise(final=final) @ self.noise
 
+    def releasing(self, released: Released | str) -> LinearAlgorithm:
+        """The same algorithm, of which something else is evaluated and published: "last", "average:48", a `Released`.
+
+        Messages and noise stay what they are. What that costs is for trust models to say: nothing where the messages
+        are seen that make it.
+        Raises: InvalidInput: an average over more models than there are.
+        """
+        chosen = Released(released) if isinstance(released, str) else released
+        copy = dataclasses.replace(self, released=chosen)
+        return copy.known_plain() if self.is_plain else copy
+
+    @cached_property
+    def released_after_rounds(self) -> dict[int, float]:
+        """Weight in what is released of the models after so many rounds, those of weight 0 left out."""
+        begins = [r for r, step in enumerate(self.step_of_round) if step >= 0]
+        weights = self.released.of_steps(self.num_steps).tolist()
+        return {r: a for r, a in zip([*begins[1:], len(self.rounds)], weights, strict=True) if a}
+
+    @cached_property
+    def released_by_gossip(self) -> sp.csr_array | None:
+        """W^g, the averaging of what is released after training, csr (n, n); None where there is none."""
+        return self.released.further_gossip(self.dynamics.gossip, self.num_steps * self.dynamics.gossip_rounds)
+
+    @cached_property
+    def released_from_gradients(self) -> WeightedStates:
+        """What is released of each node, before further gossip, <- G: shape (n, T * n); start models removed."""
+        of = {"model_from_state": self.model_from_state, "weights": self.released_after_rounds}
+        return self._recursion(WeightedStates, "gradient", **of)
+
+    @cached_property
+    def released_from_injected_noise(self) -> WeightedStates:
+        """The same <- injected noise."""
+        of = {"model_from_state": self.model_from_state, "weights": self.released_after_rounds}
+        return self._recursion(WeightedStates, "noise", **of)
+
     def workload(self, rows: Rows = "messages") -> Workload:
         """The matrices A, B, C, W_T of the papers, whose rows are all sent messages, or "models" after each step."""
         return Workload(self, rows)
@@ -315,4 +362,6 @@ class LinearAlgorithm(Shown):
         digest.update(self.noise.content())
         if self.state_from_start is not None:
             digest.update(map_digest(self.state_from_start))
+        if not self.released.is_last:  # hashes from before there was anything else stay as they were
+            digest.update(self.released.describe().encode())
         return digest.hexdigest()[:16]

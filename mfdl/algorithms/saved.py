@@ -34,6 +34,7 @@ from ..noise import (
 )
 from ..participation import Participation
 from ..participation.saved import participation_from_dict
+from ..released import Released
 from .linear_algorithm import LinearAlgorithm
 from .round import Round
 
@@ -73,6 +74,8 @@ def pack_algorithm(algorithm: LinearAlgorithm, pack: Packer) -> dict[str, Any]:
     saved = {name: pack(getattr(algorithm, name), f"{name} of the algorithm") for name in _PLAIN}
     saved["kinds"] = pack(algorithm.kinds, "rounds of the algorithm")
     saved["kind_of_round"] = pack(algorithm.kind_of_round, "rounds of the algorithm")
+    if not algorithm.released.is_last:
+        saved["released"] = algorithm.released.describe()
     saved["noise"] = _packed_noise(algorithm.noise, pack)
     saved["participation"] = _participation(algorithm.participation)
     return saved
@@ -86,6 +89,7 @@ def unpack_algorithm(saved: dict[str, Any], unpack: Unpacker) -> LinearAlgorithm
         rounds=tuple(kinds[kind] for kind in kind_of_round),
         noise=_unpacked_noise(saved["noise"], unpack),
         participation=participation_from_dict(saved["participation"]),
+        released=Released(saved.get("released", "last")),
     )
 
 

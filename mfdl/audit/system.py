@@ -21,6 +21,7 @@ from ..shown import short_repr
 from ..training.clipping import clipped_sums
 from ..training.executor import Executor
 from ..training.keys import NoiseKey
+from ..training.releasing import Releasing
 from ..training.streams import noise_stream
 from ..training.threads import one_thread
 
@@ -33,7 +34,7 @@ class Transcript:
 
     Attributes:
         messages: of all rounds, shape (rounds * messages per round, trials * COORDINATES), rows time-major.
-        models: the final ones, shape (n, trials * COORDINATES).
+        models: what each node releases, by default the final ones, shape (n, trials * COORDINATES).
     """
 
     __repr__ = short_repr
@@ -89,7 +90,7 @@ class Training:
         executor = Executor(self.algorithm, dtype=torch.float64)
         stream = self.stream(key, dim, 0)
         state = executor.initial_state(torch.zeros(n, dim, dtype=torch.float64))
-        sent = []
+        sent, releasing = [], Releasing(executor, dim)
         for t in range(self.algorithm.num_steps):
             if t in self.resume_at:
                 executor, stream = Executor(self.algorithm, dtype=torch.float64), self.stream(key, dim, t)
@@ -98,4 +99,5 @@ class Training:
             noise = torch.tensor(stream.step(t), dtype=torch.float64)
             messages, state = executor.step(t, state, clipped.repeat(1, trials) + background, noise)
             sent.append(messages.numpy())
-        return Transcript(np.concatenate(sent), executor.models(state).numpy())
+            releasing.after(t, state)
+        return Transcript(np.concatenate(sent), releasing.models(state).numpy())

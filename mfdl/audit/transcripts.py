@@ -31,7 +31,7 @@ def seen_rows(algorithm: LinearAlgorithm, knowledge: Knowledge, messages: FloatA
 
 
 def with_models(rows: FloatArray, models: FloatArray, release: str) -> FloatArray:
-    """The rows, and below them the final models that are released, "all" or their "average"."""
+    """The rows, and below them what nodes release, "all" or the "average" over them."""
     return np.concatenate([rows, models if release == "all" else models.mean(axis=0, keepdims=True)])
 
 
@@ -53,11 +53,11 @@ def by_round(algorithm: LinearAlgorithm, messages: ArrayLike) -> FloatArray:
 
 
 def without_gradients(algorithm: LinearAlgorithm, models: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(messages, final models) that start models alone would give, shapes (rounds, messages, d) and (n, d)."""
+    """(messages, what is released) that start models alone would give, shapes (rounds, messages, d) and (n, d)."""
     start = algorithm.state_from_start
     state = (algorithm.model_from_state.T if start is None else start) @ models
-    sent = []
-    for step in algorithm.rounds:
+    sent, released = [], np.zeros_like(models, dtype=np.float64)
+    for number, step in enumerate(algorithm.rounds, start=1):
         size = (algorithm.messages_per_round, models.shape[1])
         message = np.zeros(size) if step.message_from_state is None else step.message_from_state @ state
         after = np.zeros_like(state) if step.state_from_message is None else step.state_from_message @ message
@@ -65,7 +65,8 @@ def without_gradients(algorithm: LinearAlgorithm, models: FloatArray) -> tuple[F
             after = after + step.state_from_state @ state
         sent.append(message)
         state = after
-    return np.stack(sent), algorithm.model_from_state @ state
+        released += algorithm.released_after_rounds.get(number, 0.0) * (algorithm.model_from_state @ state)
+    return np.stack(sent), released
 
 
 def shaped(name: str, given: ArrayLike, shape: tuple[int, ...]) -> FloatArray:

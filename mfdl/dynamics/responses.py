@@ -134,3 +134,19 @@ def cost_to_go(
         total = total + entering
         A = shrink[r] ** 2 * P
     return total
+
+
+def effects(
+    dynamics: Dynamics, num_steps: int, averaging: Averaging, weights: FloatArray, form: FloatArray
+) -> Iterator[tuple[int, FloatArray]]:
+    """(s, what a unit injection of step s does to sum_r weights[r] form^T theta_{r+1}), the last step first.
+
+    Args: form: over nodes shape (n, rows), over modes (n,); so are the effects.
+    """
+    rates, shrink = dynamics.relative_rates(num_steps), dynamics.shrink_factors(num_steps)
+    model, buffer = np.zeros_like(form), np.zeros_like(form)
+    for s in range(num_steps - 1, -1, -1):
+        message = averaging.back(s, model + weights[s] * form)
+        buffer = rates[s] * message + dynamics.momentum * buffer
+        yield s, buffer
+        model = shrink[s] * message

@@ -9,7 +9,8 @@ In: `Dynamics`, `ErrorWeights`, num_steps. Out:
 - `space_time`: over steps x nodes, (T n) x (T n), for small problems.
 
 All count the same variance: sum over steps r of w_r tr(theta_r^T Q theta_r), w and Q from the `ErrorWeights`, of the
-models after averaging ("post-average") or of the messages before ("message"). They are stated for a first learning
+models after averaging ("post-average") or of the messages before ("message"); or tr(R^T Q R) of R = sum_r a_r theta_r,
+what is released. They are stated for a first learning
 rate of 1: the variance is eta_0^2 nu^2 times the value.
 """
 

@@ -12,8 +12,9 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..dynamics.responses import Averaging, Entries, responses
-from ..error_weights import ErrorWeights, Target
+from ..error_weights import AVERAGE, ErrorWeights, Target
 from ..errors import InvalidInput
+from ..released import Released
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,7 +26,9 @@ class Counted:
         after_averaging: models count after averaging, else before.
         rates: eta_t / eta_0, shape (T,).
         step_weights: w_r, shape (T,).
-        node_factor: F with F^T F = Q, csr (rows, n); None where Q = I.
+        node_factor: F with F^T F = Q, csr (rows, n), after the averaging rounds of what is released; None where F = I.
+        weight_of_nodes: tr(Q), those rounds left out; of_average: what counts is the average of the models.
+        released: what of them is, where one sum of them counts (`_released`).
     """
 
     dynamics: Dynamics
@@ -34,6 +37,9 @@ class Counted:
     rates: FloatArray
     step_weights: FloatArray
     node_factor: sp.csr_array | None
+    weight_of_nodes: float
+    of_average: bool
+    released: Released | None
 
     @classmethod
     def of(cls, dynamics: Dynamics, num_steps: int, chosen: ErrorWeights | None, objective: str) -> Counted:
@@ -41,13 +47,20 @@ class Counted:
         target = Target.of(objective, chosen)
         check.integer_at_least(1, num_steps=num_steps)
         weights = target.weights
+        F = None if weights.uniform_target else weights.node_factor(dynamics.num_nodes)
+        further = None
+        if weights.released is not None:
+            further = weights.released.further_gossip(dynamics.gossip, num_steps * dynamics.gossip_rounds)
         return cls(
             dynamics,
             num_steps,
             target.after_averaging,
             dynamics.relative_rates(num_steps),
             weights.of_steps(num_steps),
-            None if weights.uniform_target else weights.node_factor(dynamics.num_nodes),
+            F if further is None else sp.csr_array(further if F is None else F @ further),
+            float(dynamics.num_nodes if F is None else F.data @ F.data),
+            isinstance(weights.target, str) and weights.target == AVERAGE,
+            weights.released,
         )
 
     @property
@@ -55,17 +68,6 @@ class Counted:
         """What an injection does depends, but for its own rate, on how long ago it was and nothing else."""
         constant_rate = bool((self.rates == 1.0).all())
         return self.dynamics.gossip.is_constant and (constant_rate or self.dynamics.is_plain)
-
-    @property
-    def of_average(self) -> bool:
-        """What counts is the average of the models."""
-        return self.node_factor is not None and self.node_factor.nnz > self.node_factor.shape[0]
-
-    @property
-    def weight_of_nodes(self) -> float:
-        """tr(Q)."""
-        factor = self.node_factor
-        return float(self.dynamics.num_nodes if factor is None else factor.data @ factor.data)
 
     def over_steps(self, gram: FloatArray) -> FloatArray:
         """H from sum_r w_r y_r^T Q y_r, which it is, or from the Gram of responses by their age at rate 1.

@@ -68,6 +68,10 @@ class SpectralMeasure:
         """tr(Q W^power)."""
         return float(self.weights @ self.eigenvalues**power)
 
+    def weighted(self, factors: FloatArray) -> SpectralMeasure:
+        """The same eigenvalues, each weight times its factor >= 0."""
+        return SpectralMeasure(self.eigenvalues, self.weights * factors)
+
     def after_rounds(self, rounds: int) -> SpectralMeasure:
         """That of W^rounds."""
         return self if rounds == 1 else SpectralMeasure(self.eigenvalues**rounds, self.weights)

@@ -9,6 +9,7 @@ from ..dynamics import Dynamics
 from ..error_weights import AVERAGE, ErrorWeights
 from ..errors import UnsupportedMechanism
 from ..threads import blas_threads
+from . import _released
 from ._counted import Counted, finite_gram
 from ._modes import Modes
 
@@ -37,7 +38,9 @@ def mode_error_grams(
             "this gossip has none. Use metropolis-hastings, or space-time for small problems."
         )
     target = np.ones(modes.lam.size)
-    if modes.coupling is not None:
+    if counted.released is not None and weights is not None and weights.uniform_target:
+        target = (counted.of_nodes(modes.vectors) ** 2).sum(axis=0)  # further rounds are of the same modes
+    elif modes.coupling is not None:
         if weights is None or not (isinstance(weights.target, str) and weights.target == AVERAGE):
             raise UnsupportedMechanism(
                 "a target of some nodes couples the modes of the gossip; use target 'nodes' or 'average', or "
@@ -48,6 +51,9 @@ def mode_error_grams(
         if (np.minimum(target, 1 - target) > 1e-9).any():
             raise UnsupportedMechanism("the average of the models is not a mode of this gossip.")
         target = np.round(target)
+    if counted.released is not None:
+        e = _released.over_modes(counted, modes.lam) * np.sqrt(target)
+        return modes.vectors, finite_gram(lambda: np.einsum("sk,tk->kst", e, e))
     return modes.vectors, finite_gram(lambda: _grams(modes, target))
 
 

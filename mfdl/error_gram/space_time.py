@@ -9,6 +9,7 @@ from ..dynamics import Dynamics
 from ..dynamics.responses import ByNodes
 from ..error_weights import ErrorWeights
 from ..noise.joint import MAX_JOINT_SIZE, require_joint_size
+from . import _released
 from ._counted import Counted, finite_gram
 
 MAX_SIZE = MAX_JOINT_SIZE
@@ -31,6 +32,9 @@ def space_time_error_gram(
     counted = Counted.of(dynamics, num_steps, weights, objective)
     n, T = dynamics.num_nodes, num_steps
     require_joint_size(T, n, "use adapted or time-space, which scale")
+    if counted.released is not None:
+        e = _released.over_both(counted).reshape(T * n, -1)
+        return finite_gram(lambda: e @ e.T)
     return finite_gram(lambda: _summed(counted))
 
 

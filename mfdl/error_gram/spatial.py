@@ -12,6 +12,7 @@ from ..dynamics import Dynamics
 from ..dynamics.responses import Averaging, ByNodes, cost_to_go
 from ..error_weights import ErrorWeights
 from ..threads import blas_threads
+from . import _released
 from ._counted import Counted, finite_gram
 from ._modes import Modes
 
@@ -52,6 +53,8 @@ def spatial_error_gram(
     """
     counted = Counted.of(dynamics, num_steps, weights, objective)
     n = dynamics.num_nodes
+    if counted.released is not None:
+        return finite_gram(lambda: _released.over_nodes(counted))
     has_modes = counted.node_factor is None and dynamics.gossip.is_constant and dynamics.gossip.at(0).is_symmetric
     if has_modes and num_steps * dynamics.step_weights(0).nnz > n * n:
         with blas_threads(n):

@@ -52,7 +52,10 @@ def known_measure(counted: Counted) -> SpectralMeasure | None:
         return SpectralMeasure(np.ones(1), np.ones(1))
     if (closed := gossip.at(0).closed_spectrum) is not None:
         # every eigenspace has |u(i)|^2 alike at all nodes
-        return SpectralMeasure.of_spectrum(closed, counted.weight_of_nodes / closed.size).after_rounds(rounds)
+        measure = SpectralMeasure.of_spectrum(closed, counted.weight_of_nodes / closed.size)
+        if (released := counted.released) is not None:  # |W^g u|^2
+            measure = measure.weighted(measure.eigenvalues ** (2 * released.rounds_of_gossip))
+        return measure.after_rounds(rounds)
     if gossip.num_nodes > MAX_DENSE:
         return None
     with blas_threads(gossip.num_nodes):

@@ -30,6 +30,7 @@ from ..dynamics import Dynamics
 from ..dynamics.responses import Averaging, ByModes, ByNodes, Entries
 from ..error_weights import ErrorWeights
 from ..threads import blas_threads
+from . import _released
 from ._counted import Counted, finite_gram
 from ._modes import Modes
 from .measure import SpectralMeasure
@@ -62,6 +63,8 @@ def error_gram(
     if measure is not None:
         return of_measure(counted, measure)
     with blas_threads(max(dynamics.num_nodes, num_steps)):
+        if counted.released is not None:
+            return finite_gram(lambda: _released.over_steps(counted))
         modes = Modes.of(counted)
         if modes is not None:
             gram = functools.partial(_gram, counted, modes.averaging, modes.entries, modes.coupling)
@@ -72,6 +75,9 @@ def error_gram(
 def of_measure(counted: Counted, measure: SpectralMeasure) -> FloatArray:
     """H of what is counted of gossip with this measure."""
     few = measure.reduced(2 * counted.num_steps)
+    if counted.released is not None:
+        e = _released.over_modes(counted, few.eigenvalues) * np.sqrt(few.weights)
+        return finite_gram(lambda: e @ e.T)
     modes = ByModes(few.eigenvalues)
     entries = np.arange(modes.size), np.zeros(modes.size, dtype=np.intp)
     with blas_threads(max(modes.size, counted.num_steps)):
@@ -90,6 +96,8 @@ def node_error_grams(
     Raises: as `error_gram`.
     """
     counted = Counted.of(dynamics, num_steps, weights, objective)
+    if counted.released is not None:
+        return (finite_gram(functools.partial(np.matmul, e, e.T)) for e in _released.over_both(counted).swapaxes(0, 1))
     nodes = (np.array([node]) for node in range(dynamics.num_nodes))
     return (finite_gram(functools.partial(_by_nodes, counted, node)) for node in nodes)
 

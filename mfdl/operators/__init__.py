@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from .base import StructuredOperator
 from .kronecker import Kronecker
-from .recursion import OutputRecursion, RecursionMaps, StateRecursion
+from .recursion import OutputRecursion, RecursionMaps, StateRecursion, WeightedStates
 from .selection import Selection
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = [
     "StateRecursion",
     "StepNoise",
     "StructuredOperator",
+    "WeightedStates",
     "ZeroNoise",
 ]
 

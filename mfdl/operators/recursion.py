@@ -148,6 +148,40 @@ class OutputRecursion(_Recursion):
         return self._backward(k, dict(enumerate(X.reshape(len(self.maps), self.out_size, k))), {})
 
 
+class WeightedStates(_Recursion):
+    """x -> sum_t weights[t] M s_t, M = model_from_state, over states by the number of recursion steps before them."""
+
+    def __init__(
+        self,
+        maps: Sequence[RecursionMaps],
+        *,
+        model_from_state: sp.csr_array,
+        weights: Mapping[int, float],
+        **sizes: Any,
+    ) -> None:
+        self.model_from_state, self.weights = model_from_state, weights
+        super().__init__(maps, **sizes)
+
+    def absolute(self) -> Self:
+        other = super().absolute()
+        other.model_from_state = abs(self.model_from_state)
+        return other
+
+    def _rows(self) -> int:
+        return int(self.model_from_state.shape[0])
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        total = np.zeros((self.state_size, X.shape[1]))
+        for t, (state, _) in enumerate(self._forward(X)):
+            if t in self.weights:
+                total += self.weights[t] * state
+        return np.asarray(self.model_from_state @ total)
+
+    def _rmatmat(self, X: FloatArray) -> FloatArray:
+        states = self.model_from_state.T @ X
+        return self._backward(X.shape[1], {}, {t: weight * states for t, weight in self.weights.items()})
+
+
 class StateRecursion(_Recursion):
     """x -> M s_t at each step t that takes an input, or only M s_T with `final`: the models, M = model_from_state."""
 

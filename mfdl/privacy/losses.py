@@ -315,10 +315,18 @@ class Losses(LossTable):
             sensitivity=sensitivity.value,
             tolerance=sensitivity.tolerance,
             release=release,
-            notes=shift_notes(rests_on),
+            notes=notes_of(self.algorithm, release, rests_on),
             unit=q.unit,
             why=" ".join(filter(None, (reason, misplaced(self.algorithm, q.trust.name)))),
         ).sealed(dataclasses.replace(loss.fingerprint, release=release).text)
+
+
+def notes_of(algorithm: LinearAlgorithm, release: str, lipschitz: float | None) -> tuple[str, ...]:
+    """Further conditions of a guarantee: what is released in the place of final models, and a Lipschitz constant."""
+    if algorithm.released.is_last or release not in ("average", "all"):
+        return shift_notes(lipschitz)
+    instead = f"in the place of its final model each node releases {algorithm.released.describe()} of its models"
+    return (instead, *shift_notes(lipschitz))
 
 
 def shift_notes(lipschitz: float | None) -> tuple[str, ...]:

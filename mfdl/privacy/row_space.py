@@ -62,7 +62,7 @@ def _is_small(view: AlgorithmView) -> bool:
 class _Rows:
     """Residues over all columns, gradients and then base noise: rows seen of each round, models before it, at the end.
 
-    `models` is None for rounds of pure gossip.
+    `models` is None for rounds of pure gossip; `final` is what nodes release.
     """
 
     seen: list[Table]
@@ -86,6 +86,10 @@ class _Rows:
         model = residues(algorithm.model_from_state.toarray(), prime, stand_for)
         picked = _map(knowledge.combination, prime, stand_for)
         state = flint.nmod_mat(algorithm.model_from_state.shape[1], T * n + m, prime)
+        released = state
+        weights = algorithm.released_after_rounds
+        shares = table(residues(np.array([[*weights.values()]]), prime, stand_for))[0]
+        share_of = dict(zip(weights, shares.tolist(), strict=True))
         seen: list[Table] = []
         models: list[Table | None] = []
         for r, (number, step) in enumerate(zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True)):
@@ -102,7 +106,9 @@ class _Rows:
             after = flint.nmod_mat(state.nrows(), state.ncols(), prime)
             after = _plus(after, (kind["state_from_message"], sent), (kind["state_from_state"], state))
             state = _plus(after, (kind["state_from_gradient"], g), (kind["state_from_noise"], e))
-        return cls(seen, models, table(model * state), prime)
+            if (share := share_of.get(r + 1)) is not None:
+                released = released + state * share
+        return cls(seen, models, table(model * released), prime)
 
     def span(self, columns: NDArray[np.intp]) -> bool:
         """Whether the models before each round are combinations of rows seen in earlier ones, over some columns.
@@ -148,4 +154,5 @@ def meant_entries(view: AlgorithmView) -> dict[float, Fraction] | None:
     maps = [algorithm.model_from_state, *(m for kind in algorithm.kinds for m in kind.maps())]
     noise = algorithm.noise.matmat(np.eye(algorithm.noise.shape[1]))
     combined = [] if masks.combination is None else [masks.combination.data]
-    return meant(np.array([0.0, 1.0]), noise, *(m.data for m in maps), *combined)
+    shares = np.array([*algorithm.released_after_rounds.values()])
+    return meant(np.array([0.0, 1.0]), noise, shares, *(m.data for m in maps), *combined)

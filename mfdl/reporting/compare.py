@@ -28,7 +28,7 @@ from ..progress import Advance, Progress, shown
 from ..training import tasks
 from ..training.learned import mean_baseline
 from ..training.replay import replay
-from ..training.run import Run
+from ..training.run import Run, SeedRun
 from ..training.tasks import baselines
 from ..training.tasks.baselines import Baseline
 from .comparison_folder import NOT_PRIVATE, PNG, RESULTS, SCHEMA, STEPS, SVG, Folder, Key, schema_of
@@ -199,13 +199,20 @@ def trained(
     )
 
 
+def _measured(finished: SeedRun, name: str) -> float | None:
+    """Of the released model, `final_NAME`, or of the last ones, `last_NAME`."""
+    of, _, metric = name.partition("_")
+    return finished.final(metric) if of == "final" else finished.last(metric)
+
+
 def told_of(run: Run, name: str, mechanism: Mechanism, config: ComparisonConfig) -> tuple[dict[str, Any], pa.Table]:
     """A run of one seed: its numbers, as they stand in results.json, and its steps."""
     (finished,) = run.seeds
     record = {
         "mechanism": name,
         "seed": finished.seed,
-        **{f"final_{name}": json_number(finished.final(name)) for name in ("loss", "accuracy", *config.metrics)},
+        **{f"final_{name}": json_number(finished.final(name)) for name in ("loss", "accuracy")},
+        **{name: json_number(_measured(finished, name)) for name in config.measured_besides},
         "diverged": finished.diverged,
         "seconds": finished.training_seconds,
         "node_steps_per_second": json_number(run.node_steps_per_second),

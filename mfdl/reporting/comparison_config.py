@@ -39,6 +39,8 @@ class ComparisonConfig(Protects, OnGraph):
         partition: as `tasks.partition.parse` reads it; default the task's own.
         settings: a mechanism with any is built with these instead of tuned.
         mechanisms: distinct registry names, with error weights or without; "none" trains without noise.
+        release_model: what is evaluated and published (`mfdl.released`); results hold `last_loss` of the last models
+            besides, where it is something else.
         error_weights: each mechanism that optimises, and names no weights itself, is there once for each of these.
         metrics: what is measured besides loss and accuracy (`mfdl.metrics`): columns of steps.parquet, and `final_NAME`
             of results, which are there only then.
@@ -80,6 +82,7 @@ class ComparisonConfig(Protects, OnGraph):
     ] = None
     coalition_size: options.CoalitionSize = None
     release: options.Release = None
+    release_model: options.ReleaseModel = "last"
     across_trust_models: Annotated[bool, Option("Let in mechanisms meant for another trust model, each labelled.")] = (
         False
     )
@@ -91,8 +94,9 @@ class ComparisonConfig(Protects, OnGraph):
     error_weights: Annotated[
         tuple[str, ...],
         Option(
-            "Which models count for mechanisms that optimise: all, last:M, last:M:FLOOR, exponential:H, or any of "
-            "these with /average; may be repeated, then each mechanism is there once for each.",
+            "Which models count for mechanisms that optimise: all, last:M, last:M:FLOOR, exponential:H, released (what "
+            "--release-model says), or any of these with /average; may be repeated, then each mechanism is there once "
+            "for each.",
             metavar="STEPS[/TARGET]",
         ),
     ] = ()
@@ -126,10 +130,12 @@ class ComparisonConfig(Protects, OnGraph):
         super().__post_init__()
         from ..algorithms import registry
         from ..gossip import from_array
+        from ..released import Released
 
         object.__setattr__(self, "metrics", metrics.requested(self.metrics))
         options.require_steps(self.epochs * self.period)
         self.dynamics(from_array([[1.0]]))
+        Released(self.release_model).of_steps(self.epochs * self.period)
         if self.clip_schedule is not None and (self.momentum or self.weight_decay):
             raise InvalidInput(
                 f"--clip-schedule {self.clip_schedule} scales what enters a step, which momentum ({self.momentum:g}) "
@@ -145,6 +151,7 @@ class ComparisonConfig(Protects, OnGraph):
             raise InvalidInput("give one privacy target: --mu, or --epsilon with --delta, not both.")
         if not self.mechanisms:
             raise InvalidInput("mechanisms must name at least one mechanism, e.g. none,dp-dsgd,mafalda.")
+        object.__setattr__(self, "mechanisms", tuple(map(self._with_release, self.mechanisms)))
         for name in self.mechanisms:
             registry.check_name(name)
         object.__setattr__(self, "mechanisms", self._with_weights())
@@ -160,12 +167,20 @@ class ComparisonConfig(Protects, OnGraph):
         if twice:
             raise InvalidInput(f"mechanisms must be distinct, got {twice[0]!r} twice.")
 
+    def _with_release(self, name: str) -> str:
+        """The name of a mechanism whose error weights are those of the released model, in full."""
+        from ..algorithms.registry import WEIGHTS_MARK
+
+        base, mark, weights = name.partition(WEIGHTS_MARK)
+        return f"{base}{mark}{options.weights_of_release(weights, self.release_model)}" if mark else name
+
     def _with_weights(self) -> tuple[str, ...]:
         """The mechanisms, those that optimise once for each of the error weights; again applied, it changes nothing."""
         from ..algorithms import registry
         from ..error_weights import ErrorWeights
 
-        for text in self.error_weights:
+        every = [options.weights_of_release(text, self.release_model) for text in self.error_weights]
+        for text in every:
             ErrorWeights.parse(text).of_steps(self.epochs * self.period)
         expanded: list[str] = []
         for name in self.mechanisms:
@@ -176,7 +191,7 @@ class ComparisonConfig(Protects, OnGraph):
             if entry is None or not entry.weighted or weights is not None or not self.error_weights:
                 expanded.append(name)
             else:
-                expanded += [f"{base}{registry.WEIGHTS_MARK}{text}" for text in self.error_weights]
+                expanded += [f"{base}{registry.WEIGHTS_MARK}{text}" for text in every]
         return tuple(expanded)
 
     def dynamics(self, gossip: Gossip) -> Dynamics:
@@ -243,6 +258,14 @@ class ComparisonConfig(Protects, OnGraph):
         return list(range(self.first_seed, self.first_seed + self.seeds))
 
     @property
+    def measured_besides(self) -> tuple[str, ...]:
+        """What runs and results hold besides `final_loss` and `final_accuracy`, in their order."""
+        final = tuple(f"final_{name}" for name in self.metrics)
+        if self.release_model == "last":
+            return final
+        return (*final, *(f"last_{name}" for name in ("loss", "accuracy", *self.metrics)))
+
+    @property
     def runs(self) -> list[tuple[str, int]]:
         """Mechanism and seed of every run, in order."""
         return [(name, seed) for name in self.mechanisms for seed in self.seed_list]
@@ -267,4 +290,6 @@ class ComparisonConfig(Protects, OnGraph):
         ):  # files without them stay as they were
             if not values[name]:
                 del values[name]
+        if values["release_model"] == "last":
+            del values["release_model"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -79,9 +79,9 @@ def _spread(values: list[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def _is_finished(run: Any, metrics: Iterable[str]) -> bool:
+def _is_finished(run: Any, besides: Iterable[str]) -> bool:
     """Whether an entry of results.json is a run as this version writes it."""
-    fields = RUN | {f"final_{name}": float | None for name in metrics}
+    fields = RUN | dict.fromkeys(besides, float | None)
     alike = isinstance(run, dict) and run.keys() == fields.keys()
     return alike and all(isinstance(run[name], kind) for name, kind in fields.items())
 
@@ -126,7 +126,7 @@ class Folder:
         names, seeds = np.asarray(table["mechanism"]), np.asarray(table["seed"])
         runs = earlier.get("runs")
         for record in runs if isinstance(runs, list) else []:
-            if not _is_finished(record, self.metrics):
+            if not _is_finished(record, self.plan.config.measured_besides):
                 continue
             key = (record["mechanism"], record["seed"])
             rows = table.filter(pa.array((names == key[0]) & (seeds == key[1])))
@@ -190,7 +190,11 @@ class Folder:
             "seeds": config.seed_list,
             "guarantee": self._guarantee(),
             "noise": "seeded",
-            "not_private": [*NOT_PRIVATE, *(at + name for name in self.metrics for at in ("", "final_"))],
+            "not_private": [
+                *NOT_PRIVATE,
+                *(at + name for name in self.metrics for at in ("", "final_")),
+                *(name for name in config.measured_besides if name.startswith("last_")),
+            ],
             **self._worth(),
             "mechanisms": [self._summary(name) for name in config.mechanisms],
             "runs": [self.records[key] for key in self._ordered()],
@@ -251,11 +255,11 @@ class Folder:
         losses, accuracies = [run["final_loss"] for run in runs], [run["final_accuracy"] for run in runs]
         usable, judged = bool(runs) and None not in losses, self._judged()
         more: dict[str, float | None] = {}
-        for metric in self.metrics:
-            values = [run[f"final_{metric}"] for run in runs]
+        for measured in self.plan.config.measured_besides:
+            values = [run[measured] for run in runs]
             there = usable and None not in values
-            more[f"final_{metric}_mean"] = float(np.mean(values)) if there else None
-            more[f"final_{metric}_std"] = _spread(values) if there else None
+            more[f"{measured}_mean"] = float(np.mean(values)) if there else None
+            more[f"{measured}_std"] = _spread(values) if there else None
         (own,) = (one for one in judged.ended if one.name == name)
         seconds = sum(run["seconds"] for run in runs)
         steps = len(runs) * self.plan.dynamics.num_nodes * self.plan.participation.num_steps

@@ -6,12 +6,15 @@ import dataclasses
 import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ..errors import InvalidInput, unknown_name
 from ..progress import Progress, shown
 from . import options
 from .options import OnGraph, Option, require_steps
+
+if TYPE_CHECKING:
+    from ..error_weights import ErrorWeights
 
 PER_NODE = ("mafalda-l", "mafalda-classes")
 TEMPORAL = ("mafalda", *PER_NODE, "d-mf", "bsr")
@@ -58,10 +61,12 @@ class FactorizeConfig(OnGraph):
     error_weights: Annotated[
         str | None,
         Option(
-            "Which models count: all, last:M, last:M:FLOOR, exponential:H, or any of these with /average.",
+            "Which models count: all, last:M, last:M:FLOOR, exponential:H, released (what --release-model says), or "
+            "any of these with /average.",
             metavar="STEPS[/TARGET]",
         ),
     ] = None
+    release_model: options.ReleaseModel = "last"
     momentum: options.Momentum = 0.0
     weight_decay: options.WeightDecay = 0.0
     lr: Annotated[float, Option("Learning rate: counts with weight decay; the loss is in units of its square.")] = 1.0
@@ -103,12 +108,20 @@ class FactorizeConfig(OnGraph):
                     )
         super().__post_init__()
         from .. import check
-        from ..error_weights import ErrorWeights
 
         check.device(device=self.device)
         require_steps(self.epochs * self.period)
-        if self.error_weights is not None:
-            ErrorWeights.parse(self.error_weights)
+        self.weights  # noqa: B018 - parsed
+
+    @property
+    def weights(self) -> ErrorWeights | None:
+        """What counts; the released model alone where one is named and nothing else is said."""
+        from ..error_weights import ErrorWeights
+
+        text = self.error_weights
+        if text is None and self.release_model != "last":
+            text = "released"
+        return None if text is None else ErrorWeights.parse(options.weights_of_release(text, self.release_model))
 
     @property
     def over_time(self) -> bool:

@@ -12,7 +12,6 @@ from ..algorithms.registry import build
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_gram import OBJECTIVES, node_error_grams
-from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
 from ..factorization.groups import Groups
@@ -33,12 +32,11 @@ class Job:
         self.dynamics = Dynamics(
             gossip, learning_rate=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
         )
-        weights = None if config.error_weights is None else ErrorWeights.parse(config.error_weights)
         tolerance = config.tolerance
         if tolerance is None:
             grouped = factorization.default_tolerance(groups, config.coalition)
             tolerance = factorization.ADAPTED_TOLERANCE if config.mechanism == "adapted" else grouped
-        self.counted: dict[str, Any] = {"weights": weights, "objective": config.objective}
+        self.counted: dict[str, Any] = {"weights": config.weights, "objective": config.objective}
         self.limits: dict[str, Any] = {"tolerance": tolerance, "max_iterations": config.max_iterations}
 
     @property

@@ -107,6 +107,14 @@ Release = Annotated[
     str | None,
     Option("Final models that are published: none, average or all; default all.", among=RELEASES),
 ]
+ReleaseModel = Annotated[
+    str,
+    Option(
+        "What of each node's models is evaluated and published: last, average:M (the mean of its last M models), or "
+        "exponential:M (of all, weights halved every M steps back); with +G after G more rounds of gossip.",
+        metavar="MODEL",
+    ),
+]
 Jobs = Annotated[int | None, Option("Worker processes; default: one per core.", least=1)]
 
 
@@ -297,6 +305,12 @@ def stepping(rule: str | None, first_rate: float, num_steps: int) -> float | Flo
 def is_tuple(kind: Any) -> bool:
     """Whether a field holds several texts."""
     return typing.get_origin(kind) is tuple or any(typing.get_origin(one) is tuple for one in typing.get_args(kind))
+
+
+def weights_of_release(text: str, release_model: str) -> str:
+    """Error weights as `ErrorWeights.parse` takes them: "released" stands for the released model of the options."""
+    steps, slash, target = text.partition("/")
+    return f"released:{release_model}{slash}{target}" if steps.strip() == "released" else text
 
 
 def split(text: str) -> tuple[str, ...]:

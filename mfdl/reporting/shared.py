@@ -133,9 +133,11 @@ def built(config: ComparisonConfig, name: str, gossip: GossipMatrix) -> LinearAl
     """The algorithm of a name, with its settings or at its best."""
     given, dynamics = config.parameters(name), config.dynamics(gossip)
     if given:
-        return registry.build(name, dynamics, config.participation, **given)
-    size = config.coalition_size or len(config.colluders or ())
-    return registry.build_tuned(name, dynamics, config.participation, coalition_size=size)
+        algorithm = registry.build(name, dynamics, config.participation, **given)
+    else:
+        size = config.coalition_size or len(config.colluders or ())
+        algorithm = registry.build_tuned(name, dynamics, config.participation, coalition_size=size)
+    return algorithm if config.release_model == "last" else algorithm.releasing(config.release_model)
 
 
 def trust_of(config: ComparisonConfig, name: str, algorithm: LinearAlgorithm | None) -> tuple[TrustModel, str | None]:

@@ -30,7 +30,7 @@ from ..reporting.output import require_folder, versions
 from .cells import Cell
 
 SWEEP, CELLS, FAILED, FACTORIZATIONS, TIMINGS = "sweep.json", "cells", "failed", "factorizations", "timings.jsonl"
-NOT_PRIVATE = ("final_", "diverged", "loss", "accuracy")
+NOT_PRIVATE = ("final_", "last_", "diverged", "loss", "accuracy")
 """Beginnings of the names of values that no guarantee covers, as `training.not_private` explains; timings too."""
 
 

@@ -33,6 +33,7 @@ from .evaluated_step import EvaluatedStep
 from .executor import Executor
 from .keys import GENERATOR, NoiseKey, require_key
 from .poisson import PoissonBatches
+from .releasing import Releasing
 from .run import Run, SeedRun
 from .streams import noise_stream
 from .tasks import Task, baselines
@@ -239,6 +240,7 @@ class _SeedReplay:
         self.messages: list[np.ndarray] = []
         self.diverged, self.begun = False, saved is not None
         self.start, self.state = 0, self.executor.initial_state(self.instance.initial_parameters)
+        self.releasing = Releasing(self.executor, self.instance.dimension)
         if saved is not None:
             self._restore(saved)
 
@@ -259,6 +261,8 @@ class _SeedReplay:
         self._require_shape_of_a_run(saved)
         self.start = saved.step
         self.state = saved.models["state"].to(device=self.device, dtype=self.executor.state_dtype)
+        if self.releasing.total is not None:
+            self.releasing.total = saved.models["released"].to(self.device)
         for name in self.evaluated.keys() & saved.models.keys():
             self.evaluated[name] = list(saved.models[name].numpy())
         self.diverged = bool(saved.metadata["diverged"])
@@ -269,6 +273,8 @@ class _SeedReplay:
         evaluated, T, state = shapes.get("evaluated_steps", ()), self.algorithm.num_steps, tuple(self.state.shape)
         table = (*evaluated, self.algorithm.num_nodes)
         wanted = {"state": state, "evaluated_steps": evaluated[:1], "loss": table}
+        if self.releasing.total is not None:
+            wanted["released"] = tuple(self.releasing.total.shape)
         wanted |= {name: table if metrics.is_of_nodes(name) else evaluated for name in self.metrics}
         if "accuracy" in shapes:
             wanted["accuracy"] = table
@@ -283,6 +289,8 @@ class _SeedReplay:
         if self.folder is None:
             return
         tensors = {"state": self.state.cpu().contiguous()}
+        if self.releasing.total is not None:
+            tensors["released"] = self.releasing.total.cpu()
         tensors |= {name: torch.as_tensor(table) for name, table in self._tables().items() if table is not None}
         metadata = {
             **self.identity,
@@ -304,6 +312,16 @@ class _SeedReplay:
         for name, values in result.metrics.items():
             self.evaluated[name].append(values.cpu().numpy())
         self.diverged |= not bool(torch.isfinite(result.loss).all() and torch.isfinite(models).all())
+
+    def _released(self) -> tuple[torch.Tensor, dict[str, Any]]:
+        """(what is released at the end, its metrics where it is something else than the last models)."""
+        models = self.releasing.models(self.state)
+        if self.releasing.total is None:
+            return models, {}
+        result = self.instance.evaluate(models, self.metrics)
+        self.diverged |= not bool(torch.isfinite(result.loss).all() and torch.isfinite(models).all())
+        measured = {"loss": result.loss, "accuracy": result.accuracy, **result.metrics}
+        return models, {name: x.double().cpu().numpy() for name, x in measured.items() if x is not None}
 
     def _told(self, step: int) -> EvaluatedStep:
         """The last evaluation, in arrays that are nobody else's."""
@@ -355,6 +373,7 @@ class _SeedReplay:
             gradients = self._gradients(t)
             noise = torch.tensor(stream.step(t), dtype=torch.float64, device=self.device)
             messages, self.state = self.executor.step(t, self.state, gradients, noise)
+            self.releasing.after(t, self.state)
             seconds += time.perf_counter() - began
             if self.config.keep_messages:
                 self.messages.append(messages.double().cpu().numpy())
@@ -368,6 +387,7 @@ class _SeedReplay:
         finished = max(last, self.start)
         if finished < T:
             self._save(finished)
+        models, released = self._released() if finished == T else (self.executor.models(self.state), {})
         tables = self._tables()
         start = baselines.untrained(self.config.task, self.split_seed)
         return SeedRun(
@@ -375,7 +395,7 @@ class _SeedReplay:
             steps=tables["evaluated_steps"],
             loss=tables["loss"],
             accuracy=tables["accuracy"],
-            models=self.executor.models(self.state).double().cpu().numpy(),
+            models=models.double().cpu().numpy(),
             diverged=self.diverged,
             finished_steps=finished,
             training_seconds=seconds,
@@ -385,4 +405,5 @@ class _SeedReplay:
             untrained_loss=start.loss,
             untrained_accuracy=start.accuracy,
             metrics={name: tables[name] for name in self.metrics},
+            released=released,
         )

@@ -61,7 +61,8 @@ class SeedRun:
         steps: evaluated steps (number of finished steps), shape (E,).
         loss: test loss, shape (E, n).
         accuracy: test accuracy, shape (E, n), or None for regression.
-        models: final models, shape (n, d).
+        models: what each node releases at the end, by default its final model, shape (n, d); of a run that was stopped
+            early the models it had reached.
         diverged: a model or a test loss was not finite at some evaluation.
         finished_steps: steps run; less than T when stopped early.
         training_seconds: training alone, evaluation excluded.
@@ -70,6 +71,8 @@ class SeedRun:
         seeded_noise: whoever guesses the seed can subtract the noise: for research, never to be published.
         untrained_loss, untrained_accuracy: of the first model, before any step; None if unknown, or for regression.
         metrics: those asked for by name (`mfdl.metrics`): of each node, shape (E, n); of the average model, (E,).
+        released: every metric by name of what is released, where that is something else than the last models: of each
+            node, shape (n,); of their average, (). The evaluated steps are those of the models on their way.
     """
 
     __repr__ = short_repr
@@ -88,6 +91,7 @@ class SeedRun:
     untrained_loss: NotPrivate[float | None] = None
     untrained_accuracy: NotPrivate[float | None] = None
     metrics: NotPrivate[Mapping[str, NDArray[np.float64]]] = dataclasses.field(default_factory=dict)
+    released: NotPrivate[Mapping[str, NDArray[np.float64]]] = dataclasses.field(default_factory=dict)
 
     @property
     def measured(self) -> dict[str, NDArray[np.float64]]:
@@ -96,15 +100,27 @@ class SeedRun:
         return {"loss": self.loss, **accuracy, **self.metrics}
 
     def final(self, metric: str = "loss", last_steps: int | None = None) -> float | None:
-        """Mean of a metric over nodes and the evaluations of the last steps.
+        """Mean of a metric over nodes, of what is released; of last models over the evaluations of the last steps.
 
         None if the run diverged or was not evaluated in them, or where the mean is not finite.
 
         Args:
             metric: a name of `measured`; of another one, such as the accuracy of a regression, there is no value.
-            last_steps: over how many last steps, evaluated every `eval_every`; default `final_steps`.
+            last_steps: as for `last`, which this is then.
 
         Raises: InvalidInput: an unknown metric, or less than one step.
+        """
+        if last_steps is not None or not self.released:
+            return self.last(metric, last_steps)
+        require_known("metric", metric, metrics.WORDS)
+        values = self.released.get(metric)
+        mean = math.nan if values is None or self.diverged else float(values.mean())
+        return mean if math.isfinite(mean) else None
+
+    def last(self, metric: str = "loss", last_steps: int | None = None) -> float | None:
+        """The same of the models of the last steps, whatever is released.
+
+        Args: last_steps: over how many last steps, evaluated every `eval_every`; default `final_steps`.
         """
         require_known("metric", metric, metrics.WORDS)
         given = None if last_steps is None else check.integer_at_least(1, last_steps=last_steps)

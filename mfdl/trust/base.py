@@ -93,10 +93,16 @@ class TrustModel(abc.ABC):
         """What is published on top of the messages; "not applicable" where all of them are seen and determine it."""
         if release is not None:
             _require_release(release)
-        if knowledge.sees_all(algorithm) and algorithm.of_all_sent.final_models:
+        if knowledge.sees_all(algorithm) and algorithm.released_of_all_sent:
             return "not applicable"
         if release in (None, "not applicable"):
             release = self.default_release
+        if release == "none" and not algorithm.released.is_last:
+            raise InvalidInput(
+                f"release must be average or all where messages are hidden and the algorithm releases "
+                f"{algorithm.released.describe()}, which is then seen, got 'none'; or let it release the last models "
+                "(algorithm.releasing('last')), which may stay hidden."
+            )
         return "all" if release == "not applicable" else str(release)  # never less than what a hidden view may hold
 
     def fingerprint(self, algorithm: LinearAlgorithm) -> str:

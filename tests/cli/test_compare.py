@@ -423,3 +423,28 @@ def test_the_table_says_what_its_numbers_are(tmp_path, capsys):
     assert len(set(re.findall(r"epsilon = ([0-9.]+)", shown))) == 1
     assert "over the evaluations of the last 2 of 8 steps." in shown
     assert "objective: noise left in the models, per unit mu and record shift" in shown
+
+
+def test_what_is_released_is_ranked_and_the_last_models_stand_beside_it(tmp_path):
+    asked = ["--release-model", "average:4", "--error-weights", "released", "--metrics", "average_loss"]
+    result = compare(tmp_path, *asked)
+    assert [row["mechanism"] for row in result["mechanisms"]] == ["none", "mafalda@released:average:4"]
+    for row in result["mechanisms"]:
+        runs = [run for run in result["runs"] if run["mechanism"] == row["mechanism"]]
+        for name in ("loss", "average_loss"):
+            assert row[f"last_{name}_mean"] == pytest.approx(np.mean([run[f"last_{name}"] for run in runs]))
+            assert row[f"last_{name}_mean"] != row[f"final_{name}_mean"]
+    assert {"last_loss", "last_accuracy", "last_average_loss"} <= set(result["not_private"])
+    assert result["config"]["release-model" if "release-model" in result["config"] else "release_model"] == "average:4"
+    again = compare(tmp_path, *asked)
+    assert again["runs"] == result["runs"]
+    usual = ComparisonConfig.load(tmp_path / "results.json")
+    assert usual.release_model == "average:4"
+
+
+def test_a_released_model_is_refused_where_messages_are_hidden_and_no_model_is_published(tmp_path, capsys):
+    asked = ["--trust", "pndp", "--release", "none", "--release-model", "average:4", "--mechanisms", "dp-dsgd"]
+    assert main(["compare", *SMALL, "--out", str(tmp_path / "out"), *asked]) == 2
+    assert "release must be average or all where messages are hidden" in " ".join(capsys.readouterr().err.split())
+    assert main(["compare", *SMALL, "--out", str(tmp_path / "out"), "--release-model", "average:9"]) == 2
+    assert "averages the last 9 of 8 models" in " ".join(capsys.readouterr().err.split())

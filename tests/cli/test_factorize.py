@@ -305,3 +305,13 @@ def test_the_largest_component_of_a_graph_in_parts(tmp_path, capsys):
     (tmp_path / "g.csv").write_text("1,2\n3,4\n4,5\n")
     asked = ["--graph", str(tmp_path / "g.csv"), "--largest-component", "--epochs", "2", "--period", "2"]
     assert answer_of(capsys, *asked)["nodes"] == 3
+
+
+def test_noise_is_made_for_what_is_released(capsys):
+    named = factorize(capsys, "--release-model", "average:4")
+    assert named["error_weights"] == "released:average:4"
+    assert named["gap"] <= 1e-4
+    assert named["loss"] < factorize(capsys, "--error-weights", "all")["loss"]
+    averaged = factorize(capsys, "--release-model", "average:4+1", "--error-weights", "released/average")
+    assert averaged["error_weights"] == "released:average:4+1/average"
+    assert factorize(capsys, "--release-model", "average:4", "--error-weights", "all")["error_weights"] == "all"

@@ -80,7 +80,7 @@ def test_the_file_is_its_owners_and_says_what_is_not_private(tmp_path):
     data = path.read_bytes()
     outer = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
     kept = json.loads(outer["mfdl"])["run"]
-    beside = ["untrained_loss", "untrained_accuracy", "metrics", "chance_loss", "chance_accuracy"]
+    beside = ["untrained_loss", "untrained_accuracy", "metrics", "released", "chance_loss", "chance_accuracy"]
     assert kept["not_private"] == ["loss", "accuracy", "diverged", "training_seconds", *beside]
 
 

@@ -69,8 +69,8 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     for r, step in enumerate(algorithm.step_of_round):
         if step >= 0:
             pinned[r] = knowledge.known_gradients[step]
-    if not view.unreleased:  # the average is a function of all of them
-        pinned[R] = True
+    if not view.unreleased:  # the average, over nodes or over steps, is a function of all of them
+        pinned[[*algorithm.released_after_rounds]] = True
     absolute = [abs(kind.state_from_message) for kind in algorithm.kinds]  # type: ignore[arg-type]
     gram: FloatArray | None = None
     if not noise.fresh:

@@ -123,7 +123,8 @@ class Dense(ViewForm):
 
 def _has_faint_shares(algorithm: LinearAlgorithm) -> bool:
     """Whether weights, inputs and noise span more than SPREAD."""
-    weights: list[FloatArray] = [algorithm.model_from_state.data]
+    over_steps = algorithm.released.of_steps(algorithm.num_steps)
+    weights: list[FloatArray] = [algorithm.model_from_state.data, over_steps[over_steps > 0]]
     enters: list[FloatArray] = []
     for kind in algorithm.kinds:
         inputs = (kind.message_from_gradient, kind.message_from_noise, kind.state_from_gradient, kind.state_from_noise)

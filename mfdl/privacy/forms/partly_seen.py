@@ -29,7 +29,8 @@ class PartlySeen:
         rows: seen senders whose noise is unknown; hidden: unknown senders that are not seen, bool (n,).
         unknown: bool (n,), nodes whose noise is unknown; scale: q = eta / m, shape (T, n).
         noise: node-local, of the algorithm.
-        released: K, shape (e, n): combinations of the final models that are published with noise of their own, or None.
+        released: K, shape (e, n): combinations of what nodes release that show noise of their own, or None;
+        released_steps: a_r, the weights in it of the models after each step, shape (T,).
     """
 
     weights: list[sp.csr_array]
@@ -40,6 +41,7 @@ class PartlySeen:
     scale: FloatArray
     noise: CausalNoise
     released: FloatArray | None
+    released_steps: FloatArray
 
     @classmethod
     def of(cls, view: View) -> PartlySeen | None:
@@ -63,18 +65,20 @@ class PartlySeen:
             return None
         weights = [of_kind[number] for number in algorithm.kind_of_round]
         scales = [np.abs(kind.message_from_gradient.diagonal()) for kind in algorithm.kinds]  # type: ignore[union-attr]
+        constant = all(W is weights[0] for W in weights)
         released, told = _released_rows(view, weights[-1], seen[0] | known[0])
-        if not told:
+        if not told or not (constant or view.unreleased or algorithm.released.is_last):
             return None
         return cls(
             weights=weights,
-            constant=all(W is weights[0] for W in weights),
+            constant=constant,
             rows=np.flatnonzero(seen[0] & ~known[0]),
             hidden=~known[0] & ~seen[0],
             unknown=~known[0],
             scale=np.stack([scales[number] for number in algorithm.kind_of_round]),
             noise=noise,
             released=released,
+            released_steps=algorithm.released.of_steps(algorithm.num_steps),
         )
 
     def chosen(self, victims: list[int]) -> NDArray[np.intp]:
@@ -99,10 +103,11 @@ class PartlySeen:
 def _released_rows(
     view: AlgorithmView, last: sp.csr_array, available: NDArray[np.bool_]
 ) -> tuple[FloatArray | None, bool]:
-    """(K, rank told): combinations of the released final models with noise of their own, or None.
+    """(K, rank told): combinations of what nodes release with noise of their own, or None.
 
-    Final models are W times the last messages. Seen messages explain the rest, so only the column space of W over the
-    hidden ones counts: an orthonormal basis of it. A singular value between rounding level and RANK_TOLERANCE leaves
+    Final models are W times the last messages, and sums of models W times sums of messages, W being the same in every
+    step. Seen messages explain the rest, so only the column space of W over the hidden ones counts: an orthonormal
+    basis of it. A singular value between rounding level and RANK_TOLERANCE leaves
     the rank of W untold.
     """
     n, hidden = available.size, np.flatnonzero(~available)

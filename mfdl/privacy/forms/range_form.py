@@ -8,9 +8,10 @@ Each seen message carries fresh noise of its own sender, so B B^T is invertible 
 decision is needed. B B^T is block Toeplitz up to a running sum, so neither A nor B is ever formed: the powers
 P W^a, shape (T, r, n), hold everything. Cost: (T r)^3 / 3 + n T (T r)^2 time, (T r)^2 + T r n memory.
 
-Released final models add the rows K W^(T-s) diag(q_s). They can depend on the messages, so what they add is the Schur
-complement S of their covariance, e x e, where the rank is decided on the safe side: eigenvalues are lowered by their
-own error bound, and if one of them then cannot be told from zero the form gives up (`undecided`).
+Released models add the rows K sum_{r>=s} a_r W^(r+1-s) diag(q_s), K W^(T-s) diag(q_s) for the final ones. They can
+depend on the messages, so what they add is the Schur complement S of their covariance, e x e, where the rank is decided
+on the safe side: eigenvalues are lowered by their own error bound, and if one of them then cannot be told from zero the
+form gives up (`undecided`).
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Range(ViewForm):
         if _shows_nothing(part):
             return part.view_grams(asked, np.zeros((chosen.size, T, T)), form="nothing seen")
         try:
-            form = RangeForm(part.weights[0], part.rows, part.unknown, part.scale, part.noise.inverse, part.released)
+            released = None if part.released is None else (part.released, part.released_steps)
+            form = RangeForm(part.weights[0], part.rows, part.unknown, part.scale, part.noise.inverse, released)
         except UnsupportedMechanism:  # not positive definite in float64
             return [None] * len(asked)
         relative = form.relative_error()
@@ -78,7 +80,7 @@ class RangeForm:
         unknown: bool (n,), nodes whose noise is unknown.
         scale: q, shape (T, n).
         inverse: C^-1, shape (T, T), or (n, T, T), or None for independent noise.
-        released: K, shape (e, n): combinations of the final models that are published; default none.
+        released: (K, a), shapes (e, n) and (T,): K sum_r a_r theta_{r+1} is published; default none.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class RangeForm:
         unknown: np.ndarray,
         scale: FloatArray,
         inverse: FloatArray | None,
-        released: FloatArray | None = None,
+        released: tuple[FloatArray, FloatArray] | None = None,
     ) -> None:
         T, n = scale.shape
         self.num_steps, self.rows, self.scale = T, rows, scale
@@ -111,17 +113,22 @@ class RangeForm:
             reciprocal, _ = scipy.linalg.lapack.dpocon(self.factor, norm, uplo="L")
             self.condition = 1.0 / max(float(reciprocal), 1e-300)
         self.undecided, self.release_error = False, 0.0
-        self.released = None if released is None else self._release(weights, released, unknown, inverse)
+        self.released = None if released is None else self._release(weights, *released, unknown, inverse)
 
     def _release(
-        self, weights: sp.csr_array, released: FloatArray, unknown: np.ndarray, inverse: FloatArray | None
+        self,
+        weights: sp.csr_array,
+        released: FloatArray,
+        steps: FloatArray,
+        unknown: np.ndarray,
+        inverse: FloatArray | None,
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(E, V, whitening): rows K W^(T-s) of the released models, their share explained by messages, S^-1/2."""
+        """(E, V, whitening): rows K sum_r a_r W^(r+1-s) of what is released, their share in messages, S^-1/2."""
         T, n = self.scale.shape
         E = np.empty((T, released.shape[0], n))
-        current = released.T
+        current = np.zeros_like(released.T)
         for s in range(T - 1, -1, -1):
-            current = weights.T @ current
+            current = weights.T @ (current + steps[s] * released.T)
             E[s] = current.T
         cross = np.zeros((T * self.rows.size, released.shape[0]))
         own = np.zeros((released.shape[0],) * 2)

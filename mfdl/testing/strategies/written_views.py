@@ -70,7 +70,10 @@ def view_cases(
     exact: bool = False,
     noises: tuple[str, ...] = ("independent", "shared", "per node", "rounds"),
 ) -> ViewCase:
-    """Plain gossip with node-local noise under any trust model and release; `exact`: all entries dyadic."""
+    """Plain gossip with node-local noise under any trust model and release, of last models or of the mean of two.
+
+    `exact`: all entries dyadic.
+    """
     any_gossip: st.SearchStrategy[Gossip] = st.one_of(gossip_matrices(2, max_nodes), gossip_sequences(2, max_nodes))
     W: Gossip = draw(dyadic_gossip(max_nodes=max_nodes) if exact else any_gossip)
     n = W.num_nodes
@@ -99,6 +102,10 @@ def view_cases(
         rows, rounds = messages.reshape(T * K, n, T * n).mean(axis=1), np.arange(T * K)
     if kind != "central" and sight.seen.all():  # models are a function of what is seen
         release = "none"
+    if release != "none" and T > 1 and draw(st.booleans()):
+        algorithm = algorithm.releasing("average:2")
+        late = (W.at(r).dense() @ messages.reshape(T * K, n, T * n)[r] for r in (T * K - 1, T * K - K - 1))
+        final = sum(late) / 2
     extra = {"none": final[:0], "average": final.mean(axis=0, keepdims=True), "all": final}[release]
     A, N = np.vstack([rows, extra]), local_noising(encoders)
     known_noise = tuple(np.flatnonzero(sight.known_noise).tolist())

@@ -1,0 +1,99 @@
+"""Released: what of the trajectory is evaluated and published, a linear map of the models over time and nodes.
+
+    released = sum_r a_r W^g theta_{r+1},   a_r >= 0, sum_r a_r = 1,
+
+theta_{r+1} the models after step r, g further averaging rounds at the end. Where every message is seen that costs no
+privacy: whoever sees the messages can compute it. Where some are hidden it is a release of its own, in the place of the
+final models. Noise that differs from step to step cancels in the average.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import scipy.sparse as sp
+
+from . import check
+from .check import FloatArray
+from .errors import InvalidInput, unknown_name
+from .gossip import Gossip
+
+MODELS = ("last", "average", "exponential")
+
+
+@dataclasses.dataclass(frozen=True)
+class Released:
+    """Which models a run releases.
+
+    Attributes:
+        model: "last"; "average:M", the mean of the last M models of each node; "exponential:M", the mean of all of
+            them, weights halved every M steps back from the end. "average:M+G" says `rounds_of_gossip` too.
+        rounds_of_gossip: G >= 0 averaging rounds after training, of what is released and nothing else.
+
+    Raises: InvalidInput: an unknown name, numbers that are no such ones, rounds given twice.
+
+    >>> Released("average:2").of_steps(4)
+    array([0. , 0. , 0.5, 0.5])
+    >>> Released("exponential:1", rounds_of_gossip=2).describe()
+    'exponential:1+2'
+    """
+
+    model: str = "last"
+    rounds_of_gossip: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str):
+            raise InvalidInput(f"model must be a text such as 'average:48', got {self.model!r}.")
+        name, plus, rounds = (part.strip() for part in self.model.partition("+"))
+        if plus:
+            if self.rounds_of_gossip or not rounds.isdecimal():
+                raise InvalidInput(
+                    f"released model {self.model!r} must end in +G, G whole averaging rounds said once, as in "
+                    "average:48+2."
+                )
+            object.__setattr__(self, "rounds_of_gossip", int(rounds))
+        object.__setattr__(self, "model", name)
+        check.integer_at_least(0, rounds_of_gossip=self.rounds_of_gossip)
+        kind, _, number = name.partition(":")
+        if kind not in MODELS:
+            raise unknown_name("released model", kind, MODELS)
+        whole = number.isdecimal() and int(number) > 0
+        try:
+            positive = np.isfinite(float(number)) and float(number) > 0
+        except ValueError:
+            positive = False
+        if not {"last": name == "last", "average": whole, "exponential": positive}[kind]:
+            raise InvalidInput(
+                f"released model {name!r} must be last, average:M with M >= 1 steps, or exponential:M with a half-life "
+                "M > 0 of steps."
+            )
+
+    @property
+    def is_last(self) -> bool:
+        """The last models themselves."""
+        return self.model == "last" and not self.rounds_of_gossip
+
+    def of_steps(self, num_steps: int) -> FloatArray:
+        """a_r, shape (num_steps,), their sum 1. Raises: InvalidInput: an average over more models than there are."""
+        kind, _, number = self.model.partition(":")
+        if kind == "exponential":
+            with np.errstate(over="ignore"):
+                weights = 0.5 ** (np.arange(num_steps)[::-1] / float(number))
+            return np.asarray(weights / weights.sum())
+        last = 1 if kind == "last" else int(number)
+        if last > num_steps:
+            raise InvalidInput(f"released model {self.model!r} averages the last {last} of {num_steps} models.")
+        return np.where(np.arange(num_steps) >= num_steps - last, 1 / last, 0.0)
+
+    def further_gossip(self, gossip: Gossip, first: int) -> sp.csr_array | None:
+        """The product of the rounds at the end, the first of them round `first` of the gossip; None: no rounds."""
+        product: sp.csr_array | None = None
+        for round_ in range(first, first + self.rounds_of_gossip):
+            W = gossip.at(round_).weights
+            product = W if product is None else sp.csr_array(W @ product)
+        return product
+
+    def describe(self) -> str:
+        """In the words that it can be made of."""
+        return self.model + (f"+{self.rounds_of_gossip}" if self.rounds_of_gossip else "")

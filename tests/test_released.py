@@ -1,0 +1,197 @@
+"""Released models: a linear map of the trajectory in view, error and training, and what is refused of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+import mfdl
+from mfdl import Cyclic, ErrorWeights, InvalidInput, Released, UnsupportedMechanism, algorithms, gossip, trust
+from mfdl.algorithms import LinearAlgorithm
+from mfdl.dynamics import Dynamics
+from mfdl.error_gram import error_gram, node_error_grams, space_time_error_gram
+from mfdl.noise_error import noise_error
+from mfdl.privacy.accounting import victim_losses
+from mfdl.testing.strategies import MEMORY_NAMES, linear_algorithms
+from mfdl.training.executor import Executor
+from mfdl.training.releasing import Releasing
+
+RING = gossip.metropolis_hastings("ring:n=6")
+MODELS = ("last+1", "average:2", "average:4+2", "exponential:1.5")
+
+
+def built(name="dp-dsgd", W=RING, epochs=2, period=2, **dynamics) -> LinearAlgorithm:
+    return algorithms.build(name, Dynamics(W, **dynamics), Cyclic(epochs, period))
+
+
+def over_nodes(algorithm):
+    further = algorithm.released_by_gossip
+    return np.eye(algorithm.num_nodes) if further is None else further.toarray()
+
+
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [
+        ("last", [0, 0, 0, 1]),
+        ("average:3", [0, 1 / 3, 1 / 3, 1 / 3]),
+        ("exponential:1", np.array([1, 2, 4, 8]) / 15),
+        ("exponential:1e-9", [0, 0, 0, 1]),
+    ],
+)
+def test_weights_of_the_models_after_each_step(model, weights):
+    assert_allclose(Released(model).of_steps(4), weights, rtol=1e-15)
+    assert Released(f"{model}+2") == Released(model, rounds_of_gossip=2)
+    assert Released(Released(model, 3).describe()) == Released(model, 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("averages:2", "did you mean 'average'"),
+        ("average", "average:M with M >= 1 steps"),
+        ("average:0", "average:M with M >= 1 steps"),
+        ("average:1.5", "average:M with M >= 1 steps"),
+        ("exponential:-1", "half-life M > 0"),
+        ("exponential:inf", "half-life M > 0"),
+        ("last:2", "must be last, average:M"),
+        ("last+x", "G whole averaging rounds"),
+        (3, "must be a text"),
+    ],
+)
+def test_names_that_mean_nothing_are_refused(model, message):
+    with pytest.raises(InvalidInput, match=message):
+        Released(model)
+
+
+def test_more_models_than_there_are_and_weights_without_a_model_are_refused():
+    with pytest.raises(InvalidInput, match="averages the last 5 of 4 models"):
+        built().releasing("average:5")
+    with pytest.raises(InvalidInput, match="must say which models are, as in released:average:48"):
+        ErrorWeights("released")
+    with pytest.raises(InvalidInput, match="taken after averaging"):
+        error_gram(Dynamics(RING), 4, weights=ErrorWeights("released:average:2"), objective="message")
+
+
+@examples(60)
+@given(
+    one=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "muffliato"), max_epochs=2, varying=False),
+    model=st.sampled_from(["last", "average:1", "exponential:2"]),
+    rounds=st.integers(0, 2),
+    seed=st.integers(0, 99),
+)
+def test_what_the_executor_releases_is_what_the_operators_say_and_a_mean_of_its_models(one, model, rounds, seed):
+    algorithm = one.releasing(Released(model, rounds))
+    T, n, rng = one.num_steps, one.num_nodes, np.random.default_rng(seed)
+    G, Z = rng.standard_normal((T * n, 2)), rng.standard_normal((one.noise.shape[1], 2))
+    executor = Executor(algorithm, dtype=torch.float64)
+    state, releasing = executor.initial_state(torch.zeros(n, 2, dtype=torch.float64)), Releasing(executor, 2)
+    noise, kept = (one.noise @ Z).reshape(T, -1, 2), []
+    for t in range(T):
+        _, state = executor.step(t, state, torch.as_tensor(G[t * n : (t + 1) * n]), torch.as_tensor(noise[t]))
+        releasing.after(t, state)
+        kept.append(executor.models(state).numpy())
+    mean = over_nodes(algorithm) @ np.tensordot(algorithm.released.of_steps(T), np.stack(kept), 1)
+    assert_allclose(releasing.models(state).numpy(), mean, rtol=1e-10, atol=1e-10)
+    operators = algorithm.released_from_gradients @ G + algorithm.released_from_injected_noise @ (one.noise @ Z)
+    assert_allclose(over_nodes(algorithm) @ operators, mean, rtol=1e-9, atol=1e-9)
+
+
+@examples(40)
+@given(
+    one=linear_algorithms((*MEMORY_NAMES, "dp-dsgd", "mf-shared", "decor"), max_epochs=2, varying=False),
+    model=st.sampled_from(["last", "average:1", "exponential:2"]),
+    rounds=st.integers(0, 2),
+    target=st.sampled_from(["nodes", "average"]),
+)
+def test_the_noise_in_what_is_released_is_that_of_the_operators(one, model, rounds, target):
+    algorithm = one.releasing(Released(model, rounds))
+    F = ErrorWeights("all", target).node_factor(one.num_nodes).toarray()
+    rows = (
+        F @ over_nodes(algorithm) @ (algorithm.released_from_injected_noise @ (one.noise @ np.eye(one.noise.shape[1])))
+    )
+    wanted = float((rows**2).sum()) / float(one.dynamics.learning_rates(one.num_steps)[0]) ** 2
+    weights = ErrorWeights(f"released:{algorithm.released.describe()}", target)
+    assert_allclose(noise_error(one, weights=weights), wanted, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("graph", ["ring:n=6", "torus:rows=3,cols=4", "hypercube:dim=3"])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_closed_spectra_give_the_gram_of_the_whole_array(graph, model, rounds):
+    dynamics = Dynamics(gossip.metropolis_hastings(graph), gossip_rounds=rounds)
+    weights = ErrorWeights("released:" + model)
+    n = dynamics.num_nodes
+    whole = space_time_error_gram(dynamics, 5, weights=weights).reshape(5, n, 5, n)
+    assert_allclose(error_gram(dynamics, 5, weights=weights), np.einsum("sutu->st", whole), rtol=1e-9, atol=1e-12)
+    by_node = np.stack([*node_error_grams(dynamics, 5, weights=weights)])
+    assert_allclose(by_node, np.einsum("sutu->ust", whole), rtol=1e-9, atol=1e-12)
+
+
+def test_a_factorization_for_the_average_has_less_noise_in_it_and_never_less_than_its_bound():
+    dynamics, scheme, weights = Dynamics(RING), Cyclic(4, 4), ErrorWeights("released:average:8")
+    chosen = algorithms.mafalda(dynamics, scheme, weights=weights)
+    usual = algorithms.mafalda(dynamics, scheme)
+    own, other = (noise_error(one, weights=weights) for one in (chosen, usual))
+    assert own < 0.98 * other
+    assert chosen.factorization.lower_bound <= own * (1 + 1e-9) <= chosen.factorization.lower_bound * (1 + 2e-4)
+    named = algorithms.build("mafalda@released:average:8", dynamics, scheme)
+    assert_array_equal(named.factorization.encoder, chosen.factorization.encoder)
+
+
+# ---- privacy ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("seen_by", [trust.LDP(), trust.SecLDP(), trust.Coalitions(1)])
+def test_where_every_message_is_seen_what_is_released_costs_nothing(model, seen_by):
+    one = built("mafalda")
+    usual = victim_losses(one, seen_by)
+    averaged = victim_losses(one.releasing(model), seen_by)
+    assert [loss.adaptive_sensitivity_squared for loss in averaged] == [x.adaptive_sensitivity_squared for x in usual]
+    assert {loss.release for loss in averaged} == {"not applicable"}
+    assert averaged[0].fingerprint != usual[0].fingerprint
+
+
+@pytest.mark.parametrize("hidden", [trust.PNDP([0]), trust.ReleasedOnly(), trust.AnyReceiver()])
+def test_where_messages_are_hidden_it_is_a_release_that_must_be_admitted(hidden):
+    one = built(period=3).releasing("average:2")
+    with pytest.raises(InvalidInput, match="release must be average or all where messages are hidden"):
+        victim_losses(one, hidden, release="none")
+    with pytest.raises(UnsupportedMechanism, match="gossiped after training"):
+        victim_losses(built(period=3).releasing("average:2+1"), hidden)
+    without = victim_losses(built(period=3), hidden, release="none")
+    for bare, loss in zip(without, victim_losses(one, hidden), strict=True):
+        assert loss.release == "all"
+        assert loss.sensitivity_squared >= bare.sensitivity_squared * (1 - 1e-9)
+    assert max(x.sensitivity_squared for x in victim_losses(one, hidden)) > without[-1].sensitivity_squared
+
+
+def test_the_mean_of_many_models_is_not_taken_for_the_last_one():
+    """One seen node, two steps: the mean is an own combination of noise; by hand with the dense map."""
+    W = gossip.metropolis_hastings("path:n=2")
+    one = algorithms.dp_dsgd(Dynamics(W), Cyclic(1, 2)).releasing("average:2")
+    (loss, _) = victim_losses(one, trust.ReleasedOnly())
+    M = -np.kron([[1.0, 0.5]], W.dense())  # theta_1 = -W x_0, theta_2 = -W (W x_0 + x_1), W W = W
+    X = np.linalg.pinv(M) @ M
+    assert_allclose(loss.sensitivity_squared, max(X[0, 0], X[2, 2]), rtol=1e-9)
+
+
+def test_guarantees_say_what_is_released_and_files_keep_it(tmp_path):
+    asked = {"adjacency": "zero-out", "clip_norm": 1.0}
+    one = built(period=3).releasing("average:2")
+    made = mfdl.calibrate(one, trust=trust.PNDP([0]), mu=1.0, **asked)
+    assert "each node releases average:2 of its models" in made.guarantee.sentence()
+    again = mfdl.Mechanism.load(made.save(tmp_path / "made.npz"))
+    assert again.algorithm.released == Released("average:2")
+    assert (
+        again.content_hash
+        == made.content_hash
+        != mfdl.calibrate(built(period=3), trust=trust.PNDP([0]), mu=1.0, **asked).content_hash
+    )
+    seen = mfdl.calibrate(one, trust=trust.LDP(), mu=1.0, **asked)
+    assert "releases" not in seen.guarantee.sentence()
