@@ -87,7 +87,8 @@ def _local(noise: CausalNoise, dynamics: Dynamics, divisors: FloatArray, target:
     """sum_u tr(N_u^T H_u N_u) / m_u^2; one Gram for all nodes where encoders and divisors agree."""
     T = noise.num_steps
     if noise.shared and (divisors == divisors[0]).all():
-        H, N = error_gram(dynamics, T, **vars(target)), noise.inverse_of(0)
+        N = noise.inverse_of(0)  # refused here where T is too large for arrays of T x T
+        H = error_gram(dynamics, T, **vars(target))
         return float(np.sum(N * (H @ N))) / float(divisors[0]) ** 2
     grams = node_error_grams(dynamics, T, **vars(target))
     pairs = ((noise.inverse_of(u), H / divisors[u] ** 2) for u, H in enumerate(grams))

@@ -17,9 +17,9 @@ NAMES = {
         sweeps tasks testing trust utility victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """
-        LinearAlgorithm Round adapted anti_pgd bsr build cdp corn corn_pairwise d_mf decor decor_couples
-        delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking local_steps mafalda
-        mafalda_by_class mafalda_l mf_dsgd muffliato space_time space_time_noise spatial_covariance
+        LinearAlgorithm Round adapted anti_pgd bisr bsr build cdp corn corn_pairwise d_mf decor decor_couples
+        delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking lambda_cgd
+        local_steps mafalda mafalda_by_class mafalda_l mf_dsgd muffliato space_time space_time_noise spatial_covariance
         spatial_noise time_space tuned_decor two_hop_dsgd zip_dl
     """,
     "mfdl.audit": """

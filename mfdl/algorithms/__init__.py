@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
-from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l
+from .factorized import bisr, bsr, d_mf, lambda_cgd, mafalda, mafalda_by_class, mafalda_l
 from .linear_algorithm import LinearAlgorithm
 from .maps import from_maps
 from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
@@ -22,6 +22,7 @@ __all__ = [
     "Round",
     "adapted",
     "anti_pgd",
+    "bisr",
     "bsr",
     "build",
     "cdp",
@@ -36,6 +37,7 @@ __all__ = [
     "exact_diffusion",
     "from_maps",
     "gradient_tracking",
+    "lambda_cgd",
     "local_steps",
     "mafalda",
     "mafalda_by_class",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from .. import check
 from ..dynamics import Dynamics
 from ..factorization import (
     PREFIX_SUM_TOLERANCE,
@@ -13,9 +12,9 @@ from ..factorization import (
     factorize_classes,
     factorize_nodes,
     prefix_sum_encoder,
-    square_root_encoder,
 )
 from ..factorization.search import ClassSearch, EncoderSearch, NodeSearch, Search
+from ..factorization.strategies import Inverse, Toeplitz, square_root_series
 from ..keywords import takes_fields_of
 from ..participation import Cyclic, Participation
 from .checks import builder
@@ -30,14 +29,39 @@ def bsr(dynamics: Dynamics, participation: Participation, *, bandwidth: int | No
     Args: bandwidth: non-zero diagonals; default the period of cyclic participation (no two uses of one record
         then overlap in C), else T.
     """
-    return mf_dsgd(dynamics, participation, bsr_encoder(participation, bandwidth), name="bsr")
+    T = participation.num_steps
+    encoder = Toeplitz(square_root_series(_width(participation, bandwidth, T)), T)
+    return mf_dsgd(dynamics, participation, encoder, name="bsr")
 
 
-def bsr_encoder(participation: Participation, bandwidth: int | None = None) -> Any:
-    """The encoder of `bsr`, shape (T, T)."""
-    if bandwidth is None and isinstance(participation, Cyclic):
-        bandwidth = participation.period
-    return square_root_encoder(participation.num_steps, bandwidth)
+@builder
+def bisr(dynamics: Dynamics, participation: Participation, *, bandwidth: int | None = None) -> LinearAlgorithm:
+    """BISR: the square root of the prefix sum with a banded inverse: noise is a sum of few fresh rows, any T.
+
+    Args: bandwidth: rows of base noise that a step adds up; default the period of cyclic participation, else 16.
+    Source: arXiv:2505.12128.
+    """
+    T = participation.num_steps
+    noising = Toeplitz(square_root_series(_width(participation, bandwidth, 16), inverse=True), T)
+    return mf_dsgd(dynamics, participation, Inverse(noising), name="bisr")
+
+
+@builder
+def lambda_cgd(dynamics: Dynamics, participation: Participation, *, correlation: float = 0.9) -> LinearAlgorithm:
+    """DP-lambda-CGD: each step takes back a share of the noise of the step before, made again from its counter.
+
+    Args: correlation: lambda in (0, 1): node u adds z_t - lambda z_(t - 1).
+    Source: arXiv:2601.22334.
+    """
+    share = check.open_unit(correlation=correlation)
+    T = participation.num_steps
+    return mf_dsgd(dynamics, participation, Inverse(Toeplitz([1.0, -share][:T], T)), name="lambda-cgd")
+
+
+def _width(participation: Participation, bandwidth: int | None, otherwise: int) -> int:
+    if bandwidth is None:
+        bandwidth = participation.period if isinstance(participation, Cyclic) else otherwise
+    return min(check.integer_at_least(1, bandwidth=bandwidth), participation.num_steps)
 
 
 @builder

@@ -14,7 +14,7 @@ from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
 from ..participation import Participation
 from .checks import builder
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
-from .factorized import bsr, d_mf, mafalda, mafalda_by_class, mafalda_l
+from .factorized import bisr, bsr, d_mf, lambda_cgd, mafalda, mafalda_by_class, mafalda_l
 from .linear_algorithm import LinearAlgorithm
 from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
 from .noise_on_messages import zip_dl
@@ -102,6 +102,18 @@ MECHANISMS: Mapping[str, Entry] = {
         "arXiv:2405.13763",
         "public code of 2510.17480 uses a symmetric Toeplitz matrix, which is not causal",
         parameters={"bandwidth": int},
+    ),
+    "bisr": Entry(
+        bisr,
+        "square root of the prefix sum with a banded inverse: noise made again from counters",
+        "arXiv:2505.12128",
+        parameters={"bandwidth": int},
+    ),
+    "lambda-cgd": Entry(
+        lambda_cgd,
+        "each step takes back a share of the last step's noise (DP-lambda-CGD)",
+        "arXiv:2601.22334",
+        parameters={"correlation": float},
     ),
     "d-mf": Entry(d_mf, "optimal encoder for one server (prefix sums)", "arXiv:2306.08153"),
     "mafalda": Entry(

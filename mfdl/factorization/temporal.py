@@ -26,6 +26,7 @@ from ..progress import Progress, shown
 from . import kept
 from .boundary import checked_stopping, solver_refusals
 from .search import EncoderSearch, Setting
+from .strategies import square_root_series
 
 SOLVERS = ("dense", "autodiff")
 
@@ -149,8 +150,7 @@ def square_root_encoder(num_steps: int, bandwidth: int | None = None) -> FloatAr
     """
     check.integer_at_least(1, num_steps=num_steps)
     width = num_steps if bandwidth is None else min(check.integer_at_least(1, bandwidth=bandwidth), num_steps)
-    j = np.arange(1, width)
-    coefficients = np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
+    coefficients = square_root_series(width)
     lag = np.subtract.outer(np.arange(num_steps), np.arange(num_steps))
     inside = (lag >= 0) & (lag < width)
     return np.where(inside, coefficients[np.where(inside, lag, 0)], 0.0)

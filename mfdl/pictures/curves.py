@@ -30,6 +30,8 @@ LOOKS = {  # colour, and words below the name
     "dp-dsgd": ("#d55e00", "independent noise"),
     "anti-pgd": ("#cc79a7", "noise of differences"),
     "bsr": ("#e69f00", "banded square root"),
+    "bisr": ("#b15928", "banded inverse square root"),
+    "lambda-cgd": ("#fb9a99", "a share of the last noise taken back"),
     "d-mf": ("#0072b2", "optimal for one server"),
     "mafalda": ("#009e73", "optimal for this graph"),
     "mafalda-l": ("#56b4e9", "one encoder per node"),

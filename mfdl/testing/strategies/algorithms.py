@@ -27,11 +27,11 @@ from .graphs import KINDS, gossip_matrices, gossip_sequences
 
 RANDOM_ENCODERS = ("mf-shared", "mf-per-node")
 
-NAMES = ("none", "dp-dsgd", "anti-pgd", "bsr", "d-mf", "mafalda", "mafalda-classes", "mafalda-l", *RANDOM_ENCODERS)
-
-CHEAP_NAMES = ("none", "dp-dsgd", "anti-pgd", "bsr", *RANDOM_ENCODERS)
+CHEAP_NAMES = ("none", "dp-dsgd", "anti-pgd", "bsr", "bisr", "lambda-cgd", *RANDOM_ENCODERS)
 
 """Those of one message per node and step, with noise of its own, that solve no problem."""
+
+NAMES = (*CHEAP_NAMES, "d-mf", "mafalda", "mafalda-classes", "mafalda-l")
 
 SHARED_NAMES = ("decor", "spatial", "corn", "corn-pairwise")
 
@@ -125,7 +125,9 @@ def _parameters(draw: st.DrawFn, name: str, T: int, n: int, *, once: bool) -> di
         return {"encoder": draw(encoders(size=T))}
     if name == "mf-per-node":
         return {"encoder": np.stack([draw(encoders(size=T)) for _ in range(n)])}
-    if name == "bsr":
+    if name == "lambda-cgd":
+        return {"correlation": draw(st.sampled_from([0.5, 0.75]))}
+    if name in ("bsr", "bisr"):
         return {"bandwidth": draw(st.integers(1, T))}
     if name == "muffliato":
         return {"gossip_rounds": 1 if once else draw(st.integers(1, 3))}
