@@ -1,0 +1,128 @@
+"""A certified lower bound on what any strategy costs, in O(T) for each mode pair, without an array over steps x steps.
+
+For weights v_t > 0 and w = sum over classes of their largest v, every C of unit sensitivity costs at least
+
+    (tr G^1/2)^2 / w,    G = V^1/2 H V^1/2,    V = diag(v)
+
+(`mfdl_solvers.certificate`, which has more general V). The trace of the root is an integral of log determinants,
+
+    sqrt(x) = 1/(2 pi) int log(1 + x e^-u) e^(u/2) du,
+
+by the trapezoid rule: of step h it is above sqrt(x) by at most `_above(h)` for every x (Poisson's formula), and what
+it leaves out at both ends is positive. A log determinant is a sum of innovations: H is the covariance of a linear
+recursion that runs back in time, and G + e^u I that of its observation in white noise (Kalman's filter).
+
+Where nothing depends on the step innovations only grow: once they hardly do, the rest is counted at the last one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..scale import EPS, Array
+from ..strategies import Strategy
+from ..strategies._rows import solve_banded
+from ..strategies.banded import columns_of
+from .cost import ModeCost
+from .uses import Uses
+
+STEP = 1.5  # of the integral
+BELOW, ABOVE = 24.0, 18.0  # how far beyond the logarithms of the smallest and largest eigenvalue it goes
+CHECK_EVERY, SETTLED = 64, 1e-9  # steps between looks, and how little the logarithm of an innovation grows between them
+PROBES, BINS = 24, 64
+
+
+def lower_bound(cost: ModeCost, uses: Uses, strategy: Strategy | None = None) -> float:
+    """No C costs less at unit sensitivity.
+
+    Args: strategy: a good one, by which single steps are weighted (one use only); default all alike.
+    Cost: T modes^2 for each of about fifty points of the integral, less where nothing depends on the step.
+    """
+    bound = weights_bound(cost, uses, np.ones(cost.size))
+    if uses.count == 1 and strategy is not None:
+        bound = max(bound, weights_bound(cost, uses, weights_from(cost, strategy)))
+    return bound
+
+
+def weights_bound(cost: ModeCost, uses: Uses, weights: Array) -> float:
+    """The bound of V = diag(v), v > 0 of shape (T,)."""
+    steps = np.arange(cost.size)
+    classes = steps // (uses.count * uses.gap) * uses.gap + steps % uses.gap  # disjoint patterns, cyclic or not
+    v = weights / weights.max()
+    top = np.zeros(classes.max() + 1)
+    np.maximum.at(top, classes, v)
+    w = float(top.sum()) * (1 + 8 * cost.size * EPS)
+    return trace_of_root(cost, v) ** 2 / w
+
+
+def trace_of_root(cost: ModeCost, weights: Array) -> float:
+    """tr (V^1/2 H V^1/2)^1/2, rounded and approximated downwards."""
+    ends = _eigenvalue_range(cost, weights)
+    points = np.arange(math.log(ends[0]) - BELOW, math.log(ends[1]) + ABOVE, STEP)
+    total = float(np.exp(points / 2) @ _log_determinants(cost, weights, np.exp(-points)))
+    return total * STEP / (2 * math.pi) / (1 + _above(STEP)) * (1 - 64 * cost.size * EPS)
+
+
+def weights_from(cost: ModeCost, strategy: Strategy) -> Array:
+    """About diag(X^-1 H X^-1), dual to an optimal X: by random probes of fixed seed, as means of intervals."""
+    rng, T = np.random.default_rng(0), cost.size
+    squares = np.zeros(T)
+    for lam, m in zip(cost.eigenvalues, cost.weights, strict=True):
+        probes = np.sqrt(cost.step_weights)[:, None] * rng.standard_normal((T, PROBES))
+        sent = solve_banded(columns_of(cost.inverse_bands(lam)), probes, transposed=True)
+        squares += m * (strategy.solve(strategy.transposed_solve(sent)) ** 2).sum(axis=1)
+    ages = np.unique(np.geomspace(1, T, BINS).astype(np.intp))
+    edges = np.unique(np.concatenate([[0, T], ages[ages < T // 2], T - ages[ages < T // 2]]))
+    means = np.add.reduceat(squares, edges[:-1]) / np.diff(edges)
+    return np.interp(np.arange(T), (edges[:-1] + edges[1:] - 1) / 2, means)
+
+
+def _above(step: float) -> float:
+    """How far above sqrt(x) the trapezoid rule may be, relative: sum over n of 1 / (|a_n| cosh(2 pi^2 n / step))."""
+    frequencies = 2 * math.pi * np.arange(1, 8) / step
+    return float((1 / (np.hypot(0.5, frequencies) * np.cosh(math.pi * frequencies))).sum()) * (1 + 1e-6)
+
+
+def _eigenvalue_range(cost: ModeCost, weights: Array) -> tuple[float, float]:
+    """About the smallest and the largest eigenvalue of G; where they are wrong the bound is lower, not invalid."""
+    T, mass = cost.size, float(cost.weights.sum())
+    w, rates = float(cost.step_weights.max()), np.asarray(cost.rates)
+    largest = mass * w * T * T * float(rates.max()) ** 2 * float(weights.max()) / (1 - cost.momentum) ** 2
+    least = mass * w * float(rates.min()) ** 2 * float(weights.min()) / 16
+    return least, largest
+
+
+def _log_determinants(cost: ModeCost, weights: Array, levels: Array) -> Array:
+    """log det(I + level G) for each level, from the last step to the first."""
+    T, lam = cost.size, cost.eigenvalues
+    rates, shrink, beta = np.asarray(cost.rates), np.asarray(cost.shrink), cost.momentum
+    alike = cost.by_age and np.ptp(cost.step_weights) == 0 and np.ptp(weights) == 0
+    total, active = np.zeros(levels.size), np.arange(levels.size)
+    # covariances of the modes p, with the sum q that is observed, and of q
+    P, r, q = np.zeros((levels.size, lam.size, lam.size)), np.zeros((levels.size, lam.size)), np.zeros(levels.size)
+    diagonal = np.arange(lam.size)
+    before = np.zeros(levels.size)
+    for t in range(T - 1, -1, -1):
+        kept = (shrink[t + 1] if t + 1 < T else 0.0) * lam
+        P *= kept[:, None] * kept
+        P[:, diagonal, diagonal] += levels[active, None] * cost.step_weights[t] * cost.weights
+        sums = P.sum(axis=2)
+        carried = beta * kept * r
+        q = rates[t] ** 2 * sums.sum(axis=1) + 2 * rates[t] * carried.sum(axis=1) + beta**2 * q
+        r = rates[t] * sums + carried
+        seen = 1 + weights[t] * q
+        innovation = np.log1p(weights[t] * q)
+        total[active] += innovation
+        P -= (weights[t] / seen)[:, None, None] * r[:, :, None] * r[:, None, :]
+        r /= seen[:, None]
+        q /= seen
+        if alike and t and (T - t) % CHECK_EVERY == 0:
+            done = innovation - before <= SETTLED * innovation
+            total[active[done]] += t * innovation[done]
+            go_on = ~done
+            active, P, r, q, before = active[go_on], P[go_on], r[go_on], q[go_on], innovation[go_on]
+            if not active.size:
+                break
+    return total
