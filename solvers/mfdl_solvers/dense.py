@@ -48,33 +48,37 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL, *, start: A
     """
     if problem.exponent:
         return solve(problem.normalised, stopping, start=start).shifted(problem.exponent)
-    initial = _feasible(problem, start)
-    if problem.num_classes == problem.size:
-        return singletons.solve(problem, stopping)
-    best = Best(problem, stopping, initial)
-    iterations = 0
-    if not smallest_ridge(problem, stopping.tolerance):
-        with blas_threads(problem.size):
+    with blas_threads(problem.size):
+        initial = _feasible(problem, start)
+        if problem.num_classes == problem.size:
+            return singletons.solve(problem, stopping)
+        best, iterations = Best(problem, stopping, initial), 0
+        if not smallest_ridge(problem, stopping.tolerance):
             iterations = class_dual.search(problem, stopping, best, None if start is None else initial)
-        if best.within_tolerance or iterations >= stopping.max_iterations:
-            return best.finished(iterations, 0.0)
-    free = FreeEntries(problem.classes, [np.zeros((1, 0))] * problem.num_classes)  # in-class entries vanish
-    with blas_threads(problem.size, single_up_to=ITERATION):
-        x = free.vector(best.gram)
-        for aim in falling_targets(problem, stopping.tolerance):
-            stage = _Stage(free, aim, best, iterations)
-            minimum = minimise(
-                stage.value_and_gradient,
-                x,
-                stop=stage.is_over,
-                max_iterations=stopping.max_iterations - iterations,
-                memory=MEMORY_SINGULAR if aim.rho > 0 else MEMORY,
-            )
-            x, iterations = minimum.point, iterations + minimum.iterations
             if best.within_tolerance or iterations >= stopping.max_iterations:
-                break
-        stage.update(free.matrices(x)[0])
-        return best.finished(iterations, aim.rho)
+                return best.finished(iterations, 0.0)
+    with blas_threads(problem.size, single_up_to=ITERATION):
+        return _descent(problem, stopping, best, iterations)
+
+
+def _descent(problem: FactorizationProblem, stopping: Stopping, best: Best, iterations: int) -> Factorization:
+    """L-BFGS from the best X so far."""
+    free = FreeEntries(problem.classes, [np.zeros((1, 0))] * problem.num_classes)  # in-class entries vanish
+    x = free.vector(best.gram)
+    for aim in falling_targets(problem, stopping.tolerance):
+        stage = _Stage(free, aim, best, iterations)
+        minimum = minimise(
+            stage.value_and_gradient,
+            x,
+            stop=stage.is_over,
+            max_iterations=stopping.max_iterations - iterations,
+            memory=MEMORY_SINGULAR if aim.rho > 0 else MEMORY,
+        )
+        x, iterations = minimum.point, iterations + minimum.iterations
+        if best.within_tolerance or iterations >= stopping.max_iterations:
+            break
+    stage.update(free.matrices(x)[0])
+    return best.finished(iterations, aim.rho)
 
 
 class _Stage:

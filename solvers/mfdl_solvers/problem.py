@@ -132,7 +132,8 @@ class GramProblem(AtAnyScale):
     def eigen(self) -> tuple[Array, Array]:
         """Eigenvalues of each Gram, ascending, shape (..., T), and eigenvectors, shape (..., T, T)."""
         H = scaled(getattr(self, self._costs), -self.exponent)
-        values, vectors = scipy.linalg.eigh(H, driver="evd") if H.ndim == 2 else eigen_stack(H)
+        with blas_threads(H.shape[-1]):
+            values, vectors = scipy.linalg.eigh(H, driver="evd") if H.ndim == 2 else eigen_stack(H)
         return scaled(values, self.exponent), vectors
 
     @property
