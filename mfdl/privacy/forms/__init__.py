@@ -7,7 +7,8 @@ sum X_u[s, t] <g_s, g_t>. The forms, all giving the same X:
   (`separable`);
 - one combination of the messages, where it is a recursion of its own (`combination`);
 - states known up to the nodes' own gradients: messages some of which are never sent (`own_states`);
-- null-space form and range form: part of the messages, node-local noise (`null_space`, `range_form`);
+- modes, null-space form and range form: part of the messages, node-local noise (`hidden_modes`, `null_space`,
+  `range_form`);
 - dense form: everything else (`dense`).
 
 Where a form is undecided the next one is asked, and at the end the bound by one who sees more (`injections`). Rounding
@@ -30,13 +31,14 @@ from ...view import View
 from ._base import ViewForm, ViewGram
 from .combination import Combination
 from .dense import Dense
+from .hidden_modes import HiddenModes
 from .injections import INJECTIONS, Injections
 from .null_space import NullSpace
 from .own_states import OwnStates, OwnStatesOfAll
 from .range_form import Range
 from .separable import Separable
 
-FORMS: tuple[type[ViewForm], ...] = (Separable, Combination, OwnStates, NullSpace, Range)
+FORMS: tuple[type[ViewForm], ...] = (Separable, Combination, OwnStates, HiddenModes, NullSpace, Range)
 """Forms by structure; no rank of the view is found in float64. Asked first, the cheapest before the others."""
 LAST: tuple[type[ViewForm], ...] = (OwnStatesOfAll, Dense, Injections)
 """Asked in this order after them."""

@@ -49,7 +49,8 @@ class NullSpace(ViewForm):
         form = NullSpaceForm(part.weights, part.hidden, part.unknown, part.scale)
         X = [form.gram(int(u)) for u in part.chosen(list(victims))]
         grams = np.stack(X) if X else np.zeros((0, T, T))
-        return part.view_grams(list(victims), grams, form="null-space form", absolute=form.absolute_error())
+        none = np.zeros(grams.shape[:2])
+        return part.view_grams(list(victims), grams, none, form="null-space form", absolute=form.absolute_error())
 
 
 class NullSpaceForm:

@@ -86,16 +86,15 @@ class PartlySeen:
         return np.asarray([u for u in victims if self.unknown[u]], dtype=np.intp)
 
     def view_grams(
-        self, victims: list[int], grams: FloatArray, *, form: str, relative: float = 0.0, absolute: float = 0.0
+        self, victims: list[int], grams: FloatArray, norms: FloatArray, *, form: str, absolute: float = 0.0
     ) -> list[ViewGram | None]:
-        """Grams of the `chosen` and of the others; errors of a positive semidefinite X are bounded by its diagonal.
+        """Grams of the `chosen` and of the others: |dX_st| <= norms[s] norms[t] + absolute.
 
-        |dX_st| <= relative sqrt(X_ss X_tt) + absolute.
+        Args: norms: shape of the diagonals of the grams.
         """
         made: dict[int, ViewGram] = {}
-        for u, X in zip(self.chosen(victims).tolist(), grams, strict=True):
-            spread = np.sqrt(np.clip(np.diagonal(X), 0.0, None))
-            made[u] = ViewGram((X + X.T) / 2, relative * np.outer(spread, spread) + absolute, form=form)
+        for u, X, off in zip(self.chosen(victims).tolist(), grams, norms, strict=True):
+            made[u] = ViewGram((X + X.T) / 2, np.outer(off, off) + absolute, form=form)
         known = ViewGram.silent(len(self.scale), KNOWN_NOISE)
         return [made.get(u, known) for u in victims]
 

@@ -55,7 +55,9 @@ class Range(ViewForm):
         part, T, asked = self.part, len(self.part.scale), list(victims)
         chosen = part.chosen(asked)
         if _shows_nothing(part):
-            return part.view_grams(asked, np.zeros((chosen.size, T, T)), form="nothing seen")
+            return part.view_grams(
+                asked, np.zeros((chosen.size, T, T)), np.zeros((chosen.size, T)), form="nothing seen"
+            )
         try:
             released = None if part.released is None else (part.released, part.released_steps)
             form = RangeForm(part.weights[0], part.rows, part.unknown, part.scale, part.noise.inverse, released)
@@ -64,7 +66,9 @@ class Range(ViewForm):
         relative = form.relative_error()
         if relative >= MAX_RELATIVE_ERROR or form.undecided:
             return [None] * len(asked)
-        return part.view_grams(asked, form.grams(chosen), form="range form", relative=relative / (1 - relative))
+        grams = form.grams(chosen)  # errors of a positive semidefinite X are bounded by its diagonal
+        sizes = np.clip(np.diagonal(grams, axis1=1, axis2=2), 0.0, None)
+        return part.view_grams(asked, grams, np.sqrt(relative / (1 - relative) * sizes), form="range form")
 
 
 def _shows_nothing(part: PartlySeen) -> bool:

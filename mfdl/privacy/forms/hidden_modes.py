@@ -1,0 +1,187 @@
+"""View Gram by the modes of what is hidden: independent noise, one gossip round, one symmetric W, one step size.
+
+In the null-space form (`null_space`) N^T N is block tridiagonal in time. Here its blocks are the same at every step,
+
+    B = P^2 + W_h^T P^2 W_h on the diagonal,      C = -P^2 W_hh beside it,      P = diag(m_v),
+
+but for the last one, which lacks W_h^T P^2 W_h (W_h: rows of nodes whose noise is unknown, columns of hidden ones). B
+is positive definite, so where C is symmetric one congruence diagonalises both: V^T B V = I, V^T C V = diag(theta). In
+the coordinates V the modes are tridiagonal Toeplitz systems of size T, whose inverses are known in closed form, and the
+last block is a correction of rank h. So X_u of v victims takes h^3 + v T h (h + T) multiplications, where the
+null-space form takes v T h (2 T h + T^2).
+
+Rounding: with the residuals E = V^T B V - I and F = V^T C V - diag(theta) as they are found, N^T N differs from what is
+inverted, K, by at most d = ||E|| + 2 ||F||, so entry (s, t) of X_u by d ||K^-1 n_s|| ||K^-1 n_t|| / (1 - d ||K^-1||)
+with n_s the columns of N_u^T; these norms are bounded mode by mode, neighbouring steps together, which nearly cancel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import scipy.linalg
+
+from ...check import FloatArray
+from ...floats import EPS
+from ...view import View
+from ._base import ViewForm, ViewGram
+from .partly_seen import PartlySeen
+
+
+class HiddenModes(ViewForm):
+    """The form for views, one symmetric W and step size."""
+
+    def __init__(self, part: PartlySeen) -> None:
+        self.part = part
+
+    @classmethod
+    def of(cls, view: View) -> Self | None:
+        part = PartlySeen.of(view)
+        if part is None or not part.noise.fresh or part.released is not None or not part.constant:
+            return None
+        hidden = np.flatnonzero(part.hidden)
+        if part.rows.size == 0 or hidden.size == 0 or np.ptp(part.scale, axis=0).any():
+            return None
+        coupling = part.weights[0][hidden][:, hidden] / part.scale[0, hidden, None] ** 2
+        asymmetry, size = abs(coupling - coupling.T), abs(coupling)
+        return cls(part) if asymmetry.max() <= 4 * EPS * size.max() else None
+
+    def cost(self, victims: Sequence[int]) -> float:
+        """Its multiplications, weighed by how much slower they are than those of one large product: in long double,
+        and in products of the modes with one row of the inverses each."""
+        T, h, v = len(self.part.scale), float(self.part.hidden.sum()), self.part.chosen(list(victims)).size
+        return 2400 * h**3 + 3 * v * T * h * (2.5 * T + h)
+
+    def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
+        part, asked = self.part, list(victims)
+        modes = HiddenModesForm.of(part)
+        if modes is None:
+            return [None] * len(asked)
+        grams, norms = modes.grams(part.chosen(asked))
+        return part.view_grams(asked, grams, form="modes of what is hidden", norms=norms, absolute=modes.rounding)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HiddenModesForm:
+    """The modes, then X_u of any unknown node.
+
+    Attributes:
+        num_steps: T; direct, carried: m_u times rows of V and of W_h V, shape (n, h): how a node's injection of step t
+            meets the hidden messages of steps t and t - 1.
+        signs, decay: of each mode, shape (h,): the inverse at (s, t) is signs^(t-s) exp(-decay (t - s)) times what the
+            two ends make of it.
+        root: of 1 - 4 theta^2, shape (h,).
+        corner: Q, shape (h, h): the correction is minus the Gram of Q^T times the inverse's last columns.
+        off: d / (1 - d ||K^-1||), see the module head; rounding: of the sums besides, for X <= I.
+    """
+
+    num_steps: int
+    direct: FloatArray
+    carried: FloatArray
+    signs: FloatArray
+    decay: FloatArray
+    root: FloatArray
+    corner: FloatArray
+    off: float
+    rounding: float
+
+    @classmethod
+    def of(cls, part: PartlySeen) -> Self | None:
+        """None where a mode is too close to singular for float64."""
+        T, n = part.scale.shape
+        hidden, unknown = np.flatnonzero(part.hidden), np.flatnonzero(part.unknown)
+        weights = part.scale[0, hidden[0]] / part.scale[0]  # m_u up to a factor, which cancels
+        W = part.weights[0][:, hidden].toarray()
+        rows = W[unknown] * weights[unknown, None]
+        own = weights[hidden] ** 2
+        B, C = rows.T @ rows, -own[:, None] * W[hidden]
+        B[np.diag_indices_from(B)] += own
+        theta, V = scipy.linalg.eigh((C + C.T) / 2, B)
+        least = 1 - 2 * np.abs(theta)
+        off = _residual(rows, own, C, theta, V)
+        if not off < least.min():
+            return None
+        size = np.maximum(np.abs(theta), np.finfo(float).tiny)
+        root = np.sqrt(least * (1 + 2 * np.abs(theta)))
+        decay = np.log1p((least + root) / (2 * size))
+        direct = np.zeros((n, hidden.size))
+        direct[hidden] = weights[hidden, None] * V
+        carried = weights[:, None] * (W @ V)
+        form = cls(T, direct, carried, np.where(theta > 0, -1.0, 1.0), decay, root, np.zeros(0), 0.0, 0.0)
+        # the last block lacks F = (W_h V)^T P^2 (W_h V): (K - e e^T F)^-1 = K^-1 + K^-1 e Q Q^T e^T K^-1
+        factor = np.linalg.qr(carried[unknown], mode="r").T
+        left = np.eye(factor.shape[1]) - (factor.T * form.inverse_rows(T - 1)[:, 0]) @ factor
+        values, vectors = np.linalg.eigh((left + left.T) / 2)
+        rounding = 8 * (hidden.size + unknown.size) * EPS
+        if not values[0] > rounding:
+            return None
+        corner = factor @ (vectors / np.sqrt(values))
+        ends = sum(form.inverse_rows(s)[:, -1] ** 2 for s in range(T))
+        inverse = 1 / float(least.min()) + float(np.linalg.norm((corner.T * ends) @ corner, 2))
+        if not off * inverse < 0.5:
+            return None
+        middle = form.inverse_rows(T // 2)[:, 0]  # the largest entries of the inverses
+        summed = ((np.abs(direct) + np.abs(carried)) ** 2 * middle).sum(axis=1).max()
+        rounding *= float(summed) + 1 / float(values[0])
+        return dataclasses.replace(form, corner=corner, off=off / (1 - off * inverse), rounding=rounding)
+
+    def inverse_rows(self, s: int) -> FloatArray:
+        """Entries (s, t), t = s .. T - 1, of the inverse of every mode, shape (h, T - s)."""
+        lags = np.arange(self.num_steps - s)
+        after = -np.expm1(-2 * self.decay[:, None] * (self.num_steps - s - lags))
+        whole = -np.expm1(-2 * self.decay * (self.num_steps + 1)) * self.root
+        before = -np.expm1(-2 * self.decay * (s + 1)) / whole
+        powers = np.exp(-self.decay[:, None] * lags) * np.where(lags % 2, self.signs[:, None], 1.0)
+        return np.asarray(powers * after * before[:, None])
+
+    def grams(self, nodes: np.ndarray) -> tuple[FloatArray, FloatArray]:
+        """(X_u, norms), shapes (v, T, T) and (v, T): |error of X_u[s, t]| <= norms[s] norms[t] + rounding."""
+        T, v = self.num_steps, len(nodes)
+        direct, carried = self.direct[nodes], self.carried[nodes]
+        pairs = np.concatenate([direct**2, direct * carried, carried**2])
+        X = np.zeros((v, T, T))
+        last = np.empty((direct.shape[1], T))  # entries (t, T - 1) of the inverses
+        own, beside = np.zeros_like(last), np.zeros_like(last)  # squares of row s, and of what it differs by from s - 1
+        before = np.zeros_like(last)
+        for s in range(T):  # entries t >= s
+            inverse = self.inverse_rows(s)
+            last[:, s] = inverse[:, -1]
+            both, mixed, again = (pairs @ inverse).reshape(3, v, T - s)
+            X[:, s, s:] -= both
+            X[:, s, s + 1 :] += mixed[:, :-1]
+            if s + 1 < T:
+                X[:, s + 1, s + 1 :] += mixed[:, 1:] - again[:, :-1]
+                X[:, s + 1, s + 1] += mixed[:, 1]
+            own[:, s] += (inverse**2).sum(axis=1)
+            own[:, s + 1 :] += inverse[:, 1:] ** 2
+            beside[:, s] += ((inverse * self.signs[:, None] - before) ** 2).sum(axis=1)
+            beside[:, s + 1 :] += (inverse[:, 1:] * self.signs[:, None] - inverse[:, :-1]) ** 2
+            before = inverse[:, 1:]
+        norms = np.sqrt(2 * (direct - self.signs * carried) ** 2 @ own + 2 * carried**2 @ beside)
+        weight = (last**2).sum(axis=1)
+        for i in range(v):
+            ends = direct[i, :, None] * last
+            ends[:, 1:] -= carried[i, :, None] * last[:, :-1]
+            ends = self.corner.T @ ends
+            norms[i] += np.sqrt(weight @ (self.corner @ ends) ** 2)
+            X[i] = np.triu(X[i]) + np.triu(X[i], 1).T - ends.T @ ends
+            X[i, np.arange(T), np.arange(T)] += 1.0
+        return X, np.sqrt(self.off) * norms
+
+
+def _residual(rows: FloatArray, own: FloatArray, C: FloatArray, theta: FloatArray, V: FloatArray) -> float:
+    """Norm of what N^T N in the coordinates V differs by from the modes that are inverted, at most.
+
+    In long double, since V is as good as float64 allows; its entries, theta and the inverses round besides.
+    """
+    exact = np.longdouble
+    seen, modes = rows.astype(exact) @ V.astype(exact), V.astype(exact)
+    of_B = seen.T @ seen + (modes.T * own.astype(exact)) @ modes - np.eye(theta.size)
+    of_C = modes.T @ (C.astype(exact) @ modes) - np.diag(theta)
+    size = float(np.linalg.norm(seen) ** 2 + np.linalg.norm(modes) ** 2 * (own.max() + 2 * np.linalg.norm(C, 2)))
+    lost = 8.0 * (theta.size + len(rows)) * float(np.finfo(exact).eps) * size
+    rounded = 16 * EPS + 2 * EPS * float(np.linalg.norm(seen.astype(float), 2) ** 2)
+    return float(np.linalg.norm(of_B.astype(float)) + 2 * np.linalg.norm(of_C.astype(float))) + lost + rounded

@@ -1,0 +1,124 @@
+"""The modes of what is hidden against dense matrices and rational arithmetic; the choice among the forms."""
+
+import time
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from effort import examples
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from threadpoolctl import threadpool_limits
+
+from mfdl import algorithms, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.noise import IndependentNoise
+from mfdl.participation import EveryStep
+from mfdl.privacy.forms.hidden_modes import HiddenModes
+from mfdl.privacy.forms.null_space import NullSpace
+from mfdl.privacy.forms.partly_seen import PartlySeen
+from mfdl.privacy.forms.range_form import Range
+from mfdl.testing.oracles import exact_run, exact_view, exact_view_gram, of_node, pinv_gram, to_float, without_noise
+
+MH = gossip.metropolis_hastings
+RING = MH("ring:n=6")
+
+
+@examples(60)
+@given(
+    n=st.integers(3, 7),
+    T=st.integers(1, 6),
+    divisors=st.booleans(),
+    negative=st.booleans(),
+    attackers=st.integers(1, 2),
+    seed=st.integers(0, 999),
+)
+def test_modes_of_what_is_hidden_are_the_dense_definition(n, T, divisors, negative, attackers, seed):
+    """Symmetric W with weights of both signs; with divisors W_ij = S_ij / m_i^2, which is symmetric enough."""
+    rng = np.random.default_rng(seed)
+    S = np.triu(rng.random((n, n)) * (rng.random((n, n)) < 0.5), 1) * (rng.choice([-1, 1], (n, n)) if negative else 1)
+    S = S + S.T + np.diag(rng.random(n))
+    S[0, 1] = S[1, 0] = 0.5  # somebody hears something
+    S /= np.abs(S).sum(axis=1).max()
+    m = rng.choice([1.0, 2.0, 5.0], n) if divisors else np.ones(n)
+    W, scale = S / m[:, None] ** 2, np.tile(0.5 / m, (T, 1))
+    known = np.arange(n) < attackers
+    seen = known | (W[known] != 0).any(axis=0)
+    assume((seen & ~known).any() and not seen.all())
+    part = PartlySeen(
+        weights=[sp.csr_array(W)] * T,
+        constant=True,
+        rows=np.flatnonzero(seen & ~known),
+        hidden=~seen,
+        unknown=~known,
+        scale=scale,
+        noise=IndependentNoise(T, n),
+        released=None,
+    )
+    A = np.zeros((T, n, T, n))
+    for s in range(T):
+        for t in range(s, T):
+            A[t, :, s] = np.linalg.matrix_power(W, t - s) * scale[0]
+    A = A.reshape(T * n, T * n)
+    B = without_noise(A, {t * n + v for t in range(T) for v in np.flatnonzero(known)})
+    rows, victims = np.tile(seen & ~known, T), np.flatnonzero(~known).tolist()
+    for u, gram in zip(victims, HiddenModes(part).grams(victims), strict=True):
+        oracle, _ = pinv_gram(of_node(A[rows], u, n), B[rows])
+        assert_allclose(gram.matrix, oracle, atol=1e-9)
+        assert (gram.errors > 0).all()
+        assert (gram.errors < 1e-9).all()
+
+
+def test_stated_errors_of_modes_bound_the_true_ones_over_the_rationals():
+    """The first of 12 nodes on a path attacks; over the rationals."""
+    n, T = 12, 5
+    W = np.eye(n) - nx.laplacian_matrix(nx.path_graph(n)).toarray() / 4
+    one = algorithms.dp_dsgd(Dynamics(gossip.from_array(W), learning_rate=0.5), EveryStep(T))
+    view = trust.PNDP([0]).view(one, 1, release="none")
+    A, B = exact_view(exact_run(one), view.knowledge.seen, np.flatnonzero(view.knowledge.known_noise))
+    form = HiddenModes.of(view)
+    for u, gram in zip([1, 2, 7], form.grams([1, 2, 7]), strict=True):
+        exact = to_float(exact_view_gram([row[u::n] for row in A], B))
+        assert (np.abs(gram.matrix - exact) <= gram.errors).all()
+        assert gram.errors.max() < 1e-10
+
+
+def test_modes_want_one_symmetric_gossip_matrix_and_one_step_size():
+    steps = EveryStep(4)
+    covered = algorithms.dp_dsgd(Dynamics(RING, learning_rate=0.5), steps)
+    others = {
+        "rates": algorithms.dp_dsgd(Dynamics(RING, learning_rate=[0.5, 0.4, 0.3, 0.2]), steps),
+        "divisors": covered.with_divisors(np.arange(1.0, 7.0)),
+        "weights": algorithms.dp_dsgd(Dynamics(gossip.uniform("path:n=6")), steps),
+        "encoder": algorithms.mf_dsgd(Dynamics(RING), steps, np.tri(4)),
+        "gossip": algorithms.dp_dsgd(Dynamics(gossip.sequence([RING, MH("path:n=6"), RING, RING])), steps),
+    }
+    modes = {name: HiddenModes.of(trust.PNDP([1]).view(one, 2, release="none")) for name, one in others.items()}
+    assert not any(modes.values()), modes
+    assert HiddenModes.of(trust.PNDP([1]).view(covered, 2, release="all")) is None
+    assert HiddenModes.of(trust.PNDP([1]).view(covered, 2, release="none")) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("graph", "attacker"), [("path:n=60", 0), ("star:n=80", 1), ("erdos-renyi:n=90,p=0.3,seed=1", 0)]
+)
+@pytest.mark.parametrize("T", [32, 128])
+def test_the_form_that_is_asked_first_is_not_much_slower_than_any_other(graph, attacker, T):
+    """The costs that forms state are what decides, and they are about speed: measured here as ratios of CPU time."""
+    one = algorithms.dp_dsgd(Dynamics(MH(graph)), EveryStep(T))
+    victims = [u for u in range(one.num_nodes) if u != attacker]
+    view = trust.PNDP([attacker]).view(one, victims[0], release="none")
+    forms = [kind.of(view) for kind in (HiddenModes, NullSpace, Range)]
+    first = min(forms, key=lambda form: form.cost(victims))
+
+    def seconds(form):
+        began = time.process_time()
+        form.grams(victims)
+        return time.process_time() - began
+
+    with threadpool_limits(1):
+        took = {form: min(seconds(form), seconds(form)) for form in forms}
+    assert took[first] <= 3 * min(took.values()) + 0.05, {type(form).__name__: s for form, s in took.items()}
