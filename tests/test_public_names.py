@@ -44,8 +44,8 @@ NAMES = {
         average from_array from_file load metropolis_hastings sequence uniform
     """,
     "mfdl.graphs": """
-        Edge FILE_SUFFIXES MAX_DRAWS MAX_EDGES MAX_NODES Source adjacency content_hash index_of labels load
-        names require_connected
+        Edge FILE_SUFFIXES MAX_DRAWS MAX_EDGES MAX_NODES Source SparseGraph adjacency content_hash index_of
+        labels load load_sparse names require_connected
     """,
     "mfdl.privacy": """
         Guarantee Sensitivity UNITS ViewGram view_gram worst_sensitivity

@@ -10,14 +10,13 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import diags_array, eye_array
 
 from .. import graphs
 from ..errors import InvalidInput, unknown_name
-from ..graphs.simple import UNNAMED, name_of
+from ..graphs.simple import UNNAMED
 from .matrix import GossipMatrix, own_csr
 from .sequences import GossipSequence, rounds_of
 from .tables import by_label
@@ -175,16 +174,15 @@ def sequence(matrices: Iterable[GossipMatrix], repeat: bool = True) -> GossipSeq
 _BUILDERS = {"metropolis-hastings": metropolis_hastings, "uniform": uniform}
 
 
-def _connected(graph: graphs.Source) -> nx.Graph:
-    G = graphs.load(graph)
+def _connected(graph: graphs.Source) -> graphs.SparseGraph:
+    G = graphs.load_sparse(graph)
     graphs.require_connected(G)
     return G
 
 
-def _name(G: nx.Graph) -> str:
+def _name(G: graphs.SparseGraph) -> str:
     """Its own name; a loaded graph without one is called "given"."""
-    name = name_of(G)
-    return "" if name == UNNAMED else name
+    return "" if G.name == UNNAMED else G.name
 
 
 def _no_matrix(file: Path, why: str) -> InvalidInput:

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InvalidInput
 from .simple import Edge, simple_graph
@@ -74,6 +76,29 @@ def read_edge_list(path: Path, named: Iterable[str]) -> nx.Graph:
     if all(_INTEGER.fullmatch(a) and _INTEGER.fullmatch(b) for a, b in pairs):
         edges = [(int(a), int(b)) for a, b in pairs]
     return simple_graph(path.name, (), edges)
+
+
+LARGE_FILE = 2**20
+"""Bytes from which a file is first tried as plain pairs of integers."""
+
+
+def integer_edges(path: Path, at_least: int = LARGE_FILE) -> NDArray[np.int64] | None:
+    """The pairs of a large file of lines `a b` of integers >= 0, shape (m, 2); None for any other, which is read with
+    all its errors line by line. Cost: 30 bytes a byte of the file."""
+    if not path.is_file() or path.stat().st_size < at_least:
+        return None
+    raw = path.read_bytes()
+    if raw.translate(None, b"0123456789 \t\r\n") or re.search(rb"(?<![0-9])0[0-9]", raw):
+        return None
+    text = np.frombuffer(raw, dtype=np.uint8)
+    inside = text >= ord("0")
+    starts = np.flatnonzero(inside & ~np.concatenate([[False], inside[:-1]]))
+    ends = np.flatnonzero(inside & ~np.concatenate([inside[1:], [False]]))
+    line = np.searchsorted(np.flatnonzero(text == ord("\n")), starts)
+    pairs = starts.size > 0 and starts.size % 2 == 0 and (ends - starts).max() < 18
+    if not pairs or (line[::2] != line[1::2]).any() or (np.diff(line[::2]) == 0).any():
+        return None
+    return np.fromstring(raw, dtype=np.int64, sep=" ").reshape(-1, 2)  # of text, which no other function reads so fast
 
 
 # Only the one usual way of writing an integer: "007" stays text, so that two labels never become one node.

@@ -5,27 +5,31 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import networkx as nx
 import numpy as np
 
 from .. import check, data
 from ..errors import InvalidInput
+from . import drawn
 from .files import read_edge_list
 from .simple import Edge, keep_largest_component, simple_graph
+from .sparse import SparseGraph
 
 MAX_NODES = 10**7
 MAX_EDGES = 2 * 10**7  # about 10 GB in networkx; beyond it a typing error would exhaust the machine
 MAX_DRAWS = 1000
+DRAWN_AS_ARRAYS = 10**6  # edges from which random graphs are drawn by `drawn`
 
-
-Built: TypeAlias = tuple[Iterable[Hashable], Iterable[Edge]]
+Built: TypeAlias = tuple[Iterable[Hashable], Iterable[Edge] | drawn.Edges]
+Drawn = TypeVar("Drawn")
 
 
 class _Builder(NamedTuple):
@@ -48,7 +52,18 @@ def build(spec: str, name: str, parameters: str, data_home: str | os.PathLike[st
         ego = keep_largest_component(read_edge_list(data.fetch("facebook/414.edges", data_home), BUILDERS))
         ego.graph["name"] = spec
         return ego
-    return simple_graph(spec, *builder.build(**values), count=False)
+    nodes, edges = builder.build(**values)
+    return simple_graph(spec, nodes, edges.tolist() if isinstance(edges, np.ndarray) else edges, count=False)
+
+
+def build_sparse(spec: str, name: str, parameters: str, data_home: str | os.PathLike[str] | None) -> SparseGraph:
+    """The same as arrays, without a networkx graph where nodes are numbers."""
+    builder = BUILDERS[name]
+    if builder.build is None or not builder.parameters:
+        return SparseGraph.of_networkx(build(spec, name, parameters, data_home))
+    nodes, edges = builder.build(**_parse(name, builder, parameters))
+    pairs = edges if isinstance(edges, np.ndarray) else np.array(list(edges), dtype=np.int64).reshape(-1, 2)
+    return SparseGraph.of_edges(tuple(nodes), pairs, spec)
 
 
 def _parse(name: str, builder: _Builder, text: str) -> dict[str, Any]:
@@ -92,7 +107,7 @@ def _require_size(n: int, edges: float = 0) -> None:
         raise InvalidInput(f"n={n} gives about {edges:.3g} edges, more than {MAX_EDGES}; use a smaller graph.")
 
 
-def _sized(edges: Callable[[int], Iterable[Edge]], count: Callable[[int], float] = lambda n: 0) -> Callable[..., Built]:
+def _sized(edges: Callable[[int], drawn.Edges], count: Callable[[int], float] = lambda n: 0) -> Callable[..., Built]:
     """A graph on n nodes, so many edges."""
 
     def built(n: int) -> Built:
@@ -102,10 +117,14 @@ def _sized(edges: Callable[[int], Iterable[Edge]], count: Callable[[int], float]
     return built
 
 
-_ring = _sized(lambda n: ((i, (i + 1) % n) for i in range(n)))
-_path = _sized(lambda n: ((i, i + 1) for i in range(n - 1)))
-_star = _sized(lambda n: ((0, i) for i in range(1, n)))
-_complete = _sized(lambda n: ((i, j) for i in range(n) for j in range(i + 1, n)), lambda n: n * (n - 1) / 2)
+def _pairs(first: Any, second: Any) -> drawn.Edges:
+    return np.stack(np.broadcast_arrays(first, second), axis=1).astype(np.int64)
+
+
+_ring = _sized(lambda n: _pairs(np.arange(n), np.roll(np.arange(n), -1)))
+_path = _sized(lambda n: _pairs(np.arange(n - 1), np.arange(1, n)))
+_star = _sized(lambda n: _pairs(0, np.arange(1, n)))
+_complete = _sized(lambda n: _pairs(*np.triu_indices(n, 1)), lambda n: n * (n - 1) / 2)
 
 
 def _torus(n: int | None = None, rows: int | None = None, cols: int | None = None) -> Built:
@@ -123,9 +142,7 @@ def _torus(n: int | None = None, rows: int | None = None, cols: int | None = Non
     _require_size(rows * cols, 2.0 * rows * cols)
     nodes = np.arange(rows * cols).reshape(rows, cols)
     shifted = [np.roll(nodes, -1, axis) for axis in (1, 0)]  # those to the right, those below
-    return range(rows * cols), (
-        pair for to in shifted for pair in zip(nodes.ravel().tolist(), to.ravel().tolist(), strict=True)
-    )
+    return range(rows * cols), np.concatenate([_pairs(nodes.ravel(), to.ravel()) for to in shifted])
 
 
 def _side(name: str, n: int, or_else: str = "") -> int:
@@ -142,7 +159,9 @@ def _hypercube(dim: int) -> Built:
     if dim > 20:
         raise InvalidInput(f"graph hypercube: dim must be at most 20 (a million nodes), got {dim}.")
     n = 1 << dim
-    return range(n), ((i, i ^ (1 << bit)) for i in range(n) for bit in range(dim) if not i >> bit & 1)
+    node, bit = (axis.ravel() for axis in np.indices((n, dim)))
+    lower = (node >> bit) % 2 == 0
+    return range(n), _pairs(node[lower], node[lower] ^ (1 << bit[lower]))
 
 
 def _expander(n: int) -> Built:
@@ -163,10 +182,11 @@ def _regular(n: int, degree: int, seed: int = 0) -> Built:
         )
     if n > degree + 1 and degree < 2:
         raise InvalidInput(f"graph regular: degree={degree} cannot connect n={n} nodes; use degree >= 2.")
-    drawn = _until_connected(
-        lambda s: nx.random_regular_graph(degree, n, seed=s), seed, f"regular:n={n},degree={degree}", "degree"
-    )
-    return range(n), drawn.edges
+    spec, many = f"regular:n={n},degree={degree}", n * degree / 2 >= DRAWN_AS_ARRAYS and degree**2 < n
+    if many:
+        return range(n), _connected_draw(lambda s: drawn.regular(n, degree, s), n, seed, spec, "degree")
+    G = _until_connected(lambda s: nx.random_regular_graph(degree, n, seed=s), nx.is_connected, seed, spec, "degree")
+    return range(n), G.edges
 
 
 def _erdos_renyi(n: int, p: float, seed: int = 0) -> Built:
@@ -175,11 +195,19 @@ def _erdos_renyi(n: int, p: float, seed: int = 0) -> Built:
     spec = f"erdos-renyi:n={n},p={p:g}"
     if n > 1 and p * (n - 1) < 1e-6:  # P(node 0 has an edge) < 1e-6 in each draw
         raise _never_connected(spec, "p")
-    drawn = _until_connected(lambda s: nx.fast_gnp_random_graph(n, p, seed=s), seed, spec, "p")
-    return range(n), drawn.edges
+    if p * n * (n - 1) / 2 >= DRAWN_AS_ARRAYS:
+        return range(n), _connected_draw(lambda s: drawn.erdos_renyi(n, p, s), n, seed, spec, "p")
+    G = _until_connected(lambda s: nx.fast_gnp_random_graph(n, p, seed=s), nx.is_connected, seed, spec, "p")
+    return range(n), G.edges
 
 
-def _until_connected(draw: Callable[[int], nx.Graph], seed: int, spec: str, remedy: str) -> nx.Graph:
+def _connected_draw(draw: Callable[[int], drawn.Edges], n: int, seed: int, spec: str, remedy: str) -> drawn.Edges:
+    return _until_connected(draw, functools.partial(drawn.is_connected, n), seed, spec, remedy)
+
+
+def _until_connected(
+    draw: Callable[[int], Drawn], is_connected: Callable[[Drawn], bool], seed: int, spec: str, remedy: str
+) -> Drawn:
     """First connected draw: draw 0 uses `seed`, draw k a seed hashed from (seed, k).
 
     So the redraws of one seed are not the first draws of its neighbours.
@@ -187,7 +215,7 @@ def _until_connected(draw: Callable[[int], nx.Graph], seed: int, spec: str, reme
     for attempt in range(MAX_DRAWS):
         following = seed if attempt == 0 else int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0])
         G = draw(following)
-        if nx.is_connected(G):
+        if is_connected(G):
             return G
     raise _never_connected(spec, remedy)
 

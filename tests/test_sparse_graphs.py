@@ -1,0 +1,135 @@
+"""Graphs as arrays: the same nodes, edges and hash as those of networkx, and draws of many edges."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from mfdl import gossip, graphs
+from mfdl.errors import InvalidInput
+from mfdl.graphs import drawn, named
+from mfdl.graphs.files import integer_edges
+from mfdl.testing.strategies import connected_graphs
+
+SPECS = [graph.example for graph in named.BUILDERS.values() if graph.build is not None]
+
+
+def assert_same(sparse, graph):
+    assert graphs.labels(sparse) == graphs.labels(graph)
+    assert_array_equal(graphs.adjacency(sparse).toarray(), nx.to_numpy_array(graph, graphs.labels(graph)))
+    assert graphs.content_hash(sparse) == graphs.content_hash(graph)
+    assert (sparse.num_nodes, sparse.num_edges) == (len(graph), graph.number_of_edges())
+
+
+@pytest.mark.parametrize("spec", [*SPECS, "torus:rows=1,cols=2", "ring:n=1", "hypercube:dim=0"])
+def test_named_graphs_are_the_same_as_arrays(spec):
+    sparse = graphs.load_sparse(spec)
+    assert_same(sparse, graphs.load(spec))
+    assert_same(sparse, graphs.load(sparse))
+    assert sparse.name == spec
+
+
+@given(G=connected_graphs(), shift=st.integers(-3, 3))
+def test_a_graph_keeps_its_labels_and_largest_component(G, shift):
+    G = nx.disjoint_union(G, nx.path_graph(2))
+    G = nx.relabel_nodes(G, {i: i + shift for i in G})
+    assert_same(graphs.load_sparse(G), graphs.load(G))
+    assert_same(graphs.load_sparse(G, largest_component=True), graphs.load(G, largest_component=True))
+
+
+@examples(60)
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1),
+    separator=st.sampled_from([" ", "\t", "  "]),
+    end=st.sampled_from(["\n", "\r\n", "\n\n"]),
+)
+def test_plain_pairs_of_a_file_are_read_as_line_by_line(edges, separator, end, tmp_path_factory):
+    path = tmp_path_factory.mktemp("edges") / "graph.txt"
+    path.write_bytes("".join(f"{a}{separator}{b}{end}" for a, b in edges).encode())
+    assert_array_equal(integer_edges(path, 0), edges)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs, "integer_edges", lambda path: integer_edges(path, 0))
+        assert_same(graphs.load_sparse(path), graphs.load(path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1,2\n",
+        "a b\n",
+        "1 2 3\n",
+        "1 2\n3\n",
+        "1\n2\n",
+        "1 2 3\n4\n",
+        "01 2\n",
+        "# 1\n1 2\n",
+        "-1 2\n",
+        "",
+        "9" * 19 + " 1\n",
+    ],
+)
+def test_other_files_are_left_to_the_reader_of_lines(text, tmp_path):
+    path = tmp_path / "graph.txt"
+    path.write_text(text)
+    assert integer_edges(path, 0) is None
+    assert integer_edges(path) is None
+
+
+@examples(40)
+@given(n=st.integers(10, 60), degree=st.integers(2, 3), seed=st.integers(0, 10**6))
+def test_regular_draws_are_simple_and_regular(n, degree, seed):
+    n += n * degree % 2
+    edges = drawn.regular(n, degree, seed)
+    graph = graphs.SparseGraph.of_edges(tuple(range(n)), edges, "drawn")
+    assert graph.num_edges == len(edges)  # no loop, no repeat
+    assert_array_equal(np.diff(graph.links.indptr), degree)
+    assert drawn.is_connected(n, edges) == nx.is_connected(graph.networkx())
+
+
+def test_regular_draws_are_uniform():
+    # all 70 labelled 2-regular graphs on 6 nodes: 60 hexagons, 10 pairs of triangles
+    hexagons = sum(drawn.is_connected(6, drawn.regular(6, 2, seed)) for seed in range(2000))
+    assert abs(hexagons / 2000 - 6 / 7) < 0.05
+
+
+@examples(40)
+@given(n=st.integers(2, 40), p=st.sampled_from([0.01, 0.3, 0.9, 1.0]), seed=st.integers(0, 10**6))
+def test_erdos_renyi_draws_distinct_pairs(n, p, seed):
+    edges = drawn.erdos_renyi(n, p, seed)
+    assert len({(a, b) for a, b in edges.tolist()}) == len(edges)
+    assert all(0 <= b < a < n for a, b in edges.tolist())
+    assert p < 1 or len(edges) == n * (n - 1) // 2
+
+
+def test_erdos_renyi_draws_every_pair_alike():
+    counts = np.zeros((12, 12))
+    for seed in range(3000):
+        edges = drawn.erdos_renyi(12, 0.3, seed)
+        counts[edges[:, 0], edges[:, 1]] += 1
+    share = counts[np.tril_indices(12, -1)] / 3000
+    assert np.abs(share - 0.3).max() < 0.04  # 4.8 standard deviations
+    assert abs(share.mean() - 0.3) < 0.004
+
+
+def test_many_edges_are_drawn_as_arrays_until_connected(monkeypatch):
+    monkeypatch.setattr(named, "DRAWN_AS_ARRAYS", 20)
+    for spec in ("regular:n=30,degree=3,seed=1", "erdos-renyi:n=30,p=0.09,seed=2"):
+        graph = graphs.load_sparse(spec)
+        graphs.require_connected(graph)
+        assert_same(graph, graphs.load(spec))
+    assert graphs.content_hash(graph) != graphs.content_hash(graphs.load_sparse("erdos-renyi:n=30,p=0.09,seed=3"))
+    with pytest.raises(InvalidInput, match="no connected draw"):
+        graphs.load_sparse("erdos-renyi:n=2000,p=0.0001")
+
+
+def test_a_hundred_thousand_nodes_are_no_networkx_graph(monkeypatch):
+    monkeypatch.setattr(nx, "Graph", None)
+    W = gossip.metropolis_hastings("regular:n=100000,degree=20,seed=0")
+    assert W.weights.nnz == 2_100_000
+    assert W.is_symmetric
+    assert graphs.load_sparse("torus:n=90000").num_edges == 180_000
