@@ -34,7 +34,7 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
         **_shape(answer),
         "gossip": answer["gossip"],
         "objective": answer["objective"],
-        "loss": _number(answer["loss"]),
+        "loss": _number(answer["loss"]) + _bar(answer),
         "lower bound": _number(answer["lower_bound"]),
         "gap": "inf" if isinstance(answer["gap"], str | None) else f"{answer['gap']:.2e}",
         "status": answer["status"],
@@ -74,13 +74,19 @@ def _number(value: float | str | None) -> str:
     return f"{value:,.1f}" if value >= 1e4 else f"{value:.6g}"
 
 
+def _bar(answer: dict[str, Any]) -> str:
+    """The error bar of a loss that refers to an estimate."""
+    return f" +- {answer['loss_error']:.2g} (95 %)" if "loss_error" in answer else ""
+
+
 def _sentence(answer: dict[str, Any]) -> str:
     gap = answer["gap"]
     if not isinstance(gap, float):
         return "No finite gap is certified."
     share = f"{100 * max(gap, 0.0) / (1 + max(gap, 0.0)):.2g} %"
     what = answer.get("bound_over", "encoder, of any shape,")
-    certified = f"No {what} can save more than {share} of this loss (certified)."
+    estimated = "loss_error" in answer
+    certified = f"No {what} can save more than {share} of this loss (certified{' of the estimate' * estimated})."
     if answer["status"] == FactorizeConfig.STOPPED:
         return f"Stopped before the tolerance; raise --max-iterations or --tolerance. {certified}"
     return certified

@@ -76,13 +76,20 @@ Averaging: TypeAlias = ByNodes | ByModes
 
 
 def responses(
-    dynamics: Dynamics, num_steps: int, averaging: Averaging, entries: Entries, *, by_age: bool = False
+    dynamics: Dynamics,
+    num_steps: int,
+    averaging: Averaging,
+    entries: Entries,
+    *,
+    sizes: FloatArray | None = None,
+    by_age: bool = False,
 ) -> Iterator[tuple[FloatArray, FloatArray]]:
     """(messages, models) of each step r: what unit injections of the steps so far have become.
 
     Args:
         entries: (rows, columns), integers of one length: column columns[i] of an injection enters at node (or mode)
             rows[i], so that a response is [at, step of injection, column].
+        sizes: of the entries, in their order; default 1.
         by_age: follow the injections of step 0 alone, at rate 1: response [:, 0] of step a is that of any injection a
             steps old, where nothing but the rate depends on the step.
 
@@ -102,7 +109,8 @@ def responses(
         first = 0 if dynamics.momentum else r  # without it only the injection of this step enters
         message = shrink[r] * model[:, :so_far]
         if first < so_far:
-            message[rows, first:, columns] += rates[r] * buffer[first:so_far]
+            entering = rates[r] * buffer[first:so_far]
+            message[rows, first:, columns] += entering if sizes is None else sizes[:, None] * entering
         averaged = averaging.times(r, message)
         yield message, averaged
         if so_far == injections:

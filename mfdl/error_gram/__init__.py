@@ -6,6 +6,7 @@ In: `Dynamics`, `ErrorWeights`, num_steps. Out:
 - `spatial`: over nodes, n x n, for noise fresh in each step but correlated across nodes;
 - `modes`: over steps for every eigenvector of the gossip, for noise correlated over both at once;
 - `spectral`: the `SpectralMeasure` of constant symmetric gossip, all that the Gram over steps knows of it;
+- `estimated`: over steps for graphs of any size, by random probes, with error bars;
 - `space_time`: over steps x nodes, (T n) x (T n), for small problems.
 
 All count the same variance: sum over steps r of w_r tr(theta_r^T Q theta_r), w and Q from the `ErrorWeights`, of the
@@ -15,6 +16,7 @@ rate of 1: the variance is eta_0^2 nu^2 times the value.
 """
 
 from ..error_weights import OBJECTIVES
+from .estimated import Estimate, EstimatedGram, Probes, estimated_error_gram, exact_or_estimated
 from .measure import SpectralMeasure
 from .modes import mode_error_grams
 from .space_time import space_time_error_gram
@@ -24,8 +26,13 @@ from .temporal import error_gram, node_error_grams, prefix_sum_gram
 
 __all__ = [
     "OBJECTIVES",
+    "Estimate",
+    "EstimatedGram",
+    "Probes",
     "SpectralMeasure",
     "error_gram",
+    "estimated_error_gram",
+    "exact_or_estimated",
     "mode_error_grams",
     "node_error_grams",
     "prefix_sum_gram",

@@ -91,9 +91,12 @@ class Counted:
             H[steps + lag, steps] = running
         return H if (self.rates == 1.0).all() else H * np.outer(self.rates, self.rates)
 
-    def responses(self, averaging: Averaging, entries: Entries, *, by_age: bool = False) -> Iterator[FloatArray]:
+    def responses(
+        self, averaging: Averaging, entries: Entries, *, sizes: FloatArray | None = None, by_age: bool = False
+    ) -> Iterator[FloatArray]:
         """What may count of each step, messages or models: see `dynamics.responses`."""
-        for message, model in responses(self.dynamics, self.num_steps, averaging, entries, by_age=by_age):
+        how = {"sizes": sizes, "by_age": by_age}
+        for message, model in responses(self.dynamics, self.num_steps, averaging, entries, **how):
             yield model if self.after_averaging else message
 
     def of_nodes(self, models: FloatArray) -> FloatArray:

@@ -29,14 +29,16 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..dynamics.responses import Averaging, ByModes, ByNodes, Entries
 from ..error_weights import ErrorWeights
+from ..errors import UnsupportedMechanism
 from ..threads import blas_threads
 from . import _released
 from ._counted import Counted, finite_gram
 from ._modes import Modes
 from .measure import SpectralMeasure
-from .spectral import known_measure
+from .spectral import MAX_DENSE, known_measure
 
 BLOCK_BYTES = 128 * 2**20  # working memory for blocks of columns of W^a
+MAX_WORK = 5e12  # operations of the form over nodes: about half an hour
 
 
 def error_gram(
@@ -56,20 +58,39 @@ def error_gram(
 
     Returns: H, shape (T, T), symmetric positive semidefinite.
     Raises: InvalidInput: num_steps < 1, unknown objective, a sequence, schedule or weights of another length, an error
-        beyond float64.
+        beyond float64. UnsupportedMechanism: more than MAX_WORK operations; `estimated_error_gram` has an answer.
     """
     counted = Counted.of(dynamics, num_steps, weights, objective)
     measure = known_measure(counted)
     if measure is not None:
         return of_measure(counted, measure)
+    if not in_reach(counted):
+        raise UnsupportedMechanism(
+            f"the error Gram of {dynamics.num_nodes:,} nodes over {num_steps:,} steps is known in closed form on "
+            "rings, tori, hypercubes and complete graphs, and not for this gossip; estimated_error_gram says how far "
+            "it may be off, and factorize takes it."
+        )
     with blas_threads(max(dynamics.num_nodes, num_steps)):
         if counted.released is not None:
             return finite_gram(lambda: _released.over_steps(counted))
-        modes = Modes.of(counted)
+        modes = Modes.of(counted) if dynamics.num_nodes <= MAX_DENSE else None
         if modes is not None:
             gram = functools.partial(_gram, counted, modes.averaging, modes.entries, modes.coupling)
             return finite_gram(lambda: counted.over_steps(gram()))
         return finite_gram(lambda: _by_nodes(counted, np.arange(dynamics.num_nodes)))
+
+
+def in_reach(counted: Counted, work: float = MAX_WORK) -> bool:
+    """Whether the exact Gram is to be had in closed form, by modes, or by nodes in at most so many operations."""
+    gossip, n, T = counted.dynamics.gossip, counted.dynamics.num_nodes, counted.num_steps
+    if gossip.is_constant:
+        W = gossip.at(0)
+        if n <= MAX_DENSE and W.is_reversible:
+            return True
+        if W.is_symmetric and (counted.of_average or W.closed_spectrum is not None):
+            return True
+    by_nodes = n * T * (gossip.at(0).weights.nnz + n * T)
+    return by_nodes * (1 if counted.shift_invariant or counted.released is not None else T) <= work
 
 
 def of_measure(counted: Counted, measure: SpectralMeasure) -> FloatArray:

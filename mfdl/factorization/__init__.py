@@ -35,6 +35,8 @@ from .spatial import (
 from .temporal import (
     PREFIX_SUM_TOLERANCE,
     SOLVERS,
+    EstimatedFactorization,
+    EstimatedProblem,
     evaluate,
     factorize,
     prefix_sum_encoder,
@@ -49,6 +51,8 @@ __all__ = [
     "PREFIX_SUM_TOLERANCE",
     "SOLVERS",
     "ClassFactorizations",
+    "EstimatedFactorization",
+    "EstimatedProblem",
     "Factorization",
     "FactorizationProblem",
     "NodeFactorizations",

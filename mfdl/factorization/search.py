@@ -12,6 +12,7 @@ from mfdl_solvers import Stopping
 
 from .. import check
 from ..dynamics import Dynamics
+from ..error_gram import Probes
 from ..error_weights import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
@@ -52,6 +53,17 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class EncoderSetting(Setting):
+    """One encoder for all nodes.
+
+    Attributes:
+        probes: of H where the graph is too large for its exact form (`error_gram.estimated_error_gram`); default 8.
+    """
+
+    probes: Probes | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Search(Setting):
     """A setting, and when a solver ends.
 
@@ -89,10 +101,12 @@ class EncoderSearch(Search):
     Attributes:
         solver: "dense" (the dual; L-BFGS on X for a singular H) or "autodiff" (torch, same optimum).
         allow_stopped: return a factorization that did not reach the tolerance instead of raising.
+        probes: those of `EncoderSetting`.
     """
 
     solver: str = "dense"
     allow_stopped: bool = False
+    probes: Probes | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ to the same H, so that its gap says what a better one would save. An encoder for
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import Any
 
@@ -18,30 +19,63 @@ from mfdl_solvers.problem import FIXED
 
 from .. import check
 from ..check import FloatArray
-from ..error_gram import error_gram, prefix_sum_gram
+from ..error_gram import EstimatedGram, exact_or_estimated, prefix_sum_gram
 from ..errors import InvalidInput, require_known
 from ..keywords import takes_fields_of
 from ..participation import Participation
 from ..progress import Progress, shown
 from . import kept
 from .boundary import checked_stopping, solver_refusals
-from .search import EncoderSearch, Setting
+from .search import EncoderSearch, EncoderSetting
 from .strategies import square_root_series
 
 SOLVERS = ("dense", "autodiff")
 
 
-@takes_fields_of(Setting)
-@solver_refusals()
-def problem(setting: Setting) -> FactorizationProblem:
-    """The FactorizationProblem of one shared local encoder.
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class EstimatedProblem(FactorizationProblem):
+    """A problem whose H is estimated: loss, lower bound and gap of what solves it refer to the estimate, and say so.
 
-    Args: those of `Setting`.
+    Its sensitivity, and with it privacy where every message is seen, takes the encoder and nothing of H.
+    """
+
+    estimate: EstimatedGram = dataclasses.field(compare=False)
+
+    def told(self, solved: Factorization) -> EstimatedFactorization:
+        """What solves it, with how far its loss on the graph itself may be."""
+        note = (
+            f"H is estimated from {len(self.estimate.of_probes)} random probes: loss, lower bound and gap refer to "
+            "this estimate, and the loss on the graph itself is within `loss_error` of it in 95 % of draws"
+        )
+        facts = {field.name: getattr(solved, field.name) for field in dataclasses.fields(solved)}
+        error = solved.sensitivity**2 * self.estimate.loss(solved.encoder).error
+        return EstimatedFactorization(**{**facts, "notes": (*solved.notes, note)}, loss_error=error)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class EstimatedFactorization(Factorization):
+    """A factorization for an estimated H.
+
+    Attributes: loss_error: half the width of the 95 % interval of the loss on the graph itself, around `loss`.
+    """
+
+    loss_error: float = dataclasses.field(kw_only=True)
+
+
+@takes_fields_of(EncoderSetting)
+@solver_refusals()
+def problem(setting: EncoderSetting) -> FactorizationProblem:
+    """The FactorizationProblem of one shared local encoder; an `EstimatedProblem` where the graph is too large for H.
+
+    Args: those of `EncoderSetting`.
     Raises: UnsupportedMechanism: participation patterns overlap or leave a step out; InvalidInput: a participation for
         another number of nodes, an error beyond float64.
     """
     labels = setting.classes()
-    return FactorizationProblem(setting.cost(error_gram), labels)
+    H = setting.cost(functools.partial(exact_or_estimated, probes=setting.probes))
+    if isinstance(H, EstimatedGram):
+        return EstimatedProblem(H.gram, labels, H)
+    return FactorizationProblem(H, labels)
 
 
 @takes_fields_of(EncoderSearch)
@@ -56,7 +90,8 @@ def factorize(asked: EncoderSearch) -> Factorization:
     Source: arXiv:2510.17480, Lemma 10 and Algorithm 2, with the exact Gram and a certificate.
     """
     ends = asked.stopping
-    posed = problem(asked.dynamics, asked.participation, weights=asked.weights, objective=asked.objective)
+    counted: dict[str, Any] = {"weights": asked.weights, "objective": asked.objective}
+    posed = problem(asked.dynamics, asked.participation, probes=asked.probes, **counted)
     how: dict[str, Any] = {"solver": asked.solver, "progress": asked.progress}
     solved = solve_problem(posed, tolerance=ends.tolerance, max_iterations=ends.max_iterations, **how)
     return solved if asked.allow_stopped else solved.require_converged(ends.tolerance)
@@ -85,10 +120,12 @@ def solve_problem(
     with shown(progress).search(f"factorizing {posed.size} steps", stopping.tolerance) as report:
         stopping = dataclasses.replace(stopping, report=report)
         if solver == "dense":
-            return kept.solved(mfdl_solvers.solve, posed, stopping=stopping, start=start)
-        from mfdl_solvers import autodiff  # brings torch
+            solved = kept.solved(mfdl_solvers.solve, posed, stopping=stopping, start=start)
+        else:
+            from mfdl_solvers import autodiff  # brings torch
 
-        return autodiff.solve(posed, stopping=stopping, device=device)
+            solved = autodiff.solve(posed, stopping=stopping, device=device)
+    return _told(posed, solved)
 
 
 @solver_refusals()
@@ -107,7 +144,7 @@ def evaluate(posed: FactorizationProblem, encoder: FloatArray, *, lower_bound: f
     if sensitivity == 0:
         raise InvalidInput("encoder must not be zero: its noise would have to be infinite.")
     C, X = C / sensitivity, X / sensitivity**2
-    return Factorization(
+    fixed = Factorization(
         encoder=C,
         gram=X,
         loss=posed.loss(X),
@@ -117,6 +154,11 @@ def evaluate(posed: FactorizationProblem, encoder: FloatArray, *, lower_bound: f
         seconds=time.perf_counter() - began,
         sensitivity=posed.sensitivity_squared(X) ** 0.5,
     )
+    return _told(posed, fixed)
+
+
+def _told(posed: FactorizationProblem, solved: Factorization) -> Factorization:
+    return posed.told(solved) if isinstance(posed, EstimatedProblem) else solved
 
 
 PREFIX_SUM_TOLERANCE = 1e-6

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from .. import factorization, graphs
 from ..errors import InvalidInput
-from ..factorization import SpaceTimeFactorization, SpatialFactorization
+from ..factorization import EstimatedFactorization, SpaceTimeFactorization, SpatialFactorization
 from ..progress import Silent
 from .factorize_jobs import Job, Solved
 from .output import json_number, require_writable, versions
@@ -33,7 +33,7 @@ def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, p
         if path.suffix != ".npz":
             raise InvalidInput(f"--out must end in .npz, got {str(path)!r}; e.g. --out {path.stem or 'noise'}.npz.")
         require_writable(path)
-    graph, gossip = config.network()
+    graph, gossip = config.sparse_network()
     groups = None if config.groups is None else factorization.read_groups(config.groups, gossip.labels)
     job = Job(config, gossip, groups, progress)
     with threadpool_limits(config.jobs):
@@ -83,6 +83,8 @@ def _facts(config: FactorizeConfig, solved: Solved) -> dict[str, Any]:
         **config.values("epochs", "period"),
         "sensitivity": solved.sensitivity,
     }
+    if isinstance(solved, EstimatedFactorization):
+        facts |= {"loss_error": solved.loss_error, **config.values("probes", "probe_seed")}
     if isinstance(solved, SpaceTimeFactorization):
         facts |= {
             "coalition": solved.coalition_size,

@@ -29,6 +29,7 @@ IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
     (BOTH, "max_inverse_diagonal", "its scale is unit sensitivity"),
     (BOTH, "horizon", "its steps are epochs x period"),
     (BOTH, "solver device", "it has one solver, on the CPU"),
+    ((*PER_NODE, *SPATIAL, *BOTH), "probes probe_seed", "its error Gram is never estimated"),
     (BOTH[1:], "coalition groups", "it has one seed for all; for groups use time-space"),
 )
 
@@ -90,6 +91,10 @@ class FactorizeConfig(OnGraph):
     ] = None
     max_inverse_diagonal: Annotated[float, Option("Noise over nodes: the bound on [R^-1]_ii.", metavar="R")] = 1.0
     horizon: Annotated[int, Option("Noise over nodes: steps whose models count.", metavar="STEPS")] = 1
+    probes: Annotated[
+        int, Option("Random probes of the error Gram of graphs too large for its exact form.", least=2)
+    ] = 8
+    probe_seed: Annotated[int, Option("Seed of the probes.", least=0)] = 0
     device: options.Device = None
     jobs: Annotated[int | None, Option("CPU threads of the linear algebra; default: all.", least=1)] = None
     typed: dataclasses.InitVar[Collection[str]] = ()

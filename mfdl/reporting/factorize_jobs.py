@@ -11,7 +11,7 @@ from .. import check, factorization
 from ..algorithms.registry import build
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_gram import OBJECTIVES, node_error_grams
+from ..error_gram import OBJECTIVES, Probes, node_error_grams
 from ..errors import InvalidInput, unknown_name
 from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
 from ..factorization.groups import Groups
@@ -108,7 +108,8 @@ class Job:
             return dataclasses.replace(fixed, status=self.config.STOPPED, notes=(*fixed.notes, note)), gram
 
     def _shared(self, encoder: FloatArray | None) -> tuple[Factorization, FloatArray]:
-        posed = factorization.problem(self.dynamics, self.participation, **self.counted)
+        probes = Probes(self.config.probes, self.config.probe_seed)
+        posed = factorization.problem(self.dynamics, self.participation, probes=probes, **self.counted)
         how = {"solver": self.config.solver, "device": self.config.device, "progress": self.progress, **self.limits}
         best = factorization.solve_problem(posed, **how)
         if encoder is None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..check import FloatArray
     from ..dynamics import Dynamics
     from ..gossip import Gossip, GossipMatrix
+    from ..graphs import SparseGraph
     from ..participation import Participation
 
 OF_THE_CALLER = {"out", "resume"}  # may stand in a file, and belong to the command, not to its config
@@ -225,6 +226,14 @@ class OnGraph(Config):
         from .. import gossip, graphs
 
         loaded = graphs.load(self.graph, largest_component=self.largest_component, data_home=self.data_home)
+        graphs.require_connected(loaded)
+        return loaded, gossip.load(self.gossip, loaded)
+
+    def sparse_network(self) -> tuple[SparseGraph, GossipMatrix]:
+        """The same as arrays, which hold millions of nodes."""
+        from .. import gossip, graphs
+
+        loaded = graphs.load_sparse(self.graph, largest_component=self.largest_component, data_home=self.data_home)
         graphs.require_connected(loaded)
         return loaded, gossip.load(self.gossip, loaded)
 
