@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 from scipy.linalg import toeplitz
 
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
+from mfdl.privacy.sensitivity import families
 from mfdl.privacy.sensitivity.banded import BandedGram, banded_bound
 from mfdl.privacy.sensitivity.toeplitz import Coefficients, toeplitz_bound
 from mfdl.testing import participations
@@ -142,3 +143,16 @@ def test_long_runs_take_arrays_of_the_size_of_their_structure(T):
     assert_allclose(found.upper, first @ first, rtol=1e-9)
     bands = np.broadcast_to(0.5 ** np.arange(20), (T, 20))
     assert_allclose(banded_bound(BandedGram.of_rows(bands), Cyclic(T // 20, 20)).upper, T / 20 * 4 / 3, rtol=1e-3)
+
+
+@examples(60)
+@given(data=st.data(), T=st.integers(1, 12), b=st.integers(1, 4), k=st.integers(1, 6))
+def test_prices_bound_what_a_table_of_steps_and_uses_finds(data, T, b, k):
+    lam, family = data.draw(numbers(T, HALVES.map(abs))), families.Separated(MinSeparation(T, k, b))
+    exact, _ = family.heaviest(lam)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(families, "MAX_TABLE", 0)
+        priced, pattern = family.heaviest(lam)
+    assert exact * (1 - 1e-12) <= priced <= exact * (1 + 1e-6) + 1e-9
+    assert MinSeparation(T, k, b).allows(pattern)
+    assert lam[list(pattern)].sum() <= exact

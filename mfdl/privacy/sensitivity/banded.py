@@ -6,16 +6,15 @@ pattern are closer than w. The largest pattern, by dynamic programming over the 
 
     best[t] = X[t, t] + 2 far[t] + max(best[s], s <= t - w;  best[s] + 2 |X[s, t]|, t - w < s <= t - gap),
 
-far[t] the most that uses before the last but one can add, 0 for w <= 2 b. How many uses there are is bounded by a price
-p >= 0 for each: k p + max over all patterns of the priced sum bounds it for every p, and is the value where the best
-pattern at p has k uses. (Min-separation without links is a program with an interval matrix, so some p does.)
+far[t] the most that uses before the last but one can add, 0 for w <= 2 b. How many uses there are is bounded by
+a price for each (`chains`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +22,10 @@ from numpy.typing import NDArray
 from ...check import FloatArray
 from ...floats import UNIT
 from ...participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
+from .chains import at_most
 from .elliptope import TOLERANCE
 from .patterns import PatternBound
 from .toeplitz import rhythm
-
-PRICES = 40  # tried at most
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,7 +75,7 @@ def banded_bound(gram: BandedGram, participation: Participation) -> PatternBound
     """Bounds on sens^2 of a banded C; None for a participation that no rule above covers.
 
     Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
-    Cost: O(T w^2) time and O(T w) memory; times up to PRICES for min-separation.
+    Cost: O(T w^2) time and O(T w) memory; times up to chains.PRICES for min-separation.
     """
     if not np.isfinite(gram.columns).all():
         return PatternBound(math.inf, 0.0, False, (0,))
@@ -155,15 +153,11 @@ def _explicit(gram: BandedGram, participation: Explicit) -> tuple[float, tuple[i
 
 
 def _separated(gram: BandedGram, uses: int, separation: int) -> tuple[float, tuple[int, ...]]:
-    T, b = gram.size, separation
-    most = -(-T // b)
+    b = separation
     linked = [] if uses == 1 else [2 * gram.sizes(lag) for lag in range(b, gram.width)]
     base = gram.sizes(0) + (0.0 if uses <= 2 else _far(linked, b))
-
-    def priced(price: float) -> tuple[float, tuple[int, ...]]:
-        return _best_chain(base - price, linked, b)
-
-    return _at_most(uses, most, float(base.max() + sum(link.max() for link in linked[:b])), priced)
+    upper, steps = at_most(uses, base, linked, b)
+    return upper, steps or (0,)
 
 
 def _far(linked: Sequence[FloatArray], separation: int) -> FloatArray:
@@ -177,66 +171,6 @@ def _far(linked: Sequence[FloatArray], separation: int) -> FloatArray:
         taken = linked[lag - b] + (heaviest[lag - 3 * b] if lag >= 3 * b else 0.0)
         heaviest.append(np.maximum(taken, heaviest[-1]) if heaviest else taken)
     return heaviest[-1] if heaviest else np.zeros(1)
-
-
-def _best_chain(weights: FloatArray, linked: Sequence[FloatArray], gap: int) -> tuple[float, tuple[int, ...]]:
-    """The largest sum of weights and links of neighbours over steps `gap` or more apart, and such steps; at least 0.
-
-    Args: linked: linked[i][t] >= 0 is added where t follows t - gap - i, 0 for larger lags.
-    Cost: O(T (1 + len(linked))), in blocks of `gap` steps.
-    """
-    T, reach = len(weights), gap + len(linked)
-    ending, before = np.zeros(T), np.full(T, -1, dtype=np.intp)  # best sum with its last use at t, and the use before
-    best, where = np.zeros(T + 1), np.full(T + 1, -1, dtype=np.intp)  # best sum with all uses below t, and its last
-    for start in range(0, T, gap):
-        stop = min(start + gap, T)
-        steps = np.arange(start, stop)
-        earlier = np.maximum(steps - reach + 1, 0)
-        value, last = best[earlier].copy(), where[earlier].copy()
-        for i, link in enumerate(linked):
-            low = max(start, gap + i)
-            if low >= stop:
-                break
-            found = ending[low - gap - i : stop - gap - i] + link[low:stop]
-            better = np.flatnonzero(found > value[low - start :])
-            value[low - start + better], last[low - start + better] = found[better], low - gap - i + better
-        ending[start:stop], before[start:stop] = weights[start:stop] + value, last
-        ahead = np.maximum.accumulate(np.append(best[start], ending[start:stop]))
-        grown = np.append(-1, np.arange(start, stop))
-        grown[1:][ending[start:stop] < ahead[1:]] = -1
-        newest = np.maximum.accumulate(grown)
-        best[start + 1 : stop + 1] = ahead[1:]
-        where[start + 1 : stop + 1] = np.where((newest[1:] < 0) | (ahead[1:] <= best[start]), where[start], newest[1:])
-    chain, at = [], int(where[T])
-    while at >= 0:
-        chain.append(at)
-        at = int(before[at])
-    return float(best[T]), tuple(reversed(chain))
-
-
-def _at_most(
-    uses: int, most: int, largest: float, priced: Callable[[float], tuple[float, tuple[int, ...]]]
-) -> tuple[float, tuple[int, ...]]:
-    """A bound on sums of at most `uses` steps, and a pattern that comes near it, from the best sums at prices.
-
-    Args: most: uses that can be at all; largest: what one use adds at most.
-    """
-    free, pattern = priced(0.0)
-    rounding = 8 * (min(uses, most) + most + 8) * UNIT
-    if len(pattern) <= uses:
-        return free * (1 + rounding), pattern
-    upper, low, high, kept = free, 0.0, largest, pattern[:uses]
-    for _ in range(PRICES):
-        price = (low + high) / 2
-        value, pattern = priced(price)
-        upper = min(upper, value + uses * price + rounding * (free + most * price))
-        if len(pattern) <= uses:
-            high, kept = price, pattern if len(pattern) == uses or len(kept) < uses else kept
-        else:
-            low = price
-        if len(pattern) == uses or high - low <= TOLERANCE * 1e-3 * largest / most:
-            break
-    return upper, kept or (0,)
 
 
 # ---- once per epoch -----------------------------------------------------------------------------------------------

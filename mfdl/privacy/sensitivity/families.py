@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import abc
 import math
+from functools import cached_property
 
 import numpy as np
 
 from ...check import FloatArray
 from ...floats import UNIT
 from ...participation import MinSeparation, OncePerEpoch, Participation
+from .chains import at_most
 from .elliptope import BoolArray
+
+MAX_TABLE = 10**7
+"""Steps times uses up to which a table of both is kept; beyond, a price for each use bounds how many there are."""
 
 
 class Family(abc.ABC):
@@ -51,7 +56,12 @@ def family_of(participation: Participation) -> Family | None:
 class Separated(Family):
     def __init__(self, scheme: MinSeparation) -> None:
         self.T, self.k, self.b = scheme.steps, scheme.max_participations, scheme.separation
-        self.log_count = math.log(scheme.num_patterns)
+        self._scheme = scheme
+
+    @cached_property
+    def log_count(self) -> float:  # type: ignore[override]
+        """Counted when asked: sums of numbers of as many digits as there are steps."""
+        return math.log(self._scheme.num_patterns)
 
     def free(self) -> BoolArray:
         lag = np.abs(np.subtract.outer(np.arange(self.T), np.arange(self.T)))
@@ -65,6 +75,9 @@ class Separated(Family):
         return result
 
     def heaviest(self, lam: FloatArray) -> tuple[float, tuple[int, ...]]:
+        if self.T * self.k > MAX_TABLE:
+            most, found = at_most(self.k, lam, (), self.b)
+            return most, found or (0,)
         best, ending = np.zeros(self.T), []
         for _ in range(self.k):
             ending.append(lam + self._shifted(best, 0.0))  # heaviest with one more use, its last at t

@@ -15,7 +15,7 @@ import dataclasses
 import math
 
 import numpy as np
-import scipy.signal
+import scipy.linalg
 
 from ...check import FloatArray
 from ...errors import UnsupportedMechanism
@@ -106,21 +106,27 @@ def _of_exponentials(strategy: Buffered) -> Coefficients:
 def _inverted(noising: Toeplitz) -> Coefficients | None:
     """c with N c = e."""
     T, N = noising.size, noising.series
-    if T * N.size > MAX_PRODUCTS:
+    if T * N.size > MAX_BANDS:
         return None
     start = np.zeros(T)
     start[0] = 1.0
     comparison = np.concatenate([N[:1], -np.abs(N[1:])])
     with np.errstate(over="ignore", invalid="ignore"):
-        c = scipy.signal.lfilter([1.0], N, start)
+        c = _substituted(N, start)
         left, size = -start, start.copy()
         for j, weight in enumerate(N.tolist()):
             left[j:] += weight * c[: T - j]
             size[j:] += abs(weight) * np.abs(c[: T - j])
         left = np.abs(left) + 2 * (N.size + 4) * UNIT * size
-        errors = scipy.signal.lfilter([1.0], comparison, left) * (1 + _of_substitution(T, N.size))
+        errors = _substituted(comparison, left) * (1 + _of_substitution(T, N.size))
     errors[~np.isfinite(errors)] = math.inf
     return Coefficients(np.where(np.isfinite(c), c, 0.0), errors)
+
+
+def _substituted(series: FloatArray, right: FloatArray) -> FloatArray:
+    """x with series * x = right, by substitution, which leaves terms >= 0 such."""
+    bands = np.repeat(series[:, None], len(right), axis=1)
+    return np.asarray(scipy.linalg.lapack.dtbtrs(bands, right, uplo="L")[0]).ravel()
 
 
 def _of_substitution(steps: int, width: int) -> float:

@@ -1,0 +1,79 @@
+"""The heaviest steps some gap apart, and at most k of them, in O(T) memory.
+
+The best sum of weights, and of links between neighbours, over steps `gap` or more apart is a dynamic program over the
+last step. How many steps there are is bounded by a price p >= 0 for each: k p + the best priced sum bounds the best sum
+of at most k for every p, and is its value where the best steps at p are k. (Without links the program has an interval
+matrix, so some p does.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...check import FloatArray
+from ...floats import UNIT
+
+PRICES = 40  # tried at most
+CLOSE = 1e-9  # relative: prices this close are one
+
+
+def best_chain(weights: FloatArray, linked: Sequence[FloatArray], gap: int) -> tuple[float, tuple[int, ...]]:
+    """The largest sum of weights and links of neighbours over steps `gap` or more apart, and such steps; at least 0.
+
+    Args: linked: linked[i][t] >= 0 is added where t follows t - gap - i, 0 for larger lags.
+    Cost: O(T (1 + len(linked))), in blocks of `gap` steps.
+    """
+    T, reach = len(weights), gap + len(linked)
+    ending, before = np.zeros(T), np.full(T, -1, dtype=np.intp)  # best sum with its last use at t, and the use before
+    best, where = np.zeros(T + 1), np.full(T + 1, -1, dtype=np.intp)  # best sum with all uses below t, and its last
+    for start in range(0, T, gap):
+        stop = min(start + gap, T)
+        steps = np.arange(start, stop)
+        earlier = np.maximum(steps - reach + 1, 0)
+        value, last = best[earlier].copy(), where[earlier].copy()
+        for i, link in enumerate(linked):
+            low = max(start, gap + i)
+            if low >= stop:
+                break
+            found = ending[low - gap - i : stop - gap - i] + link[low:stop]
+            better = np.flatnonzero(found > value[low - start :])
+            value[low - start + better], last[low - start + better] = found[better], low - gap - i + better
+        ending[start:stop], before[start:stop] = weights[start:stop] + value, last
+        ahead = np.maximum.accumulate(np.append(best[start], ending[start:stop]))
+        grown = np.append(-1, np.arange(start, stop))
+        grown[1:][ending[start:stop] < ahead[1:]] = -1
+        newest = np.maximum.accumulate(grown)
+        best[start + 1 : stop + 1] = ahead[1:]
+        where[start + 1 : stop + 1] = np.where((newest[1:] < 0) | (ahead[1:] <= best[start]), where[start], newest[1:])
+    chain, at = [], int(where[T])
+    while at >= 0:
+        chain.append(at)
+        at = int(before[at])
+    return float(best[T]), tuple(reversed(chain))
+
+
+def at_most(uses: int, weights: FloatArray, linked: Sequence[FloatArray], gap: int) -> tuple[float, tuple[int, ...]]:
+    """A bound on the sums of `best_chain` over at most `uses` steps, rounded up, and steps that come near it."""
+    most = -(-len(weights) // gap)
+    largest = float(weights.max(initial=0.0) + sum(link.max(initial=0.0) for link in linked[:gap]))
+    free, chain = best_chain(weights, linked, gap)
+    rounding = 8 * (min(uses, most) + most + 8) * UNIT
+    if len(chain) <= uses:
+        return free * (1 + rounding), chain
+    kept, low, high = chain[:uses], 0.0, largest
+    upper = min(free, uses * largest) * (1 + rounding)
+    for _ in range(PRICES):
+        if len(chain) == uses or high - low <= CLOSE * largest or upper <= (1 + CLOSE) * weights[list(kept)].sum():
+            break
+        price = (low + high) / 2
+        value, chain = best_chain(weights - price, linked, gap)
+        upper = min(upper, value + uses * price + rounding * (free + most * price))
+        if len(chain) > uses:
+            low = price
+            continue
+        high = price
+        if len(chain) == uses or len(kept) < uses:
+            kept = chain
+    return upper, kept
