@@ -50,6 +50,11 @@ class Strategy(Protocol):
     def absolute_times(self, x: FloatArray) -> FloatArray:
         """At least |C| x, entry by entry, for x >= 0."""
 
+    def step_rounding(self, x: FloatArray) -> FloatArray:
+        """How far noise made step by step may miss C y = z, entry by entry in units of roundoff; x: norms of rows of
+        C^-1.
+        """
+
     def dense(self) -> FloatArray:
         """C, shape (T, T)."""
 

@@ -1,7 +1,9 @@
 """Noise of encoders with structure: the numbers, files and refusals of an encoder that is never written out."""
 
 import math
+from fractions import Fraction
 
+import exact
 import numpy as np
 import pytest
 from effort import examples
@@ -17,9 +19,11 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import LocalNoise
 from mfdl.noise import strategy as strategies
-from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch
+from mfdl.noise.stream import NoiseStream
+from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.sensitivity import structured
+from mfdl.privacy.forms.separable import strategy_gram
+from mfdl.privacy.sensitivity import sensitivity_of_gram, structured
 from mfdl.privacy.sensitivity.structured import structured_bound
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
@@ -141,6 +145,33 @@ def test_an_encoder_that_float64_cannot_undo_is_no_guarantee():
     loss = victim_losses(algorithm, trust.LDP())[0]
     assert loss.sensitivity_squared == math.inf
     assert "singular to working precision" in loss.fixed.why
+
+
+class Units:
+    """Base noise that is 1 in coordinate t of step t, so that a stream shows N."""
+
+    def block(self, steps, dim, *, tensor=0):
+        return np.eye(dim)[steps][:, None, :]
+
+
+@pytest.mark.parametrize("apart", [0.0, 2e-6, 1e-5])
+@pytest.mark.parametrize("size", [1.0, 5e6, 1e9, 4e12])
+def test_buffers_that_cancel_are_no_less_than_the_noise_that_is_streamed(size, apart):
+    """Scales of +-size are rounded one by one in each step, however small their sum: exact Gram of what is injected."""
+    encoder = Buffered([size, -size * (1 - 1e-7)], [1.0, 1.0 - apart], 24)
+    stream = NoiseStream(LocalNoise(encoder, 1), 1.0, lambda columns: Units(), 24)
+    C = exact.inverse([[Fraction(x) for x in stream.step(t)[0]] for t in range(24)])
+    true = max(sum(row[t] ** 2 for row in C) for t in range(24))
+    reported = sensitivity_of_gram(strategy_gram(encoder), Single(24))
+    assert reported.squared >= true
+    assert reported.lower <= true or math.isinf(reported.squared)
+    assert (size > 1) or reported.squared < true * (1 + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("tiny", [1e170, 1e300])
+def test_noise_whose_variance_is_no_number_is_no_guarantee(tiny):
+    """C[1, 0] / C[0, 0] = 1e5 is solved in each step, though 1 / C[0, 0]^2 is 0 in float64."""
+    assert strategy_gram(Banded([[tiny, 0.0], [1e5 * tiny, tiny]])).inflation == math.inf
 
 
 @pytest.mark.parametrize("kind", STRUCTURED)

@@ -38,6 +38,7 @@ from .whitening import whiten
 SINGULAR = "its encoder is singular to working precision"
 CANCELS = "noise that is known or missing cancels in a combination of the injections"
 MAX_DEFECT = 0.1  # ||G F - I|| above which F is left to the dense form, which tells ranks better
+LEAST_VARIANCE = 2.0**-960  # what it is summed from may have been rounded to 0
 Known = NDArray[np.bool_]
 
 
@@ -163,14 +164,16 @@ def _inflation(encoder: FloatArray, inverse: FloatArray) -> float:
 def strategy_gram(strategy: Strategy) -> ViewGram:
     """C^T C of an encoder with structure, whose noise is made step by step.
 
-    A step of it is a sum of `memory` + 1 terms, so that base noise Z is met up to rounding of |C| |N| in each entry,
-    N = C^-1. Row i of that has norm at most q_i = sum_s |C[i, s]| ||N_s||, and the defect at most the norm of q.
+    Base noise Z is met up to rounding of the terms that each step adds up, of the size of |C| |N|, N = C^-1. Row i of
+    that has norm at most sum_s |C[i, s]| ||N_s||, and the defect at most the norm of all rows. Norms that are no
+    float64 numbers, or whose squares are none, tell nothing of it.
     """
     T = strategy.size
     with np.errstate(over="ignore", invalid="ignore"):
-        q = np.asarray(strategy.absolute_times(np.sqrt(strategy.noise_variances)))
-        off = 2 * _rounding(strategy.memory + 4) * float(np.linalg.norm(q))
-    inflation = math.inf if not off < 1 else (1 - off) ** -2
+        variances = np.asarray(strategy.noise_variances)
+        off = 3 * UNIT * float(np.linalg.norm(strategy.step_rounding(np.sqrt(variances))))
+    told = ((variances >= LEAST_VARIANCE) & (variances < math.inf)).all()
+    inflation = (1 - off) ** -2 if told and off < 1 else math.inf
     why = "" if math.isfinite(inflation) else SINGULAR
     return ViewGram(np.zeros(T), np.zeros(T), inflation, why=why, structured=Structured(strategy))
 

@@ -66,6 +66,13 @@ class Strategy(abc.ABC):
     def absolute_times(self, x: Array) -> Array:
         """An upper bound on |C| x, entry by entry, for x >= 0; C x itself where C is nonnegative."""
 
+    def step_rounding(self, x: Array) -> Array:
+        """How far a stepper may miss C y = z, entry by entry, in units of roundoff: x >= 0 are norms of rows of C^-1.
+
+        A row of noise is a sum of `memory` + 1 products, so it is |C| x times a few more units than these.
+        """
+        return (self.memory + 4) * self.absolute_times(x)
+
     @property
     @abc.abstractmethod
     def squared_column_norms(self) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from ..problem import ProblemError
 from ..scale import Array
 from ._rows import own_numbers
-from .toeplitz import Toeplitz
+from .toeplitz import Toeplitz, convolved
 
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
@@ -51,6 +51,14 @@ class Buffered(Toeplitz):
     @property
     def memory(self) -> int:
         return len(self.scales)
+
+    def step_rounding(self, x: Array) -> Array:
+        """A buffer is rounded twice in each step, so that what it holds of a row j steps back has lost 2 j units, and
+        buffers that cancel in C are rounded one by one.
+        """
+        scales, decays = np.abs(self._numbers)
+        units = 2 * np.arange(self.size) + len(scales) + 4
+        return convolved(self.diagonal * units * _series(scales, decays, self.size), x)
 
     @cached_property
     def _numbers(self) -> tuple[Array, Array]:
