@@ -29,7 +29,7 @@ def main() -> None:
         losses.append(float(step.loss) * T)  # type: ignore[attr-defined]
         wall.append(time.perf_counter())
         cpu.append(time.process_time())
-        return losses[-1] <= target or wall[-1] - wall[1] > limit
+        return losses[-1] <= target or cpu[-1] - cpu[1] > limit
 
     C = np.asarray(dense.optimize(T, epochs=epochs, A=workload, callback=is_over, max_optimizer_steps=20000))
     X = np.float64(C).T @ C

@@ -3,14 +3,15 @@
 Ours ends when its certificate says 1e-4; the peer, which has none, when its loss is within 1e-4 of our lower bound.
 Each runs in a process of its own with as many cores and threads as the row says; `seconds` are wall, `cpu` those of all
 its threads, which a busy machine distorts less. Ours includes posing the problem: checks and eigenvalues of H. The peer
-runs where MFDL_BENCH_PEER names an interpreter that has jax_privacy, or this one has it. It is stopped at 100 times our
-seconds, or those of MFDL_BENCH_LIMIT; then `reached` is false, and the ratio is what it is at least.
+runs where MFDL_BENCH_PEER names an interpreter that has jax_privacy, or this one has it. It is stopped at `--limit`
+times our cpu seconds; then `reached` is false, and the ratio is what it is at least.
 
-    python experiments/benchmarks/dense.py [SIZE ...]
+    python experiments/benchmarks/dense.py [SIZE ...] [--cores 1 2] [--limit 100]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -31,7 +32,6 @@ from mfdl_solvers import FactorizationProblem, solve
 EPOCHS = {320: 20, 1024: 16, 2048: 16}
 TOLERANCE = 1e-4
 REPEATS = 3
-PEER = 100  # times our seconds, at most
 
 
 def grams(size: int) -> dict[str, np.ndarray]:
@@ -77,13 +77,18 @@ def measured(command: list[str], cores: int) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    here, sizes = Path(__file__), [int(size) for size in sys.argv[1:]] or list(EPOCHS)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("sizes", nargs="*", type=int)
+    parser.add_argument("--cores", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--limit", type=float, default=100)
+    asked = parser.parse_args()
+    here, sizes = Path(__file__), asked.sizes or list(EPOCHS)
     costs: dict[tuple[str, int], list[float]] = {}
     for size in sizes:
         for name, H in grams(size).items():
             values, vectors = np.linalg.eigh(H)
-            problem = {"workload": (vectors * np.sqrt(np.clip(values, 0, None))).T, "epochs": EPOCHS[size]}
-            for cores in (1, 2):
+            problem = {"workload": (vectors * np.sqrt(np.clip(values, 0, None))).T, "epochs": EPOCHS.get(size, 16)}
+            for cores in asked.cores:
                 with tempfile.NamedTemporaryFile(suffix=".npz") as file:
                     np.savez(file, **problem)
                     file.flush()
@@ -91,12 +96,18 @@ def main() -> None:
                     assert ours is not None, "the solver failed"
                     assert ours["gap"] <= TOLERANCE, "not within the tolerance"
                     file.seek(0)
-                    limit = float(os.environ.get("MFDL_BENCH_LIMIT", PEER * ours["seconds"]))
-                    np.savez(file, **problem, target=ours["bound"] * (1 + TOLERANCE), limit=limit)
+                    target, limit = ours["bound"] * (1 + TOLERANCE), asked.limit * ours["cpu"]
+                    np.savez(file, **problem, target=target, limit=limit)
                     file.flush()
                     interpreter = os.environ.get("MFDL_BENCH_PEER", sys.executable)
                     peer = measured([interpreter, str(here.with_name("_jax_privacy.py")), file.name], cores)
-                row: dict[str, Any] = {"gram": name, "steps": size, "epochs": EPOCHS[size], "cores": cores, "own": ours}
+                row: dict[str, Any] = {
+                    "gram": name,
+                    "steps": size,
+                    "epochs": problem["epochs"],
+                    "cores": cores,
+                    "own": ours,
+                }
                 if peer is not None:
                     assert peer["loss_of_answer"] >= ours["bound"] * (1 - 1e-6), "the peer is below the lower bound"
                     row["jax_privacy"] = peer

@@ -24,6 +24,8 @@ stops to gain, `dense` goes on from its X.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import scipy.linalg
 
@@ -35,7 +37,33 @@ from .scale import EPS
 PATIENCE, GAIN = 8, 0.5  # the search ends where that many steps did not lower what a step promises by that factor
 
 
-def search(problem: FactorizationProblem, stopping: Stopping, best: Best, start: Array | None) -> int:
+Decompose = Callable[[Array], tuple[Array, Array]]  # of a symmetric matrix: eigenvalues, ascending, and eigenvectors
+
+
+def lapack(matrix: Array) -> tuple[Array, Array]:
+    """Eigenvalues and eigenvectors, on the CPU; the matrix is overwritten."""
+    values, vectors = scipy.linalg.eigh(matrix.T, driver="evd", overwrite_a=True, check_finite=False)
+    return values, vectors
+
+
+def on_device(device: str) -> Decompose:
+    """The same by torch, in float64, on a device as "cuda"."""
+    import torch
+
+    def decompose(matrix: Array) -> tuple[Array, Array]:
+        values, vectors = torch.linalg.eigh(torch.as_tensor(matrix, device=device))
+        return values.cpu().numpy(), np.ascontiguousarray(vectors.cpu().numpy())
+
+    return decompose
+
+
+def search(
+    problem: FactorizationProblem,
+    stopping: Stopping,
+    best: Best,
+    start: Array | None,
+    decompose: Decompose = lapack,
+) -> int:
     """Offers `best` what is found on the way to the tolerance; the iterations it took.
 
     Args:
@@ -43,8 +71,9 @@ def search(problem: FactorizationProblem, stopping: Stopping, best: Best, start:
         stopping: iterations are eigendecompositions after the first.
         best: what is known; at the end it is within the tolerance, or another method must go on.
         start: an X whose dual is the first, default V = I.
+        decompose: what takes most of the time.
     """
-    blocks = Blocks(problem)
+    blocks = Blocks(problem, decompose)
     path = Path(blocks.first(start), problem.num_classes)
     due = stopping.tolerance  # the promise at which X is looked at: the gap is a multiple of it, learned on the way
     promises: list[float] = []
@@ -75,7 +104,8 @@ def stagnates(promises: list[float]) -> bool:
 class Blocks:
     """Indices sorted by class, classes by size: those of one size are one array; points as flat vectors and back."""
 
-    def __init__(self, problem: FactorizationProblem) -> None:
+    def __init__(self, problem: FactorizationProblem, decompose: Decompose = lapack) -> None:
+        self.decompose = decompose
         sizes = problem.class_sizes
         self.order = np.lexsort((problem.classes, sizes[problem.classes]))
         self.H = problem.error_gram[np.ix_(self.order, self.order)]
@@ -151,7 +181,7 @@ class Blocks:
             values, Q = self.eigen[0], self.eigen[1][self.order]
         else:
             M = self.times(factors, self.times(factors, self.H).T)
-            values, Q = scipy.linalg.eigh(M.T, driver="evd", overwrite_a=True, check_finite=False)
+            values, Q = self.decompose(M)
         return Point(self, factors, values, Q)
 
 

@@ -30,7 +30,13 @@ MEMORY, MEMORY_SINGULAR = 10, 20  # pairs of L-BFGS: twice as many save half the
 RIDGE_SHARE = 0.1  # of the gap on H: once the gap on H + rho I is below that share, a smaller rho is due
 
 
-def solve(problem: FactorizationProblem, stopping: Stopping = USUAL, *, start: Array | None = None) -> Factorization:
+def solve(
+    problem: FactorizationProblem,
+    stopping: Stopping = USUAL,
+    *,
+    start: Array | None = None,
+    device: str | None = None,
+) -> Factorization:
     """Minimises tr(H X^-1) at unit sensitivity to a certified relative gap.
 
     Args:
@@ -38,6 +44,8 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL, *, start: A
         stopping: wanted gap and number of iterations.
         start: a feasible X to start from (its in-class off-diagonal is dropped, its diagonal rescaled); checked, but
             not used, when every class holds one index: that method takes a few steps from anywhere.
+        device: of torch, as "cuda": where the decompositions of a regular H with classes are made, in float64; default
+            the CPU by LAPACK.
 
     Returns:
         A Factorization of sensitivity exactly 1 up to rounding; status "optimal" or "stopped". A singular H
@@ -47,14 +55,15 @@ def solve(problem: FactorizationProblem, stopping: Stopping = USUAL, *, start: A
         1e-7 or so; X is then so ill-conditioned that a problem with large classes may stop earlier, and says so.
     """
     if problem.exponent:
-        return solve(problem.normalised, stopping, start=start).shifted(problem.exponent)
+        return solve(problem.normalised, stopping, start=start, device=device).shifted(problem.exponent)
     with blas_threads(problem.size):
         initial = _feasible(problem, start)
         if problem.num_classes == problem.size:
             return singletons.solve(problem, stopping)
         best, iterations = Best(problem, stopping, initial), 0
         if not smallest_ridge(problem, stopping.tolerance):
-            iterations = class_dual.search(problem, stopping, best, None if start is None else initial)
+            decompose = class_dual.lapack if device is None else class_dual.on_device(device)
+            iterations = class_dual.search(problem, stopping, best, None if start is None else initial, decompose)
             if best.within_tolerance or iterations >= stopping.max_iterations:
                 return best.finished(iterations, 0.0)
     with blas_threads(problem.size, single_up_to=ITERATION):

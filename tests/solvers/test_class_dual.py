@@ -5,6 +5,7 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
+import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,3 +117,15 @@ def test_where_the_dual_stops_to_gain_the_other_method_goes_on(monkeypatch):
     found = solve(of_gossip(48, 8), Stopping(1e-6))
     assert found.status == "optimal"
     assert found.iterations > 5
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_decompositions_by_torch_end_at_the_same_encoder(device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    problem = of_gossip(48, 8)
+    here, there = solve(problem, Stopping(1e-6)), solve(problem, Stopping(1e-6), device=device)
+    assert here.iterations == there.iterations
+    assert there.status == "optimal"
+    assert_allclose(there.encoder, here.encoder, atol=1e-8)
+    assert_allclose([there.loss, there.lower_bound], [here.loss, here.lower_bound], rtol=1e-12)
