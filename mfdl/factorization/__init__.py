@@ -19,6 +19,7 @@ from .nodes import (
     factorize_nodes,
 )
 from .pairwise import PairwisePrice, optimal_pairwise
+from .secret_bins import CORRELATIONS, SecretBinFactorization, factorize_bins
 from .space_time import (
     ADAPTED_TOLERANCE,
     SpaceTimeFactorization,
@@ -47,6 +48,7 @@ from .temporal import (
 
 __all__ = [
     "ADAPTED_TOLERANCE",
+    "CORRELATIONS",
     "COVARIANCE_SOLVERS",
     "PREFIX_SUM_TOLERANCE",
     "SOLVERS",
@@ -59,6 +61,7 @@ __all__ = [
     "NotConverged",
     "PairwisePrice",
     "SavedFactorization",
+    "SecretBinFactorization",
     "SpaceTimeFactorization",
     "SpatialFactorization",
     "causal_encoder",
@@ -69,6 +72,7 @@ __all__ = [
     "evaluate",
     "evaluate_nodes",
     "factorize",
+    "factorize_bins",
     "factorize_classes",
     "factorize_nodes",
     "load",

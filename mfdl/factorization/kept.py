@@ -69,8 +69,9 @@ class Solutions:
 
 def _classes() -> dict[str, type]:
     from mfdl_solvers.coalitions import CoalitionFactorization  # not where nothing is read or written
+    from mfdl_solvers.secret_bins import BinFactorization
 
-    kinds = (Factorization, TimeSpaceFactorization, AdaptedFactorization, CoalitionFactorization)
+    kinds = (BinFactorization, Factorization, TimeSpaceFactorization, AdaptedFactorization, CoalitionFactorization)
     return {kind.__name__: kind for kind in kinds}
 
 

@@ -64,7 +64,7 @@ def lower_bound(
     for members, root_of_dual, most in dual_roots(problem.classes, V):
         products.append(root_of_dual.T @ L[members])
         w += most
-    return _bound(np.concatenate(products), w)
+    return proven(np.concatenate(products), w)
 
 
 def dual_roots(classes: NDArray[np.intp], dual: Array) -> Iterator[tuple[NDArray[np.intp], Array, float]]:
@@ -99,7 +99,7 @@ def weights_bound(problem: FactorizationProblem, weights: Array, *, root: Array 
     np.maximum.at(top, problem.classes, v)
     L = problem.root_of(below=True) if root is None else root
     w = float(top.sum()) * (1 + 8 * problem.size * EPS)
-    return _bound(np.sqrt(v)[:, None] * L, w)
+    return proven(np.sqrt(v)[:, None] * L, w)
 
 
 def finished(
@@ -163,7 +163,7 @@ class Best:
         )
 
 
-def _bound(matrix: Array, w: float) -> float:
+def proven(matrix: Array, w: float) -> float:
     """||M||_*^2 / w, rounded down by more than the backward error of the singular values; M is overwritten.
 
     0, which proves nothing, where w is 0 or an overflow left no number.

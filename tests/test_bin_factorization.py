@@ -1,0 +1,50 @@
+"""The encoder for secret bins: which one is kept, what it costs in models, what is refused."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, algorithms, gossip
+from mfdl.factorization import factorize_bins
+from mfdl.factorization.kept import Solutions, keeping
+from mfdl.noise_error import noise_error
+
+RING = Dynamics(gossip.metropolis_hastings("ring:n=6"))
+
+
+def hull(M):
+    """A scale that grows in the diagonal and in the correlation."""
+    d, c = np.diagonal(M).max(), (M - np.diag(np.diagonal(M))).max()
+    return d**0.5 * (0.5 + (c / d) ** 0.5)
+
+
+@pytest.mark.parametrize("weights", [None, ErrorWeights("released:average:6")])
+def test_the_kept_encoder_is_the_least_error_of_those_tried_and_costs_what_it_says(weights):
+    found = factorize_bins(RING, 3, 4, hull, weights=weights, correlations=(0.3, 0.0, 0.1), progress=False)
+    assert [asked for asked, _, _ in found.tried] == [0.0, 0.1, 0.3]
+    errors = [std * solved.loss**0.5 for _, std, solved in found.tried]
+    assert_allclose(found.root_error, min(errors), rtol=1e-12)
+    assert len(set(errors)) == 3
+    one = algorithms.mf_dsgd(RING, Cyclic(3, 4), found.encoder)
+    assert_allclose(found.noise_std * noise_error(one, weights=weights) ** 0.5, found.root_error, rtol=1e-9)
+    for _, _, solved in found.tried:
+        assert 0 < solved.lower_bound <= solved.loss * (1 + 1e-9) < 1.3 * solved.lower_bound
+
+
+def test_a_problem_is_solved_once_where_answers_are_kept(tmp_path):
+    asked = {"correlations": (0.2,), "progress": False}
+    with keeping(Solutions(tmp_path)):
+        first = factorize_bins(RING, 2, 3, hull, **asked)
+    with keeping(Solutions(tmp_path)):
+        again = factorize_bins(RING, 2, 3, hull, **asked)
+    assert again.encoder.tolist() == first.encoder.tolist()
+    assert again.best.seconds == 0.0
+
+
+def test_what_means_nothing_is_refused():
+    with pytest.raises(InvalidInput, match=r"correlations must be numbers in \[0, 1\]"):
+        factorize_bins(RING, 2, 3, hull, correlations=(1.5,))
+    with pytest.raises(InvalidInput, match="bins must be an integer >= 1"):
+        factorize_bins(RING, 2, 0, hull)
+    with pytest.raises(InvalidInput, match="no encoder meets the target"):
+        factorize_bins(RING, 2, 3, lambda M: np.inf, correlations=(0.0,), progress=False)
