@@ -16,6 +16,7 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 NAMES = (
     "algorithm",
     "encoder",
+    "long_runs",
     "training_loop",
     "data",
     "results",

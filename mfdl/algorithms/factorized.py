@@ -47,7 +47,7 @@ def bisr(dynamics: Dynamics, participation: Participation, *, bandwidth: int | N
 
 
 @builder
-def lambda_cgd(dynamics: Dynamics, participation: Participation, *, correlation: float = 0.9) -> LinearAlgorithm:
+def lambda_cgd(dynamics: Dynamics, participation: Participation, *, correlation: float = 0.8) -> LinearAlgorithm:
     """DP-lambda-CGD: each step takes back a share of the noise of the step before, made again from its counter.
 
     Args: correlation: lambda in (0, 1): node u adds z_t - lambda z_(t - 1).
