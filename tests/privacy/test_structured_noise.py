@@ -168,6 +168,17 @@ def test_buffers_that_cancel_are_no_less_than_the_noise_that_is_streamed(size, a
     assert (size > 1) or reported.squared < true * (1 + Fraction(1, 10**9))
 
 
+@pytest.mark.parametrize("model", [trust.PNDP([0]), trust.Central(), trust.SecLDP()])
+def test_no_view_takes_the_array_of_an_encoder_for_noise_that_rounding_has_changed(model):
+    """Buffers of 4e12 that cancel: what is streamed is not C^-1 Z, whoever sees how much of it."""
+    encoder = Buffered([4e12, -4e12 * (1 - 1e-12)], [1.0, 1.0], 16)
+    losses = victim_losses(algorithms.mf_dsgd(RING, Single(16), encoder), model, unit="record")
+    seen = [loss for loss in losses if loss.fixed.squared > 0]
+    assert seen
+    assert all(math.isinf(loss.fixed.squared) and math.isinf(loss.trained.squared) for loss in seen)
+    assert all("singular to working precision" in loss.fixed.why or "knows" in loss.fixed.why for loss in seen)
+
+
 @pytest.mark.parametrize("tiny", [1e170, 1e300])
 def test_noise_whose_variance_is_no_number_is_no_guarantee(tiny):
     """C[1, 0] / C[0, 0] = 1e5 is solved in each step, though 1 / C[0, 0]^2 is 0 in float64."""

@@ -19,15 +19,17 @@ leak.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ...algorithms import LinearAlgorithm
 from ...errors import UnsupportedMechanism
+from ...matrices import once
 from ...threads import blas_threads
 from ...trust import TrustModel
-from ...view import View
+from ...view import AlgorithmView, View
 from ._base import ViewForm, ViewGram
 from .combination import Combination
 from .dense import Dense
@@ -36,7 +38,7 @@ from .injections import INJECTIONS, Injections
 from .null_space import NullSpace
 from .own_states import OwnStates, OwnStatesOfAll
 from .range_form import Range
-from .separable import Separable
+from .separable import SINGULAR, Separable, defect_inflation, strategy_gram
 
 FORMS: tuple[type[ViewForm], ...] = (Separable, Combination, OwnStates, HiddenModes, NullSpace, Range)
 """Forms by structure; no rank of the view is found in float64. Asked first, the cheapest before the others."""
@@ -63,7 +65,7 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
     told = False
     with blas_threads(view.noise.shape[0]):
         for form in _forms(view, undecided):
-            grams = form.grams(undecided)
+            grams = as_streamed(view, form, form.grams(undecided))
             made |= {u: gram for u, gram in zip(undecided, grams, strict=True) if gram is not None}
             undecided = [u for u in undecided if u not in made]
             told = told or isinstance(form, Dense | Injections)
@@ -96,7 +98,31 @@ def injection_bound(view: View, victims: Sequence[int]) -> list[ViewGram] | None
     form = Injections.of(view)
     if form is None:
         return None
-    return _told(view, victims, dict(zip(victims, form.grams(victims), strict=True)), INJECTIONS)
+    grams = as_streamed(view, form, form.grams(victims))
+    return _told(view, victims, dict(zip(victims, grams, strict=True)), INJECTIONS)
+
+
+def as_streamed(view: View, form: ViewForm, grams: Sequence[ViewGram | None]) -> list[ViewGram | None]:
+    """Grams of forms that see C^-1 of an encoder with structure as an array, for the noise that is made step by step.
+
+    Both are C^-1 up to rounding, N^ = C^-1 (I + E): no combination of the array has more than (1 - ||E||)^-2 times the
+    noise of that of the stream. `Separable` asks the encoder itself.
+    """
+    form = form.form if isinstance(form, Injections) else form
+    causal = view.algorithm.noise.causal if isinstance(view, AlgorithmView) else None
+    if causal is None or causal.strategy is None or isinstance(form, Separable):
+        return list(grams)
+    assert causal.encoder is not None
+    assert causal.inverse is not None
+    more = strategy_gram(causal.strategy).inflation * defect_inflation(causal.encoder, causal.inverse)
+
+    @once
+    def changed(gram: ViewGram) -> ViewGram:
+        if math.isinf(more):
+            return ViewGram.silent(len(gram.values), SINGULAR, form=gram.form, upper=gram.upper)
+        return dataclasses.replace(gram, inflation=gram.inflation * more)
+
+    return [None if gram is None else changed(gram) for gram in grams]
 
 
 def _told(view: View, victims: Sequence[int], made: Mapping[int, ViewGram | None], last: str) -> list[ViewGram]:

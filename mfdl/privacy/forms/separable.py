@@ -140,7 +140,7 @@ class Separable(ViewForm):
 
 def encoder_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
     """C^T C for the noise N that is really injected, N = C^-1 up to rounding."""
-    return _of_columns(encoder, _inflation(encoder, inverse))
+    return _of_columns(encoder, defect_inflation(encoder, inverse))
 
 
 def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
@@ -151,7 +151,7 @@ def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
     return ViewGram(C.T @ C, _rounding(len(C)) * (np.abs(C).T @ np.abs(C)), inflation, why=why)
 
 
-def _inflation(encoder: FloatArray, inverse: FloatArray) -> float:
+def defect_inflation(encoder: FloatArray, inverse: FloatArray) -> float:
     """(1 - ||C N - I||)^-2."""
     with np.errstate(over="ignore", invalid="ignore"):  # an infinite or undefined defect is not < 1: no claim
         defect = encoder @ inverse
@@ -183,7 +183,7 @@ def _rounding(terms: int) -> float:
 
 
 def _joint(noise: JointNoise, victims: Sequence[int]) -> list[ViewGram]:
-    inflation = _inflation(noise.encoder, noise.inverse)
+    inflation = defect_inflation(noise.encoder, noise.inverse)
     return [_of_columns(noise.encoder[:, u :: noise.num_nodes], inflation) for u in victims]
 
 
