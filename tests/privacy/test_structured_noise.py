@@ -179,6 +179,20 @@ def test_no_view_takes_the_array_of_an_encoder_for_noise_that_rounding_has_chang
     assert all("singular to working precision" in loss.fixed.why or "knows" in loss.fixed.why for loss in seen)
 
 
+def test_shift_reduction_allows_for_rounding_of_the_noise():
+    """Buffers that cancel to about an encoder of 1 and 0.1; the larger they are, the less of their noise is told."""
+
+    def loss(size):
+        encoder = Buffered([size, -size + 0.1], [0.5, 0.5], 8)
+        algorithm = algorithms.mf_dsgd(RING, Single(8), encoder)
+        return victim_losses(algorithm, trust.PNDP([0]), lipschitz=1.0, victims=[2])[0].trained.squared
+
+    small, large = loss(1.0), loss(1e11)
+    assert small * 1.001 < large < small * 2
+    with pytest.raises(UnsupportedMechanism, match="singular to working precision"):
+        loss(1e14)
+
+
 @pytest.mark.parametrize("tiny", [1e170, 1e300])
 def test_noise_whose_variance_is_no_number_is_no_guarantee(tiny):
     """C[1, 0] / C[0, 0] = 1e5 is solved in each step, though 1 / C[0, 0]^2 is 0 in float64."""

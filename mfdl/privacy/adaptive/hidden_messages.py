@@ -7,13 +7,16 @@ seen messages, released models. Everything else is refused here, by name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from ...check import FloatArray
 from ...errors import InvalidInput, UnsupportedMechanism
+from ...noise import CausalNoise
 from ...view import AlgorithmView, View
+from ..forms.separable import SINGULAR, injected_inflation
 from ..structure import is_plain_gossip
 from .shift_problem import ShiftProblem
 
@@ -74,8 +77,7 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     absolute = [abs(kind.state_from_message) for kind in algorithm.kinds]  # type: ignore[arg-type]
     gram: FloatArray | None = None
     if not noise.fresh:
-        assert noise.encoder is not None
-        gram = noise.encoder.swapaxes(-1, -2) @ noise.encoder
+        gram = _gram_of(noise)
     return ShiftProblem(
         mixing=[absolute[kind] for kind in algorithm.kind_of_round],
         step_of_round=list(algorithm.step_of_round),
@@ -87,3 +89,15 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
         noisy=~known[0] if known.size else np.zeros(n, dtype=bool),
         noise_gram=gram,
     )
+
+
+def _gram_of(noise: CausalNoise) -> FloatArray:
+    """C^T C, shape (T, T) or (n, T, T), times what rounding of the noise as it is injected may add.
+
+    That holds in the positive semidefinite order, hence for the norms of shifts, which the bound sums entry by entry.
+    """
+    assert noise.encoder is not None
+    C, inflation = noise.encoder, injected_inflation(noise)
+    if math.isinf(inflation):
+        raise UnsupportedMechanism(f"shift reduction needs noise that is what it is accounted for, but {SINGULAR}.")
+    return np.asarray(inflation * (C.swapaxes(-1, -2) @ C))

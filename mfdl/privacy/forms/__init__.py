@@ -38,7 +38,7 @@ from .injections import INJECTIONS, Injections
 from .null_space import NullSpace
 from .own_states import OwnStates, OwnStatesOfAll
 from .range_form import Range
-from .separable import SINGULAR, Separable, defect_inflation, strategy_gram
+from .separable import SINGULAR, Separable, injected_inflation
 
 FORMS: tuple[type[ViewForm], ...] = (Separable, Combination, OwnStates, HiddenModes, NullSpace, Range)
 """Forms by structure; no rank of the view is found in float64. Asked first, the cheapest before the others."""
@@ -112,9 +112,7 @@ def as_streamed(view: View, form: ViewForm, grams: Sequence[ViewGram | None]) ->
     causal = view.algorithm.noise.causal if isinstance(view, AlgorithmView) else None
     if causal is None or causal.strategy is None or isinstance(form, Separable):
         return list(grams)
-    assert causal.encoder is not None
-    assert causal.inverse is not None
-    more = strategy_gram(causal.strategy).inflation * defect_inflation(causal.encoder, causal.inverse)
+    more = injected_inflation(causal)
 
     @once
     def changed(gram: ViewGram) -> ViewGram:

@@ -140,7 +140,7 @@ class Separable(ViewForm):
 
 def encoder_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
     """C^T C for the noise N that is really injected, N = C^-1 up to rounding."""
-    return _of_columns(encoder, defect_inflation(encoder, inverse))
+    return _of_columns(encoder, _inflation(encoder, inverse))
 
 
 def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
@@ -151,7 +151,7 @@ def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
     return ViewGram(C.T @ C, _rounding(len(C)) * (np.abs(C).T @ np.abs(C)), inflation, why=why)
 
 
-def defect_inflation(encoder: FloatArray, inverse: FloatArray) -> float:
+def _inflation(encoder: FloatArray, inverse: FloatArray) -> float:
     """(1 - ||C N - I||)^-2."""
     with np.errstate(over="ignore", invalid="ignore"):  # an infinite or undefined defect is not < 1: no claim
         defect = encoder @ inverse
@@ -159,6 +159,15 @@ def defect_inflation(encoder: FloatArray, inverse: FloatArray) -> float:
         absolute = float(np.linalg.norm(np.abs(encoder) @ np.abs(inverse)))
         off = float(np.linalg.norm(defect)) + _rounding(len(encoder)) * absolute
     return math.inf if not off < 1 else (1 - off) ** -2
+
+
+def injected_inflation(noise: CausalNoise) -> float:
+    """By what factor rounding of noise with an encoder raises X at any node: >= 1, infinite where it is not told."""
+    assert noise.encoder is not None
+    assert noise.inverse is not None
+    pairs = [(noise.encoder, noise.inverse)] if noise.shared else zip(noise.encoder, noise.inverse, strict=True)
+    streamed = 1.0 if noise.strategy is None else strategy_gram(noise.strategy).inflation
+    return streamed * max(_inflation(C, N) for C, N in pairs)
 
 
 def strategy_gram(strategy: Strategy) -> ViewGram:
@@ -183,7 +192,7 @@ def _rounding(terms: int) -> float:
 
 
 def _joint(noise: JointNoise, victims: Sequence[int]) -> list[ViewGram]:
-    inflation = defect_inflation(noise.encoder, noise.inverse)
+    inflation = _inflation(noise.encoder, noise.inverse)
     return [_of_columns(noise.encoder[:, u :: noise.num_nodes], inflation) for u in victims]
 
 
