@@ -31,7 +31,7 @@ def squared(view, victims, scheme):
 def test_messages_and_models_together_show_no_less_than_either(case, release):
     """Messages alone, models alone, both: in any trust model, with any local noise."""
     one, victims = case.algorithm, list(case.honest)
-    knowledge = case.model.view(one, victims[0], release="none").knowledge
+    knowledge = case.model.view(one, victims[0], release=release).knowledge
     nothing = dataclasses.replace(knowledge, seen=np.zeros_like(knowledge.seen), combination=None)
 
     def loss(known, what):

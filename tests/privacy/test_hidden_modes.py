@@ -56,6 +56,7 @@ def test_modes_of_what_is_hidden_are_the_dense_definition(n, T, divisors, negati
         scale=scale,
         noise=IndependentNoise(T, n),
         released=None,
+        released_steps=np.zeros(len(scale)),
     )
     A = np.zeros((T, n, T, n))
     for s in range(T):
