@@ -26,7 +26,7 @@ NAMES = (
     "attack",
     "sweep",
 )
-HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph")]
+HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph", "large_graphs")]
 
 
 THEORY = [

@@ -77,8 +77,8 @@ NAMES = {
         PoissonSampling Sampled Single in_every_step participation_from_dict
     """,
     "mfdl.trust": """
-        AnyReceiver Central Coalitions FullCollusion LDP MODELS PNDP ReleasedOnly SecLDP TrustModel named
-        nodes_of
+        AnyReceiver Central Coalitions FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly SecLDP
+        TrustModel named neighbourhood nodes_of
     """,
     "mfdl.utility": """
         DecorBound DecorRate Objective accumulated_error average_error decor_constant decor_descent

@@ -15,8 +15,8 @@ and which parts of the base noise it knows. What is left is a `View` (A, B). The
 | ReleasedOnly | none; the final models are published | none | none |
 
 `AnyReceiver` is the worst of PNDP over every single attacker. Where messages are hidden, the view also contains the
-released models (`release`). A researcher's own model is `TrustModel.from_masks`, or a bare `View(A, B)`. Nodes are
-indices 0..n-1, or labels as strings.
+released models (`release`). `neighbourhood` bounds PNDP of one victim in a graph of any size. A researcher's own model
+is `TrustModel.from_masks`, or a bare `View(A, B)`. Nodes are indices 0..n-1, or labels as strings.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from .. import check
 from ..errors import InvalidInput, unknown_name
 from .base import TrustModel, nodes_of
 from .models import LDP, PNDP, AnyReceiver, Central, Coalitions, FullCollusion, ReleasedOnly, SecLDP
+from .near import Neighbourhood, neighbourhood
 
 __all__ = [
     "LDP",
@@ -36,10 +37,12 @@ __all__ = [
     "Central",
     "Coalitions",
     "FullCollusion",
+    "Neighbourhood",
     "ReleasedOnly",
     "SecLDP",
     "TrustModel",
     "named",
+    "neighbourhood",
     "nodes_of",
 ]
 
