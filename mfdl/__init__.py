@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 # name -> module that holds it; "=module" is the module itself
 _EXPORTS = {
+    "BallsInBins": "mfdl.participation",
     "Cyclic": "mfdl.participation",
     "Dynamics": "mfdl.dynamics",
     "ErrorWeights": "mfdl.error_weights",
@@ -43,10 +44,10 @@ _EXPORTS = {
     "TrustModel": "mfdl.trust",
     "UnsupportedMechanism": "mfdl.errors",
     "View": "mfdl.view",
-    "account": "mfdl.mechanism",
+    "account": "mfdl.calibration",
     "algorithms": "=mfdl.algorithms",
     "audit": "=mfdl.audit",
-    "calibrate": "mfdl.mechanism",
+    "calibrate": "mfdl.calibration",
     "data": "=mfdl.data",
     "decor_couples": "mfdl.decor_search",
     "factorization": "=mfdl.factorization",
@@ -66,8 +67,8 @@ _EXPORTS = {
     "trust": "=mfdl.trust",
     "utility": "=mfdl.utility",
     "victim_losses": "mfdl.privacy.accounting",
-    "with_noise": "mfdl.mechanism",
-    "without_noise": "mfdl.mechanism",
+    "with_noise": "mfdl.calibration",
+    "without_noise": "mfdl.calibration",
 }
 
 __all__ = ["__version__", *_EXPORTS]
@@ -104,13 +105,15 @@ if TYPE_CHECKING:
         utility,
     )
     from .algorithms import LinearAlgorithm, Round
+    from .calibration import account, calibrate, with_noise, without_noise
     from .decor_search import decor_couples
     from .dynamics import Dynamics
     from .error_weights import ErrorWeights
     from .errors import InvalidInput, UnsupportedMechanism
     from .factorization import NotConverged
-    from .mechanism import Mechanism, account, calibrate, with_noise, without_noise
+    from .mechanism import Mechanism
     from .participation import (
+        BallsInBins,
         Cyclic,
         EveryStep,
         Explicit,

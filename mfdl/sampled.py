@@ -17,17 +17,28 @@ from .algorithms import LinearAlgorithm
 from .algorithms.registry import misplaced
 from .errors import InvalidInput, UnsupportedMechanism
 from .mechanism import Accounted, emitted_hash, injected_std
-from .participation import PoissonSampling
-from .privacy import gaussian
+from .participation import BallsInBins, PoissonSampling
+from .privacy import bin_gram, binned, gaussian
+from .privacy.binned import BinnedGaussian
 from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.forms import injection_bound
-from .privacy.sampled import SampledGaussian, least_multiplier
+from .privacy.sampled import SampledGaussian
 from .privacy.sampled_guarantee import SampledGuarantee, noise_multiplier
 from .trust import TrustModel
 
-__all__ = ["SampledGaussian", "SampledGuarantee", "SampledMechanism", "account", "calibrate", "with_noise"]
+__all__ = [
+    "BinnedGaussian",
+    "SampledGaussian",
+    "SampledGuarantee",
+    "SampledMechanism",
+    "account",
+    "calibrate",
+    "with_noise",
+]
 
 RELEASE = "not applicable"
+Secret = PoissonSampling | BallsInBins
+Accountant = SampledGaussian | BinnedGaussian
 
 
 def __dir__() -> list[str]:
@@ -80,8 +91,8 @@ class SampledMechanism(Accounted):
         accounted.require(own, what="the guarantee is")
 
     @property
-    def sampling(self) -> PoissonSampling:
-        """The participation, whose rate the sampler takes."""
+    def sampling(self) -> Secret:
+        """The participation that the sampler draws."""
         return require_sampling(self.algorithm)
 
     @property
@@ -98,10 +109,11 @@ class SampledMechanism(Accounted):
 def account(
     algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float, noise_std: float
 ) -> SampledGuarantee:
-    """What base noise of this std guarantees to a record of any node, under the algorithm's `PoissonSampling`.
+    """What base noise of this std guarantees to a record of any node, under the algorithm's secret batches.
 
     Args:
-        trust: who sees and knows what; every message must be seen (`trust.all_messages()` of one that hides some).
+        trust: who sees and knows what. Under `PoissonSampling` every message must be seen (`trust.all_messages()` of
+            one that hides some); under `BallsInBins` hidden messages are counted as seen.
         adjacency: "zero-out", "add-remove" or "replace-one".
         clip_norm: bound on the norm of one record's gradient, > 0.
         noise_std: nu on sums of clipped gradients, >= 0; 0 guarantees nothing.
@@ -110,26 +122,64 @@ def account(
         attacker knows what hides a node.
     Raises:
         InvalidInput: an argument out of range.
-        UnsupportedMechanism: where amplification is not proven: another participation, hidden messages, noise
-            correlated over time or added elsewhere than gradients.
-    Cost: that of the noise's pseudo-inverse over nodes; numbers come when they are asked for.
-    Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567.
+        UnsupportedMechanism: where amplification is not proven: another participation, noise added elsewhere than
+            gradients; under `PoissonSampling` hidden messages, or noise correlated over time; under `BallsInBins` noise
+            that correlates time and nodes together.
+    Cost: that of the noise's pseudo-inverse over nodes, and O(T^3) for an encoder; numbers come when asked for.
+    Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567. Secret bins:
+        docs/secret_bins.md.
     """
+    return _stated(algorithm, _problem(algorithm, trust, adjacency, clip_norm), noise_std, clip_norm)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Problem:
+    """What is accounted, but for the noise scale.
+
+    Attributes: sensitivity, why: as in the guarantee; correlations: of bins, as `BinnedGaussian` takes them.
+    """
+
+    trust: TrustModel
+    adjacency: str
+    sensitivity: float
+    why: str
+    correlations: tuple[tuple[int, float], ...] = ()
+
+    def accountant(self, sampling: Secret, multiplier: float) -> Accountant:
+        if isinstance(sampling, BallsInBins):
+            return BinnedGaussian(multiplier, sampling.bins, self.correlations, self.adjacency)
+        return SampledGaussian(multiplier, sampling.rate, sampling.steps, self.adjacency)
+
+
+def _problem(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, clip_norm: float) -> _Problem:
     sampling = require_sampling(algorithm)
     check.instance(TrustModel, trust=trust)
     gaussian.record_shift(adjacency, clip_norm)  # refuses either
+    if not isinstance(sampling, BallsInBins):
+        sensitivity, why, _ = _sensitivity(algorithm, trust, trust)
+        return _Problem(trust, adjacency, sensitivity, why)
+    hides = trust.hides_messages(algorithm)
+    space, why, victims = _sensitivity(_fresh(algorithm), trust, trust.all_messages() if hides else trust)
+    if hides:
+        why = " ".join(filter(None, (why, "Messages that the attacker does not see count as seen.")))
+    gram = bin_gram.time_gram(algorithm, victims, sampling.bins)
+    sensitivity = space * math.sqrt(float(gram.diagonal().max())) * binned.UP
+    return _Problem(trust, adjacency, sensitivity, why, binned.correlations(gram))
+
+
+def _stated(algorithm: LinearAlgorithm, problem: _Problem, noise_std: float, clip_norm: float) -> SampledGuarantee:
     noise_std, clip_norm = check.non_negative(noise_std=noise_std), float(clip_norm)
-    sensitivity, why = _sensitivity(algorithm, trust)
-    multiplier = noise_multiplier(noise_std, clip_norm, sensitivity)
+    sampling, trust = require_sampling(algorithm), problem.trust
+    multiplier = noise_multiplier(noise_std, clip_norm, problem.sensitivity)
     stated = SampledGuarantee(
-        accountant=SampledGaussian(multiplier, sampling.rate, sampling.steps, adjacency),
+        accountant=problem.accountant(sampling, multiplier),
         trust=trust.name,
         attacker=trust.attacker,
         participation=sampling.describe(),
         clip_norm=clip_norm,
         noise_std=noise_std,
-        sensitivity=sensitivity,
-        why=" ".join(filter(None, (why, misplaced(algorithm, trust.name)))),
+        sensitivity=problem.sensitivity,
+        why=" ".join(filter(None, (problem.why, misplaced(algorithm, trust.name)))),
     )
     return stated.sealed(Fingerprint.of(algorithm, trust, sampling, RELEASE, "record").text)
 
@@ -159,30 +209,31 @@ def calibrate(
     Raises: as `account`; InvalidInput: infinite loss, whatever the noise.
     Cost: seconds for each target, rate, number of steps and adjacency, once in a process.
     """
-    sampling = require_sampling(algorithm)
-    stated = account(algorithm, trust=trust, adjacency=adjacency, clip_norm=clip_norm, noise_std=1.0)
+    problem = _problem(algorithm, trust, adjacency, clip_norm)
+    stated = _stated(algorithm, problem, 1.0, clip_norm)
     if math.isinf(stated.sensitivity):
         raise InvalidInput(
             f"{algorithm.name!r} has infinite loss under trust model {trust.name!r}, whatever the noise: {stated.why} "
             "choose another trust model or mechanism."
         )
-    wanted = least_multiplier(epsilon, delta, rate=sampling.rate, steps=sampling.steps, adjacency=adjacency, by=by)
+    wanted = stated.accountant.least_multiplier(epsilon, delta, by=by)
     noise_std, more = gaussian.noise_std(wanted, stated.sensitivity, stated.clip_norm), 2.0**-52
-    made = with_noise(algorithm, trust=trust, adjacency=adjacency, clip_norm=clip_norm, noise_std=noise_std)
-    while made.guarantee.noise_multiplier < wanted or made.guarantee.epsilon(delta) > epsilon:  # by rounding only
+    stated = _stated(algorithm, problem, noise_std, clip_norm)
+    while stated.noise_multiplier < wanted or stated.epsilon(delta) > epsilon:  # by rounding only
         noise_std, more = noise_std * (1 + more), 2 * more
-        made = with_noise(algorithm, trust=trust, adjacency=adjacency, clip_norm=clip_norm, noise_std=noise_std)
-    return dataclasses.replace(made, guarantee=dataclasses.replace(made.guarantee, stated_delta=delta))
+        stated = _stated(algorithm, problem, noise_std, clip_norm)
+    stated = dataclasses.replace(stated, stated_delta=delta)
+    return SampledMechanism(algorithm, stated.noise_std, stated.clip_norm, stated, trust)
 
 
-def require_sampling(algorithm: LinearAlgorithm) -> PoissonSampling:
-    """The sampling of an algorithm. Raises: InvalidInput: no algorithm. UnsupportedMechanism: it has none."""
+def require_sampling(algorithm: LinearAlgorithm) -> Secret:
+    """The secret scheme of an algorithm. Raises: InvalidInput: no algorithm. UnsupportedMechanism: it has none."""
     check.instance(LinearAlgorithm, algorithm=algorithm)
     sampling = algorithm.participation
-    if not isinstance(sampling, PoissonSampling):
+    if not isinstance(sampling, PoissonSampling | BallsInBins):
         raise UnsupportedMechanism(
-            f"this accounts for Poisson sampling, and the algorithm was built for {sampling.describe()}; build it with "
-            "PoissonSampling(rate, steps), or use mfdl.account and mfdl.calibrate."
+            f"this accounts for secret batches, and the algorithm was built for {sampling.describe()}; build it with "
+            "PoissonSampling(rate, steps) or BallsInBins(epochs, bins), or use mfdl.account and mfdl.calibrate."
         )
     return sampling
 
@@ -196,8 +247,19 @@ def _require_noise_with_gradients(algorithm: LinearAlgorithm) -> None:
         )
 
 
-def _sensitivity(algorithm: LinearAlgorithm, trust: TrustModel) -> tuple[float, str]:
-    """The largest sqrt [Sigma^+]_uu over members of the trust model, victims and steps, and what makes it infinite."""
+def _fresh(algorithm: LinearAlgorithm) -> LinearAlgorithm:
+    """The same with noise that is fresh in each step, for what its covariance over nodes leaves."""
+    _require_noise_with_gradients(algorithm)
+    if algorithm.noise.is_zero:
+        return algorithm
+    return dataclasses.replace(algorithm, noise=bin_gram.fresh_part(algorithm))
+
+
+def _sensitivity(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> tuple[float, str, list[int]]:
+    """The largest sqrt [Sigma^+]_uu over members, victims and steps, what makes it infinite, and all victims.
+
+    Args: trust: as it is named; seen: the one whose views are looked at.
+    """
     noise = algorithm.noise
     _require_noise_with_gradients(algorithm)
     if not noise.is_zero and (noise.causal is None or not noise.causal.fresh):
@@ -206,8 +268,9 @@ def _sensitivity(algorithm: LinearAlgorithm, trust: TrustModel) -> tuple[float, 
             f"{algorithm.name!r} is correlated over time; take dp_dsgd, decor or corn, or a public "
             "participation such as Cyclic."
         )
-    labels, worst, why, asked = algorithm.dynamics.gossip.labels, 0.0, "", False
-    for model, victims in trust.members(algorithm):
+    labels, worst, why = algorithm.dynamics.gossip.labels, 0.0, ""
+    asked: set[int] = set()
+    for model, victims in seen.members(algorithm):
         if not victims:
             continue
         view = model.view(algorithm, victims[0])
@@ -221,10 +284,10 @@ def _sensitivity(algorithm: LinearAlgorithm, trust: TrustModel) -> tuple[float, 
         assert grams is not None
         for u, gram in zip(victims, grams, strict=True):
             assert gram.is_diagonal
-            asked = True
+            asked.add(u)
             squared = np.where(gram.leaks, math.inf, (gram.values + gram.errors) * gram.inflation * (1 + 2.0**-50))
             if (own := float(squared.max())) > worst:
                 worst, why = own, f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(own) else ""
     if not asked:
         raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
-    return math.inf if math.isinf(worst) else math.nextafter(math.sqrt(worst), math.inf), why
+    return math.inf if math.isinf(worst) else math.nextafter(math.sqrt(worst), math.inf), why, sorted(asked)

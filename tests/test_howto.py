@@ -35,6 +35,7 @@ THEORY = [
         "privacy",
         "released",
         "sampling",
+        "secret_bins",
         "shared_randomness",
         "spatial_noise",
         "testing_oracles",

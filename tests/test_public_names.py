@@ -10,7 +10,8 @@ import mfdl
 
 NAMES = {
     "mfdl": """
-        Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Losses Mechanism
+        BallsInBins Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Losses
+        Mechanism
         MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode PoissonSampling Question
         Released Round Run Single TrustModel UnsupportedMechanism View account algorithms audit calibrate data
         decor_couples factorization gossip graphs noise_stream optim pairwise partition privacy replay sampled sweep
@@ -52,7 +53,7 @@ NAMES = {
         Guarantee Sensitivity UNITS ViewGram view_gram worst_sensitivity
     """,
     "mfdl.sampled": """
-        SampledGaussian SampledGuarantee SampledMechanism account calibrate with_noise
+        BinnedGaussian SampledGaussian SampledGuarantee SampledMechanism account calibrate with_noise
     """,
     "mfdl.sweeps": """
         Cell Engine Store SweepConfig Tuning rows run_cells sweep
@@ -73,7 +74,7 @@ NAMES = {
         StreamState ZeroNoise
     """,
     "mfdl.participation": """
-        Cyclic EveryStep Explicit MinSeparation OncePerEpoch Participation ParticipationByNode Pattern
+        BallsInBins Cyclic EveryStep Explicit MinSeparation OncePerEpoch Participation ParticipationByNode Pattern
         PoissonSampling Sampled Single in_every_step participation_from_dict
     """,
     "mfdl.trust": """

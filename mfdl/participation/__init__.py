@@ -4,7 +4,7 @@
 """
 
 from .by_node import ParticipationByNode
-from .sampling import PoissonSampling, Sampled
+from .sampling import BallsInBins, PoissonSampling, Sampled
 from .saved import participation_from_dict
 from .schemes import (
     Cyclic,
@@ -19,6 +19,7 @@ from .schemes import (
 )
 
 __all__ = [
+    "BallsInBins",
     "Cyclic",
     "EveryStep",
     "Explicit",

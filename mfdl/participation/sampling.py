@@ -6,6 +6,7 @@ in words. What accounts for the draws is `mfdl.sampled`; a further scheme is a f
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Iterator, Sequence
 
@@ -31,6 +32,11 @@ class Sampled(Participation):
     def allows(self, steps: Sequence[int]) -> bool:
         """Refused by UnsupportedMechanism: always."""
         raise self.refusal()
+
+    @property
+    @abc.abstractmethod
+    def expected_rate(self) -> float:
+        """The share of a node's records that joins a step, on average: public, and what batches are divided by."""
 
     def refusal(self) -> UnsupportedMechanism:
         """What everything that needs public patterns says."""
@@ -65,8 +71,55 @@ class PoissonSampling(Sampled):
     def num_steps(self) -> int:
         return self.steps
 
+    @property
+    def expected_rate(self) -> float:
+        return self.rate
+
     def describe(self) -> str:
         return f"Poisson sampling (rate={self.rate:g}, {self.steps} steps)"
 
     def to_dict(self) -> dict[str, object]:
         return {"scheme": self.scheme, "rate": self.rate, "steps": self.steps}
+
+
+@dataclasses.dataclass(frozen=True)
+class BallsInBins(Sampled):
+    """Each record draws one of `bins` bins, uniformly, secretly, once for the run; bin r takes part in t = r mod bins.
+
+    Batches have random sizes, which stay secret: sums are divided by the public constant (records of the node) / bins.
+    Where the map from records to steps is public the scheme is `Cyclic(epochs, bins)`, and protects less.
+
+    Attributes: epochs: k >= 1, how often each record takes part; bins: b >= 1, steps per epoch.
+
+    >>> BallsInBins(epochs=20, bins=16).describe()
+    'secret bins (epochs=20, bins=16)'
+    """
+
+    epochs: int
+    bins: int
+    scheme = "balls-in-bins"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epochs", check.integer_at_least(1, epochs=self.epochs))
+        object.__setattr__(self, "bins", check.integer_at_least(1, bins=self.bins))
+
+    @property
+    def num_steps(self) -> int:
+        return self.epochs * self.bins
+
+    @property
+    def expected_rate(self) -> float:
+        return 1 / self.bins
+
+    def describe(self) -> str:
+        return f"secret bins (epochs={self.epochs}, bins={self.bins})"
+
+    def to_dict(self) -> dict[str, object]:
+        return {"scheme": self.scheme, "epochs": self.epochs, "bins": self.bins}
+
+    def refusal(self) -> UnsupportedMechanism:
+        return UnsupportedMechanism(
+            f"{self.describe()} have no public patterns and no mu: what they guarantee is epsilon at delta, from "
+            "mfdl.account or mfdl.calibrate(..., epsilon=, delta=); factorize for Cyclic(epochs, bins), whose encoders "
+            "serve here too."
+        )

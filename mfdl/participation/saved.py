@@ -9,12 +9,13 @@ from typing import Any
 from .. import check
 from ..errors import InvalidInput, require_known
 from .by_node import ParticipationByNode
-from .sampling import PoissonSampling
+from .sampling import BallsInBins, PoissonSampling
 from .schemes import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
 
 BY_NODE = ParticipationByNode.scheme
 _SCHEMES: dict[str, type[Participation]] = {
-    kind.scheme: kind for kind in (Cyclic, Single, EveryStep, Explicit, OncePerEpoch, MinSeparation, PoissonSampling)
+    kind.scheme: kind
+    for kind in (Cyclic, Single, EveryStep, Explicit, OncePerEpoch, MinSeparation, PoissonSampling, BallsInBins)
 }
 
 

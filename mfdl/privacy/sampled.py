@@ -23,6 +23,7 @@ from .. import check
 from ..check import FloatArray
 from ..errors import require_known
 from . import gaussian
+from .words import rounded_up
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -86,6 +87,16 @@ class SampledGaussian:
         found = gaussian.delta_from_mu(self._unsampled_mu, epsilon)
         loss = _losses(self, BINS)
         return found if loss is None else min(found, 1.0, _delta(loss, epsilon) + self.slack)
+
+    on = "the sum of clipped gradients, fresh in every step"
+
+    def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
+        """Of this rate, number of steps and adjacency: see `least_multiplier`."""
+        return least_multiplier(epsilon, delta, rate=self.rate, steps=self.steps, adjacency=self.adjacency, by=by)
+
+    def remark(self, delta: float) -> str:
+        """What stands beside epsilon in words: what Renyi accounting gives."""
+        return f"Renyi accounting gives {rounded_up(self.renyi_epsilon(delta), 4)}"
 
     # ---- each of them --------------------------------------------------------------------------------------------
 

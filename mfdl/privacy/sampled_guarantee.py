@@ -17,6 +17,7 @@ from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..shown import Shown
 from . import gaussian
+from .binned import BinnedGaussian
 from .fingerprint import Fingerprint, short_hash
 from .guarantee import DELTA
 from .sampled import SampledGaussian
@@ -51,7 +52,7 @@ class SampledGuarantee(Shown):
     Raises: InvalidInput: a field out of range; an accountant of more noise than the other fields say.
     """
 
-    accountant: SampledGaussian
+    accountant: SampledGaussian | BinnedGaussian
     trust: str
     attacker: str
     participation: str
@@ -72,8 +73,10 @@ class SampledGuarantee(Shown):
     source = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.accountant, SampledGaussian):
-            raise InvalidInput(f"accountant must be a SampledGaussian, got {check.said(self.accountant)}.")
+        if not isinstance(self.accountant, SampledGaussian | BinnedGaussian):
+            raise InvalidInput(
+                f"accountant must be a SampledGaussian or a BinnedGaussian, got {check.said(self.accountant)}."
+            )
         check.open_unit(stated_delta=self.stated_delta)
         for name in _TEXTS:
             if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
@@ -151,14 +154,13 @@ class SampledGuarantee(Shown):
         """The guarantee in one sentence that leaves no condition out; numbers are shown rounded up."""
         finite = self.noise_multiplier > 0
         what = "has no finite guarantee" if not finite else f"is covered by {self.epsilon_in_words} (upper bound)"
-        renyi = self.accountant.renyi_epsilon(self.stated_delta)
         parts = [
             f"Trust model {self.trust}: against {self.attacker}, a record of {self.victim} {what}",
             f"under {self.adjacency} adjacency with clipping norm {self.clip_norm:g}",
-            f"noise of multiplier {self.noise_multiplier:.6g} on the sum of clipped gradients, fresh in every step",
+            f"noise of multiplier {self.noise_multiplier:.6g} on {self.accountant.on}",
             f"with {self.participation}, by draws that stay secret",
             "for gradients that may be chosen adaptively",
-            *([f"Renyi accounting gives {rounded_up(renyi, 4)}"] if finite else []),
+            *([self.accountant.remark(self.stated_delta)] if finite else []),
         ]
         return "; ".join(parts) + "." + (f" {self.why}" if self.why else "")
 

@@ -28,8 +28,7 @@ def fed_every(mechanism: AnyMechanism, given: int | None) -> Period:
     if isinstance(mechanism, SampledMechanism):
         if given is not None:
             raise InvalidInput(
-                f"period must be left out under {mechanism.sampling.describe()}, got {given}: every step draws "
-                "its batch."
+                f"period must be left out under {mechanism.sampling.describe()}, got {given}: batches are drawn."
             )
         return 1  # all records in one class, of which each step draws
     if mechanism.unit == "user":
@@ -61,7 +60,7 @@ def _record_period(participation: Participation) -> int | None:
 
 def epoch(mechanism: AnyMechanism, period: Period) -> int:
     """Steps in which each record takes part once, on average if batches are drawn."""
-    return round(1 / mechanism.sampling.rate) if isinstance(mechanism, SampledMechanism) else longest(period)
+    return round(1 / mechanism.sampling.expected_rate) if isinstance(mechanism, SampledMechanism) else longest(period)
 
 
 def longest(period: Period) -> int:
@@ -78,7 +77,7 @@ def divisors(mechanism: AnyMechanism, task: Task, period: Period, seed: int) -> 
     """
     algorithm = mechanism.algorithm
     if isinstance(mechanism, SampledMechanism):  # accounted by the injected sums, from which divisors cancel
-        return np.asarray(mechanism.sampling.rate * task.public_batch_sizes(1, seed))
+        return np.asarray(mechanism.sampling.expected_rate * task.public_batch_sizes(1, seed))
     user = mechanism.unit == "user"
     sizes = np.ones(algorithm.num_nodes) if user else task.public_batch_sizes(period, seed)
     ratio = sizes / algorithm.divisors

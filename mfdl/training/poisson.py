@@ -1,15 +1,17 @@
-"""The Poisson sampler that is accounted: every record of every node joins every step by a secret draw of its own.
+"""Batches drawn secretly, as they are accounted: by Poisson sampling in each step, or by one bin for the whole run.
 
 In: an instance that holds all records of each node in one class (period 1), and a key. Out: the batch of each step, as
 an instance of the records drawn, so that clipping, sums and models are the code of every other run. A draw is a 64-bit
 word of a counter-based stream under (key, node, step), compared with floor(rate 2^64): a record joins with a
-probability that is at most the rate, and below it by less than 2^-64. Batch sizes stay inside: sums have the shape they
-always have, an empty batch gives a zero sum that is noised and sent like any other, and divisors are public
-(`covered.divisors`).
+probability that is at most the rate, and below it by less than 2^-64. Of bins a record draws once, each with a
+probability that is off 1/b by less than 2^-64, for which `privacy.binned.SLACK` has room. Batch sizes stay inside: sums
+have the shape they always have, an empty batch gives a zero sum that is noised and sent like any other, and divisors
+are public (`covered.divisors`).
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from fractions import Fraction
 
@@ -19,30 +21,35 @@ from numpy.typing import NDArray
 
 from .. import check
 from ..errors import InvalidInput
+from ..participation import BallsInBins, PoissonSampling
 from .keys import NoiseKey, require_key, words
 from .tasks import TaskInstance
 
 
-class PoissonBatches:
+class DrawnBatches(abc.ABC):
     """The batches of one run.
 
-    Args: instance: of period 1; key: secret, that of the run's noise (draws have a domain of their own); rate: q.
-    Raises: InvalidInput: another period, no key, or a rate outside (0, 1).
+    Args: instance: of period 1; key: secret, that of the run's noise (draws have a domain of their own).
+    Raises: InvalidInput: another period, or no key.
     """
 
-    def __init__(self, instance: TaskInstance, key: NoiseKey, rate: float) -> None:
+    domain: str
+
+    def __init__(self, instance: TaskInstance, key: NoiseKey) -> None:
         require_key(key=key)
         if instance.period != 1:
             raise InvalidInput(f"sampling needs all records in one class, period 1, got period {instance.period}.")
-        self._instance, self._key = instance, key.derive("batches")
-        self._below = np.uint64(int(Fraction(check.open_unit(rate=rate)) * 2**64))
+        self._instance, self._key = instance, key.derive(self.domain)
         self._held = instance.mask[:, 0].cpu().numpy()
 
+    def _words(self, step: int) -> NDArray[np.uint64]:
+        """64-bit words of a step, one for each place of a record, shape (n, B), whichever records there are."""
+        nodes, count = self._held.shape
+        return np.stack([words(self._key, step, node, count) for node in range(nodes)])
+
+    @abc.abstractmethod
     def drawn(self, step: int) -> NDArray[np.bool_]:
         """Which records join a step, bool (n, B): a function of the key and the step, whichever records there are."""
-        count = self._held.shape[1]
-        joined = [words(self._key, step, node, count) < self._below for node in range(len(self._held))]
-        return np.asarray(np.stack(joined) & self._held)
 
     def of_step(self, step: int) -> TaskInstance:
         """The records drawn for a step, as an instance of period 1; at least one slot, which may be empty."""
@@ -61,3 +68,46 @@ class PoissonBatches:
             mask=held.unsqueeze(1),
             record_index=torch.where(held, full.record_index[at], -1).unsqueeze(1),
         )
+
+
+class PoissonBatches(DrawnBatches):
+    """Every record joins every step by a draw of its own.
+
+    Args: besides, rate: q. Raises: InvalidInput: besides, a rate outside (0, 1).
+    """
+
+    domain = "batches"
+
+    def __init__(self, instance: TaskInstance, key: NoiseKey, rate: float) -> None:
+        super().__init__(instance, key)
+        self._below = np.uint64(int(Fraction(check.open_unit(rate=rate)) * 2**64))
+
+    def drawn(self, step: int) -> NDArray[np.bool_]:
+        return np.asarray((self._words(step) < self._below) & self._held)
+
+
+class BinBatches(DrawnBatches):
+    """Every record draws one of b bins, once: a function of the key and its place, so nothing of it is kept.
+
+    Args: besides, bins: b >= 1.
+    """
+
+    domain = "bins"
+
+    def __init__(self, instance: TaskInstance, key: NoiseKey, bins: int) -> None:
+        super().__init__(instance, key)
+        self._count = check.integer_at_least(1, bins=bins)
+        high, low = np.divmod(self._words(0), np.uint64(2**32))
+        b = np.uint64(self._count)  # floor(word b / 2^64), in two halves
+        self.bins = ((high * b + (low * b >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
+        """The bin of each place, shape (n, B): secret."""
+
+    def drawn(self, step: int) -> NDArray[np.bool_]:
+        return np.asarray((self.bins == step % self._count) & self._held)
+
+
+def batches_of(scheme: PoissonSampling | BallsInBins, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
+    """The batches that a secret scheme draws."""
+    if isinstance(scheme, BallsInBins):
+        return BinBatches(instance, key, scheme.bins)
+    return PoissonBatches(instance, key, scheme.rate)

@@ -32,7 +32,7 @@ from . import checkpoint, covered
 from .evaluated_step import EvaluatedStep
 from .executor import Executor
 from .keys import GENERATOR, NoiseKey, require_key
-from .poisson import PoissonBatches
+from .poisson import batches_of
 from .releasing import Releasing
 from .run import Run, SeedRun
 from .streams import noise_stream
@@ -222,7 +222,7 @@ class _SeedReplay:
         content = mechanism.content_hash, task.content_hash
         self.key = root.derive("replay", *content, self.split_seed, str(dtype), *plan)
         sampling = mechanism.sampling if isinstance(mechanism, SampledMechanism) else None
-        self.batches = None if sampling is None else PoissonBatches(self.instance, self.key, sampling.rate)
+        self.batches = None if sampling is None else batches_of(sampling, self.instance, self.key)
         self.identity = {
             "unit": mechanism.unit,
             "mechanism_hash": mechanism.content_hash,

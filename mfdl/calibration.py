@@ -1,0 +1,78 @@
+"""What noise guarantees and what a guarantee costs, whatever the participation: public patterns, or secret bins.
+
+Public participation has a mu (`mfdl.mechanism`); secret bins have epsilon at delta (`mfdl.sampled`). Here each is asked
+by its own words, and what only one of them has is refused for the other.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from . import mechanism, sampled
+from .algorithms import LinearAlgorithm
+from .errors import UnsupportedMechanism
+from .mechanism import Mechanism
+from .participation import BallsInBins
+from .privacy.guarantee import Guarantee
+from .privacy.sampled_guarantee import SampledGuarantee
+from .sampled import SampledMechanism
+
+_TEXTS = ("__doc__", "__name__", "__qualname__")
+
+
+@functools.wraps(mechanism.account, assigned=_TEXTS)
+def account(algorithm: LinearAlgorithm, **asked: Any) -> Guarantee | SampledGuarantee:
+    if not has_bins(algorithm):
+        return mechanism.account(algorithm, **asked)
+    if asked.get("noise_multiplier") is not None:
+        raise UnsupportedMechanism(f"{_scheme(algorithm)} take noise_std: noise_multiplier is of public patterns.")
+    return sampled.account(algorithm, **_of_bins(algorithm, asked, "noise_multiplier"))
+
+
+@functools.wraps(mechanism.calibrate, assigned=_TEXTS)
+def calibrate(algorithm: LinearAlgorithm, **asked: Any) -> Mechanism | SampledMechanism:
+    if not has_bins(algorithm):
+        return mechanism.calibrate(algorithm, **asked)
+    if asked.get("mu") is not None:
+        raise UnsupportedMechanism(f"{_scheme(algorithm)} have no mu; give epsilon and delta.")
+    return sampled.calibrate(algorithm, **_of_bins(algorithm, asked, "mu"))
+
+
+@functools.wraps(mechanism.with_noise, assigned=_TEXTS)
+def with_noise(algorithm: LinearAlgorithm, **asked: Any) -> Mechanism | SampledMechanism:
+    if not has_bins(algorithm):
+        return mechanism.with_noise(algorithm, **asked)
+    return sampled.with_noise(algorithm, **_of_bins(algorithm, asked))
+
+
+@functools.wraps(mechanism.without_noise, assigned=_TEXTS)
+def without_noise(algorithm: LinearAlgorithm, **asked: Any) -> Mechanism | SampledMechanism:
+    if not has_bins(algorithm):
+        return mechanism.without_noise(algorithm, **asked)
+    return sampled.with_noise(algorithm, noise_std=0.0, **_of_bins(algorithm, asked))
+
+
+def has_bins(algorithm: LinearAlgorithm) -> bool:
+    """Whether an algorithm's records draw secret bins."""
+    return isinstance(algorithm, LinearAlgorithm) and isinstance(algorithm.participation, BallsInBins)
+
+
+def _scheme(algorithm: LinearAlgorithm) -> str:
+    return algorithm.participation.describe()
+
+
+def _of_bins(algorithm: LinearAlgorithm, asked: dict[str, Any], *left_out: str) -> dict[str, Any]:
+    """What secret bins take of the options; the rest must be left as it is.
+
+    Raises: UnsupportedMechanism: an option that only public patterns have.
+    """
+    usual: dict[str, Any] = {"release": None, "method": "exact", "lipschitz": None, "unit": "record"}
+    usual |= {"participation": None, "progress": "auto"}
+    for name, value in usual.items():
+        if name != "progress" and asked.get(name, value) not in (value, "certified" if name == "method" else value):
+            raise UnsupportedMechanism(
+                f"{_scheme(algorithm)} are accounted for one record, all messages seen, by a certified bound; leave "
+                f"out {name}, got {asked[name]!r}, or take a public participation such as Cyclic."
+            )
+    return {name: value for name, value in asked.items() if name not in (*usual, *left_out)}

@@ -1,0 +1,314 @@
+"""What noise correlated in time loses where each record draws one secret bin: the hull and the stride lemma, certified.
+
+In: a noise multiplier, the numbers of M = (|C| E)^T (|C| E) that count, an adjacency. Out: epsilon at delta, delta at
+epsilon, and the privacy loss distribution that they are read off. That a decentralized algorithm is dominated by the
+pair of M, and why each step here is an upper bound, is docs/secret_bins.md; M comes from `mfdl.sampled`.
+
+Hull: with d = max M_rr and rho d = max M_rq, the pair is dominated by that of d ((1 - rho) I + rho J), a product of a
+Gaussian of sensitivity sqrt(rho d), which every bin shares, and of random allocation of sqrt((1 - rho) d) to one of b.
+Stride: the same of every b'-th part of the bins, the worst of its shifts. The least of all of them holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import check
+from ..check import FloatArray
+from ..errors import InvalidInput, require_known
+from . import allocation, gaussian
+from .words import rounded_up
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+SLACK = 1e-11
+"""Of delta, for each pair composed: what floating point may do to dp-accounting's sums."""
+PRECISION = 1e-4
+"""Relative: how far calibrated noise may lie above the least that is certified."""
+UP = 1 + 2.0**-40
+"""Numbers that are rounded up before they are used: far more than their own roundoff."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BinnedGaussian:
+    """T steps of Gaussian noise correlated in time, each record in the steps of one of b bins, drawn secretly once.
+
+    Attributes:
+        noise_multiplier: s >= 0, std of the noise over (clipping norm * sqrt(max M_rr)): what it is for public bins.
+        bins: b >= 1.
+        correlations: pairs (b', rho): b' of the bins, evenly spread, have no two with M_rq > rho max M_rr, wherever
+            they start; the first one is of all bins.
+        adjacency: "zero-out", "add-remove" or "replace-one".
+
+    >>> bound = BinnedGaussian(4.269 / 20**0.5, 16, ((16, 0.0),), "zero-out")
+    >>> 1.990 < bound.epsilon(1e-5) < 1.996, BinnedGaussian(0.0, 16, ((16, 0.0),), "zero-out").epsilon(1e-5)
+    (True, inf)
+    """
+
+    noise_multiplier: float
+    bins: int
+    correlations: tuple[tuple[int, float], ...]
+    adjacency: str
+
+    def __post_init__(self) -> None:
+        require_known("adjacency", str(self.adjacency), gaussian.ADJACENCIES)
+        bins = check.integer_at_least(1, bins=self.bins)
+        pairs = tuple((int(kept), float(rho)) for kept, rho in self.correlations)
+        if not pairs or pairs[0][0] != bins or not all(1 <= kept <= bins and 0 <= rho <= 1 for kept, rho in pairs):
+            raise InvalidInput(
+                f"correlations must be pairs (b' <= {bins}, rho in [0, 1]), all bins first, got {pairs}."
+            )
+        multiplier = check.non_negative(noise_multiplier=self.noise_multiplier)
+        for name, value in (("noise_multiplier", multiplier), ("bins", bins), ("correlations", pairs)):
+            object.__setattr__(self, name, value)
+
+    def epsilon(self, delta: float) -> float:
+        """An epsilon at this delta in (0, 1), never below the true one; inf without noise."""
+        return min(self.unsampled_epsilon(delta), *(self.hull_epsilon(delta, *pair) for pair in self.correlations))
+
+    def delta(self, epsilon: float) -> float:
+        """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
+        epsilon = check.non_negative(epsilon=epsilon)
+        if not self.noise_multiplier:
+            return 1.0
+        hulls = (self._losses(kept, rho, FINEST) for kept, rho in self.correlations)
+        return min(gaussian.delta_from_mu(self._unsampled_mu, epsilon), *(_delta(h, epsilon) + SLACK for h in hulls))
+
+    def hull_epsilon(self, delta: float, kept: int, rho: float) -> float:
+        """Of b' bins whose correlations are at most rho; inf where floating point cannot tell so small a delta."""
+        delta = check.open_unit(delta=delta)
+        if not self.noise_multiplier or delta <= 2 * SLACK:
+            return math.inf
+        return _epsilon(self._losses(kept, rho, _tail(delta)), delta - SLACK)
+
+    on = "the sum of clipped gradients, in the sensitivity of a record whose steps were public"
+
+    def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
+        """The least noise multiplier, to `PRECISION`, at which these bins certify (epsilon, delta): never less.
+
+        Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), another `by`.
+        Cost: some ten bounds for each pair of `correlations`: seconds, under replace-one up to a minute.
+        """
+        epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
+        require_known("by", by, ("tightest",))
+        least = gaussian.record_shift(self.adjacency, 1.0) / gaussian.mu_from_epsilon(epsilon, delta) * UP
+        for pair in self.correlations:
+            least = min(least, _least(epsilon, delta, self.bins, pair, self.adjacency, least))
+        return least
+
+    def remark(self, delta: float) -> str:
+        """What stands beside epsilon in words: what the same noise gives where bins are public."""
+        return f"with public bins {rounded_up(self.unsampled_epsilon(delta), 4)}"
+
+    def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
+        """The privacy loss distribution of the bound that is least at this delta: for composition.
+
+        Args: interval: its discretization; default the own one, `interval`.
+        """
+        best = min(self.correlations, key=lambda pair: self.hull_epsilon(delta, *pair))
+        return self._losses(*best, _tail(check.open_unit(delta=delta)), interval)
+
+    @property
+    def interval(self) -> float:
+        """Discretization of the losses: a small part of their standard deviation."""
+        return min(_interval(*self._shifts(rho), kept, self._doubled) for kept, rho in self.correlations)
+
+    @property
+    def _doubled(self) -> bool:
+        return self.adjacency == "replace-one"
+
+    def _shifts(self, rho: float) -> tuple[float, float]:
+        """Of all bins together and of each, over the std of the noise."""
+        return math.sqrt(rho) / self.noise_multiplier * UP, math.sqrt(1 - rho) / self.noise_multiplier * UP
+
+    def _losses(self, kept: int, rho: float, tail: float, interval: float | None = None) -> PrivacyLossDistribution:
+        common, own = self._shifts(rho)
+        interval = interval or _interval(common, own, kept, self._doubled)
+        return _composed(common, own, kept, self._doubled, interval, tail)
+
+    def unsampled_epsilon(self, delta: float) -> float:
+        """That of public bins: secrecy never costs."""
+        return gaussian.epsilon_from_mu(self._unsampled_mu, check.open_unit(delta=delta))
+
+    @property
+    def _unsampled_mu(self) -> float:
+        if not self.noise_multiplier:
+            return math.inf
+        return gaussian.record_shift(self.adjacency, 1.0) / self.noise_multiplier * (1 + 1e-15)
+
+
+FINEST = 1e-10
+"""Tail of a law where no delta is given."""
+
+
+def correlations(M: FloatArray) -> tuple[tuple[int, float], ...]:
+    """The pairs (b', rho) of `BinnedGaussian` that are worth a look, from M or any matrix that is at least M.
+
+    Args: M: shape (b, b), entries >= 0, symmetric.
+    """
+    bins, largest = len(M), float(M.diagonal().max())
+    apart = np.array([max(M[r, (r + lag) % bins] for r in range(bins)) for lag in range(bins)]) / largest
+    best: dict[int, float] = {}
+    for stride in range(1, max(2, bins // 2 + 1)):
+        rho = 0.0
+        for kept in range(2, bins // math.gcd(bins, stride) + 1):
+            lag = (kept - 1) * stride % bins
+            rho = max(rho, float(apart[lag]), float(apart[-lag]))
+            best[kept] = min(best.get(kept, 1.0), min(1.0, rho * UP))
+    pairs = [(bins, best.get(bins, 0.0))]
+    for kept in range(bins - 1, 1, -1):
+        if kept in best and best[kept] < pairs[-1][1] * (1 - 1e-3):
+            pairs.append((kept, best[kept]))
+    return tuple(pairs)
+
+
+@functools.lru_cache(maxsize=256)
+def _least(epsilon: float, delta: float, bins: int, pair: tuple[int, float], adjacency: str, most: float) -> float:
+    """The least multiplier by the hull of one pair; `most` where it needs more than that, or cannot tell."""
+    kept, rho = pair
+    if delta <= 2 * SLACK:
+        return most
+
+    def exceeds(multiplier: float, coarse: int) -> float:
+        """log of the epsilon of the hull over the one wanted."""
+        bound = BinnedGaussian(multiplier, kept, (pair,), adjacency)
+        interval = coarse * _interval(*bound._shifts(rho), kept, bound._doubled)
+        losses = bound._losses(kept, rho, _tail(delta), interval)
+        return math.log(max(_epsilon(losses, delta - SLACK), 1e-12) / epsilon)
+
+    near = _crossing(lambda s: exceeds(s, 4), most, 1.4, 0.02)
+    if near > most * 1.05:
+        return most
+    precision = PRECISION if adjacency != "replace-one" else 10 * PRECISION
+    good = _crossing(lambda s: exceeds(s, 1), near, 1.01, precision)
+    return min(good, most)
+
+
+def _crossing(f: Callable[[float], float], start: float, step: float, precision: float) -> float:
+    """Where a falling function is <= 0, at most a relative `precision` above where it is not."""
+    good, under = start, f(start)
+    bad, over = good, under
+    while under > 0:
+        if good > 2 * start:
+            return math.inf
+        bad, over, good = good, under, good * step
+        under = f(good)
+    while over <= 0 and bad > start / 1e4:
+        good, under, bad = bad, over, bad / step
+        over = f(bad)
+    while good > bad * (1 + precision):
+        ratio = math.log(good / bad)
+        share = over / (over - under) if math.isfinite(over) and under < over else 0.5
+        aim = ratio * min(max(share, 0.05), 0.95)
+        for at in (aim + precision / 3, aim - precision / 3):  # either side of where it should be
+            tried = bad * math.exp(min(max(at, ratio / 20), ratio * 0.95))
+            if not bad < tried < good:
+                continue
+            value = f(tried)
+            if value > 0:
+                bad, over = tried, value
+                break
+            good, under = tried, value
+            ratio = math.log(good / bad)
+    return good
+
+
+def _tail(delta: float) -> float:
+    """Of a law, for an answer at this delta: what it adds is no more than its hundredth part."""
+    return 10.0 ** math.floor(math.log10(delta) - 2)
+
+
+def _interval(common: float, own: float, bins: int, doubled: bool) -> float:
+    spread = math.hypot(common, math.sqrt(math.expm1(min(own * own, 3.0)) / bins))
+    fine = spread / (25 if doubled else 100)
+    return 2.0 ** round(math.log2(fine * (2 if doubled else 1)))
+
+
+# ---- privacy loss distributions --------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def _composed(
+    common: float, own: float, bins: int, doubled: bool, interval: float, tail: float
+) -> PrivacyLossDistribution:
+    """Of the product pair."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    parts = []
+    if common:
+        shift = (2 if doubled else 1) * common
+        parts.append(
+            privacy_loss_distribution.from_gaussian_mechanism(
+                1 / shift * (1 - 2.0**-50), value_discretization_interval=interval
+            )
+        )
+    if own:
+        parts.append(_allocated(own, bins, doubled, interval, tail))
+    return functools.reduce(lambda a, b: a.compose(b), parts)
+
+
+def _allocated(shift: float, bins: int, doubled: bool, interval: float, tail: float) -> PrivacyLossDistribution:
+    """Of random allocation, by connecting the dots of its curves."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    whole = (2 if doubled else 1) * shift
+    reach = whole * whole / 2 + whole * 7.0
+    amplified = math.log1p(allocation.largest(shift, tail) / bins) + (2 if doubled else 1) * 7 * shift / math.sqrt(bins)
+    last = math.ceil(min(reach, amplified) / interval)
+    above = interval * np.arange(last + 1)
+    unsampled = np.array([gaussian.delta_from_mu(whole, float(e)) for e in above])
+    if doubled:
+        curves = [np.minimum(allocation.replaced_curve(shift, bins, above, tail), unsampled)] * 2
+    else:
+        curves = [np.minimum(c, unsampled) for c in allocation.kept_curve(shift, bins, above, tail)]
+    pmfs = [_connected(_both_sides(curve, other, above), interval, last) for curve, other in (curves, curves[::-1])]
+    return privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
+
+
+def _both_sides(curve: FloatArray, other: FloatArray, above: FloatArray) -> FloatArray:
+    """delta at epsilons of either sign from those >= 0, by delta_PQ(-e) = 1 - e^-e (1 - delta_QP(e))."""
+    below = -np.expm1(-above[1:]) + np.exp(-above[1:]) * other[1:]
+    return np.concatenate([below[::-1], curve])
+
+
+def _connected(deltas: FloatArray, interval: float, last: int) -> Any:
+    """The pessimistic losses of points above a curve that is convex in e^epsilon, on a grid from -last to last."""
+    from dp_accounting.pld import pld_pmf
+
+    at = np.concatenate([[0.0], np.exp(interval * np.arange(-last, last + 1))])
+    convex = _convex_below(at, np.concatenate([[1.0], deltas]))
+    falling = np.minimum.accumulate(np.clip(convex[1:], 0.0, 1.0))
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, last, falling)
+
+
+def _convex_below(x: FloatArray, y: FloatArray) -> FloatArray:
+    """The largest convex function below some points, at those points: above every convex function that they are."""
+    kept: list[int] = []
+    for i in range(x.size):
+        while len(kept) > 1:
+            a, b = kept[-2], kept[-1]
+            if (y[b] - y[a]) * (x[i] - x[a]) < (y[i] - y[a]) * (x[b] - x[a]):
+                break
+            kept.pop()
+        kept.append(i)
+    return np.asarray(np.interp(x, x[kept], y[kept]))
+
+
+def _delta(losses: PrivacyLossDistribution, epsilon: float) -> float:
+    """The larger of both directions."""
+    return min(1.0, max(0.0, float(losses.get_delta_for_epsilon(epsilon))))
+
+
+def _epsilon(losses: PrivacyLossDistribution, delta: float) -> float:
+    """The larger of both directions; inf where there is none."""
+    epsilon, more = float(losses.get_epsilon_for_delta(delta)), 1e-12
+    while math.isfinite(epsilon) and not _delta(losses, epsilon) <= delta:
+        epsilon, more = epsilon + more * (1 + epsilon), 2 * more
+    return epsilon if math.isfinite(epsilon) else math.inf

@@ -1,0 +1,242 @@
+"""Secret bins: the certified curve is an upper bound by quadrature, by Monte Carlo and against adaptive attackers."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from mfdl.errors import InvalidInput
+from mfdl.privacy import allocation, bin_gram, binned, gaussian
+from mfdl.privacy.binned import BinnedGaussian
+
+EPSILONS = np.array([0.0, 0.3, 1.0, 2.0])
+ADJACENCIES = ["zero-out", "replace-one"]
+
+
+def bound(M, sigma, adjacency):
+    top = float(np.max(np.diag(M)))
+    return BinnedGaussian(sigma / math.sqrt(top), len(M), binned.correlations(np.asarray(M, float)), adjacency)
+
+
+def gram_of(C, bins):
+    V = np.abs(C).reshape(len(C), -1, bins).sum(axis=1)
+    return V.T @ V
+
+
+def hockey_sticks(M, sigma, epsilons, adjacency):
+    """delta of the pair of two bins, both directions, by quadrature over the plane of the two means."""
+    L = np.linalg.cholesky(np.asarray(M) / sigma**2 + 1e-14 * np.eye(2))
+    grid = np.linspace(-10, 10, 1201)
+    x, y = np.meshgrid(grid, grid, indexing="ij")
+    weight = norm.pdf(x) * norm.pdf(y) * (grid[1] - grid[0]) ** 2
+    shifts = [row[0] * x + row[1] * y for row in L]
+    half = np.sum(L**2, axis=1) / 2
+    P = sum(np.exp(s - h) for s, h in zip(shifts, half, strict=True)) / 2
+    Q = sum(np.exp(-s - h) for s, h in zip(shifts, half, strict=True)) / 2 if adjacency == "replace-one" else 1.0
+    ways = ((P, Q), (Q, P))
+    return [max(float((weight * np.clip(a - math.exp(e) * b, 0, None)).sum()) for a, b in ways) for e in epsilons]
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize(("c", "sigma"), [(0.0, 0.9), (0.3, 1.3), (0.8, 2.0)])
+def test_two_equal_bins_are_what_quadrature_says(adjacency, c, sigma):
+    M = np.array([[1.0, c], [c, 1.0]])
+    stated = bound(M, sigma, adjacency)
+    for epsilon, true in zip(EPSILONS, hockey_sticks(M, sigma, EPSILONS, adjacency), strict=True):
+        assert true * (1 - 1e-6) <= stated.delta(epsilon) <= true * 1.02 + 1e-7
+    if adjacency == "replace-one":  # exactly Gaussian
+        assert stated.epsilon(1e-4) == pytest.approx(
+            gaussian.epsilon_from_mu(math.sqrt(2 * (1 + c)) / sigma, 1e-4), rel=5e-3
+        )
+
+
+@examples(60)
+@given(
+    d=st.tuples(st.floats(0.2, 2), st.floats(0.2, 2)), rho=st.floats(0, 1), sigma=st.floats(0.7, 3),
+    adjacency=st.sampled_from(ADJACENCIES),
+)  # fmt: skip
+def test_any_two_bins_lose_at_most_what_is_stated(d, rho, sigma, adjacency):
+    c = rho * math.sqrt(d[0] * d[1])
+    M = np.array([[d[0], c], [c, d[1]]])
+    stated = bound(M, sigma, adjacency)
+    for epsilon, true in zip((0.0, 1.0), hockey_sticks(M, sigma, (0.0, 1.0), adjacency), strict=True):
+        assert stated.delta(epsilon) >= true * (1 - 1e-6)
+
+
+def sampled_deltas(M, sigma, epsilons, adjacency, count, seed):
+    """(mean, standard error) of delta of P against the other side, by sampling P; and of the other way."""
+    b, rng = len(M), np.random.default_rng(seed)
+    scaled = M / sigma**2
+    L = np.linalg.cholesky(scaled + 1e-12 * np.eye(b))
+    noise = rng.standard_normal((count, b)) @ L.T
+    half = np.diag(scaled) / 2
+
+    def ratio(x, sign):
+        return np.exp(sign * x - half).mean(axis=1)
+
+    here = noise + scaled[rng.integers(b, size=count)]
+    S, other = ratio(here, 1), ratio(here, -1) if adjacency == "replace-one" else 1.0
+    back = 1.0 if adjacency == "replace-one" else ratio(noise, 1)
+    for epsilon in epsilons:
+        ways = [np.clip(1 - math.exp(epsilon) * other / S, 0, None)]
+        if adjacency == "zero-out":
+            ways.append(np.clip(1 - math.exp(epsilon) * back, 0, None))
+        yield max((way.mean(), way.std() / math.sqrt(count)) for way in ways)
+
+
+@examples(30)
+@given(
+    data=st.data(), bins=st.integers(1, 6), epochs=st.integers(1, 3), sigma=st.floats(1, 4),
+    adjacency=st.sampled_from(ADJACENCIES),
+)  # fmt: skip
+def test_the_certificate_is_above_monte_carlo(data, bins, epochs, sigma, adjacency):
+    T = bins * epochs
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    C = np.tril(rng.normal(size=(T, T)) * 0.5 ** np.arange(T)[::-1]) + np.eye(T)
+    M = gram_of(C, bins)
+    sigma *= math.sqrt(np.diag(M).max())
+    stated = bound(M, sigma, adjacency)
+    for epsilon, (mean, error) in zip(
+        (0.0, 0.5), sampled_deltas(M, sigma, (0.0, 0.5), adjacency, 20000, 1), strict=True
+    ):
+        assert stated.delta(epsilon) >= mean - 5 * error
+
+
+def best_attack(C, bins, sigma, epsilon, direction, adjacency="zero-out", points=5):
+    """The largest hockey stick over policies g_t in {-1, 0, 1} of what was seen, by dynamic programming."""
+    T = len(C)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(points)
+    weights = weights / weights.sum()
+
+    def value(t, logs, history):
+        if t == T:
+            S = np.mean(np.exp(logs))
+            return max(0.0, S - math.exp(epsilon)) if direction == "PQ" else max(0.0, 1 - math.exp(epsilon) * S)
+        best = -math.inf
+        for g in (-1, 0, 1):
+            past = (*history, g)
+            shift = np.array([sum(C[t, s] * past[s] for s in range(r, t + 1, bins)) for r in range(bins)]) / sigma
+            then = [value(t + 1, logs + shift * z - shift**2 / 2, past) for z in nodes]
+            best = max(best, float(weights @ then))
+        return best
+
+    return value(0, np.zeros(bins), ())
+
+
+@pytest.mark.parametrize("direction", ["PQ", "QP"])
+@pytest.mark.parametrize("seed", range(3))
+def test_adaptive_attackers_of_any_causal_encoder_stay_below(direction, seed):
+    rng = np.random.default_rng(seed)
+    C = np.tril(rng.uniform(-1, 1, (3, 3)))
+    np.fill_diagonal(C, rng.uniform(0.5, 1, 3))
+    for bins in (1, 3):
+        stated = bound(gram_of(C, bins), 1.2, "zero-out")
+        for epsilon in (0.0, 0.5):
+            assert best_attack(C, bins, 1.2, epsilon, direction) <= stated.delta(epsilon) * 1.02 + 1e-3
+
+
+def test_signs_do_not_help_the_encoder():
+    """C in place of |C|: two steps of one bin, g = (1, -1): the shift is 5, the formula with signs says 1."""
+    C = np.array([[1.0, 0.0], [-1.0, 1.0]])
+    E = np.ones((2, 1))
+    assert float((E.T @ C.T @ C @ E)[0, 0]) == 1.0
+    assert float(np.sum((C @ [1, -1]) ** 2)) == 5.0 == gram_of(C, 1)[0, 0]
+
+
+@pytest.mark.parametrize(("sigma", "d", "rho", "epsilon"), [
+    (4.269, 20.0, 0.0, 1.9939), (2.041, 1.6, 0.62, 1.987), (6.856, 20.0, 0.0, 0.718),
+])  # fmt: skip
+def test_figures_of_sixteen_bins(sigma, d, rho, epsilon):
+    stated = BinnedGaussian(sigma / math.sqrt(d), 16, ((16, rho),), "zero-out")
+    assert epsilon * 0.995 <= stated.epsilon(1e-5) <= epsilon * 1.003
+
+
+TABLE = {
+    0.726: (0.2, [0.305, 0.352, 0.406, 0.505, 0.590, 0.665, 0.733, 0.851, 0.956]),
+    1.993: (0.5, [0.477, 0.483, 0.492, 0.534, 0.600, 0.668, 0.733, 0.850, 0.954]),
+}
+RHO = [0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9]
+QUICK = {(0.726, 0.1), (1.993, 0.0), (1.993, 0.5)}
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rho"),
+    [pytest.param(e, r, marks=() if (e, r) in QUICK else pytest.mark.slow) for e in TABLE for r in RHO],
+)
+def test_noise_by_correlation_is_the_table(epsilon, rho):
+    mu, row = TABLE[epsilon]
+    exact = gaussian.epsilon_from_mu(mu, 1e-5)
+    least = BinnedGaussian(1.0, 16, ((16, rho),), "zero-out").least_multiplier(exact, 1e-5)
+    assert least * mu == pytest.approx(row[RHO.index(rho)], rel=0.01)
+    assert BinnedGaussian(least, 16, ((16, rho),), "zero-out").epsilon(1e-5) <= exact
+    assert BinnedGaussian(least * 0.998, 16, ((16, rho),), "zero-out").epsilon(1e-5) > exact
+
+
+def test_strides_help_where_neighbours_alone_are_correlated():
+    M = np.eye(16) + 0.45 * (np.eye(16, k=1) + np.eye(16, k=-1))
+    M[0, -1] = M[-1, 0] = 0.45
+    pairs = binned.correlations(M)
+    assert pairs[0] == (16, pytest.approx(0.45))
+    assert pairs[1] == (8, 0.0)
+    assert BinnedGaussian(2.01, 16, pairs, "zero-out").epsilon(1e-5) == pytest.approx(0.7, rel=0.02)
+    assert BinnedGaussian(3.61, 16, pairs[:1], "zero-out").epsilon(1e-5) == pytest.approx(0.7, rel=0.02)
+
+
+@examples(100)
+@given(bins=st.integers(1, 12), seed=st.integers(0, 100))
+def test_correlations_hold_for_every_shift_of_their_bins(bins, seed):
+    """Some arithmetic progression of that many bins is as little correlated as said, wherever it starts."""
+    rng = np.random.default_rng(seed)
+    M = rng.uniform(size=(bins, bins))
+    M = np.maximum(M, M.T)
+    M[np.diag_indices(bins)] = rng.uniform(1, 2, bins)
+    top = M.diagonal().max()
+
+    def worst(stride, kept):
+        A = np.arange(kept) * stride
+        return max(
+            (M[(a + tau) % bins, (b + tau) % bins] for tau in range(bins) for a, b in itertools.combinations(A, 2)),
+            default=0.0,
+        )
+
+    for kept, rho in binned.correlations(M):
+        strides = [s for s in range(1, bins + 1) if len(set(np.arange(kept) * s % bins)) == kept]
+        assert min(worst(s, kept) for s in strides) <= rho * top
+
+
+@examples(40)
+@given(shift=st.floats(0.05, 1.5), bins=st.integers(1, 8), tail=st.sampled_from([1e-7, 1e-9]))
+def test_allocation_is_above_its_lower_side_and_below_no_sampling(shift, bins, tail):
+    """Larger than what a finer grid says, within rounding; no more than public bins; more bins lose less."""
+    kept = allocation.kept_curve(shift, bins, EPSILONS, tail)
+    public = np.array([gaussian.delta_from_mu(shift, e) for e in EPSILONS])
+    assert (kept <= public * 1.1 + 1e-5).all()
+    fewer = allocation.kept_curve(shift, max(1, bins // 2), EPSILONS, tail)
+    if bins > 1:
+        assert (kept <= fewer * 1.1 + 1e-5).all()
+
+
+def test_what_is_out_of_range_is_refused():
+    for wrong in ((4, ((3, 0.0),)), (4, ()), (4, ((4, 1.5),)), (0, ((0, 0.0),))):
+        with pytest.raises(InvalidInput):
+            BinnedGaussian(1.0, *wrong, "zero-out")
+    assert BinnedGaussian(0.0, 4, ((4, 0.0),), "zero-out").epsilon(1e-5) == math.inf
+    assert BinnedGaussian(0.0, 4, ((4, 0.0),), "zero-out").delta(3.0) == 1.0
+    exact = gaussian.epsilon_from_mu(0.5, 1e-13)  # a delta that floating point of the hull cannot tell
+    assert exact <= BinnedGaussian(2.0, 4, ((4, 0.0),), "zero-out").epsilon(1e-13) <= exact * (1 + 1e-12)
+
+
+@examples(50)
+@given(size=st.integers(1, 8), seed=st.integers(0, 50))
+def test_the_encoder_that_counts_is_the_inverse_of_what_the_executor_uses(size, seed):
+    rng = np.random.default_rng(seed)
+    C = np.tril(rng.normal(size=(size, size)))
+    C[np.diag_indices(size)] = rng.uniform(0.5, 2, size)
+    inverse = np.linalg.inv(C) * (1 + 1e-9 * rng.uniform(-1, 1, (size, size)))
+    true = np.abs(np.tril(np.linalg.inv(np.tril(inverse))))
+    assert (bin_gram._absolute_encoder(C, np.tril(inverse)) >= true * (1 - 1e-13)).all()
