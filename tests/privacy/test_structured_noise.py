@@ -231,3 +231,12 @@ def test_what_is_no_encoder_is_refused():
         mfdl.noise.CausalNoise(Toeplitz([1.0], 3), num_steps=4, num_nodes=2)
     with pytest.raises(InvalidInput, match="T = 6 steps"):
         algorithms.mf_dsgd(RING, Cyclic(2, 3), Toeplitz([1.0], 5))
+
+
+def test_signs_of_an_inverse_may_all_add_up(monkeypatch):
+    """N = 1 + S / 2 has C of alternating signs: gradients that alternate too move as if C were all positive."""
+    monkeypatch.setattr(structured, "IMPROVED", 0)
+    for encoder in (Inverse(Banded(np.tri(6, 2) * [1.0, 0.5])), Inverse(Toeplitz([1.0, 0.5], 6))):
+        C = encoder.dense()
+        truth = largest_signed_sum(C.T @ C)
+        assert truth * (1 - 1e-12) <= structured_bound(encoder, EveryStep(6)).upper <= truth * (1 + 1e-9)

@@ -157,3 +157,9 @@ def test_prices_bound_what_a_table_of_steps_and_uses_finds(data, T, b, k):
     assert exact * (1 - 1e-12) <= priced <= exact * (1 + 1e-6) + 1e-9
     assert MinSeparation(T, k, b).allows(pattern)
     assert lam[list(pattern)].sum() <= exact
+
+
+def test_uses_need_not_begin_at_the_first_multiples_of_the_gap():
+    """c = 1, 0, 2: steps 0 and 2 meet, 0 and 1 do not. The envelope 2, 2, 2 bounds both."""
+    found = toeplitz_bound(exactly([1.0, 0.0, 2.0]), MinSeparation(3, 2, 1))
+    assert found.upper >= 10 > found.lower
