@@ -112,7 +112,7 @@ class HiddenModesForm:
         carried = weights[:, None] * (W @ V)
         form = cls(T, direct, carried, np.where(theta > 0, -1.0, 1.0), decay, root, np.zeros(0), 0.0, 0.0)
         # the last block lacks F = (W_h V)^T P^2 (W_h V): (K - e e^T F)^-1 = K^-1 + K^-1 e Q Q^T e^T K^-1
-        factor = np.linalg.qr(carried[unknown], mode="r").T
+        factor = np.asarray(np.linalg.qr(carried[unknown], mode="r")).T
         left = np.eye(factor.shape[1]) - (factor.T * form.inverse_rows(T - 1)[:, 0]) @ factor
         values, vectors = np.linalg.eigh((left + left.T) / 2)
         rounding = 8 * (hidden.size + unknown.size) * EPS
