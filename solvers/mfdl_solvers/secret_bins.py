@@ -22,18 +22,21 @@ V = X^-1 H X^-1 at a solution of the relaxation. Its entries within a bin are at
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import scipy.linalg
+from numpy.typing import NDArray
 
 from .certificate import proven
 from .lbfgs import minimise
 from .problem import STATIONARY, Array, Certified, FactorizationProblem, ProblemError, Stopping
 from .scale import EPS
 from .threads import ITERATION, blas_threads
+
+Labels: TypeAlias = NDArray[np.intp]
 
 NORMS = (32, 128)  # p of the norms that stand for the largest entry of M, one stage each
 RELAXED_NORMS = (16, 64, 256)
@@ -104,7 +107,7 @@ def solve(
     )
 
 
-def bin_gram(encoder: Array, bins: Array) -> Array:
+def bin_gram(encoder: Array, bins: Labels) -> Array:
     """M = (|C| E)^T (|C| E), shape (b, b), rounded up.
 
     Args: encoder: C, shape (T, T), any signs; bins: the bin of each step, integers from 0, shape (T,).
@@ -113,7 +116,7 @@ def bin_gram(encoder: Array, bins: Array) -> Array:
     return np.asarray((sums.T @ sums) * (1 + 4 * len(encoder) * EPS))  # no term is negative
 
 
-def _over_bins(columns: Array, bins: Array) -> Array:
+def _over_bins(columns: Array, bins: Labels) -> Array:
     """Sums of columns over each bin, shape (T, b)."""
     return np.stack([columns[:, bins == r].sum(axis=1) for r in range(int(bins.max()) + 1)], axis=1)
 
@@ -218,11 +221,11 @@ def proven_by(problem: FactorizationProblem, gram: Array, caps: Array) -> float:
     return proven(root.T @ problem.root_of(below=True), weight)
 
 
-def _members(problem: FactorizationProblem) -> list[Array]:
+def _members(problem: FactorizationProblem) -> list[Labels]:
     return [np.flatnonzero(problem.classes == r) for r in range(problem.num_classes)]
 
 
-def _definite(X: Array, same_class: Array) -> Array:
+def _definite(X: Array, same_class: NDArray[np.bool_]) -> Array:
     """X without the entries of one bin beside the diagonal, others halved until it is positive definite."""
     eye = np.eye(len(X), dtype=bool)
     X = np.where(same_class & ~eye, 0.0, X)
@@ -250,7 +253,11 @@ def _in_stages(
     for p in norms:
         left = max(stopping.max_iterations - before - iterations, 0)
         slows = _Slows(stopping.tolerance * LOOK_EVERY)
-        minimum = minimise(functools.partial(function, p=p), x, stop=slows, max_iterations=left, memory=MEMORY)
+
+        def at_norm(x: Array, p: int = p) -> tuple[float, Array]:
+            return function(x, p)
+
+        minimum = minimise(at_norm, x, stop=slows, max_iterations=left, memory=MEMORY)
         x, iterations = minimum.point, iterations + minimum.iterations
     return x, iterations
 
