@@ -195,3 +195,13 @@ def test_guarantees_say_what_is_released_and_files_keep_it(tmp_path):
     )
     seen = mfdl.calibrate(one, trust=trust.LDP(), mu=1.0, **asked)
     assert "releases" not in seen.guarantee.sentence()
+
+
+def test_models_that_no_message_shows_are_a_release_even_where_every_message_is_seen():
+    one = algorithms.build(
+        "local-steps", Dynamics(RING), Cyclic(4, 1), steps=2
+    )  # the last model follows, others do not
+    assert {loss.release for loss in victim_losses(one, trust.SecLDP(), victims=[0])} == {"not applicable"}
+    assert {loss.release for loss in victim_losses(one.releasing("average:2"), trust.SecLDP(), victims=[0])} == {"all"}
+    with pytest.raises(InvalidInput, match="release must be average or all"):
+        victim_losses(one.releasing("average:2"), trust.SecLDP(), victims=[0], release="none")
