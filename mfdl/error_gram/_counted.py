@@ -95,8 +95,7 @@ class Counted:
         self, averaging: Averaging, entries: Entries, *, sizes: FloatArray | None = None, by_age: bool = False
     ) -> Iterator[FloatArray]:
         """What may count of each step, messages or models: see `dynamics.responses`."""
-        how = {"sizes": sizes, "by_age": by_age}
-        for message, model in responses(self.dynamics, self.num_steps, averaging, entries, **how):
+        for message, model in responses(self.dynamics, self.num_steps, averaging, entries, sizes=sizes, by_age=by_age):
             yield model if self.after_averaging else message
 
     def of_nodes(self, models: FloatArray) -> FloatArray:

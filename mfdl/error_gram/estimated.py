@@ -64,7 +64,7 @@ class Probes:
     def signs(self, num_nodes: int) -> FloatArray:
         """Of all probes, shape (n, count)."""
         drawn = [rng.integers(0, 2, num_nodes, dtype=np.int8) for rng in self.generators(0)]
-        return 2.0 * np.stack(drawn, axis=1) - 1.0
+        return np.asarray(2.0 * np.stack(drawn, axis=1) - 1.0, dtype=np.float64)
 
 
 class Estimate(NamedTuple):
@@ -99,7 +99,7 @@ class Spread:
     def error(self, inverse: FloatArray) -> float:
         """Half the width of the normal interval of tr(H inverse)."""
         ones = np.ones(1)
-        each = (of_measure(self.counted, SpectralMeasure([lam], ones)) for lam in self.measure.eigenvalues)
+        each = (of_measure(self.counted, SpectralMeasure(np.array([lam]), ones)) for lam in self.measure.eigenvalues)
         costs = np.array([float(np.sum(h * inverse)) for h in each])
         first, second = (float(self.measure.weights @ costs**power) for power in (1, 2))
         variance = 2 * max(0.0, self.largest * second - first**2 / self.rows)
@@ -218,7 +218,7 @@ def _by_responses(counted: Counted, probes: Probes) -> Iterator[FloatArray]:
     elif counted.shift_invariant:
         steps, finish = enumerate(y[:, 0] for y in _responses(counted, signs, by_age=True)), counted.over_steps
     else:
-        yield from (finite_gram(lambda z=z: _summed(counted, z)) for z in signs.T)
+        yield from (finite_gram(functools.partial(_summed, counted, z)) for z in signs.T)
         return
     kept = min(rows, max(MIN_COUNTED, BLOCK_BYTES // (8 * counted.num_steps * probes.count)))
     each = np.empty((probes.count, counted.num_steps, kept))
@@ -227,7 +227,7 @@ def _by_responses(counted: Counted, probes: Probes) -> Iterator[FloatArray]:
         for j, at in enumerate(chosen):
             each[j, r] = y[at, j]
     for of_probe in each:
-        yield finite_gram(lambda of_probe=of_probe: finish(of_probe @ of_probe.T * (rows / kept)))
+        yield finite_gram(functools.partial(finish, of_probe @ of_probe.T * (rows / kept)))
 
 
 def _itself(gram: FloatArray) -> FloatArray:
