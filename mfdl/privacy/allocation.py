@@ -56,7 +56,7 @@ class _Law:
 
     @property
     def values(self) -> FloatArray:
-        return self.start + self.step * np.arange(self.mass.size)
+        return np.asarray(self.start + self.step * np.arange(self.mass.size), dtype=np.float64)
 
     def beyond(self, points: FloatArray) -> FloatArray:
         """E (w - k)_+ at points k, at least: linear in k between the points of the grid."""

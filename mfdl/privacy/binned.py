@@ -262,7 +262,7 @@ def _allocated(shift: float, bins: int, doubled: bool, interval: float, tail: fl
     reach = whole * whole / 2 + whole * 7.0
     amplified = math.log1p(allocation.largest(shift, tail) / bins) + (2 if doubled else 1) * 7 * shift / math.sqrt(bins)
     last = math.ceil(min(reach, amplified) / interval)
-    above = interval * np.arange(last + 1)
+    above = np.asarray(interval * np.arange(last + 1), dtype=np.float64)
     unsampled = np.array([gaussian.delta_from_mu(whole, float(e)) for e in above])
     if doubled:
         curves = [np.minimum(allocation.replaced_curve(shift, bins, above, tail), unsampled)] * 2
