@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -281,7 +282,7 @@ class SpaceTimeNoise(CausalNoise):
         super().__init__(encoder, F, holders, num_steps=_steps(encoder), num_nodes=num_nodes)
 
 
-def _encoders(encoder: ArrayLike, columns: int, block: str) -> FloatArray:
+def _encoders(encoder: Any, columns: int, block: str) -> FloatArray:
     """C checked; `block` is what one of several belongs to."""
     ndim = check.as_array(encoder=encoder).ndim
     if ndim not in (2, 3):

@@ -44,6 +44,9 @@ class NoiseStream:
         all steps before it (fresh rows: the last `memory` of them) or a `state`.
     """
 
+    _start: int
+    _block: FloatArray
+
     def __init__(
         self,
         noise: NoiseOperator,

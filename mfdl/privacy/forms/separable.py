@@ -219,7 +219,9 @@ def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> li
                 (SINGULAR if singular else CANCELS) * open_,
                 tolerance=white.tolerance,
                 upper=bool(white.undecided[i] or (white.assumed and white.leaks[i])) and not singular,
-                structured=noise.strategy and Structured(noise.strategy, float(a), float(da + 4 * UNIT * (a + da))),
+                structured=None
+                if noise.strategy is None
+                else Structured(noise.strategy, float(a), float(da + 4 * UNIT * (a + da))),
             )
         )
     return made

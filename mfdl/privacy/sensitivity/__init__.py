@@ -20,7 +20,7 @@ from ...shown import short_repr
 from ...trust import TrustModel
 from ..forms import INJECTIONS, ViewGram, view_grams
 from ..forms._base import Structured
-from .elliptope import TOLERANCE, close
+from .elliptope import TOLERANCE
 from .patterns import PatternBound, bounds, diagonal_bounds
 from .structured import structured_bound
 
@@ -120,7 +120,7 @@ def _weighted(of: Structured, participation: Participation, method: str) -> Patt
     one = structured_bound(of.strategy, participation, method)
     upper = one.upper * (of.weight + of.error) * (1 + 4 * UNIT)
     lower = one.lower * max(of.weight - of.error, 0.0) * (1 - 4 * UNIT)
-    return PatternBound(upper, lower, bool(close(np.float64(upper), np.float64(lower), TOLERANCE)), one.pattern)
+    return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, one.pattern)
 
 
 def _why_upper(gram: ViewGram, bound: PatternBound) -> str:
