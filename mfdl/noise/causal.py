@@ -26,6 +26,7 @@ from ..errors import InvalidInput
 from ..operators.base import StructuredOperator
 from . import base
 from .base import NoiseOperator
+from .stepped import require_stepped
 from .strategy import Strategy, content, is_strategy, written_out
 
 
@@ -77,6 +78,7 @@ class CausalNoise(NoiseOperator):
         self._encoder: FloatArray | None = None
         if is_strategy(encoder):
             content(encoder)  # refused here where it has none
+            require_stepped(encoder)
             self.strategy, self.in_blocks = encoder, False
         elif encoder is not None:
             self._encoder = _encoders(encoder, columns, "node" if factor is None else "column")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from typing import Protocol, Self
 
 import numpy as np
@@ -16,8 +17,9 @@ from numpy.typing import NDArray
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..shown import short_repr
-from .strategy import Strategy, content
+from .strategy import MAX_DENSE_STEPS, Strategy, content, shipped
 
+AGREE = 1e-6  # relative: noise further from what is accounted is another one
 MARKED = 8  # normals by which a state is known again
 
 
@@ -123,3 +125,35 @@ class SteppedRows:
         step = min(position, self._strategy.size - 1)
         normals = self._base.block(np.array([step]), min(self._shape[1], MARKED), tensor=self._tensor)
         return hashlib.sha256(content(self._strategy) + normals.tobytes()).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Given:
+    rows: FloatArray
+
+    def block(self, steps: NDArray[np.int64], dim: int, *, tensor: int = 0) -> FloatArray:
+        return self.rows[steps]
+
+
+def require_stepped(strategy: Strategy) -> None:
+    """Raises InvalidInput where a strategy of one's own streams another noise than its C, dense or solved for, says."""
+    if shipped(strategy):
+        return
+    Z = np.random.default_rng(0).standard_normal((strategy.size, 1, 1))
+    stepped = SteppedRows(strategy, _Given(Z), (1, 1), 0, Z.nbytes)
+    made = np.stack([stepped.row(t) for t in range(strategy.size)])
+    solved = np.asarray(strategy.solve(Z))
+    off = [_share(made - solved, solved)]
+    if strategy.size <= MAX_DENSE_STEPS:
+        C = np.asarray(strategy.dense())
+        off.append(_share(C @ made[:, 0] - Z[:, 0], np.abs(C) @ np.abs(made[:, 0])))
+    if not max(off) <= AGREE:
+        raise InvalidInput(
+            f"encoder {type(strategy).__name__} must stream what it solves for, got rows step by step that are no "
+            f"C^-1 Z (off by {max(off):.2g}); advance and weights_of, solve, and dense must be of one C."
+        )
+
+
+def _share(part: FloatArray, whole: FloatArray) -> float:
+    size = float(np.abs(whole).max())
+    return float(np.abs(part).max()) / size if size > 0 else math.inf

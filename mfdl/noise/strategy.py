@@ -65,6 +65,13 @@ class Strategy(Protocol):
         """Row `step` of C^-1 Z from that of Z; changes the state, shape (memory, ...), in place."""
 
 
+def shipped(strategy: Strategy) -> bool:
+    """Whether a strategy, and those that it is made of, are the library's own, of which products are known."""
+    parts = [getattr(strategy, name) for name in getattr(strategy, "__dataclass_fields__", ())]
+    mine = type(strategy).__module__.startswith("mfdl_solvers.")
+    return mine and all(shipped(part) for part in parts if is_strategy(part))
+
+
 def is_strategy(value: object) -> TypeGuard[Strategy]:
     """Whether an encoder is one that steps, told without computing anything of it."""
     return callable(getattr(type(value), "advance", None))
@@ -80,13 +87,19 @@ def content(strategy: Strategy) -> bytes:
             f"encoder {type(strategy).__name__} must be a frozen dataclass, so that its content can be told; make it "
             "one, or give C as an array."
         )
-    parts = [type(strategy).__name__.encode()]
+    kind = type(strategy)
+    parts = [(kind.__name__ if shipped(strategy) else f"{kind.__module__}.{kind.__qualname__}").encode()]
     for field in dataclasses.fields(strategy):
         value: Any = getattr(strategy, field.name)
         if is_strategy(value):
             parts.append(content(value))
         else:
             array = np.asarray(value)
+            if array.dtype.hasobject:
+                raise InvalidInput(
+                    f"encoder {kind.__name__} must be made of arrays, numbers and strategies, but its {field.name} is "
+                    f"of type {type(value).__name__}; give C as an array."
+                )
             parts.append(f"{field.name}{array.shape}{array.dtype.str}".encode() + np.ascontiguousarray(array).tobytes())
     return b"(" + b"".join(parts) + b")"
 

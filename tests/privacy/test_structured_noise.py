@@ -1,5 +1,6 @@
 """Noise of encoders with structure: the numbers, files and refusals of an encoder that is never written out."""
 
+import dataclasses
 import math
 from fractions import Fraction
 
@@ -240,3 +241,55 @@ def test_signs_of_an_inverse_may_all_add_up(monkeypatch):
         C = encoder.dense()
         truth = largest_signed_sum(C.T @ C)
         assert truth * (1 - 1e-12) <= structured_bound(encoder, EveryStep(6)).upper <= truth * (1 + 1e-9)
+
+
+class Louder(Toeplitz):
+    """Another C than its coefficients say: twice that, in all products alike."""
+
+    def times(self, x):
+        return 2 * super().times(x)
+
+    def solve(self, x):
+        return super().solve(x) / 2
+
+    def advance(self, step, state, fresh):
+        return super().advance(step, state, fresh / 2)
+
+
+class Silent(Toeplitz):
+    def advance(self, step, state, fresh):
+        return 0 * fresh
+
+
+class Adrift(Toeplitz):
+    def solve(self, x):
+        return 3 * x
+
+    def times(self, x):
+        return x / 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed(Toeplitz):
+    shares: object = ()
+
+
+def test_an_encoder_of_ones_own_is_accounted_as_it_streams():
+    """What it makes step by step counts, not the coefficients of the class that it was derived from."""
+    plain, louder = ([1.0, 0.5], 6), Louder([1.0, 0.5], 6)
+    assert structured_bound(louder, Single(6)).upper >= 4 * 1.25
+    assert_allclose(structured_bound(louder, Single(6)).upper, 4 * structured_bound(Toeplitz(*plain), Single(6)).upper)
+    for other in (Silent, Adrift):
+        for encoder in (other(*plain), Inverse(other(*plain))):
+            if other is Silent and isinstance(encoder, Inverse):  # its rows are sums of base noise
+                continue
+            with pytest.raises(InvalidInput, match="must stream what it solves for, got rows step by step"):
+                LocalNoise(encoder, 2)
+    with pytest.raises(InvalidInput, match="Listed must be made of arrays, numbers and strategies, but its shares"):
+        LocalNoise(Listed(*plain, shares=[{}, None]), 2)
+
+    class Toeplitz_(Toeplitz):
+        pass
+
+    Toeplitz_.__name__ = "Toeplitz"
+    assert LocalNoise(Toeplitz_(*plain), 2).content() != LocalNoise(Toeplitz(*plain), 2).content()

@@ -21,7 +21,7 @@ from ...check import FloatArray
 from ...errors import UnsupportedMechanism
 from ...factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from ...floats import UNIT
-from ...noise.strategy import MAX_DENSE_STEPS, Strategy
+from ...noise.strategy import MAX_DENSE_STEPS, Strategy, shipped
 from ...participation import Cyclic, EveryStep, Participation, Single
 from .banded import BandedGram, banded_bound
 from .elliptope import TOLERANCE
@@ -70,6 +70,8 @@ def _best(found: list[PatternBound]) -> PatternBound:
 
 
 def _by_structure(strategy: Strategy, participation: Participation) -> list[PatternBound | None]:
+    if not shipped(strategy):  # a class of one's own may have other products
+        return []
     if isinstance(strategy, Inverse):
         if isinstance(strategy.noising, Toeplitz):
             return [_of_coefficients(_inverted(strategy.noising), participation)]
