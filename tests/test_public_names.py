@@ -34,12 +34,13 @@ NAMES = {
     """,
     "mfdl.factorization": """
         ADAPTED_TOLERANCE CORRELATIONS COVARIANCE_SOLVERS ClassFactorizations EstimatedFactorization
-        EstimatedProblem Factorization FactorizationProblem NodeFactorizations NotConverged PREFIX_SUM_TOLERANCE
-        PairwisePrice SOLVERS SavedFactorization SecretBinFactorization SpaceTimeFactorization
-        SpatialFactorization causal_encoder checked_groups default_tolerance degree_labels edge_groups evaluate
-        evaluate_nodes factorize factorize_bins factorize_classes factorize_nodes load optimal_adapted
-        optimal_covariance optimal_pairwise optimal_space_time optimal_time_space prefix_sum_encoder
-        prefix_sum_gram problem read_groups save save_space_time save_spatial solve_problem square_root_encoder
+        EstimatedProblem FORMS Factorization FactorizationProblem NodeFactorizations NotConverged
+        PREFIX_SUM_TOLERANCE PairwisePrice SOLVERS SavedFactorization SecretBinFactorization SpaceTimeFactorization
+        SpatialFactorization StructuredFactorization causal_encoder checked_groups default_tolerance degree_labels
+        edge_groups evaluate evaluate_long evaluate_nodes factorize factorize_bins factorize_classes factorize_long
+        factorize_nodes load optimal_adapted optimal_covariance optimal_pairwise optimal_space_time
+        optimal_time_space prefix_sum_encoder prefix_sum_gram problem read_groups save save_space_time save_spatial
+        solve_problem square_root_encoder
     """,
     "mfdl.gossip": """
         BALANCE_TOLERANCE Gossip GossipMatrix GossipSequence MAX_DENSE_NODES SUM_TOLERANCE SYMMETRY_TOLERANCE

@@ -1,8 +1,9 @@
 """Certified factorizations: the only door to `mfdl_solvers`.
 
-`temporal` correlates a node's noise over the steps (an encoder C; `nodes`: one for each of them), `spatial` correlates
-the noise of one step over the nodes (a covariance R, made from the seeds of `groups`; `pairwise`: alike on every edge),
-`space_time` over both at once, `files` keeps any of them with the header that says what it was made for.
+`temporal` correlates a node's noise over the steps (an encoder C; `nodes`: one for each of them; `long_runs`: with
+structure, for many steps), `spatial` correlates the noise of one step over the nodes (a covariance R, made from the
+seeds of `groups`; `pairwise`: alike on every edge), `space_time` over both at once, `files` keeps any of them with the
+header that says what it was made for.
 """
 
 from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
@@ -10,6 +11,7 @@ from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, caus
 from ..error_gram import prefix_sum_gram
 from .files import SavedFactorization, load, save, save_space_time, save_spatial
 from .groups import checked_groups, edge_groups, read_groups
+from .long_runs import FORMS, StructuredFactorization, evaluate_long, factorize_long
 from .nodes import (
     ClassFactorizations,
     NodeFactorizations,
@@ -50,6 +52,7 @@ __all__ = [
     "ADAPTED_TOLERANCE",
     "CORRELATIONS",
     "COVARIANCE_SOLVERS",
+    "FORMS",
     "PREFIX_SUM_TOLERANCE",
     "SOLVERS",
     "ClassFactorizations",
@@ -64,16 +67,19 @@ __all__ = [
     "SecretBinFactorization",
     "SpaceTimeFactorization",
     "SpatialFactorization",
+    "StructuredFactorization",
     "causal_encoder",
     "checked_groups",
     "default_tolerance",
     "degree_labels",
     "edge_groups",
     "evaluate",
+    "evaluate_long",
     "evaluate_nodes",
     "factorize",
     "factorize_bins",
     "factorize_classes",
+    "factorize_long",
     "factorize_nodes",
     "load",
     "optimal_adapted",

@@ -15,7 +15,12 @@ from threadpoolctl import threadpool_limits
 
 from .. import factorization, graphs
 from ..errors import InvalidInput
-from ..factorization import EstimatedFactorization, SpaceTimeFactorization, SpatialFactorization
+from ..factorization import (
+    EstimatedFactorization,
+    SpaceTimeFactorization,
+    SpatialFactorization,
+    StructuredFactorization,
+)
 from ..progress import Silent
 from .factorize_jobs import Job, Solved
 from .output import json_number, require_writable, versions
@@ -32,6 +37,11 @@ def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, p
         path = Path(out)
         if path.suffix != ".npz":
             raise InvalidInput(f"--out must end in .npz, got {str(path)!r}; e.g. --out {path.stem or 'noise'}.npz.")
+        if config.form is not None:
+            raise InvalidInput(
+                f"--out keeps encoders as arrays, and a {config.form} one is none; in Python "
+                "factorization.factorize_long(...).strategy is an encoder of algorithms.mf_dsgd, which mechanisms keep."
+            )
         require_writable(path)
     graph, gossip = config.sparse_network()
     groups = None if config.groups is None else factorization.read_groups(config.groups, gossip.labels)
@@ -85,6 +95,12 @@ def _facts(config: FactorizeConfig, solved: Solved) -> dict[str, Any]:
     }
     if isinstance(solved, EstimatedFactorization):
         facts |= {"loss_error": solved.loss_error, **config.values("probes", "probe_seed")}
+    if isinstance(solved, StructuredFactorization):
+        facts |= {
+            "form": config.form,
+            "memory": solved.strategy.memory,
+            "sensitivity_exact": solved.sensitivity_exact,
+        }
     if isinstance(solved, SpaceTimeFactorization):
         facts |= {
             "coalition": solved.coalition_size,

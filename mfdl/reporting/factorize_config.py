@@ -20,6 +20,7 @@ PER_NODE = ("mafalda-l", "mafalda-classes")
 TEMPORAL = ("mafalda", *PER_NODE, "d-mf", "bsr")
 SPATIAL = ("corn", "corn-pairwise", "decor")
 BOTH = ("time-space", "adapted", "space-time")
+FORMS = ("toeplitz", "banded", "buffered", "inverse")  # as factorization.FORMS, which a test holds
 IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
     ((), "coalition groups max_inverse_diagonal horizon", "it is noise over time"),
     (SPATIAL, "epochs period device", "it is noise over nodes, fresh in every step"),
@@ -74,9 +75,18 @@ class FactorizeConfig(OnGraph):
     tolerance: Annotated[
         float | None, Option("Certified relative gap to reach; default 1e-4, for adapted and seed groups 1e-3.")
     ] = None
-    solver: Annotated[str, Option("dense (dual, L-BFGS) or autodiff (torch); corn with groups: newton or conic.")] = (
-        "dense"
-    )
+    solver: Annotated[
+        str,
+        Option(
+            "dense (dual, L-BFGS) or autodiff (torch); corn with groups: newton or conic. mafalda over many steps, the "
+            "best of a form: toeplitz, banded, buffered, inverse."
+        ),
+    ] = "dense"
+    bandwidth: Annotated[
+        int | None,
+        Option("toeplitz, banded, inverse: diagonals; default the period, at most 32 if not toeplitz.", least=1),
+    ] = None
+    buffers: Annotated[int, Option("buffered: exponentials.", least=1)] = 6
     max_iterations: Annotated[int, Option("Iterations after which to stop.", least=1)] = 5000
     coalition: Annotated[
         int, Option("corn, decor, time-space: any Q nodes pool all they know; 0: none.", metavar="Q")
@@ -115,8 +125,25 @@ class FactorizeConfig(OnGraph):
         from .. import check
 
         check.device(device=self.device)
+        self._require_form_options()
         require_steps(self.epochs * self.period)
         self.weights  # noqa: B018 - parsed
+
+    @property
+    def form(self) -> str | None:
+        """The form with structure that is searched; None where the solver has none."""
+        return self.solver if self.solver in FORMS and self.over_time else None
+
+    def _require_form_options(self) -> None:
+        if self.form is None:
+            if self.bandwidth is not None or self.buffers != type(self).buffers:
+                raise InvalidInput(f"--bandwidth and --buffers are for --solver {', '.join(FORMS)}; leave them out.")
+        elif self.mechanism != "mafalda":
+            raise InvalidInput(f"--solver {self.solver} searches an encoder for all nodes; use it with mafalda.")
+        elif self.tolerance is not None:
+            raise InvalidInput(
+                f"--tolerance is for other solvers; the gap of the best {self.solver} one is what it is."
+            )
 
     @property
     def weights(self) -> ErrorWeights | None:

@@ -13,7 +13,13 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_gram import OBJECTIVES, Probes, node_error_grams
 from ..errors import InvalidInput, unknown_name
-from ..factorization import Factorization, NodeFactorizations, SpaceTimeFactorization, SpatialFactorization
+from ..factorization import (
+    Factorization,
+    NodeFactorizations,
+    SpaceTimeFactorization,
+    SpatialFactorization,
+    StructuredFactorization,
+)
 from ..factorization.groups import Groups
 from ..gossip import Gossip
 from ..participation import Cyclic
@@ -21,7 +27,7 @@ from ..progress import Silent
 from .factorize_config import PER_NODE, SPATIAL, FactorizeConfig
 from .options import require_one_of
 
-Solved = Factorization | NodeFactorizations | SpaceTimeFactorization | SpatialFactorization
+Solved = Factorization | NodeFactorizations | SpaceTimeFactorization | SpatialFactorization | StructuredFactorization
 
 
 class Job:
@@ -46,9 +52,26 @@ class Job:
 
     def solve(self) -> tuple[Solved, FloatArray | None]:
         """The factorization and, for noise over time, the error Gram (one per node where the encoders are)."""
+        if self.config.form is not None:
+            return self._of_form(self.config.form), None
         if self.config.over_time:
             return self._over_time(self.config.mechanism)
         return (self._over_nodes() if self.config.mechanism in SPATIAL else self._over_both()), None
+
+    def _of_form(self, form: str) -> StructuredFactorization:
+        require_one_of("objective", self.config.objective, OBJECTIVES)
+        config = self.config
+        limit: dict[str, Any] = {"max_iterations": config.max_iterations}
+        return factorization.factorize_long(
+            self.dynamics,
+            self.participation,
+            form=form,
+            bandwidth=config.bandwidth,
+            buffers=config.buffers,
+            **(limit if config.max_iterations != type(config).max_iterations else {}),
+            progress=self.progress,
+            **self.counted,
+        )
 
     def _over_nodes(self) -> SpatialFactorization:
         config, n = self.config, self.dynamics.num_nodes

@@ -20,8 +20,9 @@ from mfdl_solvers.structured import (
     lower_bound,
     stationary_series,
 )
+from mfdl_solvers.structured.banded import of_bands
 from tests.effort import examples
-from tests.solvers._strategies import strategies, toeplitz
+from tests.solvers._strategies import banded, strategies, toeplitz
 
 UNIT = st.integers(-8, 8).map(lambda k: k / 8)
 
@@ -184,3 +185,16 @@ def test_knots_of_long_series_lose_little():
 def test_costs_and_uses_that_are_none_are_refused(make, says):
     with pytest.raises(ProblemError, match=says):
         make()
+
+
+@examples(30)
+@given(data=st.data())
+def test_the_cost_of_a_banded_strategy_and_its_gradient(data):
+    strategy, C = data.draw(banded(data.draw(st.integers(1, 9))))
+    cost, H = data.draw(costs(len(C)))
+    value, gradient = of_bands(cost, strategy.rows)
+    assert value == pytest.approx(loss(H, C), rel=1e-8)
+    N = np.linalg.inv(C)
+    exact = -2 * N.T @ H @ N @ N.T
+    for j in range(strategy.bandwidth):
+        assert_allclose(gradient[j:, j], np.diagonal(exact, -j), rtol=1e-6, atol=1e-9 * np.abs(exact).max())

@@ -46,6 +46,11 @@ class Strategy(abc.ABC):
         """The coefficients of a Toeplitz C, at most T of them; None for another."""
         return None
 
+    @property
+    def noise_series(self) -> Array | None:
+        """The coefficients of a Toeplitz C^-1, shape (T,); None for another."""
+        return None
+
     @abc.abstractmethod
     def times(self, x: Array) -> Array:
         """C x."""

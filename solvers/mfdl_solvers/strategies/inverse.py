@@ -41,6 +41,11 @@ class Inverse(Strategy):
         return self.noising.size
 
     @property
+    def noise_series(self) -> Array | None:
+        given = self.noising.series
+        return None if given is None else np.concatenate([given, np.zeros(self.size - given.size)])
+
+    @property
     def bandwidth(self) -> int:
         return self.size if self.noising.bandwidth > 1 else 1
 

@@ -45,6 +45,10 @@ class Toeplitz(Strategy):
         return np.asarray(self.coefficients)
 
     @property
+    def noise_series(self) -> Array:
+        return self.inverse_series
+
+    @property
     def bandwidth(self) -> int:
         return self.series.size
 

@@ -1,17 +1,25 @@
 """Structured strategies for the gossip error Gram: the best Toeplitz, banded, buffered ones, and bounds, in O(T)."""
 
+from .banded import best_banded
 from .bound import lower_bound
 from .cost import ModeCost
-from .toeplitz import Found, best_buffered, best_inverse, best_toeplitz, stationary_series
+from .search import FORMS, Form, StructuredFactorization, best, evaluate, loss
+from .toeplitz import best_buffered, best_inverse, best_toeplitz, stationary_series
 from .uses import Uses
 
 __all__ = [
-    "Found",
+    "FORMS",
+    "Form",
     "ModeCost",
+    "StructuredFactorization",
     "Uses",
+    "best",
+    "best_banded",
     "best_buffered",
     "best_inverse",
     "best_toeplitz",
+    "evaluate",
+    "loss",
     "lower_bound",
     "stationary_series",
 ]

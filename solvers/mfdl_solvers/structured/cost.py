@@ -82,6 +82,12 @@ class ModeCost:
         """What an injection does depends on its age alone."""
         return bool(np.ptp(self.rates) == 0 and np.ptp(self.shrink) == 0)  # type: ignore[arg-type]
 
+    @property
+    def at_mean_rates(self) -> ModeCost:
+        """The same with rates and shrink factors at their means."""
+        rates, shrink = (np.full(self.size, np.mean(np.asarray(each))) for each in (self.rates, self.shrink))
+        return dataclasses.replace(self, rates=rates, shrink=shrink)
+
     def inverse_bands(self, eigenvalue: float) -> Array:
         """R^-1[t, t - j], j < 3, shape (T, 3): from the states y of a mode back to injections x."""
         rates, shrink = np.asarray(self.rates), np.asarray(self.shrink)

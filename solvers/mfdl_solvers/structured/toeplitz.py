@@ -10,7 +10,6 @@ frequency w, and c the outer function of that modulus (by its cepstrum): for pre
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -19,23 +18,15 @@ import scipy.sparse as sp
 
 from ..lbfgs import minimise
 from ..problem import Array
-from ..strategies import Buffered, Inverse, Strategy, Toeplitz
+from ..strategies import Buffered, Inverse, Toeplitz
 from ..strategies.toeplitz import convolved, inverse_series
 from .cost import ModeCost
+from .settled import Found, Settled
 from .uses import Uses
 
 KNOTS = 512  # up to as many coefficients each is free
-SETTLED, WITHIN = 1e-8, 10  # the search ends once the loss fell by less, relative, in so many iterations
 LARGEST_CHANGE = 50.0  # of the logarithm of a coefficient
 FLOOR = 1e-12  # of the largest coefficient: what a coefficient of 0 begins with
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Found:
-    """A strategy of its form, and the iterations that it took."""
-
-    strategy: Strategy
-    iterations: int
 
 
 def stationary_series(cost: ModeCost, size: int) -> Array:
@@ -69,7 +60,7 @@ def best_toeplitz(cost: ModeCost, uses: Uses, *, bandwidth: int | None = None, m
     def of(c: Array) -> tuple[float, Array]:
         padded = np.zeros(T)
         padded[:width] = c
-        return _loss(cost, uses, padded, inverse_series(c, T), width, free_encoder=True)
+        return _loss(cost, uses, padded, width, free_encoder=True)
 
     c, iterations = _search(of, begin, uses.gap, max_iterations)
     return Found(Toeplitz(c, T), iterations)
@@ -86,7 +77,7 @@ def best_inverse(cost: ModeCost, uses: Uses, *, bandwidth: int, max_iterations: 
     def of(n: Array) -> tuple[float, Array]:
         padded = np.zeros(T)
         padded[:width] = n
-        return _loss(cost, uses, inverse_series(n, T), padded, width, free_encoder=False)
+        return _loss(cost, uses, padded, width, free_encoder=False)
 
     n, iterations = _search(of, begin, uses.gap, max_iterations)
     return Found(Inverse(Toeplitz(n, T)), iterations)
@@ -112,27 +103,29 @@ def best_buffered(cost: ModeCost, uses: Uses, *, buffers: int, max_iterations: i
         powers = [decay**ages for decay in decays]
         for scale, power in zip(scales, powers, strict=True):
             c[1:] += scale * power
-        value, of_c = _loss(cost, uses, c, inverse_series(c, T), T, free_encoder=True)
+        value, of_c = _loss(cost, uses, c, T, free_encoder=True)
         for i, (scale, decay, power) in enumerate(zip(scales, decays, powers, strict=True)):
             gradient[i] = scale * float(of_c[1:] @ power)
             gradient[buffers + i] = scale * (1 - decay) * float((of_c[1:] * ages) @ power)
         return value, gradient
 
     begin = np.concatenate([np.log(scales), np.log(decays / (1 - decays))])
-    found = minimise(value_and_gradient, begin, stop=_Settled(), max_iterations=max_iterations)
+    found = minimise(value_and_gradient, begin, stop=Settled(), max_iterations=max_iterations)
     scales, decays = parts(found.point)
     return Found(Buffered(scales, decays, T), found.iterations)
 
 
-def _loss(cost: ModeCost, uses: Uses, c: Array, d: Array, width: int, *, free_encoder: bool) -> tuple[float, Array]:
-    """log(sensitivity^2 tr(H C^-1 C^-T)) and its gradient in the first coefficients of C, or of C^-1; c * d = 1."""
+def _loss(cost: ModeCost, uses: Uses, free: Array, width: int, *, free_encoder: bool) -> tuple[float, Array]:
+    """log(sensitivity^2 tr(H C^-1 C^-T)) and its gradient in the first coefficients that are free, of C or of C^-1."""
     with np.errstate(over="ignore", invalid="ignore"):
+        inverse = inverse_series(np.trim_zeros(free, "b"), free.size)
+        c, d = (free, inverse) if free_encoder else (inverse, free)
         squared, of_c = uses.of_series(c)
         error, of_d = cost.of_series(d)
         if not (0 < squared < np.inf and 0 < error < np.inf):
-            return np.inf, c[:width]
+            return np.inf, free[:width]
         of_c, of_d = of_c / squared, of_d / error
-        own, other, inverse = (of_c, of_d, d) if free_encoder else (of_d, of_c, c)
+        own, other = (of_c, of_d) if free_encoder else (of_d, of_c)
         through = convolved(inverse, convolved(inverse, other[::-1]))[::-1]  # the inverse moves by -d * d * change
         return float(np.log(squared) + np.log(error)), own[:width] - through[:width]
 
@@ -159,7 +152,7 @@ def _search(
         return value, spread.T @ (gradient[1:] * c[1:])
 
     start = np.ones(spread.shape[1])
-    found = minimise(value_and_gradient, start, stop=_Settled(), max_iterations=max_iterations)
+    found = minimise(value_and_gradient, start, stop=Settled(), max_iterations=max_iterations)
     return series(found.point), found.iterations
 
 
@@ -177,17 +170,6 @@ def _spread(size: int, gap: int) -> sp.csr_array:
     rows = np.arange(size)
     data = np.concatenate([1 - share, share])
     return sp.csr_array((data, (np.tile(rows, 2), np.concatenate([left, left + 1]))), shape=(size, knots.size))
-
-
-class _Settled:
-    """Ends a search whose value hardly falls."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    def __call__(self, iteration: int, x: Array, value: float, gradient: Array) -> bool:
-        self.values.append(value)
-        return len(self.values) > WITHIN and self.values[-1 - WITHIN] - value < SETTLED
 
 
 def _moved_from_zero(series: Array) -> Array:

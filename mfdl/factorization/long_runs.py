@@ -1,0 +1,142 @@
+"""Noise over many steps: the best encoder of a form with structure, against gossip, without an array of T x T.
+
+In: what `factorize` takes. Out: a strategy (`mfdl.factorization.strategies`) that `CausalNoise` and `mf_dsgd` take,
+with loss, a certified lower bound on the loss of any encoder, and their gap. The error Gram is known by the spectral
+measure of the gossip alone: each of its eigenvalues is a scalar recursion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import mfdl_solvers
+from mfdl_solvers import Stopping, structured
+from mfdl_solvers.strategies import Strategy
+from mfdl_solvers.structured import FORMS, Form, ModeCost, StructuredFactorization, Uses
+
+from ..check import integer_at_least
+from ..dynamics import Dynamics
+from ..error_gram import SpectralMeasure, spectral_measure
+from ..error_weights import Target
+from ..errors import UnsupportedMechanism, require_known
+from ..keywords import takes_fields_of
+from ..participation import Cyclic, EveryStep, MinSeparation, Participation, Single
+from ..progress import shown
+from .boundary import solver_refusals
+from .search import Search, Setting
+from .temporal import problem
+
+USUAL_ITERATIONS = 500
+DENSE_BOUND_STEPS = 1024
+"""Steps up to which the lower bound is that of the dense problem, by its own solver."""
+DENSE_BOUND_TOLERANCE, DENSE_BOUND_ITERATIONS = 1e-3, 300
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LongSearch(Search):
+    """One encoder with structure for all nodes.
+
+    Attributes:
+        form: "toeplitz" (banded: as many diagonals as uses of a record are apart, or `bandwidth`), "banded" (at most 32
+            diagonals by default), "buffered" (BLT: exponentials, constant memory) or "inverse" (C^-1 Toeplitz and
+            banded, as BISR and DP-lambda-CGD).
+        bandwidth: diagonals; buffers: exponentials.
+        measure: of one step's averaging, where it is not that of `error_gram.spectral_measure`.
+        max_iterations: of the search. There is no tolerance: the gap says what another encoder may save at most.
+    """
+
+    max_iterations: int = USUAL_ITERATIONS
+    form: str = "toeplitz"
+    bandwidth: int | None = None
+    buffers: int = structured.search.USUAL_BUFFERS
+    measure: SpectralMeasure | None = None
+
+    @property
+    def chosen(self) -> Form:
+        """Checked; raises InvalidInput."""
+        require_known("form", self.form, FORMS)
+        if self.bandwidth is not None:
+            integer_at_least(1, bandwidth=self.bandwidth)
+        return Form(self.form, self.bandwidth, integer_at_least(1, buffers=self.buffers))
+
+
+@takes_fields_of(LongSearch)
+@solver_refusals()
+def factorize_long(asked: LongSearch) -> StructuredFactorization:
+    """The best strategy of a form, with loss, certified lower bound and gap; status "stationary".
+
+    Guarantees: the sensitivity of the strategy is at most 1, whatever the search did: exact, or an upper bound (then a
+        note says so). lower_bound holds for encoders of any shape.
+    Raises: UnsupportedMechanism: gossip without a spectral measure, participation without a structure, released models;
+        InvalidInput: names and numbers out of range, a band wider than uses of a record are apart, a schedule of rates
+        (forms other than "banded").
+    Cost: O(T log T) a mode and iteration (banded: T bandwidth^2), and T modes^2 for the bound; up to DENSE_BOUND_STEPS
+        a dense factorization besides, whose bound is the better one for several uses.
+    """
+    form, ends = asked.chosen, asked.stopping
+    cost, uses = mode_cost(asked, asked.measure), uses_of(asked.participation)
+    with shown(asked.progress).status(f"factorizing {cost.size:,} steps, {form.name}"):
+        found = structured.best(cost, uses, form, max_iterations=ends.max_iterations)
+        return found if uses.at_least else _bounded(asked, found)
+
+
+@solver_refusals()
+def evaluate_long(
+    setting: Setting, strategy: Strategy, *, measure: SpectralMeasure | None = None
+) -> StructuredFactorization:
+    """A given strategy in a setting: loss at unit sensitivity, lower bound, status "fixed".
+
+    Raises: as `factorize_long`.
+    """
+    return structured.evaluate(mode_cost(setting, measure), uses_of(setting.participation), strategy)
+
+
+def _bounded(setting: Setting, found: StructuredFactorization) -> StructuredFactorization:
+    """With the lower bound of the dense problem, where its arrays are small."""
+    if setting.participation.num_steps > DENSE_BOUND_STEPS:
+        return found
+    posed = problem(setting.dynamics, setting.participation, weights=setting.weights, objective=setting.objective)
+    dense = mfdl_solvers.solve(posed, Stopping(DENSE_BOUND_TOLERANCE, DENSE_BOUND_ITERATIONS))
+    return dataclasses.replace(found, lower_bound=min(found.loss, max(found.lower_bound, dense.lower_bound)))
+
+
+def mode_cost(setting: Setting, measure: SpectralMeasure | None = None) -> ModeCost:
+    """The error Gram of a setting as an operator, tr(H) the same as of `error_gram`.
+
+    Raises: UnsupportedMechanism: gossip without a spectral measure; released models.
+    """
+    setting.participation.require_nodes(setting.dynamics.num_nodes)
+    dynamics, T = setting.dynamics, setting.participation.num_steps
+    target = Target.of(setting.objective, setting.weights)
+    if target.weights.released is not None:
+        raise UnsupportedMechanism("forms with structure count models step by step, not released averages of them.")
+    if measure is None:  # which knows no step sizes
+        averaging = Dynamics(dynamics.gossip, gossip_rounds=dynamics.gossip_rounds)
+        measure = spectral_measure(averaging, weights=setting.weights)
+    known = measure.reduced(2 * T)
+    lam = known.eigenvalues
+    return ModeCost(
+        lam,
+        known.weights * lam**2 if target.after_averaging else known.weights,
+        target.weights.of_steps(T),
+        rates=dynamics.relative_rates(T),
+        shrink=dynamics.shrink_factors(T),
+        momentum=dynamics.momentum,
+    )
+
+
+def uses_of(participation: Participation) -> Uses:
+    """Participation as k uses that are b steps apart, or at least that; raises UnsupportedMechanism: any other."""
+    T = participation.num_steps
+    if isinstance(participation, Cyclic):
+        return Uses(participation.epochs, participation.period, T)
+    if isinstance(participation, Single):
+        return Uses(1, T, T)
+    if isinstance(participation, EveryStep):
+        return Uses(T, 1, T)
+    if isinstance(participation, MinSeparation):
+        return Uses(participation.max_participations, participation.separation, T, at_least=True)
+    raise UnsupportedMechanism(
+        f"forms with structure take cyclic, single, every-step and min-separation participation, got "
+        f"{participation.describe()}; use factorize."
+    )

@@ -1,0 +1,124 @@
+"""One door to all forms of structured strategies: the best of a form, or a given one, with loss, bound and gap."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
+from ..strategies import Banded, Strategy
+from .banded import best_banded, of_bands
+from .bound import lower_bound
+from .cost import ModeCost
+from .settled import Found
+from .toeplitz import best_buffered, best_inverse, best_toeplitz
+from .uses import Uses
+
+FORMS = ("toeplitz", "banded", "buffered", "inverse")
+USUAL_BANDWIDTH, USUAL_BUFFERS = 32, 6
+MAX_COLUMNS = 4096  # steps up to which a strategy of any structure is put to the test column by column
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What kind of strategy is searched.
+
+    Attributes:
+        name: "toeplitz" (banded by `bandwidth`), "banded", "buffered" (BLT) or "inverse" (C^-1 Toeplitz and banded).
+        bandwidth: diagonals of C, or of C^-1; default as many as uses are apart for "toeplitz", else at most 32.
+        buffers: exponentials of a buffered one.
+
+    Raises: ProblemError: another name, numbers below 1.
+    """
+
+    name: str = "toeplitz"
+    bandwidth: int | None = None
+    buffers: int = USUAL_BUFFERS
+
+    def __post_init__(self) -> None:
+        if self.name not in FORMS:
+            raise ProblemError(f"form must be one of {', '.join(FORMS)}, got {self.name!r}.")
+        if self.buffers < 1 or (self.bandwidth is not None and self.bandwidth < 1):
+            raise ProblemError(f"bandwidth and buffers must be >= 1, got {self.bandwidth} and {self.buffers}.")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class StructuredFactorization(Certified):
+    """A strategy with structure, with what it costs and how far that is from the best of any structure.
+
+    Attributes:
+        strategy: C, of sensitivity at most `sensitivity`.
+        loss: sensitivity^2 tr(H C^-1 C^-T), per unit noise variance and coordinate.
+        lower_bound: no C of any shape has a smaller loss.
+        sensitivity: an upper bound, 1 up to rounding; sensitivity_exact: none is smaller.
+    """
+
+    strategy: Strategy
+    sensitivity: float
+    sensitivity_exact: bool
+
+
+def best(cost: ModeCost, uses: Uses, form: Form, *, max_iterations: int = 500) -> StructuredFactorization:
+    """The best strategy of a form, as far as the search can tell (status "stationary"), and a bound on all others.
+
+    Raises: ProblemError: a band wider than uses are apart where it must not be; rates that change over the steps, which
+        banded strategies alone take.
+    """
+    began = time.perf_counter()
+    if not cost.by_age and form.name != "banded":
+        raise ProblemError(f"form {form.name!r} takes rates that do not change over the steps; use form 'banded'.")
+    width = min(uses.gap, USUAL_BANDWIDTH) if form.bandwidth is None else form.bandwidth
+    if form.name == "toeplitz":
+        found = best_toeplitz(cost, uses, bandwidth=form.bandwidth, max_iterations=max_iterations)
+    elif form.name == "banded":
+        found = best_banded(cost, uses, bandwidth=width, max_iterations=max_iterations)
+    elif form.name == "buffered":
+        found = best_buffered(cost, uses, buffers=form.buffers, max_iterations=max_iterations)
+    else:
+        found = best_inverse(cost, uses, bandwidth=width, max_iterations=max_iterations)
+    return _told(cost, uses, found, STATIONARY, began)
+
+
+def evaluate(cost: ModeCost, uses: Uses, strategy: Strategy) -> StructuredFactorization:
+    """A given strategy: status "fixed"."""
+    if strategy.size != cost.size:
+        raise ProblemError(f"strategy must be over {cost.size} steps, got {strategy.size}.")
+    return _told(cost, uses, Found(strategy, 0), FIXED, time.perf_counter())
+
+
+def loss(cost: ModeCost, strategy: Strategy) -> float:
+    """tr(H C^-1 C^-T).
+
+    Raises: ProblemError: rates that change, or C without Toeplitz form, at more than MAX_COLUMNS steps, C not banded.
+    """
+    if cost.by_age and strategy.noise_series is not None:
+        return cost.of_series(strategy.noise_series)[0]
+    if isinstance(strategy, Banded):
+        return of_bands(cost, strategy.rows)[0]
+    if cost.size > MAX_COLUMNS:
+        raise ProblemError(
+            f"the loss of a {type(strategy).__name__} strategy is computed column by column up to {MAX_COLUMNS} steps, "
+            f"got {cost.size}; use rates that do not change, or a Banded one."
+        )
+    return cost.of_columns(strategy)
+
+
+def _told(cost: ModeCost, uses: Uses, found: Found, status: str, began: float) -> StructuredFactorization:
+    squared = uses.squared_sensitivity(found.strategy)
+    scaled = found.strategy.scaled(squared.value**-0.5)
+    after = uses.squared_sensitivity(scaled)
+    total = after.value * loss(cost, scaled)
+    bound = lower_bound(cost, uses, scaled)
+    notes = () if after.exact else ("the sensitivity is an upper bound: the true loss may be smaller",)
+    assert relative_gap(total, bound) > -1e-6
+    return StructuredFactorization(
+        strategy=scaled,
+        loss=total,
+        lower_bound=min(bound, total),
+        status=status,
+        iterations=found.iterations,
+        seconds=time.perf_counter() - began,
+        sensitivity=after.value**0.5,
+        sensitivity_exact=after.exact,
+        notes=notes,
+    )

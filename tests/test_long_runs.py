@@ -1,0 +1,147 @@
+"""Encoders with structure for long runs, from dynamics and participation: the same loss and bounds as dense ones."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mfdl
+from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, InvalidInput, MinSeparation, Single, UnsupportedMechanism
+from mfdl.cli import main
+from mfdl.error_gram import error_gram
+from mfdl.factorization import FORMS, evaluate_long, factorize, factorize_long
+from mfdl.factorization.long_runs import mode_cost, uses_of
+from mfdl.factorization.search import Setting
+from mfdl.factorization.strategies import Banded, Inverse, Toeplitz
+from mfdl.reporting import factorize_config
+from tests.effort import examples
+
+RING = mfdl.gossip.metropolis_hastings("ring:n=6")
+PLAIN = Dynamics(RING)
+
+
+def dense_loss(dynamics, T, strategy, **counted):
+    N = np.linalg.inv(strategy.dense())
+    return float(np.trace(error_gram(dynamics, T, **counted) @ N @ N.T))
+
+
+@examples(30)
+@given(
+    graph=st.sampled_from(["ring:n=5", "path:n=4", "star:n=5", "complete:n=3"]),
+    rounds=st.integers(1, 2),
+    momentum=st.sampled_from([0.0, 0.5]),
+    decay=st.sampled_from([0.0, 0.1]),
+    falls=st.booleans(),
+    weights=st.sampled_from(["all", "last:3:0.1", "exponential:2", "all/average"]),
+    objective=st.sampled_from(["post-average", "message"]),
+    banded=st.booleans(),
+)
+def test_the_cost_by_modes_is_that_of_the_error_gram(graph, rounds, momentum, decay, falls, weights, objective, banded):
+    T = 8
+    rate = 1 / np.sqrt(np.arange(1, T + 1)) if falls else 1.0
+    dynamics = Dynamics(
+        mfdl.gossip.metropolis_hastings(graph),
+        rate,
+        gossip_rounds=rounds,
+        momentum=momentum,
+        weight_decay=decay,
+    )
+    counted = {"weights": ErrorWeights.parse(weights), "objective": objective}
+    setting = Setting(dynamics, Cyclic(2, 4), **counted)
+    rows = np.where(np.arange(3) <= np.arange(T)[:, None], [1.5, -0.4, 0.2], 0.0)
+    strategy = Banded(rows) if banded else Inverse(Toeplitz([1.0, -0.6], T))
+    found = evaluate_long(setting, strategy)
+    assert found.loss == pytest.approx(dense_loss(dynamics, T, found.strategy, **counted), rel=1e-8)
+    assert found.sensitivity == pytest.approx(1.0, rel=1e-9)
+    assert found.status == "fixed"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("participation", [Cyclic(4, 8), Single(32), MinSeparation(32, 3, 8)])
+def test_forms_cost_what_the_dense_gram_says_and_are_bounded_by_the_dense_optimum(form, participation):
+    found = factorize_long(PLAIN, participation, form=form, progress=False)
+    assert found.status == "stationary"
+    assert found.loss == pytest.approx(dense_loss(PLAIN, 32, found.strategy), rel=1e-8)
+    assert found.lower_bound <= found.loss
+    patterns = list(participation.patterns())
+    X = found.strategy.dense()
+    X = X.T @ X
+    assert max(np.abs(X[np.ix_(p, p)]).sum() for p in patterns) <= 1 + 1e-9
+    if not isinstance(participation, MinSeparation):
+        best = factorize(PLAIN, participation, progress=False)
+        assert found.loss >= best.lower_bound * (1 - 1e-9)
+        assert found.lower_bound <= best.loss * (1 + 1e-9)
+        assert found.gap <= 0.5
+
+
+def test_banded_ones_are_the_better_the_more_they_are_free():
+    losses = [
+        factorize_long(PLAIN, Cyclic(4, 8), form=form, bandwidth=width, progress=False).loss
+        for form, width in [("banded", 8), ("toeplitz", 8), ("banded", 3), ("toeplitz", 3)]
+    ]
+    assert losses[0] < losses[1] < losses[3]
+    assert losses[0] < losses[2] < losses[3]
+
+
+def test_schedules_are_for_banded_ones():
+    falling = Dynamics(RING, 1 / np.arange(1, 33))
+    found = factorize_long(falling, Cyclic(4, 8), form="banded", progress=False)
+    assert found.loss == pytest.approx(dense_loss(falling, 32, found.strategy), rel=1e-8)
+    assert found.gap < 0.1
+    with pytest.raises(InvalidInput, match="use form 'banded'"):
+        factorize_long(falling, Cyclic(4, 8))
+
+
+def test_a_long_strategy_is_the_noise_of_an_algorithm_that_is_calibrated():
+    part = Cyclic(4, 8)
+    found = factorize_long(PLAIN, part, form="buffered", buffers=2, progress=False)
+    algorithm = mfdl.algorithms.mf_dsgd(PLAIN, part, found.strategy)
+    assert algorithm.noise.causal.strategy is not None
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "says"),
+    [
+        (lambda: factorize_long(PLAIN, Cyclic(4, 8), form="circulant"), InvalidInput, "toeplitz"),
+        (lambda: factorize_long(PLAIN, Cyclic(4, 8), form="banded", bandwidth=9), InvalidInput, "at most 8"),
+        (lambda: factorize_long(PLAIN, Cyclic(4, 8), bandwidth=0), InvalidInput, "bandwidth"),
+        (lambda: uses_of(mfdl.OncePerEpoch(2, 4)), UnsupportedMechanism, "use factorize"),
+        (
+            lambda: mode_cost(Setting(Dynamics(mfdl.gossip.uniform("star:n=5")), Cyclic(2, 4))),
+            UnsupportedMechanism,
+            "constant symmetric",
+        ),
+        (
+            lambda: mode_cost(Setting(PLAIN, Cyclic(2, 4), weights=ErrorWeights("released:average:4"))),
+            UnsupportedMechanism,
+            "released",
+        ),
+    ],
+)
+def test_what_has_no_form_is_refused(ask, kind, says):
+    with pytest.raises(kind, match=says):
+        ask()
+
+
+def test_every_step_is_one_class():
+    uses = uses_of(EveryStep(6))
+    assert (uses.count, uses.gap, uses.steps) == (6, 1, 6)
+
+
+def test_command(capsys):
+    assert factorize_config.FORMS == FORMS
+    small = ["factorize", "--graph", "ring:n=6", "--epochs", "4", "--period", "8", "--solver"]
+    assert main([*small, "banded", "--bandwidth", "4", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["form"], answer["memory"], answer["sensitivity_exact"]) == ("banded", 3, True)
+    assert answer["gap"] == pytest.approx(answer["loss"] / answer["lower_bound"] - 1)
+    for wrong, says in {
+        ("toeplitz", "--tolerance", "1e-3"): "--tolerance",
+        ("dense", "--buffers", "3"): "--buffers",
+        ("toeplitz", "--mechanism", "d-mf"): "mafalda",
+        ("toeplitz", "--out", "x.npz"): "factorize_long",
+    }.items():
+        assert main([*small, *wrong]) == 2
+        assert says in capsys.readouterr().err
