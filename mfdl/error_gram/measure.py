@@ -57,7 +57,7 @@ class SpectralMeasure:
     def of_spectrum(cls, eigenvalues: FloatArray, weight: float = 1.0) -> SpectralMeasure:
         """The same weight on each of some eigenvalues, equal ones (to 13 decimals) put together."""
         values, counts = np.unique(np.clip(eigenvalues, -1.0, 1.0).round(GRID), return_counts=True)
-        return cls(np.asarray(values, dtype=np.float64), weight * counts)
+        return cls(values, np.asarray(weight * counts, dtype=np.float64))
 
     @property
     def mass(self) -> float:
