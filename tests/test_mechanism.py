@@ -399,4 +399,4 @@ def test_two_mechanisms_share_a_hash_only_when_they_are_one():
                 found[made.content_hash] = (name, clip_norm, mu)
                 again = calibrate(one, trust=LDP, adjacency="zero-out", clip_norm=clip_norm, mu=mu)
                 assert again.content_hash == made.content_hash
-    assert mfdl.calibrate is calibrate
+    assert mfdl.calibrate.__wrapped__ is calibrate

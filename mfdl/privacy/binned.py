@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SLACK = 1e-11
 """Of delta, for each pair composed: what floating point may do to dp-accounting's sums."""
+FAINT = 1e-18  # correlation: below it counts as it
 PRECISION = 1e-4
 """Relative: how far calibrated noise may lie above the least that is certified."""
 UP = 1 + 2.0**-40
@@ -126,6 +127,7 @@ class BinnedGaussian:
 
     def _shifts(self, rho: float) -> tuple[float, float]:
         """Of all bins together and of each, over the std of the noise."""
+        rho = max(rho, FAINT) if rho else 0.0  # M may be raised, and its grid cannot hold less
         return math.sqrt(rho) / self.noise_multiplier * UP, math.sqrt(1 - rho) / self.noise_multiplier * UP
 
     def _losses(self, kept: int, rho: float, tail: float, interval: float | None = None) -> PrivacyLossDistribution:
