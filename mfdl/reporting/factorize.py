@@ -121,4 +121,5 @@ def _save(out: str | os.PathLike[str], job: Job, solved: Solved, grams: Any, hea
     if isinstance(solved, SpaceTimeFactorization):
         factorization.save_space_time(out, solved, header=header)
     else:
+        assert not isinstance(solved, StructuredFactorization), "refused before any work"
         factorization.save(out, solved, grams=grams, header=header)
