@@ -9,7 +9,7 @@ import os
 
 from hypothesis import settings
 
-EFFORT = float(os.environ.get("MFDL_EFFORT", "0.1"))
+EFFORT = float(os.environ.get("MFDL_EFFORT", "0.07"))
 FEWEST = 6
 
 

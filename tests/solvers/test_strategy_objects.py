@@ -121,3 +121,9 @@ def test_long_series_by_transforms_are_those_by_sums(width):
 def test_what_is_no_strategy_is_refused(make, says):
     with pytest.raises(ProblemError, match=says):
         make()
+
+
+def test_of_nothing_the_solution_is_nothing():
+    banded = Banded(np.tri(4, 2))
+    for product in (banded.solve, banded.transposed_solve):
+        assert product(np.zeros((4, 0))).shape == (4, 0)

@@ -36,6 +36,8 @@ def solve_banded(columns: Array, x: Array, *, transposed: bool = False) -> Array
 
     Columns may be longer than the matrix: what falls below its last row is not read.
     """
+    if x.size == 0:  # LAPACK's wrapper writes beyond its memory where there is no right-hand side
+        return x.copy()
     flat = x.reshape(len(x), -1)
     solved, info = scipy.linalg.lapack.dtbtrs(columns.T, flat, uplo="L", trans="T" if transposed else "N")
     if info:
