@@ -33,6 +33,8 @@ SLACK = 1e-11
 FAINT = 1e-18  # correlation: below it counts as it
 PRECISION = 1e-4
 """Relative: how far calibrated noise may lie above the least that is certified."""
+STRONGEST = {False: 16.0, True: 8.0}
+"""1 / noise multiplier up to which laws fit floating point, kept or replaced: beyond, bins count as public."""
 UP = 1 + 2.0**-40
 """Numbers that are rounded up before they are used: far more than their own roundoff."""
 
@@ -79,13 +81,15 @@ class BinnedGaussian:
         epsilon = check.non_negative(epsilon=epsilon)
         if not self.noise_multiplier:
             return 1.0
+        if not self._fits:
+            return gaussian.delta_from_mu(self._unsampled_mu, epsilon)
         hulls = (self._losses(kept, rho, FINEST) for kept, rho in self.correlations)
         return min(gaussian.delta_from_mu(self._unsampled_mu, epsilon), *(_delta(h, epsilon) + SLACK for h in hulls))
 
     def hull_epsilon(self, delta: float, kept: int, rho: float) -> float:
-        """Of b' bins whose correlations are at most rho; inf where floating point cannot tell so small a delta."""
+        """Of b' bins with correlations of at most rho; inf where delta or noise is too small for floating point."""
         delta = check.open_unit(delta=delta)
-        if not self.noise_multiplier or delta <= 2 * SLACK:
+        if not self._fits or delta <= 2 * SLACK:
             return math.inf
         return _epsilon(self._losses(kept, rho, _tail(delta)), delta - SLACK)
 
@@ -113,6 +117,9 @@ class BinnedGaussian:
 
         Args: interval: its discretization; default the own one, `interval`.
         """
+        if not self._fits:
+            least = 1 / STRONGEST[self._doubled]
+            raise InvalidInput(f"noise_multiplier must be >= {least} to compose, got {self.noise_multiplier:g}.")
         best = min(self.correlations, key=lambda pair: self.hull_epsilon(delta, *pair))
         return self._losses(*best, _tail(check.open_unit(delta=delta)), interval)
 
@@ -120,6 +127,11 @@ class BinnedGaussian:
     def interval(self) -> float:
         """Discretization of the losses: a small part of their standard deviation."""
         return min(_interval(*self._shifts(rho), kept, self._doubled) for kept, rho in self.correlations)
+
+    @property
+    def _fits(self) -> bool:
+        """Whether there is noise enough for laws of secret bins."""
+        return self.noise_multiplier * STRONGEST[self._doubled] >= 1
 
     @property
     def _doubled(self) -> bool:
@@ -175,12 +187,14 @@ def correlations(M: FloatArray) -> tuple[tuple[int, float], ...]:
 def _least(epsilon: float, delta: float, bins: int, pair: tuple[int, float], adjacency: str, most: float) -> float:
     """The least multiplier by the hull of one pair; `most` where it needs more than that, or cannot tell."""
     kept, rho = pair
-    if delta <= 2 * SLACK:
+    if delta <= 2 * SLACK or not BinnedGaussian(most, kept, (pair,), adjacency)._fits:
         return most
 
     def exceeds(multiplier: float, coarse: int) -> float:
         """log of the epsilon of the hull over the one wanted."""
         bound = BinnedGaussian(multiplier, kept, (pair,), adjacency)
+        if not bound._fits:
+            return math.inf
         interval = coarse * _interval(*bound._shifts(rho), kept, bound._doubled)
         losses = bound._losses(kept, rho, _tail(delta), interval)
         return math.log(max(_epsilon(losses, delta - SLACK), 1e-12) / epsilon)

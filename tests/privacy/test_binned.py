@@ -221,6 +221,18 @@ def test_allocation_is_above_its_lower_side_and_below_no_sampling(shift, bins, t
         assert (kept <= fewer * 1.1 + 1e-5).all()
 
 
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("rho", [0.0, 1e-9, 0.3])
+def test_next_to_no_noise_is_accounted_as_public_bins(adjacency, rho):
+    for multiplier in (1e-9, 0.028, 0.03):
+        stated = BinnedGaussian(multiplier, 2, ((2, rho),), adjacency)
+        assert stated.epsilon(1e-5) == stated.unsampled_epsilon(1e-5) < math.inf
+        assert 0 < stated.delta(1.0) <= 1
+        with pytest.raises(InvalidInput, match="noise_multiplier"):
+            stated.losses(1e-5)
+    assert BinnedGaussian(1.0, 2, ((2, rho),), adjacency).least_multiplier(2000.0, 1e-5) < 0.05
+
+
 def test_what_is_out_of_range_is_refused():
     for wrong in ((4, ((3, 0.0),)), (4, ()), (4, ((4, 1.5),)), (0, ((0, 0.0),))):
         with pytest.raises(InvalidInput):
