@@ -182,10 +182,10 @@ def exact_or_estimated(
     probes: Probes | None = None,
 ) -> FloatArray | EstimatedGram:
     """`error_gram` where it takes about a minute at most, else `estimated_error_gram`, with their arguments."""
-    how: dict[str, Any] = {"weights": weights, "objective": objective}
+    target: dict[str, Any] = {"weights": weights, "objective": objective}
     if in_reach(Counted.of(dynamics, num_steps, weights, objective), EXACT_WORK):
-        return error_gram(dynamics, num_steps, **how)
-    return estimated_error_gram(dynamics, num_steps, probes=probes, **how)
+        return error_gram(dynamics, num_steps, **target)
+    return estimated_error_gram(dynamics, num_steps, probes=probes, **target)
 
 
 def _by_measures(counted: Counted, probes: Probes) -> EstimatedGram:
@@ -194,8 +194,8 @@ def _by_measures(counted: Counted, probes: Probes) -> EstimatedGram:
     n, signs, factor = W.shape[0], probes.signs(W.shape[0]), counted.node_factor
     z = signs if factor is None else np.asarray(factor.T @ signs[: factor.shape[0]])
     z -= z.mean(axis=0)
-    found = quadrature(lambda x: np.asarray(W @ x), z, nodes_needed(2 * T * rounds, ACCURACY))
-    measures = [SpectralMeasure(*of_probe).after_rounds(rounds) for of_probe in found]
+    rules = quadrature(lambda x: np.asarray(W @ x), z, nodes_needed(2 * T * rounds, ACCURACY))
+    measures = [SpectralMeasure(*of_probe).after_rounds(rounds) for of_probe in rules]
     share = n if factor is None else (np.asarray(factor.sum(axis=1)) ** 2).sum()  # 1^T Q 1
     known = SpectralMeasure(np.ones(1), np.array([share / n]))
     of_probes = np.stack([of_measure(counted, measure.plus(known)) for measure in measures])

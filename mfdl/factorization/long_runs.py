@@ -76,8 +76,8 @@ def factorize_long(asked: LongSearch) -> StructuredFactorization:
     form, ends = asked.chosen, asked.stopping
     cost, uses = mode_cost(asked, asked.measure), uses_of(asked.participation)
     with shown(asked.progress).status(f"factorizing {cost.size:,} steps, {form.name}"):
-        found = structured.best(cost, uses, form, max_iterations=ends.max_iterations)
-        return found if uses.at_least else _bounded(asked, found)
+        best = structured.best(cost, uses, form, max_iterations=ends.max_iterations)
+        return best if uses.at_least else _bounded(asked, best)
 
 
 @solver_refusals()
@@ -91,13 +91,14 @@ def evaluate_long(
     return structured.evaluate(mode_cost(setting, measure), uses_of(setting.participation), strategy)
 
 
-def _bounded(setting: Setting, found: StructuredFactorization) -> StructuredFactorization:
+def _bounded(setting: Setting, solved: StructuredFactorization) -> StructuredFactorization:
     """With the lower bound of the dense problem, where its arrays are small."""
     if setting.participation.num_steps > DENSE_BOUND_STEPS:
-        return found
+        return solved
     posed = problem(setting.dynamics, setting.participation, weights=setting.weights, objective=setting.objective)
     dense = mfdl_solvers.solve(posed, Stopping(DENSE_BOUND_TOLERANCE, DENSE_BOUND_ITERATIONS))
-    return dataclasses.replace(found, lower_bound=min(found.loss, max(found.lower_bound, dense.lower_bound)))
+    bound = min(solved.loss, max(solved.lower_bound, dense.lower_bound))  # rounding alone can lift it above the loss
+    return dataclasses.replace(solved, lower_bound=bound)
 
 
 def mode_cost(setting: Setting, measure: SpectralMeasure | None = None) -> ModeCost:
