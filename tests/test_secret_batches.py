@@ -150,6 +150,20 @@ def test_a_run_feeds_each_record_its_bin_and_divides_by_a_constant(tmp_path):
         mfdl.replay(made, task, seeds=[0], period=4)
 
 
+def test_what_a_task_computed_from_its_records_is_declared_and_said():
+    made, task = mfdl.with_noise(algorithms.dp_dsgd(*on()), **ASKED, noise_std=2.0), task_of()
+    silent = dataclasses.replace(task, public_constants=None)
+    with pytest.raises(UnsupportedMechanism, match="must declare what was computed from its records"):
+        mfdl.replay(made, silent, seeds=[0])
+    scaled = dataclasses.replace(task, public_constants="the largest feature")
+    run = mfdl.replay(made, scaled, seeds=[0], progress=False)
+    assert run.statement().endswith("Declared public, and not covered: the largest feature.")
+    assert run.statement(1e-3).startswith(dataclasses.replace(made.guarantee, stated_delta=1e-3).sentence())
+    assert mfdl.replay(made, task, seeds=[0], progress=False).statement() == made.guarantee.sentence()
+    with pytest.raises(InvalidInput, match="public_constants must say in words"):
+        dataclasses.replace(task, public_constants=" ")
+
+
 def test_an_empty_bin_sends_its_noise():
     made = mfdl.with_noise(algorithms.dp_dsgd(*on(BallsInBins(1, 200))), **ASKED, noise_std=3.0)
     run = mfdl.replay(made, task_of(3, dim=5), seeds=[0], keep_messages=True, progress=False, eval_every=200)

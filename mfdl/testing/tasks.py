@@ -79,4 +79,5 @@ def _task(name: str, num_nodes: int, build: Callable[[], torch.nn.Module], featu
         targets=np.zeros(len(features)),
         test_features=features[:1],
         test_targets=np.zeros(1),
+        public_constants="none",
     )

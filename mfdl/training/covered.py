@@ -123,6 +123,12 @@ def require_covered(mechanism: AnyMechanism, task: Task) -> None:
             "under add-remove adjacency the number of records is not public, but the executor's split, record-to-step "
             "map and divisors follow it; use zero-out (the record's gradient is replaced by zero) or replace-one."
         )
+    if isinstance(mechanism, SampledMechanism) and task.public_constants is None:
+        raise UnsupportedMechanism(
+            f"under {mechanism.sampling.describe()} task {task.name!r} must declare what was computed from its records "
+            "before training, as no guarantee covers that; state public_constants='mean and standard deviation of each "
+            "feature' or what else there is, or 'none' if nothing follows from the records."
+        )
     if mechanism.lipschitz is not None and not (task.lipschitz is not None and task.lipschitz <= mechanism.lipschitz):
         raise InvalidInput(
             f"the guarantee assumes local maps with Lipschitz constant {mechanism.lipschitz:g}, and task {task.name!r} "

@@ -190,7 +190,9 @@ def replay(config: ReplayConfig) -> Run:
                 runs.append(_SeedReplay(config, seed, root, place).run(advance))
     guess = baselines.chance(config.task)
     known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
-    return Run(config.mechanism, config.task.name, tuple(runs), **known)
+    secret = isinstance(config.mechanism, SampledMechanism)
+    declared = (config.task.public_constants or "") if secret else ""
+    return Run(config.mechanism, config.task.name, tuple(runs), **known, public_constants=declared)
 
 
 class _SeedReplay:

@@ -149,6 +149,7 @@ class Run(Shown):
     Attributes:
         chance_loss, chance_accuracy: test metrics of a guess that looks at no record (`tasks.baselines.chance`); None
             where there is none.
+        public_constants: those of the task, where the mechanism's batches are secret.
     """
 
     mechanism: Mechanism | SampledMechanism
@@ -156,6 +157,18 @@ class Run(Shown):
     seeds: tuple[SeedRun, ...]
     chance_loss: NotPrivate[float | None] = None
     chance_accuracy: NotPrivate[float | None] = None
+    public_constants: str = ""
+
+    def statement(self, delta: float | None = None) -> str:
+        """The guarantee of this run in words: that of its mechanism, and what of the task it leaves out.
+
+        Args: delta: at which epsilon is said; default that of the guarantee.
+        """
+        stated = self.mechanism.guarantee
+        said = (stated if delta is None else dataclasses.replace(stated, stated_delta=delta)).sentence()
+        if self.public_constants in ("", "none"):
+            return said
+        return f"{said} Declared public, and not covered: {self.public_constants}."
 
     def _sentence(self) -> str:
         steps, seeds = self.seeds[0].finished_steps, len(self.seeds)
@@ -181,7 +194,8 @@ class Run(Shown):
         return judged([self])
 
     def _rows(self) -> list[tuple[str, str]]:
-        return [("task", self.task_name), ("outcome", self.outcome), *self.mechanism._rows()]
+        rows = [("task", self.task_name), ("outcome", self.outcome), *self.mechanism._rows()]
+        return [*rows, *([("declared public", self.public_constants)] if self.public_constants else [])]
 
     def _figure(self) -> Figure | None:
         return self.plot() if all(seed.steps.size for seed in self.seeds) else None

@@ -29,6 +29,8 @@ TEST_FRACTION = 0.2
 SMALL_TEST_FRACTION = 1 / 6
 """Share held back where only the 10,000 images of MNIST are there."""
 
+STANDARDISED = "mean and standard deviation of each feature over the train records"
+
 
 def linear_from_zero(inputs: int, outputs: int) -> torch.nn.Module:
     """One linear layer with bias, all zeros: with a softmax or logistic loss a convex problem, no random start."""
@@ -85,7 +87,7 @@ def a9a(
     if split == "pool":
         name = "a9a-pool"
         train, test = _pooled(train, test)
-    return _task(name, graph_or_num_nodes, train, test, _Logistic, partition)
+    return _task(name, graph_or_num_nodes, train, test, _Logistic, partition, "none")
 
 
 class _Logistic(torch.nn.Module):
@@ -122,7 +124,7 @@ def digits(
     images, labels = sklearn.datasets.load_digits(return_X_y=True)
     train, test = _held_back((images / 16.0, labels), test_fraction)
     name = "digits" if model == "softmax" else f"digits-{model}"
-    return _task(name, graph_or_num_nodes, train, test, DIGITS_MODELS[model], partition)
+    return _task(name, graph_or_num_nodes, train, test, DIGITS_MODELS[model], partition, "none")
 
 
 def housing(
@@ -148,7 +150,8 @@ def housing(
     features = (features - mean) / np.where(std > 0, std, 1.0)
     network = functools.partial(relu_network, 8, 64, 1)
     train, test = ((features[rows], targets[rows]) for rows in (train, test))
-    return _task("housing", graph_or_num_nodes, train, test, network, partition, "regression", _squared_error)
+    held = ("housing", graph_or_num_nodes, train, test, network, partition, STANDARDISED)
+    return _task(*held, "regression", _squared_error)
 
 
 def _squared_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -206,7 +209,7 @@ def mnist(
         train = train[0][used], train[1][used]
     name += ("-pool" if split == "pool" else "") + ("" if model == "linear" else f"-{model}")
     train, test = ((_pixels(images), labels) for images, labels in (train, test))
-    return _task(name, graph_or_num_nodes, train, test, MNIST_MODELS[model], partition)
+    return _task(name, graph_or_num_nodes, train, test, MNIST_MODELS[model], partition, "none")
 
 
 def _pixels(images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -233,6 +236,7 @@ def _task(
     test: Records,
     build_module: Callable[[], torch.nn.Module],
     partition: partitions.Partition | str,
+    public_constants: str,
     kind: Kind = "classification",
     loss: Callable[..., torch.Tensor] = torch.nn.functional.cross_entropy,
 ) -> Task:
@@ -247,4 +251,5 @@ def _task(
         build_module=build_module,
         loss=loss,
         partition=partition,
+        public_constants=public_constants,
     )

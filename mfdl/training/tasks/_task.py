@@ -47,6 +47,9 @@ class Task:
         lipschitz: L such that every local map x -> x - eta g(x) of this model and loss is L-Lipschitz at the step
             sizes it will be trained with, for every possible record; your claim (docs/shift_reduction.md says when
             it holds). None: no claim, and guarantees that rest on one are refused.
+        public_constants: in words, what of features, targets or the first model was computed from the records and is
+            declared public ("mean and standard deviation of each feature"), or "none"; no guarantee covers it. None:
+            not declared, and runs with secret batches are refused.
 
     Raises:
         InvalidInput: arrays that are empty, not finite or do not fit together; a loss that is no scalar.
@@ -64,6 +67,7 @@ class Task:
     num_nodes: int
     lipschitz: float | None = None
     partition: partitions.Partition = dataclasses.field(default_factory=partitions.Uniform)
+    public_constants: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("classification", "regression"):
@@ -72,6 +76,12 @@ class Task:
             raise InvalidInput(f"name must be a text, got {check.said(self.name)}.")
         if self.lipschitz is not None:
             check.non_negative(lipschitz=self.lipschitz)
+        constants = self.public_constants
+        if constants is not None and not (isinstance(constants, str) and constants.strip()):
+            raise InvalidInput(
+                "public_constants must say in words what was computed from the records and counts as public, or "
+                f"'none', got {constants!r}."
+            )
         num_nodes = check.integer_at_least(1, num_nodes=self.num_nodes)
         arrays = {
             "features": records.features(features=self.features),
@@ -237,6 +247,7 @@ def from_module(
     test_targets: Any = None,
     partition: partitions.Partition | str = "uniform",
     lipschitz: float | None = None,
+    public_constants: str | None = None,
 ) -> Task:
     """The task of a user's own module, per-record loss and records.
 
@@ -252,7 +263,7 @@ def from_module(
     Args:
         name: how results call it.
         graph_or_num_nodes: a networkx graph, or the number of nodes.
-        kind, build_module, loss, lipschitz: those of `Task`. A module that is already there, with its parameters as the
+        kind, build_module, loss, lipschitz, public_constants: those of `Task`. A module that is already there, with its parameters as the
             public first model, is `functools.partial(copy.deepcopy, module)`.
         train, test: records, each a Dataset of (features, target) such as a TensorDataset, a torchvision data set or a
             part of `random_split`; read once, item by item. Or instead of them
@@ -271,6 +282,7 @@ def from_module(
         num_nodes=node_count(graph_or_num_nodes),
         lipschitz=lipschitz,
         partition=partitions.parse(partition),
+        public_constants=public_constants,
     )
 
 
