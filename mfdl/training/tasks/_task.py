@@ -263,8 +263,8 @@ def from_module(
     Args:
         name: how results call it.
         graph_or_num_nodes: a networkx graph, or the number of nodes.
-        kind, build_module, loss, lipschitz, public_constants: those of `Task`. A module that is already there, with its parameters as the
-            public first model, is `functools.partial(copy.deepcopy, module)`.
+        kind, build_module, loss, lipschitz, public_constants: those of `Task`. A module that is already there, with its
+            parameters as the public first model, is `functools.partial(copy.deepcopy, module)`.
         train, test: records, each a Dataset of (features, target) such as a TensorDataset, a torchvision data set or a
             part of `random_split`; read once, item by item. Or instead of them
         features, targets, test_features, test_targets: arrays, tensors or tables of pandas, one row per record.
