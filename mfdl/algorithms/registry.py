@@ -11,7 +11,7 @@ from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
-from ..participation import Participation
+from ..participation import BallsInBins, Participation
 from .checks import builder
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import bisr, bsr, d_mf, lambda_cgd, mafalda, mafalda_by_class, mafalda_l
@@ -302,12 +302,15 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
 
     `NAME@WEIGHTS` is optimised for the models that these `ErrorWeights` count, free parameters included; its name keeps
     the weights. `file:FILE.npz` is MF-D-SGD with that file's encoder, or the noise of its factorization. One encoder
-    shared by all nodes is taken on any graph, where its loss is another and its guarantee is computed anew.
+    shared by all nodes is taken on any graph, where its loss is another and its guarantee is computed anew. For secret
+    bins it is what it is for the same bins where they are public.
     Raises: InvalidInput: unknown name, parameters beside weights that decide them, or a file made for another
         participation, if it holds encoders, or for other nodes or gossip, if it holds noise correlated over nodes or
         encoders of single nodes.
     """
     check_name(name)
+    if isinstance(participation, BallsInBins):
+        return _of_bins(build(name, dynamics, participation.public, **parameters), participation)
     if (entry := entry_of(name)) is not None:
         builder = entry.build if split(name)[1] is None else entry.best
         if parameters and builder is not entry.build:  # both would decide the same
@@ -381,10 +384,19 @@ def build_tuned(
 ) -> LinearAlgorithm:
     """The named algorithm with its free parameters at their best against coalitions of a size (0: none)."""
     entry = entry_of(check_name(name))
+    if isinstance(participation, BallsInBins):
+        public = build_tuned(name, dynamics, participation.public, coalition_size=coalition_size)
+        return _of_bins(public, participation)
     if entry is None:
         return build(name, dynamics, participation)
     against = {"coalition_size": coalition_size} if entry.takes("coalition_size") else {}
     return _built(entry.best, name, dynamics, participation, **against)
+
+
+def _of_bins(public: LinearAlgorithm, bins: BallsInBins) -> LinearAlgorithm:
+    """The same algorithm where the map from records to steps is secret."""
+    secret = dataclasses.replace(public, participation=bins)
+    return secret.known_plain() if public.is_plain else secret
 
 
 def _built(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from .. import check
 from ..errors import UnsupportedMechanism
-from .schemes import Participation, Pattern
+from .schemes import Cyclic, Participation, Pattern
 
 
 class Sampled(Participation):
@@ -106,6 +106,11 @@ class BallsInBins(Sampled):
     @property
     def num_steps(self) -> int:
         return self.epochs * self.bins
+
+    @property
+    def public(self) -> Cyclic:
+        """The same map from records to steps where everybody knows it: what an encoder is made for."""
+        return Cyclic(epochs=self.epochs, period=self.bins)
 
     @property
     def expected_rate(self) -> float:

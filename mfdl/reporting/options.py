@@ -278,8 +278,8 @@ class TakesPart(Protects):
     participation: Annotated[
         str,
         Option(
-            "cyclic, once-per-epoch, every-step (what --unit user needs), single, or min-separation (at most k "
-            "uses, at least b steps apart).",
+            "cyclic, once-per-epoch, every-step (what --unit user needs), single, min-separation (at most k uses, at "
+            "least b steps apart), or balls-in-bins (secret batches: each record draws one of b bins once).",
             metavar="NAME",
         ),
     ] = "cyclic"

@@ -14,14 +14,23 @@ import networkx as nx
 
 from .. import graphs, trust
 from ..errors import InvalidInput
-from ..participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Participation, Single, in_every_step
+from ..participation import (
+    BallsInBins,
+    Cyclic,
+    EveryStep,
+    MinSeparation,
+    OncePerEpoch,
+    Participation,
+    Single,
+    in_every_step,
+)
 from ..trust import TrustModel
 from .options import require_one_of, require_steps, split
 
 if TYPE_CHECKING:
     from .options import TakesPart
 
-PARTICIPATIONS = ("cyclic", "once-per-epoch", "every-step", "single", "min-separation")
+PARTICIPATIONS = ("cyclic", "once-per-epoch", "every-step", "single", "min-separation", BallsInBins.scheme)
 
 
 def participation_of(config: TakesPart, typed: Collection[str]) -> Participation:
@@ -46,6 +55,8 @@ def participation_of(config: TakesPart, typed: Collection[str]) -> Participation
         scheme = Cyclic(epochs=epochs, period=period, steps=config.steps)  # refuses steps that do not fit
         if name == "once-per-epoch":
             scheme = OncePerEpoch(epochs=epochs, period=period)
+        if name == BallsInBins.scheme:
+            scheme = BallsInBins(epochs=epochs, bins=period)
     if config.unit == "user" and not in_every_step(scheme):
         raise InvalidInput(
             f"--unit user needs --participation every-step, as a user's data take part in every step, got "
