@@ -152,19 +152,54 @@ class _Problem:
 
 
 def _problem(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, clip_norm: float) -> _Problem:
+    return _of_victims(algorithm, trust, adjacency, _exposed(algorithm, trust, adjacency, clip_norm))
+
+
+Exposed = dict[int, tuple[float, str]]
+"""Of each victim the largest [Sigma^+]_uu over members and steps, and what makes it infinite."""
+
+
+def _exposed(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, clip_norm: float) -> Exposed:
     sampling = require_sampling(algorithm)
     check.instance(TrustModel, trust=trust)
     gaussian.record_shift(adjacency, clip_norm)  # refuses either
     if not isinstance(sampling, BallsInBins):
-        sensitivity, why, _ = _sensitivity(algorithm, trust, trust)
+        return _over_nodes(algorithm, trust, trust)
+    return _over_nodes(_fresh(algorithm), trust, trust.all_messages() if trust.hides_messages(algorithm) else trust)
+
+
+def _of_victims(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, exposed: Exposed) -> _Problem:
+    """That of the worst of some victims."""
+    sampling = require_sampling(algorithm)
+    squared, why = max(exposed.values(), key=lambda each: each[0])
+    sensitivity = math.inf if math.isinf(squared) else math.nextafter(math.sqrt(squared), math.inf)
+    if not isinstance(sampling, BallsInBins):
         return _Problem(trust, adjacency, sensitivity, why)
-    hides = trust.hides_messages(algorithm)
-    space, why, victims = _sensitivity(_fresh(algorithm), trust, trust.all_messages() if hides else trust)
-    if hides:
+    if trust.hides_messages(algorithm):
         why = " ".join(filter(None, (why, "Messages that the attacker does not see count as seen.")))
-    gram = bin_gram.time_gram(algorithm, victims, sampling.bins)
-    sensitivity = space * math.sqrt(float(gram.diagonal().max())) * binned.UP
+    gram = bin_gram.time_gram(algorithm, sorted(exposed), sampling.bins)
+    sensitivity *= math.sqrt(float(gram.diagonal().max())) * binned.UP
     return _Problem(trust, adjacency, sensitivity, why, binned.correlations(gram))
+
+
+def by_victim(
+    algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float, noise_std: float
+) -> dict[int, Accountant]:
+    """What each victim loses to base noise of this std, by node index: the worst of them is what `account` states.
+
+    Args, Raises: as `account`. Cost: as `account`, and O(T^3) for each node with an encoder of its own.
+    """
+    exposed = _exposed(algorithm, trust, adjacency, clip_norm)
+    causal = algorithm.noise.causal
+    alike: dict[tuple[float, int], Exposed] = {}
+    for u, each in exposed.items():
+        same = -1 if causal is None or causal.fresh or causal.shared else u
+        alike.setdefault((each[0], same), {})[u] = each
+    found: dict[int, Accountant] = {}
+    for group in alike.values():
+        problem = _of_victims(algorithm, trust, adjacency, group)
+        found |= dict.fromkeys(group, _stated(algorithm, problem, noise_std, clip_norm).accountant)
+    return {u: found[u] for u in sorted(found)}
 
 
 def _stated(algorithm: LinearAlgorithm, problem: _Problem, noise_std: float, clip_norm: float) -> SampledGuarantee:
@@ -255,8 +290,8 @@ def _fresh(algorithm: LinearAlgorithm) -> LinearAlgorithm:
     return dataclasses.replace(algorithm, noise=bin_gram.fresh_part(algorithm))
 
 
-def _sensitivity(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> tuple[float, str, list[int]]:
-    """The largest sqrt [Sigma^+]_uu over members, victims and steps, what makes it infinite, and all victims.
+def _over_nodes(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
+    """What each victim's noise over the nodes leaves, for noise that is fresh in every step.
 
     Args: trust: as it is named; seen: the one whose views are looked at.
     """
@@ -268,8 +303,7 @@ def _sensitivity(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel
             f"{algorithm.name!r} is correlated over time; take dp_dsgd, decor or corn, or a public "
             "participation such as Cyclic."
         )
-    labels, worst, why = algorithm.dynamics.gossip.labels, 0.0, ""
-    asked: set[int] = set()
+    labels, worst = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
     for model, victims in seen.members(algorithm):
         if not victims:
             continue
@@ -284,10 +318,10 @@ def _sensitivity(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel
         assert grams is not None
         for u, gram in zip(victims, grams, strict=True):
             assert gram.is_diagonal
-            asked.add(u)
             squared = np.where(gram.leaks, math.inf, (gram.values + gram.errors) * gram.inflation * (1 + 2.0**-50))
-            if (own := float(squared.max())) > worst:
-                worst, why = own, f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(own) else ""
-    if not asked:
+            largest = float(squared.max())
+            why = f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(largest) else ""
+            worst[u] = max(worst.get(u, (0.0, "")), (largest, why), key=lambda each: each[0])
+    if not worst:
         raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
-    return math.inf if math.isinf(worst) else math.nextafter(math.sqrt(worst), math.inf), why, sorted(asked)
+    return worst

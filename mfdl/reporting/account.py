@@ -42,6 +42,7 @@ __all__ = [
     "plot_pairwise", "write_figure",
 ]  # fmt: skip
 
+SQUARED_MU = "μ²  (Rényi loss of order 2)"
 FIXED, ADAPTIVE, SQUARED, CODED, LOCAL = "fixed", "adaptive", "squared", "coded", "local"
 COLOURS = {FIXED: "#009e73", ADAPTIVE: "#0072b2", SQUARED: "#e69f00", CODED: "#d55e00", LOCAL: "#4d4d4d"}
 MARKERS = {FIXED: "o", ADAPTIVE: "s", SQUARED: "^", CODED: "D"}
@@ -90,34 +91,54 @@ def by_distance(distances: ArrayLike, losses: ArrayLike) -> list[AtDistance]:
 
 
 def plot_by_distance(
-    curves: Sequence[Curve], *, title: str, caption: str = "", local: float | None = None, ax: Axes | None = None
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    caption: str = "",
+    local: float | None = None,
+    measure: str = SQUARED_MU,
+    ax: Axes | None = None,
 ) -> Any:
     """Loss over distance from the attacker, logarithmic: mean as a line, minimum and maximum as a bar.
 
     Args:
         local: the loss under LDP, drawn as a horizontal line; None or inf: no line.
+        measure: what losses are, in words.
         ax: axes to draw in and to return, here and in all pictures of this file; default a Figure with the caption.
     """
     figure, axes = _page(title, caption, ax, width=9.6, body=4.7, plot=(0.085, 0.60))
-    draw_by_distance(axes, curves, local=local)
+    draw_by_distance(axes, curves, local=local, measure=measure)
     return figure or axes
 
 
 def plot_by_victim(
-    losses: Sequence[Curve], *, title: str, caption: str = "", local: float | None = None, ax: Axes | None = None
+    losses: Sequence[Curve],
+    *,
+    title: str,
+    caption: str = "",
+    local: float | None = None,
+    measure: str = SQUARED_MU,
+    ax: Axes | None = None,
 ) -> Any:
     """Losses of all victims, largest first, where the attacker has no place in the graph (`distances` are ignored)."""
     ranked = [
         dataclasses.replace(curve, distances=np.arange(1, curve.losses.size + 1), losses=-np.sort(-curve.losses))
         for curve in losses
     ]
-    drawn = plot_by_distance(ranked, title=title, caption=caption, local=local, ax=ax)
+    drawn = plot_by_distance(ranked, title=title, caption=caption, local=local, measure=measure, ax=ax)
     axes = drawn.axes[0] if ax is None else ax
     axes.set_xlabel("victims, the one that loses most first", fontsize=9, color=QUIET)
     return drawn
 
 
-def draw_by_distance(axes: Axes, curves: Sequence[Curve], *, local: float | None = None, named: bool = True) -> Axes:
+def draw_by_distance(
+    axes: Axes,
+    curves: Sequence[Curve],
+    *,
+    local: float | None = None,
+    named: bool = True,
+    measure: str = SQUARED_MU,
+) -> Axes:
     """The picture of `plot_by_distance` into axes of the caller's. named: names beside the lines, else none."""
     shown = local if local is not None and math.isfinite(local) and local > 0 else None
     top = max([0.0, *(_top(curve.losses) for curve in curves), shown or 0.0])
@@ -144,7 +165,7 @@ def draw_by_distance(axes: Axes, curves: Sequence[Curve], *, local: float | None
     axes.set_xlim(0.6, furthest + 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9, min_n_ticks=1))
     axes.set_xlabel("distance from the attacker (hops)", fontsize=9, color=QUIET)
-    axes.set_ylabel("μ²  (Rényi loss of order 2)", fontsize=9, color=QUIET)
+    axes.set_ylabel(measure, fontsize=9, color=QUIET)
     quiet(axes, grid="y")
     plain_decades(axes.yaxis, axes.get_ylim())
     unseen = sum(int((~np.isfinite(curve.losses)).sum()) for curve in curves if curve.kind == FIXED)
@@ -192,11 +213,14 @@ def plot_graph(
     *,
     title: str,
     caption: str = "",
+    measure: str = "μ",
     ax: Axes | None = None,
 ) -> Any:
     """The graph, each node in the colour of what the attacker learns of it; attackers are red stars.
 
-    Args: losses: one per node; inf: dark with a cross (known fully); nan: not asked for, grey.
+    Args:
+        losses: one per node; inf: dark with a cross (known fully); nan: not asked for, grey.
+        measure: what they are.
     """
     values = np.asarray(losses, dtype=np.float64).copy()
     outside = np.ones(values.size, dtype=bool)
@@ -218,7 +242,7 @@ def plot_graph(
     names = {labels[i]: f"{labels[i]} (attacker)" if i in stars else str(labels[i]) for i in sorted(named)}
     name_nodes(axes, graph, layout, names, size)
     if finite.any():
-        _colour_bar(figure, axes, dots, f"μ of the node{over}")
+        _colour_bar(figure, axes, dots, f"{measure} of the node{over}")
     return figure or axes
 
 

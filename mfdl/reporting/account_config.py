@@ -14,11 +14,12 @@ from .options import OnGraph, Option, TakesPart, require_one_of
 
 if TYPE_CHECKING:
     from .accounting import Account
+    from .bins_accounting import BinsAccount
 
 
 @dataclasses.dataclass(frozen=True)
 class AccountConfig(TakesPart, OnGraph):
-    """One mechanism, one graph, one trust model; at most one of noise_std, noise_multiplier and mu.
+    """One mechanism, one graph, one trust model; at most one of noise_std, noise_multiplier, mu and epsilon.
 
     Raises: InvalidInput: a value out of range, an unknown name, or options that exclude each other.
     """
@@ -40,8 +41,11 @@ class AccountConfig(TakesPart, OnGraph):
         float | None, Option("nu in units of worst sensitivity times record shift.", rule="non_negative")
     ] = None
     mu: Annotated[float | None, Option("Find the least nu for which mu is met.", rule="positive")] = None
+    epsilon: Annotated[
+        float | None, Option("Find the least nu for which this epsilon at --delta is met.", rule="positive")
+    ] = None
     calibrate_under: Annotated[
-        str | None, Option("Trust model in which --mu is met; default --trust.", metavar="TRUST")
+        str | None, Option("Trust model in which --mu or --epsilon is met; default --trust.", metavar="TRUST")
     ] = None
     delta: options.Delta = 1e-6
     lipschitz: Annotated[
@@ -63,12 +67,14 @@ class AccountConfig(TakesPart, OnGraph):
         require_one_of("trust model", self.trust, trust.MODELS)
         registry.check_name(self.mechanism)
         self.parameters()
-        names = ("noise_std", "noise_multiplier", "mu")
+        names = ("noise_std", "noise_multiplier", "mu", "epsilon")
         given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
         if len(given) > 1:
-            raise InvalidInput(f"give one of --noise-std, --noise-multiplier and --mu, got {' and '.join(given)}.")
-        if self.calibrate_under is not None and self.mu is None:
-            raise InvalidInput("--calibrate-under says where --mu is met; give --mu, or leave it out.")
+            raise InvalidInput(
+                f"give one of --noise-std, --noise-multiplier, --mu and --epsilon, got {' and '.join(given)}."
+            )
+        if self.calibrate_under is not None and self.target is None:
+            raise InvalidInput("--calibrate-under says where a target is met; give --mu or --epsilon, or leave it out.")
         if self.unit == "user" and self.lipschitz is not None:
             raise InvalidInput("--lipschitz belongs to per-record clipping, i.e. to --unit record; leave it out.")
 
@@ -82,11 +88,18 @@ class AccountConfig(TakesPart, OnGraph):
         return given
 
     @property
+    def target(self) -> dict[str, Any] | None:
+        """Keyword arguments of `calibrate`; None where the noise is given."""
+        if self.epsilon is not None:
+            return self.values("epsilon", "delta")
+        return None if self.mu is None else self.values("mu")
+
+    @property
     def how(self) -> dict[str, Any]:
         """What `victim_losses` is told besides algorithm, trust model and victims."""
         return {"release": self.release, "method": self.bound, "lipschitz": self.lipschitz, "unit": self.unit}
 
-    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto") -> Account:
+    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto") -> Account | BinsAccount:
         """What every victim loses; out: a folder for results.json and pictures.
 
         Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.

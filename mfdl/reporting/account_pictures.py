@@ -26,8 +26,37 @@ from .pairwise import pairwise_matrix
 
 if TYPE_CHECKING:
     from .accounting import Account, Nodes
+    from .bins_accounting import BinsAccount
 
 NPZ = "pairwise.npz"
+PAIRWISE = (NPZ, "pairwise.png", "pairwise.svg")
+
+
+def write_pictures(account: Account | BinsAccount, folder: Path) -> None:
+    """All pictures of an account into a folder."""
+    from .accounting import Account
+
+    Pictures(account).write(folder) if isinstance(account, Account) else _write_of_bins(account, folder)
+
+
+def _write_of_bins(account: BinsAccount, folder: Path) -> None:
+    """Loss by distance or by victim, and the coloured graph: by epsilon, as there is no mu."""
+    answer, who = account.answer, ", ".join(account.named.labels[v] for v in account.attackers)
+    hops = account.named.distances(account.attackers)
+    by_node = np.full(account.algorithm.num_nodes, math.nan)
+    by_node[list(account.epsilons)] = list(account.epsilons.values())
+    at = np.array([hops.get(u, 0) for u in account.epsilons], dtype=np.intp)
+    measure = f"ε at δ = {answer['delta']:g}"
+    curve = pictures.Curve(
+        pictures.FIXED, "secret batches", "also for training", at, np.array(list(account.epsilons.values()))
+    )
+    title = f"What {who} learns of each node" if who else f"What each node loses under trust model {answer['trust']}"
+    told: dict[str, Any] = {"title": title, "caption": account.guarantee.sentence(), "measure": measure}
+    plot = pictures.plot_by_distance if who else pictures.plot_by_victim
+    pictures.write_figure(folder, "account", plot([curve], **told))
+    pictures.write_figure(folder, "graph", pictures.plot_graph(account.graph, by_node, account.attackers, **told))
+    for name in PAIRWISE:
+        (folder / name).unlink(missing_ok=True)
 
 
 class Pictures:
@@ -58,7 +87,7 @@ class Pictures:
             files.atomic_write_bytes(folder / NPZ, buffer.getvalue())
             pictures.write_figure(folder, "pairwise", self.heat_map(arrays["mu"]))
         else:  # last, so that a full disk leaves the earlier answer whole
-            for name in (NPZ, "pairwise.png", "pairwise.svg"):
+            for name in PAIRWISE:
                 (folder / name).unlink(missing_ok=True)
 
     # ---- one picture each --------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
 from ..progress import Silent
 from ..trust import TrustModel
-from .output import circumstances, json_number, require_folder
+from .bins_accounting import BinsAccount, bins_account
+from .output import asked_of, json_number, require_folder
 from .pairwise import pairwise_losses
 from .question import Named
 
@@ -40,7 +41,7 @@ FIXED_ONLY = (
 Nodes = tuple[int, ...]
 
 
-def run_account(config: AccountConfig, out: str | os.PathLike[str] | None, progress: Silent) -> Account:
+def run_account(config: AccountConfig, out: str | os.PathLike[str] | None, progress: Silent) -> Account | BinsAccount:
     """See `AccountConfig.run`."""
     began = time.perf_counter()
     if out is not None:
@@ -51,14 +52,19 @@ def run_account(config: AccountConfig, out: str | os.PathLike[str] | None, progr
     asked = None if config.victims is None else named.indices("victims", config.victims)
     with progress.status(f"building {config.mechanism}"):
         algorithm = registry.build(config.mechanism, config.dynamics(gossip), config.scheme(), **config.parameters())
-    models, losses = _losses(config, algorithm, named, asked, progress)
-    account = Account(config, graph, named, algorithm, models, losses, asked)
+    account: Account | BinsAccount
+    if config.has_bins:
+        with progress.status("accounting for secret bins"):
+            account = bins_account(config, graph, named, algorithm, asked)
+    else:
+        models, losses = _losses(config, algorithm, named, asked, progress)
+        account = Account(config, graph, named, algorithm, models, losses, asked)
     account.answer["seconds"] = time.perf_counter() - began
     if out is not None:
-        from .account_pictures import Pictures  # matplotlib only where pictures are wanted
+        from .account_pictures import write_pictures  # matplotlib only where pictures are wanted
 
         with progress.status("drawing"):
-            Pictures(account).write(Path(out))
+            write_pictures(account, Path(out))
             files.atomic_write_json(Path(out) / RESULTS, account.answer)
     return account
 
@@ -107,14 +113,11 @@ class Account:
         else:
             who["victims"] = self.rows(self.attackers)
         return {
-            **circumstances(config, self.graph, algorithm.dynamics.gossip),
-            **config.values("mechanism", "trust", "adjacency", "unit", "clip_norm", "delta"),
-            "participation": algorithm.participation.to_dict(),
+            **asked_of(config, self.graph, algorithm),
             "release": max(self.everything, key=lambda loss: loss.victim not in self.attackers).release,
             "adaptive": self.adaptive,
             **who,
             "noise_std": self.noise_std,
-            "steps": algorithm.num_steps,
             "guarantee": self._sentence(),
             "notes": self._notes(),
             "worst_mu": json_number(self.mu(self.worst(adaptive=False)[1], adaptive=False)),
@@ -157,7 +160,7 @@ class Account:
                 )
             shift = gaussian.record_shift(config.adjacency, config.clip_norm)
             return gaussian.noise_std(config.noise_multiplier, sensitivity.value, shift)
-        if config.mu is None:
+        if config.target is None:
             given = 1.0 if config.noise_std is None else config.noise_std
             return 0.0 if self.algorithm.noise.is_zero else given
         under = config.calibrate_under
@@ -165,7 +168,8 @@ class Account:
             model = self.models[self.worst(adaptive=True)[0]]  # under which the worst of the losses arises
         else:
             model = self.named.model(str(under))
-        return mechanism.calibrate(self.algorithm, trust=model, mu=config.mu, **config.protected | config.how).noise_std
+        how = config.target | config.protected | config.how
+        return mechanism.calibrate(self.algorithm, trust=model, **how).noise_std
 
     def mu(self, loss: VictimLoss, adaptive: bool) -> float:
         """Of one loss at this noise."""

@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 
 OF_THE_CALLER = {"out", "resume"}  # may stand in a file, and belong to the command, not to its config
 RELEASES = ("none", "average", "all")
+BINS = "balls-in-bins"  # as BallsInBins.scheme, which a test holds
+ONLY_PUBLIC = {
+    "mu": "has no mu; give --epsilon, which is met at --delta",
+    "noise_multiplier": "has no sensitivity to scale by; give --noise-std, or --epsilon",
+    "lipschitz": "counts hidden messages as seen, where no such constant helps; leave it out",
+    "release": "counts every message as seen, and released models with them; leave it out",
+    "all_attackers": "counts every message as seen, whoever attacks; name some with --attackers",
+}
+"""Options that secret batches do not take, and why."""
 MAX_STEPS = 10**6
 """Of a run: beyond it a typing error would exhaust the machine before anything could be said."""
 
@@ -290,6 +299,12 @@ class TakesPart(Protects):
     def __post_init__(self, typed: Collection[str]) -> None:
         super().__post_init__()
         stepping(self.lr_schedule, 1.0, self.scheme(typed).num_steps)
+        require_for_bins(self)
+
+    @property
+    def has_bins(self) -> bool:
+        """Whether batches are secret."""
+        return self.participation == BINS
 
     def scheme(self, typed: Collection[str] = ()) -> Participation:
         """The participation that the options name, at the unit of privacy that they name."""
@@ -309,6 +324,17 @@ def stepping(rule: str | None, first_rate: float, num_steps: int) -> float | Flo
     from ..dynamics import schedule
 
     return first_rate if rule is None else schedule(rule, first_rate, num_steps)
+
+
+def require_for_bins(config: Config) -> None:
+    """Refuses, where batches are secret, options that only public ones have."""
+    if getattr(config, "participation", None) != BINS:
+        return
+    for name, why in ONLY_PUBLIC.items():
+        value = getattr(config, name, None)
+        if value not in (None, False):
+            given = "" if value is True else f" {value}"
+            raise InvalidInput(f"--{name.replace('_', '-')}{given}: --participation {BINS} {why}.")
 
 
 def is_tuple(kind: Any) -> bool:

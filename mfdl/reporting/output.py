@@ -15,7 +15,9 @@ from ..errors import InvalidInput
 if TYPE_CHECKING:
     import networkx as nx
 
+    from ..algorithms import LinearAlgorithm
     from ..gossip import Gossip
+    from .account_config import AccountConfig
     from .options import OnGraph
 
 
@@ -117,4 +119,14 @@ def circumstances(config: OnGraph, graph: nx.Graph, gossip: Gossip) -> dict[str,
         "nodes": gossip.num_nodes,
         "versions": versions(),
         "config": config.options(),
+    }
+
+
+def asked_of(config: AccountConfig, graph: nx.Graph, algorithm: LinearAlgorithm) -> dict[str, Any]:
+    """What an answer of `mfdl account` names besides its numbers."""
+    return {
+        **circumstances(config, graph, algorithm.dynamics.gossip),
+        **config.values("mechanism", "trust", "adjacency", "unit", "clip_norm", "delta"),
+        "participation": algorithm.participation.to_dict(),
+        "steps": algorithm.num_steps,
     }
