@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, InvalidInput, MinSeparation, Single, UnsupportedMechanism
+from mfdl.algorithms.registry import parse_parameters
 from mfdl.cli import main
 from mfdl.error_gram import error_gram
 from mfdl.factorization import FORMS, evaluate_long, factorize, factorize_long
 from mfdl.factorization.long_runs import mode_cost, uses_of
 from mfdl.factorization.search import Setting
 from mfdl.factorization.strategies import Banded, Inverse, Toeplitz
+from mfdl.noise_error import noise_error
 from mfdl.reporting import factorize_config
 from tests.effort import examples
 
@@ -94,11 +96,30 @@ def test_schedules_are_for_banded_ones():
         factorize_long(falling, Cyclic(4, 8))
 
 
-def test_a_long_strategy_is_the_noise_of_an_algorithm_that_is_calibrated():
-    part = Cyclic(4, 8)
-    found = factorize_long(PLAIN, part, form="buffered", buffers=2, progress=False)
-    algorithm = mfdl.algorithms.mf_dsgd(PLAIN, part, found.strategy)
-    assert algorithm.noise.causal.strategy is not None
+@pytest.mark.parametrize(
+    ("name", "form", "setting"),
+    [
+        ("banded", "banded", {"bandwidth": 3}),
+        ("toeplitz", "toeplitz", {"bandwidth": 3}),
+        ("blt", "buffered", {"buffers": 2}),
+        ("band-inv", "inverse", {"bandwidth": 3}),
+    ],
+)
+def test_by_name_it_is_the_best_of_its_form_for_the_weights_that_are_named(name, form, setting):
+    part, weights = Cyclic(4, 8), ErrorWeights.parse("last:3:0.01")
+    found = factorize_long(PLAIN, part, form=form, weights=weights, progress=False, **setting)
+    one = mfdl.algorithms.build(f"{name}@last:3:0.01", PLAIN, part, **setting)
+    assert (one.name, one.noise.causal.strategy.memory) == (f"{name}@last:3:0.01", found.strategy.memory)
+    plain = mfdl.algorithms.build(name, PLAIN, part, **setting)
+    mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    per_unit = mechanism.sensitivity.squared * noise_error(one, weights=weights)
+    assert per_unit == pytest.approx(found.loss, rel=1e-9)
+    assert found.loss < evaluate_long(Setting(PLAIN, part, weights=weights), plain.noise.causal.strategy).loss
+
+
+def test_a_form_by_name_knows_its_own_parameters_alone():
+    with pytest.raises(InvalidInput, match="buffers"):
+        parse_parameters("blt", ["bandwidth=3"])
 
 
 @pytest.mark.parametrize(

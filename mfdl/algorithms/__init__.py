@@ -4,7 +4,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
-from .factorized import bisr, bsr, d_mf, lambda_cgd, mafalda, mafalda_by_class, mafalda_l
+from .factorized import (
+    band_inv,
+    banded,
+    bisr,
+    blt,
+    bsr,
+    d_mf,
+    lambda_cgd,
+    mafalda,
+    mafalda_by_class,
+    mafalda_l,
+    toeplitz,
+)
 from .linear_algorithm import LinearAlgorithm
 from .maps import from_maps
 from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
@@ -22,7 +34,10 @@ __all__ = [
     "Round",
     "adapted",
     "anti_pgd",
+    "band_inv",
+    "banded",
     "bisr",
+    "blt",
     "bsr",
     "build",
     "cdp",
@@ -49,6 +64,7 @@ __all__ = [
     "spatial_covariance",
     "spatial_noise",
     "time_space",
+    "toeplitz",
     "tuned_decor",
     "two_hop_dsgd",
     "zip_dl",

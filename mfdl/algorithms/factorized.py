@@ -1,4 +1,4 @@
-"""Algorithms whose encoder comes from a factorization: BSR, D-MF, MAFALDA-SGD, MAFALDA-L, MAFALDA by class of nodes."""
+"""Algorithms whose encoder comes from a factorization: BSR, D-MF, MAFALDA for one node or many, of a form by name."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..factorization import (
     factorize_nodes,
     prefix_sum_encoder,
 )
+from ..factorization.long_runs import BandSearch, BufferSearch, FormSearch, best_of_form
 from ..factorization.search import ClassSearch, EncoderSearch, NodeSearch, Search
 from ..factorization.strategies import Inverse, Toeplitz, square_root_series
 from ..keywords import takes_fields_of
@@ -102,6 +103,51 @@ def mafalda_by_class(asked: ClassSearch) -> LinearAlgorithm:
     Args: those of `factorization.factorize_classes`.
     """
     return _with_encoder("mafalda-classes", asked, factorize_classes(**vars(asked)))
+
+
+@takes_fields_of(BandSearch)
+def banded(asked: BandSearch) -> LinearAlgorithm:
+    """The best banded C for the graph: every entry of its diagonals is free.
+
+    Args: those of `factorization.factorize_long` with form "banded"; bandwidth: at most as many diagonals as uses of a
+        record are apart.
+    Source: arXiv:2306.08153, there for prefix sums.
+    """
+    return _of_form("banded", "banded", asked)
+
+
+@takes_fields_of(BandSearch)
+def toeplitz(asked: BandSearch) -> LinearAlgorithm:
+    """The best Toeplitz C for the graph: one number for each diagonal.
+
+    Args: those of `factorization.factorize_long` with form "toeplitz".
+    Source: arXiv:2306.08153, there for prefix sums.
+    """
+    return _of_form("toeplitz", "toeplitz", asked)
+
+
+@takes_fields_of(BufferSearch)
+def blt(asked: BufferSearch) -> LinearAlgorithm:
+    """BLT: the best sum of a few exponentials for the graph: a node keeps one row for each, whatever T is.
+
+    Args: those of `factorization.factorize_long` with form "buffered".
+    Source: arXiv:2408.08868, there for prefix sums.
+    """
+    return _of_form("blt", "buffered", asked)
+
+
+@takes_fields_of(BandSearch)
+def band_inv(asked: BandSearch) -> LinearAlgorithm:
+    """The best C whose inverse is Toeplitz and banded for the graph: noise is a sum of few fresh rows.
+
+    Args: those of `factorization.factorize_long` with form "inverse".
+    Source: arXiv:2505.12128 (Band-Inv-MF), there for prefix sums.
+    """
+    return _of_form("band-inv", "inverse", asked)
+
+
+def _of_form(name: str, form: str, asked: FormSearch) -> LinearAlgorithm:
+    return mf_dsgd(asked.dynamics, asked.participation, best_of_form(form=form, **vars(asked)), name=name)
 
 
 def _with_encoder(name: str, asked: Search, solved: Factorization | NodeFactorizations) -> LinearAlgorithm:

@@ -14,7 +14,19 @@ from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
 from ..participation import BallsInBins, Participation
 from .checks import builder
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
-from .factorized import bisr, bsr, d_mf, lambda_cgd, mafalda, mafalda_by_class, mafalda_l
+from .factorized import (
+    band_inv,
+    banded,
+    bisr,
+    blt,
+    bsr,
+    d_mf,
+    lambda_cgd,
+    mafalda,
+    mafalda_by_class,
+    mafalda_l,
+    toeplitz,
+)
 from .linear_algorithm import LinearAlgorithm
 from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
 from .noise_on_messages import zip_dl
@@ -131,6 +143,30 @@ MECHANISMS: Mapping[str, Entry] = {
         mafalda_by_class,
         "optimal encoder for each class of nodes with equally many neighbours",
         "between MAFALDA-SGD and MAFALDA-L of arXiv:2510.17480",
+    ),
+    "banded": Entry(
+        banded,
+        "optimal encoder of few diagonals for the graph",
+        "arXiv:2306.08153, with the error Gram of the graph",
+        parameters={"bandwidth": int},
+    ),
+    "toeplitz": Entry(
+        toeplitz,
+        "optimal Toeplitz encoder for the graph, for many steps",
+        "arXiv:2306.08153, with the error Gram of the graph",
+        parameters={"bandwidth": int},
+    ),
+    "blt": Entry(
+        blt,
+        "optimal sum of few exponentials for the graph, constant memory (BLT)",
+        "arXiv:2408.08868, with the error Gram of the graph",
+        parameters={"buffers": int},
+    ),
+    "band-inv": Entry(
+        band_inv,
+        "optimal Toeplitz encoder with a banded inverse for the graph (Band-Inv-MF)",
+        "arXiv:2505.12128, with the error Gram of the graph",
+        parameters={"bandwidth": int},
     ),
     "time-space": Entry(
         time_space,

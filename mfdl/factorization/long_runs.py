@@ -33,23 +33,45 @@ DENSE_BOUND_TOLERANCE, DENSE_BOUND_ITERATIONS = 1e-3, 300
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LongSearch(Search):
+class FormSearch(Search):
     """One encoder with structure for all nodes.
 
     Attributes:
-        form: "toeplitz" (banded: as many diagonals as uses of a record are apart, or `bandwidth`), "banded" (at most 32
-            diagonals by default), "buffered" (BLT: exponentials, constant memory) or "inverse" (C^-1 Toeplitz and
-            banded, as BISR and DP-lambda-CGD).
-        bandwidth: diagonals; buffers: exponentials.
-        measure: of one step's averaging, where it is not that of `error_gram.spectral_measure`.
         max_iterations: of the search. There is no tolerance: the gap says what another encoder may save at most.
+        measure: of one step's averaging, where it is not that of `error_gram.spectral_measure`.
     """
 
     max_iterations: int = USUAL_ITERATIONS
-    form: str = "toeplitz"
-    bandwidth: int | None = None
-    buffers: int = structured.search.USUAL_BUFFERS
     measure: SpectralMeasure | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BandSearch(FormSearch):
+    """Of a form with diagonals.
+
+    Attributes: bandwidth: how many, of C or of its inverse; default as many as uses of a record are apart, and at most
+        32 of a form that is not "toeplitz".
+    """
+
+    bandwidth: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BufferSearch(FormSearch):
+    """Of a form with exponentials; attributes: buffers: how many."""
+
+    buffers: int = structured.search.USUAL_BUFFERS
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LongSearch(BandSearch, BufferSearch):
+    """Of any form.
+
+    Attributes: form: "toeplitz", "banded", "buffered" (BLT: exponentials, constant memory) or "inverse" (C^-1 Toeplitz
+        and banded, as BISR and DP-lambda-CGD).
+    """
+
+    form: str = "toeplitz"
 
     @property
     def chosen(self) -> Form:
@@ -58,6 +80,19 @@ class LongSearch(Search):
         if self.bandwidth is not None:
             integer_at_least(1, bandwidth=self.bandwidth)
         return Form(self.form, self.bandwidth, integer_at_least(1, buffers=self.buffers))
+
+
+@takes_fields_of(LongSearch)
+@solver_refusals()
+def best_of_form(asked: LongSearch) -> Strategy:
+    """The strategy of `factorize_long`, without what its bound costs: the search alone.
+
+    Raises: as `factorize_long`.
+    """
+    form, ends = asked.chosen, asked.stopping
+    cost, uses = mode_cost(asked, asked.measure), uses_of(asked.participation)
+    with shown(asked.progress).status(f"searching {cost.size:,} steps, {form.name}"):
+        return structured.best_strategy(cost, uses, form, max_iterations=ends.max_iterations).strategy
 
 
 @takes_fields_of(LongSearch)

@@ -215,7 +215,7 @@ def test_algorithms_are_built_by_name_within_their_sizes(name, data):
     if name in drawn.JOINT_NAMES:
         kind = JointNoise if name == "space-time" else SpaceTimeNoise
     assert name == "none" or isinstance(one.noise, kind)
-    if name in ("zip-dl", *drawn.JOINT_NAMES):
+    if name in ("zip-dl", *drawn.JOINT_NAMES, *drawn.FORM_NAMES):
         assert one.dynamics.gossip.is_symmetric
     if name not in drawn.JOINT_NAMES:  # which solve a problem, to the tolerance that was drawn
         assert build_algorithm(name, one.dynamics, one.participation).name == name

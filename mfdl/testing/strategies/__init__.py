@@ -5,6 +5,7 @@ from types import ModuleType as _Module
 from .algorithms import (
     ALL_NAMES,
     CHEAP_NAMES,
+    FORM_NAMES,
     JOINT_NAMES,
     MEMORY_NAMES,
     NAMES,

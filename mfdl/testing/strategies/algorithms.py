@@ -41,11 +41,15 @@ JOINT_NAMES = ("time-space", "adapted", "space-time")
 
 """Noise correlated over steps and nodes at once, from a secret that all nodes hold."""
 
+FORM_NAMES = ("banded", "toeplitz", "blt", "band-inv")
+
+"""The best encoders of a form with structure, against constant symmetric gossip."""
+
 MEMORY_NAMES = ("gradient-tracking", "exact-diffusion", "delayed-dsgd", "two-hop-dsgd", "local-steps")
 
 """Recursions with memory: more state than the models, or messages that are late, forwarded or not sent every step."""
 
-ALL_NAMES = (*NAMES, "muffliato", "cdp", *MEMORY_NAMES, *SHARED_NAMES, *JOINT_NAMES, "zip-dl")
+ALL_NAMES = (*NAMES, "muffliato", "cdp", *MEMORY_NAMES, *SHARED_NAMES, *JOINT_NAMES, *FORM_NAMES, "zip-dl")
 
 """Every mechanism of the registry, and encoders and covariances of one's own; the slowest take about 10 ms."""
 
@@ -91,16 +95,17 @@ def linear_algorithms(
 ) -> LinearAlgorithm:
     """Algorithms of the given names, of `ALL_NAMES`, under cyclic participation on gossip of the given kinds.
 
-    Gossip is constant, or varies over time where `varying` and the name allow it: `zip-dl` and `JOINT_NAMES` take
-    constant symmetric gossip, `two-hop-dsgd` constant gossip. Parameters are drawn, and may be extreme: DECOR without
-    private noise, a covariance that is singular, seeds of any groups. So a loss may be infinite under any trust model.
+    Gossip is constant, or varies over time where `varying` and the name allow it: `zip-dl`, `JOINT_NAMES` and
+    `FORM_NAMES` take constant symmetric gossip, `two-hop-dsgd` constant gossip. Parameters are drawn, and may be
+    extreme: DECOR without private noise, a covariance that is singular, seeds of any groups. So a loss may be infinite
+    under any trust model.
 
     Raises: InvalidInput: an unknown name, or one that needs a symmetric kind without one.
     """
     name = draw(st.sampled_from(some_of(ALL_NAMES, names, name="names")))
     if name == "two-hop-dsgd":
         varying = False
-    if name in ("zip-dl", *JOINT_NAMES):
+    if name in ("zip-dl", *JOINT_NAMES, *FORM_NAMES):
         kinds, varying = [kind for kind in kinds if kind in SYMMETRIC_KINDS], False
         if not kinds:
             raise InvalidInput(f"{name} needs one of the kinds {', '.join(SYMMETRIC_KINDS)}.")
@@ -115,12 +120,13 @@ def linear_algorithms(
         epochs, period = 1, finite
     dynamics = Dynamics(gossip, learning_rate=draw(st.sampled_from([1.0, 0.5, 0.3])))
     participation = Cyclic(epochs, period)
-    parameters = _parameters(draw, name, participation.num_steps, gossip.num_nodes, once=finite is not None)
+    parameters = _parameters(draw, name, participation, gossip.num_nodes, once=finite is not None)
     return build_algorithm(name, dynamics, participation, **parameters)
 
 
-def _parameters(draw: st.DrawFn, name: str, T: int, n: int, *, once: bool) -> dict[str, Any]:
+def _parameters(draw: st.DrawFn, name: str, participation: Cyclic, n: int, *, once: bool) -> dict[str, Any]:
     """Arguments of a builder; `once`: there is one gossip matrix per step and no more."""
+    T = participation.num_steps
     if name == "mf-shared":
         return {"encoder": draw(encoders(size=T))}
     if name == "mf-per-node":
@@ -129,6 +135,10 @@ def _parameters(draw: st.DrawFn, name: str, T: int, n: int, *, once: bool) -> di
         return {"correlation": draw(st.sampled_from([0.5, 0.75]))}
     if name in ("bsr", "bisr"):
         return {"bandwidth": draw(st.integers(1, T))}
+    if name == "blt":
+        return {"buffers": draw(st.integers(1, 2)), "max_iterations": 5}
+    if name in FORM_NAMES:
+        return {"bandwidth": draw(st.integers(1, participation.period)), "max_iterations": 5}
     if name == "muffliato":
         return {"gossip_rounds": 1 if once else draw(st.integers(1, 3))}
     if name == "decor":

@@ -3,7 +3,7 @@
 from .banded import best_banded
 from .bound import lower_bound
 from .cost import ModeCost
-from .search import FORMS, Form, StructuredFactorization, best, evaluate, loss
+from .search import FORMS, Form, StructuredFactorization, best, best_strategy, evaluate, loss
 from .toeplitz import best_buffered, best_inverse, best_toeplitz, stationary_series
 from .uses import Uses
 
@@ -17,6 +17,7 @@ __all__ = [
     "best_banded",
     "best_buffered",
     "best_inverse",
+    "best_strategy",
     "best_toeplitz",
     "evaluate",
     "loss",

@@ -61,22 +61,28 @@ class StructuredFactorization(Certified):
 def best(cost: ModeCost, uses: Uses, form: Form, *, max_iterations: int = 500) -> StructuredFactorization:
     """The best strategy of a form, as far as the search can tell (status "stationary"), and a bound on all others.
 
+    Raises: as `best_strategy`.
+    """
+    began = time.perf_counter()
+    return _told(cost, uses, best_strategy(cost, uses, form, max_iterations=max_iterations), STATIONARY, began)
+
+
+def best_strategy(cost: ModeCost, uses: Uses, form: Form, *, max_iterations: int = 500) -> Found:
+    """The strategy of `best` alone, of any scale, without the cost of a bound.
+
     Raises: ProblemError: a band wider than uses are apart where it must not be; rates that change over the steps, which
         banded strategies alone take.
     """
-    began = time.perf_counter()
     if not cost.by_age and form.name != "banded":
         raise ProblemError(f"form {form.name!r} takes rates that do not change over the steps; use form 'banded'.")
     width = min(uses.gap, USUAL_BANDWIDTH) if form.bandwidth is None else form.bandwidth
     if form.name == "toeplitz":
-        found = best_toeplitz(cost, uses, bandwidth=form.bandwidth, max_iterations=max_iterations)
-    elif form.name == "banded":
-        found = best_banded(cost, uses, bandwidth=width, max_iterations=max_iterations)
-    elif form.name == "buffered":
-        found = best_buffered(cost, uses, buffers=form.buffers, max_iterations=max_iterations)
-    else:
-        found = best_inverse(cost, uses, bandwidth=width, max_iterations=max_iterations)
-    return _told(cost, uses, found, STATIONARY, began)
+        return best_toeplitz(cost, uses, bandwidth=form.bandwidth, max_iterations=max_iterations)
+    if form.name == "banded":
+        return best_banded(cost, uses, bandwidth=width, max_iterations=max_iterations)
+    if form.name == "buffered":
+        return best_buffered(cost, uses, buffers=form.buffers, max_iterations=max_iterations)
+    return best_inverse(cost, uses, bandwidth=width, max_iterations=max_iterations)
 
 
 def evaluate(cost: ModeCost, uses: Uses, strategy: Strategy) -> StructuredFactorization:
