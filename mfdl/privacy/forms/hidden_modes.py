@@ -1,4 +1,4 @@
-"""View Gram by the modes of what is hidden: independent noise, one gossip round, one symmetric W, one step size.
+"""View Gram by the modes of what is hidden: one gossip round, one symmetric W and step size, noise alike at all ages.
 
 In the null-space form (`null_space`) N^T N is block tridiagonal in time. Here its blocks are the same at every step,
 
@@ -13,6 +13,12 @@ null-space form takes v T h (2 T h + T^2).
 Rounding: with the residuals E = V^T B V - I and F = V^T C V - diag(theta) as they are found, N^T N differs from what is
 inverted, K, by at most d = ||E|| + 2 ||F||, so entry (s, t) of X_u by d ||K^-1 n_s|| ||K^-1 n_t|| / (1 - d ||K^-1||)
 with n_s the columns of N_u^T; these norms are bounded mode by mode, neighbouring steps together, which nearly cancel.
+
+Released models fix combinations of the hidden messages besides (`released_modes`). An encoder C that is Toeplitz, the
+same for all nodes, commutes with the shift in time, so C y are the messages of the same rounds with noise fresh in each
+step and gradients C g: with X' their Gram for the models of weights C^-T a,
+
+    X_u = C^T X'_u C.
 """
 
 from __future__ import annotations
@@ -26,9 +32,13 @@ import scipy.linalg
 
 from ...check import FloatArray
 from ...floats import EPS
+from ...noise import CausalNoise
+from ...noise.strategy import MAX_DENSE_STEPS
 from ...view import View
 from ._base import ViewForm, ViewGram
 from .partly_seen import PartlySeen
+from .released_modes import ReleasedModes
+from .separable import injected_inflation
 
 
 class HiddenModes(ViewForm):
@@ -40,7 +50,7 @@ class HiddenModes(ViewForm):
     @classmethod
     def of(cls, view: View) -> Self | None:
         part = PartlySeen.of(view)
-        if part is None or not part.noise.fresh or part.released is not None or not part.constant:
+        if part is None or not part.constant or not (part.noise.fresh or is_toeplitz(part.noise)):
             return None
         hidden = np.flatnonzero(part.hidden)
         if part.rows.size == 0 or hidden.size == 0 or np.ptp(part.scale, axis=0).any():
@@ -53,7 +63,9 @@ class HiddenModes(ViewForm):
         """Its multiplications, weighed by how much slower they are than those of one large product: in long double,
         and in products of the modes with one row of the inverses each."""
         T, h, v = len(self.part.scale), float(self.part.hidden.sum()), self.part.chosen(list(victims)).size
-        return 2400 * h**3 + 3 * v * T * h * (2.5 * T + h)
+        e = 0 if self.part.released is None else len(self.part.released)
+        over_time = 0 if self.part.noise.fresh else 2 * T**2
+        return 2400 * h**3 + 3 * v * T * h * (2.5 * T + h) + v * T * (e * (h + T) + over_time)
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         part, asked = self.part, list(victims)
@@ -61,7 +73,19 @@ class HiddenModes(ViewForm):
         if modes is None:
             return [None] * len(asked)
         grams, norms = modes.grams(part.chosen(asked))
-        return part.view_grams(asked, grams, form="modes of what is hidden", norms=norms, absolute=modes.rounding)
+        form, C = "modes of what is hidden", part.noise.encoder
+        if C is None:
+            return part.view_grams(asked, grams, form=form, norms=norms, absolute=modes.rounding)
+        norms = (norms + np.sqrt(modes.rounding + 8 * len(C) * EPS)) @ np.abs(C)  # and of this product, as X' <= I
+        inflation = injected_inflation(part.noise) if part.noise.strategy is None else 1.0
+        return part.view_grams(asked, C.T @ grams @ C, form=form, norms=norms, inflation=inflation)
+
+
+def is_toeplitz(noise: CausalNoise) -> bool:
+    """Whether one encoder serves all nodes and is, bit by bit, the same at all ages."""
+    written = noise.shared and (noise.strategy is None or noise.num_steps <= MAX_DENSE_STEPS)
+    C = noise.encoder if written else None
+    return C is not None and np.array_equal(C, scipy.linalg.toeplitz(C[:, 0], np.zeros(len(C))))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,6 +100,7 @@ class HiddenModesForm:
         root: of 1 - 4 theta^2, shape (h,).
         corner: Q, shape (h, h): the correction is minus the Gram of Q^T times the inverse's last columns.
         off: d / (1 - d ||K^-1||), see the module head; rounding: of the sums besides, for X <= I.
+        released: of the models, or None.
     """
 
     num_steps: int
@@ -87,6 +112,7 @@ class HiddenModesForm:
     corner: FloatArray
     off: float
     rounding: float
+    released: ReleasedModes | None = None
 
     @classmethod
     def of(cls, part: PartlySeen) -> Self | None:
@@ -113,20 +139,27 @@ class HiddenModesForm:
         form = cls(T, direct, carried, np.where(theta > 0, -1.0, 1.0), decay, root, np.zeros(0), 0.0, 0.0)
         # the last block lacks F = (W_h V)^T P^2 (W_h V): (K - e e^T F)^-1 = K^-1 + K^-1 e Q Q^T e^T K^-1
         factor = np.asarray(np.linalg.qr(carried[unknown], mode="r")).T
-        left = np.eye(factor.shape[1]) - (factor.T * form.inverse_rows(T - 1)[:, 0]) @ factor
+        to_end = form.inverse_rows(0)[:, ::-1]  # the same as of the first step, backwards
+        left = np.eye(factor.shape[1]) - (factor.T * to_end[:, -1]) @ factor
         values, vectors = np.linalg.eigh((left + left.T) / 2)
         rounding = 8 * (hidden.size + unknown.size) * EPS
         if not values[0] > rounding:
             return None
         corner = factor @ (vectors / np.sqrt(values))
-        ends = sum(form.inverse_rows(s)[:, -1] ** 2 for s in range(T))
-        inverse = 1 / float(least.min()) + float(np.linalg.norm((corner.T * ends) @ corner, 2))
+        inverse = 1 / float(least.min()) + float(np.linalg.norm((corner.T * (to_end**2).sum(axis=1)) @ corner, 2))
         if not off * inverse < 0.5:
             return None
         middle = form.inverse_rows(T // 2)[:, 0]  # the largest entries of the inverses
-        summed = ((np.abs(direct) + np.abs(carried)) ** 2 * middle).sum(axis=1).max()
-        rounding *= float(summed) + 1 / float(values[0])
-        return dataclasses.replace(form, corner=corner, off=off / (1 - off * inverse), rounding=rounding)
+        meets = np.abs(direct) + np.abs(carried)
+        rounding *= float((meets**2 * middle).sum(axis=1).max()) + 1 / float(values[0])
+        off /= 1 - off * inverse
+        released = None
+        if part.released is not None:
+            released = ReleasedModes.of(part, V, form.solve, corner, meets)
+            if released is None:
+                return None
+            rounding += released.rounding
+        return dataclasses.replace(form, corner=corner, off=off, rounding=rounding, released=released)
 
     def inverse_rows(self, s: int) -> FloatArray:
         """Entries (s, t), t = s .. T - 1, of the inverse of every mode, shape (h, T - s)."""
@@ -137,18 +170,29 @@ class HiddenModesForm:
         powers = np.exp(-self.decay[:, None] * lags) * np.where(lags % 2, self.signs[:, None], 1.0)
         return np.asarray(powers * after * before[:, None])
 
+    def solve(self, right: FloatArray, *, signed: bool = True) -> FloatArray:
+        """The inverse of every mode, or that of its absolute values, times one vector over time, shape (h, T)."""
+        solution = np.zeros((self.decay.size, self.num_steps))
+        for s in range(self.num_steps):
+            inverse = self.inverse_rows(s) if signed else np.abs(self.inverse_rows(s))
+            solution[:, s] += inverse @ right[s:]
+            solution[:, s + 1 :] += right[s] * inverse[:, 1:]
+        return solution
+
     def grams(self, nodes: np.ndarray) -> tuple[FloatArray, FloatArray]:
         """(X_u, norms), shapes (v, T, T) and (v, T): |error of X_u[s, t]| <= norms[s] norms[t] + rounding."""
         T, v = self.num_steps, len(nodes)
         direct, carried = self.direct[nodes], self.carried[nodes]
         pairs = np.concatenate([direct**2, direct * carried, carried**2])
         X = np.zeros((v, T, T))
-        last = np.empty((direct.shape[1], T))  # entries (t, T - 1) of the inverses
-        own, beside = np.zeros_like(last), np.zeros_like(last)  # squares of row s, and of what it differs by from s - 1
-        before = np.zeros_like(last)
+        last = self.inverse_rows(0)[:, ::-1]  # entries (t, T - 1) of the inverses
+        own, beside = (
+            np.zeros(last.shape),
+            np.zeros(last.shape),
+        )  # squares of row s, and of what it differs by from s - 1
+        before = np.zeros(last.shape)
         for s in range(T):  # entries t >= s
             inverse = self.inverse_rows(s)
-            last[:, s] = inverse[:, -1]
             both, mixed, again = (pairs @ inverse).reshape(3, v, T - s)
             X[:, s, s:] -= both
             X[:, s, s + 1 :] += mixed[:, :-1]
@@ -161,15 +205,26 @@ class HiddenModesForm:
             beside[:, s + 1 :] += (inverse[:, 1:] * self.signs[:, None] - inverse[:, :-1]) ** 2
             before = inverse[:, 1:]
         norms = np.sqrt(2 * (direct - self.signs * carried) ** 2 @ own + 2 * carried**2 @ beside)
-        weight = (last**2).sum(axis=1)
+        to_end = (last**2).sum(axis=1)
         for i in range(v):
-            ends = direct[i, :, None] * last
-            ends[:, 1:] -= carried[i, :, None] * last[:, :-1]
-            ends = self.corner.T @ ends
-            norms[i] += np.sqrt(weight @ (self.corner @ ends) ** 2)
+            ends = self.corner.T @ _met(direct[i], carried[i], last)
+            free = norms[i] + np.sqrt(to_end @ (self.corner @ ends) ** 2)
             X[i] = np.triu(X[i]) + np.triu(X[i], 1).T - ends.T @ ends
             X[i, np.arange(T), np.arange(T)] += 1.0
-        return X, np.sqrt(self.off) * norms
+            norms[i] = np.sqrt(self.off) * free
+            if self.released is not None:
+                shown = self.released.shown(_met(direct[i], carried[i], self.released.response), ends)
+                X[i] += shown.T @ shown
+                free += self.released.free(shown, self.corner, to_end)
+                norms[i] = np.sqrt(self.off) * free + np.sqrt(self.released.off) * (1 + free)
+        return X, norms
+
+
+def _met(direct: FloatArray, carried: FloatArray, responses: FloatArray) -> FloatArray:
+    """A node's injections of every step by responses of the modes over time, shape (h, T)."""
+    met = direct[:, None] * responses
+    met[:, 1:] -= carried[:, None] * responses[:, :-1]
+    return np.asarray(met)
 
 
 def _residual(rows: FloatArray, own: FloatArray, C: FloatArray, theta: FloatArray, V: FloatArray) -> float:

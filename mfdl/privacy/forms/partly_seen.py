@@ -18,6 +18,7 @@ from ...noise import CausalNoise
 from ...view import AlgorithmView, View
 from ..structure import is_plain_gossip, remembered
 from ._base import KNOWN_NOISE, ViewGram
+from .separable import SINGULAR
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,15 +87,23 @@ class PartlySeen:
         return np.asarray([u for u in victims if self.unknown[u]], dtype=np.intp)
 
     def view_grams(
-        self, victims: list[int], grams: FloatArray, norms: FloatArray, *, form: str, absolute: float = 0.0
+        self,
+        victims: list[int],
+        grams: FloatArray,
+        norms: FloatArray,
+        *,
+        form: str,
+        absolute: float = 0.0,
+        inflation: float = 1.0,
     ) -> list[ViewGram | None]:
         """Grams of the `chosen` and of the others: |dX_st| <= norms[s] norms[t] + absolute.
 
-        Args: norms: shape of the diagonals of the grams.
+        Args: norms: shape of the diagonals of the grams; inflation: of the noise.
         """
         made: dict[int, ViewGram] = {}
+        why = SINGULAR if np.isinf(inflation) else ""
         for u, X, off in zip(self.chosen(victims).tolist(), grams, norms, strict=True):
-            made[u] = ViewGram((X + X.T) / 2, np.outer(off, off) + absolute, form=form)
+            made[u] = ViewGram((X + X.T) / 2, np.outer(off, off) + absolute, inflation, why=why, form=form)
         known = ViewGram.silent(len(self.scale), KNOWN_NOISE)
         return [made.get(u, known) for u in victims]
 
