@@ -134,7 +134,9 @@ def normals_of(words: Words, table: Ziggurat) -> tuple[FloatArray, NDArray[np.bo
     return places * table.width[lowest], places < table.inside[lowest]
 
 
-def fill(out: FloatArray, keys: NDArray[np.uint64], counter: tuple[Words, np.uint64, Words, Words]) -> NDArray[np.intp]:
+def fill(
+    out: FloatArray, keys: NDArray[np.uint64], counter: tuple[np.uint64, np.uint64, Words, Words]
+) -> NDArray[np.intp]:
     """Writes the rows that it can into `out`, (rows, dim), and returns the others, to be drawn by the generator.
 
     Args:
