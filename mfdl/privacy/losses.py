@@ -382,7 +382,7 @@ def require_same(losses: Sequence[VictimLoss], algorithm: LinearAlgorithm, quest
     """Raises InvalidInput where losses were computed for another question; any release, if the question names none."""
     q = question
     asked = Fingerprint.of(algorithm, q.trust, q.participation_in(algorithm), q.release or "", q.unit)
-    for loss in losses:
+    for loss in {(loss.fingerprint, loss.unit, loss.release): loss for loss in losses}.values():  # one of each
         if loss.fingerprint is None:
             raise InvalidInput("losses must be those of victim_losses, which says what they were computed for.")
         what = "the losses were computed"

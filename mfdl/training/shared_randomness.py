@@ -152,11 +152,16 @@ def base_columns(
     Raises: InvalidInput: the secret of a holder set of these columns is missing; or as `columns_by_holders`.
     Cost: one key derivation per holder set, once; then that of `normals_block`.
     """
-    holder = {c: (holders, j) for holders, own in columns_by_holders(noise).items() for j, c in enumerate(own.tolist())}
-    wanted = [holder[int(c)] for c in (range(noise.columns_per_step) if columns is None else columns)]
-    derived = {holders: keys.key_of(holders) for holders in dict.fromkeys(holders for holders, _ in wanted)}
-    indices = np.array([j for _, j in wanted], dtype=np.int64)
-    return ColumnNormals([derived[holders] for holders, _ in wanted], indices, shard=shard)
+    sets = columns_by_holders(noise)
+    sizes = np.array([*map(len, sets.values())], dtype=np.int64)
+    grouped = np.concatenate([*sets.values(), np.empty(0, dtype=np.int64)])
+    number, place = np.empty_like(grouped), np.empty_like(grouped)  # of its holder set, and of the column within it
+    number[grouped] = np.repeat(np.arange(sizes.size), sizes)
+    place[grouped] = np.arange(grouped.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    wanted = np.arange(grouped.size) if columns is None else np.asarray([*columns], dtype=np.int64)
+    holders, numbers = [*sets], number[wanted].tolist()
+    derived = {i: keys.key_of(holders[i]) for i in dict.fromkeys(numbers)}
+    return ColumnNormals([derived[i] for i in numbers], place[wanted], shard=shard)
 
 
 def holder_set(nodes: Iterable[int]) -> Holders:

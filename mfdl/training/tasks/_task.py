@@ -177,8 +177,7 @@ class Task:
         """
         owners = np.empty(len(self.targets), dtype=np.int64)
         held = partitions.dealt(self.partition, self.targets, self.num_nodes, check.integer_at_least(0, seed=seed))
-        for node, rows in enumerate(held):
-            owners[rows] = node
+        owners[np.concatenate(held)] = np.repeat(np.arange(self.num_nodes), [*map(len, held)])
         return owners
 
     def instance(

@@ -85,10 +85,14 @@ def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int
             raise InvalidInput(
                 f"{name} must give row indices of train records, got shape {rows.shape} of {rows.dtype} at node {node}."
             )
-        outside = rows[(rows < 0) | (rows >= num_records)]
-        if outside.size:
-            raise InvalidInput(f"{name} must give rows 0 to {num_records - 1}, got row {outside[0]} at node {node}.")
-    times = np.bincount(np.concatenate([rows.astype(np.int64) for rows in held]), minlength=num_records)
+    flat = np.concatenate(held)
+    outside = np.flatnonzero((flat < 0) | (flat >= num_records))
+    if outside.size:
+        node = int(np.searchsorted(np.cumsum([rows.size for rows in held]), outside[0], side="right"))
+        raise InvalidInput(
+            f"{name} must give rows 0 to {num_records - 1}, got row {flat[outside[0]]} at node {node}."
+        )
+    times = np.bincount(flat.astype(np.int64), minlength=num_records)
     if (times != 1).any():
         row = int(np.argmax(times != 1))
         where = [node for node, rows in enumerate(held) if row in rows]
@@ -97,7 +101,7 @@ def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int
             f"{name} must give every record to exactly one node, in one place, and record {row} {places}; a guarantee "
             "for one record holds no more where it has several. Make `held` disjoint, or give Fixed(owners)."
         )
-    return [rows.astype(np.int64) for rows in held]
+    return [rows.astype(np.int64, copy=False) for rows in held]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,19 +35,20 @@ def record_index(held: Sequence[Rows], *, seed: int, periods: Sequence[int]) -> 
 
     Raises: InvalidInput: a node holds fewer records than its period has steps.
     """
-    num_records, num_nodes = sum(map(len, held)), len(held)
-    missing = [b - len(rows) for rows, b in zip(held, periods, strict=True)]
-    if max(missing) > 0:
-        u = int(np.argmax(missing))
+    sizes, period_of = np.array([*map(len, held)]), np.asarray(periods)
+    num_records, num_nodes = int(sizes.sum()), len(held)
+    missing = period_of - sizes
+    if missing.max() > 0:
+        u = int(missing.argmax())
         raise InvalidInput(
-            f"each node needs at least period={periods[u]} records for non-empty batches, got {len(held[u])} at node "
-            f"{u} ({num_records} records over {num_nodes} nodes); use period <= {len(held[u])}, a smaller graph, more "
+            f"each node needs at least period={periods[u]} records for non-empty batches, got {sizes[u]} at node "
+            f"{u} ({num_records} records over {num_nodes} nodes); use period <= {sizes[u]}, a smaller graph, more "
             "records, or a partition that gives each node more (min_records=... of Dirichlet)."
         )
-    slots = max(-(-len(rows) // b) for rows, b in zip(held, periods, strict=True))
-    index = np.full((num_nodes, max(periods), slots), -1, dtype=np.int64)
+    index = np.full((num_nodes, max(periods), int((-(-sizes // period_of)).max())), -1, dtype=np.int64)
     order = seeds.permutation(seed, seeds.BATCH_ORDER, num_records)  # one rank per record, so an order at each node
-    for u, (rows, b) in enumerate(zip(held, periods, strict=True)):
-        position = np.arange(len(rows))
-        index[u, position % b, position // b] = rows[np.argsort(order[rows], kind="stable")]
+    rows, node = np.concatenate(held), np.repeat(np.arange(num_nodes), sizes)
+    position = np.arange(num_records) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    b = period_of[node]
+    index[node, position % b, position // b] = rows[np.lexsort((order[rows], node))]
     return index
