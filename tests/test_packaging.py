@@ -60,3 +60,14 @@ def test_the_testing_extra_holds_what_the_testing_room_imports():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     needs = {name: {text.partition(">")[0] for text in extras[name]} for name in ("testing", "test")}
     assert needs["testing"] == {"pytest", "hypothesis", "mpmath"} <= needs["test"]
+
+
+def test_what_the_extras_ask_for_is_pinned():
+    """Else `make` takes whatever is newest, beside versions that were tried together."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    pinned = {
+        line.partition("==")[0].lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().split()
+    }
+    missing = {line.partition(">=")[0].lower() for line in asked} - pinned
+    assert not missing, f"no version in constraints.txt of {', '.join(sorted(missing))}"

@@ -1,4 +1,4 @@
-"""jax_privacy's dense optimizer on a problem in a file, until its loss is at most a target or its time is over.
+"""jax_privacy's dense optimizer on a problem in a file, until its loss is at most a target or its times are over.
 
 A process of its own, which imports nothing of mfdl, so that it may run under another interpreter (`MFDL_BENCH_PEER`).
 The optimizer, its start, its objective and its projection are jax_privacy's; only the callback that ends it is ours:
@@ -21,7 +21,7 @@ def main() -> None:
 
     with np.load(sys.argv[1]) as given:
         workload, epochs = given["workload"], int(given["epochs"])
-        target, limit = float(given["target"]), float(given["limit"])
+        target, limit, cpu_limit = (float(given[name]) for name in ("target", "limit", "cpu_limit"))
     T = len(workload)
     wall, cpu, losses = [time.perf_counter()], [time.process_time()], []
 
@@ -29,7 +29,8 @@ def main() -> None:
         losses.append(float(step.loss) * T)  # type: ignore[attr-defined]
         wall.append(time.perf_counter())
         cpu.append(time.process_time())
-        return losses[-1] <= target or cpu[-1] - cpu[1] > limit
+        over = wall[-1] - wall[1] > limit and cpu[-1] - cpu[1] > cpu_limit
+        return losses[-1] <= target or over
 
     C = np.asarray(dense.optimize(T, epochs=epochs, A=workload, callback=is_over, max_optimizer_steps=20000))
     X = np.float64(C).T @ C

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import functools
+import importlib.metadata
 import json
 import math
 import os
@@ -10,28 +12,36 @@ import platform
 import resource
 import statistics
 import time
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
-import scipy
 
 import mfdl
 
+PACKAGES = ("numpy", "scipy", "torch", "cvxpy", "clarabel", "jax", "jax-privacy")
+"""Whose versions a row states, where they are installed."""
 
-def seconds(work: Callable[[], Any], *, repeats: int = 7, warm_up: int = 1) -> dict[str, float]:
-    """Median and spread of wall seconds."""
+
+def seconds(
+    work: Callable[[], Any], *, repeats: int = 7, warm_up: int = 1, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
+    """Median and spread of wall seconds, or by `time.process_time` of those of all threads of this process."""
     for _ in range(warm_up):
         work()
     times = []
     for _ in range(repeats):
-        began = time.perf_counter()
+        began = clock()
         work()
-        times.append(time.perf_counter() - began)
-    return {"median": statistics.median(times), "min": min(times), "max": max(times)}
+        times.append(clock() - began)
+    return spread(times)
 
 
-def slope(sizes: list[float], costs: list[float]) -> float:
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, smallest and largest of repeats."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def slope(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """Exponent of growth: of the line through (log size, log cost) with the least squares."""
     return statistics.linear_regression([math.log(size) for size in sizes], [math.log(cost) for cost in costs]).slope
 
@@ -41,10 +51,54 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def traced_megabytes(work: Callable[[], Any]) -> float:
+    """Peak that NumPy and Python allocate while working, beyond what is there before."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1] / 2**20
+    finally:
+        tracemalloc.stop()
+
+
 def report(name: str, **row: Any) -> None:
-    """Prints one JSON row with date, versions, machine and its load (of 1 where one core is busy)."""
+    """Prints one JSON row with peak memory, date, versions, machine and its load (of 1 where one core is busy)."""
+    load = {"load": round(os.getloadavg()[0], 2)}
+    dated = {"date": datetime.date.today().isoformat(), "machine": {**_machine(), **load}, "versions": _versions()}
+    print(json.dumps({"benchmark": name, "peak_megabytes": peak_megabytes(), **row, **dated}), flush=True)
+
+
+def leave_out(name: str, why: str) -> None:
+    """Prints a row that says what was not measured, and what would make it so."""
+    report(name, left_out=why)
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "mfdl": mfdl.__version__}
-    versions |= {"numpy": np.__version__, "scipy": scipy.__version__}
-    machine = {"machine": platform.machine(), "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 2)}
-    dated = {"date": datetime.date.today().isoformat(), "machine": machine, "versions": versions}
-    print(json.dumps({"benchmark": name, **row, **dated}), flush=True)
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+@functools.cache
+def _machine() -> dict[str, Any]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gigabytes": round(memory, 1),
+    }
+
+
+def _processor() -> str:
+    """The name that Linux gives it, else what Python knows."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

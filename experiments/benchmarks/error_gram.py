@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
-from _measure import peak_megabytes, report, seconds
+from _measure import peak_megabytes, report, seconds, traced_megabytes
 
 import mfdl
 from mfdl.error_gram import error_gram
@@ -23,15 +21,6 @@ def peer(W: np.ndarray, num_steps: int) -> np.ndarray:
     return np.einsum("sutu->st", gram)
 
 
-def traced(work: object) -> float:
-    """Peak megabytes allocated by NumPy while working."""
-    tracemalloc.start()
-    work()  # type: ignore[operator]
-    peak = tracemalloc.get_traced_memory()[1] / 2**20
-    tracemalloc.stop()
-    return peak
-
-
 def main() -> None:
     before = peak_megabytes()
     dynamics = mfdl.Dynamics(mfdl.gossip.uniform("erdos-renyi:n=1000,p=0.01,seed=1"))
@@ -44,8 +33,8 @@ def main() -> None:
         own = seconds(lambda d=dynamics, s=steps: error_gram(d, s))
         other = seconds(lambda W=W, s=steps: peer(W, s), repeats=3)
         memory = [
-            traced(lambda d=dynamics, s=steps: error_gram(d, s)),
-            traced(lambda W=W, s=steps: peer(W, s)),
+            traced_megabytes(lambda d=dynamics, s=steps: error_gram(d, s)),
+            traced_megabytes(lambda W=W, s=steps: peer(W, s)),
         ]
         report(
             "error-gram",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import torch
-from _measure import report
+from _measure import report, spread
 
 import mfdl
 from mfdl.training.tasks import TaskInstance
@@ -42,7 +42,15 @@ def main() -> None:
     instance = task.instance(0, 4)
     W = torch.as_tensor(gossip.dense(), dtype=torch.float32)
     other = sorted(peer(instance, W, 4, 0.5, 1.0, mechanism.noise_std) for _ in range(3))
-    report("executor", nodes=60, own=own, loop_over_nodes=other, ratio=own[2] / other[1])
+    report(
+        "executor",
+        nodes=60,
+        own=own,
+        loop_over_nodes=other,
+        own_spread=spread(own),
+        loop_over_nodes_spread=spread(other),
+        ratio=own[2] / other[1],
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,255 @@
+"""How seconds and memory grow, with slopes: error Gram in nodes and steps, dense solver and streams of noise in steps.
+
+A slope is that of the line through (log size, log cost): 3 where twice the size costs eight times as much. Seconds are
+those of the processor, on one thread, so that a busy machine distorts them less; each curve has a process of its own.
+Memory of the streams is what is allocated beyond the encoder, in rows of the model's length.
+
+    python experiments/benchmarks/growth.py [CURVE ...] [--out FOLDER]
+
+With all curves it also draws them, as FOLDER/growth.png and .svg (default results/benchmarks).
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from _measure import peak_megabytes, report, seconds, slope, traced_megabytes
+from matplotlib.figure import Figure
+
+import mfdl
+from mfdl.error_gram import error_gram, estimated_error_gram, prefix_sum_gram
+from mfdl.factorization.strategies import Banded, Buffered, square_root_series
+from mfdl.noise import CausalNoise
+from mfdl.pictures.panels import Panel, draw
+from mfdl.pictures.style import write_figure
+from mfdl.training.keys import NoiseKey
+from mfdl_solvers import FactorizationProblem, solve
+
+Work = Callable[[], Any]
+REPEATS = 3
+NODES, STEPS, EPOCHS = 250, 256, 16  # where the other of nodes and steps grows
+SPARSE = "regular:n={},degree=10,seed=0"
+UNEVEN = "erdos-renyi:n={},p=1e-4,seed=0"
+DIM, BANDS, TOLERANCE = 2**12, 16, 1e-4
+
+
+def dynamics(graph: str, size: int, weights: str = "metropolis_hastings") -> mfdl.Dynamics:
+    return mfdl.Dynamics(getattr(mfdl.gossip, weights)(mfdl.graphs.load_sparse(graph.format(size))))
+
+
+def gram_by_nodes(graph: str, gram: Callable[..., Any]) -> Callable[[int], Work]:
+    """Of a graph that grows; loading it is not counted."""
+
+    def of(size: int) -> Work:
+        given = dynamics(graph, size)
+        return lambda: gram(given, STEPS)
+
+    return of
+
+
+def gram_by_steps(graph: str, nodes: int, weights: str, gram: Callable[..., Any]) -> Callable[[int], Work]:
+    def of(size: int) -> Work:
+        given = dynamics(graph, nodes, weights)
+        return lambda: gram(given, size)
+
+    return of
+
+
+def solver(gram: Callable[[int], np.ndarray]) -> Callable[[int], Work]:
+    """The dense solver with all its checks, EPOCHS epochs."""
+
+    def of(size: int) -> Work:
+        H, classes = gram(size), np.arange(size) % (size // EPOCHS)
+
+        def work() -> None:
+            assert solve(FactorizationProblem(H, classes)).gap <= TOLERANCE, "not within the tolerance"
+
+        return work
+
+    return of
+
+
+def ring_gram(size: int) -> np.ndarray:
+    return np.asarray(error_gram(dynamics("ring:n={}", 148), size))
+
+
+def stream(encoder: Callable[[int], Any], every: Callable[[int], Sequence[int]]) -> Callable[[int], Work]:
+    """One node's noise at some of its steps, in the order given; the encoder is there before.
+
+    Nothing is kept that can be made again, as for models whose base noise of all steps takes more than KEEP_BYTES.
+    """
+
+    def of(size: int) -> Work:
+        noise = CausalNoise(encoder(size), num_steps=size, num_nodes=1)
+
+        def work() -> None:
+            with mock.patch("mfdl.noise.stream.KEEP_BYTES", 0):
+                made = mfdl.noise_stream(noise, 1.0, NoiseKey.from_seed(0), DIM)
+            for step in every(size):
+                made.step(step)
+
+        return work
+
+    return of
+
+
+def square_root(size: int) -> np.ndarray:
+    return np.asarray(mfdl.factorization.square_root_encoder(size))
+
+
+def banded(size: int) -> Banded:
+    return Banded(np.tril(np.tile(square_root_series(BANDS), (size, 1))))
+
+
+def buffered(size: int) -> Buffered:
+    return Buffered(scales=[0.2, 0.05], decays=[0.8, 0.99], size=size)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What grows.
+
+    Attributes:
+        of: what is measured at a size; what it prepares is not counted.
+        over: "nodes" or "steps"; expected: what it costs, in words; streams: memory is counted in rows of the model.
+    """
+
+    name: str
+    of: Callable[[int], Work]
+    sizes: Sequence[int]
+    over: str
+    expected: str
+    streams: bool = False
+
+
+def last(size: int) -> list[int]:
+    return [size - 1]
+
+
+SYMMETRIC, AVERAGING = "metropolis_hastings", "uniform"
+SOLVED, STREAMED = (256, 512, 1024, 2048), (400, 800, 1600, 3200)
+BY_NODES = (
+    Curve("eigenvectors", gram_by_nodes(SPARSE, error_gram), (500, 1000, 2000, 4000), "nodes", "n^3 + n T^2"),
+    Curve("ring", gram_by_nodes("ring:n={}", error_gram), (500, 1000, 2000, 4000, 10**4, 10**5, 10**6), "nodes", "n"),
+    Curve("probes", gram_by_nodes(SPARSE, estimated_error_gram), (10**4, 10**5, 10**6), "nodes", "edges sqrt(T)"),
+)
+BY_STEPS = (
+    Curve(
+        "eigenvectors-steps",
+        gram_by_steps(SPARSE, NODES, SYMMETRIC, error_gram),
+        (512, 1024, 2048, 4096),
+        "steps",
+        "T^2",
+    ),
+    Curve(
+        "probes-steps",
+        gram_by_steps(SPARSE, 10**5, SYMMETRIC, estimated_error_gram),
+        (64, 128, 256, 512),
+        "steps",
+        "edges sqrt(T) + T^2",
+    ),
+    Curve(
+        "probes-steps-not-symmetric",
+        gram_by_steps(UNEVEN, 10**5, AVERAGING, estimated_error_gram),
+        (64, 128, 256, 512),
+        "steps",
+        "edges T + T^2",
+    ),
+    Curve("solver-ring", solver(ring_gram), SOLVED, "steps", "T^3"),
+    Curve("solver-prefix-sums", solver(prefix_sum_gram), SOLVED, "steps", "T^3"),
+)
+STREAMS = (
+    Curve("stream-dense", stream(square_root, last), STREAMED, "steps", "T, the last block", streams=True),
+    Curve("stream-banded", stream(banded, range), (*STREAMED, 10**4), "steps", "T, all rows", streams=True),
+    Curve("stream-buffered", stream(buffered, range), (*STREAMED, 10**4), "steps", "T, all rows", streams=True),
+)
+CURVES = {curve.name: curve for curve in (*BY_NODES, *BY_STEPS, *STREAMS)}
+
+
+def measured(name: str, sizes: Sequence[int] | None = None) -> dict[str, Any]:
+    """One curve, at its sizes or others."""
+    curve = CURVES[name]
+    sizes = list(sizes or curve.sizes)
+    times, rows, megabytes = [], [], []
+    for size in sizes:
+        work = curve.of(size)
+        times.append(seconds(work, repeats=REPEATS, warm_up=int(size == sizes[0]), clock=time.process_time))
+        megabytes.append(peak_megabytes())
+        if curve.streams:
+            rows.append(traced_megabytes(work) * 2**20 / (8 * DIM))
+    medians = [took["median"] for took in times]
+    memory = {"rows": rows, "memory_slope": slope(sizes, rows)} if rows else {"megabytes": megabytes}
+    return {
+        "curve": name,
+        "over": curve.over,
+        "expected": curve.expected,
+        "sizes": sizes,
+        "cpu_seconds": times,
+        "slope": slope(sizes, medians),
+        "last_slope": slope(sizes[-2:], medians[-2:]),
+        **memory,
+        "peak_megabytes": peak_megabytes(),
+    }
+
+
+def panel(curves: Sequence[Curve], rows: dict[str, dict[str, Any]], title: str, names: dict[str, str]) -> Panel:
+    """Seconds of curves over their sizes; of streams, memory."""
+    x = sorted({size for curve in curves for size in rows[curve.name]["sizes"]})
+    streams = curves[0].streams
+    lines, told = {}, "memory_slope" if streams else "slope"
+    for curve in curves:
+        row = rows[curve.name]
+        at = dict(zip(row["sizes"], row["rows"] if streams else row["cpu_seconds"], strict=True))
+        values = [
+            [at[size]] if streams else [at[size][key] for key in ("min", "median", "max")] for size in x if size in at
+        ]
+        around = np.full((len(x), len(values[0])), np.nan)
+        around[[x.index(size) for size in at]] = values
+        lines[f"{names.get(curve.name, curve.name)} ({row[told]:.1f})"] = around
+    y_label = "rows of the model's length" if streams else "CPU seconds"
+    return Panel(title, curves[0].over, y_label, x, lines, log_x=True)
+
+
+def picture(rows: dict[str, dict[str, Any]]) -> Figure:
+    """All curves; in brackets their slopes."""
+    return draw(
+        [
+            panel(BY_NODES, rows, f"error Gram of {STEPS} steps", {}),
+            panel(BY_STEPS, rows, "error Gram and dense solver", {}),
+            panel(STREAMS, rows, "memory of a stream of noise", {}),
+        ],
+        "Growth in nodes and steps, slopes in brackets",
+        f"Medians of {REPEATS} runs on one thread, bands from the fastest to the slowest. {date.today().isoformat()}.",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("curves", nargs="*", metavar="CURVE", help=", ".join(CURVES))
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="folder of the picture")
+    asked = parser.parse_args()
+    if unknown := set(asked.curves) - set(CURVES):
+        parser.error(f"no curve {', '.join(sorted(unknown))}; there are {', '.join(CURVES)}")
+    for name in ("OMP", "OPENBLAS", "MKL"):
+        os.environ[f"{name}_NUM_THREADS"] = "1"  # of the processes to come
+    rows = {}
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for name in asked.curves or CURVES:
+            rows[name] = pool.apply(measured, [name])
+            report("growth", **rows[name])
+    if len(rows) == len(CURVES):
+        write_figure(asked.out, "growth", picture(rows))
+
+
+if __name__ == "__main__":
+    main()
