@@ -4,6 +4,7 @@ In: a `LinearAlgorithm`. Out: one float, the total variance of the counted model
 Gram matrix it comes from depends on the noise:
 
 - on gradient sums, correlated in time at each node: tr(N^T H N) with the error Gram over steps, one per node if needed;
+  of an encoder with structure by the modes of the gossip, where there are modes, without an array of T x T;
 - on gradient sums, fresh in each step with factor F over nodes: tr(F^T H F) with the error Gram over nodes;
 - on gradient sums, correlated over both: sum_k tr(E_k^T H(f_k) E_k), H(f)[s, t] = f^T H[s, t] f the error Gram over
   steps of what is spread over nodes by f, from the modes of the gossip; by the error Gram over steps x nodes where
@@ -31,7 +32,11 @@ from .error_gram import (
 from .error_gram.space_time import MAX_SIZE
 from .error_weights import ErrorWeights, Target
 from .errors import UnsupportedMechanism
+from .factorization.long_runs import loss_of
+from .factorization.search import Setting
 from .noise import CausalNoise
+from .noise.strategy import MAX_DENSE_STEPS, Strategy, shipped
+from .participation import EveryStep
 
 
 def noise_error(
@@ -87,12 +92,27 @@ def _local(noise: CausalNoise, dynamics: Dynamics, divisors: FloatArray, target:
     """sum_u tr(N_u^T H_u N_u) / m_u^2; one Gram for all nodes where encoders and divisors agree."""
     T = noise.num_steps
     if noise.shared and (divisors == divisors[0]).all():
-        N = noise.inverse_of(0)  # refused here where T is too large for arrays of T x T
-        H = error_gram(dynamics, T, **vars(target))
-        return float(np.sum(N * (H @ N))) / float(divisors[0]) ** 2
+        value = None if noise.strategy is None else _of_structure(noise.strategy, dynamics, target)
+        if value is None:
+            N = noise.inverse_of(0)  # refused here where T is too large for arrays of T x T
+            value = float(np.sum(N * (error_gram(dynamics, T, **vars(target)) @ N)))
+        return value / float(divisors[0]) ** 2
     grams = node_error_grams(dynamics, T, **vars(target))
     pairs = ((noise.inverse_of(u), H / divisors[u] ** 2) for u, H in enumerate(grams))
     return sum(float(np.sum(N * (H @ N))) for N, H in pairs)
+
+
+def _of_structure(strategy: Strategy, dynamics: Dynamics, target: Target) -> float | None:
+    """tr(N^T H N) by the modes of the gossip; None where the arrays of `_local` say it."""
+    if not shipped(strategy):  # one's own may have other products
+        return None
+    setting = Setting(dynamics, EveryStep(strategy.size), weights=target.weights, objective=target.objective)
+    try:
+        return loss_of(setting, strategy)  # type: ignore[arg-type]
+    except UnsupportedMechanism:
+        if strategy.size > MAX_DENSE_STEPS:
+            raise
+        return None
 
 
 def _over_time_and_nodes(noise: CausalNoise, dynamics: Dynamics, divisors: FloatArray, target: Target) -> float:

@@ -13,9 +13,9 @@ from mfdl.algorithms.registry import parse_parameters
 from mfdl.cli import main
 from mfdl.error_gram import error_gram
 from mfdl.factorization import FORMS, evaluate_long, factorize, factorize_long
-from mfdl.factorization.long_runs import mode_cost, uses_of
+from mfdl.factorization.long_runs import loss_of, mode_cost, uses_of
 from mfdl.factorization.search import Setting
-from mfdl.factorization.strategies import Banded, Inverse, Toeplitz
+from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise_error import noise_error
 from mfdl.reporting import factorize_config
 from tests.effort import examples
@@ -94,6 +94,9 @@ def test_schedules_are_for_banded_ones():
     assert found.gap < 0.1
     with pytest.raises(InvalidInput, match="use form 'banded'"):
         factorize_long(falling, Cyclic(4, 8))
+    many = Setting(Dynamics(RING, 1 / np.arange(1, 4101)), Cyclic(4, 1025))
+    with pytest.raises(InvalidInput, match="rates that do not change"):
+        loss_of(many, Buffered([0.5], [0.5], 4100))
 
 
 @pytest.mark.parametrize(

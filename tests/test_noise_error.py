@@ -21,6 +21,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.error_gram import OBJECTIVES
 from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import NoiseOperator, SpaceTimeNoise
 from mfdl.noise_error import noise_error
 from mfdl.participation import Cyclic
@@ -28,6 +29,7 @@ from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
 from mfdl.testing.strategies import random_encoder
 
 LOCAL = ("dp-dsgd", "muffliato", "anti-pgd", "mf-shared", "mf-per-node")
+STRUCTURED = ("bisr", "buffered", "banded", "banded-inverse")
 ACROSS = ("decor", "spatial", "groups")
 
 
@@ -55,7 +57,7 @@ def counted_variance(one, objective, weights=None):
 
 
 def build(name, dynamics, part, rng):
-    n = dynamics.num_nodes
+    n, T = dynamics.num_nodes, part.num_steps
     F = rng.integers(-2, 3, (n, n + 1)).astype(float)
     match name:
         case "none" | "dp-dsgd" | "anti-pgd" | "decor" | "zip-dl" | "muffliato":
@@ -66,6 +68,14 @@ def build(name, dynamics, part, rng):
             return algorithms.mf_dsgd(dynamics, part, random_encoder(rng, part.num_steps, n))
         case "spatial":
             return algorithms.spatial_covariance(dynamics, part, F @ F.T + np.eye(n))
+        case "bisr":
+            return algorithms.bisr(dynamics, part)
+        case "buffered":
+            return algorithms.mf_dsgd(dynamics, part, Buffered([0.5, 0.25], [0.9, -0.5], T))
+        case "banded" | "banded-inverse":
+            rows = rng.uniform(0.5, 1.5, (T, min(T, 2)))
+            C = Banded(np.where(np.arange(min(T, 2)) <= np.arange(T)[:, None], rows, 0.0))
+            return algorithms.mf_dsgd(dynamics, part, C if name == "banded" else Inverse(C))
         case "groups":
             diagonals = [np.diag(np.eye(n)[u]) for u in range(n)]
             return algorithms.spatial_covariance(
@@ -75,7 +85,7 @@ def build(name, dynamics, part, rng):
 
 
 @st.composite
-def noisy(draw, names=LOCAL + ACROSS + OVER_BOTH):
+def noisy(draw, names=LOCAL + STRUCTURED + ACROSS + OVER_BOTH):
     """Builders on constant and time-varying gossip of every kind, 1 to 3 rounds per step, schedules and divisors."""
     W = draw(st.one_of(gossip_matrices(max_nodes=4), gossip_sequences(max_nodes=4)))
     W = W if W.is_constant else gossip.sequence(W.matrices)
@@ -271,6 +281,20 @@ def test_memory_does_not_grow_with_the_steps(name, schedule):
             tracemalloc.stop()
     slots = one.noise.slots_per_step
     assert peaks[1] < 1.2 * peaks[0] < 16 * 8 * 120 * max(120, slots)  # (n T)^2 would be 1.9 GB
+
+
+def test_over_more_steps_than_an_array_has_encoders_of_every_structure_have_one_error():
+    """C with one diagonal is fresh noise, which goes by the error over nodes; and the three ways agree on one C."""
+    T, weights = 4100, ErrorWeights("last:9:0.01")
+    dynamics, part = Dynamics(gossip.metropolis_hastings("star:n=4"), 0.1, momentum=0.5), Cyclic(5, T // 5)
+    rows = np.tile([1.0, -0.5], (T, 1))
+    rows[0, 1] = 0.0
+    encoders = [Toeplitz([1.0], T), Inverse(Toeplitz([1.0, -0.5], T)), Inverse(Banded(rows)), Buffered([0.5], [0.5], T)]
+    fresh, *others = [noise_error(algorithms.mf_dsgd(dynamics, part, C), weights=weights) for C in encoders]
+    assert_allclose(fresh, noise_error(algorithms.dp_dsgd(dynamics, part), weights=weights), rtol=1e-9)
+    assert_allclose(others, others[0], rtol=1e-9)
+    with pytest.raises(UnsupportedMechanism, match="constant symmetric"):
+        noise_error(algorithms.mf_dsgd(Dynamics(gossip.uniform("star:n=4")), part, encoders[3]))
 
 
 # Noise over time and nodes

@@ -126,6 +126,16 @@ def evaluate_long(
     return structured.evaluate(mode_cost(setting, measure), uses_of(setting.participation), strategy)
 
 
+@solver_refusals()
+def loss_of(setting: Setting, strategy: Strategy) -> float:
+    """tr(H C^-1 C^-T) alone, of a strategy of any sensitivity.
+
+    Raises: as `factorize_long`; InvalidInput: rates that change over many steps, neither C nor C^-1 banded.
+    Cost: O(T log T) a mode, O(T bandwidth^2) where C is banded and not Toeplitz.
+    """
+    return structured.loss(mode_cost(setting), strategy)
+
+
 def _bounded(setting: Setting, solved: StructuredFactorization) -> StructuredFactorization:
     """With the lower bound of the dense problem, where its arrays are small."""
     if setting.participation.num_steps > DENSE_BOUND_STEPS:

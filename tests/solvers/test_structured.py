@@ -18,9 +18,11 @@ from mfdl_solvers.structured import (
     best_toeplitz,
     bound,
     lower_bound,
+    search,
     stationary_series,
 )
 from mfdl_solvers.structured.banded import of_bands
+from mfdl_solvers.structured.diagonals import gram_diagonals, of_noising
 from tests.effort import examples
 from tests.solvers._strategies import banded, strategies, toeplitz
 
@@ -61,6 +63,7 @@ def test_the_cost_of_any_strategy_is_that_of_the_dense_gram(data):
     strategy, C = data.draw(strategies(7))
     cost, H = data.draw(costs(len(C)))
     assert cost.of_columns(strategy) == pytest.approx(loss(H, C), rel=1e-9)
+    assert search.loss(cost, strategy) == pytest.approx(loss(H, C), rel=1e-8)
     for lam in cost.eigenvalues:
         assert np.isfinite(cost.inverse_bands(lam)).all()
 
@@ -185,6 +188,20 @@ def test_knots_of_long_series_lose_little():
 def test_costs_and_uses_that_are_none_are_refused(make, says):
     with pytest.raises(ProblemError, match=says):
         make()
+
+
+@examples(30)
+@given(data=st.data())
+def test_the_gram_near_its_diagonal_and_the_cost_of_a_banded_inverse(data):
+    cost, H = data.draw(costs(data.draw(st.integers(1, 9))))
+    (strategy, N), T = data.draw(banded(len(H))), len(H)
+    diagonals = gram_diagonals(cost, T)
+    for lag in range(T):
+        assert_allclose(diagonals[: T - lag, lag], np.diagonal(H, lag), rtol=1e-9, atol=1e-12 * H.max())
+    value, gradient = of_noising(diagonals, strategy.columns)
+    assert value == pytest.approx(np.trace(H @ N @ N.T), rel=1e-9)
+    for j in range(strategy.bandwidth):
+        assert_allclose(gradient[: T - j, j], np.diagonal(2 * H @ N, -j), rtol=1e-9, atol=1e-9 * H.max())
 
 
 @examples(30)

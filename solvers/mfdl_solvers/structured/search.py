@@ -6,10 +6,11 @@ import dataclasses
 import time
 
 from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
-from ..strategies import Banded, Strategy
+from ..strategies import Banded, Inverse, Strategy
 from .banded import best_banded, of_bands
 from .bound import lower_bound
 from .cost import ModeCost
+from .diagonals import gram_diagonals, of_noising
 from .settled import Found
 from .toeplitz import best_buffered, best_inverse, best_toeplitz
 from .uses import Uses
@@ -95,12 +96,16 @@ def evaluate(cost: ModeCost, uses: Uses, strategy: Strategy) -> StructuredFactor
 def loss(cost: ModeCost, strategy: Strategy) -> float:
     """tr(H C^-1 C^-T).
 
-    Raises: ProblemError: rates that change, or C without Toeplitz form, at more than MAX_COLUMNS steps, C not banded.
+    Raises: ProblemError: neither C nor C^-1 banded or Toeplitz, or Toeplitz at rates that change, at more than
+        MAX_COLUMNS steps.
     """
     if cost.by_age and strategy.noise_series is not None:
         return cost.of_series(strategy.noise_series)[0]
     if isinstance(strategy, Banded):
         return of_bands(cost, strategy.rows)[0]
+    if isinstance(strategy, Inverse) and isinstance(strategy.noising, Banded):
+        columns = strategy.noising.columns
+        return of_noising(gram_diagonals(cost, columns.shape[1]), columns)[0]
     if cost.size > MAX_COLUMNS:
         raise ProblemError(
             f"the loss of a {type(strategy).__name__} strategy is computed column by column up to {MAX_COLUMNS} steps, "
