@@ -63,7 +63,11 @@ def test_the_cost_by_modes_is_that_of_the_error_gram(graph, rounds, momentum, de
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("participation", [Cyclic(4, 8), Single(32), MinSeparation(32, 3, 8)])
 def test_forms_cost_what_the_dense_gram_says_and_are_bounded_by_the_dense_optimum(form, participation):
-    found = factorize_long(PLAIN, participation, form=form, progress=False)
+    if form == "banded-inverse" and isinstance(participation, MinSeparation):
+        with pytest.raises(InvalidInput, match="use form 'inverse'"):
+            factorize_long(PLAIN, participation, form=form, progress=False)
+        return
+    found = factorize_long(PLAIN, participation, form=form, max_iterations=60, progress=False)
     assert found.status == "stationary"
     assert found.loss == pytest.approx(dense_loss(PLAIN, 32, found.strategy), rel=1e-8)
     assert found.lower_bound <= found.loss
@@ -87,11 +91,26 @@ def test_banded_ones_are_the_better_the_more_they_are_free():
     assert losses[0] < losses[2] < losses[3]
 
 
+def test_a_banded_inverse_is_the_better_the_more_it_is_free_and_accounted_exactly():
+    part = Cyclic(4, 8)
+    alike, free = (
+        factorize_long(PLAIN, part, form=form, bandwidth=3, progress=False) for form in ("inverse", "banded-inverse")
+    )
+    assert free.loss < 0.97 * alike.loss
+    one = mfdl.algorithms.mf_dsgd(PLAIN, part, free.strategy)
+    mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
+    assert (mechanism.guarantee.bound, mechanism.objective) == ("exact", pytest.approx(free.loss, rel=1e-9))
+    with pytest.raises(InvalidInput, match="steps x bandwidth x period"):
+        factorize_long(PLAIN, Cyclic(1, 50_000), form="banded-inverse", progress=False)
+
+
 def test_schedules_are_for_banded_ones():
     falling = Dynamics(RING, 1 / np.arange(1, 33))
     found = factorize_long(falling, Cyclic(4, 8), form="banded", progress=False)
     assert found.loss == pytest.approx(dense_loss(falling, 32, found.strategy), rel=1e-8)
     assert found.gap < 0.1
+    inverse = factorize_long(falling, Cyclic(4, 8), form="banded-inverse", max_iterations=50, progress=False)
+    assert inverse.loss == pytest.approx(dense_loss(falling, 32, inverse.strategy), rel=1e-8)
     with pytest.raises(InvalidInput, match="use form 'banded'"):
         factorize_long(falling, Cyclic(4, 8))
     many = Setting(Dynamics(RING, 1 / np.arange(1, 4101)), Cyclic(4, 1025))

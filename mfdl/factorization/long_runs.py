@@ -67,8 +67,8 @@ class BufferSearch(FormSearch):
 class LongSearch(BandSearch, BufferSearch):
     """Of any form.
 
-    Attributes: form: "toeplitz", "banded", "buffered" (BLT: exponentials, constant memory) or "inverse" (C^-1 Toeplitz
-        and banded, as BISR and DP-lambda-CGD).
+    Attributes: form: "toeplitz", "banded", "buffered" (BLT: exponentials, constant memory), "inverse" (C^-1 Toeplitz
+        and banded, as BISR and DP-lambda-CGD) or "banded-inverse" (C^-1 banded, every entry free).
     """
 
     form: str = "toeplitz"
@@ -104,9 +104,10 @@ def factorize_long(asked: LongSearch) -> StructuredFactorization:
         note says so). lower_bound holds for encoders of any shape.
     Raises: UnsupportedMechanism: gossip without a spectral measure, participation without a structure, released models;
         InvalidInput: names and numbers out of range, a band wider than uses of a record are apart, a schedule of rates
-        (forms other than "banded").
-    Cost: O(T log T) a mode and iteration (banded: T bandwidth^2), and T modes^2 for the bound; up to DENSE_BOUND_STEPS
-        a dense factorization besides, whose bound is the better one for several uses.
+        (forms other than the banded ones).
+    Cost: O(T log T) a mode and iteration (banded: T bandwidth^2; banded inverse: T bandwidth (bandwidth + period),
+        whatever the modes), and T modes^2 for the bound; up to DENSE_BOUND_STEPS a dense factorization besides, whose
+        bound is the better one for several uses.
     """
     form, ends = asked.chosen, asked.stopping
     cost, uses = mode_cost(asked, asked.measure), uses_of(asked.participation)

@@ -20,7 +20,7 @@ PER_NODE = ("mafalda-l", "mafalda-classes")
 TEMPORAL = ("mafalda", *PER_NODE, "d-mf", "bsr")
 SPATIAL = ("corn", "corn-pairwise", "decor")
 BOTH = ("time-space", "adapted", "space-time")
-FORMS = ("toeplitz", "banded", "buffered", "inverse")  # as factorization.FORMS, which a test holds
+FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")  # as factorization.FORMS, which a test holds
 IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
     ((), "coalition groups max_inverse_diagonal horizon", "it is noise over time"),
     (SPATIAL, "epochs period device", "it is noise over nodes, fresh in every step"),
@@ -79,12 +79,12 @@ class FactorizeConfig(OnGraph):
         str,
         Option(
             "dense (dual, L-BFGS) or autodiff (torch); corn with groups: newton or conic. mafalda over many steps, the "
-            "best of a form: toeplitz, banded, buffered, inverse."
+            "best of a form: toeplitz, banded, buffered, inverse, banded-inverse."
         ),
     ] = "dense"
     bandwidth: Annotated[
         int | None,
-        Option("toeplitz, banded, inverse: diagonals; default the period, at most 32 if not toeplitz.", least=1),
+        Option("Of a form with diagonals: how many; default the period, at most 32 if not toeplitz.", least=1),
     ] = None
     buffers: Annotated[int, Option("buffered: exponentials.", least=1)] = 6
     max_iterations: Annotated[int, Option("Iterations after which to stop.", least=1)] = 5000

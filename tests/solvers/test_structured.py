@@ -22,9 +22,10 @@ from mfdl_solvers.structured import (
     stationary_series,
 )
 from mfdl_solvers.structured.banded import of_bands
+from mfdl_solvers.structured.banded_inverse import at_unit_sensitivity
 from mfdl_solvers.structured.diagonals import gram_diagonals, of_noising
 from tests.effort import examples
-from tests.solvers._strategies import banded, strategies, toeplitz
+from tests.solvers._strategies import SHARES, banded, strategies, toeplitz
 
 UNIT = st.integers(-8, 8).map(lambda k: k / 8)
 
@@ -202,6 +203,29 @@ def test_the_gram_near_its_diagonal_and_the_cost_of_a_banded_inverse(data):
     assert value == pytest.approx(np.trace(H @ N @ N.T), rel=1e-9)
     for j in range(strategy.bandwidth):
         assert_allclose(gradient[: T - j, j], np.diagonal(2 * H @ N, -j), rtol=1e-9, atol=1e-9 * H.max())
+
+
+@examples(30)
+@given(data=st.data(), epochs=st.integers(1, 3), period=st.integers(1, 3))
+def test_a_banded_inverse_at_unit_sensitivity_and_its_gradient(data, epochs, period):
+    T = epochs * period
+    cost, H = data.draw(costs(T))
+    strategy, _ = data.draw(banded(T, SHARES.map(lambda x: -x)))
+    columns, classes = strategy.columns, np.arange(T) % period
+
+    def by_hand(columns):
+        C = np.linalg.inv(sum(np.diag(columns[: T - j, j], -j) for j in range(columns.shape[1])))
+        sigma = np.array([np.linalg.norm(C[:, classes == r].sum(axis=1)) for r in range(period)])[classes]
+        return loss(H, C / sigma)
+
+    diagonals = gram_diagonals(cost, strategy.bandwidth)
+    value, gradient = at_unit_sensitivity(diagonals, columns, period)
+    assert value == pytest.approx(by_hand(columns), rel=1e-9)
+    for s, j in np.argwhere(np.arange(T)[:, None] + np.arange(strategy.bandwidth) < T):
+        step = np.zeros(columns.shape)
+        step[s, j] = 1e-6
+        difference = (by_hand(columns + step) - by_hand(columns - step)) / 2e-6
+        assert gradient[s, j] == pytest.approx(difference, rel=1e-4, abs=1e-6 * value)
 
 
 @examples(30)

@@ -1,6 +1,7 @@
 """Structured strategies for the gossip error Gram: the best Toeplitz, banded, buffered ones, and bounds, in O(T)."""
 
 from .banded import best_banded
+from .banded_inverse import best_banded_inverse
 from .bound import lower_bound
 from .cost import ModeCost
 from .search import FORMS, Form, StructuredFactorization, best, best_strategy, evaluate, loss
@@ -15,6 +16,7 @@ __all__ = [
     "Uses",
     "best",
     "best_banded",
+    "best_banded_inverse",
     "best_buffered",
     "best_inverse",
     "best_strategy",

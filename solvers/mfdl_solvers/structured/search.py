@@ -8,6 +8,7 @@ import time
 from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
 from ..strategies import Banded, Inverse, Strategy
 from .banded import best_banded, of_bands
+from .banded_inverse import best_banded_inverse
 from .bound import lower_bound
 from .cost import ModeCost
 from .diagonals import gram_diagonals, of_noising
@@ -15,7 +16,8 @@ from .settled import Found
 from .toeplitz import best_buffered, best_inverse, best_toeplitz
 from .uses import Uses
 
-FORMS = ("toeplitz", "banded", "buffered", "inverse")
+FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")
+VARYING = ("banded", "banded-inverse")
 USUAL_BANDWIDTH, USUAL_BUFFERS = 32, 6
 MAX_COLUMNS = 4096  # steps up to which a strategy of any structure is put to the test column by column
 
@@ -25,7 +27,8 @@ class Form:
     """What kind of strategy is searched.
 
     Attributes:
-        name: "toeplitz" (banded by `bandwidth`), "banded", "buffered" (BLT) or "inverse" (C^-1 Toeplitz and banded).
+        name: "toeplitz" (banded by `bandwidth`), "banded", "buffered" (BLT), "inverse" (C^-1 Toeplitz and banded) or
+            "banded-inverse" (C^-1 banded).
         bandwidth: diagonals of C, or of C^-1; default as many as uses are apart for "toeplitz", else at most 32.
         buffers: exponentials of a buffered one.
 
@@ -72,9 +75,9 @@ def best_strategy(cost: ModeCost, uses: Uses, form: Form, *, max_iterations: int
     """The strategy of `best` alone, of any scale, without the cost of a bound.
 
     Raises: ProblemError: a band wider than uses are apart where it must not be; rates that change over the steps, which
-        banded strategies alone take.
+        VARYING forms alone take.
     """
-    if not cost.by_age and form.name != "banded":
+    if not cost.by_age and form.name not in VARYING:
         raise ProblemError(f"form {form.name!r} takes rates that do not change over the steps; use form 'banded'.")
     width = min(uses.gap, USUAL_BANDWIDTH) if form.bandwidth is None else form.bandwidth
     if form.name == "toeplitz":
@@ -83,7 +86,9 @@ def best_strategy(cost: ModeCost, uses: Uses, form: Form, *, max_iterations: int
         return best_banded(cost, uses, bandwidth=width, max_iterations=max_iterations)
     if form.name == "buffered":
         return best_buffered(cost, uses, buffers=form.buffers, max_iterations=max_iterations)
-    return best_inverse(cost, uses, bandwidth=width, max_iterations=max_iterations)
+    if form.name == "inverse":
+        return best_inverse(cost, uses, bandwidth=width, max_iterations=max_iterations)
+    return best_banded_inverse(cost, uses, bandwidth=width, max_iterations=max_iterations)
 
 
 def evaluate(cost: ModeCost, uses: Uses, strategy: Strategy) -> StructuredFactorization:
