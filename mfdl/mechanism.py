@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from .algorithms import LinearAlgorithm
 from .errors import InvalidInput
 from .noise_error import noise_error
 from .participation import Participation
+from .privacy import budgets
 from .privacy.accounting import VictimLoss
 from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.guarantee import EVERY_NODE, Guarantee
@@ -190,9 +191,17 @@ class Mechanism(Accounted):
                 self.trust, stated.adjacency, self.clip_norm, None, stated.release, self.unit, method, self.lipschitz
             )
             losses = Losses.of(self.algorithm, question)
-            found = dataclasses.replace(losses.guarantee(self.noise_std), stated_delta=stated.stated_delta)
+            found = losses.guarantee(self.noise_std, each=bool(stated.by_victim))
+            found = dataclasses.replace(found, stated_delta=stated.stated_delta)
             if found.seal == stated.seal:
                 break
+        each = dict(found.by_victim)
+        less = [label for label, mu in stated.by_victim if mu < each.get(label, math.inf) * (1 - ROUNDING)]
+        if less:
+            raise InvalidInput(
+                f"its guarantee states mu = {dict(stated.by_victim)[less[0]]!r} for node {less[0]!r}, and accounted "
+                f"anew it is {each.get(less[0], math.inf)!r}; calibrate anew, or take it as stated with anew=False."
+            )
         if stated.mu < found.mu * (1 - ROUNDING):
             raise InvalidInput(
                 f"its guarantee states mu = {stated.mu!r}, and accounted anew it is {found.mu!r}; calibrate or account "
@@ -323,7 +332,7 @@ def calibrate(
     trust: TrustModel,
     adjacency: str,
     clip_norm: float,
-    mu: float | None = None,
+    mu: float | Mapping[Hashable, float] | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
     release: str | None = None,
@@ -334,12 +343,22 @@ def calibrate(
 ) -> Mechanism:
     """The least noise that meets a target for adaptive gradients, never overshooting it.
 
-    Args: mu > 0, or epsilon > 0 and delta in (0, 1); others as for `account`.
+    Args: mu > 0, or epsilon > 0 and delta in (0, 1); others as for `account`. mu may be a budget for each node,
+        {label: mu_u}: node u then adds its noise max mu / mu_u times, the algorithm of what comes back is that one, and
+        `guarantee.by_victim` states each node's mu. Exact where every message is seen; where some are hidden the
+        losses of the scaled noise are accounted, and the worst of the nodes decides (docs/budgets.md).
     Raises: InvalidInput: no target or two, an algorithm whose loss is infinite under this trust model, or a unit
-        that cannot be protected (`require_unit`).
+        that cannot be protected (`require_unit`); a node without a budget. UnsupportedMechanism: budgets per node for
+        noise on messages, or of a class of one's own.
     """
     question = Question(trust, adjacency, clip_norm, None, release, unit, method, lipschitz)
-    target_mu(mu, epsilon, delta)  # before any work
+    if isinstance(mu, Mapping):
+        check.instance(LinearAlgorithm, algorithm=algorithm)
+        if epsilon is not None:
+            raise InvalidInput("give exactly one target: mu, or epsilon with delta; budgets per node are given as mu.")
+        algorithm = budgets.scaled(algorithm, budgets.of_nodes(algorithm, mu))
+    else:
+        target_mu(mu, epsilon, delta)  # before any work
     losses = Losses.of(algorithm, question, progress=progress)
     return of_losses(losses, losses.calibrate(mu=mu, epsilon=epsilon, delta=delta))
 

@@ -78,7 +78,8 @@ def noise_error(
     if noise is None:
         raise UnsupportedMechanism(f"the error of noise {algorithm.noise.kind} is not covered.")
     if not noise.fresh:
-        return (_local if noise.factor is None else _over_time_and_nodes)(noise, dynamics, m, target)
+        own = noise.factor is None or noise.local
+        return (_local if own else _over_time_and_nodes)(noise, dynamics, m, target)
     if not algorithm.is_plain and released is not None:
         return _of_released(algorithm.releasing(released), noise.mixing, target)
     if not algorithm.is_plain:
@@ -89,8 +90,9 @@ def noise_error(
 
 
 def _local(noise: CausalNoise, dynamics: Dynamics, divisors: FloatArray, target: Target) -> float:
-    """sum_u tr(N_u^T H_u N_u) / m_u^2; one Gram for all nodes where encoders and divisors agree."""
+    """sum_u tr(N_u^T H_u N_u) s_u^2 / m_u^2; one Gram for all nodes where encoders, scales and divisors agree."""
     T = noise.num_steps
+    divisors = divisors / noise.node_scales
     if noise.shared and (divisors == divisors[0]).all():
         value = None if noise.strategy is None else _of_structure(noise.strategy, dynamics, target)
         if value is None:

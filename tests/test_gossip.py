@@ -470,3 +470,29 @@ def test_bad_sequences_are_refused():
     ):
         with pytest.raises(InvalidInput, match=message):
             gossip.sequence(rounds)
+
+
+@given(graph=connected_graphs(), seed=st.integers(0, 999))
+def test_metropolis_hastings_keeps_the_average_of_its_stationary_weights(graph, seed):
+    """pi W = pi and detailed balance, by the definition entry by entry; alike weights are the matrix without them."""
+    plain = gossip.metropolis_hastings(graph)
+    n = plain.num_nodes
+    pi = np.random.default_rng(seed).uniform(0.01, 1.0, n)
+    W = gossip.metropolis_hastings(graph, stationary=pi).dense()
+    assert_allclose(pi @ W, pi, rtol=1e-12)
+    A = plain.dense() > 0
+    degrees = A.sum(axis=1) - 1
+    for i, j in zip(*np.nonzero(A), strict=True):
+        if i != j:
+            accepted = min(1.0, pi[j] * (1 + degrees[i]) / (pi[i] * (1 + degrees[j])))
+            assert W[i, j] == pytest.approx(accepted / (1 + degrees[i]), rel=1e-12)
+    assert (np.diag(W) > 0).all()
+    assert gossip.metropolis_hastings(graph, stationary=np.full(n, 0.3)).content_hash == plain.content_hash
+    labelled = dict(zip(plain.labels, pi, strict=True))
+    assert_allclose(gossip.metropolis_hastings(graph, stationary=labelled).dense(), W, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("wrong", [[1, 1], [1, 1, 0], [1, 1, 1e-12], {0: 1.0, 1: 1.0}, {0: 1, 1: 1, 2: 1, 3: 1}])
+def test_stationary_weights_that_are_none_are_refused(wrong):
+    with pytest.raises(InvalidInput, match="stationary must"):
+        gossip.metropolis_hastings("path:n=3", stationary=wrong)

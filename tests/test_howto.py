@@ -25,6 +25,7 @@ NAMES = (
     "audit",
     "attack",
     "sweep",
+    "budgets",
 )
 HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph")]
 LONG = ["howto_large_graphs.md"]  # ten seconds

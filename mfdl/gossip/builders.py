@@ -6,15 +6,16 @@ What makes an array a gossip matrix is checked in `matrix`; rounds that change a
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import diags_array, eye_array
 
-from .. import graphs
+from .. import check, graphs
+from ..check import FloatArray
 from ..errors import InvalidInput, unknown_name
 from ..graphs.simple import UNNAMED
 from .matrix import GossipMatrix, own_csr
@@ -22,30 +23,65 @@ from .sequences import GossipSequence, rounds_of
 from .tables import by_label
 
 
-def metropolis_hastings(graph: graphs.Source) -> GossipMatrix:
+def metropolis_hastings(
+    graph: graphs.Source, stationary: Mapping[Hashable, float] | ArrayLike | None = None
+) -> GossipMatrix:
     """W_ij = 1 / (1 + max(degree_i, degree_j)) on edges, the rest of each row on the diagonal.
 
-    Symmetric and doubly stochastic on every graph, with positive diagonal: the usual choice.
+    Symmetric and doubly stochastic on every graph, with positive diagonal: the usual choice. With stationary weights pi
+    W_ij = min(1 / (1 + degree_i), pi_j / pi_i / (1 + degree_j)): pi_i W_ij is symmetric, so averaging keeps sum_i pi_i
+    x_i, and models agree on the minimum of sum_i pi_i f_i in place of the mean of the f_i (docs/budgets.md).
 
     >>> metropolis_hastings("path:n=3").dense().round(3)
     array([[0.667, 0.333, 0.   ],
            [0.333, 0.333, 0.333],
            [0.   , 0.333, 0.667]])
 
+    >>> metropolis_hastings("path:n=3", stationary=[1, 1, 2]).dense().round(3)
+    array([[0.667, 0.333, 0.   ],
+           [0.333, 0.333, 0.333],
+           [0.   , 0.167, 0.833]])
+
     Args:
         graph: anything `graphs.load` reads; must be connected.
+        stationary: pi up to a factor, shape (n,) in label order or by label, > 0; default all alike.
 
     Raises:
-        InvalidInput: the graph is not connected.
+        InvalidInput: the graph is not connected; weights that are not of its nodes, not > 0 or beyond a factor of
+            MAX_WEIGHT_RATIO.
     Cost: O(nodes + edges).
+    Source: of pi: Metropolis et al. (1953), Hastings (1970), proposals 1 / (1 + degree_i).
     """
     G = _connected(graph)
     A = graphs.adjacency(G)
     degrees = np.diff(A.indptr)
     rows = np.repeat(np.arange(len(degrees)), degrees)
     A.data = 1.0 / (1 + np.maximum(degrees[rows], degrees[A.indices]))
+    if stationary is not None:
+        pi = _stationary(stationary, graphs.labels(G))
+        A.data = np.minimum(1 / (1.0 + degrees[rows]), pi[A.indices] / pi[rows] / (1.0 + degrees[A.indices]))
     rest = 1.0 - np.asarray(A.sum(axis=1)).ravel()
     return GossipMatrix(A + diags_array(rest), graphs.labels(G), "metropolis-hastings", _name(G))
+
+
+MAX_WEIGHT_RATIO = 1e9
+"""Of stationary weights: beyond, a weight in W could pass for rounding of its row."""
+
+
+def _stationary(given: Mapping[Hashable, float] | ArrayLike, labels: tuple[Hashable, ...]) -> FloatArray:
+    """One number > 0 for each label, shape (n,)."""
+    if isinstance(given, Mapping):
+        if set(given) != set(labels):
+            odd = sorted(map(repr, set(given) ^ set(labels)))[0]
+            raise InvalidInput(f"stationary must have a weight for every node and for no other, got {odd} wrong.")
+        given = [given[label] for label in labels]
+    pi = check.finite_array(1, stationary=given)
+    if pi.shape != (len(labels),) or not (pi > 0).all() or pi.max() > MAX_WEIGHT_RATIO * pi.min():
+        raise InvalidInput(
+            f"stationary must be {len(labels)} numbers > 0, one per node, within a factor of {MAX_WEIGHT_RATIO:g}, "
+            f"got shape {pi.shape} from {pi.min(initial=np.inf):g} to {pi.max(initial=0.0):g}."
+        )
+    return pi
 
 
 def uniform(graph: graphs.Source) -> GossipMatrix:

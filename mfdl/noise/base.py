@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .. import matrices
 from ..check import LARGEST, FloatArray
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators import Selection, StructuredOperator
 
 if TYPE_CHECKING:
@@ -91,6 +91,16 @@ class NoiseOperator(StructuredOperator, abc.ABC):
     def content(self) -> bytes:
         """What a content hash must see besides kind and sizes; by default N and its holders, dense."""
         return self.to_dense().tobytes() + self.holders().toarray().tobytes()
+
+    def scaled(self, slots: FloatArray) -> NoiseOperator:
+        """The same with slot i of every step multiplied by slots[i] > 0: diag(slots) N.
+
+        Raises: UnsupportedMechanism: a noise of one's own, whose products nobody else can change.
+        """
+        raise UnsupportedMechanism(
+            f"noise {type(self).__name__} cannot be given another scale at each node; write it as a CausalNoise or a "
+            "JointNoise of mfdl.noise."
+        )
 
     def factors(self) -> tuple[FloatArray, ...]:
         """Arrays whose entries, one of each, multiply to the entries of N; by default N itself, dense."""

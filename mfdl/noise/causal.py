@@ -86,7 +86,7 @@ class CausalNoise(NoiseOperator):
             got = _steps(encoder) if self._encoder is None else f"shape {self._encoder.shape}"
             raise InvalidInput(f"encoder must be over {num_steps} steps, got {got}.")
         own = sp.csr_array(sp.eye_array(columns, dtype=bool))
-        self.local = factor is None and columns == num_nodes and (self._holders != own).nnz == 0
+        self.local = columns == num_nodes and (self._holders != own).nnz == 0 and _is_positive_diagonal(self.factor)
         self.fresh = encoder is None
         super().__init__((num_steps * slots, num_steps * columns))
 
@@ -114,6 +114,11 @@ class CausalNoise(NoiseOperator):
         return sp.csr_array(sp.eye_array(self._holders.shape[0])) if self.factor is None else self.factor
 
     @property
+    def node_scales(self) -> FloatArray:
+        """F[u, u] of noise that is `local`: what each node multiplies its own by, shape (n,)."""
+        return np.ones(self.num_nodes) if self.factor is None else np.asarray(self.factor.diagonal())
+
+    @property
     def shared(self) -> bool:
         """One encoder for all columns, or none."""
         return self._encoder is None or self._encoder.ndim == 2
@@ -127,7 +132,7 @@ class CausalNoise(NoiseOperator):
         return self._encoder if self.strategy is None else matrices.read_only(written_out(self.strategy))
 
     def encoder_of(self, column: int) -> FloatArray:
-        """C_k, shape (T, T); k is the node where there is no factor."""
+        """C_k, shape (T, T); k is the node where there is no factor, or noise is local."""
         return _of_column(self.encoder, column, self.num_steps)
 
     def inverse_of(self, column: int) -> FloatArray:
@@ -152,10 +157,14 @@ class CausalNoise(NoiseOperator):
         elif self._encoder is not None:
             parts += [] if self.factor is None else [repr(self._encoder.shape).encode()]
             parts.append(self._encoder.tobytes())
-        if not (self.local or self.is_zero):
+        if not (self.is_zero or (self.local and self.factor is None)):
             sparse = (sp.coo_array(m) for m in (self.factor, self._holders) if m is not None)
             parts += [np.ascontiguousarray(x).tobytes() for m in sparse for x in (*m.coords, m.data)]
         return b"".join(parts)
+
+    def scaled(self, slots: FloatArray) -> CausalNoise:
+        factor, sizes = sp.diags_array(slots) @ self.mixing, {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
+        return CausalNoise(self.strategy or self._encoder, factor, self._holders, **sizes)
 
     def factors(self) -> tuple[FloatArray, ...]:
         over_nodes = () if self.factor is None else (self.factor.data,)
@@ -297,6 +306,14 @@ def _encoders(encoder: Any, columns: int, block: str) -> FloatArray:
 
 def _steps(encoder: ArrayLike | Strategy) -> int:
     return encoder.size if is_strategy(encoder) else (1, *check.as_array(encoder=encoder).shape)[-1]
+
+
+def _is_positive_diagonal(factor: sp.csr_array | None) -> bool:
+    """Whether a square factor multiplies each column by a number of its own, > 0; None is the identity."""
+    if factor is None:
+        return True
+    square = factor.shape[0] == factor.shape[1]
+    return square and factor.nnz == factor.shape[0] and bool((factor.diagonal() > 0).all())
 
 
 def _require_held(factor: sp.csr_array, holders: sp.csr_array) -> None:

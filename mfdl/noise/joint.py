@@ -75,6 +75,9 @@ class JointNoise(NoiseOperator):
     def factors(self) -> tuple[FloatArray, ...]:
         return (self.inverse,)
 
+    def scaled(self, slots: FloatArray) -> JointNoise:
+        return JointNoise(self.encoder / np.tile(slots, self.num_steps), self.num_steps, self.num_nodes)
+
     def cut(self, slots: Sequence[int] | None = None) -> tuple[NDArray[np.intp], JointNoise]:
         part = copy.copy(self)
         if slots is not None:

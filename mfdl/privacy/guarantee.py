@@ -69,6 +69,7 @@ class Guarantee(Shown):
         notes: further conditions, in words.
         composed: number of runs that this guarantee covers.
         unit: "record", or "user": all data of the victim; one of `UNITS`.
+        by_victim: where each node has a budget of its own, the label and mu of each victim; `mu` is the largest.
         why: where mu is an upper bound or infinite, which rule gave it and what would give a better number; where noise
             that nodes share counts as known, that it does.
         fingerprint: of what was accounted (`Fingerprint.text`); empty for a statement of the caller's own.
@@ -105,6 +106,7 @@ class Guarantee(Shown):
     why: str = ""
     fingerprint: str = ""
     seal: str = ""
+    by_victim: tuple[tuple[str, float], ...] = ()
     source: str = dataclasses.field(default="", compare=False)
     stated_delta: float = dataclasses.field(default=DELTA, compare=False)
 
@@ -134,6 +136,7 @@ class Guarantee(Shown):
                 f"record_shift must be {expected!r} for clip_norm={self.clip_norm!r} under {self.adjacency}, "
                 f"got {self.record_shift!r}; use record_shift(adjacency, clip_norm)."
             )
+        checked |= {"by_victim": _of_victims(self.by_victim, checked["mu"])}
         checked |= {"notes": tuple(self.notes), "clip_norm": float(self.clip_norm), "record_shift": expected}
         self._set(**checked)
         if self.composed == 1:
@@ -254,6 +257,7 @@ class Guarantee(Shown):
             tolerance=max(self.tolerance, other.tolerance),
             notes=tuple(dict.fromkeys(self.notes + other.notes)),
             composed=self.composed + other.composed,
+            by_victim=_composed_by_victim(self, other),
             why=" ".join(dict.fromkeys(text for text in (self.why, other.why) if text)),
             fingerprint="",
             seal="",
@@ -299,7 +303,9 @@ class Guarantee(Shown):
         for name in _FLOATS:
             if fields[name] == math.inf:
                 fields[name] = "inf"
-        return {"format": FORMAT, **fields, "notes": list(self.notes)}
+        each = [[label, "inf" if mu == math.inf else mu] for label, mu in fields.pop("by_victim")]
+        # seals from before there were budgets stay as they were
+        return {"format": FORMAT, **fields, "notes": list(self.notes), **({"by_victim": each} if each else {})}
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values; infinity is the text "inf"; `epsilon` is that of mu at `stated_delta`."""
@@ -323,6 +329,7 @@ class Guarantee(Shown):
         if isinstance(version, bool) or version != FORMAT:
             raise InvalidInput(f"format of a guarantee must be {FORMAT}, got {version!r}.")
         data = {"unit": "record", "why": "", "fingerprint": "", "seal": "", "stated_delta": DELTA, **data}
+        data = {"by_victim": [], **data}
         data.pop("epsilon", None)  # of mu, computed anew
         names = [field.name for field in dataclasses.fields(cls) if field.name != "source"]
         missing = [name for name in names if name not in data]
@@ -373,3 +380,24 @@ class Guarantee(Shown):
             return cls.from_dict(data)
         except InvalidInput as error:
             raise InvalidInput(f"{str(path)!r}: {error}") from None
+
+
+def _of_victims(given: Any, mu: float) -> tuple[tuple[str, float], ...]:
+    """Pairs (label, mu) as they are kept. Raises: InvalidInput: others, a label twice, one above that of everybody."""
+    try:
+        pairs = tuple((label, math.inf if value == "inf" else float(value)) for label, value in given)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"by_victim must be pairs of a label and its mu, got {check.said(given)}.") from None
+    labels = {label for label, _ in pairs if isinstance(label, str)}
+    if len(labels) != len(pairs):
+        raise InvalidInput("by_victim must name each victim once, by a text.")
+    if any(not 0 <= value <= mu * (1 + 1e-12) for _, value in pairs):
+        raise InvalidInput(f"by_victim must hold numbers from 0 to mu = {mu!r}, the largest of them.")
+    return pairs
+
+
+def _composed_by_victim(one: Guarantee, other: Guarantee) -> tuple[tuple[str, float], ...]:
+    """mu of each victim over both runs; where one says nothing of a victim, what it says of everybody."""
+    mine, theirs = dict(one.by_victim), dict(other.by_victim)
+    named = list(dict.fromkeys([*mine, *theirs]))
+    return tuple((u, gaussian.compose([mine.get(u, one.mu), theirs.get(u, other.mu)])) for u in named)

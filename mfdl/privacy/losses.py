@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from .. import check
@@ -14,7 +14,7 @@ from ..errors import InvalidInput, unknown_name
 from ..participation import Participation, in_every_step
 from ..progress import Progress
 from ..trust import TrustModel
-from . import gaussian
+from . import budgets, gaussian
 from .accounting import MOST_SHOWN, VictimLoss, asked_participation, victim_losses, worst_loss
 from .explanation import explanation
 from .fingerprint import Fingerprint
@@ -148,18 +148,19 @@ class Losses(LossTable):
         """The Lipschitz constant if any victim is covered by shift reduction: the worst of them need not be."""
         return max((loss.lipschitz for loss in self.of_victims if loss.lipschitz is not None), default=None)
 
-    def guarantee(self, noise_std: float) -> Guarantee:
+    def guarantee(self, noise_std: float, *, each: bool = False) -> Guarantee:
         """What base noise of this standard deviation guarantees to every node, for adaptive gradients.
 
+        Args: each: state the mu of each victim too, `Guarantee.by_victim`.
         Raises: InvalidInput: losses of some victims only; those are stated one by one (`by_victim`).
         """
         self._require_everybody()
-        return self._of_everybody(check.non_negative(noise_std=noise_std), worst_loss(self.of_victims))
+        return self._of_everybody(check.non_negative(noise_std=noise_std), worst_loss(self.of_victims), each=each)
 
-    def _of_everybody(self, noise_std: float, worst: VictimLoss) -> Guarantee:
+    def _of_everybody(self, noise_std: float, worst: VictimLoss, *, each: bool = False) -> Guarantee:
         participation = self.question.participation_in(self.algorithm)
         shown = max({loss.release for loss in self.of_victims}, key=MOST_SHOWN.index)
-        return self._stated(noise_std, worst, participation, EVERY_NODE, shown, self.rests_on)
+        return self._stated(noise_std, worst, participation, EVERY_NODE, shown, self.rests_on, each=each)
 
     def _worst_victim(self, worst: VictimLoss) -> str:
         return f"node {self.algorithm.dynamics.gossip.labels[worst.victim]!r}, the worst victim"
@@ -177,18 +178,26 @@ class Losses(LossTable):
         return stated
 
     def calibrate(
-        self, *, mu: float | None = None, epsilon: float | None = None, delta: float | None = None
+        self,
+        *,
+        mu: float | Mapping[Hashable, float] | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
     ) -> Guarantee:
         """The guarantee of the least noise that meets a target for adaptive gradients, never overshooting it.
 
-        Args: mu > 0, or epsilon > 0 and delta in (0, 1).
+        Args: mu > 0, or epsilon > 0 and delta in (0, 1); mu may be a budget for each node by its label, which the
+            worst of the nodes decides, so that the algorithm should be `budgets.scaled` to them.
         Raises: InvalidInput: no target or two, or an infinite loss.
         """
-        target = target_mu(mu, epsilon, delta)
+        each = isinstance(mu, Mapping)
+        if isinstance(mu, Mapping):
+            targets = budgets.of_nodes(self.algorithm, mu).tolist()
+        else:
+            targets = [target_mu(mu, epsilon, delta)] * self.algorithm.num_nodes
         self._require_everybody()
-        worst, name = worst_loss(self.of_victims), self.algorithm.name
-        sensitivity = worst.trained
-        if math.isinf(sensitivity.squared):
+        worst, name, shift = worst_loss(self.of_victims), self.algorithm.name, self.question.record_shift
+        if math.isinf(worst.trained.squared):
             if self.algorithm.noise.is_zero:
                 raise InvalidInput(
                     f"{name!r} has no noise to scale, so no target can be met; use without_noise(algorithm, ...)."
@@ -196,14 +205,19 @@ class Losses(LossTable):
             raise InvalidInput(
                 f"{name!r} has infinite loss under trust model {self.question.trust.name!r} for "
                 f"{self._worst_victim(worst)}, whatever the noise: "
-                f"{sensitivity.why or 'no number holds for training'}; choose another trust model or mechanism."
+                f"{worst.trained.why or 'no number holds for training'}; choose another trust model or mechanism."
             )
-        std = gaussian.noise_std(1 / target, sensitivity.value, self.question.record_shift)
-        stated = self._of_everybody(std, worst)
-        more = 2.0**-52
-        while stated.mu > target or (epsilon is not None and delta is not None and stated.epsilon(delta) > epsilon):
-            # by rounding only, so a few doublings of the last bit end it
-            stated, more = self._of_everybody(stated.noise_std * (1 + more), worst), 2 * more
+        held = [(loss, targets[loss.victim]) for loss in (self.of_victims if each else [worst])]
+        std = max(gaussian.noise_std(1 / target, loss.trained.value, shift) for loss, target in held)
+
+        def overshoots(stated: Guarantee) -> bool:
+            if epsilon is not None and delta is not None and stated.epsilon(delta) > epsilon:
+                return True
+            return any(loss.mu(record_shift=shift, noise_std=stated.noise_std) > target for loss, target in held)
+
+        stated, more = self._of_everybody(std, worst, each=each), 2.0**-52
+        while overshoots(stated):  # by rounding only, so a few doublings of the last bit end it
+            stated, more = self._of_everybody(stated.noise_std * (1 + more), worst, each=each), 2 * more
         return stated if delta is None else dataclasses.replace(stated, stated_delta=delta)
 
     def noise_std(self, *, noise_std: float | None = None, noise_multiplier: float | None = None) -> float:
@@ -294,6 +308,7 @@ class Losses(LossTable):
         rests_on: float | None,
         *,
         adaptive: bool = True,
+        each: bool = False,
     ) -> Guarantee:
         """The guarantee of one loss; release and Lipschitz constant are those of all that it is the worst of."""
         q, shift, sensitivity = self.question, self.question.record_shift, loss.held(adaptive=adaptive)
@@ -317,8 +332,13 @@ class Losses(LossTable):
             release=release,
             notes=notes_of(self.algorithm, release, rests_on),
             unit=q.unit,
+            by_victim=self._of_each(noise_std) if each else (),
             why=" ".join(filter(None, (reason, misplaced(self.algorithm, q.trust.name)))),
         ).sealed(dataclasses.replace(loss.fingerprint, release=release).text)
+
+    def _of_each(self, noise_std: float) -> tuple[tuple[str, float], ...]:
+        labels, shift = self.algorithm.dynamics.gossip.labels, self.question.record_shift
+        return tuple((str(labels[x.victim]), x.mu(record_shift=shift, noise_std=noise_std)) for x in self.of_victims)
 
 
 def notes_of(algorithm: LinearAlgorithm, release: str, lipschitz: float | None) -> tuple[str, ...]:

@@ -55,6 +55,7 @@ def sentence(guarantee: Guarantee) -> str:
         f"with {g.participation}",
         _RELEASED[g.release],
         gradients,
+        *([f"node by node: {_each(g)}"] if g.by_victim else []),
         *g.notes,
         g.source,
     ]
@@ -78,6 +79,7 @@ def rows(guarantee: Guarantee) -> list[tuple[str, str]]:
     g = guarantee
     return [
         ("mu", f"{rounded_up(g.mu, 6)} ({'exact value' if g.bound == 'exact' else 'upper bound'})"),
+        *([("mu by node", _each(g))] if g.by_victim else []),
         ("epsilon", epsilon_at(g)),
         ("whose data", f"{g.unit} of {g.victim}, {g.adjacency} adjacency"),
         ("against", f"{g.attacker} (trust model {g.trust})"),
@@ -102,6 +104,22 @@ def figure(guarantee: Guarantee) -> Figure | None:
     ax.axvline(guarantee.stated_delta, linestyle=":", color="grey")
     ax.set(xlabel="δ", ylabel="ε", title=f"μ = {rounded_up(guarantee.mu, 6)}: {epsilon_at(guarantee)}")
     return drawn
+
+
+NAMED = 5
+"""Nodes of one budget that a sentence names; `Guarantee.by_victim` has them all."""
+
+
+def _each(g: Guarantee) -> str:
+    """The mu of each victim, those of one budget together."""
+    alike: dict[str, list[str]] = {}
+    for label, mu in g.by_victim:
+        alike.setdefault(rounded_up(mu, 6), []).append(label)
+    said = []
+    for most, labels in sorted(alike.items(), key=lambda pair: float(pair[0])):
+        more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
+        said.append(f"mu <= {most} for {'node' if len(labels) == 1 else 'nodes'} {', '.join(labels[:NAMED])}{more}")
+    return "; ".join(said[:NAMED]) + (f"; and {len(said) - NAMED} further budgets" if len(said) > NAMED else "")
 
 
 def _protected(g: Guarantee) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ..errors import InvalidInput
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class AccountConfig(TakesPart, OnGraph):
-    """One mechanism, one graph, one trust model; at most one of noise_std, noise_multiplier, mu and epsilon.
+    """One mechanism, one graph, one trust model; at most one of noise_std, noise_multiplier, mu, epsilon and budgets.
 
     Raises: InvalidInput: a value out of range, an unknown name, or options that exclude each other.
     """
@@ -44,8 +45,12 @@ class AccountConfig(TakesPart, OnGraph):
     epsilon: Annotated[
         float | None, Option("Find the least nu for which this epsilon at --delta is met.", rule="positive")
     ] = None
+    budgets: Annotated[
+        Path | None,
+        Option('Instead of --mu, a budget for each node: a JSON file {"LABEL": mu, ...}; each scales its noise by it.'),
+    ] = None
     calibrate_under: Annotated[
-        str | None, Option("Trust model in which --mu or --epsilon is met; default --trust.", metavar="TRUST")
+        str | None, Option("Trust model in which --mu, --epsilon or --budgets is met; default --trust.", metavar="TRUST")
     ] = None
     delta: options.Delta = 1e-6
     lipschitz: Annotated[
@@ -67,14 +72,22 @@ class AccountConfig(TakesPart, OnGraph):
         require_one_of("trust model", self.trust, trust.MODELS)
         registry.check_name(self.mechanism)
         self.parameters()
-        names = ("noise_std", "noise_multiplier", "mu", "epsilon")
+        names = ("noise_std", "noise_multiplier", "mu", "epsilon", "budgets")
         given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
         if len(given) > 1:
             raise InvalidInput(
-                f"give one of --noise-std, --noise-multiplier, --mu and --epsilon, got {' and '.join(given)}."
+                "give one of --noise-std, --noise-multiplier, --mu, --epsilon and --budgets, got "
+                f"{' and '.join(given)}."
             )
-        if self.calibrate_under is not None and self.target is None:
-            raise InvalidInput("--calibrate-under says where a target is met; give --mu or --epsilon, or leave it out.")
+        if self.calibrate_under is not None and self.target is None and self.budgets is None:
+            raise InvalidInput(
+                "--calibrate-under says where a target is met; give --mu, --epsilon or --budgets, or leave it out."
+            )
+        if self.budgets is not None and (self.all_attackers or self.has_bins):
+            which, way_out = ("--all-attackers", "name them with --attackers")
+            if self.has_bins:
+                which, way_out = ("secret bins", "give --epsilon, or a public participation")
+            raise InvalidInput(f"--budgets are mu of each node against one set of attackers, not for {which}; {way_out}.")
         if self.unit == "user" and self.lipschitz is not None:
             raise InvalidInput("--lipschitz belongs to per-record clipping, i.e. to --unit record; leave it out.")
 

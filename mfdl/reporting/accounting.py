@@ -20,8 +20,9 @@ from threadpoolctl import threadpool_limits
 from .. import files, mechanism
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import InvalidInput
-from ..privacy import gaussian
+from ..privacy import budgets, gaussian
 from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
+from ..privacy.losses import Losses, Question
 from ..progress import Silent
 from ..trust import TrustModel
 from .bins_accounting import BinsAccount, bins_account
@@ -52,13 +53,16 @@ def run_account(config: AccountConfig, out: str | os.PathLike[str] | None, progr
     asked = None if config.victims is None else named.indices("victims", config.victims)
     with progress.status(f"building {config.mechanism}"):
         algorithm = registry.build(config.mechanism, config.dynamics(gossip), config.scheme(), **config.parameters())
+    each = None if config.budgets is None else named.budgets(config.budgets)
+    if each is not None:
+        algorithm = budgets.scaled(algorithm, budgets.of_nodes(algorithm, each))
     account: Account | BinsAccount
     if config.has_bins:
         with progress.status("accounting for secret bins"):
             account = bins_account(config, graph, named, algorithm, asked)
     else:
         models, losses = _losses(config, algorithm, named, asked, progress)
-        account = Account(config, graph, named, algorithm, models, losses, asked)
+        account = Account(config, graph, named, algorithm, models, losses, asked, each)
     account.answer["seconds"] = time.perf_counter() - began
     if out is not None:
         from .account_pictures import write_pictures  # matplotlib only where pictures are wanted
@@ -91,7 +95,7 @@ def _losses(
 class Account:
     """What was asked and what came out.
 
-    Attributes: models, losses: by attacking nodes; asked: the victims, None for all.
+    Attributes: models, losses: by attacking nodes; asked: the victims, None for all; each: mu by node.
     """
 
     config: AccountConfig
@@ -101,6 +105,7 @@ class Account:
     models: Mapping[Nodes, TrustModel]
     losses: Mapping[Nodes, Sequence[VictimLoss]]
     asked: Sequence[int] | None
+    each: Mapping[Any, float] | None = None
 
     @functools.cached_property
     def answer(self) -> dict[str, Any]:
@@ -160,7 +165,8 @@ class Account:
                 )
             shift = gaussian.record_shift(config.adjacency, config.clip_norm)
             return gaussian.noise_std(config.noise_multiplier, sensitivity.value, shift)
-        if config.target is None:
+        target = config.target if self.each is None else {"mu": self.each}
+        if target is None:
             given = 1.0 if config.noise_std is None else config.noise_std
             return 0.0 if self.algorithm.noise.is_zero else given
         under = config.calibrate_under
@@ -168,8 +174,8 @@ class Account:
             model = self.models[self.worst(adaptive=True)[0]]  # under which the worst of the losses arises
         else:
             model = self.named.model(str(under))
-        how = config.target | config.protected | config.how
-        return mechanism.calibrate(self.algorithm, trust=model, **how).noise_std
+        question = Question(model, **config.protected | config.how)
+        return Losses.of(self.algorithm, question).calibrate(**target).noise_std
 
     def mu(self, loss: VictimLoss, adaptive: bool) -> float:
         """Of one loss at this noise."""

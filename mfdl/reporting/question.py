@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -90,6 +92,21 @@ class Named:
         if not labels:
             raise InvalidInput(f"--{option} must name at least one node, got {text!r}.")
         return tuple(sorted({graphs.index_of(self.graph, label) for label in labels}))
+
+    def budgets(self, path: Path) -> dict[Any, float]:
+        """mu by the label of each node, from a JSON file of labels as texts.
+
+        Raises: InvalidInput: no such file, or one that holds something else.
+        """
+        try:
+            given = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not JSON"
+            raise InvalidInput(f'cannot read --budgets {path}: {reason}; give {{"LABEL": mu, ...}}.') from None
+        if not isinstance(given, dict):
+            raise InvalidInput(f'--budgets {path} must hold one object {{"LABEL": mu, ...}}.')
+        ordered = graphs.labels(self.graph)
+        return {ordered[graphs.index_of(self.graph, label)]: mu for label, mu in given.items()}
 
     def require_used(self, trusts: Sequence[str]) -> None:
         """Refuses options that no trust model of this call reads, and a missing one."""

@@ -137,6 +137,23 @@ class TestUnit:
         assert account(capsys, *SMALL, *user)["noise_std"] == pytest.approx(2 * 3 * np.sqrt(4) / 0.7)
 
 
+class TestBudgets:
+    def test_each_node_meets_its_own(self, capsys, tmp_path):
+        (tmp_path / "mu.json").write_text(json.dumps({"0": 0.5, "1": 1.0, "2": 1.0, "3": 0.25, "4": 2}))
+        answer = account(capsys, *SMALL, "--budgets", str(tmp_path / "mu.json"))
+        assert [row["mu_adaptive"] for row in answer["victims"]] == pytest.approx([0.5, 1.0, 1.0, 0.25, 2.0])
+        assert answer["noise_std"] == pytest.approx(2 * np.sqrt(2) / 2)
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [("[1, 2]", "must hold one object"), ("{", "not JSON"), ('{"0": 1}', "budget > 0"), ('{"x": 1}', "x")],
+    )
+    def test_files_of_something_else_are_refused(self, content, said, capsys, tmp_path):
+        (tmp_path / "mu.json").write_text(content)
+        assert main(["account", *SMALL, "--budgets", str(tmp_path / "mu.json")]) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
 class TestNoise:
     @pytest.mark.parametrize(
         "asked",

@@ -77,6 +77,26 @@ def test_a_cut_is_these_rows_and_all_columns_that_they_use(case, data):
         assert_allclose(last.variances(), (wanted[:, -1:] ** 2).sum(axis=(2, 3)), **CLOSE)
 
 
+@examples(80)
+@given(case=cases(), data=st.data())
+def test_scaled_noise_is_that_noise_times_a_number_at_each_slot(case, data):
+    noise, dense = case
+    numbers = st.sampled_from([1.0, 0.5, 3.0])
+    slots = np.array(data.draw(st.lists(numbers, min_size=(n := noise.slots_per_step), max_size=n)))
+    if isinstance(noise, OwnNoise):
+        with pytest.raises(UnsupportedMechanism, match="cannot be given another scale"):
+            noise.scaled(slots)
+        return
+    made = noise.scaled(slots)
+    assert_allclose(made.to_dense(), np.tile(slots, noise.num_steps)[:, None] * dense, **CLOSE)
+    assert_array_equal(made.holders().toarray(), noise.holders().toarray())
+    if noise.local:
+        assert made.local
+        assert_array_equal(made.node_scales, noise.node_scales * slots)
+    if made.content() == noise.content():
+        assert_array_equal(made.to_dense(), noise.to_dense())
+
+
 def test_a_structure_cannot_have_products_of_its_own():
     for kind in (LocalNoise, JointNoise):
         with pytest.raises(InvalidInput, match=r"must not change _matmat.*subclass NoiseOperator"):

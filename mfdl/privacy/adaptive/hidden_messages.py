@@ -14,11 +14,15 @@ import numpy as np
 
 from ...check import FloatArray
 from ...errors import InvalidInput, UnsupportedMechanism
+from ...floats import UNIT
 from ...noise import CausalNoise
 from ...view import AlgorithmView, View
 from ..forms.separable import SINGULAR, injected_inflation
 from ..structure import is_plain_gossip
 from .shift_problem import ShiftProblem
+
+UP = 1 + 8 * UNIT
+"""Of 1 / s^2: more than its own rounding."""
 
 
 def lipschitz_factors(lipschitz: float | Sequence[float], num_steps: int) -> FloatArray:
@@ -75,9 +79,8 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     if not view.unreleased:  # the average, over nodes or over steps, is a function of all of them
         pinned[[*algorithm.released_after_rounds]] = True
     absolute = [abs(kind.state_from_message) for kind in algorithm.kinds]  # type: ignore[arg-type]
-    gram: FloatArray | None = None
-    if not noise.fresh:
-        gram = _gram_of(noise)
+    scaled = noise.factor is not None
+    weights = np.broadcast_to(UP / noise.node_scales**2, (T, n)) if scaled and noise.fresh else None
     return ShiftProblem(
         mixing=[absolute[kind] for kind in algorithm.kind_of_round],
         step_of_round=list(algorithm.step_of_round),
@@ -87,12 +90,13 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
         seen=knowledge.seen,
         pinned=pinned,
         noisy=~known[0] if known.size else np.zeros(n, dtype=bool),
-        noise_gram=gram,
+        noise_gram=None if noise.fresh else _gram_of(noise),
+        noise_weights=weights,
     )
 
 
 def _gram_of(noise: CausalNoise) -> FloatArray:
-    """C^T C, shape (T, T) or (n, T, T), times what rounding of the noise as it is injected may add.
+    """C^T C, shape (T, T) or (n, T, T) over the nodes' s^2, times what rounding of noise as it is injected may add.
 
     That holds in the positive semidefinite order, hence for the norms of shifts, which the bound sums entry by entry.
     """
@@ -100,4 +104,5 @@ def _gram_of(noise: CausalNoise) -> FloatArray:
     C, inflation = noise.encoder, injected_inflation(noise)
     if math.isinf(inflation):
         raise UnsupportedMechanism(f"shift reduction needs noise that is what it is accounted for, but {SINGULAR}.")
-    return np.asarray(inflation * (C.swapaxes(-1, -2) @ C))
+    gram = np.asarray(inflation * (C.swapaxes(-1, -2) @ C))
+    return gram if noise.factor is None else gram * (UP / noise.node_scales**2)[:, None, None]

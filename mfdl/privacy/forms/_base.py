@@ -76,6 +76,17 @@ class ViewGram:
         """Every step leaks."""
         return cls(np.ones(num_steps), np.zeros(num_steps), math.inf, why=why, form=form, upper=upper)
 
+    def over_noise(self, scale: float) -> ViewGram:
+        """X where the victim's noise is `scale` > 0 times as large: X / scale^2."""
+        if scale == 1:
+            return self
+        a = 1 / scale**2
+        off = self.errors * a + 4 * UNIT * a * (np.abs(self.values) + self.errors)
+        of, structured = self.structured, None
+        if of is not None:
+            structured = Structured(of.strategy, a * of.weight, a * of.error + 4 * UNIT * a * (of.weight + of.error))
+        return dataclasses.replace(self, values=self.values * a, errors=off, structured=structured)
+
     @property
     def is_diagonal(self) -> bool:
         """Only the diagonal is held."""

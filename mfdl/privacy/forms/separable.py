@@ -6,7 +6,7 @@ With F' the factor without known columns (the identity if there is none), C_k th
 - noise fresh in each step: X_u is diagonal, entry t = [(F'_t F'_t^T)^+]_uu;
 - one encoder for all columns: B B^T = (C^T C)^-1 (x) F' F'^T, so X_u = [(F' F'^T)^+]_uu C^T C, infinite where e_u is
   outside the range of F' (injections can then be combined to show u's gradient and no noise);
-- one encoder per node, and no factor: X_u = C_u^T C_u;
+- noise of its own at each node, s_u times: X_u = C_u^T C_u / s_u^2;
 - one encoder per column, F square and nothing known: B^-1 = blockdiag(C_k) (I (x) F^-1), so with g = F^-1 e_u
   X_u = sum_k g_k^2 C_k^T C_k;
 - joint noise N = C^-1 and nothing known: X_u = C_u^T C_u, C_u the columns of u;
@@ -65,7 +65,7 @@ class Separable(ViewForm):
         covered = fresh or (
             not (known != known[0]).any()
             and (
-                (causal is not None and (causal.shared or causal.factor is None or _invertible(causal, known)))
+                (causal is not None and (causal.shared or _own_column(causal) or _invertible(causal, known)))
                 or (noise.joint is not None and not known.any())
                 or bool(known.all())
             )
@@ -86,7 +86,7 @@ class Separable(ViewForm):
             return list(_joint(noise.joint, victims))
         causal = noise.causal
         assert causal is not None
-        if causal.factor is None:
+        if _own_column(causal):
             return list(self._own_columns(causal, victims))
         if causal.fresh:
             return list(self._fresh(causal, victims))
@@ -97,7 +97,8 @@ class Separable(ViewForm):
 
     def _own_columns(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram]:
         """Each node injects a column of its own."""
-        made: dict[int, ViewGram] = {}
+        made: dict[tuple[int, float], ViewGram] = {}
+        scales = np.ones(noise.slots_per_step) if noise.factor is None else noise.node_scales
 
         def own(u: int) -> ViewGram:
             known = self.known[:, u]
@@ -112,9 +113,9 @@ class Separable(ViewForm):
 
         grams = []
         for u in victims:
-            alike = -1 if noise.shared and not self.known[:, u].any() else u
+            alike = -1 if noise.shared and not self.known[:, u].any() else u, float(scales[u])
             if alike not in made:
-                made[alike] = own(u)
+                made[alike] = own(u).over_noise(alike[1])
             grams.append(made[alike])
         return grams
 
@@ -136,6 +137,11 @@ class Separable(ViewForm):
             ViewGram(x, off, leaks=open_, why=CANCELS if open_.any() else "", tolerance=tolerance, upper=bool(a))
             for x, off, open_, a in zip(values, errors, leaks, assumed, strict=True)
         ]
+
+
+def _own_column(noise: CausalNoise) -> bool:
+    """Whether slot i of every step adds column i and no other."""
+    return noise.factor is None or noise.local
 
 
 def encoder_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:

@@ -70,7 +70,7 @@ def view_cases(
     exact: bool = False,
     noises: tuple[str, ...] = ("independent", "shared", "per node", "rounds"),
 ) -> ViewCase:
-    """Plain gossip with node-local noise under any trust model and release, of last models or of the mean of two.
+    """Plain gossip with noise of each node's own under any trust model and release, of last models or a mean of two.
 
     `exact`: all entries dyadic.
     """
@@ -94,6 +94,10 @@ def view_cases(
     if draw(st.booleans()):
         divisors = np.array(draw(lists_of(st.sampled_from([1.0, 2.0, 4.0]), n)))
         algorithm = algorithm.with_divisors(divisors)
+    if draw(st.booleans()):
+        scales = np.array(draw(lists_of(st.sampled_from([1.0, 2.0, 4.0]), n)))
+        algorithm = dataclasses.replace(algorithm, noise=algorithm.noise.scaled(scales))
+        encoders = encoders / scales[:, None, None]
     kind, release = draw(st.sampled_from(kinds)), draw(st.sampled_from(RELEASE))
     sight = _sight(draw, kind, W, T, T * K)
     messages, final = gossip_messages(W, T, gossip_rounds=K, rate=rate, divisors=divisors.tolist())

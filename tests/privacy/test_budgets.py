@@ -1,0 +1,203 @@
+"""A budget for each node: what each loses is held against the dense view, and noise is scaled where it is injected."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import mfdl
+from mfdl import Cyclic, Dynamics, NoiseKey, algorithms, gossip, trust
+from mfdl.error_gram import node_error_grams
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.noise import LocalNoise
+from mfdl.noise_error import noise_error
+from mfdl.privacy import budgets
+from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.guarantee import Guarantee
+from mfdl.testing.strategies import ALL_SEEN_KINDS, PROTECTING_NAMES, linear_algorithms, trust_models
+from mfdl.testing.tasks import linear_task
+from mfdl.training.streams import noise_stream
+
+ASKED = {"adjacency": "zero-out", "clip_norm": 1.0}
+RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
+WISHED = {0: 0.25, 1: 1.0, 2: 0.5, 3: 1.0}
+BUDGETS = st.sampled_from([0.125, 0.3, 0.5, 1.0, 2.0])
+
+
+def ring(build=algorithms.dp_dsgd, epochs=2, period=3, **how):
+    return build(RING, Cyclic(epochs, period), **how)
+
+
+def calibrated(algorithm, mu=WISHED, model=None, **how):
+    return mfdl.calibrate(algorithm, trust=model or trust.LDP(), mu=mu, **{**ASKED, **how})
+
+
+def dense_squared(mechanism, model, victim):
+    """The largest |C_u g|^2 over patterns and signs, by the pseudo-inverse of the injected covariance."""
+    algorithm = mechanism.algorithm
+    view = model.view(algorithm, victim)
+    known = view.knowledge.known_noise.ravel()
+    N = algorithm.noise.to_dense() * ~known
+    X = np.linalg.pinv(N @ N.T, rcond=1e-11, hermitian=True)
+    own = np.arange(algorithm.num_steps) * algorithm.num_nodes + victim
+    X, largest = X[np.ix_(own, own)], 0.0
+    for steps in algorithm.participation.patterns():
+        part = X[np.ix_(steps, steps)]
+        for signs in np.ndindex(*(2,) * len(steps)):
+            g = 1.0 - 2.0 * np.array(signs)
+            largest = max(largest, float(g @ part @ g))
+    return largest
+
+
+@examples(60)
+@given(data=st.data())
+def test_each_node_meets_its_budget_against_the_dense_view(data):
+    """All messages seen: the loss of every node is that of equal budgets, times its own over the largest."""
+    names = (*PROTECTING_NAMES, "time-space", "adapted")
+    algorithm = data.draw(linear_algorithms(names, 2, 2, 3, min_nodes=2))
+    model = data.draw(trust_models(algorithm, kinds=ALL_SEEN_KINDS))
+    labels = algorithm.dynamics.gossip.labels
+    mu = {label: data.draw(BUDGETS) for label in labels}
+    try:
+        mechanism, alike = calibrated(algorithm, mu, model), calibrated(algorithm, max(mu.values()), model)
+    except InvalidInput as error:
+        assume("infinite loss" not in str(error))
+        raise
+    each, largest = dict(mechanism.guarantee.by_victim), max(mu.values())
+    plain = {x.victim: x.trained.squared for x in victim_losses(algorithm, model)}
+    assert mechanism.guarantee.mu == max(each.values())
+    for loss in victim_losses(mechanism.algorithm, model):
+        label = labels[loss.victim]
+        assert each[str(label)] <= mu[label]
+        squared = loss.trained.squared
+        assert squared == pytest.approx(plain[loss.victim] * (mu[label] / largest) ** 2, rel=1e-6)
+        if not isinstance(model, trust.FullCollusion | trust.Coalitions):  # whose members are views of their own
+            assert squared >= dense_squared(mechanism, model, loss.victim) * (1 - 1e-6)
+    worst = max(each[str(label)] / mu[label] for label in labels if str(label) in each)
+    assert worst == pytest.approx(1.0, rel=1e-9)
+    assert mechanism.noise_std <= alike.noise_std * (1 + 1e-6)
+
+
+@examples(40)
+@given(data=st.data())
+def test_hidden_messages_are_accounted_with_the_noise_that_each_node_adds(data):
+    algorithm = data.draw(linear_algorithms(("dp-dsgd", "mf-shared", "mf-per-node", "decor"), 2, 2, 3, min_nodes=2))
+    model = data.draw(trust_models(algorithm, kinds=("pndp", "any-receiver", "central")))
+    mu = {label: data.draw(BUDGETS) for label in algorithm.dynamics.gossip.labels}
+    try:
+        mechanism = calibrated(algorithm, mu, model)
+    except InvalidInput as error:
+        assume("infinite loss" not in str(error))
+        raise
+    anew = mfdl.Losses.of(mechanism.algorithm, mfdl.Question(model, **ASKED)).by_victim(mechanism.noise_std)
+    assert dict(mechanism.guarantee.by_victim) == {stated.victim: stated.mu for stated in anew}
+    reached = [stated.mu / mu[label] for stated in anew for label in mu if str(label) == stated.victim]
+    assert max(reached) <= 1
+    assert max(reached) == pytest.approx(1.0, rel=1e-9)
+
+
+def test_equal_budgets_are_one_mu_bit_for_bit():
+    algorithm = ring(algorithms.mafalda)
+    each, alike = calibrated(algorithm, dict.fromkeys(range(4), 0.5)), calibrated(algorithm, 0.5)
+    assert each.algorithm is algorithm
+    assert (each.noise_std, each.content_hash) == (alike.noise_std, alike.content_hash)
+    assert alike.guarantee.by_victim == ()
+
+
+@pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.mafalda, algorithms.mafalda_l, algorithms.bsr])
+def test_local_noise_costs_the_sum_of_losses_over_squared_budgets(build):
+    """sum_u tr(H_u X_u^-1) (mu / mu_u)^2, the Gram of each node by itself."""
+    algorithm = ring(build)
+    mechanism = calibrated(algorithm)
+    causal, total = algorithm.noise.causal, 0.0
+    for u, H in enumerate(node_error_grams(RING, 6)):
+        N = causal.inverse_of(u)
+        total += np.trace(N.T @ H @ N) * (1.0 / WISHED[u]) ** 2
+    assert noise_error(mechanism.algorithm) == pytest.approx(total, rel=1e-9)
+    assert mechanism.algorithm.noise.local
+
+
+def test_what_a_node_injects_is_its_share_times_the_noise_of_equal_budgets():
+    """Same keys: row u of the stream is max mu / mu_u times that of the algorithm before."""
+    mechanism = calibrated(ring(algorithms.mafalda))
+    streams = (
+        noise_stream(one.noise, 2.0, NoiseKey.from_seed(3), 5)
+        for one in (mechanism.algorithm, ring(algorithms.mafalda))
+    )
+    scaled, plain = (np.stack([stream.step(t) for t in range(6)]) for stream in streams)
+    share = np.array([1.0 / WISHED[u] for u in range(4)])
+    np.testing.assert_allclose(scaled, plain * share[:, None], rtol=1e-12)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_shift_reduction_is_that_of_an_encoder_for_each_node(fresh):
+    """Scaled noise against the same noise as n encoders over time, which another path accounts."""
+    scales, C = np.array([1.0, 4.0, 2.0, 1.0]), np.eye(2) + (0 if fresh else -0.5 * np.eye(2, k=-1))
+    plain = ring(period=1) if fresh else ring(algorithms.mf_dsgd, period=1, encoder=C)
+    scaled = dataclasses.replace(plain, noise=plain.noise.scaled(scales))
+    written = dataclasses.replace(plain, noise=LocalNoise(C / scales[:, None, None], 4))
+    for model in (trust.PNDP([0]), trust.ReleasedOnly()):
+        one, other = (victim_losses(x, model, lipschitz=1.0) for x in (scaled, written))
+        for mine, theirs in zip(one, other, strict=True):
+            assert mine.adaptive_by == theirs.adaptive_by
+            assert mine.trained.squared == pytest.approx(theirs.trained.squared, rel=1e-6)
+            assert mine.fixed.squared == pytest.approx(theirs.fixed.squared, rel=1e-6)
+
+
+def test_a_guarantee_says_what_each_node_has_in_words_files_and_compositions(tmp_path):
+    mechanism = calibrated(ring())
+    stated = mechanism.guarantee
+    assert "node by node: mu <= 0.25 for node 0; mu <= 0.5 for node 2; mu <= 1 for nodes 1, 3" in stated.sentence()
+    stated.save(tmp_path / "guarantee.json")
+    read = Guarantee.load(tmp_path / "guarantee.json")
+    assert (read, read.seal) == (stated, stated.seal)
+    better = dataclasses.replace(stated, by_victim=(("0", 0.1), *stated.by_victim[1:]))
+    assert not better.seal
+    twice = dict(stated.compose_with(stated).by_victim)
+    assert twice["0"] == pytest.approx(0.25 * math.sqrt(2))
+    with_all = dict(stated.compose_with(calibrated(ring(), 1.0).guarantee).by_victim)
+    assert with_all["0"] == pytest.approx(math.hypot(0.25, 1.0))
+    again = mechanism.load(mechanism.save(tmp_path / "mechanism.npz"))
+    assert again.guarantee.by_victim == stated.by_victim
+    for wrong in ((("0", 2.0),), (("0", 0.1), ("0", 0.2)), ((0, 0.1),), "0.2", (("0", -1.0),)):
+        with pytest.raises(InvalidInput, match="by_victim"):
+            dataclasses.replace(stated, by_victim=wrong)
+
+
+def test_a_run_adds_the_noise_of_the_budgets():
+    """Gradients of 0: what a node sends after one step is its noise, whose spread is sensitivity / mu_u."""
+    mechanism = calibrated(ring(epochs=1, period=1))
+    task = linear_task(4, np.zeros((4, 4000)))
+    run = mfdl.replay(mechanism, task, seeds=[0], keep_messages=True, progress=False)
+    spread = run.seeds[0].messages[0].std(axis=1) / 0.5
+    batch = task.public_batch_sizes(1)
+    np.testing.assert_allclose(spread * batch, [1 / WISHED[u] for u in range(4)], rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("mu", "said"),
+    [
+        ({0: 1.0, 1: 1.0}, "budget > 0 for every node, and 2, 3 has none"),
+        ({**WISHED, "x": 1.0}, "names 'x', which is no node"),
+        ({**WISHED, 2: 0.0}, "mu of node 2 must be a finite number > 0"),
+        ({**WISHED, 2: "much"}, "mu of node 2 must be a finite number > 0"),
+        ({**WISHED, 2: 1e-9}, "within a factor"),
+    ],
+)
+def test_budgets_that_are_none_are_refused(mu, said):
+    with pytest.raises(InvalidInput, match=said):
+        calibrated(ring(), mu)
+
+
+def test_noise_that_no_node_scales_is_refused():
+    with pytest.raises(UnsupportedMechanism, match="adds noise to messages"):
+        calibrated(ring(algorithms.zip_dl))
+    with pytest.raises(InvalidInput, match="exactly one target"):
+        calibrated(ring(), epsilon=1.0, delta=1e-5)
+    with pytest.raises(InvalidInput, match="no noise to scale"):
+        calibrated(ring(algorithms.dsgd))
+    assert budgets.scaled(ring(algorithms.dsgd), np.array([1.0, 2.0, 1.0, 1.0])).noise.is_zero
