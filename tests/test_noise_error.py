@@ -305,7 +305,7 @@ def test_the_error_by_modes_needs_no_array_of_time_by_nodes():
     T, n = 64, 128
     dynamics, part = Dynamics(gossip.metropolis_hastings(f"ring:n={n}"), 0.1), Cyclic(1, T)
     C = np.tri(T)
-    noise = SpaceTimeNoise(C, np.eye(n), np.eye(n, dtype=bool), n)
+    noise = SpaceTimeNoise(C, -np.eye(n), np.eye(n, dtype=bool), n)  # not told to be local by its sign
     found = noise_error(decentralized("test", dynamics, part, noise))
     assert_allclose(found, noise_error(algorithms.mf_dsgd(dynamics, part, C)), rtol=1e-9)
     star = Dynamics(gossip.uniform(f"star:n={n}"), 0.1)

@@ -50,7 +50,7 @@ class AccountConfig(TakesPart, OnGraph):
         Option('Instead of --mu, a budget for each node: a JSON file {"LABEL": mu, ...}; each scales its noise by it.'),
     ] = None
     calibrate_under: Annotated[
-        str | None, Option("Trust model in which --mu, --epsilon or --budgets is met; default --trust.", metavar="TRUST")
+        str | None, Option("Trust model in which the target is met; default --trust.", metavar="TRUST")
     ] = None
     delta: options.Delta = 1e-6
     lipschitz: Annotated[
@@ -87,7 +87,7 @@ class AccountConfig(TakesPart, OnGraph):
             which, way_out = ("--all-attackers", "name them with --attackers")
             if self.has_bins:
                 which, way_out = ("secret bins", "give --epsilon, or a public participation")
-            raise InvalidInput(f"--budgets are mu of each node against one set of attackers, not for {which}; {way_out}.")
+            raise InvalidInput(f"--budgets are a mu for each node and one attacking set, not for {which}; {way_out}.")
         if self.unit == "user" and self.lipschitz is not None:
             raise InvalidInput("--lipschitz belongs to per-record clipping, i.e. to --unit record; leave it out.")
 

@@ -29,8 +29,8 @@ class PartlySeen:
         weights: W of each step, csr (n, n); constant: one W for all.
         rows: seen senders whose noise is unknown; hidden: unknown senders that are not seen, bool (n,).
         unknown: bool (n,), nodes whose noise is unknown.
-        noise: node-local, of the algorithm; scales: s, what each node multiplies its own by, shape (n,).
-        scale: q = eta s / m, shape (T, n): with q, what is found is X of gradients over s.
+        noise: node-local, of the algorithm.
+        scale: q = eta s / m, s its `node_scales`, shape (T, n): with it, what is found is X of gradients over s.
         released: K, shape (e, n): combinations of what nodes release that show noise of their own, or None;
         released_steps: a_r, the weights in it of the models after each step, shape (T,).
     """
@@ -42,7 +42,6 @@ class PartlySeen:
     unknown: NDArray[np.bool_]
     scale: FloatArray
     noise: CausalNoise
-    scales: FloatArray
     released: FloatArray | None
     released_steps: FloatArray
 
@@ -80,7 +79,6 @@ class PartlySeen:
             unknown=~known[0],
             scale=np.stack([scales[number] for number in algorithm.kind_of_round]) * noise.node_scales,
             noise=noise,
-            scales=noise.node_scales,
             released=released,
             released_steps=algorithm.released.of_steps(algorithm.num_steps),
         )
@@ -104,10 +102,11 @@ class PartlySeen:
         Args: norms: shape of the diagonals of the grams; inflation: of the noise.
         """
         made: dict[int, ViewGram] = {}
+        scales = self.noise.node_scales
         why = SINGULAR if np.isinf(inflation) else ""
         for u, X, off in zip(self.chosen(victims).tolist(), grams, norms, strict=True):
             gram = ViewGram((X + X.T) / 2, np.outer(off, off) + absolute, inflation, why=why, form=form)
-            made[u] = gram.over_noise(float(self.scales[u]))
+            made[u] = gram.over_noise(float(scales[u]))
         known = ViewGram.silent(len(self.scale), KNOWN_NOISE)
         return [made.get(u, known) for u in victims]
 
