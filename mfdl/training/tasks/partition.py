@@ -89,9 +89,7 @@ def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int
     outside = np.flatnonzero((flat < 0) | (flat >= num_records))
     if outside.size:
         node = int(np.searchsorted(np.cumsum([rows.size for rows in held]), outside[0], side="right"))
-        raise InvalidInput(
-            f"{name} must give rows 0 to {num_records - 1}, got row {flat[outside[0]]} at node {node}."
-        )
+        raise InvalidInput(f"{name} must give rows 0 to {num_records - 1}, got row {flat[outside[0]]} at node {node}.")
     times = np.bincount(flat.astype(np.int64), minlength=num_records)
     if (times != 1).any():
         row = int(np.argmax(times != 1))
