@@ -195,8 +195,12 @@ def test_shift_reduction_allows_for_rounding_of_the_noise():
 
 @pytest.mark.parametrize("tiny", [1e170, 1e300])
 def test_noise_whose_variance_is_no_number_is_no_guarantee(tiny):
-    """C[1, 0] / C[0, 0] = 1e5 is solved in each step, though 1 / C[0, 0]^2 is 0 in float64."""
-    assert strategy_gram(Banded([[tiny, 0.0], [1e5 * tiny, tiny]])).inflation == math.inf
+    """C[1, 0] / C[0, 0] = 1e5 is solved in each step, though 1 / C[0, 0]^2 is 0 in float64; no constructor makes it."""
+    with pytest.raises(ValueError, match="scale of C is free"):
+        Banded([[tiny, 0.0], [1e5 * tiny, tiny]])
+    beyond = Banded([[1.0, 0.0], [1e5, 1.0]])
+    object.__setattr__(beyond, "bands", tiny * beyond.rows)
+    assert strategy_gram(beyond).inflation == math.inf
 
 
 @pytest.mark.parametrize("kind", STRUCTURED)

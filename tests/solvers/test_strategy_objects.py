@@ -116,6 +116,11 @@ def test_long_series_by_transforms_are_those_by_sums(width):
         (lambda: Inverse(np.eye(2)), "Toeplitz or Banded"),
         (lambda: Toeplitz([1.0], size=2).stepper((2,), state=np.zeros((1, 2))), r"shape \(0, 2\)"),
         (lambda: Toeplitz([1.0, 1.0], size=2).stepper(position=1), "only step 0 starts from nothing"),
+        (lambda: Toeplitz([1e160, 0.5e160], 2), "scale of C is free"),
+        (lambda: Toeplitz([1e-160], 2), "got 1e-160 and 1e-160"),
+        (lambda: Banded([[1.0, 0.0], [1e160, 1e-160]]), "scale of C is free"),
+        (lambda: Buffered([0.5], [0.5], 3, 1e160), "scale of C is free"),
+        (lambda: Inverse(Toeplitz([1.0, -0.5], 3)).scaled(1e160), "scale of C is free"),
     ],
 )
 def test_what_is_no_strategy_is_refused(make, says):

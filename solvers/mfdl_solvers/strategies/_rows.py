@@ -8,6 +8,8 @@ import scipy.linalg
 from ..problem import ProblemError
 from ..scale import Array
 
+LARGEST_ENTRY = 1e100  # sums of squares of as many such entries as there are stay numbers
+
 
 def own_numbers(name: str, given: object, ndim: int) -> Array:
     """An own read-only float64 copy; raises ProblemError: another number of axes, empty, not finite."""
@@ -16,6 +18,16 @@ def own_numbers(name: str, given: object, ndim: int) -> Array:
         raise ProblemError(f"{name} must be finite numbers along {ndim} axes, got shape {array.shape}.")
     array.setflags(write=False)
     return array
+
+
+def require_scale(name: str, entries: Array, diagonal: Array) -> None:
+    """Raises ProblemError: entries whose squares, or those of their inverses, leave float64."""
+    largest, least = float(np.abs(entries).max()), float(diagonal.min())
+    if largest > LARGEST_ENTRY or least < 1 / LARGEST_ENTRY:
+        raise ProblemError(
+            f"{name} must be at most {LARGEST_ENTRY:g} in size, the diagonal at least {1 / LARGEST_ENTRY:g}, got "
+            f"{largest:.3g} and {least:.3g}; the scale of C is free, so divide it and the noise by one number."
+        )
 
 
 def combined(step: int, ring: Array, weights: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..problem import ProblemError
 from ..scale import Array
-from ._rows import combined, keep, own_numbers, solve_banded
+from ._rows import combined, keep, own_numbers, require_scale, solve_banded
 from .base import Strategy
 
 
@@ -19,7 +19,8 @@ class Banded(Strategy):
     """C[t, t - j] = bands[t, j] for j < b.
 
     Attributes: bands: shape (T, b), b <= T; bands[t, 0] > 0 is the diagonal, bands[t, j] = 0 where j > t.
-    Raises: ProblemError: bands that are not finite, too wide, with a diagonal <= 0 or entries before step 0.
+    Raises: ProblemError: bands that are not finite, beyond LARGEST_ENTRY, too wide, with a diagonal <= 0 or entries
+        before step 0.
     Cost: products and solutions O(T b) for each column.
 
     >>> Banded([[1.0, 0.0], [2.0, 0.5], [3.0, 0.25]]).dense().tolist()
@@ -38,6 +39,7 @@ class Banded(Strategy):
         width = bands.shape[1]
         if np.triu(bands[:width], 1).any():
             raise ProblemError("bands must be 0 at [t, j] with j > t: there are no steps before step 0.")
+        require_scale("bands", bands, bands[:, 0])
         object.__setattr__(self, "bands", bands)
 
     @property

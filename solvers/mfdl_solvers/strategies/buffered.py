@@ -45,7 +45,8 @@ class Buffered(Toeplitz):
             raise ProblemError(f"decays must lie in [-1, 1], got {np.abs(kept['decays']).max():g} in size.")
         for name, value in {**kept, "size": size, "diagonal": float(diagonal)}.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "coefficients", diagonal * _series(kept["scales"], kept["decays"], size))
+        with np.errstate(over="ignore"):  # refused as any other coefficient
+            object.__setattr__(self, "coefficients", diagonal * _series(kept["scales"], kept["decays"], size))
         super().__post_init__()
 
     @property

@@ -12,7 +12,7 @@ from ..scale import Array
 from ._rows import combined, keep, solve_banded
 from .banded import Banded, inverse_column_norms
 from .base import Strategy
-from .toeplitz import Toeplitz, convolved
+from .toeplitz import Toeplitz, convolved, gram_diagonal
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Inverse(Strategy):
         return _comparison(self.noising).solve(x)
 
     def gram_diagonal(self, lag: int) -> Array | None:
-        return None if self.series is None else Toeplitz(self.series, self.size).gram_diagonal(lag)
+        return None if self.series is None else gram_diagonal(self.series, self.size, lag)
 
     @property
     def squared_column_norms(self) -> Array:

@@ -11,7 +11,7 @@ import scipy.fft
 
 from ..problem import ProblemError
 from ..scale import Array
-from ._rows import combined, keep, own_numbers, solve_banded
+from ._rows import combined, keep, own_numbers, require_scale, solve_banded
 from .base import Strategy
 
 DIRECT = 64  # coefficients up to which products and inverses are sums, one by one, instead of Fourier transforms
@@ -22,7 +22,7 @@ class Toeplitz(Strategy):
     """C[t, s] = coefficients[t - s], 0 where there is no such coefficient.
 
     Attributes: coefficients: c_0 > 0, c_1, ..., shape (b,) with b <= T (the bandwidth); size: T.
-    Raises: ProblemError: coefficients that are not finite, c_0 <= 0, or more of them than steps.
+    Raises: ProblemError: coefficients that are not finite, beyond LARGEST_ENTRY, c_0 <= 0, or more of them than steps.
     Cost: products and solutions O(T log T) for each column, O(T b) for few coefficients.
 
     >>> Toeplitz([1.0, 0.5], size=3).dense().tolist()
@@ -38,6 +38,7 @@ class Toeplitz(Strategy):
             raise ProblemError(f"coefficients must be at most one for each of {self.size} steps, got {c.size}.")
         if not c[0] > 0:
             raise ProblemError(f"coefficients must begin with a number > 0, the diagonal of C, got {c[0]:g}.")
+        require_scale("coefficients", c, c[:1])
         object.__setattr__(self, "coefficients", c)
 
     @property
@@ -87,10 +88,7 @@ class Toeplitz(Strategy):
         return self.gram_diagonal(0)
 
     def gram_diagonal(self, lag: int) -> Array:
-        c, T = self.series, self.size
-        products = np.zeros(T - lag)
-        products[: max(c.size - lag, 0)] = c[: max(c.size - lag, 0)] * c[lag:]
-        return np.cumsum(products)[::-1]  # entry s: the first T - lag - s of them
+        return gram_diagonal(self.series, self.size, lag)
 
     @property
     def noise_variances(self) -> Array:
@@ -112,6 +110,13 @@ class Toeplitz(Strategy):
 
     def scaled(self, factor: float) -> Toeplitz:
         return Toeplitz(factor * self.series, self.size)
+
+
+def gram_diagonal(series: Array, size: int, lag: int) -> Array:
+    """X[s, s + lag] for X = C^T C and C of these coefficients, shape (size - lag,)."""
+    products = np.zeros(size - lag)
+    products[: max(series.size - lag, 0)] = series[: max(series.size - lag, 0)] * series[lag:]
+    return np.cumsum(products)[::-1]  # entry s: the first size - lag - s of them
 
 
 def convolved(series: Array, x: Array) -> Array:

@@ -47,11 +47,14 @@ def best_banded_inverse(cost: ModeCost, uses: Uses, *, bandwidth: int, max_itera
         )
     diagonals, inside = gram_diagonals(cost, width), np.arange(T)[:, None] + np.arange(width) < T
 
+    alike = cost if cost.by_age else cost.at_mean_rates
+    begin = best_inverse(alike, uses, bandwidth=width, max_iterations=max_iterations).strategy.weights_of(T)
+
     def noising(x: Array) -> Array:
+        """begin * exp(x - 1): x begins at 1, for the first step of the search is a share of its size."""
         columns = np.zeros((T, width))
         columns[inside] = np.exp(x - 1)
-        columns[:, 1:] *= -1
-        return columns
+        return begin * columns
 
     def value_and_gradient(x: Array) -> tuple[float, Array]:
         if np.abs(x).max() > LARGEST_CHANGE:
@@ -63,11 +66,7 @@ def best_banded_inverse(cost: ModeCost, uses: Uses, *, bandwidth: int, max_itera
             return np.inf, x
         return float(np.log(value)), (gradient * columns)[inside] / value
 
-    alike = cost if cost.by_age else cost.at_mean_rates
-    series = best_inverse(alike, uses, bandwidth=width, max_iterations=max_iterations).strategy.weights_of(T)
-    begin = np.tile(np.log(np.abs(series / series[0])) + 1, (T, 1))  # near 1: the first step is a share of its size
-    begin = np.maximum(begin, 2 - LARGEST_CHANGE)
-    found = minimise(value_and_gradient, begin[inside], stop=Settled(), max_iterations=max_iterations)
+    found = minimise(value_and_gradient, np.ones(inside.sum()), stop=Settled(), max_iterations=max_iterations)
     columns = noising(found.point)
     sigma = np.sqrt(class_squares(columns, uses.gap))[np.arange(T) % uses.gap]
     return Found(Inverse(Banded(sigma[:, None] * rows_of(columns))), found.iterations)
