@@ -111,15 +111,14 @@ class Knowledge:
 
 
 def _mask(name: str, given: ArrayLike | None, shape: tuple[int, int]) -> Mask:
-    if given is None:
-        return np.zeros(shape, dtype=bool)
-    mask = np.asarray(given)
+    mask = np.zeros(shape[1:], dtype=bool) if given is None else np.asarray(given)
     if mask.dtype != bool or mask.shape not in (shape, shape[1:]):
         raise InvalidInput(
             f"{name} must be a boolean mask of shape {shape}, or {shape[1:]} for all times alike, got shape "
             f"{mask.shape} of {mask.dtype}."
         )
-    return np.broadcast_to(mask.copy(), shape)
+    alike = mask.ndim == 2 and len(mask) > 0 and mask.strides[0] == 0  # at all times: kept once
+    return np.broadcast_to((mask[0] if alike else mask).copy(), shape)
 
 
 class View:
@@ -132,6 +131,8 @@ class View:
         known_gradients: bool (T, n), columns the attacker knows; default none.
         known_combinations: K, shape (c, T n): combinations K G the attacker knows; a victim that K touches has
             infinite loss, others are unaffected (differences must satisfy K (G - G') = 0).
+
+    Attributes: num_rows: of A and B.
 
     A bare view has no model operator, so its numbers never count as adaptive.
     Raises: InvalidInput: shapes that do not fit, non-finite entries.
@@ -149,6 +150,7 @@ class View:
         release: str = "not applicable",
     ) -> None:
         self.gradients, self.noise = _operator("gradients", gradients), _operator("noise", noise)
+        self.num_rows = self.gradients.shape[0]
         if self.gradients.shape[0] != self.noise.shape[0]:
             raise InvalidInput(
                 f"gradients and noise must have the same number of rows, got {self.gradients.shape} and "
@@ -164,7 +166,7 @@ class View:
             if K.shape[1] != self.axis.size:
                 raise InvalidInput(f"known_combinations must have {self.axis.size} columns, got {K.shape[1]}.")
             touched = np.abs(_dense(K)).sum(axis=0) > 0
-            self.known_gradients |= touched.reshape(self.axis.num_steps, n)
+            self.known_gradients = self.known_gradients | touched.reshape(self.axis.num_steps, n)
         self.attacker, self.release = attacker, release
 
     def __repr__(self) -> str:
@@ -216,22 +218,48 @@ class AlgorithmView(View):
 
     def __init__(self, algorithm: LinearAlgorithm, knowledge: Knowledge, *, release: str, attacker: str) -> None:
         self.algorithm, self.knowledge = algorithm, knowledge
-        unknown = aslinearoperator(sp.csr_array(sp.diags_array(1.0 - knowledge.known_noise.ravel())))
-        picked, which = _picked(algorithm, knowledge, release)
-        if which is not None and algorithm.released.rounds_of_gossip:
+        self.axis = TimeNodeAxis(algorithm.num_steps, algorithm.num_nodes)
+        self.known_gradients = knowledge.known_gradients
+        self.attacker, self.release = attacker, release
+        if release in ("average", "all") and algorithm.released.rounds_of_gossip:
             raise UnsupportedMechanism(
                 f"released models {algorithm.released.describe()} are gossiped after training, by messages that no "
                 "view with hidden messages holds; leave the rounds of gossip out, or choose a trust model that sees "
                 "all messages."
             )
-        rows = aslinearoperator(picked)
-        A, B = rows @ algorithm.messages_from_gradients, rows @ algorithm.messages_from_noise @ unknown
-        if which is not None:
-            released = aslinearoperator(which)
-            A = _Stacked([A, released @ algorithm.released_from_gradients])
-            B = _Stacked([B, released @ algorithm.released_from_injected_noise @ algorithm.noise @ unknown])
-        known, n = knowledge.known_gradients, algorithm.num_nodes
-        super().__init__(A, B, num_nodes=n, known_gradients=known, attacker=attacker, release=release)
+
+    # A and B are made when they are asked for: where a closed form answers, a million nodes need neither.
+
+    @cached_property
+    def gradients(self) -> LinearOperator:
+        """A."""
+        algorithm = self.algorithm
+        rows, which = _picked(algorithm, self.knowledge, self.release)
+        of_messages = aslinearoperator(rows) @ algorithm.messages_from_gradients
+        if which is None:
+            return of_messages
+        return _Stacked([of_messages, aslinearoperator(which) @ algorithm.released_from_gradients])
+
+    @cached_property
+    def noise(self) -> LinearOperator:
+        """B."""
+        algorithm = self.algorithm
+        unknown = aslinearoperator(sp.csr_array(sp.diags_array(1.0 - self.knowledge.known_noise.ravel())))
+        rows, which = _picked(algorithm, self.knowledge, self.release)
+        of_messages = aslinearoperator(rows) @ algorithm.messages_from_noise @ unknown
+        if which is None:
+            return of_messages
+        released = aslinearoperator(which) @ algorithm.released_from_injected_noise
+        return _Stacked([of_messages, released @ algorithm.noise @ unknown])
+
+    @cached_property
+    def num_rows(self) -> int:
+        masks, n = self.knowledge, self.algorithm.num_nodes
+        if masks.combination is None:
+            seen = int(masks.seen.sum())
+        else:
+            seen = int(self.algorithm.sent.any(axis=1).sum()) * int(masks.combination.shape[0])
+        return seen + {"average": 1, "all": n}.get(self.release, 0)
 
     @cached_property
     def flow(self) -> Flow | None:

@@ -54,7 +54,9 @@ def _write_of_bins(account: BinsAccount, folder: Path) -> None:
     told: dict[str, Any] = {"title": title, "caption": account.guarantee.sentence(), "measure": measure}
     plot = pictures.plot_by_distance if who else pictures.plot_by_victim
     pictures.write_figure(folder, "account", plot([curve], **told))
-    pictures.write_figure(folder, "graph", pictures.plot_graph(account.graph, by_node, account.attackers, **told))
+    pictures.write_figure(
+        folder, "graph", pictures.plot_graph(account.graph.networkx(), by_node, account.attackers, **told)
+    )
     for name in PAIRWISE:
         (folder / name).unlink(missing_ok=True)
 
@@ -124,7 +126,7 @@ class Pictures:
         kind = "" if self.answer["adaptive"] else " Colours are for gradients fixed in advance."
         title = f"What {self._attacker(nodes)}{choice} learns of each node" if nodes else self._unplaced()
         caption = f"{self._setting()}{kind}"
-        return pictures.plot_graph(self.account.graph, of[nodes], nodes, title=title, caption=caption)
+        return pictures.plot_graph(self.account.graph.networkx(), of[nodes], nodes, title=title, caption=caption)
 
     def heat_map(self, mu: FloatArray) -> Any:
         """pairwise: mu of every victim against every attacker."""

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 from threadpoolctl import threadpool_limits
 
 from .. import files, mechanism
@@ -31,6 +30,7 @@ from .pairwise import pairwise_losses
 from .question import Named
 
 if TYPE_CHECKING:
+    from ..graphs import SparseGraph
     from .account_config import AccountConfig
 
 RESULTS = "results.json"
@@ -47,7 +47,7 @@ def run_account(config: AccountConfig, out: str | os.PathLike[str] | None, progr
     began = time.perf_counter()
     if out is not None:
         require_folder(out)
-    graph, gossip = config.network()
+    graph, gossip = config.sparse_network()
     named = Named(graph, config.attackers, config.colluders, config.coalition_size, config.all_attackers)
     named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])
     asked = None if config.victims is None else named.indices("victims", config.victims)
@@ -99,7 +99,7 @@ class Account:
     """
 
     config: AccountConfig
-    graph: nx.Graph
+    graph: SparseGraph
     named: Named
     algorithm: LinearAlgorithm
     models: Mapping[Nodes, TrustModel]
@@ -170,17 +170,20 @@ class Account:
             given = 1.0 if config.noise_std is None else config.noise_std
             return 0.0 if self.algorithm.noise.is_zero else given
         under = config.calibrate_under
-        if under in (None, config.trust):
-            model = self.models[self.worst(adaptive=True)[0]]  # under which the worst of the losses arises
-        else:
-            model = self.named.model(str(under))
+        worst = self.worst(adaptive=True)[0]
+        same = under in (None, config.trust)
+        model = self.models[worst] if same else self.named.model(str(under))  # under which the worst loss arises
         question = Question(model, **config.protected | config.how)
-        return Losses.of(self.algorithm, question).calibrate(**target).noise_std
+        if same and self.asked is None:
+            losses = Losses(self.algorithm, question, tuple(self.losses[worst]))
+        else:  # noise is for all victims, whoever is asked about
+            losses = Losses.of(self.algorithm, question)
+        return losses.calibrate(**target).noise_std
 
     def mu(self, loss: VictimLoss, adaptive: bool) -> float:
         """Of one loss at this noise."""
         shift = gaussian.record_shift(self.config.adjacency, self.config.clip_norm)
-        return loss.mu(record_shift=shift, noise_std=self.noise_std, adaptive=adaptive)
+        return _mu(loss.held(adaptive=adaptive).value, shift, self.noise_std)
 
     def _worst_epsilon(self, *, adaptive: bool) -> float:
         return _epsilon(self.mu(self.worst(adaptive=adaptive)[1], adaptive=adaptive), self.config.delta)
@@ -231,3 +234,4 @@ class Account:
 
 
 _epsilon = functools.cache(gaussian.epsilon_from_mu)  # of many victims that lose the same
+_mu = functools.cache(gaussian.mu_from_noise_std)

@@ -12,8 +12,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import networkx as nx
-
 from .. import sampled
 from ..algorithms import LinearAlgorithm
 from ..privacy.sampled_guarantee import SampledGuarantee
@@ -22,6 +20,7 @@ from .output import asked_of, json_number
 from .question import Named
 
 if TYPE_CHECKING:
+    from ..graphs import SparseGraph
     from .account_config import AccountConfig
 
 BY = "the bins' pair"
@@ -39,7 +38,7 @@ class BinsAccount:
     """
 
     config: AccountConfig
-    graph: nx.Graph
+    graph: SparseGraph
     named: Named
     algorithm: LinearAlgorithm
     attackers: tuple[int, ...]
@@ -96,7 +95,7 @@ class BinsAccount:
 
 
 def bins_account(
-    config: AccountConfig, graph: nx.Graph, named: Named, algorithm: LinearAlgorithm, asked: Sequence[int] | None
+    config: AccountConfig, graph: SparseGraph, named: Named, algorithm: LinearAlgorithm, asked: Sequence[int] | None
 ) -> BinsAccount:
     """Accounts for every victim, at the noise or for the target of the config.
 

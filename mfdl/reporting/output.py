@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ..algorithms import LinearAlgorithm
     from ..gossip import Gossip
+    from ..graphs import SparseGraph
     from .account_config import AccountConfig
     from .options import OnGraph
 
@@ -108,7 +109,7 @@ def versions() -> dict[str, str]:
     return {"mfdl": __version__, "python": platform.python_version(), **packages}
 
 
-def circumstances(config: OnGraph, graph: nx.Graph, gossip: Gossip) -> dict[str, Any]:
+def circumstances(config: OnGraph, graph: nx.Graph | SparseGraph, gossip: Gossip) -> dict[str, Any]:
     """What every answer names besides its numbers."""
     from .. import graphs
 
@@ -122,7 +123,7 @@ def circumstances(config: OnGraph, graph: nx.Graph, gossip: Gossip) -> dict[str,
     }
 
 
-def asked_of(config: AccountConfig, graph: nx.Graph, algorithm: LinearAlgorithm) -> dict[str, Any]:
+def asked_of(config: AccountConfig, graph: SparseGraph, algorithm: LinearAlgorithm) -> dict[str, Any]:
     """What an answer of `mfdl account` names besides its numbers."""
     return {
         **circumstances(config, graph, algorithm.dynamics.gossip),

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
+import numpy as np
+import scipy.sparse.csgraph
 
 from .. import graphs, trust
 from ..errors import InvalidInput
+from ..graphs import SparseGraph
 from ..participation import (
     BallsInBins,
     Cyclic,
@@ -74,7 +77,7 @@ class Named:
     Attributes: anybody: without --attackers, pndp is any single node, and coalitions without a size are of one.
     """
 
-    graph: nx.Graph
+    graph: nx.Graph | SparseGraph
     attackers: str | None = None
     colluders: str | None = None
     coalition_size: int | None = None
@@ -151,9 +154,8 @@ class Named:
 
     def distances(self, attackers: Sequence[int]) -> dict[int, int]:
         """Hops from the nearest attacker, by node index; empty without attackers."""
-        ordered = graphs.labels(self.graph)
-        index = {label: i for i, label in enumerate(ordered)}
-        hops: dict[int, int] = {}
-        for distance, layer in enumerate(nx.bfs_layers(self.graph, [ordered[v] for v in attackers])):
-            hops |= {index[label]: distance for label in layer}
-        return hops
+        if not attackers:
+            return {}
+        links = graphs.adjacency(self.graph)
+        hops = scipy.sparse.csgraph.dijkstra(links, unweighted=True, indices=list(attackers), min_only=True)
+        return {int(u): int(hops[u]) for u in np.flatnonzero(np.isfinite(hops))}

@@ -63,7 +63,7 @@ def view_grams(view: View, victims: Sequence[int]) -> list[ViewGram]:
     made: dict[int, ViewGram] = {}
     undecided = list(dict.fromkeys(victims))
     told = False
-    with blas_threads(view.noise.shape[0]):
+    with blas_threads(view.num_rows):
         for form in _forms(view, undecided):
             grams = as_streamed(view, form, form.grams(undecided))
             made |= {u: gram for u, gram in zip(undecided, grams, strict=True) if gram is not None}
@@ -130,8 +130,9 @@ def _told(view: View, victims: Sequence[int], made: Mapping[int, ViewGram | None
     """
     unknown = ViewGram.silent(view.axis.num_steps, UNDECIDED, form=last, upper=True)
     told = [made.get(u) or unknown for u in victims]
-    for i, u in enumerate(victims):
-        if (known := view.known_gradients[:, u]).any():
-            why = f"the attacker knows the gradient of step {int(np.argmax(known))}"
-            told[i] = dataclasses.replace(told[i], leaks=told[i].leaks | known, why=why)
+    known_at = np.asarray(view.known_gradients.any(axis=0))
+    for i in np.flatnonzero(known_at[list(victims)]).tolist():
+        known = view.known_gradients[:, victims[i]]
+        why = f"the attacker knows the gradient of step {int(np.argmax(known))}"
+        told[i] = dataclasses.replace(told[i], leaks=told[i].leaks | known, why=why)
     return told

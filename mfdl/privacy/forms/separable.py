@@ -111,9 +111,9 @@ class Separable(ViewForm):
                 return ViewGram(np.ones(noise.num_steps), np.zeros(noise.num_steps), leaks=known.copy(), why=why)
             return encoder_gram(noise.encoder_of(u), noise.inverse_of(u))
 
-        grams = []
+        grams, partly = [], np.asarray(self.known.any(axis=0))
         for u in victims:
-            alike = -1 if noise.shared and not self.known[:, u].any() else u, float(scales[u])
+            alike = -1 if noise.shared and not partly[u] else u, float(scales[u])
             if alike not in made:
                 made[alike] = own(u).over_noise(alike[1])
             grams.append(made[alike])
