@@ -18,6 +18,10 @@ class UnsupportedMechanism(InvalidInput):
     """A mechanism, participation or trust model that is not covered: refused, never guessed."""
 
 
+class RankLost(RuntimeError):
+    """A process of several that train one network ended; the run goes on from its last checkpoint when asked again."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     """The error for a name that is not in a registry, with the nearest known name and the whole list.
 

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, RankLost, unknown_name
 from ..reporting.options import spelled
 from . import account, attack, audit, claims, compare, data, factorize, names, report, reproduce, sweep
 
@@ -99,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(f"this machine has not enough memory for it{reason}; use fewer steps or nodes.", 2)
     except KeyboardInterrupt:
         return _refuse("interrupted.", 130)
+    except RankLost as error:
+        return _refuse(str(error), 3)
     except RuntimeError as error:
         # if that class was raised its module is loaded; importing it for other errors would only hide them longer
         module = sys.modules.get("mfdl.factorization")

@@ -6,10 +6,12 @@ mechanisms of one seed share data split, initial model and batch order.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +27,14 @@ from ..metrics import require_measured
 from ..participation import Cyclic
 from ..privacy import gaussian
 from ..progress import Advance, Progress, shown
-from ..training import tasks
+from ..training import distributed, tasks
+from ..training.distributed import Group, current
 from ..training.learned import mean_baseline
 from ..training.replay import replay
 from ..training.run import Run, SeedRun
 from ..training.tasks import baselines
 from ..training.tasks.baselines import Baseline
+from .comparison_config import WHERE
 from .comparison_folder import NOT_PRIVATE, PNG, RESULTS, SCHEMA, STEPS, SVG, Folder, Key, schema_of
 from .output import json_number
 from .shared import Shared, built, trust_of
@@ -39,6 +43,9 @@ if TYPE_CHECKING:
     from .comparison_config import ComparisonConfig
 
 __all__ = ["NOT_PRIVATE", "PNG", "RESULTS", "SCHEMA", "STEPS", "SVG", "Plan", "run_comparison"]
+
+CHECKPOINTS = "checkpoints"
+"""In the folder of a comparison whose runs are shared by ranks: where a run that was stopped goes on from."""
 
 Finished = tuple[Key, dict[str, Any], pa.Table]
 
@@ -80,9 +87,21 @@ def run_comparison(
         missing = [key for key in config.runs if key not in folder.records]
         if len(missing) < len(config.runs):
             report((len(config.runs) - len(missing)) * plan.participation.num_steps, "finished earlier")
-        for key, record, table in _runs(plan, mechanisms, missing, report):
-            folder.add(key, record, table)
+        with _sharing(config.ranks) as group:
+            shared_nodes = config.ranks is not None or group.size > 1
+            kept = Path(out) / CHECKPOINTS / plan.identity if shared_nodes else None
+            for key, record, table in _runs(plan, mechanisms, missing, report, kept):
+                folder.add(key, record, table)
+            if kept is not None:
+                shutil.rmtree(kept.parent)
         return folder.finish()
+
+
+def _sharing(ranks: int | None) -> contextlib.AbstractContextManager[Group]:
+    """The processes that share the nodes of each run: those that torchrun started, or as many as are asked for."""
+    if ranks is None or current().size > 1:
+        return contextlib.nullcontext(current())
+    return distributed.ranks(ranks)
 
 
 class Plan:
@@ -129,9 +148,8 @@ class Plan:
     @property
     def identity(self) -> str:
         """16 hex digits of all that decides the numbers; where and with how many workers does not count."""
-        where = ("jobs", "device", "data_home")
         content = {
-            "options": {name: value for name, value in self.config.options().items() if name not in where},
+            "options": {name: value for name, value in self.config.options().items() if name not in WHERE},
             "mfdl": __version__,
             "graph": graphs.content_hash(self.graph),
             "gossip": self.gossip.content_hash,
@@ -141,15 +159,17 @@ class Plan:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _runs(plan: Plan, mechanisms: dict[str, Mechanism], missing: list[Key], report: Advance) -> Iterator[Finished]:
-    """The missing runs as they finish."""
+def _runs(
+    plan: Plan, mechanisms: dict[str, Mechanism], missing: list[Key], report: Advance, kept: Path | None
+) -> Iterator[Finished]:
+    """The missing runs as they finish; kept: where runs keep checkpoints until then."""
     config, told = plan.config, dict.fromkeys(missing, 0)
 
     def tell(key: Key, steps: int) -> None:
         told[key] += steps
         report(steps, "{}, seed {}".format(*key))
 
-    items = [(name, seed, mechanisms[name], plan.task, config) for name, seed in missing]
+    items = [(name, seed, mechanisms[name], plan.task, config, kept) for name, seed in missing]
     for _, finished in Engine(jobs=config.jobs).run(_worker, items, here={"tell": tell}):
         yield finished
         key = finished[0]
@@ -158,13 +178,14 @@ def _runs(plan: Plan, mechanisms: dict[str, Mechanism], missing: list[Key], repo
 
 
 def _worker(
-    item: tuple[str, int, Mechanism, tasks.Task, ComparisonConfig], tell: Callable[[Key, int], None] | None = None
+    item: tuple[str, int, Mechanism, tasks.Task, ComparisonConfig, Path | None],
+    tell: Callable[[Key, int], None] | None = None,
 ) -> Finished:
-    name, seed, mechanism, task, config = item
+    name, seed, mechanism, task, config, kept = item
     progress = None if tell is None else functools.partial(tell, (name, seed))
     if progress is not None:
         progress(0)
-    return (name, seed), *_one_run(name, mechanism, task, seed, config, progress)
+    return (name, seed), *_one_run(name, mechanism, task, seed, config, progress, kept)
 
 
 def _one_run(
@@ -174,8 +195,10 @@ def _one_run(
     seed: int,
     config: ComparisonConfig,
     progress: Callable[[int], None] | None,
+    kept: Path | None,
 ) -> tuple[dict[str, Any], pa.Table]:
-    return told_of(trained(mechanism, task, seed, config, progress), name, mechanism, config)
+    folder = None if kept is None else kept / mechanism.content_hash
+    return told_of(trained(mechanism, task, seed, config, progress, folder), name, mechanism, config)
 
 
 def trained(
@@ -184,8 +207,9 @@ def trained(
     seed: int,
     config: ComparisonConfig,
     progress: Callable[[int], None] | None = None,
+    kept: Path | None = None,
 ) -> Run:
-    """One seed of a mechanism, as a config says."""
+    """One seed of a mechanism, as a config says; kept: folder of its checkpoints."""
     return replay(
         mechanism,
         task,
@@ -195,6 +219,7 @@ def trained(
         clip_schedule=config.clips,
         period=config.period if config.unit == "user" else None,
         device=config.device,
+        checkpoint_folder=kept,
         progress=progress,
     )
 

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 DEFAULT_MECHANISMS = ("none", "dp-dsgd", "d-mf", "mafalda")
 DEFAULT_MU = 2.0
+WHERE: dict[str, Any] = {"jobs": 1, "ranks": None, "device": None, "data_home": None}
+"""Options that say where numbers are computed, at their defaults: they decide none."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonConfig(Protects, OnGraph):
-    """Everything that decides the numbers of a comparison, and (jobs, device, data_home) how they are computed.
+    """Everything that decides the numbers of a comparison, and (those of WHERE) how they are computed.
 
     Attributes: as their options; besides,
         mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
@@ -125,9 +127,22 @@ class ComparisonConfig(Protects, OnGraph):
     ] = ()
     device: options.Device = None
     jobs: Annotated[int, Option("Worker processes.", least=1)] = 1
+    ranks: Annotated[
+        int | None,
+        Option(
+            "Processes that share the nodes of each run, this one among them; a run that is stopped then goes on "
+            "from its last epoch.",
+            least=1,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.ranks is not None and self.jobs > 1:
+            raise InvalidInput(
+                f"--ranks {self.ranks} shares the nodes of one run, --jobs {self.jobs} trains several at a time; give "
+                "one of them."
+            )
         from ..algorithms import registry
         from ..gossip import from_array
         from ..released import Released
@@ -287,6 +302,7 @@ class ComparisonConfig(Protects, OnGraph):
             "metrics",
             "lr_schedule",
             "clip_schedule",
+            "ranks",
         ):  # files without them stay as they were
             if not values[name]:
                 del values[name]

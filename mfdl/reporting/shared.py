@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WITHOUT_NOISE = "none"
 OF_A_RUN: dict[str, Any] = {"seeds": 1, "first_seed": 0, "mu": None, "epsilon": None, "delta": 0.5, "eval_every": None}
-OF_A_RUN |= {"jobs": 1, "device": None, "metrics": ()}
+OF_A_RUN |= {"jobs": 1, "ranks": None, "device": None, "metrics": ()}
 """Options that neither an algorithm nor its losses depend on, at some value that they can have."""
 
 KEPT_LOSSES, KEPT_DATA = 8, 64  # an encoder per node takes 100 MB, a task of images as much

@@ -12,11 +12,9 @@ from typing import Any
 from .. import __version__
 from ..algorithms import registry
 from ..errors import InvalidInput
-from ..reporting.comparison_config import ComparisonConfig
+from ..reporting.comparison_config import WHERE, ComparisonConfig
 from ..reporting.shared import WITHOUT_NOISE, Shared, built
 
-WHERE: dict[str, Any] = {"jobs": 1, "device": None, "data_home": None}
-"""Options that say where numbers are computed, at their defaults; they do not name a cell."""
 OF_ATTACKERS = ("attackers", "colluders", "coalition_size", "release")
 
 

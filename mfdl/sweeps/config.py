@@ -11,9 +11,9 @@ from typing import Any
 
 from ..algorithms import registry
 from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
-from ..reporting.comparison_config import ComparisonConfig
+from ..reporting.comparison_config import WHERE, ComparisonConfig
 from ..reporting.shared import Shared
-from .cells import WHERE, Cell
+from .cells import Cell
 from .config_file import Written
 from .tuning import Tuning
 
@@ -23,7 +23,7 @@ OF_TRUST = {"attackers": "pndp", "colluders": "colluding", "coalition_size": "co
 
 
 class SweepConfig:
-    """Everything that decides the numbers of a sweep, and (jobs, device, data_home) how they are computed.
+    """Everything that decides the numbers of a sweep, and (those of WHERE) how they are computed.
 
     Args:
         tuning: choose the rate of each mechanism on other seeds; None: every rate is a part of the sweep.
@@ -53,6 +53,11 @@ class SweepConfig:
             for value in values[1:]:
                 own = self._of_trust(value) if name == "trust" else {}
                 dataclasses.replace(self.common, **{name: value, **own})
+        if self.common.ranks is not None:
+            raise InvalidInput(
+                f"ranks shares the nodes of one run among processes, got {self.common.ranks}, and a sweep trains its "
+                "runs side by side; leave it out, or use mfdl compare."
+            )
         for trust, mechanism in itertools.product(trusts, self.common.mechanisms):
             self._is_left_out(mechanism, trust, trusts)
         if tuning is not None:

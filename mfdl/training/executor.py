@@ -13,6 +13,7 @@ last.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from types import SimpleNamespace
 
@@ -22,10 +23,12 @@ import torch
 
 from .. import matrices
 from ..algorithms import LinearAlgorithm
-from ..algorithms.round import MAPS
 from ..errors import InvalidInput
 from ..operators.recursion import Map
+from .distributed.group import Group
+from .distributed.share import Seen, Share
 
+COLUMNS_OF = {"gradient": "nodes", "noise": "injection slots"}
 DENSE_ENTRIES = 512 * 512  # maps up to this many entries are applied dense: faster than sparse kernels
 
 
@@ -77,10 +80,22 @@ def _applied(rows: int, *terms: tuple[_TorchMap, torch.Tensor]) -> torch.Tensor:
     return x.new_zeros(rows, x.shape[1]) if total is None else total
 
 
-class Executor:
-    """One algorithm on one device.
+@dataclasses.dataclass(frozen=True)
+class _Applied:
+    """A map alone, with what it multiplies."""
 
-    Args: algorithm: what runs; dtype, device: of the models.
+    matrix: _TorchMap
+    seen: Seen
+
+    def __call__(self, rows: int, x: torch.Tensor) -> torch.Tensor:
+        return _applied(rows, (self.matrix, self.seen(x)))
+
+
+class Executor:
+    """One algorithm on one device, or one rank's share of it.
+
+    Args: algorithm: what runs; dtype, device: of the models; group: the ranks that share it, default this process
+        alone. n, state, slots and messages below count the rows that this rank holds.
     """
 
     def __init__(
@@ -89,30 +104,39 @@ class Executor:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        group: Group | None = None,
     ) -> None:
         self.algorithm, self.dtype, self.device = algorithm, dtype, torch.device(device)
+        self.share = Share(algorithm, group or Group(), self.device)
         self.noise_on_gradients = algorithm.noise_enters_with_gradients
         self.state_dtype = dtype if self.noise_on_gradients else torch.float64
         made = matrices.once(lambda matrix: _TorchMap(matrix, self.state_dtype, self.device))
-        # by name of the map; kinds that differ in one map share the rest
-        kinds = [SimpleNamespace(**{name: made(getattr(kind, name)) for name in MAPS}) for kind in algorithm.kinds]
+        kinds = []
+        for kind in algorithm.kinds:  # those that differ in one map share the rest
+            maps, seen = self.share.of_round(kind)
+            kinds.append(SimpleNamespace(**{name: made(matrix) for name, matrix in maps.items()}, seen=seen))
         self.rounds_of_step: list[list[SimpleNamespace]] = [[] for _ in range(algorithm.num_steps)]
         step = 0
         for kind, own in zip(algorithm.kind_of_round, algorithm.step_of_round, strict=True):
             step = own if own >= 0 else step  # a pure gossip round belongs to the step before it
             self.rounds_of_step[step].append(kinds[kind])
-        self._model = made(algorithm.model_from_state)
         start = algorithm.state_from_start
-        self._state_from_start = made(sp.csr_array(algorithm.model_from_state.T) if start is None else start)
+        start = sp.csr_array(algorithm.model_from_state.T) if start is None else start
+        self._model, self._state_from_start = (
+            _Applied(made(matrix), seen)
+            for matrix, seen in (
+                self.share.of_map(algorithm.model_from_state, "nodes", "state"),
+                self.share.of_map(start, "state", "nodes"),
+            )
+        )
 
     def initial_state(self, models: torch.Tensor) -> torch.Tensor:
         """State before step 0 from the start models, shape (n, dim); of type `state_dtype`."""
-        size = self.algorithm.model_from_state.shape[1]
-        return _applied(size, (self._state_from_start, models.to(self.state_dtype)))
+        return self._state_from_start(self.share.size("state"), models.to(self.state_dtype))
 
     def models(self, state: torch.Tensor) -> torch.Tensor:
         """Models held in a state, shape (n, dim)."""
-        return _applied(self.algorithm.num_nodes, (self._model, state)).to(self.dtype)
+        return self._model(self.share.size("nodes"), state).to(self.dtype)
 
     def step(
         self, t: int, state: torch.Tensor, gradients: torch.Tensor, noise: torch.Tensor
@@ -126,17 +150,20 @@ class Executor:
                 f"step must lie in [0, {len(self.rounds_of_step)}), got {t}: the algorithm was accounted for its "
                 "own steps and no further; build a longer one."
             )
-        sent = []
+        sent, num_messages = [], self.share.size("messages")
         gradients, noise = gradients.double(), noise.double()
         if self.noise_on_gradients:
             entering = {"noise": (gradients + noise).to(self.state_dtype)}
         else:
             entering = {"gradient": gradients, "noise": noise}
-        for one in self.rounds_of_step[t]:
-            to_message = [(getattr(one, f"message_from_{name}"), x) for name, x in entering.items()]
-            to_state = [(getattr(one, f"state_from_{name}"), x) for name, x in entering.items()]
-            messages = _applied(self.algorithm.messages_per_round, (one.message_from_state, state), *to_message)
+        for kind in self.rounds_of_step[t]:
+            seen = {name: kind.seen[COLUMNS_OF[name]](x) for name, x in entering.items()}
+            seen_state = kind.seen["state"](state)
+            to_message = [(getattr(kind, f"message_from_{name}"), x) for name, x in seen.items()]
+            to_state = [(getattr(kind, f"state_from_{name}"), x) for name, x in seen.items()]
+            messages = _applied(num_messages, (kind.message_from_state, seen_state), *to_message)
             sent.append(messages.to(self.dtype))
-            carried = (one.state_from_message, sent[-1].to(self.state_dtype)), (one.state_from_state, state)
+            received = kind.seen["messages"](sent[-1]).to(self.state_dtype)
+            carried = (kind.state_from_message, received), (kind.state_from_state, seen_state)
             state = _applied(len(state), *carried, *to_state)
         return sent[0] if len(sent) == 1 else torch.cat(sent), state

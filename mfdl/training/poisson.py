@@ -44,8 +44,8 @@ class DrawnBatches(abc.ABC):
 
     def _words(self, step: int) -> NDArray[np.uint64]:
         """64-bit words of a step, one for each place of a record, shape (n, B), whichever records there are."""
-        nodes, count = self._held.shape
-        return np.stack([words(self._key, step, node, count) for node in range(nodes)])
+        some, (n, count) = self._instance.nodes, self._held.shape
+        return np.stack([words(self._key, step, node, count) for node in (range(n) if some is None else some.tolist())])
 
     @abc.abstractmethod
     def drawn(self, step: int) -> NDArray[np.bool_]:

@@ -10,7 +10,8 @@ from .executor import Executor
 class Releasing:
     """The running sum of a `Released` in float64, and its gossip at the end.
 
-    Attributes: total: sum of a_r theta_{r+1} so far, shape (n, dim); None where the last models are released.
+    Attributes: total: sum of a_r theta_{r+1} so far, of the executor's nodes, shape (n, dim); None where the last
+        models are released.
     """
 
     def __init__(self, executor: Executor, dimension: int) -> None:
@@ -18,7 +19,7 @@ class Releasing:
         self.executor, self.total = executor, None
         self.weights = algorithm.released.of_steps(algorithm.num_steps).tolist()
         if not algorithm.released.is_last:
-            shape = algorithm.num_nodes, dimension
+            shape = executor.share.size("nodes"), dimension
             self.total = torch.zeros(shape, dtype=torch.float64, device=executor.device)
 
     def after(self, step: int, state: torch.Tensor) -> None:
@@ -30,8 +31,11 @@ class Releasing:
         """What is released after the last step, from the state then; shape (n, dim), of the executor's dtype."""
         if self.total is None:
             return self.executor.models(state)
-        algorithm, released = self.executor.algorithm, self.total
+        algorithm, share = self.executor.algorithm, self.executor.share
+        if not algorithm.released.rounds_of_gossip:
+            return self.total.to(self.executor.dtype)
+        released = share.gathered("nodes", self.total)
         for round_ in range(algorithm.released.rounds_of_gossip):
             W = algorithm.dynamics.gossip.at(algorithm.num_steps * algorithm.dynamics.gossip_rounds + round_).weights
             released = torch.as_tensor(W @ released.cpu().numpy(), device=released.device)
-        return released.to(self.executor.dtype)
+        return share.own("nodes", released).to(self.executor.dtype)

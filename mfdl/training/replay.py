@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import os
 import secrets
@@ -29,6 +30,7 @@ from ..mechanism import Mechanism
 from ..progress import Advance, Progress, shown
 from ..sampled import SampledMechanism
 from . import checkpoint, covered
+from .distributed import Group, current
 from .evaluated_step import EvaluatedStep
 from .executor import Executor
 from .keys import GENERATOR, NoiseKey, require_key
@@ -187,7 +189,7 @@ def replay(config: ReplayConfig) -> Run:
                 root = NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)
             place = None if folder is None else Path(folder) / f"seed-{seed}"
             with contextlib.nullcontext() if place is None else files.held_alone(place):
-                runs.append(_SeedReplay(config, seed, root, place).run(advance))
+                runs.append(_trained(config, seed, root, place, advance))
     guess = baselines.chance(config.task)
     known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
     secret = isinstance(config.mechanism, SampledMechanism)
@@ -195,24 +197,49 @@ def replay(config: ReplayConfig) -> Run:
     return Run(config.mechanism, config.task.name, tuple(runs), **known, public_constants=declared)
 
 
-class _SeedReplay:
-    """One seed: builds the shared instance, resumes if there is a checkpoint, and steps."""
+def _trained(config: ReplayConfig, seed: int | None, root: NoiseKey, folder: Path | None, advance: Advance) -> SeedRun:
+    """One seed, by this process or by all ranks of its group."""
+    group = current()
+    if group.size == 1:
+        return _SeedReplay(config, seed, root, folder, group).run(advance)
+    followed = dataclasses.replace(config, progress=False)
+    if config.on_evaluation is not None:  # models are gathered for it on every rank, and told by the leader
+        object.__setattr__(followed, "on_evaluation", _untold)
+    with group.doing(functools.partial(_followed, followed, seed, root, folder)):
+        return _SeedReplay(config, seed, root, folder, group).run(advance)
 
-    def __init__(self, config: ReplayConfig, seed: int | None, root: NoiseKey, folder: Path | None) -> None:
+
+def _followed(config: ReplayConfig, seed: int | None, root: NoiseKey, folder: Path | None, group: Group) -> None:
+    _SeedReplay(config, seed, root, folder, group).run(lambda *_: None)
+
+
+def _untold(_: EvaluatedStep) -> None: ...
+
+
+class _SeedReplay:
+    """One seed, or one rank's share of it: builds the instance, resumes if there is a checkpoint, and steps."""
+
+    def __init__(
+        self, config: ReplayConfig, seed: int | None, root: NoiseKey, folder: Path | None, group: Group
+    ) -> None:
         mechanism, task = config.mechanism, config.task
         self.config, self.mechanism, self.seed, self.folder, self.device = config, mechanism, seed, folder, config.where
-        saved = self._saved()
-        self.split_seed = secrets.randbits(32) if seed is None else seed
+        self.group = group
+        saved = group.same(self._saved)
         # a secret key may serve several runs: each draws its own nonce; runs of a seed are meant to repeat
-        self.nonce = "" if root.seeded else secrets.token_hex(16)
+        self.split_seed, self.nonce = group.same(
+            lambda: (secrets.randbits(32) if seed is None else seed, "" if root.seeded else secrets.token_hex(16))
+        )
         if saved is not None:
             self.split_seed = check.integer_at_least(0, split_seed=saved.metadata.get("split_seed", self.split_seed))
             self.nonce = str(saved.metadata.get("nonce", ""))
         fed_every, dtype = config.fed_every, config.dtype
-        self.instance = task.instance(self.split_seed, fed_every, dtype=dtype, device=self.device)
         divisors = covered.divisors(mechanism, task, fed_every, self.split_seed)
         self.algorithm = mechanism.algorithm.with_divisors(divisors)
-        self.executor = Executor(self.algorithm, dtype=dtype, device=self.device)
+        self.executor = Executor(self.algorithm, dtype=dtype, device=self.device, group=group)
+        self.share = self.executor.share
+        instance = task.instance(self.split_seed, fed_every, dtype=dtype, device=self.device)
+        self.instance = instance.of_nodes(self.share.nodes)
         # one key per mechanism, task, split and batch plan, so that no two of them ever share noise, not even under one
         # seed; at record level the mechanism's hash holds the period
         plan: tuple[str | int, ...] = () if mechanism.unit == "record" else ("period", covered.longest(fed_every))
@@ -262,9 +289,10 @@ class _SeedReplay:
         checkpoint.require_match({"metrics": [], **saved.metadata}, **self.identity, metrics=self.metrics)
         self._require_shape_of_a_run(saved)
         self.start = saved.step
-        self.state = saved.models["state"].to(device=self.device, dtype=self.executor.state_dtype)
+        state = saved.models["state"].to(device=self.device, dtype=self.executor.state_dtype)
+        self.state = self.share.own("state", state)
         if self.releasing.total is not None:
-            self.releasing.total = saved.models["released"].to(self.device)
+            self.releasing.total = self.share.own("nodes", saved.models["released"].to(self.device))
         for name in self.evaluated.keys() & saved.models.keys():
             self.evaluated[name] = list(saved.models[name].numpy())
         self.diverged = bool(saved.metadata["diverged"])
@@ -272,11 +300,11 @@ class _SeedReplay:
     def _require_shape_of_a_run(self, saved: checkpoint.Checkpoint) -> None:
         """Refuses a whole checkpoint that this code would not have written for this run."""
         shapes = {name: tuple(tensor.shape) for name, tensor in saved.models.items()}
-        evaluated, T, state = shapes.get("evaluated_steps", ()), self.algorithm.num_steps, tuple(self.state.shape)
-        table = (*evaluated, self.algorithm.num_nodes)
+        evaluated, T, n = shapes.get("evaluated_steps", ()), self.algorithm.num_steps, self.algorithm.num_nodes
+        state, table = (self.algorithm.sizes["state"], self.instance.dimension), (*evaluated, n)
         wanted = {"state": state, "evaluated_steps": evaluated[:1], "loss": table}
         if self.releasing.total is not None:
-            wanted["released"] = tuple(self.releasing.total.shape)
+            wanted["released"] = n, self.instance.dimension
         wanted |= {name: table if metrics.is_of_nodes(name) else evaluated for name in self.metrics}
         if "accuracy" in shapes:
             wanted["accuracy"] = table
@@ -290,9 +318,11 @@ class _SeedReplay:
     def _save(self, step: int) -> None:
         if self.folder is None:
             return
-        tensors = {"state": self.state.cpu().contiguous()}
+        tensors = {"state": self.share.gathered("state", self.state).cpu().contiguous()}
         if self.releasing.total is not None:
-            tensors["released"] = self.releasing.total.cpu()
+            tensors["released"] = self.share.gathered("nodes", self.releasing.total).cpu()
+        if not self.group.leads:
+            return
         tensors |= {name: torch.as_tensor(table) for name, table in self._tables().items() if table is not None}
         metadata = {
             **self.identity,
@@ -305,33 +335,43 @@ class _SeedReplay:
         checkpoint.save(self.folder, step=step, models=tensors, metadata=metadata, private=[*tensors, *NOT_COVERED])
 
     def _evaluate(self, step: int) -> None:
-        models = self.executor.models(self.state)
-        result = self.instance.evaluate(models, self.metrics)
         self.evaluated["evaluated_steps"].append(step)
-        self.evaluated["loss"].append(result.loss.double().cpu().numpy())
-        if result.accuracy is not None:
-            self.evaluated["accuracy"].append(result.accuracy.double().cpu().numpy())
-        for name, values in result.metrics.items():
-            self.evaluated[name].append(values.cpu().numpy())
-        self.diverged |= not bool(torch.isfinite(result.loss).all() and torch.isfinite(models).all())
+        for name, values in self._measured(self.executor.models(self.state)).items():
+            self.evaluated[name].append(values)
+
+    def _measured(self, models: torch.Tensor) -> dict[str, np.ndarray]:
+        """Metrics of all nodes by name, from the models of this rank's; a run of numbers that are none has diverged."""
+        averaged = not all(map(metrics.is_of_nodes, self.metrics))
+        average = self.share.mean(models) if averaged else None
+        result = self.instance.evaluate(models, self.metrics, average)
+        measured = {"loss": result.loss, "accuracy": result.accuracy, **result.metrics}
+        self.diverged |= self.share.any(not bool(torch.isfinite(result.loss).all() and torch.isfinite(models).all()))
+        return {
+            name: (self.share.gathered("nodes", x) if metrics.is_of_nodes(name) else x).double().cpu().numpy()
+            for name, x in measured.items()
+            if x is not None
+        }
 
     def _released(self) -> tuple[torch.Tensor, dict[str, Any]]:
         """(what is released at the end, its metrics where it is something else than the last models)."""
         models = self.releasing.models(self.state)
-        if self.releasing.total is None:
-            return models, {}
-        result = self.instance.evaluate(models, self.metrics)
-        self.diverged |= not bool(torch.isfinite(result.loss).all() and torch.isfinite(models).all())
-        measured = {"loss": result.loss, "accuracy": result.accuracy, **result.metrics}
-        return models, {name: x.double().cpu().numpy() for name, x in measured.items() if x is not None}
+        return models, {} if self.releasing.total is None else self._measured(models)
 
     def _told(self, step: int) -> EvaluatedStep:
         """The last evaluation, in arrays that are nobody else's."""
         losses, accuracies = self.evaluated["loss"], self.evaluated["accuracy"]
         loss, accuracy = losses[-1].copy(), accuracies[-1].copy() if accuracies else None
-        models = np.array(self.executor.models(self.state).double().cpu().numpy())
+        models = np.array(self._all_models(self.executor.models(self.state)))
         more = {name: np.array(self.evaluated[name][-1]) for name in self.metrics}
         return EvaluatedStep(step, self.seed, loss, accuracy, models, self.diverged, more)
+
+    def _all_messages(self, messages: torch.Tensor) -> np.ndarray:
+        """Of all rounds of a step and all senders, from those of this rank's."""
+        of_rounds = messages.double().reshape(-1, self.share.size("messages"), messages.shape[1]).transpose(0, 1)
+        return self.share.gathered("messages", of_rounds).transpose(0, 1).flatten(0, 1).cpu().numpy()
+
+    def _all_models(self, models: torch.Tensor) -> np.ndarray:
+        return self.share.gathered("nodes", models).double().cpu().numpy()
 
     def _tables(self) -> dict[str, Any]:
         """Evaluated steps, and one row per evaluation of what was found; None of what was never looked at."""
@@ -364,7 +404,8 @@ class _SeedReplay:
         last, told = self.config.last, self.config.on_evaluation
         every = self.config.eval_every or covered.epoch(self.mechanism, self.config.fed_every)
         T = self.algorithm.num_steps
-        stream = noise_stream(self.algorithm.noise, self.mechanism.noise_std, self.key, self.instance.dimension)
+        noise, nu, slots = self.algorithm.noise, self.mechanism.noise_std, self.share.slots
+        stream = noise_stream(noise, nu, self.key, self.instance.dimension, slots=slots)
         seconds = 0.0
         if not self.begun and last > 0:
             self._save(0)  # a nonce lost with the process would send the first steps again under other noise
@@ -373,12 +414,12 @@ class _SeedReplay:
         for t in range(self.start, last):
             began = time.perf_counter()
             gradients = self._gradients(t)
-            noise = torch.tensor(stream.step(t), dtype=torch.float64, device=self.device)
-            messages, self.state = self.executor.step(t, self.state, gradients, noise)
+            injected = torch.tensor(stream.step(t), dtype=torch.float64, device=self.device)
+            messages, self.state = self.executor.step(t, self.state, gradients, injected)
             self.releasing.after(t, self.state)
             seconds += time.perf_counter() - began
             if self.config.keep_messages:
-                self.messages.append(messages.double().cpu().numpy())
+                self.messages.append(self._all_messages(messages))
             done = t + 1
             if done % every == 0 or done == T:
                 self._evaluate(done)
@@ -397,7 +438,7 @@ class _SeedReplay:
             steps=tables["evaluated_steps"],
             loss=tables["loss"],
             accuracy=tables["accuracy"],
-            models=models.double().cpu().numpy(),
+            models=self._all_models(models),
             diverged=self.diverged,
             finished_steps=finished,
             training_seconds=seconds,

@@ -221,7 +221,7 @@ def runs(monkeypatch):
     """The runs that were done, (mechanism, seed); none of them trains."""
     done = []
 
-    def made_up(name, mechanism, task, seed, config, progress):
+    def made_up(name, mechanism, task, seed, config, progress, kept):
         done.append((name, seed))
         if progress is not None:
             progress(config.epochs * config.period)

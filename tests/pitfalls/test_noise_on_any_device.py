@@ -52,7 +52,9 @@ def run_key(monkeypatch):
     """The key of the last run, as its stream was given it."""
     seen = []
     make = replay_module.noise_stream
-    monkeypatch.setattr(replay_module, "noise_stream", lambda n, s, key, d: seen.append(key) or make(n, s, key, d))
+    monkeypatch.setattr(
+        replay_module, "noise_stream", lambda n, s, key, d, slots: seen.append(key) or make(n, s, key, d)
+    )
     return seen
 
 

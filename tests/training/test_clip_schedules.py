@@ -44,7 +44,7 @@ def test_a_run_is_the_recursion_with_its_clipping_norms_and_noise_written_out(cl
             return injected[t]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay_module, "noise_stream", lambda *_: Stream())
+        patch.setattr(replay_module, "noise_stream", lambda *_, slots: Stream())
         run = replay(mechanism(eta * c, unit), task, seeds=[seed], period=2, clip_schedule=clips, dtype=torch.float64)
     instance = task.instance(seed, 2, dtype=torch.float64)
     theta, W = instance.initial_parameters, torch.tensor(RING.dense())

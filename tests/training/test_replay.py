@@ -82,8 +82,8 @@ def witnessed(monkeypatch):
         seen["gradients"].append(sums(self, models, step, clip_norm))
         return seen["gradients"][-1]
 
-    def keep_stream(*args):
-        stream = make(*args)
+    def keep_stream(*args, **slots):
+        stream = make(*args, **slots)
         step = stream.step
 
         def keep_step(t):

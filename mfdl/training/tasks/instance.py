@@ -13,7 +13,9 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.func import vmap
 
 from ... import check, metrics
@@ -74,6 +76,7 @@ class TaskInstance:
         model: the per-record functions of the module.
         activations: numbers that the module puts out for one record, by which work is cut into parts.
         node_periods: b_u of each node; None: b at every node.
+        whole, nodes: the instance of all nodes, and which of them these are; None: all. n then counts these.
     """
 
     __repr__ = short_repr
@@ -92,6 +95,18 @@ class TaskInstance:
     model: modules.PerRecordModel
     activations: int
     node_periods: tuple[int, ...] | None = None
+    whole: TaskInstance | None = None
+    nodes: NDArray[np.intp] | None = None
+
+    def of_nodes(self, nodes: NDArray[np.intp] | None) -> TaskInstance:
+        """The same for some of its nodes alone, in increasing order: what one of several processes trains."""
+        if nodes is None:
+            return self
+        at = torch.as_tensor(nodes, device=self.mask.device)
+        names = "features", "targets", "mask", "record_index", "public_batch_sizes", "initial_parameters"
+        periods = None if self.node_periods is None else tuple(self.node_periods[node] for node in nodes)
+        parts: dict[str, Any] = {name: getattr(self, name)[at] for name in names}
+        return dataclasses.replace(self, **parts, node_periods=periods, whole=self, nodes=nodes)
 
     @property
     def dimension(self) -> int:
@@ -192,7 +207,9 @@ class TaskInstance:
         return _summed(of_part, models, mask.shape[1], record_bytes)
 
     @torch.no_grad()
-    def evaluate(self, models: torch.Tensor, measured: Iterable[str] = ()) -> Evaluation:
+    def evaluate(
+        self, models: torch.Tensor, measured: Iterable[str] = (), average: torch.Tensor | None = None
+    ) -> Evaluation:
         """Loss and accuracy of every node's model on the whole test set.
 
         Not private: the numbers are exact functions of the test records and of models that may not be
@@ -202,6 +219,7 @@ class TaskInstance:
         Args:
             models: (n, d).
             measured: further metrics (`mfdl.metrics.METRICS`); they change no bit of loss and accuracy.
+            average: the mean model of all nodes, (1, d); default that of `models`.
 
         Raises:
             InvalidInput: models of another shape, dtype or device; an unknown metric, the accuracy of a regression.
@@ -211,7 +229,9 @@ class TaskInstance:
         self._check_models(models)
         wanted, more = metrics.requested(measured), dict[str, torch.Tensor]()
         metrics.require_measured(wanted, self.task.kind, self.task.name)
-        own, average = self._tested(models), models.mean(0, keepdim=True, dtype=torch.float64).to(models.dtype)
+        own = self._tested(models)
+        if average is None:
+            average = models.mean(0, keepdim=True, dtype=torch.float64).to(models.dtype)
         if "train_loss" in wanted:
             more["train_loss"] = self._train_losses(models)
         if {"average_loss", "average_accuracy"} & set(wanted):
@@ -230,12 +250,13 @@ class TaskInstance:
     def _train_losses(self, rows: torch.Tensor) -> torch.Tensor:
         """Mean loss of models (rows, d) over all train records that take part, whoever holds them."""
         total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-        for features, targets, mask in zip(self.features, self.targets, self.mask, strict=True):
+        whole = self if self.whole is None else self.whole
+        for features, targets, mask in zip(whole.features, whole.targets, whole.mask, strict=True):
             count = int(mask.sum())
             if count:
                 held = features[mask], targets[mask]
                 total += count * tested(self.model, rows, *held, False, self.activations).loss
-        return total / self.mask.sum()
+        return total / whole.mask.sum()
 
     def _batches(self, models: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Features, targets and mask of the batch that each node feeds at a step, after a look at the arguments."""

@@ -1,0 +1,243 @@
+"""The processes that train one network together: rank 0 leads, the others do what it sends them.
+
+A group is a torch.distributed process group (gloo, or NCCL where every rank has a GPU): started here, one process a
+rank on this machine, or by torchrun. The leader sends work as pickles, the noise key among it: all ranks are one party,
+the simulation, and messages between them are what no attacker of any trust model sees. A rank that dies ends the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from ... import check
+from ...errors import InvalidInput, RankLost
+
+Made = TypeVar("Made")
+SERVE = "--serve"
+PATIENCE = timedelta(minutes=30)
+"""How long a rank waits for another one that is alive: longer than any step, evaluation or data set takes."""
+
+
+@dataclasses.dataclass(eq=False)
+class Group:
+    """This process among its peers.
+
+    Attributes: rank, size: which it is of how many; device: of tensors it sends; sent_bytes: of rows of states and
+        messages sent to other ranks so far, those of whole models for checkpoints and evaluations left out; started:
+        the other processes, where this one started them; left_off: ranks may stand at different places of a run that
+        failed, so that nothing more can be asked of them.
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
+    sent_bytes: int = 0
+    started: tuple[subprocess.Popen[bytes], ...] = ()
+    left_off: bool = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which writes files and shows progress."""
+        return self.rank == 0
+
+    @contextlib.contextmanager
+    def doing(self, work: Callable[[Group], object]) -> Iterator[None]:
+        """The leader's side of some work, which all others are sent and do with their group in `serve`.
+
+        What is refused is refused on every rank; after any other error nothing more can be asked of this group.
+        """
+        if self.left_off:
+            raise RankLost("an earlier run of this group failed halfway; start a new group of ranks.")
+        self.same(lambda: work)
+        self.left_off = True
+        try:
+            yield
+        except InvalidInput:
+            self.left_off = False
+            raise
+        self.left_off = False
+
+    def serve(self) -> None:
+        """Does what the leader sends, until that is None."""
+        while (work := self.same(lambda: None)) is not None:
+            with contextlib.suppress(InvalidInput):  # the leader tells
+                work(self)
+
+    def same(self, make: Callable[[], Made]) -> Made:
+        """What the leader makes, on every rank; an error of the leader's is raised on every rank."""
+        if self.size == 1:
+            return make()
+        package: list[bytes | None] = [None]
+        if self.leads:
+            try:
+                package = [cloudpickle.dumps((make(), None))]
+            except Exception as error:
+                package = [cloudpickle.dumps((None, error))]
+        with self._lost():
+            dist.broadcast_object_list(package, src=0, device=self.device)
+        value, refusal = cloudpickle.loads(package[0])
+        if refusal is not None:
+            raise refusal
+        return cast(Made, value)
+
+    def exchange(self, sent: Sequence[tuple[int, torch.Tensor]], received: Sequence[tuple[int, torch.Tensor]]) -> None:
+        """Sends tensors to ranks and fills others by theirs, all at once."""
+        if not sent and not received:
+            return
+        work = [dist.P2POp(dist.isend, x, rank) for rank, x in sent]
+        work += [dist.P2POp(dist.irecv, x, rank) for rank, x in received]
+        self.sent_bytes += sum(x.nbytes for _, x in sent)
+        with self._lost():
+            for request in dist.batch_isend_irecv(work):
+                request.wait()
+
+    def gathered(self, rows: torch.Tensor, places: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The rows of all ranks, each at its places: on every rank."""
+        if self.size == 1:
+            return rows
+        whole = rows.new_empty(sum(len(own) for own in places), *rows.shape[1:])
+        for rank, own in enumerate(places):
+            part = rows.contiguous() if rank == self.rank else rows.new_empty(len(own), *rows.shape[1:])
+            with self._lost():
+                dist.broadcast(part, rank)
+            whole[own.to(whole.device)] = part
+        return whole
+
+    def summed(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, on every rank."""
+        total = values.clone()
+        if self.size == 1:
+            return total
+        with self._lost():
+            dist.all_reduce(total)
+        return total
+
+    @contextlib.contextmanager
+    def _lost(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            ended = [f"rank {r} ended with status {p.poll()}" for r, p in enumerate(self.started, 1) if p.poll()]
+            raise RankLost(
+                f"{' and '.join(ended) or 'another rank ended or cannot be reached'}, so the run stopped: no rank can "
+                "train without the models of its neighbours. What its last checkpoint holds is kept; the same call "
+                "goes on from there, with any number of ranks."
+            ) from error
+
+
+_current: ContextVar[Group | None] = ContextVar("mfdl ranks", default=None)
+
+
+def current() -> Group:
+    """The group that training in this context is shared by; one of this process alone, where none was started."""
+    return _current.get() or Group()
+
+
+@contextlib.contextmanager
+def ranks(count: int) -> Iterator[Group]:
+    """Starts count - 1 processes on this machine; inside, `replay` shares its nodes among them and this process.
+
+    Args: count: R >= 1; each rank gets an equal share of the CPU threads.
+    Raises: InvalidInput: a count below 1, or a group inside a group. RankLost, inside: a rank ended.
+    """
+    count = check.integer_at_least(1, ranks=count)
+    if count == 1:
+        with leading(Group()) as group:
+            yield group
+        return
+    if _current.get() is not None or dist.is_initialized():
+        raise InvalidInput("this process belongs to a group of ranks already; leave that one before starting another.")
+    threads, each = torch.get_num_threads(), max(1, torch.get_num_threads() // count)
+    with tempfile.TemporaryDirectory(prefix="mfdl-ranks-") as place, contextlib.ExitStack() as ending:
+        store, started = Path(place) / "store", []
+        local = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}
+        environment = {**os.environ, **local, "OMP_NUM_THREADS": str(each), "MFDL_PROGRESS": "0"}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        command = [sys.executable, "-m", __package__, SERVE, str(store), str(count)]
+        for rank in range(1, count):
+            how: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "start_new_session": True}
+            started.append(subprocess.Popen([*command, str(rank)], **how))
+        ending.enter_context(_environment(local))
+        torch.set_num_threads(each)
+        ending.callback(torch.set_num_threads, threads)
+        try:
+            group = joined(0, count, dist.FileStore(str(store), count))
+        except BaseException:
+            _end(Group(started=tuple(started), left_off=True))
+            raise
+        group.started = tuple(started)
+        ending.callback(dist.destroy_process_group)
+        ending.callback(_end, group)
+        with leading(group):
+            yield group
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Inside, this process trains alone, whatever group it belongs to."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextlib.contextmanager
+def leading(group: Group) -> Iterator[Group]:
+    """The leader's side of a group: inside, training is shared; afterwards the others are told to end."""
+    token = _current.set(group)
+    try:
+        yield group
+    finally:
+        _current.reset(token)
+        if not group.left_off:
+            with contextlib.suppress(RankLost):
+                group.same(lambda: None)
+
+
+def joined(rank: int, size: int, store: Any = None) -> Group:
+    """Enters the process group, by a store or as torchrun says: NCCL where every rank of this machine has a GPU."""
+    on_machine = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= on_machine
+    place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank))) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(place)
+    dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    return Group(rank, size, place)
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _end(group: Group) -> None:
+    """They end by themselves when told; who does not, or cannot be told, is stopped."""
+    for process in group.started:
+        if group.left_off:
+            process.kill()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,154 @@
+"""One rank's share of a run: its rows of every map, and what it is sent to multiply them with.
+
+It stands between the maps and the tensors of an `Executor`: `cut` gives a map's rows that this rank holds, over its own
+columns and, behind them, those of other ranks that it needs; `Seen` makes the tensor that these multiply. A process
+alone holds everything: maps and tensors are left as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+
+from ... import matrices
+from ...algorithms import LinearAlgorithm
+from ...algorithms.round import MAPS, SHAPES, Round
+from ...operators.recursion import Map
+from .group import Group
+from .shares import Shares
+
+SOURCES = ("state", "messages", "nodes", "injection slots")
+"""What maps multiply: the words of their columns."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Seen:
+    """What a rank multiplies: its own rows of a tensor, and behind them rows that others send.
+
+    Attributes: columns: which rows of the whole these are; sends: for each other rank the places among its own rows;
+        receives: for each other rank how many rows come.
+    """
+
+    group: Group
+    columns: NDArray[np.intp]
+    sends: Sequence[tuple[int, torch.Tensor]] = ()
+    receives: Sequence[tuple[int, int]] = ()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Own rows, shape (rows, dim), to all that is seen; every rank of the group must call it."""
+        if not self.sends and not self.receives:
+            return x
+        received = [(rank, x.new_empty(count, *x.shape[1:])) for rank, count in self.receives]
+        self.group.exchange([(rank, x[places].contiguous()) for rank, places in self.sends], received)
+        return torch.cat([x, *(rows for _, rows in received)])
+
+
+class Share:
+    """The rows of an algorithm that one rank of a group holds.
+
+    Args: algorithm: what is shared; group: who shares it; device: of the tensors.
+    Attributes: nodes, slots: those of this rank, in increasing order; None: all.
+    Cost: O(entries) for each distinct map.
+    Raises: InvalidInput: more ranks than nodes.
+    """
+
+    def __init__(self, algorithm: LinearAlgorithm, group: Group, device: torch.device) -> None:
+        self.group, self._sizes, self._device = group, algorithm.sizes, device
+        self.shares = None if group.size == 1 else Shares.of(algorithm, group.size)
+        self.nodes = None if self.shares is None else self.shares.rows("nodes", group.rank)
+        self.slots = None if self.shares is None else self.shares.rows("injection slots", group.rank).tolist()
+        self._number = matrices.numbered()
+        self._seen: dict[tuple[object, ...], Seen] = {}
+        self._cut: dict[tuple[int, int], Map] = {}
+
+    def size(self, name: str) -> int:
+        """How many rows of a kind this rank holds."""
+        return self._sizes[name] if self.shares is None else len(self.shares.rows(name, self.group.rank))
+
+    def of_round(self, kind: Round) -> tuple[dict[str, Map], dict[str, Seen]]:
+        """(this rank's rows of each map by its name, what they multiply by the word of their columns)."""
+        maps = {name: getattr(kind, name) for name in MAPS}
+        seen = {word: self._seen_by({n: m for n, m in maps.items() if SHAPES[n][1] == word}, word) for word in SOURCES}
+        return {name: self._rows(m, SHAPES[name][0], seen[SHAPES[name][1]]) for name, m in maps.items()}, seen
+
+    def of_map(self, matrix: Map, rows: str, columns: str) -> tuple[Map, Seen]:
+        """The same of a single map, its rows and columns named by the words of `round.SHAPES`."""
+        seen = self._seen_by({rows: matrix}, columns, (rows,))
+        return self._rows(matrix, rows, seen), seen
+
+    def own(self, name: str, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's rows of a tensor of all rows."""
+        return whole if self.shares is None else whole[self._places(name, self.group.rank)]
+
+    def gathered(self, name: str, rows: torch.Tensor) -> torch.Tensor:
+        """The rows of all ranks, on every rank; every rank must call it."""
+        if self.shares is None:
+            return rows
+        return self.group.gathered(rows, [self._places(name, rank) for rank in range(self.group.size)])
+
+    def mean(self, models: torch.Tensor) -> torch.Tensor:
+        """The mean model of all nodes, float64 sums, shape (1, dim); every rank must call it."""
+        if self.shares is None:
+            return models.mean(0, keepdim=True, dtype=torch.float64).to(models.dtype)
+        total = self.group.summed(models.sum(0, keepdim=True, dtype=torch.float64))
+        return (total / self._sizes["nodes"]).to(models.dtype)
+
+    def any(self, here: bool) -> bool:
+        """Whether it is so on some rank; every rank must call it."""
+        if self.shares is None:
+            return here
+        return bool(self.group.summed(torch.tensor([float(here)], device=self._device)))
+
+    def _places(self, name: str, rank: int) -> torch.Tensor:
+        assert self.shares is not None
+        return torch.as_tensor(self.shares.rows(name, rank), device=self._device)
+
+    def _seen_by(self, maps: dict[str, Map], columns: str, rows: Sequence[str] | None = None) -> Seen:
+        """What this rank sees of the rows that these maps multiply."""
+        given = [(rows[0] if rows else SHAPES[name][0], m) for name, m in maps.items() if m is not None]
+        key = columns, *((word, self._number(m)) for word, m in given)
+        if key not in self._seen:
+            self._seen[key] = self._needed([m for _, m in given], [word for word, _ in given], columns)
+        return self._seen[key]
+
+    def _needed(self, maps: Sequence[sp.csr_array], rows: Sequence[str], columns: str) -> Seen:
+        if self.shares is None:
+            return Seen(self.group, np.arange(self._sizes[columns]))
+        holder, me = self.shares.rank_of[columns], self.group.rank
+        size = holder.size
+        asked = np.zeros(0, dtype=np.intp)  # rank that needs it x size + column
+        for matrix, word in zip(maps, rows, strict=True):
+            entries = sp.coo_array(matrix)
+            asking = self.shares.rank_of[word][entries.row]
+            away = asking != holder[entries.col]
+            asked = np.union1d(asked, asking[away] * size + entries.col[away])
+        asking, column = np.divmod(asked, size)
+        mine = self.shares.rows(columns, me)
+        sends = []
+        for rank in np.unique(asking[holder[column] == me]):
+            places = np.searchsorted(mine, column[(asking == rank) & (holder[column] == me)])
+            sends.append((int(rank), torch.as_tensor(places, device=self._device)))
+        needed = column[asking == me]
+        needed = needed[np.argsort(holder[needed], kind="stable")]
+        ranks, counts = np.unique(holder[needed], return_counts=True)
+        received = [(int(rank), int(count)) for rank, count in zip(ranks, counts, strict=True)]
+        return Seen(self.group, np.concatenate([mine, needed]), sends, received)
+
+    def _rows(self, matrix: Map, rows: str, seen: Seen) -> Map:
+        if matrix is None or self.shares is None:
+            return matrix
+        key = self._number(matrix), self._number(seen)
+        if key not in self._cut:
+            place = np.full(matrix.shape[1], -1)
+            place[seen.columns] = np.arange(seen.columns.size)
+            part = sp.csr_array(matrix)[self.shares.rows(rows, self.group.rank)]
+            shape = part.shape[0], seen.columns.size
+            cut = sp.csr_array((part.data, place[part.indices], part.indptr), shape=shape)
+            cut.sort_indices()
+            self._cut[key] = cut
+        return self._cut[key]

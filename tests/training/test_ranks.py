@@ -1,0 +1,205 @@
+"""Training shared by processes is training by one: same models, messages and losses, whatever the noise is shared by.
+
+The ranks of a test do all its runs, as starting them costs seconds.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from effort import examples
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import mfdl
+from mfdl.algorithms.round import MAPS, SHAPES
+from mfdl.cli import main
+from mfdl.errors import InvalidInput, RankLost
+from mfdl.testing import strategies
+from mfdl.training import distributed
+from mfdl.training.distributed.group import Group
+from mfdl.training.distributed.share import Share
+from mfdl.training.distributed.shares import Shares
+
+EXACT = 1e-12  # of models and messages of size 1, in float64, over 8 steps
+GRAPH = mfdl.graphs.load("erdos-renyi:n=12,p=0.3,seed=1")
+DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), 0.1)
+CYCLIC, BINS = mfdl.Cyclic(epochs=2, period=4), mfdl.BallsInBins(epochs=2, bins=4)
+EAVESDROPPER = ("decor", "corn", "time-space")
+TASK = mfdl.tasks.digits(GRAPH, partition=mfdl.tasks.partition.Dirichlet(1.0))
+CPU = torch.device("cpu")
+
+
+def calibrated(algorithm, trust="ldp", **target):
+    return mfdl.calibrate(
+        algorithm, trust=mfdl.trust.named(trust), adjacency="zero-out", clip_norm=1.0, **(target or {"mu": 1.0})
+    )
+
+
+def mechanisms():
+    """Noise of one node, of pairs, of all; correlated over time or not; state beside models; drawn batches."""
+    for name in ("mafalda", "bsr", "gradient-tracking", *EAVESDROPPER):
+        built = mfdl.algorithms.build(name, DYNAMICS, CYCLIC)
+        yield calibrated(built, "eavesdropper" if name in EAVESDROPPER else "ldp")
+    average = mfdl.Released("average:3", rounds_of_gossip=2)
+    yield calibrated(mfdl.algorithms.dp_dsgd(DYNAMICS, CYCLIC).releasing(average))
+    yield calibrated(mfdl.algorithms.dp_dsgd(DYNAMICS, BINS), epsilon=2.0, delta=1e-5)
+
+
+def trained(mechanism, **how):
+    more = {"metrics": ["train_loss", "average_loss"], "keep_messages": True, "dtype": torch.float64}
+    return mfdl.replay(mechanism, TASK, seeds=[3], **(more | how)).seeds[0]
+
+
+def assert_same(shared, alone):
+    assert shared.key_id == alone.key_id
+    for name in ("models", "messages", "loss", "accuracy"):
+        np.testing.assert_allclose(getattr(shared, name), getattr(alone, name), rtol=EXACT, atol=EXACT, err_msg=name)
+    for measured in ("metrics", "released"):
+        values = getattr(alone, measured)
+        assert values.keys() == getattr(shared, measured).keys()
+        for name in values:
+            np.testing.assert_allclose(getattr(shared, measured)[name], values[name], rtol=EXACT, err_msg=name)
+
+
+@examples(100)
+@given(
+    st.one_of(strategies.linear_algorithms(min_nodes=2), strategies.user_algorithms(max_nodes=5)),
+    st.integers(2, 4),
+    st.integers(0, 2**32),
+)
+def test_the_rows_of_all_ranks_are_those_of_the_map(algorithm, num_ranks, seed):
+    assume(algorithm.num_nodes > 1)
+    num_ranks, rng = min(num_ranks, algorithm.num_nodes), np.random.default_rng(seed)
+    shares = [Share(algorithm, Group(rank, num_ranks), CPU) for rank in range(num_ranks)]
+    whole = {name: rng.standard_normal((size, 2)) for name, size in algorithm.sizes.items()}
+    for name, size in algorithm.sizes.items():
+        held = np.concatenate([np.asarray(share.shares.rows(name, rank)) for rank, share in enumerate(shares)])
+        np.testing.assert_array_equal(np.sort(held), np.arange(size))
+    for kind in algorithm.kinds:
+        parts = [share.of_round(kind) for share in shares]
+        for name in MAPS:
+            matrix, (rows, columns) = getattr(kind, name), SHAPES[name]
+            for share, (maps, seen) in zip(shares, parts, strict=True):
+                if matrix is None:
+                    assert maps[name] is None
+                    continue
+                wanted = share.own(rows, torch.tensor(matrix @ whole[columns])).numpy()
+                np.testing.assert_allclose(maps[name] @ whole[columns][seen[columns].columns], wanted, atol=1e-12)
+        for word in ("state", "messages", "nodes", "injection slots"):
+            for p, q in np.ndindex(num_ranks, num_ranks):
+                sent = dict(parts[p][1][word].sends).get(q, torch.zeros(0, dtype=torch.int64)).numpy()
+                places = shares[p].shares.rows(word, p)[sent]
+                of_others = parts[q][1][word].columns[len(shares[q].shares.rows(word, q)) :]
+                np.testing.assert_array_equal(places, of_others[shares[q].shares.rank_of[word][of_others] == p])
+
+
+def test_two_ranks_train_what_one_process_trains():
+    with distributed.ranks(2) as group:
+        for mechanism in mechanisms():
+            before = group.sent_bytes
+            with_ranks = trained(mechanism)
+            assert group.sent_bytes > before
+            with distributed.apart():
+                assert_same(with_ranks, trained(mechanism))
+        with pytest.raises(InvalidInput, match="seeds"):
+            mfdl.replay(mechanism, TASK, seeds=[])
+        assert_same(trained(mechanism), with_ranks)  # what is refused ends no group
+
+
+def test_what_is_sent_is_what_crosses_the_cut():
+    ring = mfdl.graphs.load("ring:n=64")
+    algorithm = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.metropolis_hastings(ring), 0.1), CYCLIC)
+    shares = Shares.of(algorithm, 2)
+    assert shares.cut_edges == 2
+    assert np.bincount(shares.rank_of["nodes"]).max() <= 34
+    _, seen = Share(algorithm, Group(0, 2), CPU).of_round(algorithm.kinds[0])
+    assert sum(len(places) for _, places in seen["messages"].sends) == 2
+    assert not any(seen[word].sends for word in ("state", "nodes", "injection slots"))
+
+
+def test_more_ranks_than_nodes_are_refused():
+    with pytest.raises(InvalidInput, match="at most the number of nodes, 12, got 13"):
+        Shares.of(mfdl.algorithms.dp_dsgd(DYNAMICS, CYCLIC), 13)
+    with pytest.raises(InvalidInput, match="ranks must be"):
+        distributed.ranks(0).__enter__()
+
+
+@pytest.mark.slow
+def test_four_ranks_train_what_one_process_trains_and_any_number_goes_on(tmp_path):
+    made = list(mechanisms())
+    alone = [trained(mechanism) for mechanism in made]
+    kept = {"keep_messages": False}
+    with distributed.ranks(4):
+        for number, (mechanism, one) in enumerate(zip(made, alone, strict=True)):
+            assert_same(trained(mechanism), one)
+            trained(mechanism, checkpoint_folder=tmp_path / str(number), stop_after=5, **kept)
+    for count, span in ((1, slice(0, 4)), (2, slice(4, 8))):
+        with distributed.ranks(count):
+            for number in range(len(made))[span]:
+                done = trained(made[number], checkpoint_folder=tmp_path / str(number), **kept)
+                np.testing.assert_allclose(done.models, alone[number].models, rtol=EXACT, atol=EXACT)
+                np.testing.assert_allclose(done.loss, alone[number].loss, rtol=EXACT)
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_ends_the_run_in_words_and_the_run_goes_on(tmp_path):
+    mechanism, lost = next(mechanisms()), r"rank 1 ended with status -9.*goes on from there"
+    with distributed.ranks(2) as group:
+
+        def kill(at):
+            if at.step == 4:
+                group.started[0].kill()
+
+        with pytest.raises(RankLost, match=lost):
+            trained(mechanism, checkpoint_folder=tmp_path, on_evaluation=kill, keep_messages=False)
+        with pytest.raises(RankLost, match="start a new group"):
+            trained(mechanism)
+    with distributed.ranks(3):
+        done = trained(mechanism, checkpoint_folder=tmp_path, keep_messages=False)
+    np.testing.assert_allclose(done.models, trained(mechanism).models, rtol=EXACT, atol=EXACT)
+
+
+WRITTEN = "--graph florentine --task digits --mechanisms mafalda --epochs 3 --period 4 --seeds 2 --mu 1"
+OPTIONS = WRITTEN.split(" ")
+
+
+@pytest.mark.slow
+def test_compare_with_ranks_says_what_it_says_without(tmp_path, capsys):
+    results = {}
+    for name, more in (("alone", []), ("one", ["--ranks", "1"]), ("two", ["--ranks", "2"])):
+        assert main(["compare", *OPTIONS, *more, "--out", str(tmp_path / name), "--json"]) == 0
+        results[name] = json.loads(capsys.readouterr().out)
+    for name in ("one", "two"):
+        assert results[name].keys() == results["alone"].keys()
+        assert results[name]["config_hash"] == results["alone"]["config_hash"]
+        got, wanted = (results[at]["mechanisms"][0]["final_loss_mean"] for at in (name, "alone"))
+        assert got == pytest.approx(wanted, rel=1e-4)  # float32
+        assert not (tmp_path / name / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_ranks_of_a_comparison(tmp_path):
+    config, out = tmp_path / "compare.toml", tmp_path / "out"
+    lines = (
+        'graph = "florentine"',
+        'task = "digits"',
+        'mechanisms = ["dp-dsgd"]',
+        "epochs = 2",
+        "period = 4",
+        "seeds = 1",
+    )
+    config.write_text("\n".join(lines))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command, path = [*torchrun, "-m", "mfdl.training.distributed"], os.pathsep.join(filter(None, sys.path))
+    subprocess.run([*command, str(config), "--out", str(out)], check=True, env={**os.environ, "PYTHONPATH": path})
+    assert json.loads((out / "results.json").read_text())["complete"]
+
+
+def test_ranks_and_jobs_exclude_each_other(capsys):
+    assert main(["compare", *OPTIONS, "--ranks", "2", "--jobs", "2"]) == 2
+    assert "give one of them" in " ".join(capsys.readouterr().err.split())
