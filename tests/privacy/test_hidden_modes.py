@@ -19,6 +19,7 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.noise import IndependentNoise
 from mfdl.participation import EveryStep
+from mfdl.privacy.forms import FORMS
 from mfdl.privacy.forms.hidden_modes import HiddenModes
 from mfdl.privacy.forms.null_space import NullSpace
 from mfdl.privacy.forms.partly_seen import PartlySeen
@@ -181,12 +182,15 @@ def test_modes_want_one_symmetric_gossip_matrix_and_one_step_size():
     ("graph", "attacker"), [("path:n=60", 0), ("star:n=80", 1), ("erdos-renyi:n=90,p=0.3,seed=1", 0)]
 )
 @pytest.mark.parametrize("T", [32, 128])
-def test_the_form_that_is_asked_first_is_not_much_slower_than_any_other(graph, attacker, T):
+@pytest.mark.parametrize("release", ["none", "all"])
+@pytest.mark.parametrize("name", ["dp_dsgd", "bsr"])
+def test_the_form_that_is_asked_first_is_not_much_slower_than_any_other(graph, attacker, T, release, name):
     """The costs that forms state are what decides, and they are about speed: measured here as ratios of CPU time."""
-    one = algorithms.dp_dsgd(Dynamics(MH(graph)), EveryStep(T))
+    one = getattr(algorithms, name)(Dynamics(MH(graph)), EveryStep(T))
     victims = [u for u in range(one.num_nodes) if u != attacker]
-    view = trust.PNDP([attacker]).view(one, victims[0], release="none")
-    forms = [kind.of(view) for kind in (HiddenModes, NullSpace, Range)]
+    view = trust.PNDP([attacker]).view(one, victims[0], release=release)
+    forms = [form for kind in (HiddenModes, NullSpace, Range) if (form := kind.of(view)) is not None]
+    assert len(forms) >= 2
     first = min(forms, key=lambda form: form.cost(victims))
 
     def seconds(form):
@@ -197,3 +201,17 @@ def test_the_form_that_is_asked_first_is_not_much_slower_than_any_other(graph, a
     with threadpool_limits(1):
         took = {form: min(seconds(form), seconds(form)) for form in forms}
     assert took[first] <= 3 * min(took.values()) + 0.05, {type(form).__name__: s for form, s in took.items()}
+
+
+@pytest.mark.parametrize(
+    ("graph", "T", "first"), [("path:n=60", 16, Range), ("erdos-renyi:n=60,p=0.3", 64, HiddenModes)]
+)
+@pytest.mark.parametrize("release", ["none", "all"])
+@pytest.mark.parametrize("name", ["dp_dsgd", "bsr"])
+def test_few_messages_are_whitened_and_many_taken_by_modes(graph, T, first, release, name):
+    """By stated costs, at two sizes where they are far apart: one of 60 nodes is heard, and a third of them."""
+    one = getattr(algorithms, name)(Dynamics(MH(graph)), EveryStep(T))
+    view = trust.PNDP([0]).view(one, 1, release=release)
+    victims = list(range(1, one.num_nodes))
+    forms = [form for kind in FORMS if (form := kind.of(view)) is not None]
+    assert isinstance(min(forms, key=lambda form: form.cost(victims)), first)

@@ -32,13 +32,11 @@ import scipy.linalg
 
 from ...check import FloatArray
 from ...floats import EPS
-from ...noise import CausalNoise
-from ...noise.strategy import MAX_DENSE_STEPS
 from ...view import View
 from ._base import ViewForm, ViewGram
 from .partly_seen import PartlySeen
 from .released_modes import ReleasedModes
-from .separable import injected_inflation
+from .separable import inflation_of
 
 
 class HiddenModes(ViewForm):
@@ -50,7 +48,7 @@ class HiddenModes(ViewForm):
     @classmethod
     def of(cls, view: View) -> Self | None:
         part = PartlySeen.of(view)
-        if part is None or not part.constant or not (part.noise.fresh or is_toeplitz(part.noise)):
+        if part is None or not part.constant or not (part.noise.fresh or part.alike is not None):
             return None
         hidden = np.flatnonzero(part.hidden)
         if part.rows.size == 0 or hidden.size == 0 or np.ptp(part.scale, axis=0).any():
@@ -73,19 +71,11 @@ class HiddenModes(ViewForm):
         if modes is None:
             return [None] * len(asked)
         grams, norms = modes.grams(part.chosen(asked))
-        form, C = "modes of what is hidden", part.noise.encoder
-        if C is None:
+        form, C, N = "modes of what is hidden", part.alike, part.noise.inverse
+        if C is None or N is None:
             return part.view_grams(asked, grams, form=form, norms=norms, absolute=modes.rounding)
         norms = (norms + np.sqrt(modes.rounding + 8 * len(C) * EPS)) @ np.abs(C)  # and of this product, as X' <= I
-        inflation = injected_inflation(part.noise) if part.noise.strategy is None else 1.0
-        return part.view_grams(asked, C.T @ grams @ C, form=form, norms=norms, inflation=inflation)
-
-
-def is_toeplitz(noise: CausalNoise) -> bool:
-    """Whether one encoder serves all nodes and is, bit by bit, the same at all ages."""
-    written = noise.shared and (noise.strategy is None or noise.num_steps <= MAX_DENSE_STEPS)
-    C = noise.encoder if written else None
-    return C is not None and np.array_equal(C, scipy.linalg.toeplitz(C[:, 0], np.zeros(len(C))))
+        return part.view_grams(asked, C.T @ grams @ C, form=form, norms=norms, inflation=inflation_of(C, N))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

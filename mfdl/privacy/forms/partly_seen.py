@@ -7,14 +7,17 @@ known must add nothing: they know their gradient and all they average.
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ...check import FloatArray
-from ...floats import RANK_TOLERANCE, UNIT
+from ...floats import EPS, RANK_TOLERANCE, UNIT
 from ...noise import CausalNoise
+from ...noise.strategy import MAX_DENSE_STEPS
 from ...view import AlgorithmView, View
 from ..structure import is_plain_gossip, remembered
 from ._base import KNOWN_NOISE, ViewGram
@@ -82,6 +85,17 @@ class PartlySeen:
             released=released,
             released_steps=algorithm.released.of_steps(algorithm.num_steps),
         )
+
+    @cached_property
+    def alike(self) -> FloatArray | None:
+        """The encoder of all nodes with the same entries at all ages, if it has them up to rounding, shape (T, T)."""
+        noise, T = self.noise, len(self.scale)
+        if noise.fresh or not noise.shared or (noise.strategy is not None and T > MAX_DENSE_STEPS):
+            return None
+        C = noise.encoder
+        assert C is not None
+        alike = scipy.linalg.toeplitz(C[:, 0], np.zeros(T))
+        return np.asarray(alike) if np.abs(C - alike).max() <= T * EPS * np.abs(C).max() else None
 
     def chosen(self, victims: list[int]) -> NDArray[np.intp]:
         """The victims whose noise is unknown."""

@@ -48,8 +48,11 @@ class Range(ViewForm):
         return cls(part) if part is not None and (part.constant or _shows_nothing(part)) else None
 
     def cost(self, victims: Sequence[int]) -> float:
-        T, r, v = float(len(self.part.scale)), self.part.rows.size, self.part.chosen(list(victims)).size
-        return (T * r) ** 2 * (T * r + T * v) / 3
+        part, T = self.part, float(len(self.part.scale))
+        r, v, n = part.rows.size, part.chosen(list(victims)).size, part.unknown.size
+        e = 0 if part.released is None else len(part.released)
+        of_noise = 0.0 if part.noise.fresh else n * r * T**2 * (T + n)
+        return (T * r) ** 2 * (T * r + T * v) / 3 + of_noise + n * T**2 * (r + 1) * e + v * T**2 * (r + 1) * e
 
     def grams(self, victims: Sequence[int]) -> list[ViewGram | None]:
         part, T, asked = self.part, len(self.part.scale), list(victims)

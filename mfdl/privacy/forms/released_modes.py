@@ -95,11 +95,9 @@ class ReleasedModes:
 def _weights(part: PartlySeen) -> tuple[FloatArray, float]:
     """(a of the messages with noise fresh in each step, of norm one, and its rounding)."""
     a = part.released_steps
-    if part.noise.fresh:
+    C, N = part.alike, part.noise.inverse
+    if C is None or N is None:
         return a / np.linalg.norm(a), 4 * EPS
-    C, N = part.noise.encoder, part.noise.inverse
-    assert C is not None
-    assert N is not None
     a = scipy.linalg.solve_triangular(C, a, lower=True, trans="T")
     size = float(np.linalg.norm(a))
     with np.errstate(over="ignore", invalid="ignore"):

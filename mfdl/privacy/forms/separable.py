@@ -146,7 +146,7 @@ def _own_column(noise: CausalNoise) -> bool:
 
 def encoder_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
     """C^T C for the noise N that is really injected, N = C^-1 up to rounding."""
-    return _of_columns(encoder, _inflation(encoder, inverse))
+    return _of_columns(encoder, inflation_of(encoder, inverse))
 
 
 def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
@@ -157,8 +157,8 @@ def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
     return ViewGram(C.T @ C, _rounding(len(C)) * (np.abs(C).T @ np.abs(C)), inflation, why=why)
 
 
-def _inflation(encoder: FloatArray, inverse: FloatArray) -> float:
-    """(1 - ||C N - I||)^-2."""
+def inflation_of(encoder: FloatArray, inverse: FloatArray) -> float:
+    """(1 - ||C N - I||)^-2: by what factor X of the noise N exceeds, at most, that of C^-1."""
     with np.errstate(over="ignore", invalid="ignore"):  # an infinite or undefined defect is not < 1: no claim
         defect = encoder @ inverse
         defect[np.diag_indices(len(encoder))] -= 1.0
@@ -173,7 +173,7 @@ def injected_inflation(noise: CausalNoise) -> float:
     assert noise.inverse is not None
     pairs = [(noise.encoder, noise.inverse)] if noise.shared else zip(noise.encoder, noise.inverse, strict=True)
     streamed = 1.0 if noise.strategy is None else strategy_gram(noise.strategy).inflation
-    return streamed * max(_inflation(C, N) for C, N in pairs)
+    return streamed * max(inflation_of(C, N) for C, N in pairs)
 
 
 def strategy_gram(strategy: Strategy) -> ViewGram:
@@ -198,7 +198,7 @@ def _rounding(terms: int) -> float:
 
 
 def _joint(noise: JointNoise, victims: Sequence[int]) -> list[ViewGram]:
-    inflation = _inflation(noise.encoder, noise.inverse)
+    inflation = inflation_of(noise.encoder, noise.inverse)
     return [_of_columns(noise.encoder[:, u :: noise.num_nodes], inflation) for u in victims]
 
 
