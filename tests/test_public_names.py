@@ -40,7 +40,7 @@ NAMES = {
         edge_groups evaluate evaluate_long evaluate_nodes factorize factorize_bins factorize_classes factorize_long
         factorize_nodes load optimal_adapted optimal_covariance optimal_pairwise optimal_space_time
         optimal_time_space prefix_sum_encoder prefix_sum_gram problem read_groups save save_space_time save_spatial
-        solve_problem square_root_encoder
+        save_structured solve_problem square_root_encoder
     """,
     "mfdl.gossip": """
         BALANCE_TOLERANCE Gossip GossipMatrix GossipSequence MAX_DENSE_NODES SUM_TOLERANCE SYMMETRY_TOLERANCE

@@ -367,7 +367,8 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
             f"{path} was made for {made_for}, not for {participation.to_dict()}; factorize again with this "
             "participation."
         )
-    of_gossip = saved.header.get("gossip_hash", "") if saved.encoder.ndim == 3 else ""  # its nodes are that one's
+    per_node = getattr(saved.encoder, "ndim", 0) == 3  # an encoder with structure is one for all
+    of_gossip = saved.header.get("gossip_hash", "") if per_node else ""  # its nodes are that one's
     if of_gossip not in ("", dynamics.gossip.content_hash):
         raise InvalidInput(
             f"{path} holds an encoder for each node of another gossip matrix, so they would go to other nodes here; "

@@ -18,16 +18,20 @@ from typing import Any
 import numpy as np
 
 from mfdl_solvers import Factorization
-from mfdl_solvers.problem import FIXED, OPTIMAL, STATIONARY, STOPPED
+from mfdl_solvers.problem import FIXED, OPTIMAL, STATIONARY, STOPPED, Certified
+from mfdl_solvers.structured import StructuredFactorization
 
 from .. import __version__, check, files
+from ..archive import Packer, Unpacker
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..shown import short_repr
+from .boundary import solver_refusals
 from .groups import checked_groups
 from .nodes import NodeFactorizations
 from .space_time import TIME_SPACE, SpaceTimeFactorization
 from .spatial import SpatialFactorization
+from .strategies import Banded, Buffered, Inverse, Strategy, Toeplitz
 
 FORMAT = 1
 
@@ -65,6 +69,19 @@ def save_space_time(
     _write(path, factorization, {**header, **facts}, encoder=factorization.encoder, **arrays)
 
 
+STRATEGIES: dict[str, type] = {kind.__name__: kind for kind in (Toeplitz, Banded, Buffered, Inverse)}
+"""Encoders with structure, by the names in files."""
+
+
+def save_structured(
+    path: str | os.PathLike[str], factorization: StructuredFactorization, *, header: dict[str, Any]
+) -> None:
+    """Writes the numbers of an encoder with structure, never an array of T x T, and a JSON header, atomically."""
+    pack = Packer(STRATEGIES)
+    facts = {"strategy": pack(factorization.strategy, "strategy"), "notes": list(factorization.notes)}
+    _write(path, factorization, {**header, **facts}, **pack.arrays)
+
+
 def _covariance_parts(factorization: SpatialFactorization) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `_spatial` needs besides loss, lower bound and status: facts for the header, and arrays."""
     kept = _facts(factorization, "groups", "parts")
@@ -88,7 +105,7 @@ def _facts(factorization: SpatialFactorization | SpaceTimeFactorization, *arrays
 
 def _write(
     path: str | os.PathLike[str],
-    factorization: Factorization | NodeFactorizations | SpatialFactorization | SpaceTimeFactorization,
+    factorization: Certified | NodeFactorizations,
     header: dict[str, Any],
     **arrays: Any,
 ) -> None:
@@ -106,19 +123,22 @@ def _write(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SavedFactorization:
-    """What an .npz file holds: encoder (T, T) or (n, T, T), its error Gram, loss, lower bound, header."""
+    """What an .npz file holds: encoder (T, T) or (n, T, T), its error Gram, loss, lower bound, header.
+
+    An encoder with structure is a strategy (`factorization.strategies`), and has no Gram.
+    """
 
     __repr__ = short_repr
 
-    encoder: FloatArray
-    error_gram: FloatArray
+    encoder: FloatArray | Strategy
+    error_gram: FloatArray | None
     loss: float
     lower_bound: float
     header: dict[str, Any]
 
 
 def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorization | SpaceTimeFactorization:
-    """Reads a file written by `save`, `save_spatial` or `save_space_time` (never pickled objects).
+    """Reads a file written by `save`, `save_structured`, `save_spatial` or `save_space_time` (never pickled objects).
 
     Checked: arrays are real, fit one another and make noise that a node can add; 0 <= lower_bound <= loss; over nodes,
     and over time and nodes, also that numbers are finite, the status is one there is, the covariance kept is the one
@@ -143,7 +163,8 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorizat
                 _require_covariance(saved, _real(arrays, "covariance"))
                 _require_price(saved)
             else:
-                saved = (_space_time if "space_time" in header else _temporal)(arrays, header)
+                over_both, structured = "space_time" in header, "strategy" in header
+                saved = (_space_time if over_both else _structured if structured else _temporal)(arrays, header)
     except FileNotFoundError:
         raise InvalidInput(
             f"no factorization file at {path}; write one with `mfdl factorize ... --out FILE.npz`."
@@ -229,6 +250,16 @@ def _temporal(arrays: dict[str, Any], header: dict[str, Any]) -> SavedFactorizat
     ends = _ends(arrays)
     _require_order(**ends)  # the loss may be infinite: that of a given encoder whose Gram is singular in float64
     return SavedFactorization(encoder, gram, header=header, **ends)
+
+
+def _structured(arrays: dict[str, Any], header: dict[str, Any]) -> SavedFactorization:
+    ends = _ends(arrays)
+    _claims(header, **ends)
+    with solver_refusals():
+        strategy = Unpacker(arrays, STRATEGIES)(header["strategy"])
+    if not isinstance(strategy, Strategy):
+        raise InvalidInput(f"strategy must be one of {', '.join(STRATEGIES)}, got {type(strategy).__name__}.")
+    return SavedFactorization(strategy, None, header=header, **ends)
 
 
 def _spatial(arrays: dict[str, Any], header: dict[str, Any]) -> SpatialFactorization:

@@ -37,11 +37,6 @@ def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, p
         path = Path(out)
         if path.suffix != ".npz":
             raise InvalidInput(f"--out must end in .npz, got {str(path)!r}; e.g. --out {path.stem or 'noise'}.npz.")
-        if config.form is not None:
-            raise InvalidInput(
-                f"--out keeps encoders as arrays, and a {config.form} one is none; in Python "
-                "factorization.factorize_long(...).strategy is an encoder of algorithms.mf_dsgd, which mechanisms keep."
-            )
         require_writable(path)
     graph, gossip = config.sparse_network()
     groups = None if config.groups is None else factorization.read_groups(config.groups, gossip.labels)
@@ -120,6 +115,7 @@ def _save(out: str | os.PathLike[str], job: Job, solved: Solved, grams: Any, hea
     header |= {"participation": job.participation.to_dict(), "learning_rate": rate}
     if isinstance(solved, SpaceTimeFactorization):
         factorization.save_space_time(out, solved, header=header)
+    elif isinstance(solved, StructuredFactorization):
+        factorization.save_structured(out, solved, header=header)
     else:
-        assert not isinstance(solved, StructuredFactorization), "refused before any work"
         factorization.save(out, solved, grams=grams, header=header)
