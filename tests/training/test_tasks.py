@@ -403,13 +403,40 @@ def test_housing(housing_stub):
     np.testing.assert_allclose(got, slow_sums(instance, models, 15, 1.0), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize(("name", "dimension"), [("housing-mlp", 641), ("housing-linear", 9)])
+def test_clipped_housing_is_housing_with_every_feature_bounded_by_five(housing_stub, name, dimension):
+    features, _, _ = housing_stub
+    features[:40] += 300 * np.where(np.arange(40) % 2, 1, -1)[:, None]
+    task, whole = tasks.load(name, 5), tasks.load("housing", 5)
+    assert np.abs(whole.features).max() > 6
+    for part in ("features", "test_features"):
+        np.testing.assert_array_equal(getattr(task, part), np.clip(getattr(whole, part), -5, 5))
+    assert (task.name, task.instance(0, 2).dimension, whole.name) == (name, dimension, "housing")
+    assert tasks.load("housing:model=linear,clip=2", 5).name == "housing-linear-2"
+    assert tasks.load("housing:model=linear", 5).name == "housing-linear-unclipped"
+    for clip in ("0", "-1", "nan"):
+        with pytest.raises(InvalidInput, match="clip must be"):
+            tasks.load(f"housing:clip={clip}", 5)
+
+
+def test_the_loss_of_linear_housing_is_hubers(housing_stub):
+    task = tasks.load("housing-linear", 3)
+    outputs, targets = torch.linspace(-3, 3, 25)[:, None], torch.full((25,), 0.25)
+    got = torch.stack([task.loss(output, target) for output, target in zip(outputs, targets, strict=True)])
+    expected = torch.nn.functional.huber_loss(outputs[:, 0], targets, reduction="none")
+    torch.testing.assert_close(got, expected)
+
+
 def test_registry(housing_stub):
     assert tasks.names() == [
         "a9a",
         "digits",
         "digits-mlp",
         "housing",
+        "housing-linear",
+        "housing-mlp",
         "least-squares",
+        "logistic",
         "mnist",
         "mnist-mlp",
         "rotated-quadratics",
@@ -418,8 +445,8 @@ def test_registry(housing_stub):
     assert tasks.load("digits-mlp", 3).name == "digits-mlp"
     with pytest.raises(InvalidInput, match="unknown task 'digit'; did you mean 'digits'"):
         tasks.load("digit", 3)
-    with pytest.raises(InvalidInput, match="task 'housing' has no parameter 'model'; known: data_home, partition"):
-        tasks.load("housing", 3, model="mlp")
+    with pytest.raises(InvalidInput, match="task 'housing-mlp' has no parameter 'clip'; known: data_home, model, part"):
+        tasks.load("housing-mlp", 3, clip=1.0)
     with pytest.raises(
         InvalidInput, match="task 'digits-mlp' has no parameter 'model'; known: partition, test_fraction"
     ):
@@ -462,7 +489,10 @@ def test_a_text_that_names_no_task_is_refused(text, said):
 
 @pytest.mark.parametrize(
     ("name", "period"),
-    [("digits", 2), ("digits-mlp", 2), ("housing", 2), ("least-squares", 1), ("rotated-quadratics", 1)],
+    [
+        *(("digits", 2), ("digits-mlp", 2), ("housing", 2), ("housing-linear", 2)),
+        *(("logistic:train_records=9", 2), ("least-squares", 1), ("rotated-quadratics", 1)),
+    ],
 )
 def test_tasks_and_instances_go_to_worker_processes(housing_stub, name, period):
     instance = tasks.load(name, 3).instance(seed=0, period=period)

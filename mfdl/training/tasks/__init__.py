@@ -1,7 +1,8 @@
 """Learning tasks: records on nodes, a torch module and a per-record loss.
 
->>> names()
-['a9a', 'digits', 'digits-mlp', 'housing', 'least-squares', 'mnist', 'mnist-mlp', 'rotated-quadratics']
+>>> names()  # doctest: +NORMALIZE_WHITESPACE
+['a9a', 'digits', 'digits-mlp', 'housing', 'housing-linear', 'housing-mlp', 'least-squares', 'logistic', 'mnist',
+ 'mnist-mlp', 'rotated-quadratics']
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 
 from ...errors import InvalidInput, require_known
 from . import partition
-from ._data_sets import a9a, digits, housing, mnist
+from ._data_sets import FEATURE_BOUND, a9a, digits, housing, mnist
+from ._generated import logistic
 from ._quadratic import least_squares, quadratic, rotated_quadratics
 from ._task import Task, from_module
 from .instance import Evaluation, TaskInstance
@@ -29,6 +31,7 @@ __all__ = [
     "housing",
     "least_squares",
     "load",
+    "logistic",
     "mnist",
     "names",
     "partition",
@@ -46,7 +49,10 @@ _TASKS: dict[str, Callable[..., Task]] = {
     "digits": digits,
     "digits-mlp": functools.partial(digits, model="mlp"),
     "housing": housing,
+    "housing-linear": functools.partial(housing, model="linear", clip=FEATURE_BOUND),
+    "housing-mlp": functools.partial(housing, clip=FEATURE_BOUND),
     "least-squares": least_squares,
+    "logistic": logistic,
     "mnist": mnist,  # one linear layer
     "mnist-mlp": functools.partial(mnist, model="mlp"),
     "rotated-quadratics": rotated_quadratics,
