@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
+from scipy import stats
 
 from .. import check
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_known
 
 Key = TypeVar("Key")
+ORDERS = ("mean", "rank")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Tuning:
         first_round: how many seeds the first round takes.
         share: of the settings that go on after each round, in (0, 1).
         at_least: so many go on, while more than one round is left.
+        by: "mean", of the losses, or "rank": the mean over seeds of a setting's rank among those still left, which one
+            extreme seed cannot decide.
 
     Raises: InvalidInput: a value out of range.
     """
@@ -37,12 +41,14 @@ class Tuning:
     first_round: int = 1
     share: float = 0.5
     at_least: int = 2
+    by: str = "mean"
 
     def __post_init__(self) -> None:
         check.integer_at_least(0, first_seed=self.first_seed)
         for name in ("seeds", "first_round", "at_least"):
             check.integer_at_least(1, **{name: getattr(self, name)})
         check.open_unit(share=self.share)
+        require_known("by", self.by, ORDERS)
         if self.first_round > self.seeds:
             raise InvalidInput(f"first_round must be at most seeds={self.seeds}, got {self.first_round}.")
 
@@ -67,18 +73,29 @@ class Tuning:
         return [list(range(self.first_seed, self.first_seed + count)) for count in counts]
 
 
-def ordered(losses: Mapping[Key, np.ndarray]) -> list[Key]:
-    """Keys by their mean over seeds, best first; a seed that diverged (nan) counts as infinitely bad."""
+def ordered(losses: Mapping[Key, np.ndarray], by: str = "mean") -> list[Key]:
+    """Keys by their mean over seeds, best first; a seed that diverged (nan) counts as infinitely bad.
 
-    def mean(key: Key) -> float:
-        return float(np.where(np.isnan(losses[key]), np.inf, losses[key]).mean())
+    Args: by: "mean", or "rank": by the mean of their ranks among each other at every seed, then by their mean; those
+        that diverged at any seed come last.
 
-    return sorted(losses, key=mean)
+    >>> losses = {"steady": np.array([2.0, 2.0, 2.0]), "lucky once": np.array([0.0, 2.5, 2.5])}
+    >>> ordered(losses), ordered(losses, "rank")
+    (['lucky once', 'steady'], ['steady', 'lucky once'])
+    """
+    finite = {key: np.where(np.isnan(values), np.inf, values) for key, values in losses.items()}
+    places = {key: (float(values.mean()),) for key, values in finite.items()}
+    if by == "rank" and finite:
+        ranks = stats.rankdata(np.array(list(finite.values())), axis=0).mean(axis=1)
+        places = {
+            key: (places[key] == (np.inf,), float(rank), *places[key]) for key, rank in zip(finite, ranks, strict=True)
+        }
+    return sorted(losses, key=places.__getitem__)
 
 
-def advancing(losses: Mapping[Key, np.ndarray], share: float, at_least: int) -> list[Key]:
+def advancing(losses: Mapping[Key, np.ndarray], share: float, at_least: int, by: str = "mean") -> list[Key]:
     """The best share of the keys, rounded up, and at least so many of them."""
-    return ordered(losses)[: max(at_least, math.ceil(share * len(losses)))]
+    return ordered(losses, by)[: max(at_least, math.ceil(share * len(losses)))]
 
 
 def halved(
@@ -100,5 +117,6 @@ def halved(
         for name, settings in left.items():
             if len(settings) > 1:
                 own = {setting: losses[setting] for setting in settings}
-                left[name] = ordered(own)[:1] if last else advancing(own, tuning.share, tuning.at_least)
+                more = advancing(own, tuning.share, tuning.at_least, tuning.by)
+                left[name] = ordered(own, tuning.by)[:1] if last else more
     return {name: settings[0] for name, settings in left.items()}

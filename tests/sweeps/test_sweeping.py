@@ -13,7 +13,7 @@ from test_running import content
 import mfdl
 from mfdl.cli import main
 from mfdl.sweeps import Engine, Store, SweepConfig, Tuning, running
-from mfdl.sweeps.tuning import halved
+from mfdl.sweeps.tuning import halved, ordered
 
 SMALL = {"graph": "ring:n=4", "epochs": 2, "period": 3, "seeds": 2, "mechanisms": ("none", "dp-dsgd")}
 FILE = """
@@ -58,6 +58,29 @@ def test_halving_keeps_the_best_of_every_round(losses, seeds, share, at_least):
         count = min(2 * count, seeds)
     assert chosen == {"a": left[0], "alone": len(table)}
     assert asked == []
+
+
+@given(
+    table=st.lists(st.lists(st.integers(0, 4) | st.just(math.nan), min_size=3, max_size=3), min_size=1, max_size=5),
+)
+@examples(100)
+def test_ranks_count_for_each_key_how_many_are_better_and_order_nothing_else(table):
+    """Oracle: places of each seed counted pair by pair, a tie half; a monotone change of one seed's losses is none."""
+    losses = dict(enumerate(np.array(table, dtype=float)))
+    finite = {key: np.where(np.isnan(values), np.inf, values) for key, values in losses.items()}
+
+    def place(key):
+        pairs = [(b < a) + 0.5 * (b == a) for other in finite for a, b in zip(finite[key], finite[other], strict=True)]
+        return (np.isinf(finite[key]).any(), sum(pairs), finite[key].mean())
+
+    assert [place(key) for key in ordered(losses, "rank")] == sorted(map(place, losses))
+    stretched = {key: np.append(np.exp(values[:1]), values[1:]) for key, values in losses.items()}
+    assert [place(key)[:2] for key in ordered(stretched, "rank")] == sorted(place(key)[:2] for key in losses)
+
+
+def test_another_order_is_refused():
+    with pytest.raises(mfdl.InvalidInput, match="unknown by 'median'"):
+        Tuning(by="median")
 
 
 def test_rates_are_chosen_on_other_seeds_and_the_table_holds_the_best_alone(tmp_path, monkeypatch):
