@@ -1,366 +1,286 @@
-"""The loss table: choosing and comparing by seeds, and runs that are those of `replay` and are never run twice."""
+"""The comparison: rates and budgets chosen as the protocol says, rows and tables, and runs that are never run twice."""
 
-import csv
-import dataclasses
-import itertools
 import json
 import math
-from pathlib import Path
 
-import _loss_runs as loss_runs
-import _ranking as ranking
-import _tradeoff as tradeoff
-import _training as training
+import _comparison_picture as picture
+import _comparison_tables as tables
+import _protocol as protocol
+import _scenes as scenes
+import _secret_encoder as secret_encoder
 import numpy as np
 import pytest
-import torch
 import which_mechanism as which
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from rich.progress import Progress
-from scipy import stats
 
 import mfdl
-from mfdl import trust
 from mfdl.algorithms import registry
+from mfdl.noise_error import noise_error
+from mfdl.sweeps import Engine, running
 
-SCENE = loss_runs.SCENES["quick"]
-SMALL = ["--quick", "--mechanisms", "none,mafalda,mafalda-l,corn", "--budgets", "0.5,1"]
-
-
-def losses(size):
-    numbers = st.floats(0.1, 10, allow_subnormal=False)
-    return st.lists(numbers, min_size=size, max_size=size).map(np.array)
+ROWS = ("no noise", "DP-D-SGD", "MAFALDA")
+SEEDS = protocol.TUNING.rounds()[-1]
 
 
-# ---- statistics ------------------------------------------------------------------------------------------------------
+# ---- rates -----------------------------------------------------------------------------------------------------------
 
 
-@given(values=losses(6))
-def test_interval_of_a_mean_is_students(values):
-    found = ranking.of_mean(values)
-    expected = stats.ttest_1samp(values + np.arange(6), 0).confidence_interval(0.95)
-    shifted = ranking.of_mean(values + np.arange(6))  # ttest warns of values that are all equal
-    assert_allclose([shifted.middle - shifted.half, shifted.middle + shifted.half], expected, rtol=1e-9)
-    assert_allclose(found.middle, values.mean())
+def made_up(loss, scene=scenes.QUICK, plan=None):
+    """A trial whose runs are a function of (label, rate, seed) to (last loss, loss of the released model)."""
+    trial, asked = protocol.Trial(scene, 0.726, None, Engine(), plan or protocol.Plan()), []
+
+    def run(wanted, seeds):
+        for label, rate in dict.fromkeys(wanted):
+            for seed in seeds:
+                asked.append((label, rate, seed))
+                last, released = loss(label, rate, seed)
+                trial._records[label, rate, seed] = {"last_loss": last, "final_loss": released}
+
+    trial.run = run
+    return trial, asked
 
 
-@given(above=losses(7), below=losses(7))
-def test_interval_of_a_ratio_is_the_delta_methods(above, below):
-    found = ranking.of_ratio(above, below)
-    gradient = np.array([1 / below.mean(), -above.mean() / below.mean() ** 2])
-    variance = gradient @ np.cov(above, below) @ gradient / 7
-    assert_allclose(found.middle, above.mean() / below.mean())
-    assert_allclose(found.half, stats.t.ppf(0.975, 6) * math.sqrt(max(variance, 0.0)), rtol=1e-6, atol=1e-7)
-
-
-def test_the_ratios_interval_holds_the_true_ratio_about_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(2000):
-        common = rng.normal(size=10)  # paired: most of the spread is between seeds
-        below, above = 3 + common + 0.3 * rng.normal(size=10), 1.5 + 0.5 * common + 0.3 * rng.normal(size=10)
-        found = ranking.of_ratio(above, below)
-        hits += abs(found.middle - 0.5) <= found.half
-    assert 0.92 < hits / 2000 < 0.98
+def valley(best, steep=1.0):
+    return lambda rate: 1 + steep * math.log10(rate / best) ** 2
 
 
 @given(
-    loss=losses(5),
-    reference=losses(5),
-    ideal=losses(5),
-    lost=st.sets(st.integers(0, 4), max_size=2),
-    whose=st.integers(0, 2),
+    best=st.sampled_from(protocol.RATES[1:-1]), other=st.sampled_from(protocol.RATES[1:-1]), noise=st.floats(0, 1e-3)
 )
-def test_against_uses_the_seeds_at_which_all_runs_ended(loss, reference, ideal, lost, whose):
-    reference = reference + 11  # above the ideal
-    kept = [k for k in range(5) if k not in lost]
-    full = [loss.copy(), reference.copy(), ideal.copy()]
-    full[whose][list(lost)] = math.nan
-    found, small = ranking.against(*full), ranking.against(loss[kept], reference[kept], ideal[kept])
-    assert found == small
-    assert found.pairs == len(kept)
-    assert found.wins == sum(loss[k] < reference[k] for k in kept)
-    assert_allclose(found.reduction.middle, 1 - loss[kept].mean() / reference[kept].mean(), atol=1e-12)
-    assert_allclose(found.difference.middle, (loss - reference)[kept].mean(), atol=1e-12)
-    way = (reference - loss)[kept].mean() / (reference - ideal)[kept].mean()
-    assert_allclose(found.share.middle, way, atol=1e-12)
+@examples(30)
+def test_the_last_and_the_released_model_each_have_the_best_rate_of_the_grid(best, other, noise):
+    trial, asked = made_up(lambda _, rate, seed: (valley(best)(rate) + noise * (seed % 3), valley(other)(rate)))
+    trial.choose(["MAFALDA"])
+    assert trial.chosen == {("MAFALDA", "last"): best, ("MAFALDA", "released"): other}
+    first = {(rate, seed) for _, rate, seed in asked if seed in SEEDS[:2]}
+    assert first == {(rate, seed) for rate in protocol.RATES for seed in SEEDS[:2]}  # 7 x 2
+    assert {seed for _, _, seed in asked} == set(SEEDS)
+    for optimum in {best, other}:
+        assert 3 <= len({rate for _, rate, seed in asked if seed == SEEDS[4]}) <= 6  # 3 x 5, of each measure
+        assert (optimum, SEEDS[4]) in {(rate, seed) for _, rate, seed in asked}
 
 
-def test_without_noise_is_all_of_the_way_and_the_reference_none_of_it():
-    rng = np.random.default_rng(1)
-    ideal, reference = rng.uniform(1, 2, 6), rng.uniform(4, 5, 6)
-    assert_allclose(dataclasses.astuple(ranking.against(ideal, reference, ideal).share), [1, 0], atol=1e-12)
-    assert_allclose(dataclasses.astuple(ranking.against(reference, reference, ideal).share), [0, 0], atol=1e-12)
+@pytest.mark.parametrize(
+    ("best", "chosen"), [(4.0, 4.64), (2.15, 2.15), (0.005, 0.00464), (1e9, 21.5), (1.0, 1.0), (1e-9, 0.000464)]
+)
+def test_the_grid_goes_on_where_the_best_is_at_its_end(best, chosen):
+    """Up to four times, and no further than one rate beyond the best."""
+    trial, _ = made_up(lambda *run: (valley(best)(run[1]),) * 2)
+    trial.choose(["MAFALDA"])
+    assert_allclose(trial.chosen["MAFALDA", "last"], chosen, rtol=0.01)  # rates have three digits
 
 
-@given(table=st.lists(losses(3), min_size=1, max_size=7), share=st.floats(0.05, 1), bad=st.integers(0, 6))
-def test_advancing_keeps_the_best_share_and_never_a_diverged_run_before_a_finished_one(table, share, bad):
-    found = dict(enumerate(table))
-    if bad in found:
-        found[bad] = np.array([0.0, math.nan, 0.0])
-    kept = ranking.advancing(found, share, 2)
-    assert len(kept) == min(len(found), max(2, math.ceil(share * len(found))))
-    worst_kept = max(math.inf if np.isnan(found[k]).any() else found[k].mean() for k in kept)
-    assert all(np.isnan(found[k]).any() or found[k].mean() >= worst_kept for k in found if k not in kept)
+def test_ranks_choose_and_one_extreme_seed_does_not():
+    def loss(_, rate, seed):
+        extreme = 1e6 if (rate, seed) == (0.1, SEEDS[4]) else 0.0
+        return (valley(0.1)(rate) + extreme,) * 2
+
+    trial, _ = made_up(loss)
+    trial.choose(["MAFALDA"])
+    assert trial.chosen["MAFALDA", "last"] == 0.1
 
 
-# ---- runs ------------------------------------------------------------------------------------------------------------
+def test_a_rate_that_diverges_is_the_worst():
+    trial, _ = made_up(lambda _, rate, seed: (None, None) if rate > 0.05 and seed == SEEDS[1] else (1 / rate, 1 / rate))
+    trial.choose(["MAFALDA"])
+    assert trial.chosen["MAFALDA", "last"] == 0.0464
 
 
-@pytest.fixture(scope="module")
-def bench():
-    return loss_runs.Bench(SCENE, None)
+# ---- scenes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["none", "mafalda", "corn", "time-space"])
-def test_models_are_those_of_replay(bench, name):
-    mechanism = bench.mechanism(loss_runs.Setting("quick", name, 0.3, None if name == "none" else 0.5))
-    expected = mfdl.replay(mechanism, bench.task, seeds=[3], eval_every=2).seeds[0]
-    found = list(training.models_after(mechanism, bench.task, 3, SCENE.evaluated, period=SCENE.period))
-    assert len(found) == len(SCENE.evaluated) == 3
-    assert_allclose(found[-1][1].double().numpy(), expected.models, rtol=1e-5, atol=1e-6)
-    for row, (instance, models) in zip(expected.loss, found, strict=True):
-        assert_allclose(training.record_losses(instance, models).mean(axis=1), row, rtol=1e-5)
+@pytest.mark.parametrize("name", which.SCENES)
+def test_scenes_are_named_by_what_they_are(name):
+    place = scenes.scene(name)
+    assert place.name == name
+    assert place.task == name.split("/")[0]
+    config = place.config(scenes.ROWS["MAFALDA"], 0.726, 0.1, 7)
+    assert (config.epsilon, config.first_seed, config.learning_rate, config.adjacency) == (0.726, 7, 0.1, "zero-out")
+    assert config.eval_every == config.epochs * config.period  # the last model alone
 
 
-def test_models_after_refuses_what_replay_refuses(bench):
-    mechanism = bench.mechanism(loss_runs.Setting("quick", "dp-dsgd", 0.3, 0.5))
-    other = mfdl.tasks.load("digits", 5)
-    with pytest.raises(mfdl.InvalidInput, match="task has 5 nodes"):
-        next(training.models_after(mechanism, other, 0, [2], period=2))
+def test_scenes_of_one_budget_or_skewed():
+    place = scenes.scene("a9a/ego/dirichlet/epsilon=1.993")
+    assert (place.partition, place.epsilons) == ("dirichlet:alpha=1,min_records=16", (1.993,))
+    for wrong, said in {"moon/ego": "no scene 'moon/ego'", "a9a/ego/uniform": "cannot read 'uniform'"}.items():
+        with pytest.raises(ValueError, match=said):
+            scenes.scene(wrong)
 
 
-@pytest.mark.parametrize("name", ["mafalda@last:2:0.01", "mafalda-l", "corn@all", "time-space", "adapted"])
-def test_a_factorization_serves_every_constant_rate(bench, name):
-    bench.mechanism(loss_runs.Setting("quick", name, 0.3, 0.5))
-    dynamics = dataclasses.replace(bench.dynamics, learning_rate=0.03)
-    expected = registry.build_tuned(name, dynamics, bench.participation)
-    found = loss_runs.with_rate(bench.made[name], 0.03)
-    Z = np.random.default_rng(0).standard_normal((expected.noise.shape[1], 3))
-    assert_allclose(found.noise @ Z, expected.noise @ Z, rtol=1e-6, atol=1e-9)
-    G = np.random.default_rng(1).standard_normal(expected.messages_from_gradients.shape[1])
-    assert_allclose(found.messages_from_gradients @ G, expected.messages_from_gradients @ G, rtol=1e-12)
-    assert found.name == name
+@pytest.mark.parametrize("row", scenes.ROWS.values(), ids=lambda row: row.label)
+def test_every_row_is_a_mechanism_held_to_a_trust_model_that_it_is_meant_for(row):
+    assert set(row.rankings) <= set(tables.RANKINGS)
+    if row.mechanism != scenes.SECRET_ENCODER:
+        entry = registry.MECHANISMS[row.mechanism]
+        assert not entry.models or row.rankings[0] in entry.models
 
 
-@pytest.mark.parametrize("name", [n for n in which.MECHANISMS if n in registry.MECHANISMS and n != "none"])
-def test_one_calibration_serves_both_rankings(bench, name):
-    mechanism = bench.mechanism(loss_runs.Setting("quick", name, 0.1, 0.5))
-    assert mechanism.guarantee.mu <= 0.5
-    outside = mfdl.calibrate(
-        mechanism.algorithm, trust=trust.SecLDP(), adjacency=loss_runs.ADJACENCY, clip_norm=loss_runs.CLIP_NORM, mu=0.5
-    )
-    assert_allclose(mechanism.noise_std, outside.noise_std, rtol=1e-9)
-    assert mechanism.guarantee.trust == registry.MECHANISMS[name].models[0]
+def test_the_encoder_for_secret_bins_is_solved_once_and_meets_the_budget_with_less_noise_than_mafalda(tmp_path):
+    name = secret_encoder.named(scenes.SECRET_ENCODER, scenes.QUICK, 0.726, tmp_path)
+    before = (tmp_path / "encoder-0.726.npz").read_bytes()
+    assert secret_encoder.named(scenes.SECRET_ENCODER, scenes.QUICK, 0.726, tmp_path) == name
+    assert (tmp_path / "encoder-0.726.npz").read_bytes() == before
+    assert secret_encoder.named("mafalda", scenes.QUICK, 0.726, tmp_path) == "mafalda"
+    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(scenes.QUICK.graph), 0.3)
+    asked = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "epsilon": 0.726, "delta": 1e-5}
+
+    def root_error(name, participation):
+        mechanism = mfdl.calibrate(registry.build(name, dynamics, participation), **asked)
+        assert mechanism.guarantee.epsilon(1e-5) <= 0.726
+        return mechanism.noise_std * noise_error(mechanism.algorithm) ** 0.5
+
+    public = root_error("mafalda", mfdl.Cyclic(epochs=2, period=3))
+    assert root_error(name, mfdl.BallsInBins(epochs=2, bins=3)) < public
 
 
-def test_a_run_keeps_mean_median_and_the_loss_without_the_farthest_record(bench):
-    mechanism = bench.mechanism(loss_runs.Setting("quick", "none", 0.3, None))
-    features = bench.task.test_features.copy()
-    features[17, 5] = -50.0
-    task = dataclasses.replace(bench.task, test_features=features)
-    record = loss_runs.one_run(mechanism, task, SCENE, 4)
-    every = np.stack(
-        [training.record_losses(i, m) for i, m in training.models_after(mechanism, task, 4, (2, 4, 6), period=2)]
-    )
-    assert_allclose(record["loss"], every.mean())
-    assert_allclose(record["by_evaluation"], every.mean(axis=(1, 2)))
-    assert_allclose(record["worst_node"], every.mean(axis=(0, 2)).max())
-    assert_allclose(record["without_extreme"], every[:, :, np.arange(every.shape[2]) != 17].mean())
-    assert_allclose(record["median"], np.median(every, axis=2).mean())
-    assert record["without_extreme"] != record["loss"]
-    assert record["mu"] is None
-    assert not record["diverged"]
+@pytest.mark.parametrize(
+    ("cost", "epsilons", "tested"),
+    [([1.5], [0.726], True), ([1.1, 1.3], [0.726, 0.331], True), ([1.1, 1.1], [0.726, 0.331], False)],
+)
+def test_a_scene_counts_where_noise_costs_enough_and_is_else_tried_at_a_smaller_budget(
+    tmp_path, monkeypatch, cost, epsilons, tested
+):
+    seen = []
+
+    class Made(protocol.Trial):
+        def run(self, wanted, seeds):
+            if self.epsilon not in seen:
+                seen.append(self.epsilon)
+            for label, rate in dict.fromkeys(wanted):
+                for seed in seeds:
+                    loss = valley(0.1)(rate) * (1 if label == "no noise" else cost[epsilons.index(self.epsilon)])
+                    self._records[label, rate, seed] = {"last_loss": loss, "final_loss": loss}
+
+    monkeypatch.setattr(protocol, "Trial", Made)
+    rows = [scenes.ROWS[label] for label in ROWS]
+    answer = protocol.compared(scenes.scene("logistic/ego"), rows, tmp_path, Engine(), protocol.Plan(), lambda _: None)
+    assert seen == epsilons
+    assert (answer["epsilon"], answer["counts"]) == (epsilons[-1], tested)
+    assert len(answer["rows"]) == (6 if tested else 0)
+    assert json.loads((tmp_path / "logistic-ego" / "result.json").read_text()) == json.loads(json.dumps(answer))
 
 
-def test_a_diverged_run_has_no_number(bench, monkeypatch):
-    mechanism = bench.mechanism(loss_runs.Setting("quick", "none", 0.3, None))
-    infinite = torch.full((4, 650), math.inf)
-    instance = bench.task.instance(0, 2)
-    monkeypatch.setattr(loss_runs, "models_after", lambda *_, **__: [(instance, infinite)])
-    record = loss_runs.one_run(mechanism, bench.task, SCENE, 0)
-    assert record["diverged"]
-    assert record["loss"] is None
+# ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_run_has_a_file_of_its_own():
-    names = [f"{base}@{text}" for base in which.MECHANISMS for text in loss_runs.WEIGHTS] + list(which.MECHANISMS)
-    every = itertools.product(loss_runs.SCENES, names, loss_runs.RATES, (*which.BUDGETS, None))
-    paths = [loss_runs.Setting(*one).path(Path("out"), seed) for one in every for seed in (1, 11)]
-    assert len(set(paths)) == len(paths)
+def answer(name, losses, epsilon=0.726, counts=True, partition="uniform"):
+    """losses: by (label, measure), for each seed of the test."""
+    rows = [
+        {"label": label, "measure": measure, "losses": list(values), "lr": 0.1}
+        | {"batches": scenes.ROWS[label].batches, "rankings": list(scenes.ROWS[label].rankings)}
+        for (label, measure), values in losses.items()
+    ]
+    rates = [{"label": r["label"], "measure": r["measure"], "lr": 0.1, "loss": 1.0} for r in rows]
+    of = {"name": name, "task": name.split("/")[0], "graph": "g", "partition": partition, "epsilon": epsilon}
+    return {**of, "cost_of_noise": 1.5, "counts": counts, "rows": rows, "rates": rates}
+
+
+def some(factor=0.7, **more):
+    rng = np.random.default_rng(0)
+    common = np.exp(rng.normal(size=20))
+    losses = {
+        ("no noise", "last"): common / 2,
+        ("no noise", "released"): common / 1.9,
+        ("MAFALDA", "last"): common,
+        ("MAFALDA", "released"): common * factor * np.exp(0.01 * rng.normal(size=20)),
+        ("CorN", "last"): common * 1.2,
+    }
+    return answer("logistic/ego", losses, **more)
+
+
+def test_shares_and_ratios_of_a_table():
+    drawn = [some(), some(), some(counts=False, factor=99.0)]
+    by_place = {line.place: line for line in tables.lines(drawn, "ldp")}
+    assert ("CorN", "last") not in by_place
+    assert by_place["MAFALDA", "last"].share.middle == 0
+    assert by_place["no noise", "last"].share.middle == 1
+    assert_allclose(by_place["MAFALDA", "released"].ratio.middle, 0.7, rtol=0.01)
+    assert_allclose(by_place["MAFALDA", "released"].share.middle, 0.6, rtol=0.05)
+    assert (by_place["MAFALDA", "released"].better, by_place["MAFALDA", "released"].scenes) == (2, 2)
+    outside = {line.place: line for line in tables.lines(drawn, "eavesdropper")}
+    assert (outside["CorN", "last"].better, outside["CorN", "last"].worse) == (0, 2)
+    assert_allclose(outside["CorN", "last"].share.middle, -0.4)
+
+
+def test_the_ranking_of_the_eavesdropper_is_there_for_rows_of_its_own_only():
+    alone = some()
+    alone["rows"] = [row for row in alone["rows"] if row["label"] != "CorN"]
+    assert tables.lines([alone], "eavesdropper") == []
+    assert "An outsider" not in tables.pooled([alone])
+    assert tables.pooled([some()]).count("**An outsider") == 1
+
+
+def test_scenes_of_other_budgets_and_partitions_are_not_pooled():
+    text = tables.pooled([some(), some(epsilon=1.993), some(partition="dirichlet:alpha=1")])
+    for kind in (
+        "uniform partition, epsilon below 1",
+        "uniform partition, epsilon 1.993",
+        "skewed partition, epsilon b",
+    ):
+        assert f"(LDP); {kind}" in text
+
+
+def test_a_diverged_run_makes_its_row_infinitely_bad():
+    bad = some()
+    next(row for row in bad["rows"] if row["label"] == "CorN")["losses"][3] = None
+    line = next(line for line in tables.lines([bad], "eavesdropper") if line.place[0] == "CorN")
+    assert line.ratio.middle == math.inf
+    assert line.share.middle == -math.inf
+
+
+def test_the_picture_names_what_it_shows():
+    figure = picture.draw([some(), some(epsilon=1.993), some(counts=False)])
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "no noise, released",
+        "MAFALDA, last",
+        "MAFALDA, released",
+    ]
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == [
+        "logistic/ego, ε 1.993",
+        "logistic/ego, ε 0.726",
+    ]
+    with pytest.raises(ValueError, match="no scene counts"):
+        picture.draw([some(counts=False)])
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    out = tmp_path_factory.mktemp("which")
-    assert which.main([*SMALL, "--out", str(out)]) == 0
-    return out
-
-
-def read(out):
-    rows = list(csv.DictReader((out / "table.csv").read_text().splitlines()))
-    return rows, json.loads((out / "runs.json").read_text())["runs"]
-
-
 @pytest.mark.slow
-def test_rows_are_means_over_the_seeds_of_the_table(small):
-    rows, runs = read(small)
-    for one in runs:  # what was trained keeps its budget
-        assert one["mu"] is None if one["mechanism"] == "none" else 0 <= one["budget"] - one["mu"] < 1e-9
-    for row in rows:
-        found = [
-            one["loss"]
-            for one in runs
-            if (one["mechanism"], one["rate"]) == (row["setting"], float(row["rate"]))
-            and one["seed"] in (100, 101)
-            and one["budget"] in (None, float(row["mu"]))
-        ]
-        assert len(found) == int(row["seeds"]) == 2
-        assert_allclose(np.mean(found), float(row["loss"]))
-    by_label = {(row["mechanism"], row["mu"]): row for row in rows}
-    reference, other = float(by_label["mafalda", "1.0"]["loss"]), by_label["corn", "1.0"]
-    assert_allclose(float(other["reduction"]), (reference - float(other["loss"])) / reference)
-    reference = float(by_label["mafalda", "1.0"]["median"])
-    assert_allclose(float(other["median_reduction"]), (reference - float(other["median"])) / reference)
-    assert by_label["corn", "0.5"]["rankings"] == "eavesdropper"
-    assert by_label["mafalda", "0.5"]["rankings"] == by_label["none", "1.0"]["rankings"] == "ldp+eavesdropper"
+def test_a_comparison_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_path, monkeypatch):
+    work, count = running.work, [0]
+
+    def counted(asked, **how):
+        count[0] += 1
+        if count[0] == 31:
+            raise KeyboardInterrupt
+        return work(asked, **how)
+
+    command = ["--quick", "--rows", ",".join(ROWS), "--out"]
+    assert which.main([*command, str(tmp_path / "whole")]) == 0
+    monkeypatch.setattr(running, "work", counted)
+    with pytest.raises(KeyboardInterrupt):
+        which.main([*command, str(tmp_path / "stopped")])
+    assert which.main([*command, str(tmp_path / "stopped")]) == 0
+    trained = count[0]
+    assert which.main([*command, str(tmp_path / "stopped")]) == 0
+    assert count[0] == trained
+    for name in ("results.json", "tables.md", "quick/result.json"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "stopped" / name).read_bytes()
+    cells = len(list((tmp_path / "whole" / "quick" / "cells").glob("*.json")))
+    assert trained == cells + 1  # the one that was interrupted
+    (found,) = json.loads((tmp_path / "whole" / "results.json").read_text())["scenes"]
+    for row in found["rows"]:
+        assert row["label"] == "no noise" or row["epsilon"] <= 0.726
+    assert (tmp_path / "whole" / "comparison.png").stat().st_size > 10_000
 
 
-@pytest.mark.slow
-def test_both_rankings_are_written_and_drawn(small):
-    text = (small / "table.md").read_text()
-    local, outside = (part.split("\n\n**")[0] for part in text.split("mu = 0.5, ")[1:])
-    assert local.startswith("everybody sees every message (LDP)")
-    assert "| mafalda, weighted |" in local
-    assert "| corn" not in local
-    assert "| mafalda, weighted |" in outside
-    assert "| corn, weighted |" in outside
-    assert (small / "tradeoff-quick.png").stat().st_size > 10_000
-
-
-@pytest.mark.slow
-def test_weights_are_chosen_at_the_first_budget_and_relatives_follow(small):
-    by_label = {(row["mechanism"], row["mu"]): row for row in read(small)[0]}
-    for label in ("mafalda, weighted", "corn, weighted"):
-        assert by_label[label, "0.5"]["setting"] == by_label[label, "1.0"]["setting"]
-    for mu in ("0.5", "1.0"):
-        assert by_label["mafalda-l", mu]["rate"] == by_label["mafalda", mu]["rate"]
-    assert ("mafalda-l, weighted", "0.5") not in by_label
-
-
-@pytest.mark.slow
-def test_the_choice_is_the_best_mean_of_the_first_five_seeds(small):
-    rows, runs = read(small)
-    chosen = {row["mechanism"]: row for row in rows if row["mu"] == "0.5"}
-    for label, names in {"mafalda": {"mafalda"}, "mafalda, weighted": {"mafalda", "mafalda@last:2:0.01"}}.items():
-        tried = {}
-        for one in runs:
-            if one["mechanism"] in names and one["seed"] < 100 and one["budget"] == 0.5:
-                tried.setdefault((one["mechanism"], one["rate"]), {})[one["seed"]] = one["loss"]
-        assert set(tried) == set(itertools.product(names, SCENE.rates))
-        early = sorted(tried, key=lambda key: tried[key][0] + tried[key][1])
-        best = min(early[:2], key=lambda key: np.mean([tried[key][seed] for seed in range(5)]))
-        assert (chosen[label]["setting"], float(chosen[label]["rate"])) == best
-
-
-@pytest.mark.slow
-def test_a_stopped_table_goes_on_and_trains_only_what_is_missing(small, monkeypatch):
-    before = read(small)[0]
-    (path,) = (small / "runs").rglob("corn-mu0.5-rate0.1-seed1.json")
-    lost = json.loads(path.read_text())
-    path.unlink()
-    trained, run = [], loss_runs.one_run
-
-    def count(mechanism, task, scene, seed):
-        trained.append((mechanism.algorithm.name, seed))
-        return run(mechanism, task, scene, seed)
-
-    monkeypatch.setattr(loss_runs, "one_run", count)
-    which.main([*SMALL, "--out", str(small)])
-    assert trained == [("corn", 1)]
-    assert_allclose(json.loads(path.read_text())["loss"], lost["loss"], rtol=1e-6)
-    assert [row["setting"] for row in read(small)[0]] == [row["setting"] for row in before]
-
-
-def test_a_factorization_that_does_not_converge_leaves_its_mechanism_out(tmp_path, monkeypatch, capsys):
-    build = registry.build_tuned
-
-    def stubborn(name, *arguments, **more):
-        if name == "corn@all":
-            raise mfdl.InvalidInput("not today")
-        return build(name, *arguments, **more)
-
-    monkeypatch.setattr(registry, "build_tuned", stubborn)
-    settings = [loss_runs.Setting("quick", name, 0.1, 0.5) for name in ("corn@all", "corn")]
-    runs = loss_runs.Runs(tmp_path, loss_runs.SCENES, 1, None)
-    with Progress(disable=True) as progress:
-        runs.finish(settings, [0, 1], "some", progress)
-    assert "left out: corn@all: not today" in capsys.readouterr().out
-    assert runs.losses(settings[0], [0]) is None
-    assert np.isfinite(runs.losses(settings[1], [0, 1])).all()
-
-
-def test_unknown_names_are_said_and_left_out():
-    said = []
-    assert which.known(["mafalda", "space-age"], said.append) == ["mafalda"]
-    assert len(said) == 1
-    assert said[0].startswith("left out: space-age: this version has no mechanism of that name; it has none, ")
-
-
-def test_an_unknown_scene_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        which.main(["--scenes", "moon"])
-    assert "no scene 'moon'; there are ego, florentine" in capsys.readouterr().err
-
-
-# ---- the picture -----------------------------------------------------------------------------------------------------
-
-
-def points(losses):
-    return [
-        tradeoff.Point(label, eps, ranking.Interval(loss, 0.1)) for label, row in losses.items() for eps, loss in row
-    ]
-
-
-FEW = {
-    "none": [(1.0, 0.5), (2.0, 0.5)],
-    "dp-dsgd": [(1.0, 4.0), (2.0, 2.0)],
-    "mafalda": [(1.0, 2.0), (2.0, 1.0)],
-    "bsr": [(1.0, 2.1), (2.0, 1.2)],
-    "d-mf": [(1.0, 2.5), (2.0, 1.3)],
-    "adapted": [(1.0, 0.6)],
-    "time-space, weighted": [(1.0, 1.5), (2.0, 0.9)],
-}
-
-
-def test_few_lines_are_named_and_the_others_are_grey_and_listed():
-    figure = tradeoff.draw({"a panel": points(FEW), "empty": []}, "ego", 1e-5)
-    (axes,) = figure.axes
-    words = [t.get_text() for t in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
-    for name in ("none", "dp-dsgd", "mafalda", "time-space, weighted"):
-        assert words.count(name) == 1
-    assert "best here" in words
-    assert "grey: bsr; d-mf; adapted" in words
-    assert axes.get_legend() is None
-    grey = [line for line in axes.get_lines() if line.get_color() == tradeoff.OTHER]
-    assert [list(line.get_ydata()) for line in grey] == [[2.1, 1.2], [2.5, 1.3], [0.6]]
-    assert any("μ = " in t.get_text() for t in axes.get_xticklabels())
-
-
-def test_the_best_was_trained_at_every_budget_and_has_noise():
-    assert tradeoff.best_of(points(FEW)) == "time-space, weighted"
-    assert tradeoff.best_of(points({"none": [(1.0, 0.5)]})) is None
-
-
-def test_an_interval_that_reaches_below_zero_is_drawn_on_a_logarithmic_axis():
-    wide = [
-        tradeoff.Point("mafalda", 1.0, ranking.Interval(0.5, 2.0)),
-        tradeoff.Point("none", 1.0, ranking.of_mean(np.ones(1))),
-    ]
-    axes = tradeoff.draw({"a": wide}, "s", 1e-5).axes[0]
-    assert 0 < axes.get_ylim()[0] < axes.get_ylim()[1] < 10
+def test_unknown_scenes_and_rows_are_refused(capsys):
+    for wrong, said in {"--scenes": "no scene 'moon'", "--rows": "no row 'moon'; there are no noise"}.items():
+        with pytest.raises(SystemExit):
+            which.main([wrong, "moon"])
+        assert said in capsys.readouterr().err

@@ -1,0 +1,194 @@
+"""What the scenes say together: a table for each trust model, one of all scenes, and losses by rate; Markdown and JSON.
+
+In: the answers of `_protocol.compared`. Out: lines of tables, files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from _statistics import Array, Estimate, Losses, holm, log_ratio, over_scenes, share, signed_rank
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _protocol import RESULT
+from _scenes import MEASURES, NO_NOISE, REFERENCE
+
+from mfdl import files
+from mfdl.reporting.output import versions
+
+LEVEL = 0.05
+RANKINGS = {
+    "ldp": "Everybody sees every message (LDP)",
+    "eavesdropper": "An outsider sees every message, nodes may share seeds (eavesdropper)",
+}
+Answer = Mapping[str, Any]
+Place = tuple[str, str]
+"""Label of a row, measure."""
+
+
+def answers(out: Path) -> list[dict[str, Any]]:
+    """Of all scenes in a folder."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob(f"*/{RESULT}"))]
+
+
+def group(answer: Answer) -> str:
+    """Scenes of one kind are pooled: by partition, and whether epsilon is below 1."""
+    partition = "uniform" if answer["partition"] == "uniform" else "skewed"
+    return f"{partition} partition, epsilon {'below 1' if answer['epsilon'] < 1 else format(answer['epsilon'], 'g')}"
+
+
+def losses_of(answer: Answer, place: Place) -> Array | None:
+    """One for each seed of the test, inf where the run diverged; None where the scene has no such row."""
+    for row in answer["rows"]:
+        if (row["label"], row["measure"]) == place:
+            return np.array([math.inf if loss is None else loss for loss in row["losses"]])
+    return None
+
+
+def without_noise(answer: Answer) -> Array:
+    """Of the model, last or released, that is better without noise at the chosen rates."""
+    every = [losses for measure in MEASURES if (losses := losses_of(answer, (NO_NOISE, measure))) is not None]
+    return min(every, key=lambda losses: float(losses.mean()))
+
+
+def paired(answer: Answer, place: Place) -> Losses | None:
+    """A row beside MAFALDA's last model and no noise; None where the scene does not count or lacks one of them."""
+    loss, reference = losses_of(answer, place), losses_of(answer, (REFERENCE, "last"))
+    if not answer["counts"] or loss is None or reference is None:
+        return None
+    return {"loss": loss, "reference": reference, "none": without_noise(answer)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A row over all scenes of a group.
+
+    Attributes:
+        ratio: of the loss to that of MAFALDA's last model, geometric mean; share: of the way from there to no noise.
+        better, worse: scenes where Wilcoxon's test says so at 5 %, corrected by Holm.
+    """
+
+    place: Place
+    batches: str
+    scenes: int
+    ratio: Estimate
+    share: Estimate
+    better: int
+    worse: int
+
+
+def lines(results: Sequence[Answer], ranking: str) -> list[Line]:
+    """All rows of a ranking, best share first; none if no row is for it alone. Holm's correction is over all tests."""
+    rows = {(row["label"], row["measure"]): row for answer in results for row in answer["rows"]}
+    if not any(row["rankings"][0] == ranking for row in rows.values()):  # no row of its own: the other table has all
+        return []
+    places = [place for place, row in rows.items() if ranking in row["rankings"]]
+    drawn = {place: [losses for a in results if (losses := paired(a, place)) is not None] for place in places}
+    tests = [(place, k) for place, every in drawn.items() for k in range(len(every)) if not _fixed(place)]
+    p_values = [signed_rank(drawn[place][k]["loss"], drawn[place][k]["reference"]) for place, k in tests]
+    corrected = dict(zip(tests, holm(p_values), strict=True))
+    out = []
+    for place, every in drawn.items():
+        if not every:
+            continue
+        sides = [float(log_ratio(losses)) for k, losses in enumerate(every) if corrected.get((place, k), 1.0) <= LEVEL]
+        ratio = over_scenes(log_ratio, every)
+        out.append(
+            Line(
+                place,
+                rows[place]["batches"],
+                len(every),
+                Estimate(*(math.exp(value) for value in dataclasses.astuple(ratio))),
+                over_scenes(share, every),
+                sum(side < 0 for side in sides),
+                sum(side > 0 for side in sides),
+            )
+        )
+    return sorted(out, key=lambda line: -line.share.middle)
+
+
+def _fixed(place: Place) -> bool:
+    """Rows that are no question: no noise, and the reference itself."""
+    return place[0] == NO_NOISE or place == (REFERENCE, "last")
+
+
+def pooled(results: Sequence[Answer]) -> str:
+    """One table for each group and trust model."""
+    parts = []
+    header = ("row", "model", "batches", "loss / MAFALDA's", "share of the gap closed", "better, worse", "scenes")
+    for kind in dict.fromkeys(map(group, results)):
+        some = [answer for answer in results if group(answer) == kind]
+        for ranking, words in RANKINGS.items():
+            body = [
+                (
+                    *(line.place[0], line.place[1], "-" if line.place[0] == NO_NOISE else line.batches),
+                    f"{line.ratio.middle:.3f} [{line.ratio.low:.3f}, {line.ratio.high:.3f}]",
+                    f"{line.share.middle:.0%} [{line.share.low:.0%}, {line.share.high:.0%}]",
+                    "" if _fixed(line.place) else f"{line.better}, {line.worse}",
+                    line.scenes,
+                )
+                for line in lines(some, ranking)
+            ]
+            if body:
+                parts.append(f"**{words}; {kind}**\n\n{markdown(header, body)}\n")
+    return "".join(parts)
+
+
+def by_scene(results: Sequence[Answer]) -> str:
+    """Every scene: what noise costs, losses of MAFALDA and without noise, and of each row its loss and share."""
+    places = dict.fromkeys((row["label"], row["measure"]) for answer in results for row in answer["rows"])
+    shown = [place for place in places if not _fixed(place)]
+    header = ("scene", "epsilon", "noise costs", "no noise", "MAFALDA", *(f"{label}, {m}" for label, m in shown))
+    body = []
+    for answer in results:
+        reference = losses_of(answer, (REFERENCE, "last"))
+        cells = [answer["name"], f"{answer['epsilon']:g}", f"{answer['cost_of_noise'] - 1:.0%}"]
+        if not answer["counts"] or reference is None:
+            body.append([*cells, *["does not count" if not answer["counts"] else ""], *[""] * (len(shown) + 1)])
+            continue
+        cells += [f"{without_noise(answer).mean():.3f}", f"{reference.mean():.3f}"]
+        for place in shown:
+            losses = paired(answer, place)
+            cells.append("" if losses is None else f"{losses['loss'].mean():.3f} ({float(share(losses)):.0%})")
+        body.append(cells)
+    return markdown(header, body)
+
+
+def by_rate(answer: Answer, places: Iterable[Place]) -> str:
+    """Mean loss at every rate tried, on the seeds of the first round: without noise, and what noise adds."""
+    found = {(row["label"], row["measure"], row["lr"]): row["loss"] for row in answer["rates"]}
+    rates = sorted({rate for _, _, rate in found})
+    body = []
+    for measure in MEASURES:
+        quiet = [found.get((NO_NOISE, measure, rate)) for rate in rates]
+        body.append([f"{NO_NOISE}, {measure}", *("" if loss is None else f"{loss:.3f}" for loss in quiet)])
+        for label, own in places:
+            if own == measure:
+                noisy = [found.get((label, measure, rate)) for rate in rates]
+                added = ["" if a is None or b is None else f"{a - b:+.3f}" for a, b in zip(noisy, quiet, strict=True)]
+                body.append([f"{label}, {measure}: noise adds", *added])
+    return markdown((answer["name"], *(f"{rate:g}" for rate in rates)), body)
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table of Markdown."""
+    every = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in every) + "\n"
+
+
+def write(out: Path) -> str:
+    """tables.md and results.json of all scenes in a folder; the tables."""
+    results = answers(out)
+    parts = [pooled(results), by_scene(results)]
+    for answer in results:
+        if answer["counts"]:
+            places = dict.fromkeys((row["label"], row["measure"]) for row in answer["rows"] if row["label"] != NO_NOISE)
+            parts.append(by_rate(answer, places))
+    text = "\n".join(parts)
+    files.atomic_write_text(out / "tables.md", text)
+    files.atomic_write_json(out / "results.json", {"versions": versions(), "scenes": results})
+    return text

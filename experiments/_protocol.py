@@ -1,0 +1,191 @@
+"""One scene of the comparison: rates chosen on seeds of their own, whether the scene counts, then the test.
+
+In: a scene, its rows, a folder. Out: what came of it, from the cells of a sweep kept in that folder: the same call goes
+on where it was stopped and trains nothing twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _scenes import INDEPENDENT, MEASURES, NO_NOISE, ROWS, Row, Scene
+from _secret_encoder import named
+
+from mfdl import files
+from mfdl.sweeps import Cell, Engine, Store, Tuning, run_cells
+from mfdl.sweeps.tuning import halved, ordered
+
+RATES = (0.01, 0.0215, 0.0464, 0.1, 0.215, 0.464, 1.0)
+FACTOR = 100 ** (1 / 6)
+TUNING = Tuning(seeds=5, first_seed=10_000, first_round=2, share=3 / 7, at_least=3, by="rank")
+TEST_SEEDS = tuple(range(100, 120))
+COUNTS_FROM = 1.2
+EXTENSIONS = 4
+RESULT = "result.json"
+
+Key = tuple[str, str, float]
+"""Label of a row, measure, rate."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How much is run: the protocol, or less of it for a check that everything works."""
+
+    rates: tuple[float, ...] = RATES
+    tuning: Tuning = TUNING
+    seeds: tuple[int, ...] = TEST_SEEDS
+    counts_from: float = COUNTS_FROM
+
+
+class Trial:
+    """A scene at one budget.
+
+    Attributes: chosen: the rate of each (label, measure).
+    """
+
+    def __init__(self, scene: Scene, epsilon: float, store: Store, engine: Engine, plan: Plan) -> None:
+        self.scene, self.epsilon, self.store, self.engine, self.plan = scene, epsilon, store, engine, plan
+        self.chosen: dict[tuple[str, str], float] = {}
+        self._cells: dict[tuple[str, float, int], Cell] = {}
+        self._records: dict[tuple[str, float, int], dict[str, Any]] = {}
+
+    def cell(self, label: str, rate: float, seed: int) -> Cell:
+        """One run."""
+        key = label, rate, seed
+        if key not in self._cells:
+            row = ROWS[label]
+            name = named(row.mechanism, self.scene, self.epsilon, self.store.folder)
+            self._cells[key] = Cell(self.scene.config(row, self.epsilon, rate, seed, name))
+        return self._cells[key]
+
+    def run(self, wanted: Iterable[tuple[str, float]], seeds: Sequence[int]) -> None:
+        """What is missing of these rows and rates."""
+        keys = [(label, rate, seed) for label, rate in dict.fromkeys(wanted) for seed in seeds]
+        missing = [key for key in keys if key not in self._records]
+        if not missing:
+            return
+        run_cells([self.cell(*key) for key in missing], self.store, self.engine)
+        for key in missing:
+            record = self.store.record(self.cell(*key))
+            self._records[key] = {} if record is None else record
+
+    def losses(self, label: str, measure: str, rate: float, seeds: Sequence[int]) -> np.ndarray:
+        """One for each seed; nan where the run diverged or failed."""
+        every = [self._records[label, rate, seed].get(MEASURES[measure]) for seed in seeds]
+        return np.array([math.nan if value is None else value for value in every])
+
+    def _tried(self, keys: Sequence[Key], seeds: Sequence[int]) -> Mapping[Key, np.ndarray]:
+        self.run([(label, rate) for label, _, rate in keys], seeds)
+        return {key: self.losses(*key, seeds) for key in keys}
+
+    def choose(self, labels: Sequence[str]) -> None:
+        """The rate of each of these rows, for the last model and for the released one."""
+        places = {f"{label}, {measure}": (label, measure) for label in labels for measure in MEASURES}
+        groups = {name: [(*place, rate) for rate in self.plan.rates] for name, place in places.items()}
+        best = halved(groups, self.plan.tuning, self._tried)
+        grids = {name: list(self.plan.rates) for name in groups}
+        for _ in range(EXTENSIONS):
+            beyond = {name: wider(grids[name], key[2]) for name, key in best.items()}
+            rivals = {name: (best[name], (*places[name], rate)) for name, rate in beyond.items() if rate is not None}
+            losses = self._tried([key for pair in rivals.values() for key in pair], self.plan.tuning.rounds()[-1])
+            for name, pair in rivals.items():
+                grids[name] = sorted({*grids[name], pair[1][2]})
+                best[name] = ordered({key: losses[key] for key in pair}, self.plan.tuning.by)[0]
+        self.chosen |= {places[name]: key[2] for name, key in best.items()}
+
+    def tuned(self, label: str, measure: str) -> float:
+        """Mean loss of the chosen rate on the seeds it was chosen on."""
+        return float(self.losses(label, measure, self.chosen[label, measure], self.plan.tuning.rounds()[-1]).mean())
+
+    @property
+    def cost(self) -> float:
+        """What noise costs: the loss of independent noise over that without, each at its best rate."""
+        return self.tuned(INDEPENDENT, "last") / self.tuned(NO_NOISE, "last")
+
+    def test(self, labels: Sequence[str]) -> None:
+        """The chosen rates on the seeds of the test."""
+        rates = [(label, rate) for (label, _), rate in self.chosen.items() if label in labels]
+        self.run(rates, self.plan.seeds)
+
+    def answer(self) -> dict[str, Any]:
+        """All that came of it: losses of the test, chosen rates, and the losses that every rate had."""
+        rows = [self._row(label, measure, rate) for (label, measure), rate in self.chosen.items()]
+        return {
+            **{name: getattr(self.scene, name) for name in ("name", "task", "graph", "partition")},
+            "epsilon": self.epsilon,
+            "cost_of_noise": self.cost,
+            "counts": self.cost >= self.plan.counts_from,
+            "rows": [row for row in rows if row["losses"]],
+            "rates": self._by_rate(),
+        }
+
+    def _row(self, label: str, measure: str, rate: float) -> dict[str, Any]:
+        row, tested = ROWS[label], (label, rate, self.plan.seeds[0]) in self._records
+        losses = self.losses(label, measure, rate, self.plan.seeds).tolist() if tested else []
+        record = self._records[label, rate, self.plan.tuning.first_seed]
+        stated = {name: record.get(name) for name in ("mu", "epsilon", "delta", "adjacency", "trust", "guarantee")}
+        return {
+            "label": label,
+            "measure": measure,
+            "batches": row.batches,
+            "rankings": row.rankings,
+            "lr": rate,
+            "losses": [None if math.isnan(loss) else loss for loss in losses],
+            **stated,
+        }
+
+    def _by_rate(self) -> list[dict[str, Any]]:
+        """Mean loss over the seeds of the first round, of every row, measure and rate tried."""
+        seeds = self.plan.tuning.rounds()[0]
+        tried = dict.fromkeys((label, rate) for label, rate, seed in self._records if seed == seeds[0])
+        means = [
+            (label, measure, rate, float(self.losses(label, measure, rate, seeds).mean()))
+            for label, rate in tried
+            for measure in MEASURES
+        ]
+        return [
+            {"label": label, "measure": measure, "lr": rate, "loss": None if math.isnan(loss) else loss}
+            for label, measure, rate, loss in sorted(means)
+        ]
+
+
+def wider(grid: Sequence[float], best: float) -> float | None:
+    """The rate beyond the end of a sorted grid where the best one stands, else None.
+
+    >>> wider([0.1, 0.215, 0.464], 0.464), wider([0.1, 0.215, 0.464], 0.215)
+    (1.0, None)
+    """
+    if best == grid[-1]:
+        return float(f"{best * FACTOR:.3g}")
+    return float(f"{best / FACTOR:.3g}") if best == grid[0] else None
+
+
+def compared(
+    scene: Scene, rows: Sequence[Row], out: Path, engine: Engine, plan: Plan, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """The whole scene, kept in out/NAME: the answer of its first budget at which it counts, else of the last."""
+    store = Store(out / scene.name.replace("/", "-"))
+    labels = [row.label for row in rows]
+    first = [label for label in (NO_NOISE, INDEPENDENT) if label in labels]
+    for epsilon in scene.epsilons:
+        trial = Trial(scene, epsilon, store, engine, plan)
+        trial.choose(first)
+        say(f"{scene.name}, epsilon {epsilon:g}: noise costs a factor {trial.cost:.3f}")
+        if trial.cost >= plan.counts_from:
+            break
+    if trial.cost >= plan.counts_from:
+        for label in labels:
+            if label not in first:
+                trial.choose([label])
+            trial.test([label])
+            files.atomic_write_json(store.folder / RESULT, trial.answer())
+            rates = {measure: trial.chosen[label, measure] for measure in MEASURES}
+            means = {m: float(trial.losses(label, m, rate, plan.seeds).mean()) for m, rate in rates.items()}
+            say(f"{scene.name}: {label}: rates {rates}, losses {means}")
+    files.atomic_write_json(store.folder / RESULT, trial.answer())
+    return trial.answer()
