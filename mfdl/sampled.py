@@ -124,7 +124,7 @@ def account(
         InvalidInput: an argument out of range.
         UnsupportedMechanism: where amplification is not proven: another participation, noise added elsewhere than
             gradients; under `PoissonSampling` hidden messages, or noise correlated over time; under `BallsInBins` noise
-            that correlates time and nodes together.
+            that correlates time and nodes together and is known in part, or has no encoder over both.
     Cost: that of the noise's pseudo-inverse over nodes, and O(T^3) for an encoder; numbers come when asked for.
     Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567. Secret bins:
         docs/secret_bins.md.
@@ -165,7 +165,40 @@ def _exposed(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, clip
     gaussian.record_shift(adjacency, clip_norm)  # refuses either
     if not isinstance(sampling, BallsInBins):
         return _over_nodes(algorithm, trust, trust)
-    return _over_nodes(_fresh(algorithm), trust, trust.all_messages() if trust.hides_messages(algorithm) else trust)
+    seen = trust.all_messages() if trust.hides_messages(algorithm) else trust
+    if not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
+        return _over_both(algorithm, trust, seen)
+    return _over_nodes(_fresh(algorithm), trust, seen)
+
+
+def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
+    """Of noise that correlates time and nodes together: 1, its M holds all; inf for those who know all of it.
+
+    Raises: UnsupportedMechanism: noise that is known in part, which leaves no block causal encoder.
+    """
+    _require_noise_with_gradients(algorithm)
+    exposed: Exposed = {}
+    for model, victims in seen.members(algorithm):
+        if not victims:
+            continue
+        known = model.view(algorithm, victims[0]).knowledge.known_noise
+        if known.any() and not known.all():
+            raise UnsupportedMechanism(
+                f"secret bins are accounted for noise of {algorithm.name!r}, which correlates time and nodes together, "
+                f"where attackers know none of it, and under trust model {trust.name!r} {trust.attacker} know a part; "
+                "take one encoder for all nodes (time_space, mafalda), trust.SecLDP(), or a public participation."
+            )
+        why = f"Infinite for node {algorithm.dynamics.gossip.labels[victims[0]]!r}: all noise is known."
+        for u in victims:
+            if u not in exposed or known.all():
+                exposed[u] = (math.inf, why) if known.all() else (1.0, "")
+    return _of_somebody(exposed, trust)
+
+
+def _of_somebody(exposed: Exposed, trust: TrustModel) -> Exposed:
+    if not exposed:
+        raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
+    return exposed
 
 
 def _of_victims(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, exposed: Exposed) -> _Problem:
@@ -322,6 +355,4 @@ def _over_nodes(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel)
             largest = float(squared.max())
             why = f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(largest) else ""
             worst[u] = max(worst.get(u, (0.0, "")), (largest, why), key=lambda each: each[0])
-    if not worst:
-        raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
-    return worst
+    return _of_somebody(worst, trust)

@@ -11,7 +11,7 @@ import torch
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, NoiseKey, algorithms, gossip, sampled, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.noise import JointNoise
+from mfdl.noise import JointNoise, SpaceTimeNoise
 from mfdl.participation import participation_from_dict
 from mfdl.testing.tasks import linear_task
 from mfdl.training.poisson import BinBatches
@@ -98,9 +98,17 @@ def test_what_the_theorem_does_not_cover_is_refused_by_name():
     on_messages = dataclasses.replace(algorithm, noise_on_messages=True)
     with pytest.raises(UnsupportedMechanism, match="adds it elsewhere"):
         mfdl.account(on_messages, **ASKED, noise_std=1.0)
+    encoders, more = np.stack([np.eye(12)] * 3 + [np.tri(12)]), np.hstack([np.eye(3), np.ones((3, 1))])
+    columns = dataclasses.replace(algorithm, noise=SpaceTimeNoise(encoders, more, more.T != 0, 3))
+    with pytest.raises(UnsupportedMechanism, match="time and nodes together by columns"):
+        mfdl.account(columns, **ASKED, noise_std=1.0)
+    held = np.array([[True, True, False], [True, True, True], [True, True, True]])
+    factor = np.array([[1.0, 0.0, 0.5], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    partly = dataclasses.replace(algorithm, noise=SpaceTimeNoise(encoders[1:], factor, held, 3))
+    with pytest.raises(UnsupportedMechanism, match="know a part"):
+        mfdl.account(partly, **{**ASKED, "trust": trust.SecLDP((2,))}, noise_std=1.0)
     joint = dataclasses.replace(algorithm, noise=JointNoise(np.eye(36), 12, 3))
-    with pytest.raises(UnsupportedMechanism, match="time and nodes together"):
-        mfdl.account(joint, **ASKED, noise_std=1.0)
+    assert mfdl.account(joint, **ASKED, noise_std=1.0).epsilon(1e-5) == math.inf
 
 
 def test_without_noise_nothing_is_guaranteed():

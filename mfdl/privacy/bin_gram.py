@@ -1,25 +1,42 @@
 """M = (|C| E)^T (|C| E) of the noise, for the worst victim: what secret bins see of an algorithm.
 
 In: an algorithm whose noise enters where gradients do, and who knows which of its columns. Out: a matrix that is at
-least M of every victim, entry by entry, rounded up; or a refusal where the theorem (docs/secret_bins.md) ends.
-The encoder that counts is the inverse of what the executor multiplies with, so C is corrected by how far it is from it.
+least M of every victim, entry by entry, rounded up; or a refusal where the theorem (docs/secret_bins.md) ends. The
+encoder that counts is the inverse of what the executor multiplies with, so C is corrected by how far it is from it.
+
+Noise that correlates time and nodes together, with nothing of it known, is C^-1 of one block causal C over both, and
+what a record of node u moves at step t is sum_s C[t., (s, u)] g_s: v_t[r] = sum over s <= t in r of ||C[t., (s, u)]||.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
-from ..noise import CausalNoise
+from ..noise import CausalNoise, JointNoise, NoiseOperator
 from .binned import UP
+from .forms.separable import inverse_factor
 
 ACCURATE = 1e-3
 """How far C times the executor's inverse may be from the identity, in the maximum norm."""
+
+
+def is_product(noise: NoiseOperator) -> bool:
+    """Whether noise is one encoder over time times a covariance over nodes, or each node's own."""
+    return noise.causal is not None and (noise.causal.shared or noise.causal.local)
+
+
+def is_block_causal(noise: NoiseOperator) -> bool:
+    """Whether noise is the inverse of one encoder over time and nodes: joint, or as many columns as nodes."""
+    if noise.causal is None:
+        return noise.joint is not None
+    factor = noise.causal.mixing
+    return factor.shape[0] == factor.shape[1] == noise.num_nodes and inverse_factor(factor.toarray()) is not None
 
 
 def fresh_part(algorithm: LinearAlgorithm) -> CausalNoise:
@@ -29,11 +46,12 @@ def fresh_part(algorithm: LinearAlgorithm) -> CausalNoise:
     """
     noise = algorithm.noise
     causal = noise.causal
-    if causal is None or not (causal.shared or causal.local):
+    if causal is None or not is_product(noise):
         raise UnsupportedMechanism(
-            f"secret bins are accounted for noise that is fresh, local to each node, or of one encoder over time for "
-            f"all nodes, and that of {algorithm.name!r} correlates time and nodes together; take mafalda, dp_dsgd, or "
-            "a public participation such as Cyclic."
+            f"secret bins are accounted for noise that is fresh, local to each node, of one encoder over time for all "
+            f"nodes, or of an encoder over both that can be inverted, and that of {algorithm.name!r} correlates time "
+            "and nodes together by columns that are not as many as nodes, or singular; take mafalda, dp_dsgd, or a "
+            "public participation such as Cyclic."
         )
     return CausalNoise(
         None, causal.factor, causal.holders(), num_steps=algorithm.num_steps, num_nodes=algorithm.num_nodes
@@ -41,12 +59,15 @@ def fresh_part(algorithm: LinearAlgorithm) -> CausalNoise:
 
 
 def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> FloatArray:
-    """The largest entries of M over the victims, for a covariance of one over nodes: shape (bins, bins).
+    """The largest entries of M over the victims, for a covariance of one over nodes where noise is a product.
 
+    Returns: shape (bins, bins).
     Raises: UnsupportedMechanism: as `fresh_part`, or an encoder that float64 cannot invert to `ACCURATE`.
-    Cost: O(T^3) for each encoder, once each.
+    Cost: O(T^3) for each encoder, once each, and n T^2 memory for one per column; O((T n)^3) for joint noise.
     """
     causal = algorithm.noise.causal
+    if not is_product(algorithm.noise):
+        return functools.reduce(np.maximum, (_of_norms(A, bins) for A in _block_norms(algorithm.noise, victims)))
     assert causal is not None
     if causal.fresh:
         return np.eye(bins) * (algorithm.num_steps // bins)
@@ -55,9 +76,31 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
 
 
 def _gram(causal: CausalNoise, column: int, bins: int) -> FloatArray:
-    C = _absolute_encoder(causal.encoder_of(column), causal.inverse_of(column))
-    V = C.reshape(len(C), -1, bins).sum(axis=1)
+    return _of_norms(_absolute_encoder(causal.encoder_of(column), causal.inverse_of(column)), bins)
+
+
+def _of_norms(norms: FloatArray, bins: int) -> FloatArray:
+    """sum_t v_t v_t^T. Args: norms: at least |C_ts|, or ||C[t., (s, u)]||, shape (T, T)."""
+    V = norms.reshape(len(norms), -1, bins).sum(axis=1)
     return np.asarray((V.T @ V) * UP)
+
+
+def _block_norms(noise: NoiseOperator, victims: Sequence[int]) -> Iterator[FloatArray]:
+    """At least ||C[t., (s, u)]|| for each victim u, shape (T, T)."""
+    T, n = noise.num_steps, noise.num_nodes
+    if isinstance(noise.joint, JointNoise):
+        A = _absolute_encoder(noise.joint.encoder, noise.joint.inverse)
+        yield from (np.linalg.norm(A[:, u::n].reshape(T, n, T), axis=1) * UP for u in victims)
+        return
+    causal = noise.causal
+    found = None if causal is None else inverse_factor(causal.mixing.toarray())
+    assert causal is not None
+    assert found is not None
+    G, off = found
+    squares = np.stack([_absolute_encoder(causal.encoder_of(k), causal.inverse_of(k)) ** 2 for k in range(n)])
+    for u in victims:
+        weights = np.abs(G[:, u]) + off * np.linalg.norm(G[:, u])  # at least |F^-1 e_u|
+        yield np.sqrt(np.tensordot(weights**2, squares, 1)) * UP
 
 
 def _absolute_encoder(C: FloatArray, inverse: FloatArray) -> FloatArray:
