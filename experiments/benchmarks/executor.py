@@ -1,13 +1,19 @@
-"""All nodes at once against the plain loop over nodes, on the same graph, model and batches; node-steps per second."""
+"""All nodes at once against the plain loop over nodes, on the same graph, model and batches; node-steps per second.
+
+And the noise of 10,000 nodes in one pass beside one call of the library's generator for each; CPU seconds per node.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from _measure import report, spread
 
 import mfdl
+from mfdl.training.keys import ColumnNormals, NoiseKey
 from mfdl.training.tasks import TaskInstance
 
 
@@ -28,6 +34,30 @@ def peer(instance: TaskInstance, W: torch.Tensor, steps: int, rate: float, clip:
         noise = std * torch.randn_like(models)
         models = W @ (models - rate * (sums + noise) / instance.public_batch_sizes[:, None].float())
     return n * steps / (time.perf_counter() - began)
+
+
+def noise(nodes: int, dim: int) -> None:
+    """One step of noise, together and row by row."""
+    keys = [NoiseKey.from_seed(u) for u in range(nodes)]
+    together = ColumnNormals(keys, np.zeros(nodes, dtype=np.int64))
+    alone = [ColumnNormals([key], np.zeros(1, dtype=np.int64)).step(0, dim) for key in keys[:500]]
+    assert (together.step(0, dim)[:500] == np.concatenate(alone)).all()
+    philox, out = np.random.Philox(key=0), np.empty(dim)
+    draw, state = np.random.Generator(philox).standard_normal, philox.state
+
+    def peer_step() -> None:
+        for _ in range(nodes):
+            philox.state = state
+            draw(out=out)
+
+    def cpu(work: Callable[[], object]) -> float:
+        began = time.process_time()
+        for _ in range(5):
+            work()
+        return (time.process_time() - began) / 5 / nodes
+
+    own, other = cpu(lambda: together.step(1, dim)), cpu(peer_step)
+    report("noise", nodes=nodes, dim=dim, own=own, call_for_each_node=other, ratio=other / own)
 
 
 def main() -> None:
