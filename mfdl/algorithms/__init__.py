@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .absences import with_absences
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import (
     band_inv,
@@ -67,6 +68,7 @@ __all__ = [
     "toeplitz",
     "tuned_decor",
     "two_hop_dsgd",
+    "with_absences",
     "zip_dl",
 ]
 

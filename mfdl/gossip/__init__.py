@@ -6,11 +6,22 @@ of the further properties hold (symmetric, doubly stochastic, connected, reversi
 declared. All of it is sparse; only `dense` and `spectrum` form an n x n array.
 
 `matrix` holds `Gossip` and `GossipMatrix`, `sequences` holds `GossipSequence`, `builders` the ways to get one;
-`average` is one node's round in a loop of one's own, `communication` the graph of all rounds.
+`changing` draws rounds that change (matchings, peers, nodes and links that are away); `average` is one node's round in
+a loop of one's own, `communication` the graph of all rounds.
 """
 
 from .average import average
 from .builders import from_array, from_file, load, metropolis_hastings, sequence, uniform
+from .changing import (
+    absences,
+    churn,
+    drawn_presence,
+    link_dropout,
+    one_peer_exponential,
+    peer_sampling,
+    random_matchings,
+    random_pairs,
+)
 from .matrix import (
     BALANCE_TOLERANCE,
     MAX_DENSE_NODES,
@@ -29,11 +40,19 @@ __all__ = [
     "Gossip",
     "GossipMatrix",
     "GossipSequence",
+    "absences",
     "average",
+    "churn",
+    "drawn_presence",
     "from_array",
     "from_file",
+    "link_dropout",
     "load",
     "metropolis_hastings",
+    "one_peer_exponential",
+    "peer_sampling",
+    "random_matchings",
+    "random_pairs",
     "sequence",
     "uniform",
 ]

@@ -84,7 +84,7 @@ def ordered(losses: Mapping[Key, np.ndarray], by: str = "mean") -> list[Key]:
     (['lucky once', 'steady'], ['steady', 'lucky once'])
     """
     finite = {key: np.where(np.isnan(values), np.inf, values) for key, values in losses.items()}
-    places = {key: (float(values.mean()),) for key, values in finite.items()}
+    places: dict[Key, tuple[float, ...]] = {key: (float(values.mean()),) for key, values in finite.items()}
     if by == "rank" and finite:
         ranks = stats.rankdata(np.array(list(finite.values())), axis=0).mean(axis=1)
         places = {

@@ -1,0 +1,180 @@
+"""Gossip that changes from round to round, and nodes that are away: what runs, what it loses, which noise it uses."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+import mfdl
+from mfdl import gossip
+from mfdl.algorithms import with_absences
+from mfdl.errors import InvalidInput
+from mfdl.testing.oracles import pinv_gram
+from mfdl.testing.strategies import connected_graphs, gossip_matrices
+from mfdl.training.executor import Executor
+from mfdl.training.keys import NoiseKey
+
+SEEDS = st.integers(0, 2**32 - 1)
+HOW = {"adjacency": "zero-out", "clip_norm": 1.0}
+
+
+def dense(sequence, rounds):
+    return [sequence.at(r).dense() for r in range(rounds)]
+
+
+@examples(60)
+@given(connected_graphs(min_nodes=2), st.integers(1, 4), SEEDS)
+def test_pairs_average_and_nobody_else_moves(graph, rounds, seed):
+    edges = {frozenset(edge) for edge in graph.edges}
+    for build, most in ((gossip.random_matchings, graph.number_of_nodes() // 2), (gossip.random_pairs, 1)):
+        sequence = build(graph, rounds, seed)
+        for W in dense(sequence, rounds):
+            ends = [frozenset((sequence.labels[u], sequence.labels[v])) for u, v in np.argwhere(np.triu(W, 1))]
+            assert 1 <= len(ends) <= most
+            assert set(ends) <= edges
+            assert len(set().union(*ends)) == 2 * len(ends)  # nobody in two pairs
+            assert_array_equal(W @ W, W)  # an average taken twice is the average
+            assert_array_equal(W, W.T)
+        assert build(graph, rounds, seed).content_hash == sequence.content_hash
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 32])
+def test_peers_at_powers_of_two_agree_after_log_n_rounds(n):
+    sequence, product = gossip.one_peer_exponential(n), np.eye(n)
+    assert len(sequence.matrices) == np.log2(n)
+    for W in dense(sequence, len(sequence.matrices)):
+        assert_array_equal(np.count_nonzero(W, axis=1), 2)
+        product = W @ product
+    assert_allclose(product, np.full((n, n), 1 / n))
+    assert gossip.one_peer_exponential(n + 1).is_doubly_stochastic
+
+
+@examples(40)
+@given(st.integers(2, 7), st.data(), SEEDS)
+def test_drawn_peers_are_others_and_as_many_as_asked(n, data, seed):
+    peers = data.draw(st.integers(1, n - 1))
+    for W in dense(gossip.peer_sampling(n, 3, peers, seed), 3):
+        assert_array_equal(np.count_nonzero(W, axis=1), peers + 1)
+        assert_allclose(W[W > 0], 1 / (peers + 1))
+        assert (np.diagonal(W) > 0).all()
+
+
+@examples(60)
+@given(gossip_matrices(), st.floats(0, 0.9), SEEDS)
+def test_what_is_away_exchanges_nothing_and_what_is_there_keeps_its_weights(W, rate, seed):
+    n, whole = W.num_nodes, W.dense()
+    there = gossip.drawn_presence(n, 3, rate, seed)
+    links = gossip.link_dropout(W, 3, rate, seed)
+    for r, left in enumerate(dense(gossip.absences(W, there), 3)):
+        both = np.outer(there[r], there[r]) & ~np.eye(n, dtype=bool)
+        assert_allclose(left[both], whole[both])
+        away = ~both & ~np.eye(n, dtype=bool)
+        assert_array_equal(left[away], 0)
+    for left in dense(links, 3):
+        off = ~np.eye(n, dtype=bool)
+        kept = left[off] != 0
+        assert_allclose(left[off][kept], whole[off][kept])
+        pairs = (left != 0) | (whole == 0)
+        if W.is_symmetric:
+            assert_array_equal(pairs, pairs.T)
+    if W.is_symmetric:
+        assert links.is_symmetric
+
+
+def absent(W, name, there, participation):
+    whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
+    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip.absences(W, there), 0.5), participation)
+    return with_absences(dataclasses.replace(left, name=name, noise=whole.noise), there)
+
+
+CASES = st.tuples(gossip_matrices(kinds=("symmetric",), min_nodes=2, max_nodes=4), st.integers(1, 3), st.integers(1, 2))
+
+
+@examples(40)
+@given(CASES, st.sampled_from(["dp-dsgd", "mafalda", "decor"]), st.floats(0, 0.7), SEEDS)
+def test_the_run_is_the_loop_in_which_nodes_miss_steps(case, name, rate, seed):
+    W, period, epochs = case
+    participation, rng = mfdl.Cyclic(epochs=epochs, period=period), np.random.default_rng(seed)
+    T, n = participation.num_steps, W.num_nodes
+    there = gossip.drawn_presence(n, T, rate, seed)
+    algorithm = absent(W, name, there, participation)
+    executor = Executor(algorithm, dtype=torch.float64)
+    injected = rng.standard_normal((2, T, n, 1))
+    state = executor.initial_state(torch.zeros(n, 1, dtype=torch.float64))
+    x = np.zeros((n, 1))
+    for t in range(T):
+        messages, state = executor.step(t, state, *map(torch.tensor, injected[:, t]))
+        moved = x - 0.5 * there[t][:, None] * injected[:, t].sum(0)
+        x = moved.copy()
+        for u in np.flatnonzero(there[t]):
+            x[u] = sum((W.dense()[u, v] * (moved[v] if there[t][v] else moved[u]) for v in range(n)), np.zeros(1))
+        assert_allclose(messages.numpy()[there[t]], moved[there[t]], atol=1e-12)
+        assert_allclose(executor.models(state).numpy(), x, atol=1e-12)
+    assert_array_equal(np.broadcast_to(algorithm.sent, (T, n)), there)
+
+
+@examples(60)
+@given(CASES, st.sampled_from(["dp-dsgd", "mafalda", "decor"]), st.floats(0, 0.7), SEEDS)
+def test_losses_are_those_of_the_messages_that_are_sent(case, name, rate, seed):
+    W, period, epochs = case
+    participation = mfdl.Cyclic(epochs=epochs, period=period)
+    T, n = participation.num_steps, W.num_nodes
+    there = gossip.drawn_presence(n, T, rate, seed)
+    algorithm = absent(W, name, there, participation)
+    losses = mfdl.victim_losses(algorithm, mfdl.trust.named("eavesdropper"))
+    sent = there.ravel()
+    A = (algorithm.messages_from_gradients @ np.eye(T * n))[sent]
+    B = (algorithm.messages_from_noise @ np.eye(algorithm.noise.shape[1]))[sent]
+    for loss in losses:
+        gram, leaks = pinv_gram(A[:, loss.victim :: n], B)
+        assert not leaks.any()
+        least = max(np.abs(gram[r::period, r::period]).sum() for r in range(period))  # at most two uses: signs decide
+        assert loss.sensitivity_squared == pytest.approx(least, rel=1e-5, abs=1e-9)
+
+
+def test_equal_rounds_are_one_matrix():
+    W, participation = gossip.metropolis_hastings("star:n=5"), mfdl.Cyclic(epochs=2, period=3)
+    noise = []
+    for either in (W, gossip.sequence([W] * 6, repeat=False), gossip.absences(W, np.ones((6, 5), dtype=bool))):
+        algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(either, 0.1), participation)
+        mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.PNDP(attackers=[1]), **HOW, mu=1.0)
+        noise.append(mechanism.noise_std)
+        assert len(algorithm.kinds) == 1
+    assert noise == pytest.approx([noise[0]] * 3, rel=1e-9)
+
+
+def test_who_comes_back_uses_the_noise_of_the_steps_to_come_and_nobody_that_of_steps_missed():
+    """Noise of a step is that of the run in which everybody is there, whatever was missed: none is used twice."""
+    W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.Cyclic(epochs=1, period=6)
+    there = gossip.churn(W, 6, {2: [(1, 4)]})
+    algorithm, key = absent(W, "decor", there, participation), NoiseKey.from_seed(0)
+    streams = [mfdl.noise_stream(noise, 1.0, key, 3) for noise in (algorithm.noise, algorithm.noise)]
+    rows = [[stream.step(t) for t in steps] for stream, steps in zip(streams, (range(6), (0, 4, 5)), strict=True)]
+    for t, row in zip((0, 4, 5), rows[1], strict=True):
+        assert_array_equal(row[2], rows[0][t][2])
+    assert len({row.tobytes() for row in rows[0]}) == 6
+    effect = algorithm.messages_from_injected_noise @ np.eye(6 * 4)
+    assert_array_equal(effect[:, [t * 4 + 2 for t in (1, 2, 3)]], 0)  # what was missed enters nothing
+
+
+def test_what_does_not_fit_is_refused():
+    W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.Cyclic(epochs=1, period=3)
+    whole, there = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W, 0.1), participation), np.ones((3, 4), dtype=bool)
+    there[1, 2] = False
+    for call, words in (
+        (lambda: with_absences(whole, there), "enters models of other nodes"),
+        (lambda: with_absences(whole, there[:2]), "one row for each of 3 steps, got 2"),
+        (lambda: with_absences(whole, there.astype(int)), "must be a bool array"),
+        (lambda: gossip.drawn_presence(4, 3, 1.0, 0), r"rate must lie in \[0, 1\), got 1"),
+        (lambda: gossip.churn(W, 3, {9: [(0, 1)]}), "node 9, which is none"),
+        (lambda: gossip.churn(W, 3, {1: [(2, 4)]}), r"got \(2, 4\) for node 1"),
+        (lambda: gossip.peer_sampling(3, 2, 3, 0), "peers must be below the number of nodes, 3"),
+        (lambda: gossip.random_pairs("ring:n=4", 2, -1), "seed"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            call()
