@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
+from mfdl.noise import CausalNoise
 from mfdl.participation import EveryStep
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms import range_form, view_grams
@@ -120,6 +121,32 @@ def test_range_and_null_space_form_agree(n, T, bits, varying, seed):
         if not varying:
             form = RangeForm(W[0], np.flatnonzero(seen & unknown), unknown, scale, None)
             assert_allclose(form.grams(np.array([u]))[0], X, atol=1e-9)
+
+
+@pytest.mark.parametrize("memory", [8 * 30, 2**28])
+@pytest.mark.parametrize("of_nodes", [False, True])
+@pytest.mark.parametrize("rates", [np.full(6, 0.5), 1 / np.arange(1.0, 7.0)])
+def test_range_form_of_noise_correlated_in_time_is_the_dense_definition(rates, of_nodes, memory, monkeypatch):
+    """Any W, one encoder for all nodes or one each, covariances of all steps at once or of few."""
+    monkeypatch.setattr(range_form, "CHUNK_BYTES", memory)
+    n, T = 5, 6
+    rng = np.random.default_rng(3)
+    W, C = rng.random((n, n)), np.tril(rng.random((n, T, T)))
+    W /= W.sum(axis=1, keepdims=True)
+    inverse = np.linalg.inv(C + np.eye(T))
+    inverse = inverse if of_nodes else inverse[0]
+    unknown, rows = np.arange(n) > 0, np.array([1, 3])
+    form = RangeForm(sp.csr_array(W), rows, unknown, np.outer(rates, np.arange(1.0, n + 1)), inverse)
+    A = np.zeros((T, n, T, n))
+    for s in range(T):
+        for t in range(s, T):
+            A[t, :, s] = np.linalg.matrix_power(W, t - s) * rates[s] * np.arange(1.0, n + 1)
+    A = A.reshape(T * n, T * n)[np.tile(np.isin(np.arange(n), rows), T)]
+    noise = CausalNoise(np.linalg.inv(inverse), num_steps=T, num_nodes=n).matmat(np.eye(T * n))
+    B = (A @ noise) * np.tile(unknown, T)
+    for u, gram in zip([1, 2, 4], form.grams(np.array([1, 2, 4])), strict=True):
+        oracle, _ = pinv_gram(of_node(A, u, n), B)
+        assert_allclose(gram, oracle, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("block", [1, 3, 512])

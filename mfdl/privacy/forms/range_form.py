@@ -6,7 +6,8 @@ With P the rows of the seen messages, Q the nodes whose noise is unknown and q[s
 
 Each seen message carries fresh noise of its own sender, so B B^T is invertible and well conditioned: no rank
 decision is needed. B B^T is block Toeplitz up to a running sum, so neither A nor B is ever formed: the powers
-P W^a, shape (T, r, n), hold everything. Cost: (T r)^3 / 3 + n T (T r)^2 time, (T r)^2 + T r n memory.
+P W^a, shape (T, r, n), hold everything. Cost: (T r)^3 / 3 + v T (T r)^2 / 3 time for v victims, with an encoder
+n r T^2 (T + n) besides; (T r)^2 + T r n memory.
 
 Released models add the rows K sum_{r>=s} a_r W^(r+1-s) diag(q_s), K W^(T-s) diag(q_s) for the final ones. They can
 depend on the messages, so what they add is the Schur complement S of their covariance, e x e, where the rank is decided
@@ -33,6 +34,7 @@ from .partly_seen import PartlySeen
 
 CHUNK_BYTES = 256 * 2**20
 BLOCK_ROWS = 512
+SPARSE = 8  # how much slower an entry of a sparse product is than one of a dense one
 MAX_RELATIVE_ERROR = 0.1  # above it the dense form is asked, which tells ranks better
 
 
@@ -108,7 +110,7 @@ class RangeForm:
             powers[a] = current.T
             current = weights.T @ current
         self.powers = powers
-        covariance = self._covariance(unknown, inverse)
+        covariance = self._covariance(weights, unknown, inverse)
         self.factor, self.condition = covariance, 1.0
         if rows.size:
             norm = float(np.abs(covariance).sum(axis=0).max())
@@ -140,12 +142,12 @@ class RangeForm:
         cross = np.zeros((T * self.rows.size, released.shape[0]))
         own = np.zeros((released.shape[0],) * 2)
         for node in np.flatnonzero(unknown):
-            noise = E[:, :, node] * self.scale[:, node, None]  # (T, e)
-            seen = self.columns(int(node))
+            noise = injected = E[:, :, node] * self.scale[:, node, None]  # (T, e)
             if inverse is not None:
                 colour = inverse if inverse.ndim == 2 else inverse[node]
-                noise, seen = colour.T @ noise, seen @ colour
-            cross += seen @ noise
+                noise = colour.T @ injected
+                injected = colour @ noise
+            cross += self.columns(int(node)) @ injected
             own += noise.T @ noise
         V = scipy.linalg.solve_triangular(self.factor, cross, lower=True, check_finite=False) if cross.size else cross
         values, vectors = np.linalg.eigh(own - V.T @ V)
@@ -163,16 +165,14 @@ class RangeForm:
             A[s:, :, s] = self.powers[: T - s, :, node] * self.scale[s, node]
         return A.reshape(T * r, T)
 
-    def _covariance(self, unknown: np.ndarray, inverse: FloatArray | None) -> FloatArray:
+    def _covariance(self, weights: sp.csr_array, unknown: np.ndarray, inverse: FloatArray | None) -> FloatArray:
         """B B^T in Fortran order, (T r, T r)."""
         T, r, n = self.powers.shape
         total = np.zeros((T * r, T * r), order="F")
         if r == 0:
             return total
         if inverse is not None:
-            for node in np.flatnonzero(unknown):
-                B = self.columns(int(node)) @ (inverse if inverse.ndim == 2 else inverse[node])
-                total += B @ B.T
+            self._add_correlated(total, weights, unknown, inverse)
             return total
         if np.ptp(self.scale, axis=0).max(initial=0.0) == 0.0:
             stacked = self.powers.reshape(T * r, n)
@@ -184,6 +184,39 @@ class RangeForm:
             stacked = self.powers[: T - s].reshape((T - s) * r, n)
             total[s * r :, s * r :] += (stacked * (self.scale[s] ** 2 * unknown)) @ stacked.T
         return total
+
+    def _add_correlated(
+        self, total: FloatArray, weights: sp.csr_array, unknown: np.ndarray, inverse: FloatArray
+    ) -> None:
+        """B B^T of noise with an encoder: the covariance of all messages with those seen of some steps t', over time.
+
+        Cov(m_t, P m_t') = W Cov(m_t-1, P m_t') + Cov(x_t, P m_t'), and x is correlated with P m_t' by the powers
+        alone: n r T^2 (T + n) multiplications, where a product for each node takes n r^2 T^3.
+        """
+        T, r, n = self.powers.shape
+        scale = self.scale * unknown
+        colours = np.broadcast_to(inverse @ inverse.swapaxes(-1, -2), (n if inverse.ndim == 3 else 1, T, T))
+        alike = len(colours) == 1 and not np.ptp(scale, axis=0).any()
+        if not alike:
+            colours = colours * scale.T[:, :, None] * scale.T[:, None, :]
+        forward = weights.T if weights.nnz * SPARSE < n * n else weights.T.toarray()
+        width = max(1, CHUNK_BYTES // (8 * T * r * n))
+        for first in range(0, T, width):
+            last = min(first + width, T)
+            injected = np.empty((last, last - first, r, n))  # Cov(P m_t', x_t), axes (t, t', seen, node)
+            for then in range(first, last):
+                past = self.powers[then::-1]
+                if alike:
+                    shares = (colours[0, :last, : then + 1] @ past.reshape(then + 1, r * n)).reshape(last, r, n)
+                    injected[:, then - first] = shares * scale[0] ** 2
+                else:
+                    shares = colours[:, :last, : then + 1] @ past.transpose(2, 0, 1)
+                    injected[:, then - first] = shares.transpose(1, 2, 0)
+            held = np.zeros(((last - first) * r, n))
+            for t in range(last):
+                held = held @ forward + injected[t].reshape(held.shape)
+                total[first * r : last * r, t * r : (t + 1) * r] = held[:, self.rows]
+                total[t * r : (t + 1) * r, first * r : last * r] = held[:, self.rows].T
 
     def grams(self, nodes: np.ndarray) -> FloatArray:
         """X_u for the given nodes, shape (len(nodes), T, T).
