@@ -47,10 +47,10 @@ def compare(
 def _show(result: dict[str, Any], picture: Path) -> None:
     count = len(result["seeds"])
     title = f"{result['task']} on {result['graph']}: {result['nodes']} nodes, {result['steps']} steps"
-    epsilon = rounded_up(largest_epsilon(result))
-    title += f"; mu = {mu_rounded_up(result['mu'])}, epsilon = {epsilon} at delta = {result['delta']:g}"
+    title += f"; {of}" if (of := _target(result)) else ""
     measured = result["config"].get("metrics", [])
-    numbers = [f"final test loss ({count} seed{'s' * (count > 1)})", "accuracy", "injected\nnoise std", "objective"]
+    numbers = [f"final test loss ({count} seed{'s' * (count > 1)})", "accuracy", "injected\nnoise std"]
+    numbers += ["objective"] * (with_objective := any(row["objective"] is not None for row in result["mechanisms"]))
     numbers += [WORDS[name].replace(" of the ", "\nof the ") for name in measured]
     table = options.table(("mechanism", *numbers), title=title, right=numbers)
     for row in result["mechanisms"]:
@@ -61,7 +61,7 @@ def _show(result: dict[str, Any], picture: Path) -> None:
             f"diverged ({len(row['diverged'])} of {count})" if row["final_loss_mean"] is None else loss,
             options.plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
             f"{row['injected_noise_std']:.3g}",
-            f"{objective:,.0f}" if isinstance(objective, float) else str(objective),
+            *[f"{objective:,.0f}" if isinstance(objective, float) else str(objective)] * with_objective,
             *(
                 options.plus_minus(
                     row[f"final_{name}_mean"], row[f"final_{name}_std"], count, ".1%" if is_accuracy(name) else ".3g"
@@ -74,12 +74,21 @@ def _show(result: dict[str, Any], picture: Path) -> None:
         if loss is not None:
             table.add_row(f"({name})", f"{loss:.3f}", "" if accuracy is None else f"{accuracy:.1%}")
     spread = ["±: standard deviation over seeds."] * (count > 1)
-    options.say([table, *spread, *_footnotes(result["steps"])])
+    options.say([table, *spread, *_footnotes(result["steps"])[: 1 + with_objective]])
     options.say([f"{result['finding']}."] * bool(result["finding"]) + result["advice"])
     without = any(row["mechanism"] == "none" for row in result["mechanisms"])
     options.say([result["guarantee"], *["none trains without noise: it has no guarantee."] * without])
     options.say(["Noise is drawn from the seeds: whoever knows them can subtract it."])
     options.answers().print(f"Picture: {picture}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _target(result: dict[str, Any]) -> str:
+    """mu, where there is one, and epsilon; empty without either, as where only "none" is trained."""
+    epsilon, mu = largest_epsilon(result), result["mu"]
+    words = [] if mu is None else [f"mu = {mu_rounded_up(mu)}"]
+    if epsilon is not None:
+        words.append(f"epsilon = {rounded_up(epsilon)} at delta = {result['delta']:g}")
+    return ", ".join([*words, *["secret batches"] * (mu is None)])
 
 
 def _show_several(result: dict[str, Any], out: Path) -> None:

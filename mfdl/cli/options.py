@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..reporting.output import rounded_up
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -62,9 +64,13 @@ def plus_minus(mean: float | None, std: float | None, count: int, digits: str) -
 
 
 def grid(rows: Sequence[dict[str, Any]]) -> Table:
-    """Loss and accuracy for every mechanism, budget and rate; `seeds`, and how many `diverged`."""
-    numbers = ("mu", "lr", "final test loss", "accuracy")
-    several = [name for name in ("graph", "task") if len({row[name] for row in rows}) > 1]
+    """Loss and accuracy for every mechanism, budget and rate; `seeds`, and how many `diverged`.
+
+    Where some batches are secret, and have no mu, epsilon stands beside it.
+    """
+    secret = any(row["mu"] is None for row in rows)
+    numbers = ("mu", *["epsilon"] * secret, "lr", "final test loss", "accuracy")
+    several = [name for name in ("graph", "task", "participation") if len({row.get(name) for row in rows}) > 1]
     made = table((*several, "mechanism", "trust", *numbers), right=numbers)
     for row in rows:
         count = len(row["seeds"])
@@ -73,9 +79,14 @@ def grid(rows: Sequence[dict[str, Any]]) -> Table:
             *(row[name] for name in several),
             row["mechanism"],
             row["trust"],
-            row["mu"] if isinstance(row["mu"], str) else f"{row['mu']:g}",
+            _budget(row["mu"]),
+            *[rounded_up(row["epsilon"])] * secret,
             f"{row['lr']:g}",
             diverged or plus_minus(row["final_loss_mean"], row["final_loss_std"], count, ".3f"),
             plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
         )
     return made
+
+
+def _budget(value: float | str | None) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:g}"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InvalidInput
+from ..reporting.output import rounded_up
 from . import options
 
 OUT = Path("results/sweep")
@@ -81,6 +82,9 @@ def _tell(result: dict[str, Any], as_json: bool, *, seen: bool = False) -> None:
         options.say([f"failed: {failure['mechanism']} ({failure['cell']}): {failure['error']}"])
     if result["failures"]:
         options.say([f"Tracebacks: {Path(result['out']) / 'failed'}; the next `mfdl sweep` tries these cells again."])
+    for one in result["converted"]:
+        told = f"epsilon = {rounded_up(one['epsilon'])} at delta = {one['delta']:g}"
+        options.say([f"Secret batches have no mu: theirs is {told}, what mu = {one['mu']:g} gives."])
     if result["rows"] and not seen:
         options.say([options.grid(result["rows"])])
     if not seen:

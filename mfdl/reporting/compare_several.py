@@ -104,8 +104,10 @@ def _merged(
     for plan, result in zip(plans, results, strict=True):
         rate = plan.config.learning_rate
         rows += [{**row, "lr": rate} for row in result["mechanisms"]]
-        mu = {row["mechanism"]: row["mu"] for row in result["mechanisms"]}
-        runs += [{**run, "mu": mu[run["mechanism"]], "lr": rate} for run in result["runs"]]
+        of = {row["mechanism"]: {"mu": row["mu"], "lr": rate} for row in result["mechanisms"]}
+        if plan.config.has_bins:  # without mu, epsilon says at which budget
+            of = {row["mechanism"]: of[row["mechanism"]] | {"epsilon": row["epsilon"]} for row in result["mechanisms"]}
+        runs += [{**run, **of[run["mechanism"]]} for run in result["runs"]]
     options = config.options() | {("lr" if name == "learning_rate" else name): list(v) for name, v in several.items()}
     return {
         **results[0],

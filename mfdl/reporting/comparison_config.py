@@ -30,7 +30,8 @@ class ComparisonConfig(Protects, OnGraph):
 
     Attributes: as their options; besides,
         mu: target of Gaussian DP; or epsilon at delta; neither means mu = 2. With mu, delta only says where
-            the equivalent epsilon is reported.
+            the equivalent epsilon is reported. Secret batches have no mu, and need epsilon.
+        participation: "balls-in-bins": every mechanism is trained with secret batches; "cyclic": with public ones.
         adjacency, clip_norm, momentum, weight_decay: of all mechanisms.
         unit: at "user" each node takes part in every step.
         trust, attackers, colluders, coalition_size: the trust model, as `trust.named` reads them; one for all.
@@ -65,6 +66,14 @@ class ComparisonConfig(Protects, OnGraph):
     ] = "digits"
     epochs: options.Epochs = 20
     period: options.Period = 16
+    participation: Annotated[
+        str,
+        Option(
+            "cyclic (public batches), or balls-in-bins (secret ones: each record draws one of b bins once).",
+            metavar="NAME",
+            among=("cyclic", options.BINS),
+        ),
+    ] = "cyclic"
     mu: Annotated[
         float | None,
         Option(
@@ -157,6 +166,11 @@ class ComparisonConfig(Protects, OnGraph):
                 f"and weight decay ({self.weight_decay:g}) mix with other scales; leave them out, or the schedule."
             )
         self.trust_model()
+        options.require_for_bins(self)
+        if self.has_bins and self.unit == "user":
+            raise InvalidInput(
+                "--unit user needs every record in every step, and secret batches are for --unit record."
+            )
         if self.adjacency == "add-remove":
             raise InvalidInput(
                 "--adjacency add-remove cannot be trained: split, record-to-step map and batch sizes follow the number "
@@ -164,6 +178,8 @@ class ComparisonConfig(Protects, OnGraph):
             )
         if self.mu is not None and self.epsilon is not None:
             raise InvalidInput("give one privacy target: --mu, or --epsilon with --delta, not both.")
+        if self.has_bins and self.epsilon is None and set(self.mechanisms) - {"none"}:
+            raise InvalidInput(f"--participation {options.BINS} has no mu to aim at; give --epsilon, met at --delta.")
         if not self.mechanisms:
             raise InvalidInput("mechanisms must name at least one mechanism, e.g. none,dp-dsgd,mafalda.")
         object.__setattr__(self, "mechanisms", tuple(map(self._with_release, self.mechanisms)))
@@ -226,9 +242,14 @@ class ComparisonConfig(Protects, OnGraph):
         return None if isinstance(clips, float) else clips
 
     @property
-    def target_mu_or_default(self) -> float:
-        """The given mu, or the default one."""
-        return DEFAULT_MU if self.mu is None else self.mu
+    def has_bins(self) -> bool:
+        """Whether batches are secret."""
+        return self.participation == options.BINS
+
+    @property
+    def target_mu_or_default(self) -> float | None:
+        """The given mu, or the default one; None where batches are secret."""
+        return None if self.has_bins else DEFAULT_MU if self.mu is None else self.mu
 
     @property
     def target(self) -> dict[str, Any]:
@@ -237,13 +258,14 @@ class ComparisonConfig(Protects, OnGraph):
             return {"epsilon": self.epsilon, "delta": self.delta}
         return {"mu": self.target_mu_or_default}
 
-    @property
-    def participation(self) -> Participation:
-        """(epochs, period)-cyclic, or every step at user level."""
-        from ..participation import Cyclic, EveryStep
+    def scheme(self) -> Participation:
+        """(epochs, period)-cyclic, as many secret bins, or every step at user level."""
+        from ..participation import BallsInBins, Cyclic, EveryStep
 
         if self.unit == "user":
             return EveryStep(self.epochs * self.period)
+        if self.has_bins:
+            return BallsInBins(epochs=self.epochs, bins=self.period)
         return Cyclic(epochs=self.epochs, period=self.period)
 
     def parameters(self, name: str) -> dict[str, Any]:
@@ -306,6 +328,7 @@ class ComparisonConfig(Protects, OnGraph):
         ):  # files without them stay as they were
             if not values[name]:
                 del values[name]
-        if values["release_model"] == "last":
-            del values["release_model"]
+        for name, usual in (("release_model", "last"), ("participation", "cyclic")):
+            if values[name] == usual:
+                del values[name]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,14 +24,16 @@ import pyarrow.parquet as pq
 from .. import files
 from ..algorithms.registry import shortsighted
 from ..errors import InvalidInput
-from ..mechanism import Mechanism
 from ..pictures.style import write_figure
+from ..training.covered import AnyMechanism
 from ..training.learned import Ended, Judged
-from .output import circumstances, json_number, require_folder, require_writable
+from ..training.run import is_private
+from .output import circumstances, json_number, require_folder, require_writable, stated_mu
 from .plots import plot_comparison
 
 if TYPE_CHECKING:
     from ..privacy.guarantee import Guarantee
+    from ..privacy.sampled_guarantee import SampledGuarantee
     from .compare import Plan
 
 NOT_PRIVATE = ("loss", "accuracy", "final_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second")
@@ -97,7 +98,7 @@ class Folder:
             require_writable(folder / name)
         self.records: dict[Key, dict[str, Any]] = {}
         self.tables: dict[Key, pa.Table] = {}
-        self.mechanisms: dict[str, Mechanism] = {}
+        self.mechanisms: dict[str, AnyMechanism] = {}
         earlier = self._earlier_result()
         self._drawn = earlier is not None and resume and earlier.get("complete") is True
         if earlier is None:
@@ -133,7 +134,7 @@ class Folder:
             if rows.num_rows:
                 self.records[key], self.tables[key] = record, rows
 
-    def begin(self, mechanisms: dict[str, Mechanism]) -> None:
+    def begin(self, mechanisms: dict[str, AnyMechanism]) -> None:
         """Takes the folder: from here on it holds this comparison and nothing of an earlier one."""
         self.mechanisms = mechanisms
         # first of all, so that a full disk leaves the earlier comparison; from then on nothing of it counts
@@ -210,7 +211,7 @@ class Folder:
         for name in plan.config.mechanisms:
             runs = self._runs_of(name)
             losses, accuracies = [run["final_loss"] for run in runs], [run["final_accuracy"] for run in runs]
-            private = math.isfinite(self.mechanisms[name].guarantee.mu)
+            private = is_private(self.mechanisms[name])
             diverged = sum(run["diverged"] for run in runs)
             remark = shortsighted(self.mechanisms[name].algorithm)
             ended.append(Ended(name, private, losses, accuracies, diverged, remark))
@@ -229,18 +230,22 @@ class Folder:
     def _runs_of(self, name: str) -> list[dict[str, Any]]:
         return [self.records[key] for key in self._ordered() if key[0] == name]
 
-    def _stated(self) -> list[Guarantee]:
+    def _stated(self) -> list[Guarantee | SampledGuarantee]:
         """The guarantees of the mechanisms with noise."""
-        return [m.guarantee for m in self.mechanisms.values() if math.isfinite(m.guarantee.mu)]
+        return [m.guarantee for m in self.mechanisms.values() if is_private(m)]
 
     def _guarantee(self) -> str:
         """The sentence of the weakest guarantee among the mechanisms with noise; it holds for each of them."""
         if self._across():
             return "Each mechanism is held to its own trust model, named beside it: their losses are no ranking."
         every = self._stated() or [mechanism.guarantee for mechanism in self.mechanisms.values()]
-        return self._said(max(every, key=lambda stated: (stated.mu, stated.bound == "upper")))
+        return self._said(max(every, key=lambda stated: (self._lost(stated), stated.bound == "upper")))
 
-    def _said(self, stated: Guarantee) -> str:
+    def _lost(self, stated: Guarantee | SampledGuarantee) -> float:
+        mu = stated_mu(stated)
+        return stated.epsilon(self.plan.config.delta) if mu is None else mu
+
+    def _said(self, stated: Guarantee | SampledGuarantee) -> str:
         """The sentence, with epsilon at the delta of this comparison."""
         return dataclasses.replace(stated, stated_delta=self.plan.config.delta).sentence()
 
@@ -265,18 +270,18 @@ class Folder:
         steps = len(runs) * self.plan.dynamics.num_nodes * self.plan.participation.num_steps
         return {
             "mechanism": name,
-            "label": f"{name} [{stated.trust}]" if self._across() and math.isfinite(stated.mu) else name,
+            "label": f"{name} [{stated.trust}]" if self._across() and is_private(mechanism) else name,
             "trust": stated.trust,
             "guarantee": self._said(stated),
             "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
             "injected_noise_std": mechanism.injected_noise_std,
-            "objective": json_number(mechanism.objective),
+            "objective": json_number(getattr(mechanism, "objective", None)),  # none where batches are secret
             "final_loss_mean": float(np.mean(losses)) if usable else None,
             "final_loss_std": _spread(losses) if usable else None,
             "final_accuracy_mean": float(np.mean(accuracies)) if usable and None not in accuracies else None,
             "final_accuracy_std": _spread(accuracies) if usable and None not in accuracies else None,
             **more,
-            "mu": json_number(stated.mu),
+            "mu": json_number(stated_mu(stated)),
             "epsilon": json_number(stated.epsilon(self.plan.config.delta)),
             "beats_untrained": own.beats(judged.untrained),
             "beats_chance": own.beats(judged.chance),

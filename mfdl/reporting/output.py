@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..algorithms import LinearAlgorithm
     from ..gossip import Gossip
     from ..graphs import SparseGraph
+    from ..privacy.guarantee import Guarantee
+    from ..privacy.sampled_guarantee import SampledGuarantee
     from .account_config import AccountConfig
     from .options import OnGraph
 
@@ -95,10 +97,17 @@ def mu_rounded_up(value: float | str) -> str:
     return words.rounded_up(float(value), 6)
 
 
-def largest_epsilon(result: dict[str, Any]) -> float | str:
+def largest_epsilon(result: dict[str, Any]) -> float | str | None:
     """Of the mechanisms with noise of a comparison, as its guarantee states it; else the epsilon aimed at."""
     stated = [row["epsilon"] for row in result["mechanisms"] if isinstance(row.get("epsilon"), float)]
     return max(stated, default=result["epsilon"])
+
+
+def stated_mu(guarantee: Guarantee | SampledGuarantee) -> float | None:
+    """mu of a guarantee; None where it has none, as batches are secret."""
+    from ..privacy.guarantee import Guarantee
+
+    return guarantee.mu if isinstance(guarantee, Guarantee) else None
 
 
 def versions() -> dict[str, str]:

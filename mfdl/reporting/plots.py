@@ -91,14 +91,11 @@ def _span(seeds: Sequence[int]) -> str:
 
 def _target(result: dict[str, Any]) -> str:
     """mu and epsilon at which all were compared."""
-    if not isinstance(result["mu"], float):
-        return "the same target"
-    epsilon = (
-        ""
-        if result.get("epsilon") is None
-        else f", ε = {rounded_up(largest_epsilon(result))} at δ = {result['delta']:g}"
-    )
-    return f"μ = {mu_rounded_up(result['mu'])}{epsilon}"
+    mu, epsilon = result["mu"], result.get("epsilon")
+    words = [f"μ = {mu_rounded_up(mu)}"] if isinstance(mu, float) else []
+    if epsilon is not None and (words or mu is None):
+        words.append(f"ε = {rounded_up(largest_epsilon(result) or epsilon)} at δ = {result['delta']:g}")
+    return ", ".join(words) or "the same target"
 
 
 def _finding(result: dict[str, Any], curves: Sequence[Curves]) -> str:

@@ -10,12 +10,13 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
-from .. import graphs, mechanism, trust
+from .. import graphs, mechanism, sampled, trust
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import UnsupportedMechanism
 from ..factorization.kept import Solutions, keeping
 from ..mechanism import Mechanism
 from ..privacy.losses import Losses, Question
+from ..sampled import SampledMechanism
 from ..training import tasks
 from .options import OnGraph
 
@@ -70,9 +71,10 @@ class Shared:
         """Refuses nodes with fewer records than batches."""
         task = self.task(config)
         for seed in config.seed_list[: None if task.batch_sizes_depend_on_seed else 1]:
-            self._fed(task, seed if task.batch_sizes_depend_on_seed else 0, config.period)
+            period = 1 if config.has_bins else config.period  # a bin may be empty
+            self._fed(task, seed if task.batch_sizes_depend_on_seed else 0, period)
 
-    def accounted(self, config: ComparisonConfig, name: str) -> Accounted:
+    def accounted(self, config: ComparisonConfig, name: str) -> Accounted | WithBins:
         """The algorithm of a name with its losses.
 
         Raises: UnsupportedMechanism: it is not meant for the trust model of the config.
@@ -80,11 +82,13 @@ class Shared:
         settings = tuple(text for text in config.settings if text.startswith(f"{name}."))
         return self._accounted(shared_by(dataclasses.replace(config, mechanisms=(name,), settings=settings)))
 
-    def _account(self, config: ComparisonConfig) -> Accounted:
+    def _account(self, config: ComparisonConfig) -> Accounted | WithBins:
         (name,) = config.mechanisms
         with keeping(self._solutions):
             algorithm = built(config, name, self.network(config)[1])
         model, release = trust_of(config, name, algorithm)
+        if config.has_bins:
+            return WithBins(name, algorithm, model, config.values("adjacency", "clip_norm"))
         if config.unit == "record" and not (algorithm.divisors_cancel and not model.hides_messages(algorithm)):
             # divisors do not cancel in views that mix nodes; sizes that follow the seed are refused there
             algorithm = algorithm.with_divisors(self.task(config).public_batch_sizes(config.period))
@@ -112,9 +116,31 @@ class Accounted:
         return mechanism.of_losses(self.losses, self.losses.guarantee(0.0)).objective
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class WithBins:
+    """An algorithm of secret batches: what it loses is asked anew for each budget.
+
+    Attributes: how: adjacency and clipping norm; objective: there is none, as no mu says what noise a budget needs.
+    """
+
+    name: str
+    algorithm: LinearAlgorithm
+    trust: TrustModel
+    how: dict[str, Any]
+
+    objective = None
+
+    def mechanism(self, target: dict[str, Any]) -> SampledMechanism:
+        """With the least noise that meets a target, or without noise."""
+        if self.name == WITHOUT_NOISE:
+            return sampled.with_noise(self.algorithm, trust=self.trust, noise_std=0.0, **self.how)
+        return sampled.calibrate(self.algorithm, trust=self.trust, **self.how, **target)
+
+
 def shared_by(config: ComparisonConfig) -> ComparisonConfig:
     """Equal for configs of one mechanism that share its algorithm and its losses."""
-    return dataclasses.replace(config, error_weights=(), **OF_A_RUN)
+    any_target = {"epsilon": 1.0} if config.has_bins else {}
+    return dataclasses.replace(config, error_weights=(), **OF_A_RUN | any_target)
 
 
 def _place(config: OnGraph) -> OnGraph:
@@ -133,10 +159,10 @@ def built(config: ComparisonConfig, name: str, gossip: GossipMatrix) -> LinearAl
     """The algorithm of a name, with its settings or at its best."""
     given, dynamics = config.parameters(name), config.dynamics(gossip)
     if given:
-        algorithm = registry.build(name, dynamics, config.participation, **given)
+        algorithm = registry.build(name, dynamics, config.scheme(), **given)
     else:
         size = config.coalition_size or len(config.colluders or ())
-        algorithm = registry.build_tuned(name, dynamics, config.participation, coalition_size=size)
+        algorithm = registry.build_tuned(name, dynamics, config.scheme(), coalition_size=size)
     return algorithm if config.release_model == "last" else algorithm.releasing(config.release_model)
 
 

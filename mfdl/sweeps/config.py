@@ -11,13 +11,15 @@ from typing import Any
 
 from ..algorithms import registry
 from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
+from ..privacy import gaussian
 from ..reporting.comparison_config import WHERE, ComparisonConfig
+from ..reporting.options import BINS
 from ..reporting.shared import Shared
 from .cells import Cell
 from .config_file import Written
 from .tuning import Tuning
 
-LISTED = ("graph", "task", "trust", "mu", "epsilon", "learning_rate")
+LISTED = ("graph", "task", "trust", "participation", "mu", "epsilon", "learning_rate")
 """Fields that take several values; mechanisms and error weights always did."""
 OF_TRUST = {"attackers": "pndp", "colluders": "colluding", "coalition_size": "coalitions"}
 
@@ -27,8 +29,9 @@ class SweepConfig:
 
     Args:
         tuning: choose the rate of each mechanism on other seeds; None: every rate is a part of the sweep.
-        options: those of `ComparisonConfig`; graph, task, trust, mu, epsilon and learning_rate also as lists. `seeds`
-            is a count. Attackers, colluders and coalition_size go to the trust model that they belong to.
+        options: those of `ComparisonConfig`; graph, task, trust, participation, mu, epsilon and learning_rate also as
+            lists. `seeds` is a count. Attackers, colluders and coalition_size go to the trust model that they belong
+            to. Secret batches have no mu: a budget mu is the epsilon that it gives at delta (`converted`).
 
     Attributes: common: the options with the first value of every list; lists: the values by field.
     Raises: InvalidInput: what `ComparisonConfig` refuses, a value given twice, tuning seeds among those of the sweep,
@@ -48,11 +51,11 @@ class SweepConfig:
             if OF_TRUST[name] not in trusts:
                 raise InvalidInput(f"{name} belongs to trust model {OF_TRUST[name]}; those given: {', '.join(trusts)}.")
         first = {name: values[0] for name, values in self.lists.items()}
-        self.common = ComparisonConfig(**{**options, **first, **self._of_trust(trusts[0])})
+        self.common = ComparisonConfig(**_budgeted({**options, **first, **self._of_trust(trusts[0])}))
         for name, values in self.lists.items():
             for value in values[1:]:
-                own = self._of_trust(value) if name == "trust" else {}
-                dataclasses.replace(self.common, **{name: value, **own})
+                changed = {**options, **first, name: value}
+                ComparisonConfig(**_budgeted(changed | self._of_trust(changed.get("trust", trusts[0]))))
         if self.common.ranks is not None:
             raise InvalidInput(
                 f"ranks shares the nodes of one run among processes, got {self.common.ranks}, and a sweep trains its "
@@ -90,14 +93,26 @@ class SweepConfig:
         """As they are called in a file, without where it is computed; JSON-ready."""
         flags = {name: option.flags[0].lstrip("-") for name, (_, option, _) in self.common.fields().items()}
         options = {name: value for name, value in self.common.options().items() if name not in WHERE}
+        options |= {"epsilon": None} if "mu" in self.lists else {}  # of secret batches it follows
         options |= {flags[name]: list(values) for name, values in self.lists.items()}
         options |= {name: list(value) if isinstance(value, tuple) else value for name, value in self.of_trust.items()}
         return options | ({} if self.tuning is None else {"tuning": dataclasses.asdict(self.tuning)})
 
+    @property
+    def converted(self) -> list[dict[str, float]]:
+        """What each mu comes to where batches are secret: epsilon at delta of Gaussian DP; else empty."""
+        if BINS not in self.lists.get("participation", (self.common.participation,)):
+            return []
+        delta = self.common.delta
+        return [
+            {"mu": float(mu), "epsilon": gaussian.epsilon_from_mu(mu, delta), "delta": delta}
+            for mu in self.lists.get("mu", ())
+        ]
+
     # ---- cells -----------------------------------------------------------------------------------------------------
 
     def cells(self, seeds: Iterable[int] | None = None) -> list[Cell]:
-        """Over graph, task, trust model, mechanism, budget, rate and seed, the last one fastest.
+        """Over graph, task, trust model, participation, mechanism, budget, rate and seed, the last one fastest.
 
         A mechanism has no cells under trust models that it is not meant for; "none" has them once for every rate.
 
@@ -110,17 +125,21 @@ class SweepConfig:
     def _configs(self) -> Iterator[ComparisonConfig]:
         """One for all but the seed."""
         values = {name: self.lists.get(name, (getattr(self.common, name),)) for name in LISTED}
-        names = self.common.mechanisms
-        for graph, task, trust, name in itertools.product(values["graph"], values["task"], values["trust"], names):
+        if "mu" in self.lists:
+            values["epsilon"] = (None,)
+        places = ("graph", "task", "trust", "participation")
+        for *at, name in itertools.product(*(values[place] for place in places), self.common.mechanisms):
+            trust = at[2]
             if self._is_left_out(name, trust, values["trust"]):
                 continue
             settings = tuple(text for text in self.common.settings if text.startswith(f"{name}."))
-            place = {"graph": graph, "task": task, "trust": trust, **self._of_trust(trust)}
+            place = dict(zip(places, at, strict=True)) | self._of_trust(trust)
             of_one: dict[str, Any] = {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}
+            delta = self.common.delta
             targets = itertools.product(values["mu"], values["epsilon"], values["learning_rate"])
             for mu, epsilon, rate in targets:
-                target: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "learning_rate": rate}
-                yield dataclasses.replace(self.common, **place, **of_one, **target)
+                target: dict[str, Any] = {"mu": mu, "epsilon": epsilon, "learning_rate": rate, "delta": delta}
+                yield dataclasses.replace(self.common, **_budgeted({**place, **of_one, **target}))
 
     def _of_trust(self, trust: str) -> dict[str, Any]:
         """What belongs to a trust model, and nothing of the others."""
@@ -146,6 +165,15 @@ def _at_seed(config: ComparisonConfig, seed: int) -> ComparisonConfig:
     own = copy.copy(config)
     object.__setattr__(own, "first_seed", seed)
     return own
+
+
+def _budgeted(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, a budget mu of secret batches as the epsilon that it gives at delta."""
+    mu, delta = options.get("mu"), options.get("delta", ComparisonConfig.delta)
+    if options.get("participation") != BINS or mu is None or options.get("epsilon") is not None:
+        return options
+    ComparisonConfig(mu=mu, delta=delta)  # refuses either
+    return options | {"mu": None, "epsilon": gaussian.epsilon_from_mu(mu, delta)}
 
 
 def _several(name: str, given: Any) -> tuple[Any, ...]:

@@ -188,7 +188,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         return None
 
 
-GROUP = ("mechanism", "trust", "mu", "epsilon", "lr", "error_weights", "graph", "task")
+GROUP = ("mechanism", "trust", "mu", "epsilon", "lr", "error_weights", "graph", "task", "participation")
 """What a row shows of the cells that it groups."""
 
 
@@ -203,7 +203,7 @@ def rows(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for record in records:
         asked = {name: value for name, value in record["config"].items() if name != "first_seed"}
         groups.setdefault(json.dumps(asked, sort_keys=True), []).append(record)
-    return [{**{name: group[0][name] for name in GROUP}, **_over_seeds(group)} for group in groups.values()]
+    return [{**{name: group[0].get(name) for name in GROUP}, **_over_seeds(group)} for group in groups.values()]
 
 
 def _over_seeds(group: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -49,6 +49,8 @@ def sweep(
         raise TypeError(f"give options to the SweepConfig, not beside it: {', '.join(options)}.")
     store, told = Store(out), shown(progress, words=2)
     asked: dict[str, Any] = {"config": config.options()}
+    if config.converted:
+        asked["converted"] = config.converted
     cells = config.cells()
     if config.tuning is not None:
         cells, asked["chosen"] = _tuned(config, cells, store, engine, told)
@@ -65,6 +67,7 @@ def answer(store: Store) -> dict[str, Any]:
         "total": status.total,
         **{name: len(getattr(status, name)) for name in ("finished", "failed", "missing")},
         "chosen": store.sweep().get("chosen"),
+        "converted": store.sweep().get("converted", []),  # of secret batches, which have no mu
         "failures": failures,
         "rows": rows(store.records()),
     }
@@ -92,7 +95,8 @@ def _tuned(
 
 
 def _said(cell: Cell) -> dict[str, Any]:
-    options = {name: cell.options[name] for name in ("trust", "mu", "epsilon", "graph", "task")}
+    names = ("trust", "participation", "mu", "epsilon", "graph", "task")
+    options = {name: cell.options[name] for name in names if name in cell.options}
     return {"mechanism": cell.mechanism, **options}
 
 

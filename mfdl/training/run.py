@@ -353,7 +353,7 @@ def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
         )
 
 
-def _is_private(mechanism: Mechanism | SampledMechanism) -> bool:
+def is_private(mechanism: Mechanism | SampledMechanism) -> bool:
     """Whether anything finite is guaranteed."""
     if isinstance(mechanism, SampledMechanism):
         return mechanism.guarantee.noise_multiplier > 0
@@ -365,7 +365,7 @@ def judged(runs: Sequence[Run]) -> Judged:
     ended = [
         Ended(
             run.mechanism.algorithm.name,
-            _is_private(run.mechanism),
+            is_private(run.mechanism),
             run.final_losses,
             [seed.final_accuracy for seed in run.seeds],
             len(run.diverged_seeds),

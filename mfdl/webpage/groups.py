@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..reporting.output import mu_rounded_up
 from .source import Record
 
 WITHOUT_NOISE = "none"
@@ -40,14 +41,31 @@ class Group:
             raise AttributeError(name) from None
 
     @property
-    def mu(self) -> float:
-        """The guarantee's, inf without noise."""
-        return float(self.records[0]["mu"])
+    def secret(self) -> bool:
+        """Whether batches were secret, so that there is no mu."""
+        return self.records[0]["mu"] is None
+
+    @property
+    def budget(self) -> float:
+        """mu of the guarantee, or the epsilon that secret batches were held to; inf without noise."""
+        if not self.secret:
+            return float(self.records[0]["mu"])
+        return float(self.config["epsilon"]) if isinstance(self.epsilon, float) else math.inf
+
+    @property
+    def symbol(self) -> str:
+        """Of the budget."""
+        return "ε" if self.secret else "μ"
+
+    @property
+    def budget_in_words(self) -> str:
+        """mu rounded up as guarantees say it, epsilon as it was asked for."""
+        return f"{self.symbol} = {f'{self.budget:g}' if self.secret else mu_rounded_up(self.budget)}"
 
     @property
     def private(self) -> bool:
         """Whether anything is guaranteed."""
-        return math.isfinite(self.mu)
+        return math.isfinite(self.budget)
 
     @property
     def seeds(self) -> list[int]:
@@ -103,8 +121,13 @@ class Panel:
 
     @cached_property
     def budgets(self) -> list[float]:
-        """mu, the smallest first."""
-        return sorted({group.mu for group in self.groups})
+        """mu, or epsilon where batches are secret, the smallest first."""
+        return sorted({group.budget for group in self.groups})
+
+    @property
+    def symbol(self) -> str:
+        """Of the budget."""
+        return self.groups[0].symbol
 
     @property
     def middle(self) -> float:
@@ -118,9 +141,9 @@ class Panel:
         everyone = dict.fromkeys(group.label for group in self.groups)
         return sorted(everyone, key=lambda name: ranked.get(name, (math.inf, math.inf)))
 
-    def at(self, mu: float) -> list[Group]:
+    def at(self, budget: float) -> list[Group]:
         """Each mechanism with noise at its best rate."""
-        return best_rates(group for group in self.groups if group.mu == mu)
+        return best_rates(group for group in self.groups if group.budget == budget)
 
     def without_noise(self) -> list[Group]:
         """Each without noise, at its best rate."""
@@ -129,14 +152,18 @@ class Panel:
     def finding(self) -> str:
         """Who is ahead, claimed only where every seed agrees."""
         ahead: dict[str, list[str]] = {}
-        for mu in self.budgets:
-            ahead.setdefault(leader(self.at(mu)), []).append(f"{mu:g}")
+        for budget in self.budgets:
+            ahead.setdefault(leader(self.at(budget)), []).append(f"{budget:g}")
         said = [
-            f"at μ = {', '.join(at)} {name} has the lowest test loss in every seed"
+            f"at {self.symbol} = {', '.join(at)} {name} has the lowest test loss in every seed"
             for name, at in ahead.items()
             if name
         ]
-        said += [f"at μ = {', '.join(at)} nobody is ahead in every seed" for name, at in ahead.items() if not name]
+        said += [
+            f"at {self.symbol} = {', '.join(at)} nobody is ahead in every seed"
+            for name, at in ahead.items()
+            if not name
+        ]
         sentence = "; ".join(said)
         return f"{sentence[:1].upper()}{sentence[1:]}." if any(ahead) else "Nobody is ahead in every seed."
 
@@ -161,8 +188,8 @@ class Setting:
     def chooses_rates(self) -> bool:
         """Whether a mechanism has several at one budget."""
         rates: dict[tuple[str, float], set[float]] = {}
-        for record in self.records:
-            rates.setdefault((record["label"], float(record["mu"])), set()).add(record["lr"])
+        for group in grouped(self.records):
+            rates.setdefault((group.label, group.budget), set()).add(group.lr)
         return any(len(own) > 1 for own in rates.values())
 
     @property
@@ -195,11 +222,17 @@ def settings(records: Sequence[Record]) -> list[Setting]:
     made = []
     for one, own in zip(each, apart.values(), strict=True):
         known = {"task": own[0]["task"], "graph": own[0]["graph"]}
-        more = [f"{name.replace('_', ' ')} {one.get(name)}" for name in differ if name not in (*known, *HASHES)]
+        more = [
+            f"{name.replace('_', ' ')} {one.get(name, UNSAID.get(name))}"
+            for name in differ
+            if name not in (*known, *HASHES)
+        ]
         made.append(Setting(", ".join([f"{known['task']} on {known['graph']}", *more]), tuple(own), _panels(own)))
     return made
 
 
+UNSAID = {"participation": "cyclic", "release_model": "last"}
+"""What options are that stand in no file at their defaults."""
 HASHES = ("graph_hash", "gossip_hash", "task_hash")
 
 

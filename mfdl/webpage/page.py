@@ -108,10 +108,11 @@ def _setting(
         ],
         "rows": _rows(setting),
         "over_time": [
-            (panel, [sections.over_time(setting, panel, mu, of, read) for mu in _ordered(panel)]) for panel in panels
+            (panel, [sections.over_time(setting, panel, budget, of, read) for budget in _ordered(panel)])
+            for panel in panels
         ],
         "rates": [
-            (panel, [sections.against_rate(setting, panel, mu, of) for mu in _ordered(panel)])
+            (panel, [sections.against_rate(setting, panel, budget, of) for budget in _ordered(panel)])
             for panel in panels
             if setting.chooses_rates
         ],
@@ -127,14 +128,14 @@ def _setting(
 
 
 def _examples(panels: Sequence[Panel]) -> list[tuple[str, str, str]]:
-    """Of each trust model the sentence of the weakest guarantee at the middle budget."""
+    """Of each trust model the middle budget in words and the sentence of the weakest guarantee at it."""
     weakest = [max(panel.at(panel.middle), key=lambda group: float(group.epsilon)) for panel in panels]
-    return [(p.trust, mu_rounded_up(p.middle), group.guarantee) for p, group in zip(panels, weakest, strict=True)]
+    return [(p.trust, group.budget_in_words, group.guarantee) for p, group in zip(panels, weakest, strict=True)]
 
 
 def _ordered(panel: Panel) -> list[float]:
     """The budget that is shown first, then the others."""
-    return [panel.middle, *(mu for mu in panel.budgets if mu != panel.middle)]
+    return [panel.middle, *(budget for budget in panel.budgets if budget != panel.middle)]
 
 
 def _noise(about: list[tuple[Panel, list[privacy.Shown]]]) -> list[dict[str, Any]]:
@@ -151,7 +152,7 @@ def _noise(about: list[tuple[Panel, list[privacy.Shown]]]) -> list[dict[str, Any
 def _rows(setting: Setting) -> list[tuple[str, list[dict[str, Any]]]]:
     """The table by trust model: each mechanism at its best rate for each budget; last what has no noise."""
     rows = [
-        (f"Trust model {panel.trust}", [group for mu in panel.budgets for group in panel.at(mu)])
+        (f"Trust model {panel.trust}", [group for budget in panel.budgets for group in panel.at(budget)])
         for panel in setting.panels
     ]
     free = best_rates(group for group in grouped(setting.records) if not group.private)

@@ -59,7 +59,7 @@ def shown(setting: Setting, kept: Kept, largest: int, progress: Silent) -> list[
 
 
 def _middle(panel: Panel, name: str) -> Group:
-    budgets = sorted({group.mu for group in panel.groups if group.label == name})
+    budgets = sorted({group.budget for group in panel.groups if group.label == name})
     return next(group for group in panel.at(budgets[len(budgets) // 2]) if group.label == name)
 
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from ..check import FloatArray
 from ..metrics import WORDS
-from ..reporting.output import mu_rounded_up, rounded_up
+from ..reporting.output import rounded_up
 from .charts import Chart, Level, Line, draw
 from .groups import Group, Panel, Setting
 from .looks import Look
@@ -47,16 +47,17 @@ def shown_first(setting: Setting) -> set[str]:
 
 def trade_off(setting: Setting, panel: Panel, looks: Looks, metric: str, kind: int) -> Figure:
     """The final metric over the budget, each mechanism at its best rate, the range over seeds as a band."""
-    at = {mu: {group.label: group for group in panel.at(mu)} for mu in panel.budgets}
+    at = {budget: {group.label: group for group in panel.at(budget)} for budget in panel.budgets}
     lines = []
     for name in panel.names:
-        groups = [at[mu][name] for mu in panel.budgets if name in at[mu]]
-        lines.append(_line(looks[name], [group.mu for group in groups], groups, metric))
-    epsilons = {group.mu: group.epsilon for group in panel.groups}
-    ticks = [(mu, plain(mu), f"ε {rounded_up(epsilons[mu])}") for mu in panel.budgets]
+        groups = [at[budget][name] for budget in panel.budgets if name in at[budget]]
+        lines.append(_line(looks[name], [group.budget for group in groups], groups, metric))
+    epsilons = {group.budget: group.epsilon for group in panel.groups}
+    beside = {mu: f"ε {rounded_up(epsilons[mu])}" for mu in panel.budgets} if panel.symbol == "μ" else {}
+    ticks = [(budget, plain(budget), beside.get(budget, "")) for budget in panel.budgets]
     chart = Chart(
         f"{words_of(metric)} against the privacy budget under {panel.trust}",
-        "μ, the privacy budget: less privacy to the right",
+        f"{panel.symbol}, the privacy budget: less privacy to the right",
         words_of(metric),
         [line for line in lines if line.x],
         _levels(setting, panel, looks, metric),
@@ -68,28 +69,28 @@ def trade_off(setting: Setting, panel: Panel, looks: Looks, metric: str, kind: i
     )
 
 
-def over_time(setting: Setting, panel: Panel, mu: float, looks: Looks, source: Source) -> Figure:
+def over_time(setting: Setting, panel: Panel, budget: float, looks: Looks, source: Source) -> Figure:
     """Test loss over steps at one budget: mean over nodes and seeds, the range over seeds as a band."""
-    groups = [*panel.at(mu), *panel.without_noise()]
+    groups = [*panel.at(budget), *panel.without_noise()]
     curves = {group.label: Curve.of([source.steps(record) for record in group.records]) for group in groups}
     calm = [curves[group.label].high for group in groups if not group.diverged and curves[group.label].steps.size]
     top = max((float(np.nanmax(high)) for high in calm if np.isfinite(high).any()), default=math.inf)
     lines = [curves[group.label].line(looks[group.label], top) for group in groups]
     levels = _baselines(setting, "loss")
-    title = f"Trust model {panel.trust}, μ = {mu:g}"
+    title = f"Trust model {panel.trust}, {panel.symbol} = {budget:g}"
     chart = Chart(f"test loss over steps, {title}", "step", "test loss", [x for x in lines if x.x], levels, every=False)
     rates = ", ".join(f"{group.label} {group.lr:g}" for group in groups)
     return Figure(title, draw(chart), f"Learning rates: {rates}." if len(setting.rates) > 1 else "")
 
 
-def against_rate(setting: Setting, panel: Panel, mu: float, looks: Looks) -> Figure:
+def against_rate(setting: Setting, panel: Panel, budget: float, looks: Looks) -> Figure:
     """Final test loss over the learning rate at one budget."""
-    groups = [group for group in (*panel.groups, *panel.free) if group.mu == mu or not group.private]
+    groups = [group for group in (*panel.groups, *panel.free) if group.budget == budget or not group.private]
     lines = []
     for name in dict.fromkeys(group.label for group in groups):
         own = sorted((group for group in groups if group.label == name), key=lambda group: float(group.lr))
         lines.append(_line(looks[name], [group.lr for group in own], own, "loss"))
-    title = f"Trust model {panel.trust}, μ = {mu:g}"
+    title = f"Trust model {panel.trust}, {panel.symbol} = {budget:g}"
     ticks = [(rate, plain(rate), "") for rate in setting.rates]
     levels = _baselines(setting, "loss")
     chart = Chart(
@@ -146,7 +147,7 @@ def _line(look: Look, x: Sequence[float], groups: Sequence[Group], metric: str) 
 
 def _tip(group: Group, metric: str) -> str:
     spread = group.of(metric)
-    budget = f"μ = {mu_rounded_up(group.mu)}, " if group.private else ""
+    budget = f"{group.budget_in_words}, " if group.private else ""
     if spread is None:
         return f"{group.label}, {budget}rate {group.lr:g}: diverged"
     std = "" if spread.std is None else f" ± {plain(spread.std)}"
@@ -173,8 +174,8 @@ def _baselines(setting: Setting, metric: str) -> list[Level]:
 
 def _gone(panel: Panel) -> str:
     """Runs that are not in the picture."""
-    shown = [group for mu in panel.budgets for group in panel.at(mu) if group.diverged]
-    words = [f"{g.label} at μ = {g.mu:g} ({g.diverged} of {len(g.records)} seeds)" for g in shown]
+    shown = [group for budget in panel.budgets for group in panel.at(budget) if group.diverged]
+    words = [f"{g.label} at {panel.symbol} = {g.budget:g} ({g.diverged} of {len(g.records)} seeds)" for g in shown]
     return f"Diverged at every rate: {', '.join(words)}." if words else ""
 
 

@@ -88,7 +88,7 @@ OF_MECHANISMS = (
 )  # fmt: skip
 
 
-KEY = ("mechanism", "mu", "lr")
+KEY = ("mechanism", "mu", "epsilon", "lr")
 
 
 def _comparison(folder: Path) -> Source:
@@ -106,23 +106,21 @@ def _comparison(folder: Path) -> Source:
             asked = {"mechanisms": [run["mechanism"]], "seeds": 1, "first_seed": run["seed"]}
             if isinstance(key.get("mu"), float):
                 asked |= {"mu": key["mu"], "epsilon": None}
+            if isinstance(key.get("epsilon"), float):  # what secret batches were held to: no mu says it
+                asked["epsilon"] = min(each for each in result["config"]["epsilon"] if each >= key["epsilon"])
             asked |= {"lr": key["lr"]} if "lr" in key else {}
             records.append({**same, **own, **finished, "config": {**result["config"], **asked}})
         missing = len(result["seeds"]) * len(result["mechanisms"]) - len(records)
         config, versions = result["config"], result["versions"]
         table: Any = pq.read_table(io.BytesIO((folder / STEPS).read_bytes())) if records else None
-    except (KeyError, TypeError, StopIteration, OSError, pa.ArrowException) as error:
+    except (KeyError, TypeError, ValueError, StopIteration, OSError, pa.ArrowException) as error:
         raise InvalidInput(
             f"{folder} is no comparison of this version ({error!r}); run `mfdl compare` again."
         ) from None
 
     def steps(record: Record) -> pa.Table:
-        of_run = {
-            "mechanism": record["mechanism"],
-            "seed": record["seed"],
-            "lr": record["lr"],
-            "mu": float(record["mu"]),
-        }
+        budget = "epsilon" if record["mu"] is None else "mu"
+        of_run = {name: record[name] for name in ("mechanism", "seed", "lr")} | {budget: float(record[budget])}
         mask = np.all([np.asarray(table[name]) == value for name, value in of_run.items()], axis=0)
         return table.filter(pa.array(mask))
 
