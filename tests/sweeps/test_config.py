@@ -120,6 +120,7 @@ BELONGS = {  # to a trust model or mechanism that is not the first one's
     "settings": ({"mechanisms": ("bsr",)}, ("bsr.bandwidth=2",)),
     "error_weights": ({}, ("last:2:0.1",)),
     "epsilon": ({"mu": None}, 3.0),
+    "participation": ({"mu": None, "epsilon": 3.0}, "balls-in-bins"),
 }
 
 
