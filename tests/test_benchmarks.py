@@ -37,6 +37,7 @@ def test_a_row_says_where_when_and_by_what_it_was_measured(script, capsys):
     measure.report("some", own=measure.seconds(lambda: None, repeats=3, warm_up=1, clock=lambda: next(clock)))
     row = json.loads(capsys.readouterr().out)
     assert row["benchmark"] == "some"
+    assert row["own"].pop("cpu") >= 0
     assert row["own"] == {"median": 2.0, "min": 1.0, "max": 3.0}
     assert row["peak_megabytes"] > 10
     assert {"python", "mfdl", "numpy", "torch", "cvxpy"} <= set(row["versions"])

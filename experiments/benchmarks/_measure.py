@@ -25,15 +25,16 @@ PACKAGES = ("numpy", "scipy", "torch", "cvxpy", "clarabel", "jax", "jax-privacy"
 def seconds(
     work: Callable[[], Any], *, repeats: int = 7, warm_up: int = 1, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float]:
-    """Median and spread of wall seconds, or by `time.process_time` of those of all threads of this process."""
+    """Median and spread of seconds by a clock, wall by default; and the median `cpu` of all threads of this process."""
     for _ in range(warm_up):
         work()
-    times = []
+    times, cpu = [], []
     for _ in range(repeats):
-        began = clock()
+        began, began_cpu = clock(), time.process_time()
         work()
         times.append(clock() - began)
-    return spread(times)
+        cpu.append(time.process_time() - began_cpu)
+    return {**spread(times), "cpu": statistics.median(cpu)}
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -1,9 +1,9 @@
 """Dense solver against an interior-point solver (cvxpy, Clarabel) on the same problem; ratio of seconds.
 
 The peer solves the semidefinite program of the restricted problem: minimise tr(H X^-1), X zero off-diagonal within
-classes, diagonal sums 1. Both are asked for 1e-6. The program has T^2 unknowns, so the peer's cost grows as T^6 and its
-memory as T^4: at 64 steps it is stopped after LIMIT seconds, `reached` is false and the ratio is what it is at least;
-the large size is ours alone.
+classes, diagonal sums 1. Both are asked for 1e-6. The program has T^2 unknowns, so the peer's cost grows as T^4 and
+more: at 64 steps it is stopped after LIMIT seconds, `reached` is false and the ratio is what it is at least; the large
+size is ours alone.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import argparse
 import multiprocessing
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -39,7 +40,7 @@ Work = Callable[[], Any]
 REPEATS = 3
 NODES, STEPS, EPOCHS = 250, 256, 16  # where the other of nodes and steps grows
 SPARSE = "regular:n={},degree=10,seed=0"
-UNEVEN = "erdos-renyi:n={},p=1e-4,seed=0"
+UNEVEN = "erdos-renyi:n={},p=5e-4,seed=0"
 DIM, BANDS, TOLERANCE = 2**12, 16, 1e-4
 
 
@@ -120,11 +121,12 @@ class Curve:
     """What grows.
 
     Attributes:
-        of: what is measured at a size; what it prepares is not counted.
+        words: its name in the picture; of: what is measured at a size; what it prepares is not counted.
         over: "nodes" or "steps"; expected: what it costs, in words; streams: memory is counted in rows of the model.
     """
 
     name: str
+    words: str
     of: Callable[[int], Work]
     sizes: Sequence[int]
     over: str
@@ -139,13 +141,35 @@ def last(size: int) -> list[int]:
 SYMMETRIC, AVERAGING = "metropolis_hastings", "uniform"
 SOLVED, STREAMED = (256, 512, 1024, 2048), (400, 800, 1600, 3200)
 BY_NODES = (
-    Curve("eigenvectors", gram_by_nodes(SPARSE, error_gram), (500, 1000, 2000, 4000), "nodes", "n^3 + n T^2"),
-    Curve("ring", gram_by_nodes("ring:n={}", error_gram), (500, 1000, 2000, 4000, 10**4, 10**5, 10**6), "nodes", "n"),
-    Curve("probes", gram_by_nodes(SPARSE, estimated_error_gram), (10**4, 10**5, 10**6), "nodes", "edges sqrt(T)"),
+    Curve(
+        "eigenvectors",
+        "eigenvectors, random graph",
+        gram_by_nodes(SPARSE, error_gram),
+        (300, 1000, 3000),
+        "nodes",
+        "n^3 + n T^2",
+    ),
+    Curve(
+        "ring",
+        "closed form, ring",
+        gram_by_nodes("ring:n={}", error_gram),
+        (300, 1000, 3000, 10**4, 10**5, 10**6),
+        "nodes",
+        "n",
+    ),
+    Curve(
+        "probes",
+        "probes, random graph of degree 10",
+        gram_by_nodes(SPARSE, estimated_error_gram),
+        (10**4, 10**5, 10**6),
+        "nodes",
+        "edges sqrt(T)",
+    ),
 )
 BY_STEPS = (
     Curve(
         "eigenvectors-steps",
+        "eigenvectors, 250 nodes",
         gram_by_steps(SPARSE, NODES, SYMMETRIC, error_gram),
         (512, 1024, 2048, 4096),
         "steps",
@@ -153,6 +177,7 @@ BY_STEPS = (
     ),
     Curve(
         "probes-steps",
+        "probes, 100,000 nodes",
         gram_by_steps(SPARSE, 10**5, SYMMETRIC, estimated_error_gram),
         (64, 128, 256, 512),
         "steps",
@@ -160,20 +185,51 @@ BY_STEPS = (
     ),
     Curve(
         "probes-steps-not-symmetric",
-        gram_by_steps(UNEVEN, 10**5, AVERAGING, estimated_error_gram),
+        "probes, 20,000 nodes, not symmetric",
+        gram_by_steps(UNEVEN, 20_000, AVERAGING, estimated_error_gram),
         (64, 128, 256, 512),
         "steps",
         "edges T + T^2",
     ),
-    Curve("solver-ring", solver(ring_gram), SOLVED, "steps", "T^3"),
-    Curve("solver-prefix-sums", solver(prefix_sum_gram), SOLVED, "steps", "T^3"),
+    Curve("solver-ring", "dense solver, ring", solver(ring_gram), SOLVED, "steps", "T^3"),
+    Curve("solver-prefix-sums", "dense solver, prefix sums", solver(prefix_sum_gram), SOLVED[:3], "steps", "T^3"),
 )
 STREAMS = (
-    Curve("stream-dense", stream(square_root, last), STREAMED, "steps", "T, the last block", streams=True),
-    Curve("stream-banded", stream(banded, range), (*STREAMED, 10**4), "steps", "T, all rows", streams=True),
-    Curve("stream-buffered", stream(buffered, range), (*STREAMED, 10**4), "steps", "T, all rows", streams=True),
+    Curve(
+        "stream-dense",
+        "dense, blocks made again",
+        stream(square_root, last),
+        STREAMED[1:],  # of 400 steps the last block is half a block
+        "steps",
+        "T, the last block",
+        streams=True,
+    ),
+    Curve(
+        "stream-banded",
+        "banded, 16 diagonals",
+        stream(banded, range),
+        (*STREAMED, 10**4),
+        "steps",
+        "T, all rows",
+        streams=True,
+    ),
+    Curve(
+        "stream-buffered",
+        "buffered, 2 buffers",
+        stream(buffered, range),
+        (*STREAMED, 10**4),
+        "steps",
+        "T, all rows",
+        streams=True,
+    ),
 )
 CURVES = {curve.name: curve for curve in (*BY_NODES, *BY_STEPS, *STREAMS)}
+
+
+COLOURS = (
+    *("#0072b2", "#009e73", "#d55e00", "#56b4e9", "#e69f00", "#cc79a7"),
+    *("#000000", "#6e6e6e", "#7b3294", "#b15928", "#17becf"),
+)
 
 
 def measured(name: str, sizes: Sequence[int] | None = None) -> dict[str, Any]:
@@ -202,34 +258,37 @@ def measured(name: str, sizes: Sequence[int] | None = None) -> dict[str, Any]:
     }
 
 
-def panel(curves: Sequence[Curve], rows: dict[str, dict[str, Any]], title: str, names: dict[str, str]) -> Panel:
-    """Seconds of curves over their sizes; of streams, memory."""
+def panel(curves: Sequence[Curve], rows: dict[str, dict[str, Any]], title: str) -> Panel:
+    """Seconds of curves over their sizes, of streams memory; the slope between the two largest sizes in brackets."""
     x = sorted({size for curve in curves for size in rows[curve.name]["sizes"]})
     streams = curves[0].streams
-    lines, told = {}, "memory_slope" if streams else "slope"
+    lines, colours = {}, {}
     for curve in curves:
         row = rows[curve.name]
-        at = dict(zip(row["sizes"], row["rows"] if streams else row["cpu_seconds"], strict=True))
-        values = [
-            [at[size]] if streams else [at[size][key] for key in ("min", "median", "max")] for size in x if size in at
-        ]
-        around = np.full((len(x), len(values[0])), np.nan)
-        around[[x.index(size) for size in at]] = values
-        lines[f"{names.get(curve.name, curve.name)} ({row[told]:.1f})"] = around
+        costs = (
+            [[kept] for kept in row["rows"]]
+            if streams
+            else [[took[key] for key in ("min", "median", "max")] for took in row["cpu_seconds"]]
+        )
+        values = np.full((len(x), len(costs[0])), np.nan)
+        values[[x.index(size) for size in row["sizes"]]] = costs
+        name = f"{curve.words} ({abs(row['memory_slope' if streams else 'last_slope']):.1f})"
+        lines[name], colours[name] = values, COLOURS[list(CURVES).index(curve.name)]
     y_label = "rows of the model's length" if streams else "CPU seconds"
-    return Panel(title, curves[0].over, y_label, x, lines, log_x=True)
+    return Panel(title, curves[0].over, y_label, x, lines, log_x=True, colours=colours)
 
 
 def picture(rows: dict[str, dict[str, Any]]) -> Figure:
-    """All curves; in brackets their slopes."""
+    """All curves."""
     return draw(
         [
-            panel(BY_NODES, rows, f"error Gram of {STEPS} steps", {}),
-            panel(BY_STEPS, rows, "error Gram and dense solver", {}),
-            panel(STREAMS, rows, "memory of a stream of noise", {}),
+            panel(BY_NODES, rows, f"error Gram of {STEPS} steps"),
+            panel(BY_STEPS, rows, "error Gram, dense solver"),
+            panel(STREAMS, rows, "memory of a stream of noise"),
         ],
-        "Growth in nodes and steps, slopes in brackets",
-        f"Medians of {REPEATS} runs on one thread, bands from the fastest to the slowest. {date.today().isoformat()}.",
+        "Cost over nodes and steps; in brackets the exponent of growth at the largest sizes",
+        f"Seconds of one thread: means of {REPEATS} runs, bands from the fastest to the slowest; "
+        f"{date.today().isoformat()}. Of streams the exponent over all sizes.",
     )
 
 
@@ -248,7 +307,9 @@ def main() -> None:
             rows[name] = pool.apply(measured, [name])
             report("growth", **rows[name])
     if len(rows) == len(CURVES):
-        write_figure(asked.out, "growth", picture(rows))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # sizes that a curve has not
+            write_figure(asked.out, "growth", picture(rows))
 
 
 if __name__ == "__main__":

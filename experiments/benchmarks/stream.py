@@ -7,7 +7,6 @@ allocated beyond the encoder. The last encoder is banded, which the peer cannot 
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,6 @@ def main() -> None:
             times = {
                 "own": seconds(lambda noise=noise: own(noise, DIM)),
                 "plain_numpy": seconds(lambda array=array: peer(array, DIM)),
-                "own_cpu": seconds(lambda noise=noise: own(noise, DIM), clock=time.process_time),
             }
             memory = [
                 traced_megabytes(lambda noise=noise: own(noise, DIM)),
