@@ -67,12 +67,16 @@ def _of_bins(algorithm: LinearAlgorithm, asked: dict[str, Any], *left_out: str) 
 
     Raises: UnsupportedMechanism: an option that only public patterns have.
     """
-    usual: dict[str, Any] = {"release": None, "method": "exact", "lipschitz": None, "unit": "record"}
-    usual |= {"participation": None, "progress": "auto"}
-    for name, value in usual.items():
-        if name != "progress" and asked.get(name, value) not in (value, "certified" if name == "method" else value):
-            raise UnsupportedMechanism(
-                f"{_scheme(algorithm)} are accounted for one record, all messages seen, by a certified bound; leave "
-                f"out {name}, got {asked[name]!r}, or take a public participation such as Cyclic."
-            )
-    return {name: value for name, value in asked.items() if name not in (*usual, *left_out)}
+    usual: dict[str, Any] = {"release": None, "lipschitz": None, "unit": "record", "participation": None}
+    methods = ("exact", *sampled.METHODS)
+    refused = [name for name, value in usual.items() if asked.get(name, value) != value]
+    if not isinstance(method := asked.get("method", "exact"), sampled.MonteCarlo) and method not in methods:
+        refused.append("method")
+    for name in refused:
+        raise UnsupportedMechanism(
+            f"{_scheme(algorithm)} are accounted for one record, all messages seen, by a certified bound or by Monte "
+            f"Carlo (method='monte-carlo'); leave out {name}, got {asked[name]!r}, or take a public participation such "
+            "as Cyclic."
+        )
+    kept = {name: value for name, value in asked.items() if name not in (*usual, "progress", *left_out)}
+    return kept | {"method": "certified" if method == "exact" else method}

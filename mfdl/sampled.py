@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 
 from . import check
 from .algorithms import LinearAlgorithm
 from .algorithms.registry import misplaced
-from .errors import InvalidInput, UnsupportedMechanism
+from .errors import InvalidInput, UnsupportedMechanism, require_known
 from .mechanism import Accounted, emitted_hash, injected_std
 from .participation import BallsInBins, PoissonSampling
 from .privacy import bin_gram, binned, gaussian
 from .privacy.binned import BinnedGaussian
 from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.forms import injection_bound
+from .privacy.monte_carlo_bins import MonteCarlo, MonteCarloBins, normalized
 from .privacy.sampled import SampledGaussian
 from .privacy.sampled_guarantee import SampledGuarantee, noise_multiplier
 from .trust import TrustModel
 
 __all__ = [
     "BinnedGaussian",
+    "MonteCarlo",
+    "MonteCarloBins",
     "SampledGaussian",
     "SampledGuarantee",
     "SampledMechanism",
@@ -39,6 +43,8 @@ __all__ = [
 RELEASE = "not applicable"
 Secret = PoissonSampling | BallsInBins
 Accountant = SampledGaussian | BinnedGaussian
+Method = str | MonteCarlo
+METHODS = ("certified", "monte-carlo")
 
 
 def __dir__() -> list[str]:
@@ -107,7 +113,13 @@ class SampledMechanism(Accounted):
 
 
 def account(
-    algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float, noise_std: float
+    algorithm: LinearAlgorithm,
+    *,
+    trust: TrustModel,
+    adjacency: str,
+    clip_norm: float,
+    noise_std: float,
+    method: Method = "certified",
 ) -> SampledGuarantee:
     """What base noise of this std guarantees to a record of any node, under the algorithm's secret batches.
 
@@ -117,6 +129,8 @@ def account(
         adjacency: "zero-out", "add-remove" or "replace-one".
         clip_norm: bound on the norm of one record's gradient, > 0.
         noise_std: nu on sums of clipped gradients, >= 0; 0 guarantees nothing.
+        method: "certified", or for `BallsInBins` "monte-carlo" or a `MonteCarlo`: by samples, upper bounds but for a
+            probability that the guarantee states, with how many samples and their seed.
 
     Returns: SampledGuarantee, an upper bound for adaptive gradients; epsilon is inf without noise, and where the
         attacker knows what hides a node.
@@ -129,14 +143,15 @@ def account(
     Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567. Secret bins:
         docs/secret_bins.md.
     """
-    return _stated(algorithm, _problem(algorithm, trust, adjacency, clip_norm), noise_std, clip_norm)
+    return _stated(algorithm, _problem(algorithm, trust, adjacency, clip_norm, method), noise_std, clip_norm)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Problem:
     """What is accounted, but for the noise scale.
 
-    Attributes: sensitivity, why: as in the guarantee; correlations: of bins, as `BinnedGaussian` takes them.
+    Attributes: sensitivity, why: as in the guarantee; correlations, gram: of bins, as their accountants take them;
+        sampling: None for what is certified.
     """
 
     trust: TrustModel
@@ -144,15 +159,36 @@ class _Problem:
     sensitivity: float
     why: str
     correlations: tuple[tuple[int, float], ...] = ()
+    gram: tuple[tuple[float, ...], ...] = ()
+    sampling: MonteCarlo | None = None
 
     def accountant(self, sampling: Secret, multiplier: float) -> Accountant:
         if isinstance(sampling, BallsInBins):
-            return BinnedGaussian(multiplier, sampling.bins, self.correlations, self.adjacency)
+            bins = multiplier, sampling.bins, self.correlations, self.adjacency
+            return BinnedGaussian(*bins) if self.sampling is None else MonteCarloBins(*bins, self.gram, self.sampling)
         return SampledGaussian(multiplier, sampling.rate, sampling.steps, self.adjacency)
 
 
-def _problem(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, clip_norm: float) -> _Problem:
-    return _of_victims(algorithm, trust, adjacency, _exposed(algorithm, trust, adjacency, clip_norm))
+def _problem(
+    algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, clip_norm: float, method: Method
+) -> _Problem:
+    samples = _samples(method, require_sampling(algorithm))
+    problem = _of_victims(algorithm, trust, adjacency, _exposed(algorithm, trust, adjacency, clip_norm))
+    return dataclasses.replace(problem, sampling=samples)
+
+
+def _samples(method: Method, sampling: Secret) -> MonteCarlo | None:
+    """How a method samples; None where it does not."""
+    if not isinstance(method, MonteCarlo):
+        require_known("method", str(method), METHODS)
+    if method == "certified":
+        return None
+    if not isinstance(sampling, BallsInBins):
+        raise UnsupportedMechanism(
+            f"method 'monte-carlo' is for BallsInBins, got {sampling.describe()}; leave method out: what is certified "
+            "of it is close to the truth."
+        )
+    return method if isinstance(method, MonteCarlo) else MonteCarlo()
 
 
 Exposed = dict[int, tuple[float, str]]
@@ -212,7 +248,7 @@ def _of_victims(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, e
         why = " ".join(filter(None, (why, "Messages that the attacker does not see count as seen.")))
     gram = bin_gram.time_gram(algorithm, sorted(exposed), sampling.bins)
     sensitivity *= math.sqrt(float(gram.diagonal().max())) * binned.UP
-    return _Problem(trust, adjacency, sensitivity, why, binned.correlations(gram))
+    return _Problem(trust, adjacency, sensitivity, why, binned.correlations(gram), normalized(gram))
 
 
 def by_victim(
@@ -235,12 +271,17 @@ def by_victim(
     return {u: found[u] for u in sorted(found)}
 
 
-def _stated(algorithm: LinearAlgorithm, problem: _Problem, noise_std: float, clip_norm: float) -> SampledGuarantee:
+def _stated(
+    algorithm: LinearAlgorithm, problem: _Problem, noise_std: float, clip_norm: float, tries: int = 0
+) -> SampledGuarantee:
     noise_std, clip_norm = check.non_negative(noise_std=noise_std), float(clip_norm)
     sampling, trust = require_sampling(algorithm), problem.trust
     multiplier = noise_multiplier(noise_std, clip_norm, problem.sensitivity)
+    accountant = problem.accountant(sampling, multiplier)
+    for _ in range(tries):
+        accountant = accountant.retried()
     stated = SampledGuarantee(
-        accountant=problem.accountant(sampling, multiplier),
+        accountant=accountant,
         trust=trust.name,
         attacker=trust.attacker,
         participation=sampling.describe(),
@@ -253,10 +294,17 @@ def _stated(algorithm: LinearAlgorithm, problem: _Problem, noise_std: float, cli
 
 
 def with_noise(
-    algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float, noise_std: float
+    algorithm: LinearAlgorithm,
+    *,
+    trust: TrustModel,
+    adjacency: str,
+    clip_norm: float,
+    noise_std: float,
+    method: Method = "certified",
 ) -> SampledMechanism:
     """The algorithm with a given nu and what it guarantees; arguments and refusals as for `account`."""
-    stated = account(algorithm, trust=trust, adjacency=adjacency, clip_norm=clip_norm, noise_std=noise_std)
+    asked: dict[str, Any] = {"trust": trust, "adjacency": adjacency, "clip_norm": clip_norm, "method": method}
+    stated = account(algorithm, **asked, noise_std=noise_std)
     return SampledMechanism(algorithm, stated.noise_std, stated.clip_norm, stated, trust)
 
 
@@ -269,15 +317,18 @@ def calibrate(
     epsilon: float,
     delta: float,
     by: str = "tightest",
+    method: Method = "certified",
 ) -> SampledMechanism:
     """The least noise, to a relative 1e-4, that meets (epsilon, delta), never overshooting it.
+
+    By Monte Carlo the noise is chosen by samples of its own and stated by fresh ones, to a relative 1e-3 or so.
 
     Args: epsilon > 0, delta in (0, 1); by: "tightest" of all bounds, or "renyi": the noise that Renyi accounting asks
         for, whose guarantee is still stated by the tightest; others as for `account`.
     Raises: as `account`; InvalidInput: infinite loss, whatever the noise.
     Cost: seconds for each target, rate, number of steps and adjacency, once in a process.
     """
-    problem = _problem(algorithm, trust, adjacency, clip_norm)
+    problem = _problem(algorithm, trust, adjacency, clip_norm, method)
     stated = _stated(algorithm, problem, 1.0, clip_norm)
     if math.isinf(stated.sensitivity):
         raise InvalidInput(
@@ -287,9 +338,13 @@ def calibrate(
     wanted = stated.accountant.least_multiplier(epsilon, delta, by=by)
     noise_std, more = gaussian.noise_std(wanted, stated.sensitivity, stated.clip_norm), 2.0**-52
     stated = _stated(algorithm, problem, noise_std, clip_norm)
-    while stated.noise_multiplier < wanted or stated.epsilon(delta) > epsilon:  # by rounding only
+    while stated.noise_multiplier < wanted:  # by rounding
         noise_std, more = noise_std * (1 + more), 2 * more
         stated = _stated(algorithm, problem, noise_std, clip_norm)
+    more, tries = stated.accountant.retry_step, 0
+    while stated.epsilon(delta) > epsilon:  # by rounding, or by fresh samples
+        noise_std, more, tries = noise_std * (1 + more), 2 * more, tries + 1
+        stated = _stated(algorithm, problem, noise_std, clip_norm, tries)
     stated = dataclasses.replace(stated, stated_delta=delta)
     return SampledMechanism(algorithm, stated.noise_std, stated.clip_norm, stated, trust)
 

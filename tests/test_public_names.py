@@ -55,7 +55,8 @@ NAMES = {
         Guarantee Sensitivity UNITS ViewGram view_gram worst_sensitivity
     """,
     "mfdl.sampled": """
-        BinnedGaussian SampledGaussian SampledGuarantee SampledMechanism account calibrate with_noise
+        BinnedGaussian MonteCarlo MonteCarloBins SampledGaussian SampledGuarantee SampledMechanism account
+        calibrate with_noise
     """,
     "mfdl.sweeps": """
         Cell Engine Store SweepConfig Tuning rows run_cells sweep

@@ -135,6 +135,13 @@ class SampledGaussian:
         double, odd = _renyi(self, tuple(2 * ORDERS)), _renyi(self, tuple(2 * ORDERS - 1))
         return ORDERS.astype(float), (ORDERS - 0.5) / (ORDERS - 1) * double + odd
 
+    method = "certified"
+    retry_step = 2.0**-52
+
+    def retried(self) -> SampledGaussian:
+        """Itself, as `BinnedGaussian.retried`."""
+        return self
+
     def unsampled_epsilon(self, delta: float) -> float:
         """That of a record in every step: sampling never costs."""
         return gaussian.epsilon_from_mu(self._unsampled_mu, check.open_unit(delta=delta))

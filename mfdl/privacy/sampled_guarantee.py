@@ -20,6 +20,7 @@ from . import gaussian
 from .binned import BinnedGaussian
 from .fingerprint import Fingerprint, short_hash
 from .guarantee import DELTA
+from .monte_carlo_bins import MonteCarloBins
 from .sampled import SampledGaussian
 from .words import EVERY_NODE, rounded_up
 
@@ -67,7 +68,6 @@ class SampledGuarantee(Shown):
     victim = EVERY_NODE
     unit = "record"
     adaptive = True
-    bound = "upper"
     release = "not applicable"
     composed = 1
     source = ""
@@ -115,6 +115,11 @@ class SampledGuarantee(Shown):
         return self.accountant.adjacency
 
     @property
+    def bound(self) -> str:
+        """What the numbers are: "upper", or "monte-carlo", upper but for a stated probability over samples."""
+        return "monte-carlo" if self.accountant.method == "monte-carlo" else "upper"
+
+    @property
     def noise_multiplier(self) -> float:
         """noise_std / (clip_norm * sensitivity), rounded down."""
         return self.accountant.noise_multiplier
@@ -150,10 +155,17 @@ class SampledGuarantee(Shown):
         delta = self.stated_delta
         return f"epsilon = {rounded_up(self.epsilon(delta), 4)} at delta = {delta:g}"
 
+    @property
+    def _how(self) -> str:
+        if not isinstance(self.accountant, MonteCarloBins):
+            return "upper bound"
+        how = self.accountant.sampling
+        return f"Monte Carlo, {how.samples} samples, seed {how.seed}: fails with probability at most {how.failure:g}"
+
     def sentence(self) -> str:
         """The guarantee in one sentence that leaves no condition out; numbers are shown rounded up."""
         finite = self.noise_multiplier > 0
-        what = "has no finite guarantee" if not finite else f"is covered by {self.epsilon_in_words} (upper bound)"
+        what = "has no finite guarantee" if not finite else f"is covered by {self.epsilon_in_words} ({self._how})"
         parts = [
             f"Trust model {self.trust}: against {self.attacker}, a record of {self.victim} {what}",
             f"under {self.adjacency} adjacency with clipping norm {self.clip_norm:g}",
@@ -176,7 +188,7 @@ class SampledGuarantee(Shown):
 
     def _rows(self) -> list[tuple[str, str]]:
         return [
-            ("epsilon", f"{self.epsilon_in_words} (upper bound)"),
+            ("epsilon", f"{self.epsilon_in_words} ({self._how})"),
             ("whose data", f"record of {self.victim}, {self.adjacency} adjacency"),
             ("against", f"{self.attacker} (trust model {self.trust})"),
             ("gradients", "may be adaptive"),
@@ -194,7 +206,7 @@ class SampledGuarantee(Shown):
         fields = {**dataclasses.asdict(self), **dataclasses.asdict(self.accountant)}
         del fields["accountant"]
         fields |= {"victim": self.victim, "unit": self.unit, "adaptive": self.adaptive, "bound": self.bound}
-        fields |= {"epsilon": epsilon}
+        fields |= {"epsilon": epsilon, "method": self.accountant.method}
         return {name: "inf" if value == math.inf else value for name, value in fields.items()}
 
 

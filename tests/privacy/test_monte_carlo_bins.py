@@ -1,0 +1,240 @@
+"""Secret bins by samples: unbiased, in range, covered as often as promised, and what calibrates by them."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+import mfdl
+from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, sampled, trust
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.privacy import binned, gaussian, importance
+from mfdl.privacy.binned import BinnedGaussian
+from mfdl.privacy.monte_carlo_bins import MonteCarlo, MonteCarloBins, normalized
+
+FEW = MonteCarlo(samples=2**14, failure=1e-6)
+WAYS = {"kept": "zero-out", "lost": "zero-out", "replaced": "replace-one"}
+DECAYING = np.array([[0.8 ** min(abs(i - j), 5 - abs(i - j)) for i in range(5)] for j in range(5)])
+
+
+def by_samples(M, sigma, adjacency, how=FEW):
+    M = np.asarray(M, float)
+    multiplier = sigma / math.sqrt(M.diagonal().max())
+    return MonteCarloBins(multiplier, len(M), binned.correlations(M), adjacency, normalized(M), how)
+
+
+def certified(bins):
+    return BinnedGaussian(bins.noise_multiplier, bins.bins, bins.correlations, bins.adjacency)
+
+
+def exact_of_two(M, epsilon, way, points=801):
+    """The hockey stick of two bins over the plane of their means."""
+    L = np.linalg.cholesky(M + 1e-13 * np.eye(2))
+    grid = np.linspace(-9, 9, points)
+    x, y = np.meshgrid(grid, grid, indexing="ij")
+    weight = norm.pdf(x) * norm.pdf(y) * (grid[1] - grid[0]) ** 2
+    shifts, half = [row[0] * x + row[1] * y for row in L], np.diag(M) / 2
+    S = sum(np.exp(s - h) for s, h in zip(shifts, half, strict=True)) / 2
+    other = sum(np.exp(-s - h) for s, h in zip(shifts, half, strict=True)) / 2
+    a, b = {"kept": (S, 1.0), "lost": (1.0, S), "replaced": (S, other)}[way]
+    return float((weight * np.clip(a - math.exp(epsilon) * b, 0, None)).sum())
+
+
+@examples(60)
+@given(
+    d=st.tuples(st.floats(0.1, 1.5), st.floats(0.1, 1.5)), rho=st.floats(0, 1), epsilon=st.floats(0, 2.5),
+    way=st.sampled_from(list(WAYS)),
+)  # fmt: skip
+def test_samples_of_two_bins_have_the_mean_of_quadrature_and_stay_in_range(d, rho, epsilon, way):
+    c = rho * math.sqrt(d[0] * d[1])
+    M = np.array([[d[0], c], [c, d[1]]])
+    pair = importance.Pair.of(M)
+    mixture = pair.mixture(way, epsilon, 2**14, 1e-6, np.random.default_rng(3))
+    assert sum(mixture.weights) == pytest.approx(1)
+    draws, range_ = pair.draws(way, mixture, 2**14, np.random.default_rng(4)), pair.range_of(way, mixture, epsilon)
+    mean, second = draws.moments(epsilon)
+    true = exact_of_two(M, epsilon, way)
+    assert mean == pytest.approx(true, abs=6 * math.sqrt(second / 2**14) + 1e-4 * true + 1e-12)
+    X = np.clip(draws.a - math.exp(epsilon) * draws.b, 0, None) / draws.density
+    assert X.max() <= range_ * (1 + 1e-9)
+    assert draws.upper(epsilon, range_, 1e-6) >= true * (1 - 1e-4)
+
+
+@examples(100)
+@given(data=st.data(), bins=st.integers(1, 5), epsilon=st.floats(0, 4), way=st.sampled_from(list(WAYS)))
+def test_no_point_is_beyond_the_range(data, bins, epsilon, way):
+    """At any z, those of no mixture too, for the part alone that bounds the range."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    V = rng.uniform(size=(bins, bins))
+    pair = importance.Pair.of(V @ V.T)
+    for part in (pair.bounded(way, epsilon), (-1.5, 1.0) if way == "lost" else (2.5, 0.0)):
+        x = (rng.normal(size=(300, bins)) * rng.uniform(0, 12, (300, 1))) @ pair.means.T
+        x[:100] = x[:100].mean(axis=1, keepdims=True)  # where Jensen is an equality
+        a, b = pair._sides(way, x)
+        X = np.clip(a - math.exp(epsilon) * b, 0, None) / pair.density(x, part)
+        assert X.max() <= math.exp(pair.log_range(way, part, epsilon)) * (1 + 1e-9)
+
+
+@pytest.mark.slow
+def test_the_bound_falls_in_epsilon_and_fails_no_more_often_than_stated():
+    """A rate that shows: at a failure probability of a half, bounds by 400 sets of 300 samples."""
+    M = DECAYING / 1.5
+    pair = importance.Pair.of(M)
+    mixture = pair.mixture("kept", 1.0, 2**14, 1e-6, np.random.default_rng(0))
+    true = pair.draws("kept", mixture, 2**18, np.random.default_rng(1)).moments(1.0)[0]
+    range_ = pair.range_of("kept", mixture, 1.0)
+    below = 0
+    for seed in range(400):
+        below += pair.draws("kept", mixture, 300, np.random.default_rng(100 + seed)).upper(1.0, range_, 0.5) < true
+    assert below <= 200
+    stated = by_samples(DECAYING, 1.3, "zero-out")
+    deltas = [stated.delta(epsilon) for epsilon in (0.5, 1.0, 1.5, 2.0)]
+    assert deltas == sorted(deltas, reverse=True)
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", pytest.param("replace-one", marks=pytest.mark.slow)])
+def test_an_epsilon_is_where_the_bound_at_fresh_samples_meets_delta(adjacency):
+    stated = by_samples(DECAYING, 1.5, adjacency)
+    epsilon = stated.epsilon(1e-4)
+    assert epsilon <= certified(stated).epsilon(1e-4)
+    assert epsilon == by_samples(DECAYING, 1.5, adjacency).epsilon(1e-4)
+    other = by_samples(DECAYING, 1.5, adjacency, dataclasses.replace(FEW, seed=1)).epsilon(1e-4)
+    assert other != epsilon
+    assert other == pytest.approx(epsilon, rel=0.1)
+    assert stated.retried().epsilon(1e-4) != epsilon
+
+
+@pytest.mark.slow
+def test_a_smaller_probability_of_failure_costs():
+    by = [
+        by_samples(DECAYING, 1.5, "zero-out", dataclasses.replace(FEW, failure=failure)).epsilon(1e-4)
+        for failure in (1e-3, 1e-6, 1e-12)
+    ]
+    assert by == sorted(by)
+    assert by[0] < by[-1]
+
+
+def test_what_samples_say_is_never_above_what_is_certified():
+    stated = by_samples(np.eye(4), 0.9, "zero-out", MonteCarlo(samples=2**12))
+    assert stated.epsilon(1e-6) == certified(stated).epsilon(1e-6)
+    nothing = dataclasses.replace(stated, noise_multiplier=0.0)
+    assert (nothing.epsilon(1e-5), nothing.delta(2.0)) == (math.inf, 1.0)
+
+
+def test_a_matrix_that_no_vectors_have_is_raised_on_its_diagonal():
+    M = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.9], [0.0, 0.9, 1.0]])
+    assert np.linalg.eigvalsh(M)[0] < 0
+    assert (importance.Pair.of(M).gram >= M).all()
+
+
+RING = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
+ASKED = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+
+
+def encoded():
+    return dataclasses.replace(algorithms.mafalda(RING, Cyclic(4, 4)), participation=BallsInBins(4, 4))
+
+
+def test_what_is_found_by_samples_says_so():
+    how = MonteCarlo(samples=2**13, failure=1e-3, seed=5)
+    made = mfdl.with_noise(encoded(), **ASKED, noise_std=3.0, method=how)
+    assert made.guarantee.bound == "monte-carlo"
+    for said in ("Monte Carlo", "8192 samples", "seed 5", "probability at most 0.001", "certified is"):
+        assert said in made.guarantee.sentence()
+    told = json.loads(json.dumps(made.guarantee.to_dict()))
+    assert told["method"] == "monte-carlo"
+    assert told["sampling"] == {"samples": 8192, "failure": 1e-3, "seed": 5}
+    silent = mfdl.with_noise(encoded(), **ASKED, noise_std=3.0).guarantee
+    assert silent.bound == "upper"
+    assert "Monte Carlo" not in silent.sentence()
+    assert made.guarantee.epsilon(1e-5) <= silent.epsilon(1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_a_mechanism_is_calibrated_by_samples(adjacency):
+    asked = {**ASKED, "adjacency": adjacency, "epsilon": 2.0, "delta": 1e-4}
+    sure = mfdl.calibrate(encoded(), **asked)
+    made = mfdl.calibrate(encoded(), **asked, method=MonteCarlo(samples=2**17, failure=1e-3, seed=5))
+    assert made.noise_std < sure.noise_std * 0.99
+    assert 1.9 < made.guarantee.epsilon(1e-4) <= 2.0
+    again = mfdl.calibrate(encoded(), **asked, method=MonteCarlo(samples=2**17, failure=1e-3, seed=5))
+    assert (again.noise_std, again.guarantee.accountant.trial) == (made.noise_std, made.guarantee.accountant.trial)
+
+
+def test_samples_are_for_secret_bins():
+    with pytest.raises(UnsupportedMechanism, match="'monte-carlo' is for BallsInBins"):
+        sampled.account(algorithms.dp_dsgd(RING, PoissonSampling(0.5, 4)), **ASKED, noise_std=1.0, method="monte-carlo")
+    with pytest.raises(InvalidInput, match="method"):
+        sampled.account(algorithms.dp_dsgd(RING, BallsInBins(2, 2)), **ASKED, noise_std=1.0, method="fast")
+    for wrong in ({"samples": 10}, {"samples": 2**40}, {"failure": 0.0}, {"seed": -1}):
+        with pytest.raises(InvalidInput):
+            MonteCarlo(**wrong)
+
+
+# ---- long ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("epsilon", "hull", "stride", "samples"), [(0.7, 3.61, 2.01, 1.90), (2.0, 1.40, 1.10, 1.00)])
+def test_the_figures_of_neighbouring_bins(epsilon, hull, stride, samples):
+    M = np.eye(16) + 0.45 * (np.eye(16, k=1) + np.eye(16, k=-1))
+    M[0, -1] = M[-1, 0] = 0.45
+    pairs = binned.correlations(M)
+    least = BinnedGaussian(1.0, 16, pairs, "zero-out").least_multiplier(epsilon, 1e-5)
+    assert least == pytest.approx(stride, rel=0.01)
+    assert BinnedGaussian(1.0, 16, pairs[:1], "zero-out").least_multiplier(epsilon, 1e-5) == pytest.approx(
+        hull, rel=0.01
+    )
+    found = by_samples(M, 1.0, "zero-out", MonteCarlo(samples=2**22)).least_multiplier(epsilon, 1e-5)
+    assert samples * 0.995 <= found <= samples * 1.02
+
+
+@pytest.mark.slow
+def test_without_correlation_bins_are_the_random_allocation_of_others():
+    """Their bounds from below and from above hold what is certified here, to a thousandth."""
+    pld = pytest.importorskip("PLD_accounting", reason="PLD-accounting is not installed")
+    for sigma, bins, delta in ((4.269 / math.sqrt(20), 16, 1e-5), (0.8, 8, 1e-5)):
+        stated = BinnedGaussian(sigma, bins, ((bins, 0.0),), "add-remove").epsilon(delta)
+        theirs = pld.gaussian_allocation_epsilon_range(delta=delta, sigma=sigma, num_steps=bins, epsilon_accuracy=0.01)
+        low, high = sorted(theirs)
+        assert low <= stated <= high * (1 + 1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("seed", range(4))
+def test_certified_is_above_many_samples_of_more_bins(adjacency, seed):
+    rng = np.random.default_rng(seed)
+    bins = int(rng.integers(3, 13))
+    T = 3 * bins
+    C = np.tril(rng.normal(size=(T, T)) * rng.uniform(0.3, 0.95) ** np.arange(T)[::-1]) + np.eye(T)
+    V = np.abs(C).reshape(T, -1, bins).sum(axis=1)
+    M = V.T @ V
+    stated = by_samples(M, math.sqrt(M.diagonal().max()) * rng.uniform(0.8, 2.5), adjacency)
+    for epsilon in (0.0, 0.5, 1.5, 3.0):
+        bound = certified(stated).delta(epsilon)
+        if bound < 1e-9:
+            continue
+        pair = importance.Pair.of(np.array(stated.gram) / stated.noise_multiplier**2)
+        for way in stated._ways:
+            mixture = pair.mixture(way, epsilon, 2**20, 1e-6, np.random.default_rng(7))
+            mean, second = pair.draws(way, mixture, 2**20, np.random.default_rng(8)).moments(epsilon)
+            assert bound >= mean - 6 * math.sqrt(second / 2**20)
+
+
+@pytest.mark.slow
+def test_one_bin_is_a_gaussian():
+    stated = by_samples(np.eye(1), 1.0, "zero-out", MonteCarlo(samples=2**20))
+    pair = importance.Pair.of(np.eye(1))
+    for way in ("kept", "lost"):
+        mixture = pair.mixture(way, 2.0, 2**20, 1e-6, np.random.default_rng(0))
+        mean, second = pair.draws(way, mixture, 2**20, np.random.default_rng(1)).moments(2.0)
+        assert mean == pytest.approx(gaussian.delta_from_mu(1.0, 2.0), abs=6 * math.sqrt(second / 2**20))
+    assert stated.epsilon(1e-5) == pytest.approx(gaussian.epsilon_from_mu(1.0, 1e-5), rel=1e-9)
