@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import check
+from . import archive, check, saved
 from .algorithms import LinearAlgorithm
 from .algorithms.registry import misplaced
 from .errors import InvalidInput, UnsupportedMechanism, require_known
@@ -41,6 +43,8 @@ __all__ = [
 ]
 
 RELEASE = "not applicable"
+SAME = 1e-9
+"""Relative: what another version of a library may move an epsilon by."""
 Secret = PoissonSampling | BallsInBins
 Accountant = SampledGaussian | BinnedGaussian
 Method = str | MonteCarlo
@@ -95,6 +99,55 @@ class SampledMechanism(Accounted):
         trust = self.trust.fingerprint(algorithm)
         own = dataclasses.replace(accounted, algorithm=algorithm.content_hash, trust=trust, participation=scheme)
         accounted.require(own, what="the guarantee is")
+
+    # ---- files -------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the mechanism to exactly this path, whole or not at all; nothing in it is code, and no key.
+
+        Raises: InvalidInput: as for `Mechanism.save`.
+        """
+        return saved.write_sampled(path, self)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, trust: TrustModel | None = None) -> SampledMechanism:
+        """The mechanism that `save` wrote: the same content hash, so the same noise and the same draws, bit for bit.
+
+        Args: trust: who sees and knows what, where you do not leave that to the file: the guarantee is under it.
+        Guarantees: the guarantee is accounted here, at the noise of the file, whatever else the file says.
+        Raises: InvalidInput: no such file, another kind or format, an edited or damaged one, one that states a smaller
+            epsilon than is accounted, or a trust model of the user's own that is not given.
+        Cost: as `account`, and of one epsilon.
+        """
+        header, arrays = archive.read(path, saved.MECHANISM)
+        with archive.refusing(path, saved.MECHANISM):
+            return cls.of_file(saved.sampled_fields(header[saved.MECHANISM], arrays), trust=trust)
+
+    @classmethod
+    def of_file(cls, fields: dict[str, Any], *, trust: TrustModel | None) -> SampledMechanism:
+        """Of what `saved` read: see `load`."""
+        if (model := trust or fields["trust"]) is None:
+            raise InvalidInput("its trust model is of your own class, which no file holds; give it: trust=....")
+        asked = (fields["algorithm"], model, fields["adjacency"], fields["clip_norm"])
+        method = fields["method"] if isinstance(fields["method"], str) else MonteCarlo(**fields["method"])
+        tries = check.integer_at_least(0, tries=fields["tries"])
+        delta = check.open_unit(stated_delta=fields["stated_delta"])
+        found = _stated(asked[0], _problem(*asked, method), fields["noise_std"], fields["clip_norm"], tries)
+        found = dataclasses.replace(found, stated_delta=delta)
+        if fields["epsilon"] < found.epsilon(delta) * (1 - SAME):
+            raise InvalidInput(
+                f"it states epsilon = {fields['epsilon']!r} at delta = {delta:g}, and accounted anew it is "
+                f"{found.epsilon(delta)!r}; calibrate or account anew."
+            )
+        made = cls(asked[0], found.noise_std, found.clip_norm, found, model)
+        if made.content_hash != fields["content_hash"]:
+            raise InvalidInput(f"its content hash is {made.content_hash}, and {fields['content_hash']} was saved.")
+        return made
+
+    @property
+    def accounted(self) -> str:
+        """Content hash of the algorithm that was accounted."""
+        return Fingerprint.parse(self.guarantee.fingerprint).algorithm
 
     @property
     def sampling(self) -> Secret:

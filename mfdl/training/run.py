@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -16,7 +16,7 @@ from .. import archive, check, graphs, metrics, saved
 from ..algorithms.registry import shortsighted
 from ..algorithms.saved import CLASSES
 from ..archive import Packer, Unpacker
-from ..errors import InvalidInput, UnsupportedMechanism, require_known
+from ..errors import InvalidInput, require_known
 from ..gossip.communication import communication_graph
 from ..mechanism import Mechanism
 from ..sampled import SampledMechanism
@@ -282,15 +282,12 @@ class Run(Shown):
 
         Raises: InvalidInput: as for `Mechanism.save`.
         """
-        if not isinstance(self.mechanism, Mechanism):
-            raise UnsupportedMechanism(
-                "files hold runs of mechanisms with a mu, and that of a sampled mechanism has none; keep its "
-                "checkpoints (replay(..., checkpoint_folder=...)), its table (to_pandas) and guarantee.to_dict()."
-            )
-        packer = Packer({**CLASSES, **_SEED_RUN})
+        packer, secret = Packer({**CLASSES, **_SEED_RUN}), isinstance(self.mechanism, SampledMechanism)
+        parts: Callable[..., Any] = saved.sampled_parts if secret else saved.mechanism_parts
         content = {
-            saved.MECHANISM: saved.mechanism_parts(self.mechanism, packer),
+            saved.MECHANISM: parts(self.mechanism, packer),
             "task_name": self.task_name,
+            "public_constants": self.public_constants,
             "seeds": packer(list(self.seeds), "seeds of the run"),
             **{name: packer(getattr(self, name), name) for name in _CHANCE},
             "not_private": [*not_private_fields(SeedRun), *_CHANCE],
@@ -307,8 +304,13 @@ class Run(Shown):
         header, arrays = archive.read(path, RUN)
         with archive.refusing(path, RUN):
             content = header[RUN]
-            fields, content_hash = saved.mechanism_fields(content[saved.MECHANISM], arrays)
-            mechanism = Mechanism.of_file(fields, content_hash, anew=anew, trust=trust)
+            parts = content[saved.MECHANISM]
+            mechanism: Mechanism | SampledMechanism
+            if saved.SAMPLED in parts:
+                mechanism = SampledMechanism.of_file(saved.sampled_fields(parts, arrays), trust=trust)
+            else:
+                fields, content_hash = saved.mechanism_fields(parts, arrays)
+                mechanism = Mechanism.of_file(fields, content_hash, anew=anew, trust=trust)
             seeds = tuple(Unpacker(arrays, _SEED_RUN)(content["seeds"]))
             for seed in seeds:
                 _require_shapes(seed, mechanism)
@@ -316,7 +318,8 @@ class Run(Shown):
             for name, value in chance.items():
                 if value is not None and not isinstance(value, float):
                     raise InvalidInput(f"its {name} is {value!r}, no number.")
-            return cls(mechanism, str(content["task_name"]), seeds, **chance)
+            declared = str(content.get("public_constants", ""))
+            return cls(mechanism, str(content["task_name"]), seeds, **chance, public_constants=declared)
 
     @overload
     def plot(self, ax: None = None, *, metric: str = "loss") -> Figure: ...
@@ -339,7 +342,7 @@ _SEED_RUN = {"SeedRun": SeedRun}
 _CHANCE = ("chance_loss", "chance_accuracy")
 
 
-def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
+def _require_shapes(seed: SeedRun, mechanism: Mechanism | SampledMechanism) -> None:
     """One row an evaluation, one column a node, as `SeedRun` says."""
     n, T = mechanism.algorithm.num_nodes, mechanism.algorithm.num_steps
     evaluated = seed.steps.shape

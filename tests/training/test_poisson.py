@@ -179,7 +179,5 @@ def test_what_is_not_covered_is_refused_before_any_run():
     assert "epsilon = " in str(run)
     assert run.to_pandas()["mu"].isna().all()
     assert run.plot()
-    with pytest.raises(UnsupportedMechanism, match="keep its checkpoints"):
-        run.save("never")
     with pytest.raises(InvalidInput, match="period 1"):
         PoissonBatches(task.instance(0, 2), NoiseKey.from_seed(0), 0.5)
