@@ -33,7 +33,7 @@ WIDTH, ROW_INCHES, HEIGHT = 12.6, 0.34, 3.9
 
 
 def draw(results: Sequence[Answer]) -> Figure:
-    """Of the scenes that count; loss by epsilon and by rate of the one with most budgets."""
+    """Of the scenes that count; loss by rate, and by epsilon where it has several, of the one with most budgets."""
     counting = [answer for answer in results if answer["counts"]]
     if not counting:
         raise ValueError("no scene counts, so there is nothing to draw.")
@@ -44,12 +44,15 @@ def draw(results: Sequence[Answer]) -> Figure:
     height = max(HEIGHT, 1.6 + ROW_INCHES * len(counting))
     figure = Figure(figsize=(WIDTH, height), facecolor="white")
     below, tall = 0.55 / height, 1 - 1.35 / height
-    shares, budget, rates = (
-        figure.add_axes((left, below, width, tall)) for left, width in ((0.155, 0.29), (0.51, 0.17), (0.75, 0.235))
+    alone = len(several) == 1  # one budget is no curve
+    shares, rates = (
+        figure.add_axes((left, below, width, tall))
+        for left, width in ((0.155, 0.4 if alone else 0.29), (0.62 if alone else 0.75, 0.35 if alone else 0.235))
     )
     _shares(shares, counting)
-    _by_epsilon(budget, several)
     _by_rate(rates, several[0])
+    if not alone:
+        _by_epsilon(figure.add_axes((0.51, below, 0.17, tall)), several)
     handles = [
         shares.plot([], [], "o-", color=colour, label=f"{label}, {measure}")[0]
         for (label, measure), colour in LOSSES.items()

@@ -139,23 +139,19 @@ def pooled(results: Sequence[Answer]) -> str:
 
 
 def by_scene(results: Sequence[Answer]) -> str:
-    """Every scene: what noise costs, losses of MAFALDA and without noise, and of each row its loss and share."""
-    places = dict.fromkeys((row["label"], row["measure"]) for answer in results for row in answer["rows"])
-    shown = [place for place in places if not _fixed(place)]
-    header = ("scene", "epsilon", "noise costs", "no noise", "MAFALDA", *(f"{label}, {m}" for label, m in shown))
-    body = []
-    for answer in results:
-        reference = losses_of(answer, (REFERENCE, "last"))
-        cells = [answer["name"], f"{answer['epsilon']:g}", f"{answer['cost_of_noise'] - 1:.0%}"]
-        if not answer["counts"] or reference is None:
-            body.append([*cells, *["does not count" if not answer["counts"] else ""], *[""] * (len(shown) + 1)])
-            continue
-        cells += [f"{without_noise(answer).mean():.3f}", f"{reference.mean():.3f}"]
-        for place in shown:
-            losses = paired(answer, place)
-            cells.append("" if losses is None else f"{losses['loss'].mean():.3f} ({float(share(losses)):.0%})")
-        body.append(cells)
-    return markdown(header, body)
+    """A column for each scene that has its test: what noise costs, and of each row its mean loss and share."""
+    tested = [answer for answer in results if paired(answer, (REFERENCE, "last")) is not None]
+    places = dict.fromkeys((row["label"], row["measure"]) for answer in tested for row in answer["rows"])
+    body = [["noise costs DP-D-SGD", *(f"{answer['cost_of_noise'] - 1:.0%}" for answer in tested)]]
+    for place in places:
+        every = [paired(answer, place) for answer in tested]
+        cells = [
+            "" if losses is None else f"{losses['loss'].mean():.3f} ({float(share(losses)):.0%})" for losses in every
+        ]
+        body.append([", ".join(place), *cells])
+    header = ("loss (share)", *(f"{answer['name']}, epsilon {answer['epsilon']:g}" for answer in tested))
+    out = [answer["name"] for answer in results if not answer["counts"]]
+    return markdown(header, body) + (f"\nDo not count: {', '.join(out)}.\n" if out else "")
 
 
 def by_rate(answer: Answer, places: Iterable[Place]) -> str:

@@ -223,6 +223,15 @@ def test_scenes_of_other_budgets_and_partitions_are_not_pooled():
         assert f"(LDP); {kind}" in text
 
 
+def test_scenes_stand_side_by_side_and_those_that_do_not_count_are_named():
+    text = tables.by_scene([some(), some(counts=False, factor=9.0)])
+    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()}
+    assert lines["MAFALDA, last"].endswith("(0%) |")
+    assert lines["no noise, last"].endswith("(100%) |")
+    assert lines["noise costs DP-D-SGD"] == "| noise costs DP-D-SGD | 50% |"
+    assert text.endswith("Do not count: logistic/ego.\n")
+
+
 def test_a_diverged_run_makes_its_row_infinitely_bad():
     bad = some()
     next(row for row in bad["rows"] if row["label"] == "CorN")["losses"][3] = None
@@ -243,6 +252,8 @@ def test_the_picture_names_what_it_shows():
         "logistic/ego, ε 1.993",
         "logistic/ego, ε 0.726",
     ]
+    assert len(figure.axes) == 3
+    assert len(picture.draw([some()]).axes) == 2  # one budget is no curve
     with pytest.raises(ValueError, match="no scene counts"):
         picture.draw([some(counts=False)])
 
