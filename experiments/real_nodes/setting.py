@@ -1,0 +1,113 @@
+"""What is public and equal at all nodes: mechanism, graph, data split, run id.
+
+In: the name of a mechanism, steps, a nonce. Out: a `Setting`, from which each node makes itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+
+import torch
+
+import mfdl
+from mfdl.mechanism import Mechanism
+from mfdl.optim import PrivateNode
+from mfdl.training import tasks
+from mfdl.training.shared_randomness import HolderKeys, Holders, columns_by_holders
+from mfdl.trust import LDP, SecLDP, TrustModel
+
+NODES, PERIOD, RATE = 4, 8, 0.5
+GRAPH = f"ring:n={NODES}"
+TRUST: dict[str, TrustModel] = {"mafalda": LDP(), "decor": SecLDP(), "corn": SecLDP()}
+SPLIT_SEED = 0  # of records over nodes and steps: public
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One run, as all nodes know it.
+
+    Args:
+        mechanism_name: "mafalda" (no shared secret), "decor" (one secret an edge) or "corn" (one secret of all nodes).
+        steps: a multiple of PERIOD; each record takes part once in PERIOD steps.
+        nonce: drawn for this run alone; with another nonce the same keys make other noise.
+        gossip_rounds: averagings after each step.
+    """
+
+    mechanism_name: str
+    steps: int
+    nonce: str
+    gossip_rounds: int = 1
+    epsilon: float = 8.0
+
+    def __post_init__(self) -> None:
+        if self.mechanism_name not in TRUST:
+            raise mfdl.InvalidInput(f"mechanism must be one of {', '.join(TRUST)}, got {self.mechanism_name!r}.")
+        if self.steps < PERIOD or self.steps % PERIOD:
+            raise mfdl.InvalidInput(f"steps must be a positive multiple of {PERIOD}, got {self.steps}.")
+        if not self.nonce:
+            raise mfdl.InvalidInput("nonce must not be empty; draw one for each run, e.g. secrets.token_hex(16).")
+
+    @property
+    def trust(self) -> TrustModel:
+        """Who reads the messages: everybody; under LDP shared secrets are known as well."""
+        return TRUST[self.mechanism_name]
+
+    @functools.cached_property
+    def gossip(self) -> mfdl.gossip.Gossip:
+        return mfdl.gossip.metropolis_hastings(GRAPH)
+
+    @functools.cached_property
+    def mechanism(self) -> Mechanism:
+        """Calibrated, the same at every node."""
+        dynamics = mfdl.Dynamics(self.gossip, RATE, gossip_rounds=self.gossip_rounds)
+        participation = mfdl.Cyclic(self.steps // PERIOD, PERIOD)
+        algorithm = mfdl.algorithms.build(self.mechanism_name, dynamics, participation)
+        bound = {"adjacency": "replace-one", "clip_norm": 1.0, "epsilon": self.epsilon, "delta": 1e-5}
+        return mfdl.calibrate(algorithm, trust=self.trust, **bound)
+
+    @functools.cached_property
+    def data(self) -> tasks.TaskInstance:
+        """Digits on all nodes; a node of this example takes its own part. Nodes of a deployment hold no other."""
+        return tasks.digits(NODES).instance(SPLIT_SEED, PERIOD)
+
+    @functools.cached_property
+    def run_id(self) -> bytes:
+        """SHA-256 of mechanism, graph, data split and nonce, 32 bytes: in every frame, and in every agreed key."""
+        told = (self.mechanism.content_hash, self.gossip.weights.toarray().tolist(), self.data.task.content_hash)
+        return hashlib.sha256(repr((*told, SPLIT_SEED, PERIOD, self.nonce)).encode()).digest()
+
+    @functools.cached_property
+    def holder_sets(self) -> list[Holders]:
+        """Who shares which secret, in one order at all nodes."""
+        return sorted(columns_by_holders(self.mechanism.algorithm.noise), key=sorted)
+
+    def heard(self, node: int) -> list[int]:
+        """Whose messages the node averages, besides its own."""
+        row = self.gossip.weights[[node], :].tocoo()
+        return sorted({int(j) for j in row.col} - {node})
+
+    def peers(self, node: int) -> list[int]:
+        """To whom the node is connected: those it hears, and those it shares a secret with."""
+        shared = {v for holders in self.holder_sets if node in holders for v in holders}
+        return sorted({*self.heard(node), *shared} - {node})
+
+    def private_node(self, node: int, keys: HolderKeys) -> PrivateNode:
+        """The node at the public start, ready to step."""
+        task = self.data.task
+        module = task.build_module()
+        start = self.data.model.unflatten(self.data.initial_parameters[[node]])
+        module.load_state_dict({name: rows[0].clone() for name, rows in start.items()})
+        optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+        size = float(self.data.public_batch_sizes[node])
+        return PrivateNode(
+            optimizer, module, self.mechanism, node=node, keys=keys, loss=task.loss, batch_size=size
+        )
+
+    def batch(self, node: int, step: int) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        """Features, targets and numbers of the records that take part."""
+        data, of_epoch = self.data, step % PERIOD
+        there = data.mask[node, of_epoch]
+        records = data.record_index[node, of_epoch][there].tolist()
+        return data.features[node, of_epoch][there], data.targets[node, of_epoch][there], records
