@@ -42,7 +42,9 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m experiments.real_nodes", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.real_nodes", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--mechanism", choices=sorted(TRUST), default="decor")
     parser.add_argument("--steps", type=int, default=32, help="a multiple of 8")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run: one folder a node")

@@ -125,7 +125,9 @@ class Channel:
             return Frame(kind, run_id, *numbers, await self._reader.readexactly(length))
         except asyncio.IncompleteReadError as error:
             if error.partial:
-                raise Refused(f"{self._whom} sent a malformed frame: it ends after {len(error.partial)} bytes.") from None
+                raise Refused(
+                    f"{self._whom} sent a malformed frame: it ends after {len(error.partial)} bytes."
+                ) from None
             raise Refused(f"{self._whom} closed the connection.") from None
         except OSError:
             raise Refused(f"{self._whom} closed the connection.") from None

@@ -9,6 +9,7 @@ step it lacks, and peers that are ahead (by one step, since each waits for the o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 
@@ -53,12 +54,14 @@ class Node:
         self._needs: dict[int, int] = {}  # first step whose messages each peer lacks
         self._arrived: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
         self._lacks = 0
+        self._writers: list[asyncio.StreamWriter] = []
         self._server: asyncio.Server | None = None
 
     async def listen(self) -> int:
         """Opens a port on loopback and returns its number."""
 
         async def arrived(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._writers.append(writer)
             await self._arrived.put((reader, writer))
 
         self._server = await asyncio.start_server(arrived, HOST, 0)
@@ -80,10 +83,13 @@ class Node:
             await self._train(trained)
             return trained
         finally:
-            for channel in self.channels.values():
-                channel.close()
             if self._server is not None:
                 self._server.close()
+            for writer in self._writers:
+                writer.close()
+            for writer in self._writers:  # until what was written is on its way
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
 
     # ---- meeting -----------------------------------------------------------------------------------------------------
 
@@ -113,7 +119,10 @@ class Node:
         deadline = asyncio.get_running_loop().time() + self.patience
         while True:
             try:
-                return await asyncio.open_connection(HOST, await asyncio.wait_for(address(peer), self.patience))
+                port = await asyncio.wait_for(address(peer), self.patience)
+                reader, writer = await asyncio.open_connection(HOST, port)
+                self._writers.append(writer)
+                return reader, writer
             except (OSError, TimeoutError):
                 if asyncio.get_running_loop().time() > deadline:
                     raise Refused(f"node {peer} did not answer within {self.patience:g} seconds.") from None
@@ -141,7 +150,9 @@ class Node:
             said = require_fields(json.loads(body), {"public": str, "lacks": int}, f"node {peer}")
             public = bytes.fromhex(said["public"])
         except ValueError:
-            raise Refused(f"node {peer} sent a malformed hello: it is no JSON, or its key is not hexadecimal.") from None
+            raise Refused(
+                f"node {peer} sent a malformed hello: it is no JSON, or its key is not hexadecimal."
+            ) from None
         if peer in self.setting.heard(self.node) and abs(said["lacks"] - self._lacks) > 1:
             raise Refused(
                 f"node {peer} lacks step {said['lacks']} and this node step {self._lacks}: neighbours are never further "

@@ -101,9 +101,7 @@ class Setting:
         module.load_state_dict({name: rows[0].clone() for name, rows in start.items()})
         optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
         size = float(self.data.public_batch_sizes[node])
-        return PrivateNode(
-            optimizer, module, self.mechanism, node=node, keys=keys, loss=task.loss, batch_size=size
-        )
+        return PrivateNode(optimizer, module, self.mechanism, node=node, keys=keys, loss=task.loss, batch_size=size)
 
     def batch(self, node: int, step: int) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
         """Features, targets and numbers of the records that take part."""

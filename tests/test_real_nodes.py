@@ -1,0 +1,284 @@
+"""Real nodes: what is refused on the wire and at the door, noise after a rejoin, and what the records of a run show."""
+
+import asyncio
+import json
+import shutil
+
+import pytest
+import torch
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from real_nodes import auditing, frames
+from real_nodes.folder import NodeFolder
+from real_nodes.frames import DONE, HELLO, MESSAGE, Channel, Frame, Refused
+from real_nodes.node import Node
+from real_nodes.setting import NODES, Setting
+
+import mfdl
+
+RUN, PEER = b"r" * 32, 3
+MODEL = {"bias": torch.arange(2.0), "weight": torch.arange(6.0).reshape(2, 3)}
+
+
+class Writer:
+    """Where nobody reads."""
+
+    closed = False
+
+    def close(self):
+        self.closed = True
+
+
+def received(data, *expected, peer=PEER, patience=5.0):
+    """The bodies that a channel takes from these bytes, when it is asked for (kind, step, round) one after another."""
+
+    async def receive():
+        reader, writer = asyncio.StreamReader(), Writer()
+        if data is not None:
+            reader.feed_data(data)
+            reader.feed_eof()
+        channel = Channel(reader, writer, run_id=RUN, node=0, largest=64, patience=patience, peer=peer)
+        try:
+            return [await channel.receive(kind, step=step, round=round) for kind, step, round in expected]
+        except Refused:
+            assert writer.closed
+            raise
+
+    return asyncio.run(receive())
+
+
+def message(step=5, sequence=0, *, kind=MESSAGE, run_id=RUN, sender=PEER, round=0, body=b"numbers"):
+    return Frame(kind, run_id, sender, step, round, sequence, body).encoded()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (message()[:20], "malformed frame: it ends after 20 bytes"),
+        (message()[:-1], "malformed frame: it ends after 6 bytes"),
+        (b"GET / HTTP/1.1" + bytes(60), "malformed frame: it begins with b'GET"),
+        (b"", "node 3 closed the connection"),
+        (message(body=bytes(65)), "oversized frame: 65 bytes, at most 64"),
+        (message(run_id=b"s" * 32), "of another run, 7373737373737373 and not 7272727272727272"),
+        (message(sender=2), "connection to node 3 says that node 2"),
+        (message(sequence=1), "frame 1 where 0 comes next: it is reordered, or one before it is lost"),
+        (message(step=4), "message of step 4, round 0, where a message of step 5, round 0 comes next"),
+        (message(step=6), "message of step 6"),
+        (message(round=1), "of step 5, round 1"),
+        (message(kind=DONE), "sent a done of step 5"),
+        (message(kind=200), "sent a kind 200"),
+        (None, "said nothing for 0.01 seconds"),
+    ],
+)
+def test_a_frame_that_is_not_the_next_one_is_refused_in_words_and_the_connection_closed(data, words):
+    with pytest.raises(Refused, match=words):
+        received(data, (MESSAGE, 5, 0), patience=0.01 if data is None else 5.0)
+
+
+def test_a_frame_that_was_taken_is_refused_when_it_comes_again():
+    with pytest.raises(Refused, match="frame 0 where 1 comes next: it is replayed"):
+        received(message() + message(), (MESSAGE, 5, 0), (MESSAGE, 6, 0))
+
+
+@examples(100)
+@given(order=st.lists(st.integers(0, 4), max_size=8))
+def test_of_any_frames_in_any_order_the_longest_right_beginning_is_taken_and_no_more(order):
+    sent = [message(step, sequence=step, body=bytes([step])) for step in range(5)]
+    right = next((i for i, step in enumerate(order) if step != i), len(order))
+    stream, expected = b"".join(sent[step] for step in order), [(MESSAGE, step, 0) for step in range(right)]
+    assert received(stream, *expected) == [bytes([step]) for step in range(right)]
+    with pytest.raises(Refused):
+        received(stream, *expected, (MESSAGE, right, 0))
+
+
+def test_the_first_frame_says_who_the_peer_is_and_the_others_must_agree():
+    hello = message(0, kind=HELLO)
+    assert received(hello + message(sequence=1), (HELLO, 0, 0), (MESSAGE, 5, 0), peer=None) == [b"numbers"] * 2
+    with pytest.raises(Refused, match="connection to node 3 says that node 1"):
+        received(hello + message(sequence=1, sender=1), (HELLO, 0, 0), (MESSAGE, 5, 0), peer=None)
+
+
+def test_tensors_arrive_as_they_were():
+    body = frames.packed(MODEL)
+    assert body == frames.packed(dict(reversed(MODEL.items())))
+    arrived = frames.unpacked(body, MODEL, PEER)
+    assert list(arrived) == list(MODEL)
+    assert all(torch.equal(arrived[name], MODEL[name]) for name in MODEL)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "malformed message"),
+        (b"\x80\x04K\x01." + bytes(20), "malformed message"),  # a pickle
+        (frames.packed(MODEL)[:-1], "malformed message"),
+        (frames.packed({"bias": MODEL["bias"]}), "wrongly shaped message"),
+        (frames.packed({**MODEL, "more": torch.zeros(1)}), "wrongly shaped message"),
+        (frames.packed({**MODEL, "weight": MODEL["weight"].T}), "wrongly shaped message"),
+        (frames.packed({**MODEL, "bias": MODEL["bias"].double()}), "wrongly shaped message"),
+        (frames.packed({**MODEL, "bias": torch.tensor([0, torch.nan])}), "not finite"),
+        (frames.packed({**MODEL, "bias": torch.tensor([0, torch.inf])}), "not finite"),
+    ],
+)
+def test_what_is_no_message_of_the_model_is_refused_in_words(body, words):
+    with pytest.raises(Refused, match=f"node 3 sent .*{words}"):
+        frames.unpacked(body, MODEL, PEER)
+
+
+# ---- whole runs, four nodes in one process over loopback ---------------------------------------------------------------
+
+
+class Killed(Exception):
+    """Stands for SIGKILL in a test of one process: nothing after it is done."""
+
+
+class KilledFolder(NodeFolder):
+    """The folder of a node that is killed once, before or after a file of a step is written."""
+
+    at = None
+
+    def save(self, node):
+        self._dies("before save", node.steps_taken - 1)
+        super().save(node)
+        self._dies("after save", node.steps_taken - 1)
+
+    def record(self, step, round, body):
+        super().record(step, round, body)
+        self._dies("after record", step)
+
+    def _dies(self, moment, step):
+        if self.at == (moment, step):
+            raise Killed
+
+
+def run(setting, root, *, kill=None, until=asyncio.ALL_COMPLETED, plant=lambda *_: None):
+    """Starts all nodes on the folders in root; the errors that they ended with. kill: (node, moment, step)."""
+
+    async def all_nodes():
+        loop, nodes = asyncio.get_running_loop(), []
+        for u in range(NODES):
+            try:
+                folder = KilledFolder(root / str(u), setting.run_id)
+            except Refused as error:
+                return [error]
+            folder.at = kill[1:] if kill and kill[0] == u else None
+            nodes.append(Node(setting, u, folder, planted=plant))
+        ports = [loop.create_future() for _ in nodes]
+
+        async def address(peer):
+            return await ports[peer]
+
+        for port, node in zip(ports, nodes, strict=True):
+            port.set_result(await node.listen())
+        ended, waiting = await asyncio.wait([asyncio.ensure_future(n.run(address)) for n in nodes], return_when=until)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return [task.exception() for task in ended]
+
+    return [error for error in asyncio.run(all_nodes()) if error is not None]
+
+
+def folders(setting, root):
+    return [NodeFolder(root / str(u), setting.run_id) for u in range(NODES)]
+
+
+def sent(setting, root):
+    return [f.recorded(range(setting.steps), setting.gossip_rounds) for f in folders(setting, root)]
+
+
+@pytest.fixture(scope="module")
+def decor():
+    return Setting("decor", 8, nonce="a test", gossip_rounds=2)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(decor, tmp_path_factory):
+    root = tmp_path_factory.mktemp("undisturbed")
+    assert run(decor, root) == []
+    return root
+
+
+def same_secrets(undisturbed, root):
+    for u in range(NODES):
+        (root / str(u)).mkdir(parents=True)
+        shutil.copy(undisturbed / str(u) / "secrets.json", root / str(u))
+
+
+def test_nodes_send_what_the_executor_sends_with_their_secrets(decor, undisturbed):
+    messages = auditing.recorded(decor, folders(decor, undisturbed))
+    keys = auditing.all_keys(decor, folders(decor, undisturbed))
+    assert auditing.difference_from_executor(decor, messages, keys) < 1e-6
+    other = auditing.all_keys(Setting("decor", 8, nonce="another", gossip_rounds=2), folders(decor, undisturbed))
+    assert auditing.difference_from_executor(decor, messages, other) > 0.1
+
+
+KILLS = [(2, "before save", 5), (1, "after save", 0), (0, "after save", 7), (3, "after record", 3)]
+
+
+@pytest.mark.parametrize("kill", KILLS)
+def test_after_a_kill_all_go_on_and_their_messages_are_bit_for_bit_those_of_an_undisturbed_run(
+    decor, undisturbed, tmp_path, kill
+):
+    same_secrets(undisturbed, tmp_path)
+    ended = run(decor, tmp_path, kill=kill)
+    assert {type(error) for error in ended} == {Killed, Refused}
+    assert all("closed the connection" in str(error) for error in ended if isinstance(error, Refused))
+    assert run(decor, tmp_path) == []
+    assert sent(decor, tmp_path) == sent(decor, undisturbed)
+
+
+def test_a_node_with_stale_secrets_is_refused_by_its_peers(decor, undisturbed, tmp_path):
+    same_secrets(undisturbed, tmp_path)
+    run(decor, tmp_path, kill=(1, "before save", 1))
+    shutil.rmtree(tmp_path / "1")  # comes back with a key pair of its own
+    ended = run(decor, tmp_path, until=asyncio.FIRST_EXCEPTION)
+    assert any("node 1 comes with another public key than before in this run" in str(error) for error in ended)
+    assert not (tmp_path / "1" / "sent").exists()
+
+
+def test_a_node_with_a_checkpoint_older_than_what_it_sent_is_refused(decor, undisturbed, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "2" / "checkpoint")
+    ended = run(decor, tmp_path / "run", until=asyncio.FIRST_EXCEPTION)
+    assert any("older checkpoint than it has sent from" in str(error) for error in ended)
+
+
+def test_a_message_that_was_sent_with_other_numbers_is_not_sent_again(decor, undisturbed, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "run")
+    folder = folders(decor, tmp_path / "run")[0]
+    body = folder.message_file(3, 1).read_bytes()
+    folder.record(3, 1, body)
+    with pytest.raises(Refused, match="sent before with other numbers under the same noise"):
+        folder.record(3, 1, body[:-1] + b"\x00")
+
+
+def test_secrets_of_one_run_make_no_noise_in_another(decor, undisturbed, tmp_path):
+    same_secrets(undisturbed, tmp_path)
+    (error,) = run(Setting("decor", 8, nonce="another", gossip_rounds=2), tmp_path)
+    assert "the same secrets in a second run repeat its noise" in str(error)
+
+
+def test_secrets_are_in_no_file_but_their_own(undisturbed):
+    for u in range(NODES):
+        kept = json.loads((undisturbed / str(u) / "secrets.json").read_text())
+        wanted = [bytes.fromhex(kept[name]) for name in ("private", "own")]
+        for path in (undisturbed / str(u)).rglob("*"):
+            if path.is_file() and path.name != "secrets.json":
+                data = path.read_bytes()
+                assert not any(secret in data or secret.hex().encode() in data for secret in wanted)
+        assert (undisturbed / str(u) / "secrets.json").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"mechanism_name": "dsgd"}, "mechanism must be one of mafalda, decor, corn, got 'dsgd'"),
+        ({"steps": 12}, "steps must be a positive multiple of 8, got 12"),
+        ({"nonce": ""}, "nonce must not be empty"),
+    ],
+)
+def test_a_setting_that_is_none_is_refused(changed, words):
+    with pytest.raises(mfdl.InvalidInput, match=words):
+        Setting(**{"mechanism_name": "decor", "steps": 8, "nonce": "a", **changed})
