@@ -2,7 +2,7 @@
 
     python -m experiments.real_nodes --mechanism decor --steps 32 --out DIR [--kill 2@13] [--plant silent]
 
-Killed at any moment and given the same command again, it goes on where it stood. docs/real_nodes.md says what is refused.
+Killed at any moment and given the same command again, it goes on where it stood. What is refused: docs/real_nodes.md.
 """
 
 from __future__ import annotations

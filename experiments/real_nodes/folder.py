@@ -74,7 +74,7 @@ class NodeFolder:
         if known != public.hex():
             raise Refused(
                 f"node {peer} comes with another public key than before in this run, {public.hex()[:16]}... and not "
-                f"{known[:16]}...: its secrets are stale or those of somebody else, and its noise would not be what its "
+                f"{known[:16]}...: its secrets are stale or somebody else's, and its noise would not be what its "
                 "peers count on; give it its secrets.json back, or begin a new run."
             )
         files.atomic_write_json(self._pins_file, pins)

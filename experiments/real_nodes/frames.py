@@ -1,6 +1,6 @@
 """Frames on the wire: what one node sends to another, and every reason to refuse what comes.
 
-In: an asyncio stream and what is expected of it. Out: frames in order, or `Refused`, which says in words what was wrong.
+In: an asyncio stream and what is expected of it. Out: frames in order, or `Refused`, with what was wrong in words.
 A frame is a fixed header and a body whose length the header says. Bodies are JSON, sealed bytes, or tensors in
 safetensors: nothing that is read can run code.
 
@@ -135,8 +135,8 @@ class Channel:
     def _require_expected(self, frame: Frame, kind: int, step: int, round: int) -> None:
         if frame.run_id != self.run_id:
             raise Refused(
-                f"{self._whom} is of another run, {frame.run_id.hex()[:16]} and not {self.run_id.hex()[:16]}: mechanism, "
-                "graph, data and nonce must be the same for all nodes."
+                f"{self._whom} is of another run, {frame.run_id.hex()[:16]} and not {self.run_id.hex()[:16]}: "
+                "mechanism, graph, data and nonce must be the same for all nodes."
             )
         if self.peer is not None and frame.sender != self.peer:
             raise Refused(f"a frame on the connection to node {self.peer} says that node {frame.sender} sent it.")

@@ -3,7 +3,7 @@
 In: the setting, the node's folder, addresses of its peers. Out: its messages, on the wire and in its folder.
 
 Nobody goes back. A node saves itself after a step and before it sends, and keeps what it sends; who rejoins says which
-step it lacks, and peers that are ahead (by one step, since each waits for the others) send theirs again from their files.
+step it lacks, and peers that are ahead (by one step, since each waits for the others) send theirs again from files.
 """
 
 from __future__ import annotations
@@ -155,8 +155,9 @@ class Node:
             ) from None
         if peer in self.setting.heard(self.node) and abs(said["lacks"] - self._lacks) > 1:
             raise Refused(
-                f"node {peer} lacks step {said['lacks']} and this node step {self._lacks}: neighbours are never further "
-                "apart than one step, so one of them has an older checkpoint than it has sent from; give it the newest."
+                f"node {peer} lacks step {said['lacks']} and this node step {self._lacks}: neighbours are never "
+                "further apart than one step, so one of them has an older checkpoint than it has sent from; give it "
+                "the newest."
             )
         self.folder.require_pinned(peer, public)
         self._publics[peer], self._needs[peer], self.channels[peer] = public, said["lacks"], channel
@@ -164,7 +165,7 @@ class Node:
     # ---- secrets -----------------------------------------------------------------------------------------------------
 
     async def _agreed_keys(self) -> HolderKeys:
-        """The secrets of all holder sets of this node: its own, one a pair, and those of groups from their first node."""
+        """The secrets of all holder sets of this node: its own, one a pair, those of groups from their first node."""
         keys: dict[Holders, NoiseKey] = {}
         for number, holders in enumerate(self.setting.holder_sets):
             if self.node not in holders:
