@@ -6,7 +6,8 @@ where no entry of N beside the diagonal is positive. M comes by substitution, fr
 relative. The coefficients of a Toeplitz C are found likewise, and certified by what N leaves of them: with N c = e + r,
 c is off by N^-1 r, at most M |r|.
 
-A number that no rule gives, or that may be improved, is that of the Gram matrix itself, where T lets it be written out.
+A number that no rule gives, or that may be improved, is that of the Gram matrix itself, where T lets it be written out:
+where N is given, times (1 - ||C N - I||)^-2 for the C that is written.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ...factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from ...floats import UNIT
 from ...noise.strategy import MAX_DENSE_STEPS, Strategy, shipped
 from ...participation import Cyclic, EveryStep, Participation, Single
+from ..forms.separable import inflation_of
 from .banded import BandedGram, banded_bound
 from .elliptope import TOLERANCE
 from .patterns import PatternBound, bound
@@ -55,6 +57,9 @@ def structured_bound(strategy: Strategy, participation: Participation, method: s
     C = np.tril(strategy.dense())
     off = _relative(strategy) * np.asarray(np.abs(C).T @ np.abs(C))
     written = bound(C.T @ C, participation, method, off + 2 * (T + 2) * UNIT * (np.abs(C).T @ np.abs(C)))
+    if isinstance(strategy, Inverse):  # C as it is written out may be far from N^-1, beside its own entries too
+        more = inflation_of(C, strategy.noising.dense())
+        written = dataclasses.replace(written, upper=written.upper * more, lower=written.lower / more)
     return _best([*found, written])
 
 
