@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from . import archive, check, saved
 from .algorithms import LinearAlgorithm
 from .algorithms.registry import misplaced
+from .check import FloatArray
 from .errors import InvalidInput, UnsupportedMechanism, require_known
 from .mechanism import Accounted, emitted_hash, injected_std
 from .participation import BallsInBins, PoissonSampling
@@ -39,6 +41,7 @@ __all__ = [
     "SampledMechanism",
     "account",
     "calibrate",
+    "noise_of_bins",
     "with_noise",
 ]
 
@@ -322,6 +325,22 @@ def by_victim(
         problem = _of_victims(algorithm, trust, adjacency, group)
         found |= dict.fromkeys(group, _stated(algorithm, problem, noise_std, clip_norm).accountant)
     return {u: found[u] for u in sorted(found)}
+
+
+def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) -> Callable[[FloatArray], float]:
+    """What a target asks of local encoders under secret bins, as `factorization.factorize_bins` takes it.
+
+    Returns: from M, shape (bins, bins), to the certified noise std per unit clipping norm.
+    Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), bins < 1, an unknown adjacency.
+    """
+    epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
+    BinnedGaussian(1.0, bins, ((bins, 0.0),), adjacency)  # refuses either
+
+    def noise_std(M: FloatArray) -> float:
+        least = BinnedGaussian(1.0, bins, binned.correlations(M), adjacency).least_multiplier(epsilon, delta)
+        return least * math.sqrt(float(M.diagonal().max())) * binned.UP
+
+    return noise_std
 
 
 def _stated(

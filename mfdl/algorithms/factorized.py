@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .. import check
+from ..check import FloatArray
 from ..dynamics import Dynamics
+from ..error_weights import ErrorWeights
+from ..errors import UnsupportedMechanism
 from ..factorization import (
     PREFIX_SUM_TOLERANCE,
     Factorization,
     NodeFactorizations,
     factorize,
+    factorize_bins,
     factorize_classes,
     factorize_nodes,
     prefix_sum_encoder,
@@ -17,7 +23,8 @@ from ..factorization.long_runs import BandSearch, BufferSearch, FormSearch, best
 from ..factorization.search import ClassSearch, EncoderSearch, NodeSearch, Search
 from ..factorization.strategies import Inverse, Toeplitz, square_root_series
 from ..keywords import takes_fields_of
-from ..participation import Cyclic, Participation
+from ..participation import BallsInBins, Cyclic, Participation
+from ..progress import Progress
 from .checks import builder
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
@@ -148,6 +155,34 @@ def band_inv(asked: BandSearch) -> LinearAlgorithm:
 
 def _of_form(name: str, form: str, asked: FormSearch) -> LinearAlgorithm:
     return mf_dsgd(asked.dynamics, asked.participation, best_of_form(form=form, **vars(asked)), name=name)
+
+
+@builder
+def mafalda_bins(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    noise_std: Callable[[FloatArray], float],
+    weights: ErrorWeights | None = None,
+    progress: Progress = "auto",
+) -> LinearAlgorithm:
+    """One C for all nodes, for secret bins: the least error in the models at the noise that an accountant asks of it.
+
+    Args:
+        participation: `BallsInBins`.
+        noise_std, weights: as `factorization.factorize_bins`; `mfdl.sampled.noise_of_bins` says it.
+    Raises: UnsupportedMechanism: another participation; InvalidInput: no encoder meets the target.
+    Cost: that of `factorize_bins`.
+    Source: docs/secret_bins.md.
+    """
+    if not isinstance(participation, BallsInBins):
+        raise UnsupportedMechanism(
+            f"mafalda-bins is made for secret batches, BallsInBins(epochs, bins), got {participation.describe()}; take "
+            "mafalda."
+        )
+    k, b = participation.epochs, participation.bins
+    solved = factorize_bins(dynamics, k, b, noise_std, weights=weights, progress=progress)
+    return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda-bins")
 
 
 def _with_encoder(name: str, asked: Search, solved: Factorization | NodeFactorizations) -> LinearAlgorithm:

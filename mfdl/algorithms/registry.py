@@ -7,11 +7,12 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
-from ..participation import BallsInBins, Participation
+from ..participation import BallsInBins, Cyclic, Participation
 from .checks import builder
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import (
@@ -23,6 +24,7 @@ from .factorized import (
     d_mf,
     lambda_cgd,
     mafalda,
+    mafalda_bins,
     mafalda_by_class,
     mafalda_l,
     toeplitz,
@@ -268,6 +270,15 @@ MECHANISMS: Mapping[str, Entry] = {
     ),
 }
 
+OF_SECRET_BINS: Mapping[str, Entry] = {
+    "mafalda-bins": Entry(
+        mafalda_bins,
+        "optimal shared encoder for the graph and secret batches, at one epsilon",
+        "this library",
+    ),
+}
+"""Mechanisms of secret batches alone, made for a target: their builders take the `noise_std` that meets it."""
+
 
 def split(name: str) -> tuple[str, ErrorWeights | None]:
     """A mechanism and the error weights it is optimised for: "mafalda@last:48:0.01" or just "mafalda".
@@ -281,14 +292,21 @@ def split(name: str) -> tuple[str, ErrorWeights | None]:
     if not at:
         return base, None
     if base in MECHANISMS and not MECHANISMS[base].weighted:
-        able = ", ".join(other for other, entry in MECHANISMS.items() if entry.weighted)
+        every = {**MECHANISMS, **OF_SECRET_BINS}
+        able = ", ".join(other for other, entry in every.items() if entry.weighted)
         raise InvalidInput(f"{base!r} optimises nothing, so it takes no error weights ({text}); these do: {able}.")
     return base, ErrorWeights.parse(text)
 
 
 def entry_of(name: str) -> Entry | None:
     """The entry of a name, with or without error weights; None for a file."""
-    return MECHANISMS.get(split(name)[0])
+    base = split(name)[0]
+    return MECHANISMS.get(base) or OF_SECRET_BINS.get(base)
+
+
+def is_of_secret_bins(name: str) -> bool:
+    """Whether a mechanism is made for secret batches alone, and for a target."""
+    return split(name)[0] in OF_SECRET_BINS
 
 
 def parameters_of(name: str) -> Mapping[str, type]:
@@ -327,8 +345,8 @@ def parse_parameters(name: str, settings: Iterable[str]) -> dict[str, Any]:
 def check_name(name: str) -> str:
     """The name itself if it can be built; raises InvalidInput with the nearest name otherwise."""
     base, _ = split(name)
-    if not name.startswith(FILE_PREFIX) and base not in MECHANISMS:
-        raise unknown_name("mechanism", base, [*MECHANISMS, "file:FILE.npz"])
+    if not name.startswith(FILE_PREFIX) and base not in MECHANISMS and base not in OF_SECRET_BINS:
+        raise unknown_name("mechanism", base, [*MECHANISMS, *OF_SECRET_BINS, "file:FILE.npz"])
     return name
 
 
@@ -345,6 +363,8 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
         encoders of single nodes.
     """
     check_name(name)
+    if is_of_secret_bins(name):
+        return _made_for_target(name, dynamics, participation, **parameters)
     if isinstance(participation, BallsInBins):
         return _of_bins(build(name, dynamics, participation.public, **parameters), participation)
     if (entry := entry_of(name)) is not None:
@@ -362,7 +382,7 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     if isinstance(saved, SpaceTimeFactorization):
         return space_time_noise(dynamics, participation, saved, name=name)
     made_for = saved.header.get("participation")
-    if made_for is not None and made_for != participation.to_dict():
+    if made_for is not None and made_for not in _of_file(participation):
         raise InvalidInput(
             f"{path} was made for {made_for}, not for {participation.to_dict()}; factorize again with this "
             "participation."
@@ -375,6 +395,14 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
             "factorize again."
         )
     return mf_dsgd(dynamics, participation, saved.encoder, name=name)
+
+
+def _of_file(participation: Participation) -> tuple[dict[str, Any], ...]:
+    """What a file of encoders may be made for: secret bins as public ones, as who knows them is not its to say."""
+    public = dict(participation.to_dict())
+    if not isinstance(participation, Cyclic):
+        return (public,)
+    return public, dict(BallsInBins(participation.epochs, participation.period).to_dict())
 
 
 def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
@@ -417,10 +445,20 @@ def shortsighted(algorithm: LinearAlgorithm) -> str:
 
 @builder
 def build_tuned(
-    name: str, dynamics: Dynamics, participation: Participation, *, coalition_size: int = 0
+    name: str,
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    coalition_size: int = 0,
+    noise_std: Callable[[FloatArray], float] | None = None,
 ) -> LinearAlgorithm:
-    """The named algorithm with its free parameters at their best against coalitions of a size (0: none)."""
+    """The named algorithm with its free parameters at their best against coalitions of a size (0: none).
+
+    Args: noise_std: what a target asks of encoders, for mechanisms of secret batches (`OF_SECRET_BINS`).
+    """
     entry = entry_of(check_name(name))
+    if is_of_secret_bins(name):
+        return _made_for_target(name, dynamics, participation, noise_std=noise_std)
     if isinstance(participation, BallsInBins):
         public = build_tuned(name, dynamics, participation.public, coalition_size=coalition_size)
         return _of_bins(public, participation)
@@ -434,6 +472,17 @@ def _of_bins(public: LinearAlgorithm, bins: BallsInBins) -> LinearAlgorithm:
     """The same algorithm where the map from records to steps is secret."""
     secret = dataclasses.replace(public, participation=bins)
     return secret.known_plain() if public.is_plain else secret
+
+
+def _made_for_target(name: str, dynamics: Dynamics, participation: Participation, **parameters: Any) -> LinearAlgorithm:
+    if parameters.get("noise_std") is None:
+        raise InvalidInput(
+            f"{name} is made for a target of secret batches: give --participation balls-in-bins with --epsilon (in "
+            "Python noise_std=mfdl.sampled.noise_of_bins(...)), or take mafalda."
+        )
+    entry = entry_of(name)
+    assert entry is not None
+    return _built(entry.build, name, dynamics, participation, **parameters)
 
 
 def _built(

@@ -19,8 +19,10 @@ def factorize(config: FactorizeConfig, out: Path | None) -> Answer:
     Over time (mafalda, d-mf, ...) and over time and nodes (time-space, ...) loss is sensitivity^2 tr(H X^-1), the
     variance of the noise in all models together per unit of noise and coordinate. Over nodes (corn, corn-pairwise,
     decor) it is tr(W R W^T), R the covariance of one step, at [R^-1]_ii <= 1 for every node unless --max-inverse-
-    diagonal says otherwise; there are no epochs. Where a mechanism is not the best of its kind the gap says what a
-    better one would save. Exits with 3 when the solver stopped before the tolerance.
+    diagonal says otherwise; there are no epochs. For secret batches (--participation balls-in-bins --epsilon E) it is
+    tr(H X^-1) with max M_rr = 1, and the root error is its root times the noise that meets the target. Where a
+    mechanism is not the best of its kind the gap says what a better one would save. Exits with 3 when the solver
+    stopped before the tolerance.
     """
     answer = config.run(out)
     return answer, lambda: _show(answer, out), STOPPED_EXIT_CODE * (answer["status"] == FactorizeConfig.STOPPED)
@@ -45,7 +47,7 @@ def _show(answer: dict[str, Any], out: Path | None) -> None:
         table.add_row(name, value)
     options.say([table, _sentence(answer), *(f"Note: {note}" for note in answer["notes"])])
     if out is not None:
-        kind = "Covariance" if answer["steps"] is None else "Noise" if "bound_over" in answer else "Encoder"
+        kind = "Covariance" if answer["steps"] is None else "Noise" if "independent_loss" in answer else "Encoder"
         options.say([f"{kind} kept in {out}; use it as the mechanism file:{out}."])
 
 
@@ -56,7 +58,12 @@ def _shape(answer: dict[str, Any]) -> dict[str, str]:
         rows["steps"] = f"{answer['steps']:,} ({answer['epochs']} epochs of {answer['period']})"
     if answer["error_weights"] is not None:
         rows["models that count"] = answer["error_weights"]
-    if "bound_over" not in answer:
+    if "root_error" in answer:
+        rows["secret bins"] = f"{answer['period']}, correlated at most {answer['correlation']:.3g}"
+        rows["target"] = f"epsilon = {answer['epsilon']:g} at delta = {answer['delta']:g}, {answer['adjacency']}"
+        rows["noise std"] = _number(answer["noise_std"])
+        rows["root error"] = f"{_number(answer['root_error'])} (at least {_number(answer['root_error_bound'])})"
+    if "independent_loss" not in answer:
         return rows
     rows["against"] = f"coalitions of {answer['coalition']}" if answer["coalition"] else "an outsider"
     if answer["steps"] is None:

@@ -96,11 +96,12 @@ def mechanisms(
     as_json: options.Json = False,
 ) -> None:
     """List the mechanisms with their parameters (`--set key=value`), intended trust model, source and erratum."""
-    from ..algorithms.registry import MECHANISMS
+    from ..algorithms.registry import MECHANISMS, OF_SECRET_BINS
 
-    names = list(MECHANISMS) if mechanism is None else list(split(mechanism))
+    every = {**MECHANISMS, **OF_SECRET_BINS}
+    names = list(every) if mechanism is None else list(split(mechanism))
     for name in names or [""]:
-        require_one_of("mechanism", name, MECHANISMS)
+        require_one_of("mechanism", name, every)
     rows: list[dict[str, Any]] = [
         {
             "name": name,
@@ -108,7 +109,7 @@ def mechanisms(
             "models": list(entry.models),
             "parameters": {key: kind.__name__ for key, kind in entry.parameters.items()},
         }
-        for name, entry in ((name, MECHANISMS[name]) for name in names)
+        for name, entry in ((name, every[name]) for name in names)
     ]
     if cite:
         _cite(rows, as_json)

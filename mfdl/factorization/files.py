@@ -19,6 +19,7 @@ import numpy as np
 
 from mfdl_solvers import Factorization
 from mfdl_solvers.problem import FIXED, OPTIMAL, STATIONARY, STOPPED, Certified
+from mfdl_solvers.secret_bins import BinFactorization
 from mfdl_solvers.structured import StructuredFactorization
 
 from .. import __version__, check, files
@@ -38,7 +39,7 @@ FORMAT = 1
 
 def save(
     path: str | os.PathLike[str],
-    factorization: Factorization | NodeFactorizations,
+    factorization: Factorization | NodeFactorizations | BinFactorization,
     *,
     grams: FloatArray,
     header: dict[str, Any],

@@ -43,13 +43,14 @@ class SecretBinFactorization:
 
     Attributes:
         tried: (the bound on M_rq that was asked for, noise std at M_rr <= 1, the encoder with its certificate).
-        seconds: of all.
+        seconds: of all; error_gram: H, shape (T, T).
     """
 
     __repr__ = short_repr
 
     tried: tuple[tuple[float, float, BinFactorization], ...]
     seconds: float
+    error_gram: FloatArray
 
     @property
     def best(self) -> BinFactorization:
@@ -70,6 +71,11 @@ class SecretBinFactorization:
     def root_error(self) -> float:
         """noise_std sqrt(tr(H X^-1)): the root of the total variance in the counted models, per coordinate."""
         return math.sqrt(_error(min(self.tried, key=_error)))
+
+    @property
+    def root_error_bound(self) -> float:
+        """At noise_std, of every encoder whose bins are correlated no more than those of `encoder`."""
+        return self.noise_std * math.sqrt(self.best.lower_bound)
 
 
 def factorize_bins(
@@ -108,7 +114,7 @@ def factorize_bins(
             solved = kept.solved(solve_bins, posed, correlation, stopping=stopping, start=start)
             tried.append((correlation, float(noise_std(solved.bin_gram)), solved))
             start = solved.encoder if correlation > 0 else None
-    found = SecretBinFactorization(tuple(tried), time.perf_counter() - began)
+    found = SecretBinFactorization(tuple(tried), time.perf_counter() - began, posed.error_gram)
     if not found.noise_std < math.inf:
         raise InvalidInput("no encoder meets the target, whatever its noise; ask the accountant for another one.")
     return found

@@ -24,7 +24,7 @@ from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
 from ..privacy.losses import Losses, Question
 from ..progress import Silent
 from ..trust import TrustModel
-from .bins_accounting import BinsAccount, bins_account
+from .bins_accounting import BinsAccount, bins_account, made_for
 from .output import asked_of, json_number, require_folder
 from .pairwise import pairwise_losses
 from .question import Named
@@ -52,7 +52,10 @@ def run_account(config: AccountConfig, out: str | os.PathLike[str] | None, progr
     named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])
     asked = None if config.victims is None else named.indices("victims", config.victims)
     with progress.status(f"building {config.mechanism}"):
-        algorithm = registry.build(config.mechanism, config.dynamics(gossip), config.scheme(), **config.parameters())
+        more = made_for(config) if registry.is_of_secret_bins(config.mechanism) else {}
+        algorithm = registry.build(
+            config.mechanism, config.dynamics(gossip), config.scheme(), **config.parameters(), **more
+        )
     each = None if config.budgets is None else named.budgets(config.budgets)
     if each is not None:
         algorithm = budgets.scaled(algorithm, budgets.of_nodes(algorithm, each))

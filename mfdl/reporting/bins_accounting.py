@@ -113,3 +113,11 @@ def bins_account(
     losses = sampled.by_victim(algorithm, trust=model, **how)
     attackers = model.attackers(algorithm)
     return BinsAccount(config, graph, named, algorithm, attackers, guarantee, losses, asked)
+
+
+def made_for(config: AccountConfig) -> dict[str, Any]:
+    """What builders of mechanisms of secret batches take besides: what the target asks of encoders."""
+    if config.epsilon is None:
+        return {}
+    target = {"epsilon": config.epsilon, **config.values("delta", "adjacency")}
+    return {"noise_std": sampled.noise_of_bins(bins=config.period, **target)}

@@ -66,14 +66,7 @@ class ComparisonConfig(Protects, OnGraph):
     ] = "digits"
     epochs: options.Epochs = 20
     period: options.Period = 16
-    participation: Annotated[
-        str,
-        Option(
-            "cyclic (public batches), or balls-in-bins (secret ones: each record draws one of b bins once).",
-            metavar="NAME",
-            among=("cyclic", options.BINS),
-        ),
-    ] = "cyclic"
+    participation: options.Batches = "cyclic"
     mu: Annotated[
         float | None,
         Option(
@@ -185,6 +178,10 @@ class ComparisonConfig(Protects, OnGraph):
         object.__setattr__(self, "mechanisms", tuple(map(self._with_release, self.mechanisms)))
         for name in self.mechanisms:
             registry.check_name(name)
+            if registry.is_of_secret_bins(name) and not self.has_bins:
+                raise InvalidInput(
+                    f"{name} is made for secret batches; add --participation {options.BINS}, or leave it out."
+                )
         object.__setattr__(self, "mechanisms", self._with_weights())
         for text in self.settings:
             owner, dot, _ = text.partition(".")

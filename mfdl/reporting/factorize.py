@@ -17,17 +17,19 @@ from .. import factorization, graphs
 from ..errors import InvalidInput
 from ..factorization import (
     EstimatedFactorization,
+    SecretBinFactorization,
     SpaceTimeFactorization,
     SpatialFactorization,
     StructuredFactorization,
 )
 from ..progress import Silent
-from .factorize_jobs import Job, Solved
+from .factorize_jobs import Certified, Job
 from .output import json_number, require_writable, versions
 
 if TYPE_CHECKING:
     from .factorize_config import FactorizeConfig
 
+OF_BINS = ("noise_std", "root_error", "root_error_bound")
 OVER_NODES = ("max_inverse_diagonal", "sigma_local", "sigma_pair", "independent_loss", "bound_over")
 
 
@@ -45,6 +47,8 @@ def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, p
         began = time.perf_counter()
         solved, grams = job.solve()
         seconds = time.perf_counter() - began
+    of_bins = _facts_of_bins(config, solved) if isinstance(solved, SecretBinFactorization) else {}
+    certified = solved.best if isinstance(solved, SecretBinFactorization) else solved
     weights = job.counted["weights"]
     shared = {
         **config.values("mechanism", "graph", "objective", "momentum", "weight_decay", "lr"),
@@ -57,22 +61,44 @@ def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, p
             **shared,
             "gossip_hash": gossip.content_hash,
             "node_labels": [str(label) for label in gossip.labels],
+            **of_bins,
             "versions": versions(),
         }
-        _save(out, job, solved, grams, header)
+        _save(out, job, certified, grams, header)
     return {
         **shared,
         "nodes": gossip.num_nodes,
-        **{name: json_number(getattr(solved, name)) for name in ("loss", "lower_bound", "gap")},
-        "status": solved.status,
-        "iterations": solved.iterations,
+        **{name: json_number(getattr(certified, name)) for name in ("loss", "lower_bound", "gap")},
+        "status": certified.status,
+        "iterations": certified.iterations,
         "seconds": seconds,
-        "notes": list(solved.notes),
-        **_facts(config, solved),
+        "notes": list(certified.notes),
+        **_facts(config, certified),
+        **of_bins,
     }
 
 
-def _facts(config: FactorizeConfig, solved: Solved) -> dict[str, Any]:
+def _facts_of_bins(config: FactorizeConfig, solved: SecretBinFactorization) -> dict[str, Any]:
+    """The target, the noise that meets it, what that costs the models, and every correlation that was tried."""
+    tried = [
+        {
+            "correlation": best.correlation,
+            "noise_std": json_number(std),
+            "loss": best.loss,
+            "lower_bound": best.lower_bound,
+        }
+        for _, std, best in solved.tried
+    ]
+    return {
+        **config.values("participation", "epsilon", "delta", "adjacency"),
+        **{name: getattr(solved, name) for name in OF_BINS},
+        "correlation": solved.best.correlation,
+        "tried": tried,
+        "bound_over": "encoder whose bins are correlated no more than this one's, at the same noise,",
+    }
+
+
+def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
     """What only some kinds of factorization have."""
     if isinstance(solved, SpatialFactorization):
         return {
@@ -86,7 +112,7 @@ def _facts(config: FactorizeConfig, solved: Solved) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "steps": config.epochs * config.period,
         **config.values("epochs", "period"),
-        "sensitivity": solved.sensitivity,
+        "sensitivity": getattr(solved, "sensitivity", None),  # none where batches are secret
     }
     if isinstance(solved, EstimatedFactorization):
         facts |= {"loss_error": solved.loss_error, **config.values("probes", "probe_seed")}
@@ -107,12 +133,12 @@ def _facts(config: FactorizeConfig, solved: Solved) -> dict[str, Any]:
     return facts
 
 
-def _save(out: str | os.PathLike[str], job: Job, solved: Solved, grams: Any, header: dict[str, Any]) -> None:
+def _save(out: str | os.PathLike[str], job: Job, solved: Certified, grams: Any, header: dict[str, Any]) -> None:
     if isinstance(solved, SpatialFactorization):
         factorization.save_spatial(out, solved, header=header)
         return
     rate = f"constant, {job.config.lr:g}; H and loss are in units of its square"
-    header |= {"participation": job.participation.to_dict(), "learning_rate": rate}
+    header |= {"participation": job.made_for.to_dict(), "learning_rate": rate}
     if isinstance(solved, SpaceTimeFactorization):
         factorization.save_space_time(out, solved, header=header)
     elif isinstance(solved, StructuredFactorization):

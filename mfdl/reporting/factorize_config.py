@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from ..error_weights import ErrorWeights
 
 PER_NODE = ("mafalda-l", "mafalda-classes")
-TEMPORAL = ("mafalda", *PER_NODE, "d-mf", "bsr")
+SECRET = "mafalda-bins"
+TEMPORAL = ("mafalda", SECRET, *PER_NODE, "d-mf", "bsr")
 SPATIAL = ("corn", "corn-pairwise", "decor")
 BOTH = ("time-space", "adapted", "space-time")
 FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")  # as factorization.FORMS, which a test holds
 IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
     ((), "coalition groups max_inverse_diagonal horizon", "it is noise over time"),
+    ([SECRET], "solver tolerance max_iterations device objective", "it has one search"),
     (SPATIAL, "epochs period device", "it is noise over nodes, fresh in every step"),
     (SPATIAL[1:], "solver tolerance max_iterations", "it searches one ratio, with no solver"),
     (SPATIAL[1:], "groups", "it has one seed per edge; for other groups use --mechanism corn"),
@@ -30,7 +32,7 @@ IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
     (BOTH, "max_inverse_diagonal", "its scale is unit sensitivity"),
     (BOTH, "horizon", "its steps are epochs x period"),
     (BOTH, "solver device", "it has one solver, on the CPU"),
-    ((*PER_NODE, *SPATIAL, *BOTH), "probes probe_seed", "its error Gram is never estimated"),
+    ((*PER_NODE, SECRET, *SPATIAL, *BOTH), "probes probe_seed", "its error Gram is never estimated"),
     (BOTH[1:], "coalition groups", "it has one seed for all; for groups use time-space"),
 )
 
@@ -50,13 +52,20 @@ class FactorizeConfig(OnGraph):
     mechanism: Annotated[
         str,
         Option(
-            "Over time: mafalda, mafalda-classes, mafalda-l, d-mf, bsr, file:FILE.npz. Over nodes: corn, "
-            "corn-pairwise, decor. Over both: time-space, adapted, space-time.",
+            "Over time: mafalda, mafalda-bins (secret batches), mafalda-classes, mafalda-l, d-mf, bsr, file:FILE.npz. "
+            "Over nodes: corn, corn-pairwise, decor. Over both: time-space, adapted, space-time.",
             metavar="NAME",
         ),
     ] = "mafalda"
     epochs: options.Epochs = 20
     period: options.Period = 16
+    participation: options.Batches = "cyclic"
+    epsilon: Annotated[
+        float | None,
+        Option("Secret batches: the encoder is best at the noise that meets this at --delta.", rule="positive"),
+    ] = None
+    delta: options.Delta = 1e-6
+    adjacency: options.Adjacency = "replace-one"
     objective: Annotated[str, Option("Which models count: post-average, or message (before averaging).")] = (
         "post-average"
     )
@@ -112,6 +121,7 @@ class FactorizeConfig(OnGraph):
     def __post_init__(self, typed: Collection[str]) -> None:
         if not self.mechanism.startswith("file:") and self.mechanism not in TEMPORAL + SPATIAL + BOTH:
             raise unknown_name("mechanism", self.mechanism, [*TEMPORAL, *SPATIAL, *BOTH, "file:FILE.npz"])
+        self._require_target(typed)
         for mechanisms, names, reason in IGNORED:
             for name in names.split():
                 value, usual = getattr(self, name), getattr(type(self), name)
@@ -128,6 +138,35 @@ class FactorizeConfig(OnGraph):
         self._require_form_options()
         require_steps(self.epochs * self.period)
         self.weights  # noqa: B018 - parsed
+
+    def _require_target(self, typed: Collection[str]) -> None:
+        """Secret batches have a target and one mechanism, which mafalda stands for; others have neither."""
+        if self.participation == options.BINS:
+            if self.mechanism not in ("mafalda", SECRET):
+                raise InvalidInput(
+                    f"--participation {options.BINS} is factorized for by {SECRET} (or mafalda, which stands for it "
+                    f"there), not by {self.mechanism}; leave one of them out."
+                )
+            if self.epsilon is None:
+                raise InvalidInput(
+                    f"--participation {options.BINS} has no sensitivity: which encoder is best depends on the target; "
+                    "give --epsilon, met at --delta."
+                )
+            from ..privacy import gaussian
+
+            gaussian.record_shift(self.adjacency, 1.0)
+            object.__setattr__(self, "mechanism", SECRET)
+            return
+        if self.mechanism == SECRET:
+            raise InvalidInput(
+                f"{SECRET} is made for secret batches; add --participation {options.BINS} --epsilon E, or take mafalda."
+            )
+        for name in ("epsilon", "delta", "adjacency"):
+            if name in typed or getattr(self, name) != getattr(type(self), name):
+                raise InvalidInput(
+                    f"--{name} {getattr(self, name)} is for --participation {options.BINS}: an encoder for public "
+                    "batches is best at every target; leave it out."
+                )
 
     @property
     def form(self) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import check, factorization
+from .. import check, factorization, sampled
 from ..algorithms.registry import build
 from ..check import FloatArray
 from ..dynamics import Dynamics
@@ -16,18 +16,22 @@ from ..errors import InvalidInput, unknown_name
 from ..factorization import (
     Factorization,
     NodeFactorizations,
+    SecretBinFactorization,
     SpaceTimeFactorization,
     SpatialFactorization,
     StructuredFactorization,
 )
 from ..factorization.groups import Groups
+from ..factorization.secret_bins import BinFactorization
 from ..gossip import Gossip
-from ..participation import Cyclic
+from ..participation import BallsInBins, Cyclic
 from ..progress import Silent
-from .factorize_config import PER_NODE, SPATIAL, FactorizeConfig
+from .factorize_config import PER_NODE, SECRET, SPATIAL, FactorizeConfig
 from .options import require_one_of
 
-Solved = Factorization | NodeFactorizations | SpaceTimeFactorization | SpatialFactorization | StructuredFactorization
+OfTime = Factorization | NodeFactorizations | StructuredFactorization | BinFactorization
+Certified = OfTime | SpaceTimeFactorization | SpatialFactorization
+Solved = Certified | SecretBinFactorization
 
 
 class Job:
@@ -46,17 +50,34 @@ class Job:
         self.limits: dict[str, Any] = {"tolerance": tolerance, "max_iterations": config.max_iterations}
 
     @property
+    def made_for(self) -> Cyclic | BallsInBins:
+        """What a file of it says."""
+        if self.config.mechanism == SECRET:
+            return BallsInBins(epochs=self.config.epochs, bins=self.config.period)
+        return self.participation
+
+    @property
     def participation(self) -> Cyclic:
         """Of noise that runs over steps."""
         return Cyclic(epochs=self.config.epochs, period=self.config.period)
 
     def solve(self) -> tuple[Solved, FloatArray | None]:
         """The factorization and, for noise over time, the error Gram (one per node where the encoders are)."""
+        if self.config.mechanism == SECRET:
+            found = self._of_bins()
+            return found, found.error_gram
         if self.config.form is not None:
             return self._of_form(self.config.form), None
         if self.config.over_time:
             return self._over_time(self.config.mechanism)
         return (self._over_nodes() if self.config.mechanism in SPATIAL else self._over_both()), None
+
+    def _of_bins(self) -> SecretBinFactorization:
+        config = self.config
+        target = config.values("epsilon", "delta", "adjacency")
+        noise_std = sampled.noise_of_bins(bins=config.period, **target)
+        how: dict[str, Any] = {"weights": config.weights, "progress": self.progress}
+        return factorization.factorize_bins(self.dynamics, config.epochs, config.period, noise_std, **how)
 
     def _of_form(self, form: str) -> StructuredFactorization:
         require_one_of("objective", self.config.objective, OBJECTIVES)

@@ -125,6 +125,15 @@ ReleaseModel = Annotated[
         metavar="MODEL",
     ),
 ]
+Adjacency = Annotated[str, Option("replace-one, zero-out or add-remove.")]
+Batches = Annotated[
+    str,
+    Option(
+        "cyclic (public batches), or balls-in-bins (secret ones: each record draws one of b bins once).",
+        metavar="NAME",
+        among=("cyclic", BINS),
+    ),
+]
 Jobs = Annotated[int | None, Option("Worker processes; default: one per core.", least=1)]
 
 
@@ -261,7 +270,7 @@ class Protects(Config):
         ),
     ] = "record"
     clip_norm: Annotated[float, Option("Clipping norm of one record's gradient, or of a node's mean gradient.")] = 1.0
-    adjacency: Annotated[str, Option("replace-one, zero-out or add-remove.")] = "replace-one"
+    adjacency: Adjacency = "replace-one"
 
     def __post_init__(self) -> None:
         super().__post_init__()

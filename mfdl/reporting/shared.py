@@ -139,8 +139,10 @@ class WithBins:
 
 def shared_by(config: ComparisonConfig) -> ComparisonConfig:
     """Equal for configs of one mechanism that share its algorithm and its losses."""
-    any_target = {"epsilon": 1.0} if config.has_bins else {}
-    return dataclasses.replace(config, error_weights=(), **OF_A_RUN | any_target)
+    target: dict[str, Any] = {"epsilon": 1.0} if config.has_bins else {}
+    if any(map(registry.is_of_secret_bins, config.mechanisms)):
+        target = config.values("epsilon", "delta")
+    return dataclasses.replace(config, error_weights=(), **OF_A_RUN | target)
 
 
 def _place(config: OnGraph) -> OnGraph:
@@ -162,7 +164,10 @@ def built(config: ComparisonConfig, name: str, gossip: GossipMatrix) -> LinearAl
         algorithm = registry.build(name, dynamics, config.scheme(), **given)
     else:
         size = config.coalition_size or len(config.colluders or ())
-        algorithm = registry.build_tuned(name, dynamics, config.scheme(), coalition_size=size)
+        noise_std = None
+        if registry.is_of_secret_bins(name) and config.has_bins:
+            noise_std = sampled.noise_of_bins(bins=config.period, adjacency=config.adjacency, **config.target)
+        algorithm = registry.build_tuned(name, dynamics, config.scheme(), coalition_size=size, noise_std=noise_std)
     return algorithm if config.release_model == "last" else algorithm.releasing(config.release_model)
 
 

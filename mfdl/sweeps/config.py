@@ -51,10 +51,15 @@ class SweepConfig:
             if OF_TRUST[name] not in trusts:
                 raise InvalidInput(f"{name} belongs to trust model {OF_TRUST[name]}; those given: {', '.join(trusts)}.")
         first = {name: values[0] for name, values in self.lists.items()}
+        if BINS in self.lists.get("participation", ()):
+            first["participation"] = BINS  # under which every mechanism may stand
         self.common = ComparisonConfig(**_budgeted({**options, **first, **self._of_trust(trusts[0])}))
         for name, values in self.lists.items():
-            for value in values[1:]:
+            for value in values:
                 changed = {**options, **first, name: value}
+                if changed.get("participation") != BINS and "mechanisms" in changed:
+                    public = (each for each in self.common.mechanisms if not registry.is_of_secret_bins(each))
+                    changed |= {"mechanisms": tuple(public) or ("none",), "error_weights": ()}
                 ComparisonConfig(**_budgeted(changed | self._of_trust(changed.get("trust", trusts[0]))))
         if self.common.ranks is not None:
             raise InvalidInput(
@@ -132,6 +137,8 @@ class SweepConfig:
             trust = at[2]
             if self._is_left_out(name, trust, values["trust"]):
                 continue
+            if registry.is_of_secret_bins(name) and at[-1] != BINS:
+                continue  # it comes with secret batches
             settings = tuple(text for text in self.common.settings if text.startswith(f"{name}."))
             place = dict(zip(places, at, strict=True)) | self._of_trust(trust)
             of_one: dict[str, Any] = {"mechanisms": (name,), "settings": settings, "error_weights": (), "seeds": 1}

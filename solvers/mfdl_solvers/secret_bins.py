@@ -158,7 +158,8 @@ def _searched(problem: FactorizationProblem, correlation: float, stopping: Stopp
             return np.inf, x
         sums = _over_bins(C, bins)
         size, slope = _norm(sums.T @ sums / caps, p)
-        gradient = 2 * (sums @ (slope / caps))[:, bins] - 2 * (K @ inverse.T) / loss
+        with np.errstate(over="ignore", invalid="ignore"):
+            gradient = 2 * (sums @ (slope / caps))[:, bins] - 2 * (K @ inverse.T) / loss
         return float(np.log(loss)) + size, gradient[lower] * 2 * x
 
     x, iterations = _in_stages(value_and_gradient, x, NORMS, stopping, 0)

@@ -5,17 +5,19 @@ import json
 import re
 
 from mfdl import Dynamics, algorithms, gossip, trust
-from mfdl.algorithms.registry import MECHANISMS
+from mfdl.algorithms.registry import MECHANISMS, OF_SECRET_BINS
 from mfdl.cli import main
 from mfdl.cli.names import TRUST
 from mfdl.participation import EveryStep
 from mfdl.theory import citations
 
+EVERY = {**MECHANISMS, **OF_SECRET_BINS}
+
 
 def test_mechanisms_as_json_are_the_registry(capsys):
     assert main(["mechanisms", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows] == list(MECHANISMS)
+    assert [row["name"] for row in rows] == list(EVERY)
     for row in rows:
         assert set(row) == {"name", "summary", "trust", "paper", "erratum", "models", "parameters"}
     parameters = {row["name"]: row["parameters"] for row in rows}
@@ -27,7 +29,7 @@ def test_mechanisms_as_a_table(capsys):
     assert main(["mechanisms"]) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    for name in MECHANISMS:
+    for name in EVERY:
         assert name in said.out
     assert "file:FILE.npz" in said.out
 
@@ -75,24 +77,24 @@ def test_trust_explain(capsys):
 
 # ---- the papers to cite ----------------------------------------------------------------------------------------------
 
-NO_PAPER = {"none", "time-space", "adapted", "space-time", "two-hop-dsgd"}
+NO_PAPER = {"none", "mafalda-bins", "time-space", "adapted", "space-time", "two-hop-dsgd"}
 
 
 def test_every_mechanism_has_an_entry_or_none_of_its_own(capsys):
     """Whatever number a source names is in the bibliography, so that a new mechanism brings its paper along."""
     assert main(["mechanisms", "--cite", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows] == list(MECHANISMS)
+    assert [row["name"] for row in rows] == list(EVERY)
     assert {row["name"] for row in rows if not row["papers"]} == NO_PAPER
     for row in rows:
-        assert row["source"] == MECHANISMS[row["name"]].paper
+        assert row["source"] == EVERY[row["name"]].paper
         assert [paper["arxiv"] for paper in row["papers"]] == citations.numbers_in(row["source"])
 
 
 def test_bibtex_has_every_paper_once_with_the_mechanisms_above(capsys):
     assert main(["mechanisms", "--cite"]) == 0
     said = capsys.readouterr().out
-    cited = {paper.bibtex for entry in MECHANISMS.values() for paper in citations.cited(entry.paper)}
+    cited = {paper.bibtex for entry in EVERY.values() for paper in citations.cited(entry.paper)}
     assert all(said.count(bibtex) == 1 for bibtex in cited)
     for name in NO_PAPER:
         assert f"% {name}: no paper of its own" in said

@@ -1,0 +1,149 @@
+"""The encoder made for secret batches under its name: built, accounted, kept, swept; what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+import mfdl
+from mfdl import sampled
+from mfdl.algorithms import mafalda_bins, registry
+from mfdl.cli import main
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.factorization import factorize_bins
+from mfdl.noise_error import noise_error
+from mfdl.participation import BallsInBins, Cyclic
+from mfdl.sweeps import Store, SweepConfig, sweep
+
+DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"))
+BINS = BallsInBins(2, 3)
+TARGET = {"epsilon": 2.0, "delta": 1e-5, "adjacency": "zero-out"}
+NOISE = sampled.noise_of_bins(bins=3, **TARGET)
+ASKED = ["--graph", "path:n=3", "--epochs", "2", "--period", "3", "--delta", "1e-5", "--adjacency", "zero-out"]
+SECRET = [*ASKED, "--participation", "balls-in-bins", "--epsilon", "2"]
+
+
+def answer(capsys, *arguments):
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def calibrated(algorithm):
+    return mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), clip_norm=1.0, **TARGET)
+
+
+def hull(M):
+    """A scale that grows in the diagonal and in the correlation, at no cost."""
+    return np.diagonal(M).max() ** 0.5 * (0.3 + (M - np.diag(np.diagonal(M))).max() ** 0.5)
+
+
+@pytest.mark.parametrize("weights", [None, "released:average:2"])
+def test_the_name_is_the_factorization_for_what_counts(weights):
+    counted = None if weights is None else mfdl.ErrorWeights.parse(weights)
+    made = mafalda_bins(DYNAMICS, BINS, noise_std=hull, weights=counted, progress=False)
+    solved = factorize_bins(DYNAMICS, 2, 3, hull, weights=counted, progress=False)
+    assert np.array_equal(made.noise.encoder, solved.encoder)
+    named = registry.build("mafalda-bins" + (f"@{weights}" if weights else ""), DYNAMICS, BINS, noise_std=hull)
+    assert np.array_equal(named.noise.encoder, made.noise.encoder)
+    assert (made.participation, made.name) == (BINS, "mafalda-bins")
+
+
+def test_its_noise_is_certified_and_at_most_that_of_encoders_for_public_batches():
+    made = mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False)
+    solved = factorize_bins(DYNAMICS, 2, 3, NOISE, progress=False)
+    mechanism = calibrated(made)
+    assert 1.99 < mechanism.guarantee.epsilon(1e-5) <= 2
+    assert mechanism.noise_std == pytest.approx(solved.noise_std, rel=1e-6)
+    assert 0.9 * solved.root_error < solved.root_error_bound <= solved.root_error
+    errors = {}
+    for algorithm in (made, *(registry.build(name, DYNAMICS, BINS) for name in ("dp-dsgd", "mafalda"))):
+        errors[algorithm.name] = calibrated(algorithm).noise_std * noise_error(algorithm) ** 0.5
+    assert errors["mafalda-bins"] <= min(errors.values()) * (1 + 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "more", "error", "message"),
+    [
+        (Cyclic(2, 3), {"noise_std": NOISE}, UnsupportedMechanism, "made for secret batches"),
+        (BINS, {}, InvalidInput, "made for a target"),
+    ],
+)
+def test_without_secret_batches_or_a_target_it_is_refused(scheme, more, error, message):
+    with pytest.raises(error, match=message):
+        registry.build("mafalda-bins", DYNAMICS, scheme, **more)
+
+
+@pytest.mark.parametrize("wrong", [{"epsilon": 0.0}, {"delta": 1.0}, {"bins": 0}, {"adjacency": "no"}])
+def test_a_target_that_is_none_is_refused(wrong):
+    with pytest.raises(InvalidInput):
+        sampled.noise_of_bins(**{"bins": 3, **TARGET, **wrong})
+
+
+# ---- on the command line ---------------------------------------------------------------------------------------------
+
+
+def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
+    file = tmp_path / "encoder.npz"
+    found = answer(capsys, "factorize", *SECRET, "--out", str(file))
+    solved = factorize_bins(DYNAMICS, 2, 3, NOISE, progress=False)
+    for name in ("noise_std", "root_error", "root_error_bound"):
+        assert found[name] == pytest.approx(getattr(solved, name), rel=1e-9)
+    assert (found["mechanism"], found["participation"], found["sensitivity"]) == ("mafalda-bins", "balls-in-bins", None)
+    assert found["gap"] == pytest.approx((found["root_error"] / found["root_error_bound"]) ** 2 - 1)
+    assert "correlated no more than" in found["bound_over"]
+    assert min(each["noise_std"] ** 2 * each["loss"] for each in found["tried"]) == pytest.approx(
+        found["root_error"] ** 2
+    )
+    named = answer(capsys, "account", *SECRET, "--mechanism", "mafalda-bins")
+    kept = answer(capsys, "account", *SECRET, "--mechanism", f"file:{file}")
+    assert named["noise_std"] == kept["noise_std"] == pytest.approx(found["noise_std"], rel=1e-6)
+    public = answer(capsys, "account", *ASKED, "--epsilon", "2", "--mechanism", f"file:{file}")
+    assert public["noise_std"] > kept["noise_std"]
+    assert mfdl.factorization.load(file).header["participation"] == BINS.to_dict()
+    assert main(["factorize", *SECRET]) == 0
+    assert "correlated no more than this one's" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["factorize", *ASKED[:6], "--epsilon", "2"], "--epsilon 2.0 is for --participation balls-in-bins"),
+        (["factorize", *ASKED], "--delta 1e-05 is for --participation balls-in-bins"),
+        (["factorize", *SECRET[:-2]], "give --epsilon"),
+        (["factorize", *ASKED[:6], "--mechanism", "mafalda-bins"], "add --participation balls-in-bins"),
+        (["factorize", *SECRET, "--mechanism", "bsr"], "not by bsr"),
+        (["factorize", *SECRET, "--tolerance", "1e-3"], "--tolerance does not apply to mafalda-bins"),
+        (["factorize", *SECRET, "--solver", "toeplitz"], "--solver does not apply to mafalda-bins"),
+        (["account", *SECRET[:-2], "--noise-std", "1", "--mechanism", "mafalda-bins"], "made for a target"),
+        (["account", *ASKED, "--epsilon", "2", "--mechanism", "mafalda-bins"], "made for secret batches"),
+        (["compare", *ASKED, "--epsilon", "2", "--mechanisms", "mafalda-bins"], "--participation balls-in-bins"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_in_one_line(arguments, message, capsys):
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+SWEPT = {
+    "graph": "ring:n=3", "mechanisms": ("dp-dsgd", "mafalda-bins"), "participation": ["cyclic", "balls-in-bins"],
+    "mu": [0.8], "delta": 1e-5, "epochs": 2, "period": 2, "seeds": 1, "adjacency": "zero-out",
+}  # fmt: skip
+
+
+def test_a_sweep_of_both_participations_has_it_where_batches_are_secret():
+    cells = [(cell.mechanism, cell.config.participation) for cell in SweepConfig(**SWEPT).cells()]
+    assert cells == [("dp-dsgd", "cyclic"), ("dp-dsgd", "balls-in-bins"), ("mafalda-bins", "balls-in-bins")]
+    with pytest.raises(InvalidInput, match="made for secret batches"):
+        SweepConfig(**SWEPT | {"participation": "cyclic"})
+
+
+@pytest.mark.slow
+def test_a_sweep_over_budgets_makes_an_encoder_for_each(tmp_path):
+    asked = {**SWEPT, "mechanisms": ("mafalda-bins",), "mu": [0.8, 1.6]}
+    done = sweep(out=tmp_path, progress=False, **asked)
+    assert (done["finished"], done["failed"]) == (2, 0)
+    records = Store.load(tmp_path).records()
+    assert {record["mu"] for record in records} == {None}
+    assert len({record["noise_std"] for record in records}) == len({record["epsilon"] for record in records}) == 2
