@@ -1,13 +1,15 @@
 """What noise guarantees and what a guarantee costs, whatever the participation: public patterns, or secret bins.
 
 Public participation has a mu (`mfdl.mechanism`); secret bins have epsilon at delta (`mfdl.sampled`). Here each is asked
-by its own words, and what only one of them has is refused for the other.
+by its own words, and what only one of them has is refused for the other. To type checkers a call that gives mu, or a
+noise multiplier, is one of public patterns: its answer has a mu.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import Any, overload
 
 from . import mechanism, sampled
 from .algorithms import LinearAlgorithm
@@ -21,6 +23,12 @@ from .sampled import SampledMechanism
 _TEXTS = ("__doc__", "__name__", "__qualname__")
 
 
+@overload
+def account(algorithm: LinearAlgorithm, *, noise_multiplier: float, **asked: Any) -> Guarantee: ...
+@overload
+def account(algorithm: LinearAlgorithm, **asked: Any) -> Guarantee | SampledGuarantee: ...
+
+
 @functools.wraps(mechanism.account, assigned=_TEXTS)
 def account(algorithm: LinearAlgorithm, **asked: Any) -> Guarantee | SampledGuarantee:
     if not has_bins(algorithm):
@@ -28,6 +36,12 @@ def account(algorithm: LinearAlgorithm, **asked: Any) -> Guarantee | SampledGuar
     if asked.get("noise_multiplier") is not None:
         raise UnsupportedMechanism(f"{_scheme(algorithm)} take noise_std: noise_multiplier is of public patterns.")
     return sampled.account(algorithm, **_of_bins(algorithm, asked, "noise_multiplier"))
+
+
+@overload
+def calibrate(algorithm: LinearAlgorithm, *, mu: float | Mapping[Hashable, float], **asked: Any) -> Mechanism: ...
+@overload
+def calibrate(algorithm: LinearAlgorithm, **asked: Any) -> Mechanism | SampledMechanism: ...
 
 
 @functools.wraps(mechanism.calibrate, assigned=_TEXTS)

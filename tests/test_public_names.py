@@ -56,7 +56,7 @@ NAMES = {
     """,
     "mfdl.sampled": """
         BinnedGaussian MonteCarlo MonteCarloBins SampledGaussian SampledGuarantee SampledMechanism account
-        calibrate with_noise
+        calibrate noise_of_bins with_noise
     """,
     "mfdl.sweeps": """
         Cell Engine Store SweepConfig Tuning rows run_cells sweep

@@ -23,6 +23,7 @@ from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput, require_known
 from . import allocation, gaussian
+from .unsampled import Unsampled
 from .words import rounded_up
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ UP = 1 + 2.0**-40
 
 
 @dataclasses.dataclass(frozen=True)
-class BinnedGaussian:
+class BinnedGaussian(Unsampled):
     """T steps of Gaussian noise correlated in time, each record in the steps of one of b bins, drawn secretly once.
 
     Attributes:
@@ -154,16 +155,6 @@ class BinnedGaussian:
         common, own = self._shifts(rho)
         interval = interval or _interval(common, own, kept, self._doubled)
         return _composed(common, own, kept, self._doubled, interval, tail)
-
-    def unsampled_epsilon(self, delta: float) -> float:
-        """That of public bins: secrecy never costs."""
-        return gaussian.epsilon_from_mu(self._unsampled_mu, check.open_unit(delta=delta))
-
-    @property
-    def _unsampled_mu(self) -> float:
-        if not self.noise_multiplier:
-            return math.inf
-        return gaussian.record_shift(self.adjacency, 1.0) / self.noise_multiplier * (1 + 1e-15)
 
 
 FINEST = 1e-10

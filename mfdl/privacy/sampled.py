@@ -23,6 +23,7 @@ from .. import check
 from ..check import FloatArray
 from ..errors import require_known
 from . import gaussian
+from .unsampled import Unsampled
 from .words import rounded_up
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ NEIGHBOURS = {"zero-out": "REPLACE_SPECIAL", "add-remove": "ADD_OR_REMOVE_ONE", 
 
 
 @dataclasses.dataclass(frozen=True)
-class SampledGaussian:
+class SampledGaussian(Unsampled):
     """T steps of the Gaussian mechanism, each record in each step with probability q, composed adaptively.
 
     Attributes:
@@ -142,16 +143,10 @@ class SampledGaussian:
         """Itself, as `BinnedGaussian.retried`."""
         return self
 
-    def unsampled_epsilon(self, delta: float) -> float:
-        """That of a record in every step: sampling never costs."""
-        return gaussian.epsilon_from_mu(self._unsampled_mu, check.open_unit(delta=delta))
-
     @property
-    def _unsampled_mu(self) -> float:
-        if not self.noise_multiplier:
-            return math.inf
-        mu = gaussian.record_shift(self.adjacency, 1.0) * math.sqrt(self.steps) / self.noise_multiplier
-        return mu * (1 + 1e-15)
+    def uses(self) -> int:
+        """A record in every step."""
+        return self.steps
 
     @property
     def slack(self) -> float:
