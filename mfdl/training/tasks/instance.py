@@ -31,6 +31,11 @@ from .traced import node_batch, node_gradients
 CHUNK_BYTES = 256 * 2**20
 """About the most memory that per-record gradients or activations take at one time."""
 
+WORTH_SORTING = 0.75
+"""Of the slots of all batches: nodes are put together by size where that leaves no more than these,"""
+WORTH_A_CALL = 2**23
+"""and saves more numbers than these: a call for each size costs as much as some million of them."""
+
 KEPT_BYTES = 64 * 2**20
 """Of records, up to which the batches of whole nodes are kept."""
 
@@ -197,7 +202,19 @@ class TaskInstance:
         Cost: about `CHUNK_BYTES` of memory beyond the result, however large n, B and d are; of large layers the inputs
             and backprops of a record, not its gradient (`RecordClipping`).
         """
-        features, targets, mask = self._batches(models, step)
+        batch = self._batches(models, step)
+        alike = self._alike(batch[2].shape[1])
+        if len(alike) == 1:
+            return self._record_sums(models, *batch, clip_norm)
+        out = torch.empty_like(models)
+        for nodes, width in alike:
+            features, targets, mask = (part[nodes, :width] for part in batch)
+            out[nodes] = self._record_sums(models[nodes], features, targets, mask, clip_norm)
+        return out
+
+    def _record_sums(
+        self, models: torch.Tensor, features: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, clip_norm: float
+    ) -> torch.Tensor:
         record_bytes = self._record_clipping.record_size(self.activations, mask.shape[1]) * models.element_size()
 
         def of_part(nodes: slice, slots: slice) -> list[torch.Tensor]:
@@ -205,6 +222,27 @@ class TaskInstance:
             return self._record_clipping.sums(models[nodes], features[part], targets[part], mask[part], clip_norm)
 
         return _summed(of_part, models, mask.shape[1], record_bytes)
+
+    def _alike(self, num_slots: int) -> list[tuple[torch.Tensor, int]]:
+        """Nodes with batches of like size and the slots that these take, where that saves much of the padding.
+
+        By public sizes, which are constants: which records are there, and what is drawn secretly, changes nothing.
+        """
+        if num_slots not in self._alike_of:
+            sizes = self.public_batch_sizes.clamp(1, num_slots).to(torch.int64)
+            classes = torch.log2(sizes.double()).ceil().to(torch.int64)
+            nodes = [torch.nonzero(classes == c).ravel() for c in classes.unique()]
+            alike = [(part, int(sizes[part].max())) for part in nodes]
+            padded = sum(len(part) * width for part, width in alike)
+            saved = len(sizes) * num_slots - padded
+            large = saved * self._record_clipping.record_size(self.activations, num_slots) > WORTH_A_CALL
+            worth = large and padded <= WORTH_SORTING * len(sizes) * num_slots
+            self._alike_of[num_slots] = alike if worth else [(torch.arange(len(sizes), device=sizes.device), num_slots)]
+        return self._alike_of[num_slots]
+
+    @functools.cached_property
+    def _alike_of(self) -> dict[int, list[tuple[torch.Tensor, int]]]:
+        return {}
 
     @torch.no_grad()
     def evaluate(
