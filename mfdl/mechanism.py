@@ -346,7 +346,7 @@ def calibrate(
     Args: mu > 0, or epsilon > 0 and delta in (0, 1); others as for `account`. mu may be a budget for each node,
         {label: mu_u}: node u then adds its noise max mu / mu_u times, the algorithm of what comes back is that one, and
         `guarantee.by_victim` states each node's mu. Exact where every message is seen; where some are hidden the
-        losses of the scaled noise are accounted, and the worst of the nodes decides (docs/budgets.md).
+        losses of the scaled noise are accounted, and the worst of the nodes decides (docs/howto_budgets.md).
     Raises: InvalidInput: no target or two, an algorithm whose loss is infinite under this trust model, or a unit
         that cannot be protected (`require_unit`); a node without a budget. UnsupportedMechanism: budgets per node for
         noise on messages, or of a class of one's own.

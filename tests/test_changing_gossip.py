@@ -126,15 +126,27 @@ def test_losses_are_those_of_the_messages_that_are_sent(case, name, rate, seed):
     T, n = participation.num_steps, W.num_nodes
     there = gossip.drawn_presence(n, T, rate, seed)
     algorithm = absent(W, name, there, participation)
-    losses = mfdl.victim_losses(algorithm, mfdl.trust.named("eavesdropper"))
+    seen = mfdl.trust.named("eavesdropper")
+    losses = mfdl.victim_losses(algorithm, seen)
+    whole = mfdl.victim_losses(mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation), seen)
     sent = there.ravel()
     A = (algorithm.messages_from_gradients @ np.eye(T * n))[sent]
     B = (algorithm.messages_from_noise @ np.eye(algorithm.noise.shape[1]))[sent]
-    for loss in losses:
+    for loss, with_all in zip(losses, whole, strict=True):
+        assert loss.sensitivity_squared <= with_all.sensitivity_squared * (1 + 1e-9)
         gram, leaks = pinv_gram(A[:, loss.victim :: n], B)
         assert not leaks.any()
         least = max(np.abs(gram[r::period, r::period]).sum() for r in range(period))  # at most two uses: signs decide
         assert loss.sensitivity_squared == pytest.approx(least, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize(("away", "grows"), [({}, False), ({0: [(2, 3)]}, True)])
+def test_where_messages_are_hidden_an_absence_may_cost_the_absent_node(away, grows):
+    """Noise that it does not add covers nothing: the number of docs/changing_networks.md."""
+    W, participation = gossip.metropolis_hastings("path:n=3"), mfdl.Cyclic(epochs=1, period=4)
+    algorithm = absent(W, "dp-dsgd", gossip.churn(W, 4, away), participation)
+    loss = mfdl.victim_losses(algorithm, mfdl.trust.ReleasedOnly())[0]
+    assert loss.sensitivity_squared == pytest.approx(0.4455 if grows else 0.3724, abs=1e-4)
 
 
 def test_equal_rounds_are_one_matrix():

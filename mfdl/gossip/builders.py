@@ -30,7 +30,7 @@ def metropolis_hastings(
 
     Symmetric and doubly stochastic on every graph, with positive diagonal: the usual choice. With stationary weights pi
     W_ij = min(1 / (1 + degree_i), pi_j / pi_i / (1 + degree_j)): pi_i W_ij is symmetric, so averaging keeps sum_i pi_i
-    x_i, and models agree on the minimum of sum_i pi_i f_i in place of the mean of the f_i (docs/budgets.md).
+    x_i, and models agree on the minimum of sum_i pi_i f_i in place of the mean of the f_i (docs/howto_budgets.md).
 
     >>> metropolis_hastings("path:n=3").dense().round(3)
     array([[0.667, 0.333, 0.   ],

@@ -98,6 +98,7 @@ def test_the_rows_of_all_ranks_are_those_of_the_map(algorithm, num_ranks, seed):
                 np.testing.assert_array_equal(places, of_others[shares[q].shares.rank_of[word][of_others] == p])
 
 
+@pytest.mark.slow
 def test_two_ranks_train_what_one_process_trains():
     with distributed.ranks(2) as group:
         for mechanism in mechanisms():
