@@ -118,6 +118,7 @@ def test_every_row_is_a_mechanism_held_to_a_trust_model_that_it_is_meant_for(row
         assert not entry.models or row.rankings[0] in entry.models
 
 
+@pytest.mark.slow
 def test_the_encoder_for_secret_bins_is_solved_once_and_meets_the_budget_with_less_noise_than_mafalda(tmp_path):
     name = secret_encoder.named(scenes.SECRET_ENCODER, scenes.QUICK, 0.726, tmp_path)
     before = (tmp_path / "encoder-0.726.npz").read_bytes()

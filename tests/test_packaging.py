@@ -35,7 +35,11 @@ def wheel_contents(folder):
     return site, site
 
 
-@pytest.mark.parametrize("places", [lambda folder: (ROOT, ROOT / "solvers"), wheel_contents], ids=["tree", "wheel"])
+@pytest.mark.parametrize(
+    "places",
+    [lambda folder: (ROOT, ROOT / "solvers"), pytest.param(wheel_contents, marks=pytest.mark.slow)],
+    ids=["tree", "wheel"],
+)
 def test_a_folder_of_the_users_called_solvers_is_left_alone(tmp_path, places):
     """A top-level package of that name would hide it, or be hidden by it."""
     here = tmp_path / "project"

@@ -82,9 +82,9 @@ def _tell(result: dict[str, Any], as_json: bool, *, seen: bool = False) -> None:
         options.say([f"failed: {failure['mechanism']} ({failure['cell']}): {failure['error']}"])
     if result["failures"]:
         options.say([f"Tracebacks: {Path(result['out']) / 'failed'}; the next `mfdl sweep` tries these cells again."])
-    for one in result["converted"]:
-        told = f"epsilon = {rounded_up(one['epsilon'])} at delta = {one['delta']:g}"
-        options.say([f"Secret batches have no mu: theirs is {told}, what mu = {one['mu']:g} gives."])
+    for budget in result["converted"]:
+        told = f"epsilon = {rounded_up(budget['epsilon'])} at delta = {budget['delta']:g}"
+        options.say([f"Secret batches have no mu: theirs is {told}, what mu = {budget['mu']:g} gives."])
     if result["rows"] and not seen:
         options.say([options.grid(result["rows"])])
     if not seen:

@@ -36,7 +36,7 @@ def of_nodes(algorithm: LinearAlgorithm, mu: Mapping[Hashable, float]) -> FloatA
     if missing := [label for label in labels if label not in mu]:
         few = ", ".join(map(repr, missing[:5]))
         raise InvalidInput(
-            f"mu must have a budget > 0 for every node, and {few}{_more(missing, 5)} has none of {len(labels)} nodes; "
+            f"mu must have a budget > 0 for every node, and has none for {few}{_more(missing, 5)} of {len(labels)}; "
             "give those without a wish the largest budget that you would accept, or one number for all."
         )
     wanted = np.array([check.positive(**{f"mu of node {label!r}": mu[label]}) for label in labels])

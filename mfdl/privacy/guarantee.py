@@ -304,7 +304,7 @@ class Guarantee(Shown):
             if fields[name] == math.inf:
                 fields[name] = "inf"
         each = [[label, "inf" if mu == math.inf else mu] for label, mu in fields.pop("by_victim")]
-        # seals from before there were budgets stay as they were
+        # left out where it is empty, as a seal is over what stands here
         return {"format": FORMAT, **fields, "notes": list(self.notes), **({"by_victim": each} if each else {})}
 
     def to_dict(self) -> dict[str, Any]:
@@ -328,8 +328,8 @@ class Guarantee(Shown):
         version = data.get("format")
         if isinstance(version, bool) or version != FORMAT:
             raise InvalidInput(f"format of a guarantee must be {FORMAT}, got {version!r}.")
-        data = {"unit": "record", "why": "", "fingerprint": "", "seal": "", "stated_delta": DELTA, **data}
-        data = {"by_victim": [], **data}
+        absent = {"unit": "record", "why": "", "fingerprint": "", "seal": "", "stated_delta": DELTA, "by_victim": []}
+        data = {**absent, **data}
         data.pop("epsilon", None)  # of mu, computed anew
         names = [field.name for field in dataclasses.fields(cls) if field.name != "source"]
         missing = [name for name in names if name not in data]

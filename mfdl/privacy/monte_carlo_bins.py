@@ -105,10 +105,11 @@ class MonteCarloBins(BinnedGaussian):
 
     def remark(self, delta: float) -> str:
         """What stands beside epsilon in words: how it was found, and what is certified."""
-        how = self.sampling
+        samples = self.sampling
         return (
-            f"by Monte Carlo: except with probability {how.failure:g} over {how.samples} samples of seed {how.seed}, "
-            f"try {self.trial + 1}; certified is {BinnedGaussian.epsilon(self, delta):.4g}, {super().remark(delta)}"
+            f"by Monte Carlo: except with probability {samples.failure:g} over {samples.samples} samples of seed "
+            f"{samples.seed}, try {self.trial + 1}; certified is {BinnedGaussian.epsilon(self, delta):.4g}, "
+            f"{super().remark(delta)}"
         )
 
     def retried(self) -> MonteCarloBins:

@@ -17,7 +17,7 @@ def compare(capsys, *arguments):
 
 
 def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path):
-    asked = ["--epsilon", "2", "--mechanisms", "none,dp-dsgd,mafalda", "--release-model", "average:2"]
+    asked = ["--epsilon", "2", "--mechanisms", "none,mafalda", "--release-model", "average:2"]
     result = compare(capsys, *BINS, *asked, "--out", str(tmp_path))
     assert (result["mu"], result["epsilon"], result["config"]["mu"]) == (None, 2.0, None)
     assert result["participation"] == {"scheme": "balls-in-bins", "epochs": 2, "bins": 2, "period": 2}

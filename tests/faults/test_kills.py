@@ -10,8 +10,9 @@ import pytest
 COMMAND = Path(__file__).parents[2] / "experiments" / "faults.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL and fork")
-@pytest.mark.parametrize(("runs", "kills"), [(2, 4), pytest.param(7, 5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("runs", "kills"), [(2, 4), (7, 5)])
 def test_a_few_kills(runs, kills, tmp_path):
     """A process of its own: it forks, which a process with threads should not."""
     report = tmp_path / "report.json"

@@ -181,7 +181,7 @@ def test_a_run_adds_the_noise_of_the_budgets():
 @pytest.mark.parametrize(
     ("mu", "said"),
     [
-        ({0: 1.0, 1: 1.0}, "budget > 0 for every node, and 2, 3 has none"),
+        ({0: 1.0, 1: 1.0}, "budget > 0 for every node, and has none for 2, 3 of 4"),
         ({**WISHED, "x": 1.0}, "names 'x', which is no node"),
         ({**WISHED, 2: 0.0}, "mu of node 2 must be a finite number > 0"),
         ({**WISHED, 2: "much"}, "mu of node 2 must be a finite number > 0"),

@@ -176,11 +176,7 @@ class HiddenModesForm:
         pairs = np.concatenate([direct**2, direct * carried, carried**2])
         X = np.zeros((v, T, T))
         last = self.inverse_rows(0)[:, ::-1]  # entries (t, T - 1) of the inverses
-        own, beside = (
-            np.zeros(last.shape),
-            np.zeros(last.shape),
-        )  # squares of row s, and of what it differs by from s - 1
-        before = np.zeros(last.shape)
+        own, beside, before = np.zeros((3, *last.shape))  # squares of row s, of what it differs by from s - 1; that row
         for s in range(T):  # entries t >= s
             inverse = self.inverse_rows(s)
             both, mixed, again = (pairs @ inverse).reshape(3, v, T - s)
