@@ -1,22 +1,31 @@
 """Real nodes: what is refused on the wire and at the door, noise after a rejoin, and what the records of a run show."""
 
 import asyncio
+import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from real_nodes import auditing, frames
+from numpy.testing import assert_allclose
+from real_nodes import auditing, frames, planted
 from real_nodes.folder import NodeFolder
 from real_nodes.frames import DONE, HELLO, MESSAGE, Channel, Frame, Refused
 from real_nodes.node import Node
 from real_nodes.setting import NODES, Setting
 
 import mfdl
+from mfdl.training.shared_randomness import base_columns
 
+ROOT = Path(__file__).parents[1]
 RUN, PEER = b"r" * 32, 3
 MODEL = {"bias": torch.arange(2.0), "weight": torch.arange(6.0).reshape(2, 3)}
 
@@ -188,6 +197,17 @@ def sent(setting, root):
     return [f.recorded(range(setting.steps), setting.gossip_rounds) for f in folders(setting, root)]
 
 
+def seeded_secrets(setting, root, seed=0):
+    """Secrets that anybody can guess, so that what is measured is the same each time."""
+    for u in range(NODES):
+        drawn = {name: hashlib.sha256(f"{seed} {u} {name}".encode()).hexdigest() for name in ("private", "own")}
+        (root / str(u)).mkdir(parents=True)
+        kept = {"run_id": setting.run_id.hex(), **drawn, "groups": {"0,1,2,3": hashlib.sha256(b"0").hexdigest()}}
+        path = root / str(u) / "secrets.json"
+        path.write_text(json.dumps(kept))
+        path.chmod(0o600)
+
+
 @pytest.fixture(scope="module")
 def decor():
     return Setting("decor", 8, nonce="a test", gossip_rounds=2)
@@ -196,6 +216,7 @@ def decor():
 @pytest.fixture(scope="module")
 def undisturbed(decor, tmp_path_factory):
     root = tmp_path_factory.mktemp("undisturbed")
+    seeded_secrets(decor, root)
     assert run(decor, root) == []
     return root
 
@@ -203,7 +224,7 @@ def undisturbed(decor, tmp_path_factory):
 def same_secrets(undisturbed, root):
     for u in range(NODES):
         (root / str(u)).mkdir(parents=True)
-        shutil.copy(undisturbed / str(u) / "secrets.json", root / str(u))
+        shutil.copy2(undisturbed / str(u) / "secrets.json", root / str(u))
 
 
 def test_nodes_send_what_the_executor_sends_with_their_secrets(decor, undisturbed):
@@ -269,7 +290,138 @@ def test_secrets_are_in_no_file_but_their_own(undisturbed):
             if path.is_file() and path.name != "secrets.json":
                 data = path.read_bytes()
                 assert not any(secret in data or secret.hex().encode() in data for secret in wanted)
-        assert (undisturbed / str(u) / "secrets.json").stat().st_mode & 0o077 == 0
+
+
+def test_drawn_secrets_are_for_their_owner_alone_and_differ_from_node_to_node(decor, tmp_path):
+    made = [NodeFolder(tmp_path / str(u), decor.run_id) for u in range(NODES)]
+    for folder in made:
+        folder.group_key(frozenset(range(NODES)))
+        assert (folder.path / "secrets.json").stat().st_mode & 0o077 == 0
+    keys = [key for f in made for key in (f.own_key, f.group_key(frozenset(range(NODES))))]
+    assert len({key.key_id for key in keys}) == len(keys)
+    assert len({folder.identity.fingerprint for folder in made}) == NODES
+    again = NodeFolder(tmp_path / "0", decor.run_id)
+    assert (again.own_key, again.group_key(frozenset(range(NODES)))) == tuple(keys[:2])
+
+
+HELLO_OF_1 = json.dumps({"public": "ab" * 32, "lacks": 0}).encode()
+
+
+@pytest.mark.parametrize(
+    ("sender", "body", "words"),
+    [
+        (2, HELLO_OF_1, "node 2, which is no peer of this node"),
+        (0, HELLO_OF_1, "node 0, which is no peer of this node"),
+        (77, HELLO_OF_1, "node 77, which is no peer of this node"),
+        (1, b"\xff{", "malformed hello: it is no JSON, or its key"),
+        (1, b"[]", "malformed hello: it must hold public, lacks alone"),
+        (1, b'{"public": "ab"}', "malformed hello: it must hold"),
+        (1, HELLO_OF_1.replace(b"0}", b"true}"), "malformed hello: it must hold"),
+        (1, HELLO_OF_1.replace(b"0}", b'0, "more": 1}'), "malformed hello: it must hold"),
+        (1, HELLO_OF_1.replace(b"ab", b"xy"), "malformed hello: .* or its key is not hexadecimal"),
+        (1, HELLO_OF_1.replace(b"abab", b"ab", 1), "malformed hello: its key has 31 bytes, not 32"),
+        (1, HELLO_OF_1.replace(b"0}", b"2}"), "neighbours are never further apart than one step"),
+        (1, HELLO_OF_1.replace(b"0}", b"-2}"), "neighbours are never further apart than one step"),
+    ],
+)
+def test_a_hello_that_is_none_is_refused_in_words_and_leaves_nothing(decor, tmp_path, sender, body, words):
+    hello = message(0, kind=HELLO, run_id=decor.run_id, sender=sender, body=body)
+    node, writer = Node(decor, 0, NodeFolder(tmp_path, decor.run_id)), Writer()
+
+    async def hear():
+        reader = asyncio.StreamReader()
+        reader.feed_data(hello)
+        await node._hear_hello(node._channel(reader, writer, None))
+
+    with pytest.raises(Refused, match=words):
+        asyncio.run(hear())
+    assert writer.closed
+    assert not node.channels
+    assert not (tmp_path / "peers.json").exists()
+
+
+def test_a_second_hello_of_one_peer_is_refused(decor, tmp_path):
+    node = Node(decor, 0, NodeFolder(tmp_path, decor.run_id))
+    for number in range(2):
+        channel = Channel(None, Writer(), run_id=decor.run_id, node=0, largest=64, patience=1.0, peer=1)
+        if number:
+            with pytest.raises(Refused, match="node 1, which is connected already"):
+                node._accept(channel, HELLO_OF_1)
+        else:
+            node._accept(channel, HELLO_OF_1)
+
+
+# ---- what the records show -------------------------------------------------------------------------------------------
+
+
+def findings(setting, root):
+    return auditing.audited(setting, auditing.recorded(setting, folders(setting, root)))
+
+
+def test_a_run_stays_below_its_claim_and_is_not_far_from_it(decor, undisturbed):
+    found = findings(decor, undisturbed)
+    assert not found.violated
+    assert 0.7 * found.mu_claimed < found.mu_shown
+    assert "not refuted" in found.sentence()
+
+
+def test_what_is_left_of_the_messages_is_the_noise_that_the_nodes_made(decor, undisturbed):
+    messages = auditing.recorded(decor, folders(decor, undisturbed))
+    left, algorithm = auditing.noise_left(decor, messages), decor.mechanism.algorithm
+    algorithm = algorithm.with_divisors(decor.data.public_batch_sizes.numpy())
+    keys = auditing.all_keys(decor, folders(decor, undisturbed))
+    base = base_columns(algorithm.noise, keys).block(np.arange(8), decor.data.dimension).reshape(-1, left.shape[1])
+    B = decor.trust.view(algorithm, 0).dense_noise()
+    assert_allclose(left, decor.mechanism.noise_std * B @ base, atol=1e-5 * np.abs(left).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "plant"),
+    [
+        ("decor", "shared-once"),
+        *(pytest.param(name, "silent", marks=pytest.mark.slow) for name in ("mafalda", "decor", "corn")),
+    ],
+)
+def test_a_planted_bug_is_found(tmp_path, name, plant):
+    setting = Setting(name, 16, nonce="planted")
+    seeded_secrets(setting, tmp_path)
+    assert run(setting, tmp_path, plant=planted.PLANTED[plant]) == []
+    found = findings(setting, tmp_path)
+    assert found.violated
+    assert found.mu_shown > (1.1 if plant == "shared-once" else 1e3) * found.mu_claimed
+    assert "REFUTED" in found.sentence()
+
+
+@pytest.mark.parametrize("name", ["corn", pytest.param("mafalda", marks=pytest.mark.slow)])
+def test_secrets_of_groups_and_of_nobody_else_make_the_same_messages(tmp_path, name):
+    setting = Setting(name, 8, nonce="groups")
+    assert {type(error) for error in run(setting, tmp_path, kill=(3, "after record", 2))} == {Killed, Refused}
+    assert run(setting, tmp_path) == []
+    messages = auditing.recorded(setting, folders(setting, tmp_path))
+    keys = auditing.all_keys(setting, folders(setting, tmp_path))
+    assert auditing.difference_from_executor(setting, messages, keys) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["decor", "mafalda"])
+def test_four_processes_train_are_killed_go_on_and_are_audited(tmp_path, name):
+    command = [sys.executable, "-m", "experiments.real_nodes", "--mechanism", name, "--steps", "16", "--out"]
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "solvers")])
+    done = subprocess.run(
+        [*command, str(tmp_path), "--kill", "2@9"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "audit.json").read_text())
+    assert found["starts"] == 2
+    assert not found["violated"]
+    assert found["difference"] < 1e-5
+    assert found["mu_shown"] > 0.7 * found["mu_claimed"]
+    assert "processes started 2 time(s)" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 import mfdl
 from mfdl.optim import PrivateNode
 from mfdl.training.key_agreement import open_group_key, pair_key, seal_group_key
-from mfdl.training.keys import NoiseKey
+from mfdl.training.keys import SECRET_BYTES, NoiseKey
 from mfdl.training.shared_randomness import HolderKeys, Holders
 
 from .folder import NodeFolder
@@ -153,6 +153,8 @@ class Node:
             raise Refused(
                 f"node {peer} sent a malformed hello: it is no JSON, or its key is not hexadecimal."
             ) from None
+        if len(public) != SECRET_BYTES:
+            raise Refused(f"node {peer} sent a malformed hello: its key has {len(public)} bytes, not {SECRET_BYTES}.")
         if peer in self.setting.heard(self.node) and abs(said["lacks"] - self._lacks) > 1:
             raise Refused(
                 f"node {peer} lacks step {said['lacks']} and this node step {self._lacks}: neighbours are never "
