@@ -177,9 +177,9 @@ def _at_seed(config: ComparisonConfig, seed: int) -> ComparisonConfig:
 def _budgeted(options: dict[str, Any]) -> dict[str, Any]:
     """The options, a budget mu of secret batches as the epsilon that it gives at delta."""
     mu, delta = options.get("mu"), options.get("delta", ComparisonConfig.delta)
-    if options.get("participation") != BINS or mu is None or options.get("epsilon") is not None:
+    if options.get("participation") != BINS or mu is None:
         return options
-    ComparisonConfig(mu=mu, delta=delta)  # refuses either
+    ComparisonConfig(mu=mu, epsilon=options.get("epsilon"), delta=delta)  # refuses either, and both targets
     return options | {"mu": None, "epsilon": gaussian.epsilon_from_mu(mu, delta)}
 
 

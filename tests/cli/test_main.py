@@ -114,7 +114,8 @@ def test_python_and_toml_say_the_same(name, tmp_path):
     config = CONFIGS[name]
     values = {field: VALUES[field] for field in config.fields() if field in VALUES}
     values |= {"mechanism": ["mafalda"], "trust": ["ldp", "pndp"]} if name == "audit" else {}
-    values |= {"error_weights": ["last:2"]} if name == "compare" else {}
+    values |= {"error_weights": ["last:2"], "participation": "cyclic"} if name == "compare" else {}
+    values |= {"adjacency": "replace-one", "participation": "cyclic"} if name == "factorize" else {}
     flags = {field: option.flags[0].lstrip("-") for field, (_, option, _) in config.fields().items()}
     lines = [f"{flags[field]} = {json.dumps(value)}" for field, value in values.items()]
     (tmp_path / "o.toml").write_text("\n".join([f"[{name}]", *lines, "[other]", "x = 1"]))
