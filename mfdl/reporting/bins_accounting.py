@@ -102,15 +102,15 @@ def bins_account(
     Raises: UnsupportedMechanism: where the theorem does not reach (`mfdl.sampled`).
     """
     model = named.model(config.trust)
-    how: dict[str, Any] = config.values("adjacency", "clip_norm")
+    asked_with: dict[str, Any] = config.values("adjacency", "clip_norm")
     if config.target is None:
         given = 1.0 if config.noise_std is None else config.noise_std
-        how["noise_std"] = 0.0 if algorithm.noise.is_zero else given
+        asked_with["noise_std"] = 0.0 if algorithm.noise.is_zero else given
     else:
         under = model if config.calibrate_under is None else named.model(config.calibrate_under)
-        how["noise_std"] = sampled.calibrate(algorithm, trust=under, **how, **config.target).noise_std
-    guarantee = dataclasses.replace(sampled.account(algorithm, trust=model, **how), stated_delta=config.delta)
-    losses = sampled.by_victim(algorithm, trust=model, **how)
+        asked_with["noise_std"] = sampled.calibrate(algorithm, trust=under, **asked_with, **config.target).noise_std
+    guarantee = dataclasses.replace(sampled.account(algorithm, trust=model, **asked_with), stated_delta=config.delta)
+    losses = sampled.by_victim(algorithm, trust=model, **asked_with)
     attackers = model.attackers(algorithm)
     return BinsAccount(config, graph, named, algorithm, attackers, guarantee, losses, asked)
 

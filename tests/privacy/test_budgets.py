@@ -125,8 +125,8 @@ def test_what_a_node_injects_is_its_share_times_the_noise_of_equal_budgets():
     """Same keys: row u of the stream is max mu / mu_u times that of the algorithm before."""
     mechanism = calibrated(ring(algorithms.mafalda))
     streams = (
-        noise_stream(one.noise, 2.0, NoiseKey.from_seed(3), 5)
-        for one in (mechanism.algorithm, ring(algorithms.mafalda))
+        noise_stream(algorithm.noise, 2.0, NoiseKey.from_seed(3), 5)
+        for algorithm in (mechanism.algorithm, ring(algorithms.mafalda))
     )
     scaled, plain = (np.stack([stream.step(t) for t in range(6)]) for stream in streams)
     share = np.array([1.0 / WISHED[u] for u in range(4)])
@@ -141,11 +141,11 @@ def test_shift_reduction_is_that_of_an_encoder_for_each_node(fresh):
     scaled = dataclasses.replace(plain, noise=plain.noise.scaled(scales))
     written = dataclasses.replace(plain, noise=LocalNoise(C / scales[:, None, None], 4))
     for model in (trust.PNDP([0]), trust.ReleasedOnly()):
-        one, other = (victim_losses(x, model, lipschitz=1.0) for x in (scaled, written))
-        for mine, theirs in zip(one, other, strict=True):
-            assert mine.adaptive_by == theirs.adaptive_by
-            assert mine.trained.squared == pytest.approx(theirs.trained.squared, rel=1e-6)
-            assert mine.fixed.squared == pytest.approx(theirs.fixed.squared, rel=1e-6)
+        losses = (victim_losses(algorithm, model, lipschitz=1.0) for algorithm in (scaled, written))
+        for of_scaled, of_written in zip(*losses, strict=True):
+            assert of_scaled.adaptive_by == of_written.adaptive_by
+            assert of_scaled.trained.squared == pytest.approx(of_written.trained.squared, rel=1e-6)
+            assert of_scaled.fixed.squared == pytest.approx(of_written.fixed.squared, rel=1e-6)
 
 
 def test_a_guarantee_says_what_each_node_has_in_words_files_and_compositions(tmp_path):
