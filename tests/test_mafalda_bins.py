@@ -13,6 +13,9 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import factorize_bins
 from mfdl.noise_error import noise_error
 from mfdl.participation import BallsInBins, Cyclic
+from mfdl.privacy.gaussian import epsilon_from_mu
+from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.reporting.shared import shared_by
 from mfdl.sweeps import Store, SweepConfig, sweep
 
 DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"))
@@ -139,6 +142,16 @@ def test_a_sweep_of_both_participations_has_it_where_batches_are_secret():
         SweepConfig(**SWEPT | {"participation": "cyclic"})
 
 
+def test_what_runs_share_knows_the_budget_where_the_encoder_is_made_for_it():
+    def shared(name, **target):
+        plain = {"participation": "balls-in-bins", "mechanisms": (name,)}
+        return shared_by(ComparisonConfig(**plain, **target))
+
+    for changed in ({"epsilon": 3.0, "delta": 1e-5}, {"epsilon": 2.0, "delta": 1e-6}):
+        assert shared("mafalda-bins", epsilon=2.0, delta=1e-5) != shared("mafalda-bins", **changed)
+        assert shared("mafalda", epsilon=2.0, delta=1e-5) == shared("mafalda", **changed)
+
+
 @pytest.mark.slow
 def test_a_sweep_over_budgets_makes_an_encoder_for_each(tmp_path):
     asked = {**SWEPT, "mechanisms": ("mafalda-bins",), "mu": [0.8, 1.6]}
@@ -146,4 +159,8 @@ def test_a_sweep_over_budgets_makes_an_encoder_for_each(tmp_path):
     assert (done["finished"], done["failed"]) == (2, 0)
     records = Store.load(tmp_path).records()
     assert {record["mu"] for record in records} == {None}
-    assert len({record["noise_std"] for record in records}) == len({record["epsilon"] for record in records}) == 2
+    dynamics, how = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3")), {"delta": 1e-5, "adjacency": "zero-out"}
+    targets = [sampled.noise_of_bins(epsilon=epsilon_from_mu(mu, 1e-5), bins=2, **how) for mu in asked["mu"]]
+    solved = [factorize_bins(dynamics, 2, 2, target, progress=False) for target in targets]
+    expected = sorted(each.noise_std for each in solved)
+    assert sorted(record["noise_std"] for record in records) == pytest.approx(expected, rel=1e-4)
