@@ -25,6 +25,7 @@ from .mechanism import Accounted, emitted_hash, injected_std
 from .participation import BallsInBins, PoissonSampling
 from .privacy import bin_gram, binned, gaussian
 from .privacy.binned import BinnedGaussian
+from .privacy.composed_bins import ComposedBins
 from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.forms import injection_bound
 from .privacy.monte_carlo_bins import MonteCarlo, MonteCarloBins, normalized
@@ -34,6 +35,7 @@ from .trust import TrustModel
 
 __all__ = [
     "BinnedGaussian",
+    "ComposedBins",
     "MonteCarlo",
     "MonteCarloBins",
     "SampledGaussian",

@@ -55,8 +55,8 @@ NAMES = {
         Guarantee Sensitivity UNITS ViewGram view_gram worst_sensitivity
     """,
     "mfdl.sampled": """
-        BinnedGaussian MonteCarlo MonteCarloBins SampledGaussian SampledGuarantee SampledMechanism account
-        calibrate noise_of_bins with_noise
+        BinnedGaussian ComposedBins MonteCarlo MonteCarloBins SampledGaussian SampledGuarantee SampledMechanism
+        account calibrate noise_of_bins with_noise
     """,
     "mfdl.sweeps": """
         Cell Engine Store SweepConfig Tuning rows run_cells sweep

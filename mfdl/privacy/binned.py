@@ -82,17 +82,17 @@ class BinnedGaussian(Unsampled):
         epsilon = check.non_negative(epsilon=epsilon)
         if not self.noise_multiplier:
             return 1.0
-        if not self._fits:
-            return gaussian.delta_from_mu(self._unsampled_mu, epsilon)
+        if not self.fits:
+            return gaussian.delta_from_mu(self.public_mu, epsilon)
         hulls = (self._losses(kept, rho, FINEST) for kept, rho in self.correlations)
-        return min(gaussian.delta_from_mu(self._unsampled_mu, epsilon), *(_delta(h, epsilon) + SLACK for h in hulls))
+        return min(gaussian.delta_from_mu(self.public_mu, epsilon), *(delta_of(h, epsilon) + SLACK for h in hulls))
 
     def hull_epsilon(self, delta: float, kept: int, rho: float) -> float:
         """Of b' bins with correlations of at most rho; inf where delta or noise is too small for floating point."""
         delta = check.open_unit(delta=delta)
-        if not self._fits or delta <= 2 * SLACK:
+        if not self.fits or delta <= 2 * SLACK:
             return math.inf
-        return _epsilon(self._losses(kept, rho, _tail(delta)), delta - SLACK)
+        return epsilon_of(self._losses(kept, rho, _tail(delta)), delta - SLACK)
 
     method = "certified"
     retry_step = 2.0**-52
@@ -101,6 +101,11 @@ class BinnedGaussian(Unsampled):
     def retried(self) -> BinnedGaussian:
         """Itself: another try has no samples of its own."""
         return self
+
+    @property
+    def certified(self) -> BinnedGaussian:
+        """The same without samples."""
+        return BinnedGaussian(self.noise_multiplier, self.bins, self.correlations, self.adjacency)
 
     on = "the sum of clipped gradients, in the sensitivity of a record whose steps were public"
 
@@ -126,7 +131,7 @@ class BinnedGaussian(Unsampled):
 
         Args: interval: its discretization; default the own one, `interval`.
         """
-        if not self._fits:
+        if not self.fits:
             least = 1 / STRONGEST[self._doubled]
             raise InvalidInput(f"noise_multiplier must be >= {least} to compose, got {self.noise_multiplier:g}.")
         best = min(self.correlations, key=lambda pair: self.hull_epsilon(delta, *pair))
@@ -138,7 +143,7 @@ class BinnedGaussian(Unsampled):
         return min(_interval(*self._shifts(rho), kept, self._doubled) for kept, rho in self.correlations)
 
     @property
-    def _fits(self) -> bool:
+    def fits(self) -> bool:
         """Whether there is noise enough for laws of secret bins."""
         return self.noise_multiplier * STRONGEST[self._doubled] >= 1
 
@@ -186,17 +191,17 @@ def correlations(M: FloatArray) -> tuple[tuple[int, float], ...]:
 def _least(epsilon: float, delta: float, bins: int, pair: tuple[int, float], adjacency: str, most: float) -> float:
     """The least multiplier by the hull of one pair; `most` where it needs more than that, or cannot tell."""
     kept, rho = pair
-    if delta <= 2 * SLACK or not BinnedGaussian(most, kept, (pair,), adjacency)._fits:
+    if delta <= 2 * SLACK or not BinnedGaussian(most, kept, (pair,), adjacency).fits:
         return most
 
     def exceeds(multiplier: float, coarse: int) -> float:
         """log of the epsilon of the hull over the one wanted."""
         bound = BinnedGaussian(multiplier, kept, (pair,), adjacency)
-        if not bound._fits:
+        if not bound.fits:
             return math.inf
         interval = coarse * _interval(*bound._shifts(rho), kept, bound._doubled)
         losses = bound._losses(kept, rho, _tail(delta), interval)
-        return math.log(max(_epsilon(losses, delta - SLACK), 1e-12) / epsilon)
+        return math.log(max(epsilon_of(losses, delta - SLACK), 1e-12) / epsilon)
 
     near = _crossing(lambda s: exceeds(s, 4), most, 1.4, 0.02)
     if near > most * 1.05:
@@ -240,6 +245,11 @@ def _tail(delta: float) -> float:
     return 10.0 ** math.floor(math.log10(delta) - 2)
 
 
+def interval_of(mu: float) -> float:
+    """Of the losses of mu-Gaussian DP: a small part of their standard deviation."""
+    return 2.0 ** round(math.log2(mu / 100))
+
+
 def _interval(common: float, own: float, bins: int, doubled: bool) -> float:
     spread = math.hypot(common, math.sqrt(math.expm1(min(own * own, 3.0)) / bins))
     fine = spread / (25 if doubled else 100)
@@ -254,19 +264,21 @@ def _composed(
     common: float, own: float, bins: int, doubled: bool, interval: float, tail: float
 ) -> PrivacyLossDistribution:
     """Of the product pair."""
-    from dp_accounting.pld import privacy_loss_distribution
-
     parts = []
     if common:
         shift = (2 if doubled else 1) * common
-        parts.append(
-            privacy_loss_distribution.from_gaussian_mechanism(
-                1 / shift * (1 - 2.0**-50), value_discretization_interval=interval
-            )
-        )
+        parts.append(gaussian_losses(shift, interval))
     if own:
         parts.append(_allocated(own, bins, doubled, interval, tail))
     return functools.reduce(lambda a, b: a.compose(b), parts)
+
+
+def gaussian_losses(mu: float, interval: float) -> PrivacyLossDistribution:
+    """Of mu-Gaussian DP, mu > 0."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    std = 1 / mu * (1 - 2.0**-50)
+    return privacy_loss_distribution.from_gaussian_mechanism(std, value_discretization_interval=interval)
 
 
 def _allocated(shift: float, bins: int, doubled: bool, interval: float, tail: float) -> PrivacyLossDistribution:
@@ -316,14 +328,14 @@ def _convex_below(x: FloatArray, y: FloatArray) -> FloatArray:
     return np.asarray(np.interp(x, x[kept], y[kept]))
 
 
-def _delta(losses: PrivacyLossDistribution, epsilon: float) -> float:
+def delta_of(losses: PrivacyLossDistribution, epsilon: float) -> float:
     """The larger of both directions."""
     return min(1.0, max(0.0, float(losses.get_delta_for_epsilon(epsilon))))
 
 
-def _epsilon(losses: PrivacyLossDistribution, delta: float) -> float:
+def epsilon_of(losses: PrivacyLossDistribution, delta: float) -> float:
     """The larger of both directions; inf where there is none."""
     epsilon, more = float(losses.get_epsilon_for_delta(delta)), 1e-12
-    while math.isfinite(epsilon) and not _delta(losses, epsilon) <= delta:
+    while math.isfinite(epsilon) and not delta_of(losses, epsilon) <= delta:
         epsilon, more = epsilon + more * (1 + epsilon), 2 * more
     return epsilon if math.isfinite(epsilon) else math.inf

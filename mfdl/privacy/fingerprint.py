@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from typing import Protocol
 
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
@@ -63,6 +64,47 @@ class Fingerprint:
                     f"{what} for another {field.replace('trust', 'trust model')} ({mine} instead of {theirs}); "
                     "calibrate or account anew."
                 )
+
+
+class Stated(Protocol):
+    """What a guarantee says of its question."""
+
+    @property
+    def trust(self) -> str:
+        """The name of the trust model."""
+
+    @property
+    def attacker(self) -> str:
+        """Who observes, in words."""
+
+    @property
+    def fingerprint(self) -> str:
+        """`Fingerprint.text`; may be empty."""
+
+
+def fingerprint_of_both(this: Stated, other: Stated) -> str:
+    """That of two runs seen together; empty where one is a statement of the caller's own.
+
+    Raises: InvalidInput: other nodes, attackers or masks behind the same words.
+    """
+    if not (this.fingerprint and other.fingerprint):
+        if this.trust == "custom":
+            raise InvalidInput(
+                "guarantees of unnamed trust models cannot be composed: two of them may see different things; "
+                "name them, TrustModel.from_masks(..., name=...), and give one name to one model."
+            )
+        return ""
+    mine, theirs = Fingerprint.parse(this.fingerprint), Fingerprint.parse(other.fingerprint)
+    if mine.trust != theirs.trust:
+        raise InvalidInput(
+            f"guarantees compose only against the same attackers, and {this.attacker!r} stands for others in the "
+            f"two ({mine.trust}, {theirs.trust}): other nodes, or masks that show something else."
+        )
+    return dataclasses.replace(
+        mine,
+        algorithm=short_hash(mine.algorithm, theirs.algorithm),
+        participation=short_hash(mine.participation, theirs.participation),
+    ).text
 
 
 def participation_hash(participation: Participation) -> str:

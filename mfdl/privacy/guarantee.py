@@ -25,7 +25,7 @@ from ..files import atomic_write_text
 from ..shown import Shown
 from ..view import RELEASES
 from . import gaussian, words
-from .fingerprint import Fingerprint, short_hash
+from .fingerprint import Fingerprint, fingerprint_of_both, short_hash
 from .words import EVERY_NODE
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class Guarantee(Shown):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 raise InvalidInput(f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}.")
-        both = self._fingerprint_with(other)
+        both = fingerprint_of_both(self, other)
         same_participation = self.participation == other.participation
         noise_std = min(self.noise_std, other.noise_std)
         both_exact = self.bound == other.bound == "exact"
@@ -264,30 +264,6 @@ class Guarantee(Shown):
             source="; ".join(dict.fromkeys(text for text in (self.source, other.source) if text)),
         )
         return composed.sealed(both) if both else composed
-
-    def _fingerprint_with(self, other: Guarantee) -> str:
-        """That of both runs; empty where one is a statement of the caller's own.
-
-        Raises: InvalidInput: other nodes, attackers or masks behind the same words.
-        """
-        if not (self.fingerprint and other.fingerprint):
-            if self.trust == "custom":
-                raise InvalidInput(
-                    "guarantees of unnamed trust models cannot be composed: two of them may see different things; "
-                    "name them, TrustModel.from_masks(..., name=...), and give one name to one model."
-                )
-            return ""
-        mine, theirs = Fingerprint.parse(self.fingerprint), Fingerprint.parse(other.fingerprint)
-        if mine.trust != theirs.trust:
-            raise InvalidInput(
-                f"guarantees compose only against the same attackers, and {self.attacker!r} stands for others in the "
-                f"two ({mine.trust}, {theirs.trust}): other nodes, or masks that show something else."
-            )
-        return dataclasses.replace(
-            mine,
-            algorithm=short_hash(mine.algorithm, theirs.algorithm),
-            participation=short_hash(mine.participation, theirs.participation),
-        ).text
 
     def _sensitivity_at(self, noise_std: float) -> float:
         """The sensitivity in units of noise of another, not larger, standard deviation."""

@@ -82,14 +82,14 @@ class MonteCarloBins(BinnedGaussian):
     def epsilon(self, delta: float) -> float:
         """An epsilon at this delta, below the true one with probability at most the failure stated."""
         certified = super().epsilon(delta)
-        if not self._fits or delta < LEAST_DELTA or certified > LARGEST_EPSILON:
+        if not self.fits or delta < LEAST_DELTA or certified > LARGEST_EPSILON:
             return certified
         return min(certified, max((self._direction(way, delta) for way in self._ways), default=0.0))
 
     def delta(self, epsilon: float) -> float:
         """A delta at this epsilon, below the true one with probability at most the failure stated."""
         certified = super().delta(epsilon)
-        if not self._fits or epsilon > LARGEST_EPSILON or certified < LEAST_DELTA:
+        if not self.fits or epsilon > LARGEST_EPSILON or certified < LEAST_DELTA:
             return certified
         return min(certified, max(self._upper(way, epsilon, epsilon) for way in self._ways))
 
@@ -211,7 +211,7 @@ def _least(most: MonteCarloBins, epsilon: float, delta: float) -> float:
     while over <= 0 and bad > floor * most.noise_multiplier:
         good, under, bad = bad, over, bad * 0.93
         tried = most._at(bad)
-        over = tried.searched(epsilon, delta) - aim if tried._fits else math.inf
+        over = tried.searched(epsilon, delta) - aim if tried.fits else math.inf
     while good > bad * (1 + PRECISION):
         share = over / (over - under) if math.isfinite(over) else 0.5
         middle = bad * (good / bad) ** min(max(share, 0.1), 0.9)

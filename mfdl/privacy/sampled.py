@@ -85,7 +85,7 @@ class SampledGaussian(Unsampled):
         epsilon = check.non_negative(epsilon=epsilon)
         if not self.noise_multiplier:
             return 1.0
-        found = gaussian.delta_from_mu(self._unsampled_mu, epsilon)
+        found = gaussian.delta_from_mu(self.public_mu, epsilon)
         loss = _losses(self, BINS)
         return found if loss is None else min(found, 1.0, _delta(loss, epsilon) + self.slack)
 

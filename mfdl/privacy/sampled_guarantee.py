@@ -14,12 +14,13 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import check
-from ..errors import InvalidInput, UnsupportedMechanism
+from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..shown import Shown
 from . import gaussian
 from .binned import BinnedGaussian
-from .fingerprint import Fingerprint, short_hash
-from .guarantee import DELTA
+from .composed_bins import ComposedBins
+from .fingerprint import Fingerprint, fingerprint_of_both, short_hash
+from .guarantee import DELTA, Guarantee
 from .monte_carlo_bins import MonteCarloBins
 from .sampled import SampledGaussian
 from .words import EVERY_NODE, rounded_up
@@ -53,7 +54,7 @@ class SampledGuarantee(Shown):
     Raises: InvalidInput: a field out of range; an accountant of more noise than the other fields say.
     """
 
-    accountant: SampledGaussian | BinnedGaussian
+    accountant: SampledGaussian | BinnedGaussian | ComposedBins
     trust: str
     attacker: str
     participation: str
@@ -69,11 +70,10 @@ class SampledGuarantee(Shown):
     unit = "record"
     adaptive = True
     release = "not applicable"
-    composed = 1
     source = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.accountant, SampledGaussian | BinnedGaussian):
+        if not isinstance(self.accountant, SampledGaussian | BinnedGaussian | ComposedBins):
             raise InvalidInput(
                 f"accountant must be a SampledGaussian or a BinnedGaussian, got {check.said(self.accountant)}."
             )
@@ -115,6 +115,11 @@ class SampledGuarantee(Shown):
         return self.accountant.adjacency
 
     @property
+    def composed(self) -> int:
+        """How many runs."""
+        return self.accountant.composed if isinstance(self.accountant, ComposedBins) else 1
+
+    @property
     def bound(self) -> str:
         """What the numbers are: "upper", or "monte-carlo", upper but for a stated probability over samples."""
         return "monte-carlo" if self.accountant.method == "monte-carlo" else "upper"
@@ -140,12 +145,53 @@ class SampledGuarantee(Shown):
             "nothing; ask for epsilon(delta) or delta(epsilon)."
         )
 
-    def compose_with(self, other: object) -> NoReturn:
-        """Refused by UnsupportedMechanism: composition of sampled guarantees is not accounted here."""
-        raise UnsupportedMechanism(
-            "guarantees by sampling do not compose by mu; account for one run of all steps, or compose the "
-            "accountants' privacy loss distributions with dp-accounting."
+    def compose_with(self, other: SampledGuarantee | Guarantee, *, bins: str = "fresh") -> SampledGuarantee:
+        """The guarantee of both runs seen together: their privacy loss distributions compose, each direction by itself.
+
+        The runs must have independent noise and bins, so keys of their own, and each must start from public data or
+        from models that the attacker already knows; the second may be chosen after seeing the first.
+
+        Args:
+            other: of secret bins, or a `Guarantee` of mu, with public batches.
+            bins: "fresh": every record draws anew for each run. What is composed is certified, also where a run was
+                bounded by samples.
+        Raises:
+            UnsupportedMechanism: Poisson sampling; "shared" bins: they do not compose run by run.
+            InvalidInput: another trust model, adjacency, clip_norm, unit, victim or attacker; gradients fixed in
+                advance; another `bins`.
+        Cost: a few seconds the first time.
+        """
+        require_known("bins", bins, ("fresh", "shared"))
+        if bins == "shared":
+            raise UnsupportedMechanism(
+                "runs that share their bins do not compose: a bin guessed from one is known in the other; draw anew "
+                "(a key for each run), or account for one run of all steps, whose M is the sum of theirs."
+            )
+        if not isinstance(other, SampledGuarantee | Guarantee):
+            raise InvalidInput(f"other must be a SampledGuarantee or a Guarantee, got {type(other).__name__}.")
+        if not other.adaptive:
+            raise InvalidInput("only adaptive guarantees compose, and the other one is for gradients fixed in advance.")
+        for name in ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                raise InvalidInput(f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}.")
+        both = fingerprint_of_both(self, other)
+        weakest, after = self, f"{other.participation} (public batches; released models: {other.release})"
+        runs, public = _runs(self), (other.mu,) if isinstance(other, Guarantee) else ()
+        if isinstance(other, SampledGuarantee):
+            weakest, after = min(self, other, key=lambda each: each.noise_multiplier), other.participation
+            more = _runs(other)
+            runs, public = dataclasses.replace(runs, runs=runs.runs + more.runs), more.public
+        composed = dataclasses.replace(
+            weakest,
+            accountant=dataclasses.replace(runs, public=runs.public + public),
+            participation=f"{self.participation}, then {after}",
+            why=" ".join(dict.fromkeys(text for text in (self.why, other.why) if text)),
+            stated_delta=self.stated_delta,
+            fingerprint="",
+            seal="",
         )
+        return composed.sealed(both) if both else composed
 
     # ---- words -------------------------------------------------------------------------------------------
 
@@ -206,7 +252,8 @@ class SampledGuarantee(Shown):
         fields = {**dataclasses.asdict(self), **dataclasses.asdict(self.accountant)}
         del fields["accountant"]
         fields |= {"victim": self.victim, "unit": self.unit, "adaptive": self.adaptive, "bound": self.bound}
-        fields |= {"epsilon": epsilon, "method": self.accountant.method}
+        fields |= {"epsilon": epsilon, "method": self.accountant.method, "adjacency": self.adjacency}
+        fields |= {"noise_multiplier": self.noise_multiplier, "composed": self.composed}
         return {name: "inf" if value == math.inf else value for name, value in fields.items()}
 
 
@@ -220,3 +267,16 @@ def noise_multiplier(noise_std: float, clip_norm: float, sensitivity: float) -> 
     if mu == 0:
         raise InvalidInput("sensitivity must be > 0: a node's own injected sum always shows its gradient.")
     return 0.0 if math.isinf(mu) else math.nextafter(math.nextafter(1 / mu, 0.0), 0.0)
+
+
+def _runs(stated: SampledGuarantee) -> ComposedBins:
+    """Its runs, by what is certified of them."""
+    accountant = stated.accountant
+    if isinstance(accountant, ComposedBins):
+        return accountant
+    if isinstance(accountant, BinnedGaussian):
+        return ComposedBins((accountant.certified,))
+    raise UnsupportedMechanism(
+        f"guarantees by {stated.participation} do not compose by mu; account for one run of all steps, or compose "
+        "the accountants' privacy loss distributions with dp-accounting."
+    )

@@ -24,10 +24,11 @@ class Unsampled:
 
     def unsampled_epsilon(self, delta: float) -> float:
         """That of public batches: secrecy never costs."""
-        return gaussian.epsilon_from_mu(self._unsampled_mu, check.open_unit(delta=delta))
+        return gaussian.epsilon_from_mu(self.public_mu, check.open_unit(delta=delta))
 
     @property
-    def _unsampled_mu(self) -> float:
+    def public_mu(self) -> float:
+        """Of the same noise where batches are public; inf without noise."""
         if not self.noise_multiplier:
             return math.inf
         mu = gaussian.record_shift(self.adjacency, 1.0) * math.sqrt(self.uses) / self.noise_multiplier

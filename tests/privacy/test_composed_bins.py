@@ -1,0 +1,147 @@
+"""Runs with secret bins of their own, composed: Gaussians where bins say nothing, elsewhere what quadrature says."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mfdl
+from mfdl import sampled, trust
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.privacy import gaussian
+from mfdl.privacy.binned import BinnedGaussian
+from mfdl.privacy.composed_bins import ComposedBins
+
+
+@examples(40)
+@given(
+    multipliers=st.lists(st.floats(0.7, 6), min_size=1, max_size=3), public=st.lists(st.floats(0.1, 2), max_size=1),
+    alike=st.booleans(),
+)  # fmt: skip
+def test_runs_whose_bins_say_nothing_compose_as_gaussians(multipliers, public, alike):
+    bins = (3, ((3, 1.0),)) if alike else (1, ((1, 0.0),))  # three bins with the same shift, or one bin
+    both = ComposedBins(tuple(BinnedGaussian(s, *bins, "zero-out") for s in multipliers), tuple(public))
+    mu = math.sqrt(sum(1 / s**2 for s in multipliers) + sum(m**2 for m in public))
+    for epsilon in (0.0, 0.5, 2.0):
+        exact = gaussian.delta_from_mu(mu, epsilon)
+        assert exact * (1 - 1e-9) <= both.delta(epsilon) <= exact * 1.02 + 1e-9
+    assert gaussian.epsilon_from_mu(mu, 1e-5) * (1 - 1e-9) <= both.epsilon(1e-5)
+    assert both.epsilon(1e-5) <= gaussian.epsilon_from_mu(mu, 1e-5) * (1 + 1e-9)
+
+
+def binned_losses(shift, points=24, adjacency="zero-out"):
+    """(probability under Q, likelihood ratio P / Q) of one of two bins without correlation: a grid over the plane."""
+    x, weight = np.polynomial.hermite_e.hermegauss(points)
+    weight = weight / weight.sum()
+    e = {sign: np.exp(sign * shift * x - shift**2 / 2) for sign in (1, -1)}
+    P = (e[1][:, None] + e[1][None, :]) / 2
+    Q = np.ones_like(P) if adjacency == "zero-out" else (e[-1][:, None] + e[-1][None, :]) / 2
+    return np.outer(weight, weight).ravel(), P.ravel(), Q.ravel()
+
+
+def composed_by_quadrature(shifts, epsilon, points, adjacency):
+    """delta of two runs, the larger direction, over the product of their grids."""
+    (w, P, Q), (v, R, S) = (binned_losses(shift, points, adjacency) for shift in shifts)
+    weight, P, Q = np.outer(w, v), np.outer(P, R), np.outer(Q, S)
+    grown = math.exp(epsilon)
+    return max(float((weight * np.clip(a - grown * b, 0, None)).sum()) for a, b in ((P, Q), (Q, P)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("shifts", [(0.8, 0.8), (1.2, 0.5), (0.3, 1.0)])
+def test_two_runs_of_two_bins_lose_what_quadrature_says(shifts, adjacency):
+    both = ComposedBins(tuple(BinnedGaussian(1 / s, 2, ((2, 0.0),), adjacency) for s in shifts))
+    for epsilon in (0.0, 0.3, 1.0):
+        true = composed_by_quadrature(shifts, epsilon, 50, adjacency)
+        assert true * (1 - 5e-3) <= both.delta(epsilon) <= true * 1.03 + 1e-6, epsilon
+
+
+def test_two_runs_lose_more_than_one_and_less_than_by_sums_and_less_than_public_bins():
+    run = BinnedGaussian(1.25, 2, ((2, 0.0),), "zero-out")
+    both = ComposedBins((run, run))
+    true = composed_by_quadrature((0.8, 0.8), 0.3, 24, "zero-out")
+    assert true * (1 - 5e-3) <= both.delta(0.3) <= true * 1.03
+    assert run.epsilon(1e-5) < both.epsilon(1e-5) < min(2 * run.epsilon(1e-5), both.unsampled_epsilon(1e-5))
+
+
+def test_losses_are_those_of_epsilon():
+    run = BinnedGaussian(1.5, 4, ((4, 0.5), (2, 0.1)), "zero-out")
+    losses = run.losses(1e-5)
+    assert losses.get_epsilon_for_delta(1e-5) == pytest.approx(run.epsilon(1e-5), rel=1e-4)
+    assert losses._pmf_remove is not losses._pmf_add  # each direction of its own
+    with pytest.raises(InvalidInput, match="noise_multiplier must be >="):
+        BinnedGaussian(0.01, 4, ((4, 0.5),), "zero-out").losses(1e-5)
+
+
+def test_too_little_noise_counts_as_public_and_none_loses_everything():
+    weak, none = (BinnedGaussian(s, 2, ((2, 0.0),), "zero-out") for s in (0.05, 0.0))
+    strong = BinnedGaussian(2.0, 2, ((2, 0.0),), "zero-out")
+    assert ComposedBins((weak, strong)).epsilon(1e-5) == pytest.approx(
+        gaussian.epsilon_from_mu(math.hypot(20, 0.5), 1e-5)
+    )
+    assert ComposedBins((none, strong)).epsilon(1e-5) == math.inf
+    assert ComposedBins((none, strong)).delta(3.0) == 1.0
+    assert ComposedBins((strong,), (math.inf,)).epsilon(1e-5) == math.inf
+    assert ComposedBins((strong,), (math.inf,)).delta(1.0) == 1.0
+
+
+def stated(noise_std=3.0, **other):
+    graph = mfdl.graphs.load("ring:n=4")
+    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs=1, bins=2))
+    asked = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0} | other
+    return sampled.account(algorithm, **asked, noise_std=noise_std)
+
+
+def test_guarantees_compose_and_say_of_what():
+    first, second = stated(), stated(2.0)
+    both = first.compose_with(second)
+    assert both.accountant.runs == (first.accountant, second.accountant)
+    assert both.epsilon(1e-5) > second.epsilon(1e-5)
+    assert both.fingerprint
+    assert (both.noise_std, both.composed, both.bound) == (2.0, 2, "upper")
+    for said in ("composed of 2 runs with secret bins, drawn anew", "secret bins (epochs=1, bins=2), then secret bins"):
+        assert said in both.sentence()
+    told = json.loads(json.dumps(both.to_dict()))
+    assert (told["composed"], told["noise_multiplier"], told["epsilon"]) == (
+        2, both.noise_multiplier, both.epsilon(both.stated_delta)
+    )  # fmt: skip
+    three = both.compose_with(first)
+    assert three.composed == 3
+    assert three.epsilon(1e-5) > both.epsilon(1e-5)
+    by_samples = stated(method=sampled.MonteCarlo(samples=4096))
+    assert by_samples.compose_with(second) == dataclasses.replace(both, stated_delta=both.stated_delta)
+
+
+def test_a_run_with_public_batches_is_composed_by_its_mu():
+    graph = mfdl.graphs.load("ring:n=4")
+    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
+    algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=1, period=2))
+    public = mfdl.with_noise(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=2.0)
+    both = stated().compose_with(public.guarantee)
+    assert both.accountant.public == (public.guarantee.mu,)
+    assert max(stated().epsilon(1e-5), public.guarantee.epsilon(1e-5)) < both.epsilon(1e-5)
+    assert "composed of 1 run with secret bins, drawn anew" in both.sentence()
+    assert "mu 0.5" in both.sentence()
+
+
+def test_what_does_not_compose_is_refused():
+    with pytest.raises(UnsupportedMechanism, match=r"share their bins do not compose.*the sum of theirs"):
+        stated().compose_with(stated(), bins="shared")
+    with pytest.raises(InvalidInput, match="same adjacency"):
+        stated().compose_with(stated(adjacency="replace-one"))
+    with pytest.raises(InvalidInput, match="same clip_norm"):
+        stated().compose_with(stated(clip_norm=2.0))
+    with pytest.raises(InvalidInput, match="same trust"):
+        stated().compose_with(stated(trust=trust.SecLDP()))
+    with pytest.raises(InvalidInput, match="other must be"):
+        stated().compose_with(3)
+    for runs in ((), (ComposedBins((stated().accountant,)),)):
+        with pytest.raises(InvalidInput, match="runs must be BinnedGaussian"):
+            ComposedBins(runs)
