@@ -325,7 +325,7 @@ def by_victim(
     found: dict[int, Accountant] = {}
     for group in alike.values():
         problem = _of_victims(algorithm, trust, adjacency, group)
-        found |= dict.fromkeys(group, _stated(algorithm, problem, noise_std, clip_norm).accountant)
+        found |= dict.fromkeys(group, _of_one_run(_stated(algorithm, problem, noise_std, clip_norm)))
     return {u: found[u] for u in sorted(found)}
 
 
@@ -365,6 +365,11 @@ def _stated(
         why=" ".join(filter(None, (problem.why, misplaced(algorithm, trust.name)))),
     )
     return stated.sealed(Fingerprint.of(algorithm, trust, sampling, RELEASE, "record").text)
+
+
+def _of_one_run(stated: SampledGuarantee) -> Accountant:
+    assert not isinstance(stated.accountant, ComposedBins)
+    return stated.accountant
 
 
 def with_noise(
@@ -409,13 +414,13 @@ def calibrate(
             f"{algorithm.name!r} has infinite loss under trust model {trust.name!r}, whatever the noise: {stated.why} "
             "choose another trust model or mechanism."
         )
-    wanted = stated.accountant.least_multiplier(epsilon, delta, by=by)
+    wanted = _of_one_run(stated).least_multiplier(epsilon, delta, by=by)
     noise_std, more = gaussian.noise_std(wanted, stated.sensitivity, stated.clip_norm), 2.0**-52
     stated = _stated(algorithm, problem, noise_std, clip_norm)
     while stated.noise_multiplier < wanted:  # by rounding
         noise_std, more = noise_std * (1 + more), 2 * more
         stated = _stated(algorithm, problem, noise_std, clip_norm)
-    more, tries = stated.accountant.retry_step, 0
+    more, tries = _of_one_run(stated).retry_step, 0
     while stated.epsilon(delta) > epsilon:  # by rounding, or by fresh samples
         noise_std, more, tries = noise_std * (1 + more), 2 * more, tries + 1
         stated = _stated(algorithm, problem, noise_std, clip_norm, tries)

@@ -177,7 +177,8 @@ class SampledGuarantee(Shown):
                 raise InvalidInput(f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}.")
         both = fingerprint_of_both(self, other)
         weakest, after = self, f"{other.participation} (public batches; released models: {other.release})"
-        runs, public = _runs(self), (other.mu,) if isinstance(other, Guarantee) else ()
+        runs = _runs(self)
+        public: tuple[float, ...] = (other.mu,) if isinstance(other, Guarantee) else ()
         if isinstance(other, SampledGuarantee):
             weakest, after = min(self, other, key=lambda each: each.noise_multiplier), other.participation
             more = _runs(other)
