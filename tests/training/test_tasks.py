@@ -20,7 +20,6 @@ from mfdl.training.tasks import instance as instances
 from mfdl.training.tasks import modules, partition, seeds, steps
 
 torch.set_num_threads(1)  # workers of the test run share the cores; spinning threads cost seconds
-# Split and record-to-step map
 
 
 def uniform_index(num_records: int, num_nodes: int, seed: int, period: int) -> np.ndarray:
