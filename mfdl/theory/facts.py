@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from ..errors import unknown_name
 
-PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "gdp")
+PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "gdp", "secret_bins")
 KINDS = ("privacy", "utility", "notation", "reproduction")
 
 
@@ -25,8 +25,8 @@ KINDS = ("privacy", "utility", "notation", "reproduction")
 class Paper:
     """A paper in one version.
 
-    Attributes: name: in words. arxiv: its number there, with the version where versions differ. not_used: what is
-        printed or coded differently than meant, and matters to nothing here.
+    Attributes: name: in words. arxiv: its number there, with the version where versions differ; empty for statements
+        of this library. not_used: what is printed or coded differently than meant, and matters to nothing here.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Paper:
     not_used: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}, arXiv:{self.arxiv}"
+        return f"{self.name}, arXiv:{self.arxiv}" if self.arxiv else self.name
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,7 @@ its public code, and what is true. A claim is searched for its smallest countere
 [claims.md](claims.md); the tests named fail if what is said to be true is not so. Kinds: **privacy** (following it
 under-reports the loss, or claims what does not hold), **utility** (a worse or wrong error, or a wrong statement about
 it), **notation** (formulas that do not say what is meant), **reproduction** (needed only to meet published numbers).
+Of secret bins, which are this library's own, there stand statements close to the theorem that are false.
 
 Letters: [notation.md](notation.md). L is log(1 / delta) in budgets and the smoothness in rates; delta = 1e-5.
 """
@@ -119,7 +120,7 @@ def errata_page() -> str:
     for paper in papers:
         rows = [row for row in all_facts().values() if row.paper == paper and row.kind]
         if rows:
-            lines += [f"## {paper.name}: arXiv:{paper.arxiv}", ""]
+            lines += [f"## {paper.name}" + (f": arXiv:{paper.arxiv}" if paper.arxiv else ""), ""]
             lines += [markdown_row("item", "printed or coded", "what is true", "kind", "claim, tests")]
             lines += [markdown_row(*["---"] * 5), *map(_row, rows), ""]
     unused = [f"- {paper.arxiv}: {paper.not_used}." for paper in papers if paper.not_used]

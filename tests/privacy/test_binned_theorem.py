@@ -1,6 +1,5 @@
 """The theorem of secret bins against attackers: certified is above Monte Carlo, and both are above adaptive attacks."""
 
-import itertools
 import math
 
 import numpy as np
@@ -8,57 +7,15 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import ndtr
 
 from mfdl.privacy import binned, importance
 from mfdl.privacy.binned import BinnedGaussian
+from mfdl.testing.oracles.secret_bins import attacked
 
 
 def gram_of(C, bins):
     V = np.abs(C).reshape(len(C), -1, bins).sum(axis=1)
     return V.T @ V
-
-
-def attacked(C, bins, sigma, epsilons, way, cells):
-    """Hockey sticks of the best policies that choose gradients in {-1, 0, 1} from what was seen: never above the sup.
-
-    The attacker sees of each step in which of some cells its noise lies, and then the likelihood ratio of cells: no
-    more than the transcript shows. By dynamic programming over all gradients and all cells: a step averages over its
-    cells, then takes the best gradient. With a record replaced, gradients of both worlds are chosen.
-    """
-    T, twice = len(C), way == "replaced"
-    edges = np.concatenate([[-np.inf], np.linspace(-2.5, 2.5, cells - 1), [np.inf]])
-    weights = np.diff(ndtr(edges))
-    choices = np.array(list(itertools.product((-1.0, 0.0, 1.0), repeat=1 + twice)))
-    number = len(choices)
-
-    def axes(array, step, of_noise):  # axes are g_1, cell_1, g_2, cell_2, ...
-        shape = [1] * (2 * T)
-        shape[2 * step + of_noise] = len(array)
-        return array.reshape(shape)
-
-    def ratio(world):
-        total = 0.0
-        for r in range(bins):
-            product = np.ones((1,) * (2 * T))
-            for t in range(T):
-                gradients = (C[t, s] * axes(choices[:, world], s, 0) for s in range(r, t + 1, bins))
-                shift = sum(gradients, start=np.zeros((1,) * (2 * T))) / sigma
-                inside = ndtr(axes(edges[1:], t, 1) - shift) - ndtr(axes(edges[:-1], t, 1) - shift)
-                product = product * inside / axes(weights, t, 1)
-            total = total + product
-        return np.broadcast_to(total / bins, (number, cells) * T)
-
-    S = ratio(0)
-    other = ratio(1) if twice else 1.0
-    found = []
-    for epsilon in epsilons:
-        a, b = (1.0, S) if way == "lost" else (S, other)
-        value = np.clip(a - math.exp(epsilon) * b, 0.0, None)
-        for _ in range(T):
-            value = (value @ weights).max(axis=-1)
-        found.append(float(value))
-    return np.array(found)
 
 
 @st.composite

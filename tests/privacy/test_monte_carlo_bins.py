@@ -9,7 +9,6 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, sampled, trust
@@ -17,6 +16,7 @@ from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import binned, gaussian, importance
 from mfdl.privacy.binned import BinnedGaussian
 from mfdl.privacy.monte_carlo_bins import MonteCarlo, MonteCarloBins, normalized
+from mfdl.testing.oracles.secret_bins import of_two_bins
 
 FEW = MonteCarlo(samples=2**14, failure=1e-6)
 WAYS = {"kept": "zero-out", "lost": "zero-out", "replaced": "replace-one"}
@@ -33,19 +33,6 @@ def certified(bins):
     return BinnedGaussian(bins.noise_multiplier, bins.bins, bins.correlations, bins.adjacency)
 
 
-def exact_of_two(M, epsilon, way, points=801):
-    """The hockey stick of two bins over the plane of their means."""
-    L = np.linalg.cholesky(M + 1e-13 * np.eye(2))
-    grid = np.linspace(-9, 9, points)
-    x, y = np.meshgrid(grid, grid, indexing="ij")
-    weight = norm.pdf(x) * norm.pdf(y) * (grid[1] - grid[0]) ** 2
-    shifts, half = [row[0] * x + row[1] * y for row in L], np.diag(M) / 2
-    S = sum(np.exp(s - h) for s, h in zip(shifts, half, strict=True)) / 2
-    other = sum(np.exp(-s - h) for s, h in zip(shifts, half, strict=True)) / 2
-    a, b = {"kept": (S, 1.0), "lost": (1.0, S), "replaced": (S, other)}[way]
-    return float((weight * np.clip(a - math.exp(epsilon) * b, 0, None)).sum())
-
-
 @examples(60)
 @given(
     d=st.tuples(st.floats(0.1, 1.5), st.floats(0.1, 1.5)), rho=st.floats(0, 1), epsilon=st.floats(0, 2.5),
@@ -59,7 +46,7 @@ def test_samples_of_two_bins_have_the_mean_of_quadrature_and_stay_in_range(d, rh
     assert sum(mixture.weights) == pytest.approx(1)
     draws, range_ = pair.draws(way, mixture, 2**14, np.random.default_rng(4)), pair.range_of(way, mixture, epsilon)
     mean, second = draws.moments(epsilon)
-    true = exact_of_two(M, epsilon, way)
+    true = of_two_bins(M, epsilon, way, points=801)
     assert mean == pytest.approx(true, abs=6 * math.sqrt(second / 2**14) + 1e-4 * true + 1e-12)
     X = np.clip(draws.a - math.exp(epsilon) * draws.b, 0, None) / draws.density
     assert X.max() <= range_ * (1 + 1e-9)
@@ -111,6 +98,43 @@ def test_an_epsilon_is_where_the_bound_at_fresh_samples_meets_delta(adjacency):
     assert other != epsilon
     assert other == pytest.approx(epsilon, rel=0.1)
     assert stated.retried().epsilon(1e-4) != epsilon
+
+
+@examples(60)
+@given(count=st.integers(2, 10**6), failure=st.floats(1e-9, 0.5), range_=st.floats(0.1, 100))
+def test_samples_that_see_nothing_bound_what_they_may_have_missed(count, failure, range_):
+    """None of `count` samples is hit with probability `failure` where one is with 1 - failure^(1 / count)."""
+    nothing = importance.Draws(np.zeros(2), np.ones(2), np.ones(2))
+    assert nothing.upper(0.0, range_, failure, count) >= range_ * -math.expm1(math.log(failure) / count)
+
+
+def test_what_is_stated_is_by_samples_that_nothing_was_chosen_by(monkeypatch):
+    used = []
+
+    def watch(name):
+        plain = getattr(importance.Pair, name)
+
+        def watched(self, *arguments):
+            used.append((name, tuple(arguments[-1].bit_generator.state["state"]["key"])))
+            return plain(self, *arguments)
+
+        monkeypatch.setattr(importance.Pair, name, watched)
+
+    watch("mixture")
+    watch("draws")
+    first = by_samples(DECAYING, 1.4, "zero-out", MonteCarlo(samples=2**12, seed=11))
+    before = set()
+    for stated in (first, first.retried()):
+        stated.searched(1.0, 1e-3)
+        before |= {key for _, key in used}
+        used.clear()
+        stated.delta(1.0)
+        before |= {key for name, key in used if name == "mixture"}
+        drawn = {key for name, key in used if name == "draws"}
+        assert drawn
+        assert not drawn & before
+        before |= drawn
+        used.clear()
 
 
 @pytest.mark.slow

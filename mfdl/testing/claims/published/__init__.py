@@ -21,6 +21,7 @@ MODULES = (
     "decor.convergence",
     "corn.budgets",
     "corn.covariances",
+    "secret_bins",
 )
 
 
