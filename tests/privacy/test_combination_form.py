@@ -1,5 +1,7 @@
 """One combination of each round's messages: the structured form against the dense one, and when it is refused."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from effort import examples
@@ -17,6 +19,7 @@ from mfdl.privacy.forms import view_gram
 from mfdl.privacy.forms.combination import Combination, is_multiple
 from mfdl.testing.oracles import of_node, pinv_gram
 from mfdl.testing.strategies import gossip_matrices
+from mfdl.view import AlgorithmView
 
 RING = gossip.metropolis_hastings("ring:n=4")
 
@@ -117,8 +120,9 @@ def test_one_ulp_is_no_multiple():
 @pytest.mark.parametrize("known", [[True, False, False], [True, True, True]])
 def test_known_noise_is_no_noise(known):
     one = algorithms.cdp(Dynamics(gossip.metropolis_hastings("path:n=3")), EveryStep(2))
-    view = trust.Central().view(one, 1)
-    view.knowledge.known_noise[:] = known
+    hidden = trust.Central().view(one, 1)
+    knowledge = dataclasses.replace(hidden.knowledge, known_noise=np.tile(known, (2, 1)))
+    view = AlgorithmView(one, knowledge, release=hidden.release, attacker=hidden.attacker)
     for gram in Combination.of(view).grams(range(3)):
         if all(known):
             assert gram.leaks.all()
