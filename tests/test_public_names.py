@@ -24,8 +24,8 @@ NAMES = {
         spatial_covariance spatial_noise time_space toeplitz tuned_decor two_hop_dsgd with_absences zip_dl
     """,
     "mfdl.audit": """
-        AuditConfig AuditMatrix AuditResult CanaryResult Cell Reconstruction System Training Transcript audit
-        audit_matrix reconstruct
+        AuditConfig AuditMatrix AuditResult BinsAuditResult BinsCanaryResult CanaryResult Cell Reconstruction System
+        Training Transcript audit audit_matrix reconstruct
     """,
     "mfdl.error_gram": """
         Estimate EstimatedGram OBJECTIVES Probes SpectralMeasure error_gram estimated_error_gram

@@ -1,6 +1,7 @@
 """Audits: the privacy that runs show, against the privacy that is claimed."""
 
 from .auditing import AuditConfig, audit
+from .bins_results import BinsAuditResult, BinsCanaryResult
 from .matrix import AuditMatrix, Cell, audit_matrix
 from .reconstruction import Reconstruction, reconstruct
 from .results import AuditResult, CanaryResult
@@ -10,6 +11,8 @@ __all__ = [
     "AuditConfig",
     "AuditMatrix",
     "AuditResult",
+    "BinsAuditResult",
+    "BinsCanaryResult",
     "CanaryResult",
     "Cell",
     "Reconstruction",

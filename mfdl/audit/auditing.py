@@ -21,15 +21,19 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..mechanism import Mechanism, require_unit
+from ..participation import BallsInBins
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
 from ..privacy.sensitivity.patterns import MAX_ENUMERATED
 from ..progress import Progress, shown
+from ..sampled import SampledMechanism
 from ..trust import TrustModel
 from . import bounds, claims
+from .bins_results import BinsAuditResult
 from .canaries import DIRECTIONS, Canary, candidates, learned
 from .results import AuditResult, Settings
 from .runs import Runs
+from .secret_bins import audited_bins
 from .system import System, Training
 
 ESTIMATORS = ("gaussian", "binomial")
@@ -42,7 +46,8 @@ class AuditConfig:
     """What `audit` is asked.
 
     Attributes:
-        subject: a mechanism, which brings adjacency, clip_norm and noise_std; or an algorithm with all three.
+        subject: a mechanism, of secret bins too: it brings adjacency, clip_norm and noise_std; or an
+            algorithm with all three.
         trust: who sees and knows what; the claim is the adaptive mu of every victim under it. Of a mechanism, under
             its guarantee's own trust model, it is the guarantee's mu where that is smaller; a difference is noted.
         adjacency: of the inputs that are run; of a mechanism, another one than it was accounted for keeps its claim.
@@ -54,10 +59,11 @@ class AuditConfig:
         trials: runs that measure, per canary and input; as many more choose.
         level: of all bounds together, in (0, 1).
         delta: of every epsilon; seed: of the noise; one seed gives one result.
+        bins_seen: of `BallsInBins`: the attacker is told the bins. A planted bug, which refutes the amplified claim.
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each canary.
     """
 
-    subject: Mechanism | LinearAlgorithm
+    subject: Mechanism | SampledMechanism | LinearAlgorithm
     _: dataclasses.KW_ONLY
     trust: TrustModel
     adjacency: str | None = None
@@ -72,17 +78,18 @@ class AuditConfig:
     level: float = 0.95
     delta: float = 1e-6
     seed: int = 0
+    bins_seen: bool = False
     progress: Progress = "auto"
 
     @property
-    def mechanism(self) -> Mechanism | None:
+    def mechanism(self) -> Mechanism | SampledMechanism | None:
         """The subject, if it is one."""
-        return self.subject if isinstance(self.subject, Mechanism) else None
+        return self.subject if isinstance(self.subject, Mechanism | SampledMechanism) else None
 
     @property
     def algorithm(self) -> LinearAlgorithm:
         """What runs."""
-        return self.subject.algorithm if isinstance(self.subject, Mechanism) else self.subject
+        return self.subject if isinstance(self.subject, LinearAlgorithm) else self.subject.algorithm
 
     @property
     def claimed_adjacency(self) -> str | None:
@@ -91,7 +98,7 @@ class AuditConfig:
 
     def settings(self) -> Settings:
         """All that a mechanism brings or the caller gives, checked."""
-        check.instance(Mechanism, LinearAlgorithm, subject=self.subject)
+        check.instance(Mechanism, SampledMechanism, LinearAlgorithm, subject=self.subject)
         check.instance(TrustModel, trust=self.trust)
         given = {"clip_norm": self.clip_norm, "noise_std": self.noise_std, "unit": self.unit}
         if self.mechanism is not None:
@@ -133,14 +140,14 @@ class AuditConfig:
 
     def shown(self) -> str | None:
         """The final models that the view holds; None: the default."""
-        if self.release is None and self.mechanism is not None:
-            stated = self.mechanism.guarantee
+        if self.release is None and isinstance(self.subject, Mechanism):
+            stated = self.subject.guarantee
             return stated.release if self.trust.name == stated.trust else None
         return self.release
 
 
 @takes_fields_of(AuditConfig)
-def audit(config: AuditConfig) -> AuditResult:
+def audit(config: AuditConfig) -> AuditResult | BinsAuditResult:
     """Runs neighbouring inputs and bounds from below the privacy that the runs show; `AuditConfig` has the arguments.
 
     >>> from mfdl import algorithms, dynamics, gossip, participation, trust
@@ -160,8 +167,13 @@ def audit(config: AuditConfig) -> AuditResult:
     return audited(config)
 
 
-def audited(config: AuditConfig) -> AuditResult:
+def audited(config: AuditConfig) -> AuditResult | BinsAuditResult:
     """`audit` of a config, whose losses are accounted once."""
+    check.instance(Mechanism, SampledMechanism, LinearAlgorithm, subject=config.subject)
+    if isinstance(config.algorithm.participation, BallsInBins):
+        return audited_bins(config)
+    if config.bins_seen:
+        raise InvalidInput("bins_seen=True: only secret bins can be told; leave it out, or audit BallsInBins.")
     settings, algorithm, release = config.settings(), config.algorithm, config.shown()
     gaussian.record_shift(settings.adjacency, settings.clip_norm)  # refuses another adjacency
     stated = _claims(config, settings)
@@ -205,7 +217,8 @@ def _claims(config: AuditConfig, settings: Settings) -> claims.Claims:
         for x in losses
     }
     of_all = config.victim is None
-    return claims.refutable(config.mechanism, settings.mechanism, config.trust, losses, mus, of_all=of_all)
+    subject = config.subject if isinstance(config.subject, Mechanism) else None
+    return claims.refutable(subject, settings.mechanism, config.trust, losses, mus, of_all=of_all)
 
 
 def _require_trials(settings: Settings, stated: claims.Claims, chosen: Sequence[Canary], failure: float) -> None:

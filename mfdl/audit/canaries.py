@@ -76,7 +76,7 @@ def best_signs(gram: FloatArray, participation: Participation) -> tuple[FloatArr
     best, value = np.zeros(len(gram)), -1.0
     for patterns in _blocks(tried_patterns(gram, participation)):
         X = gram[patterns[:, :, None], patterns[:, None, :]]
-        signs, reached = _best_of_all(X) if patterns.shape[1] <= MAX_SIGNED_STEPS else _improved(X)
+        signs, reached = signs_of(X)
         top = int(reached.argmax())
         if reached[top] > value:
             best, value = np.zeros(len(gram)), float(reached[top])
@@ -110,6 +110,11 @@ def _blocks(patterns: Iterator[Sequence[int]]) -> Iterator[NDArray[np.intp]]:
 def _all_signs(size: int) -> FloatArray:
     """Up to a common sign, which s^T X s does not see, (2^(size - 1), size)."""
     return np.array([(1.0, *rest) for rest in itertools.product((1.0, -1.0), repeat=size - 1)])
+
+
+def signs_of(X: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Signs that make s^T X s large for each X, (patterns, k, k), and the values: the largest for few steps."""
+    return _best_of_all(X) if X.shape[1] <= MAX_SIGNED_STEPS else _improved(X)
 
 
 def _best_of_all(X: FloatArray) -> tuple[FloatArray, FloatArray]:

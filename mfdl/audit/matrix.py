@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 from .. import check, files
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, UnsupportedMechanism
+from ..participation import BallsInBins
 from ..privacy import gaussian
 from ..privacy.accounting import worst_adaptive
 from ..progress import Progress, shown
 from ..shown import short_repr
 from ..trust import TrustModel
 from .auditing import AuditConfig, audited
+from .bins_results import BinsAuditResult
 from .observation import anything_is_seen
 from .results import AuditResult
 
@@ -42,14 +44,18 @@ class Cell:
 
     mechanism: str
     trust: str
-    result: AuditResult | None
+    result: AuditResult | BinsAuditResult | None
     why: str = ""
 
     def row(self) -> dict[str, Any]:
-        """Plain values under COLUMNS, all of one victim: of the worst canary; empty where there is no audit."""
+        """Plain values under COLUMNS, of one victim's worst canary; empty where there is no audit, or no mu."""
         row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
         row |= {"mechanism": self.mechanism, "trust": self.trust, "why": self.why}
-        if self.result is not None:
+        if isinstance(self.result, BinsAuditResult):
+            found = self.result.worst
+            row |= {"epsilon_claimed": found.epsilon_claimed, "epsilon_audited": found.epsilon_audited}
+            row["violated"] = self.result.violated
+        elif self.result is not None:
             worst = self.result.worst
             row |= {name: getattr(worst, name) for name in ("mu_claimed", "mu_audited", "epsilon_audited")}
             row["epsilon_claimed"] = gaussian.epsilon_from_mu(worst.mu_claimed, self.result.delta)
@@ -147,6 +153,12 @@ def audit_matrix(
     with told.bar("audits", len(pairs)) as advance:
         for name, model in pairs:
             asked = AuditConfig(algorithms[name], trust=trusts[model], release=(release or {}).get(name), **how)
+            if isinstance(asked.algorithm.participation, BallsInBins):
+                if noise_std is None:
+                    raise InvalidInput(f"mu={mu}: secret bins have no mu; give noise_std.")
+                cells.append(Cell(name, model, audited(dataclasses.replace(asked, noise_std=noise_std))))
+                advance()
+                continue
             why = _nothing_to_refute(asked)
             if not why and mu is not None:
                 finite = [loss for loss in asked.losses if loss.adaptive_sensitivity_squared < math.inf]

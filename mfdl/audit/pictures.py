@@ -30,18 +30,19 @@ def heat_map(cells: Sequence[Mapping[str, Any]], level: float, ax: Axes | None =
     size = (3.4 + 1.5 * len(columns), 2.2 + 0.42 * len(rows))
     axes = Figure(figsize=size, layout="constrained").add_subplot() if ax is None else ax
     for cell in cells:
-        if cell["mu_claimed"] != "":
-            ratio = cell["mu_audited"] / cell["mu_claimed"]
+        if cell["epsilon_claimed"] != "":
+            name = "epsilon" if cell["mu_claimed"] == "" else "mu"  # secret bins have no mu
+            ratio = cell[f"{name}_audited"] / cell[f"{name}_claimed"]
             ratios[rows.index(cell["mechanism"]), columns.index(cell["trust"])] = min(ratio, 1.5)
     image = axes.imshow(ratios, cmap="YlGnBu", vmin=0.0, vmax=1.5, aspect="auto")
     for cell in cells:
         i, j = rows.index(cell["mechanism"]), columns.index(cell["trust"])
-        if cell["mu_claimed"] == "":
+        if cell["epsilon_claimed"] == "":
             axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, hatch="////", edgecolor="#e3e3e3", lw=0))
             axes.text(j, i, "no claim", ha="center", va="center", color=QUIET, fontsize=8)
             continue
         dark = ratios[i, j] > 0.8
-        text = f"{cell['mu_claimed']:.3g} / {cell['mu_audited']:.3g}"
+        text = "" if cell["mu_claimed"] == "" else f"{cell['mu_claimed']:.3g} / {cell['mu_audited']:.3g}"
         colour = "white" if dark else INK
         middle: dict[str, Any] = {"ha": "center", "color": colour}
         axes.text(j, i, text, va="bottom", fontsize=9, **middle)

@@ -121,12 +121,11 @@ class AuditResult(Settings):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, infinities as texts."""
         names = ("mu_audited", "epsilon_claimed", "epsilon_audited", "violated")
-        canaries = [
-            _plain(**dataclasses.asdict(c), mu_audited=c.mu_audited, violated=c.violated) for c in self.canaries
-        ]
+        canaries = [plain(**dataclasses.asdict(c), mu_audited=c.mu_audited, violated=c.violated) for c in self.canaries]
         values = {**dataclasses.asdict(self), "canaries": canaries, "notes": list(self.notes)}
-        return _plain(**values, **{name: getattr(self, name) for name in names})
+        return plain(**values, **{name: getattr(self, name) for name in names})
 
 
-def _plain(**values: Any) -> dict[str, Any]:
+def plain(**values: Any) -> dict[str, Any]:
+    """Infinities as texts."""
     return {name: str(x) if isinstance(x, float) and math.isinf(x) else x for name, x in values.items()}

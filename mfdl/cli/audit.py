@@ -34,7 +34,7 @@ def _show(matrix: AuditMatrix, out: Path | None) -> None:
         if cell.result is not None:
             row = cell.row()
             keys = ("mu_claimed", "mu_audited", "epsilon_claimed", "epsilon_audited")
-            values = [f"{row[key]:.4g}" for key in keys]
+            values = ["" if row[key] == "" else f"{row[key]:.4g}" for key in keys]
             verdict = "[red]REFUTED[/]" if cell.result.violated else "not refuted"
         table.add_row(cell.mechanism, cell.trust, *values, verdict)
     options.answers().print(table)

@@ -51,6 +51,8 @@ class AuditConfig(TakesPart, OnGraph):
 
         for name in self.mechanisms:
             registry.check_name(name)
+        if self.has_bins and self.noise_std is None:
+            raise InvalidInput(f"--participation {options.BINS} has no mu that noise could follow; give --noise-std.")
         if self.noise_std is not None and self.mu is not None:
             raise InvalidInput("give at most one of --noise-std and --mu.")
 

@@ -97,13 +97,18 @@ class BinBatches(DrawnBatches):
     def __init__(self, instance: TaskInstance, key: NoiseKey, bins: int) -> None:
         super().__init__(instance, key)
         self._count = check.integer_at_least(1, bins=bins)
-        high, low = np.divmod(self._words(0), np.uint64(2**32))
-        b = np.uint64(self._count)  # floor(word b / 2^64), in two halves
-        self.bins = ((high * b + (low * b >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
+        self.bins = bins_of(self._words(0), self._count)
         """The bin of each place, shape (n, B): secret."""
 
     def drawn(self, step: int) -> NDArray[np.bool_]:
         return np.asarray((self.bins == step % self._count) & self._held)
+
+
+def bins_of(drawn: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
+    """The bins below `count` of 64-bit words: floor(word count / 2^64), in two halves."""
+    high, low = np.divmod(drawn, np.uint64(2**32))
+    b = np.uint64(count)
+    return ((high * b + (low * b >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
 
 
 def batches_of(scheme: PoissonSampling | BallsInBins, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
