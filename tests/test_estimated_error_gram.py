@@ -74,6 +74,7 @@ def coverage(dynamics, T, seeds, **how):
     return held, np.mean([estimate.relative_error for estimate in found])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "spec"),
     [

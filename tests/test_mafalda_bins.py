@@ -51,6 +51,7 @@ def test_the_name_is_the_factorization_for_what_counts(weights):
     assert (made.participation, made.name) == (BINS, "mafalda-bins")
 
 
+@pytest.mark.slow
 def test_its_noise_is_certified_and_at_most_that_of_encoders_for_public_batches():
     made = mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False)
     solved = factorize_bins(DYNAMICS, 2, 3, NOISE, progress=False)

@@ -68,6 +68,7 @@ OTHER_DYNAMICS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", NOISES)
 def test_where_all_messages_are_seen_step_sizes_momentum_and_decay_change_no_loss(name, model):

@@ -39,6 +39,7 @@ def test_each_mechanism_has_its_budget_and_rate(finished, tmp_path):
     assert steps.num_rows == 6 * 2 * 2 * 4  # comparisons, seeds, evaluations, nodes
 
 
+@pytest.mark.slow
 def test_a_file_of_lists_and_the_result_are_configs_of_the_same(finished, tmp_path, capsys):
     result, folder = finished
     file = tmp_path / "c.toml"

@@ -42,6 +42,7 @@ def hockey_sticks(M, sigma, epsilons, adjacency):
     return [max(float((weight * np.clip(a - math.exp(e) * b, 0, None)).sum()) for a, b in ways) for e in epsilons]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize(("c", "sigma"), [(0.0, 0.9), (0.3, 1.3), (0.8, 2.0)])
 def test_two_equal_bins_are_what_quadrature_says(adjacency, c, sigma):

@@ -62,6 +62,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(tradeoff, "GRAPHS", {"ring": "ring:n=16", "complete": "complete:n=16"})
 
 
+@pytest.mark.slow
 def test_figure_1a_of_few_steps_is_written_and_trained_once(tmp_path, capsys, tiny, monkeypatch):
     asked = ["reproduce", "decor-1a", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path)]
     assert main(asked) == 0

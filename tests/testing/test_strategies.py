@@ -195,6 +195,7 @@ def test_all_names_are_those_of_the_registry_and_three_of_ones_own():
     assert set(CHEAP_NAMES) | set(PROTECTING_NAMES) <= set(ALL_NAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL_NAMES)
 @examples(8)
 @given(data=st.data())

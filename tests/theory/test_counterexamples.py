@@ -99,6 +99,21 @@ def of_9b(epsilon):
     return float(exact_epsilon(epsilon / (2 * math.sqrt(L)), DELTA))
 
 
+def over_the_plane(top, bottom, epsilon=0.0):
+    """E (p - e^epsilon q)_+ of two mixtures of unit normals at equally likely points, by midpoints."""
+    x = np.arange(-7.99, 8, 0.02)
+
+    def density(points):
+        return sum(np.outer(norm.pdf(x - a), norm.pdf(x - b)) for a, b in points) / len(points)
+
+    return float(np.clip(density(top) - math.exp(epsilon) * density(bottom), 0, None).sum()) * 0.02**2
+
+
+HIDDEN, GONE = [(1, 0), (0, 1)], [(0, 0)]  # of one record in two bins, seen and not
+OTHER = [(1, -1), (-1, 1)], [(0, -1), (-1, 0)]  # beside one of gradient -1 in the bin that is left
+SHORT = np.sqrt(1 / 20)
+
+
 def with_variance(largest):
     """Least error on two nodes with tr R <= 2 `largest`: R = a J + v (I - J), J = 11^T / 2, at [R^-1]_ii = 1.
 
@@ -276,10 +291,23 @@ VALUES = [
     ("corn-code-clipping", {"batch_size": 2, "clip_norm": 1.0}, 2, 4),
     ("corn-code-clipping", {"batch_size": 4, "clip_norm": 0.5}, 1, 4),
     ("corn-code-central-baseline", {"num_nodes": 2, "num_steps": 1}, 1 / 4, 1 / 2),
+    ("secret-bins-public", {"bins": 2, "sigma": 1.0}, over_the_plane(HIDDEN, GONE), 2 * norm.cdf(1 / 2) - 1),
+    (
+        "secret-bins-equal-sizes", {"other": -1.0, "sigma": 1.0},
+        max(over_the_plane(HIDDEN, GONE, 1.5), over_the_plane(GONE, HIDDEN, 1.5)),
+        max(over_the_plane(*OTHER, 1.5), over_the_plane(*OTHER[::-1], 1.5)),
+    ),
+    # (1, -1): the second step moves by -2
+    ("secret-bins-signs", {"encoder": np.array([[1.0, 0.0], [-1.0, 1.0]])}, 1, 1 + 2**2),
+    (
+        "secret-bins-doubled-shift", {"gram": np.diag([1.0, 1 / 20]), "sigma": 1.0},
+        over_the_plane([(2, 0), (0, 2 * SHORT)], GONE), over_the_plane([(1, 0), (0, SHORT)], [(-1, 0), (0, -SHORT)]),
+    ),
 ]  # fmt: skip
 LOOSE = {  # of integrations, grids and semidefinite programs; elsewhere 1e-6
     "mafalda-theorem-7-adaptive": 3e-3, "muffliato-reacting-gradients": 2e-3, "zip-dl-record-adaptive": 1e-3,
-    "corn-problem-9-attained": 1e-4, "corn-disjoint-groups": 1e-5,
+    "corn-problem-9-attained": 1e-4, "corn-disjoint-groups": 1e-5, "secret-bins-public": 1e-4,
+    "secret-bins-equal-sizes": 5e-4, "secret-bins-doubled-shift": 1e-4,
 }  # fmt: skip
 
 
