@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from _comparison_tables import Answer, Place, losses_of, paired, without_noise
-from _scenes import INDEPENDENT, NO_NOISE, REFERENCE, SECRET_BINS, SECRET_INDEPENDENT
+from _scenes import INDEPENDENT, NO_NOISE, REFERENCE, SECRET_AVERAGE, SECRET_BINS, SECRET_INDEPENDENT
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, PercentFormatter
 
@@ -26,6 +26,7 @@ COLOURS: Mapping[Place, str] = {
     (SECRET_INDEPENDENT, "released"): "#e69f00",
     (SECRET_BINS, "last"): "#56b4e9",
     (SECRET_BINS, "released"): "#009e73",
+    (SECRET_AVERAGE, "released"): "#cc79a7",
 }
 LOSSES: Mapping[Place, str] = {(NO_NOISE, "released"): "#000000", (REFERENCE, "last"): "#8c8c8c"} | COLOURS
 LEFTMOST = -1.0  # shares below are drawn here: a row that loses more than the whole gap

@@ -7,6 +7,7 @@ on where it was stopped and trains nothing twice.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from _scenes import INDEPENDENT, MEASURES, NO_NOISE, ROWS, Row, Scene
-from _secret_encoder import named
 
 from mfdl import files
 from mfdl.sweeps import Cell, Engine, Store, Tuning, run_cells
@@ -58,9 +58,7 @@ class Trial:
         """One run."""
         key = label, rate, seed
         if key not in self._cells:
-            row = ROWS[label]
-            name = named(row.mechanism, self.scene, self.epsilon, self.store.folder)
-            self._cells[key] = Cell(self.scene.config(row, self.epsilon, rate, seed, name))
+            self._cells[key] = Cell(self.scene.config(ROWS[label], self.epsilon, rate, seed))
         return self._cells[key]
 
     def run(self, wanted: Iterable[tuple[str, float]], seeds: Sequence[int]) -> None:
@@ -168,8 +166,18 @@ def wider(grid: Sequence[float], best: float) -> float | None:
 def compared(
     scene: Scene, rows: Sequence[Row], out: Path, engine: Engine, plan: Plan, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The whole scene, kept in out/NAME: the answer of its first budget at which it counts, else of the last."""
+    """The whole scene, kept in out/NAME: the answer of its first budget at which it counts, else of the last.
+
+    Rows of an earlier answer at that budget that are not asked for, or not yet run again, stay in it.
+    """
     store = Store(out / scene.name.replace("/", "-"))
+    earlier = _earlier(store.folder / RESULT)
+
+    def told(trial: Trial) -> dict[str, Any]:
+        answer = with_earlier(trial.answer(), earlier)
+        files.atomic_write_json(store.folder / RESULT, answer)
+        return answer
+
     labels = [row.label for row in rows]
     first = [label for label in (NO_NOISE, INDEPENDENT) if label in labels]
     for epsilon in scene.epsilons:
@@ -183,9 +191,28 @@ def compared(
             if label not in first:
                 trial.choose([label])
             trial.test([label])
-            files.atomic_write_json(store.folder / RESULT, trial.answer())
+            told(trial)
             rates = {measure: trial.chosen[label, measure] for measure in MEASURES}
             means = {m: float(trial.losses(label, m, rate, plan.seeds).mean()) for m, rate in rates.items()}
             say(f"{scene.name}: {label}: rates {rates}, losses {means}")
-    files.atomic_write_json(store.folder / RESULT, trial.answer())
-    return trial.answer()
+    return told(trial)
+
+
+def with_earlier(answer: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer with the rows that only an earlier one of the same budget has, and what their rates had."""
+    if not answer["counts"] or earlier.get("epsilon") != answer["epsilon"]:
+        return answer
+    added = {name: [*answer[name], *_missing(answer[name], earlier[name])] for name in ("rows", "rates")}
+    added["rates"].sort(key=lambda tried: (tried["label"], tried["measure"], tried["lr"]))
+    return answer | added
+
+
+def _missing(some: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of labels that `some` lacks."""
+    known = {each["label"] for each in some}
+    return [each for each in others if each["label"] not in known]
+
+
+def _earlier(path: Path) -> dict[str, Any]:
+    """The answer in a file; empty where there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

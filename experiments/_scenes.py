@@ -12,7 +12,6 @@ EPOCHS, PERIOD, AVERAGE = 10, 16, 48
 DELTA = 1e-5
 CLIP_NORM, ADJACENCY = 1.0, "zero-out"
 PUBLIC, SECRET = "public", "secret"
-SECRET_ENCODER = "file:encoder-{epsilon:g}.npz"  # in the folder of the scene, made by `_secret_encoder`
 MEASURES = {"last": "last_loss", "released": "final_loss"}
 """Which model is evaluated, and its key in a record: one run gives both."""
 
@@ -21,7 +20,9 @@ MEASURES = {"last": "last_loss", "released": "final_loss"}
 class Row:
     """One mechanism, with batches that everybody knows or with secret bins.
 
-    Attributes: rankings: trust models whose table it stands in; the first is the one it is held to.
+    Attributes:
+        mechanism: its name, with the models that it is made for where these are not all.
+        rankings: trust models whose table it stands in; the first is the one it is held to.
     """
 
     label: str
@@ -32,6 +33,7 @@ class Row:
 
 NO_NOISE, INDEPENDENT, REFERENCE = "no noise", "DP-D-SGD", "MAFALDA"
 SECRET_INDEPENDENT, SECRET_BINS = "DP-D-SGD in secret bins", "encoder for secret bins"
+SECRET_AVERAGE = "encoder for secret bins and the average"
 ROWS = {
     row.label: row
     for row in (
@@ -40,7 +42,8 @@ ROWS = {
         Row(REFERENCE, "mafalda"),
         Row("banded", "banded"),
         Row(SECRET_INDEPENDENT, "dp-dsgd", SECRET),
-        Row(SECRET_BINS, SECRET_ENCODER, SECRET),
+        Row(SECRET_BINS, "mafalda-bins", SECRET),
+        Row(SECRET_AVERAGE, "mafalda-bins@released", SECRET),
         Row("CorN", "corn", rankings=("eavesdropper",)),
         Row("DECOR", "decor", rankings=("eavesdropper",)),
         Row("time x space", "time-space", rankings=("eavesdropper",)),
@@ -64,13 +67,8 @@ class Scene:
     period: int = PERIOD
     average: int = AVERAGE
 
-    def config(
-        self, row: Row, epsilon: float, rate: float, seed: int, mechanism: str | None = None
-    ) -> ComparisonConfig:
-        """One run, evaluated once, at its end.
-
-        Args: mechanism: its name, where it is not that of the row.
-        """
+    def config(self, row: Row, epsilon: float, rate: float, seed: int) -> ComparisonConfig:
+        """One run, evaluated once, at its end."""
         shared: dict[str, Any] = {"epochs": self.epochs, "period": self.period, "graph": self.graph, "task": self.task}
         shared |= {"eval_every": self.epochs * self.period, "release_model": f"average:{self.average}"}
         if row.batches == SECRET:
@@ -78,7 +76,7 @@ class Scene:
         shared |= {"adjacency": ADJACENCY, "clip_norm": CLIP_NORM, "delta": DELTA, "partition": self.partition}
         return ComparisonConfig(
             **shared,
-            mechanisms=(mechanism or row.mechanism,),
+            mechanisms=(row.mechanism,),
             epsilon=epsilon,
             trust=row.rankings[0],
             learning_rate=rate,

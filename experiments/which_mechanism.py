@@ -10,9 +10,10 @@ The protocol, fixed before any run of the test:
   zero-out adjacency, delta = 1e-5, epsilon = .726 (mu = .2). A scene counts only if noise costs DP-D-SGD at least 20 %
   over no noise, each at its best rate, on the seeds of tuning; one that does not is tried once more at epsilon = .331
   (mu = .1).
-- Rows: no noise; DP-D-SGD, MAFALDA as published and banded noise with public batches; DP-D-SGD and the encoder for
-  secret bins with secret batches. CorN, DECOR and time x space in the ranking of the eavesdropper. Each with its last
-  model and with the average of its last 48, tuned apart; one run gives both.
+- Rows: no noise; DP-D-SGD, MAFALDA as published and banded noise with public batches; with secret ones DP-D-SGD and the
+  encoder for secret bins, made for all models or for the average that is published. CorN, DECOR and time x space in the
+  ranking of the eavesdropper. Each with its last model and with the average of its last 48, tuned apart; one run gives
+  both.
 - Tuning: seven rates from .01 to 1, by successive halving on mean ranks, 7 x 2 to 3 x 5 seeds; where the best is at an
   end of the grid, the next rate beyond it is tried, up to four times. Nothing else is chosen. Tuning is not private.
 - Test: 20 seeds that no choice has seen, once, paired; the records of the test are those of tuning. Log ratio to

@@ -7,7 +7,6 @@ import _comparison_picture as picture
 import _comparison_tables as tables
 import _protocol as protocol
 import _scenes as scenes
-import _secret_encoder as secret_encoder
 import numpy as np
 import pytest
 import which_mechanism as which
@@ -19,6 +18,7 @@ from numpy.testing import assert_allclose
 import mfdl
 from mfdl.algorithms import registry
 from mfdl.noise_error import noise_error
+from mfdl.reporting.shared import Shared
 from mfdl.sweeps import Engine, running
 
 ROWS = ("no noise", "DP-D-SGD", "MAFALDA")
@@ -113,28 +113,24 @@ def test_scenes_of_one_budget_or_skewed():
 @pytest.mark.parametrize("row", scenes.ROWS.values(), ids=lambda row: row.label)
 def test_every_row_is_a_mechanism_held_to_a_trust_model_that_it_is_meant_for(row):
     assert set(row.rankings) <= set(tables.RANKINGS)
-    if row.mechanism != scenes.SECRET_ENCODER:
-        entry = registry.MECHANISMS[row.mechanism]
-        assert not entry.models or row.rankings[0] in entry.models
+    config = scenes.QUICK.config(row, 0.726, 0.1, 7)
+    entry = registry.entry_of(*config.mechanisms)
+    assert not entry.models or row.rankings[0] in entry.models
+    assert "," not in row.label  # --rows splits there
 
 
 @pytest.mark.slow
-def test_the_encoder_for_secret_bins_is_solved_once_and_meets_the_budget_with_less_noise_than_mafalda(tmp_path):
-    name = secret_encoder.named(scenes.SECRET_ENCODER, scenes.QUICK, 0.726, tmp_path)
-    before = (tmp_path / "encoder-0.726.npz").read_bytes()
-    assert secret_encoder.named(scenes.SECRET_ENCODER, scenes.QUICK, 0.726, tmp_path) == name
-    assert (tmp_path / "encoder-0.726.npz").read_bytes() == before
-    assert secret_encoder.named("mafalda", scenes.QUICK, 0.726, tmp_path) == "mafalda"
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(scenes.QUICK.graph), 0.3)
-    asked = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "epsilon": 0.726, "delta": 1e-5}
+def test_the_encoders_for_secret_bins_meet_the_budget_and_are_the_best_at_what_each_is_made_for():
+    def root_error(label, weights):
+        config = scenes.QUICK.config(scenes.ROWS[label], 0.726, 0.1, 7)
+        mechanism = Shared().accounted(config, *config.mechanisms).mechanism(config.target)
+        assert mechanism.guarantee.epsilon(scenes.DELTA) <= 0.726
+        return mechanism.noise_std * noise_error(mechanism.algorithm, weights=mfdl.ErrorWeights(weights)) ** 0.5
 
-    def root_error(name, participation):
-        mechanism = mfdl.calibrate(registry.build(name, dynamics, participation), **asked)
-        assert mechanism.guarantee.epsilon(1e-5) <= 0.726
-        return mechanism.noise_std * noise_error(mechanism.algorithm) ** 0.5
-
-    public = root_error("mafalda", mfdl.Cyclic(epochs=2, period=3))
-    assert root_error(name, mfdl.BallsInBins(epochs=2, bins=3)) < public
+    labels = (scenes.SECRET_BINS, scenes.SECRET_AVERAGE, scenes.SECRET_INDEPENDENT, scenes.REFERENCE)
+    for best, weights in zip(labels, ("all", "released:average:2"), strict=False):
+        errors = {label: root_error(label, weights) for label in labels}
+        assert min(errors, key=errors.get) == best
 
 
 @pytest.mark.parametrize(
@@ -162,6 +158,23 @@ def test_a_scene_counts_where_noise_costs_enough_and_is_else_tried_at_a_smaller_
     assert (answer["epsilon"], answer["counts"]) == (epsilons[-1], tested)
     assert len(answer["rows"]) == (6 if tested else 0)
     assert json.loads((tmp_path / "logistic-ego" / "result.json").read_text()) == json.loads(json.dumps(answer))
+
+
+def test_rows_of_an_earlier_answer_stay_where_this_one_has_none_of_them():
+    earlier = some()
+    now = {**earlier, "rows": [], "rates": []}
+    assert protocol.with_earlier(now, earlier) == {**earlier, "rates": sorted(earlier["rates"], key=by_label)}
+    again = [{**row, "losses": [1.0]} for row in earlier["rows"] if row["label"] == "MAFALDA"]
+    joined = protocol.with_earlier({**now, "rows": again}, earlier)["rows"]
+    others = [row for row in earlier["rows"] if row["label"] != "MAFALDA"]
+    assert joined == again + others
+    for other in ({**earlier, "epsilon": 1.0}, {}):
+        assert protocol.with_earlier(now, other) == now
+    assert protocol.with_earlier(now | {"counts": False}, earlier)["rows"] == []
+
+
+def by_label(tried):
+    return tried["label"], tried["measure"], tried["lr"]
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------

@@ -165,3 +165,30 @@ def test_a_sweep_over_budgets_makes_an_encoder_for_each(tmp_path):
     solved = [factorize_bins(dynamics, 2, 2, target, progress=False) for target in targets]
     expected = sorted(each.noise_std for each in solved)
     assert sorted(record["noise_std"] for record in records) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_made_for_the_released_average_it_is_the_same_in_factorize_compare_and_sweep(capsys, tmp_path):
+    asked = ["--error-weights", "released", "--release-model", "average:2"]
+    weights = mfdl.ErrorWeights("released:average:2")
+    solved = factorize_bins(DYNAMICS, 2, 3, NOISE, weights=weights, progress=False)
+    found = answer(capsys, "factorize", *SECRET, *asked, "--mechanism", "mafalda-bins")
+    assert found["error_weights"] == "released:average:2"
+    assert found["root_error"] == pytest.approx(solved.root_error, rel=1e-9)
+    for other in ({}, {"weights": mfdl.ErrorWeights("last:2")}):
+        made = mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False, **other)
+        assert calibrated(made).noise_std ** 2 * noise_error(made, weights=weights) > solved.root_error**2
+    training = ["--seeds", "1", "--lr", "0.1", "--out", str(tmp_path / "compared")]
+    compared = answer(capsys, "compare", *SECRET, *asked, *training, "--mechanisms", "mafalda-bins")
+    (row,) = compared["mechanisms"]
+    assert row["label"] == "mafalda-bins@released:average:2"
+    cell = {"graph": "path:n=3", "epochs": 2, "period": 3, "seeds": 1, "learning_rate": 0.1, **TARGET}
+    done = sweep(
+        out=tmp_path / "swept", progress=False, mechanisms=("mafalda-bins",), participation="balls-in-bins",
+        error_weights=("released",), release_model="average:2", **cell,
+    )  # fmt: skip
+    assert (done["finished"], done["failed"]) == (1, 0)
+    (record,) = Store.load(tmp_path / "swept").records()
+    assert record["error_weights"] == "released:average:2"
+    assert record["noise_std"] == pytest.approx(solved.noise_std, rel=1e-4)
+    assert record["final_loss"] == row["final_loss_mean"] != record["last_loss"]

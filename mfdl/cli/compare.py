@@ -74,7 +74,7 @@ def _show(result: dict[str, Any], picture: Path) -> None:
         if loss is not None:
             table.add_row(f"({name})", f"{loss:.3f}", "" if accuracy is None else f"{accuracy:.1%}")
     spread = ["±: standard deviation over seeds."] * (count > 1)
-    options.say([table, *spread, *_footnotes(result["steps"])[: 1 + with_objective]])
+    options.say([table, *spread, *_footnotes(result)[: 1 + with_objective]])
     options.say([f"{result['finding']}."] * bool(result["finding"]) + result["advice"])
     without = any(row["mechanism"] == "none" for row in result["mechanisms"])
     options.say([result["guarantee"], *["none trains without noise: it has no guarantee."] * without])
@@ -94,14 +94,15 @@ def _target(result: dict[str, Any]) -> str:
 def _show_several(result: dict[str, Any], out: Path) -> None:
     same = {"seeds": result["seeds"], "graph": result["graph"], "task": result["task"]}
     rows = [{**row, **same, "diverged": len(row["diverged"])} for row in result["mechanisms"]]
-    options.say([options.grid(rows), *_footnotes(result["steps"])[:1], *result["advice"], result["guarantee"]], out)
+    options.say([options.grid(rows), *_footnotes(result)[:1], *result["advice"], result["guarantee"]], out)
 
 
-def _footnotes(num_steps: int) -> list[str]:
+def _footnotes(result: dict[str, Any]) -> list[str]:
     from ..training.run import final_steps  # torch only where something is trained
 
-    steps = f"the last {final_steps(num_steps)} of {num_steps} steps"
+    num_steps, released = result["steps"], result["config"].get("release_model")
+    means = f" and over the evaluations of the last {final_steps(num_steps)} of {num_steps} steps"
     return [
-        f"Final test loss and accuracy: mean over the nodes and over the evaluations of {steps}.",
+        f"Final test loss and accuracy: mean over the nodes{means if released is None else f' of {released}'}.",
         "objective: noise left in the models, per unit mu and record shift; it goes with (record shift / mu)^2.",
     ]

@@ -36,6 +36,7 @@ def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path):
     assert main(["compare", *BINS, *asked, "--out", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "secret batches" in said
+    assert "loss and accuracy: mean over the nodes of average:2." in said
     assert "mu =" not in said
     assert "objective" not in said
     assert main(["report", str(tmp_path)]) == 0
