@@ -6,8 +6,8 @@ of the further properties hold (symmetric, doubly stochastic, connected, reversi
 declared. All of it is sparse; only `dense` and `spectrum` form an n x n array.
 
 `matrix` holds `Gossip` and `GossipMatrix`, `sequences` holds `GossipSequence`, `builders` the ways to get one;
-`changing` draws rounds that change (matchings, peers, nodes and links that are away); `average` is one node's round in
-a loop of one's own, `communication` the graph of all rounds.
+`changing` draws rounds that change (matchings, peers, nodes and links that are away), `walks` the way of a token;
+`average` is one node's round in a loop of one's own, `communication` the graph of all rounds.
 """
 
 from .average import average
@@ -31,6 +31,7 @@ from .matrix import (
     GossipMatrix,
 )
 from .sequences import GossipSequence
+from .walks import drawn_walk
 
 __all__ = [
     "BALANCE_TOLERANCE",
@@ -44,6 +45,7 @@ __all__ = [
     "average",
     "churn",
     "drawn_presence",
+    "drawn_walk",
     "from_array",
     "from_file",
     "link_dropout",

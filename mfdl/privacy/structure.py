@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from ..algorithms import LinearAlgorithm
 from ..view import AlgorithmView
@@ -59,6 +60,17 @@ def is_plain_gossip(algorithm: LinearAlgorithm) -> bool:
         if Q is not None and not (Q.nnz == np.count_nonzero(Q.diagonal()) and (Q.diagonal() < 0).all()):
             return False
     return True
+
+
+def gradients_enter(algorithm: LinearAlgorithm) -> NDArray[np.bool_]:
+    """Which gradients a message or state takes in at all, bool (T, n): not those of nodes that are away in a step."""
+    of_kind = np.zeros((len(algorithm.kinds), algorithm.num_nodes), dtype=bool)
+    for number, kind in enumerate(algorithm.kinds):
+        for entering in (kind.message_from_gradient, kind.state_from_gradient):
+            if entering is not None:
+                of_kind[number, entering.indices] = True
+    steps = np.array(algorithm.step_of_round) >= 0
+    return of_kind[algorithm.kind_of_round[steps]]
 
 
 def smallest_weight(algorithm: LinearAlgorithm) -> float:

@@ -1,0 +1,171 @@
+"""Token algorithms: the walk is drawn from its matrix, the run is the loop, losses are those of who sees the token."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+import mfdl
+from mfdl import gossip, trust
+from mfdl.algorithms import random_walk
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.testing.oracles import pinv_gram
+from mfdl.testing.strategies import gossip_matrices
+from mfdl.training.executor import Executor
+
+SEEDS = st.integers(0, 2**32 - 1)
+RING = gossip.metropolis_hastings("ring:n=4")
+
+
+@st.composite
+def walks(draw, max_steps=6):
+    """(W, rates, walk, to_all)."""
+    W, T = draw(gossip_matrices(min_nodes=2, max_nodes=4)), draw(st.integers(1, max_steps))
+    rates = draw(st.lists(st.sampled_from([0.25, 0.5, 1.0]), min_size=T, max_size=T))
+    return W, np.array(rates), gossip.drawn_walk(W, T, draw(SEEDS)), draw(st.booleans())
+
+
+def built(case, participation=None):
+    W, rates, walk, to_all = case
+    participation = participation or mfdl.EveryStep(len(rates))
+    return random_walk(mfdl.Dynamics(W, rates), participation, walk=walk, to_all=to_all)
+
+
+@examples(60)
+@given(gossip_matrices(), st.integers(1, 8), SEEDS)
+def test_a_walk_goes_along_weights_and_its_seed_decides(W, steps, seed):
+    walk = gossip.drawn_walk(W, steps, seed)
+    assert walk.shape == (steps + 1,)
+    assert (W.dense()[walk[:-1], walk[1:]] > 0).all()
+    assert_array_equal(walk, gossip.drawn_walk(W, steps, seed))
+    assert gossip.drawn_walk(W, steps, seed, start=W.labels[-1])[0] == W.num_nodes - 1
+
+
+def test_moves_are_as_frequent_as_their_probabilities():
+    P = np.array([[0.1, 0.6, 0.3], [0.0, 0.25, 0.75], [1.0, 0.0, 0.0]])
+    walk = gossip.drawn_walk(gossip.from_array(P), 4000, seed=1)
+    moves = np.zeros((3, 3))
+    np.add.at(moves, (walk[:-1], walk[1:]), 1)
+    visits = moves.sum(axis=1, keepdims=True)
+    assert_allclose(moves / visits, P, atol=5 * np.sqrt(0.25 / visits.min()))
+    circle = gossip.from_array(np.roll(np.eye(5), 1, axis=1))
+    assert_array_equal(gossip.drawn_walk(circle, 6, seed=0, start=3), [3, 4, 0, 1, 2, 3, 4])
+
+
+@examples(40)
+@given(walks(), SEEDS)
+def test_the_run_is_one_model_that_walks(case, seed):
+    W, rates, walk, to_all = case
+    algorithm, n, T = built(case), W.num_nodes, len(rates)
+    executor, rng = Executor(algorithm, dtype=torch.float64), np.random.default_rng(seed)
+    injected = rng.standard_normal((2, T, n, 1))
+    state = executor.initial_state(torch.zeros(n, 1, dtype=torch.float64))
+    token, last = 0.0, np.zeros((n, 1))
+    for t, (here, there) in enumerate(itertools.pairwise(walk)):
+        messages, state = executor.step(t, state, *map(torch.tensor, injected[:, t]))
+        token = token - rates[t] * injected[:, t, here].sum()
+        last[here] = last[there] = token
+        assert messages[here].item() == pytest.approx(token, abs=1e-12)
+        assert_array_equal(np.flatnonzero(algorithm.sent[t]), [here] if here != there or to_all * (t == T - 1) else [])
+        if to_all and t == T - 1:
+            last[:] = token
+        assert_allclose(executor.models(state).numpy(), last, atol=1e-12)
+
+
+def between_sightings(walk, victim, attacker, rates):
+    """sens^2 of a victim in all steps, by hand: visits and noise between two sightings of the token."""
+    total, moved, noise = 0.0, 0.0, 0.0
+    for t, rate in enumerate([*rates, 0.0]):
+        if walk[t] == attacker and noise:
+            total, moved, noise = total + moved**2 / noise, 0.0, 0.0
+        elif walk[t] != attacker:
+            moved, noise = moved + rate * (walk[t] == victim), noise + rate**2
+    return total
+
+
+@examples(60)
+@given(walks(max_steps=8), st.data())
+def test_who_has_the_token_now_and_then_sees_it_under_all_noise_since(case, data):
+    W, rates, walk, _ = case
+    algorithm = built((W, rates, walk, False))
+    attacker = data.draw(st.integers(0, W.num_nodes - 1))
+    losses = mfdl.victim_losses(algorithm, trust.PNDP([attacker]), release="none")
+    assert [loss.victim for loss in losses] == [u for u in range(W.num_nodes) if u != attacker]
+    for loss in losses:
+        wanted = between_sightings(walk, loss.victim, attacker, rates)
+        assert loss.sensitivity_squared == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+
+
+MODELS = (trust.LDP(), trust.named("eavesdropper"), trust.PNDP([0]), trust.ReleasedOnly())
+
+
+@examples(60)
+@given(walks(max_steps=5), st.integers(0, 3), st.booleans())
+def test_losses_are_those_of_what_is_seen_written_out(case, model, every):
+    """Rows of all messages that are sent and seen, of final models where they are released, known noise left out."""
+    W, rates, walk, to_all = case
+    T, n = len(rates), W.num_nodes
+    algorithm = built(case, mfdl.EveryStep(T) if every else mfdl.Single(T))
+    moves, final = np.zeros((T, T * n)), np.zeros((n, T * n))  # the token after each step, as sums of injections
+    for t in range(T):
+        moves[t] = moves[t - 1] if t else 0.0
+        moves[t, t * n + walk[t]] -= rates[t]
+        final[[walk[t], walk[t + 1]]] = moves[t]
+    if to_all:
+        final[:] = moves[-1]
+    leaves = walk[1:] != walk[:-1]
+    leaves[-1] |= to_all
+    received = leaves & ((walk[1:] == 0) | (to_all & (np.arange(T) == T - 1)))
+    received &= walk[:-1] != 0
+    hidden = np.ones(n, dtype=bool)
+    rows = moves[leaves]
+    if model == 2:
+        rows, hidden[0] = np.vstack([moves[received], final]), False
+    if model == 3:
+        rows = final
+    elif model < 2 and not leaves[-1]:
+        rows = np.vstack([rows, final])  # not determined by what is sent: published, the default
+    for loss in mfdl.victim_losses(algorithm, MODELS[model]):
+        unknown = hidden if model else np.arange(n) == loss.victim  # under LDP all others collude
+        B = rows * np.tile(unknown, T)
+        gram, leaks = pinv_gram(rows[:, loss.victim :: n], B)
+        assert not leaks.any()
+        signed = np.abs(gram).sum() if every else np.diagonal(gram).max(initial=0.0)
+        assert loss.sensitivity_squared == pytest.approx(signed, rel=1e-7, abs=1e-9)
+
+
+def test_a_token_is_calibrated_and_trained():
+    graph, T = mfdl.graphs.load("ring:n=4"), 12
+    walk = gossip.drawn_walk(RING, T, seed=3)
+    algorithm = random_walk(mfdl.Dynamics(RING, 0.5), mfdl.EveryStep(T), walk=walk)
+    visits = np.bincount(walk[:-1], minlength=4)
+    asked = {"adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
+    mechanism = mfdl.calibrate(algorithm, trust=trust.named("eavesdropper"), **asked)
+    assert mechanism.noise_std == pytest.approx(np.sqrt(visits.max()), rel=1e-6)  # each visit under its own noise
+    run = mfdl.replay(mechanism, mfdl.tasks.least_squares(graph, dimension=2), seeds=[0])
+    assert np.isfinite(run.final_losses).all()
+    for loss in mfdl.victim_losses(algorithm, trust.PNDP([2])):  # gradients of steps in which others hold it are none
+        assert loss.adaptive_sensitivity_squared == pytest.approx(visits[loss.victim])
+
+
+def test_what_is_no_walk_is_refused():
+    dynamics, steps = mfdl.Dynamics(RING, 0.1), mfdl.EveryStep(3)
+    for error, words, call in (
+        (InvalidInput, "walk must hold 4 node indices", lambda: random_walk(dynamics, steps, walk=[0, 1, 2])),
+        (InvalidInput, "below 4, got 0 to 4", lambda: random_walk(dynamics, steps, walk=[0, 1, 0, 4])),
+        (InvalidInput, "from node 0 to node 2 after step 1", lambda: random_walk(dynamics, steps, walk=[0, 0, 2, 2])),
+        (InvalidInput, "start must be a node", lambda: gossip.drawn_walk(RING, 3, 0, start="z")),
+        (InvalidInput, "steps", lambda: gossip.drawn_walk(RING, 0, 0)),
+        (
+            UnsupportedMechanism,
+            "neither momentum",
+            lambda: random_walk(mfdl.Dynamics(RING, 0.1, momentum=0.5), steps, walk=[0, 1, 2, 3]),
+        ),
+    ):
+        with pytest.raises(error, match=words):
+            call()
