@@ -1,5 +1,8 @@
 """Every property without settings of its own gets a share of Hypothesis's 100 examples.
 
+Linear algebra gets one thread in each of the processes that share the cores, which inherit it: with more they wait for
+one another, half as long again for the whole suite (two cores). A number that is set stays.
+
 Under a planted mutation (`mutations/run.py`) a failing case is not shrunk: that it fails is all that counts.
 """
 
@@ -11,6 +14,7 @@ import pytest
 from effort import examples
 from hypothesis import Phase, settings
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 PHASES = [Phase.explicit, Phase.generate] if "MUTATION_REPORT" in os.environ else list(Phase)
 
 settings.register_profile("share", examples(100), phases=PHASES)

