@@ -20,7 +20,7 @@ NAMES = {
     "mfdl.algorithms": """
         LinearAlgorithm Round adapted anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
         decor_couples delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking lambda_cgd
-        local_steps mafalda mafalda_bins mafalda_by_class mafalda_l mf_dsgd muffliato random_walk space_time
+        local_steps mafalda mafalda_bins mafalda_by_class mafalda_l mf_dsgd muffliato push_sum random_walk space_time
         space_time_noise spatial_covariance spatial_noise time_space toeplitz tuned_decor two_hop_dsgd with_absences
         zip_dl
     """,
@@ -44,9 +44,9 @@ NAMES = {
         save_structured solve_problem square_root_encoder
     """,
     "mfdl.gossip": """
-        BALANCE_TOLERANCE Gossip GossipMatrix GossipSequence MAX_DENSE_NODES SUM_TOLERANCE SYMMETRY_TOLERANCE
+        BALANCE_TOLERANCE Gossip GossipMatrix GossipSequence MAX_DENSE_NODES PushSum SUM_TOLERANCE SYMMETRY_TOLERANCE
         absences average churn drawn_presence drawn_walk from_array from_file link_dropout load metropolis_hastings
-        one_peer_exponential peer_sampling random_matchings random_pairs sequence uniform
+        one_peer_exponential peer_sampling push_sum random_matchings random_pairs sequence uniform
     """,
     "mfdl.graphs": """
         Edge FILE_SUFFIXES MAX_DRAWS MAX_EDGES MAX_NODES Source SparseGraph adjacency content_hash index_of

@@ -25,6 +25,7 @@ from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_step
 from .noise_on_messages import zip_dl
 from .over_nodes import corn, corn_pairwise, decor, spatial_covariance, spatial_noise, tuned_decor
 from .over_time_and_nodes import adapted, space_time, space_time_noise, time_space
+from .push_sum import push_sum
 from .random_walk import random_walk
 from .registry import build
 from .round import Round
@@ -63,6 +64,7 @@ __all__ = [
     "mafalda_l",
     "mf_dsgd",
     "muffliato",
+    "push_sum",
     "random_walk",
     "space_time",
     "space_time_noise",

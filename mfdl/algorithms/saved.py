@@ -20,7 +20,7 @@ from ..factorization import (
     SpatialFactorization,
 )
 from ..factorization.strategies import Banded, Buffered, Inverse, Toeplitz
-from ..gossip import GossipMatrix
+from ..gossip import GossipMatrix, PushSum
 from ..gossip.sequences import GossipSequence
 from ..noise import (
     CausalNoise,
@@ -45,6 +45,7 @@ CLASSES: dict[str, type] = {
         Dynamics,
         GossipMatrix,
         GossipSequence,
+        PushSum,
         Factorization,
         NodeFactorizations,
         ClassFactorizations,

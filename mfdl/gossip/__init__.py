@@ -6,8 +6,9 @@ of the further properties hold (symmetric, doubly stochastic, connected, reversi
 declared. All of it is sparse; only `dense` and `spectrum` form an n x n array.
 
 `matrix` holds `Gossip` and `GossipMatrix`, `sequences` holds `GossipSequence`, `builders` the ways to get one;
-`changing` draws rounds that change (matchings, peers, nodes and links that are away), `walks` the way of a token;
-`average` is one node's round in a loop of one's own, `communication` the graph of all rounds.
+`changing` draws rounds that change (matchings, peers, nodes and links that are away), `walks` the way of a token,
+`directed` averages over links that go one way; `average` is one node's round in a loop of one's own, `communication`
+the graph of all rounds.
 """
 
 from .average import average
@@ -22,6 +23,7 @@ from .changing import (
     random_matchings,
     random_pairs,
 )
+from .directed import PushSum, push_sum
 from .matrix import (
     BALANCE_TOLERANCE,
     MAX_DENSE_NODES,
@@ -41,6 +43,7 @@ __all__ = [
     "Gossip",
     "GossipMatrix",
     "GossipSequence",
+    "PushSum",
     "absences",
     "average",
     "churn",
@@ -53,6 +56,7 @@ __all__ = [
     "metropolis_hastings",
     "one_peer_exponential",
     "peer_sampling",
+    "push_sum",
     "random_matchings",
     "random_pairs",
     "sequence",

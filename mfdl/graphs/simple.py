@@ -54,8 +54,8 @@ def from_networkx(given: nx.Graph) -> nx.Graph:
             a, b = one_way[0]
             raise InvalidInput(
                 f"graph {name_of(given)!r} is directed, and {len(one_way)} of its {given.number_of_edges()} edges have "
-                f"no reverse, the first {a!r} -> {b!r}; give graph.to_undirected() if both ends send, or the weights "
-                "of a directed graph to mfdl.gossip.from_array."
+                f"no reverse, the first {a!r} -> {b!r}; give graph.to_undirected() if both ends send, the weights of a "
+                "directed graph to mfdl.gossip.from_array, or the graph to mfdl.gossip.push_sum."
             )
     nodes = [plain_label(label) for label in given.nodes]
     edges = ((plain_label(a), plain_label(b)) for a, b in given.edges())

@@ -1,0 +1,130 @@
+"""Push-sum: averages over links that go one way.
+
+Each node sends equal shares of its sum and of its weight to whom it reaches, and keeps one; a model is sum over weight:
+
+    x_{t+1} = S_t x_t,   w_{t+1} = S_t w_t,   w_0 = 1,   z_t = x_t / w_t,
+
+S_t with columns that sum to 1, so sums are kept where averages are not. Who reaches whom is public, hence so are the
+weights, and models follow z_{t+1} = W_t z_t, W_t = diag(1 / w_{t+1}) S_t diag(w_t), with rows that sum to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import networkx as nx
+import numpy as np
+from scipy.sparse import csr_array, diags_array
+
+from .. import check, graphs
+from ..check import FloatArray
+from ..errors import InvalidInput
+from ..matrices import read_only
+from .matrix import GossipMatrix, strongly_connected
+from .sequences import GossipSequence
+
+MAX_SPREAD = 1e6
+"""Of weights: steps are divided by them, and of steps that differ by more the smaller could pass for rounding."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PushSum(GossipSequence):
+    """The W_t above, with the weights that make them.
+
+    Attributes: push_weights: w_t of each round and after the last, shape (rounds + 1, n), read-only, > 0.
+    Guarantees: w_{t+1}^T W_t = w_t^T up to rounding: sum_i w_ti z_ti stays what it was.
+    Raises: InvalidInput: weights of another shape, not > 0, or that are not those of the matrices.
+    """
+
+    push_weights: FloatArray = field(default_factory=lambda: np.ones((1, 1)))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        w = check.finite_array(2, push_weights=self.push_weights)
+        if w.shape != (len(self.matrices) + 1, self.num_nodes) or not (w > 0).all() or (w[0] != 1).any() or self.repeat:
+            raise InvalidInput(
+                f"push_weights must be > 0, ones at first, a row for each of {len(self.matrices)} rounds and one after "
+                f"them, of a sequence that does not repeat, got shape {w.shape}; gossip.push_sum makes them."
+            )
+        for t, matrix in enumerate(self.matrices):
+            if np.abs(matrix.weights.T @ w[t + 1] - w[t]).max() > 1e-9 * w[t].max():
+                raise InvalidInput(f"push_weights must be those of the matrices, got others in round {t}.")
+        object.__setattr__(self, "push_weights", read_only(w))
+
+
+def push_sum(graph: graphs.Source | nx.DiGraph | Sequence[graphs.Source | nx.DiGraph], rounds: int) -> PushSum:
+    """Push-sum over a directed graph, or over several in turn; for `algorithms.push_sum`.
+
+    >>> import networkx as nx
+    >>> gossip = push_sum(nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)]), rounds=30)
+    >>> models = np.array([3.0, 0.0, 0.0])
+    >>> for matrix in gossip.matrices:
+    ...     models = matrix.weights @ models
+    >>> models.round(6), gossip.push_weights[-1].round(3)
+    (array([1., 1., 1.]), array([1.   , 0.667, 1.333]))
+
+    Args:
+        graph: an edge a -> b says that a sends to b; undirected graphs send both ways. Of a list, round t has graph
+            t mod its length. Loops and weights of edges are dropped: shares are equal, 1 / (1 + out-degree).
+        rounds: >= 1, one for each step of training.
+    Raises: InvalidInput: graphs that are not strongly connected together, or of other nodes than the first; weights
+        that spread beyond MAX_SPREAD.
+    Cost: O(rounds (nodes + edges)).
+    Source: Kempe, Dobra, Gehrke 2003; for training arXiv:1811.10792 (stochastic gradient push).
+    """
+    T = check.integer_at_least(1, rounds=rounds)
+    listed = list(graph) if isinstance(graph, list | tuple) else [graph]
+    labels, shares = _shares(listed)
+    if not strongly_connected(csr_array(sum(shares))):
+        raise InvalidInput(
+            "push-sum needs a way from every node to every other along the edges, and there is none: the graph is not "
+            "strongly connected"
+            + (", nor are all of them together" if len(shares) > 1 else "")
+            + "; add edges back, or keep its largest strongly connected component."
+        )
+    w, matrices = [np.ones(len(labels))], []
+    for t in range(T):
+        S = shares[t % len(shares)]
+        w.append(S @ w[-1])
+        if max(row.max() for row in w) > MAX_SPREAD * w[-1].min():
+            raise InvalidInput(
+                f"push-sum weights must stay within a factor of {MAX_SPREAD:g}, got {w[-1].min():g} at node "
+                f"{labels[int(w[-1].argmin())]!r} after {t + 1} rounds: it hears too little; add edges to it."
+            )
+        W = csr_array(diags_array(1 / w[-1]) @ S @ diags_array(w[-2]))
+        matrices.append(GossipMatrix(W, labels, "push-sum"))
+    return PushSum(tuple(matrices), False, "push-sum", np.stack(w))
+
+
+def _shares(listed: Iterable[graphs.Source | nx.DiGraph]) -> tuple[tuple[Hashable, ...], list[csr_array]]:
+    """(labels, S of each graph)."""
+    labels: tuple[Hashable, ...] = ()
+    made: list[csr_array] = []
+    for position, graph in enumerate(listed):
+        nodes, A = _links(graph)
+        if position == 0:
+            labels = nodes
+        if set(nodes) != set(labels):
+            odd = sorted(map(repr, set(nodes) ^ set(labels)))[0]
+            raise InvalidInput(f"graphs must have the same nodes, but graph {position} and the first differ in {odd}.")
+        order = [nodes.index(label) for label in labels]
+        sends = csr_array(A[order][:, order] + diags_array(np.ones(len(labels))))
+        made.append(csr_array(sends.T @ diags_array(1 / np.asarray(sends.sum(axis=1)).ravel())))
+    if not made:
+        raise InvalidInput("push-sum needs at least one graph, got an empty list.")
+    return labels, made
+
+
+def _links(graph: graphs.Source | nx.DiGraph) -> tuple[tuple[Hashable, ...], csr_array]:
+    """(labels, who sends to whom, csr (n, n) of ones without loops), in label order."""
+    if not (isinstance(graph, nx.Graph) and graph.is_directed()):
+        loaded = graphs.load_sparse(graph)
+        return graphs.labels(loaded), csr_array(graphs.adjacency(loaded), dtype=np.float64)
+    if not len(graph):
+        raise InvalidInput("push-sum needs a graph with nodes, got an empty one.")
+    nodes = graphs.labels(graphs.load_sparse(graph.to_undirected()))
+    place = {label: index for index, label in enumerate(nodes)}
+    ends = np.array([(place[a], place[b]) for a, b in graph.edges() if a != b], dtype=np.intp).reshape(-1, 2)
+    ends = np.unique(ends, axis=0)
+    return nodes, csr_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(nodes),) * 2)
