@@ -10,6 +10,7 @@ says it, the executor clips accordingly, and mechanisms of two units never emit 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
 import os
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import archive, check, saved
 from .algorithms import LinearAlgorithm
+from .error_gram import Estimate
 from .errors import InvalidInput
-from .noise_error import noise_error
+from .noise_error import estimated_noise_error
 from .participation import Participation
 from .privacy import budgets
 from .privacy.accounting import VictimLoss
@@ -223,11 +225,21 @@ class Mechanism(Accounted):
     def objective(self) -> float:
         """sensitivity^2 * noise in the models after averaging, per unit nu^2: what `factorize` calls loss.
 
-        0 without noise.
+        0 without noise. Of large graphs estimated, as `objective_error` says.
         """
+        return self._objective.value
+
+    @property
+    def objective_error(self) -> float:
+        """Half the width of the 95 % interval of `objective`; 0 where that is exact (`noise_error`)."""
+        return self._objective.error
+
+    @functools.cached_property
+    def _objective(self) -> Estimate:
         if self.algorithm.noise.is_zero:
-            return 0.0
-        return self.sensitivity.squared * noise_error(self.algorithm)
+            return Estimate(0.0, 0.0)
+        found, squared = estimated_noise_error(self.algorithm), self.sensitivity.squared
+        return Estimate(squared * found.value, squared * found.error)
 
     @property
     def injected_noise_std(self) -> float:

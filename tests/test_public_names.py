@@ -30,7 +30,7 @@ NAMES = {
     """,
     "mfdl.error_gram": """
         Estimate EstimatedGram OBJECTIVES Probes SpectralMeasure error_gram estimated_error_gram
-        exact_or_estimated mode_error_grams node_error_grams prefix_sum_gram space_time_error_gram
+        exact_or_estimated fresh_noise_cost mode_error_grams node_error_grams prefix_sum_gram space_time_error_gram
         spatial_error_gram spectral_measure
     """,
     "mfdl.factorization": """

@@ -54,14 +54,14 @@ def _show(result: dict[str, Any], picture: Path) -> None:
     numbers += [WORDS[name].replace(" of the ", "\nof the ") for name in measured]
     table = options.table(("mechanism", *numbers), title=title, right=numbers)
     for row in result["mechanisms"]:
-        objective = row["objective"]
+        objective, error = row["objective"], f" ± {row['objective_error']:,.0f}" if "objective_error" in row else ""
         loss = options.plus_minus(row["final_loss_mean"], row["final_loss_std"], count, ".3f")
         table.add_row(
             row["label"],
             f"diverged ({len(row['diverged'])} of {count})" if row["final_loss_mean"] is None else loss,
             options.plus_minus(row["final_accuracy_mean"], row["final_accuracy_std"], count, ".1%"),
             f"{row['injected_noise_std']:.3g}",
-            *[f"{objective:,.0f}" if isinstance(objective, float) else str(objective)] * with_objective,
+            *[f"{objective:,.0f}{error}" if isinstance(objective, float) else str(objective)] * with_objective,
             *(
                 options.plus_minus(
                     row[f"final_{name}_mean"], row[f"final_{name}_std"], count, ".1%" if is_accuracy(name) else ".3g"
@@ -102,7 +102,9 @@ def _footnotes(result: dict[str, Any]) -> list[str]:
 
     num_steps, released = result["steps"], result["config"].get("release_model")
     means = f" and over the evaluations of the last {final_steps(num_steps)} of {num_steps} steps"
+    estimated = any("objective_error" in row for row in result["mechanisms"])
     return [
         f"Final test loss and accuracy: mean over the nodes{means if released is None else f' of {released}'}.",
-        "objective: noise left in the models, per unit mu and record shift; it goes with (record shift / mu)^2.",
+        "objective: noise left in the models, per unit mu and record shift; it goes with (record shift / mu)^2"
+        + ("; estimated, with a 95 % interval." if estimated else "."),
     ]

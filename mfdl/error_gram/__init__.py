@@ -3,7 +3,8 @@
 In: `Dynamics`, `ErrorWeights`, num_steps. Out:
 
 - `temporal`: over steps, T x T, for noise correlated in time at each node; one for all nodes or one per node;
-- `spatial`: over nodes, n x n, for noise fresh in each step but correlated across nodes;
+- `spatial`: over nodes, n x n, for noise fresh in each step but correlated across nodes; `fresh`: what such noise
+  costs, without that array;
 - `modes`: over steps for every eigenvector of the gossip, for noise correlated over both at once;
 - `spectral`: the `SpectralMeasure` of constant symmetric gossip, all that the Gram over steps knows of it;
 - `estimated`: over steps for graphs of any size, by random probes, with error bars;
@@ -17,6 +18,7 @@ rate of 1: the variance is eta_0^2 nu^2 times the value.
 
 from ..error_weights import OBJECTIVES
 from .estimated import Estimate, EstimatedGram, Probes, estimated_error_gram, exact_or_estimated
+from .fresh import fresh_noise_cost
 from .measure import SpectralMeasure
 from .modes import mode_error_grams
 from .space_time import space_time_error_gram
@@ -33,6 +35,7 @@ __all__ = [
     "error_gram",
     "estimated_error_gram",
     "exact_or_estimated",
+    "fresh_noise_cost",
     "mode_error_grams",
     "node_error_grams",
     "prefix_sum_gram",

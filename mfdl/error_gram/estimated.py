@@ -101,9 +101,14 @@ class Spread:
         ones = np.ones(1)
         each = (of_measure(self.counted, SpectralMeasure(np.array([lam]), ones)) for lam in self.measure.eigenvalues)
         costs = np.array([float(np.sum(h * inverse)) for h in each])
-        first, second = (float(self.measure.weights @ costs**power) for power in (1, 2))
-        variance = 2 * max(0.0, self.largest * second - first**2 / self.rows)
-        return float(normal.ppf((1 + LEVEL) / 2)) * (variance / self.probes) ** 0.5
+        return normal_error(self.measure, costs, self.rows, self.largest, self.probes)
+
+
+def normal_error(measure: SpectralMeasure, costs: FloatArray, rows: int, largest: float, probes: int) -> float:
+    """Half the width of the normal interval of sum_i weights_i costs_i over probes; see `Spread`."""
+    first, second = (float(measure.weights @ costs**power) for power in (1, 2))
+    variance = 2 * max(0.0, largest * second - first**2 / rows)
+    return float(normal.ppf((1 + LEVEL) / 2)) * (variance / probes) ** 0.5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -127,14 +132,15 @@ class EstimatedGram:
         error, which the interval does not show.
         """
         N = scipy.linalg.solve_triangular(check.square_array(encoder=encoder), np.eye(len(encoder)), lower=True)
-        return self._of(N @ N.T)
+        return self.cost(N @ N.T)
 
     @property
     def trace(self) -> Estimate:
         """tr(H), the loss of independent noise."""
-        return self._of(np.eye(len(self.gram)))
+        return self.cost(np.eye(len(self.gram)))
 
-    def _of(self, inverse: FloatArray) -> Estimate:
+    def cost(self, inverse: FloatArray) -> Estimate:
+        """tr(H X^-1) of the covariance X^-1 over steps, with the interval of `loss`."""
         values = np.array([float(np.sum(H * inverse)) for H in self.of_probes])
         error = float(student.ppf((1 + LEVEL) / 2, values.size - 1) * values.std(ddof=1)) / values.size**0.5
         return Estimate(float(values.mean()), max(error, 0.0 if self.spread is None else self.spread.error(inverse)))

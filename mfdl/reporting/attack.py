@@ -35,7 +35,7 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
     began = time.perf_counter()
     if out is not None:
         require_folder(out)
-    graph, gossip = config.network()
+    graph, gossip = config.sparse_network()
     named = Named(graph, config.attackers, config.colluders)
     if config.trust == "pndp" and config.attackers is None:
         raise InvalidInput(f"trust model pndp needs --attackers A,B; labels start {', '.join(named.labels[:5])}.")
@@ -74,7 +74,7 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
     answer["seconds"] = time.perf_counter() - began
     if out is not None:
         with progress.status("drawing"):
-            _write(Path(out), answer, graph)
+            _write(Path(out), answer, graph.networkx())
     return answer
 
 

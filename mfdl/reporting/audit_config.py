@@ -95,7 +95,7 @@ class AuditConfig(TakesPart, OnGraph):
         from ..audit import audit_matrix
         from .question import Named
 
-        graph, gossip = self.network()
+        graph, gossip = self.sparse_network()
         named = Named(graph, **self.values("attackers", "colluders", "coalition_size"), anybody=True)
         named.require_used(self.trusts)
         models = {name: named.model(name) for name in self.trusts}

@@ -28,7 +28,7 @@ from ..pictures.style import write_figure
 from ..training.covered import AnyMechanism
 from ..training.learned import Ended, Judged
 from ..training.run import is_private
-from .output import circumstances, json_number, require_folder, require_writable, stated_mu
+from .output import circumstances, json_number, require_folder, require_writable, stated_mu, stated_objective
 from .plots import plot_comparison
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ class Folder:
             "guarantee": self._said(stated),
             "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
             "injected_noise_std": mechanism.injected_noise_std,
-            "objective": json_number(getattr(mechanism, "objective", None)),  # none where batches are secret
+            **stated_objective(mechanism),
             "final_loss_mean": float(np.mean(losses)) if usable else None,
             "final_loss_std": _spread(losses) if usable else None,
             "final_accuracy_mean": float(np.mean(accuracies)) if usable and None not in accuracies else None,

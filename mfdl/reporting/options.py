@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from ..errors import InvalidInput, unknown_name
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from ..check import FloatArray
     from ..dynamics import Dynamics
     from ..gossip import Gossip, GossipMatrix
@@ -239,16 +237,8 @@ class OnGraph(Config):
     ] = "metropolis-hastings"
     data_home: Annotated[Path | None, Option("Data folder; default: $MFDL_DATA, else the user's cache folder.")] = None
 
-    def network(self) -> tuple[nx.Graph, GossipMatrix]:
-        """The connected graph and its gossip matrix."""
-        from .. import gossip, graphs
-
-        loaded = graphs.load(self.graph, largest_component=self.largest_component, data_home=self.data_home)
-        graphs.require_connected(loaded)
-        return loaded, gossip.load(self.gossip, loaded)
-
     def sparse_network(self) -> tuple[SparseGraph, GossipMatrix]:
-        """The same as arrays, which hold millions of nodes."""
+        """The connected graph as arrays, which hold millions of nodes, and its gossip matrix."""
         from .. import gossip, graphs
 
         loaded = graphs.load_sparse(self.graph, largest_component=self.largest_component, data_home=self.data_home)

@@ -110,6 +110,13 @@ def stated_mu(guarantee: Guarantee | SampledGuarantee) -> float | None:
     return guarantee.mu if isinstance(guarantee, Guarantee) else None
 
 
+def stated_objective(of: Any) -> dict[str, float | str | None]:
+    """`Mechanism.objective`, of estimates with half the width of the 95 % interval; secret batches have none."""
+    error = getattr(of, "objective_error", 0.0)
+    told = {"objective": json_number(getattr(of, "objective", None))}
+    return told | ({"objective_error": error} if error else {})
+
+
 def versions() -> dict[str, str]:
     """What a number depends on besides its inputs."""
     import importlib.metadata

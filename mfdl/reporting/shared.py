@@ -19,11 +19,11 @@ from ..privacy.losses import Losses, Question
 from ..sampled import SampledMechanism
 from ..training import tasks
 from .options import OnGraph
+from .output import stated_objective
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from ..gossip import GossipMatrix
+    from ..graphs import SparseGraph
     from ..training.tasks import Task
     from ..trust import TrustModel
     from .comparison_config import ComparisonConfig
@@ -51,8 +51,8 @@ class Shared:
         self._fed = functools.lru_cache(KEPT_DATA)(_require_fed)
         self._accounted = functools.lru_cache(KEPT_LOSSES)(self._account)
 
-    def network(self, config: OnGraph) -> tuple[nx.Graph, GossipMatrix]:
-        """As `OnGraph.network`."""
+    def network(self, config: OnGraph) -> tuple[SparseGraph, GossipMatrix]:
+        """As `OnGraph.sparse_network`."""
         return self._network(_place(config))
 
     def graph_hash(self, config: OnGraph) -> str:
@@ -111,9 +111,9 @@ class Accounted:
         return mechanism.of_losses(self.losses, self.losses.calibrate(**target))
 
     @functools.cached_property
-    def objective(self) -> float:
-        """`Mechanism.objective`, which no budget changes."""
-        return mechanism.of_losses(self.losses, self.losses.guarantee(0.0)).objective
+    def objective(self) -> dict[str, float | str | None]:
+        """`Mechanism.objective` as results state it, which no budget changes."""
+        return stated_objective(mechanism.of_losses(self.losses, self.losses.guarantee(0.0)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ class WithBins:
     trust: TrustModel
     how: dict[str, Any]
 
-    objective = None
+    objective = stated_objective(None)
 
     def mechanism(self, target: dict[str, Any]) -> SampledMechanism:
         """With the least noise that meets a target, or without noise."""
@@ -149,8 +149,8 @@ def _place(config: OnGraph) -> OnGraph:
     return OnGraph(config.graph, config.largest_component, config.gossip, config.data_home)
 
 
-def _network(place: OnGraph) -> tuple[nx.Graph, GossipMatrix]:
-    return place.network()
+def _network(place: OnGraph) -> tuple[SparseGraph, GossipMatrix]:
+    return place.sparse_network()
 
 
 def _require_fed(task: Task, seed: int, period: int) -> None:

@@ -175,8 +175,7 @@ def _trained(
     timing = {"training_seconds": told.pop("seconds"), "node_steps_per_second": told.pop("node_steps_per_second")}
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
-    objective = json_number(accounted.objective)
-    return {**_circumstances(cell, plan, mechanism, run), "objective": objective, **told}, buffer.getvalue(), timing
+    return {**_circumstances(cell, plan, mechanism, run), **accounted.objective, **told}, buffer.getvalue(), timing
 
 
 def _circumstances(cell: Cell, plan: Plan, mechanism: AnyMechanism, run: Run) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def made_again(record: Record, shared: Shared) -> Made:
         raise NotShown(
             f"this version makes it with noise std {mechanism.noise_std:.6g}, the run had {record['noise_std']:.6g}"
         )
-    return Made(record, mechanism, shared.network(config)[0])
+    return Made(record, mechanism, shared.network(config)[0].networkx())
 
 
 def noise_of(made: Made) -> Noise:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ... import check
 from ...errors import InvalidInput
+from ...graphs import SparseGraph
 from ...matrices import read_only
 from . import fingerprint, modules, records, seeds
 from . import partition as partitions
@@ -286,7 +287,9 @@ def from_module(
 
 
 def node_count(graph_or_num_nodes: Any) -> int:
-    """The number of nodes of a networkx graph, or the number itself."""
+    """The number of nodes of a graph, or the number itself."""
+    if isinstance(graph_or_num_nodes, SparseGraph):
+        return graph_or_num_nodes.num_nodes
     count = getattr(graph_or_num_nodes, "number_of_nodes", None)
     given = count() if callable(count) else graph_or_num_nodes
     if hasattr(given, "num_nodes") or isinstance(given, str):
