@@ -36,9 +36,10 @@ def answers(out: Path) -> list[dict[str, Any]]:
 
 
 def group(answer: Answer) -> str:
-    """Scenes of one kind are pooled: by partition, and whether epsilon is below 1."""
+    """Scenes of one kind are pooled: by partition; at a budget asked for they are the same scenes again."""
     partition = "uniform" if answer["partition"] == "uniform" else "skewed"
-    return f"{partition} partition, epsilon {'below 1' if answer['epsilon'] < 1 else format(answer['epsilon'], 'g')}"
+    budget = f"{answer['epsilon']:g} as asked" if "/epsilon=" in answer["name"] else "below 1"
+    return f"{partition} partition, epsilon {budget}"
 
 
 def losses_of(answer: Answer, place: Place) -> Array | None:

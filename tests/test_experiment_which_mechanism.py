@@ -228,10 +228,11 @@ def test_the_ranking_of_the_eavesdropper_is_there_for_rows_of_its_own_only():
 
 
 def test_scenes_of_other_budgets_and_partitions_are_not_pooled():
-    text = tables.pooled([some(), some(epsilon=1.993), some(partition="dirichlet:alpha=1")])
+    asked = some(epsilon=0.331) | {"name": "logistic/ego/epsilon=0.331"}
+    text = tables.pooled([some(), asked, some(partition="dirichlet:alpha=1")])
     for kind in (
         "uniform partition, epsilon below 1",
-        "uniform partition, epsilon 1.993",
+        "uniform partition, epsilon 0.331 as asked",
         "skewed partition, epsilon b",
     ):
         assert f"(LDP); {kind}" in text
