@@ -32,7 +32,7 @@ def heat_map(cells: Sequence[Mapping[str, Any]], level: float, ax: Axes | None =
     for cell in cells:
         if cell["epsilon_claimed"] != "":
             name = "epsilon" if cell["mu_claimed"] == "" else "mu"  # secret bins have no mu
-            ratio = cell[f"{name}_audited"] / cell[f"{name}_claimed"]
+            ratio = cell[f"{name}_audited"] / max(cell[f"{name}_claimed"], 1e-300)  # epsilon may be 0 at a large delta
             ratios[rows.index(cell["mechanism"]), columns.index(cell["trust"])] = min(ratio, 1.5)
     image = axes.imshow(ratios, cmap="YlGnBu", vmin=0.0, vmax=1.5, aspect="auto")
     for cell in cells:
@@ -56,7 +56,7 @@ def heat_map(cells: Sequence[Mapping[str, Any]], level: float, ax: Axes | None =
     axes.set_title(title, fontsize=10, color=INK)
     axes.spines[:].set_visible(False)
     axes.figure.colorbar(image, ax=axes, label="audited / claimed", shrink=0.8)
-    count = sum(bool(cell["violated"]) for cell in cells)
+    count = sum(bool(cell["violated"]) and not cell.get("planted") for cell in cells)
     said = "No claim is refuted." if not count else f"{count} claim{'s are' if count > 1 else ' is'} refuted (framed)."
     how: dict[str, Any] = {"fontsize": 9, "color": REFUTED if count else QUIET}
     if ax is not None:

@@ -2,32 +2,32 @@
 
 In: what `audit` is asked of an algorithm with `BallsInBins`, or of a `SampledMechanism`. Out: one
 `BinsCanaryResult` for each canary. Bins are drawn as training draws them.
-The loss is no Gaussian's, so nothing of one is assumed:
-the statistic is
-the likelihood ratio (1/b) sum_r L_r of the transcript, or the ratio of two of them where the record is replaced, the
-threshold is chosen by pilot runs, and both error rates are bounded by Clopper and Pearson. With upper bounds (a, b) on
-them every (epsilon, delta) that holds has 1 - b <= e^epsilon a + delta, and the other way round: the claim is refuted
-where its delta is below, at any epsilon.
+The loss is no Gaussian's, so nothing of one is assumed: the statistic is the likelihood ratio of the transcript
+(`bin_ratio`), the threshold is chosen by pilot runs, and both error rates are bounded by Clopper and Pearson. With
+upper bounds (a, b) on them every (epsilon, delta) that holds has 1 - b <= e^epsilon a + delta, and the other way
+round: the claim is refuted where its delta is below, at any epsilon, as one event holds for all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from .. import sampled
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..participation import BallsInBins
+from ..privacy import gaussian
 from ..progress import shown
 from ..training.keys import NoiseKey, words
 from ..training.poisson import bins_of
 from . import bounds
+from .bin_ratio import EPSILONS, MOST, BinRatio, deltas_shown, thresholds
 from .bins_results import BinsAuditResult, BinsCanaryResult
 from .canaries import ALONG, OVERSHOOT, SPREAD, Canary, signs_of
 from .observation import Observation
@@ -37,9 +37,10 @@ from .system import System, Training
 if TYPE_CHECKING:
     from .auditing import AuditConfig
 
-THRESHOLDS = 200
-EPSILONS = np.array([0.0, *np.geomspace(0.05, 8.0, 23)])
-FEWEST_TRIALS = 100
+MAX_SAMPLES = 2**26  # rows x trials of one canary: 512 MiB, several times
+HALF = 0.5  # of the noise: what enough trials show
+LEAST = 1e-300  # of a claimed delta, to divide by
+SAME = 1e-9  # relative: two ways of rounding one epsilon differ by less
 
 
 class Claim(Protocol):
@@ -52,50 +53,147 @@ class Claim(Protocol):
         """At this epsilon."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Least:
+    """The smaller of two claims, which both must hold."""
+
+    claims: tuple[Claim, Claim]
+
+    def epsilon(self, delta: float) -> float:
+        """At this delta."""
+        return min(claim.epsilon(delta) for claim in self.claims)
+
+    def delta(self, epsilon: float) -> float:
+        """At this epsilon."""
+        return min(claim.delta(epsilon) for claim in self.claims)
+
+
+@dataclasses.dataclass(frozen=True)
+class BinsAudit:
+    """An audit of secret bins before it runs.
+
+    Attributes: canaries: none where there is nothing to refute, which `why` then says; claims: finite, by victim.
+    """
+
+    config: AuditConfig
+    settings: Settings
+    claims: dict[int, Claim]
+    canaries: tuple[Canary, ...]
+    notes: tuple[str, ...] = ()
+    why: str = ""
+
+    @staticmethod
+    def of(config: AuditConfig) -> BinsAudit:
+        """Raises: InvalidInput: another claim than the library's, too few or too many trials, a view too large."""
+        settings = config.settings()
+        gaussian.record_shift(settings.adjacency, settings.clip_norm)  # refuses another adjacency
+        if config.claimed_mu is not None:
+            raise InvalidInput(f"claimed_mu={config.claimed_mu:g}: secret bins have no mu; leave it out.")
+        claims, notes = _claims(config, settings)
+        canaries = tuple(_canaries(config, claims))
+        if not canaries:
+            why = "nothing finite is claimed of a victim of whom something is seen"
+            return BinsAudit(config, settings, claims, (), notes, why)
+        audit = BinsAudit(config, settings, claims, canaries, notes)
+        needed = audit.runs_needed
+        if math.isinf(needed):
+            what = "bins that are told break" if config.bins_seen else "half the noise breaks"
+            why = f"{what} the claim only after more than {MOST} runs, if at all"
+            return BinsAudit(config, settings, claims, (), notes, why)
+        _require_trials(settings, canaries, needed, told=config.bins_seen)
+        return audit
+
+    @property
+    def runs_needed(self) -> float:
+        """Trials at which the worst canary of all refutes half the noise, or bins that are told."""
+        victim = self.canaries[-1].victim  # those made of the worst one come last
+        worst = next(canary for canary in self.canaries if canary.victim == victim)
+        _, ratio = _whitened(worst, self.settings, told=self.config.bins_seen)
+        noise = 1.0 if self.config.bins_seen else HALF
+        return ratio.runs_needed(noise, self.curves[victim], self.failure)
+
+    @property
+    def failure(self) -> float:
+        """Of one bound."""
+        return (1 - self.settings.level) / len(self.canaries)
+
+    @functools.cached_property
+    def curves(self) -> dict[int, FloatArray]:
+        """delta at EPSILONS of each claim that a canary is for."""
+        each: dict[int, FloatArray] = {}
+        for claim in (self.claims[canary.victim] for canary in self.canaries):
+            if id(claim) not in each:
+                each[id(claim)] = np.array([claim.delta(float(epsilon)) for epsilon in EPSILONS])
+        return {canary.victim: each[id(self.claims[canary.victim])] for canary in self.canaries}
+
+    def result(self) -> BinsAuditResult:
+        """What all canaries show."""
+        config, settings, algorithm = self.config, self.settings, self.config.algorithm
+        system = config.system or Training(algorithm, noise_std=settings.noise_std, clip_norm=settings.clip_norm)
+        runs = BinRuns(system, settings, self.failure, config.bins_seen)
+        results = []
+        with shown(config.progress, words=0).bar(f"auditing {algorithm.name}", len(self.canaries)) as advance:
+            for number, canary in enumerate(self.canaries):
+                u = canary.victim
+                results.append(runs.result(canary, number, self.claims[u], self.curves[u]))
+                advance()
+        return BinsAuditResult(**vars(settings), canaries=tuple(results), bins_seen=config.bins_seen, notes=self.notes)
+
+
 def audited_bins(config: AuditConfig) -> BinsAuditResult:
     """`audit` of secret bins.
 
-    Raises: InvalidInput: nothing finite is claimed, another claim than the library's, too few trials, a view too large.
+    Raises: InvalidInput: as `BinsAudit.of`, and where nothing that is claimed could be refuted.
     """
-    settings, algorithm = config.settings(), config.algorithm
-    if config.claimed_mu is not None:
-        raise InvalidInput(f"claimed_mu={config.claimed_mu:g}: secret bins have no mu; leave it out.")
-    if settings.trials < FEWEST_TRIALS:
-        raise InvalidInput(f"trials must be at least {FEWEST_TRIALS} for secret bins, got {settings.trials}.")
-    claims, notes = _claims(config, settings)
-    canaries = _canaries(config, claims)
-    if not canaries:
+    audit = BinsAudit.of(config)
+    if audit.why:
         raise InvalidInput(
-            f"{algorithm.name} claims nothing that an audit could refute under {config.trust.name}: nothing finite is "
-            "claimed of a victim of whom something is seen; choose another trust model."
+            f"{config.algorithm.name} claims nothing that an audit could refute under {config.trust.name}: "
+            f"{audit.why}; choose another trust model or noise."
         )
-    failure = (1 - settings.level) / len(canaries)
-    system = config.system or Training(algorithm, noise_std=settings.noise_std, clip_norm=settings.clip_norm)
-    runs = BinRuns(system, settings, failure, config.bins_seen)
-    results = []
-    with shown(config.progress, words=0).bar(f"auditing {algorithm.name}", len(canaries)) as advance:
-        for number, canary in enumerate(canaries):
-            results.append(runs.result(canary, number, claims[canary.victim]))
-            advance()
-    return BinsAuditResult(**vars(settings), canaries=tuple(results), bins_seen=config.bins_seen, notes=notes)
+    return audit.result()
+
+
+def _require_trials(settings: Settings, canaries: tuple[Canary, ...], needed: float, *, told: bool) -> None:
+    trials, rows = settings.trials, max(len(canary.view.gradients) for canary in canaries)
+    if trials < needed:
+        what = "that bins which are told break the claim" if told else "that half the noise breaks the claim"
+        raise InvalidInput(
+            f"trials must be at least {needed:.0f} to show at level {settings.level:g} {what}, got {trials}; give more "
+            "trials, a lower level or less noise."
+        )
+    if trials * rows > MAX_SAMPLES:
+        raise InvalidInput(f"trials must be at most {MAX_SAMPLES // rows} for views of {rows} rows, got {trials}.")
 
 
 def _claims(config: AuditConfig, settings: Settings) -> tuple[dict[int, Claim], tuple[str, ...]]:
     """The finite ones by victim, and in words where they are not those of the mechanism's guarantee."""
     algorithm, adjacency = config.algorithm, str(config.claimed_adjacency)
-    how = {"clip_norm": settings.clip_norm, "noise_std": settings.noise_std}
-    found = sampled.by_victim(algorithm, trust=config.trust, adjacency=adjacency, **how)
+    by_victim = sampled.by_victim(
+        algorithm,
+        trust=config.trust,
+        adjacency=adjacency,
+        clip_norm=settings.clip_norm,
+        noise_std=settings.noise_std,
+    )
     claims: dict[int, Claim] = {
         u: accountant
-        for u, accountant in found.items()
+        for u, accountant in by_victim.items()
         if accountant.noise_multiplier > 0 and config.victim in (None, u)
     }
-    if not isinstance(config.subject, sampled.SampledMechanism):
+    if not isinstance(config.subject, sampled.SampledMechanism) or not claims:
         return claims, ()
-    stated = config.subject.guarantee
+    stated, delta = config.subject.guarantee, settings.delta
     if (stated.trust, stated.attacker) != (config.trust.name, config.trust.attacker):
         return claims, (f"the claim audited is accounted anew, as the guarantee is about {stated.attacker}",)
-    return dict.fromkeys(claims, stated), ()
+    least: dict[Claim, Claim] = {claim: Least((stated, claim)) for claim in claims.values()}
+    notes: tuple[str, ...] = ()
+    if config.victim is None and stated.bound == "upper":
+        says, anew = stated.epsilon(delta), max(claim.epsilon(delta) for claim in least)
+        if abs(says - anew) > SAME * max(says, anew):
+            both = f"states epsilon = {says:.6g} at delta = {delta:g}, accounted anew it is {anew:.6g}"
+            notes = (f"the guarantee {both}; the smaller is audited",)
+    return {u: least[claim] for u, claim in claims.items()}, notes
 
 
 def _canaries(config: AuditConfig, claims: dict[int, Claim]) -> list[Canary]:
@@ -138,6 +236,17 @@ def _signs(white: FloatArray, bins: int) -> tuple[FloatArray, float]:
     return signs, value
 
 
+def _whitened(canary: Canary, settings: Settings, *, told: bool) -> tuple[FloatArray, BinRatio]:
+    """P of the view, (rank, rows), and the statistic of the claimed noise."""
+    scheme = canary.view.algorithm.participation
+    assert isinstance(scheme, BallsInBins)
+    P, steps = canary.view.whitener(), np.arange(scheme.num_steps) % scheme.bins
+    A = P @ canary.view.columns_of(canary.victim) * canary.signs
+    shifts = np.array([A[:, steps == r].sum(axis=1) for r in range(scheme.bins)])
+    replaced = settings.adjacency == "replace-one"
+    return P, BinRatio(shifts * (settings.clip_norm / settings.noise_std), replaced, told)
+
+
 @dataclasses.dataclass(frozen=True)
 class BinRuns:
     """Runs of a system on neighbouring inputs whose record draws a bin for each run.
@@ -150,15 +259,19 @@ class BinRuns:
     failure: float
     bins_seen: bool
 
-    def result(self, canary: Canary, number: int, claim: Claim) -> BinsCanaryResult:
-        """What the canary shows, by a pilot and runs of its own number."""
-        claimed = np.array([claim.delta(float(epsilon)) for epsilon in EPSILONS])
-        pilot, measured = self._pair(canary, f"pilot {number}"), self._pair(canary, f"measure {number}")
-        tried = np.unique(np.quantile(np.concatenate(pilot), np.linspace(0.002, 0.998, THRESHOLDS)))
-        ratios = [float((self._deltas(*pilot, float(t)) / claimed).max()) for t in tried]
+    def result(self, canary: Canary, number: int, claim: Claim, claimed: FloatArray) -> BinsCanaryResult:
+        """What the canary shows, by a pilot and runs of its own number.
+
+        Args: claimed: delta of the claim at EPSILONS.
+        """
+        P, ratio = _whitened(canary, self.settings, told=self.bins_seen)
+        pilot, measured = (self._pair(canary, f"{name} {number}", P, ratio) for name in ("pilot", "measure"))
+        tried = thresholds(*pilot)
+        least = np.maximum(claimed, LEAST)
+        ratios = [float((self._deltas(*pilot, float(t)) / least).max()) for t in tried]
         threshold = float(tried[int(np.argmax(ratios))])
         deltas = self._deltas(*measured, threshold)
-        at = int((deltas / claimed).argmax())
+        at = int((deltas / least).argmax())
         delta, failure = self.settings.delta, self.failure
         return BinsCanaryResult(
             canary=canary.name,
@@ -174,31 +287,17 @@ class BinRuns:
 
     def _deltas(self, without: FloatArray, present: FloatArray, threshold: float) -> FloatArray:
         """Lower bounds on delta at EPSILONS, all of them except with probability `failure`."""
-        alpha, beta = bounds.error_rates(without, present, threshold, self.failure)
-        grown = np.exp(EPSILONS)
-        return np.maximum(0.0, np.maximum(1 - beta - grown * alpha, 1 - alpha - grown * beta))
+        return deltas_shown(*bounds.error_rates(without, present, threshold, self.failure))
 
-    def _pair(self, canary: Canary, name: str) -> tuple[FloatArray, FloatArray]:
+    def _pair(self, canary: Canary, name: str, P: FloatArray, ratio: BinRatio) -> tuple[FloatArray, FloatArray]:
         """Log likelihood ratios (trials,) without and with the canary, or with its opposite and with it."""
-        other = -1.0 if self.settings.adjacency == "replace-one" else 0.0
-        return self._statistics(canary, other, name, "without"), self._statistics(canary, 1.0, name, "with")
-
-    def _statistics(self, canary: Canary, size: float, *name: str) -> FloatArray:
-        scheme, view = canary.view.algorithm.participation, canary.view
-        assert isinstance(scheme, BallsInBins)
-        key = NoiseKey.from_seed(self.settings.seed).derive("audit bins", *name)
-        drawn = bins_of(words(key.derive("bins"), 0, canary.victim, self.settings.trials), scheme.bins)
-        P, steps = view.whitener(), np.arange(scheme.num_steps) % scheme.bins
-        seen = self._seen(canary, size, drawn, key) @ P.T / self.settings.noise_std
-        per_bin = [P @ (view.columns_of(canary.victim) @ (canary.signs * (steps == r))) for r in range(scheme.bins)]
-        shifts = np.array(per_bin) * (self.settings.clip_norm / self.settings.noise_std)
-        toward, half = seen @ shifts.T, (shifts**2).sum(axis=1) / 2
-        replaced = self.settings.adjacency == "replace-one"
-        if self.bins_seen:
-            chosen = np.arange(drawn.size), drawn
-            return np.asarray(2 * toward[chosen] if replaced else (toward - half)[chosen])
-        ratio = logsumexp(toward - half, axis=1) - math.log(scheme.bins)
-        return np.asarray(ratio - (logsumexp(-toward - half, axis=1) - math.log(scheme.bins) if replaced else 0.0))
+        sides = []
+        for size, side in ((-1.0 if ratio.replaced else 0.0, "without"), (1.0, "with")):
+            key = NoiseKey.from_seed(self.settings.seed).derive("audit bins", name, side)
+            drawn_words = words(key.derive("bins"), 0, canary.victim, self.settings.trials)
+            drawn = bins_of(drawn_words, len(ratio.shifts))
+            sides.append(ratio.of(self._seen(canary, size, drawn, key) @ P.T / self.settings.noise_std, drawn))
+        return sides[0], sides[1]
 
     def _seen(self, canary: Canary, size: float, drawn: NDArray[np.int64], key: NoiseKey) -> FloatArray:
         """The attacker's rows along the canary's direction, (trials, rows): one run of the system for each bin."""
@@ -206,8 +305,8 @@ class BinRuns:
         raw = canary.gradients(size * OVERSHOOT * self.settings.clip_norm)
         bins = int(view.algorithm.participation.bins)  # type: ignore[attr-defined]
         for r in np.unique(drawn):
-            joined, at, own = raw.copy(), np.flatnonzero(drawn == r), key.derive("bin", int(r))
+            joined, at, noise = raw.copy(), np.flatnonzero(drawn == r), key.derive("bin", int(r))
             joined[np.arange(len(raw)) % bins != r] = 0.0
-            transcript = self.system.run(joined, view.feedback, trials=at.size, key=own)
-            rows[at] = view.by_trial(view.rows(transcript, own, self.settings.noise_std)) @ canary.direction
+            transcript = self.system.run(joined, view.feedback, trials=at.size, key=noise)
+            rows[at] = view.by_trial(view.rows(transcript, noise, self.settings.noise_std)) @ canary.direction
         return rows

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @command(AuditConfig, "Folder for audit.json, audit.csv and audit.png.")
 def audit(config: AuditConfig, out: Path | None) -> Answer:
-    """Run neighbouring inputs many times and compare what they show with the claimed mu.
+    """Run neighbouring inputs many times and compare what they show with the claimed mu, or epsilon of secret bins.
 
-    The exit code is 0 when no claim is refuted and 1 otherwise.
+    The exit code is 0 when no claim is refuted, and every planted bug is; 1 otherwise.
     """
     matrix, answer = config.run(out)
-    return answer, lambda: _show(matrix, out), int(bool(matrix.violations))
+    return answer, lambda: _show(matrix, out), int(bool(matrix.violations or matrix.unseen))
 
 
 def _show(matrix: AuditMatrix, out: Path | None) -> None:
@@ -39,8 +39,11 @@ def _show(matrix: AuditMatrix, out: Path | None) -> None:
         table.add_row(cell.mechanism, cell.trust, *values, verdict)
     options.answers().print(table)
     results = [(cell, cell.result) for cell in matrix.cells if cell.result is not None]
-    options.say(r.sentence() for _, r in results if r.violated or len(matrix.cells) == 1)
+    options.say(r.sentence() for cell, r in results if (r.violated and not cell.planted) or len(matrix.cells) == 1)
     options.say(f"{cell.mechanism} under {cell.trust}: {note}." for cell, r in results for note in r.notes)
+    options.say(f"{cell.mechanism} under {cell.trust} is a planted bug that was not seen." for cell in matrix.unseen)
+    if refuted := [cell for cell in matrix.cells if cell.planted and cell.result is not None and cell.result.violated]:
+        options.say([f"{len(refuted)} planted bug{'s are' if len(refuted) > 1 else ' is'} refuted, as must be."])
     count = len(matrix.violations)
-    refuted = f"{count} claim{'s are' if count > 1 else ' is'} refuted."
-    options.say([refuted if count else "No claim is refuted."], out)
+    said = f"{count} claim{'s are' if count > 1 else ' is'} refuted."
+    options.say([said if count else "No claim is refuted."], out)

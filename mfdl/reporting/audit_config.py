@@ -22,7 +22,7 @@ MATRIX_TRUSTS = ("ldp", "pndp", "eavesdropper", "coalitions", "full-collusion", 
 
 @dataclasses.dataclass(frozen=True)
 class AuditConfig(TakesPart, OnGraph):
-    """Mechanisms by trust models, all at one noise, or each at the noise of one mu.
+    """Mechanisms by trust models, all at one noise, or each at the noise of one mu or epsilon.
 
     Raises: InvalidInput: a value out of range, an unknown name, or options that exclude each other.
     """
@@ -40,6 +40,12 @@ class AuditConfig(TakesPart, OnGraph):
     period: Annotated[int, Option("Steps per epoch; the run has k b steps.", ("--b", "--period"), least=1)] = 2
     noise_std: Annotated[float | None, Option("nu, the noise of every cell.")] = None
     mu: Annotated[float | None, Option("The claim of every cell, from which its noise follows; default 1.")] = None
+    epsilon: Annotated[
+        float | None, Option("The claim of every cell at --delta, from which its noise follows.", rule="positive")
+    ] = None
+    planted: Annotated[
+        bool, Option("Secret bins: beside each mechanism a row whose attacker is told the bins, which must be refuted.")
+    ] = False
     delta: options.Delta = 1e-6
     trials: Annotated[int, Option("Runs that measure, per canary and input.")] = 4000
     level: Annotated[float, Option("Of all bounds of all cells together.")] = 0.95
@@ -51,10 +57,14 @@ class AuditConfig(TakesPart, OnGraph):
 
         for name in self.mechanisms:
             registry.check_name(name)
-        if self.has_bins and self.noise_std is None:
-            raise InvalidInput(f"--participation {options.BINS} has no mu that noise could follow; give --noise-std.")
-        if self.noise_std is not None and self.mu is not None:
-            raise InvalidInput("give at most one of --noise-std and --mu.")
+        if [self.noise_std, self.mu, self.epsilon].count(None) < 2:
+            raise InvalidInput("give at most one of --noise-std and --mu and --epsilon.")
+        if self.has_bins and self.noise_std is None and self.epsilon is None:
+            raise InvalidInput(
+                f"--participation {options.BINS} has no mu that noise could follow; give --epsilon or --noise-std."
+            )
+        if self.planted and not self.has_bins:
+            raise InvalidInput(f"--planted: only secret bins can be told; add --participation {options.BINS}.")
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -104,6 +114,6 @@ class AuditConfig(TakesPart, OnGraph):
             built = {name: registry.build(name, dynamics, scheme) for name in self.mechanisms}
         entries = {name: registry.entry_of(name) for name in built}
         release = {name: e.release for name, e in entries.items() if e is not None and e.release is not None}
-        how = self.protected | self.values("noise_std", "level", "trials", "delta", "seed")
-        how["mu"] = 1.0 if self.noise_std is None and self.mu is None else self.mu
+        how = self.protected | self.values("noise_std", "epsilon", "planted", "level", "trials", "delta", "seed")
+        how["mu"] = 1.0 if self.noise_std is None and self.epsilon is None and self.mu is None else self.mu
         return audit_matrix(built, models, release=release, progress=progress, **how)

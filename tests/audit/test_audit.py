@@ -464,7 +464,9 @@ def test_a_row_is_about_one_victim():
     assert row["epsilon_audited"] > row["epsilon_claimed"]
 
 
-@pytest.mark.parametrize(("how", "why"), [({}, "exactly one of noise_std and mu"), ({"mu": 1.0}, "at least one mech")])
+@pytest.mark.parametrize(
+    ("how", "why"), [({}, "exactly one of noise_std, mu and epsilon"), ({"mu": 1.0}, "at least one mech")]
+)
 def test_a_matrix_needs_one_kind_of_noise_and_a_cell(how, why):
     with pytest.raises(InvalidInput, match=why):
         audit_matrix({}, {}, adjacency="zero-out", clip_norm=1.0, **how)
