@@ -31,7 +31,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("mfdl", "solvers", "tests", "docs", "pyproject.toml")
+PARTS = ("mfdl", "solvers", "tests", "docs", "experiments", "pyproject.toml")
 KINDS = ("privacy", "utility")
 LIMIT_SECONDS = 600
 FILE_WIDTH = 160  # columns of the table where it goes to a file

@@ -24,6 +24,8 @@ from mfdl.training import distributed
 from mfdl.training.distributed.group import Group
 from mfdl.training.distributed.share import Share
 from mfdl.training.distributed.shares import Shares
+from mfdl.training.keys import NoiseKey
+from mfdl.training.streams import noise_stream
 
 EXACT = 1e-12  # of models and messages of size 1, in float64, over 8 steps
 GRAPH = mfdl.graphs.load("erdos-renyi:n=12,p=0.3,seed=1")
@@ -91,6 +93,11 @@ def test_the_rows_of_all_ranks_are_those_of_the_map(algorithm, num_ranks, seed):
                 wanted = share.own(rows, torch.tensor(matrix @ whole[columns])).numpy()
                 np.testing.assert_allclose(maps[name] @ whole[columns][seen[columns].columns], wanted, atol=1e-12)
         for word in ("state", "messages", "nodes", "injection slots"):
+            for q, share in enumerate(shares):  # what comes is put behind what is there, rank by rank
+                come = parts[q][1][word].columns[len(share.shares.rows(word, q)) :]
+                senders, counts = np.unique(share.shares.rank_of[word][come], return_counts=True)
+                np.testing.assert_array_equal(np.repeat(senders, counts), share.shares.rank_of[word][come])
+                assert parts[q][1][word].receives == list(zip(senders, counts, strict=True))
             for p, q in np.ndindex(num_ranks, num_ranks):
                 sent = dict(parts[p][1][word].sends).get(q, torch.zeros(0, dtype=torch.int64)).numpy()
                 places = shares[p].shares.rows(word, p)[sent]
@@ -121,6 +128,19 @@ def test_what_is_sent_is_what_crosses_the_cut():
     _, seen = Share(algorithm, Group(0, 2), CPU).of_round(algorithm.kinds[0])
     assert sum(len(places) for _, places in seen["messages"].sends) == 2
     assert not any(seen[word].sends for word in ("state", "nodes", "injection slots"))
+
+
+@pytest.mark.parametrize("name", ["mafalda", *EAVESDROPPER])
+def test_ranks_make_the_noise_of_their_nodes_and_of_no_others(name):
+    noise, key = mfdl.algorithms.build(name, DYNAMICS, CYCLIC).noise, NoiseKey.from_seed(0)
+    whole = noise_stream(noise, 2.0, key, 3)
+    shares = [Share(mfdl.algorithms.build(name, DYNAMICS, CYCLIC), Group(rank, 3), CPU) for rank in range(3)]
+    streams = [noise_stream(noise, 2.0, key, 3, slots=share.slots) for share in shares]
+    assert sorted(slot for share in shares for slot in share.slots) == list(range(12))
+    for t in range(CYCLIC.num_steps):
+        for share, stream in zip(shares, streams, strict=True):
+            wanted = share.own("injection slots", torch.tensor(whole.step(t)))
+            np.testing.assert_allclose(stream.step(t), wanted, rtol=EXACT, atol=EXACT)
 
 
 def test_more_ranks_than_nodes_are_refused():

@@ -64,7 +64,7 @@ class Share:
         self.slots = None if self.shares is None else self.shares.rows("injection slots", group.rank).tolist()
         self._number = matrices.numbered()
         self._seen: dict[tuple[object, ...], Seen] = {}
-        self._cut: dict[tuple[int, int], Map] = {}
+        self._cut: dict[tuple[str, int, int], Map] = {}
 
     def size(self, name: str) -> int:
         """How many rows of a kind this rank holds."""
@@ -142,7 +142,7 @@ class Share:
     def _rows(self, matrix: Map, rows: str, seen: Seen) -> Map:
         if matrix is None or self.shares is None:
             return matrix
-        key = self._number(matrix), self._number(seen)
+        key = rows, self._number(matrix), self._number(seen)  # one matrix may make messages and state
         if key not in self._cut:
             place = np.full(matrix.shape[1], -1)
             place[seen.columns] = np.arange(seen.columns.size)
