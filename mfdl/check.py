@@ -32,6 +32,7 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
             "mfdl.gossip.from_array(W), over one for each step with mfdl.gossip.sequence([...])"
         ),
     ),
+    "GossipMatrix": ("one gossip matrix, e.g. mfdl.gossip.metropolis_hastings(graph)", ""),
     "LinearAlgorithm": (
         "a LinearAlgorithm, e.g. mfdl.algorithms.dp_dsgd(dynamics, participation)",
         "build a name with mfdl.algorithms.build(name, dynamics, participation), take a Mechanism's as .algorithm",
@@ -49,6 +50,7 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
     ),
     "Participation": ("a participation, e.g. mfdl.Cyclic(epochs=20, period=16)", ""),
     "Question": ("a Question, e.g. mfdl.Question(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)", ""),
+    "RandomGossip": ("gossip that is drawn anew in each round, e.g. mfdl.gossip.randomized.links(W, 0.1)", ""),
     "SampledMechanism": ("a SampledMechanism", "of secret random batches mfdl.sampled.calibrate makes one"),
     "SpaceTimeFactorization": (
         "a SpaceTimeFactorization, e.g. mfdl.factorization.optimal_time_space(dynamics, participation)",

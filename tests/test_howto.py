@@ -31,6 +31,7 @@ HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph", "large_gra
 THEORY = [
     f"{name}.md"
     for name in (
+        "changing_networks",
         "privacy",
         "released",
         "sampling",

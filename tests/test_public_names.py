@@ -29,7 +29,7 @@ NAMES = {
         Training Transcript audit audit_matrix reconstruct
     """,
     "mfdl.error_gram": """
-        Estimate EstimatedGram OBJECTIVES Probes SpectralMeasure error_gram estimated_error_gram
+        Estimate EstimatedGram OBJECTIVES Probes SpectralMeasure averaged_error_gram error_gram estimated_error_gram
         exact_or_estimated fresh_noise_cost mode_error_grams node_error_grams prefix_sum_gram space_time_error_gram
         spatial_error_gram spectral_measure
     """,
@@ -44,9 +44,10 @@ NAMES = {
         save_structured solve_problem square_root_encoder
     """,
     "mfdl.gossip": """
-        BALANCE_TOLERANCE Gossip GossipMatrix GossipSequence MAX_DENSE_NODES PushSum SUM_TOLERANCE SYMMETRY_TOLERANCE
-        absences average churn drawn_presence drawn_walk from_array from_file link_dropout load metropolis_hastings
-        one_peer_exponential peer_sampling push_sum random_matchings random_pairs sequence uniform
+        BALANCE_TOLERANCE Gossip GossipMatrix GossipSequence MAX_DENSE_NODES PushSum RandomGossip SUM_TOLERANCE
+        SYMMETRY_TOLERANCE absences average churn drawn_presence drawn_walk from_array from_file link_dropout load
+        metropolis_hastings one_peer_exponential peer_sampling push_sum random_matchings random_pairs randomized
+        sequence uniform
     """,
     "mfdl.graphs": """
         Edge FILE_SUFFIXES MAX_DRAWS MAX_EDGES MAX_NODES Source SparseGraph adjacency content_hash index_of

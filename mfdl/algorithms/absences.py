@@ -47,9 +47,7 @@ def with_absences(algorithm: LinearAlgorithm, present: ArrayLike) -> LinearAlgor
     Cost: one round for each distinct pattern.
     """
     check.instance(LinearAlgorithm, algorithm=algorithm)
-    there = presence(present, algorithm.num_nodes)
-    if len(there) != algorithm.num_steps:
-        raise InvalidInput(f"present must have one row for each of {algorithm.num_steps} steps, got {len(there)}.")
+    there = presence(present, algorithm.num_nodes, algorithm.num_steps)
     if algorithm.noise.slots_per_step != algorithm.num_nodes:
         raise InvalidInput(
             f"absences need noise with one slot for each node, and {algorithm.name!r} has "

@@ -7,6 +7,7 @@ In: `Dynamics`, `ErrorWeights`, num_steps. Out:
   costs, without that array;
 - `modes`: over steps for every eigenvector of the gossip, for noise correlated over both at once;
 - `spectral`: the `SpectralMeasure` of constant symmetric gossip, all that the Gram over steps knows of it;
+- `averaged`: over steps, the mean over gossip that is drawn anew in each round;
 - `estimated`: over steps for graphs of any size, by random probes, with error bars;
 - `space_time`: over steps x nodes, (T n) x (T n), for small problems.
 
@@ -17,6 +18,7 @@ rate of 1: the variance is eta_0^2 nu^2 times the value.
 """
 
 from ..error_weights import OBJECTIVES
+from .averaged import averaged_error_gram
 from .estimated import Estimate, EstimatedGram, Probes, estimated_error_gram, exact_or_estimated
 from .fresh import fresh_noise_cost
 from .measure import SpectralMeasure
@@ -32,6 +34,7 @@ __all__ = [
     "EstimatedGram",
     "Probes",
     "SpectralMeasure",
+    "averaged_error_gram",
     "error_gram",
     "estimated_error_gram",
     "exact_or_estimated",

@@ -23,6 +23,7 @@ import functools
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import check
 from ..check import FloatArray
@@ -30,6 +31,7 @@ from ..dynamics import Dynamics
 from ..dynamics.responses import Averaging, ByModes, ByNodes, Entries
 from ..error_weights import ErrorWeights
 from ..errors import UnsupportedMechanism
+from ..gossip.changing import presence
 from ..threads import blas_threads
 from . import _released
 from ._counted import Counted, finite_gram
@@ -47,6 +49,7 @@ def error_gram(
     *,
     weights: ErrorWeights | None = None,
     objective: str = "post-average",
+    present: ArrayLike | None = None,
 ) -> FloatArray:
     """H for the sum over all nodes.
 
@@ -55,11 +58,18 @@ def error_gram(
         num_steps: T >= 1.
         weights: which models count; default all alike.
         objective: "post-average" (models after averaging) or "message" (before).
+        present: who is there in each step, bool (T, n); noise of those who are away enters nothing, as
+            `algorithms.with_absences` runs. Default everybody.
 
     Returns: H, shape (T, T), symmetric positive semidefinite.
-    Raises: InvalidInput: num_steps < 1, unknown objective, a sequence, schedule or weights of another length, an error
-        beyond float64. UnsupportedMechanism: more than MAX_WORK operations; `estimated_error_gram` has an answer.
+    Raises: InvalidInput: num_steps < 1, unknown objective, a sequence, schedule, weights or present of another length,
+        an error beyond float64. UnsupportedMechanism: more than MAX_WORK operations; `estimated_error_gram` has an
+        answer.
     """
+    if present is not None:
+        there = presence(present, dynamics.num_nodes, num_steps).astype(float)
+        grams = node_error_grams(dynamics, num_steps, weights=weights, objective=objective)
+        return functools.reduce(np.add, (np.outer(up, up) * H for up, H in zip(there.T, grams, strict=True)))
     counted = Counted.of(dynamics, num_steps, weights, objective)
     measure = known_measure(counted)
     if measure is not None:

@@ -6,11 +6,12 @@ of the further properties hold (symmetric, doubly stochastic, connected, reversi
 declared. All of it is sparse; only `dense` and `spectrum` form an n x n array.
 
 `matrix` holds `Gossip` and `GossipMatrix`, `sequences` holds `GossipSequence`, `builders` the ways to get one;
-`changing` draws rounds that change (matchings, peers, nodes and links that are away), `walks` the way of a token,
-`directed` averages over links that go one way; `average` is one node's round in a loop of one's own, `communication`
-the graph of all rounds.
+`changing` draws rounds that change (matchings, peers, nodes and links that are away), `randomized` says what such
+rounds are on average, `walks` the way of a token, `directed` averages over links that go one way; `average` is one
+node's round in a loop of one's own, `communication` the graph of all rounds.
 """
 
+from . import randomized
 from .average import average
 from .builders import from_array, from_file, load, metropolis_hastings, sequence, uniform
 from .changing import (
@@ -32,6 +33,7 @@ from .matrix import (
     Gossip,
     GossipMatrix,
 )
+from .randomized import RandomGossip
 from .sequences import GossipSequence
 from .walks import drawn_walk
 
@@ -44,6 +46,7 @@ __all__ = [
     "GossipMatrix",
     "GossipSequence",
     "PushSum",
+    "RandomGossip",
     "absences",
     "average",
     "churn",
@@ -59,6 +62,7 @@ __all__ = [
     "push_sum",
     "random_matchings",
     "random_pairs",
+    "randomized",
     "sequence",
     "uniform",
 ]

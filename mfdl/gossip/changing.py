@@ -101,7 +101,7 @@ def link_dropout(gossip: Gossip, rounds: int, rate: float, seed: int) -> GossipS
     Guarantees: rows sum to one; symmetric where `gossip` is.
     Raises: InvalidInput: a number out of range.
     """
-    rng, rate = _generator(seed), _share(rate)
+    rng, rate = _generator(seed), checked_share(rate)
 
     def kept(W: csr_array, _: int) -> NDArray[np.float64]:
         entries = W.tocoo()
@@ -132,7 +132,7 @@ def absences(gossip: Gossip, present: ArrayLike) -> GossipSequence:
 def drawn_presence(num_nodes: int, rounds: int, rate: float, seed: int) -> Present:
     """Each node is away in each round with this probability, independently: bool (rounds, n), for `absences`."""
     shape = check.integer_at_least(1, rounds=rounds), check.integer_at_least(1, num_nodes=num_nodes)
-    return np.asarray(_generator(seed).random(shape) >= _share(rate))
+    return np.asarray(_generator(seed).random(shape) >= checked_share(rate))
 
 
 def churn(gossip: Gossip, rounds: int, away: Mapping[Hashable, Sequence[tuple[int, int]]]) -> Present:
@@ -162,14 +162,16 @@ def churn(gossip: Gossip, rounds: int, away: Mapping[Hashable, Sequence[tuple[in
     return there
 
 
-def presence(present: ArrayLike, num_nodes: int) -> Present:
-    """Checked, an own copy. Raises: InvalidInput: no bool array of rounds x nodes."""
+def presence(present: ArrayLike, num_nodes: int, num_steps: int | None = None) -> Present:
+    """Checked, an own copy. Raises: InvalidInput: no bool array of rounds x nodes, or of another number of steps."""
     there = np.array(present)
     if there.dtype != bool or there.ndim != 2 or there.shape[1] != num_nodes or not len(there):
         raise InvalidInput(
             f"present must be a bool array (rounds, {num_nodes}), got {there.dtype} of shape {there.shape}; "
             "gossip.drawn_presence and gossip.churn make one."
         )
+    if num_steps is not None and len(there) != num_steps:
+        raise InvalidInput(f"present must have one row for each of {num_steps} steps, got {len(there)}.")
     return there
 
 
@@ -214,7 +216,7 @@ def _generator(seed: int) -> np.random.Generator:
     return np.random.default_rng(check.integer_at_least(0, seed=seed))
 
 
-def _share(rate: float) -> float:
+def checked_share(rate: float) -> float:
     rate = check.non_negative(rate=rate)
     if rate >= 1:
         raise InvalidInput(f"rate must lie in [0, 1), got {rate:g}: somebody must be there.")

@@ -1,0 +1,195 @@
+"""H over steps averaged over gossip that is drawn anew in each round: the expected cost of noise, before anybody draws.
+
+In closed form where E[W] and X -> E[W^T X W] are known (`gossip.randomized`), from drawn runs with error bars
+elsewhere. Rounds are independent of the past, so what an injection of step s has become before step t is on average the
+recursion with E[W], and what it then costs together with one of step t a quadratic form carried back over E[W^T . W].
+Where nodes may be away, what they would inject enters nothing, as `algorithms.with_absences` runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from .. import check
+from ..check import FloatArray
+from ..dynamics import Dynamics
+from ..error_weights import ErrorWeights
+from ..errors import InvalidInput
+from ..gossip import RandomGossip
+from ..gossip.randomized import Moments
+from ..threads import blas_threads
+from ._counted import Counted, finite_gram
+from .estimated import EstimatedGram, Probes
+from .temporal import error_gram
+
+SYMMETRIC = 1e-12
+MAX_BYTES = 2**32
+"""Of the forms that are held at once where E[W] is not symmetric, T n^2 numbers; beyond it runs are drawn."""
+
+
+def averaged_error_gram(
+    dynamics: Dynamics,
+    num_steps: int,
+    random: RandomGossip,
+    *,
+    weights: ErrorWeights | None = None,
+    objective: str = "post-average",
+    probes: Probes | None = None,
+) -> FloatArray | EstimatedGram:
+    """E[H] of `error_gram` over the draws of `random`, which takes the place of the gossip of `dynamics`.
+
+    Args: those of `error_gram`; probes: of a Gram that is averaged over draws, how many; default 8, of seed 0.
+    Returns: E[H], shape (T, T), exact up to rounding, where `random.moments` are known and not one sum of the
+        trajectory counts (`Released`); else an `EstimatedGram` whose probes are draws: each has mean E[H].
+    Raises: InvalidInput: other arguments than `error_gram` takes, another number of nodes, or nodes that may be away
+        with more than one round of gossip in a step.
+    Cost: T (n^3 + the cost of E[W^T X W]) + n T^2 time and n^2 + n T memory for symmetric E[W]; T^2 n^3 time and
+        T n^2 memory for another one; that of `error_gram` for each draw.
+
+    >>> from mfdl import gossip
+    >>> half = gossip.randomized.links(gossip.metropolis_hastings("path:n=2"), 0.5)
+    >>> averaged_error_gram(Dynamics(gossip.metropolis_hastings("path:n=2")), 2, half)
+    array([[2.75, 1.25],
+           [1.25, 1.5 ]])
+    """
+    check.instance(RandomGossip, random=random)
+    if random.num_nodes != dynamics.num_nodes:
+        raise InvalidInput(f"random must have the {dynamics.num_nodes} nodes of dynamics, got {random.num_nodes}.")
+    if random.away and dynamics.gossip_rounds > 1:
+        raise InvalidInput(
+            f"nodes that may be away average once a step, got gossip_rounds={dynamics.gossip_rounds}; take 1."
+        )
+    one_round = random.draw(1, 0).gossip.at(0)  # for what is asked about alone: steps, rates, what counts
+    counted = Counted.of(dataclasses.replace(dynamics, gossip=one_round), num_steps, weights, objective)
+    if random.moments is not None and counted.released is None:
+        steps = _Steps.of(random.moments, dynamics.gossip_rounds, num_steps)
+        if steps is not None:
+            with blas_threads(dynamics.num_nodes):
+                return finite_gram(functools.partial(_closed, counted, steps))
+    return _drawn(counted, random, Probes() if probes is None else probes, weights, objective)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Steps:
+    """One step's averaging on average, and traces tr(f(E[W])^T G) kept as what f(E[W]) needs of G.
+
+    Of symmetric E[W] = U diag(lam) U^T that is the diagonal of U^T G U, shape (n,); of another one, which `vectors`
+    then is, G itself.
+    """
+
+    moments: Moments
+    rounds: int
+    lam: FloatArray | None
+    vectors: FloatArray
+
+    @classmethod
+    def of(cls, moments: Moments, rounds: int, num_steps: int) -> _Steps | None:
+        """None where E[W] is not symmetric and T n^2 numbers are more than MAX_BYTES."""
+        M = moments.mean.toarray()
+        if np.abs(M - M.T).max() <= SYMMETRIC:
+            return cls(moments, rounds, *np.linalg.eigh((M + M.T) / 2))
+        return cls(moments, rounds, None, M) if 8 * num_steps * M.size <= MAX_BYTES else None
+
+    @property
+    def there(self) -> float:
+        """How often a node is there."""
+        return 1 - self.moments.rate
+
+    def kept(self, G: FloatArray) -> FloatArray:
+        return G if self.lam is None else np.einsum("ij,ij->j", self.vectors, G @ self.vectors)
+
+    def back(self, kept: FloatArray) -> FloatArray:
+        """Of E[W]^T G, for what is kept of several G."""
+        if self.lam is not None:
+            return np.asarray(kept * self.lam**self.rounds)
+        for _ in range(self.rounds):
+            kept = self.vectors.T @ kept
+        return kept
+
+    def entering(self, kept: FloatArray) -> FloatArray:
+        """tr(E[W P]^T G)."""
+        if self.lam is not None:
+            return np.asarray(kept @ (self.lam**self.rounds - self.moments.rate))
+        return self.trace(self.back(kept)) - self.moments.rate * self.trace(kept)
+
+    def trace(self, kept: FloatArray) -> FloatArray:
+        return np.asarray(kept.sum(axis=-1) if self.lam is not None else np.trace(kept, axis1=-2, axis2=-1))
+
+    def around(self, X: FloatArray) -> FloatArray:
+        for _ in range(self.rounds):
+            X = self.moments.around(X)
+        return X
+
+    def around_there(self, X: FloatArray) -> FloatArray:
+        return self.moments.around_there(X) if self.moments.rate else self.around(X)
+
+    def back_dense(self, X: FloatArray) -> FloatArray:
+        for _ in range(self.rounds):
+            X = np.asarray(self.moments.mean.T @ X)
+        return X
+
+    def back_there(self, X: FloatArray) -> FloatArray:
+        return self.moments.back_there(X) if self.moments.rate else self.back_dense(X)
+
+    def there_from(self, X: FloatArray) -> FloatArray:
+        """X E[W P]."""
+        return np.asarray(self.back_dense(X.T).T - self.moments.rate * X)
+
+
+def _closed(counted: Counted, steps: _Steps) -> FloatArray:
+    """H by one pass backwards; letters as in `dynamics.responses`, blocks A, B, D of the cost of (theta, v) among them.
+
+    In (mu, v') an injection x of step t costs with an earlier one mu^T (rho E[W^T V W P] + E[W^T B P]) x +
+    v'^T (rho B^T E[W P] + D P) x: forms that are carried back to the step of the earlier one by E[W].
+    """
+    dynamics, T, q = counted.dynamics, counted.num_steps, steps.there
+    rates, shrink, beta = counted.rates, dynamics.shrink_factors(T), dynamics.momentum
+    n, F = dynamics.num_nodes, counted.node_factor
+    Q = np.eye(n) if F is None else np.asarray((F.T @ F).toarray())
+    H, A, none = np.zeros((T, T)), np.zeros((n, n)), np.zeros((n, n))
+    B = D = none
+    shape = (T, *steps.kept(none).shape)
+    of_model, of_buffer = np.zeros(shape), np.zeros(shape)  # by step t of the later injection
+    for s in range(T - 1, -1, -1):
+        later = slice(s + 1, T)
+        H[s, later] = rates[s] * steps.entering(of_model[later]) + q * steps.trace(of_buffer[later])
+        pulled = steps.back(of_model[later])
+        of_model[later] = shrink[s] * pulled
+        of_buffer[later] = beta * (rates[s] * pulled + of_buffer[later])
+        counts = counted.step_weights[s] * Q
+        before = none if counted.after_averaging else counts
+        after = A + counts if counted.after_averaging else A
+        P = steps.around(after) + before
+        mu, buffer = rates[s] * (steps.around_there(after) + q * before), none
+        if beta:
+            mu = mu + steps.back_there(B)
+            buffer = rates[s] * steps.there_from(B.T) + q * D
+        H[s, s] = rates[s] * np.trace(mu) + np.trace(buffer)
+        of_model[s] = shrink[s] * steps.kept(mu)
+        of_buffer[s] = beta * steps.kept(rates[s] * mu + buffer)
+        if beta:
+            R = steps.back_dense(B)
+            entering = rates[s] ** 2 * P + rates[s] * (R + R.T) + D
+            B, D = shrink[s] * beta * (rates[s] * P + R), beta**2 * entering
+        A = shrink[s] ** 2 * P
+    upper = np.triu(H, 1)
+    return np.asarray(upper + upper.T + np.diag(np.diagonal(H)))
+
+
+def _drawn(
+    counted: Counted, random: RandomGossip, probes: Probes, weights: ErrorWeights | None, objective: str
+) -> EstimatedGram:
+    """The exact Gram of each of several draws."""
+    T, K = counted.num_steps, counted.dynamics.gossip_rounds
+    rounds = T * K + (0 if counted.released is None else counted.released.rounds_of_gossip)
+    grams = []
+    for rng in probes.generators(2):
+        drawn = random.draw(rounds, int(rng.integers(2**32)))
+        there = None if drawn.present is None else drawn.present[:T]
+        of_draw = dataclasses.replace(counted.dynamics, gossip=drawn.gossip)
+        grams.append(error_gram(of_draw, T, weights=weights, objective=objective, present=there))
+    of_probes = np.stack(grams)
+    return EstimatedGram(of_probes.mean(axis=0), of_probes)

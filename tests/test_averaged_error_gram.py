@@ -1,0 +1,232 @@
+"""The error Gram averaged over gossip drawn anew in each round, against sums over every draw of a tiny graph."""
+
+import dataclasses
+import itertools
+
+import networkx as nx
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+import mfdl
+from mfdl import error_gram, gossip
+from mfdl.errors import InvalidInput
+from mfdl.gossip import randomized
+from mfdl.testing.strategies import gossip_matrices
+
+GRAPHS = {
+    "path": nx.path_graph(3),
+    "triangle": nx.complete_graph(3),
+    "pair": nx.path_graph(2),
+    "four": nx.cycle_graph(4),
+}
+
+
+def averages(n, ends):
+    """The round in which these pairs average."""
+    W = np.eye(n)
+    for u, v in ends:
+        W[np.ix_([u, v], [u, v])] = 0.5
+    return W
+
+
+def without(W, lost):
+    """W with the links (i, j) of `lost` down, their weight at home."""
+    left = W.copy()
+    for i, j in lost:
+        left[i, i] += left[i, j]
+        left[i, j] = 0
+    return left
+
+
+def outcomes_of_links(W, rate):
+    dense = W.dense()
+    ways = [(i, j) for i, j in zip(*np.nonzero(dense), strict=True) if i != j]
+    links = sorted({tuple(sorted((int(i), int(j)))) for i, j in ways})
+    for down in itertools.product((False, True), repeat=len(links)):
+        lost = [pair for link, gone in zip(links, down, strict=True) if gone for pair in (link, link[::-1])]
+        yield rate ** sum(down) * (1 - rate) ** (len(down) - sum(down)), without(dense, lost), np.eye(len(dense))
+
+
+def outcomes_of_nodes(W, rate):
+    n, dense = W.num_nodes, W.dense()
+    for there in itertools.product((0.0, 1.0), repeat=n):
+        lost = [(i, j) for i in range(n) for j in range(n) if i != j and not there[i] * there[j]]
+        yield rate ** (n - sum(there)) * (1 - rate) ** sum(there), without(dense, lost), np.diag(there)
+
+
+def outcomes_of_pairs(graph):
+    n, edges = len(graph), list(graph.edges)
+    return [(1 / len(edges), averages(n, [edge]), np.eye(n)) for edge in edges]
+
+
+def outcomes_of_matchings(n):
+    pairings = [[(0, 1)]] if n == 2 else [[(0, k), tuple({1, 2, 3} - {k})] for k in (1, 2, 3)]
+    return [(1 / len(pairings), averages(n, ends), np.eye(n)) for ends in pairings]
+
+
+def outcomes_of_peers(n, count):
+    rows = [list(itertools.combinations([j for j in range(n) if j != i], count)) for i in range(n)]
+    for chosen in itertools.product(*rows):
+        W = np.eye(n)
+        for i, others in enumerate(chosen):
+            W[i, list(others)] = 1
+        yield 1 / np.prod([len(r) for r in rows]), W / (count + 1), np.eye(n)
+
+
+def cases():
+    rates = st.sampled_from([0.0, 0.2, 0.5])
+    small = gossip_matrices(min_nodes=1, max_nodes=3)
+    return st.one_of(
+        st.tuples(small, rates).map(lambda c: (randomized.links(*c), list(outcomes_of_links(*c)))),
+        st.tuples(small, rates).map(lambda c: (randomized.nodes(*c), list(outcomes_of_nodes(*c)))),
+        st.sampled_from(sorted(GRAPHS)).map(lambda g: (randomized.pairs(GRAPHS[g]), outcomes_of_pairs(GRAPHS[g]))),
+        st.sampled_from([2, 4]).map(lambda n: (randomized.matchings(nx.complete_graph(n)), outcomes_of_matchings(n))),
+        st.sampled_from([(2, 1), (3, 1), (3, 2)]).map(lambda c: (randomized.peers(*c), list(outcomes_of_peers(*c)))),
+    )
+
+
+@examples(100)
+@given(cases(), st.integers(0, 2**32 - 1))
+def test_moments_are_the_mean_over_all_outcomes_of_a_round(case, seed):
+    random, outcomes = case
+    n, moments = random.num_nodes, random.moments
+    X = np.random.default_rng(seed).standard_normal((n, n))
+    assert sum(p for p, _, _ in outcomes) == pytest.approx(1)
+    for got, of in (
+        (moments.mean.toarray(), lambda W, P: W),
+        (moments.mean_there.toarray(), lambda W, P: W @ P),
+        (moments.around(X), lambda W, P: W.T @ X @ W),
+        (moments.around_there(X), lambda W, P: W.T @ X @ W @ P),
+        (moments.back_there(X), lambda W, P: W.T @ X @ P),
+    ):
+        assert_allclose(got, sum(p * of(W, P) for p, W, P in outcomes), atol=1e-12)
+
+
+@examples(60)
+@given(cases(), st.integers(0, 2**32 - 1))
+def test_what_is_drawn_is_one_of_the_outcomes(case, seed):
+    random, outcomes = case
+    drawn = random.draw(2, seed)
+    for r in range(2):
+        P = np.eye(random.num_nodes) if drawn.present is None else np.diag(drawn.present[r].astype(float))
+        W = drawn.gossip.at(r).dense()
+        assert any(p > 0 and np.allclose(W, V) and np.allclose(P, Q) for p, V, Q in outcomes)
+
+
+PATH = gossip.metropolis_hastings("path:n=2")
+NODES_OF_A_PATH = randomized.nodes(PATH, 0.5), list(outcomes_of_nodes(PATH, 0.5))
+
+
+def gram_of(rounds, T, K, dynamics, weights, after, F):
+    """H of one sequence of (W, P), by following each injection."""
+    rates = dynamics.learning_rates(T) / dynamics.learning_rates(T)[0]
+    shrink, n = 1 - dynamics.weight_decay * dynamics.learning_rates(T), len(rounds[0][0])
+    counted = np.zeros((T, T, *F.shape))
+    for s in range(T):
+        theta = v = np.zeros((n, n))
+        for t in range(s, T):
+            v = dynamics.momentum * v + (rounds[t * K][1] if t == s else 0)
+            mu = shrink[t] * theta + rates[t] * v
+            theta = mu
+            for W, _ in rounds[t * K : (t + 1) * K]:
+                theta = W @ theta
+            counted[s, t] = np.sqrt(weights[t]) * F @ (theta if after else mu)
+    return np.einsum("sriu,triu->st", counted, counted)
+
+
+DYNAMICS = st.sampled_from(
+    [
+        {},
+        {"momentum": 0.6},
+        {"momentum": 0.5, "weight_decay": 0.3, "learning_rate": [0.5, 1.0, 0.25]},
+        {"weight_decay": 0.2},
+    ]
+)
+
+
+@examples(60)
+@example(NODES_OF_A_PATH, {"momentum": 0.6}, "post-average", "nodes", False)
+@given(
+    cases(),
+    DYNAMICS,
+    st.sampled_from(["post-average", "message"]),
+    st.sampled_from(["nodes", "average"]),
+    st.booleans(),
+)
+def test_the_average_is_that_over_all_sequences_of_outcomes(case, how, objective, target, twice):
+    random, outcomes = case
+    outcomes = [outcome for outcome in outcomes if outcome[0] > 0]
+    n, T = random.num_nodes, 3 if len(outcomes) <= 8 else 2
+    K = 2 if twice and not random.away and len(outcomes) <= 3 else 1
+    if "learning_rate" in how:
+        how = how | {"learning_rate": how["learning_rate"][:T]}
+    dynamics = mfdl.Dynamics(gossip.from_array(np.eye(n)), gossip_rounds=K, **how)
+    weights = mfdl.ErrorWeights([1.0, 0.5, 2.0][:T], target)
+    F = np.eye(n) if target == "nodes" else np.full((1, n), n**-0.5)
+    wanted = sum(
+        np.prod([p for p, _, _ in sequence])
+        * gram_of([(W, P) for _, W, P in sequence], T, K, dynamics, weights.of_steps(T), objective == "post-average", F)
+        for sequence in itertools.product(outcomes, repeat=T * K)
+    )
+    got = error_gram.averaged_error_gram(dynamics, T, random, weights=weights, objective=objective)
+    assert_allclose(got, wanted, atol=1e-12)
+
+
+@examples(30)
+@given(cases(), st.sampled_from(["nodes", "average"]), st.integers(0, 2**32 - 1))
+def test_the_gram_of_one_draw_counts_those_who_are_there(case, target, seed):
+    random, _ = case
+    drawn, n = random.draw(3, seed), random.num_nodes
+    there = np.ones((3, n)) if drawn.present is None else drawn.present
+    dynamics = mfdl.Dynamics(drawn.gossip, momentum=0.3)
+    weights = mfdl.ErrorWeights([1.0, 0.5, 2.0], target)
+    F = np.eye(n) if target == "nodes" else np.full((1, n), n**-0.5)
+    rounds = [(drawn.gossip.at(t).dense(), np.diag(there[t].astype(float))) for t in range(3)]
+    got = error_gram.error_gram(dynamics, 3, weights=weights, present=there.astype(bool))
+    assert_allclose(got, gram_of(rounds, 3, 1, dynamics, weights.of_steps(3), True, F), atol=1e-12)
+
+
+def test_draws_with_error_bars_are_near_the_closed_form_where_there_is_one():
+    ring, T = gossip.metropolis_hastings("ring:n=6"), 5
+    dynamics, probes = mfdl.Dynamics(ring), error_gram.Probes(24, seed=1)
+    for random in (randomized.nodes(ring, 0.3), randomized.pairs("ring:n=6")):
+        exact = error_gram.averaged_error_gram(dynamics, T, random)
+        drawn = error_gram.averaged_error_gram(dynamics, T, dataclasses.replace(random, moments=None), probes=probes)
+        assert np.linalg.eigvalsh(exact)[0] > 0
+        assert drawn.gram.shape == (T, T)
+        assert abs(drawn.trace.value - np.trace(exact)) < 1.5 * drawn.trace.error < 0.2 * np.trace(exact)
+        assert_allclose(drawn.gram, exact, atol=0.1 * exact.max())
+    unknown = error_gram.averaged_error_gram(dynamics, T, randomized.matchings("ring:n=6"))
+    assert isinstance(unknown, error_gram.EstimatedGram)
+    released = mfdl.ErrorWeights("released:average:2")
+    again = error_gram.averaged_error_gram(dynamics, T, randomized.nodes(ring, 0.3), weights=released)
+    assert isinstance(again, error_gram.EstimatedGram)
+
+
+def test_what_does_not_fit_is_refused():
+    ring = gossip.metropolis_hastings("ring:n=4")
+    for call, words in (
+        (
+            lambda: error_gram.averaged_error_gram(mfdl.Dynamics(ring), 2, randomized.peers(5, 2)),
+            "the 4 nodes of dynamics",
+        ),
+        (
+            lambda: error_gram.averaged_error_gram(
+                mfdl.Dynamics(ring, gossip_rounds=2), 2, randomized.nodes(ring, 0.1)
+            ),
+            "average once a step, got gossip_rounds=2",
+        ),
+        (lambda: randomized.links(ring, 1.0), r"rate must lie in \[0, 1\), got 1"),
+        (lambda: randomized.peers(3, 3), "count must be below the number of nodes, 3"),
+        (lambda: error_gram.averaged_error_gram(mfdl.Dynamics(ring), 2, ring), "random must be"),
+        (
+            lambda: error_gram.error_gram(mfdl.Dynamics(ring), 2, present=np.ones((3, 4), dtype=bool)),
+            "each of 2 steps, got 3",
+        ),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            call()
