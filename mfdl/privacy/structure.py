@@ -36,10 +36,10 @@ def remembered(view: AlgorithmView, name: str, compute: Callable[[AlgorithmView]
     return fact
 
 
-def is_plain_gossip(algorithm: LinearAlgorithm) -> bool:
+def is_plain_gossip(algorithm: LinearAlgorithm, *, absences: bool = False) -> bool:
     """Whether m = s + Q (g + e) with Q diagonal and negative (m = s in further gossip rounds), s' = K m, models = s.
 
-    Forms for hidden messages assume it.
+    Forms for hidden messages assume it. With `absences` entries of Q may be zero: those of nodes that are away.
     """
     eye = sp.eye_array(algorithm.num_nodes, format="csr")
 
@@ -55,9 +55,12 @@ def is_plain_gossip(algorithm: LinearAlgorithm) -> bool:
         Q = kind.message_from_gradient
         if not is_identity(kind.message_from_state) or kind.state_from_message is None:
             return False
-        if Q is None and number in of_steps:
-            return False
-        if Q is not None and not (Q.nnz == np.count_nonzero(Q.diagonal()) and (Q.diagonal() < 0).all()):
+        if Q is None:
+            if number in of_steps and not absences:
+                return False
+            continue
+        entering = Q.diagonal()
+        if Q.nnz != np.count_nonzero(entering) or (entering > 0).any() or not (absences or entering.all()):
             return False
     return True
 

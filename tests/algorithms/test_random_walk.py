@@ -169,3 +169,33 @@ def test_what_is_no_walk_is_refused():
     ):
         with pytest.raises(error, match=words):
             call()
+
+
+def taut_string(entering):
+    """The least sum of squares of what is absorbed, never more in all than has entered: greatest convex minorant."""
+    total, left = 0.0, np.array(entering, dtype=float)
+    while left.sum() > 0:
+        slopes = np.cumsum(left) / np.arange(1, left.size + 1)
+        last = left.size - 1 - int(np.argmin(slopes[::-1]))
+        total, left = total + slopes[last] ** 2 * (last + 1), left[last + 1 :]
+    return total
+
+
+@examples(20)
+@given(walks(max_steps=7), st.data())
+def test_for_training_noise_since_the_visit_hides_it_where_steps_do_not_expand(case, data):
+    """One number for each time that the attacker gets the token: 1 / t, t steps after a single visit."""
+    W, rates, walk, _ = case
+    T, attacker = len(rates), data.draw(st.integers(0, W.num_nodes - 1))
+    algorithm = built((W, np.ones(T), walk, False))
+    losses = mfdl.victim_losses(algorithm, trust.PNDP([attacker]), release="none", lipschitz=1.0)
+    for loss in losses:
+        wanted, visits = 0.0, []
+        for holder in walk:
+            if holder == attacker:
+                wanted, visits = wanted + taut_string(visits), []
+            else:
+                visits.append(holder == loss.victim)
+        assert loss.adaptive_sensitivity_squared == pytest.approx(wanted, rel=2e-4, abs=1e-9)
+        assert loss.adaptive_sensitivity_squared >= wanted * (1 - 1e-9)
+        assert loss.sensitivity_squared <= loss.adaptive_sensitivity_squared * (1 + 1e-9)

@@ -106,6 +106,15 @@ class TestAgainstTheTrueLoss:
             expected, rel=1e-6
         )
 
+    @pytest.mark.parametrize("lipschitz", [0.0, 1.0, 3.0])
+    def test_who_is_away_neither_forgets_nor_hides(self, lipschitz):
+        # the message of w in step 1 is its model, with no noise of that step: u alone must absorb its record
+        away = np.array([[True, True, True], [True, False, True]])
+        problem = one_attacker(self.PATH, 2, attacker=2, lipschitz=[lipschitz] * 2, present=away)
+        assert value(problem, 0, [0]) == pytest.approx(1.0, rel=1e-9)
+        assert value(problem, 1, [1]) == 0.0
+        assert value(problem, 0, [1]) == 0.0  # too late to be heard
+
 
 class TestTheProgram:
     @examples(120)
@@ -195,13 +204,14 @@ class TestLaws:
         everything = dataclasses.replace(
             p, seen=np.ones_like(p.seen), noisy=np.ones_like(p.noisy), noise_gram=None, noise_weights=None
         )
-        assert value(everything, victim, pattern) == pytest.approx(len(pattern), rel=1e-10)
+        joined = [t for t in pattern if p.present[t, victim]]
+        assert value(everything, victim, pattern) == pytest.approx(len(joined), rel=1e-10)
         gram = p.noise_gram
         if gram is not None:
             magnitudes = np.abs(gram if gram.ndim == 2 else gram[victim])
             if np.linalg.eigvalsh(magnitudes)[0] >= 0:
                 local = dataclasses.replace(everything, noise_gram=gram)
-                expected = magnitudes[np.ix_(pattern, pattern)].sum()
+                expected = magnitudes[np.ix_(joined, joined)].sum()
                 assert value(local, victim, pattern) == pytest.approx(expected, rel=1e-10)
 
     def test_what_nobody_sees_costs_nothing(self):

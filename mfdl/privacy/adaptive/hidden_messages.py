@@ -18,7 +18,7 @@ from ...floats import UNIT
 from ...noise import CausalNoise
 from ...view import AlgorithmView, View
 from ..forms.separable import SINGULAR, injected_inflation
-from ..structure import is_plain_gossip
+from ..structure import gradients_enter, is_plain_gossip
 from .shift_problem import ShiftProblem
 
 UP = 1 + 8 * UNIT
@@ -56,7 +56,7 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     if knowledge.combination is not None:
         raise UnsupportedMechanism("shift reduction covers seen messages, not seen averages of them.")
     noise = algorithm.noise.causal
-    if noise is None or not noise.local or not is_plain_gossip(algorithm):
+    if noise is None or not noise.local or not is_plain_gossip(algorithm, absences=True):
         raise UnsupportedMechanism(
             f"shift reduction covers plain gossip with node-local noise; {algorithm.name!r} has another recursion or "
             f"noise ({algorithm.noise.kind}), for which it is not proved."
@@ -67,15 +67,16 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
     T, n, R = algorithm.num_steps, algorithm.num_nodes, len(algorithm.rounds)
     factors = lipschitz_factors(lipschitz, T)
     rates = algorithm.dynamics.learning_rates(T)
+    present = gradients_enter(algorithm)
     for one, step in zip(algorithm.rounds, algorithm.step_of_round, strict=True):
-        if step >= 0:
-            injected = -one.message_from_gradient.diagonal() * algorithm.divisors  # type: ignore[union-attr]
-            if np.abs(injected - rates[step]).max() > 1e-12 * abs(rates[step]):
+        if step >= 0 and one.message_from_gradient is not None:
+            injected = -one.message_from_gradient.diagonal() * algorithm.divisors
+            if np.abs(injected - rates[step] * present[step]).max() > 1e-12 * abs(rates[step]):
                 raise UnsupportedMechanism(f"shift reduction: {algorithm.name!r} injects at other rates.")
     pinned = np.zeros((R + 1, n), dtype=bool)
     for r, step in enumerate(algorithm.step_of_round):
         if step >= 0:
-            pinned[r] = knowledge.known_gradients[step]
+            pinned[r] = knowledge.known_gradients[step] & present[step]
     if not view.unreleased:  # the average, over nodes or over steps, is a function of all of them
         pinned[[*algorithm.released_after_rounds]] = True
     absolute = [abs(kind.state_from_message) for kind in algorithm.kinds]  # type: ignore[arg-type]
@@ -92,6 +93,7 @@ def shift_problem(view: View, lipschitz: float | Sequence[float]) -> ShiftProble
         noisy=~known[0] if known.size else np.zeros(n, dtype=bool),
         noise_gram=None if noise.fresh else _gram_of(noise),
         noise_weights=weights,
+        present=present,
     )
 
 

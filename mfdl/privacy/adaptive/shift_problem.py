@@ -43,6 +43,7 @@ class ShiftProblem:
             X_j >= 0, else sum_t lam_j(t) b_j(t)^2 with lam_j the row sums of |X_j|.
         noise_weights: (T, n) lam > 0 instead of a Gram: any lam with diag(lam) >= S^-1 in the positive semi-definite
             order, S the invertible covariance of the noise (shape (T n, T n)) that the attacker does not know.
+        present: (T, n) who takes the step; message_j = x_j of the others, without gradient or noise. None: everybody.
 
     Raises:
         InvalidInput: wrong shapes, non-finite or negative entries, steps out of order, both forms of noise given, a
@@ -59,6 +60,7 @@ class ShiftProblem:
     noisy: Any
     noise_gram: Any = None
     noise_weights: Any = None
+    present: Any = None
 
     def __post_init__(self) -> None:
         rates = _non_negative(rates=self.rates)
@@ -86,6 +88,7 @@ class ShiftProblem:
             )
         if self.noise_gram is not None and self.noise_weights is not None:
             raise InvalidInput("give either noise_gram or noise_weights, not both.")
+        everybody = np.ones((num_steps, n), dtype=bool)
         own: dict[int, csr_array] = {}
         for r, weights in enumerate(self.mixing):
             if id(weights) not in own:
@@ -99,6 +102,7 @@ class ShiftProblem:
             "seen": _mask((num_rounds, n), seen=self.seen),
             "pinned": _mask((num_rounds + 1, n), pinned=self.pinned),
             "noisy": _mask((n,), noisy=self.noisy),
+            "present": _mask((num_steps, n), present=everybody if self.present is None else self.present),
         }
         if self.noise_gram is not None:
             fields["noise_gram"] = _noise_gram(self.noise_gram, n, num_steps)

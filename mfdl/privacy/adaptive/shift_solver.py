@@ -98,7 +98,7 @@ def _absorbed(system: System, shifts: FloatArray, source: FloatArray) -> FloatAr
     a = np.empty((R, n, width))
     s = np.zeros((n, width))
     for r in range(R):
-        d = system.growth[r] * s
+        d = system.growth[r][:, None] * s
         d += source[r]
         np.subtract(d, shifts[r], out=a[r])
         a[r] *= system.noise[r][:, None]
@@ -116,7 +116,7 @@ def _prices(system: System, gradient: FloatArray, *, dual: bool) -> tuple[FloatA
     of_r, of_d = np.zeros((R, n, width)), np.empty((R, n, width))
     for r in range(R - 1, -1, -1):
         if r + 1 < R:
-            of_r[r] = system.backward_weights[r] @ (system.growth[r + 1] * of_d[r + 1])
+            of_r[r] = system.backward_weights[r] @ (system.growth[r + 1][:, None] * of_d[r + 1])
         noise, forced = system.noise[r][:, None], system.forced[r][:, None]
         of_d[r] = gradient[r]
         if dual:
@@ -160,7 +160,7 @@ def _step_sizes(system: System, extra: FloatArray) -> FloatArray:
     a = np.empty((R, n, 1))
     s = np.zeros((n, 1))
     for r in range(R):
-        d = system.growth[r] * s
+        d = system.growth[r][:, None] * s
         a[r] = np.where(system.noise[r][:, None], d + unit[r][:, None], 0.0)
         s = system.forward_weights[r] @ np.where(system.forced[r][:, None], d, unit[r][:, None])
     gradient = _gradient(system, a) + extra[:, :, None] * a

@@ -43,15 +43,16 @@ class System:
         injects = steps >= 0
         self.step_rounds = np.flatnonzero(injects)
         self.rate = np.where(injects, problem.rates[steps], 0.0)
-        self.growth = np.where(injects, problem.lipschitz[steps], 1.0)
-        self.noise = (self.rate > 0)[:, None] & problem.noisy[None, :]
+        acts = injects[:, None] & problem.present[steps]
+        self.growth = np.where(acts, problem.lipschitz[steps, None], 1.0)
+        acts &= (self.rate > 0)[:, None]
+        self.noise = acts & problem.noisy
         self.zero = problem.seen.copy()
         must_match = problem.pinned.copy()
         for r in range(R - 1, -1, -1):
             # any stored weight > 0 counts; sums of signs cannot underflow
             self.zero[r] |= (problem.mixing[r] > 0).astype(np.float64).T @ must_match[r + 1] > 0
-            if self.growth[r] > 0:
-                must_match[r] |= self.zero[r] & ~self.noise[r]
+            must_match[r] |= self.zero[r] & ~self.noise[r] & (self.growth[r] > 0)
         # what reaches no message or model that must match may pass on everything: absorbing it would win nothing
         matters = np.zeros(n, dtype=bool)
         for r in range(R - 1, -1, -1):
@@ -62,7 +63,7 @@ class System:
                 matters = (self.growth[r] > 0) & ((problem.mixing[r - 1] > 0).astype(np.float64).T @ of_d > 0)
         self.free = self.noise & ~self.zero
         self.forced = ~self.noise & ~self.zero
-        self.exposed = self.zero & ~self.noise & (self.rate > 0)[:, None]
+        self.exposed = self.zero & ~self.noise & acts
         self.scale = np.zeros((R, n))  # b = scale * a is the shift of the unit noise, rounded up
         np.divide(problem.divisors[None, :], self.rate[:, None], out=self.scale, where=self.noise)
         self.scale *= 1 + 4 * UNIT
@@ -87,7 +88,8 @@ class System:
         source = np.zeros((self.problem.num_rounds, self.problem.num_nodes, len(columns)))
         for k, (u, steps) in enumerate(columns):
             rounds = self.step_rounds[steps]
-            source[rounds, u, k] = self.rate[rounds] / self.problem.divisors[u] * (1 + 2 * UNIT)
+            moved = self.rate[rounds] / self.problem.divisors[u] * (1 + 2 * UNIT)
+            source[rounds, u, k] = np.where(self.problem.present[steps, u], moved, 0.0)
         return source
 
     def repaired(self, shifts: FloatArray, source: FloatArray) -> Repaired:
@@ -101,7 +103,7 @@ class System:
         s = np.zeros((n, width))
         leak = np.zeros(width, dtype=bool)
         for r in range(R):
-            d = (self.growth[r] * s + source[r]) * (1 + 4 * UNIT)
+            d = (self.growth[r][:, None] * s + source[r]) * (1 + 4 * UNIT)
             free, forced = self.free[r][:, None], self.forced[r][:, None]
             kept[r] = np.where(free, np.clip(shifts[r], 0.0, d), np.where(forced, d, 0.0))
             absorbed[r] = np.where(self.noise[r][:, None], (d - kept[r]) * (1 + 2 * UNIT), 0.0)

@@ -47,16 +47,18 @@ def quadratic_program_value(problem: ShiftProblem, victim: int, pattern: Sequenc
     constraints = []
     for k in range(R):
         t = int(problem.step_of_round[k])
-        growth, rate = (1.0, 0.0) if t < 0 else (problem.lipschitz[t], problem.rates[t])
+        rate = 0.0 if t < 0 else problem.rates[t]
+        acts = np.zeros(n, dtype=bool) if t < 0 else problem.present[t]
+        growth = np.array([problem.lipschitz[t] if acting else 1.0 for acting in acts])
         source = np.zeros(n)
-        if t >= 0 and t in list(pattern):
+        if acts[victim] and t in list(pattern):
             source[victim] = rate / problem.divisors[victim]
-        constraints.append(r[k] + a[k] == growth * s[k] + source)
+        constraints.append(r[k] + a[k] == cp.multiply(growth, s[k]) + source)
         s.append(problem.mixing[k].toarray() @ r[k])
         for j in range(n):
             if problem.seen[k, j]:
                 constraints.append(r[k, j] == 0)
-            if t < 0 or rate == 0 or not problem.noisy[j]:
+            if not acts[j] or rate == 0 or not problem.noisy[j]:
                 constraints.append(a[k, j] == 0)
     for k in range(R + 1):
         constraints += [s[k][j] == 0 for j in range(n) if problem.pinned[k, j]]
@@ -90,10 +92,11 @@ def exact_cost(problem: ShiftProblem, victim: int, pattern: Sequence[int], shift
         t = int(problem.step_of_round[k])
         r = []
         for j in range(n):
-            d = (Fraction(1) if t < 0 else Fraction(problem.lipschitz[t])) * s[j]
-            if t >= 0 and j == victim and t in list(pattern):
+            acts = t >= 0 and problem.present[t, j]
+            d = (Fraction(problem.lipschitz[t]) if acts else Fraction(1)) * s[j]
+            if acts and j == victim and t in list(pattern):
                 d += Fraction(problem.rates[t]) / Fraction(problem.divisors[j])
-            if t >= 0 and problem.rates[t] > 0 and problem.noisy[j]:
+            if acts and problem.rates[t] > 0 and problem.noisy[j]:
                 kept = min(d, Fraction(shifts[k, j]))
                 b[j][t] = (d - kept) * Fraction(problem.divisors[j]) / Fraction(problem.rates[t])
             else:
@@ -142,9 +145,9 @@ class LinearSystem:
                 break
             t = int(p.step_of_round[k])
             if t >= 0:
-                models = self.slopes[t][:, None] * models
-                models[victim, t] += p.rates[t] / p.divisors[victim]
-                for j in range(n):
+                models = np.where(p.present[t], self.slopes[t], 1.0)[:, None] * models
+                models[victim, t] += p.present[t, victim] * p.rates[t] / p.divisors[victim]
+                for j in np.flatnonzero(p.present[t]):
                     models[j, T + j * T : T + (j + 1) * T] += p.rates[t] / p.divisors[j] * noise[j, t]
             rows += list(models[p.seen[k]])
             models = self.mixing[k] @ models

@@ -11,7 +11,7 @@ from ..oracles.shift import LinearSystem
 
 @st.composite
 def linear_systems(draw: st.DrawFn, *, max_nodes: int = 4, max_steps: int = 4) -> LinearSystem:
-    """Schedules, divisors, gossip rounds, local encoders with entries of either sign, known noise, any masks."""
+    """Schedules, divisors, gossip rounds, absences, local encoders with entries of any sign, known noise, any masks."""
     n = draw(st.integers(1, max_nodes))
     T = draw(st.integers(1, max_steps))
     step_of_round: list[int] = []
@@ -60,6 +60,7 @@ def linear_systems(draw: st.DrawFn, *, max_nodes: int = 4, max_steps: int = 4) -
         noisy=rng.random(n) < draw(st.sampled_from([0.6, 1.0])),
         noise_gram=gram,
         noise_weights=weights,
+        present=rng.random((T, n)) < draw(st.sampled_from([0.5, 1.0, 1.0])),
     )
     return LinearSystem(problem, mixing, slopes, encoders)
 
