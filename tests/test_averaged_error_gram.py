@@ -207,6 +207,28 @@ def test_draws_with_error_bars_are_near_the_closed_form_where_there_is_one():
     assert isinstance(again, error_gram.EstimatedGram)
 
 
+def test_the_encoder_for_the_average_is_the_best_for_all_draws_together():
+    path, participation = gossip.metropolis_hastings("path:n=3"), mfdl.Cyclic(epochs=2, period=2)
+    outcomes = [gossip.from_array(W) for _, W, _ in outcomes_of_pairs(GRAPHS["path"])]
+    sequences = [gossip.sequence(s, repeat=False) for s in itertools.product(outcomes, repeat=4)]
+    posed = [mfdl.factorization.problem(mfdl.Dynamics(s), participation) for s in sequences]
+    random, how = randomized.pairs("path:n=3"), {"tolerance": 1e-8}
+    algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(sequences[5]), participation, averaged_over=random, **how)
+    solved = algorithm.factorization
+    X = solved.encoder.T @ solved.encoder
+    assert np.mean([p.loss(X) for p in posed]) == pytest.approx(solved.loss, rel=1e-9)
+    assert solved.gap < 1e-8
+    for p in posed[::5]:  # made for one draw, so worse for all together
+        other = mfdl.factorization.solve_problem(p, **how).encoder
+        assert np.mean([q.loss(other.T @ other) for q in posed]) > solved.lower_bound * (1 + 1e-6)
+    estimated = mfdl.factorization.factorize(
+        mfdl.Dynamics(path), participation, averaged_over=dataclasses.replace(random, moments=None), **how
+    )
+    assert isinstance(estimated, mfdl.factorization.EstimatedFactorization)
+    assert abs(estimated.loss - solved.loss) < 2 * estimated.loss_error
+    assert "8 draws of random pairs" in estimated.notes[0]
+
+
 def test_what_does_not_fit_is_refused():
     ring = gossip.metropolis_hastings("ring:n=4")
     for call, words in (

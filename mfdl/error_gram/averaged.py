@@ -192,4 +192,4 @@ def _drawn(
         of_draw = dataclasses.replace(counted.dynamics, gossip=drawn.gossip)
         grams.append(error_gram(of_draw, T, weights=weights, objective=objective, present=there))
     of_probes = np.stack(grams)
-    return EstimatedGram(of_probes.mean(axis=0), of_probes)
+    return EstimatedGram(of_probes.mean(axis=0), of_probes, source=f"draws of {random.name}")

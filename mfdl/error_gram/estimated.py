@@ -119,11 +119,13 @@ class EstimatedGram:
         gram: the average over probes, shape (T, T), symmetric positive semidefinite.
         of_probes: H of each probe, shape (probes, T, T), independent, each with mean H.
         spread: for symmetric gossip, what else is known of how far probes lie apart.
+        source: what a probe is, in words.
     """
 
     gram: FloatArray
     of_probes: FloatArray
     spread: Spread | None = None
+    source: str = "random probes"
 
     def loss(self, encoder: FloatArray) -> Estimate:
         """tr(H X^-1), X = C^T C, with its 95 % interval: Student's t over the probes or `spread`, whichever is wider.

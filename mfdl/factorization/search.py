@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,9 +12,11 @@ from numpy.typing import ArrayLike
 from mfdl_solvers import Stopping
 
 from .. import check
+from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_gram import Probes
+from ..error_gram import EstimatedGram, Probes, averaged_error_gram, exact_or_estimated
 from ..error_weights import ErrorWeights
+from ..gossip import RandomGossip
 from ..participation import Participation
 from ..progress import Progress
 from .boundary import checked_stopping
@@ -58,9 +61,19 @@ class EncoderSetting(Setting):
 
     Attributes:
         probes: of H where the graph is too large for its exact form (`error_gram.estimated_error_gram`); default 8.
+        averaged_over: the encoder is made for the mean of H over gossip that is drawn anew in each round
+            (`error_gram.averaged_error_gram`), in place of the gossip of `dynamics`: for all draws, before any.
     """
 
     probes: Probes | None = None
+    averaged_over: RandomGossip | None = None
+
+    def gram(self) -> FloatArray | EstimatedGram:
+        """H, exact where that can be had."""
+        if self.averaged_over is not None:
+            averaged = functools.partial(averaged_error_gram, random=self.averaged_over, probes=self.probes)
+            return self.cost(averaged)
+        return self.cost(functools.partial(exact_or_estimated, probes=self.probes))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,12 +114,13 @@ class EncoderSearch(Search):
     Attributes:
         solver: "dense" (the dual; L-BFGS on X for a singular H) or "autodiff" (torch, same optimum).
         allow_stopped: return a factorization that did not reach the tolerance instead of raising.
-        probes: those of `EncoderSetting`.
+        probes, averaged_over: those of `EncoderSetting`.
     """
 
     solver: str = "dense"
     allow_stopped: bool = False
     probes: Probes | None = None
+    averaged_over: RandomGossip | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -7,7 +7,6 @@ to the same H, so that its gap says what a better one would save. An encoder for
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from typing import Any
 
@@ -19,7 +18,7 @@ from mfdl_solvers.problem import FIXED
 
 from .. import check
 from ..check import FloatArray
-from ..error_gram import EstimatedGram, exact_or_estimated, prefix_sum_gram
+from ..error_gram import EstimatedGram, prefix_sum_gram
 from ..errors import InvalidInput, require_known
 from ..keywords import takes_fields_of
 from ..participation import Participation
@@ -44,8 +43,8 @@ class EstimatedProblem(FactorizationProblem):
     def told(self, solved: Factorization) -> EstimatedFactorization:
         """What solves it, with how far its loss on the graph itself may be."""
         note = (
-            f"H is estimated from {len(self.estimate.of_probes)} random probes: loss, lower bound and gap refer to "
-            "this estimate, and the loss on the graph itself is within `loss_error` of it in 95 % of draws"
+            f"H is estimated from {len(self.estimate.of_probes)} {self.estimate.source}: loss, lower bound and gap "
+            "refer to this estimate, and the loss on the graph itself is within `loss_error` of it in 95 % of draws"
         )
         facts = {field.name: getattr(solved, field.name) for field in dataclasses.fields(solved)}
         error = solved.sensitivity**2 * self.estimate.loss(solved.encoder).error
@@ -72,7 +71,7 @@ def problem(setting: EncoderSetting) -> FactorizationProblem:
         another number of nodes, an error beyond float64.
     """
     labels = setting.classes()
-    H = setting.cost(functools.partial(exact_or_estimated, probes=setting.probes))
+    H = setting.gram()
     if isinstance(H, EstimatedGram):
         return EstimatedProblem(H.gram, labels, H)
     return FactorizationProblem(H, labels)
@@ -91,7 +90,8 @@ def factorize(asked: EncoderSearch) -> Factorization:
     """
     ends = asked.stopping
     counted: dict[str, Any] = {"weights": asked.weights, "objective": asked.objective}
-    posed = problem(asked.dynamics, asked.participation, probes=asked.probes, **counted)
+    counted |= {"probes": asked.probes, "averaged_over": asked.averaged_over}
+    posed = problem(asked.dynamics, asked.participation, **counted)
     how: dict[str, Any] = {"solver": asked.solver, "progress": asked.progress}
     solved = solve_problem(posed, tolerance=ends.tolerance, max_iterations=ends.max_iterations, **how)
     return solved if asked.allow_stopped else solved.require_converged(ends.tolerance)

@@ -1,0 +1,74 @@
+"""One encoder for all draws: what `mafalda` loses that is made for the mean over gossip drawn anew in each round.
+
+    python experiments/averaged_encoder.py [--out results/averaged_encoder] [--seeds 10]
+
+For each graph and each way to draw, the encoder made for E[H] meets drawn runs that it does not know. Lost: its error
+there above that of the encoder made for this very run (which would have to be found anew, in each run, from a pattern
+that is known beforehand). Gained: how much more the encoder made for the graph without randomness costs there. All have
+unit sensitivity, so mu is the same where every message is seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+import mfdl
+from mfdl import error_gram, factorization
+from mfdl.files import atomic_write_json
+from mfdl.gossip import RandomGossip, randomized
+from mfdl.progress import shown
+
+GRAPHS = ("ring:n=30", "erdos-renyi:n=30,p=0.2,seed=0", "torus:rows=5,cols=6")
+PARTICIPATION = mfdl.Cyclic(epochs=4, period=8)
+TOLERANCE = 1e-5
+
+
+def ways(graph: str) -> list[RandomGossip]:
+    W = mfdl.gossip.metropolis_hastings(graph)
+    rates = (0.05, 0.2, 0.5)
+    drawn = [of(W, rate) for of in (randomized.links, randomized.nodes) for rate in rates]
+    return [*drawn, randomized.matchings(graph), randomized.pairs(graph), randomized.peers(W.num_nodes, 3)]
+
+
+def row(graph: str, random: RandomGossip, seeds: int) -> dict[str, object]:
+    """One graph and one way to draw, over runs of several seeds."""
+    static = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph))
+    T, classes, how = PARTICIPATION.num_steps, PARTICIPATION.classes(), {"tolerance": TOLERANCE}
+    without = factorization.factorize(static, PARTICIPATION, **how).encoder
+    # seeds of the draws that choose an encoder, where there is no closed form, are none of those that judge it
+    probes = error_gram.Probes(16, seed=10_000)
+    averaged = factorization.factorize(static, PARTICIPATION, averaged_over=random, probes=probes, **how).encoder
+    lost, gained = [], []
+    for seed in range(seeds):
+        drawn = random.draw(T, seed)
+        H = error_gram.error_gram(mfdl.Dynamics(drawn.gossip), T, present=drawn.present)
+        posed = factorization.FactorizationProblem(H, classes)
+        best = factorization.solve_problem(posed, **how).require_converged(TOLERANCE)
+        losses = [factorization.evaluate(posed, C, lower_bound=best.lower_bound).loss for C in (averaged, without)]
+        lost.append(losses[0] / best.loss - 1)
+        gained.append(losses[1] / losses[0] - 1)
+    return {"graph": graph, "drawn": random.name, "lost": lost, "gained": gained}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results/averaged_encoder"))
+    parser.add_argument("--seeds", type=int, default=10)
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    cases, rows = [(graph, random) for graph in GRAPHS for random in ways(graph)], []
+    with shown("auto").bar("averaged encoders", len(cases)) as advance:
+        for graph, random in cases:
+            rows.append(row(graph, random, asked.seeds))
+            advance()
+    atomic_write_json(asked.out / "averaged_encoder.json", rows)
+    for r in rows:
+        cells = (f"{100 * np.mean(r[key]):.2f} ± {100 * np.std(r[key], ddof=1):.2f} %" for key in ("lost", "gained"))
+        print(f"| `{r['graph']}` | {r['drawn']} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
