@@ -149,6 +149,27 @@ def test_where_messages_are_hidden_an_absence_may_cost_the_absent_node(away, gro
     assert loss.sensitivity_squared == pytest.approx(0.4455 if grows else 0.3724, abs=1e-4)
 
 
+def test_where_a_message_sums_steps_an_absence_may_cost_the_absent_node_though_all_is_seen():
+    """Node 0 misses step 0, so its one message is that of step 1 alone, under half the noise."""
+    W, there = gossip.metropolis_hastings("path:n=2"), np.array([[False, True], [True, True]])
+    whole = mfdl.algorithms.local_steps(mfdl.Dynamics(W, 0.5), mfdl.Single(2), steps=2)
+    for algorithm, wanted in ((whole, (0.5, 0.5)), (with_absences(whole, there), (1.0, 0.5))):
+        losses = mfdl.victim_losses(algorithm, mfdl.trust.LDP())
+        assert [loss.sensitivity_squared for loss in losses] == pytest.approx(wanted, rel=1e-9)
+        assert [loss.adaptive_sensitivity_squared for loss in losses] == pytest.approx((1.0, 1.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("mu", [0.5, 8.0, {0: 1.0, 1: 8.0}])
+def test_a_run_that_shows_nobody_is_calibrated(mu):
+    """Node 0 alone takes the step and it attacks: the loss of node 1 is the least that float64 knows above 0."""
+    W, there = gossip.metropolis_hastings("path:n=2"), np.array([[True, False]])
+    dynamics = mfdl.Dynamics(gossip.absences(W, there), 0.5)
+    algorithm = with_absences(mfdl.algorithms.dp_dsgd(dynamics, mfdl.EveryStep(1)), there)
+    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.PNDP([0]), **HOW, mu=mu)
+    assert mechanism.noise_std < 1e-300
+    assert mechanism.guarantee.mu <= 8
+
+
 def test_equal_rounds_are_one_matrix():
     W, participation = gossip.metropolis_hastings("star:n=5"), mfdl.Cyclic(epochs=2, period=3)
     noise = []

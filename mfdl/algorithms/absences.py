@@ -40,9 +40,9 @@ def with_absences(algorithm: LinearAlgorithm, present: ArrayLike) -> LinearAlgor
     Returns: an algorithm under the same participation, of which steps that a record misses are a part: its loss is that
         of the steps in which it can be there. Noise is the same function of key and step, so what a node misses is
         never used, by itself later or by anybody else.
-    Guarantees: where all messages are seen and noise enters with gradients no loss is above that of the same algorithm
-        with everybody there. Where messages are hidden it may be, as noise of steps missed covers nothing: account for
-        what comes back, not for `algorithm`.
+    Guarantees: where noise enters with gradients, and the messages that are seen show every injected sum of
+        `algorithm`, no loss is above that of `algorithm`. Where messages are hidden, or are sums of several steps
+        (`local_steps`), it may be, as noise of steps missed covers nothing: account for what comes back.
     Raises: InvalidInput: another shape, slots that are no nodes, or a node that is away and whose messages others use.
     Cost: one round for each distinct pattern.
     """

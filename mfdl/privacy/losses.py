@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -217,7 +218,8 @@ class Losses(LossTable):
 
         stated, more = self._of_everybody(std, worst, each=each), 2.0**-52
         while overshoots(stated):  # by rounding only, so a few doublings of the last bit end it
-            stated, more = self._of_everybody(stated.noise_std * (1 + more), worst, each=each), 2 * more
+            std = max(stated.noise_std * (1 + more), sys.float_info.min)  # 0 would not grow
+            stated, more = self._of_everybody(std, worst, each=each), 2 * more
         return stated if delta is None else dataclasses.replace(stated, stated_delta=delta)
 
     def noise_std(self, *, noise_std: float | None = None, noise_multiplier: float | None = None) -> float:
