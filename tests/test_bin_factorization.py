@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, algorithms, gossip
+from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip
 from mfdl.factorization import factorize_bins
 from mfdl.factorization.kept import Solutions, keeping
 from mfdl.noise_error import noise_error
@@ -41,10 +41,26 @@ def test_a_problem_is_solved_once_where_answers_are_kept(tmp_path):
     assert again.best.seconds == 0.0
 
 
+@pytest.mark.parametrize("form", ["toeplitz", pytest.param("banded", marks=pytest.mark.slow)])
+def test_a_form_with_structure_costs_what_it_says_and_no_more_than_independent_noise(form):
+    found = factorize_bins(RING, 3, 4, hull, form=form, bandwidth=3, correlations=(0.0, 0.1), progress=False)
+    assert found.error_gram is None
+    assert found.encoder is found.best.strategy
+    one = algorithms.mf_dsgd(RING, Cyclic(3, 4), found.encoder)
+    assert_allclose(found.noise_std * noise_error(one) ** 0.5, found.root_error, rtol=1e-9)
+    assert found.root_error_bound <= found.root_error <= found.tried[0][1] * found.tried[0][2].loss ** 0.5
+
+
 def test_what_means_nothing_is_refused():
     with pytest.raises(InvalidInput, match=r"correlations must be numbers in \[0, 1\]"):
         factorize_bins(RING, 2, 3, hull, correlations=(1.5,))
     with pytest.raises(InvalidInput, match="bins must be an integer >= 1"):
         factorize_bins(RING, 2, 0, hull)
+    with pytest.raises(InvalidInput, match="bandwidth 2 is of a form with diagonals"):
+        factorize_bins(RING, 2, 3, hull, bandwidth=2)
+    with pytest.raises(InvalidInput, match="unknown form 'buffered'"):
+        factorize_bins(RING, 2, 3, hull, form="buffered")
+    with pytest.raises(UnsupportedMechanism, match="count models step by step"):
+        factorize_bins(RING, 2, 3, hull, form="toeplitz", weights=ErrorWeights("released:average:2"))
     with pytest.raises(InvalidInput, match="no encoder meets the target"):
         factorize_bins(RING, 2, 3, lambda M: np.inf, correlations=(0.0,), progress=False)

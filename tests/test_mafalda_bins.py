@@ -117,7 +117,8 @@ def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
         (["factorize", *ASKED[:6], "--mechanism", "mafalda-bins"], "add --participation balls-in-bins"),
         (["factorize", *SECRET, "--mechanism", "bsr"], "not by bsr"),
         (["factorize", *SECRET, "--tolerance", "1e-3"], "--tolerance does not apply to mafalda-bins"),
-        (["factorize", *SECRET, "--solver", "toeplitz"], "--solver does not apply to mafalda-bins"),
+        (["factorize", *SECRET, "--solver", "buffered"], "--solver buffered does not apply to mafalda-bins"),
+        (["factorize", *SECRET, "--bandwidth", "2"], "--bandwidth and --buffers are for --solver"),
         (["account", *SECRET[:-2], "--noise-std", "1", "--mechanism", "mafalda-bins"], "made for a target"),
         (["account", *ASKED, "--epsilon", "2", "--mechanism", "mafalda-bins"], "made for secret batches"),
         (["compare", *ASKED, "--epsilon", "2", "--mechanisms", "mafalda-bins"], "--participation balls-in-bins"),
@@ -192,3 +193,17 @@ def test_made_for_the_released_average_it_is_the_same_in_factorize_compare_and_s
     assert record["error_weights"] == "released:average:2"
     assert record["noise_std"] == pytest.approx(solved.noise_std, rel=1e-4)
     assert record["final_loss"] == row["final_loss_mean"] != record["last_loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["toeplitz", "banded"])
+def test_an_encoder_with_structure_is_found_kept_accounted_and_trained(capsys, tmp_path, form):
+    file = tmp_path / "encoder.npz"
+    found = answer(capsys, "factorize", *SECRET, "--solver", form, "--bandwidth", "2", "--out", str(file))
+    assert (found["form"], found["memory"], found["mechanism"]) == (form, 1, "mafalda-bins")
+    assert "however its bins are correlated" in found["bound_over"]
+    kept = answer(capsys, "account", *SECRET, "--mechanism", f"file:{file}")
+    assert kept["noise_std"] == pytest.approx(found["noise_std"], rel=1e-6)
+    training = ["--seeds", "1", "--lr", "0.1", "--out", str(tmp_path / "compared")]
+    (row,) = answer(capsys, "compare", *SECRET, *training, "--mechanisms", f"file:{file}")["mechanisms"]
+    assert row["epsilon"] <= 2

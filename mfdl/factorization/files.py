@@ -20,7 +20,7 @@ import numpy as np
 from mfdl_solvers import Factorization
 from mfdl_solvers.problem import FIXED, OPTIMAL, STATIONARY, STOPPED, Certified
 from mfdl_solvers.secret_bins import BinFactorization
-from mfdl_solvers.structured import StructuredFactorization
+from mfdl_solvers.structured import BinStrategy, StructuredFactorization
 
 from .. import __version__, check, files
 from ..archive import Packer, Unpacker
@@ -75,7 +75,7 @@ STRATEGIES: dict[str, type] = {kind.__name__: kind for kind in (Toeplitz, Banded
 
 
 def save_structured(
-    path: str | os.PathLike[str], factorization: StructuredFactorization, *, header: dict[str, Any]
+    path: str | os.PathLike[str], factorization: StructuredFactorization | BinStrategy, *, header: dict[str, Any]
 ) -> None:
     """Writes the numbers of an encoder with structure, never an array of T x T, and a JSON header, atomically."""
     pack = Packer(STRATEGIES)

@@ -3,7 +3,7 @@
 Each record draws one of b bins secretly and takes part in the steps t = bin mod b, so what counts of an encoder is
 M = (|C| E)^T (|C| E), and what noise it needs is a number of M that an accountant says. `factorize_bins` solves for
 several bounds on the off-diagonal of M and keeps the encoder whose noise, at the scale that the accountant asks for,
-costs the models least.
+costs the models least: among all encoders, or for many steps among those of a form with structure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +20,30 @@ from mfdl_solvers import FactorizationProblem
 from mfdl_solvers.problem import Stopping
 from mfdl_solvers.secret_bins import BinFactorization
 from mfdl_solvers.secret_bins import solve as solve_bins
+from mfdl_solvers.strategies import Strategy
+from mfdl_solvers.structured import BinStrategy, solve_form
 
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_gram import error_gram
 from ..error_weights import ErrorWeights
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_known
+from ..participation import BallsInBins
 from ..progress import Progress, shown
 from ..shown import short_repr
 from . import kept
 from .boundary import solver_refusals
+from .long_runs import mode_cost
+from .search import Setting
 
 CORRELATIONS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.45)
 """Bounds on M_rq / M_rr that are tried by default."""
+FORM_CORRELATIONS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45)
+"""Those of forms with structure: with many bins less correlation pays."""
+DENSE = "dense"
+BIN_FORMS = (DENSE, "toeplitz", "banded")
+"""What `factorize_bins` searches among."""
 
 BIN_STOPPING = Stopping(tolerance=1e-4, max_iterations=1200)
 
@@ -43,23 +54,23 @@ class SecretBinFactorization:
 
     Attributes:
         tried: (the bound on M_rq that was asked for, noise std at M_rr <= 1, the encoder with its certificate).
-        seconds: of all; error_gram: H, shape (T, T).
+        seconds: of all; error_gram: H, shape (T, T), None for a form with structure.
     """
 
     __repr__ = short_repr
 
-    tried: tuple[tuple[float, float, BinFactorization], ...]
+    tried: tuple[tuple[float, float, BinFactorization | BinStrategy], ...]
     seconds: float
-    error_gram: FloatArray
+    error_gram: FloatArray | None
 
     @property
-    def best(self) -> BinFactorization:
+    def best(self) -> BinFactorization | BinStrategy:
         """The one of the least error."""
         return min(self.tried, key=_error)[2]
 
     @property
-    def encoder(self) -> FloatArray:
-        """C, shape (T, T), causal, no entry negative, max M_rr = 1."""
+    def encoder(self) -> FloatArray | Strategy:
+        """C, shape (T, T), causal, no entry negative, max M_rr = 1; a strategy where it has structure."""
         return self.best.encoder
 
     @property
@@ -74,7 +85,9 @@ class SecretBinFactorization:
 
     @property
     def root_error_bound(self) -> float:
-        """At noise_std, of every encoder whose bins are correlated no more than those of `encoder`."""
+        """At noise_std, of every encoder whose bins are correlated no more than those of `encoder`; of a form with
+        structure, of every one with M_rr <= 1.
+        """
         return self.noise_std * math.sqrt(self.best.lower_bound)
 
 
@@ -85,7 +98,9 @@ def factorize_bins(
     noise_std: Callable[[FloatArray], float],
     *,
     weights: ErrorWeights | None = None,
-    correlations: Sequence[float] = CORRELATIONS,
+    form: str = DENSE,
+    bandwidth: int | None = None,
+    correlations: Sequence[float] | None = None,
     stopping: Stopping = BIN_STOPPING,
     progress: Progress = "auto",
 ) -> SecretBinFactorization:
@@ -96,30 +111,67 @@ def factorize_bins(
         noise_std: of M, shape (b, b), the standard deviation that meets the target, per unit clipping norm, certified;
             inf where none does.
         weights: which models count; default all alike.
-        correlations: bounds c on M_rq / M_rr to try, each in [0, 1].
-        stopping: of each of them.
+        form: "dense", any causal C as an array; "toeplitz" or "banded", without an array of T x T.
+        bandwidth: diagonals of a form; default b, of "banded" at most 32.
+        correlations: bounds c on M_rq / M_rr to try, each in [0, 1]; default CORRELATIONS or FORM_CORRELATIONS.
+        stopping: of each of them; of a form its iterations.
 
     Guarantees: none of privacy: what the encoder guarantees is what an accountant says of its own M.
-    Raises: InvalidInput: k, b or a correlation out of range, or no encoder that meets the target.
-    Cost: one error Gram; for each correlation a few hundred iterations of O(T^3), those of the next from its encoder.
+    Raises: InvalidInput: k, b or a correlation out of range, an unknown form, or no encoder that meets the target.
+        UnsupportedMechanism, of forms: gossip without a spectral measure, released models.
+    Cost: one error Gram; for each correlation a few hundred iterations of O(T^3), those of the next from its encoder;
+        of "toeplitz" O(modes T + T log T), of "banded" O(modes T bandwidth^2).
     """
     check.instance(Dynamics, dynamics=dynamics)
     k, b = check.integer_at_least(1, epochs=epochs), check.integer_at_least(1, bins=bins)
+    require_known("form", form, BIN_FORMS)
+    if bandwidth is not None and (check.integer_at_least(1, bandwidth=bandwidth), form)[1] == DENSE:
+        raise InvalidInput(f"bandwidth {bandwidth} is of a form with diagonals; leave it out, or name the form.")
+    if correlations is None:
+        correlations = CORRELATIONS if form == DENSE else FORM_CORRELATIONS
     if not len(correlations) or not all(0 <= check.non_negative(correlation=c) <= 1 for c in correlations):
         raise InvalidInput(f"correlations must be numbers in [0, 1], at least one, got {list(correlations)!r}.")
-    began, tried, start = time.perf_counter(), [], None
-    with solver_refusals(), shown(progress).status(f"factorizing {k * b} steps in {b} secret bins"):
-        posed = FactorizationProblem(error_gram(dynamics, k * b, weights=weights), np.arange(k * b) % b)
-        for correlation in sorted(map(float, correlations)):
-            solved = kept.solved(solve_bins, posed, correlation, stopping=stopping, start=start)
-            tried.append((correlation, float(noise_std(solved.bin_gram)), solved))
-            start = solved.encoder if correlation > 0 else None
-    found = SecretBinFactorization(tuple(tried), time.perf_counter() - began, posed.error_gram)
+    began, ordered = time.perf_counter(), sorted(map(float, correlations))
+    tried: list[tuple[float, float, BinFactorization | BinStrategy]] = []
+    posed: FactorizationProblem | None = None
+    every: Iterator[tuple[float, BinFactorization | BinStrategy]]
+    with solver_refusals(), shown(progress).status(f"factorizing {k * b:,} steps in {b:,} secret bins"):
+        if form == DENSE:
+            posed = FactorizationProblem(error_gram(dynamics, k * b, weights=weights), np.arange(k * b) % b)
+            every = _dense(posed, ordered, stopping)
+        else:
+            setting = Setting(dynamics, BallsInBins(k, b).public, weights=weights)
+            every = _of_form(setting, b, ordered, form, bandwidth, stopping)
+        tried += [(each, float(noise_std(solved.bin_gram)), solved) for each, solved in every]
+    found = SecretBinFactorization(
+        tuple(tried), time.perf_counter() - began, None if posed is None else posed.error_gram
+    )
     if not found.noise_std < math.inf:
         raise InvalidInput("no encoder meets the target, whatever its noise; ask the accountant for another one.")
     return found
 
 
-def _error(tried: tuple[float, float, BinFactorization]) -> float:
+def _dense(
+    posed: FactorizationProblem, correlations: Sequence[float], stopping: Stopping
+) -> Iterator[tuple[float, BinFactorization | BinStrategy]]:
+    start = None
+    for correlation in correlations:
+        solved = kept.solved(solve_bins, posed, correlation, stopping=stopping, start=start)
+        yield correlation, solved
+        start = solved.encoder if correlation > 0 else None
+
+
+def _of_form(
+    setting: Setting, bins: int, correlations: Sequence[float], form: str, bandwidth: int | None, stopping: Stopping
+) -> Iterator[tuple[float, BinFactorization | BinStrategy]]:
+    cost, start = mode_cost(setting), None
+    how: dict[str, Any] = {"bandwidth": bandwidth, "max_iterations": stopping.max_iterations}
+    for correlation in correlations:
+        solved = solve_form(cost, bins, correlation, form, start=start, **how)
+        yield correlation, solved
+        start = solved if correlation > 0 else None
+
+
+def _error(tried: tuple[float, float, BinFactorization | BinStrategy]) -> float:
     _, std, solved = tried
     return std**2 * solved.loss

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from mfdl_solvers.strategies import Banded, Buffered, Inverse, Strategy, Toeplitz
+from mfdl_solvers.strategies import Banded, Buffered, Inverse, Strategy, Toeplitz, bins
 
 from ..check import FloatArray
 
-__all__ = ["Banded", "Buffered", "Inverse", "Strategy", "Toeplitz", "square_root_series"]
+__all__ = ["Banded", "Buffered", "Inverse", "Strategy", "Toeplitz", "bins", "square_root_series"]
 
 
 def square_root_series(width: int, *, inverse: bool = False) -> FloatArray:

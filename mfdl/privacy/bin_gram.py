@@ -6,6 +6,8 @@ encoder that counts is the inverse of what the executor multiplies with, so C is
 
 Noise that correlates time and nodes together, with nothing of it known, is C^-1 of one block causal C over both, and
 what a record of node u moves at step t is sum_s C[t., (s, u)] g_s: v_t[r] = sum over s <= t in r of ||C[t., (s, u)]||.
+
+An encoder with structure is never written out: its M comes from coefficients or bands (`structured_bins`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from ..errors import UnsupportedMechanism
 from ..noise import CausalNoise, JointNoise, NoiseOperator
 from .binned import UP
 from .forms.separable import inverse_factor
+from .structured_bins import MAX_BINS, structured_gram
 
 ACCURATE = 1e-3
 """How far C times the executor's inverse may be from the identity, in the maximum norm."""
@@ -62,15 +65,21 @@ def time_gram(algorithm: LinearAlgorithm, victims: Sequence[int], bins: int) -> 
     """The largest entries of M over the victims, for a covariance of one over nodes where noise is a product.
 
     Returns: shape (bins, bins).
-    Raises: UnsupportedMechanism: as `fresh_part`, or an encoder that float64 cannot invert to `ACCURATE`.
-    Cost: O(T^3) for each encoder, once each, and n T^2 memory for one per column; O((T n)^3) for joint noise.
+    Raises: UnsupportedMechanism: as `fresh_part`, an encoder that float64 cannot invert to `ACCURATE`, more than
+        MAX_BINS bins.
+    Cost: O(T^3) for each encoder, once each, and n T^2 memory for one per column; O((T n)^3) for joint noise; that of
+        `structured_gram` for an encoder with structure.
     """
+    if bins > MAX_BINS:
+        raise UnsupportedMechanism(f"M of secret bins is an array of bins x bins, up to {MAX_BINS} bins, got {bins:,}.")
     causal = algorithm.noise.causal
     if not is_product(algorithm.noise):
         return functools.reduce(np.maximum, (_of_norms(A, bins) for A in _block_norms(algorithm.noise, victims)))
     assert causal is not None
     if causal.fresh:
         return np.eye(bins) * (algorithm.num_steps // bins)
+    if causal.strategy is not None and (known := structured_gram(causal.strategy, bins)) is not None:
+        return known
     columns = victims if causal.local and not causal.shared else victims[:1]
     return functools.reduce(np.maximum, (_gram(causal, column, bins) for column in columns))
 

@@ -22,6 +22,7 @@ from ..factorization import (
     SpatialFactorization,
     StructuredFactorization,
 )
+from ..factorization.secret_bins import BinStrategy
 from ..progress import Silent
 from .factorize_jobs import Certified, Job
 from .output import json_number, require_writable, versions
@@ -29,6 +30,7 @@ from .output import json_number, require_writable, versions
 if TYPE_CHECKING:
     from .factorize_config import FactorizeConfig
 
+OVER_STRATEGIES = "encoder, of any shape and however its bins are correlated"
 OF_BINS = ("noise_std", "root_error", "root_error_bound")
 OVER_NODES = ("max_inverse_diagonal", "sigma_local", "sigma_pair", "independent_loss", "bound_over")
 
@@ -89,12 +91,14 @@ def _facts_of_bins(config: FactorizeConfig, solved: SecretBinFactorization) -> d
         }
         for _, std, best in solved.tried
     ]
+    structured = isinstance(solved.best, BinStrategy)
+    over = OVER_STRATEGIES if structured else "encoder whose bins are correlated no more than this one's"
     return {
         **config.values("participation", "epsilon", "delta", "adjacency"),
         **{name: getattr(solved, name) for name in OF_BINS},
         "correlation": solved.best.correlation,
         "tried": tried,
-        "bound_over": "encoder whose bins are correlated no more than this one's, at the same noise,",
+        "bound_over": f"{over}, at the same noise,",
     }
 
 
@@ -116,12 +120,10 @@ def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
     }
     if isinstance(solved, EstimatedFactorization):
         facts |= {"loss_error": solved.loss_error, **config.values("probes", "probe_seed")}
+    if isinstance(solved, StructuredFactorization | BinStrategy):
+        facts |= {"form": config.form, "memory": solved.strategy.memory}
     if isinstance(solved, StructuredFactorization):
-        facts |= {
-            "form": config.form,
-            "memory": solved.strategy.memory,
-            "sensitivity_exact": solved.sensitivity_exact,
-        }
+        facts["sensitivity_exact"] = solved.sensitivity_exact
     if isinstance(solved, SpaceTimeFactorization):
         facts |= {
             "coalition": solved.coalition_size,
@@ -141,7 +143,7 @@ def _save(out: str | os.PathLike[str], job: Job, solved: Certified, grams: Any, 
     header |= {"participation": job.made_for.to_dict(), "learning_rate": rate}
     if isinstance(solved, SpaceTimeFactorization):
         factorization.save_space_time(out, solved, header=header)
-    elif isinstance(solved, StructuredFactorization):
+    elif isinstance(solved, StructuredFactorization | BinStrategy):
         factorization.save_structured(out, solved, header=header)
     else:
         factorization.save(out, solved, grams=grams, header=header)

@@ -22,9 +22,10 @@ TEMPORAL = ("mafalda", SECRET, *PER_NODE, "d-mf", "bsr")
 SPATIAL = ("corn", "corn-pairwise", "decor")
 BOTH = ("time-space", "adapted", "space-time")
 FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")  # as factorization.FORMS, which a test holds
+BIN_FORMS = FORMS[:2]  # those that are searched for secret batches too
 IGNORED = (  # by which mechanisms (none: all over time) which fields, and why
     ((), "coalition groups max_inverse_diagonal horizon", "it is noise over time"),
-    ([SECRET], "solver tolerance max_iterations device objective", "it has one search"),
+    ([SECRET], "tolerance max_iterations device objective", "it has one search"),
     (SPATIAL, "epochs period device", "it is noise over nodes, fresh in every step"),
     (SPATIAL[1:], "solver tolerance max_iterations", "it searches one ratio, with no solver"),
     (SPATIAL[1:], "groups", "it has one seed per edge; for other groups use --mechanism corn"),
@@ -88,7 +89,7 @@ class FactorizeConfig(OnGraph):
         str,
         Option(
             "dense (dual, L-BFGS) or autodiff (torch); corn with groups: newton or conic. mafalda over many steps, the "
-            "best of a form: toeplitz, banded, buffered, inverse, banded-inverse."
+            "best of a form: toeplitz, banded (these two for secret batches too), buffered, inverse, banded-inverse."
         ),
     ] = "dense"
     bandwidth: Annotated[
@@ -174,10 +175,15 @@ class FactorizeConfig(OnGraph):
         return self.solver if self.solver in FORMS and self.over_time else None
 
     def _require_form_options(self) -> None:
+        if self.mechanism == SECRET and self.solver not in ("dense", *BIN_FORMS):
+            raise InvalidInput(
+                f"--solver {self.solver} does not apply to {SECRET}; take dense, or for many steps "
+                f"{' or '.join(BIN_FORMS)}."
+            )
         if self.form is None:
             if self.bandwidth is not None or self.buffers != type(self).buffers:
                 raise InvalidInput(f"--bandwidth and --buffers are for --solver {', '.join(FORMS)}; leave them out.")
-        elif self.mechanism != "mafalda":
+        elif self.mechanism not in ("mafalda", SECRET):
             raise InvalidInput(f"--solver {self.solver} searches an encoder for all nodes; use it with mafalda.")
         elif self.tolerance is not None:
             raise InvalidInput(

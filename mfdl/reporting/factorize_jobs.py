@@ -22,14 +22,14 @@ from ..factorization import (
     StructuredFactorization,
 )
 from ..factorization.groups import Groups
-from ..factorization.secret_bins import BinFactorization
+from ..factorization.secret_bins import BinFactorization, BinStrategy
 from ..gossip import Gossip
 from ..participation import BallsInBins, Cyclic
 from ..progress import Silent
 from .factorize_config import PER_NODE, SECRET, SPATIAL, FactorizeConfig
 from .options import require_one_of
 
-OfTime = Factorization | NodeFactorizations | StructuredFactorization | BinFactorization
+OfTime = Factorization | NodeFactorizations | StructuredFactorization | BinFactorization | BinStrategy
 Certified = OfTime | SpaceTimeFactorization | SpatialFactorization
 Solved = Certified | SecretBinFactorization
 
@@ -77,6 +77,7 @@ class Job:
         target = config.values("epsilon", "delta", "adjacency")
         noise_std = sampled.noise_of_bins(bins=config.period, **target)
         how: dict[str, Any] = {"weights": config.weights, "progress": self.progress}
+        how |= {"form": config.solver, "bandwidth": config.bandwidth}
         return factorization.factorize_bins(self.dynamics, config.epochs, config.period, noise_std, **how)
 
     def _of_form(self, form: str) -> StructuredFactorization:

@@ -63,7 +63,7 @@ class BinFactorization(Certified):
     @property
     def correlation(self) -> float:
         """The largest M_rq of two bins."""
-        return _largest_beside(self.bin_gram)
+        return largest_beside(self.bin_gram)
 
 
 def solve(
@@ -93,7 +93,7 @@ def solve(
         M = bin_gram(C, problem.classes)
         scale = float(np.diagonal(M).max())
         C, M = C / scale**0.5, M / scale
-        caps = _caps(problem.num_classes, _largest_beside(M))
+        caps = _caps(problem.num_classes, largest_beside(M))
         bound, more = _bound(problem, caps, C, stopping, iterations)
         loss = problem.loss(C.T @ C)
     return BinFactorization(
@@ -121,7 +121,8 @@ def _over_bins(columns: Array, bins: Labels) -> Array:
     return np.stack([columns[:, bins == r].sum(axis=1) for r in range(int(bins.max()) + 1)], axis=1)
 
 
-def _largest_beside(M: Array) -> float:
+def largest_beside(M: Array) -> float:
+    """The largest entry beside the diagonal."""
     return float((M - np.diag(np.diagonal(M))).max(initial=0.0)) if len(M) > 1 else 0.0
 
 
@@ -157,7 +158,7 @@ def _searched(problem: FactorizationProblem, correlation: float, stopping: Stopp
         if not 0 < loss < np.inf:
             return np.inf, x
         sums = _over_bins(C, bins)
-        size, slope = _norm(sums.T @ sums / caps, p)
+        size, slope = norm(sums.T @ sums / caps, p)
         with np.errstate(over="ignore", invalid="ignore"):
             gradient = 2 * (sums @ (slope / caps))[:, bins] - 2 * (K @ inverse.T) / loss
         return float(np.log(loss)) + size, gradient[lower] * 2 * x
@@ -199,7 +200,7 @@ def _bound(problem: FactorizationProblem, caps: Array, C: Array, stopping: Stopp
         if not 0 < loss < np.inf:
             return np.inf, x
         sums = _over_bins(_over_bins(X, bins).T, bins)
-        size, slope = _norm(sums / caps, p)
+        size, slope = norm(sums / caps, p)
         gradient = (slope / caps)[np.ix_(bins, bins)] - inverse @ H @ inverse / loss
         return float(np.log(loss)) + size, np.concatenate([gradient[one, one] * 2 * x[:T], gradient[below] * 4 * x[T:]])
 
@@ -235,7 +236,7 @@ def _definite(X: Array, same_class: NDArray[np.bool_]) -> Array:
     return X
 
 
-def _norm(sums: Array, p: int) -> tuple[float, Array]:
+def norm(sums: Array, p: int) -> tuple[float, Array]:
     """(log of the p-norm of positive entries, its derivative by each)."""
     largest = float(sums.max())
     shares = (sums / largest) ** p
@@ -253,7 +254,7 @@ def _in_stages(
     iterations = 0
     for p in norms:
         left = max(stopping.max_iterations - before - iterations, 0)
-        slows = _Slows(stopping.tolerance * LOOK_EVERY)
+        slows = Slows(stopping.tolerance * LOOK_EVERY)
 
         def at_norm(x: Array, p: int = p) -> tuple[float, Array]:
             return function(x, p)
@@ -264,7 +265,7 @@ def _in_stages(
 
 
 @dataclasses.dataclass
-class _Slows:
+class Slows:
     """Whether LOOK_EVERY iterations won less than `least`."""
 
     least: float

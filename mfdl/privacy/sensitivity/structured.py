@@ -74,27 +74,36 @@ def _best(found: list[PatternBound]) -> PatternBound:
     return dataclasses.replace(attained, upper=upper, exact=exact)
 
 
-def _by_structure(strategy: Strategy, participation: Participation) -> list[PatternBound | None]:
+def coefficients_of(strategy: Strategy) -> Coefficients | None:
+    """c of a Toeplitz C that the library ships, however it is given; None for another, or too many products."""
     if not shipped(strategy):  # a class of one's own may have other products
-        return []
+        return None
     if isinstance(strategy, Inverse):
-        if isinstance(strategy.noising, Toeplitz):
-            return [_of_coefficients(_inverted(strategy.noising), participation)]
-        return [_of_comparison(strategy.noising, participation)]
+        return _inverted(strategy.noising) if isinstance(strategy.noising, Toeplitz) else None
     if isinstance(strategy, Buffered):
-        return [_of_coefficients(_of_exponentials(strategy), participation)]
+        return _of_exponentials(strategy)
+    if not isinstance(strategy, Toeplitz):
+        return None
+    c = np.zeros(strategy.size)
+    c[: strategy.series.size] = strategy.series
+    return Coefficients(c, np.zeros(strategy.size))
+
+
+def _by_structure(strategy: Strategy, participation: Participation) -> list[PatternBound | None]:
+    if not shipped(strategy):
+        return []
+    if isinstance(strategy, Inverse) and isinstance(strategy.noising, Banded):
+        return [_of_comparison(strategy.noising, participation)]
+    found = [_of_coefficients(coefficients_of(strategy), participation)]
     if isinstance(strategy, Toeplitz):
         T, series = strategy.size, strategy.series
-        c = np.zeros(T)
-        c[: series.size] = series
-        found = [toeplitz_bound(Coefficients(c, np.zeros(T)), participation)]
         if series.size * T <= MAX_BANDS and series.size < T:
             rows = np.broadcast_to(series, (T, series.size))
             found.append(banded_bound(BandedGram.of_rows(rows), participation))
         return found
     if isinstance(strategy, Banded):
         return [banded_bound(BandedGram.of_rows(strategy.rows), participation)]
-    return []
+    return found
 
 
 def _of_coefficients(c: Coefficients | None, participation: Participation) -> PatternBound | None:

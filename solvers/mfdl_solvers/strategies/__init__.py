@@ -2,9 +2,11 @@
 
 `Toeplitz` (banded where it has few coefficients), `Banded`, `Buffered` (a few exponentials: BLT) and `Inverse` (C^-1 is
 one of these: BISR, BandInvMF, lambda-CGD) answer one protocol, `Strategy`, and are immutable. `sensitivity` bounds how
-far one record moves C G, never too low. Arrays in, arrays out: nothing here knows noise, graphs or privacy.
+far one record moves C G, never too low, `bins` what secret bins see of C. Arrays in, arrays out: nothing here knows
+noise, graphs or privacy.
 """
 
+from . import bins
 from .banded import Banded
 from .base import Stepper, Strategy
 from .buffered import Buffered
@@ -12,4 +14,4 @@ from .inverse import Inverse
 from .sensitivity import SquaredSensitivity
 from .toeplitz import Toeplitz
 
-__all__ = ["Banded", "Buffered", "Inverse", "SquaredSensitivity", "Stepper", "Strategy", "Toeplitz"]
+__all__ = ["Banded", "Buffered", "Inverse", "SquaredSensitivity", "Stepper", "Strategy", "Toeplitz", "bins"]

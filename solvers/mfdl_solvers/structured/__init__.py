@@ -5,11 +5,13 @@ from .banded_inverse import best_banded_inverse
 from .bound import lower_bound
 from .cost import ModeCost
 from .search import FORMS, Form, StructuredFactorization, best, best_strategy, evaluate, loss
+from .secret_bins import BinStrategy, solve_form
 from .toeplitz import best_buffered, best_inverse, best_toeplitz, stationary_series
 from .uses import Uses
 
 __all__ = [
     "FORMS",
+    "BinStrategy",
     "Form",
     "ModeCost",
     "StructuredFactorization",
@@ -24,5 +26,6 @@ __all__ = [
     "evaluate",
     "loss",
     "lower_bound",
+    "solve_form",
     "stationary_series",
 ]

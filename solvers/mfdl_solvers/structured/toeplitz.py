@@ -11,6 +11,7 @@ frequency w, and c the outer function of that modulus (by its cepstrum): for pre
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import scipy.fft
@@ -60,7 +61,7 @@ def best_toeplitz(cost: ModeCost, uses: Uses, *, bandwidth: int | None = None, m
     def of(c: Array) -> tuple[float, Array]:
         padded = np.zeros(T)
         padded[:width] = c
-        return _loss(cost, uses, padded, width, free_encoder=True)
+        return log_loss(cost, uses, padded, width, free_encoder=True)
 
     c, iterations = _search(of, begin, uses.gap, max_iterations)
     return Found(Toeplitz(c, T), iterations)
@@ -77,7 +78,7 @@ def best_inverse(cost: ModeCost, uses: Uses, *, bandwidth: int, max_iterations: 
     def of(n: Array) -> tuple[float, Array]:
         padded = np.zeros(T)
         padded[:width] = n
-        return _loss(cost, uses, padded, width, free_encoder=False)
+        return log_loss(cost, uses, padded, width, free_encoder=False)
 
     n, iterations = _search(of, begin, uses.gap, max_iterations)
     return Found(Inverse(Toeplitz(n, T)), iterations)
@@ -103,7 +104,7 @@ def best_buffered(cost: ModeCost, uses: Uses, *, buffers: int, max_iterations: i
         powers = [decay**ages for decay in decays]
         for scale, power in zip(scales, powers, strict=True):
             c[1:] += scale * power
-        value, of_c = _loss(cost, uses, c, T, free_encoder=True)
+        value, of_c = log_loss(cost, uses, c, T, free_encoder=True)
         for i, (scale, decay, power) in enumerate(zip(scales, decays, powers, strict=True)):
             gradient[i] = scale * float(of_c[1:] @ power)
             gradient[buffers + i] = scale * (1 - decay) * float((of_c[1:] * ages) @ power)
@@ -115,7 +116,13 @@ def best_buffered(cost: ModeCost, uses: Uses, *, buffers: int, max_iterations: i
     return Found(Buffered(scales, decays, T), found.iterations)
 
 
-def _loss(cost: ModeCost, uses: Uses, free: Array, width: int, *, free_encoder: bool) -> tuple[float, Array]:
+class Size(Protocol):
+    """What C is divided by, squared: a function of the coefficients of a Toeplitz C, and its gradient."""
+
+    def of_series(self, series: Array) -> tuple[float, Array]: ...
+
+
+def log_loss(cost: ModeCost, uses: Size, free: Array, width: int, *, free_encoder: bool) -> tuple[float, Array]:
     """log(sensitivity^2 tr(H C^-1 C^-T)) and its gradient in the first coefficients that are free, of C or of C^-1."""
     with np.errstate(over="ignore", invalid="ignore"):
         inverse = inverse_series(np.trim_zeros(free, "b"), free.size)
@@ -133,30 +140,30 @@ def _loss(cost: ModeCost, uses: Uses, free: Array, width: int, *, free_encoder: 
 def _search(
     of: Callable[[Array], tuple[float, Array]], begin: Array, gap: int, max_iterations: int
 ) -> tuple[Array, int]:
-    """The best coefficients begin * exp(spread (x - 1)) for any x over knots, the first coefficient kept.
+    """The best coefficients begin * exp(knots (x - 1)) for any x over knots, the first coefficient kept.
 
     x begins at 1, for the first step of the search is a share of its size.
     """
     if begin.size == 1:
         return begin, 0
-    spread = _spread(begin.size - 1, gap)
+    knots = spread(begin.size - 1, gap)
 
     def series(x: Array) -> Array:
-        return np.concatenate([begin[:1], begin[1:] * np.exp(spread @ (x - 1))])
+        return np.concatenate([begin[:1], begin[1:] * np.exp(knots @ (x - 1))])
 
     def value_and_gradient(x: Array) -> tuple[float, Array]:
         if np.abs(x).max() > LARGEST_CHANGE:
             return np.inf, x
         c = series(x)
         value, gradient = of(c)
-        return value, spread.T @ (gradient[1:] * c[1:])
+        return value, knots.T @ (gradient[1:] * c[1:])
 
-    start = np.ones(spread.shape[1])
+    start = np.ones(knots.shape[1])
     found = minimise(value_and_gradient, start, stop=Settled(), max_iterations=max_iterations)
     return series(found.point), found.iterations
 
 
-def _spread(size: int, gap: int) -> sp.csr_array:
+def spread(size: int, gap: int) -> sp.csr_array:
     """From values at knots to lags 1..size, linear between: shape (size, knots); the identity for few lags."""
     if size <= KNOTS:
         return sp.csr_array(sp.eye_array(size))

@@ -1,0 +1,257 @@
+"""Encoders with structure for secret bins: least error under bounds on M = (|C| E)^T (|C| E), without a T x T array.
+
+The problem of `mfdl_solvers.secret_bins`, among C >= 0 that are Toeplitz or banded: entries are a shape times squares,
+and L-BFGS minimises the scale-free log tr(H C^-1 C^-T) + log ||M_rq / cap_rq||_p for growing p. The error is that of
+`cost` and `banded`, M that of `strategies.bins`, by diagonals. Nothing rests on the search: what is returned carries
+its own M, rounded up.
+
+The lower bound is that of `bound`: V = diag(v) has sum_t v_t X_tt <= sum_r (max v over r) M_rr, so it holds for every C
+with M_rr <= 1, however bins are correlated, and is loose where they hardly are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import numpy as np
+import scipy.fft
+
+from ..lbfgs import minimise
+from ..problem import STATIONARY, Array, Certified, ProblemError
+from ..secret_bins import LOOK_EVERY, MEMORY, Slows, largest_beside, norm
+from ..strategies import Banded, Strategy, Toeplitz, bins
+from .banded import of_bands, rows_of
+from .bound import lower_bound
+from .cost import ModeCost
+from .diagonals import gram_diagonals
+from .toeplitz import log_loss, spread
+from .uses import Uses
+
+FORMS = ("toeplitz", "banded")
+NORMS = (8, 32, 128, 512)  # p of the norms that stand for the largest entry of M, one stage each
+USUAL_BANDWIDTH = 32
+BANDED_NORMS = (32, 128, 512)
+TOLERANCE = 1e-4  # a stage ends when iterations win less than that each
+AGES = 20.0  # first coefficients fall by e over so many steps
+BESIDE = 0.1  # the first of them, relative to the diagonal
+LEAST = 1e-3  # of these first coefficients: what a start from elsewhere has at least
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class BinStrategy(Certified):
+    """An encoder with structure for secret bins, no entry negative.
+
+    Attributes:
+        strategy: C; bin_gram: M, shape (b, b), rounded up, its largest diagonal entry 1 up to rounding.
+        loss: tr(H C^-1 C^-T); lower_bound: no causal C of any shape and signs with M_rr <= 1 has less.
+    """
+
+    strategy: Strategy
+    bin_gram: Array
+
+    @property
+    def encoder(self) -> Strategy:
+        """C, which is not written out."""
+        return self.strategy
+
+    @property
+    def correlation(self) -> float:
+        """The largest M_rq of two bins."""
+        return largest_beside(self.bin_gram)
+
+
+def solve_form(
+    cost: ModeCost,
+    num_bins: int,
+    correlation: float,
+    form: str,
+    *,
+    bandwidth: int | None = None,
+    start: BinStrategy | None = None,
+    max_iterations: int = 1200,
+) -> BinStrategy:
+    """C of a form for bins t mod b, M_rq at most about `correlation` times M_rr.
+
+    Args:
+        form: "toeplitz" or "banded"; bandwidth: diagonals of C, default b, of "banded" at most 32.
+        start: that of another correlation, to start from.
+        max_iterations: of all stages.
+
+    Raises: ProblemError: bins that do not divide T, a correlation out of [0, 1], another form, rates that change over
+        the steps for "toeplitz".
+    Cost: an iteration is O(modes T + T log T), of banded ones O(modes T bandwidth^2); some hundred of them.
+    """
+    T = cost.size
+    if num_bins < 1 or T % num_bins:
+        raise ProblemError(f"bins must divide the {T} steps, got {num_bins}.")
+    if not 0 <= correlation <= 1:
+        raise ProblemError(f"correlation must lie in [0, 1], got {correlation!r}.")
+    if form not in FORMS:
+        raise ProblemError(f"form must be one of {', '.join(FORMS)} for secret bins, got {form!r}.")
+    if form == "toeplitz" and not cost.by_age:
+        raise ProblemError("form 'toeplitz' takes rates that do not change over the steps; use form 'banded'.")
+    began, search = time.perf_counter(), _toeplitz if form == "toeplitz" else _banded
+    width = min(T, bandwidth or (num_bins if form == "toeplitz" else min(num_bins, USUAL_BANDWIDTH)))
+    alone = correlation == 0 or num_bins == 1 or width == 1
+    found, iterations = search(cost, num_bins, 0.0 if alone else correlation, width, start, max_iterations)
+    M = gram_of(found, num_bins)
+    scale = float(M.diagonal().max())
+    found, M = found.scaled(scale**-0.5), M / scale
+    loss = _loss_of(cost, found)
+    return BinStrategy(
+        strategy=found,
+        bin_gram=M,
+        loss=loss,
+        lower_bound=min(loss, lower_bound(cost, Uses(T // num_bins, num_bins, T))),
+        status=STATIONARY,
+        iterations=iterations,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def gram_of(strategy: Strategy, num_bins: int) -> Array:
+    """M of a Toeplitz or banded C, rounded up."""
+    if isinstance(strategy, Banded):
+        return bins.of_rows(strategy.rows, num_bins)
+    assert strategy.series is not None
+    return bins.of_series(_padded(np.abs(strategy.series), strategy.size), num_bins)
+
+
+def _loss_of(cost: ModeCost, strategy: Strategy) -> float:
+    if isinstance(strategy, Banded):
+        return of_bands(cost, strategy.rows)[0]
+    assert strategy.noise_series is not None
+    return cost.of_series(strategy.noise_series)[0]
+
+
+def _padded(series: Array, size: int) -> Array:
+    return np.concatenate([series, np.zeros(size - series.size)])
+
+
+# ---- Toeplitz --------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lags:
+    """||M_rq / cap_rq||_p over the lags of bins, the largest M of each lag, as `toeplitz.log_loss` takes it."""
+
+    bins: int
+    correlation: float
+    p: int
+
+    def of_series(self, series: Array) -> tuple[float, Array]:
+        """The norm and its gradient in c >= 0, shape (T,)."""
+        T, b = series.size, self.bins
+        w = bins.folded(series, b)
+        length = scipy.fft.next_fast_len(T + b, real=True)
+        spectrum = scipy.fft.rfft(w, length)
+        sums = np.maximum(scipy.fft.irfft(np.abs(spectrum) ** 2, length)[:b], 0.0)  # of M_(0, l)
+        caps = np.concatenate([[1.0], np.full(b - 1, self.correlation)])
+        size, slope = norm(sums / caps, self.p)
+        of_lags = scipy.fft.rfft(slope / caps, length).real  # of both l and -l, together
+        of_w = scipy.fft.irfft(2 * spectrum * of_lags, length)[:T]
+        value = float(np.exp(size))
+        return value, value * bins.folded(of_w[::-1], b)[::-1]
+
+
+def _toeplitz(
+    cost: ModeCost, num_bins: int, correlation: float, width: int, start: BinStrategy | None, max_iterations: int
+) -> tuple[Strategy, int]:
+    if correlation == 0:
+        return Toeplitz([1.0], cost.size), 0
+    first = BESIDE * np.exp(-np.arange(1, width) / AGES)
+    begin = first if start is None else np.maximum(_after_first(start.strategy, width), LEAST * first)
+    knots, iterations = spread(width - 1, num_bins), 0
+    for p in NORMS:
+        lags, shape = _Lags(num_bins, correlation, p), begin
+
+        def series(x: Array, shape: Array = shape) -> Array:
+            return np.concatenate([[1.0], shape * (knots @ x) ** 2])
+
+        def value_and_gradient(x: Array, lags: _Lags = lags, shape: Array = shape) -> tuple[float, Array]:
+            c = np.concatenate([[1.0], shape * (knots @ x) ** 2])
+            value, gradient = log_loss(cost, lags, _padded(c, cost.size), width, free_encoder=True)
+            return value, knots.T @ (gradient[1:] * shape * 2 * (knots @ x))
+
+        x, more = _stage(value_and_gradient, np.ones(knots.shape[1]), max_iterations - iterations)
+        begin, iterations = series(x)[1:], iterations + more
+    return Toeplitz(np.concatenate([[1.0], begin]), cost.size), iterations
+
+
+def _after_first(strategy: Strategy, width: int) -> Array:
+    """c_j / c_0 for 0 < j < width."""
+    series = strategy.envelope()
+    return _padded(series, max(width, series.size))[1:width] / series[0]
+
+
+# ---- banded ----------------------------------------------------------------------------------------------------------
+
+
+def _banded(
+    cost: ModeCost, num_bins: int, correlation: float, width: int, start: BinStrategy | None, max_iterations: int
+) -> tuple[Strategy, int]:
+    T = cost.size
+    if correlation == 0:  # diagonal: X_tt in proportion to sqrt(H_tt) within each bin
+        weights = np.sqrt(gram_diagonals(cost, 1)[:, 0])
+        sums = np.bincount(np.arange(T) % num_bins, weights=weights)
+        return Banded(np.sqrt(weights / sums[np.arange(T) % num_bins])[:, None]), 0
+    begin = _begin(cost, num_bins, correlation, width, start)
+    inside = np.arange(T)[:, None] >= np.arange(width)
+    caps, iterations = np.where(np.eye(num_bins, dtype=bool), 1.0, correlation), 0
+    for p in BANDED_NORMS:
+
+        def rows(x: Array, shape: Array = begin) -> Array:
+            made = np.zeros((T, width))
+            made[inside] = shape[inside] * x**2
+            return made
+
+        def value_and_gradient(x: Array, p: int = p, shape: Array = begin) -> tuple[float, Array]:
+            made = rows(x, shape)
+            if not (made[:, 0] > 0).all():
+                return np.inf, x
+            value, gradient = of_bands(cost, made)
+            if not 0 < value < np.inf:
+                return np.inf, x
+            size, of_rows = _norm_of_rows(made, caps, p)
+            return float(np.log(value)) + size, ((gradient / value + of_rows)[inside] * shape[inside] * 2 * x)
+
+        x, more = _stage(value_and_gradient, np.ones(int(inside.sum())), max_iterations - iterations)
+        begin, iterations = rows(x, begin), iterations + more
+    return Banded(begin), iterations
+
+
+def _begin(cost: ModeCost, num_bins: int, correlation: float, width: int, start: BinStrategy | None) -> Array:
+    """Rows to start from: those of another correlation, or of the best Toeplitz C, scaled as the best diagonal one."""
+    T = cost.size
+    floor = np.concatenate([[1.0], BESIDE * np.exp(-np.arange(1, width) / AGES)])
+    if start is not None and isinstance(start.strategy, Banded) and start.strategy.bandwidth == width:
+        rows = start.strategy.rows
+        return np.where(rows_of(np.ones((T, width))) > 0, np.maximum(rows, LEAST * floor * rows[:, :1]), 0.0)
+    alike = cost if cost.by_age else cost.at_mean_rates
+    series, _ = _toeplitz(alike, num_bins, correlation, width, None, 1200)
+    diagonal, _ = _banded(cost, num_bins, 0.0, 1, None, 0)
+    assert isinstance(diagonal, Banded)
+    scales = diagonal.rows[:, 0]
+    columns = np.tile(np.maximum(_padded(series.envelope(), width), LEAST * floor), (T, 1))
+    return np.asarray(rows_of(columns * scales[:, None]))
+
+
+def _norm_of_rows(rows: Array, caps: Array, p: int) -> tuple[float, Array]:
+    """log ||M_rq / cap_rq||_p of C[t, t - j] = rows[t, j] >= 0 and its gradient in the rows."""
+    T, width = rows.shape
+    b = len(caps)
+    size, slope = norm(bins.of_rows(rows, b) / caps, p)
+    of_M = slope / caps
+    steps, by_bin = np.arange(b), rows.reshape(-1, b, width).transpose(1, 0, 2)
+    at = (steps[:, None] - np.arange(width)) % b  # bin of each entry of a row
+    of_rows = 2 * by_bin @ of_M[at[:, :, None], at[:, None, :]]
+    return size, of_rows.transpose(1, 0, 2).reshape(T, width)
+
+
+def _stage(function: Callable[[Array], tuple[float, Array]], start: Array, max_iterations: int) -> tuple[Array, int]:
+    found = minimise(
+        function, start, stop=Slows(TOLERANCE * LOOK_EVERY), max_iterations=max(max_iterations, 0), memory=MEMORY
+    )
+    return found.point, found.iterations
