@@ -55,7 +55,7 @@ def incidence(graph: graphs.Source, orientation: Sequence[int] | None = None) ->
     Raises:
         InvalidInput: `orientation` has another length than the list of edges, or an entry that is not +1 or -1.
     """
-    A = graphs.adjacency(graphs.load(graph)).tocoo()
+    A = graphs.adjacency(graphs.load_sparse(graph)).tocoo()
     upper = A.row < A.col
     first, second = A.row[upper].astype(np.int64), A.col[upper].astype(np.int64)
     order = np.lexsort((second, first))

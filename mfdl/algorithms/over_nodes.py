@@ -55,7 +55,7 @@ def decor(
     local = check.non_negative(sigma_local=sigma_local)
     pair = check.non_negative(sigma_pair=sigma_pair)
     n = dynamics.num_nodes
-    incidence = spatial.incidence(dynamics.gossip.at(0).graph(), orientation)
+    incidence = spatial.incidence(dynamics.gossip.at(0).links(), orientation)
     factor = sp.hstack([local * sp.eye_array(n), pair * incidence]).tocsr()
     holders = sp.vstack([sp.eye_array(n, dtype=bool), (incidence.T != 0)]).tocsr()
     used = np.flatnonzero(np.asarray(abs(factor).sum(axis=0)).ravel() > 0)

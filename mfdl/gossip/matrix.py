@@ -20,6 +20,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
+from ..graphs import SparseGraph
 from ..matrices import content_hash, position, read_only
 from .convolution import convolution_spectrum
 
@@ -147,6 +148,11 @@ class GossipMatrix(Gossip):
     def is_constant(self) -> bool:
         """True: one matrix for every step."""
         return True
+
+    def links(self) -> SparseGraph:
+        """The communication graph as arrays, nodes 0..n-1 in index order: see `graph`."""
+        n, ends = self.num_nodes, np.stack(coo_array(self.weights).coords, axis=1).astype(np.int64)
+        return SparseGraph.of_edges(tuple(range(n)), ends, self.graph_name)
 
     def graph(self) -> nx.Graph:
         """The communication graph: an edge where either node gives the other weight, nodes 0..n-1 in index order."""

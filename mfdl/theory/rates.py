@@ -136,4 +136,4 @@ def _covariance(covariance: Any, n: int) -> FloatArray:
 
 
 def _incidence(gossip: GossipMatrix) -> sp.csr_array:
-    return spatial.incidence(gossip.graph())
+    return spatial.incidence(gossip.links())

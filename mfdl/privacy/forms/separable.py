@@ -20,6 +20,7 @@ encoder. With G F = I + E, F^-1 - G = -E F^-1, so |g - G e_u|_k <= ||E_k|| ||g||
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Self
@@ -33,7 +34,7 @@ from ...noise import CausalNoise, JointNoise, NoiseOperator
 from ...noise.strategy import Strategy
 from ...view import AlgorithmView, View
 from ._base import KNOWN_NOISE, Structured, ViewForm, ViewGram
-from .whitening import whiten
+from .noise_of_nodes import node_noise
 
 SINGULAR = "its encoder is singular to working precision"
 CANCELS = "noise that is known or missing cancels in a combination of the injections"
@@ -119,24 +120,23 @@ class Separable(ViewForm):
             grams.append(made[alike])
         return grams
 
-    def _fresh(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram]:
-        T, F, chosen = noise.num_steps, noise.mixing.toarray(), np.asarray(victims, dtype=np.intp)
-        values, errors = np.zeros((len(victims), T)), np.zeros((len(victims), T))
-        leaks = np.zeros((len(victims), T), dtype=bool)
-        tolerance, assumed = 0.0, np.zeros(len(victims), dtype=bool)
+    def _fresh(self, noise: CausalNoise, victims: Sequence[int]) -> list[ViewGram | None]:
+        T, size = noise.num_steps, len(victims)
+        values, errors, leaks = np.zeros((size, T)), np.zeros((size, T)), np.zeros((size, T), dtype=bool)
+        tolerance, upper, undecided = 0.0, np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
         distinct, of_step = np.unique(self.known, axis=0, return_inverse=True)
         for number, known in enumerate(distinct):
             steps = np.flatnonzero(of_step.ravel() == number)
-            white = whiten(np.eye(len(F))[:, chosen], F * ~known, given_noise=True)
-            squared = (white.whitened**2).sum(axis=0)
-            values[:, steps], errors[:, steps] = squared[:, None], np.diagonal(white.gram_error())[:, None]
-            leaks[:, steps] = (white.leaks | white.undecided)[:, None]
-            tolerance = max(tolerance, white.tolerance)
-            assumed = assumed | white.undecided | (white.leaks & white.assumed)
-        return [
+            left = node_noise(noise.mixing, known, victims)
+            values[:, steps], errors[:, steps] = left.inverse[:, None], left.errors[:, None]
+            leaks[:, steps] = left.open[:, None]
+            tolerance = max(tolerance, left.tolerance)
+            upper, undecided = upper | left.upper, undecided | left.undecided
+        grams: list[ViewGram | None] = [
             ViewGram(x, off, leaks=open_, why=CANCELS if open_.any() else "", tolerance=tolerance, upper=bool(a))
-            for x, off, open_, a in zip(values, errors, leaks, assumed, strict=True)
+            for x, off, open_, a in zip(values, errors, leaks, upper, strict=True)
         ]
+        return [None if u else gram for gram, u in zip(grams, undecided, strict=True)]
 
 
 def _own_column(noise: CausalNoise) -> bool:
@@ -202,35 +202,32 @@ def _joint(noise: JointNoise, victims: Sequence[int]) -> list[ViewGram]:
     return [_of_columns(noise.encoder[:, u :: noise.num_nodes], inflation) for u in victims]
 
 
-def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram]:
+def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram | None]:
     if noise.strategy is not None:
         gram = strategy_gram(noise.strategy)
     else:
         assert noise.encoder is not None
         assert noise.inverse is not None
         gram = encoder_gram(noise.encoder, noise.inverse)
-    F = noise.mixing.toarray()
-    white = whiten(np.eye(len(F))[:, list(victims)], F * ~known, given_noise=True)
-    squared, off = (white.whitened**2).sum(axis=0), np.diagonal(white.gram_error())
+    left = node_noise(noise.mixing, known, victims)
     size, singular = np.abs(gram.values) + gram.errors, math.isinf(gram.inflation)
-    made = []
-    for i, (a, da) in enumerate(zip(squared, off, strict=True)):
-        open_ = bool(singular or white.leaks[i] or white.undecided[i])
-        made.append(
-            ViewGram(
-                a * gram.values,
-                a * gram.errors + (da + 4 * UNIT * (a + da)) * size,
-                gram.inflation,
-                np.full(noise.num_steps, open_),
-                (SINGULAR if singular else CANCELS) * open_,
-                tolerance=white.tolerance,
-                upper=bool(white.undecided[i] or (white.assumed and white.leaks[i])) and not singular,
-                structured=None
-                if noise.strategy is None
-                else Structured(noise.strategy, float(a), float(da + 4 * UNIT * (a + da))),
-            )
+
+    @functools.cache
+    def of(a: float, da: float, shows: bool, upper: bool) -> ViewGram:
+        open_, off = singular or shows, da + 4 * UNIT * (a + da)
+        return ViewGram(
+            a * gram.values,
+            a * gram.errors + off * size,
+            gram.inflation,
+            np.full(noise.num_steps, open_),
+            (SINGULAR if singular else CANCELS) * open_,
+            tolerance=left.tolerance,
+            upper=upper and not singular,
+            structured=None if noise.strategy is None else Structured(noise.strategy, a, off),
         )
-    return made
+
+    told = zip(*(x.tolist() for x in (left.inverse, left.errors, left.open, left.upper)), strict=True)
+    return [None if u else of(*each) for each, u in zip(told, left.undecided, strict=True)]
 
 
 def _invertible(noise: CausalNoise, known: Known) -> bool:

@@ -1,0 +1,126 @@
+"""What a gradient shows beside the noise of all nodes, in parts and between certified ends, as by the whole matrix."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+import mfdl
+from mfdl import gossip, graphs, spatial
+from mfdl.algorithms import decor
+from mfdl.dynamics import Dynamics
+from mfdl.participation import Cyclic
+from mfdl.privacy.accounting import victim_losses
+from mfdl.privacy.forms import noise_of_nodes
+from mfdl.privacy.forms.noise_of_nodes import enclosed, inverse_diagonal, node_noise
+from mfdl.testing import connected_graphs, gossip_matrices
+
+
+def pairwise(graph, own, pair):
+    return sp.csr_array(sp.hstack([sp.diags_array(own), pair * spatial.incidence(graph)]))
+
+
+@st.composite
+def factors(draw):
+    """Noise of each node's own, here and there none, and of pairs on a graph that may have several parts."""
+    parts = [draw(connected_graphs(max_nodes=5)) for _ in range(draw(st.integers(1, 3)))]
+    blocks = []
+    for graph in parts:
+        n = graph.number_of_nodes()
+        own = draw(st.lists(st.sampled_from([0.5, 1.0, 3.0, 0.0]), min_size=n, max_size=n))
+        blocks.append(pairwise(graph, np.array(own), draw(st.sampled_from([0.25, 1.0, 10.0]))))
+    return sp.csr_array(sp.block_diag(blocks))
+
+
+@examples(150)
+@given(data=st.data(), F=factors(), rows=st.sampled_from([1, 3]))
+def test_parts_and_ends_hold_what_the_whole_matrix_says(data, F, rows):
+    known = np.array(data.draw(st.lists(st.booleans(), min_size=F.shape[1], max_size=F.shape[1])), dtype=bool)
+    victims = np.arange(F.shape[0])
+    whole = node_noise(F, known, victims)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(noise_of_nodes, "DENSE_ROWS", rows)
+        found = node_noise(F, known, victims)
+    told = ~found.undecided
+    assert_array_equal(found.open[told], whole.open[told])
+    finite = told & ~whole.open
+    most, least = found.inverse + found.errors, found.inverse - found.errors
+    assert (most[finite] >= whole.inverse[finite] * (1 - 1e-9)).all()
+    exact = finite & ~found.upper
+    assert (least[exact] <= whole.inverse[exact] * (1 + 1e-9)).all()
+    assert (found.errors[exact] <= 1e-6 * found.inverse[exact]).all()
+
+
+def test_a_part_without_noise_of_its_own_at_some_node_is_not_told():
+    F = pairwise("ring:n=6", np.array([1.0, 0, 1, 1, 1, 1]), 1.0)
+    assert enclosed(F, np.arange(6)).undecided.all()
+
+
+@examples(100)
+@given(graph=connected_graphs(max_nodes=9), seed=st.integers(0, 99), pair=st.sampled_from([0.1, 1.0, 30.0]))
+def test_both_ends_hold_the_inverse_and_meet_on_small_graphs(graph, seed, pair):
+    rng = np.random.default_rng(seed)
+    R = spatial.incidence(graph) * rng.uniform(0.5, 2, graph.number_of_edges()) * pair
+    P = sp.csr_array(R @ R.T)
+    lower, upper = inverse_diagonal(P, np.arange(P.shape[0]))
+    exact = np.diagonal(np.linalg.inv(np.eye(P.shape[0]) + P.toarray()))
+    assert (lower <= exact * (1 + 1e-9)).all()
+    assert (upper >= exact * (1 - 1e-9)).all()
+    assert pair > 1 or (upper - lower <= 1e-3 * upper).all()  # degree 40 on at most 9 eigenvalues, up to rounding
+
+
+def test_who_looks_further_encloses_more_tightly(monkeypatch):
+    L = spatial.laplacian("regular:n=200,degree=6,seed=1")
+    exact, apart = np.diagonal(np.linalg.inv(np.eye(200) + L.toarray())), []
+    for ball in (1, 100, 10_000):
+        monkeypatch.setattr(noise_of_nodes, "BALL_ENTRIES", ball)
+        lower, upper = inverse_diagonal(L, np.arange(200))
+        assert (lower <= exact).all()
+        assert (exact <= upper).all()
+        apart.append((1 - lower / upper).max())
+    assert 0.5 > apart[0] > 3 * apart[1] > 1e3 * apart[2]
+
+
+@pytest.mark.parametrize("trust", ["eavesdropper", "ldp"])
+def test_decor_is_accounted_in_parts_as_by_the_whole_matrix(trust, monkeypatch):
+    algorithm = decor(Dynamics(gossip.metropolis_hastings("ring:n=30")), Cyclic(2, 2), sigma_pair=0.7)
+    model = mfdl.trust.named(trust)
+    whole = victim_losses(algorithm, model)
+    monkeypatch.setattr(noise_of_nodes, "DENSE_ROWS", 5)
+    for found, wanted in zip(victim_losses(algorithm, model), whole, strict=True):
+        assert found.bound == wanted.bound == "exact"
+        assert_allclose(found.sensitivity_squared, wanted.sensitivity_squared, rtol=1e-8)
+        assert found.sensitivity_squared >= wanted.sensitivity_squared * (1 - 1e-9)
+    silent = decor(Dynamics(gossip.metropolis_hastings("ring:n=30")), Cyclic(2, 2), sigma_local=0.0)
+    assert np.isinf([loss.sensitivity_squared for loss in victim_losses(silent, model)]).all()
+
+
+def test_memory_grows_with_the_edges(monkeypatch):
+    monkeypatch.setattr(noise_of_nodes, "DENSE_ROWS", 100)
+    peaks = []
+    for n in (1_000, 4_000):
+        F = pairwise(graphs.load_sparse(f"regular:n={n},degree=4"), np.ones(n), 1.0)
+        known = np.arange(F.shape[1]) >= n
+        tracemalloc.start()
+        try:
+            node_noise(F, known, range(n))  # every node for itself
+            node_noise(F, ~known & False, range(20))
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] < 5 * peaks[0]
+    assert peaks[1] < 4_000**2  # bytes: an eighth of an array n x n
+
+
+@given(gossip_matrices())
+def test_links_are_the_edges_of_the_graph(W):
+    links, graph = W.links(), W.graph()
+    assert graphs.labels(links) == tuple(graph)
+    assert [tuple(e) for e in links.edges.tolist()] == sorted(tuple(sorted(e)) for e in graph.edges)
