@@ -93,8 +93,8 @@ NAMES = {
     """,
     "mfdl.privacy.published": """
         COROLLARY_RANGE DecorNoise PublishedBound Quantity corn_equation_9_renyi corn_equation_9b corn_renyi
-        corn_theorem decor_accountant decor_corollary decor_theorem decor_victims inverse_diagonal_limit
-        muffliato_as_coded muffliato_squared sum_abs_gram sum_abs_gram_as_printed whisper_theorem
+        corn_theorem decor_accountant decor_corollary decor_theorem decor_victims hitting_times inverse_diagonal_limit
+        muffliato_as_coded muffliato_squared pn_f_dp sum_abs_gram sum_abs_gram_as_printed walk_known whisper_theorem
     """,
     "mfdl.reproduce": """
         FIGURES Figure Reproduction Scale Table VERDICTS Verdict named names reproduce reproduce_all

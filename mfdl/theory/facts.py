@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from ..errors import unknown_name
 
-PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "gdp", "secret_bins")
+PAPERS = ("mafalda", "decor", "corn", "whisper", "muffliato", "zip_dl", "random_walk", "gdp", "secret_bins")
 KINDS = ("privacy", "utility", "notation", "reproduction")
 
 

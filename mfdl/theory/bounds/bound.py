@@ -6,6 +6,7 @@ The bounds themselves are in `muffliato`, `decor`, `corn` and `gram_sums`; paper
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,4 +69,17 @@ def exact_route(epsilon: float, delta: float, quantity: str) -> str:
     return (
         f"the exact mu for this budget is mu_from_epsilon({epsilon:g}, {delta:g}) = {mu:.6g}: choose the noise so that "
         f"{quantity} stays below it"
+    )
+
+
+def node_index(labels: tuple[Hashable, ...], label: Hashable) -> int:
+    """Of a label, or of an index written "#0". Raises: InvalidInput: neither."""
+    if label in labels:
+        return labels.index(label)
+    by_text = {f"#{index}": index for index in range(len(labels))} | {str(known): i for i, known in enumerate(labels)}
+    if str(label) in by_text:
+        return by_text[str(label)]
+    raise InvalidInput(
+        f"attacker {str(label)!r} is not a node; give one of its {len(labels)} labels, from {labels[0]!r}, or an "
+        f"index, '#0' to '#{len(labels) - 1}'."
     )

@@ -13,11 +13,11 @@ import numpy as np
 
 from ... import check
 from ...check import FloatArray
-from ...errors import InvalidInput, UnsupportedMechanism
+from ...errors import UnsupportedMechanism
 from ...gossip import Gossip, GossipMatrix
 from ...keywords import takes_fields_of
 from ..facts import errata
-from .bound import FIXED, PublishedBound
+from .bound import FIXED, PublishedBound, node_index
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ def _sums(pairs: _Pairs, as_coded: bool) -> FloatArray:
         )
     matrix: GossipMatrix = pairs.gossip.at(0)
     W = matrix.weights
-    v = _node(matrix.labels, pairs.attacker)
+    v = node_index(matrix.labels, pairs.attacker)
     seen = np.unique(np.append(W.indices[W.indptr[v] : W.indptr[v + 1]], v))
     if not as_coded:
         seen = seen[seen != v]
@@ -125,15 +125,3 @@ def _sums(pairs: _Pairs, as_coded: bool) -> FloatArray:
     value: FloatArray = np.minimum(total, T if pairs.every_step else 1)
     value[v] = math.inf
     return value
-
-
-def _node(labels: tuple[Hashable, ...], label: Hashable) -> int:
-    if label in labels:
-        return labels.index(label)
-    by_text = {f"#{index}": index for index in range(len(labels))} | {str(known): i for i, known in enumerate(labels)}
-    if str(label) in by_text:
-        return by_text[str(label)]
-    raise InvalidInput(
-        f"attacker {str(label)!r} is not a node; give one of its {len(labels)} labels, from {labels[0]!r}, or an "
-        f"index, '#0' to '#{len(labels) - 1}'."
-    )
