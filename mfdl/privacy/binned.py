@@ -36,6 +36,8 @@ PRECISION = 1e-4
 """Relative: how far calibrated noise may lie above the least that is certified."""
 STRONGEST = {False: 16.0, True: 8.0}
 """1 / noise multiplier up to which laws fit floating point, kept or replaced: beyond, bins count as public."""
+WEAKEST = 1e8
+"""Noise multiplier up to which losses differ in float64: beyond, bins count as public, with mu below 1e-8."""
 UP = 1 + 2.0**-40
 """Numbers that are rounded up before they are used: far more than their own roundoff."""
 
@@ -133,7 +135,9 @@ class BinnedGaussian(Unsampled):
         """
         if not self.fits:
             least = 1 / STRONGEST[self._doubled]
-            raise InvalidInput(f"noise_multiplier must be >= {least} to compose, got {self.noise_multiplier:g}.")
+            raise InvalidInput(
+                f"noise_multiplier must be >= {least} to compose, and <= {WEAKEST:g}, got {self.noise_multiplier:g}."
+            )
         best = min(self.correlations, key=lambda pair: self.hull_epsilon(delta, *pair))
         return self._losses(*best, _tail(check.open_unit(delta=delta)), interval)
 
@@ -144,8 +148,8 @@ class BinnedGaussian(Unsampled):
 
     @property
     def fits(self) -> bool:
-        """Whether there is noise enough for laws of secret bins."""
-        return self.noise_multiplier * STRONGEST[self._doubled] >= 1
+        """Whether there is noise enough, and not too much, for laws of secret bins in float64."""
+        return 1 / STRONGEST[self._doubled] <= self.noise_multiplier <= WEAKEST
 
     @property
     def _doubled(self) -> bool:

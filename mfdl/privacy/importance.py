@@ -26,6 +26,7 @@ import numpy as np
 import scipy.optimize
 
 from ..check import FloatArray
+from ..errors import InvalidInput
 
 DIRECTIONS = ("kept", "lost", "replaced")
 PILOT = 2**14
@@ -37,6 +38,10 @@ COMMON = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Parts c of the shift that all bins share, tried for a mixture."""
 RAISED = 1e-12
 """Of the largest entry of M, added to all: more than what its root loses."""
+FAINTEST, STRONGEST = 1e-30, 1e3
+"""Largest entry of M for which float64 holds likelihood ratios; `MonteCarloBins` asks for less."""
+LARGEST_EPSILON = 700.0
+"""e^epsilon fits into float64."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +64,15 @@ class Pair:
 
     @staticmethod
     def of(M: FloatArray) -> Pair:
-        """Args: M: entries >= 0, shape (bins, bins); its diagonal is raised until it is positive semidefinite."""
+        """Of M; its diagonal is raised until it is positive semidefinite.
+
+        Args: M: entries >= 0, shape (bins, bins). Raises: InvalidInput: its largest entry is out of range.
+        """
+        if not FAINTEST <= float(M.max()) <= STRONGEST:
+            raise InvalidInput(
+                f"M over the variance of the noise must have a largest entry from {FAINTEST:g} to {STRONGEST:g}, got "
+                f"{float(M.max()):g}; take what is certified (BinnedGaussian)."
+            )
         raised = M * (1 + RAISED) + RAISED * float(M.max())
         least = float(np.linalg.eigvalsh(raised)[0])
         values, vectors = np.linalg.eigh(raised + max(0.0, -least) * np.eye(len(M)))
@@ -76,7 +89,8 @@ class Pair:
         along = t * (c * x.mean(axis=1, keepdims=True) + ((1 - c) * x if c < 1 else 0.0))
         common = self.gram.mean(axis=1)
         norms = (1 - c) ** 2 * self.squares + 2 * c * (1 - c) * common + c * c * common.mean()
-        return np.asarray(np.exp(along - t * t * norms / 2).mean(axis=1))
+        with np.errstate(over="ignore"):  # inf: X is 0 there, by less than 1e-300
+            return np.asarray(np.exp(along - t * t * norms / 2).mean(axis=1))
 
     def draws(self, direction: str, mixture: Mixture, count: int, rng: np.random.Generator) -> Draws:
         """Samples of the mixture, in chunks."""
@@ -95,17 +109,14 @@ class Pair:
 
     def mixed(self, x: FloatArray, mixture: Mixture) -> FloatArray:
         """R at samples."""
-        return np.asarray(
-            sum(w * self.density(x, shift) for w, shift in zip(mixture.weights, mixture.shifts, strict=True))
-        )
+        parts = (w * self.density(x, shift) for w, shift in zip(mixture.weights, mixture.shifts, strict=True) if w > 0)
+        return np.asarray(sum(parts))
 
     def _sides(self, direction: str, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        S = np.exp(x - self.squares / 2).mean(axis=1)
-        if direction == "kept":
-            return S, np.ones_like(S)
-        if direction == "lost":
-            return np.ones_like(S), S
-        return S, np.exp(-x - self.squares / 2).mean(axis=1)
+        with np.errstate(over="ignore"):  # inf stays inf in the bound
+            S = np.exp(x - self.squares / 2).mean(axis=1)
+            opposite = np.exp(-x - self.squares / 2).mean(axis=1) if direction == "replaced" else np.ones_like(S)
+        return (opposite, S) if direction == "lost" else (S, opposite)
 
     # ---- range -------------------------------------------------------------------------------------------
 
@@ -144,7 +155,11 @@ class Pair:
     # ---- mixtures ----------------------------------------------------------------------------------------
 
     def mixture(self, direction: str, epsilon: float, count: int, failure: float, rng: np.random.Generator) -> Mixture:
-        """One that makes the bound small at this epsilon, chosen by samples that are used for nothing else."""
+        """One that makes the bound small at this epsilon, chosen by samples that are used for nothing else.
+
+        Raises: InvalidInput: an epsilon beyond `LARGEST_EPSILON`.
+        """
+        _require_in_range(epsilon)
         bounded = self.bounded(direction, epsilon)
         tried = [bounded, *self._candidates(direction, epsilon)]
         even = Mixture((1 / len(tried),) * len(tried), tuple(tried))
@@ -155,31 +170,36 @@ class Pair:
         x += (t * (1 - c))[:, None] * self.gram[rng.integers(size, size=PILOT)]
         x += np.outer(t * c, self.gram.mean(axis=0))
         a, b = self._sides(direction, x)
-        gain = np.clip(a - math.exp(epsilon) * b, 0.0, None)
+        with np.errstate(invalid="ignore", over="ignore"):
+            gain = np.clip(a - math.exp(epsilon) * b, 0.0, None)
         there = gain > 0
         if not there.any():
             return Mixture((1.0,), (bounded,))
         densities = np.stack([self.density(x[there], shift) for shift in tried])
-        squares = gain[there] ** 2 / densities.mean(axis=0)
         weights = np.array(even.weights)
-        for _ in range(50):  # where the second moment is least, every part that is used has the same slope
-            slopes = (squares * densities / (weights @ densities) ** 2).sum(axis=1)
-            weights = weights * np.sqrt(slopes)
-            weights /= weights.sum()
+        with np.errstate(all="ignore"):
+            squares = gain[there] ** 2 / densities.mean(axis=0)
+            for _ in range(50):  # where the second moment is least, every part that is used has the same slope
+                slopes = (squares * densities / (weights @ densities) ** 2).sum(axis=1)
+                weights = weights * np.sqrt(slopes)
+                weights /= weights.sum()
+        if not np.isfinite(weights).all():  # beyond float64, where any mixture is as valid
+            return Mixture((1.0,), (bounded,))
         weights = np.where(weights > 0.02, weights, 0.0)
         best: tuple[float, Mixture] | None = None
         for share in (0.02, 0.05, 0.1, 0.2, 0.4, 0.8):
             mixed = (1 - share) * weights / weights.sum()
             mixed[0] += share
             kept = mixed > 0
-            found = Mixture(
+            weighted = Mixture(
                 tuple(float(w) for w in mixed[kept] / mixed[kept].sum()),
                 tuple(shift for shift, k in zip(tried, kept, strict=True) if k),
             )
-            second = float((squares / (mixed @ densities)).sum()) / PILOT
-            bound = _bernstein(0.0, second, self.range_of(direction, found, epsilon), count, failure)
+            with np.errstate(all="ignore"):
+                second = float((squares / (mixed @ densities)).sum()) / PILOT
+            bound = _bernstein(0.0, second, self.range_of(direction, weighted, epsilon), count, failure)
             if best is None or bound < best[0]:
-                best = bound, found
+                best = bound, weighted
         assert best is not None
         return best[1]
 
@@ -187,10 +207,10 @@ class Pair:
         """Shifts to where what is asked about begins, and halfway there."""
         if direction == "lost":
             rows = self.gram.mean(axis=0)
-            far = _least(lambda t: math.log(np.exp(-t * rows).mean()) + epsilon)
+            far = _least(lambda t: float(np.logaddexp.reduce(-t * rows)) - math.log(len(rows)) + epsilon)
             return [(-far * part, 1.0) for part in (0.5, 1.0, 1.5) if far > 0]
         worst = int(self.squares.argmax())
-        found = []
+        shifts = []
         for c in COMMON:
             row = (1 - c) * self.gram[worst] + c * self.gram.mean(axis=0)
             half = self.squares / 2
@@ -201,8 +221,8 @@ class Pair:
                 return epsilon - float(np.logaddexp.reduce(t * row - half) - np.logaddexp.reduce(-t * row - half))
 
             far = _least(short)
-            found += [(far * part, c) for part in (0.5, 0.75, 1.0)]
-        return found
+            shifts += [(far * part, c) for part in (0.5, 0.75, 1.0)]
+        return shifts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -214,14 +234,26 @@ class Draws:
     density: FloatArray
 
     def moments(self, epsilon: float) -> tuple[float, float]:
-        """Mean of X and of its square."""
-        X = np.clip(self.a - math.exp(epsilon) * self.b, 0.0, None) / self.density
-        return float(X.mean()), float((X * X).mean())
+        """Mean of X and of its square; inf where float64 cannot tell, never nan.
+
+        Raises: InvalidInput: an epsilon beyond `LARGEST_EPSILON`.
+        """
+        _require_in_range(epsilon)
+        with np.errstate(all="ignore"):
+            gain = np.clip(self.a - math.exp(epsilon) * self.b, 0.0, None)
+            X = np.where(gain > 0, gain / self.density, 0.0)
+            X = np.where(np.isnan(gain) | np.isnan(X), np.inf, X)
+            return float(X.mean()), float((X * X).mean())
 
     def upper(self, epsilon: float, range_: float, failure: float, count: int | None = None) -> float:
         """Above the mean but with probability `failure`; count: as if there were that many samples."""
         mean, second = self.moments(epsilon)
         return _bernstein(mean, second, range_, count or self.a.size, failure)
+
+
+def _require_in_range(epsilon: float) -> None:
+    if not 0 <= epsilon <= LARGEST_EPSILON:
+        raise InvalidInput(f"epsilon must be from 0 to {LARGEST_EPSILON:g} for samples, got {epsilon!r}.")
 
 
 def _bernstein(mean: float, second: float, range_: float, count: int, failure: float) -> float:

@@ -200,6 +200,15 @@ def test_next_to_no_noise_is_accounted_as_public_bins(adjacency, rho):
     assert BinnedGaussian(1.0, 2, ((2, rho),), adjacency).least_multiplier(2000.0, 1e-5) < 0.05
 
 
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("multiplier", [1e9, 1e17, 1e160, 1e300])
+def test_noise_that_leaves_nothing_to_see_is_accounted_as_public_bins(adjacency, multiplier):
+    weak = BinnedGaussian(multiplier, 4, ((4, 0.3),), adjacency)
+    assert 0 <= weak.epsilon(1e-5) == gaussian.epsilon_from_mu(weak.public_mu, 1e-5)
+    assert 0 <= weak.delta(0.0) == gaussian.delta_from_mu(weak.public_mu, 0.0) < 1e-8
+    assert 0 < BinnedGaussian(binned.WEAKEST, 4, ((4, 0.3),), "zero-out").delta(0.0) < 1e-8
+
+
 def test_what_is_out_of_range_is_refused():
     for wrong in ((4, ((3, 0.0),)), (4, ()), (4, ((4, 1.5),)), (0, ((0, 0.0),))):
         with pytest.raises(InvalidInput):

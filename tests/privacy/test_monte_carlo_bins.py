@@ -147,6 +147,27 @@ def test_a_smaller_probability_of_failure_costs():
     assert by[0] < by[-1]
 
 
+@examples(100)
+@given(
+    entries=st.lists(st.sampled_from([0.0, 1e-12, 0.3, 1.0]), min_size=2, max_size=2),
+    size=st.floats(-40, 5), epsilon=st.sampled_from([0.0, 1e-300, 0.1, 5.0, 100.0, 700.0, 1e5]),
+    way=st.sampled_from(list(WAYS)),
+)  # fmt: skip
+def test_what_float64_cannot_hold_is_refused_or_infinite_never_nan(entries, size, epsilon, way):
+    V = np.array([[1.0, 0.0], entries])
+    M, scale = V @ V.T / (V @ V.T).max(), 10.0**size
+    if epsilon > importance.LARGEST_EPSILON or not importance.FAINTEST <= scale <= importance.STRONGEST:
+        with pytest.raises(InvalidInput, match=r"must (be|have)"):
+            importance.Pair.of(M * scale).mixture(way, epsilon, 2**12, 1e-6, np.random.default_rng(1))
+        return
+    pair = importance.Pair.of(M * scale)
+    mixture = pair.mixture(way, epsilon, 2**12, 1e-6, np.random.default_rng(1))
+    assert all(math.isfinite(number) for number in (*mixture.weights, *np.ravel(mixture.shifts)))
+    assert sum(mixture.weights) == pytest.approx(1)
+    draws = pair.draws(way, mixture, 2**9, np.random.default_rng(2))
+    assert draws.upper(epsilon, pair.range_of(way, mixture, epsilon), 1e-6) >= 0  # nan is not
+
+
 def test_what_samples_say_is_never_above_what_is_certified():
     stated = by_samples(np.eye(4), 0.9, "zero-out", MonteCarlo(samples=2**12))
     assert stated.epsilon(1e-6) == certified(stated).epsilon(1e-6)
