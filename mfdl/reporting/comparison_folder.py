@@ -10,7 +10,6 @@ goes on from the runs it has.
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 from collections.abc import Iterable
@@ -25,7 +24,7 @@ from .. import files
 from ..algorithms.registry import shortsighted
 from ..errors import InvalidInput
 from ..pictures.style import write_figure
-from ..training.covered import AnyMechanism
+from ..training.covered import AnyMechanism, left_out, statement
 from ..training.learned import Ended, Judged
 from ..training.run import is_private
 from .output import circumstances, json_number, require_folder, require_writable, stated_mu, stated_objective
@@ -230,28 +229,28 @@ class Folder:
     def _runs_of(self, name: str) -> list[dict[str, Any]]:
         return [self.records[key] for key in self._ordered() if key[0] == name]
 
-    def _stated(self) -> list[Guarantee | SampledGuarantee]:
-        """The guarantees of the mechanisms with noise."""
-        return [m.guarantee for m in self.mechanisms.values() if is_private(m)]
+    def _private(self) -> list[AnyMechanism]:
+        """The mechanisms with noise."""
+        return [mechanism for mechanism in self.mechanisms.values() if is_private(mechanism)]
 
     def _guarantee(self) -> str:
         """The sentence of the weakest guarantee among the mechanisms with noise; it holds for each of them."""
         if self._across():
             return "Each mechanism is held to its own trust model, named beside it: their losses are no ranking."
-        every = self._stated() or [mechanism.guarantee for mechanism in self.mechanisms.values()]
-        return self._said(max(every, key=lambda stated: (self._lost(stated), stated.bound == "upper")))
+        every = self._private() or list(self.mechanisms.values())
+        return self._said(max(every, key=lambda each: (self._lost(each.guarantee), each.guarantee.bound == "upper")))
 
     def _lost(self, stated: Guarantee | SampledGuarantee) -> float:
         mu = stated_mu(stated)
         return stated.epsilon(self.plan.config.delta) if mu is None else mu
 
-    def _said(self, stated: Guarantee | SampledGuarantee) -> str:
-        """The sentence, with epsilon at the delta of this comparison."""
-        return dataclasses.replace(stated, stated_delta=self.plan.config.delta).sentence()
+    def _said(self, mechanism: AnyMechanism) -> str:
+        """What `Run.statement` says of its runs, with epsilon at the delta of this comparison."""
+        return statement(mechanism, left_out(mechanism, self.plan.task), self.plan.config.delta)
 
     def _across(self) -> bool:
         """Whether mechanisms with noise are held to different trust models."""
-        return len({(stated.trust, stated.attacker, stated.release) for stated in self._stated()}) > 1
+        return len({(m.guarantee.trust, m.guarantee.attacker, m.guarantee.release) for m in self._private()}) > 1
 
     def _summary(self, name: str) -> dict[str, Any]:
         mechanism = self.mechanisms[name]
@@ -272,7 +271,7 @@ class Folder:
             "mechanism": name,
             "label": f"{name} [{stated.trust}]" if self._across() and is_private(mechanism) else name,
             "trust": stated.trust,
-            "guarantee": self._said(stated),
+            "guarantee": self._said(mechanism),
             "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
             "injected_noise_std": mechanism.injected_noise_std,
             **stated_objective(mechanism),

@@ -201,7 +201,7 @@ def _circumstances(cell: Cell, plan: Plan, mechanism: AnyMechanism, run: Run) ->
         "task_hash": plan.task.content_hash,
         "steps": cell.num_steps,
         "participation": plan.participation.scheme,
-        "guarantee": dataclasses.replace(stated, stated_delta=config.delta).sentence(),
+        "guarantee": run.statement(config.delta),
         "noise_std": mechanism.noise_std,
         "injected_noise_std": mechanism.injected_noise_std,
         "untrained_loss": json_number(seed.untrained_loss),

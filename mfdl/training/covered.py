@@ -1,9 +1,12 @@
 """What a guarantee speaks of, of all that a run could do: its period, its divisors, its task.
 
-In: a mechanism and a task. Out: how often each record is fed and what sums are divided by, or a refusal.
+In: a mechanism and a task. Out: how often each record is fed and what sums are divided by, or a refusal; and the
+guarantee in words, with what of the task it leaves out.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 
@@ -109,6 +112,21 @@ def clip_schedule(given: object, num_steps: int) -> FloatArray:
             f"{MAX_RATE_RATIO:g} times the smallest, got {said}."
         )
     return clips
+
+
+def left_out(mechanism: AnyMechanism, task: Task) -> str:
+    """What of a task's making no guarantee of secret batches covers, in words; empty where batches are public."""
+    return (task.public_constants or "") if isinstance(mechanism, SampledMechanism) else ""
+
+
+def statement(mechanism: AnyMechanism, declared: str, delta: float | None = None) -> str:
+    """The guarantee of a run in words, and what it leaves out.
+
+    Args: declared: as `left_out` says; delta: at which epsilon is said; default that of the guarantee.
+    """
+    stated = mechanism.guarantee
+    said = (stated if delta is None else dataclasses.replace(stated, stated_delta=delta)).sentence()
+    return said if declared in ("", "none") else f"{said} Declared public, and not covered: {declared}."
 
 
 def require_covered(mechanism: AnyMechanism, task: Task) -> None:

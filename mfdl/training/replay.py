@@ -192,8 +192,7 @@ def replay(config: ReplayConfig) -> Run:
                 runs.append(_trained(config, seed, root, place, advance))
     guess = baselines.chance(config.task)
     known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
-    secret = isinstance(config.mechanism, SampledMechanism)
-    declared = (config.task.public_constants or "") if secret else ""
+    declared = covered.left_out(config.mechanism, config.task)
     return Run(config.mechanism, config.task.name, tuple(runs), **known, public_constants=declared)
 
 

@@ -23,6 +23,7 @@ from ..sampled import SampledMechanism
 from ..shown import Shown, short_repr
 from ..tables import data_frame
 from ..trust import TrustModel
+from .covered import statement
 from .learned import Ended, Judged, mean_baseline
 from .not_private import NotPrivate, not_private_fields
 from .tasks.baselines import Baseline
@@ -164,11 +165,7 @@ class Run(Shown):
 
         Args: delta: at which epsilon is said; default that of the guarantee.
         """
-        stated = self.mechanism.guarantee
-        said = (stated if delta is None else dataclasses.replace(stated, stated_delta=delta)).sentence()
-        if self.public_constants in ("", "none"):
-            return said
-        return f"{said} Declared public, and not covered: {self.public_constants}."
+        return statement(self.mechanism, self.public_constants, delta)
 
     def _sentence(self) -> str:
         steps, seeds = self.seeds[0].finished_steps, len(self.seeds)

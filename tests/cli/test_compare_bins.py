@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mfdl.cli import main
+from mfdl.reporting import comparison_folder
 
 SMALL = ["--graph", "ring:n=3", "--epochs", "2", "--period", "2", "--seeds", "1", "--delta", "1e-5"]
 BINS = [*SMALL, "--participation", "balls-in-bins", "--adjacency", "zero-out"]
@@ -16,7 +17,8 @@ def compare(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path):
+def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison_folder, "left_out", lambda mechanism, task: "the mean")
     asked = ["--epsilon", "2", "--mechanisms", "none,mafalda", "--release-model", "average:2"]
     result = compare(capsys, *BINS, *asked, "--out", str(tmp_path))
     assert (result["mu"], result["epsilon"], result["config"]["mu"]) == (None, 2.0, None)
@@ -27,8 +29,10 @@ def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path):
         assert (row["mu"], row["objective"]) == (None, None)
         assert 1.98 < row["epsilon"] <= 2
         assert "secret bins (epochs=2, bins=2)" in row["guarantee"]
+        assert row["guarantee"].endswith("Declared public, and not covered: the mean.")
         assert row["final_loss_mean"] != row["last_loss_mean"]
     assert "epsilon = 2 at delta" in result["guarantee"] or "epsilon = 1.99" in result["guarantee"]
+    assert result["guarantee"].endswith("Declared public, and not covered: the mean.")
     steps = pq.read_table(tmp_path / "steps.parquet")
     assert set(steps["mu"].to_pylist()) == {None}
     again = compare(capsys, *BINS, *asked, "--out", str(tmp_path))  # nothing is run anew

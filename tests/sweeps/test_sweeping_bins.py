@@ -7,7 +7,9 @@ import pytest
 from mfdl.cli import main
 from mfdl.errors import InvalidInput
 from mfdl.privacy.gaussian import epsilon_from_mu
+from mfdl.sampled import SampledMechanism
 from mfdl.sweeps import Store, SweepConfig, sweep
+from mfdl.training import covered
 
 ASKED = {
     "graph": "ring:n=3", "mechanisms": ("none", "dp-dsgd"), "participation": ["cyclic", "balls-in-bins"], "mu": [0.8],
@@ -18,8 +20,12 @@ EPSILON = epsilon_from_mu(0.8, 1e-5)
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
+    """Of a task whose records were looked at before training."""
     folder = tmp_path_factory.mktemp("sweep")
-    return folder, sweep(out=folder, progress=False, **ASKED)
+    with pytest.MonkeyPatch.context() as patch:
+        said = {True: "the mean", False: ""}
+        patch.setattr(covered, "left_out", lambda mechanism, task: said[isinstance(mechanism, SampledMechanism)])
+        return folder, sweep(out=folder, progress=False, **ASKED)
 
 
 def test_both_participations_are_held_to_one_epsilon_and_the_answer_says_what_was_converted(swept):
@@ -34,6 +40,9 @@ def test_both_participations_are_held_to_one_epsilon_and_the_answer_says_what_wa
     assert rows["none", "balls-in-bins"]["final_loss_mean"] != rows["none", "cyclic"]["final_loss_mean"]
     records = Store.load(folder).records()
     assert {json.dumps(record["mu"]) for record in records} == {"null", "0.8", '"inf"'}
+    for record in records:
+        declared = record["guarantee"].endswith("Declared public, and not covered: the mean.")
+        assert declared == (record["participation"] == "balls-in-bins")
     steps = Store.load(folder).steps(next(r["cell"] for r in records if r["label"] == "dp-dsgd" and r["mu"] is None))
     assert set(steps["mu"].to_pylist()) == {None}
 
