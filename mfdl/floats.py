@@ -17,3 +17,8 @@ ROUNDING = 16 * EPS
 RANK_TOLERANCE = 1e-12
 """Singular values below it may be zero, above it are not: far from the 1e-15 of rounding and the 1e-6 of weights."""
 LARGEST = float(np.finfo(np.float64).max)
+
+
+def sum_rounding(terms: int) -> float:
+    """How far a sum of so many products may be off, relative to the sum of their sizes."""
+    return terms * UNIT / (1 - terms * UNIT)

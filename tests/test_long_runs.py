@@ -82,6 +82,11 @@ def test_forms_cost_what_the_dense_gram_says_and_are_bounded_by_the_dense_optimu
         assert found.gap <= 0.5
 
 
+def test_an_encoder_that_float64_cannot_undo_is_refused():
+    with pytest.raises(InvalidInput, match="float64"):
+        evaluate_long(Setting(PLAIN, Cyclic(300, 4)), Inverse(Toeplitz([1.0, 9.0], 1200)))
+
+
 def test_banded_ones_are_the_better_the_more_they_are_free():
     losses = [
         factorize_long(PLAIN, Cyclic(4, 8), form=form, bandwidth=width, progress=False).loss

@@ -24,9 +24,9 @@ from ..mechanism import Mechanism, require_unit
 from ..participation import BallsInBins
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
-from ..privacy.sensitivity.patterns import MAX_ENUMERATED
 from ..progress import Progress, shown
 from ..sampled import SampledMechanism
+from ..sensitivity.patterns import MAX_ENUMERATED
 from ..trust import TrustModel
 from . import bounds, claims
 from .bins_results import BinsAuditResult

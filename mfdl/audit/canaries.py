@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..participation import Participation
-from ..privacy.sensitivity.patterns import MAX_ENUMERATED, diagonal_bounds
+from ..sensitivity.patterns import MAX_ENUMERATED, diagonal_bounds
 from ..trust import TrustModel
 from .observation import Observation
 from .system import COORDINATES

@@ -8,6 +8,7 @@ measure of the gossip alone: each of its eigenvalues is a scalar recursion.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import mfdl_solvers
 from mfdl_solvers import Stopping, structured
@@ -24,6 +25,7 @@ from ..participation import Cyclic, EveryStep, MinSeparation, Participation, Sin
 from ..progress import shown
 from .boundary import solver_refusals
 from .search import Search, Setting
+from .sensitivity import structured_bound
 from .temporal import problem
 
 USUAL_ITERATIONS = 500
@@ -112,7 +114,8 @@ def factorize_long(asked: LongSearch) -> StructuredFactorization:
     form, ends = asked.chosen, asked.stopping
     cost, uses = mode_cost(asked, asked.measure), uses_of(asked.participation)
     with shown(asked.progress).status(f"factorizing {cost.size:,} steps, {form.name}"):
-        best = structured.best(cost, uses, form, max_iterations=ends.max_iterations)
+        squared = _squared_sensitivity(asked.participation)
+        best = structured.best(cost, uses, form, squared, max_iterations=ends.max_iterations)
         return best if uses.at_least else _bounded(asked, best)
 
 
@@ -124,7 +127,8 @@ def evaluate_long(
 
     Raises: as `factorize_long`.
     """
-    return structured.evaluate(mode_cost(setting, measure), uses_of(setting.participation), strategy)
+    cost, uses = mode_cost(setting, measure), uses_of(setting.participation)
+    return structured.evaluate(cost, uses, strategy, _squared_sensitivity(setting.participation))
 
 
 @solver_refusals()
@@ -135,6 +139,16 @@ def loss_of(setting: Setting, strategy: Strategy) -> float:
     Cost: O(T log T) a mode, O(T bandwidth^2) where C is banded and not Toeplitz.
     """
     return structured.loss(mode_cost(setting), strategy)
+
+
+def _squared_sensitivity(participation: Participation) -> Callable[[Strategy], tuple[float, bool]]:
+    """The accountant's, without what it takes where it is not exact."""
+
+    def squared(strategy: Strategy) -> tuple[float, bool]:
+        found = structured_bound(strategy, participation, "certified")
+        return found.upper, found.exact
+
+    return squared
 
 
 def _bounded(setting: Setting, solved: StructuredFactorization) -> StructuredFactorization:

@@ -23,6 +23,7 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, require_known
 from ..participation import Participation, Sampled, in_every_step
 from ..progress import Progress, shown
+from ..sensitivity.patterns import MAX_ENUMERATED, METHODS
 from ..shown import short_repr
 from ..trust import TrustModel
 from ..view import AlgorithmView, View
@@ -34,7 +35,6 @@ from .forms import INJECTIONS, ViewGram, injection_bound, view_grams
 from .forms.recursions import recursions
 from .guarantee import UNITS
 from .sensitivity import Sensitivity, sensitivities
-from .sensitivity.patterns import MAX_ENUMERATED, METHODS
 
 THE_VIEW = "the view"
 SHIFT_REDUCTION = "shift reduction"

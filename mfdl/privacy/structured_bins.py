@@ -1,7 +1,7 @@
 """M = (|C| E)^T (|C| E) of an encoder with structure, for the noise that is streamed: no array of T x T.
 
 Toeplitz C, buffered ones and inverses of Toeplitz ones too, by their coefficients; banded C by its rows; where C^-1 = N
-is banded |C| is at most the inverse of N's comparison matrix, entry by entry (`sensitivity.structured`), row by row.
+is banded |C| is at most the inverse of N's comparison matrix, entry by entry (`factorization.sensitivity`), row by row.
 
 Rows of noise that are made step by step meet C y = z up to Delta z, rows of Delta of norms d_t, so the encoder of what
 is added is (I + Delta)^-1 C. With off = ||d|| < 1 and V = |C| E, an entry of |(I + Delta)^-1 C| E is at most
@@ -18,12 +18,12 @@ import numpy as np
 
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
+from ..factorization.sensitivity import coefficients_of
 from ..factorization.strategies import Banded, Inverse, bins
 from ..floats import UNIT
 from ..noise.strategy import Strategy, shipped
 from .binned import UP
 from .forms.separable import strategy_gram
-from .sensitivity.structured import coefficients_of
 
 MAX_BINS = 4096
 """M of so many is an array of 128 MiB."""

@@ -17,6 +17,8 @@ import mfdl
 from mfdl import algorithms, trust
 from mfdl.algorithms.dsgd import decentralized
 from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.factorization import sensitivity as structured
+from mfdl.factorization.sensitivity import structured_bound
 from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise import LocalNoise
 from mfdl.noise import strategy as strategies
@@ -24,8 +26,7 @@ from mfdl.noise.stream import NoiseStream
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms.separable import strategy_gram
-from mfdl.privacy.sensitivity import sensitivity_of_gram, structured
-from mfdl.privacy.sensitivity.structured import structured_bound
+from mfdl.privacy.sensitivity import sensitivity_of_gram
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
 from mfdl.testing.strategies import ALL_SCHEMES

@@ -31,15 +31,11 @@ def test_products_and_solutions_are_those_of_the_dense_matrix(case, seed, vector
 
 @examples(100)
 @given(case=strategies())
-def test_norms_lags_and_bounds_are_those_of_the_dense_matrix(case):
+def test_norms_and_bounds_are_those_of_the_dense_matrix(case):
     strategy, C = case
-    T, X, N = len(C), C.T @ C, np.linalg.inv(C)
-    assert_allclose(strategy.squared_column_norms, np.diagonal(X), rtol=1e-9)
+    T, N = len(C), np.linalg.inv(C)
     assert_allclose(strategy.noise_variances, (N**2).sum(axis=1), rtol=1e-9)
-    scale = 1e-12 * (1 + np.abs(X).max()) * (1 + np.abs(N).max())
-    for lag in range(T):
-        entries = strategy.gram_diagonal(lag)
-        assert entries is None or np.allclose(entries, np.diagonal(X, lag), rtol=0, atol=scale)
+    scale = 1e-12 * (1 + np.abs(C).max()) ** 2 * (1 + np.abs(N).max())
     for lag in range(strategy.bandwidth, T):
         assert_array_equal(np.diagonal(C, -lag), 0)
     assert (strategy.absolute_times(np.eye(T)) >= np.abs(C) - scale).all()

@@ -32,11 +32,11 @@ import scipy.linalg
 
 from ...check import FloatArray
 from ...floats import EPS
+from ...noise.inverses import inflation_of
 from ...view import View
 from ._base import ViewForm, ViewGram
 from .partly_seen import PartlySeen
 from .released_modes import ReleasedModes
-from .separable import inflation_of
 
 
 class HiddenModes(ViewForm):

@@ -10,12 +10,12 @@ With F' the factor without known columns (the identity if there is none), C_k th
 - one encoder per column, F square and nothing known: B^-1 = blockdiag(C_k) (I (x) F^-1), so with g = F^-1 e_u
   X_u = sum_k g_k^2 C_k^T C_k;
 - joint noise N = C^-1 and nothing known: X_u = C_u^T C_u, C_u the columns of u;
-- an encoder with structure: as one encoder, and C^T C stays what it is made of (`sensitivity.structured`).
+- an encoder with structure: as one encoder, and C^T C stays what it is made of (`factorization.sensitivity`).
 
-Rounding is carried along. N is what the executor uses, C_k^-1 up to rounding: with C N = I + E, N^-1 = (I + E)^-1 C, so
-the exact X is at most C^T C / (1 - ||E||)^2 and at least C^T C / (1 + ||E||)^2 >= C^T C (1 - ||E||)^2. That of F^-1 is
-no such factor where encoders differ: g is off by (F^-1 - G) e_u, entry by entry, and a weak column may carry a strong
-encoder. With G F = I + E, F^-1 - G = -E F^-1, so |g - G e_u|_k <= ||E_k|| ||g|| and ||g|| <= ||G e_u|| / (1 - ||E||).
+Rounding is carried along. N is what the executor uses, C_k^-1 up to rounding, which is a factor of X
+(`noise.inverses`). That of F^-1 is no such factor where encoders differ: g is off by (F^-1 - G) e_u, entry by entry,
+and a weak column may carry a strong encoder. With G F = I + E, F^-1 - G = -E F^-1, so |g - G e_u|_k <= ||E_k|| ||g||
+and ||g|| <= ||G e_u|| / (1 - ||E||).
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...check import FloatArray
-from ...floats import UNIT
+from ...floats import UNIT, sum_rounding
 from ...noise import CausalNoise, JointNoise, NoiseOperator
+from ...noise.inverses import inflation_of
 from ...noise.strategy import Strategy
 from ...view import AlgorithmView, View
 from ._base import KNOWN_NOISE, Structured, ViewForm, ViewGram
@@ -154,17 +155,7 @@ def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
     to the products of absolute values.
     """
     why = "" if math.isfinite(inflation) else SINGULAR
-    return ViewGram(C.T @ C, _rounding(len(C)) * (np.abs(C).T @ np.abs(C)), inflation, why=why)
-
-
-def inflation_of(encoder: FloatArray, inverse: FloatArray) -> float:
-    """(1 - ||C N - I||)^-2: by what factor X of the noise N exceeds, at most, that of C^-1."""
-    with np.errstate(over="ignore", invalid="ignore"):  # an infinite or undefined defect is not < 1: no claim
-        defect = encoder @ inverse
-        defect[np.diag_indices(len(encoder))] -= 1.0
-        absolute = float(np.linalg.norm(np.abs(encoder) @ np.abs(inverse)))
-        off = float(np.linalg.norm(defect)) + _rounding(len(encoder)) * absolute
-    return math.inf if not off < 1 else (1 - off) ** -2
+    return ViewGram(C.T @ C, sum_rounding(len(C)) * (np.abs(C).T @ np.abs(C)), inflation, why=why)
 
 
 def injected_inflation(noise: CausalNoise) -> float:
@@ -191,10 +182,6 @@ def strategy_gram(strategy: Strategy) -> ViewGram:
     inflation = (1 - off) ** -2 if told and off < 1 else math.inf
     why = "" if math.isfinite(inflation) else SINGULAR
     return ViewGram(np.zeros(T), np.zeros(T), inflation, why=why, structured=Structured(strategy))
-
-
-def _rounding(terms: int) -> float:
-    return terms * UNIT / (1 - terms * UNIT)
 
 
 def _joint(noise: JointNoise, victims: Sequence[int]) -> list[ViewGram]:
@@ -266,7 +253,7 @@ def inverse_factor(F: FloatArray) -> tuple[FloatArray, FloatArray] | None:
             G = np.asarray(np.linalg.inv(F), dtype=np.float64)
         except np.linalg.LinAlgError:
             return None
-        defect = np.abs(G @ F - np.eye(n)) + (n + 2) * UNIT / (1 - (n + 2) * UNIT) * (np.abs(G) @ np.abs(F))
+        defect = np.abs(G @ F - np.eye(n)) + sum_rounding(n + 2) * (np.abs(G) @ np.abs(F))
     size = float(np.linalg.norm(defect))
     if not size < MAX_DEFECT:
         return None

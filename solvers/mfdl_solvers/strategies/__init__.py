@@ -1,9 +1,8 @@
 """Strategies with structure: a causal encoder C over T steps in O(T) memory, its inverse, the noise C^-1 Z row by row.
 
 `Toeplitz` (banded where it has few coefficients), `Banded`, `Buffered` (a few exponentials: BLT) and `Inverse` (C^-1 is
-one of these: BISR, BandInvMF, lambda-CGD) answer one protocol, `Strategy`, and are immutable. `sensitivity` bounds how
-far one record moves C G, never too low, `bins` what secret bins see of C. Arrays in, arrays out: nothing here knows
-noise, graphs or privacy.
+one of these: BISR, BandInvMF, lambda-CGD) answer one protocol, `Strategy`, and are immutable. `bins` is what secret
+bins see of C. Arrays in, arrays out: nothing here knows noise, graphs or privacy.
 """
 
 from . import bins
@@ -11,7 +10,6 @@ from .banded import Banded
 from .base import Stepper, Strategy
 from .buffered import Buffered
 from .inverse import Inverse
-from .sensitivity import SquaredSensitivity
 from .toeplitz import Toeplitz
 
-__all__ = ["Banded", "Buffered", "Inverse", "SquaredSensitivity", "Stepper", "Strategy", "Toeplitz", "bins"]
+__all__ = ["Banded", "Buffered", "Inverse", "Stepper", "Strategy", "Toeplitz", "bins"]

@@ -84,16 +84,6 @@ class Banded(Strategy):
         return _times(np.abs(self.rows), x)
 
     @property
-    def squared_column_norms(self) -> Array:
-        return self.gram_diagonal(0)
-
-    def gram_diagonal(self, lag: int) -> Array:
-        made = np.zeros(self.size - lag)
-        for j in range(lag, self.bandwidth):
-            made += self.columns[: self.size - lag, j] * self.columns[lag:, j - lag]
-        return made
-
-    @property
     def noise_variances(self) -> Array:
         return inverse_column_norms(self.rows[::-1])[::-1]  # row t of C^-1 is a column of the inverse of C^T reversed
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from ..problem import ProblemError
 from ..scale import Array
-from . import sensitivity
-from .sensitivity import SquaredSensitivity
 
 
 class Strategy(abc.ABC):
@@ -22,7 +20,7 @@ class Strategy(abc.ABC):
         size: T.
         bandwidth: b with C[t, s] = 0 wherever t - s >= b, at most T.
         memory: rows that a `Stepper` keeps, each of the shape of one row of noise.
-        nonnegative: no entry of C is below 0, which makes sensitivities exact.
+        nonnegative: no entry of C is below 0.
         keeps_fresh_rows: a stepper keeps the last rows of Z, so that it can start at any step from these.
     """
 
@@ -80,11 +78,6 @@ class Strategy(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def squared_column_norms(self) -> Array:
-        """diag(C^T C), shape (T,)."""
-
-    @property
-    @abc.abstractmethod
     def noise_variances(self) -> Array:
         """diag(C^-1 C^-T), shape (T,): variance of each step's noise per unit of that of Z."""
 
@@ -101,10 +94,6 @@ class Strategy(abc.ABC):
     def scaled(self, factor: float) -> Strategy:
         """factor C, for a factor > 0."""
 
-    def gram_diagonal(self, lag: int) -> Array | None:
-        """X[s, s + lag] for X = C^T C, shape (T - lag,); None where that is not cheap."""
-        return None
-
     @abc.abstractmethod
     def envelope(self) -> Array:
         """e with |C[s + j, s]| <= e_j at every s, shape (bandwidth,); infinite where no such bound is known."""
@@ -116,24 +105,6 @@ class Strategy(abc.ABC):
     def dense(self) -> Array:
         """C as an array, for small T."""
         return self.times(np.eye(self.size))
-
-    # ---- how far one record moves C G, per unit of its gradients -----------------------------------------------
-
-    def pattern_sensitivity(self, steps: Sequence[int]) -> SquaredSensitivity:
-        """One record that takes part in exactly these steps."""
-        return sensitivity.of_pattern(self, steps)
-
-    def cyclic_sensitivity(self, epochs: int, period: int) -> SquaredSensitivity:
-        """(k, b)-cyclic participation: steps r, r + b, ..., r + (k - 1) b for any r < b; k b = T."""
-        return sensitivity.cyclic(self, epochs, period)
-
-    def single_sensitivity(self) -> SquaredSensitivity:
-        """Every record takes part in one step: the largest column norm."""
-        return sensitivity.single(self)
-
-    def separated_sensitivity(self, max_participations: int, separation: int) -> SquaredSensitivity:
-        """At most k participations, any two at least b steps apart."""
-        return sensitivity.separated(self, max_participations, separation)
 
 
 class Stepper:

@@ -10,9 +10,9 @@ import numpy as np
 from ..problem import ProblemError
 from ..scale import Array
 from ._rows import combined, keep, solve_banded
-from .banded import Banded, inverse_column_norms
+from .banded import Banded
 from .base import Strategy
-from .toeplitz import Toeplitz, convolved, gram_diagonal
+from .toeplitz import Toeplitz, convolved
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,16 +84,6 @@ class Inverse(Strategy):
             return convolved(np.abs(self.series), x)
         assert isinstance(self.noising, Banded)
         return _comparison(self.noising).solve(x)
-
-    def gram_diagonal(self, lag: int) -> Array | None:
-        return None if self.series is None else gram_diagonal(self.series, self.size, lag)
-
-    @property
-    def squared_column_norms(self) -> Array:
-        if self.series is not None:
-            return np.cumsum(self.series**2)[::-1]
-        assert isinstance(self.noising, Banded)
-        return inverse_column_norms(self.noising.columns)
 
     @property
     def noise_variances(self) -> Array:

@@ -84,13 +84,6 @@ class Toeplitz(Strategy):
         return convolved(np.abs(self.series), x)
 
     @property
-    def squared_column_norms(self) -> Array:
-        return self.gram_diagonal(0)
-
-    def gram_diagonal(self, lag: int) -> Array:
-        return gram_diagonal(self.series, self.size, lag)
-
-    @property
     def noise_variances(self) -> Array:
         return np.cumsum(self.inverse_series**2)
 
@@ -110,13 +103,6 @@ class Toeplitz(Strategy):
 
     def scaled(self, factor: float) -> Toeplitz:
         return Toeplitz(factor * self.series, self.size)
-
-
-def gram_diagonal(series: Array, size: int, lag: int) -> Array:
-    """X[s, s + lag] for X = C^T C and C of these coefficients, shape (size - lag,)."""
-    products = np.zeros(size - lag)
-    products[: max(series.size - lag, 0)] = series[: max(series.size - lag, 0)] * series[lag:]
-    return np.cumsum(products)[::-1]  # entry s: the first size - lag - s of them
 
 
 def convolved(series: Array, x: Array) -> Array:

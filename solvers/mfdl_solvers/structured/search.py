@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
+from collections.abc import Callable
 
 from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
 from ..strategies import Banded, Inverse, Strategy
@@ -20,6 +22,9 @@ FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")
 VARYING = ("banded", "banded-inverse")
 USUAL_BANDWIDTH, USUAL_BUFFERS = 32, 6
 MAX_COLUMNS = 4096  # steps up to which a strategy of any structure is put to the test column by column
+SquaredSensitivity = Callable[[Strategy], tuple[float, bool]]
+"""A bound on how far, squared, one record moves C G, never below it, and whether it is attained: the caller's, who
+knows when records take part. Here every strategy is scaled by it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +67,16 @@ class StructuredFactorization(Certified):
     sensitivity_exact: bool
 
 
-def best(cost: ModeCost, uses: Uses, form: Form, *, max_iterations: int = 500) -> StructuredFactorization:
+def best(
+    cost: ModeCost, uses: Uses, form: Form, squared: SquaredSensitivity, *, max_iterations: int = 500
+) -> StructuredFactorization:
     """The best strategy of a form, as far as the search can tell (status "stationary"), and a bound on all others.
 
     Raises: as `best_strategy`.
     """
     began = time.perf_counter()
-    return _told(cost, uses, best_strategy(cost, uses, form, max_iterations=max_iterations), STATIONARY, began)
+    found = best_strategy(cost, uses, form, max_iterations=max_iterations)
+    return _told(cost, uses, found, squared, STATIONARY, began)
 
 
 def best_strategy(cost: ModeCost, uses: Uses, form: Form, *, max_iterations: int = 500) -> Found:
@@ -91,11 +99,11 @@ def best_strategy(cost: ModeCost, uses: Uses, form: Form, *, max_iterations: int
     return best_banded_inverse(cost, uses, bandwidth=width, max_iterations=max_iterations)
 
 
-def evaluate(cost: ModeCost, uses: Uses, strategy: Strategy) -> StructuredFactorization:
+def evaluate(cost: ModeCost, uses: Uses, strategy: Strategy, squared: SquaredSensitivity) -> StructuredFactorization:
     """A given strategy: status "fixed"."""
     if strategy.size != cost.size:
         raise ProblemError(f"strategy must be over {cost.size} steps, got {strategy.size}.")
-    return _told(cost, uses, Found(strategy, 0), FIXED, time.perf_counter())
+    return _told(cost, uses, Found(strategy, 0), squared, FIXED, time.perf_counter())
 
 
 def loss(cost: ModeCost, strategy: Strategy) -> float:
@@ -119,13 +127,20 @@ def loss(cost: ModeCost, strategy: Strategy) -> float:
     return cost.of_columns(strategy)
 
 
-def _told(cost: ModeCost, uses: Uses, found: Found, status: str, began: float) -> StructuredFactorization:
-    squared = uses.squared_sensitivity(found.strategy)
-    scaled = found.strategy.scaled(squared.value**-0.5)
-    after = uses.squared_sensitivity(scaled)
-    total = after.value * loss(cost, scaled)
+def _told(
+    cost: ModeCost, uses: Uses, found: Found, squared: SquaredSensitivity, status: str, began: float
+) -> StructuredFactorization:
+    size = squared(found.strategy)[0]
+    if not 0 < size < math.inf:
+        raise ProblemError(
+            f"strategy must have a sensitivity that float64 can tell, got {size}; use one whose inverse is better "
+            "conditioned."
+        )
+    scaled = found.strategy.scaled(size**-0.5)
+    after, exact = squared(scaled)
+    total = after * loss(cost, scaled)
     bound = lower_bound(cost, uses, scaled)
-    notes = () if after.exact else ("the sensitivity is an upper bound: the true loss may be smaller",)
+    notes = () if exact else ("the sensitivity is an upper bound: the true loss may be smaller",)
     assert relative_gap(total, bound) > -1e-6
     return StructuredFactorization(
         strategy=scaled,
@@ -134,7 +149,7 @@ def _told(cost: ModeCost, uses: Uses, found: Found, status: str, began: float) -
         status=status,
         iterations=found.iterations,
         seconds=time.perf_counter() - began,
-        sensitivity=after.value**0.5,
-        sensitivity_exact=after.exact,
+        sensitivity=after**0.5,
+        sensitivity_exact=exact,
         notes=notes,
     )

@@ -8,7 +8,6 @@ import numpy as np
 
 from ..problem import ProblemError
 from ..scale import Array
-from ..strategies import SquaredSensitivity, Strategy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +30,6 @@ class Uses:
                 f"uses must be k >= 1 of gap b >= 1, k b = T where they are cyclic, got {self.count}, {self.gap} and "
                 f"T = {self.steps}."
             )
-
-    def squared_sensitivity(self, strategy: Strategy) -> SquaredSensitivity:
-        """Of any strategy: exact, or not below it."""
-        if self.at_least:
-            return strategy.separated_sensitivity(self.count, self.gap)
-        return strategy.cyclic_sensitivity(self.count, self.gap)
 
     def of_series(self, series: Array) -> tuple[float, Array]:
         """||C 1_first||^2 and its gradient for Toeplitz C of coefficients c, shape (T,), at the first k steps b apart.

@@ -13,9 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from ...check import FloatArray
-from ...floats import UNIT
-from ...participation import MinSeparation, OncePerEpoch, Participation
+from ..check import FloatArray
+from ..floats import UNIT
+from ..participation import MinSeparation, OncePerEpoch, Participation
 from .chains import at_most
 from .elliptope import BoolArray
 

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...check import FloatArray
-from ...floats import UNIT
-from ...participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
+from ..check import FloatArray
+from ..floats import UNIT
+from ..participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
 from .chains import at_most
 from .elliptope import TOLERANCE
 from .patterns import PatternBound

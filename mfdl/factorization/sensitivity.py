@@ -18,17 +18,17 @@ import math
 import numpy as np
 import scipy.linalg
 
-from ...check import FloatArray
-from ...errors import UnsupportedMechanism
-from ...factorization.strategies import Banded, Buffered, Inverse, Toeplitz
-from ...floats import UNIT
-from ...noise.strategy import MAX_DENSE_STEPS, Strategy, shipped
-from ...participation import Cyclic, EveryStep, Participation, Single
-from ..forms.separable import inflation_of
-from .banded import BandedGram, banded_bound
-from .elliptope import TOLERANCE
-from .patterns import PatternBound, bound
-from .toeplitz import Coefficients, rhythm, toeplitz_bound
+from ..check import FloatArray
+from ..errors import UnsupportedMechanism
+from ..floats import UNIT
+from ..noise.inverses import inflation_of
+from ..noise.strategy import MAX_DENSE_STEPS, Strategy, shipped
+from ..participation import Cyclic, EveryStep, Participation, Single
+from ..sensitivity.banded import BandedGram, banded_bound
+from ..sensitivity.elliptope import TOLERANCE
+from ..sensitivity.patterns import PatternBound, bound
+from ..sensitivity.toeplitz import Coefficients, rhythm, toeplitz_bound
+from .strategies import Banded, Buffered, Inverse, Toeplitz
 
 MAX_BANDS = 5 * 10**7  # numbers in the bands of C, 400 MB
 MAX_PRODUCTS = 10**10  # of a substitution

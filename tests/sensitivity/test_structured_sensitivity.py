@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.linalg import toeplitz
 
+from mfdl.factorization.sensitivity import structured_bound
 from mfdl.factorization.strategies import Inverse, Toeplitz
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
-from mfdl.privacy.sensitivity import families
-from mfdl.privacy.sensitivity.banded import BandedGram, banded_bound
-from mfdl.privacy.sensitivity.structured import structured_bound
-from mfdl.privacy.sensitivity.toeplitz import Coefficients, toeplitz_bound
+from mfdl.sensitivity import families
+from mfdl.sensitivity.banded import BandedGram, banded_bound
+from mfdl.sensitivity.toeplitz import Coefficients, toeplitz_bound
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
 from mfdl.testing.strategies import ALL_SCHEMES
@@ -121,6 +122,19 @@ def test_without_links_a_price_finds_the_best_pattern_of_few_uses(data, T, b, k)
     assert truth <= found.upper <= truth * (1 + 1e-5) + 1e-9
 
 
+@examples(40)
+@given(data=st.data(), T=st.integers(2, 9), b=st.integers(1, 4), k=st.integers(1, 5))
+def test_late_coefficients_count_where_uses_meet_them_alone(data, T, b, k):
+    """Min-separation of c >= 0: at most what each use sees of later ones at its best lags, by brute force."""
+    c = data.draw(numbers(T, HALVES.map(abs)))
+    entries = np.correlate(c, c, "full")[T - 1 :]  # X[0, d]
+    chosen = [p for m in range(k) for p in combinations(range(b, T), m) if (np.diff(p) >= b).all()]
+    k = min(k, -(-T // b))
+    seen = [max(entries[list(p)].sum() for p in chosen if len(p) <= m) for m in range(k)]
+    most = sum((c[: T - i * b] ** 2).sum() for i in range(k)) + 2 * sum(seen)
+    assert toeplitz_bound(exactly(c), MinSeparation(T, k, b)).upper <= most * (1 + 1e-9)
+
+
 def test_errors_of_coefficients_count():
     """A bound for c holds for every c within its errors."""
     rng = np.random.default_rng(0)
@@ -163,9 +177,10 @@ def test_prices_bound_what_a_table_of_steps_and_uses_finds(data, T, b, k):
 
 
 def test_uses_need_not_begin_at_the_first_multiples_of_the_gap():
-    """c = 1, 0, 2: steps 0 and 2 meet, 0 and 1 do not. The envelope 2, 2, 2 bounds both."""
+    """c = 1, 0, 2: steps 0 and 2 meet, 0 and 1 do not. The envelope 2, 2, 2 bounds both, lags tell them apart."""
     found = toeplitz_bound(exactly([1.0, 0.0, 2.0]), MinSeparation(3, 2, 1))
-    assert found.upper >= 10 > found.lower
+    assert 10 <= found.upper <= 10 * (1 + 1e-9)
+    assert found.lower < 10
 
 
 @pytest.mark.parametrize("width", [3, 12])

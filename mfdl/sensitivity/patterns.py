@@ -23,10 +23,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from ...check import FloatArray
-from ...errors import InvalidInput
-from ...floats import LARGEST, UNIT
-from ...participation import Participation, Pattern
+from ..check import FloatArray
+from ..errors import InvalidInput
+from ..floats import LARGEST, UNIT
+from ..participation import Participation, Pattern
 from .elliptope import TOLERANCE, BoolArray, close, closed_form_bounds, maximise, scale_to_feasible
 from .families import Family, family_of
 

@@ -13,9 +13,9 @@ from numpy.testing import assert_allclose
 from mfdl.errors import InvalidInput
 from mfdl.factorization import FactorizationProblem, prefix_sum_gram, solve_problem
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
-from mfdl.privacy.sensitivity import patterns as pattern_bounds
-from mfdl.privacy.sensitivity.families import family_of
-from mfdl.privacy.sensitivity.patterns import bound, bounds, diagonal_bounds
+from mfdl.sensitivity import patterns as pattern_bounds
+from mfdl.sensitivity.families import family_of
+from mfdl.sensitivity.patterns import bound, bounds, diagonal_bounds
 from mfdl.testing.oracles import (
     elliptope_reference,
     largest_over_patterns,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl.errors import InvalidInput
-from mfdl.privacy.sensitivity import elliptope
-from mfdl.privacy.sensitivity.elliptope import certified_upper_bound, closed_form_bounds, maximise
+from mfdl.sensitivity import elliptope
+from mfdl.sensitivity.elliptope import certified_upper_bound, closed_form_bounds, maximise
 from mfdl.testing.oracles import ascended_value, elliptope_reference, largest_signed_sum
 
 SOLVER = 2e-6  # relative accuracy of the reference solver

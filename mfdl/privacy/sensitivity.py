@@ -12,17 +12,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...algorithms import LinearAlgorithm
-from ...errors import InvalidInput
-from ...floats import UNIT
-from ...participation import MinSeparation, OncePerEpoch, Participation
-from ...shown import short_repr
-from ...trust import TrustModel
-from ..forms import INJECTIONS, ViewGram, view_grams
-from ..forms._base import Structured
-from .elliptope import TOLERANCE
-from .patterns import PatternBound, bounds, diagonal_bounds
-from .structured import structured_bound
+from ..algorithms import LinearAlgorithm
+from ..errors import InvalidInput
+from ..factorization.sensitivity import structured_bound
+from ..floats import UNIT
+from ..participation import MinSeparation, OncePerEpoch, Participation
+from ..sensitivity.elliptope import TOLERANCE
+from ..sensitivity.patterns import PatternBound, bounds, diagonal_bounds
+from ..shown import short_repr
+from ..trust import TrustModel
+from .forms import INJECTIONS, ViewGram, view_grams
+from .forms._base import Structured
 
 EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value
 

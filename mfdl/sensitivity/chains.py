@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...check import FloatArray
-from ...floats import UNIT
+from ..check import FloatArray
+from ..floats import UNIT
 
 PRICES = 40  # tried at most
 CLOSE = 1e-9  # relative: prices this close are one

@@ -8,7 +8,8 @@ in size; and H has entries >= 0, so that g_t = g for all t attains its sensitivi
   sum |X[s, t]| over the pattern is less, from sums of c_j c_{j+d} at the lags d that are multiples of b: O(T k).
 - Min-separation: where h does not increase, no pattern beats 0, b, 2b, ... (arXiv:2405.13763, Theorem 2). Any c has its
   envelope h_j = max_{i >= j} |c_i|, which does not increase: an upper bound, and the value where c is >= 0 and does not
-  increase.
+  increase. Where H falls otherwise, X_H[s, t] <= X_H[0, t - s]: no use s sees more of those that follow than the best
+  lags b apart, and X_H[s, s] falls, so X_H at 0, b, ... and what 0 .. k - 1 lags add up to is an upper bound as well.
 - Once per epoch: X_H[s, t] falls in s and in t - s, so the steps t_i of epochs i < j have
   X_H[t_i, t_j] <= X_H[i b, i b + max((j - i - 1) b + 1, 1)]. An upper bound.
 """
@@ -20,15 +21,18 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import scipy.fft
 
-from ...check import FloatArray
-from ...floats import UNIT
-from ...participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
+from ..check import FloatArray
+from ..floats import UNIT
+from ..participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
 from .elliptope import TOLERANCE
 from .patterns import PatternBound
 
 MAX_PRODUCTS = 10**9
 """Products of two coefficients up to which signs are taken into account: a second or two."""
+FFT_UNITS = 32
+"""Units, for each doubling of the length, by which an autocorrelation by FFT may be off: of its norm, plus lag 0."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,6 +71,8 @@ def toeplitz_bound(c: Coefficients, participation: Participation) -> PatternBoun
     elif isinstance(participation, MinSeparation):
         k, b = min(participation.max_participations, -(-T // participation.separation)), participation.separation
         upper = _squares_up(*_repeated(_envelope(high), k, b))
+        if (np.diff(high) > 0).any() and T * k <= MAX_PRODUCTS:
+            upper = min(upper, _by_later_uses(high, k, b))
     elif isinstance(participation, OncePerEpoch) and T * participation.epochs <= MAX_PRODUCTS:
         k, b = participation.epochs, participation.period
         upper = _spread_over_epochs(_envelope(high), k, b)
@@ -171,6 +177,22 @@ def _by_lags(c: Coefficients, uses: int, period: int) -> float:
         entries = np.abs(np.cumsum(c.values[near] * c.values[far])) + off  # of X[t, t + d], t from the last to 0
         total += (2 if m else 1) * entries.reshape(uses - m, period).sum(axis=0)
     return float(total.max()) * (1 + 4 * (uses + 4) * UNIT)
+
+
+def _by_later_uses(high: FloatArray, uses: int, separation: int) -> float:
+    """X_H[i b, i b] and twice the most that 0, 1, ..., k - 1 later uses add, rounded up."""
+    T, b, exponent = len(high), separation, int(np.frexp(high.max())[1])
+    h = np.ldexp(high, -exponent)
+    length = scipy.fft.next_fast_len(2 * T, real=True)
+    entries = scipy.fft.irfft(np.abs(scipy.fft.rfft(h, length)) ** 2, length)[:T]  # X_H[0, d]
+    entries = np.maximum(entries, 0) + FFT_UNITS * UNIT * np.log2(length) * (np.linalg.norm(entries) + entries[0])
+    total = float(np.cumsum(h**2)[T - 1 - b * np.arange(uses)].sum())
+    best = np.zeros(T + b)  # of so many lags, none below d
+    for _ in range(1, uses):
+        best[:T] = np.maximum.accumulate((entries + best[b:])[::-1])[::-1]
+        total += 2 * float(best[b])
+    with np.errstate(over="ignore"):
+        return float(np.ldexp(total * (1 + 4 * (T + uses + 4) * UNIT), 2 * exponent))
 
 
 def _spread_over_epochs(high: FloatArray, epochs: int, period: int) -> float:

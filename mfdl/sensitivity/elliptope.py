@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
-from ...check import FloatArray
-from ...errors import InvalidInput
-from ...floats import LARGEST, UNIT
+from ..check import FloatArray
+from ..errors import InvalidInput
+from ..floats import LARGEST, UNIT
 
 TOLERANCE = 1e-6
 """Two bounds this close, relatively, count as one number."""
