@@ -10,7 +10,7 @@ from _statistics import over_scenes, share
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from _comparison_tables import Answer, Place, losses_of, paired, without_noise
+from _comparison_tables import Answer, Place, losses_of, paired, titled, without_noise
 from _scenes import INDEPENDENT, NO_NOISE, REFERENCE, SECRET_AVERAGE, SECRET_BINS, SECRET_INDEPENDENT
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, PercentFormatter
@@ -71,7 +71,7 @@ def _shares(axes: Axes, counting: Sequence[Answer]) -> None:
                 middle, low, high = (max(value, LEFTMOST) for value in (found.middle, found.low, found.high))
                 axes.plot([low, high], [height, height], color=colour, linewidth=1.2, alpha=0.6)
                 axes.plot([middle], [height], "<" if found.middle < LEFTMOST else "o", color=colour, markersize=5)
-    names = [f"{answer['name']}, ε {answer['epsilon']:g}" for answer in reversed(counting)]
+    names = [titled(answer, "ε") for answer in reversed(counting)]
     axes.set_yticks(range(len(names)), names, fontsize=8.5, color=INK)
     axes.set_xlim(LEFTMOST * 1.05, 1.1)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
@@ -100,7 +100,7 @@ def _by_rate(axes: Axes, answer: Answer) -> None:
     for place, colour in LOSSES.items():
         if place in found:
             axes.plot(*zip(*sorted(found[place]), strict=True), ".-", color=colour, linewidth=1.4)
-    _logarithmic(axes, f"{answer['name']}, ε {answer['epsilon']:g}: loss by rate")
+    _logarithmic(axes, f"{titled(answer, 'ε')}: loss by rate")
     floor = float(without_noise(answer).mean())
     axes.set_ylim(floor / 1.15, min(axes.get_ylim()[1], 12 * floor))
 

@@ -42,6 +42,11 @@ def group(answer: Answer) -> str:
     return f"{partition} partition, epsilon {budget}"
 
 
+def titled(answer: Answer, sign: str = "epsilon") -> str:
+    """Scene and budget, in words."""
+    return f"{answer['name'].split('/epsilon=')[0]}, {sign} {answer['epsilon']:g}"
+
+
 def losses_of(answer: Answer, place: Place) -> Array | None:
     """One for each seed of the test, inf where the run diverged; None where the scene has no such row."""
     for row in answer["rows"]:
@@ -150,7 +155,7 @@ def by_scene(results: Sequence[Answer]) -> str:
             "" if losses is None else f"{losses['loss'].mean():.3f} ({float(share(losses)):.0%})" for losses in every
         ]
         body.append([", ".join(place), *cells])
-    header = ("loss (share)", *(f"{answer['name']}, epsilon {answer['epsilon']:g}" for answer in tested))
+    header = ("loss (share)", *map(titled, tested))
     out = [answer["name"] for answer in results if not answer["counts"]]
     return markdown(header, body) + (f"\nDo not count: {', '.join(out)}.\n" if out else "")
 
@@ -168,7 +173,7 @@ def by_rate(answer: Answer, places: Iterable[Place]) -> str:
                 noisy = [found.get((label, measure, rate)) for rate in rates]
                 added = ["" if a is None or b is None else f"{a - b:+.3f}" for a, b in zip(noisy, quiet, strict=True)]
                 body.append([f"{label}, {measure}: noise adds", *added])
-    return markdown((answer["name"], *(f"{rate:g}" for rate in rates)), body)
+    return markdown((titled(answer), *(f"{rate:g}" for rate in rates)), body)
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
