@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -37,6 +38,33 @@ def factors(draw):
         own = draw(st.lists(st.sampled_from([0.5, 1.0, 3.0, 0.0]), min_size=n, max_size=n))
         blocks.append(pairwise(graph, np.array(own), draw(st.sampled_from([0.25, 1.0, 10.0]))))
     return sp.csr_array(sp.block_diag(blocks))
+
+
+def test_noise_of_sizes_far_apart_has_ends_around_the_truth():
+    """A system for the coefficients is singular here; any coefficients are a certificate. By Schur complements."""
+    own, pairs = (
+        np.array([0.008191426185143454, 1.6839003889407265e-05, 0.00429649632556976]),
+        (1.9359782984572276, 0.0023355723519906104),
+    )
+    F = np.zeros((3, 5))
+    F[:, :3], F[0, 3:] = np.diag(own), pairs
+    F[1, 3], F[2, 4] = -pairs[0], -pairs[1]
+    left = enclosed(sp.csr_array(F), np.arange(3))
+    squares = [Fraction(value) ** 2 for value in (*own, *pairs)]
+    true = 1 / (squares[0] + sum(p * o / (p + o) for o, p in zip(squares[1:3], squares[3:], strict=True)))
+    assert not left.undecided[0]
+    assert Fraction(left.inverse[0]) + Fraction(left.errors[0]) >= true
+    assert left.upper[0] or Fraction(left.inverse[0]) - Fraction(left.errors[0]) <= true
+
+
+def test_noise_shared_at_a_size_next_to_nothing_is_shared(monkeypatch):
+    """Products of the entries underflow: the parts are those of the pattern."""
+    monkeypatch.setattr(noise_of_nodes, "DENSE_ROWS", 1)
+    F = sp.csr_array(np.array([[1e-5, 1.0, 0.0], [1e-320, 0.0, 1.0]]))
+    asked = []
+    monkeypatch.setattr(noise_of_nodes, "enclosed", lambda F, victims: asked.append(F.shape) or enclosed(F, victims))
+    node_noise(F, np.zeros(3, dtype=bool), np.arange(2))
+    assert asked == [(2, 3)]
 
 
 @examples(150)

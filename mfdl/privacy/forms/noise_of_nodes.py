@@ -69,7 +69,8 @@ def node_noise(factor: sp.csr_array, known: NDArray[np.bool_], victims: Sequence
     chosen = np.asarray(victims, dtype=np.intp)
     if F.shape[0] <= DENSE_ROWS:
         return _whitened(F, chosen)
-    _, part = connected_components(abs(F) @ abs(F).T, directed=False)
+    pattern = sp.csr_array((np.ones(F.nnz), F.indices, F.indptr), shape=F.shape)  # products of entries may underflow
+    _, part = connected_components(pattern @ pattern.T, directed=False)
     sizes = np.bincount(part)
     zeros, no = np.zeros(chosen.size), np.zeros(chosen.size, dtype=bool)
     found = NodeNoise(zeros, zeros.copy(), no, no.copy(), no.copy())
@@ -151,8 +152,9 @@ def _of_block(X: sp.csr_array, b: float, victims: NDArray[np.intp]) -> tuple[Flo
     for k in range(1, DEGREES[-1] + 1):
         last = current.nnz * row_entries > BALL_ENTRIES * size
         if last or k in DEGREES:
-            low, high = _ends(np.stack(moments, axis=1), k, b, 8 * (k + 1) ** 2 * rounding)
-            lower, upper = np.maximum(lower, low), np.minimum(upper, high)
+            with np.errstate(over="ignore", invalid="ignore"):
+                low, high = _ends(np.stack(moments, axis=1), k, b, 8 * (k + 1) ** 2 * rounding)
+            lower, upper = np.fmax(lower, low), np.fmin(upper, high)  # an end that overflowed to nan says nothing
         if last or (upper - lower <= ENOUGH * upper).all():
             break
         before, current = current, sp.csr_array(2 * (current @ X) - before)
@@ -188,7 +190,10 @@ def _solved(Q: FloatArray, right: FloatArray) -> FloatArray:
     """Some c with Q c near the right side; how near decides how tight an end is, not whether it holds."""
     k = Q.shape[1]
     ridge = 1e-13 * np.abs(np.trace(Q, axis1=1, axis2=2)) + 1e-300
-    return np.asarray(np.linalg.solve(Q + ridge[:, None, None] * np.eye(k), right[..., None])[..., 0])
+    try:
+        return np.asarray(np.linalg.solve(Q + ridge[:, None, None] * np.eye(k), right[..., None])[..., 0])
+    except np.linalg.LinAlgError:  # of one victim; the block keeps the ends of fewer degrees
+        return np.zeros_like(right)
 
 
 def _size(c: FloatArray, A: FloatArray) -> FloatArray:
