@@ -1,4 +1,4 @@
-"""Factorizations over steps and nodes: what a richer form saves, what coalitions are left with, files, refusals."""
+"""Factorizations over steps and nodes: what a richer form saves, figures of small runs, refusals, extreme weights."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import networkx as nx
 import numpy as np
 import pytest
 from effort import examples
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
+from space_time_cases import KINDS, OUTSIDER, PATH, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
 
-from mfdl import algorithms, factorization, gossip, trust
+from mfdl import algorithms, factorization, gossip
 from mfdl.algorithms import space_time_noise
-from mfdl.algorithms.registry import LOCAL, SHARED, models_of
 from mfdl.dynamics import Dynamics
 from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
@@ -29,24 +29,11 @@ from mfdl.factorization import (
     optimal_time_space,
 )
 from mfdl.noise_error import noise_error
-from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
+from mfdl.participation import Cyclic, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy.accounting import victim_losses
-from mfdl.testing.oracles import coalition_inverse_diagonal
 from mfdl.testing.strategies import connected_graphs
 
-KINDS = {"time-space": optimal_time_space, "adapted": optimal_adapted, "space-time": optimal_space_time}
 TOLERANCE = 1e-4
-OUTSIDER = trust.SecLDP()
-PATH = Dynamics(gossip.metropolis_hastings("path:n=4"))
-RING = Dynamics(gossip.metropolis_hastings("ring:n=5"))
-TRIPLES = [[u, (u + 1) % 5, (u + 2) % 5] for u in range(5)]
-SCHEME = Cyclic(2, 3)
-
-
-def half_lazy(graph) -> gossip.GossipMatrix:
-    """(I + W) / 2: no mode is averaged away in a step, so no noise is free and every optimum is attained."""
-    W = gossip.metropolis_hastings(graph).dense()
-    return gossip.from_array((np.eye(len(W)) + W) / 2)
 
 
 @st.composite
@@ -65,10 +52,6 @@ def cases(draw, max_nodes=5, max_steps=6):
     )
     weights = draw(st.sampled_from([None, ErrorWeights("last:1:0.1"), ErrorWeights("exponential:2")]))
     return dynamics, scheme, {"weights": weights, "objective": draw(st.sampled_from(["post-average", "message"]))}
-
-
-def worst_loss(algorithm, model=OUTSIDER):
-    return max(loss.adaptive_sensitivity_squared for loss in victim_losses(algorithm, model))
 
 
 def cost(algorithm, counted):
@@ -98,16 +81,6 @@ def counted_models(dynamics, T, weights, objective):
         theta = W @ message
         rows.append(math.sqrt(weight[r]) * (theta if objective == "post-average" else message))
     return np.concatenate(rows) / rates[0]
-
-
-def sensitivities_squared(X, scheme, n):
-    """For each node bounds (from below, from above) on the worst sum over a pattern of X[s, t] <g_s, g_t>, |g| <= 1."""
-    found = []
-    for u in range(n):
-        blocks = [X[u::n, u::n][np.ix_(steps, steps)] for steps in scheme.patterns()]
-        attained = [s @ B @ s for B in blocks for s in map(np.array, itertools.product([-1, 1], repeat=len(B)))]
-        found.append((max(attained), max(np.abs(B).sum() for B in blocks)))
-    return np.array(found)
 
 
 # ---- what a richer form saves ----------------------------------------------------------------------------
@@ -218,154 +191,6 @@ def test_smallest_cases(kind, graph, scheme):
         assert_allclose(found.loss, algorithms.mafalda(dynamics, scheme).factorization.loss, rtol=2 * TOLERANCE)
     if scheme.num_steps == 1:
         assert_allclose(found.loss, optimal_covariance(dynamics).loss, rtol=2 * TOLERANCE)
-
-
-# ---- seeds in groups against insiders ---------------------------------------------------------------------
-
-
-@st.composite
-def grouped(draw):
-    """(dynamics, participation, groups, q) with q < n; groups overlap and may leave nodes without a seed."""
-    dynamics = Dynamics(half_lazy(draw(connected_graphs(3, 5))), momentum=draw(st.sampled_from([0.0, 0.5])))
-    n = dynamics.num_nodes
-    group = st.sets(st.integers(0, n - 1), min_size=2, max_size=3).map(sorted)
-    groups = draw(st.none() | st.lists(group, min_size=1, max_size=4))
-    return dynamics, draw(st.sampled_from([Cyclic(2, 2), Cyclic(1, 3), Cyclic(3, 1)])), groups, draw(st.integers(1, 2))
-
-
-@examples(12)
-@given(case=grouped())
-def test_every_coalition_is_held_off_and_nothing_is_wasted(case):
-    """Against each set of at most q nodes, one by one; the library's accountant and R by hand agree."""
-    dynamics, scheme, groups, q = case
-    assume(q < dynamics.num_nodes)
-    found = optimal_time_space(dynamics, scheme, groups=groups, coalition_size=q)
-    assert found.coalition_size == q
-    one = space_time_noise(dynamics, scheme, found)
-    space, X = found.space, found.encoder.T @ found.encoder
-    over_nodes = coalition_inverse_diagonal(space.private_variance, space.parts, space.groups, dynamics.num_nodes, q)
-    least, most = sensitivities_squared(X, scheme, 1)[0]
-    accounted = max(worst_loss(one, trust.Coalitions(size)) for size in range(q + 1))
-    assert over_nodes * least * (1 - 1e-8) <= accounted <= over_nodes * most * (1 + 1e-6)
-    assert 1 - 1e-3 <= accounted <= 1 + 1e-6
-    assert_allclose(noise_error(one) * found.sensitivity**2, found.loss, rtol=1e-9)
-    alone = algorithms.mafalda(dynamics, scheme).factorization.loss  # seeds left unused: every node for itself
-    halves = (
-        scheme.epochs * optimal_covariance(dynamics, horizon=scheme.num_steps, groups=groups, coalition_size=q).loss
-    )
-    assert found.loss <= min(alone, halves) * (1 + 2e-3)
-    assert found.lower_bound <= optimal_space_time(dynamics, scheme).loss * (1 + 1e-9)
-    assert found.lower_bound <= found.loss
-
-
-def test_seeds_of_three_help_against_single_insiders():
-    """On a ring the triples u, u + 1, u + 2 leave every node a seed that a given other node lacks."""
-    found = optimal_time_space(RING, SCHEME, groups=TRIPLES, coalition_size=1)
-    alone = algorithms.mafalda(RING, SCHEME).factorization.loss
-    assert found.loss < 0.99 * alone
-    assert (
-        found.loss < 0.75 * SCHEME.epochs * optimal_covariance(RING, horizon=6, groups=TRIPLES, coalition_size=1).loss
-    )
-    assert found.status == "stationary"
-    assert 0 < found.space.private_variance < 0.9
-    assert {frozenset(group) for group in found.space.groups} == {frozenset(group) for group in TRIPLES}
-    outsider = optimal_time_space(RING, SCHEME, groups=TRIPLES)
-    assert outsider.loss < 0.9 * found.loss
-    made = space_time_noise(RING, SCHEME, outsider)
-    assert worst_loss(made) <= 1 + 1e-6 < 1.1 < worst_loss(made, trust.Coalitions(1))
-
-
-def test_pairs_on_a_complete_graph_against_one_and_two_insiders():
-    complete = Dynamics(gossip.metropolis_hastings("complete:n=5"))
-    alone = algorithms.mafalda(complete, SCHEME).factorization.loss
-    found = [optimal_time_space(complete, SCHEME, coalition_size=q) for q in (1, 2)]
-    assert_allclose([one.loss / alone for one in found], [1 / 4, 1 / 3], rtol=1e-3)  # n - q nodes hide together
-    for one, q in zip(found, (1, 2), strict=True):
-        assert one.coalition_size == q
-        made = space_time_noise(complete, SCHEME, one)
-        assert_allclose(worst_loss(made, trust.Coalitions(q)), 1.0, rtol=1e-6)
-        assert worst_loss(made, trust.Coalitions(q + 1)) > 1.2
-
-
-def test_one_seed_for_all_is_nothing_to_who_holds_it():
-    """Against insiders it is as good as no seed: private noise alone is used, or their loss is infinite."""
-    everybody = [list(range(5))]
-    found = optimal_time_space(RING, SCHEME, groups=everybody, coalition_size=1)
-    assert any("shared seeds cannot help" in note for note in found.notes)
-    assert_allclose(found.space.private_variance, 1.0, rtol=1e-9)
-    assert_allclose(found.loss, algorithms.mafalda(RING, SCHEME).factorization.loss, rtol=1e-3)
-    for kind, solve in KINDS.items():
-        one = space_time_noise(RING, SCHEME, solve(RING, SCHEME))
-        inside = worst_loss(one, trust.Coalitions(1))
-        if kind == "time-space":  # the least eigenvalue of R is kept private
-            s = one.factorization.space.private_variance
-            assert_allclose(inside, 1 / s, rtol=1e-6)
-            assert inside > 1.2
-        else:
-            assert math.isinf(inside)
-
-
-# ---- files -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def written(tmp_path):
-    def write(kind="time-space", groups=None, coalition_size=0):
-        options = {"groups": groups, "coalition_size": coalition_size} if groups else {}
-        found = KINDS[kind](PATH, SCHEME, **options)
-        path = tmp_path / f"{kind}.npz"
-        factorization.save_space_time(path, found, header={"graph": "path:n=4"})
-        return found, path
-
-    return write
-
-
-@pytest.mark.parametrize(
-    ("kind", "groups", "q"),
-    [*((kind, None, 0) for kind in KINDS), ("time-space", [[0, 1, 2], [1, 2, 3], [0, 3]], 1)],
-)
-def test_files_keep_everything(written, kind, groups, q):
-    found, path = written(kind, groups, q)
-    kept = factorization.load(path)
-    numbers = "num_steps num_nodes loss lower_bound independent_loss iterations sensitivity coalition_size seconds gap"
-    for name in [*numbers.split(), "kind", "status", "participation", "gossip_hash", "notes"]:
-        assert getattr(kept, name) == getattr(found, name)
-    assert_array_equal(kept.encoder, found.encoder)
-    assert (kept.space is None, kept.directions is None) == (kind != "time-space", kind != "adapted")
-    made = space_time_noise(PATH, SCHEME, found)
-    again = algorithms.build(f"file:{path}", PATH, SCHEME)
-    assert again.name == f"file:{path}"
-    assert again.noise.content() == made.noise.content()
-    assert_array_equal(again.noise.holders().toarray(), made.noise.holders().toarray())
-    assert again.factorization.loss == found.loss
-    private = groups is not None  # these seeds cannot help, so that each node holds its own noise
-    assert models_of(again.name, again) == (LOCAL if private else SHARED)
-    if kind == "time-space":
-        assert (kept.space.groups, kept.space.private_variance) == (found.space.groups, found.space.private_variance)
-        assert_array_equal(kept.space.covariance, found.space.covariance)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_file_belongs_to_its_nodes_gossip_and_participation(written, kind):
-    _, path = written(kind)
-    for dynamics, scheme, message in (
-        (RING, SCHEME, "made for 4 nodes and 6 steps, not for 5 and 6; factorize again"),
-        (PATH, Cyclic(2, 2), "made for 4 nodes and 6 steps, not for 4 and 4"),
-        (PATH, Cyclic(3, 2), r"was made for .*'period': 3.*, not for .*'period': 2.*; factorize again"),
-        (PATH, EveryStep(6), "factorize again with this participation"),
-        (Dynamics(gossip.metropolis_hastings("star:n=4")), SCHEME, "another gossip matrix"),
-    ):
-        with pytest.raises(InvalidInput, match=message):
-            algorithms.build(f"file:{path}", dynamics, scheme)
-
-
-def test_privacy_is_accounted_from_the_arrays_and_not_from_the_header(written):
-    """Whoever makes an encoder in a file twice as weak finds four times the loss, whatever the header claims."""
-    found, path = written()
-    with np.load(path) as data:
-        kept = {name: data[name] for name in data.files}
-    np.savez(path, **kept | {"encoder": 2 * found.encoder})
-    assert_allclose(worst_loss(algorithms.build(f"file:{path}", PATH, SCHEME)), 4.0, rtol=1e-6)
 
 
 # ---- refusals --------------------------------------------------------------------------------------------

@@ -13,27 +13,10 @@ from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
 from ..participation import BallsInBins, Cyclic, Participation
+from . import factorized, memory, noise_on_messages, over_nodes, over_time_and_nodes
 from .checks import builder
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
-from .factorized import (
-    band_inv,
-    banded,
-    bisr,
-    blt,
-    bsr,
-    d_mf,
-    lambda_cgd,
-    mafalda,
-    mafalda_bins,
-    mafalda_by_class,
-    mafalda_l,
-    toeplitz,
-)
 from .linear_algorithm import LinearAlgorithm
-from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
-from .noise_on_messages import zip_dl
-from .over_nodes import corn, corn_pairwise, decor, spatial_noise, tuned_decor
-from .over_time_and_nodes import adapted, space_time, space_time_noise, time_space
 
 FILE_PREFIX = "file:"
 WEIGHTS_MARK = "@"
@@ -111,67 +94,67 @@ MECHANISMS: Mapping[str, Entry] = {
         "noise must be scaled by the sensitivity of C, which Algorithm 1 leaves out; D acts per node, D (x) I_n",
     ),
     "bsr": Entry(
-        bsr,
+        factorized.bsr,
         "banded square root of the prefix sum",
         "arXiv:2405.13763",
         "public code of 2510.17480 uses a symmetric Toeplitz matrix, which is not causal",
         parameters={"bandwidth": int},
     ),
     "bisr": Entry(
-        bisr,
+        factorized.bisr,
         "square root of the prefix sum with a banded inverse: noise made again from counters",
         "arXiv:2505.12128",
         parameters={"bandwidth": int},
     ),
     "lambda-cgd": Entry(
-        lambda_cgd,
+        factorized.lambda_cgd,
         "each step takes back a share of the last step's noise (DP-lambda-CGD)",
         "arXiv:2601.22334",
         parameters={"correlation": float},
     ),
-    "d-mf": Entry(d_mf, "optimal encoder for one server (prefix sums)", "arXiv:2306.08153"),
+    "d-mf": Entry(factorized.d_mf, "optimal encoder for one server (prefix sums)", "arXiv:2306.08153"),
     "mafalda": Entry(
-        mafalda,
+        factorized.mafalda,
         "optimal shared encoder for the graph (MAFALDA-SGD)",
         "arXiv:2510.17480, Algorithm 2",
         "Cholesky factor of the wrong orientation (objective 1.5% above the optimum); Theorem 7 lacks a square",
     ),
     "mafalda-l": Entry(
-        mafalda_l,
+        factorized.mafalda_l,
         "optimal encoder for each node (MAFALDA-L)",
         "arXiv:2510.17480, reference code",
     ),
     "mafalda-classes": Entry(
-        mafalda_by_class,
+        factorized.mafalda_by_class,
         "optimal encoder for each class of nodes with equally many neighbours",
         "between MAFALDA-SGD and MAFALDA-L of arXiv:2510.17480",
     ),
     "banded": Entry(
-        banded,
+        factorized.banded,
         "optimal encoder of few diagonals for the graph",
         "arXiv:2306.08153, with the error Gram of the graph",
         parameters={"bandwidth": int},
     ),
     "toeplitz": Entry(
-        toeplitz,
+        factorized.toeplitz,
         "optimal Toeplitz encoder for the graph, for many steps",
         "arXiv:2306.08153, with the error Gram of the graph",
         parameters={"bandwidth": int},
     ),
     "blt": Entry(
-        blt,
+        factorized.blt,
         "optimal sum of few exponentials for the graph, constant memory (BLT)",
         "arXiv:2408.08868, with the error Gram of the graph",
         parameters={"buffers": int},
     ),
     "band-inv": Entry(
-        band_inv,
+        factorized.band_inv,
         "optimal Toeplitz encoder with a banded inverse for the graph (Band-Inv-MF)",
         "arXiv:2505.12128, with the error Gram of the graph",
         parameters={"bandwidth": int},
     ),
     "time-space": Entry(
-        time_space,
+        over_time_and_nodes.time_space,
         "the best product of a correlation over time and one over nodes, from shared seeds",
         "this library; its halves are MAFALDA-SGD and CorN-DSGD",
         trust="eavesdropper; colluding and coalitions with coalition_size",
@@ -179,14 +162,14 @@ MECHANISMS: Mapping[str, Entry] = {
         parameters={"coalition_size": int},
     ),
     "adapted": Entry(
-        adapted,
+        over_time_and_nodes.adapted,
         "a correlation over time for each direction over the nodes, from one shared seed",
         "this library",
         trust="eavesdropper",
         models=("eavesdropper",),
     ),
     "space-time": Entry(
-        space_time,
+        over_time_and_nodes.space_time,
         "the best correlation over time and nodes of any form, from one shared seed; small problems",
         "this library",
         trust="eavesdropper",
@@ -202,45 +185,45 @@ MECHANISMS: Mapping[str, Entry] = {
         parameters={"gossip_rounds": int},
     ),
     "gradient-tracking": Entry(
-        gradient_tracking,
+        memory.gradient_tracking,
         "independent noise; nodes track the average gradient (DIGing)",
         "arXiv:1607.03218; with momentum arXiv:2209.15505",
     ),
     "exact-diffusion": Entry(
-        exact_diffusion,
+        memory.exact_diffusion,
         "independent noise; averages corrected for their bias",
         "arXiv:1702.05122",
     ),
     "delayed-dsgd": Entry(
-        delayed_dsgd,
+        memory.delayed_dsgd,
         "independent noise; messages of others arrive some steps late",
         "arXiv:1710.06952, with one fixed delay",
         parameters={"delay": int},
     ),
     "two-hop-dsgd": Entry(
-        two_hop_dsgd,
+        memory.two_hop_dsgd,
         "independent noise; nodes forward last step's messages of their neighbours",
         "this library",
         parameters={"share": float},
     ),
     "local-steps": Entry(
-        local_steps,
+        memory.local_steps,
         "independent noise; several gradient steps between two gossip rounds",
         "arXiv:2003.10422",
         parameters={"steps": int},
     ),
     "decor": Entry(
-        decor,
+        over_nodes.decor,
         "private noise plus pairwise noise that cancels over edges (DECOR)",
         "arXiv:2405.01031, Algorithm 1",
         "line 3 of Algorithm 2 lacks the inverse; the search overshoots epsilon; public code reuses noise over steps",
         trust="eavesdropper, colluding, coalitions",
         models=SHARED,
         parameters={"sigma_local": float, "sigma_pair": float},
-        tuned=tuned_decor,
+        tuned=over_nodes.tuned_decor,
     ),
     "corn": Entry(
-        corn,
+        over_nodes.corn,
         "the best covariance over nodes, from shared seeds and private noise (CorN-DSGD, Whisper D-SGD)",
         "arXiv:2501.14644v2, problems (9) and (10); v1 as Whisper",
         "one seed for all protects against outsiders only; (9b) is no bound above epsilon = 36 at delta = 1e-5; "
@@ -250,7 +233,7 @@ MECHANISMS: Mapping[str, Entry] = {
         parameters={"coalition_size": int, "horizon": int},
     ),
     "corn-pairwise": Entry(
-        corn_pairwise,
+        over_nodes.corn_pairwise,
         "the best mix of private and equal pairwise noise, the baseline of CorN-DSGD",
         "arXiv:2501.14644v2, problem (9), pairwise",
         "pairwise noises must be independent also on edges that share a node",
@@ -259,7 +242,7 @@ MECHANISMS: Mapping[str, Entry] = {
         parameters={"horizon": int},
     ),
     "zip-dl": Entry(
-        zip_dl,
+        noise_on_messages.zip_dl,
         "noise per message that cancels in the average: nothing is private once final models are released",
         "arXiv:2403.11795, Algorithm 1",
         "infinite loss where self-messages count as seen; grows with T where they do not (as 2510.17480 has it)",
@@ -272,7 +255,7 @@ MECHANISMS: Mapping[str, Entry] = {
 
 OF_SECRET_BINS: Mapping[str, Entry] = {
     "mafalda-bins": Entry(
-        mafalda_bins,
+        factorized.mafalda_bins,
         "optimal shared encoder for the graph and secret batches, at one epsilon",
         "this library",
     ),
@@ -378,9 +361,9 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     path = name.removeprefix(FILE_PREFIX)
     saved = load(path)
     if isinstance(saved, SpatialFactorization):
-        return spatial_noise(dynamics, participation, saved, name=name)
+        return over_nodes.spatial_noise(dynamics, participation, saved, name=name)
     if isinstance(saved, SpaceTimeFactorization):
-        return space_time_noise(dynamics, participation, saved, name=name)
+        return over_time_and_nodes.space_time_noise(dynamics, participation, saved, name=name)
     made_for = saved.header.get("participation")
     if made_for is not None and made_for not in _of_file(participation):
         raise InvalidInput(

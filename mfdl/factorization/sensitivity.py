@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import scipy.linalg
@@ -160,8 +161,10 @@ def _of_comparison(noising: Banded, participation: Participation) -> PatternBoun
     if T * w * b > MAX_PRODUCTS:
         return None
     squares = np.zeros(b)
-    for start in range(0, b, width := max(1, BLOCK // w)):
-        squares[start : start + width] = _squared_sums(rows, b, np.arange(start, min(start + width, b)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, b, width := max(1, BLOCK // w)):
+            for row in comparison_rows(noising, b, np.arange(start, min(start + width, b))):
+                squares[start : start + width] += row**2
     worst = int(squares.argmax())
     rounding = 2 * _of_substitution(T, w) + 4 * (T + 4) * UNIT
     upper = float(squares[worst]) * (1 + 2 * rounding)
@@ -171,16 +174,17 @@ def _of_comparison(noising: Banded, participation: Participation) -> PatternBoun
     return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, tuple(range(worst, T, b)))
 
 
-def _squared_sums(rows: FloatArray, period: int, classes: np.ndarray) -> FloatArray:
-    """||M 1_class||^2 of some classes, one step at a time."""
-    T, w = rows.shape
-    recent, squares, sizes = np.zeros((max(w - 1, 1), classes.size)), np.zeros(classes.size), np.abs(rows)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for t in range(T):
-            made = (classes == t % period).astype(np.float64)
-            for j in range(1, min(w, t + 1)):
-                made += sizes[t, j] * recent[(t - j) % len(recent)]
-            made /= sizes[t, 0]
-            recent[t % len(recent)] = made
-            squares += made**2
-    return squares
+def comparison_rows(noising: Banded, period: int, classes: np.ndarray) -> Iterator[FloatArray]:
+    """The sums of each row of M over the steps of some classes t mod period, shape (classes,), rows one by one.
+
+    x_t = (e_t + sum_j |N[t, t - j]| x_(t - j)) / N[t, t], of terms >= 0.
+    """
+    T, w = noising.rows.shape
+    recent, sizes = np.zeros((max(w - 1, 1), classes.size)), np.abs(noising.rows)
+    for t in range(T):
+        made = (classes == t % period).astype(np.float64)
+        for j in range(1, min(w, t + 1)):
+            made += sizes[t, j] * recent[(t - j) % len(recent)]
+        made /= sizes[t, 0]
+        recent[t % len(recent)] = made
+        yield made

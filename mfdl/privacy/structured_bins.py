@@ -18,7 +18,7 @@ import numpy as np
 
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
-from ..factorization.sensitivity import coefficients_of
+from ..factorization.sensitivity import coefficients_of, comparison_rows
 from ..factorization.strategies import Banded, Inverse, bins
 from ..floats import UNIT
 from ..noise.strategy import Strategy, shipped
@@ -70,19 +70,11 @@ def _of_structure(strategy: Strategy, num_bins: int) -> FloatArray:
 
 
 def _of_comparison(noising: Banded, num_bins: int) -> FloatArray:
-    """Row by row x_t = (e_t + sum_j |N[t, t - j]| x_(t - j)) / N[t, t], of the columns of a bin together."""
     T, width = noising.rows.shape
     _require_products(T * num_bins * (width + num_bins))
-    sizes, recent = np.abs(noising.rows), np.zeros((max(width - 1, 1), num_bins))
     M = np.zeros((num_bins, num_bins))
     with np.errstate(over="ignore", invalid="ignore"):
-        for t in range(T):
-            row = np.zeros(num_bins)
-            row[t % num_bins] = 1.0
-            for j in range(1, min(width, t + 1)):
-                row += sizes[t, j] * recent[(t - j) % len(recent)]
-            row /= sizes[t, 0]
-            recent[t % len(recent)] = row
+        for row in comparison_rows(noising, num_bins, np.arange(num_bins)):
             M += np.outer(row, row)
     return np.asarray(M * (1 + 16 * (width + 4) * T * UNIT))
 

@@ -1,0 +1,75 @@
+"""Noise over time and nodes in a file and back: all numbers, its own run alone, privacy from the arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from space_time_cases import KINDS, PATH, RING, SCHEME, worst_loss
+
+from mfdl import algorithms, factorization, gossip
+from mfdl.algorithms import space_time_noise
+from mfdl.algorithms.registry import LOCAL, SHARED, models_of
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.participation import Cyclic, EveryStep
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(kind="time-space", groups=None, coalition_size=0):
+        options = {"groups": groups, "coalition_size": coalition_size} if groups else {}
+        found = KINDS[kind](PATH, SCHEME, **options)
+        path = tmp_path / f"{kind}.npz"
+        factorization.save_space_time(path, found, header={"graph": "path:n=4"})
+        return found, path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "q"),
+    [*((kind, None, 0) for kind in KINDS), ("time-space", [[0, 1, 2], [1, 2, 3], [0, 3]], 1)],
+)
+def test_files_keep_everything(written, kind, groups, q):
+    found, path = written(kind, groups, q)
+    kept = factorization.load(path)
+    numbers = "num_steps num_nodes loss lower_bound independent_loss iterations sensitivity coalition_size seconds gap"
+    for name in [*numbers.split(), "kind", "status", "participation", "gossip_hash", "notes"]:
+        assert getattr(kept, name) == getattr(found, name)
+    assert_array_equal(kept.encoder, found.encoder)
+    assert (kept.space is None, kept.directions is None) == (kind != "time-space", kind != "adapted")
+    made = space_time_noise(PATH, SCHEME, found)
+    again = algorithms.build(f"file:{path}", PATH, SCHEME)
+    assert again.name == f"file:{path}"
+    assert again.noise.content() == made.noise.content()
+    assert_array_equal(again.noise.holders().toarray(), made.noise.holders().toarray())
+    assert again.factorization.loss == found.loss
+    private = groups is not None  # these seeds cannot help, so that each node holds its own noise
+    assert models_of(again.name, again) == (LOCAL if private else SHARED)
+    if kind == "time-space":
+        assert (kept.space.groups, kept.space.private_variance) == (found.space.groups, found.space.private_variance)
+        assert_array_equal(kept.space.covariance, found.space.covariance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_belongs_to_its_nodes_gossip_and_participation(written, kind):
+    _, path = written(kind)
+    for dynamics, scheme, message in (
+        (RING, SCHEME, "made for 4 nodes and 6 steps, not for 5 and 6; factorize again"),
+        (PATH, Cyclic(2, 2), "made for 4 nodes and 6 steps, not for 4 and 4"),
+        (PATH, Cyclic(3, 2), r"was made for .*'period': 3.*, not for .*'period': 2.*; factorize again"),
+        (PATH, EveryStep(6), "factorize again with this participation"),
+        (Dynamics(gossip.metropolis_hastings("star:n=4")), SCHEME, "another gossip matrix"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            algorithms.build(f"file:{path}", dynamics, scheme)
+
+
+def test_privacy_is_accounted_from_the_arrays_and_not_from_the_header(written):
+    """Whoever makes an encoder in a file twice as weak finds four times the loss, whatever the header claims."""
+    found, path = written()
+    with np.load(path) as data:
+        kept = {name: data[name] for name in data.files}
+    np.savez(path, **kept | {"encoder": 2 * found.encoder})
+    assert_allclose(worst_loss(algorithms.build(f"file:{path}", PATH, SCHEME)), 4.0, rtol=1e-6)
