@@ -166,11 +166,11 @@ def victim_losses(
     if not worst:
         raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
     question = Fingerprint.of(algorithm, trust, scheme, "", unit)
-    found = [worst[u] for u in sorted(worst)]
-    of_release = {name: dataclasses.replace(question, release=name) for name in {loss.release for loss in found}}
-    for loss in found:
+    losses = [worst[u] for u in sorted(worst)]
+    of_release = {name: dataclasses.replace(question, release=name) for name in {loss.release for loss in losses}}
+    for loss in losses:
         object.__setattr__(loss, "fingerprint", of_release[loss.release])
-    return found
+    return losses
 
 
 def asked_participation(algorithm: LinearAlgorithm, participation: Participation | None) -> Participation:
@@ -248,15 +248,16 @@ class _Asked:
         self, victims: Sequence[int], compute: Callable[[list[int], Participation], Iterable[Of]]
     ) -> list[Of]:
         """What is computed of victims together, each under the participation of its own records."""
-        found: dict[int, Of] = {}
-        for own, nodes in self.scheme.shared_by(victims):
-            found |= zip(nodes, compute(nodes, own), strict=True)
-        return [found[u] for u in victims]
+        by_victim: dict[int, Of] = {}
+        for participation, nodes in self.scheme.shared_by(victims):
+            by_victim |= zip(nodes, compute(nodes, participation), strict=True)
+        return [by_victim[u] for u in victims]
 
     def sensitivities(self, grams: Sequence[ViewGram], victims: Sequence[int]) -> list[Sensitivity]:
         of = dict(zip(victims, grams, strict=True))
         return self.of_victims(
-            victims, lambda nodes, own: sensitivities([of[u] for u in nodes], own, nodes=nodes, method=self.method)
+            victims,
+            lambda nodes, scheme: sensitivities([of[u] for u in nodes], scheme, nodes=nodes, method=self.method),
         )
 
     def all_messages(self, view: AlgorithmView, victims: list[int]) -> list[Sensitivity]:

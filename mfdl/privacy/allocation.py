@@ -63,12 +63,12 @@ class _Law:
         at = np.cumsum(np.cumsum(self.mass[::-1]))[::-1] * self.step  # of k one step below each point
         grid = self.values
         rising = np.concatenate([at[1:], [0.0]])
-        found = np.where(
+        beyond = np.where(
             points < grid[0], rising[0] + (grid[0] - points) * self.mass.sum(), np.interp(points, grid, rising)
         )
         reach = np.maximum(grid[-1] - points, 0.0) + self.step
         off = self.error * np.sqrt(reach**3 / (3 * self.step)) * 2 + self.at_ends * reach
-        return np.asarray(found * (1 + 8 * ROUNDING * self.mass.size) + off)
+        return np.asarray(beyond * (1 + 8 * ROUNDING * self.mass.size) + off)
 
     def mirrored(self) -> _Law:
         """-w."""

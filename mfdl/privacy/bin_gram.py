@@ -102,10 +102,10 @@ def _block_norms(noise: NoiseOperator, victims: Sequence[int]) -> Iterator[Float
         yield from (np.linalg.norm(A[:, u::n].reshape(T, n, T), axis=1) * UP for u in victims)
         return
     causal = noise.causal
-    found = None if causal is None else inverse_factor(causal.mixing.toarray())
+    inverse = None if causal is None else inverse_factor(causal.mixing.toarray())
     assert causal is not None
-    assert found is not None
-    G, off = found
+    assert inverse is not None
+    G, off = inverse
     squares = np.stack([_absolute_encoder(causal.encoder_of(k), causal.inverse_of(k)) ** 2 for k in range(n)])
     for u in victims:
         weights = np.abs(G[:, u]) + off * np.linalg.norm(G[:, u])  # at least |F^-1 e_u|

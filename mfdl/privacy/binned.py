@@ -161,9 +161,9 @@ class BinnedGaussian(Unsampled):
         return math.sqrt(rho) / self.noise_multiplier * UP, math.sqrt(1 - rho) / self.noise_multiplier * UP
 
     def _losses(self, kept: int, rho: float, tail: float, interval: float | None = None) -> PrivacyLossDistribution:
-        common, own = self._shifts(rho)
-        interval = interval or _interval(common, own, kept, self._doubled)
-        return _composed(common, own, kept, self._doubled, interval, tail)
+        common, apart = self._shifts(rho)
+        interval = interval or _interval(common, apart, kept, self._doubled)
+        return _composed(common, apart, kept, self._doubled, interval, tail)
 
 
 FINEST = 1e-10
@@ -254,8 +254,8 @@ def interval_of(mu: float) -> float:
     return 2.0 ** round(math.log2(mu / 100))
 
 
-def _interval(common: float, own: float, bins: int, doubled: bool) -> float:
-    spread = math.hypot(common, math.sqrt(math.expm1(min(own * own, 3.0)) / bins))
+def _interval(common: float, apart: float, bins: int, doubled: bool) -> float:
+    spread = math.hypot(common, math.sqrt(math.expm1(min(apart * apart, 3.0)) / bins))
     fine = spread / (25 if doubled else 100)
     return 2.0 ** round(math.log2(fine * (2 if doubled else 1)))
 
@@ -265,15 +265,15 @@ def _interval(common: float, own: float, bins: int, doubled: bool) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _composed(
-    common: float, own: float, bins: int, doubled: bool, interval: float, tail: float
+    common: float, apart: float, bins: int, doubled: bool, interval: float, tail: float
 ) -> PrivacyLossDistribution:
     """Of the product pair."""
     parts = []
     if common:
         shift = (2 if doubled else 1) * common
         parts.append(gaussian_losses(shift, interval))
-    if own:
-        parts.append(_allocated(own, bins, doubled, interval, tail))
+    if apart:
+        parts.append(_allocated(apart, bins, doubled, interval, tail))
     return functools.reduce(lambda a, b: a.compose(b), parts)
 
 

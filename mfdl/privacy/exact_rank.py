@@ -37,8 +37,8 @@ def range_of(
     >>> range_of(third[:, :1], third)
     (1, array([False,  True]))
     """
-    found = [outside_range(table(residues(B, p, stand_for)), table(residues(A, p, stand_for)), p) for p in PRIMES]
-    return max(rank for rank, _ in found), np.logical_or(found[0][1], found[1][1])
+    ranges = [outside_range(table(residues(B, p, stand_for)), table(residues(A, p, stand_for)), p) for p in PRIMES]
+    return max(rank for rank, _ in ranges), np.logical_or(ranges[0][1], ranges[1][1])
 
 
 def ranks_agree(A: FloatArray, B: FloatArray, rank: int, leaks: NDArray[np.bool_]) -> bool:
@@ -50,8 +50,8 @@ def ranks_agree(A: FloatArray, B: FloatArray, rank: int, leaks: NDArray[np.bool_
         return True
     fractions = meant(A, B)
     for stand_for in (None, fractions) if fractions is not None else (None,):
-        found, outside = range_of(B, A, stand_for)
-        if found == rank and (outside == leaks).all():
+        exact, outside = range_of(B, A, stand_for)
+        if exact == rank and (outside == leaks).all():
             return True
     return False
 
@@ -64,9 +64,9 @@ def independent_rows(B: FloatArray, stand_for: Mapping[float, Fraction] | None =
     >>> independent_rows(np.array([[0.1, 1.0], [0.3, 3.0]])).tolist()  # of floats: 3 * 0.1 > 0.3
     [0, 1]
     """
-    found = [pivots(table(residues(B.T, prime, stand_for)), prime).tolist() for prime in PRIMES]
+    by_prime = [pivots(table(residues(B.T, prime, stand_for)), prime).tolist() for prime in PRIMES]
     # a prime that divides a minor makes a row look dependent: fewer rows, or later ones
-    return np.array(min(found, key=lambda rows: (-len(rows), rows)), dtype=np.intp)
+    return np.array(min(by_prime, key=lambda rows: (-len(rows), rows)), dtype=np.intp)
 
 
 def pivots(columns: NDArray[np.object_], prime: int) -> NDArray[np.intp]:
@@ -85,8 +85,8 @@ def outside_range(B: NDArray[np.object_], A: NDArray[np.object_], prime: int) ->
         return 0, np.zeros(A.shape[1], dtype=bool)
     reduced, _ = flint.nmod_mat(rows, columns, np.hstack([B, A]).ravel().tolist(), prime).rref()
     entries = table(reduced) != 0
-    found = int(np.count_nonzero(entries[:, : B.shape[1]].any(axis=1)))
-    return found, np.asarray(entries[found:, B.shape[1] :].any(axis=0))
+    rank = int(np.count_nonzero(entries[:, : B.shape[1]].any(axis=1)))
+    return rank, np.asarray(entries[rank:, B.shape[1] :].any(axis=0))
 
 
 def meant(*arrays: FloatArray) -> dict[float, Fraction] | None:
@@ -102,7 +102,7 @@ def meant(*arrays: FloatArray) -> dict[float, Fraction] | None:
     values = np.unique(np.concatenate([np.ravel(array) for array in arrays]))
     if values.size > MAX_VALUES:
         return None
-    found = {}
+    fractions = {}
     for x in values.tolist():
         mantissa, exponent = np.frexp(x)
         near = exactly = Fraction(float(mantissa))
@@ -110,8 +110,8 @@ def meant(*arrays: FloatArray) -> dict[float, Fraction] | None:
             near = exactly.limit_denominator(MAX_DENOMINATOR)
         if abs(near - exactly) > NEXT_TO:
             return None
-        found[x] = near * Fraction(2) ** int(exponent)
-    return found
+        fractions[x] = near * Fraction(2) ** int(exponent)
+    return fractions
 
 
 def residues(matrix: FloatArray, prime: int, stand_for: Mapping[float, Fraction] | None = None) -> flint.nmod_mat:

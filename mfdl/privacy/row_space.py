@@ -45,13 +45,13 @@ def exact_range(
     """
     if not _is_small(view):
         return None
-    own = np.concatenate([view.axis.of_node(int(u)) for u in victims])
+    of_victims = np.concatenate([view.axis.of_node(int(u)) for u in victims])
     noise = view.axis.size + np.flatnonzero(~view.knowledge.known_noise.ravel())
-    found = []
+    ranges = []
     for prime in PRIMES:
         rows = _Rows.of(view.algorithm, view.knowledge, prime, stand_for).all_of(view.release, stand_for)
-        found.append(outside_range(rows[:, noise], rows[:, own], prime))
-    return max(r for r, _ in found), np.logical_or(*(outside for _, outside in found))
+        ranges.append(outside_range(rows[:, noise], rows[:, of_victims], prime))
+    return max(r for r, _ in ranges), np.logical_or(*(outside for _, outside in ranges))
 
 
 def _is_small(view: AlgorithmView) -> bool:

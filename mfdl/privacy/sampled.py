@@ -85,9 +85,9 @@ class SampledGaussian(Unsampled):
         epsilon = check.non_negative(epsilon=epsilon)
         if not self.noise_multiplier:
             return 1.0
-        found = gaussian.delta_from_mu(self.public_mu, epsilon)
+        public = gaussian.delta_from_mu(self.public_mu, epsilon)
         loss = _losses(self, BINS)
-        return found if loss is None else min(found, 1.0, _delta(loss, epsilon) + self.slack)
+        return public if loss is None else min(public, 1.0, _delta(loss, epsilon) + self.slack)
 
     on = "the sum of clipped gradients, fresh in every step"
 
@@ -108,11 +108,11 @@ class SampledGaussian(Unsampled):
         loss = _losses(self, bins) if self.noise_multiplier and target > 0 else None
         if loss is None:
             return math.inf
-        found = float(loss.get_epsilon_for_delta(target))
+        epsilon = float(loss.get_epsilon_for_delta(target))
         more = 1e-12
-        while math.isfinite(found) and not _delta(loss, found) <= target:
-            found, more = found + more * (1 + found), 2 * more
-        return found if math.isfinite(found) else math.inf
+        while math.isfinite(epsilon) and not _delta(loss, epsilon) <= target:
+            epsilon, more = epsilon + more * (1 + epsilon), 2 * more
+        return epsilon if math.isfinite(epsilon) else math.inf
 
     def renyi_epsilon(self, delta: float) -> float:
         """By Renyi divergences of integer orders, added up over the steps and converted: what papers report.
@@ -173,10 +173,10 @@ def least_multiplier(
 def _least_multiplier(epsilon: float, delta: float, rate: float, steps: int, adjacency: str, by: str) -> float:
     def meets(multiplier: float, bins: int) -> bool:
         bound = SampledGaussian(multiplier, rate, steps, adjacency)
-        found = bound.loss_epsilon(delta, bins) if by == "tightest" else math.inf
-        if math.isinf(found):  # of a delta that floating point cannot tell, too
-            found = bound.renyi_epsilon(delta)
-        return min(found, bound.unsampled_epsilon(delta)) <= epsilon
+        least = bound.loss_epsilon(delta, bins) if by == "tightest" else math.inf
+        if math.isinf(least):  # of a delta that floating point cannot tell, too
+            least = bound.renyi_epsilon(delta)
+        return min(least, bound.unsampled_epsilon(delta)) <= epsilon
 
     shift = gaussian.record_shift(adjacency, 1.0)
     good = shift * math.sqrt(steps) / gaussian.mu_from_epsilon(epsilon, delta)
@@ -218,8 +218,8 @@ def _losses(bound: SampledGaussian, bins: int) -> PrivacyLossDistribution | None
 def _delta(loss: PrivacyLossDistribution, epsilon: float) -> float:
     """The larger of both directions."""
     with np.errstate(all="ignore"):
-        found = float(loss.get_delta_for_epsilon(epsilon))
-    return found if found >= 0 else math.nan if math.isnan(found) else 0.0
+        delta = float(loss.get_delta_for_epsilon(epsilon))
+    return delta if delta >= 0 else math.nan if math.isnan(delta) else 0.0
 
 
 def _range(bound: SampledGaussian) -> float:
@@ -239,7 +239,7 @@ def _renyi(bound: SampledGaussian, orders: tuple[int, ...]) -> FloatArray:
     try:
         with np.errstate(all="ignore"):
             accountant = rdp.RdpAccountant(orders=[int(order) for order in orders])
-            found = np.asarray(accountant.compose(event, bound.steps).rdp, dtype=np.float64)
+            divergences = np.asarray(accountant.compose(event, bound.steps).rdp, dtype=np.float64)
     except ArithmeticError:  # the square of a multiplier that no float64 holds
         return np.full(len(orders), math.inf)
-    return np.where(np.isfinite(found) & (found >= 0), found, math.inf)
+    return np.where(np.isfinite(divergences) & (divergences >= 0), divergences, math.inf)

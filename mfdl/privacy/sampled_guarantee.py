@@ -206,8 +206,9 @@ class SampledGuarantee(Shown):
     def _how(self) -> str:
         if not isinstance(self.accountant, MonteCarloBins):
             return "upper bound"
-        how = self.accountant.sampling
-        return f"Monte Carlo, {how.samples} samples, seed {how.seed}: fails with probability at most {how.failure:g}"
+        sampling = self.accountant.sampling
+        drawn = f"Monte Carlo, {sampling.samples} samples, seed {sampling.seed}"
+        return f"{drawn}: fails with probability at most {sampling.failure:g}"
 
     def sentence(self) -> str:
         """The guarantee in one sentence that leaves no condition out; numbers are shown rounded up."""

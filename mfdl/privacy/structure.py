@@ -78,9 +78,9 @@ def gradients_enter(algorithm: LinearAlgorithm) -> NDArray[np.bool_]:
 
 def smallest_weight(algorithm: LinearAlgorithm) -> float:
     """The smallest weight, in magnitude and other than zero, with which a message enters a state; inf if none does."""
-    found = np.inf
-    for one in algorithm.kinds:
-        if one.state_from_message is not None:
-            sizes = np.abs(one.state_from_message.data)
-            found = min(found, float(sizes[sizes > 0].min(initial=np.inf)))
-    return found
+    smallest = np.inf
+    for kind in algorithm.kinds:
+        if kind.state_from_message is not None:
+            sizes = np.abs(kind.state_from_message.data)
+            smallest = min(smallest, float(sizes[sizes > 0].min(initial=np.inf)))
+    return smallest
