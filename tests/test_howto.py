@@ -33,6 +33,7 @@ THEORY = [
     for name in (
         "changing_networks",
         "privacy",
+        "random_walks",
         "released",
         "sampling",
         "secret_bins",
