@@ -394,6 +394,7 @@ class _SeedReplay:
 
     def run(self, advance: Advance) -> SeedRun:
         """Steps from where the run stands to the last one."""
+        self.group.under_way = True
         slots = int(self.instance.public_batch_sizes.sum())
         small = self.device.type == "cpu" and slots * self.instance.dimension < SINGLE_THREAD_WORK
         with one_thread() if small else contextlib.nullcontext():

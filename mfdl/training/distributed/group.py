@@ -38,8 +38,8 @@ class Group:
 
     Attributes: rank, size: which it is of how many; device: of tensors it sends; sent_bytes: of rows of states and
         messages sent to other ranks so far, those of whole models for checkpoints and evaluations left out; started:
-        the other processes, where this one started them; left_off: ranks may stand at different places of a run that
-        failed, so that nothing more can be asked of them.
+        the other processes, where this one started them; under_way: work is past what every rank refuses alike;
+        left_off: ranks may stand at different places of a run that failed, so that nothing more can be asked of them.
     """
 
     rank: int = 0
@@ -47,6 +47,7 @@ class Group:
     device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
     sent_bytes: int = 0
     started: tuple[subprocess.Popen[bytes], ...] = ()
+    under_way: bool = False
     left_off: bool = False
 
     @property
@@ -58,24 +59,29 @@ class Group:
     def doing(self, work: Callable[[Group], object]) -> Iterator[None]:
         """The leader's side of some work, which all others are sent and do with their group in `serve`.
 
-        What is refused is refused on every rank; after any other error nothing more can be asked of this group.
+        What is refused before work is `under_way` is refused on every rank; after any other error, such as a full disk
+        that the leader alone meets, nothing more can be asked of this group.
         """
         if self.left_off:
             raise RankLost("an earlier run of this group failed halfway; start a new group of ranks.")
         self.same(lambda: work)
-        self.left_off = True
+        self.left_off, self.under_way = True, False
         try:
             yield
         except InvalidInput:
-            self.left_off = False
+            self.left_off = self.under_way
             raise
         self.left_off = False
 
     def serve(self) -> None:
         """Does what the leader sends, until that is None."""
         while (work := self.same(lambda: None)) is not None:
-            with contextlib.suppress(InvalidInput):  # the leader tells
+            self.under_way = False
+            try:
                 work(self)
+            except InvalidInput:  # the leader tells, unless it is this rank alone
+                if self.under_way:
+                    raise
 
     def same(self, make: Callable[[], Made]) -> Made:
         """What the leader makes, on every rank; an error of the leader's is raised on every rank."""
