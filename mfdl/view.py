@@ -42,7 +42,7 @@ class Knowledge:
         known_gradients: bool (T, n).
         known_noise: bool (T, parts of the base noise per step).
         combination: csr (c, messages per round) seen in every round in which something is sent, instead of single
-            messages; or None.
+            messages, of those that `combined` counts; or None.
     """
 
     __repr__ = short_repr
@@ -76,7 +76,9 @@ class Knowledge:
             of_rounds = np.flatnonzero(algorithm.sent.any(axis=1))
             picks = (np.ones(of_rounds.size), (np.arange(of_rounds.size), of_rounds))
             rounds = sp.csr_array(picks, shape=(of_rounds.size, len(algorithm.rounds)))
-            return sp.csr_array(sp.kron(rounds, self.combination))
+            rows = sp.csr_array(sp.kron(rounds, self.combination))
+            counted = combined(algorithm)
+            return rows if counted.all() else sp.csr_array(rows @ sp.diags_array(counted.ravel().astype(np.float64)))
         index = np.flatnonzero(self.seen.ravel())
         return sp.csr_array((np.ones(index.size), (np.arange(index.size), index)), (index.size, self.seen.size))
 
@@ -108,6 +110,17 @@ class Knowledge:
             and (self.known_gradients >= other.known_gradients).all()
             and (self.known_noise >= other.known_noise).all()
         )
+
+
+def combined(algorithm: LinearAlgorithm) -> Mask:
+    """Which messages of a round a combination is of, bool (rounds, messages): those sent in it, and those never sent.
+
+    What is sent in other rounds alone, as by a node that is away in this one, reaches nobody who could add it.
+    """
+    sent = algorithm.sent
+    if algorithm.transmitted.ndim == 1:  # the same in every round
+        return np.broadcast_to(np.ones(1, dtype=bool), sent.shape)
+    return np.asarray(sent | ~sent.any(axis=0))
 
 
 def _mask(name: str, given: ArrayLike | None, shape: tuple[int, int]) -> Mask:

@@ -211,3 +211,15 @@ def test_what_does_not_fit_is_refused():
     ):
         with pytest.raises(InvalidInput, match=words):
             call()
+
+
+def test_an_average_of_messages_is_of_those_that_are_sent():
+    """Node 1 misses the second step: W m of the first, less node 0's noise of the second, is seen beside the sum."""
+    W, there = gossip.from_array(np.array([[0.75, 0.25], [0.25, 0.75]])), np.array([[True, True], [True, False]])
+    dynamics, participation = mfdl.Dynamics(gossip.absences(W, there), 1.0), mfdl.Explicit([[0]], 2)
+    algorithm = with_absences(mfdl.algorithms.dp_dsgd(dynamics, participation), there)
+    loss = mfdl.victim_losses(algorithm, mfdl.trust.Central(), release="none")[0]
+    rows = np.array([[1.0, 1.0, 0.0], [0.75, 0.25, -1.0]])  # <- noise of nodes 0 and 1, then of node 0
+    wanted = rows[:, 0] @ np.linalg.inv(rows @ rows.T) @ rows[:, 0]
+    assert wanted == pytest.approx(5 / 9)
+    assert loss.sensitivity_squared == pytest.approx(wanted, rel=1e-9)

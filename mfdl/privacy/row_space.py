@@ -7,17 +7,20 @@ the floats that they are, or as the fractions that these stand for.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 import flint
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..algorithms import LinearAlgorithm
 from ..algorithms.round import MAPS
 from ..operators.recursion import Map
-from ..view import AlgorithmView, Knowledge, View
+from ..view import AlgorithmView, Knowledge, View, combined
 from .exact_rank import MAX_ENTRIES, PRIMES, meant, outside_range, pivots, residues, table
 
 Table = NDArray[np.object_]
@@ -84,7 +87,13 @@ class _Rows:
         gradients = np.eye(T * n, T * n + m).reshape(T, n, -1)
         kinds = [{name: _map(getattr(kind, name), prime, stand_for) for name in MAPS} for kind in algorithm.kinds]
         model = residues(algorithm.model_from_state.toarray(), prime, stand_for)
-        picked = _map(knowledge.combination, prime, stand_for)
+
+        @functools.cache
+        def picked(counted: bytes) -> Any:
+            kept = sp.diags_array(np.frombuffer(counted, dtype=bool).astype(np.float64))
+            return _map(sp.csr_array(knowledge.combination @ kept), prime, stand_for)
+
+        counted = combined(algorithm)
         state = flint.nmod_mat(algorithm.model_from_state.shape[1], T * n + m, prime)
         released = state
         weights = algorithm.released_after_rounds
@@ -99,10 +108,10 @@ class _Rows:
             sent = flint.nmod_mat(algorithm.messages_per_round, T * n + m, prime)
             sent = _plus(sent, (kind["message_from_state"], state), (kind["message_from_gradient"], g))
             sent = _plus(sent, (kind["message_from_noise"], e))
-            if picked is None:
+            if knowledge.combination is None:
                 seen.append(table(sent)[knowledge.seen[r]])
             else:
-                seen.append(table(picked * sent)[: None if algorithm.sent[r].any() else 0])
+                seen.append(table(picked(counted[r].tobytes()) * sent)[: None if algorithm.sent[r].any() else 0])
             after = flint.nmod_mat(state.nrows(), state.ncols(), prime)
             after = _plus(after, (kind["state_from_message"], sent), (kind["state_from_state"], state))
             state = _plus(after, (kind["state_from_gradient"], g), (kind["state_from_noise"], e))

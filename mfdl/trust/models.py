@@ -228,7 +228,10 @@ def _all_but(victim: int, algorithm: LinearAlgorithm) -> SecLDP:
 @shipped
 @dataclasses.dataclass(frozen=True)
 class Central(TrustModel):
-    """Only the average of the messages of each round is seen: of all of them, whatever their kind, weighed alike."""
+    """Only the average of the messages of each round is seen: of all of them, whatever their kind, weighed alike.
+
+    Those of nodes that are away in a round are left out of it: what is not sent hides nothing.
+    """
 
     name = "central"
     same_for_all_victims = True

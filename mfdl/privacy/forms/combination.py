@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from ...algorithms import LinearAlgorithm, Round
 from ...check import FloatArray
 from ...floats import UNIT
-from ...view import AlgorithmView, View
+from ...view import AlgorithmView, View, combined
 from ._base import ViewForm, ViewGram
 
 SILENT = "the combination that is seen has no noise that the attacker does not know"
@@ -85,7 +85,7 @@ class Combination(ViewForm):
 def states_are_multiples(algorithm: LinearAlgorithm, combination: sp.csr_array) -> bool:
     """Whether every state after a round is an exact multiple of the single combination c^T m seen of that round."""
     c = np.asarray(combination.toarray())
-    if len(c) != 1 or not algorithm.sent.any(axis=1).all():
+    if len(c) != 1 or not algorithm.sent.any(axis=1).all() or not combined(algorithm).all():
         return False
     for kind in algorithm.kinds:
         if any(m is not None for m in (kind.state_from_state, kind.state_from_gradient, kind.state_from_noise)):

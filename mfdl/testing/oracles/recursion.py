@@ -81,12 +81,16 @@ def exact_view(
 ) -> tuple[Rational, Rational]:
     """(A, B) of one who sees messages by a mask (rounds, messages), or a combination of each round's, and final models.
 
+    A combination is of the messages that the mask has in the round, and of those that it never has.
+
     Args: known_noise: columns of the base noise whose values are known; release: "none", "average" or "all".
     """
     rows: Rational = []
     for r, sent in enumerate(run.messages):
         if combination is not None:  # of rounds with something to combine
-            combined = flint_matrix([list(row) for row in combination]) * flint_matrix(sent)
+            here = [shown or not any(mask[i] for mask in seen) for i, shown in enumerate(seen[r])]
+            counted = [[x if keep else Fraction(0) for x, keep in zip(row, here, strict=True)] for row in combination]
+            combined = flint_matrix(counted) * flint_matrix(sent)
             rows += fractions(combined) if seen[r].any() else []
         else:
             rows += [row for row, shown in zip(sent, seen[r], strict=True) if shown]
