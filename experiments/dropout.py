@@ -1,16 +1,20 @@
-"""What absent nodes do to private training: loss and noise left in the models against the share of node-steps missed.
+"""What absent nodes do to private training, and what repairs of it cost: loss, noise and mu against the share missed.
 
-    python experiments/dropout.py [--out results/dropout] [--seeds 5]
+    python experiments/dropout.py [--out results/dropout] [--seeds 5] [--untrained]
 
 Each mechanism is built for the whole network, as nobody knows who will be away, and accounted for the run in which
-nodes are away (the same drawn pattern for all, public). Noise is that of mu = 1 with everybody there, so mu moves by
-the pattern alone. Error: mean square over nodes and steps of the noise in the models, exact.
+nodes are away (the same drawn pattern for all, public), without a repair and with each that it can have. mu: at the
+noise that is mu = 1 with everybody there. Noise and loss: at the noise that is mu = 1 for the very run, so all are
+compared at one mu. Noise: mean square over nodes and steps of the noise in the models, exact. Worst: the largest mu at
+any set of so many nodes that are away in every step, at the noise of mu = 1 with everybody there.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
+import itertools
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -23,7 +27,15 @@ from mfdl.progress import shown
 
 GRAPH, PARTICIPATION = "erdos-renyi:n=30,p=0.2,seed=0", mfdl.Cyclic(epochs=4, period=8)
 TRUST = {"dp-dsgd": "ldp", "mafalda": "ldp"} | dict.fromkeys(("decor", "corn", "time-space"), "eavesdropper")
-MEASURED = {"mu": "mu", "noise": "noise in the models", "loss": "test loss"}
+REPAIRS: dict[str, tuple[str | None, ...]] = {
+    "dp-dsgd": (None,),
+    "mafalda": (None, "catch-up"),
+    "decor": (None, "leave-out", "catch-up"),  # one partner stands in by leaving out
+    "corn": (None, "leave-out", "stand-in", "catch-up"),
+    "time-space": (None, "leave-out", "stand-in", "catch-up"),
+}
+MEASURED = {"mu": "mu", "noise": "noise in the models at mu = 1", "loss": "test loss at mu = 1"}
+MISSING = (1, 2, 3)
 RATES = (0.0, 0.01, 0.05, 0.1, 0.2)
 BLOCK = 256  # columns of noise at a time
 
@@ -41,51 +53,112 @@ def noise_left(algorithm: LinearAlgorithm) -> float:
     return total / rows
 
 
-def row(name: str, rate: float, seed: int) -> dict[str, object]:
-    """One mechanism under one pattern."""
-    W, T = mfdl.gossip.metropolis_hastings(GRAPH), PARTICIPATION.num_steps
-    trust = {"trust": mfdl.trust.named(TRUST[name]), "adjacency": "zero-out", "clip_norm": 1.0}
+def absent(name: str, there: np.ndarray, participation: mfdl.Cyclic, repair: str | None) -> LinearAlgorithm:
+    """The mechanism as it runs under a pattern, its noise made for the whole network."""
+    W = mfdl.gossip.metropolis_hastings(GRAPH)
+    whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
+    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.absences(W, there), 0.5), participation)
+    return mfdl.algorithms.with_absences(dataclasses.replace(left, noise=whole.noise, name=name), there, repair=repair)
+
+
+def how(name: str) -> dict[str, object]:
+    return {"trust": mfdl.trust.named(TRUST[name]), "adjacency": "zero-out", "clip_norm": 1.0}
+
+
+@functools.cache
+def everybody_there(name: str) -> float:
+    """The noise that is mu = 1 with everybody there."""
+    W = mfdl.gossip.metropolis_hastings(GRAPH)
     whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), PARTICIPATION)
-    nu = mfdl.calibrate(whole, **trust, mu=1.0).noise_std
-    there = mfdl.gossip.drawn_presence(W.num_nodes, T, rate, seed)
-    on_what_is_left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.absences(W, there), 0.5), PARTICIPATION)
-    run = mfdl.algorithms.with_absences(dataclasses.replace(on_what_is_left, noise=whole.noise, name=name), there)
-    mechanism = mfdl.with_noise(run, **trust, noise_std=nu)
-    trained = mfdl.replay(mechanism, mfdl.tasks.digits(W.num_nodes), seeds=[seed])
-    measured = {"mu": mechanism.guarantee.mu, "noise": noise_left(run) * nu**2, "loss": trained.seeds[0].final("loss")}
-    return {"mechanism": name, "trust": TRUST[name], "rate": rate, "seed": seed, **measured}
+    return mfdl.calibrate(whole, **how(name), mu=1.0).noise_std
 
 
-def picture(rows: list[dict], path: Path) -> None:
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), constrained_layout=True)
-    for axis, (key, label) in zip(axes, MEASURED.items(), strict=True):
-        for name in TRUST:
-            values = np.array([[r[key] for r in rows if (r["mechanism"], r["rate"]) == (name, rate)] for rate in RATES])
-            axis.errorbar(RATES, values.mean(1), values.std(1), label=name, capsize=2)
-        axis.set(xlabel="share of node-steps missed", ylabel=label)
-    axes[1].set_yscale("log")
-    axes[0].legend(frameon=False, fontsize=8)
+def row(name: str, repair: str | None, rate: float, seed: int, trains: bool) -> dict[str, object]:
+    """One mechanism under one pattern."""
+    T, n = PARTICIPATION.num_steps, mfdl.graphs.load(GRAPH).number_of_nodes()
+    run = absent(name, mfdl.gossip.drawn_presence(n, T, rate, seed), PARTICIPATION, repair)
+    mechanism = mfdl.calibrate(run, **how(name), mu=1.0)
+    measured = {"mu": mechanism.noise_std / everybody_there(name), "noise": noise_left(run) * mechanism.noise_std**2}
+    if trains:
+        trained = mfdl.replay(mechanism, mfdl.tasks.digits(n), seeds=[seed])
+        measured["loss"] = trained.seeds[0].final("loss")
+    return {"mechanism": name, "trust": TRUST[name], "repair": repair, "rate": rate, "seed": seed, **measured}
+
+
+def worst_by_coalitions(name: str) -> dict[int, float]:
+    """Of noise fresh in each step that is left out: q missing nodes take what a coalition of q knows."""
+    step = mfdl.EveryStep(1)
+    whole = mfdl.algorithms.build(name, mfdl.Dynamics(mfdl.gossip.metropolis_hastings(GRAPH), 0.5), step)
+
+    def largest(trust: mfdl.TrustModel) -> float:
+        return max(loss.sensitivity_squared for loss in mfdl.victim_losses(whole, trust))
+
+    alone = largest(mfdl.trust.named("eavesdropper"))
+    return {q: float(np.sqrt(largest(mfdl.trust.Coalitions(q)) / alone)) for q in MISSING}
+
+
+def worst_by_enumeration(name: str, repair: str | None, missing: int) -> float:
+    """The largest mu of one step over all sets of missing nodes, in units of that with everybody there."""
+    step, n = mfdl.EveryStep(1), mfdl.graphs.load(GRAPH).number_of_nodes()
+    found = []
+    for away in [(), *itertools.combinations(range(n), missing)]:
+        there = np.ones((1, n), dtype=bool)
+        there[0, list(away)] = False
+        run = absent(name, there, step, repair)
+        found.append(max(x.sensitivity_squared for x in mfdl.victim_losses(run, mfdl.trust.named("eavesdropper"))))
+    return float(np.sqrt(max(found) / found[0]))
+
+
+def picture(rows: list[dict], measured: list[str], path: Path) -> None:
+    figure, axes = plt.subplots(1, len(measured), figsize=(3.8 * len(measured), 3.4), constrained_layout=True)
+    lines = {None: "-", "leave-out": ":", "stand-in": "--", "catch-up": "-."}
+    for axis, key in zip(axes, measured, strict=True):
+        for color, name in enumerate(TRUST):
+            for repair in REPAIRS[name]:
+                values = np.array([_values(rows, name, repair, rate, key) for rate in RATES])
+                style = {"color": f"C{color}", "linestyle": lines[repair]}
+                axis.errorbar(RATES, values.mean(1), values.std(1), label=f"{name} {repair or ''}", capsize=2, **style)
+        axis.set(xlabel="share of node-steps missed", ylabel=MEASURED[key], yscale="log")
+    axes[-1].legend(frameon=False, fontsize=6)
     figure.savefig(path, dpi=150)
+
+
+def _values(rows: list[dict], name: str, repair: str | None, rate: float, key: str) -> list[float]:
+    """Of all seeds; without absences there is nothing to repair."""
+    wanted = (name, repair if rate else None, rate)
+    return [r[key] for r in rows if (r["mechanism"], r["repair"], r["rate"]) == wanted]
+
+
+def worst() -> None:
+    """Prints the largest mu of any set of so many missing nodes."""
+    for name in ("decor", "corn"):
+        found = worst_by_coalitions(name)
+        print(f"| `{name}` | leave-out | " + " | ".join(f"{found[q]:.3g}" for q in MISSING) + " |", flush=True)
+    for name, repair in (("decor", None), ("corn", None), ("corn", "stand-in")):
+        of = [worst_by_enumeration(name, repair, q) for q in MISSING[:2]]
+        print(f"| `{name}` | {repair or 'none'} | " + " | ".join(f"{mu:.3g}" for mu in of) + " | |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/dropout"))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--untrained", action="store_true", help="mu and noise alone")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    cases, rows = [(n, r, s) for n in TRUST for r in RATES for s in range(asked.seeds)], []
-    with shown("auto").bar("dropout", len(cases)) as advance:
-        for case in cases:
-            rows.append(row(*case))
+    measured = [key for key in MEASURED if not (asked.untrained and key == "loss")]
+    groups = [(n, p, r) for n in TRUST for p in REPAIRS[n] for r in RATES if r or p is None]
+    rows: list[dict] = []
+    with shown("auto").bar("dropout", len(groups)) as advance:
+        for name, repair, rate in groups:
+            rows += [row(name, repair, rate, seed, not asked.untrained) for seed in range(asked.seeds)]
+            each = [_values(rows, name, repair, rate, key) for key in measured]
+            cells = " | ".join(f"{np.mean(v):.3g} ± {np.std(v):.2g}" for v in each)
+            print(f"| `{name}` | {repair or 'none'} | {rate:.0%} | {cells} |", flush=True)
             advance()
     atomic_write_json(asked.out / "dropout.json", rows)
-    picture(rows, asked.out / "dropout.png")
-    for name in TRUST:
-        for rate in RATES:
-            these = [r for r in rows if (r["mechanism"], r["rate"]) == (name, rate)]
-            means = {k: (np.mean([r[k] for r in these]), np.std([r[k] for r in these])) for k in MEASURED}
-            print(f"| `{name}` | {rate:.0%} | " + " | ".join(f"{a:.3g} ± {b:.2g}" for a, b in means.values()) + " |")
+    picture(rows, measured, asked.out / "dropout.png")
+    worst()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from mfdl.noise import (
     JointNoise,
     LocalNoise,
     NoiseOperator,
+    ScheduledNoise,
     SpaceTimeNoise,
     StepNoise,
     ZeroNoise,
@@ -25,7 +26,7 @@ LOCAL = ("independent", "shared", "per node")
 OVER_BOTH = ("time-space", "adapted", "joint")
 STRUCTURED = ("toeplitz", "banded", "buffered", "inverse", "inverse banded")
 CAUSAL = (*LOCAL, "step", "messages", "time-space", "adapted", "zero", *STRUCTURED)
-KINDS = (*CAUSAL, "joint", "own")
+KINDS = (*CAUSAL, "joint", "scheduled", "own")
 
 
 class OwnNoise(NoiseOperator):
@@ -102,6 +103,8 @@ def cases(draw, kinds=KINDS, max_steps=4, max_nodes=4, *, num_nodes=None):
         return JointNoise(C, T, n), np.linalg.inv(C)
     if kind == "own":
         return OwnNoise(T, n), OwnNoise(T, n).dense
+    if kind == "scheduled":
+        return draw(scheduled(T, n))
     F = holders = None
     slots = n + 1 if kind == "messages" else n
     columns = {"zero": 0, "messages": n + 2}.get(kind, n)
@@ -125,6 +128,17 @@ def cases(draw, kinds=KINDS, max_steps=4, max_nodes=4, *, num_nodes=None):
     return CausalNoise(C, F, holders, num_steps=T, num_nodes=n), dense
 
 
+@st.composite
+def scheduled(draw, T, n):
+    """Columns that slots add in some steps and not in others."""
+    columns = draw(st.integers(1, n + 1))
+    C = draw(st.none() | encoders(size=T))
+    F, adds = whole(draw, -2, 2, n, columns), whole(draw, 0, 1, T, n, columns)
+    dense = by_definition(C, F, T).reshape(T, n, T, columns) * adds[:, :, None]
+    S = sp.block_diag(list(F * adds), format="csr")
+    return ScheduledNoise(C, S, F.T != 0, num_steps=T, num_nodes=n), dense.reshape(T * n, T * columns)
+
+
 def example(kind, num_steps, num_nodes=3, decay=0.2):
     """A noise of a kind; with a factor, private columns, one seed for nodes 0 and 1 and one column unused."""
     T, n = num_steps, num_nodes
@@ -141,6 +155,12 @@ def example(kind, num_steps, num_nodes=3, decay=0.2):
     holders = np.vstack([F.T != 0])
     if kind in STRUCTURED:
         return made(kind, strategy(kind, 0.5 * rng.standard_normal(8), T), F, holders, T, n)
+    if kind == "scheduled":  # node 1 adds half of step 1 in the next
+        plan = np.kron(np.eye(T), F)
+        if T > 2:
+            plan[2 * n + 1] += plan[n + 1] / 2
+            plan[n + 1] /= 2
+        return ScheduledNoise(fading(T), plan, holders, num_steps=T, num_nodes=n)
     C = fading(T) if kind in ("shared", "time-space") else fading(T, n if kind == "per node" else F.shape[1])
     return made(kind, C, F, holders, T, n)
 

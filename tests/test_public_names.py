@@ -75,8 +75,8 @@ NAMES = {
         Dynamics MAX_RATE MAX_RATE_RATIO SCHEDULES schedule
     """,
     "mfdl.noise": """
-        CausalNoise IndependentNoise JointNoise LocalNoise NoiseOperator NoiseStream SpaceTimeNoise StepNoise
-        StreamState ZeroNoise
+        CausalNoise IndependentNoise JointNoise LocalNoise NoiseOperator NoiseStream ScheduledNoise SpaceTimeNoise
+        StepNoise StreamState ZeroNoise
     """,
     "mfdl.participation": """
         BallsInBins Cyclic EveryStep Explicit MinSeparation OncePerEpoch Participation ParticipationByNode Pattern

@@ -1,7 +1,7 @@
 """Nodes that are away in some steps: what runs then, and so what is accounted.
 
 A node that is away takes no gradient, adds no noise and sends nothing; noise that others share with it, and that it
-would have cancelled, stays in their models. The pattern is public, drawn before training.
+would have cancelled, stays in their models, unless it is repaired. The pattern is public, drawn before training.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from ..errors import InvalidInput
 from ..gossip.changing import presence
 from ..operators.recursion import Map
 from .linear_algorithm import LinearAlgorithm
+from .repairs import repaired
 from .round import MAPS, SHAPES
 
 ENTERING = tuple(name for name in MAPS if SHAPES[name][1] in ("nodes", "injection slots"))
 
 
-def with_absences(algorithm: LinearAlgorithm, present: ArrayLike) -> LinearAlgorithm:
+def with_absences(algorithm: LinearAlgorithm, present: ArrayLike, *, repair: str | None = None) -> LinearAlgorithm:
     """The algorithm as it runs where nodes are away in some steps.
 
     >>> import mfdl
@@ -36,14 +37,19 @@ def with_absences(algorithm: LinearAlgorithm, present: ArrayLike) -> LinearAlgor
         algorithm: on gossip in which who is away exchanges nothing (`gossip.absences`, of the same pattern), with one
             injection slot for each node.
         present: which nodes are there in each step, bool (T, n), public.
+        repair: what is done about the noise that absent nodes do not add, see `repairs.repaired`: "leave-out",
+            "stand-in" or "catch-up"; default nothing. It changes the noise, so what is lost may grow.
 
     Returns: an algorithm under the same participation, of which steps that a record misses are a part: its loss is that
         of the steps in which it can be there. Noise is the same function of key and step, so what a node misses is
-        never used, by itself later or by anybody else.
+        never used, by itself later or by anybody else; with "catch-up" once, when it comes back.
     Guarantees: where noise enters with gradients, and the messages that are seen show every injected sum of
-        `algorithm`, no loss is above that of `algorithm`. Where messages are hidden, or are sums of several steps
-        (`local_steps`), it may be, as noise of steps missed covers nothing: account for what comes back.
-    Raises: InvalidInput: another shape, slots that are no nodes, or a node that is away and whose messages others use.
+        `algorithm`, no loss without a repair is above that of `algorithm`; nor, of noise fresh in each step that is
+        left out where up to q nodes are away, above that of `algorithm` under `trust.Coalitions(q)`. Where messages are
+        hidden, or are sums of several steps (`local_steps`), it may be, as noise of steps missed covers nothing:
+        account for what comes back.
+    Raises: InvalidInput: another shape, slots that are no nodes, a node that is away and whose messages others use, or
+        a repair that there is not, or not for this noise.
     Cost: one round for each distinct pattern.
     """
     check.instance(LinearAlgorithm, algorithm=algorithm)
@@ -53,6 +59,7 @@ def with_absences(algorithm: LinearAlgorithm, present: ArrayLike) -> LinearAlgor
             f"absences need noise with one slot for each node, and {algorithm.name!r} has "
             f"{algorithm.noise.slots_per_step} for {algorithm.num_nodes} nodes; take noise that enters with gradients."
         )
+    noise = algorithm.noise if repair is None else repaired(algorithm.noise, there, repair)
     rounds, steps = [], np.maximum.accumulate(np.array(algorithm.step_of_round))
     made: dict[tuple[int, bytes], Map] = {}
     number = matrices.numbered()
@@ -69,5 +76,5 @@ def with_absences(algorithm: LinearAlgorithm, present: ArrayLike) -> LinearAlgor
         changed = {name: without(getattr(exchange, name), there[step]) for name in ENTERING}
         rounds.append(exchange.with_maps(**changed))
     sent = algorithm.sent & there[steps][:, algorithm.message_sender]
-    name = f"{algorithm.name} with absences"
-    return dataclasses.replace(algorithm, name=name, rounds=tuple(rounds), transmitted=sent)
+    name = f"{algorithm.name} with absences" + (f", {repair}" if repair else "")
+    return dataclasses.replace(algorithm, name=name, rounds=tuple(rounds), transmitted=sent, noise=noise)

@@ -28,6 +28,7 @@ from ..noise import (
     JointNoise,
     LocalNoise,
     NoiseOperator,
+    ScheduledNoise,
     SpaceTimeNoise,
     StepNoise,
     ZeroNoise,
@@ -108,6 +109,10 @@ def _packed_noise(noise: NoiseOperator, pack: Packer) -> dict[str, Any]:
     what, sizes = "noise of the algorithm", {"num_steps": noise.num_steps, "num_nodes": noise.num_nodes}
     if type(noise) is JointNoise:
         return {"joint": {**sizes, "encoder": pack(noise.encoder, what)}}
+    if type(noise) is ScheduledNoise:
+        columns = noise.columns
+        planned = {"encoder": columns.strategy or columns.encoder, "mixing": noise.mixing, "holders": noise.holders()}
+        return {"scheduled": {**sizes, **{name: pack(part, what) for name, part in planned.items()}}}
     causal = noise.causal
     if causal is None or type(noise) not in _CAUSAL:
         raise InvalidInput(
@@ -121,4 +126,4 @@ def _packed_noise(noise: NoiseOperator, pack: Packer) -> dict[str, Any]:
 def _unpacked_noise(saved: dict[str, Any], unpack: Unpacker) -> NoiseOperator:
     ((kind, parts),) = saved.items()
     made = {name: unpack(part) for name, part in parts.items()}
-    return {"joint": JointNoise, "causal": CausalNoise}[kind](**made)
+    return {"joint": JointNoise, "causal": CausalNoise, "scheduled": ScheduledNoise}[kind](**made)

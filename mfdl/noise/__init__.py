@@ -3,6 +3,7 @@
 from .base import NoiseOperator
 from .causal import CausalNoise, IndependentNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
 from .joint import JointNoise
+from .scheduled import ScheduledNoise
 from .stepped import StreamState
 from .stream import NoiseStream
 
@@ -13,6 +14,7 @@ __all__ = [
     "LocalNoise",
     "NoiseOperator",
     "NoiseStream",
+    "ScheduledNoise",
     "SpaceTimeNoise",
     "StepNoise",
     "StreamState",

@@ -116,7 +116,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         if slots is None:
             return np.arange(self.columns_per_step), self
         used = np.zeros(self.columns_per_step, dtype=bool)
-        for rows in _flat(slots, self.shape[0], self.num_steps).reshape(self.num_steps, -1):
+        for rows in flat(slots, self.shape[0], self.num_steps).reshape(self.num_steps, -1):
             unit = np.zeros((self.shape[0], rows.size))
             unit[rows, np.arange(rows.size)] = 1
             used |= self.rmatmat(unit).reshape(self.num_steps, used.size, rows.size).any(axis=(0, 2))
@@ -137,8 +137,8 @@ class _Cut(NoiseOperator):
 
     def __init__(self, whole: NoiseOperator, slots: Sequence[int], columns: NDArray[np.intp]) -> None:
         self.num_steps, self.num_nodes, self._whole = whole.num_steps, whole.num_nodes, whole
-        self._rows = _flat(slots, whole.shape[0], self.num_steps)
-        columns_in_all = _flat(columns, whole.shape[1], self.num_steps)
+        self._rows = flat(slots, whole.shape[0], self.num_steps)
+        columns_in_all = flat(columns, whole.shape[1], self.num_steps)
         self._operator = Selection(self._rows, whole.shape[0]) @ whole @ Selection(columns_in_all, whole.shape[1]).T
         self._held = whole.holders()[columns]
         super().__init__(self._operator.shape)
@@ -156,7 +156,7 @@ class _Cut(NoiseOperator):
         return self._whole.variances().ravel()[self._rows].reshape(self.num_steps, -1)
 
 
-def _flat(places: Sequence[int] | NDArray[np.intp], size: int, num_steps: int) -> NDArray[np.intp]:
+def flat(places: Sequence[int] | NDArray[np.intp], size: int, num_steps: int) -> NDArray[np.intp]:
     """Where some places of a step are in all steps, time-major; `size` is that of all places in all steps."""
     return np.add.outer(np.arange(num_steps) * (size // num_steps), np.asarray(places, dtype=np.intp)).ravel()
 

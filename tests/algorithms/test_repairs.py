@@ -1,0 +1,191 @@
+"""What is done about noise that absent nodes do not add: the plan, what it leaves in the models, and what it loses."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+import mfdl
+from mfdl import gossip
+from mfdl.algorithms import with_absences
+from mfdl.algorithms.repairs import REPAIRS
+from mfdl.errors import InvalidInput
+from mfdl.noise import ScheduledNoise
+from mfdl.testing.oracles import pinv_gram
+from mfdl.testing.strategies import gossip_matrices
+from mfdl.training.shared_randomness import HolderKeys, base_columns
+
+CASES = st.tuples(gossip_matrices(kinds=("symmetric",), min_nodes=2, max_nodes=4), st.integers(1, 3), st.integers(1, 2))
+NAMES = st.sampled_from(["dp-dsgd", "mafalda", "decor", "corn", "time-space"])
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def absent(W, name, there, participation, **how):
+    whole = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
+    left = mfdl.algorithms.dp_dsgd(mfdl.Dynamics(gossip.absences(W, there), 0.5), participation)
+    return whole.noise, with_absences(dataclasses.replace(left, name=name, noise=whole.noise), there, **how)
+
+
+def planned(noise, there, repair):
+    """N entry by entry, from what each node adds of each correlated column of each step."""
+    (T, n), m = there.shape, noise.columns_per_step
+    E, F = np.stack([noise.inverse_of(k) for k in range(m)]), noise.mixing.toarray()
+    held = noise.holders().toarray()
+    adds = np.zeros((T, n, T, m))  # of node i at step t, of the column k that is correlated, of step r
+    for t, i, k in np.ndindex(T, n, m):
+        absentees = [u for u in range(n) if not there[t, u]]
+        if not there[t, i]:
+            later = [r for r in range(t, T) if there[r, i]]
+            if repair == "catch-up" and later:
+                adds[later[0], i, t, k] += F[i, k]
+        elif repair == "leave-out":
+            adds[t, i, t, k] += 0 if any(F[u, k] for u in absentees) else F[i, k]
+        else:
+            adds[t, i, t, k] += F[i, k]
+            if repair == "stand-in" and held[k, i]:
+                others = [v for v in range(n) if there[t, v] and held[k, v]]
+                adds[t, i, t, k] += sum(F[u, k] for u in absentees) / len(others)
+    return np.einsum("tirk,krs->tisk", adds, E).reshape(T * n, T * m)
+
+
+@examples(60)
+@given(CASES, NAMES, st.sampled_from(REPAIRS), st.floats(0, 0.7), SEEDS)
+def test_each_repair_adds_what_it_says_by_those_who_hold_it(case, name, repair, rate, seed):
+    W, period, epochs = case
+    participation = mfdl.Cyclic(epochs=epochs, period=period)
+    there = gossip.drawn_presence(W.num_nodes, participation.num_steps, rate, seed)
+    noise, run = absent(W, name, there, participation, repair=repair)
+    N, rng = run.noise.to_dense(), np.random.default_rng(seed)
+    wanted = planned(noise.causal, there, repair)
+    assert_allclose(N, wanted, atol=1e-12)
+    assert_allclose(run.noise.variances().ravel(), (wanted**2).sum(1), atol=1e-10)
+    X = rng.standard_normal((len(N), 2))
+    assert_allclose(run.noise.rmatmat(X), wanted.T @ X, atol=1e-10)
+    assert (run.noise.absolute_rmatmat(np.abs(X)) >= np.abs(wanted).T @ np.abs(X) - 1e-10).all()
+    foreign = (run.noise.pattern().toarray() & ~noise.holders().toarray().T.astype(bool)).any()
+    assert not foreign
+    assert run.noise.scaled(np.full(W.num_nodes, 2.0)).to_dense() == pytest.approx(2 * N)
+
+
+@examples(30)
+@given(CASES, NAMES, st.sampled_from(REPAIRS), st.floats(0, 0.7), SEEDS)
+def test_nodes_add_the_rows_of_the_plan_each_from_its_own_secrets(case, name, repair, rate, seed):
+    W, period, epochs = case
+    participation, key = mfdl.Cyclic(epochs=epochs, period=period), mfdl.NoiseKey.from_seed(1)
+    T, n = participation.num_steps, W.num_nodes
+    there = gossip.drawn_presence(n, T, rate, seed)
+    _, run = absent(W, name, there, participation, repair=repair)
+    every = np.arange(run.noise.columns_per_step)
+    Z = base_columns(run.noise, HolderKeys.simulated(key), every).block(np.arange(T), 3).reshape(-1, 3)
+    wanted = 2.0 * (run.noise.to_dense() @ Z).reshape(T, n, 3)
+    stream = mfdl.noise_stream(run.noise, 2.0, key, 3)
+    for t in reversed(range(T)):
+        assert_allclose(stream.step(t), wanted[t], atol=1e-9)
+        for u in range(n):
+            own = mfdl.noise_stream(run.noise, 2.0, HolderKeys.simulated(key).of_node(u), 3, slots=[u])
+            assert_allclose(own.step(t), wanted[t, [u]], atol=1e-9)
+
+
+@examples(30)
+@given(CASES, NAMES, st.sampled_from(REPAIRS), st.floats(0, 0.7), SEEDS)
+def test_losses_are_those_of_the_messages_that_are_sent(case, name, repair, rate, seed):
+    W, period, epochs = case
+    participation = mfdl.Cyclic(epochs=epochs, period=period)
+    T, n = participation.num_steps, W.num_nodes
+    there = gossip.drawn_presence(n, T, rate, seed)
+    noise, run = absent(W, name, there, participation, repair=repair)
+    losses = mfdl.victim_losses(run, mfdl.trust.named("eavesdropper"))
+    sent = there.ravel()
+    injected = (run.messages_from_injected_noise @ np.eye(T * n))[sent]
+    A = (run.messages_from_gradients @ np.eye(T * n))[sent]
+    B = injected @ planned(noise.causal, there, repair)
+    for loss in losses:
+        gram, leaks = pinv_gram(A[:, loss.victim :: n], B)
+        assert not leaks.any()
+        least = max(np.abs(gram[r::period, r::period]).sum() for r in range(period))  # at most two uses: signs decide
+        assert loss.sensitivity_squared >= least * (1 - 1e-9)
+        assert loss.sensitivity_squared == pytest.approx(least, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.slow
+@examples(20)
+@given(gossip_matrices(kinds=("symmetric",), min_nodes=3, max_nodes=4), st.integers(1, 2), SEEDS)
+def test_leaving_out_loses_at_most_what_a_coalition_as_large_as_the_missing_takes(W, missing, seed):
+    """Of noise fresh in each step: another set may be away in each, and the columns of those are gone or known."""
+    n, participation = W.num_nodes, mfdl.Cyclic(epochs=1, period=2)
+    rng = np.random.default_rng(seed)
+    there = np.ones((2, n), dtype=bool)
+    for up in there:
+        up[rng.choice(n, min(missing, n - 1), replace=False)] = False
+    for name in ("decor", "corn"):
+        _, run = absent(W, name, there, participation, repair="leave-out")
+        with_all = mfdl.algorithms.build(name, mfdl.Dynamics(W, 0.5), participation)
+        bound = max(x.sensitivity_squared for x in mfdl.victim_losses(with_all, mfdl.trust.Coalitions(missing)))
+        lost = max(x.sensitivity_squared for x in mfdl.victim_losses(run, mfdl.trust.named("eavesdropper")))
+        assert lost <= bound * (1 + 1e-9)
+
+
+def test_the_worst_set_of_missing_nodes_is_the_worst_coalition():
+    W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.EveryStep(1)
+    whole = mfdl.algorithms.build("decor", mfdl.Dynamics(W, 0.5), participation)
+    lost = []
+    for away in itertools.combinations(range(4), 2):
+        there = np.ones((1, 4), dtype=bool)
+        there[0, away] = False
+        _, run = absent(W, "decor", there, participation, repair="leave-out")
+        lost.append(max(x.sensitivity_squared for x in mfdl.victim_losses(run, mfdl.trust.named("eavesdropper"))))
+    bound = max(x.sensitivity_squared for x in mfdl.victim_losses(whole, mfdl.trust.Coalitions(2)))
+    assert max(lost) == pytest.approx(bound, rel=1e-9)
+    assert min(lost) < 0.9 * bound
+
+
+def test_what_cancels_with_everybody_there_cancels_again():
+    """DECOR: in each step, those who are there add pairwise noise that sums to zero, left out or stood in for alike."""
+    W, participation = gossip.metropolis_hastings("ring:n=5"), mfdl.Cyclic(epochs=1, period=4)
+    there = gossip.churn(W, 4, {1: [(1, 3)], 4: [(2, 3)]})
+    plans = {}
+    for repair in REPAIRS:
+        noise, run = absent(W, "decor", there, participation, repair=repair)
+        pairs = np.tile(np.asarray(noise.holders().sum(axis=1)).ravel() > 1, 4)
+        plans[repair] = run.noise.to_dense()[:, pairs].reshape(4, 5, -1)
+    assert_array_equal(plans["leave-out"], plans["stand-in"])
+    assert_allclose(plans["leave-out"].sum(axis=1), 0, atol=1e-12)
+    assert_allclose(plans["catch-up"].sum(axis=(0, 1)), 0, atol=1e-12)  # over all steps, as both came back
+    assert np.abs(plans["catch-up"].sum(axis=1)).max() > 0.1
+
+
+def test_a_repaired_run_is_saved_and_read_back(tmp_path):
+    W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.Cyclic(epochs=1, period=3)
+    _, run = absent(W, "decor", gossip.churn(W, 3, {1: [(1, 2)]}), participation, repair="stand-in")
+    trust = {"trust": mfdl.trust.named("eavesdropper"), "adjacency": "zero-out", "clip_norm": 1.0}
+    mechanism = mfdl.calibrate(run, **trust, mu=1.0)
+    assert mechanism.algorithm.name == "decor with absences, stand-in"
+    mechanism.save(tmp_path / "repaired.mfdl")
+    read = type(mechanism).load(tmp_path / "repaired.mfdl", trust=trust["trust"])
+    assert read.algorithm.content_hash == run.content_hash
+    other = absent(W, "decor", gossip.churn(W, 3, {1: [(1, 2)]}), participation, repair="catch-up")[1]
+    assert other.content_hash != run.content_hash
+
+
+def test_what_does_not_fit_is_refused():
+    W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.Cyclic(epochs=1, period=3)
+    there = gossip.churn(W, 3, {1: [(1, 2)]})
+    two = {"num_steps": 2, "num_nodes": 2}
+    for call, words in (
+        (lambda: absent(W, "decor", there, participation, repair="leaveout"), "repair"),
+        (
+            lambda: absent(W, "bisr", there, participation, repair="catch-up"),
+            "encoders written out",
+        ),
+        (lambda: ScheduledNoise(None, np.eye(4)[::-1], np.eye(2), **two), "must be causal"),
+        (lambda: ScheduledNoise(None, np.kron(np.eye(2), np.ones((2, 2))), np.eye(2), **two), "noise that it holds"),
+        (lambda: ScheduledNoise(None, np.eye(3), np.eye(2), **two), r"2 rows a slot and 4 columns, got \(3, 3\)"),
+        (lambda: ScheduledNoise(None, np.eye(4), np.ones((2, 3)), **two), "name 2 nodes for each column, got 3"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            call()
