@@ -7,7 +7,7 @@ import pytest
 
 import mfdl
 from mfdl import sampled
-from mfdl.algorithms import mafalda_bins, registry
+from mfdl.algorithms import mafalda_bins, registry, time_space_bins
 from mfdl.cli import main
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import factorize_bins
@@ -207,3 +207,45 @@ def test_an_encoder_with_structure_is_found_kept_accounted_and_trained(capsys, t
     training = ["--seeds", "1", "--lr", "0.1", "--out", str(tmp_path / "compared")]
     (row,) = answer(capsys, "compare", *SECRET, *training, "--mechanisms", f"file:{file}")["mechanisms"]
     assert row["epsilon"] <= 2
+
+
+# ---- over nodes too --------------------------------------------------------------------------------------------------
+
+OUTSIDER = {"trust": mfdl.trust.SecLDP(), "clip_norm": 1.0, **TARGET}
+
+
+@pytest.mark.slow
+def test_with_seeds_shared_by_nodes_its_loss_is_that_of_the_noise_and_public_batches_are_refused():
+    seen = []
+
+    def noise_std(M):
+        seen.append(M)
+        return hull(M)
+
+    counted = mfdl.ErrorWeights("released:average:2")
+    made = time_space_bins(DYNAMICS, BINS, noise_std=noise_std, weights=counted, progress=False)
+    space = mfdl.factorization.optimal_covariance(DYNAMICS, horizon=6, weights=counted).factor()[0]
+    assert np.array_equal(made.noise.causal.mixing.toarray(), space.toarray())
+    solved = factorize_bins(DYNAMICS, 2, 3, hull, weights=counted, factor=space, progress=False)
+    assert np.array_equal(made.noise.encoder, solved.encoder)
+    assert len(seen) == len(solved.tried)
+    assert solved.noise_std * noise_error(made, weights=counted) ** 0.5 == pytest.approx(solved.root_error, rel=1e-9)
+    with pytest.raises(UnsupportedMechanism, match="time-space-bins is made for secret batches"):
+        time_space_bins(DYNAMICS, Cyclic(2, 3), noise_std=hull)
+    with pytest.raises(UnsupportedMechanism, match="form 'banded'; use dense"):
+        factorize_bins(DYNAMICS, 2, 3, hull, factor=space, form="banded")
+
+
+@pytest.mark.slow
+def test_an_outsider_is_held_off_by_less_noise_than_without_seeds(capsys, tmp_path):
+    counted = mfdl.ErrorWeights("released:average:2")
+    errors = {}
+    for build in (time_space_bins, mafalda_bins):
+        made = build(DYNAMICS, BINS, noise_std=NOISE, weights=counted, progress=False)
+        mechanism = mfdl.calibrate(made, **OUTSIDER)
+        assert 1.99 < mechanism.guarantee.epsilon(1e-5) <= 2
+        errors[build] = mechanism.noise_std * noise_error(made, weights=counted) ** 0.5
+    assert errors[time_space_bins] < errors[mafalda_bins]
+    asked = ["--seeds", "1", "--lr", "0.1", "--mechanisms", "time-space-bins", "--out", str(tmp_path)]
+    (row,) = answer(capsys, "compare", *SECRET, *asked, "--trust", "eavesdropper")["mechanisms"]
+    assert 1.99 < row["epsilon"] <= 2

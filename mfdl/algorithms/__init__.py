@@ -24,7 +24,7 @@ from .maps import from_maps
 from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
 from .noise_on_messages import zip_dl
 from .over_nodes import corn, corn_pairwise, decor, spatial_covariance, spatial_noise, tuned_decor
-from .over_time_and_nodes import adapted, space_time, space_time_noise, time_space
+from .over_time_and_nodes import adapted, space_time, space_time_noise, time_space, time_space_bins
 from .push_sum import push_sum
 from .random_walk import random_walk
 from .registry import build
@@ -71,6 +71,7 @@ __all__ = [
     "spatial_covariance",
     "spatial_noise",
     "time_space",
+    "time_space_bins",
     "toeplitz",
     "tuned_decor",
     "two_hop_dsgd",

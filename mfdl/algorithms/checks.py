@@ -20,11 +20,11 @@ from .. import check, matrices
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..dynamics.rounds import PlainRounds
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnsupportedMechanism
 from ..keywords import bound
 from ..noise import NoiseOperator
 from ..operators.recursion import Map
-from ..participation import Participation
+from ..participation import BallsInBins, Participation
 from .round import Round
 
 if TYPE_CHECKING:
@@ -55,6 +55,16 @@ def builder(build: Callable[Given, Made]) -> Callable[Given, Made]:
         return build(*args, **named)
 
     return checked
+
+
+def require_bins(name: str, participation: Participation, otherwise: str) -> BallsInBins:
+    """The scheme of a mechanism that is made for secret batches; raises UnsupportedMechanism: another."""
+    if isinstance(participation, BallsInBins):
+        return participation
+    raise UnsupportedMechanism(
+        f"{name} is made for secret batches, BallsInBins(epochs, bins), got {participation.describe()}; take "
+        f"{otherwise}."
+    )
 
 
 def require_rounds(rounds: Any) -> None:

@@ -8,7 +8,6 @@ from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
-from ..errors import UnsupportedMechanism
 from ..factorization import (
     PREFIX_SUM_TOLERANCE,
     Factorization,
@@ -23,9 +22,9 @@ from ..factorization.long_runs import BandSearch, BufferSearch, FormSearch, best
 from ..factorization.search import ClassSearch, EncoderSearch, NodeSearch, Search
 from ..factorization.strategies import Inverse, Toeplitz, square_root_series
 from ..keywords import takes_fields_of
-from ..participation import BallsInBins, Cyclic, Participation
+from ..participation import Cyclic, Participation
 from ..progress import Progress
-from .checks import builder
+from .checks import builder, require_bins
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
 
@@ -175,13 +174,8 @@ def mafalda_bins(
     Cost: that of `factorize_bins`.
     Source: docs/secret_bins.md.
     """
-    if not isinstance(participation, BallsInBins):
-        raise UnsupportedMechanism(
-            f"mafalda-bins is made for secret batches, BallsInBins(epochs, bins), got {participation.describe()}; take "
-            "mafalda."
-        )
-    k, b = participation.epochs, participation.bins
-    solved = factorize_bins(dynamics, k, b, noise_std, weights=weights, progress=progress)
+    bins = require_bins("mafalda-bins", participation, "mafalda")
+    solved = factorize_bins(dynamics, bins.epochs, bins.bins, noise_std, weights=weights, progress=progress)
     return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda-bins")
 
 

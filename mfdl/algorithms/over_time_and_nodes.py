@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
 from .. import check
+from ..check import FloatArray
 from ..dynamics import Dynamics
+from ..error_weights import ErrorWeights
 from ..errors import InvalidInput
 from ..factorization import (
     SpaceTimeFactorization,
+    factorize_bins,
     optimal_adapted,
+    optimal_covariance,
     optimal_space_time,
     optimal_time_space,
 )
 from ..factorization.search import Search
 from ..factorization.space_time import AdaptedSearch, SeededSearch
 from ..keywords import takes_fields_of
+from ..noise import SpaceTimeNoise
 from ..participation import Participation
-from .checks import builder
+from ..progress import Progress
+from .checks import builder, require_bins
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm
 
@@ -74,6 +85,35 @@ def space_time(asked: Search) -> LinearAlgorithm:
     Args: those of `factorization.optimal_space_time`.
     """
     return _converged(asked, optimal_space_time(**vars(asked)))
+
+
+@builder
+def time_space_bins(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    noise_std: Callable[[FloatArray], float],
+    weights: ErrorWeights | None = None,
+    progress: Progress = "auto",
+) -> LinearAlgorithm:
+    """For secret bins and outsiders: the best covariance over nodes of fresh noise, then the best encoder over time.
+
+    Args:
+        participation: `BallsInBins`.
+        noise_std, weights: as `factorization.factorize_bins`; `mfdl.sampled.noise_of_bins` says it.
+    Raises: UnsupportedMechanism: another participation, gossip without modes; InvalidInput: no encoder meets the
+        target.
+    Cost: that of `optimal_covariance`, of the modes, n T^3, and of `factorize_bins`.
+    Source: docs/secret_bins.md.
+    """
+    bins = require_bins("time-space-bins", participation, "time_space")
+    space = optimal_covariance(dynamics, horizon=bins.num_steps, weights=weights)
+    factor, holders = space.factor()
+    shared: dict[str, Any] = {"weights": weights, "progress": progress}
+    solved = factorize_bins(dynamics, bins.epochs, bins.bins, noise_std, factor=factor, **shared)
+    assert isinstance(solved.encoder, np.ndarray)
+    noise = SpaceTimeNoise(solved.encoder, factor, holders, dynamics.num_nodes)
+    return decentralized("time-space-bins", dynamics, participation, noise)
 
 
 def _converged(asked: Search, solved: SpaceTimeFactorization) -> LinearAlgorithm:

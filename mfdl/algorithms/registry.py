@@ -259,6 +259,13 @@ OF_SECRET_BINS: Mapping[str, Entry] = {
         "optimal shared encoder for the graph and secret batches, at one epsilon",
         "this library",
     ),
+    "time-space-bins": Entry(
+        over_time_and_nodes.time_space_bins,
+        "the best covariance over nodes, and for it the best encoder for secret batches, at one epsilon",
+        "this library",
+        trust="eavesdropper",
+        models=("eavesdropper",),
+    ),
 }
 """Mechanisms of secret batches alone, made for a target: their builders take the `noise_std` that meets it."""
 

@@ -9,12 +9,14 @@ costs the models least: among all encoders, or for many steps among those of a f
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from mfdl_solvers import FactorizationProblem
 from mfdl_solvers.problem import Stopping
@@ -26,9 +28,9 @@ from mfdl_solvers.structured import BinStrategy, solve_form
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_gram import error_gram
+from ..error_gram import error_gram, mode_error_grams
 from ..error_weights import ErrorWeights
-from ..errors import InvalidInput, require_known
+from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..participation import BallsInBins
 from ..progress import Progress, shown
 from ..shown import short_repr
@@ -98,6 +100,7 @@ def factorize_bins(
     noise_std: Callable[[FloatArray], float],
     *,
     weights: ErrorWeights | None = None,
+    factor: sp.csr_array | None = None,
     form: str = DENSE,
     bandwidth: int | None = None,
     correlations: Sequence[float] | None = None,
@@ -111,6 +114,8 @@ def factorize_bins(
         noise_std: of M, shape (b, b), the standard deviation that meets the target, per unit clipping norm, certified;
             inf where none does.
         weights: which models count; default all alike.
+        factor: F, shape (n, columns), of noise that is spread over the nodes too; default each node its own. noise_std
+            is then for [(F F^T)^-1]_uu of at most 1.
         form: "dense", any causal C as an array; "toeplitz" or "banded", without an array of T x T.
         bandwidth: diagonals of a form; default b, of "banded" at most 32.
         correlations: bounds c on M_rq / M_rr to try, each in [0, 1]; default CORRELATIONS or FORM_CORRELATIONS.
@@ -118,7 +123,7 @@ def factorize_bins(
 
     Guarantees: none of privacy: what the encoder guarantees is what an accountant says of its own M.
     Raises: InvalidInput: k, b or a correlation out of range, an unknown form, or no encoder that meets the target.
-        UnsupportedMechanism, of forms: gossip without a spectral measure, released models.
+        UnsupportedMechanism: of forms, gossip without a spectral measure, released models; of a factor, no modes.
     Cost: one error Gram; for each correlation a few hundred iterations of O(T^3), those of the next from its encoder;
         of "toeplitz" O(modes T + T log T), of "banded" O(modes T bandwidth^2).
     """
@@ -127,6 +132,10 @@ def factorize_bins(
     require_known("form", form, BIN_FORMS)
     if bandwidth is not None and (check.integer_at_least(1, bandwidth=bandwidth), form)[1] == DENSE:
         raise InvalidInput(f"bandwidth {bandwidth} is of a form with diagonals; leave it out, or name the form.")
+    if factor is not None and form != DENSE:
+        raise UnsupportedMechanism(
+            f"noise spread over the nodes is searched as an array, got form {form!r}; use dense."
+        )
     if correlations is None:
         correlations = CORRELATIONS if form == DENSE else FORM_CORRELATIONS
     if not len(correlations) or not all(0 <= check.non_negative(correlation=c) <= 1 for c in correlations):
@@ -137,7 +146,8 @@ def factorize_bins(
     every: Iterator[tuple[float, BinFactorization | BinStrategy]]
     with solver_refusals(), shown(progress).status(f"factorizing {k * b:,} steps in {b:,} secret bins"):
         if form == DENSE:
-            posed = FactorizationProblem(error_gram(dynamics, k * b, weights=weights), np.arange(k * b) % b)
+            counted = error_gram if factor is None else functools.partial(_spread_gram, factor)
+            posed = FactorizationProblem(counted(dynamics, k * b, weights=weights), np.arange(k * b) % b)
             every = _dense(posed, ordered, stopping)
         else:
             setting = Setting(dynamics, BallsInBins(k, b).public, weights=weights)
@@ -149,6 +159,14 @@ def factorize_bins(
     if not found.noise_std < math.inf:
         raise InvalidInput("no encoder meets the target, whatever its noise; ask the accountant for another one.")
     return found
+
+
+def _spread_gram(
+    factor: sp.csr_array, dynamics: Dynamics, num_steps: int, *, weights: ErrorWeights | None
+) -> FloatArray:
+    """H over steps of noise that a factor spreads over the nodes: sum over modes of |u_k^T F|^2 H_k."""
+    U, grams = mode_error_grams(dynamics, num_steps, weights=weights)
+    return np.asarray(np.tensordot(((U.T @ factor.toarray()) ** 2).sum(axis=1), grams, 1))
 
 
 def _dense(

@@ -77,7 +77,7 @@ def test_trust_explain(capsys):
 
 # ---- the papers to cite ----------------------------------------------------------------------------------------------
 
-NO_PAPER = {"none", "mafalda-bins", "time-space", "adapted", "space-time", "two-hop-dsgd"}
+NO_PAPER = {"none", "mafalda-bins", "time-space-bins", "time-space", "adapted", "space-time", "two-hop-dsgd"}
 
 
 def test_every_mechanism_has_an_entry_or_none_of_its_own(capsys):
