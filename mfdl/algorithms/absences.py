@@ -45,9 +45,9 @@ def with_absences(algorithm: LinearAlgorithm, present: ArrayLike, *, repair: str
         never used, by itself later or by anybody else; with "catch-up" once, when it comes back.
     Guarantees: where noise enters with gradients, and the messages that are seen show every injected sum of
         `algorithm`, no loss without a repair is above that of `algorithm`; nor, of noise fresh in each step that is
-        left out where up to q nodes are away, above that of `algorithm` under `trust.Coalitions(q)`. Where messages are
-        hidden, or are sums of several steps (`local_steps`), it may be, as noise of steps missed covers nothing:
-        account for what comes back.
+        left out where up to q nodes are away, against c of the nodes together, above that of `algorithm` under
+        `trust.Coalitions(q + c)`. Where messages are hidden, or are sums of several steps (`local_steps`), it may be,
+        as noise of steps missed covers nothing: account for what comes back.
     Raises: InvalidInput: another shape, slots that are no nodes, a node that is away and whose messages others use, or
         a repair that there is not, or not for this noise.
     Cost: one round for each distinct pattern.

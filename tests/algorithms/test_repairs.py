@@ -130,6 +130,19 @@ def test_leaving_out_loses_at_most_what_a_coalition_as_large_as_the_missing_take
         assert lost <= bound * (1 + 1e-9)
 
 
+def test_colluders_add_to_the_nodes_that_are_away():
+    W, participation, there = gossip.metropolis_hastings("ring:n=5"), mfdl.EveryStep(1), np.ones((1, 5), dtype=bool)
+    there[0, 0] = False
+    whole = mfdl.algorithms.build("decor", mfdl.Dynamics(W, 0.5), participation)
+    _, run = absent(W, "decor", there, participation, repair="leave-out")
+
+    def worst(algorithm, model):
+        return max(loss.sensitivity_squared for loss in mfdl.victim_losses(algorithm, model))
+
+    lost, one, two = worst(run, mfdl.trust.SecLDP([2])), *(worst(whole, mfdl.trust.Coalitions(q)) for q in (1, 2))
+    assert one < 0.7 < lost <= two * (1 + 1e-9)
+
+
 def test_the_worst_set_of_missing_nodes_is_the_worst_coalition():
     W, participation = gossip.metropolis_hastings("ring:n=4"), mfdl.EveryStep(1)
     whole = mfdl.algorithms.build("decor", mfdl.Dynamics(W, 0.5), participation)
