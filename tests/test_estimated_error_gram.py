@@ -113,6 +113,7 @@ def test_intervals_hold_where_few_models_count(target):
     assert held >= 34 / 40
 
 
+@pytest.mark.slow
 def test_responses_at_some_nodes_only_widen_the_interval(monkeypatch):
     dynamics = Dynamics(gossip.uniform("erdos-renyi:n=1500,p=0.01"))
     _, all_nodes = coverage(dynamics, 16, 20)

@@ -86,6 +86,7 @@ def test_a_target_that_is_none_is_refused(wrong):
 # ---- on the command line ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
     file = tmp_path / "encoder.npz"
     found = answer(capsys, "factorize", *SECRET, "--out", str(file))

@@ -21,6 +21,7 @@ def finished(tmp_path_factory):
     return json.loads((folder / "results.json").read_text()), folder
 
 
+@pytest.mark.slow
 def test_each_mechanism_has_its_budget_and_rate(finished, tmp_path):
     result, folder = finished
     asked = [(row["mechanism"], row["mu"], row["lr"]) for row in result["mechanisms"]]

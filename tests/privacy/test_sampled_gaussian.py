@@ -150,6 +150,7 @@ def test_renyi_divergences_bound_the_integrals(s, q, adjacency, order):
         assert bound == pytest.approx(max(values), rel=1e-4, abs=1e-8)
 
 
+@pytest.mark.slow
 @examples(6)
 @given(
     s=st.floats(0.3, 20), q=st.floats(1e-4, 0.99), steps=st.integers(1, 2000), adjacency=ADJACENCIES,
@@ -165,6 +166,7 @@ def test_the_least_bound_is_stated_and_sampling_never_costs(s, q, steps, adjacen
         assert bound.delta(bound.epsilon(delta)) <= delta * (1 + 1e-9) or bound.epsilon(delta) < each[0]
 
 
+@pytest.mark.slow
 @examples(30)
 @given(
     s=st.floats(0.4, 5), q=st.floats(0.01, 0.5), steps=st.integers(1, 300), adjacency=ADJACENCIES,
@@ -235,6 +237,7 @@ def test_composition_by_fourier_transforms_is_as_exact_as_the_slack_says(seed, s
     assert error <= sampled.ERROR * steps / 10
 
 
+@pytest.mark.slow
 @examples(2)
 @given(epsilon=st.floats(0.3, 12), log_delta=st.floats(-7, -3), adjacency=ADJACENCIES, q=st.sampled_from([0.02, 0.3]))
 def test_calibrated_noise_never_overshoots_and_wastes_little(epsilon, log_delta, adjacency, q):

@@ -67,6 +67,7 @@ def test_groups_are_a_partition_of_all_nodes():
         assert max(map(len, groups)) - min(map(len, groups)) <= 1
 
 
+@pytest.mark.slow
 def test_figures_on_two_points(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(covariances, "QUICK_DENSITIES", (0.5, 1.0))
     monkeypatch.setattr(covariances, "QUICK_SIZES", (10,))

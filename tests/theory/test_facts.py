@@ -76,6 +76,7 @@ def test_unknown_facts_are_refused_and_errata_are_sentences():
 REFUTED = [id for id, row in all_facts().items() if row.counterexample]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("id", "seed"), [(id, 0) for id in REFUTED] + [(id, 1) for id in REFUTED if id.startswith("decor-")]
 )
