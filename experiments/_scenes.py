@@ -47,6 +47,8 @@ ROWS = {
         Row("CorN", "corn", rankings=("eavesdropper",)),
         Row("DECOR", "decor", rankings=("eavesdropper",)),
         Row("time x space", "time-space", rankings=("eavesdropper",)),
+        Row("CorN in secret bins", "corn@released", SECRET, rankings=("eavesdropper",)),
+        Row("time x space in secret bins", "time-space-bins", SECRET, rankings=("eavesdropper",)),
     )
 }
 
