@@ -1,13 +1,19 @@
-"""Runs shared by processes under attack: damaged and foreign checkpoints, errors of the leader alone.
-What goes on is the run that nobody disturbed; all else is refused in words.
+"""Runs shared by processes under attack: other numbers of ranks at each stop, damaged and foreign checkpoints, ranks
+that die while one is written. What goes on is the run that nobody disturbed; all else is refused in words.
 """
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
 
 import numpy as np
 import pytest
 import torch
-from test_ranks import CYCLIC, DYNAMICS, EXACT, TASK, calibrated
+from test_ranks import CYCLIC, DYNAMICS, EXACT, TASK, calibrated, mechanisms
 
 import mfdl
 from mfdl.errors import InvalidInput, RankLost
@@ -15,6 +21,12 @@ from mfdl.training import checkpoint, distributed
 
 pytestmark = pytest.mark.slow
 FORWARD = {"dtype": torch.float64, "metrics": ["train_loss"], "progress": False}
+
+
+def every_mechanism():
+    """Those of the other file, and noise that is one matrix over steps and nodes."""
+    yield from mechanisms()
+    yield calibrated(mfdl.algorithms.build("space-time", DYNAMICS, CYCLIC), "eavesdropper")
 
 
 def trained(mechanism, folder=None, **how):
@@ -28,6 +40,16 @@ def assert_same(found, wanted):
     for kept in ("metrics", "released"):
         for name, values in getattr(wanted, kept).items():
             np.testing.assert_allclose(getattr(found, kept)[name], values, rtol=EXACT, err_msg=name)
+
+
+def test_each_stop_may_have_another_number_of_ranks(tmp_path):
+    made = list(every_mechanism())
+    alone = [trained(mechanism) for mechanism in made]
+    for ranks, last in ((1, 2), (2, 4), (4, 7), (1, None)):
+        with distributed.ranks(ranks):
+            done = [trained(m, tmp_path / str(i), stop_after=last) for i, m in enumerate(made)]
+    for found, wanted in zip(done, alone, strict=True):
+        assert_same(found, wanted)
 
 
 def test_damaged_and_foreign_checkpoints_are_refused_and_the_ranks_go_on(tmp_path):
@@ -80,3 +102,58 @@ def test_an_error_of_the_leader_alone_ends_the_group_and_the_run_goes_on(tmp_pat
             trained(mechanism)
     with distributed.ranks(2):
         assert_same(trained(mechanism, tmp_path), trained(mechanism))
+
+
+KILLED = """
+import os, pathlib, signal, sys
+sys.path[:0] = {path!r}
+from test_ranks_attacked import *
+from mfdl import files
+mechanism = calibrated(mfdl.algorithms.build("decor", DYNAMICS, CYCLIC), "eavesdropper")
+replace, done = os.replace, []
+def dies(old, new):
+    done.append(new)
+    if len(done) == {writes}:
+        os.kill({whom}, signal.SIGKILL)
+        if {whom} != os.getpid():
+            os.waitid(os.P_PID, {whom}, os.WEXITED | os.WNOWAIT)
+    return replace(old, new)
+with distributed.ranks(2) as group:
+    print(group.started[0].pid, flush=True)
+    files.os.replace = dies
+    trained(mechanism, {folder!r}, eval_every=2)
+"""
+
+
+@pytest.mark.parametrize("whom", ["os.getpid()", "group.started[0].pid"])
+@pytest.mark.parametrize("writes", [3, 4])  # of the tensors of the second checkpoint, and of the file that names them
+def test_a_rank_killed_while_a_checkpoint_is_written_leaves_a_whole_one(tmp_path, whom, writes):
+    folder = tmp_path / "run"
+    script = KILLED.format(path=sys.path, writes=writes, whom=whom, folder=str(folder))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    if whom == "os.getpid()":
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    else:
+        assert "RankLost" in ended.stderr
+    follower, until = int(ended.stdout.split()[0]), time.monotonic() + 30
+    while _runs(follower) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not _runs(follower)  # nobody trains on alone
+    assert checkpoint.load(folder / "seed-3").step in (0, 2)
+    mechanism = calibrated(mfdl.algorithms.build("decor", DYNAMICS, CYCLIC), "eavesdropper")
+    with distributed.ranks(3):
+        done = trained(mechanism, folder, eval_every=2)
+    assert_same(done, trained(mechanism, eval_every=2))
+    left = sorted(path.suffix for path in (folder / "seed-3").iterdir())
+    assert left == [".json", ".safetensors"]
+
+
+def _runs(pid):
+    """Whether a process is there and no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
