@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
@@ -30,6 +31,9 @@ Made = TypeVar("Made")
 SERVE = "--serve"
 PATIENCE = timedelta(minutes=30)
 """How long a rank waits for another one that is alive: longer than any step, evaluation or data set takes."""
+
+MOMENT = 2.0
+"""Seconds for a lost process to be gone, so that it can be named."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -137,12 +141,20 @@ class Group:
         try:
             yield
         except RuntimeError as error:
-            ended = [f"rank {r} ended with status {p.poll()}" for r, p in enumerate(self.started, 1) if p.poll()]
+            ended = " and ".join(self._ended()) or "another rank ended or cannot be reached"
             raise RankLost(
-                f"{' and '.join(ended) or 'another rank ended or cannot be reached'}, so the run stopped: no rank can "
-                "train without the models of its neighbours. What its last checkpoint holds is kept; the same call "
-                "goes on from there, with any number of ranks."
+                f"{ended}, so the run stopped: no rank can train without the models of its neighbours. What its last "
+                "checkpoint holds is kept; the same call goes on from there, with any number of ranks."
             ) from error
+
+    def _ended(self) -> list[str]:
+        """Of the processes started here, who ended how; a connection closes a moment before its process is gone."""
+        until = time.monotonic() + MOMENT
+        while True:
+            ended = [f"rank {r} ended with status {p.poll()}" for r, p in enumerate(self.started, 1) if p.poll()]
+            if ended or not self.started or time.monotonic() > until:
+                return ended
+            time.sleep(MOMENT / 100)
 
 
 _current: ContextVar[Group | None] = ContextVar("mfdl ranks", default=None)
