@@ -238,8 +238,8 @@ class _Noise:
             return self.noise_std
         if self.epsilon is None:
             raise InvalidInput(f"mu={self.mu}: secret bins have no mu; give epsilon or noise_std.")
-        how: dict[str, Any] = {"adjacency": str(asked.adjacency), "clip_norm": float(asked.clip_norm or 0)}
-        of_unit = sampled.by_victim(asked.algorithm, trust=asked.trust, noise_std=1.0, **how)
+        settings: dict[str, Any] = {"adjacency": str(asked.adjacency), "clip_norm": float(asked.clip_norm or 0)}
+        of_unit = sampled.by_victim(asked.algorithm, trust=asked.trust, noise_std=1.0, **settings)
         finite = [each for each in of_unit.values() if each.noise_multiplier > 0]
         scales = [each.least_multiplier(self.epsilon, asked.delta) / each.noise_multiplier for each in finite]
         return max(scales, default=1.0) * (1 + ROUNDED)

@@ -94,11 +94,11 @@ class AuditConfig(TakesPart, OnGraph):
         if all(cell.result is None for cell in matrix.cells):
             why = matrix.cells[0].why
             raise InvalidInput(f"nothing finite is claimed: {why}; choose another --trust or --mechanism.")
-        how: dict[str, Any] = {"graph": self.graph, "versions": versions(), "config": self.options()}
-        how["seconds"] = time.perf_counter() - began
+        made_with: dict[str, Any] = {"graph": self.graph, "versions": versions(), "config": self.options()}
+        made_with["seconds"] = time.perf_counter() - began
         if out is not None:
-            matrix.write(Path(out), how)
-        return matrix, {**matrix.to_dict(), **how}
+            matrix.write(Path(out), made_with)
+        return matrix, {**matrix.to_dict(), **made_with}
 
     def _audited(self, progress: Silent) -> AuditMatrix:
         from ..algorithms import registry
@@ -114,6 +114,6 @@ class AuditConfig(TakesPart, OnGraph):
             built = {name: registry.build(name, dynamics, scheme) for name in self.mechanisms}
         entries = {name: registry.entry_of(name) for name in built}
         release = {name: e.release for name, e in entries.items() if e is not None and e.release is not None}
-        how = self.protected | self.values("noise_std", "epsilon", "planted", "level", "trials", "delta", "seed")
-        how["mu"] = 1.0 if self.noise_std is None and self.epsilon is None and self.mu is None else self.mu
-        return audit_matrix(built, models, release=release, progress=progress, **how)
+        settings = self.protected | self.values("noise_std", "epsilon", "planted", "level", "trials", "delta", "seed")
+        settings["mu"] = 1.0 if self.noise_std is None and self.epsilon is None and self.mu is None else self.mu
+        return audit_matrix(built, models, release=release, progress=progress, **settings)
