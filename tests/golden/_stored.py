@@ -12,7 +12,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 WRITE = "MFDL_GOLDEN"
-SHOWN = 12  # differences listed in a message
+LISTED = 12  # differences listed in a message
 MISSING = "(no such entry)"
 WIDTH = 116
 
@@ -82,10 +82,10 @@ def _agree(stored, current, relative, absolute):
 
 def _message(file, differences):
     lines = [f"{len(differences)} golden values of tests/golden/{file} have changed:"]
-    for entry, stored, current in differences[:SHOWN]:
+    for entry, stored, current in differences[:LISTED]:
         lines += [f"  {' / '.join(map(str, entry))}", f"    stored {_short(stored)}", f"    now    {_short(current)}"]
-    if len(differences) > SHOWN:
-        lines.append(f"  ... and {len(differences) - SHOWN} more")
+    if len(differences) > LISTED:
+        lines.append(f"  ... and {len(differences) - LISTED} more")
     lines.append(f"If this is meant: {WRITE}=write python -m pytest -n 0 tests/golden; a commit of its own says why.")
     return "\n".join(lines)
 

@@ -12,7 +12,7 @@ import mfdl
 SMALL = ("--graph", "path:n=3", "--epochs", "2", "--period", "2")
 BINS = ("--participation", "balls-in-bins", "--epsilon", "4", "--adjacency", "zero-out")
 TRAINED = ("--mechanism", "dp-dsgd", "--lr", "0.1", "--seeds", "1")
-ASKED = {
+CALLS = {
     "account": ("account", *SMALL, "--mechanism", "dp-dsgd", "--trust", "pndp", "--attackers", "0"),
     "account, balls-in-bins": ("account", *SMALL, "--mechanism", "dp-dsgd", *BINS),
     "attack": ("attack", "--graph", "path:n=3", "--steps", "2", "--attackers", "0"),
@@ -54,14 +54,14 @@ def test_keys_of_every_answer(tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mfdl.data, "fetch", lambda name, home: tmp_path / name)  # no download in a test
     (tmp_path / "sweep.toml").write_text(SWEEP)
     values = {}
-    for name, arguments in ASKED.items():
+    for name, arguments in CALLS.items():
         code, out = mfdl_prints(*arguments, "--json")
         assert out, f"mfdl {' '.join(arguments)} --json answers nothing (exit code {code})"
         values[name] = structure(json.loads(out))
     compare("answers", values)
 
 
-def test_every_command_with_json_is_asked():
-    asked = {tuple(name.partition(",")[0].split()) for name in ASKED}
+def test_every_command_with_json_is_called():
+    called = {tuple(name.partition(",")[0].split()) for name in CALLS}
     able = {command for command in commands() if any(line.startswith("  --json ") for line in help_of(command))}
-    assert able == asked
+    assert able == called

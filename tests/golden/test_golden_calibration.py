@@ -24,8 +24,8 @@ def table(cases, answer):
 
 
 def noise_at_mu_1(algorithm, **question):
-    stated = mfdl.calibrate(algorithm, mu=1.0, **question).guarantee
-    return {name: getattr(stated, name) for name in ("noise_std", "sensitivity", "mu", "bound")}
+    guarantee = mfdl.calibrate(algorithm, mu=1.0, **question).guarantee
+    return {name: getattr(guarantee, name) for name in ("noise_std", "sensitivity", "mu", "bound")}
 
 
 def test_every_mechanism_under_every_trust_model():
@@ -60,9 +60,9 @@ def test_balls_in_bins():
     """What noise of 2 guarantees, for every mechanism; epsilon at delta = 1e-5."""
 
     def guaranteed(algorithm, **question):
-        stated = mfdl.with_noise(algorithm, noise_std=2.0, **question).guarantee
-        scale = {"sensitivity": stated.sensitivity, "noise_multiplier": stated.noise_multiplier}
-        return scale | {"epsilon": stated.epsilon(1e-5)}
+        guarantee = mfdl.with_noise(algorithm, noise_std=2.0, **question).guarantee
+        scale = {"sensitivity": guarantee.sensitivity, "noise_multiplier": guarantee.noise_multiplier}
+        return scale | {"epsilon": guarantee.epsilon(1e-5)}
 
     names = [name for name in mechanism_names() if name != "zip-dl"]
     cases = [(name, "balls-in-bins", "eavesdropper", "zero-out") for name in names]

@@ -12,16 +12,16 @@ from _stored import compare
 import mfdl
 from mfdl.sampled import MonteCarlo
 
-ASKED = {"adjacency": "zero-out", "clip_norm": 1.0}
+QUESTION = {"adjacency": "zero-out", "clip_norm": 1.0}
 
 
 def at_mu_1(name, scheme, trust, **changes):
-    return mfdl.calibrate(fixed(name, scheme), trust=TRUST[trust], **(ASKED | {"mu": 1.0} | changes)).guarantee
+    return mfdl.calibrate(fixed(name, scheme), trust=TRUST[trust], **(QUESTION | {"mu": 1.0} | changes)).guarantee
 
 
 def with_noise(name, scheme, trust, **changes):
     account = mfdl.sampled.with_noise if scheme == "poisson" else mfdl.with_noise
-    return account(fixed(name, scheme), trust=TRUST[trust], **(ASKED | {"noise_std": 2.0} | changes)).guarantee
+    return account(fixed(name, scheme), trust=TRUST[trust], **(QUESTION | {"noise_std": 2.0} | changes)).guarantee
 
 
 def of_victim(victim, **changes):
@@ -32,6 +32,7 @@ def of_victim(victim, **changes):
 def guarantees():
     public = at_mu_1("dp-dsgd", "cyclic", "ldp")
     bins = with_noise("dp-dsgd", "balls-in-bins", "ldp")
+    lipschitz = of_victim(2, lipschitz=1.0)
     budgets = dict(enumerate((1.0, 0.5, 2.0, 1.0)))
     return {
         "public, exact": public,
@@ -40,7 +41,7 @@ def guarantees():
         "public, replace-one": at_mu_1("anti-pgd", "once-per-epoch", "ldp", adjacency="replace-one"),
         "public, by node": at_mu_1("dp-dsgd", "by-node", "ldp"),
         "PNDP": at_mu_1("muffliato", "cyclic", "pndp"),
-        "PNDP of one victim, which rests on a Lipschitz constant": of_victim(2, lipschitz=1.0),
+        "PNDP of one victim, which rests on a Lipschitz constant": lipschitz,
         "SecLDP": at_mu_1("decor", "cyclic", "eavesdropper"),
         "SecLDP, colluders": at_mu_1("decor", "cyclic", "colluding"),
         "SecLDP, shared noise counts as known": at_mu_1("decor", "cyclic", "full-collusion"),
@@ -55,18 +56,19 @@ def guarantees():
             "bsr", "balls-in-bins", "ldp", method=MonteCarlo(samples=16384, seed=3)
         ),
         "composed, public": public.compose_with(at_mu_1("bsr", "single", "ldp", mu=0.5)),
+        "composed, PNDP of one victim, which rests on a Lipschitz constant": lipschitz.compose_with(lipschitz),
         "composed, balls-in-bins": bins.compose_with(bins),
         "composed, mixed": bins.compose_with(public),
     }
 
 
 def test_guarantees_as_dictionaries():
-    values = {name: _fields(stated) for name, stated in guarantees().items()}
+    values = {name: _fields(guarantee) for name, guarantee in guarantees().items()}
     compare("guarantees", values, relative=1e-9)
 
 
-def _fields(stated):
-    fields = stated.to_dict()
+def _fields(guarantee):
+    fields = guarantee.to_dict()
     if re.fullmatch("[0-9a-f]{16}", fields["seal"]):
         fields["seal"] = "16 hex digits"
     if fields.get("tolerance", 1.0) < 1e-9:

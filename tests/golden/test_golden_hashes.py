@@ -20,10 +20,10 @@ def test_content_hashes_of_algorithms():
 
 
 def test_content_hashes_and_fingerprints_of_mechanisms():
-    asked = [("dp-dsgd", trust, "cyclic") for trust in TRUST] + [("dp-dsgd", "ldp", scheme) for scheme in SCHEMES]
-    asked += [(name, "eavesdropper", "cyclic") for name in ("bsr", "decor", "corn", "adapted", "muffliato", "toeplitz")]
+    cases = [("dp-dsgd", trust, "cyclic") for trust in TRUST] + [("dp-dsgd", "ldp", scheme) for scheme in SCHEMES]
+    cases += [(name, "eavesdropper", "cyclic") for name in ("bsr", "decor", "corn", "adapted", "muffliato", "toeplitz")]
     values = {}
-    for name, trust, scheme in asked:
+    for name, trust, scheme in cases:
         account = mfdl.sampled.with_noise if scheme == "poisson" else mfdl.with_noise
         mechanism = account(fixed(name, scheme), trust=TRUST[trust], **QUESTION)
         carried = {"mechanism": mechanism.content_hash, "fingerprint": mechanism.guarantee.fingerprint}

@@ -101,13 +101,13 @@ OVER_NODES = {"num_steps": STEPS, "num_nodes": NODES}
 
 def noises():
     """Every noise: local and spread over nodes by a factor, on messages, over both at once, by a plan, none at all."""
-    held = FACTOR.T != 0
+    holders = FACTOR.T != 0
     cases = {f"local, {name}": CausalNoise(encoder, **OVER_NODES) for name, encoder in encoders().items()}
     for name, encoder in encoders().items():
         columns = np.concatenate([encoder, encoder[:2]]) if name == "dense, one a node" else encoder
-        cases[f"spread, {name}"] = CausalNoise(columns, FACTOR, held, **OVER_NODES)
+        cases[f"spread, {name}"] = CausalNoise(columns, FACTOR, holders, **OVER_NODES)
     on_messages = np.vstack([FACTOR, [[0.0, 0.0, 0.0, 0.5, 0.5]]])
-    cases["on messages"] = CausalNoise(None, on_messages, held, **OVER_NODES)
+    cases["on messages"] = CausalNoise(None, on_messages, holders, **OVER_NODES)
     size = STEPS * NODES
     lags = np.subtract.outer(np.arange(size), np.arange(size))
     cases["over time and nodes"] = JointNoise(np.tril(0.5 ** np.clip(lags, 0, None)), STEPS, NODES)
@@ -115,7 +115,7 @@ def noises():
     plan[2 * NODES + 1] += plan[NODES + 1] / 2  # node 1 adds half of step 1 in step 2
     plan[NODES + 1] /= 2
     for name in ("none", "dense"):
-        cases[f"by a plan, {name}"] = ScheduledNoise(encoders()[name], plan, held, **OVER_NODES)
+        cases[f"by a plan, {name}"] = ScheduledNoise(encoders()[name], plan, holders, **OVER_NODES)
     return cases
 
 
