@@ -29,9 +29,18 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     "unknown graph 'florentin'; did you mean 'florentine'? Known: florentine, ring."
     """
     names = sorted(known)
-    nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
-    return InvalidInput(f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}.")
+    return InvalidInput(f"unknown {kind} {name!r}{did_you_mean(name, names)} Known: {', '.join(names)}.")
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the nearest known name, whatever its case, if any is near.
+
+    >>> did_you_mean("LDP", ["pndp", "ldp"]), did_you_mean("graph", ["pndp", "ldp"])
+    ("; did you mean 'ldp'?", '.')
+    """
+    by_folded = {text.casefold(): text for text in known}
+    nearest = difflib.get_close_matches(str(name).casefold(), by_folded, n=1, cutoff=0.5)
+    return f"; did you mean {by_folded[nearest[0]]!r}?" if nearest else "."
 
 
 def require_known(kind: str, name: str, known: Collection[str]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
+
+from .errors import did_you_mean
 
 Fields = ParamSpec("Fields")
 Config = TypeVar("Config")
@@ -61,7 +62,6 @@ def bound(
         unknown = next((keyword for keyword in named if keyword not in known), None)
         said = str(error)
         if unknown is not None:
-            nearest = difflib.get_close_matches(unknown, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+            hint = did_you_mean(unknown, known)
             said = f"got an unexpected keyword argument {unknown!r}{hint} Known: {', '.join(known)}."
         raise TypeError(f"{name}() {said}") from None
