@@ -18,6 +18,10 @@ class UnsupportedMechanism(InvalidInput):
     """A mechanism, participation or trust model that is not covered: refused, never guessed."""
 
 
+class UnusualSetting(UserWarning):
+    """Settings that are allowed, and accounted for as they are, but rarely meant; the message says what to change."""
+
+
 class RankLost(RuntimeError):
     """A process of several that train one network ended; the run goes on from its last checkpoint when asked again."""
 
@@ -29,7 +33,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     "unknown graph 'florentin'; did you mean 'florentine'? Known: florentine, ring."
     """
     names = sorted(known)
-    return InvalidInput(f"unknown {kind} {name!r}{did_you_mean(name, names)} Known: {', '.join(names)}.")
+    given = repr(name) if name is None or isinstance(name, str | int | float) else type(name).__name__
+    return InvalidInput(f"unknown {kind} {given}{did_you_mean(name, names)} Known: {', '.join(names)}.")
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
@@ -45,5 +50,5 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 def require_known(kind: str, name: str, known: Collection[str]) -> None:
     """Raises: InvalidInput: a name that is not in a registry, as `unknown_name` says it."""
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise unknown_name(kind, name, known)

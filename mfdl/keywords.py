@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
-from .errors import did_you_mean
+from .errors import InvalidInput, did_you_mean
 
 Fields = ParamSpec("Fields")
 Config = TypeVar("Config")
@@ -49,6 +49,30 @@ def takes_fields_of(
         return called
 
     return of
+
+
+def refusing(
+    elsewhere: Mapping[str, str],
+) -> Callable[[Callable[Fields, Answer]], Callable[Fields, Answer]]:
+    """Makes a function refuse keywords that other functions take, in words that name those; others as `bound` does.
+
+    Args: elsewhere: what to use instead, by keyword.
+    """
+
+    def decorated(function: Callable[Fields, Answer]) -> Callable[Fields, Answer]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def called(*args: Fields.args, **named: Fields.kwargs) -> Answer:
+            for keyword in named:
+                if keyword in elsewhere and keyword not in signature.parameters:
+                    raise InvalidInput(f"{function.__name__} takes no {keyword}: {elsewhere[keyword]}.")
+            bound(function.__name__, signature, args, named)
+            return function(*args, **named)
+
+        return called
+
+    return decorated
 
 
 def bound(

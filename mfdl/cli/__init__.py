@@ -14,14 +14,15 @@ import errno
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..errors import InvalidInput, RankLost, unknown_name
+from ..errors import InvalidInput, RankLost, UnusualSetting, unknown_name
 from ..reporting.options import spelled
 from . import account, attack, audit, claims, compare, data, factorize, names, report, reproduce, sweep
 
@@ -81,9 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args: arguments: without the program name; default those of the process.
     """
     try:
-        result = typer.main.get_command(app).main(
-            args=None if arguments is None else list(arguments), prog_name="mfdl", standalone_mode=False
-        )
+        with warnings.catch_warnings():
+            warnings.showwarning = _told(warnings.showwarning)
+            result = typer.main.get_command(app).main(
+                args=None if arguments is None else list(arguments), prog_name="mfdl", standalone_mode=False
+            )
         sys.stdout.flush()  # a full disk behind it would otherwise be found after the exit code was decided
     except OSError as error:
         if error.filename is not None or error.errno not in _OF_A_STREAM:
@@ -150,6 +153,18 @@ def _value_after(flag: str, arguments: Sequence[str]) -> str:
     """What was typed for an option, as `--flag value` or `--flag=value`; the last one counts."""
     values = [b for a, b in itertools.pairwise(arguments) if a == flag]
     return next((a.partition("=")[2] for a in reversed(arguments) if a.startswith(f"{flag}=")), *values[-1:] or [""])
+
+
+def _told(usual: Callable[..., None]) -> Callable[..., None]:
+    """How the command line shows warnings: those about settings as one line, all others as Python does."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, UnusualSetting):
+            typer.echo(f"mfdl: warning: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *where, **more)
+
+    return show
 
 
 def _refuse(message: str, code: int) -> int:

@@ -21,7 +21,7 @@ import networkx as nx
 import numpy as np
 from scipy.sparse import csr_array
 
-from .. import matrices
+from .. import check, matrices
 from ..errors import InvalidInput, did_you_mean, unknown_name
 from .files import FILE_SUFFIXES, integer_edges, looks_like_a_file, read_edge_list
 from .named import BUILDERS, MAX_DRAWS, MAX_EDGES, MAX_NODES, build, build_sparse
@@ -151,7 +151,10 @@ def labels(G: nx.Graph | SparseGraph) -> tuple[Hashable, ...]:
     >>> labels(nx.Graph([(2, 0), (0, 1)]))
     (0, 1, 2)
     """
-    return G.labels if isinstance(G, SparseGraph) else tuple(in_label_order(G.nodes))
+    if isinstance(G, SparseGraph):
+        return G.labels
+    check.instance(nx.Graph, G=G)
+    return tuple(in_label_order(G.nodes))
 
 
 def index_of(G: nx.Graph | SparseGraph, label: Hashable) -> int:
@@ -225,4 +228,7 @@ def _name_of(G: nx.Graph | SparseGraph) -> str:
 
 
 def _sparse(G: nx.Graph | SparseGraph) -> SparseGraph:
-    return G if isinstance(G, SparseGraph) else SparseGraph.of_networkx(G)
+    if isinstance(G, SparseGraph):
+        return G
+    check.instance(nx.Graph, G=G)
+    return SparseGraph.of_networkx(G)

@@ -18,7 +18,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from ..errors import InvalidInput, did_you_mean, unknown_name
+from ..errors import InvalidInput, did_you_mean, require_known
 
 if TYPE_CHECKING:
     from ..check import FloatArray
@@ -79,7 +79,8 @@ class Option:
             getattr(check, self.rule)(**{name: value})
         if self.least is not None:
             check.integer_at_least(self.least, **{name: value})
-        require_one_of(name, value, self.among or (value,))
+        if self.among:
+            require_one_of(name, value, self.among)
 
 
 Graph = Annotated[
@@ -159,6 +160,8 @@ class Config:
                 if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
                     raise InvalidInput(f"{name} must be a list of texts, got {value!r}.")
                 object.__setattr__(self, name, tuple(texts))
+            if value is None and types.NoneType not in typing.get_args(kind):
+                raise InvalidInput(f"{name} has a value, got None; leave it out for the default.")
             option.require(name, value)
 
     @classmethod
@@ -412,8 +415,8 @@ def of_kind(kind: Any, value: Any, where: str) -> Any:
 
 def require_one_of(kind: str, name: str | None, known: Collection[str]) -> None:
     """Refuses a name that is not known, with the nearest one; None is always fine."""
-    if name is not None and name not in known:
-        raise unknown_name(kind, name, known)
+    if name is not None:
+        require_known(kind, name, known)
 
 
 def require_steps(steps: int) -> None:

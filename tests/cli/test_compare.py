@@ -430,6 +430,16 @@ def test_a_value_of_another_kind_is_named_and_a_name_in_another_case_is_recognis
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("default::mfdl.errors.UnusualSetting")
+def test_a_warning_is_one_line(tmp_path, capsys):
+    np.savetxt(tmp_path / "w.csv", np.eye(4), delimiter=",")
+    asked = ["--graph", "ring:n=4", "--gossip", str(tmp_path / "w.csv"), "--epochs", "2", "--period", "2"]
+    assert main(["account", *asked, "--json"]) == 0
+    warned = capsys.readouterr().err
+    assert warned.startswith("mfdl: warning: gossip 'w.csv'")
+    assert (warned.count("\n"), "never average" in warned) == (1, True)
+
+
 def test_the_table_says_what_its_numbers_are(tmp_path, capsys):
     """One epsilon in the title and in the sentence; over what the loss is averaged; what the objective is per."""
     asked = ["--mechanisms", "dp-dsgd", "--seeds", "1", "--mu", "0.5", "--out", str(tmp_path)]
