@@ -21,7 +21,8 @@ from .algorithms import LinearAlgorithm
 from .algorithms.registry import misplaced
 from .check import FloatArray
 from .errors import InvalidInput, UnsupportedMechanism, require_known
-from .mechanism import Accounted, emitted_hash, injected_std
+from .keywords import refusing
+from .mechanism import ELSEWHERE, Accounted, emitted_hash, injected_std
 from .participation import BallsInBins, PoissonSampling
 from .privacy import bin_gram, binned, gaussian
 from .privacy.binned import BinnedGaussian
@@ -170,13 +171,14 @@ class SampledMechanism(Accounted):
         return emitted_hash(self.algorithm, self.noise_std, self.clip_norm)
 
 
+@refusing(ELSEWHERE)
 def account(
     algorithm: LinearAlgorithm,
     *,
     trust: TrustModel,
     adjacency: str,
     clip_norm: float,
-    noise_std: float,
+    noise_std: float | None = None,
     method: Method = "certified",
 ) -> SampledGuarantee:
     """What base noise of this std guarantees to a record of any node, under the algorithm's secret batches.
@@ -201,6 +203,9 @@ def account(
     Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567. Secret bins:
         docs/secret_bins.md.
     """
+    if noise_std is None:
+        raise InvalidInput("give the noise: noise_std, on sums of clipped gradients; for a target, use calibrate.")
+    check.non_negative(noise_std=noise_std)  # before any work
     return _stated(algorithm, _problem(algorithm, trust, adjacency, clip_norm, method), noise_std, clip_norm)
 
 
@@ -309,6 +314,7 @@ def _of_victims(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, e
     return _Problem(trust, adjacency, sensitivity, why, binned.correlations(gram), normalized(gram))
 
 
+@refusing(ELSEWHERE)
 def by_victim(
     algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float, noise_std: float
 ) -> dict[int, Accountant]:
@@ -372,6 +378,7 @@ def _of_one_run(stated: SampledGuarantee) -> Accountant:
     return stated.accountant
 
 
+@refusing(ELSEWHERE)
 def with_noise(
     algorithm: LinearAlgorithm,
     *,
@@ -387,14 +394,15 @@ def with_noise(
     return SampledMechanism(algorithm, stated.noise_std, stated.clip_norm, stated, trust)
 
 
+@refusing(ELSEWHERE)
 def calibrate(
     algorithm: LinearAlgorithm,
     *,
     trust: TrustModel,
     adjacency: str,
     clip_norm: float,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
     by: str = "tightest",
     method: Method = "certified",
 ) -> SampledMechanism:
@@ -402,11 +410,16 @@ def calibrate(
 
     By Monte Carlo the noise is chosen by samples of its own and stated by fresh ones, to a relative 1e-3 or so.
 
-    Args: epsilon > 0, delta in (0, 1); by: "tightest" of all bounds, or "renyi": the noise that Renyi accounting asks
-        for, whose guarantee is still stated by the tightest; others as for `account`.
+    Args: epsilon > 0 and delta in (0, 1), both needed; by: "tightest" of all bounds, or "renyi": the noise that Renyi
+        accounting asks for, whose guarantee is still stated by the tightest; others as for `account`.
     Raises: as `account`; InvalidInput: infinite loss, whatever the noise.
     Cost: seconds for each target, rate, number of steps and adjacency, once in a process.
     """
+    if epsilon is None:
+        raise InvalidInput("give a target: epsilon with delta, which secret batches are calibrated to.")
+    if delta is None:
+        raise InvalidInput("epsilon needs a delta in (0, 1), e.g. delta=1e-6.")
+    epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)  # before any work
     problem = _problem(algorithm, trust, adjacency, clip_norm, method)
     stated = _stated(algorithm, problem, 1.0, clip_norm)
     if math.isinf(stated.sensitivity):

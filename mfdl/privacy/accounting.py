@@ -101,7 +101,7 @@ class VictimLoss:
 
     def held(self, *, adaptive: bool = True) -> Sensitivity:
         """The number that holds for training, or that for gradients fixed in advance."""
-        return self.trained if adaptive else self.fixed
+        return self.trained if check.flag(adaptive=adaptive) else self.fixed
 
     def mu(self, *, record_shift: float, noise_std: float, adaptive: bool = True) -> float:
         """The Gaussian DP parameter, rounded up; inf without noise."""

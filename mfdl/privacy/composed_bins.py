@@ -41,12 +41,13 @@ class ComposedBins:
     on = "the sum of clipped gradients, in the sensitivity of a record whose steps were public, in its weakest run"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", tuple(check.listed("BinnedGaussian", runs=self.runs)))
         if not self.runs or any(type(run) is not BinnedGaussian for run in self.runs):
             raise InvalidInput("runs must be BinnedGaussian, at least one: bounds by samples do not compose.")
         if len({run.adjacency for run in self.runs}) > 1:
             raise InvalidInput(f"runs compose only for the same adjacency, got {[r.adjacency for r in self.runs]}.")
-        if not all(mu >= 0 for mu in self.public):
-            raise InvalidInput(f"public must be numbers >= 0, mu of each run, got {self.public}.")
+        public = check.listed("numbers >= 0, mu of each run", public=self.public)
+        object.__setattr__(self, "public", tuple(check.non_negative_or_inf(public=mu) for mu in public))
 
     @property
     def composed(self) -> int:

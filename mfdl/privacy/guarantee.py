@@ -16,7 +16,6 @@ import dataclasses
 import json
 import math
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import check
@@ -335,7 +334,7 @@ class Guarantee(Shown):
             InvalidInput: the file cannot be written there.
         """
         # ASCII: any text survives, also one that UTF-8 cannot encode
-        atomic_write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
+        atomic_write_text(check.path(path=path), json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Guarantee:
@@ -344,8 +343,9 @@ class Guarantee(Shown):
         Raises:
             InvalidInput: the file cannot be read, is not JSON, or is not a guarantee.
         """
+        path = check.path(path=path)
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            data = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise InvalidInput(f"cannot read {str(path)!r}: {error.strerror}.") from None
         except (ValueError, RecursionError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.registry import misplaced
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, require_known
 from ..participation import Participation, in_every_step
 from ..progress import Progress
 from ..trust import TrustModel
@@ -384,8 +384,7 @@ def require_unit(unit: str, participation: Participation, *, lipschitz: float | 
 
     Raises: InvalidInput: an unknown unit; "user" where not every step is one of the user's, or with `lipschitz`.
     """
-    if unit not in UNITS:
-        raise unknown_name("unit", str(unit), UNITS)
+    require_known("unit", unit, UNITS)
     if unit == "record":
         return
     if not in_every_step(participation):

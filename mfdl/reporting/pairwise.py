@@ -61,7 +61,10 @@ def pairwise_losses(
     Raises: InvalidInput: jobs below 1, or what `victim_losses` refuses.
     """
     nodes = list(range(algorithm.num_nodes)) if attackers is None else list(attackers)
-    everybody = list(range(algorithm.num_nodes)) if victims is None else list(victims)
+    everybody = list(range(algorithm.num_nodes))
+    if victims is not None:
+        given = check.listed("node indices, e.g. [0]", victims=victims)
+        everybody = [check.integer_at_least(0, victim=victim) for victim in given]
     workers = min(joblib.cpu_count() if jobs is None else check.integer_at_least(1, jobs=jobs), len(nodes))
     # in this process joblib keeps to the order and starts nothing
     pool = joblib.Parallel(n_jobs=max(workers, 1), return_as="generator_unordered" if workers > 1 else "generator")
@@ -216,6 +219,8 @@ def pairwise(
 
     Raises: InvalidInput: as for `mfdl.account`, or nobody left to attack.
     """
+    if make_trust is not None:
+        check.function("lambda v: mfdl.trust.PNDP([v])", make_trust=make_trust)
     models = {v: PNDP([v]) if make_trust is None else make_trust(v) for v in _nodes(algorithm, attackers)}
     how: dict[str, Any] = {"participation": participation, "release": release, "unit": unit, "method": method}
     first = Question(next(iter(models.values())), adjacency, clip_norm, lipschitz=lipschitz, **how)
@@ -228,8 +233,10 @@ def pairwise(
 
 
 def _nodes(algorithm: LinearAlgorithm, asked: Sequence[int] | None) -> list[int]:
+    check.instance(LinearAlgorithm, algorithm=algorithm)
     n = algorithm.num_nodes
-    nodes = list(range(n)) if asked is None else [check.integer_at_least(0, attacker=v) for v in asked]
+    given = range(n) if asked is None else check.listed("node indices, e.g. [0]", attackers=asked)
+    nodes = [check.integer_at_least(0, attacker=v) for v in given]
     if not nodes or max(nodes) >= n:
         raise InvalidInput(f"attackers must be node indices below {n}, at least one, got {asked!r}.")
     return nodes

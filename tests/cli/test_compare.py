@@ -409,10 +409,35 @@ def test_a_loss_that_is_infinite_is_refused_with_the_reason(tmp_path, capsys, mo
     assert not (tmp_path / "c" / "results.json").exists()
 
 
-def test_several_numbers_where_an_option_takes_one(capsys):
-    assert main(["compare", "--clip-norm", "0.5,1,2"]) == 2
-    said = capsys.readouterr().err
-    assert "it takes one value per call. See `mfdl compare --help`." in said
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["--clip-norm", "0.5,1,2"], "--clip-norm must be a number, got '0.5,1,2'; it takes one value per call."),
+        (["--clip-norm=x"], "--clip-norm must be a number, got 'x'."),
+        (["--epochs", "2.5"], "--epochs must be a whole number, got '2.5'."),
+        (["--epochs", ""], "--epochs must be a whole number, got ''."),
+        (["--trust", "LDP"], "unknown trust model 'LDP'; did you mean 'ldp'?"),
+        (["--mechanisms", "MAFALDA"], "unknown mechanism 'MAFALDA'; did you mean 'mafalda'?"),
+        (["--participation", "CYCLIC"], "unknown participation 'CYCLIC'; did you mean 'cyclic'?"),
+        (["--adjacency", "ADD-REMOVE"], "unknown adjacency 'ADD-REMOVE'; did you mean 'add-remove'?"),
+        (["--graph", "RING:n=4"], "unknown graph 'RING'; did you mean 'ring'?"),
+        (["--task", "DIGITS"], "unknown task 'DIGITS'; did you mean 'digits'?"),
+        (["--release", "ALL"], "unknown release 'ALL'; did you mean 'all'?"),
+    ],
+)
+def test_a_value_of_another_kind_is_named_and_a_name_in_another_case_is_recognised(typed, message, capsys):
+    assert main(["compare", *typed]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("default::mfdl.errors.UnusualSetting")
+def test_a_warning_is_one_line(tmp_path, capsys):
+    np.savetxt(tmp_path / "w.csv", np.eye(4), delimiter=",")
+    asked = ["--graph", "ring:n=4", "--gossip", str(tmp_path / "w.csv"), "--epochs", "2", "--period", "2"]
+    assert main(["account", *asked, "--json"]) == 0
+    warned = capsys.readouterr().err
+    assert warned.startswith("mfdl: warning: gossip 'w.csv'")
+    assert (warned.count("\n"), "never average" in warned) == (1, True)
 
 
 def test_the_table_says_what_its_numbers_are(tmp_path, capsys):

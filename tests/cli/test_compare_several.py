@@ -54,6 +54,18 @@ def test_a_file_of_lists_and_the_result_are_configs_of_the_same(finished, tmp_pa
         assert again == result  # nothing was trained again: its seconds tell
 
 
+@pytest.mark.parametrize("written", ['"1"', '["0.5", "2"]', "true", '"0.5,2"'])
+def test_a_file_of_a_comparison_and_of_a_sweep_refuse_the_same_numbers(written, tmp_path, capsys):
+    file = tmp_path / "c.toml"
+    file.write_text(f"mu = {written}")
+    refusals = []
+    for asked in (["compare", "--config", str(file)], ["sweep", str(file)]):
+        assert main([*asked, "--out", str(tmp_path / "out")]) == 2
+        refusals.append(capsys.readouterr().err)
+    assert all("must be a number, got" in refusal for refusal in refusals), refusals
+    assert ["without quotes" in refusal for refusal in refusals] == [written != "true"] * 2
+
+
 def test_refusals(finished, capsys):
     folder = str(finished[1])
     for more, message in [

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ... import check
 from ...algorithms import LinearAlgorithm
 from ...errors import UnsupportedMechanism
 from ...matrices import once
@@ -51,6 +52,7 @@ __all__ = ["FORMS", "INJECTIONS", "LAST", "ViewForm", "ViewGram", "injection_bou
 
 def view_gram(algorithm: LinearAlgorithm, trust: TrustModel, node: int) -> ViewGram:
     """X_u of one node under a trust model with a single view; see `view_grams`."""
+    check.instance(TrustModel, trust=trust)
     return view_grams(trust.view(algorithm, node), [node])[0]
 
 
