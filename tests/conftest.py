@@ -12,6 +12,7 @@ import shutil
 
 import pytest
 from effort import examples
+from finished_runs import blank_pictures, finished_comparisons  # noqa: F401  # fixtures of all folders
 from hypothesis import Phase, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import sys
@@ -76,6 +77,12 @@ def _root(
         typer.echo(context.get_help())
 
 
+@functools.cache
+def _command() -> Any:
+    """Every option of every command, read from signatures once a process, which takes 13 ms."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code.
 
@@ -84,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _told(warnings.showwarning)
-            result = typer.main.get_command(app).main(
+            result = _command().main(
                 args=None if arguments is None else list(arguments), prog_name="mfdl", standalone_mode=False
             )
         sys.stdout.flush()  # a full disk behind it would otherwise be found after the exit code was decided

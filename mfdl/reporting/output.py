@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import platform
@@ -119,10 +120,15 @@ def stated_objective(of: Any) -> dict[str, float | str | None]:
 
 def versions() -> dict[str, str]:
     """What a number depends on besides its inputs."""
+    return {"mfdl": __version__, "python": platform.python_version(), **_versions_of_packages()}
+
+
+@functools.cache
+def _versions_of_packages() -> dict[str, str]:
+    """Read once a process: each answer names them, a comparison at several budgets dozens of times."""
     import importlib.metadata
 
-    packages = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "torch")}
-    return {"mfdl": __version__, "python": platform.python_version(), **packages}
+    return {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "torch")}
 
 
 def circumstances(config: OnGraph, graph: nx.Graph | SparseGraph, gossip: Gossip) -> dict[str, Any]:

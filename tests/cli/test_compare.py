@@ -13,13 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from matplotlib.figure import Figure
 
 import mfdl
 from mfdl.algorithms import registry
 from mfdl.cli import main
 from mfdl.reporting import compare as comparison
-from mfdl.reporting import comparison_folder
 from mfdl.reporting.compare import run_comparison
 from mfdl.reporting.comparison_config import ComparisonConfig
 
@@ -132,6 +130,7 @@ class TestFinished:
         assert main(["account", *SMALL[:6], *asked, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["worst_mu_adaptive"] == pytest.approx(2.0, rel=1e-6)
 
+    @pytest.mark.usefixtures("blank_pictures")
     def test_its_results_are_a_config_and_flags_win(self, finished, tmp_path, capsys):
         result, folder = finished
         file = ["compare", "--config", str(folder / "results.json"), "--json"]
@@ -164,6 +163,7 @@ def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
         assert "for gradients that may be chosen adaptively" in row["guarantee"]
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize(
     ("more", "unit"),
     [
@@ -180,6 +180,7 @@ def test_a_ranking_under_another_model(tmp_path, more, unit):
     assert all("mu = 2 " in row["guarantee"] for row in result["mechanisms"])
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_settings_reach_their_mechanism(tmp_path):
     """Four averaging rounds a step leave less noise in the models than one."""
     asked = ["--mechanisms", "dp-dsgd,muffliato", "--seeds", "1", "--set", "muffliato.gossip_rounds=4"]
@@ -217,7 +218,7 @@ def test_file_mechanism_and_table(tmp_path, capsys):
 
 
 @pytest.fixture
-def runs(monkeypatch):
+def runs(monkeypatch, blank_pictures):
     """The runs that were done, (mechanism, seed); none of them trains."""
     done = []
 
@@ -231,7 +232,6 @@ def runs(monkeypatch):
         return {**record, "node_steps_per_second": 1.0}, pa.Table.from_pylist(rows, schema=comparison.SCHEMA)
 
     monkeypatch.setattr(comparison, "_one_run", made_up)
-    monkeypatch.setattr(comparison_folder, "plot_comparison", lambda *_: Figure())
     return done
 
 
@@ -281,6 +281,7 @@ def test_interrupt_exits_130(tmp_path, capsys, monkeypatch):
     assert strict_json(tmp_path / "results.json")["complete"] is False
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_another_config_is_refused_unless_overwrite(tmp_path, capsys, runs):
     compare(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -440,6 +441,7 @@ def test_a_warning_is_one_line(tmp_path, capsys):
     assert (warned.count("\n"), "never average" in warned) == (1, True)
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_the_table_says_what_its_numbers_are(tmp_path, capsys):
     """One epsilon in the title and in the sentence; over what the loss is averaged; what the objective is per."""
     asked = ["--mechanisms", "dp-dsgd", "--seeds", "1", "--mu", "0.5", "--out", str(tmp_path)]

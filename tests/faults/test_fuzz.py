@@ -41,6 +41,7 @@ def few(surface):
     return max(2, round(70 * EFFORT) // CASES.RARE.get(surface, 1))
 
 
+@pytest.mark.hypothesis  # which pytest cannot see from outside
 @pytest.mark.parametrize("surface", list(CASES.SURFACES))
 def test_clear_words_or_success(surface):
     @given(outcome=outcomes(surface))

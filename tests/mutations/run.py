@@ -101,11 +101,11 @@ def load(folder: Path = Path(__file__).parent) -> list[Mutation]:
 def copy_project(
     root: Path, folder: Path, *, copy: Callable[..., object] = shutil.copy2, without: str = "__pycache__"
 ) -> None:
-    """What the tests need of a project; names like `without` stay behind."""
+    """What the tests need of a project; the built site and names like `without` stay behind."""
     for part in PARTS:
         if (root / part).is_dir():
             shutil.copytree(
-                root / part, folder / part, copy_function=copy, ignore=shutil.ignore_patterns(".*", without)
+                root / part, folder / part, copy_function=copy, ignore=shutil.ignore_patterns(".*", "_build", without)
             )
         elif (root / part).exists():
             copy(root / part, folder / part)

@@ -318,6 +318,7 @@ def statements():
         sys.path.remove(str(EXPERIMENTS))
 
 
+@pytest.mark.hypothesis  # as a property, it has more cases at full effort
 @pytest.mark.parametrize("number", range(8))
 def test_a_few_cases_of_the_hunt(number, statements):
     campaign = importlib.import_module("_campaign")
