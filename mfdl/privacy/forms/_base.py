@@ -45,7 +45,7 @@ class ViewGram:
             T zeros where it is `structured`.
         errors: the true X is, in the positive semidefinite order, between 1 / `inflation` and `inflation` times
             matrices within `errors` of `values`, entrywise. The shape of `values`.
-        inflation: >= 1; infinite means that every step leaks.
+        inflation: >= 1; infinite means that every step leaks, or with `upper` that nothing proves a finite loss.
         leaks: bool (T,), steps whose gradient shows in a noiseless combination: infinite loss for a record that
             takes part there.
         why: what leaks, in words; empty if nothing does.

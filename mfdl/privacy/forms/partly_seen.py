@@ -21,7 +21,7 @@ from ...noise.strategy import MAX_DENSE_STEPS
 from ...view import AlgorithmView, View
 from ..structure import is_plain_gossip, remembered
 from ._base import KNOWN_NOISE, ViewGram
-from .separable import SINGULAR
+from .separable import UNPROVEN
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,9 +117,10 @@ class PartlySeen:
         """
         made: dict[int, ViewGram] = {}
         scales = self.noise.node_scales
-        why = SINGULAR if np.isinf(inflation) else ""
+        unproven = bool(np.isinf(inflation))
         for u, X, off in zip(self.chosen(victims).tolist(), grams, norms, strict=True):
-            gram = ViewGram((X + X.T) / 2, np.outer(off, off) + absolute, inflation, why=why, form=form)
+            error = np.outer(off, off) + absolute
+            gram = ViewGram((X + X.T) / 2, error, inflation, why=UNPROVEN * unproven, form=form, upper=unproven)
             made[u] = gram.over_noise(float(scales[u]))
         known = ViewGram.silent(len(self.scale), KNOWN_NOISE)
         return [made.get(u, known) for u in victims]
