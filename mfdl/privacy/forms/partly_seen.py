@@ -117,10 +117,9 @@ class PartlySeen:
         """
         made: dict[int, ViewGram] = {}
         scales = self.noise.node_scales
-        unproven = bool(np.isinf(inflation))
+        why = UNPROVEN if np.isinf(inflation) else ""
         for u, X, off in zip(self.chosen(victims).tolist(), grams, norms, strict=True):
-            error = np.outer(off, off) + absolute
-            gram = ViewGram((X + X.T) / 2, error, inflation, why=UNPROVEN * unproven, form=form, upper=unproven)
+            gram = ViewGram((X + X.T) / 2, np.outer(off, off) + absolute, inflation, why=why, form=form)
             made[u] = gram.over_noise(float(scales[u]))
         known = ViewGram.silent(len(self.scale), KNOWN_NOISE)
         return [made.get(u, known) for u in victims]

@@ -151,28 +151,25 @@ def _own_column(noise: CausalNoise) -> bool:
 
 def encoder_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
     """C^T C for the noise N that is really injected, N = C^-1 up to rounding."""
-    return _of_columns(encoder, inverse, [slice(None)])[0]
+    return _of_parts(encoder, inverse, [slice(None)])[0]
 
 
-def _of_columns(C: FloatArray, N: FloatArray, parts: Sequence[slice]) -> list[ViewGram]:
-    """C^T C of some columns each; both this product and C N carry at most one unit roundoff a term, relative to the
-    products of absolute values.
-    """
+def _of_parts(C: FloatArray, N: FloatArray, parts: Sequence[slice]) -> list[ViewGram]:
+    """The same for some columns each; from N alone where C is not its inverse up to a small factor."""
     inflation = inflation_of(C, N)
-    if inflation > 1 + WELL_CONDITIONED and (known := gram_of_noise(N)) is not None:
-        X, errors = known
-        return [ViewGram(X[part, part], errors[part, part]) for part in parts]
-    error, unproven = sum_rounding(len(C)), math.isinf(inflation)
-    return [
-        ViewGram(
-            C[:, part].T @ C[:, part],
-            error * (np.abs(C[:, part]).T @ np.abs(C[:, part])),
-            inflation,
-            why=UNPROVEN * unproven,
-            upper=unproven,
-        )
-        for part in parts
-    ]
+    known = gram_of_noise(N) if inflation > 1 + WELL_CONDITIONED else None
+    if known is None:
+        return [_of_columns(C[:, part], inflation) for part in parts]
+    X, errors = known
+    return [ViewGram(X[part, part], errors[part, part]) for part in parts]
+
+
+def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
+    """C^T C, or its part of some columns; both this product and C N carry at most one unit roundoff a term, relative
+    to the products of absolute values.
+    """
+    why = "" if math.isfinite(inflation) else UNPROVEN
+    return ViewGram(C.T @ C, sum_rounding(len(C)) * (np.abs(C).T @ np.abs(C)), inflation, why=why)
 
 
 def injected_inflation(noise: CausalNoise) -> float:
@@ -203,7 +200,7 @@ def strategy_gram(strategy: Strategy) -> ViewGram:
 
 
 def _joint(noise: JointNoise, victims: Sequence[int]) -> list[ViewGram]:
-    return _of_columns(noise.encoder, noise.inverse, [slice(u, None, noise.num_nodes) for u in victims])
+    return _of_parts(noise.encoder, noise.inverse, [slice(u, None, noise.num_nodes) for u in victims])
 
 
 def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram | None]:
@@ -249,7 +246,7 @@ def _one_encoder_per_column(noise: CausalNoise, victims: Sequence[int]) -> list[
     values, errors = (np.stack([getattr(gram, name) for gram in grams]) for name in ("values", "errors"))
     sizes = np.abs(values) + errors
     inflation = max(gram.inflation for gram in grams)
-    unproven = math.isinf(inflation)
+    why = "" if math.isfinite(inflation) else UNPROVEN
     rounding = (len(G) + 4) * UNIT  # of a sum of that many products of three
     made = []
     for u in victims:
@@ -258,7 +255,7 @@ def _one_encoder_per_column(noise: CausalNoise, victims: Sequence[int]) -> list[
         slack = (2 * g + off) * off + rounding * g**2  # of g_k^2
         X = np.tensordot(g**2, values, 1)
         wrong = np.tensordot(g**2, errors, 1) + (1 + rounding) * np.tensordot(slack, sizes, 1)
-        made.append(ViewGram(X, wrong, inflation, why=UNPROVEN * unproven, upper=unproven))
+        made.append(ViewGram(X, wrong, inflation, why=why))
     return made
 
 
