@@ -179,3 +179,14 @@ def test_chains_are_never_below_the_heaviest_steps_and_links(data, T, gap, uses,
     if counted:
         assert upper <= truth * (1 + 1e-12)
         assert sum_of(steps) == truth
+
+
+def test_a_price_counts_links_longer_than_twice_the_gap():
+    """Six steps that meet at a difference of two alone, with and without a table of steps and uses."""
+    weights, linked = np.ones(6), [np.zeros(6), np.array([0, 0, 100.0, 100, 100, 100])]
+    for table in (10**7, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(chains, "MAX_TABLE", table)
+            upper, steps = chains.at_most(2, weights, linked, 1)
+        assert 102 <= upper <= 153  # the best three steps at their price
+        assert steps == (0, 2) or table == 0
