@@ -75,7 +75,7 @@ def banded_bound(gram: BandedGram, participation: Participation) -> PatternBound
     """Bounds on sens^2 of a banded C; None for a participation that no rule above covers.
 
     Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
-    Cost: O(T w^2) time and O(T w) memory; times up to chains.PRICES for min-separation.
+    Cost: O(T w^2) time and O(T w) memory; for min-separation also up to 40 passes of O(T w) (`chains`).
     """
     if not np.isfinite(gram.columns).all():
         return PatternBound(math.inf, 0.0, False, (0,))
