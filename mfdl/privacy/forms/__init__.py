@@ -39,7 +39,7 @@ from .injections import INJECTIONS, Injections
 from .null_space import NullSpace
 from .own_states import OwnStates, OwnStatesOfAll
 from .range_form import Range
-from .separable import SINGULAR, Separable, injected_inflation
+from .separable import UNPROVEN, Separable, injected_inflation
 
 FORMS: tuple[type[ViewForm], ...] = (Separable, Combination, OwnStates, HiddenModes, NullSpace, Range)
 """Forms by structure; no rank of the view is found in float64. Asked first, the cheapest before the others."""
@@ -119,7 +119,7 @@ def as_streamed(view: View, form: ViewForm, grams: Sequence[ViewGram | None]) ->
     @once
     def changed(gram: ViewGram) -> ViewGram:
         if math.isinf(more):
-            return ViewGram.silent(len(gram.values), SINGULAR, form=gram.form, upper=gram.upper)
+            return ViewGram.silent(len(gram.values), UNPROVEN, form=gram.form, upper=True)
         return dataclasses.replace(gram, inflation=gram.inflation * more)
 
     return [None if gram is None else changed(gram) for gram in grams]
