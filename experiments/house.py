@@ -1,0 +1,292 @@
+"""Counts in the source what should become less: ideas that stand twice, circles of imports, names that say nothing.
+
+    python experiments/house.py [--list COUNT] [--json] [--root DIR]
+
+In: the Python files of `mfdl/`, `solvers/` and, if it exists, `experiments/mfdl_papers/`, read as text; nothing is
+imported. Out: one row for each count with its goal; with `--list` the places behind one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import networkx as nx
+from rich.console import Console
+from rich.table import Table
+
+PACKAGES = {"mfdl": "mfdl", "mfdl_solvers": "solvers/mfdl_solvers", "mfdl_papers": "experiments/mfdl_papers"}
+SHARED_FILE_NAMES = {"__init__.py", "__main__.py", "base.py"}
+FEEDING = {"mfdl.training.feeding", "mfdl.training.poisson"}
+"""Modules with training's rule of which records a step is fed."""
+BANNED = frozenset(
+    [
+        *("one", "asked", "told", "made", "found", "held", "kept", "stated", "said", "shown", "there", "own"),
+        *("how", "what", "whose"),
+    ]
+)
+ENCODER_NAMES = re.compile(r"(^|_)(encoder|strategy)$")
+ENCODER_PLACES = ("mfdl.noise", "mfdl_solvers.strategies", "mfdl_solvers.encoders")
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A source file: dotted name, path below the root, text and syntax tree."""
+
+    name: str
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def package(self) -> str:
+        """The package that relative imports start from."""
+        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+
+    def place(self, node: ast.AST) -> str:
+        """File and line, for lists."""
+        return f"{self.path}:{getattr(node, 'lineno', 1)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """One row: what is counted, the goal (None where there is none), and a list of the places."""
+
+    name: str
+    description: str
+    goal: int | None
+    places: Callable[[list[Module]], list[str]]
+    value: Callable[[list[str]], int] = len
+
+
+def read(root: Path) -> list[Module]:
+    """All source files below a root, by name."""
+    modules = []
+    for package, folder in PACKAGES.items():
+        for path in sorted((root / folder).rglob("*.py")):
+            parts = (package, *path.relative_to(root / folder).with_suffix("").parts)
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            text = path.read_text(encoding="utf-8")
+            modules.append(Module(name, path.relative_to(root), text, ast.parse(text)))
+    return modules
+
+
+def within(name: str, packages: tuple[str, ...] | set[str]) -> bool:
+    """Whether a module is one of these packages or in one of them."""
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+# ---- classes and the questions which of them an object is ------------------------------------------------------------
+
+
+def classes(modules: list[Module]) -> dict[str, list[tuple[Module, ast.ClassDef]]]:
+    """Every class at the top level of a module, by name."""
+    by_name: dict[str, list[tuple[Module, ast.ClassDef]]] = collections.defaultdict(list)
+    for module in modules:
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef):
+                by_name[node.name].append((module, node))
+    return by_name
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Names and attributes in an expression."""
+    found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return found | {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+
+
+def instance_questions(module: Module) -> Iterator[tuple[ast.Call, set[str]]]:
+    """Calls of `isinstance`, with the classes that each names."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            yield node, names_in(node.args[1])
+
+
+def defined_in(modules: list[Module], packages: tuple[str, ...]) -> set[str]:
+    """Names of the classes that are defined in some packages."""
+    return {name for name, sites in classes(modules).items() if any(within(m.name, packages) for m, _ in sites)}
+
+
+def scheme_questions(modules: list[Module]) -> list[str]:
+    schemes = defined_in(modules, ("mfdl.participation",)) - {"Participation", "PatternSet", "Pattern"}
+    aliases = {"Sampled", "Secret"}  # unions of schemes
+    return [
+        module.place(call)
+        for module in modules
+        if not within(module.name, {"mfdl.participation"} | FEEDING)
+        for call, names in instance_questions(module)
+        if names & (schemes | aliases)
+    ]
+
+
+def encoder_questions(modules: list[Module]) -> list[str]:
+    kinds = defined_in(modules, ENCODER_PLACES[1:]) | {"Strategy", "BinStrategy", "StructuredFactorization"}
+    places = []
+    for module in modules:
+        if within(module.name, ENCODER_PLACES):
+            continue
+        places += [module.place(call) for call, names in instance_questions(module) if names & kinds]
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Compare) and _is_none_question(node) and _last_name(node.left):
+                places.append(module.place(node))
+            if isinstance(node, ast.Call) and _last(node.func) in ("is_strategy", "shipped"):
+                places.append(module.place(node))
+            if isinstance(node, ast.Call) and _last(node.func) == "isinstance" and "ndarray" in names_in(node.args[1]):
+                places += [module.place(node)] if _last_name(node.args[0]) else []
+    return places
+
+
+def _is_none_question(node: ast.Compare) -> bool:
+    return isinstance(node.ops[0], ast.Is | ast.IsNot) and ast.unparse(node.comparators[0]) == "None"
+
+
+def _last(node: ast.AST) -> str:
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def _last_name(node: ast.AST) -> bool:
+    return bool(ENCODER_NAMES.search(_last(node)))
+
+
+# ---- imports ---------------------------------------------------------------------------------------------------------
+
+
+def imported(module: Module, known: set[str]) -> set[str]:
+    """Modules that a module imports anywhere: at its top, in functions, for types only, by `import_module`."""
+    targets = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            targets |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.package.split(".")
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
+            for alias in node.names:
+                targets.add(f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base)
+        elif isinstance(node, ast.Call) and _last(node.func) == "import_module":
+            targets |= {str(name.value) for name in node.args[:1] if isinstance(name, ast.Constant)}
+    return (targets & known) - {module.name}
+
+
+def circles(modules: list[Module]) -> list[str]:
+    known = {module.name for module in modules}
+    graph = nx.DiGraph((m.name, target) for m in modules if m.name != "mfdl" for target in imported(m, known))
+    found = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 3]
+    return [f"{len(part)} files: {', '.join(part)}" for part in sorted(found, key=len, reverse=True)]
+
+
+# ---- ideas that stand more than once ---------------------------------------------------------------------------------
+
+
+def config_classes(modules: list[Module]) -> list[str]:
+    names = [(name, site) for name, sites in classes(modules).items() for site in sites if name.endswith("Config")]
+    return [f"{module.place(node)} {name}" for name, (module, node) in names if name != "Config"]
+
+
+def calls_of(pattern: str) -> Callable[[list[Module]], list[str]]:
+    """Files that hold a pattern."""
+    return lambda modules: [str(module.path) for module in modules if re.search(pattern, module.text)]
+
+
+def classes_like(pattern: str) -> Callable[[list[Module]], list[str]]:
+    """Classes whose names match a pattern."""
+    return lambda modules: [
+        f"{module.place(node)} {name}"
+        for name, sites in classes(modules).items()
+        if re.fullmatch(pattern, name)
+        for module, node in sites
+    ]
+
+
+def repeated_files(modules: list[Module]) -> list[str]:
+    by_name = collections.defaultdict(list)
+    for module in modules:
+        if module.path.name not in SHARED_FILE_NAMES:
+            by_name[module.path.name].append(str(module.path))
+    return [f"{name}: {', '.join(paths)}" for name, paths in sorted(by_name.items()) if len(paths) > 1]
+
+
+def repeated_classes(modules: list[Module]) -> list[str]:
+    return [
+        f"{name}: {', '.join(module.place(node) for module, node in sites)}"
+        for name, sites in sorted(classes(modules).items())
+        if len(sites) > 1
+    ]
+
+
+def banned_names(modules: list[Module]) -> list[str]:
+    places = []
+    for module in modules:
+        for node in ast.walk(module.tree):
+            names: list[str] = []
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names.append(node.name)
+            elif isinstance(node, ast.arg):
+                names.append(node.arg)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.append(node.id)
+            places += [f"{module.place(node)} {name}" for name in names if name.strip("_") in BANNED]
+    return places
+
+
+def sizes(modules: list[Module]) -> list[str]:
+    return [f"{len(module.text)} {module.path}" for module in modules]
+
+
+def total(places: list[str]) -> int:
+    """The sum of the numbers that places start with."""
+    return sum(int(place.split()[0]) for place in places)
+
+
+COUNTS = (
+    Count("files", "source files", 270, lambda modules: [str(module.path) for module in modules]),
+    Count("characters", "characters of source", 2_400_000, sizes, total),
+    Count("schemes", "`isinstance` on participation schemes outside participation and feeding", 0, scheme_questions),
+    Count("encoders", "questions which kind of encoder it is, outside noise and encoders", 0, encoder_questions),
+    Count("circles", "circles of imports of more than 3 files", 0, circles),
+    Count("configs", "config classes", None, config_classes),
+    Count("toml", "files that read TOML", 1, calls_of(r"tomllib\.load")),
+    Count("formats", "files that read or write binary files", 1, calls_of(r"np\.(savez|load)\b|safetensors")),
+    Count("audits", "classes of audit results", None, classes_like(r"\w*Audit(Result|ed)?")),
+    Count("mechanisms", "classes of mechanisms", 1, classes_like(r"(?!Unsupported)\w*Mechanism")),
+    Count("guarantees", "classes of guarantees", 1, classes_like(r"\w*Guarantee")),
+    Count("file-names", "file names that occur twice", 0, repeated_files),
+    Count("class-names", "class names that occur twice", 0, repeated_classes),
+    Count("banned", "names of variables, arguments and functions that say nothing", 0, banned_names),
+)
+
+
+def main() -> int:
+    """The command; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", choices=[count.name for count in COUNTS], help="the places behind one count")
+    parser.add_argument("--json", action="store_true", help="the counts as one JSON object")
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
+    arguments = parser.parse_args()
+    modules = read(arguments.root)
+    if arguments.list:
+        chosen = next(count for count in COUNTS if count.name == arguments.list)
+        print("\n".join(chosen.places(modules)))
+        return 0
+    values = {count.name: count.value(count.places(modules)) for count in COUNTS}
+    if arguments.json:
+        print(json.dumps(values, indent=2))
+        return 0
+    table = Table("count", "what", "now", "goal")
+    for count in COUNTS:
+        goal = "" if count.goal is None else f"{count.goal:,}"
+        table.add_row(count.name, count.description, f"{values[count.name]:,}", goal)
+    Console(width=120).print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""The counts of `experiments/house.py`, on a tree of a few lines that has one of each."""
+
+import house
+import pytest
+
+FILES = {
+    "mfdl/__init__.py": "",
+    "mfdl/participation/__init__.py": "class Participation: ...\nclass Cyclic(Participation): ...\n",
+    "mfdl/one.py": "from . import two\nfrom .participation import Cyclic\ndef f(scheme, encoder):\n"
+    "    found = isinstance(scheme, Cyclic)\n    return found if encoder is None else two\n",
+    "mfdl/two.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .three import T\nclass Twice: ...\n",
+    "mfdl/three.py": "def late():\n    import mfdl.four\nclass Twice: ...\nclass TableConfig: ...\n"
+    "class Mechanism: ...\n",
+    "mfdl/four.py": "import importlib\nimportlib.import_module('mfdl.one')\nclass FirstGuarantee: ...\n",
+    "mfdl/audit/two.py": "import tomllib\ntomllib.loads('')\n",
+    "solvers/mfdl_solvers/__init__.py": "",
+}
+EXPECTED = {
+    "files": 8, "schemes": 1, "encoders": 1, "circles": 1, "configs": 1, "toml": 1, "formats": 0, "audits": 0,
+    "mechanisms": 1, "guarantees": 1, "file-names": 1, "class-names": 1, "banned": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory):
+    root = tmp_path_factory.mktemp("house")
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return house.read(root)
+
+
+@pytest.mark.parametrize("count", house.COUNTS, ids=lambda count: count.name)
+def test_each_count_sees_what_it_counts(count, modules):
+    expected = EXPECTED.get(count.name, sum(map(len, FILES.values())))
+    assert count.value(count.places(modules)) == expected
+
+
+def test_imports_of_types_in_functions_and_by_name_close_a_circle(modules):
+    (circle,) = house.circles(modules)
+    assert circle.startswith("4 files: mfdl.four, mfdl.one, mfdl.three, mfdl.two")
