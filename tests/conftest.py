@@ -22,6 +22,11 @@ settings.register_profile("share", examples(100), phases=PHASES)
 settings.load_profile("share")  # what a test sets itself inherits from it
 
 
+def pytest_configure(config):
+    """Laws draw unusual settings on purpose; tests of the warning itself expect it."""
+    config.addinivalue_line("filterwarnings", "ignore::mfdl.errors.UnusualSetting")
+
+
 @pytest.fixture(scope="module")
 def browser():
     """Chromium; skipped where playwright (the `browser` extra) or a chromium (CHROMIUM, or on the path) is missing."""
