@@ -276,8 +276,8 @@ def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) 
     for model, victims in seen.members(algorithm):
         if not victims:
             continue
-        view = model.view(algorithm, victims[0])
-        known = view.knowledge.known_noise
+        against = model.view(algorithm, victims[0])
+        known = against.knowledge.known_noise
         if known.any() and not known.all():
             raise UnsupportedMechanism(
                 f"secret bins are accounted for noise of {algorithm.name!r}, which correlates time and nodes together, "
@@ -285,7 +285,7 @@ def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) 
                 "take one encoder for all nodes (time_space, mafalda), trust.SecLDP(), or a public participation."
             )
         for u in victims:
-            why = known_gradient(view, u) or ("all noise is known" if known.all() else "")
+            why = known_gradient(against, u) or ("all noise is known" if known.all() else "")
             found = (math.inf, f"Infinite for node {labels[u]!r}: {why}.") if why else (1.0, "")
             exposed[u] = max(exposed.get(u, found), found, key=lambda each: each[0])
     return _of_somebody(exposed, trust)

@@ -146,8 +146,8 @@ class Losses(LossTable):
 
     @property
     def rests_on(self) -> float | None:
-        """The Lipschitz constant if any victim is covered by shift reduction: the worst of them need not be."""
-        return max((loss.lipschitz for loss in self.of_victims if loss.lipschitz is not None), default=None)
+        """The least Lipschitz constant if any victim is covered by shift reduction: the worst of them need not be."""
+        return min((loss.lipschitz for loss in self.of_victims if loss.lipschitz is not None), default=None)
 
     def guarantee(self, noise_std: float, *, each: bool = False) -> Guarantee:
         """What base noise of this standard deviation guarantees to every node, for adaptive gradients.

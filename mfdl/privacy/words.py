@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .guarantee import Guarantee
+    from .sampled_guarantee import SampledGuarantee
 
 EVERY_NODE = "every node"
 _CLIPPED = {"record": "the sum of clipped gradients", "user": "clipped mean gradients"}
@@ -67,11 +68,13 @@ def paragraph(guarantee: Guarantee) -> str:
     g = guarantee
     strength = "no finite mu" if g.mu == math.inf else f"mu = {rounded_up(g.mu, 6)} ({epsilon_at(g)})"
     whose = f"a record of {g.victim}" if g.unit == "record" else f"all data of {g.victim}"
-    how = ("" if g.adaptive else ", gradients fixed in advance") + (f"; {g.source}" if g.source else "")
-    return (
+    how = "" if g.adaptive else ", gradients fixed in advance"
+    number = (
         f"{strength} for {whose} against {g.attacker} ({g.trust}), {g.adjacency}, clip {g.clip_norm:g}, "
         f"noise {g.noise_std:.4g}, {g.participation}{how}"
     )
+    runs = "" if g.composed == 1 else f"{g.composed} runs"
+    return "; ".join(filter(None, (number, runs, _RELEASED[g.release], *g.notes, g.source)))
 
 
 def rows(guarantee: Guarantee) -> list[tuple[str, str]]:
@@ -86,9 +89,21 @@ def rows(guarantee: Guarantee) -> list[tuple[str, str]]:
         ("gradients", "may be adaptive" if g.adaptive else "fixed in advance"),
         ("participation", g.participation),
         ("noise", f"std {g.noise_std:.6g} for clip norm {g.clip_norm:g}, sensitivity {g.sensitivity:.6g}"),
-        *([("why", g.why)] if g.why else []),
-        *([("source", g.source)] if g.source else []),
+        *([("released", _RELEASED[g.release])] if _RELEASED[g.release] else []),
+        *condition_rows(g),
     ]
+
+
+def condition_rows(guarantee: Guarantee | SampledGuarantee) -> list[tuple[str, str]]:
+    """What the number rests on and where it is from, as rows of a table."""
+    g = guarantee
+    rows = [
+        ("runs", f"{g.composed} runs with independent noise" if g.composed > 1 else ""),
+        ("conditions", "; ".join(g.notes)),
+        ("why", g.why),
+        ("source", g.source),
+    ]
+    return [(name, text) for name, text in rows if text]
 
 
 def figure(guarantee: Guarantee) -> Figure | None:
