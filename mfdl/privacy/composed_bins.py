@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from .. import check
 from ..errors import InvalidInput
+from ..shown import rounded_up
 from . import gaussian
 from .binned import FINEST, SLACK, UP, BinnedGaussian, delta_of, epsilon_of, gaussian_losses, interval_of
-from .words import rounded_up
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism, require_known
-from ..shown import Shown
+from ..shown import Shown, rounded_up
 from . import gaussian
 from .binned import BinnedGaussian
 from .composed_bins import ComposedBins
@@ -23,7 +23,7 @@ from .fingerprint import Fingerprint, fingerprint_of_both, short_hash
 from .guarantee import DELTA, EDITED, Guarantee, said_of_both, texts
 from .monte_carlo_bins import MonteCarloBins
 from .sampled import SampledGaussian
-from .words import EVERY_NODE, condition_rows, rounded_up
+from .words import EVERY_NODE, condition_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -247,13 +247,14 @@ class SampledGuarantee(Shown):
         return "; ".join(filter(None, (number, runs, *self.notes, self.source)))
 
     def _rows(self) -> list[tuple[str, str]]:
+        sensitivity = rounded_up(self.sensitivity, 6)
         return [
             ("epsilon", f"{self.epsilon_in_words} ({self._how})"),
             ("whose data", f"record of {self.victim}, {self.adjacency} adjacency"),
             ("against", f"{self.attacker} (trust model {self.trust})"),
             ("gradients", "may be adaptive"),
             ("participation", f"{self.participation}, by secret draws"),
-            ("noise", f"std {self.noise_std:.6g} for clip norm {self.clip_norm:g}, sensitivity {self.sensitivity:.6g}"),
+            ("noise", f"std {self.noise_std:.6g} for clip norm {self.clip_norm:g}, sensitivity {sensitivity}"),
             *condition_rows(self),
         ]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING
+
+from ..shown import rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,17 +21,6 @@ _RELEASED = {
     "all": "all final models are released",
     "not applicable": "",
 }
-
-
-def rounded_up(number: float, digits: int) -> str:
-    """A number >= 0 with so many digits, never shown smaller than it is.
-
-    >>> rounded_up(1.0000001, 6), rounded_up(0.5, 6)
-    ('1.00001', '0.5')
-    """
-    if number == math.inf:
-        return "inf"
-    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(number))):.{digits}g}"
 
 
 def epsilon_at(guarantee: Guarantee) -> str:
@@ -88,7 +78,7 @@ def rows(guarantee: Guarantee) -> list[tuple[str, str]]:
         ("against", f"{g.attacker} (trust model {g.trust})"),
         ("gradients", "may be adaptive" if g.adaptive else "fixed in advance"),
         ("participation", g.participation),
-        ("noise", f"std {g.noise_std:.6g} for clip norm {g.clip_norm:g}, sensitivity {g.sensitivity:.6g}"),
+        ("noise", f"std {g.noise_std:.6g} for clip norm {g.clip_norm:g}, sensitivity {rounded_up(g.sensitivity, 6)}"),
         *([("released", _RELEASED[g.release])] if _RELEASED[g.release] else []),
         *condition_rows(g),
     ]

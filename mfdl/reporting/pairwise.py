@@ -27,6 +27,7 @@ from ..privacy.guarantee import DELTA
 from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
 from ..privacy.losses import Losses, Question, require_unit
 from ..progress import Progress, shown
+from ..shown import rounded_up
 from ..trust import PNDP, TrustModel
 
 if TYPE_CHECKING:
@@ -169,13 +170,16 @@ class PairwiseLosses(LossTable):
         return (
             f"of {self.algorithm.name!r} on {self.algorithm.num_nodes} nodes, {len(self.of_attackers)} attackers "
             f"({question.trust.name}), {question.adjacency}, clip {question.clip_norm:g}; the worst of all pairs, "
-            f"attacker {labels[attacker]} and victim {labels[victim]}, has mu = {mu:.6g} / noise_std"
+            f"attacker {labels[attacker]} and victim {labels[victim]}, has mu = {rounded_up(mu, 6)} / noise_std"
         )
 
     def _rows(self) -> list[tuple[str, str]]:
         labels = self.algorithm.dynamics.gossip.labels
         return [
-            (f"attacker {labels[v]}", f"{len(losses.of_victims)} victims, worst sensitivity {losses.worst.value:.4g}")
+            (
+                f"attacker {labels[v]}",
+                f"{len(losses.of_victims)} victims, worst sensitivity {rounded_up(losses.worst.value, 4)}",
+            )
             for v, losses in list(self.of_attackers.items())[:SHOWN_NODES]
         ]
 
