@@ -46,8 +46,8 @@ NOISES = {
 def algorithm_of(noise, scheme):
     if NOISES[noise] == "decor":
         return algorithms.decor(RING, scheme, sigma_local=1.0, sigma_pair=2.0)
-    one = algorithms.dp_dsgd(RING, scheme)
-    return one if NOISES[noise] is None else dataclasses.replace(one, noise=NOISES[noise])
+    algorithm = algorithms.dp_dsgd(RING, scheme)
+    return algorithm if NOISES[noise] is None else dataclasses.replace(algorithm, noise=NOISES[noise])
 
 
 def epsilon_of(algorithm, model, by_samples=False):

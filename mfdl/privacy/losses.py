@@ -127,6 +127,7 @@ class Losses(LossTable):
             f"of {len(self.of_victims)} nodes of {self.algorithm.name!r} against {q.trust.attacker} ({q.trust.name}), "
             f"{q.adjacency}, clip {q.clip_norm:g}: sensitivity of the worst {rounded_up(self.worst.value, 6)} "
             f"({self.worst.bound}), so mu = {rounded_up(self.worst.value * q.record_shift, 6)} / noise_std"
+            f"{''.join(f', {note}' for note in shift_notes(self.rests_on))}"
         )
 
     def _rows(self) -> list[tuple[str, str]]:

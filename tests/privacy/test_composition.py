@@ -27,30 +27,30 @@ def public(noise_std=6.0, **options):
 
 
 def in_bins(noise_std=6.0, method="certified", model=ASKED["trust"]):
-    one = algorithms.dp_dsgd(STAR, BallsInBins(2, 2))
-    return sampled.account(one, **{**ASKED, "trust": model}, noise_std=noise_std, method=method)
+    algorithm = algorithms.dp_dsgd(STAR, BallsInBins(2, 2))
+    return sampled.account(algorithm, **{**ASKED, "trust": model}, noise_std=noise_std, method=method)
 
 
 def poisson():
-    one = algorithms.dp_dsgd(STAR, PoissonSampling(0.3, 4))
+    algorithm = algorithms.dp_dsgd(STAR, PoissonSampling(0.3, 4))
     model = trust.ReleasedOnly().all_messages()
-    return sampled.account(one, **{**ASKED, "trust": model}, noise_std=6.0)
+    return sampled.account(algorithm, **{**ASKED, "trust": model}, noise_std=6.0)
 
 
 def fixed():
     """For gradients fixed in advance; of every node, as if somebody had written it."""
-    one = algorithms.dp_dsgd(STAR, Cyclic(2, 2))
-    losses = Losses.of(one, Question(**ASKED))
+    algorithm = algorithms.dp_dsgd(STAR, Cyclic(2, 2))
+    losses = Losses.of(algorithm, Question(**ASKED))
     stated = losses.by_victim(6.0, adaptive=False)[1]
     return dataclasses.replace(stated, victim="every node")
 
 
 def average():
-    one = algorithms.dp_dsgd(STAR, Cyclic(2, 2)).releasing("average:2")
-    return account(one, **ASKED, noise_std=6.0, lipschitz=1.0)
+    algorithm = algorithms.dp_dsgd(STAR, Cyclic(2, 2)).releasing("average:2")
+    return account(algorithm, **ASKED, noise_std=6.0, lipschitz=1.0)
 
 
-MADE = {
+GUARANTEES = {
     "public": public,
     "public, Lipschitz": lambda: public(lipschitz=1.0),
     "public, of a file": lambda: Guarantee.from_dict(public(lipschitz=1.0).to_dict()),
@@ -68,17 +68,17 @@ MADE = {
 
 
 @functools.cache
-def made(name):
-    return MADE[name]()
+def guarantee_of(name):
+    return GUARANTEES[name]()
 
 
-def refused(one, other):
+def refused(first_kind, second_kind):
     """Why two do not compose; None where they do."""
-    if "poisson" in (one, other):
+    if "poisson" in (first_kind, second_kind):
         return "same trust|by Poisson|only adaptive|other must be a Guarantee"
-    if "fixed in advance" in (one, other):
+    if "fixed in advance" in (first_kind, second_kind):
         return "only adaptive guarantees compose|other must be a Guarantee"
-    if isinstance(made(one), Guarantee) and isinstance(made(other), SampledGuarantee):
+    if isinstance(guarantee_of(first_kind), Guarantee) and isinstance(guarantee_of(second_kind), SampledGuarantee):
         return r"a guarantee by secret batches takes this one: secret\.compose_with\(public\)"
     return None
 
@@ -88,23 +88,23 @@ def words_of(stated):
     return [stated.sentence(), str(stated), repr(stated), stated._repr_html_()]
 
 
-def all_said(stated):
+def conditions_of(stated):
     """Conditions and origins, one by one."""
     return {*stated.notes, *filter(None, stated.source.split("; "))}
 
 
-@pytest.mark.parametrize(("one", "other"), list(itertools.product(MADE, MADE)))
-def test_a_composed_guarantee_rests_on_all_that_its_parts_rest_on(one, other):
-    first, second = made(one), made(other)
-    if why := refused(one, other):
+@pytest.mark.parametrize(("first_kind", "second_kind"), list(itertools.product(GUARANTEES, GUARANTEES)))
+def test_a_composed_guarantee_rests_on_all_that_its_parts_rest_on(first_kind, second_kind):
+    first, second = guarantee_of(first_kind), guarantee_of(second_kind)
+    if why := refused(first_kind, second_kind):
         with pytest.raises((InvalidInput, UnsupportedMechanism), match=why):
             first.compose_with(second)
         return
     both = first.compose_with(second)
-    assert all_said(both) == all_said(first) | all_said(second)
-    for said in all_said(both):
+    assert conditions_of(both) == conditions_of(first) | conditions_of(second)
+    for condition in conditions_of(both):
         for words in words_of(both):
-            assert said in words
+            assert condition in words
     assert both.adaptive
     assert both.composed == first.composed + second.composed
     assert (both.clip_norm, both.adjacency, both.unit, both.victim) == (1.0, "zero-out", "record", "every node")
@@ -119,37 +119,37 @@ def test_a_composed_guarantee_rests_on_all_that_its_parts_rest_on(one, other):
     assert bool(both.fingerprint) == bool(first.fingerprint and second.fingerprint)
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", GUARANTEES)
 def test_what_is_written_says_every_condition(name):
-    stated = made(name)
-    told = json.loads(json.dumps(stated.to_dict(), allow_nan=False))
-    assert tuple(told["notes"]) == stated.notes
-    assert told["adaptive"] == stated.adaptive
+    stated = guarantee_of(name)
+    written = json.loads(json.dumps(stated.to_dict(), allow_nan=False))
+    assert tuple(written["notes"]) == stated.notes
+    assert written["adaptive"] == stated.adaptive
     if isinstance(stated, Guarantee):
-        again = Guarantee.from_dict(told)
+        again = Guarantee.from_dict(written)
         assert again == stated
         assert again.source in (STATED, EDITED)
     else:
-        assert told["source"] == stated.source
-        assert told["composed"] == stated.composed
+        assert written["source"] == stated.source
+        assert written["composed"] == stated.composed
 
 
 def test_the_constant_is_there_to_be_lost():
     """Without it the public run loses more, and notes name it, the average and who wrote the statement."""
-    assert made("public, Lipschitz").mu < 0.9 * made("public").mu
-    assert LIPSCHITZ in made("public, Lipschitz").notes
-    assert LIPSCHITZ in made("bins and public").notes
-    assert any(note.startswith(AVERAGE) for note in made("public, average released").notes)
-    assert made("public, of a file").source == STATED
-    assert made("public, edited").source == EDITED
-    nothing = made("bins").compose_with(made("public, without noise"))
+    assert guarantee_of("public, Lipschitz").mu < 0.9 * guarantee_of("public").mu
+    assert LIPSCHITZ in guarantee_of("public, Lipschitz").notes
+    assert LIPSCHITZ in guarantee_of("bins and public").notes
+    assert any(note.startswith(AVERAGE) for note in guarantee_of("public, average released").notes)
+    assert guarantee_of("public, of a file").source == STATED
+    assert guarantee_of("public, edited").source == EDITED
+    nothing = guarantee_of("bins").compose_with(guarantee_of("public, without noise"))
     assert nothing.epsilon(DELTA) == math.inf
     assert "has no finite guarantee" in nothing.sentence()
     assert "no finite epsilon" in repr(nothing)
 
 
 def test_a_note_is_part_of_what_is_sealed():
-    both = made("bins and public")
+    both = guarantee_of("bins and public")
     assert both.fingerprint
     without = dataclasses.replace(both, notes=())
     assert not without.fingerprint
@@ -162,10 +162,10 @@ def test_a_note_is_part_of_what_is_sealed():
 def test_a_statement_shows_release_runs_and_conditions_wherever_it_shows_itself():
     """Also in few words and in a notebook's table: a number without its conditions is another statement."""
     for name in ("public, Lipschitz", "public, average released"):
-        stated = made(name)
+        stated = guarantee_of(name)
         for words in words_of(stated):
             assert LIPSCHITZ in words
             assert "models is released" in words or "all final models are released" in words
-    twice = made("public, twice")
+    twice = guarantee_of("public, twice")
     for words in words_of(twice):
         assert "2 runs" in words
