@@ -10,6 +10,7 @@ status 1 and prints the smallest such case.
 
 from __future__ import annotations
 
+import _soundness_training  # noqa: F401  registers its statements
 from _campaign import run
 from _soundness_encoders import STATEMENTS
 

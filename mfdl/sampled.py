@@ -28,7 +28,7 @@ from .privacy import bin_gram, binned, gaussian
 from .privacy.binned import BinnedGaussian
 from .privacy.composed_bins import ComposedBins
 from .privacy.fingerprint import Fingerprint, participation_hash
-from .privacy.forms import injection_bound
+from .privacy.forms import injection_bound, known_gradient
 from .privacy.monte_carlo_bins import MonteCarlo, MonteCarloBins, normalized
 from .privacy.sampled import SampledGaussian
 from .privacy.sampled_guarantee import SampledGuarantee, noise_multiplier
@@ -271,26 +271,28 @@ def _exposed(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, clip
 
 
 def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
-    """Of noise that correlates time and nodes together: 1, its M holds all; inf for those who know all of it.
+    """Of noise that correlates time and nodes together: 1, its M holds all; inf for a victim whose gradient is known.
 
+    Infinite for all victims of those who know all of the noise.
     Raises: UnsupportedMechanism: noise that is known in part, which leaves no block causal encoder.
     """
     _require_noise_with_gradients(algorithm)
-    exposed: Exposed = {}
+    labels, exposed = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
     for model, victims in seen.members(algorithm):
         if not victims:
             continue
-        known = model.view(algorithm, victims[0]).knowledge.known_noise
+        against = model.view(algorithm, victims[0])
+        known = against.knowledge.known_noise
         if known.any() and not known.all():
             raise UnsupportedMechanism(
                 f"secret bins are accounted for noise of {algorithm.name!r}, which correlates time and nodes together, "
                 f"where attackers know none of it, and under trust model {trust.name!r} {trust.attacker} know a part; "
                 "take one encoder for all nodes (time_space, mafalda), trust.SecLDP(), or a public participation."
             )
-        why = f"Infinite for node {algorithm.dynamics.gossip.labels[victims[0]]!r}: all noise is known."
         for u in victims:
-            if u not in exposed or known.all():
-                exposed[u] = (math.inf, why) if known.all() else (1.0, "")
+            why = known_gradient(against, u) or ("all noise is known" if known.all() else "")
+            found = (math.inf, f"Infinite for node {labels[u]!r}: {why}.") if why else (1.0, "")
+            exposed[u] = max(exposed.get(u, found), found, key=lambda each: each[0])
     return _of_somebody(exposed, trust)
 
 

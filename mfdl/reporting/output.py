@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
+from .. import __version__, shown
 from ..errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def _require_name(target: Path) -> None:
         raise InvalidInput(f"cannot write {str(target)!a}: the name is not valid UTF-8; use another.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        shown = str(target) if len(str(target)) <= 80 else f"{str(target)[:77]}..."
-        raise InvalidInput(f"cannot write {shown!r}: {reason}; use another name.") from None
+        written = str(target) if len(str(target)) <= 80 else f"{str(target)[:77]}..."
+        raise InvalidInput(f"cannot write {written!r}: {reason}; use another name.") from None
 
 
 def json_number(number: float | None) -> float | str | None:
@@ -77,14 +77,12 @@ def json_number(number: float | None) -> float | str | None:
 
 
 def rounded_up(value: float | str) -> str:
-    """Four digits, rounded up: a table or title never shows less than what is lost.
+    """Four digits, rounded up (`shown.rounded_up`): a table or title never shows less than what is lost.
 
     >>> rounded_up(10.99721), rounded_up(2.0), rounded_up("inf")
     ('11', '2', 'inf')
     """
-    from ..privacy import words  # not where `mfdl --help` would bring it
-
-    return words.rounded_up(float(value), 4)
+    return shown.rounded_up(float(value), 4)
 
 
 def mu_rounded_up(value: float | str) -> str:
@@ -93,9 +91,7 @@ def mu_rounded_up(value: float | str) -> str:
     >>> mu_rounded_up(2.0000001), mu_rounded_up("inf")
     ('2.00001', 'inf')
     """
-    from ..privacy import words
-
-    return words.rounded_up(float(value), 6)
+    return shown.rounded_up(float(value), 6)
 
 
 def largest_epsilon(result: dict[str, Any]) -> float | str | None:

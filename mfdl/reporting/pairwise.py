@@ -25,8 +25,9 @@ from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
 from ..privacy.guarantee import DELTA
 from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
-from ..privacy.losses import Losses, Question, require_unit
+from ..privacy.losses import Losses, Question, require_unit, shift_notes
 from ..progress import Progress, shown
+from ..shown import rounded_up
 from ..trust import PNDP, TrustModel
 
 if TYPE_CHECKING:
@@ -169,16 +170,22 @@ class PairwiseLosses(LossTable):
         labels, question = self.algorithm.dynamics.gossip.labels, self.of_attackers[attacker].question
         (worst,) = (loss for loss in self.of_attackers[attacker].of_victims if loss.victim == victim)
         mu = worst.trained.value * question.record_shift
+        constants = (losses.rests_on for losses in self.of_attackers.values())
+        rests_on = min((constant for constant in constants if constant is not None), default=None)
         return (
             f"of {self.algorithm.name!r} on {self.algorithm.num_nodes} nodes, {len(self.of_attackers)} attackers "
             f"({question.trust.name}), {question.adjacency}, clip {question.clip_norm:g}; the worst of all pairs, "
-            f"attacker {labels[attacker]} and victim {labels[victim]}, has mu = {mu:.6g} / noise_std"
+            f"attacker {labels[attacker]} and victim {labels[victim]}, has mu = {rounded_up(mu, 6)} / noise_std"
+            f"{''.join(f', {note}' for note in shift_notes(rests_on))}"
         )
 
     def _rows(self) -> list[tuple[str, str]]:
         labels = self.algorithm.dynamics.gossip.labels
         return [
-            (f"attacker {labels[v]}", f"{len(losses.of_victims)} victims, worst sensitivity {losses.worst.value:.4g}")
+            (
+                f"attacker {labels[v]}",
+                f"{len(losses.of_victims)} victims, worst sensitivity {rounded_up(losses.worst.value, 4)}",
+            )
             for v, losses in list(self.of_attackers.items())[:SHOWN_NODES]
         ]
 

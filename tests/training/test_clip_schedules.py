@@ -115,6 +115,22 @@ def test_clips_that_mean_nothing_are_refused(clips):
         replay(mechanism(0.1), classes(), seeds=[0], clip_schedule=clips)
 
 
+@pytest.mark.parametrize("clips", [[0.5] * 4, [2.0] * 4, [1.0, 1, 1, 0.9]])
+def test_a_guarantee_that_rests_on_a_lipschitz_constant_takes_no_clips(clips):
+    """The local map is x - (eta / c_t) g, of a gradient clipped elsewhere: a constant for eta says nothing of it."""
+    algorithm = algorithms.dp_dsgd(Dynamics(RING, 0.5), EveryStep(4)).with_divisors(np.full(4, 15.0))
+    options = {"mu": 1.0, "trust": trust.ReleasedOnly(), "adjacency": "zero-out", "clip_norm": CLIP}
+    plain, resting = (mfdl.calibrate(algorithm, **options, lipschitz=L) for L in (None, 1.0))
+    assert (plain.lipschitz, resting.lipschitz) == (None, 1.0)
+    how = {"task": classes(lipschitz=1.0), "seeds": [0], "eval_every": 4}
+    with pytest.raises(InvalidInput, match="clip_schedule must be 1 in every step") as refusal:
+        replay(resting, **how, clip_schedule=clips)
+    for words in (f"got {clips[-1]:g} in step", "leave clip_schedule out", "calibrate without lipschitz"):
+        assert words in str(refusal.value)
+    replay(resting, **how, clip_schedule=[1.0] * 4)
+    replay(plain, **how, clip_schedule=clips)
+
+
 def test_a_comparison_scales_rates_and_clips_alike():
     asked = {"graph": "ring:n=4", "epochs": 2, "period": 3, "mechanisms": ("dp-dsgd",), "seeds": 1, "mu": 1.0}
     config = ComparisonConfig(**asked, lr_schedule="inverse-time:9", clip_schedule="inverse-sqrt")

@@ -47,7 +47,17 @@ LAST: tuple[type[ViewForm], ...] = (OwnStatesOfAll, Dense, Injections)
 """Asked in this order after them."""
 UNDECIDED = "the rank of its noise, or its size beside the gradients, cannot be told in float64"
 
-__all__ = ["FORMS", "INJECTIONS", "LAST", "ViewForm", "ViewGram", "injection_bound", "view_gram", "view_grams"]
+__all__ = [
+    "FORMS",
+    "INJECTIONS",
+    "LAST",
+    "ViewForm",
+    "ViewGram",
+    "injection_bound",
+    "known_gradient",
+    "view_gram",
+    "view_grams",
+]
 
 
 def view_gram(algorithm: LinearAlgorithm, trust: TrustModel, node: int) -> ViewGram:
@@ -134,7 +144,12 @@ def _told(view: View, victims: Sequence[int], made: Mapping[int, ViewGram | None
     told = [made.get(u) or unknown for u in victims]
     known_at = np.asarray(view.known_gradients.any(axis=0))
     for i in np.flatnonzero(known_at[list(victims)]).tolist():
-        known = view.known_gradients[:, victims[i]]
-        why = f"the attacker knows the gradient of step {int(np.argmax(known))}"
+        known, why = view.known_gradients[:, victims[i]], known_gradient(view, victims[i])
         told[i] = dataclasses.replace(told[i], leaks=told[i].leaks | known, why=why)
     return told
+
+
+def known_gradient(view: View, victim: int) -> str:
+    """Which gradient of a victim the attacker knows, in words; empty where it knows none."""
+    known = view.known_gradients[:, victim]
+    return f"the attacker knows the gradient of step {int(np.argmax(known))}" if known.any() else ""
