@@ -24,7 +24,7 @@ COMMANDS = typer.main.get_command(app).commands
 
 
 def run_python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
 
 
 def test_help_brings_none_of_the_heavy_libraries():
@@ -49,7 +49,7 @@ def test_version_and_help(capsys):
 @pytest.mark.parametrize("how", [["-c", "import sys; from mfdl.cli import main; sys.exit(main())"], ["-m", "mfdl"]])
 def test_console_script_runs_in_a_process_of_its_own(how):
     command = [sys.executable, *how, "factorize", "--graph", "rin"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("mfdl: unknown graph 'rin'; did you mean 'ring'?")
 

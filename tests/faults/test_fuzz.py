@@ -48,8 +48,6 @@ def test_clear_words_or_success(surface):
     @settings(
         max_examples=few(surface),
         deadline=None,
-        database=None,
-        derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
     def holds(outcome):
