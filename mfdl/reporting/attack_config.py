@@ -50,6 +50,7 @@ class AttackConfig(Protects, OnGraph):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        options.require_steps(self.steps)
         from .. import trust
         from ..algorithms import registry
 
