@@ -169,9 +169,7 @@ class PrivateNode:
                 f"this node has taken its {self.num_steps} steps, and the guarantee covers no more; calibrate a "
                 "mechanism of more steps before training."
             )
-        for name, value in (("features", features), ("targets", targets)):
-            if not isinstance(value, torch.Tensor):
-                raise InvalidInput(f"{name} must be a tensor, got {type(value).__name__}; torch.as_tensor makes one.")
+        _require_batch(records, features=features, targets=targets)
         if len(features) != len(targets) or (records is not None and len(records) != len(features)):
             counts = [len(part) for part in (features, targets, *(() if records is None else (records,)))]
             raise InvalidInput(f"features, targets and records must be equally many, got {counts}.")
@@ -290,6 +288,23 @@ def _require_stepping(node: PrivateNode | None) -> None:
         raise InvalidInput(
             "this optimizer belongs to a PrivateNode, and a step of its own would use gradients without clipping and "
             "noise; call node.step(features, targets) alone, without backward() and optimizer.step()."
+        )
+
+
+def _require_batch(records: object, **tensors: object) -> None:
+    """Refuses what has no axis of records."""
+    for name, value in tensors.items():
+        if not isinstance(value, torch.Tensor):
+            raise InvalidInput(f"{name} must be a tensor, got {type(value).__name__}; torch.as_tensor makes one.")
+        if not value.ndim:
+            raise InvalidInput(
+                f"{name} must be a batch of records, shape (B, ...), got shape (); a batch of one record is "
+                "features[None] and targets[None]."
+            )
+    if records is not None and not hasattr(records, "__len__"):
+        raise InvalidInput(
+            f"records must be a list of a number for each record, got {check.said(records)}; leave it out, or give "
+            "[number] for a batch of one record."
         )
 
 

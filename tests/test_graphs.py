@@ -356,3 +356,32 @@ def test_nodes_are_found_by_label_text_and_index():
     ):
         with pytest.raises(InvalidInput, match=message):
             graphs.index_of(families, label)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from,to\n1,2\n2,3\n",
+        "# a comment\nnode_1 node_2\n1 2\n2 3\n",
+        "id_1,id_2,weight\n1,2,1\n2,3,1\n",
+        "a,b\n1,2\n2,3\n",
+        "From,To\nAnn,Bob\nBob,Cid\n",
+        "src\tdst\nAnn\tBob\nBob\tCid\n",
+    ],
+)
+def test_another_header_than_source_and_target_is_not_read_as_an_edge(tmp_path, text):
+    path = tmp_path / "edges.csv"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=r"line \d: .* looks like a header.*Source and Target.*#"):
+        graphs.load(path)
+    with pytest.raises(InvalidInput, match="looks like a header"):
+        graphs.load_sparse(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["from,to\nto,back\n", "a,b\nb,c\n", "a,b\n", "from,1\n1,2\n", "x.example,y.example\n1,x.example\n"]
+)
+def test_labels_in_words_stay_edges(tmp_path, text):
+    path = tmp_path / "edges.csv"
+    path.write_text(text)
+    assert graphs.load(path).number_of_edges() == text.count("\n")

@@ -131,7 +131,7 @@ REFUSED = {
     # encoders and maps
     "an encoder by name": (
         lambda: mfdl.algorithms.mf_dsgd(D, P, "toeplitz"),
-        ["encoder must have shape (T, T) or (n, T, T)", "got ()"],
+        ["encoder must be a numeric array of shape (T, T)", "got 'toeplitz'", "mfdl.algorithms.build(name, "],
     ),
     "an encoder with grad": (
         lambda: mfdl.algorithms.mf_dsgd(D, P, torch.eye(6, requires_grad=True)),

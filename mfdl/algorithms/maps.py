@@ -45,6 +45,7 @@ def from_maps(
     state_from_start: ArrayLike | None = None,
     message_sender: ArrayLike | None = None,
     transmitted: ArrayLike | None = None,
+    noise_on_messages: bool | None = None,
     name: str = "custom",
 ) -> LinearAlgorithm:
     """An algorithm from its maps.
@@ -70,6 +71,8 @@ def from_maps(
             whose model it reads.
         transmitted: which messages are sent, (messages,) or (rounds, messages); default all. Others stay with their
             sender: no attacker reads them, and no other node may use them.
+        noise_on_messages: noise is added to messages and not to sums of gradients, so that divisors of batches leave it
+            alone (`LinearAlgorithm.with_divisors`). Default: whether noise has other slots than one for each node.
 
     Receivers that are not given are the nodes whose models use a message, in any round: name them where links change.
     Raises: InvalidInput: an unknown map, sizes that do not fit, a message whose sender cannot be told, no way from
@@ -84,6 +87,8 @@ def from_maps(
         raise InvalidInput(f"the state has {state} entries for {n} nodes; give model_from_state, (n, state).")
     noise = IndependentNoise(T, n) if noise is None else noise
     together = noise.slots_per_step == n
+    if not isinstance(noise_on_messages, bool | None):
+        raise InvalidInput(f"noise_on_messages must be True, False or None, got {check.said(noise_on_messages)}.")
     times = (T, 1) if callable(rounds) else (1, T)
     M = matrices.sparse_matrix(
         model_from_state=sp.eye_array(n, state) if model_from_state is None else model_from_state
@@ -119,6 +124,7 @@ def from_maps(
         step_of_round=tuple(step_of_round),
         transmitted=np.ones(0, dtype=bool) if transmitted is None else np.asarray(transmitted),
         state_from_start=state_from_start,
+        noise_on_messages=not together if noise_on_messages is None else noise_on_messages,
     )
     _require_learning(given)
     return algorithm

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from ..shown import short_repr
+from .bin_draws import Draws
 from .results import Settings, plain
 
 
@@ -47,10 +48,12 @@ class BinsCanaryResult:
 class BinsAuditResult(Settings):
     """Claimed against audited privacy of one mechanism with secret bins under one trust model.
 
-    Attributes: canaries: one result each; bins_seen: the attacker was told the bins; notes: in words.
+    Attributes: canaries: one result each; draws: what runs show of the sampler; bins_seen: the attacker was told the
+        bins; notes: in words.
     """
 
     canaries: tuple[BinsCanaryResult, ...]
+    draws: Draws
     bins_seen: bool = False
     notes: tuple[str, ...] = ()
 
@@ -74,11 +77,11 @@ class BinsAuditResult(Settings):
 
     @property
     def violated(self) -> bool:
-        """Whether any bound exceeds the claim for its victim."""
-        return any(canary.violated for canary in self.canaries)
+        """Whether any bound exceeds the claim for its victim, or draws are not those that the claim assumes."""
+        return self.draws.violated or any(canary.violated for canary in self.canaries)
 
     def sentence(self) -> str:
-        """The outcome in one sentence."""
+        """The outcome, in one sentence on the claim and one on the draws that it assumes."""
         worst = self.worst
         told = "to an attacker who is told the bins, " if self.bins_seen else ""
         return (
@@ -87,12 +90,14 @@ class BinsAuditResult(Settings):
             f"{'REFUTED' if self.violated else 'not refuted'}; "
             f"at level {self.level:g}, {self.trials} runs per input of the "
             f"canary '{worst.canary}' show {told}epsilon >= {worst.epsilon_audited:.4g}, and at epsilon = "
-            f"{worst.at_epsilon:.3g} delta >= {worst.delta_audited:.4g}, where {worst.delta_claimed:.4g} is claimed."
+            f"{worst.at_epsilon:.3g} delta >= {worst.delta_audited:.4g}, where {worst.delta_claimed:.4g} is claimed. "
+            f"{self.draws.sentence()}"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, infinities as texts; no mu."""
         names = ("mu_claimed", "mu_audited", "epsilon_claimed", "epsilon_audited", "violated")
         canaries = [plain(**dataclasses.asdict(c), mu_claimed=None, violated=c.violated) for c in self.canaries]
-        values = {**dataclasses.asdict(self), "canaries": canaries, "notes": list(self.notes)}
+        draws = {**dataclasses.asdict(self.draws), "violated": self.draws.violated}
+        values = {**dataclasses.asdict(self), "canaries": canaries, "draws": draws, "notes": list(self.notes)}
         return plain(**values, **{name: getattr(self, name) for name in names})

@@ -1,7 +1,8 @@
 """Audits of secret bins: what runs show of a record whose bin nobody knows, against the claimed curve.
 
 In: what `audit` is asked of an algorithm with `BallsInBins`, or of a `SampledMechanism`. Out: one
-`BinsCanaryResult` for each canary. Bins are drawn as training draws them.
+`BinsCanaryResult` for each canary. Bins are drawn by the sampler that `replay` uses, or that of a system, and the
+draws are tested themselves (`bin_draws`).
 The loss is no Gaussian's, so nothing of one is assumed: the statistic is the likelihood ratio of the transcript
 (`bin_ratio`), the threshold is chosen by pilot runs, and both error rates are bounded by Clopper and Pearson. With
 upper bounds (a, b) on them every (epsilon, delta) that holds has 1 - b <= e^epsilon a + delta, and the other way
@@ -24,9 +25,9 @@ from ..errors import InvalidInput
 from ..participation import BallsInBins
 from ..privacy import gaussian
 from ..progress import shown
-from ..training.keys import NoiseKey, words
-from ..training.poisson import bins_of
+from ..training.keys import NoiseKey
 from . import bounds
+from .bin_draws import Joined, Replayed, Sampler
 from .bin_ratio import EPSILONS, MOST, BinRatio, deltas_shown, thresholds
 from .bins_results import BinsAuditResult, BinsCanaryResult
 from .canaries import ALONG, OVERSHOOT, SPREAD, Canary, signs_of
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 MAX_SAMPLES = 2**26  # rows x trials of one canary: 512 MiB, several times
 HALF = 0.5  # of the noise: what enough trials show
+TRAINED = "zero-out"  # an adjacency that can be trained; draws are the same under each
 LEAST = 1e-300  # of a claimed delta, to divide by
 SAME = 1e-9  # relative: two ways of rounding one epsilon differ by less
 
@@ -114,8 +116,8 @@ class BinsAudit:
 
     @property
     def failure(self) -> float:
-        """Of one bound."""
-        return (1 - self.settings.level) / len(self.canaries)
+        """Of the bound of each canary, and of the tests of the draws together."""
+        return (1 - self.settings.level) / (len(self.canaries) + 1)
 
     @functools.cached_property
     def curves(self) -> dict[int, FloatArray]:
@@ -130,14 +132,35 @@ class BinsAudit:
         """What all canaries show."""
         config, settings, algorithm = self.config, self.settings, self.config.algorithm
         system = config.system or Training(algorithm, noise_std=settings.noise_std, clip_norm=settings.clip_norm)
-        runs = BinRuns(system, settings, self.failure, config.bins_seen)
+        joined, notes = self._joined(system)
+        sampler = Sampler(joined, algorithm.num_nodes, algorithm.num_steps, _bins_of_algorithm(config))
+        draws = sampler.tested(seed=settings.seed, failure=self.failure)
+        runs = BinRuns(system, sampler, settings, self.failure, config.bins_seen)
         results = []
         with shown(config.progress, words=0).bar(f"auditing {algorithm.name}", len(self.canaries)) as advance:
             for number, canary in enumerate(self.canaries):
                 u = canary.victim
                 results.append(runs.result(canary, number, self.claims[u], self.curves[u]))
                 advance()
-        return BinsAuditResult(**vars(settings), canaries=tuple(results), bins_seen=config.bins_seen, notes=self.notes)
+        told = config.bins_seen
+        return BinsAuditResult(**vars(settings), canaries=tuple(results), draws=draws, bins_seen=told, notes=notes)
+
+    def _joined(self, system: System) -> tuple[Joined, tuple[str, ...]]:
+        """Where draws come from, and the notes, with one where a system is not the source of its draws."""
+        if (joined := getattr(system, "joined", None)) is not None:
+            return joined, self.notes
+        config, settings = self.config, self.settings
+        mechanism = sampled.with_noise(
+            config.algorithm,
+            trust=config.trust,
+            adjacency=TRAINED,
+            clip_norm=settings.clip_norm,
+            noise_std=settings.noise_std,
+        )
+        notes = self.notes
+        if not isinstance(system, Training):
+            notes = (*notes, "the draws are those of the sampler of the library, as the system has no method joined")
+        return Replayed(mechanism).joined, notes
 
 
 def audited_bins(config: AuditConfig) -> BinsAuditResult:
@@ -251,10 +274,12 @@ def _whitened(canary: Canary, settings: Settings, *, told: bool) -> tuple[FloatA
 class BinRuns:
     """Runs of a system on neighbouring inputs whose record draws a bin for each run.
 
-    Attributes: failure: probability of each bound; bins_seen: the attacker is told the bins.
+    Attributes: sampler: of whose records each is one run's; failure: probability of each bound; bins_seen:
+        the attacker is told the bins.
     """
 
     system: System
+    sampler: Sampler
     settings: Settings
     failure: float
     bins_seen: bool
@@ -294,8 +319,7 @@ class BinRuns:
         sides = []
         for size, side in ((-1.0 if ratio.replaced else 0.0, "without"), (1.0, "with")):
             key = NoiseKey.from_seed(self.settings.seed).derive("audit bins", name, side)
-            drawn_words = words(key.derive("bins"), 0, canary.victim, self.settings.trials)
-            drawn = bins_of(drawn_words, len(ratio.shifts))
+            drawn = self.sampler.bins_of_trials(self.settings.trials, key.derive("bins"))
             sides.append(ratio.of(self._seen(canary, size, drawn, key) @ P.T / self.settings.noise_std, drawn))
         return sides[0], sides[1]
 

@@ -26,6 +26,8 @@ def audit(config: AuditConfig, out: Path | None) -> Answer:
 def _show(matrix: AuditMatrix, out: Path | None) -> None:
     from rich.markup import escape
 
+    from ..audit import BinsAuditResult
+
     numbers = ("mu claimed", "mu >=", "epsilon claimed", "epsilon >=")
     title = f"claimed and audited privacy, all at level {matrix.level:g}"
     table = options.table(("mechanism", "trust", *numbers, "verdict"), title=title, right=numbers)
@@ -39,8 +41,11 @@ def _show(matrix: AuditMatrix, out: Path | None) -> None:
         table.add_row(cell.mechanism, cell.trust, *values, verdict)
     options.answers().print(table)
     results = [(cell, cell.result) for cell in matrix.cells if cell.result is not None]
-    options.say(r.sentence() for cell, r in results if (r.violated and not cell.planted) or len(matrix.cells) == 1)
+    in_full = [r for cell, r in results if (r.violated and not cell.planted) or len(matrix.cells) == 1]
+    options.say(r.sentence() for r in in_full)
     options.say(f"{cell.mechanism} under {cell.trust}: {note}." for cell, r in results for note in r.notes)
+    drawn = [(cell, r.draws) for cell, r in results if isinstance(r, BinsAuditResult) and r not in in_full]
+    options.say(f"{cell.mechanism} under {cell.trust}: {draws.sentence()}" for cell, draws in drawn)
     options.say(f"{cell.mechanism} under {cell.trust} is a planted bug that was not seen." for cell in matrix.unseen)
     if refuted := [cell for cell in matrix.cells if cell.planted and cell.result is not None and cell.result.violated]:
         options.say([f"{len(refuted)} planted bug{'s are' if len(refuted) > 1 else ' is'} refuted, as must be."])

@@ -18,6 +18,7 @@ import mfdl_solvers
 from mfdl_solvers import Factorization, FactorizationProblem
 from mfdl_solvers.problem import FIXED, OPTIMAL, STOPPED, Stopping, relative_gap
 
+from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_gram import node_error_grams
@@ -217,6 +218,7 @@ def evaluate_nodes(
     Args: grams, encoders: shape (n, T, T), a Gram may be zero; lower_bounds: of the best encoder of each node.
     """
     began = time.perf_counter()
+    encoders = check.finite_array(3, encoders=encoders)
     labels = _labels_of_nodes(participation, len(grams))
     any_gram = np.eye(participation.num_steps)  # where no counted model meets the noise: its loss is set to 0 below
     posed = [FactorizationProblem(H if H.any() else any_gram, steps) for H, steps in zip(grams, labels, strict=True)]

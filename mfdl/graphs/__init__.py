@@ -69,7 +69,7 @@ def load(
 
     A file holds one edge per line, `a b`, `a,b`, or with a weight in third place; `#` starts a comment. A
     first line with the columns Source and Target (any case, any order, further columns allowed) is read as a
-    header. Labels that are all integers become int.
+    header; a first line that looks like another header is refused. Labels that are all integers become int.
 
     Args:
         spec_or_path_or_graph: a name of `names()`, perhaps with parameters

@@ -63,6 +63,7 @@ def read_edge_list(path: Path, named: Iterable[str]) -> nx.Graph:
                 f"found {width} column{'s' * (width != 1)}, expected `a b`, `a b weight`, or a header line "
                 "with the columns Source and Target",
             )
+        _refuse_header(path, rows)
     pairs = []
     for number, row in rows:
         if len(row) != width:
@@ -76,6 +77,35 @@ def read_edge_list(path: Path, named: Iterable[str]) -> nx.Graph:
     if all(_INTEGER.fullmatch(a) and _INTEGER.fullmatch(b) for a, b in pairs):
         edges = [(int(a), int(b)) for a, b in pairs]
     return simple_graph(path.name, (), edges)
+
+
+COLUMN_NAMES = frozenset(
+    f"{kind}{end}"
+    for kind in ("", "node", "vertex", "user", "person")
+    for end in ("", "id", "from", "to", "src", "dst", "source", "target", "head", "tail", "start", "end", "a", "b")
+    if len(kind + end) > 1
+)
+"""Names of columns in files of edges, in lower case, without digits, separators and id."""
+
+
+def _names_a_column(label: str) -> bool:
+    plain = re.sub(r"[0-9 _.-]", "", label.lower())
+    return plain in COLUMN_NAMES or plain.removesuffix("id").removesuffix("node") in COLUMN_NAMES
+
+
+def _refuse_header(path: Path, rows: list[tuple[int, list[str]]]) -> None:
+    """Refuses a first line that names columns by other words than Source and Target, which would be read as an edge."""
+    (number, first), others = rows[0], [label for _, row in rows[1:] for label in row[:2]]
+    names = first[:2]
+    if not others or any(_INTEGER.fullmatch(name) or name in others for name in names):
+        return
+    if all(map(_names_a_column, names)) or all(map(_INTEGER.fullmatch, others)):
+        raise _malformed(
+            path,
+            number,
+            f"{names[0]!r}, {names[1]!r} looks like a header, as neither is a node of another line; call the "
+            "columns Source and Target, or put # before the line to leave it out; if it is an edge, move it to the end",
+        )
 
 
 LARGE_FILE = 2**20

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .. import matrices
+from .. import check, matrices
 from ..check import LARGEST, FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators import Selection, StructuredOperator
@@ -169,6 +169,17 @@ def require_products_kept(kind: type) -> None:
             f"{kind.__name__} must not change {changed[0]}: encoder and factor say what is accounted and streamed; "
             "subclass NoiseOperator for a noise of your own."
         )
+
+
+def encoder_array(encoder: object) -> NDArray[Any]:
+    """An encoder as numpy has it. Raises: InvalidInput: a text, or another object that is no array of numbers."""
+    array = check.as_array(encoder=encoder)
+    if array.dtype.kind in "US" or (array.dtype.kind == "O" and not array.ndim):
+        raise InvalidInput(
+            "encoder must be a numeric array of shape (T, T), or an encoder with structure, got "
+            f"{check.said(encoder)}; a mechanism by its name is mfdl.algorithms.build(name, dynamics, participation)."
+        )
+    return array
 
 
 def require_encoder(encoder: FloatArray, place: Callable[[tuple[int, ...]], str]) -> FloatArray:

@@ -295,7 +295,7 @@ class SpaceTimeNoise(CausalNoise):
 
 def _encoders(encoder: Any, columns: int, block: str) -> FloatArray:
     """C checked; `block` is what one of several belongs to."""
-    ndim = check.as_array(encoder=encoder).ndim
+    ndim = base.encoder_array(encoder).ndim
     if ndim not in (2, 3):
         raise InvalidInput(f"encoder must have shape (T, T) or (n, T, T), got {np.shape(encoder)}.")
     C = check.finite_array(ndim, encoder=encoder)
@@ -305,7 +305,7 @@ def _encoders(encoder: Any, columns: int, block: str) -> FloatArray:
 
 
 def _steps(encoder: ArrayLike | Strategy) -> int:
-    return encoder.size if is_strategy(encoder) else (1, *check.as_array(encoder=encoder).shape)[-1]
+    return encoder.size if is_strategy(encoder) else (1, *base.encoder_array(encoder).shape)[-1]
 
 
 def _is_positive_diagonal(factor: sp.csr_array | None) -> bool:

@@ -45,7 +45,7 @@ class JointNoise(NoiseOperator):
     def __init__(self, encoder: ArrayLike, num_steps: int, num_nodes: int) -> None:
         T, n = check.integer_at_least(1, num_steps=num_steps), check.integer_at_least(1, num_nodes=num_nodes)
         require_joint_size(T, n, "use SpaceTimeNoise, which scales")
-        C = check.finite_array(2, encoder=encoder)
+        C = check.finite_array(2, encoder=base.encoder_array(encoder))
         if C.shape != (T * n, T * n):
             raise InvalidInput(f"encoder must have shape {(T * n, T * n)} for {T} steps x {n} nodes, got {C.shape}.")
         self.encoder = base.require_encoder(C, lambda at: f"at step {at[0] // n} of node {at[0] % n}")

@@ -178,14 +178,19 @@ def draw_over_steps(
     title = f"{_words(metric)} while training" + f" ({'; '.join(how)})" * bool(how)
     axes.set_title(title, loc="left", fontsize=9.5, color=INK, pad=10)
     low, high = _range(curves, levels.values())
+    before = None if named else axes.get_legend()
+    if before is not None:  # runs drawn here earlier stay in view
+        old = axes.get_ylim()
+        low, high = min(low, *old), max(high, *old)
     if not is_accuracy(metric) and low > 0 and high / low >= LOG_RATIO:
         axes.set_yscale("log")
         axes.set_ylim(low / 1.18, high * 1.18)
         plain_decades(axes.yaxis, axes.get_ylim())
     else:
+        axes.set_yscale("linear")
         margin = 0.06 * (high - low) or 0.06 * max(abs(high), 1.0)
         axes.set_ylim(low - margin, high + margin)
-    last, ends = 1, []
+    last, ends = 1 if before is None else max(1, int(axes.get_xlim()[1])), []
     for curve in curves:
         if not curve.losses or not curve.steps[0].size:
             continue
@@ -207,8 +212,11 @@ def draw_over_steps(
         name_ends(axes, ends, apart=0.105)
     else:
         style = [DOTTED if end.name in levels else {"color": end.colour, "linewidth": 2.1} for end in ends]
-        lines = [Line2D([], [], **how) for how in style]
-        axes.legend(lines, [end.name for end in ends], fontsize=8.5, frameon=False)
+        entries: dict[str, Any] = {}
+        if before is not None:
+            entries = dict(zip((text.get_text() for text in before.get_texts()), before.legend_handles, strict=True))
+        entries |= {end.name: Line2D([], [], **how) for end, how in zip(ends, style, strict=True)}
+        axes.legend(list(entries.values()), list(entries), fontsize=8.5, frameon=False)
     return axes
 
 

@@ -15,7 +15,7 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from .poisson import batches_of
 from .releasing import Releasing
 from .run import Run, SeedRun
 from .streams import noise_stream
-from .tasks import Task, baselines
+from .tasks import Task, TaskInstance, baselines
 from .tasks.steps import Period
 from .threads import one_thread
 
@@ -184,9 +184,7 @@ def replay(config: ReplayConfig) -> Run:
     doing = f"{config.mechanism.algorithm.name} on {config.task.name}"
     with shown(config.progress).bar(doing, len(tuple(seeds)) * config.last) as advance:
         for seed in seeds:
-            root = config.key
-            if root is None:
-                root = NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)
+            root = _root(config, seed)
             place = None if folder is None else Path(folder) / f"seed-{seed}"
             with contextlib.nullcontext() if place is None else files.held_alone(place):
                 runs.append(_trained(config, seed, root, place, advance))
@@ -194,6 +192,20 @@ def replay(config: ReplayConfig) -> Run:
     known = {} if guess is None else {"chance_loss": guess.loss, "chance_accuracy": guess.accuracy}
     declared = covered.left_out(config.mechanism, config.task)
     return Run(config.mechanism, config.task.name, tuple(runs), **known, public_constants=declared)
+
+
+def fed(config: ReplayConfig) -> Iterator[tuple[TaskInstance, Iterator[TaskInstance]]]:
+    """For each seed all records of the run, and those that it feeds in each step; nothing is trained or written."""
+    for seed in (None,) if config.seeds is None else config.seeds:
+        run = _SeedReplay(config, seed, _root(config, seed), None, Group())
+        yield run.instance, map(run.batch, range(config.last))
+
+
+def _root(config: ReplayConfig, seed: int | None) -> NoiseKey:
+    """The key of which that of a run is derived."""
+    if config.key is not None:
+        return config.key
+    return NoiseKey.from_entropy() if seed is None else NoiseKey.from_seed(seed)
 
 
 def _trained(config: ReplayConfig, seed: int | None, root: NoiseKey, folder: Path | None, advance: Advance) -> SeedRun:
@@ -382,10 +394,14 @@ class _SeedReplay:
         accuracy = tables["accuracy"] if self.evaluated["accuracy"] else None
         return {**tables, "evaluated_steps": steps, "accuracy": accuracy}
 
+    def batch(self, step: int) -> TaskInstance:
+        """The records that a step is fed: all of its class, or those that were drawn."""
+        return self.instance if self.batches is None else self.batches.of_step(step)
+
     def _gradients(self, step: int) -> torch.Tensor:
         """What noise is added to, its norm bounded as the mechanism says."""
         models, mechanism = self.executor.models(self.state), self.mechanism
-        batch = self.instance if self.batches is None else self.batches.of_step(step)
+        batch = self.batch(step)
         if self.clips is None:
             return batch.clipped_gradients(models, step, mechanism.clip_norm, mechanism.unit)
         scale = float(self.clips[step])  # what is divided by it in float64 rounds up by less than is left here

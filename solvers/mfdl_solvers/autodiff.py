@@ -38,6 +38,7 @@ from .threads import ITERATION, blas_threads
 Penalty = Callable[[torch.Tensor], torch.Tensor]
 STAGES = ((8.0, 1e-2), (64.0, 1e-3), (512.0, 1e-4), (4096.0, 1e-5))  # (p, w): smoothing of max and of | |
 CHECK_EVERY = 20
+WAY_OUT = "write C by torch operations on theta, without numpy, float, torch.tensor, detach and no_grad"
 FLAT = 1e-7  # relative decrease over CHECK_EVERY iterations below which a stage is over
 
 
@@ -46,7 +47,8 @@ class Parametrisation:
     """A family of encoders.
 
     Attributes:
-        encoder: theta (1-D float64 tensor) -> C (T, T), lower triangular; nan marks theta outside the domain.
+        encoder: theta (1-D float64 tensor) -> C (T, T), float64, by torch operations on theta; lower triangular at
+            every theta. Entries that are not finite mark theta outside the domain.
         start: theta to begin with, shape (p,).
         complete: the family holds an optimal C of every problem of its size, so the gap must close.
         scale_columns: the family is closed under scaling columns (banded yes, Toeplitz no): then the columns of
@@ -151,7 +153,7 @@ def solve(
     theta = np.asarray(family.start, dtype=np.float64)
     with torch.no_grad():
         first = objective.encoder(torch.as_tensor(theta, device=where))
-    if bool(torch.triu(first, 1).any()) or not np.isfinite(objective(theta, *STAGES[0])[0]):
+    if not bool(torch.isfinite(first).all()) or not np.isfinite(objective(theta, *STAGES[0])[0]):
         raise ProblemError("start must give a finite, lower-triangular, invertible C; the first encoder was not.")
     search = _Search(objective, stopping, theta)
     with blas_threads(problem.size, single_up_to=ITERATION):
@@ -232,9 +234,29 @@ class _Objective:
         self.scale = float(problem.loss(np.eye(problem.size)))
 
     def encoder(self, theta: torch.Tensor) -> torch.Tensor:
-        C = self.family.encoder(theta)
+        """C at theta. Raises: ProblemError: the family fails, or its C is no causal encoder in torch."""
+        try:
+            C = self.family.encoder(theta)
+        except ProblemError:
+            raise
+        except Exception as error:
+            raise ProblemError(
+                f"encoder(theta) fails at theta of shape {tuple(theta.shape)}: {type(error).__name__}: {error}; start "
+                "must hold a number for each parameter that the encoder reads, and nothing may leave torch."
+            ) from error
+        if not isinstance(C, torch.Tensor):
+            raise ProblemError(f"encoder(theta) must return a torch tensor, got {type(C).__name__}; {WAY_OUT}.")
         if C.shape != self.same_class.shape:
             raise ProblemError(f"encoder(theta) must have shape {tuple(self.same_class.shape)}, got {tuple(C.shape)}.")
+        if C.dtype != theta.dtype:
+            raise ProblemError(f"encoder(theta) must be of {theta.dtype}, got {C.dtype}; give its parts theta.dtype.")
+        values = C.detach()
+        if bool(torch.isfinite(values).all()) and len(above := torch.triu(values, 1).nonzero()):
+            t, s = above[0].tolist()
+            raise ProblemError(
+                f"encoder(theta) must be lower-triangular at every theta, got C[{t}, {s}] = {float(values[t, s]):.3g}; "
+                "mask the entries above the diagonal, e.g. torch.tril(C)."
+            )
         return C
 
     def gram(self, theta: Array) -> Array:
@@ -267,7 +289,11 @@ class _Objective:
             value = top * ((sums / top) ** power).mean() ** (1 / power) * self._noise(C) / self.scale
         if self.penalty is not None:
             value = value + self.penalty(C) / self.scale
-        (gradient,) = torch.autograd.grad(value, x)
+        gradient = torch.autograd.grad(value, x, allow_unused=True)[0] if value.requires_grad else None
+        if gradient is None:
+            if x.numel():
+                raise ProblemError(f"encoder(theta) has no gradient with respect to theta; {WAY_OUT}.")
+            gradient = torch.zeros_like(x)
         result, slope = float(value.detach()), gradient.detach().cpu().numpy()
         return (result, slope) if np.isfinite(result) and np.isfinite(slope).all() else (float("inf"), theta)
 

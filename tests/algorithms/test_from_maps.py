@@ -6,6 +6,7 @@ import scipy.sparse as sp
 from effort import examples
 from hypothesis import given
 
+import mfdl
 from mfdl import Cyclic, EveryStep, algorithms, gossip, trust
 from mfdl.algorithms import Round, from_maps
 from mfdl.dynamics import Dynamics
@@ -14,6 +15,7 @@ from mfdl.noise import StepNoise
 from mfdl.operators import IndependentNoise, LocalNoise
 from mfdl.privacy.accounting import victim_losses
 from mfdl.testing.strategies import dyadic_gossip
+from mfdl.testing.tasks import linear_task
 
 PATH = gossip.metropolis_hastings("path:n=3")
 W = PATH.weights.toarray()
@@ -154,3 +156,36 @@ def test_an_error_names_the_step_and_the_letter():
 def test_what_cannot_be_told_is_asked_for(maps, options, message):
     with pytest.raises(InvalidInput, match=message):
         from_maps(maps, EveryStep(2), **options)
+
+
+def on_messages(**more):
+    """Each node sends its model to either neighbour of a triangle, with noise of its own on every message."""
+    sender = np.repeat(np.arange(3), 2)
+    receiver = np.array([1, 2, 0, 2, 0, 1])
+    S = np.eye(3)[sender]
+    K = np.eye(3)[:, receiver] / 3
+    noise = StepNoise(sp.eye_array(6), S != 0, 4, 3)
+    maps = {"P": S, "Q": -0.5 * S, "R": np.eye(6), "K": K, "F": np.eye(3) / 3}
+    return from_maps(maps, more.pop("participation", EveryStep(4)), noise=noise, **more)
+
+
+@pytest.mark.parametrize("unit", ["user", "record"])
+def test_noise_on_messages_is_calibrated_and_replayed(unit):
+    algorithm = on_messages(participation=EveryStep(4) if unit == "user" else Cyclic(2, 2))
+    assert algorithm.noise_on_messages
+    task = linear_task(3, np.random.default_rng(0).uniform(size=(12, 2)))
+    if unit == "record":
+        algorithm = algorithm.with_divisors(task.public_batch_sizes(2))
+    how = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "unit": unit}
+    mechanism = mfdl.calibrate(algorithm, **how, mu=2.0)
+    run = mfdl.replay(mechanism, task, seeds=[0], progress=False)
+    assert run.seeds[0].finished_steps == 4
+
+
+def test_where_noise_is_added_is_inferred_and_may_be_said():
+    assert not on_messages(noise_on_messages=False).noise_on_messages
+    assert not from_maps({"P": ONE, "Q": -ONE, "K": W}, EveryStep(2)).noise_on_messages
+    with pytest.raises(InvalidInput, match="noise_on_messages must be True, False or None, got 'yes'"):
+        on_messages(noise_on_messages="yes")
+    with pytest.raises(InvalidInput, match="say noise_on_messages=True"):
+        on_messages(noise_on_messages=False).with_divisors(np.ones(3))

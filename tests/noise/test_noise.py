@@ -259,3 +259,19 @@ def test_refusals(make, message):
 def test_joint_noise_that_is_too_large_is_refused_before_it_is_made():
     with pytest.raises(UnsupportedMechanism, match=r"4096, got 4097 \* 1 = 4097"):
         JointNoise(np.eye(1), 4097, 1)
+
+
+@pytest.mark.parametrize("encoder", ["abc", b"abc", ["abc", "abcd"], object()])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda encoder: LocalNoise(encoder, 3),
+        lambda encoder: CausalNoise(encoder, num_steps=3, num_nodes=3),
+        lambda encoder: JointNoise(encoder, 3, 3),
+    ],
+)
+def test_an_encoder_that_is_no_array_of_numbers_is_refused_by_what_it_is(build, encoder):
+    with pytest.raises(
+        InvalidInput, match=r"encoder must be a numeric array .*got ('abc'|bytes|list|object); a mechanism by its name"
+    ):
+        build(encoder)

@@ -3,6 +3,7 @@
 import io
 import sys
 
+import matplotlib.figure
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -134,3 +135,24 @@ def test_a_title_never_praises_models_that_learned_nothing():
     assert {"untrained", "accuracy 25%"} <= set(found)
     assert any("try more." in " ".join(text.split()) for text in found)
     assert any(np.allclose(line.get_ydata(), 0.9) for line in figure.axes[0].get_lines())
+
+
+def test_runs_in_the_same_axes_share_a_legend_and_stay_in_view():
+    graph = mfdl.graphs.load("ring:n=3")
+    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), learning_rate=0.5)
+    task, how = mfdl.tasks.load("digits", graph), {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+    runs = []
+    for build, steps in ((mfdl.algorithms.dp_dsgd, 8), (mfdl.algorithms.anti_pgd, 4)):
+        mechanism = mfdl.with_noise(build(dynamics, mfdl.EveryStep(steps)), **how, noise_std=20.0 * steps)
+        runs.append(mfdl.replay(mechanism, task, seeds=[0], eval_every=1, progress=False))
+    ax = matplotlib.figure.Figure().add_subplot()
+    for run in (*runs, runs[0]):
+        run.plot(ax=ax)
+    named = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert [name for name in named if name != "untrained"] == ["dp-dsgd", "anti-pgd"]
+    assert named.count("untrained") <= 1
+    assert ax.get_xlim()[1] == 8
+    low, high = ax.get_ylim()
+    drawn = np.concatenate([line.get_ydata() for line in ax.lines])
+    assert low <= drawn.min()
+    assert drawn.max() <= high

@@ -182,3 +182,49 @@ def test_a_start_that_is_no_encoder_is_refused(problem, encoder, message):
     for make in (banded, toeplitz):
         with pytest.raises(ProblemError, match="bands must be an integer >= 1, got 0"):
             make(4, 0)
+
+
+def in_numpy(theta):
+    return np.eye(SIZE)
+
+
+def cut_off(theta):
+    return torch.eye(SIZE, dtype=theta.dtype) * float(theta[0].detach())
+
+
+OTHER = torch.ones(1, dtype=torch.float64, requires_grad=True)
+
+
+def another_parameter(theta):
+    return torch.eye(SIZE, dtype=theta.dtype) * OTHER
+
+
+def beyond_theta(theta):
+    return torch.eye(SIZE, dtype=theta.dtype) * theta[1]
+
+
+def in_float32(theta):
+    return torch.eye(SIZE, dtype=torch.float32) * theta[0].float()
+
+
+def triangular_at_the_start_alone(theta):
+    upper = torch.zeros(SIZE, SIZE, dtype=theta.dtype)
+    upper[0, 1] = 1.0
+    below = torch.tril(torch.ones(SIZE, SIZE, dtype=theta.dtype), -1)
+    return torch.eye(SIZE, dtype=theta.dtype) + (theta[0] - 1) * (below + upper)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "why"),
+    [
+        (in_numpy, "must return a torch tensor, got ndarray; .*torch operations on theta"),
+        (cut_off, "no gradient with respect to theta.*torch operations on theta"),
+        (another_parameter, "no gradient with respect to theta"),
+        (beyond_theta, r"fails at theta of shape \(1,\): IndexError.*start must hold"),
+        (in_float32, "must be of torch.float64, got torch.float32"),
+        (triangular_at_the_start_alone, r"lower-triangular at every theta, got C\[0, 1\] = .*torch.tril"),
+    ],
+)
+def test_families_that_are_no_functions_of_theta_to_causal_encoders_are_refused(problem, encoder, why):
+    with pytest.raises(ProblemError, match=why):
+        autodiff.solve(problem, Parametrisation(encoder, np.ones(1)), device="cpu")

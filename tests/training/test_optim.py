@@ -311,3 +311,25 @@ def test_averaging_refuses_a_missing_and_an_uncalled_message():
         mfdl.gossip.average({0: {"w": 1.0}, 1: {"v": 1.0}}, W, 0)
     x = np.random.default_rng(0).standard_normal((3, 5))
     assert np.allclose(mfdl.gossip.average(dict(enumerate(x)), W, 1), W.weights.toarray()[1] @ x)
+
+
+@pytest.mark.parametrize(
+    ("features", "targets", "records", "why"),
+    [
+        (
+            torch.zeros(()),
+            torch.zeros(1),
+            None,
+            r"features must be a batch of records, shape \(B, ...\), got shape \(\)",
+        ),
+        (torch.zeros(3), torch.zeros(()), None, r"targets must be a batch .*one record is features\[None\]"),
+        (torch.zeros(1, 3), torch.zeros(1), 5, "records must be a list of a number for each record, got 5"),
+    ],
+)
+def test_one_record_without_a_batch_axis_is_refused(features, targets, records, why):
+    task, key = regression(num_records=16, num_nodes=NODES), mfdl.NoiseKey.from_seed(5)
+    start = task.instance(0, PERIOD, dtype=torch.float64).initial_parameters[0]
+    node = nodes_of(mechanism(), task, key, start)[0]
+    with pytest.raises(mfdl.InvalidInput, match=why):
+        node.step(features, targets, records=records)
+    assert node.steps_taken == 0

@@ -143,6 +143,20 @@ def test_ranks_make_the_noise_of_their_nodes_and_of_no_others(name):
             np.testing.assert_allclose(stream.step(t), wanted, rtol=EXACT, atol=EXACT)
 
 
+def test_ranks_inside_a_script_that_torchrun_started_are_refused(monkeypatch):
+    """Every process of torchrun would start ranks and train the whole run again."""
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        InvalidInput, match=r"torchrun.* rank 1 of 2.*ranks\(2\).*with python.*mfdl.training.distributed"
+    ):
+        distributed.ranks(2).__enter__()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    with distributed.ranks(2) as group:
+        assert group.size == 2
+
+
 def test_more_ranks_than_nodes_are_refused():
     with pytest.raises(InvalidInput, match="at most the number of nodes, 12, got 13"):
         Shares.of(mfdl.algorithms.dp_dsgd(DYNAMICS, CYCLIC), 13)

@@ -170,7 +170,8 @@ def ranks(count: int) -> Iterator[Group]:
     """Starts count - 1 processes on this machine; inside, `replay` shares its nodes among them and this process.
 
     Args: count: R >= 1; each rank gets an equal share of the CPU threads.
-    Raises: InvalidInput: a count below 1, or a group inside a group. RankLost, inside: a rank ended.
+    Raises: InvalidInput: a count below 1, a group inside a group, or inside a script of torchrun. RankLost, inside: a
+        rank ended.
     """
     count = check.integer_at_least(1, ranks=count)
     if count == 1:
@@ -179,6 +180,7 @@ def ranks(count: int) -> Iterator[Group]:
         return
     if _current.get() is not None or dist.is_initialized():
         raise InvalidInput("this process belongs to a group of ranks already; leave that one before starting another.")
+    _refuse_torchrun(count)
     threads, each = torch.get_num_threads(), max(1, torch.get_num_threads() // count)
     with tempfile.TemporaryDirectory(prefix="mfdl-ranks-") as place, contextlib.ExitStack() as ending:
         store, started = Path(place) / "store", []
@@ -202,6 +204,17 @@ def ranks(count: int) -> Iterator[Group]:
         ending.callback(_end, group)
         with leading(group):
             yield group
+
+
+def _refuse_torchrun(count: int) -> None:
+    """Each process of torchrun runs the whole script, so that each of them would start ranks for the same run."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    if "RANK" in os.environ and size != "1":
+        raise InvalidInput(
+            f"torchrun started this script as rank {os.environ['RANK']} of {size}, and each of them would train the "
+            f"whole run with ranks({count}); start the script with python, which starts its own ranks, or a comparison "
+            "with torchrun -m mfdl.training.distributed CONFIG, whose ranks train one run together."
+        )
 
 
 @contextlib.contextmanager
