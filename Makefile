@@ -5,7 +5,7 @@ BIN := .venv/bin
 # compiled modules are kept, half of what a start of the tests costs
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: compare test test-all lint docs bench
+.PHONY: compare test test-all lint style types layers docs bench
 
 .venv/.installed: pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv
@@ -30,10 +30,16 @@ test: .venv/.installed
 test-all: .venv/.installed
 	MFDL_EFFORT=1 $(BIN)/python -m pytest -m "slow or not slow"
 
-lint: .venv/.installed
+lint: style types layers
+
+style: .venv/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: .venv/.installed
 	$(BIN)/mypy
+
+layers: .venv/.installed
 	$(BIN)/lint-imports
 
 docs: .venv/.docs

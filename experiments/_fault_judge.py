@@ -18,6 +18,7 @@ import numpy as np
 import mfdl
 from mfdl import data, download, factorization
 from mfdl.cli import main
+from mfdl.errors import UnusualSetting
 
 GOOD = ("accepted", "refused", "stopped")
 FAULTS = ("traceback", "hang", "partial file", "no words", "wrong code")
@@ -48,7 +49,8 @@ def judged(act: Callable[[], Outcome | None], seconds: float) -> Outcome:
     signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again: a callback of the garbage collector swallows one
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a warning of numpy is a case nobody thought of
+            warnings.simplefilter("error")  # a warning of numpy is a case that the checks miss
+            warnings.simplefilter("ignore", UnusualSetting)  # ours, in words
             return act() or Outcome("accepted")
     except mfdl.InvalidInput as error:
         return Outcome("refused", str(error)) if len(str(error)) > 15 else Outcome("no words", repr(error))

@@ -39,12 +39,13 @@ from rich.progress import Progress
 
 import mfdl
 from mfdl import files
+from mfdl.sweeps import Store
 from mfdl.training import checkpoint, executor, keys, replay
 
 MECHANISMS = ("dp-dsgd", "mafalda", "mafalda-l", "anti-pgd")
 SECRET = bytes(range(32))  # of an entropy key that the user keeps: the checkpoint cannot hold it
 STEP_SECONDS = 0.01  # slept in every training step, so that kills fall into steps and between them
-GRACE_SECONDS = 60.0
+GRACE_SECONDS = 600.0  # ends a process that hangs; on a busy machine an honest one takes long
 COMPARE = [
     "compare",
     "--graph",
@@ -344,6 +345,7 @@ def _sweeping(folder: Path, dies_at: tuple[int, str] | None = None) -> None:
             if dies_at[1] == "after":
                 write(path, data, **how)
             elif dies_at[1] == "within":
+                Path(path).parent.mkdir(parents=True, exist_ok=True)  # as the writing itself does first
                 (Path(path).parent / f".{Path(path).name}.x.tmp").write_bytes(data[: len(data) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
         return write(path, data, **how)
@@ -362,6 +364,8 @@ def _sweep(folder: Path, random: Random, k: int, counts: dict[str, int]) -> None
         for path in out.rglob("*.*") if out.exists() else ():
             if path.suffix in (".json", ".parquet") and not whole(path.name, path.read_bytes()):
                 raise Fault(f"{path.name} is a part of a file")
+        if failed := sorted((out / "failed").glob("*.json")):  # tried again by right, but nothing here may fail
+            raise Fault(f"a cell failed: {json.loads(failed[0].read_text())['error']}")
         finished.update(path.stem for path in (out / "cells").glob("*.json"))
 
     files_of = len(list(calm.rglob("*.*")))
@@ -374,7 +378,7 @@ def _sweep(folder: Path, random: Random, k: int, counts: dict[str, int]) -> None
     ours, theirs = ({path.relative_to(one): path.read_bytes() for path in _but_timings(one)} for one in (out, calm))
     if wrong := sorted(str(name) for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
         raise Fault(f"the store differs from the undisturbed one, first in {wrong[0]}")
-    lines = [json.loads(line)["cell"] for line in (out / "timings.jsonl").read_text().splitlines()]
+    lines = [timing["cell"] for timing in Store.load(out).timings()]
     if again := sorted({cell for cell in lines if lines.count(cell) > 1}):
         raise Fault(f"finished cells were trained again: {again}")
 

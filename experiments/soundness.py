@@ -1,16 +1,18 @@
 """The hunt for a number that is too low: random algorithms, masks, participations and scales against exact fractions.
 
 Every number of the accountant is held against an oracle that shares nothing with it (`_soundness_cases.py`): views
-written out in rational arithmetic, all signs on all patterns, and runs whose gradients react. Any number below what the
-oracle attains ends the command with status 1 and prints the smallest such case.
+written out in rational arithmetic, all signs on all patterns, and runs whose gradients react. So is every bound of
+encoders with structure (`_soundness_encoders.py`). Any number below what the oracle attains ends the command with
+status 1 and prints the smallest such case.
 
     python experiments/soundness.py [--cases 25000] [--seed 0] [--jobs 2] [--only WORDS] [--out table.json]
 """
 
 from __future__ import annotations
 
+import _soundness_training  # noqa: F401  registers its statements
 from _campaign import run
-from _soundness_statements import STATEMENTS
+from _soundness_encoders import STATEMENTS
 
 if __name__ == "__main__":
     raise SystemExit(run(STATEMENTS, __doc__.splitlines()[0], cases=25_000))

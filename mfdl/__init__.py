@@ -4,7 +4,8 @@ Everything an attacker sees is linear, O = A G + B Z, so every algorithm is a wo
 choice of what is seen and known, every guarantee one sensitivity, and every better algorithm a better
 factorization. Names load lazily: `import mfdl` brings none of the heavy libraries.
 
-What is named here is public, and so is what the packages named here list in `__all__`; `dir` shows no more.
+What is named here is public, and so is what the packages named here list in `__all__`; `dir` shows no more. Every other
+module that a page names, as `mfdl.dynamics`, loads in the same way.
 `mfdl.audit` is a package, whose function of that name is `mfdl.audit.audit`; `mfdl.partition` is the module of
 `mfdl.tasks` that deals records to nodes.
 """
@@ -75,7 +76,9 @@ __all__ = ["__version__", *_EXPORTS]
 
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
-        raise AttributeError(f"module 'mfdl' has no attribute {name!r}")
+        from .submodules import submodule
+
+        return submodule(__name__, name)
     where = _EXPORTS[name]
     module = importlib.import_module(where.removeprefix("="))
     value = module if where.startswith("=") else getattr(module, name)

@@ -23,7 +23,7 @@ import safetensors.numpy
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from . import __version__, files, matrices
+from . import __version__, check, files, matrices
 from .errors import InvalidInput
 
 FORMAT = 1
@@ -137,6 +137,7 @@ def write(
     Args: kind: what the file holds, "mechanism"; content: JSON; private: readable by the owner alone.
     Raises: InvalidInput: the path cannot be written.
     """
+    path = check.path(path=path)
     header = {"format": FORMAT, "kind": kind, "mfdl": __version__, **content}
     text = json.dumps(header, sort_keys=True, allow_nan=False)
     data = safetensors.numpy.save(packer.arrays, metadata={HEADER: text, CHECKSUM: _digest(text, packer.arrays)})
@@ -149,8 +150,9 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
     Raises: InvalidInput: no file, another file or kind, another format, or content that is not that of its checksum.
     """
     made_by = f"{kind.capitalize()}.save"
+    path = check.path(path=path)
     try:
-        data = Path(path).read_bytes()
+        data = path.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidInput(f"cannot read {str(path)!r}: {reason}; give a file written by {made_by}.") from None

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InvalidInput
+from .errors import InvalidInput, UnusualSetting
 
 FloatArray = NDArray[np.float64]
 
@@ -32,7 +34,9 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
             "mfdl.gossip.from_array(W), over one for each step with mfdl.gossip.sequence([...])"
         ),
     ),
+    "FactorizationProblem": ("a FactorizationProblem, e.g. mfdl.factorization.problem(dynamics, participation)", ""),
     "GossipMatrix": ("one gossip matrix, e.g. mfdl.gossip.metropolis_hastings(graph)", ""),
+    "Graph": ("a networkx graph", "one of a name is mfdl.graphs.load(name)"),
     "LinearAlgorithm": (
         "a LinearAlgorithm, e.g. mfdl.algorithms.dp_dsgd(dynamics, participation)",
         "build a name with mfdl.algorithms.build(name, dynamics, participation), take a Mechanism's as .algorithm",
@@ -49,9 +53,11 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
         "that of an algorithm is algorithm.noise",
     ),
     "Participation": ("a participation, e.g. mfdl.Cyclic(epochs=20, period=16)", ""),
+    "Probes": ("Probes, e.g. mfdl.error_gram.Probes(count=8)", ""),
     "Question": ("a Question, e.g. mfdl.Question(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)", ""),
     "RandomGossip": ("gossip that is drawn anew in each round, e.g. mfdl.gossip.randomized.links(W, 0.1)", ""),
     "SampledMechanism": ("a SampledMechanism", "of secret random batches mfdl.sampled.calibrate makes one"),
+    "Partition": ("a partition of records", "one of a name is mfdl.partition.parse(name)"),
     "SpaceTimeFactorization": (
         "a SpaceTimeFactorization, e.g. mfdl.factorization.optimal_time_space(dynamics, participation)",
         "",
@@ -60,6 +66,7 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
         "a SpatialFactorization, e.g. mfdl.factorization.optimal_covariance(dynamics)",
         "a matrix is for mfdl.algorithms.spatial_covariance",
     ),
+    "SpectralMeasure": ("a SpectralMeasure", "leave it out to have it computed"),
     "StreamState": ("what NoiseStream.state() gave", ""),
     "Task": ("a Task, e.g. mfdl.tasks.digits(graph)", "one of your own data is mfdl.tasks.from_module(...)"),
     "TrustModel": ("a trust model such as mfdl.trust.LDP()", "one of a name is mfdl.trust.named(name)"),
@@ -92,6 +99,60 @@ def one(named: dict[str, Any]) -> tuple[str, Any]:
     return name, value
 
 
+def listed(what: str, **named: Any) -> list[Any]:
+    """The items of a list, tuple, set, array or other iterable that is no text and no mapping.
+
+    Args: what: what it is a list of, for the message.
+    """
+    name, value = one(named)
+    try:
+        if isinstance(value, str | bytes | Mapping | type):
+            raise TypeError
+        return list(value)
+    except TypeError:
+        raise InvalidInput(f"{name} must be a list of {what}, got {said(value)}.") from None
+
+
+def mapping(what: str, **named: Any) -> Mapping[Any, Any]:
+    """A dictionary, or what is like one. Args: what: what it holds, for the message."""
+    name, value = one(named)
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"{name} must be a dictionary of {what}, got {said(value)}.")
+    return value
+
+
+def text(what: str, **named: Any) -> str:
+    """A text. Args: what: how it reads, for the message."""
+    name, value = one(named)
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name} must be a text such as {what}, got {said(value)}.")
+    return value
+
+
+def path(**named: Any) -> Path:
+    """A path, given as text or as a path."""
+    name, value = one(named)
+    try:
+        return Path(value)
+    except TypeError:
+        raise InvalidInput(f"{name} must be a path, given as text or pathlib.Path, got {said(value)}.") from None
+
+
+def flag(**named: Any) -> bool:
+    """True or False; a text such as "no", which Python takes for true, is refused."""
+    name, value = one(named)
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidInput(f"{name} must be True or False, got {said(value)}.")
+    return bool(value)
+
+
+def function(what: str, **named: Any) -> None:
+    """Something that can be called. Args: what: an example, for the message."""
+    name, value = one(named)
+    if not callable(value):
+        raise InvalidInput(f"{name} must be a function such as {what}, got {said(value)}.")
+
+
 def index(value: Any) -> int:
     """An integer as Python has it; TypeError for all else, bool among it."""
     if isinstance(value, bool | np.bool_):
@@ -111,10 +172,24 @@ def integer_at_least(minimum: int, **named: Any) -> int:
     return number
 
 
+def at_most_steps(num_steps: int, **named: Any) -> int:
+    """A number of diagonals, an integer >= 1: all T where it is more, with a warning."""
+    name, value = one(named)
+    width = integer_at_least(1, **named)
+    if width > num_steps:
+        warnings.warn(
+            f"{name} {value} is more than the T = {num_steps} steps, so all {num_steps} diagonals are used; give at "
+            f"most {num_steps}, or leave it out.",
+            UnusualSetting,
+            stacklevel=4,
+        )
+    return min(width, num_steps)
+
+
 def _number(named: dict[str, Any], rule: str, holds: Callable[[float], bool]) -> float:
     name, value = one(named)
     try:
-        number = math.nan if isinstance(value, bool | str) else float(value)
+        number = math.nan if isinstance(value, bool | np.bool_ | str) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not holds(number):
@@ -201,7 +276,7 @@ def device(**named: Any) -> None:
 
     try:
         torch.zeros(1, device=value).item()
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         here = "cpu or cuda" if torch.cuda.is_available() else "cpu, the only one here"
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise InvalidInput(f"{name} {str(value)!r} cannot be used: {reason}; use {here}, or leave it out.") from None
@@ -212,5 +287,5 @@ def trained_in(**named: Any) -> None:
     name, value = one(named)
     import torch  # only a task or a run has one
 
-    if value not in (torch.float32, torch.float64):
+    if not isinstance(value, torch.dtype) or value not in (torch.float32, torch.float64):
         raise InvalidInput(f"{name} must be torch.float32 or torch.float64, got {value!r}.")

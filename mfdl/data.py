@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from . import download
+from . import check, download
 from .check import FloatArray
 from .download import reason, sha256
 from .errors import InvalidInput, require_known, unknown_name
@@ -160,7 +160,7 @@ def home(data_home: Folder = None) -> Path:
     'somewhere'
     """
     if data_home is not None:
-        return Path(data_home).expanduser()
+        return check.path(data_home=data_home).expanduser()
     if from_environment := os.environ.get(ENVIRONMENT_VARIABLE):
         return Path(from_environment).expanduser()
     import pooch  # here, not above: importing it costs more than this whole module
@@ -188,8 +188,8 @@ def expand(wanted: Iterable[str]) -> tuple[str, ...]:
     """
     folders = {name.partition("/")[0] for name in names()}
     expanded: dict[str, None] = {}
-    for text in wanted:
-        folder = text.rstrip("/")
+    for text in check.listed("names of data files", wanted=wanted):
+        folder = check.text("'mnist'", wanted=text).rstrip("/")
         if text not in names() and folder not in folders:
             raise unknown_name("data file", text, (*names(), *folders))
         expanded.update(dict.fromkeys(name for name in names() if name == text or name.startswith(folder + "/")))
@@ -212,10 +212,10 @@ def fetch(name: str, data_home: Folder = None) -> Path:
     Cost: one pass over the file for its checksum, on every call.
     """
     folder = home(data_home)
+    require_known("data file", name, names())
     if name == HOUSING:
         california_housing(data_home)
         return folder / HOUSING
-    require_known("data file", name, names())
     file = REGISTRY[name]
     path = folder / file.relative_path
     if not path.exists():
@@ -385,7 +385,7 @@ def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
         InvalidInput: not gzip, not IDX, entries other than unsigned bytes, too few or too many of them.
     """
     try:
-        with gzip.open(path) as stream:
+        with gzip.open(check.path(path=path)) as stream:
             content = stream.read()
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInput(f"{path} cannot be read as gzip ({reason(error)}); fetch it again.") from error

@@ -15,7 +15,7 @@ from typing import Any
 from . import check, graphs, sampled, spatial
 from .algorithms import decor
 from .dynamics import Dynamics
-from .errors import InvalidInput, unknown_name
+from .errors import InvalidInput, require_known
 from .factorization import PairwisePrice
 from .mechanism import Mechanism, calibrate, require_unit, with_noise
 from .participation import Participation
@@ -76,8 +76,7 @@ def decor_couples(
     model = trust or SecLDP()
     check.instance(TrustModel, trust=model)
     q = _coalition_size(model)
-    if budget not in BUDGETS:
-        raise unknown_name("budget", budget, BUDGETS)
+    require_known("budget", budget, BUDGETS)
     common: dict[str, Any] = {"trust": model, "adjacency": adjacency, "clip_norm": clip_norm}
     if participation.secret:
         require_unit(unit, participation)
@@ -163,7 +162,7 @@ def pair_ratios(price: PairwisePrice, positions: Sequence[float] = POSITIONS) ->
     # the price, which falls with the ratio, in units of 1 / sigma_local^2: sigma_local^2 = price(ratio)
     cheapest = math.sqrt(price(MOST_PAIRWISE**2))
     ratios = []
-    for position in positions:
+    for position in check.listed("numbers in (0, 1]", positions=positions):
         if not 0 < check.non_negative(position=position) <= 1:
             raise InvalidInput(f"positions must lie in (0, 1], got {position!r}; 1 is independent noise alone.")
         wanted = (cheapest + position * (1 - cheapest)) ** 2

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 
 from . import check
 from .check import FloatArray
-from .errors import InvalidInput, unknown_name
+from .errors import InvalidInput, require_known, unknown_name
 from .released import Released
 from .shown import short_repr
 
@@ -80,6 +80,7 @@ class ErrorWeights:
 
         Raises: InvalidInput: weights for another number of steps, or more last steps than there are.
         """
+        num_steps = check.integer_at_least(1, num_steps=num_steps)
         if not isinstance(self.step_weights, str):
             if len(self.step_weights) != num_steps:
                 raise InvalidInput(
@@ -133,7 +134,7 @@ class ErrorWeights:
         >>> ErrorWeights.parse("last:3/average").describe()
         'last:3/average'
         """
-        steps, _, target = text.partition("/")
+        steps, _, target = check.text("'last:3/average'", text=text).partition("/")
         return cls(steps.strip(), target.strip() or NODES)
 
     @classmethod
@@ -167,8 +168,7 @@ class Target:
     weights: ErrorWeights = dataclasses.field(default_factory=ErrorWeights)
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise unknown_name("objective", self.objective, OBJECTIVES)
+        require_known("objective", self.objective, OBJECTIVES)
         if not isinstance(self.weights, ErrorWeights):
             raise InvalidInput(
                 f"weights must be ErrorWeights, got {self.weights!r}; make them with ErrorWeights(step_weights, "

@@ -18,6 +18,10 @@ class UnsupportedMechanism(InvalidInput):
     """A mechanism, participation or trust model that is not covered: refused, never guessed."""
 
 
+class UnusualSetting(UserWarning):
+    """Settings that are allowed, and accounted for as they are, but rarely meant; the message says what to change."""
+
+
 class RankLost(RuntimeError):
     """A process of several that train one network ended; the run goes on from its last checkpoint when asked again."""
 
@@ -29,12 +33,22 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     "unknown graph 'florentin'; did you mean 'florentine'? Known: florentine, ring."
     """
     names = sorted(known)
-    nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
-    return InvalidInput(f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}.")
+    given = repr(name) if name is None or isinstance(name, str | int | float) else type(name).__name__
+    return InvalidInput(f"unknown {kind} {given}{did_you_mean(name, names)} Known: {', '.join(names)}.")
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the nearest known name, whatever its case, if any is near.
+
+    >>> did_you_mean("LDP", ["pndp", "ldp"]), did_you_mean("graph", ["pndp", "ldp"])
+    ("; did you mean 'ldp'?", '.')
+    """
+    by_folded = {text.casefold(): text for text in known}
+    nearest = difflib.get_close_matches(str(name).casefold(), by_folded, n=1, cutoff=0.5)
+    return f"; did you mean {by_folded[nearest[0]]!r}?" if nearest else "."
 
 
 def require_known(kind: str, name: str, known: Collection[str]) -> None:
     """Raises: InvalidInput: a name that is not in a registry, as `unknown_name` says it."""
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise unknown_name(kind, name, known)

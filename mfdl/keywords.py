@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
+
+from .errors import InvalidInput, did_you_mean
 
 Fields = ParamSpec("Fields")
 Config = TypeVar("Config")
@@ -50,6 +51,30 @@ def takes_fields_of(
     return of
 
 
+def refusing(
+    elsewhere: Mapping[str, str],
+) -> Callable[[Callable[Fields, Answer]], Callable[Fields, Answer]]:
+    """Makes a function refuse keywords that other functions take, in words that name those; others as `bound` does.
+
+    Args: elsewhere: what to use instead, by keyword.
+    """
+
+    def decorated(function: Callable[Fields, Answer]) -> Callable[Fields, Answer]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def called(*args: Fields.args, **named: Fields.kwargs) -> Answer:
+            for keyword in named:
+                if keyword in elsewhere and keyword not in signature.parameters:
+                    raise InvalidInput(f"{function.__name__} takes no {keyword}: {elsewhere[keyword]}.")
+            bound(function.__name__, signature, args, named)
+            return function(*args, **named)
+
+        return called
+
+    return decorated
+
+
 def bound(
     name: str, signature: inspect.Signature, args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Mapping[str, Any]:
@@ -61,7 +86,6 @@ def bound(
         unknown = next((keyword for keyword in named if keyword not in known), None)
         said = str(error)
         if unknown is not None:
-            nearest = difflib.get_close_matches(unknown, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+            hint = did_you_mean(unknown, known)
             said = f"got an unexpected keyword argument {unknown!r}{hint} Known: {', '.join(known)}."
         raise TypeError(f"{name}() {said}") from None

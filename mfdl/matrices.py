@@ -124,7 +124,7 @@ def sparse_mask(**named: Any) -> sp.csr_array:
     name, value = check.one(named)
     if sp.issparse(value) and _is_frozen(value, np.bool_):
         return value
-    given = sp.csr_array(value, copy=True) if sp.issparse(value) else np.asarray(value)
+    given = sp.csr_array(value, copy=True) if sp.issparse(value) else check.as_array(**named)
     entries = np.asarray(given.data) if sp.issparse(value) else given
     if given.ndim != 2 or (entries.dtype != bool and not np.isin(entries, (0, 1)).all()):
         raise InvalidInput(f"{name} must be a boolean matrix, got shape {given.shape} of {given.dtype}.")
@@ -146,8 +146,8 @@ def _is_frozen(matrix: Any, dtype: type) -> bool:
 
 def integers(size: int, below: int, **named: ArrayLike) -> NDArray[np.intp]:
     """An own read-only array of `size` integers in [0, below)."""
-    name, value = check.one(named)
-    given = np.asarray(value)
+    name, _ = check.one(named)
+    given = check.as_array(**named)
     if given.shape != (size,) or (given.dtype.kind not in "iu" and given.size):
         raise InvalidInput(f"{name} must be {size} integers, got shape {given.shape} of {given.dtype}.")
     outside = given[(given < 0) | (given >= below)]

@@ -22,6 +22,7 @@ from . import archive, check, saved
 from .algorithms import LinearAlgorithm
 from .error_gram import Estimate
 from .errors import InvalidInput
+from .keywords import refusing
 from .noise_error import estimated_noise_error
 from .participation import Participation
 from .privacy import budgets
@@ -39,6 +40,22 @@ if TYPE_CHECKING:
 
     from .privacy.sampled_guarantee import SampledGuarantee
 
+_GIVEN_NOISE = "what a given noise guarantees is mfdl.account(algorithm, noise_std=...), its mechanism mfdl.with_noise"
+_TARGET = "it is a target of mfdl.calibrate; what a guarantee says of epsilon and delta is guarantee.epsilon(delta)"
+_EACH_VICTIM = (
+    "every node counts; of each victim: mfdl.Losses.of(algorithm, question).by_victim(noise_std), with secret batches "
+    "mfdl.sampled.by_victim(algorithm, ...)"
+)
+_PUBLIC = "secret batches are accounted for one record, all messages seen; mfdl.account has it for public participation"
+ELSEWHERE = {
+    **dict.fromkeys(("victim", "victims"), _EACH_VICTIM),
+    **dict.fromkeys(("noise_std", "noise_multiplier"), _GIVEN_NOISE),
+    "mu": f"{_TARGET}; secret batches have no mu, and take epsilon with delta",
+    **dict.fromkeys(("epsilon", "delta"), _TARGET),
+    **dict.fromkeys(("release", "lipschitz", "unit", "participation"), _PUBLIC),
+    "by": "it chooses among bounds of secret batches, in calibrate of an algorithm of BallsInBins or PoissonSampling",
+}
+"""Of arguments that only other functions take: which ones, and what to give them."""
 ROUNDING = 1e-6
 """Relative: how far numbers of one question may lie apart that other machines or solvers' tolerances gave."""
 
@@ -265,6 +282,7 @@ def injected_std(algorithm: LinearAlgorithm, noise_std: float) -> float:
     return noise_std * math.sqrt(float(algorithm.noise.variances().mean()))
 
 
+@refusing(ELSEWHERE)
 def account(
     algorithm: LinearAlgorithm,
     *,
@@ -338,6 +356,7 @@ def guarantees(
     return stated.by_victim(noise_std, adaptive=adaptive)
 
 
+@refusing(ELSEWHERE)
 def calibrate(
     algorithm: LinearAlgorithm,
     *,
@@ -375,6 +394,7 @@ def calibrate(
     return of_losses(losses, losses.calibrate(mu=mu, epsilon=epsilon, delta=delta))
 
 
+@refusing(ELSEWHERE)
 def with_noise(
     algorithm: LinearAlgorithm,
     *,
@@ -406,6 +426,7 @@ def of_losses(losses: Losses, guarantee: Guarantee) -> Mechanism:
     return Mechanism(losses.algorithm, guarantee.noise_std, clip_norm, guarantee, worst, losses.rests_on, trust)
 
 
+@refusing(ELSEWHERE)
 def without_noise(
     algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float, unit: str = "record"
 ) -> Mechanism:

@@ -76,6 +76,7 @@ class Released:
 
     def of_steps(self, num_steps: int) -> FloatArray:
         """a_r, shape (num_steps,), their sum 1. Raises: InvalidInput: an average over more models than there are."""
+        num_steps = check.integer_at_least(1, num_steps=num_steps)
         kind, _, number = self.model.partition(":")
         if kind == "exponential":
             with np.errstate(over="ignore"):

@@ -21,13 +21,14 @@ from .algorithms import LinearAlgorithm
 from .algorithms.registry import misplaced
 from .check import FloatArray
 from .errors import InvalidInput, UnsupportedMechanism, require_known
-from .mechanism import Accounted, emitted_hash, injected_std
+from .keywords import refusing
+from .mechanism import ELSEWHERE, Accounted, emitted_hash, injected_std
 from .participation import BallsInBins, PoissonSampling
 from .privacy import bin_gram, binned, gaussian
 from .privacy.binned import BinnedGaussian
 from .privacy.composed_bins import ComposedBins
 from .privacy.fingerprint import Fingerprint, participation_hash
-from .privacy.forms import injection_bound
+from .privacy.forms import injection_bound, known_gradient
 from .privacy.monte_carlo_bins import MonteCarlo, MonteCarloBins, normalized
 from .privacy.sampled import SampledGaussian
 from .privacy.sampled_guarantee import SampledGuarantee, noise_multiplier
@@ -170,13 +171,14 @@ class SampledMechanism(Accounted):
         return emitted_hash(self.algorithm, self.noise_std, self.clip_norm)
 
 
+@refusing(ELSEWHERE)
 def account(
     algorithm: LinearAlgorithm,
     *,
     trust: TrustModel,
     adjacency: str,
     clip_norm: float,
-    noise_std: float,
+    noise_std: float | None = None,
     method: Method = "certified",
 ) -> SampledGuarantee:
     """What base noise of this std guarantees to a record of any node, under the algorithm's secret batches.
@@ -201,6 +203,9 @@ def account(
     Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567. Secret bins:
         docs/secret_bins.md.
     """
+    if noise_std is None:
+        raise InvalidInput("give the noise: noise_std, on sums of clipped gradients; for a target, use calibrate.")
+    check.non_negative(noise_std=noise_std)  # before any work
     return _stated(algorithm, _problem(algorithm, trust, adjacency, clip_norm, method), noise_std, clip_norm)
 
 
@@ -266,26 +271,28 @@ def _exposed(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, clip
 
 
 def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
-    """Of noise that correlates time and nodes together: 1, its M holds all; inf for those who know all of it.
+    """Of noise that correlates time and nodes together: 1, its M holds all; inf for a victim whose gradient is known.
 
+    Infinite for all victims of those who know all of the noise.
     Raises: UnsupportedMechanism: noise that is known in part, which leaves no block causal encoder.
     """
     _require_noise_with_gradients(algorithm)
-    exposed: Exposed = {}
+    labels, exposed = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
     for model, victims in seen.members(algorithm):
         if not victims:
             continue
-        known = model.view(algorithm, victims[0]).knowledge.known_noise
+        against = model.view(algorithm, victims[0])
+        known = against.knowledge.known_noise
         if known.any() and not known.all():
             raise UnsupportedMechanism(
                 f"secret bins are accounted for noise of {algorithm.name!r}, which correlates time and nodes together, "
                 f"where attackers know none of it, and under trust model {trust.name!r} {trust.attacker} know a part; "
                 "take one encoder for all nodes (time_space, mafalda), trust.SecLDP(), or a public participation."
             )
-        why = f"Infinite for node {algorithm.dynamics.gossip.labels[victims[0]]!r}: all noise is known."
         for u in victims:
-            if u not in exposed or known.all():
-                exposed[u] = (math.inf, why) if known.all() else (1.0, "")
+            why = known_gradient(against, u) or ("all noise is known" if known.all() else "")
+            found = (math.inf, f"Infinite for node {labels[u]!r}: {why}.") if why else (1.0, "")
+            exposed[u] = max(exposed.get(u, found), found, key=lambda each: each[0])
     return _of_somebody(exposed, trust)
 
 
@@ -309,6 +316,7 @@ def _of_victims(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, e
     return _Problem(trust, adjacency, sensitivity, why, binned.correlations(gram), normalized(gram))
 
 
+@refusing(ELSEWHERE)
 def by_victim(
     algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float, noise_std: float
 ) -> dict[int, Accountant]:
@@ -372,6 +380,7 @@ def _of_one_run(stated: SampledGuarantee) -> Accountant:
     return stated.accountant
 
 
+@refusing(ELSEWHERE)
 def with_noise(
     algorithm: LinearAlgorithm,
     *,
@@ -387,14 +396,15 @@ def with_noise(
     return SampledMechanism(algorithm, stated.noise_std, stated.clip_norm, stated, trust)
 
 
+@refusing(ELSEWHERE)
 def calibrate(
     algorithm: LinearAlgorithm,
     *,
     trust: TrustModel,
     adjacency: str,
     clip_norm: float,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
     by: str = "tightest",
     method: Method = "certified",
 ) -> SampledMechanism:
@@ -402,11 +412,16 @@ def calibrate(
 
     By Monte Carlo the noise is chosen by samples of its own and stated by fresh ones, to a relative 1e-3 or so.
 
-    Args: epsilon > 0, delta in (0, 1); by: "tightest" of all bounds, or "renyi": the noise that Renyi accounting asks
-        for, whose guarantee is still stated by the tightest; others as for `account`.
+    Args: epsilon > 0 and delta in (0, 1), both needed; by: "tightest" of all bounds, or "renyi": the noise that Renyi
+        accounting asks for, whose guarantee is still stated by the tightest; others as for `account`.
     Raises: as `account`; InvalidInput: infinite loss, whatever the noise.
     Cost: seconds for each target, rate, number of steps and adjacency, once in a process.
     """
+    if epsilon is None:
+        raise InvalidInput("give a target: epsilon with delta, which secret batches are calibrated to.")
+    if delta is None:
+        raise InvalidInput("epsilon needs a delta in (0, 1), e.g. delta=1e-6.")
+    epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)  # before any work
     problem = _problem(algorithm, trust, adjacency, clip_norm, method)
     stated = _stated(algorithm, problem, 1.0, clip_norm)
     if math.isinf(stated.sensitivity):

@@ -1,7 +1,7 @@
 """How objects show themselves: a paragraph in a terminal, a table and a picture in a notebook, no page of numbers.
 
-`short` writes any value in a few words, `short_repr` a dataclass by its fields, `Shown` is for objects that have a
-sentence to say. What they say is in the classes themselves.
+`short` writes any value in a few words, `short_repr` a dataclass by its fields, `rounded_up` a privacy loss by a few
+digits, `Shown` is for objects that have a sentence to say. What they say is in the classes themselves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import base64
 import dataclasses
 import html
 import io
+import math
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 FEW = 6  # numbers of an array, or items of a sequence, that are shown
 LONGEST = 300  # characters of one value
+ROUNDING = 1e-9
+"""Relative: what rounding in float64 may add to a number. No digit is spent on it: 1 + 1e-15 is 1, not 1.00001."""
 
 
 def short(value: Any) -> str:
@@ -67,6 +71,22 @@ def short_repr(self: Any) -> str:
 
 def _same(value: Any, default: Any) -> bool:
     return isinstance(value, str | int | float | tuple) and type(value) is type(default) and value == default
+
+
+def less_rounding(number: float) -> Decimal:
+    """A number >= 0 without what rounding may have added to it: what is rounded up for tables, titles and pictures."""
+    return Decimal(float(number)) * (1 - Decimal(ROUNDING))
+
+
+def rounded_up(number: float, digits: int) -> str:
+    """A number >= 0 with so many digits: the least such number that is not below it by more than `ROUNDING`.
+
+    >>> rounded_up(1.0000001, 6), rounded_up(1 + 1e-15, 6), rounded_up(0.5, 6)
+    ('1.00001', '1', '0.5')
+    """
+    if number == math.inf:
+        return "inf"
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(less_rounding(number))):.{digits}g}"
 
 
 class Shown(abc.ABC):

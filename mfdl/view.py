@@ -124,7 +124,7 @@ def combined(algorithm: LinearAlgorithm) -> Mask:
 
 
 def _mask(name: str, given: ArrayLike | None, shape: tuple[int, int]) -> Mask:
-    mask = np.zeros(shape[1:], dtype=bool) if given is None else np.asarray(given)
+    mask = np.zeros(shape[1:], dtype=bool) if given is None else check.as_array(**{name: given})
     if mask.dtype != bool or mask.shape not in (shape, shape[1:]):
         raise InvalidInput(
             f"{name} must be a boolean mask of shape {shape}, or {shape[1:]} for all times alike, got shape "

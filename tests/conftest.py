@@ -1,4 +1,8 @@
-"""Every property without settings of its own gets a share of Hypothesis's 100 examples.
+"""Every property without settings of its own gets a share of Hypothesis's 100 examples, the same ones on every machine.
+
+`MFDL_SEED=N` draws other examples, those of N, and the last lines of the run say so. Examples of earlier runs are not
+tried again, so N alone decides. What draws from the generators of a process (`random`, numpy, torch) finds them in one
+state in every test, whichever tests ran before in that process.
 
 Linear algebra gets one thread in each of the processes that share the cores, which inherit it: with more they wait for
 one another, half as long again for the whole suite (two cores). A number that is set stays.
@@ -8,17 +12,43 @@ Under a planted mutation (`mutations/run.py`) a failing case is not shrunk: that
 
 import importlib.util
 import os
+import random
 import shutil
+import sys
 
+import numpy as np
 import pytest
-from effort import examples
-from hypothesis import Phase, settings
+from effort import SEED, examples
+from finished_runs import blank_pictures, finished_comparisons  # noqa: F401  # fixtures of all folders
+from hypothesis import Phase, core, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 PHASES = [Phase.explicit, Phase.generate] if "MUTATION_REPORT" in os.environ else list(Phase)
 
-settings.register_profile("share", examples(100), phases=PHASES)
+settings.register_profile("share", examples(100), phases=PHASES, derandomize=SEED is None, database=None)
 settings.load_profile("share")  # what a test sets itself inherits from it
+if SEED is not None:
+    core.global_force_seed = SEED  # as --hypothesis-seed does, in the workers of xdist too
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says which examples were drawn; -q leaves out the header, not this."""
+    if SEED is not None:
+        terminalreporter.write_line(f"Hypothesis drew the examples of MFDL_SEED={SEED}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """One state of the generators that a process shares."""
+    random.seed(SEED or 0)
+    np.random.seed((SEED or 0) % 2**32)  # noqa: NPY002  what unseeded code draws from
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(SEED or 0)
+
+
+def pytest_configure(config):
+    """Laws draw unusual settings on purpose; tests of the warning itself expect it."""
+    config.addinivalue_line("filterwarnings", "ignore::mfdl.errors.UnusualSetting")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
-"""How many examples a property is tried on: a share in the suite that runs at every change, all in the long one.
+"""How many examples a property is tried on, and which: a share at every change, all in the long suite.
 
 MFDL_EFFORT=1 pytest        # `make test-all`, the mutation check
+MFDL_SEED=7 pytest          # other examples, those of seed 7; without it the same ones in every run
 
 A property that says nothing gets Hypothesis's 100, by the profile that `conftest.py` loads.
 """
@@ -11,6 +12,7 @@ from hypothesis import settings
 
 EFFORT = float(os.environ.get("MFDL_EFFORT", "0.07"))
 FEWEST = 6
+SEED = int(os.environ["MFDL_SEED"]) if os.environ.get("MFDL_SEED") else None
 
 
 def examples(count: int) -> settings:

@@ -1,17 +1,17 @@
-"""The pages that teach: their code runs and prints what they say."""
+"""The pages that teach: their code runs and prints what they say, each page in an interpreter of its own."""
 
-import doctest
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from page_session import blocks, dotted_names, in_fresh_interpreter, run_page, text_of, unresolved
 
 from mfdl.training.evaluated_step import EvaluatedStep
 
 PAGES = Path(__file__).parents[1] / "docs"
-FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-
+SESSION = "The code of this page is one session: each block goes on from those before it."
 
 NAMES = (
     "algorithm",
@@ -57,18 +57,28 @@ def test_no_page_with_code_is_left_out():
 )
 def test_the_code_of_the_page_runs_and_prints_what_the_page_shows(name):
     page = (PAGES / name).read_text(encoding="utf-8")
-    blocks = re.findall(r"```(python|pycon)\n(.*?)```", page, re.DOTALL)
-    assert {kind for kind, _ in blocks} == {"python", "pycon"} or name in THEORY
-    names: dict[str, object] = {}
-    said: list[str] = []
-    for kind, code in blocks:
-        if kind == "python":
-            exec(compile(code, name, "exec"), names)
-            continue
-        test = doctest.DocTestParser().get_doctest(code, names, name, name, 0)
-        doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(test, out=said.append, clear_globs=False)
-        names.update(test.globs)
-    assert not said, "".join(said)
+    code = blocks(page)
+    assert {kind for kind, _ in code} == {"python", "pycon"} or name in THEORY
+    assert len(code) == 1 or SESSION in page.split("```")[0]
+    run_page(code, name)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_every_dotted_name_of_the_pages_resolves_after_import_mfdl_alone():
+    pages = [PAGES.parent / "README.md", *sorted(PAGES.glob("*.md"))]
+    names = sorted(dotted_names(text_of(pages)))
+    assert {"mfdl.error_gram.error_gram", "mfdl.training.distributed.ranks", "mfdl.dynamics.schedule"} <= set(names)
+    in_fresh_interpreter(unresolved, names)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_a_name_that_is_not_there_and_code_that_misses_an_import_are_seen():
+    with pytest.raises(AssertionError, match=r"^mfdl\.dynamics\.nothing, mfdl\.testing\.nothing$"):
+        in_fresh_interpreter(unresolved, ["mfdl.dynamics.nothing", "mfdl.graphs.load", "mfdl.testing.nothing"])
+    with pytest.raises(AssertionError, match="name 'mfdl' is not defined"):
+        run_page([("python", "mfdl.graphs")], "a page")
+    with pytest.raises(AssertionError, match="Expected"):
+        run_page([("pycon", ">>> 1 + 1\n3\n")], "a page")
 
 
 def test_the_lines_for_tensorboard_write_what_it_reads(tmp_path):

@@ -107,6 +107,13 @@ def test_a_function_is_called_with_as_many_words_as_it_was_promised(words):
     assert shown(told) is told
 
 
+def wait_for(drawn):
+    """Until a thread has drawn, however busy the machine is."""
+    ends = time.monotonic() + 600
+    while not drawn() and time.monotonic() < ends:
+        time.sleep(0.01)
+
+
 # ---- what is drawn ----------------------------------------------------------------------------------------
 
 
@@ -118,7 +125,7 @@ def test_a_terminal_shows_work_inside_work_and_is_clean_afterwards(terminal):
     ):
         advance(3)
         inner(1000)
-        time.sleep(0.2)
+        wait_for(lambda: "3/4" in terminal.getvalue() and "inner" in terminal.getvalue())
     text = terminal.getvalue()
     assert "outer [bold]" in text
     assert "3/4" in text
@@ -140,7 +147,7 @@ def test_what_is_over_soon_is_never_drawn(terminal, monkeypatch):
 def test_the_screen_closes_when_work_fails(terminal):
     def work():
         with redirect_stderr(terminal), shown().status("work"):
-            time.sleep(0.2)
+            wait_for(lambda: "work" in terminal.getvalue())
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -156,7 +163,7 @@ def test_a_file_that_was_asked_for_gets_plain_lines(outside, monkeypatch):
     monkeypatch.setattr(progress, "PER_SECOND", 100)
     with shown(True).bar("work", 4) as advance:
         advance()
-        time.sleep(0.1)
+        wait_for(log.getvalue)
     (line,) = log.getvalue().splitlines()
     assert line.startswith("work")
     assert "1/4" in line

@@ -129,5 +129,5 @@ def test_importing_mfdl_brings_no_other_library_and_no_module_of_its_own():
         "import sys; before = set(sys.modules); import mfdl; dir(mfdl); new = set(sys.modules) - before; "
         "print(*sorted(name for name in new if name.split('.')[0] not in sys.stdlib_module_names))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout.split() == ["mfdl"]

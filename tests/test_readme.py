@@ -7,22 +7,26 @@ import shlex
 from pathlib import Path
 
 import pytest
+from page_session import blocks, run_page
 
 from mfdl.cli import main
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_python_block_ends_well_above_chance(tmp_path, monkeypatch, capsys):
-    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ENDS_WELL = """
+import pathlib
+assert run.seeds[0].final_accuracy > 0.6 > 5 * run.chance_accuracy
+assert run.judged.finding == ""
+assert pathlib.Path("mafalda.png").stat().st_size > 10_000
+assert "accuracy 0." in printed.getvalue()
+"""
+
+
+def test_the_python_block_ends_well_above_chance(tmp_path, monkeypatch):
+    ((kind, block),) = blocks(README)
     monkeypatch.chdir(tmp_path)
-    names = {}
-    exec(block.replace("range(3)", "range(1)"), names)
-    run = names["run"]
-    assert run.seeds[0].final_accuracy > 0.6 > 5 * run.chance_accuracy
-    assert run.judged.finding == ""
-    assert (tmp_path / "mafalda.png").stat().st_size > 10_000
-    assert "accuracy 0." in capsys.readouterr().out
+    run_page([(kind, block.replace("range(3)", "range(1)"))], "README.md", ENDS_WELL)
 
 
 @pytest.mark.slow

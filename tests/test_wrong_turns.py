@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import mfdl
+import mfdl.error_gram
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 
 G = nx.cycle_graph(4)
@@ -24,9 +25,12 @@ W = mfdl.gossip.metropolis_hastings(G)
 D = mfdl.Dynamics(W, 0.1)
 P = mfdl.Cyclic(2, 3)
 A = mfdl.algorithms.dp_dsgd(D, P)
+AB = mfdl.algorithms.dp_dsgd(D, mfdl.BallsInBins(2, 3))
+AP = mfdl.algorithms.dp_dsgd(D, mfdl.PoissonSampling(0.1, 6))
 LDP = mfdl.trust.LDP()
 HOW = {"trust": LDP, "adjacency": "zero-out", "clip_norm": 1.0}
 M = mfdl.calibrate(A, mu=1.0, **HOW)
+Q1 = mfdl.Question(LDP, "zero-out", 1.0)
 KEY = mfdl.NoiseKey.from_seed(0)
 
 x = np.random.default_rng(0).standard_normal((40, 3))
@@ -310,6 +314,122 @@ REFUSED = {
         ["checkpoint_folder must be a path", "got 3"],
     ),
     "a dtype by name": (lambda: mfdl.replay(M, TASK, seeds=[0], dtype="float32"), ["torch.float32", "got 'float32'"]),
+    # arguments that other functions take
+    "one victim to account": (lambda: mfdl.account(A, noise_std=1.0, victim=0, **HOW), ["no victim", "by_victim"]),
+    "one victim of bins": (lambda: mfdl.account(AB, noise_std=1.0, victim=0, **HOW), ["no victim", "sampled.by_vic"]),
+    "a bound of public batches": (lambda: mfdl.calibrate(A, mu=1.0, by="renyi", **HOW), ["no by", "BallsInBins"]),
+    "a bound to account with": (lambda: mfdl.account(AB, noise_std=1.0, by="renyi", **HOW), ["no by", "calibrate"]),
+    "a target to account": (lambda: mfdl.account(A, noise_std=1.0, mu=1.0, **HOW), ["no mu", "mfdl.calibrate"]),
+    "a target to account bins": (lambda: mfdl.account(AB, mu=1.0, **HOW), ["no mu", "epsilon with delta"]),
+    "noise to calibrate": (lambda: mfdl.calibrate(A, mu=1.0, noise_std=1.0, **HOW), ["no noise_std", "with_noise"]),
+    "no noise of bins": (lambda: mfdl.account(AB, **HOW), ["give the noise", "noise_std"]),
+    "no noise of Poisson batches": (lambda: mfdl.sampled.account(AP, **HOW), ["give the noise", "noise_std"]),
+    "no target of bins": (lambda: mfdl.calibrate(AB, **HOW), ["give a target", "epsilon with delta"]),
+    "no delta of bins": (lambda: mfdl.calibrate(AB, epsilon=1.0, **HOW), ["epsilon needs a delta", "delta=1e-6"]),
+    "no delta of Poisson batches": (lambda: mfdl.sampled.calibrate(AP, epsilon=1.0, **HOW), ["needs a delta"]),
+    "mu of Poisson batches": (lambda: mfdl.sampled.calibrate(AP, mu=1.0, **HOW), ["no mu", "epsilon with delta"]),
+    "a user of Poisson batches": (
+        lambda: mfdl.sampled.account(AP, noise_std=1.0, unit="user", **HOW),
+        ["no unit", "one record"],
+    ),
+    # values of another kind
+    "an array as unit": (lambda: mfdl.account(A, noise_std=1.0, unit=x, **HOW), ["unknown unit ndarray"]),
+    "an array as adjacency": (lambda: mfdl.Question(LDP, x, 1.0).record_shift, ["unknown adjacency ndarray"]),
+    "an array as objective": (lambda: mfdl.algorithms.mafalda(D, P, objective=x), ["unknown objective ndarray"]),
+    "an array as release": (lambda: LDP.view(A, release=x), ["release must be one of none, average, all"]),
+    "no name to build": (lambda: mfdl.algorithms.build(None, D, P), ["name must be a text", "got None"]),
+    "one participation": (lambda: mfdl.ParticipationByNode(P), ["a list of participations", "got Cyclic"]),
+    "one step allowed": (lambda: P.allows(3), ["steps must be a list of steps", "got 3"]),
+    "a step allowed by name": (lambda: mfdl.MinSeparation(6, 2, 2).allows(["a"]), ["an integer >= 0", "got 'a'"]),
+    "steps of an epoch as text": (lambda: mfdl.OncePerEpoch(2, 3).allows("ab"), ["got 'ab'"]),
+    "steps of no number": (lambda: mfdl.Cyclic(2, 3, steps="6"), ["steps must be an integer", "got '6'"]),
+    "rates of no steps": (lambda: D.learning_rates(None), ["num_steps must be an integer", "got None"]),
+    "weights of half a step": (lambda: mfdl.ErrorWeights("last:2").of_steps(2.5), ["num_steps", "got 2.5"]),
+    "weights of no text": (lambda: mfdl.ErrorWeights.parse(None), ["text must be a text", "got None"]),
+    "a release of no steps": (lambda: mfdl.Released("average:2").of_steps("5"), ["num_steps", "got '5'"]),
+    "one attacker of pairs": (
+        lambda: mfdl.pairwise(A, adjacency="zero-out", clip_norm=1.0, attackers=0),
+        ["attackers must be a list", "got 0"],
+    ),
+    "one victim of pairs": (
+        lambda: mfdl.pairwise(A, adjacency="zero-out", clip_norm=1.0, victims=0),
+        ["victims must be a list", "got 0"],
+    ),
+    "pairs of a mechanism": (
+        lambda: mfdl.pairwise(M, adjacency="zero-out", clip_norm=1.0),
+        ["algorithm must be a LinearAlgorithm", "got Mechanism"],
+    ),
+    "a trust model for all pairs": (
+        lambda: mfdl.pairwise(A, adjacency="zero-out", clip_norm=1.0, make_trust=LDP),
+        ["make_trust must be a function", "got LDP"],
+    ),
+    "an algorithm for a matrix of audits": (
+        lambda: mfdl.audit.audit_matrix(A, {"ldp": LDP}, mu=1.0, adjacency="zero-out", clip_norm=1.0),
+        ["algorithms must be a dictionary", "got LinearAlgorithm"],
+    ),
+    "names for a matrix of audits": (
+        lambda: mfdl.audit.audit_matrix({"a": A}, {"ldp": "ldp"}, mu=1.0, adjacency="zero-out", clip_norm=1.0),
+        ["trusts['ldp'] must be a trust model", "got 'ldp'"],
+    ),
+    "sensitivity of a mechanism": (lambda: mfdl.privacy.worst_sensitivity(M, LDP), ["got Mechanism"]),
+    "sensitivity by name": (lambda: mfdl.privacy.worst_sensitivity(A, "ldp"), ["trust", "got 'ldp'"]),
+    "nodes of a graph": (lambda: mfdl.trust.nodes_of(G, [0]), ["algorithm", "got Graph"]),
+    "nodes of no list": (lambda: mfdl.trust.nodes_of(A, 0), ["nodes must be a list", "got 0"]),
+    "a near attacker": (lambda: mfdl.trust.neighbourhood(W, 0, 1), ["attackers must be a list", "got 1"]),
+    "absences of a graph": (lambda: mfdl.gossip.absences(G, np.ones((2, 4), bool)), ["gossip", "got Graph"]),
+    "churn of nobody": (lambda: mfdl.gossip.churn(W, 5, [(0, 2)]), ["away must be a dictionary", "got list"]),
+    "churn of one round": (lambda: mfdl.gossip.churn(W, 5, {0: (0, 2)}), ["away", "a start and a stop", "got 0"]),
+    "a list of messages": (lambda: mfdl.gossip.average([x], W, 0), ["messages must be a dictionary", "got list"]),
+    "labels of no list": (lambda: mfdl.gossip.from_array(np.eye(3), labels=3), ["labels must be a list", "got 3"]),
+    "a file of no name": (lambda: mfdl.gossip.from_file(3, G), ["path must be a path", "got 3"]),
+    "labels of a gossip matrix": (lambda: mfdl.graphs.labels(W), ["G must be a networkx graph", "got GossipMatrix"]),
+    "a guarantee of no file": (lambda: mfdl.Guarantee.load(3), ["path must be a path", "got 3"]),
+    "a mechanism of no file": (lambda: mfdl.Mechanism.load(None), ["path must be a path", "got None"]),
+    "a folder of no name": (lambda: mfdl.sweeps.Store(3), ["folder must be a path", "got 3"]),
+    "data at no folder": (lambda: mfdl.data.home(3), ["data_home must be a path", "got 3"]),
+    "data of one number": (lambda: mfdl.data.expand([3]), ["wanted must be a text", "got 3"]),
+    "one group": (lambda: mfdl.factorization.checked_groups([0, 1], 3), ["groups must be a list of groups", "got 0"]),
+    "pairs of a graph": (lambda: mfdl.factorization.edge_groups(G), ["gossip", "got Graph"]),
+    "noise of bins as a number": (
+        lambda: mfdl.algorithms.mafalda_bins(D, mfdl.BallsInBins(2, 3), noise_std=1.0),
+        ["noise_std must be a function", "noise_of_bins", "got 1.0"],
+    ),
+    "an array to solve": (
+        lambda: mfdl.factorization.solve_problem(np.eye(3)),
+        ["posed must be a FactorizationProblem", "got ndarray"],
+    ),
+    "grams of no nodes": (
+        lambda: mfdl.factorization.evaluate_nodes(np.eye(6), P, np.eye(6), lower_bounds=[0.0]),
+        ["grams must have 3 dimensions"],
+    ),
+    "a partition by name": (
+        lambda: mfdl.partition.dealt("uniform", y, 4, 0),
+        ["partition", "got 'uniform'", "mfdl.partition.parse"],
+    ),
+    "mixing of a graph": (lambda: mfdl.gossip.mixing_parameter(G), ["gossip", "got Graph"]),
+    "a device by a huge number": (lambda: mfdl.replay(M, TASK, seeds=[0], device=10**30), ["cannot be used"]),
+    "numbers that are no flag": (lambda: mfdl.Losses.of(A, Q1).by_victim(1.0, adaptive=None), ["adaptive", "got None"]),
+    "numpy's True as a norm": (
+        lambda: mfdl.calibrate(A, mu=1.0, **HOW | {"clip_norm": np.True_}),
+        ["clip_norm", "True"],
+    ),
+    "probes as a number": (
+        lambda: mfdl.error_gram.estimated_error_gram(D, 3, probes=8),
+        ["probes must be Probes", "got 8"],
+    ),
+    "a factor as a list": (
+        lambda: mfdl.error_gram.fresh_noise_cost(D, [1.0], 3),
+        ["factor", "2 dimensions"],
+    ),
+    "no value of an option": (lambda: mfdl.sweeps.SweepConfig(epochs=None), ["epochs has a value", "leave it out"]),
+    "correlations of no pairs": (
+        lambda: mfdl.sampled.BinnedGaussian(1.0, 3, 0.5, "zero-out"),
+        ["correlations must be pairs", "got 0.5"],
+    ),
+    "self messages by name": (
+        lambda: mfdl.algorithms.zip_dl(D, P, self_messages="no"),
+        ["self_messages must be True or False", "got 'no'"],
+    ),
     "a bar, please": (lambda: mfdl.replay(M, TASK, seeds=[0], progress="yes"), ["'auto' or a function", "got 'yes'"]),
 }
 
@@ -352,6 +472,56 @@ def test_refusals_of_privacy_do_no_work_first(monkeypatch):
     for wrong in ({"adjacency": "replace"}, {"clip_norm": "1"}, {"mu": "1"}, {"epsilon": 1.0}):
         with pytest.raises(InvalidInput):
             mfdl.calibrate(A, **HOW | {"mu": 1.0} | wrong)
+
+
+IDENTITY = mfdl.gossip.from_array(np.eye(4))
+
+
+def maps(size: float):
+    return mfdl.algorithms.from_maps({"P": np.eye(4), "Q": -np.eye(4), "K": size * W.dense()}, P)
+
+
+WARNED = {
+    "no averaging": (lambda: mfdl.Dynamics(IDENTITY), ["4 nodes", "never average", "metropolis_hastings"]),
+    "no averaging in any round": (
+        lambda: mfdl.Dynamics(mfdl.gossip.sequence([IDENTITY, IDENTITY])),
+        ["never average"],
+    ),
+    "a wide root": (lambda: mfdl.algorithms.bsr(D, P, bandwidth=9), ["bandwidth 9", "T = 6 steps", "at most 6"]),
+    "a wide inverse": (lambda: mfdl.algorithms.bisr(D, P, bandwidth=9), ["bandwidth 9", "T = 6 steps"]),
+    "a wide encoder": (lambda: mfdl.factorization.square_root_encoder(3, 4), ["bandwidth 4", "T = 3 steps"]),
+    "wide bands": (lambda: mfdl.algorithms.toeplitz(D, mfdl.EveryStep(6), bandwidth=9), ["bandwidth 9", "T = 6"]),
+    "maps that grow": (lambda: maps(1.5), ["unstable", "1.5 times", "in 6 steps", "rows of K that sum to 1"]),
+}
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_a_setting_that_is_rarely_meant_is_a_warning_with_the_way_out(name):
+    call, words = WARNED[name]
+    with pytest.warns(mfdl.errors.UnusualSetting) as caught:
+        call()
+    (message,) = {str(warning.message) for warning in caught}
+    assert [word for word in words if word not in message] == [], message
+
+
+@pytest.mark.filterwarnings("error::mfdl.errors.UnusualSetting")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: mfdl.Dynamics(mfdl.gossip.from_array(np.eye(1))),
+        lambda: mfdl.Dynamics(mfdl.gossip.sequence([IDENTITY, W])),
+        lambda: mfdl.algorithms.dp_dsgd(mfdl.Dynamics(W, 0.1, momentum=0.99), P),
+        lambda: mfdl.algorithms.bsr(D, P, bandwidth=6),
+        lambda: mfdl.algorithms.bisr(D, P),
+        lambda: maps(1.0),
+        lambda: mfdl.algorithms.gradient_tracking(mfdl.Dynamics(W, 0.1), P),
+        lambda: mfdl.algorithms.exact_diffusion(mfdl.Dynamics(W, 0.1), P),
+        lambda: mfdl.algorithms.delayed_dsgd(D, P),
+        lambda: mfdl.algorithms.two_hop_dsgd(D, P),
+    ],
+)
+def test_no_false_alarm(call):
+    call()
 
 
 def same(one, other) -> bool:

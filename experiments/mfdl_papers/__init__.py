@@ -53,7 +53,9 @@ __all__ = sorted(_EXPORTS)
 
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from mfdl.submodules import submodule
+
+        return submodule(__name__, name)
     globals()[name] = value = getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
     return value
 

@@ -19,7 +19,7 @@ from mfdl import check, spatial
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import spatial_error_gram
-from mfdl.errors import InvalidInput, unknown_name
+from mfdl.errors import InvalidInput, require_known
 from mfdl.gossip import Gossip, GossipMatrix
 
 __all__ = [
@@ -41,6 +41,7 @@ def one_step_error(gossip: GossipMatrix, covariance: Any) -> float:
     Source: arXiv:2501.14644v2, Theorem 1 (times eta_t^2 and the number of coordinates), a criterion for one step only:
         `accumulated_error` counts what earlier steps left as well.
     """
+    check.instance(GossipMatrix, gossip=gossip)
     W = gossip.weights
     return float((W * np.asarray(W @ _covariance(covariance, gossip.num_nodes))).sum())
 
@@ -51,6 +52,7 @@ def accumulated_error(gossip: Gossip, covariance: Any, num_steps: int) -> float:
     Noise of covariance R over nodes is drawn afresh in each step; learning rate 1. For schedules and several gossip
     rounds take tr(H R) with `error_gram.spatial_error_gram`.
     """
+    check.instance(Gossip, gossip=gossip)
     R = _covariance(covariance, gossip.num_nodes)
     return float(np.sum(spatial_error_gram(Dynamics(gossip), num_steps=num_steps) * R))
 
@@ -62,6 +64,7 @@ def average_error(gossip: GossipMatrix, covariance: Any) -> float:
     uniform weights 1 / (degree + 1), which arXiv:2405.01031 and arXiv:2501.14644v2 call Metropolis-Hastings: their
     columns do not sum to 1.
     """
+    check.instance(GossipMatrix, gossip=gossip)
     a = np.asarray(gossip.weights.sum(axis=0)).ravel() / gossip.num_nodes
     return float(a @ _covariance(covariance, gossip.num_nodes) @ a)
 
@@ -84,8 +87,8 @@ def heterogeneity(gossip: GossipMatrix, *, of: str = "columns") -> float:
     >>> round(heterogeneity(metropolis_hastings("ring:n=16")), 4)
     0.1111
     """
-    if of not in PARTS:
-        raise unknown_name("part of the gossip matrix", of, PARTS)
+    check.instance(GossipMatrix, gossip=gossip)
+    require_known("part of the gossip matrix", of, PARTS)
     N = _incidence(gossip)
     edges = N.shape[1]
     differences = gossip.weights @ N if of == "columns" else N.T @ gossip.weights
@@ -98,6 +101,7 @@ def pairwise_error(gossip: GossipMatrix, sigma_pair: float) -> float:
     Args: sigma_pair: standard deviation, >= 0, of the noise that the two ends of each edge add with opposite signs.
     Source: arXiv:2405.01031, Lemma 8, per coordinate.
     """
+    check.instance(GossipMatrix, gossip=gossip)
     pair = check.non_negative(sigma_pair=sigma_pair)
     return pair**2 * float((gossip.weights @ _incidence(gossip)).power(2).sum())
 

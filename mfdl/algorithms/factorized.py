@@ -66,9 +66,9 @@ def lambda_cgd(dynamics: Dynamics, participation: Participation, *, correlation:
 
 
 def _width(participation: Participation, bandwidth: int | None, otherwise: int) -> int:
-    if bandwidth is None:
-        bandwidth = participation.period if isinstance(participation, Cyclic) else otherwise
-    return min(check.integer_at_least(1, bandwidth=bandwidth), participation.num_steps)
+    if bandwidth is not None:
+        return check.at_most_steps(participation.num_steps, bandwidth=bandwidth)
+    return min(participation.period if isinstance(participation, Cyclic) else otherwise, participation.num_steps)
 
 
 @builder

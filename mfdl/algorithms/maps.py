@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -21,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import check, matrices
 from ..dynamics import Dynamics
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, UnusualSetting, unknown_name
 from ..gossip import GossipMatrix
 from ..noise import IndependentNoise, NoiseOperator
 from ..participation import Participation
@@ -32,6 +33,10 @@ from .round import MAPS, SHAPES, Round, distinct
 Maps: TypeAlias = Mapping[str, Any]
 Step: TypeAlias = Maps | Round | Sequence[Maps | Round]
 
+MAX_STATE = 1000
+"""Entries of the state up to which eigenvalues are worth their O(state^3)."""
+GROWTH = 1e-4
+"""Beyond 1: eigenvalues of maps that are marginally stable, as where gradients are tracked, are found to its square."""
 _KEYS = {**dict(zip("PQRKFJL", MAPS, strict=True)), **{name: name for name in SHAPES}}
 
 
@@ -122,12 +127,40 @@ def from_maps(
         message_sender=sender,
         divisors=np.ones(n),
         step_of_round=tuple(step_of_round),
-        transmitted=np.ones(0, dtype=bool) if transmitted is None else np.asarray(transmitted),
+        transmitted=np.ones(0, dtype=bool) if transmitted is None else check.as_array(transmitted=transmitted),
         state_from_start=state_from_start,
         noise_on_messages=not together if noise_on_messages is None else noise_on_messages,
     )
     _require_learning(given)
+    per_step = {tuple(kind_of_round[t * len(step) : (t + 1) * len(step)]) for t, step in enumerate(made)}
+    if len(per_step) == 1:
+        _warn_where_unstable([kinds[kind] for kind in per_step.pop()], M.shape[1], T)
     return algorithm
+
+
+def _warn_where_unstable(step: Sequence[Round], state: int, num_steps: int) -> None:
+    """Warns where the state grows without gradients and noise: the map of one step has an eigenvalue beyond 1."""
+    if state > MAX_STATE:
+        return
+    transition = np.eye(state)
+    for maps in step:
+        passed = np.zeros_like(transition) if maps.state_from_state is None else maps.state_from_state @ transition
+        if maps.state_from_message is not None and maps.message_from_state is not None:
+            passed = passed + maps.state_from_message @ (maps.message_from_state @ transition)
+        transition = np.asarray(passed)
+    if not np.isfinite(transition).all():
+        return
+    radius = float(np.abs(np.linalg.eigvals(transition)).max(initial=0.0))
+    if radius > 1 + GROWTH:
+        with np.errstate(over="ignore"):
+            grown = float(np.float64(radius) ** num_steps)
+        warnings.warn(
+            f"the maps are unstable: without gradients and noise the state grows {radius:.4g} times in each step "
+            f"(spectral radius of F + K P), {grown:.3g} times in {num_steps} steps; scale them so that it is at most "
+            "1, as with rows of K that sum to 1.",
+            UnusualSetting,
+            stacklevel=4,
+        )
 
 
 def _listed(step: Any) -> list[Maps | Round]:

@@ -52,6 +52,7 @@ def zip_dl(
         raise InvalidInput("zip-dl needs a symmetric gossip matrix, so that weights cancel; use metropolis-hastings.")
     scale = check.positive(sigma=sigma)
     n, T = dynamics.num_nodes, participation.num_steps
+    self_messages = check.flag(self_messages=self_messages)
     sender, receiver, weight = _links(gossip)
     S = sender.size
     rows = np.arange(S)

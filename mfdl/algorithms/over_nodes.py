@@ -86,7 +86,7 @@ def spatial_covariance(
     Source: arXiv:2501.14644v2, problems (9) and (10).
     """
     n = dynamics.num_nodes
-    checked_groups(groups or (), n)
+    checked_groups(() if groups is None else groups, n)
     holding = [list(range(n))] if groups is None else [list(group) for group in groups]
     parts: Any = (np.eye(n) if groups is None else []) if covariance is None else covariance
     given = [parts] if groups is None or (len(parts) and np.ndim(parts[0]) < 2) else list(parts)

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
@@ -278,6 +279,7 @@ def split(name: str) -> tuple[str, ErrorWeights | None]:
 
     Raises: InvalidInput: weights that mean nothing, or a mechanism that optimises nothing.
     """
+    check.text("'mafalda'", name=name)
     base, at, text = (name, "", "") if name.startswith(FILE_PREFIX) else name.partition(WEIGHTS_MARK)
     if not at:
         return base, None

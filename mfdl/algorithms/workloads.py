@@ -115,7 +115,7 @@ class Workload:
     rows: Rows = "messages"
 
     def __post_init__(self) -> None:
-        if self.rows not in typing.get_args(Rows):
+        if not isinstance(self.rows, str) or self.rows not in typing.get_args(Rows):
             raise InvalidInput(f"rows must be one of {', '.join(typing.get_args(Rows))}, got {self.rows!r}.")
 
     @cached_property

@@ -39,13 +39,14 @@ LEAST_RECORDS = 4
 """Records of a node in these runs, and so many more that an unused bin is seen."""
 MOST_RECORDS = 2**16
 """Of all nodes in a run that draws the bins of trials."""
-LARGEST_GROUP = 512
+LARGEST_GROUP = 1024
 """Draws of a group whose moments are computed; of larger groups these many are tested."""
 SMALLEST = 1e-100
 """A bound on a tail that is smaller is said as this."""
-ROUNDING = 1 + 1e-9
-LOWEST_EXPONENT, LARGEST_EXPONENT = -8.0, 200.0
-"""Of the moment generating function, so that float64 holds all of its terms that matter."""
+ROUNDING = 1 + 1e-8
+"""Above what floating point loses of a tail, or of the moment of one group."""
+LOWEST_EXPONENT, LARGEST_LOG = -8.0, 200.0
+"""Of the moment generating function, and of its largest term, so that float64 holds all terms that matter."""
 EXPONENTS = 32
 """Tried for each tail; the bound holds at every one of them."""
 
@@ -254,7 +255,8 @@ def tails(counts: Counts) -> tuple[float, float]:
 
     if size < 2 or bins == 1:
         return 1.0, 1.0
-    ends = LOWEST_EXPONENT, LARGEST_EXPONENT / size**2
+    all_in_a_bin = size * (math.log(bins) - 1 + 1 / bins)  # about -log of its Poisson weight
+    ends = LOWEST_EXPONENT, (LARGEST_LOG + all_in_a_bin) / (size * (1 - 1 / bins)) ** 2
     logs = [min(log_tail(float(x)) for x in end * np.geomspace(1e-6, 1.0, EXPONENTS)) for end in ends]
     low, high = (min(1.0, max(SMALLEST, math.exp(min(log, 0.0)) * ROUNDING**groups)) for log in logs)
     return low, high
@@ -282,6 +284,6 @@ def _log_moment(x: float, size: int, bins: int) -> float:
 
 
 def _scaled(values: FloatArray, log: float) -> tuple[FloatArray, float]:
-    """Values over their largest, and the logarithm with it."""
+    """Values over their largest, and the logarithm with it; zeros, where float64 holds none of them, as they are."""
     top = float(values.max())
-    return values / top, log + math.log(top)
+    return (values / top, log + math.log(top)) if top > 0 else (values, log)

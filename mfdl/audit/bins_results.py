@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from ..shown import short_repr
+from ..shown import rounded_up, short_repr
 from .bin_draws import Draws
 from .results import Settings, plain
 
@@ -86,12 +86,12 @@ class BinsAuditResult(Settings):
         told = "to an attacker who is told the bins, " if self.bins_seen else ""
         return (
             f"{self.mechanism} under {self.trust} ({self.adjacency}, secret bins): the claim epsilon = "
-            f"{worst.epsilon_claimed:.4g} at delta = {self.delta:g} for node {worst.victim} is "
+            f"{rounded_up(worst.epsilon_claimed, 4)} at delta = {self.delta:g} for node {worst.victim} is "
             f"{'REFUTED' if self.violated else 'not refuted'}; "
             f"at level {self.level:g}, {self.trials} runs per input of the "
             f"canary '{worst.canary}' show {told}epsilon >= {worst.epsilon_audited:.4g}, and at epsilon = "
-            f"{worst.at_epsilon:.3g} delta >= {worst.delta_audited:.4g}, where {worst.delta_claimed:.4g} is claimed. "
-            f"{self.draws.sentence()}"
+            f"{worst.at_epsilon:.3g} delta >= {worst.delta_audited:.4g}, where {rounded_up(worst.delta_claimed, 4)} is "
+            f"claimed. {self.draws.sentence()}"
         )
 
     def to_dict(self) -> dict[str, Any]:

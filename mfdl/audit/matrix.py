@@ -168,10 +168,20 @@ def audit_matrix(
     """
     if missing := {"adjacency", "clip_norm"} - how.keys():
         raise InvalidInput(f"{min(missing)} has no default; give adjacency and clip_norm, as for audit.")
+    for name, each in check.mapping("algorithms by name", algorithms=algorithms).items():
+        check.instance(LinearAlgorithm, **{f"algorithms[{name!r}]": each})
+    for name, model in check.mapping("trust models by name", trusts=trusts).items():
+        check.instance(TrustModel, **{f"trusts[{name!r}]": model})
+    if release is not None:
+        check.mapping("releases by the name of the algorithm", release=release)
+    skip = check.listed("pairs (mechanism, trust)", skip=skip)
     noise = _Noise(how.pop("noise_std", None), mu, epsilon)
     check.open_unit(level=level)
     gaussian.record_shift(how["adjacency"], how["clip_norm"])
-    left_out, rows = set(skip), _rows(algorithms, planted=planted)
+    left_out, rows = (
+        {tuple(check.listed("a mechanism and a trust model", skip=pair)) for pair in skip},
+        _rows(algorithms, planted=planted),
+    )
     cells = [(row, t) for row in rows for t in trusts if (row.name, t) not in left_out]
     if not cells:
         raise InvalidInput("an audit matrix needs at least one mechanism and one trust model.")

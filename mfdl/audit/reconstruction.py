@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
-from ..errors import InvalidInput, UnsupportedMechanism, unknown_name
+from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..mechanism import Mechanism
 from ..shown import short_repr
 from ..threads import blas_threads
@@ -231,8 +231,7 @@ def reconstruct(
     >>> found.node_status()
     ['attacker', 'exposed', 'exposed', 'exposed', 'exposed']
     """
-    if gradients not in GRADIENTS:
-        raise unknown_name("gradients", str(gradients), GRADIENTS)
+    require_known("gradients", gradients, GRADIENTS)
     view = _view(mechanism, trust, release, victim)
     nu, clip = _scales(mechanism, view, noise_std, clip_norm)
     A, known = _unknown_columns(view, gradients, 0 if nu == 0 else view.noise.shape[1])

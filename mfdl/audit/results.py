@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from ..privacy import gaussian
-from ..shown import short_repr
+from ..shown import rounded_up, short_repr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,9 +113,9 @@ class AuditResult(Settings):
         worst = self.worst
         verdict = "REFUTED" if self.violated else "not refuted"
         return (
-            f"{self.mechanism} under {self.trust} ({self.adjacency}): the claim mu = {worst.mu_claimed:.4g} for node "
-            f"{worst.victim} is {verdict}; at level {self.level:g}, {self.trials} runs per input of the canary "
-            f"'{worst.canary}' show mu >= {worst.mu_audited:.4g}."
+            f"{self.mechanism} under {self.trust} ({self.adjacency}): the claim mu = {rounded_up(worst.mu_claimed, 4)} "
+            f"for node {worst.victim} is {verdict}; at level {self.level:g}, {self.trials} runs per input of the "
+            f"canary '{worst.canary}' show mu >= {worst.mu_audited:.4g}."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -44,7 +44,11 @@ class Transcript:
 
 
 class System(Protocol):
-    """Anything that can be audited."""
+    """Anything that can be audited.
+
+    One with a sampler of its own for `BallsInBins` also has `joined(records, *, key, run, steps)`, as in `bin_draws`:
+    which records join the first steps of one run. Of any other, the draws audited are those of `replay`.
+    """
 
     def run(self, canary: FloatArray, feedback: FloatArray, *, trials: int, key: NoiseKey) -> Transcript:
         """Trains from models zero, `trials` times with independent noise.

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import itertools
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from .. import __version__, extensions
-from ..errors import InvalidInput, RankLost, unknown_name
+from ..errors import InvalidInput, RankLost, UnusualSetting, unknown_name
 from ..reporting.options import spelled
 from . import account, attack, audit, compare, data, factorize, names, report, sweep
 
@@ -96,15 +99,23 @@ def _root(
         typer.echo(context.get_help())
 
 
+@functools.cache
+def _command() -> Any:
+    """Every option of every command, read from signatures once a process, which takes 13 ms."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code.
 
     Args: arguments: without the program name; default those of the process.
     """
     try:
-        result = typer.main.get_command(app).main(
-            args=None if arguments is None else list(arguments), prog_name="mfdl", standalone_mode=False
-        )
+        with warnings.catch_warnings():
+            warnings.showwarning = _told(warnings.showwarning)
+            result = _command().main(
+                args=None if arguments is None else list(arguments), prog_name="mfdl", standalone_mode=False
+            )
         sys.stdout.flush()  # a full disk behind it would otherwise be found after the exit code was decided
     except OSError as error:
         if error.filename is not None or error.errno not in _OF_A_STREAM:
@@ -115,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(str(error), 2)
     except _USAGE_ERROR as error:
         where = getattr(getattr(error, "ctx", None), "command_path", "mfdl")
-        return _refuse(f"{_in_words(error)} See `{where} --help`.", 2)
+        return _refuse(f"{_in_words(error, sys.argv[1:] if arguments is None else arguments)} See `{where} --help`.", 2)
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""
         return _refuse(f"this machine has not enough memory for it{reason}; use fewer steps or nodes.", 2)
@@ -146,12 +157,43 @@ def _drop_the_answer() -> None:
         os.close(nowhere)
 
 
-def _in_words(error: Any) -> str:
-    """What is wrong with the options, as sentences; who gave several numbers to an option of one is told."""
+def _in_words(error: Any, arguments: Sequence[str]) -> str:
+    """What is wrong with the options, as sentences; a number that is none, or of the wrong kind, is named."""
     message = str(error.format_message()).strip()
-    if "valid number" in message or "valid integer" in message:
-        message = f"{message.rstrip('.')}; it takes one value per call"
+    wanted = next((words for kind, words in _NUMBERS.items() if kind in message), None)
+    if wanted is not None:
+        flags = list(getattr(getattr(error, "param", None), "opts", ()))
+        value = next((_value_after(flag, arguments) for flag in flags if _value_after(flag, arguments)), "")
+        several = "; it takes one value per call" if "," in value else ""
+        message = f"{'/'.join(flags) or 'an option'} must be {wanted}, got {value!r}{several}"
     return message if message.endswith((".", "?", "!")) else f"{message}."
+
+
+_NUMBERS = {
+    "valid integer": "a whole number",
+    "valid int": "a whole number",
+    "valid number": "a number",
+    "valid float": "a number",
+}
+"""What typer, in the words of either of its parsers, says of a value that is no number."""
+
+
+def _value_after(flag: str, arguments: Sequence[str]) -> str:
+    """What was typed for an option, as `--flag value` or `--flag=value`; the last one counts."""
+    values = [b for a, b in itertools.pairwise(arguments) if a == flag]
+    return next((a.partition("=")[2] for a in reversed(arguments) if a.startswith(f"{flag}=")), *values[-1:] or [""])
+
+
+def _told(usual: Callable[..., None]) -> Callable[..., None]:
+    """How the command line shows warnings: those about settings as one line, all others as Python does."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, UnusualSetting):
+            typer.echo(f"mfdl: warning: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *where, **more)
+
+    return show
 
 
 def _refuse(message: str, code: int) -> int:

@@ -65,7 +65,7 @@ def command(
         def from_file(context: typer.Context, path: Path | None) -> Path | None:
             """Makes the values of a file the defaults of this call; an eager callback runs before other options."""
             if path is not None and not context.resilient_parsing:
-                own = OF_THE_CALLER & {str(parameter.name) for parameter in context.command.params}
+                own = OF_THE_CALLER.keys() & {str(parameter.name) for parameter in context.command.params}
                 context.default_map = {**(context.default_map or {}), **config_type.in_file(path, own)}
             return path
 

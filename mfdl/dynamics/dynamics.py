@@ -10,6 +10,7 @@ v the buffer that each node keeps to itself. Which of these models the error cou
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,7 +18,7 @@ import scipy.sparse as sp
 
 from .. import check
 from ..check import FloatArray
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnusualSetting
 from ..gossip import Gossip
 from ..shown import short_repr
 
@@ -70,6 +71,14 @@ class Dynamics:
             )
         object.__setattr__(self, "momentum", momentum)
         object.__setattr__(self, "weight_decay", decay)
+        if self.num_nodes > 1 and self.gossip.is_identity:
+            warnings.warn(
+                f"gossip {self.gossip.name!r} is the identity matrix on its {self.num_nodes} nodes: nodes never "
+                "average, so each trains alone; give edges positive weight, e.g. by "
+                "mfdl.gossip.metropolis_hastings(graph).",
+                UnusualSetting,
+                stacklevel=4,
+            )
 
     @property
     def num_nodes(self) -> int:
@@ -78,7 +87,7 @@ class Dynamics:
 
     def step_weights(self, step: int) -> sp.csr_array:
         """The averaging of one whole step: the product of its K matrices, csr (n, n)."""
-        first = step * self.gossip_rounds
+        first = check.integer_at_least(0, step=step) * self.gossip_rounds
         total = self.gossip.at(first).weights
         for later in range(first + 1, first + self.gossip_rounds):
             total = self.gossip.at(later).weights @ total
@@ -93,7 +102,7 @@ class Dynamics:
 
         Raises: InvalidInput: a schedule of another length than num_steps.
         """
-        rate = self.learning_rate
+        rate, num_steps = self.learning_rate, check.integer_at_least(0, num_steps=num_steps)
         if isinstance(rate, float):
             return np.full(num_steps, rate)
         if len(rate) != num_steps:

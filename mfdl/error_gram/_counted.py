@@ -44,6 +44,7 @@ class Counted:
     @classmethod
     def of(cls, dynamics: Dynamics, num_steps: int, chosen: ErrorWeights | None, objective: str) -> Counted:
         """Raises: InvalidInput: num_steps < 1, unknown objective, weights or a schedule of another length."""
+        check.instance(Dynamics, dynamics=dynamics)
         target = Target.of(objective, chosen)
         check.integer_at_least(1, num_steps=num_steps)
         weights = target.weights

@@ -55,6 +55,7 @@ def averaged_error_gram(
     array([[2.75, 1.25],
            [1.25, 1.5 ]])
     """
+    check.instance(Dynamics, dynamics=dynamics)
     check.instance(RandomGossip, random=random)
     if random.num_nodes != dynamics.num_nodes:
         raise InvalidInput(f"random must have the {dynamics.num_nodes} nodes of dynamics, got {random.num_nodes}.")

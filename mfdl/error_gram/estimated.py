@@ -169,6 +169,7 @@ def estimated_error_gram(
     """
     counted = Counted.of(dynamics, num_steps, weights, objective)
     probes = Probes() if probes is None else probes
+    check.instance(Probes, probes=probes)
     if dynamics.gossip.is_constant and dynamics.gossip.at(0).is_symmetric:
         return _by_measures(counted, probes)
     factor = counted.node_factor

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.stats import t as student
 
+from .. import matrices
 from ..dynamics import Dynamics
 from ..dynamics.responses import ByModes, cost_to_go
 from ..error_weights import ErrorWeights
@@ -41,6 +42,7 @@ def fresh_noise_cost(
     Cost: about sqrt(30 T) products of W with (n, probes), and T for each of so many eigenvalues; no n x n array.
     """
     counted = Counted.of(dynamics, num_steps, weights, objective)
+    factor = matrices.sparse_matrix(factor=factor)
     gossip, rounds, n = dynamics.gossip, dynamics.gossip_rounds, dynamics.num_nodes
     plain = counted.node_factor is None and counted.released is None
     if not (plain and gossip.is_constant and gossip.at(0).is_symmetric):

@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import check
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
+from ..error_weights import ErrorWeights, Target
 from ..errors import UnsupportedMechanism
 from ..threads import blas_threads
 from ._counted import Counted
@@ -66,4 +66,4 @@ def known_measure(counted: Counted) -> SpectralMeasure | None:
 
 
 def _target_alone(weights: ErrorWeights | None) -> ErrorWeights | None:
-    return None if weights is None else ErrorWeights("all", weights.target)
+    return None if weights is None else ErrorWeights("all", Target(weights=weights).weights.target)

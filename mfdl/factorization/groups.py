@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Hashable, Sequence
-from pathlib import Path
 
 from .. import check
 from ..errors import InvalidInput, unknown_name
@@ -16,6 +15,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 def edge_groups(gossip: Gossip) -> tuple[tuple[int, int], ...]:
     """Both ends of every edge of the gossip graph, as indices, i < j, in increasing order."""
+    check.instance(Gossip, gossip=gossip)
     edges = gossip.at(0).graph().edges
     return tuple(sorted((min(i, j), max(i, j)) for i, j in edges))
 
@@ -26,8 +26,10 @@ def checked_groups(groups: Sequence[Sequence[int]], num_nodes: int) -> Groups:
     Raises: InvalidInput: an empty group, an index out of range, a node twice in one group.
     """
     out = []
-    for number, group in enumerate(groups):
-        nodes = [check.integer_at_least(0, node=node) for node in group]
+    num_nodes = check.integer_at_least(0, num_nodes=num_nodes)
+    for number, group in enumerate(check.listed("groups of node indices, e.g. [[0, 1], [1, 2]]", groups=groups)):
+        given = check.listed("groups of node indices, e.g. [[0, 1], [1, 2]]", groups=group)
+        nodes = [check.integer_at_least(0, node=node) for node in given]
         if not nodes:
             raise InvalidInput(f"groups must hold at least one node each, got none in group {number}.")
         if max(nodes) >= num_nodes:
@@ -65,8 +67,9 @@ def read_groups(path: str | os.PathLike[str], labels: Sequence[Hashable]) -> Gro
     Raises: InvalidInput: the file cannot be read or is not of that form, or a label that is no node.
     """
     form = "a JSON list of lists of node labels, e.g. [[0, 1], [1, 2]]"
+    path = check.path(path=path)
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"cannot read {str(path)!r}: {error.strerror}; give {form}.") from None
     except (ValueError, RecursionError):

@@ -15,6 +15,7 @@ from mfdl_solvers import Stopping, structured
 from mfdl_solvers.strategies import Strategy
 from mfdl_solvers.structured import FORMS, Form, ModeCost, StructuredFactorization, Uses
 
+from .. import check
 from ..check import integer_at_least
 from ..dynamics import Dynamics
 from ..error_gram import SpectralMeasure, spectral_measure
@@ -80,7 +81,7 @@ class LongSearch(BandSearch, BufferSearch):
         """Checked; raises InvalidInput."""
         require_known("form", self.form, FORMS)
         if self.bandwidth is not None:
-            integer_at_least(1, bandwidth=self.bandwidth)
+            check.at_most_steps(self.participation.num_steps, bandwidth=self.bandwidth)
         return Form(self.form, self.bandwidth, integer_at_least(1, buffers=self.buffers))
 
 
@@ -174,6 +175,7 @@ def mode_cost(setting: Setting, measure: SpectralMeasure | None = None) -> ModeC
     if measure is None:  # which knows no step sizes
         averaging = Dynamics(dynamics.gossip, gossip_rounds=dynamics.gossip_rounds)
         measure = spectral_measure(averaging, weights=setting.weights)
+    check.instance(SpectralMeasure, measure=measure)
     known = measure.reduced(2 * T)
     lam = known.eigenvalues
     return ModeCost(

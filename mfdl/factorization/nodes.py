@@ -151,6 +151,8 @@ def factorize_classes(asked: ClassSearch) -> ClassFactorizations:
 
 def degree_labels(dynamics: Dynamics, num_steps: int) -> NDArray[np.intp]:
     """A label per node, equal for nodes with equally many neighbours in every gossip round of training, shape (n,)."""
+    check.instance(Dynamics, dynamics=dynamics)
+    check.integer_at_least(1, num_steps=num_steps)
     rounds = {W.content_hash: W for W in map(dynamics.gossip.at, range(num_steps * dynamics.gossip_rounds))}
     degrees = np.array([[degree for _, degree in W.graph().degree()] for W in rounds.values()])
     _, labels = np.unique(degrees, axis=1, return_inverse=True)
@@ -158,7 +160,7 @@ def degree_labels(dynamics: Dynamics, num_steps: int) -> NDArray[np.intp]:
 
 
 def _node_labels(labels: ArrayLike, num_nodes: int) -> NDArray[np.intp]:
-    array = np.asarray(labels)
+    array = check.as_array(labels=labels)
     if array.shape != (num_nodes,) or array.dtype.kind not in "iu":
         raise InvalidInput(
             f"labels must be one integer per node, shape ({num_nodes},), got shape {array.shape} of {array.dtype}."
@@ -217,6 +219,16 @@ def evaluate_nodes(
 
     Args: grams, encoders: shape (n, T, T), a Gram may be zero; lower_bounds: of the best encoder of each node.
     """
+    check.instance(Participation, participation=participation)
+    grams, encoders = check.finite_array(3, grams=grams), check.finite_array(3, encoders=encoders)
+    lower_bounds = check.listed("numbers, one for each node", lower_bounds=lower_bounds)
+    T = participation.num_steps
+    for name, array in (("grams", grams), ("encoders", encoders)):
+        if array.shape != (len(lower_bounds), T, T):
+            raise InvalidInput(
+                f"{name} must have shape ({len(lower_bounds)}, {T}, {T}), a matrix of all steps for each of the "
+                f"lower_bounds, got {array.shape}."
+            )
     began = time.perf_counter()
     encoders = check.finite_array(3, encoders=encoders)
     labels = _labels_of_nodes(participation, len(grams))

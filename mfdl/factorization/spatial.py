@@ -27,7 +27,7 @@ from ..check import FloatArray
 from ..dynamics import Dynamics
 from ..error_gram import spatial_error_gram
 from ..error_weights import ErrorWeights
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, require_known
 from ..gossip import Gossip
 from ..progress import Progress, shown
 from . import kept
@@ -133,8 +133,7 @@ def optimal_covariance(
     check.instance(Dynamics, dynamics=dynamics)
     seeds = Seeds(groups, coalition_size, private, max_inverse_diagonal).checked(dynamics.num_nodes)
     wanted = checked_stopping(seeds.default_tolerance if tolerance is None else tolerance, max_iterations)
-    if method not in COVARIANCE_SOLVERS:
-        raise unknown_name("method", method, COVARIANCE_SOLVERS)
+    require_known("method", method, COVARIANCE_SOLVERS)
     gram = node_gram(dynamics, horizon, objective, weights)
     with shown(progress).status(f"factorizing {dynamics.num_nodes} nodes"):
         best = covariance_for_gram(gram, dynamics.gossip, seeds, wanted, method=method)

@@ -113,6 +113,7 @@ def solve_problem(
     `start` is a Gram matrix for the dense solver, `device` the torch device of the autodiff one; `progress` is True,
     False, "auto" (see `mfdl.progress`), or a function: called with the iterations so far and the certified gap.
     """
+    check.instance(FactorizationProblem, posed=posed)
     stopping = checked_stopping(tolerance, max_iterations)
     require_known("solver", solver, SOLVERS)
     if solver == "autodiff" and start is not None:
@@ -135,6 +136,7 @@ def evaluate(posed: FactorizationProblem, encoder: FloatArray, *, lower_bound: f
     The encoder is scaled to sensitivity 1. `lower_bound` is that of the best encoder (solve the problem once).
     Raises: InvalidInput: an encoder of another size or zero, a loss beyond float64.
     """
+    check.instance(FactorizationProblem, posed=posed)
     began = time.perf_counter()
     C = check.square_array(encoder=encoder)
     if C.shape[0] != posed.size:
@@ -191,7 +193,7 @@ def square_root_encoder(num_steps: int, bandwidth: int | None = None) -> FloatAr
     Source: arXiv:2405.13763 (banded square root), with a lower-triangular Toeplitz matrix.
     """
     check.integer_at_least(1, num_steps=num_steps)
-    width = num_steps if bandwidth is None else min(check.integer_at_least(1, bandwidth=bandwidth), num_steps)
+    width = num_steps if bandwidth is None else check.at_most_steps(num_steps, bandwidth=bandwidth)
     coefficients = square_root_series(width)
     lag = np.subtract.outer(np.arange(num_steps), np.arange(num_steps))
     inside = (lag >= 0) & (lag < width)

@@ -36,7 +36,7 @@ def average(messages: Mapping[int, Message], gossip: Gossip, node: int, *, step:
         raise InvalidInput(f"node must be below {gossip.num_nodes}, the number of nodes, got {node}.")
     row = gossip.at(step).weights[[node], :].tocoo()
     weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True) if w != 0}
-    if set(messages) != set(weights):
+    if set(check.mapping("messages by node", messages=messages)) != set(weights):
         missing, extra = sorted(set(weights) - set(messages)), sorted(set(messages) - set(weights), key=repr)
         raise InvalidInput(
             f"node {node} averages the messages of nodes {sorted(weights)} at step {step}, got "

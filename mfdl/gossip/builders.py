@@ -162,7 +162,7 @@ def from_file(path: str | os.PathLike[str], graph: graphs.Source) -> GossipMatri
     Raises:
         InvalidInput: missing, unreadable or malformed file (with its line number), and all of `from_array`.
     """
-    file = Path(path)
+    file = check.path(path=path)
     if (reader := {".npy": _read_npy, ".csv": _read_csv}.get(file.suffix.lower())) is None:
         raise _no_matrix(file, " must end in .npy or .csv")
     try:

@@ -120,6 +120,7 @@ def absences(gossip: Gossip, present: ArrayLike) -> GossipSequence:
     Guarantees: rows sum to one; symmetric where `gossip` is.
     Raises: InvalidInput: another shape or type.
     """
+    check.instance(Gossip, gossip=gossip)
     there = presence(present, gossip.num_nodes)
 
     def kept(W: csr_array, round_: int) -> NDArray[np.float64]:
@@ -145,14 +146,18 @@ def churn(gossip: Gossip, rounds: int, away: Mapping[Hashable, Sequence[tuple[in
     Args: away: for a node, the rounds [start, stop) in which it is not there.
     Raises: InvalidInput: an unknown node, or an interval outside the rounds.
     """
+    check.instance(Gossip, gossip=gossip)
     there = np.ones((check.integer_at_least(1, rounds=rounds), gossip.num_nodes), dtype=bool)
     place = {label: node for node, label in enumerate(gossip.labels)}
-    for label, spans in away.items():
+    for label, spans in check.mapping("rounds (start, stop) by node", away=away).items():
         if label not in place:
             raise InvalidInput(
                 f"away names node {label!r}, which is none of the graph; its first is {gossip.labels[0]!r}."
             )
-        for start, stop in spans:
+        for span in check.listed("rounds (start, stop)", away=spans):
+            if len(pair := check.listed("a start and a stop", away=span)) != 2:
+                raise InvalidInput(f"away must hold rounds (start, stop), got {pair!r} for node {label!r}.")
+            start, stop = (check.integer_at_least(0, away=number) for number in pair)
             if not 0 <= start < stop <= len(there):
                 raise InvalidInput(
                     f"away must hold rounds (start, stop) with 0 <= start < stop <= {len(there)}, got {(start, stop)} "
@@ -164,7 +169,7 @@ def churn(gossip: Gossip, rounds: int, away: Mapping[Hashable, Sequence[tuple[in
 
 def presence(present: ArrayLike, num_nodes: int, num_steps: int | None = None) -> Present:
     """Checked, an own copy. Raises: InvalidInput: no bool array of rounds x nodes, or of another number of steps."""
-    there = np.array(present)
+    there = np.array(check.as_array(present=present))
     if there.dtype != bool or there.ndim != 2 or there.shape[1] != num_nodes or not len(there):
         raise InvalidInput(
             f"present must be a bool array (rounds, {num_nodes}), got {there.dtype} of shape {there.shape}; "
@@ -201,6 +206,7 @@ def _thinned(
     gossip: Gossip, rounds: int, kept: Callable[[csr_array, int], NDArray[np.float64]], name: str
 ) -> GossipSequence:
     """Rounds of which some links are left; what is no link any more is weight of the node itself."""
+    check.instance(Gossip, gossip=gossip)
     matrices = []
     for round_ in range(check.integer_at_least(1, rounds=rounds)):
         W = gossip.at(round_).weights

@@ -71,6 +71,11 @@ class Gossip(abc.ABC):
         """Whether weight can travel from every node to every other one, over all rounds together."""
 
     @property
+    def is_identity(self) -> bool:
+        """Whether it is known that no node ever gives weight to another one."""
+        return False
+
+    @property
     @abc.abstractmethod
     def content_hash(self) -> str:
         """16 hex digits of the SHA-256 of labels and weights: what a cache must be keyed by."""
@@ -171,6 +176,12 @@ class GossipMatrix(Gossip):
     def is_doubly_stochastic(self) -> bool:
         """Whether the columns also sum to 1 within 1e-9, so that averaging keeps the mean."""
         return bool(np.abs(np.asarray(self.weights.sum(axis=0)) - 1).max() <= SUM_TOLERANCE)
+
+    @cached_property
+    def is_identity(self) -> bool:
+        """Whether W = I: no node gives weight to another one."""
+        rows, columns = coo_array(self.weights).coords
+        return bool((rows == columns).all())
 
     @cached_property
     def is_connected(self) -> bool:

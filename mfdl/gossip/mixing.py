@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .. import check
 from ..errors import InvalidInput
 from .matrix import GossipMatrix
 
@@ -19,6 +20,7 @@ def mixing_parameter(gossip: GossipMatrix) -> float:
     Raises: InvalidInput: W is not doubly stochastic, so that the average itself moves.
     Cost: O(n^3) time, O(n^2) memory.
     """
+    check.instance(GossipMatrix, gossip=gossip)
     if not gossip.is_doubly_stochastic:
         raise InvalidInput(
             "gossip must be doubly stochastic: otherwise the average moves, and noise that sums to zero over the nodes "

@@ -55,6 +55,11 @@ class GossipSequence(Gossip):
         return self.matrices[0].labels
 
     @property
+    def is_identity(self) -> bool:
+        """Whether every round is the identity matrix."""
+        return all(matrix.is_identity for matrix in self.matrices)
+
+    @property
     def num_steps(self) -> int | None:
         """Number of steps there are, None if the sequence repeats for ever."""
         return None if self.repeat else len(self.matrices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
+from .. import check
 from ..errors import InvalidInput
 
 
@@ -14,7 +15,7 @@ def by_label(weights: Any, nodes: Sequence[Hashable] | None) -> tuple[Any, tuple
     Args: nodes: the order that is wanted; None for that of the index.
     Raises: InvalidInput: labels twice, columns that are not those of the index, or labels that are not the nodes.
     """
-    wanted = None if nodes is None else tuple(nodes)
+    wanted = None if nodes is None else tuple(check.listed("node labels, one for each row", labels=nodes))
     if not (hasattr(weights, "index") and hasattr(weights, "columns")):
         return weights, wanted
     index = tuple(weights.index)

@@ -52,7 +52,7 @@ def drawn_walk(transition: Gossip, steps: int, seed: int, start: Hashable | None
 
 def checked_walk(walk: ArrayLike, transition: Gossip, num_steps: int) -> Walk:
     """An own copy. Raises: InvalidInput: another length, no node indices, or a move that W gives no probability."""
-    nodes = np.array(walk)
+    nodes = np.array(check.as_array(walk=walk))
     if nodes.shape != (num_steps + 1,) or nodes.dtype.kind not in "iu":
         raise InvalidInput(
             f"walk must hold {num_steps + 1} node indices, who holds the token in each of {num_steps} steps and who "

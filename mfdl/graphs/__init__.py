@@ -11,7 +11,6 @@ Here is what callers use. Reading files is in `files`, the named graphs are in `
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Hashable
@@ -22,8 +21,8 @@ import networkx as nx
 import numpy as np
 from scipy.sparse import csr_array
 
-from .. import matrices
-from ..errors import InvalidInput, unknown_name
+from .. import check, matrices
+from ..errors import InvalidInput, did_you_mean, unknown_name
 from .files import FILE_SUFFIXES, integer_edges, looks_like_a_file, read_edge_list
 from .named import BUILDERS, MAX_DRAWS, MAX_EDGES, MAX_NODES, build, build_sparse
 from .simple import Edge, from_networkx, in_label_order, keep_largest_component, name_of
@@ -152,7 +151,10 @@ def labels(G: nx.Graph | SparseGraph) -> tuple[Hashable, ...]:
     >>> labels(nx.Graph([(2, 0), (0, 1)]))
     (0, 1, 2)
     """
-    return G.labels if isinstance(G, SparseGraph) else tuple(in_label_order(G.nodes))
+    if isinstance(G, SparseGraph):
+        return G.labels
+    check.instance(nx.Graph, G=G)
+    return tuple(in_label_order(G.nodes))
 
 
 def index_of(G: nx.Graph | SparseGraph, label: Hashable) -> int:
@@ -176,8 +178,7 @@ def index_of(G: nx.Graph | SparseGraph, label: Hashable) -> int:
         return by_text[text]
     if re.fullmatch(r"#[0-9]{1,9}", text) and int(text[1:]) < len(ordered):
         return int(text[1:])
-    nearest = difflib.get_close_matches(text, by_text, n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+    hint = did_you_mean(text, by_text)
     some = ", ".join(str(known) for known in ordered[:20]) + (", ..." if len(ordered) > 20 else "")
     raise InvalidInput(
         f"node {text!r} is not in graph {_name_of(G)!r}{hint} Its {len(ordered)} labels: {some}; "
@@ -227,4 +228,7 @@ def _name_of(G: nx.Graph | SparseGraph) -> str:
 
 
 def _sparse(G: nx.Graph | SparseGraph) -> SparseGraph:
-    return G if isinstance(G, SparseGraph) else SparseGraph.of_networkx(G)
+    if isinstance(G, SparseGraph):
+        return G
+    check.instance(nx.Graph, G=G)
+    return SparseGraph.of_networkx(G)

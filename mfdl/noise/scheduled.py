@@ -95,7 +95,7 @@ class ScheduledNoise(NoiseOperator):
     def _variances(self) -> FloatArray:
         if self.columns.fresh:
             return np.asarray(self.mixing.power(2).sum(axis=1)).ravel()
-        starts = range(0, self.shape[0], BLOCK)
+        starts = range(0, self.shape[0], BLOCK) or [0]  # a cut of no rows has no variances
         rows = (self.columns.rmatmat(self.mixing[at : at + BLOCK].toarray().T) for at in starts)
         return np.concatenate([np.square(block).sum(axis=0) for block in rows])
 

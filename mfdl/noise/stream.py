@@ -142,7 +142,7 @@ class NoiseStream:
 
 
 def _slots(noise: NoiseOperator, slots: Sequence[int]) -> list[int]:
-    rows = [check.integer_at_least(0, slots=slot) for slot in slots]
+    rows = [check.integer_at_least(0, slots=slot) for slot in check.listed("slots of a step, e.g. [0]", slots=slots)]
     if max(rows, default=0) >= noise.slots_per_step or len(set(rows)) != len(rows):
         raise InvalidInput(f"slots must be distinct and below {noise.slots_per_step}, got {rows}.")
     return rows

@@ -39,7 +39,7 @@ class ParticipationByNode(Participation):
     scheme = "by-node"
 
     def __init__(self, participations: Iterable[Participation]) -> None:
-        given = tuple(participations)
+        given = tuple(check.listed("participations, one for each node", participations=participations))
         if not given:
             raise InvalidInput("participations must hold one participation per node, got none.")
         for node, each in enumerate(given):

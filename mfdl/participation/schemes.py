@@ -54,7 +54,7 @@ class Participation(abc.ABC):
         >>> Cyclic(epochs=2, period=3).allows([1, 4]), Cyclic(epochs=2, period=3).allows([1, 3])
         (True, False)
         """
-        return any(np.isin(steps, pattern).all() for pattern in self.patterns())
+        return any(np.isin(_steps(steps), pattern).all() for pattern in self.patterns())
 
     @abc.abstractmethod
     def describe(self) -> str:
@@ -112,6 +112,11 @@ class Participation(abc.ABC):
         return labels
 
 
+def _steps(steps: Sequence[int]) -> list[int]:
+    """The steps that are asked about, checked."""
+    return [check.integer_at_least(0, step=step) for step in check.listed("steps, e.g. [0, 2]", steps=steps)]
+
+
 @dataclasses.dataclass(frozen=True)
 class _Numbers(Participation):
     """A scheme that its numbers, integers >= 1, describe."""
@@ -165,7 +170,7 @@ class Cyclic(_Epochs):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.steps is not None and self.steps != self.num_steps:
+        if self.steps is not None and check.integer_at_least(1, steps=self.steps) != self.num_steps:
             raise InvalidInput(
                 f"steps must be epochs * period, got steps={self.steps}, epochs={self.epochs}, "
                 f"period={self.period}; use steps={self.num_steps} or leave it out."
@@ -292,7 +297,7 @@ class OncePerEpoch(_Epochs):
             yield starts + np.array(offsets, dtype=np.intp)
 
     def allows(self, steps: Sequence[int]) -> bool:
-        epochs = [step // self.period for step in steps]
+        epochs = [step // self.period for step in _steps(steps)]
         return len(set(epochs)) == len(epochs) and set(epochs) <= set(range(self.epochs))
 
     def describe(self) -> str:
@@ -356,6 +361,7 @@ class MinSeparation(_Steps):
             roomy.pop()
 
     def allows(self, steps: Sequence[int]) -> bool:
+        steps = _steps(steps)
         apart = (np.diff(sorted(steps)) >= self.separation).all()
         return bool(apart) and len(steps) <= self.max_participations and set(steps) <= set(range(self.steps))
 
@@ -372,6 +378,7 @@ def in_every_step(participation: Participation) -> bool:
     >>> in_every_step(Cyclic(epochs=3, period=1)), in_every_step(Cyclic(epochs=3, period=2))
     (True, False)
     """
+    check.instance(Participation, participation=participation)
     everything = np.arange(participation.num_steps)
     for each in participation.distinct():
         if each.secret:

@@ -13,6 +13,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from ..shown import less_rounding
 from .networks import MAX_LABELLED
 from .style import INK, QUIET, plain_decades
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 MAP = "viridis"
 MAX_NUMBERED = 20  # rows and columns up to which every cell carries its number
-ROUNDING = 1e-9  # relative: numbers so close are shown as the same
 WHOLE_RANGE = 1e-12  # what is below this fraction of the largest value is zero in all but rounding
 
 
@@ -90,7 +90,7 @@ def cell_text(value: float) -> str:
     """
     if value == 0:
         return "0"
-    decimal = Decimal(repr(float(value) * (1 - ROUNDING)))
+    decimal = less_rounding(float(value))
     place = decimal.adjusted()
     if not -3 <= place < 4:
         shown = Context(prec=1, rounding=ROUND_CEILING).create_decimal(decimal)

@@ -54,7 +54,8 @@ class VictimLoss:
         adaptive_by: where the second comes from, one of ADAPTIVE_BY.
         attacker: who attains the first number; release: which final models the view holds.
         unit: "record" or "user"; fingerprint: of the question this answers; a copy with other fields has none.
-        lipschitz: the constant that the second number, or one that it is the worst of, rests on, if any.
+        lipschitz: the constant that the second number, or one that it is the worst of, rests on, if any; of constants
+            for single steps the smallest.
     """
 
     __repr__ = short_repr
@@ -101,7 +102,7 @@ class VictimLoss:
 
     def held(self, *, adaptive: bool = True) -> Sensitivity:
         """The number that holds for training, or that for gradients fixed in advance."""
-        return self.trained if adaptive else self.fixed
+        return self.trained if check.flag(adaptive=adaptive) else self.fixed
 
     def mu(self, *, record_shift: float, noise_std: float, adaptive: bool = True) -> float:
         """The Gaussian DP parameter, rounded up; inf without noise."""
@@ -222,7 +223,7 @@ class _Asked:
         view = model.view(self.algorithm, victims[0], release=self.release)
         trained = fixed = self.sensitivities(view_grams(view, victims), victims)
         adaptive = is_adaptive(view, self.scheme, unit=self.unit)
-        rules, largest = [THE_VIEW] * len(victims), None
+        rules, rests_on = [THE_VIEW] * len(victims), None
         if not adaptive or not view.knowledge.sees_all(self.algorithm):
             ceiling = self.all_messages(view, victims)
             trained = fixed = [_capped(s, c) for s, c in zip(fixed, ceiling, strict=True)]
@@ -233,7 +234,7 @@ class _Asked:
                 for s, c, rule in zip(fixed, ceiling, rules, strict=True)
             ]
         if not adaptive and self.lipschitz is not None:
-            largest = float(np.max(self.lipschitz))
+            rests_on = float(np.min(self.lipschitz))  # which promises every step's own constant
             for i, x in enumerate(self.shift_reduction(view, victims)):
                 if x < trained[i].squared:
                     trained[i] = dataclasses.replace(trained[i], squared=x, exact=False, form=SHIFT_REDUCTION, why="")
@@ -241,7 +242,7 @@ class _Asked:
         return [
             VictimLoss(s, t, adaptive, rule, model.attacker, view.release, self.unit, on)
             for s, t, rule in zip(fixed, trained, rules, strict=True)
-            for on in (largest if rule == SHIFT_REDUCTION else None,)
+            for on in (rests_on if rule == SHIFT_REDUCTION else None,)
         ]
 
     def of_victims(

@@ -22,9 +22,9 @@ import numpy as np
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput, require_known
+from ..shown import rounded_up
 from . import allocation, gaussian
 from .unsampled import Unsampled
-from .words import rounded_up
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -66,7 +66,12 @@ class BinnedGaussian(Unsampled):
     def __post_init__(self) -> None:
         require_known("adjacency", str(self.adjacency), gaussian.ADJACENCIES)
         bins = check.integer_at_least(1, bins=self.bins)
-        pairs = tuple((int(kept), float(rho)) for kept, rho in self.correlations)
+        try:
+            pairs = tuple((int(kept), float(rho)) for kept, rho in self.correlations)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidInput(
+                f"correlations must be pairs of a number of bins and rho in [0, 1], got {self.correlations!r}."
+            ) from None
         if not pairs or pairs[0][0] != bins or not all(1 <= kept <= bins and 0 <= rho <= 1 for kept, rho in pairs):
             raise InvalidInput(
                 f"correlations must be pairs (b' <= {bins}, rho in [0, 1]), all bins first, got {pairs}."

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from .. import check
 from ..errors import InvalidInput
+from ..shown import rounded_up
 from . import gaussian
 from .binned import FINEST, SLACK, UP, BinnedGaussian, delta_of, epsilon_of, gaussian_losses, interval_of
-from .words import rounded_up
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class ComposedBins:
     """Runs with secret bins, drawn anew for each, and runs with public batches, all of one adjacency.
 
-    Attributes: runs: at least one, certified; public: mu of each run with public batches.
+    Attributes: runs: at least one, certified; public: mu of runs with public batches; public_runs: how many runs those
+        are, at least one for each mu.
 
     >>> run = BinnedGaussian(2.0, 4, ((4, 0.2),), "zero-out")
     >>> run.epsilon(1e-5) < ComposedBins((run, run)).epsilon(1e-5) < 2 * run.epsilon(1e-5)
@@ -36,22 +37,35 @@ class ComposedBins:
 
     runs: tuple[BinnedGaussian, ...]
     public: tuple[float, ...] = ()
+    public_runs: int = 0
 
     method = "certified"
     on = "the sum of clipped gradients, in the sensitivity of a record whose steps were public, in its weakest run"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", tuple(check.listed("BinnedGaussian", runs=self.runs)))
         if not self.runs or any(type(run) is not BinnedGaussian for run in self.runs):
             raise InvalidInput("runs must be BinnedGaussian, at least one: bounds by samples do not compose.")
         if len({run.adjacency for run in self.runs}) > 1:
             raise InvalidInput(f"runs compose only for the same adjacency, got {[r.adjacency for r in self.runs]}.")
-        if not all(mu >= 0 for mu in self.public):
-            raise InvalidInput(f"public must be numbers >= 0, mu of each run, got {self.public}.")
+        public = check.listed("numbers >= 0, mu of each run", public=self.public)
+        object.__setattr__(self, "public", tuple(check.non_negative_or_inf(public=mu) for mu in public))
+        count = check.integer_at_least(0, public_runs=self.public_runs)
+        object.__setattr__(self, "public_runs", max(count, len(self.public)))
+
+    def with_public(self, mu: float, count: int = 1) -> ComposedBins:
+        """These runs and more with public batches, which have this mu together."""
+        return dataclasses.replace(self, public=(*self.public, mu), public_runs=self.public_runs + count)
+
+    def with_runs(self, more: ComposedBins) -> ComposedBins:
+        """These runs, then more."""
+        public, count = self.public + more.public, self.public_runs + more.public_runs
+        return dataclasses.replace(self, runs=self.runs + more.runs, public=public, public_runs=count)
 
     @property
     def composed(self) -> int:
         """How many runs, those with public batches counted."""
-        return len(self.runs) + len(self.public)
+        return len(self.runs) + self.public_runs
 
     @property
     def adjacency(self) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 from .. import check
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, require_known
 from ..floats import UNIT
 from .log_delta import log_delta_upper_bound
 
@@ -224,7 +224,7 @@ def compose(mus: Iterable[float]) -> float:
     Raises:
         InvalidInput: some mu is negative or nan.
     """
-    values = [check.non_negative_or_inf(mus=mu) for mu in mus]
+    values = [check.non_negative_or_inf(mus=mu) for mu in check.listed("numbers >= 0", mus=mus)]
     composed = math.hypot(*values)
     if composed == math.inf:
         return math.inf
@@ -246,8 +246,7 @@ def record_shift(adjacency: str, clip_norm: float) -> float:
     Raises:
         InvalidInput: unknown adjacency, or clip_norm not a finite number > 0.
     """
-    if adjacency not in ADJACENCIES:
-        raise unknown_name("adjacency", str(adjacency), ADJACENCIES)
+    require_known("adjacency", adjacency, ADJACENCIES)
     clip_norm = check.positive(clip_norm=clip_norm)
     return check.positive(record_shift=2 * clip_norm if adjacency == "replace-one" else clip_norm)
 

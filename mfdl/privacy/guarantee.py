@@ -16,8 +16,7 @@ import dataclasses
 import json
 import math
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import check
 from ..errors import InvalidInput
@@ -128,8 +127,6 @@ class Guarantee(Shown):
                 raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
         if not isinstance(self.adaptive, bool):
             raise InvalidInput(f"adaptive must be True or False, got {self.adaptive!r}.")
-        if isinstance(self.notes, str) or not all(isinstance(note, str) for note in self.notes):
-            raise InvalidInput(f"notes must be a tuple of texts, got {self.notes!r}.")
         expected = gaussian.record_shift(self.adjacency, self.clip_norm)
         if check.positive(record_shift=self.record_shift) != expected:
             raise InvalidInput(
@@ -137,7 +134,7 @@ class Guarantee(Shown):
                 f"got {self.record_shift!r}; use record_shift(adjacency, clip_norm)."
             )
         checked |= {"by_victim": _of_victims(self.by_victim, checked["mu"])}
-        checked |= {"notes": tuple(self.notes), "clip_norm": float(self.clip_norm), "record_shift": expected}
+        checked |= {"notes": texts(notes=self.notes), "clip_norm": float(self.clip_norm), "record_shift": expected}
         self._set(**checked)
         if self.composed == 1:
             self._set(mu=max(self.mu, self._require_least_mu()))
@@ -230,7 +227,10 @@ class Guarantee(Shown):
                 clip_norm, unit, victim, attacker or release.
         """
         if not isinstance(other, Guarantee):
-            raise InvalidInput(f"other must be a Guarantee, got {type(other).__name__}.")
+            raise InvalidInput(
+                f"other must be a Guarantee, got {type(other).__name__}; a guarantee by secret batches takes this one: "
+                "secret.compose_with(public)."
+            )
         for which, guarantee in (("this", self), ("the other", other)):
             if not guarantee.adaptive:
                 raise InvalidInput(
@@ -255,13 +255,11 @@ class Guarantee(Shown):
             noise_std=noise_std,
             sensitivity=gaussian.compose([self._sensitivity_at(noise_std), other._sensitivity_at(noise_std)]),
             tolerance=max(self.tolerance, other.tolerance),
-            notes=tuple(dict.fromkeys(self.notes + other.notes)),
             composed=self.composed + other.composed,
             by_victim=_composed_by_victim(self, other),
-            why=" ".join(dict.fromkeys(text for text in (self.why, other.why) if text)),
             fingerprint="",
             seal="",
-            source="; ".join(dict.fromkeys(text for text in (self.source, other.source) if text)),
+            **said_of_both(self, other),
         )
         return composed.sealed(both) if both else composed
 
@@ -335,7 +333,7 @@ class Guarantee(Shown):
             InvalidInput: the file cannot be written there.
         """
         # ASCII: any text survives, also one that UTF-8 cannot encode
-        atomic_write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
+        atomic_write_text(check.path(path=path), json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Guarantee:
@@ -344,8 +342,9 @@ class Guarantee(Shown):
         Raises:
             InvalidInput: the file cannot be read, is not JSON, or is not a guarantee.
         """
+        path = check.path(path=path)
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            data = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise InvalidInput(f"cannot read {str(path)!r}: {error.strerror}.") from None
         except (ValueError, RecursionError):
@@ -356,6 +355,40 @@ class Guarantee(Shown):
             return cls.from_dict(data)
         except InvalidInput as error:
             raise InvalidInput(f"{str(path)!r}: {error}") from None
+
+
+class _Said(Protocol):
+    """What a guarantee says beside its numbers."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Further conditions."""
+
+    @property
+    def why(self) -> str:
+        """Which rule gave the number."""
+
+    @property
+    def source(self) -> str:
+        """Where the statement is from."""
+
+
+def said_of_both(this: _Said, other: _Said) -> dict[str, Any]:
+    """The conditions, reasons and origins of two runs seen together: all that either rests on."""
+    sources = [text for each in (this, other) for text in each.source.split("; ") if text]
+    return {
+        "notes": tuple(dict.fromkeys(this.notes + other.notes)),
+        "why": " ".join(dict.fromkeys(filter(None, (this.why, other.why)))),
+        "source": "; ".join(dict.fromkeys(sources)),
+    }
+
+
+def texts(**named: Any) -> tuple[str, ...]:
+    """A tuple of texts. Raises: InvalidInput: anything else."""
+    name, given = check.one(named)
+    if isinstance(given, str) or not all(isinstance(text, str) for text in given):
+        raise InvalidInput(f"{name} must be a tuple of texts, got {given!r}.")
+    return tuple(given)
 
 
 def _of_victims(given: Any, mu: float) -> tuple[tuple[str, float], ...]:

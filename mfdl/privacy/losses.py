@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.registry import misplaced
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, require_known
 from ..participation import Participation, in_every_step
 from ..progress import Progress
+from ..shown import rounded_up
 from ..trust import TrustModel
 from . import budgets, gaussian
 from .accounting import MOST_SHOWN, VictimLoss, asked_participation, victim_losses, worst_loss
@@ -124,14 +125,15 @@ class Losses(LossTable):
         q = self.question
         return (
             f"of {len(self.of_victims)} nodes of {self.algorithm.name!r} against {q.trust.attacker} ({q.trust.name}), "
-            f"{q.adjacency}, clip {q.clip_norm:g}: sensitivity of the worst {self.worst.value:.6g} "
-            f"({self.worst.bound}), so mu = {self.worst.value * q.record_shift:.6g} / noise_std"
+            f"{q.adjacency}, clip {q.clip_norm:g}: sensitivity of the worst {rounded_up(self.worst.value, 6)} "
+            f"({self.worst.bound}), so mu = {rounded_up(self.worst.value * q.record_shift, 6)} / noise_std"
+            f"{''.join(f', {note}' for note in shift_notes(self.rests_on))}"
         )
 
     def _rows(self) -> list[tuple[str, str]]:
         table = self.table()
         rows = [
-            (row["victim"], f"{row['adaptive_sensitivity_squared'] ** 0.5:.6g} ({row['adaptive_bound']})")
+            (row["victim"], f"{rounded_up(row['adaptive_sensitivity_squared'] ** 0.5, 6)} ({row['adaptive_bound']})")
             for row in table[:SHOWN_VICTIMS]
         ]
         return [("victim", "sensitivity"), *rows, *([("...", f"{len(table)} nodes")] if len(table) > len(rows) else [])]
@@ -146,8 +148,8 @@ class Losses(LossTable):
 
     @property
     def rests_on(self) -> float | None:
-        """The Lipschitz constant if any victim is covered by shift reduction: the worst of them need not be."""
-        return max((loss.lipschitz for loss in self.of_victims if loss.lipschitz is not None), default=None)
+        """The least Lipschitz constant if any victim is covered by shift reduction: the worst of them need not be."""
+        return min((loss.lipschitz for loss in self.of_victims if loss.lipschitz is not None), default=None)
 
     def guarantee(self, noise_std: float, *, each: bool = False) -> Guarantee:
         """What base noise of this standard deviation guarantees to every node, for adaptive gradients.
@@ -384,8 +386,7 @@ def require_unit(unit: str, participation: Participation, *, lipschitz: float | 
 
     Raises: InvalidInput: an unknown unit; "user" where not every step is one of the user's, or with `lipschitz`.
     """
-    if unit not in UNITS:
-        raise unknown_name("unit", str(unit), UNITS)
+    require_known("unit", unit, UNITS)
     if unit == "record":
         return
     if not in_every_step(participation):

@@ -17,6 +17,7 @@ import numpy as np
 from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput
+from ..shown import rounded_up
 from .binned import BinnedGaussian
 from .importance import Draws, Mixture, Pair
 
@@ -108,7 +109,7 @@ class MonteCarloBins(BinnedGaussian):
         samples = self.sampling
         return (
             f"by Monte Carlo: except with probability {samples.failure:g} over {samples.samples} samples of seed "
-            f"{samples.seed}, try {self.trial + 1}; certified is {BinnedGaussian.epsilon(self, delta):.4g}, "
+            f"{samples.seed}, try {self.trial + 1}; certified is {rounded_up(BinnedGaussian.epsilon(self, delta), 4)}, "
             f"{super().remark(delta)}"
         )
 

@@ -22,9 +22,9 @@ import numpy as np
 from .. import check
 from ..check import FloatArray
 from ..errors import require_known
+from ..shown import rounded_up
 from . import gaussian
 from .unsampled import Unsampled
-from .words import rounded_up
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism, require_known
-from ..shown import Shown
+from ..shown import Shown, rounded_up
 from . import gaussian
 from .binned import BinnedGaussian
 from .composed_bins import ComposedBins
 from .fingerprint import Fingerprint, fingerprint_of_both, short_hash
-from .guarantee import DELTA, Guarantee
+from .guarantee import DELTA, EDITED, Guarantee, said_of_both, texts
 from .monte_carlo_bins import MonteCarloBins
 from .sampled import SampledGaussian
-from .words import EVERY_NODE, rounded_up
+from .words import EVERY_NODE, condition_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +48,9 @@ class SampledGuarantee(Shown):
             noise that the attacker does not know, per unit nu^2; inf where a combination shows u's gradient without
             noise.
         why: what makes it infinite, or which noise counts as known; may be empty.
+        notes: further conditions, in words: those of runs with public batches, as a Lipschitz constant.
         fingerprint, seal: as in `Guarantee`: edited, it is a statement of the caller's own, which no mechanism takes.
+        source: where the statement, or that of a run in it, is from, if it was not accounted here.
         stated_delta: the delta at which words give epsilon.
 
     Raises: InvalidInput: a field out of range; an accountant of more noise than the other fields say.
@@ -64,13 +66,14 @@ class SampledGuarantee(Shown):
     why: str = ""
     fingerprint: str = ""
     seal: str = ""
+    notes: tuple[str, ...] = ()
+    source: str = dataclasses.field(default="", compare=False)
     stated_delta: float = dataclasses.field(default=DELTA, compare=False)
 
     victim = EVERY_NODE
     unit = "record"
     adaptive = True
     release = "not applicable"
-    source = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.accountant, SampledGaussian | BinnedGaussian | ComposedBins):
@@ -87,10 +90,11 @@ class SampledGuarantee(Shown):
                 f"the accountant's noise multiplier must be at most noise_std / (clip_norm * sensitivity) = {most!r}, "
                 f"got {self.accountant.noise_multiplier!r}."
             )
+        self._set(notes=texts(notes=self.notes))
         if self.fingerprint:
             Fingerprint.parse(self.fingerprint)
         if (self.seal or self.fingerprint) and self.seal != self._digest(self.fingerprint):
-            self._set(fingerprint="", seal="")
+            self._set(fingerprint="", seal="", source=EDITED)
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -176,21 +180,20 @@ class SampledGuarantee(Shown):
             if mine != theirs:
                 raise InvalidInput(f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}.")
         both = fingerprint_of_both(self, other)
-        weakest, after = self, f"{other.participation} (public batches; released models: {other.release})"
-        runs = _runs(self)
-        public: tuple[float, ...] = (other.mu,) if isinstance(other, Guarantee) else ()
-        if isinstance(other, SampledGuarantee):
+        if isinstance(other, Guarantee):
+            weakest, after = self, f"{other.participation} (public batches; released models: {other.release})"
+            runs = _runs(self).with_public(other.mu, other.composed)
+        else:
             weakest, after = min(self, other, key=lambda each: each.noise_multiplier), other.participation
-            more = _runs(other)
-            runs, public = dataclasses.replace(runs, runs=runs.runs + more.runs), more.public
+            runs = _runs(self).with_runs(_runs(other))
         composed = dataclasses.replace(
             weakest,
-            accountant=dataclasses.replace(runs, public=runs.public + public),
+            accountant=runs,
             participation=f"{self.participation}, then {after}",
-            why=" ".join(dict.fromkeys(text for text in (self.why, other.why) if text)),
             stated_delta=self.stated_delta,
             fingerprint="",
             seal="",
+            **said_of_both(self, other),
         )
         return composed.sealed(both) if both else composed
 
@@ -212,7 +215,7 @@ class SampledGuarantee(Shown):
 
     def sentence(self) -> str:
         """The guarantee in one sentence that leaves no condition out; numbers are shown rounded up."""
-        finite = self.noise_multiplier > 0
+        finite = self._finite
         what = "has no finite guarantee" if not finite else f"is covered by {self.epsilon_in_words} ({self._how})"
         parts = [
             f"Trust model {self.trust}: against {self.attacker}, a record of {self.victim} {what}",
@@ -221,28 +224,38 @@ class SampledGuarantee(Shown):
             f"with {self.participation}, by draws that stay secret",
             "for gradients that may be chosen adaptively",
             *([self.accountant.remark(self.stated_delta)] if finite else []),
+            *self.notes,
+            self.source,
         ]
-        return "; ".join(parts) + "." + (f" {self.why}" if self.why else "")
+        return "; ".join(filter(None, parts)) + "." + (f" {self.why}" if self.why else "")
 
     def __str__(self) -> str:
         return self.sentence()
 
+    @property
+    def _finite(self) -> bool:
+        """Whether anything is guaranteed: every run has noise."""
+        return math.isfinite(self.accountant.public_mu)
+
     def _sentence(self) -> str:
-        strength = "no finite epsilon" if not self.noise_multiplier else self.epsilon_in_words
-        return (
+        strength = self.epsilon_in_words if self._finite else "no finite epsilon"
+        number = (
             f"{strength} for a record of {self.victim} against {self.attacker} ({self.trust}), {self.adjacency}, clip "
             f"{self.clip_norm:g}, noise {self.noise_std:.4g}, {self.participation}"
         )
+        runs = "" if self.composed == 1 else f"{self.composed} runs"
+        return "; ".join(filter(None, (number, runs, *self.notes, self.source)))
 
     def _rows(self) -> list[tuple[str, str]]:
+        sensitivity = rounded_up(self.sensitivity, 6)
         return [
             ("epsilon", f"{self.epsilon_in_words} ({self._how})"),
             ("whose data", f"record of {self.victim}, {self.adjacency} adjacency"),
             ("against", f"{self.attacker} (trust model {self.trust})"),
             ("gradients", "may be adaptive"),
             ("participation", f"{self.participation}, by secret draws"),
-            ("noise", f"std {self.noise_std:.6g} for clip norm {self.clip_norm:g}, sensitivity {self.sensitivity:.6g}"),
-            *([("why", self.why)] if self.why else []),
+            ("noise", f"std {self.noise_std:.6g} for clip norm {self.clip_norm:g}, sensitivity {sensitivity}"),
+            *condition_rows(self),
         ]
 
     def _figure(self) -> Figure | None:
@@ -256,7 +269,16 @@ class SampledGuarantee(Shown):
         fields |= {"victim": self.victim, "unit": self.unit, "adaptive": self.adaptive, "bound": self.bound}
         fields |= {"epsilon": epsilon, "method": self.accountant.method, "adjacency": self.adjacency}
         fields |= {"noise_multiplier": self.noise_multiplier, "composed": self.composed}
-        return {name: "inf" if value == math.inf else value for name, value in fields.items()}
+        return {name: _json(value) for name, value in fields.items()}
+
+
+def _json(value: Any) -> Any:
+    """A JSON value, infinity the text "inf", in whatever it stands."""
+    if isinstance(value, dict):
+        return {name: _json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(each) for each in value]
+    return "inf" if value == math.inf else value
 
 
 def noise_multiplier(noise_std: float, clip_norm: float, sensitivity: float) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..factorization.sensitivity import structured_bound
@@ -164,7 +165,10 @@ def worst_sensitivity(
     algorithm: LinearAlgorithm, trust: TrustModel, participation: Participation | None = None
 ) -> Sensitivity:
     """The largest sensitivity over all victims, for gradients fixed in advance; see `accounting` for adaptive ones."""
-    scheme = participation or algorithm.participation
+    check.instance(LinearAlgorithm, algorithm=algorithm)
+    check.instance(TrustModel, trust=trust)
+    scheme = algorithm.participation if participation is None else participation
+    check.instance(Participation, participation=scheme)
     scheme.require_nodes(algorithm.num_nodes)
     found: list[Sensitivity] = []
     for model, victims in trust.members(algorithm):

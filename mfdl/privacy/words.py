@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING
+
+from ..shown import rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .guarantee import Guarantee
+    from .sampled_guarantee import SampledGuarantee
 
 EVERY_NODE = "every node"
 _CLIPPED = {"record": "the sum of clipped gradients", "user": "clipped mean gradients"}
@@ -19,17 +21,6 @@ _RELEASED = {
     "all": "all final models are released",
     "not applicable": "",
 }
-
-
-def rounded_up(number: float, digits: int) -> str:
-    """A number >= 0 with so many digits, never shown smaller than it is.
-
-    >>> rounded_up(1.0000001, 6), rounded_up(0.5, 6)
-    ('1.00001', '0.5')
-    """
-    if number == math.inf:
-        return "inf"
-    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(number))):.{digits}g}"
 
 
 def epsilon_at(guarantee: Guarantee) -> str:
@@ -67,11 +58,13 @@ def paragraph(guarantee: Guarantee) -> str:
     g = guarantee
     strength = "no finite mu" if g.mu == math.inf else f"mu = {rounded_up(g.mu, 6)} ({epsilon_at(g)})"
     whose = f"a record of {g.victim}" if g.unit == "record" else f"all data of {g.victim}"
-    how = ("" if g.adaptive else ", gradients fixed in advance") + (f"; {g.source}" if g.source else "")
-    return (
+    how = "" if g.adaptive else ", gradients fixed in advance"
+    number = (
         f"{strength} for {whose} against {g.attacker} ({g.trust}), {g.adjacency}, clip {g.clip_norm:g}, "
         f"noise {g.noise_std:.4g}, {g.participation}{how}"
     )
+    runs = "" if g.composed == 1 else f"{g.composed} runs"
+    return "; ".join(filter(None, (number, runs, _RELEASED[g.release], *g.notes, g.source)))
 
 
 def rows(guarantee: Guarantee) -> list[tuple[str, str]]:
@@ -85,10 +78,22 @@ def rows(guarantee: Guarantee) -> list[tuple[str, str]]:
         ("against", f"{g.attacker} (trust model {g.trust})"),
         ("gradients", "may be adaptive" if g.adaptive else "fixed in advance"),
         ("participation", g.participation),
-        ("noise", f"std {g.noise_std:.6g} for clip norm {g.clip_norm:g}, sensitivity {g.sensitivity:.6g}"),
-        *([("why", g.why)] if g.why else []),
-        *([("source", g.source)] if g.source else []),
+        ("noise", f"std {g.noise_std:.6g} for clip norm {g.clip_norm:g}, sensitivity {rounded_up(g.sensitivity, 6)}"),
+        *([("released", _RELEASED[g.release])] if _RELEASED[g.release] else []),
+        *condition_rows(g),
     ]
+
+
+def condition_rows(guarantee: Guarantee | SampledGuarantee) -> list[tuple[str, str]]:
+    """What the number rests on and where it is from, as rows of a table."""
+    g = guarantee
+    rows = [
+        ("runs", f"{g.composed} runs with independent noise" if g.composed > 1 else ""),
+        ("conditions", "; ".join(g.notes)),
+        ("why", g.why),
+        ("source", g.source),
+    ]
+    return [(name, text) for name, text in rows if text]
 
 
 def figure(guarantee: Guarantee) -> Figure | None:

@@ -8,7 +8,6 @@ only where they do it, so that `mfdl COMMAND --help` brings none of them.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 import os
@@ -19,7 +18,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from ..errors import InvalidInput, unknown_name
+from ..errors import InvalidInput, did_you_mean, require_known
 
 if TYPE_CHECKING:
     from ..check import FloatArray
@@ -28,7 +27,9 @@ if TYPE_CHECKING:
     from ..graphs import SparseGraph
     from ..participation import Participation
 
-OF_THE_CALLER = {"out", "resume"}  # may stand in a file, and belong to the command, not to its config
+OF_THE_CALLER: dict[str, Any] = {"out": str, "resume": bool}
+"""Keys that may stand in a file, and belong to the command, not to its config, and what kind of value they have."""
+WORDS_OF_KINDS = {float: "a number", int: "an integer", str: "a text", bool: "true or false", Path: "a path"}
 RELEASES = ("none", "average", "all")
 BINS = "balls-in-bins"  # as BallsInBins.scheme, which a test holds
 ONLY_PUBLIC = {
@@ -78,7 +79,8 @@ class Option:
             getattr(check, self.rule)(**{name: value})
         if self.least is not None:
             check.integer_at_least(self.least, **{name: value})
-        require_one_of(name, value, self.among or (value,))
+        if self.among:
+            require_one_of(name, value, self.among)
 
 
 Graph = Annotated[
@@ -158,6 +160,8 @@ class Config:
                 if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
                     raise InvalidInput(f"{name} must be a list of texts, got {value!r}.")
                 object.__setattr__(self, name, tuple(texts))
+            if value is None and types.NoneType not in typing.get_args(kind):
+                raise InvalidInput(f"{name} has a value, got None; leave it out for the default.")
             option.require(name, value)
 
     @classmethod
@@ -181,31 +185,40 @@ class Config:
         Raises: InvalidInput: a file that cannot be read, an unknown key, or a value that the config refuses.
         """
         fields, values = cls.fields(), cls.in_file(Path(path))
-        given = {name: _typed(name, value, fields[name][0]) for name, value in values.items() if name in fields}
+        for name, value in values.items():  # several numbers, as A,B, are for the command line
+            if name in cls.SEVERAL and isinstance(value, str):
+                raise InvalidInput(f"{name} must be {WORDS_OF_KINDS[float]}, got several ({value}); give one of them.")
+        given = {name: value for name, value in values.items() if name in fields}
         return cls(**{**given, **changed})
 
     @classmethod
-    def in_file(cls, path: Path, of_the_caller: Collection[str] = OF_THE_CALLER) -> dict[str, Any]:
-        """The values in a file by field; lists of texts are joined to A,B but where options are repeated."""
+    def in_file(cls, path: Path, of_the_caller: Collection[str] = tuple(OF_THE_CALLER)) -> dict[str, Any]:
+        """The values in a file by field; lists of texts are joined to A,B but where options are repeated.
+
+        Raises: InvalidInput: a file that cannot be read, an unknown key, or a value of another kind than its field.
+        """
         fields = {option.flags[0].lstrip("-"): (name, kind, option) for name, (kind, option, _) in cls.fields().items()}
-        fields |= {name: (name, str, Option("")) for name in of_the_caller}
+        fields |= {name: (name, OF_THE_CALLER[name], Option("")) for name in of_the_caller}
         values: dict[str, Any] = {}
         for key, value in _read(path, cls.command).items():
             flag = spelled(key.replace("_", "-"))
             if flag not in fields:
-                nearest = difflib.get_close_matches(flag, fields, n=1, cutoff=0.5)
-                hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
-                raise InvalidInput(f"--config {path}: unknown key {key!r}{hint} Known: {', '.join(sorted(fields))}.")
+                raise InvalidInput(
+                    f"--config {path}: unknown key {key!r}{did_you_mean(flag, fields)} Known: "
+                    f"{', '.join(sorted(fields))}."
+                )
             name, kind, option = fields[flag]
             if name in cls.SEVERAL and isinstance(value, list):
-                value = [repr(item) if isinstance(item, int | float) else item for item in value]
+                values[name] = ",".join(repr(of_kind(kind, item, f"--config {path}: {key}")) for item in value)
+                continue
             texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
             if isinstance(value, dict) or (isinstance(value, list) and not texts):
                 raise InvalidInput(
                     f"--config {path}: {key} must be a text, a number or a list of texts, got {value!r}."
                 )
             if value is not None:  # null in results.json: not set
-                values[name] = ",".join(value) if texts and (option.listed or not is_tuple(kind)) else value
+                value = ",".join(value) if texts and (option.listed or not is_tuple(kind)) else value
+                values[name] = value if is_tuple(kind) else of_kind(kind, value, f"--config {path}: {key}")
         return values
 
     def values(self, *names: str) -> dict[str, Any]:
@@ -379,17 +392,22 @@ def _read(path: Path, command: str) -> dict[str, Any]:
     return {**{k: v for k, v in content.items() if k not in tables}, **tables.get(command, {})}
 
 
-def _typed(name: str, value: Any, kind: Any) -> Any:
-    """A value of a file as the field holds it; several texts are for the config to read."""
-    if is_tuple(kind):
-        return value
-    kinds = [one for one in typing.get_args(kind) if one is not types.NoneType] or [kind]
-    if kinds == [Path]:
-        return Path(value)
-    allowed = (int, float) if kinds == [float] else tuple(kinds)
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kinds != [bool]):
-        raise InvalidInput(f"{name} must be {kinds[0].__name__}, got {value!r}.")
-    return value
+def of_kind(kind: Any, value: Any, where: str) -> Any:
+    """A value of a file as a field of this kind holds it: what every file of options is read by.
+
+    Args: kind: of the field, or None beside it; where: the place in the file, for the message.
+    Raises: InvalidInput: a value of another kind; a number in quotes is a text.
+    """
+    (plain,) = [each for each in typing.get_args(kind) if each is not types.NoneType] or [kind]
+    allowed = {float: (int, float), Path: (str,)}.get(plain, (plain,))
+    if not isinstance(value, allowed) or (isinstance(value, bool) and plain is not bool):
+        quoted = isinstance(value, str) and plain in (int, float, bool)
+        way_out = "; write it without quotes." if quoted else "."
+        raise InvalidInput(f"{where} must be {WORDS_OF_KINDS[plain]}, got {value!r}{way_out}")
+    try:
+        return plain(value)
+    except OverflowError:
+        raise InvalidInput(f"{where} must be {WORDS_OF_KINDS[plain]} of float64, got one beyond it.") from None
 
 
 # ---- what several commands check ------------------------------------------------------------------------------------
@@ -397,8 +415,8 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
 
 def require_one_of(kind: str, name: str | None, known: Collection[str]) -> None:
     """Refuses a name that is not known, with the nearest one; None is always fine."""
-    if name is not None and name not in known:
-        raise unknown_name(kind, name, known)
+    if name is not None:
+        require_known(kind, name, known)
 
 
 def require_steps(steps: int) -> None:

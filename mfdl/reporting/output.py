@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import platform
@@ -9,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
+from .. import __version__, shown
 from ..errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ def _require_name(target: Path) -> None:
         raise InvalidInput(f"cannot write {str(target)!a}: the name is not valid UTF-8; use another.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        shown = str(target) if len(str(target)) <= 80 else f"{str(target)[:77]}..."
-        raise InvalidInput(f"cannot write {shown!r}: {reason}; use another name.") from None
+        written = str(target) if len(str(target)) <= 80 else f"{str(target)[:77]}..."
+        raise InvalidInput(f"cannot write {written!r}: {reason}; use another name.") from None
 
 
 def json_number(number: float | None) -> float | str | None:
@@ -76,14 +77,12 @@ def json_number(number: float | None) -> float | str | None:
 
 
 def rounded_up(value: float | str) -> str:
-    """Four digits, rounded up: a table or title never shows less than what is lost.
+    """Four digits, rounded up (`shown.rounded_up`): a table or title never shows less than what is lost.
 
     >>> rounded_up(10.99721), rounded_up(2.0), rounded_up("inf")
     ('11', '2', 'inf')
     """
-    from ..privacy import words  # not where `mfdl --help` would bring it
-
-    return words.rounded_up(float(value), 4)
+    return shown.rounded_up(float(value), 4)
 
 
 def mu_rounded_up(value: float | str) -> str:
@@ -92,9 +91,7 @@ def mu_rounded_up(value: float | str) -> str:
     >>> mu_rounded_up(2.0000001), mu_rounded_up("inf")
     ('2.00001', 'inf')
     """
-    from ..privacy import words
-
-    return words.rounded_up(float(value), 6)
+    return shown.rounded_up(float(value), 6)
 
 
 def largest_epsilon(result: dict[str, Any]) -> float | str | None:
@@ -119,10 +116,15 @@ def stated_objective(of: Any) -> dict[str, float | str | None]:
 
 def versions() -> dict[str, str]:
     """What a number depends on besides its inputs."""
+    return {"mfdl": __version__, "python": platform.python_version(), **_versions_of_packages()}
+
+
+@functools.cache
+def _versions_of_packages() -> dict[str, str]:
+    """Read once a process: each answer names them, a comparison at several budgets dozens of times."""
     import importlib.metadata
 
-    packages = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "torch")}
-    return {"mfdl": __version__, "python": platform.python_version(), **packages}
+    return {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "torch")}
 
 
 def circumstances(config: OnGraph, graph: nx.Graph | SparseGraph, gossip: Gossip) -> dict[str, Any]:

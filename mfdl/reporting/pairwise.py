@@ -25,8 +25,9 @@ from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
 from ..privacy.guarantee import DELTA
 from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
-from ..privacy.losses import Losses, Question, require_unit
+from ..privacy.losses import Losses, Question, require_unit, shift_notes
 from ..progress import Progress, shown
+from ..shown import rounded_up
 from ..trust import PNDP, TrustModel
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ def pairwise_losses(
     Raises: InvalidInput: jobs below 1, or what `victim_losses` refuses.
     """
     nodes = list(range(algorithm.num_nodes)) if attackers is None else list(attackers)
-    everybody = list(range(algorithm.num_nodes)) if victims is None else list(victims)
+    everybody = list(range(algorithm.num_nodes))
+    if victims is not None:
+        given = check.listed("node indices, e.g. [0]", victims=victims)
+        everybody = [check.integer_at_least(0, victim=victim) for victim in given]
     workers = min(joblib.cpu_count() if jobs is None else check.integer_at_least(1, jobs=jobs), len(nodes))
     # in this process joblib keeps to the order and starts nothing
     pool = joblib.Parallel(n_jobs=max(workers, 1), return_as="generator_unordered" if workers > 1 else "generator")
@@ -166,16 +170,22 @@ class PairwiseLosses(LossTable):
         labels, question = self.algorithm.dynamics.gossip.labels, self.of_attackers[attacker].question
         (worst,) = (loss for loss in self.of_attackers[attacker].of_victims if loss.victim == victim)
         mu = worst.trained.value * question.record_shift
+        constants = (losses.rests_on for losses in self.of_attackers.values())
+        rests_on = min((constant for constant in constants if constant is not None), default=None)
         return (
             f"of {self.algorithm.name!r} on {self.algorithm.num_nodes} nodes, {len(self.of_attackers)} attackers "
             f"({question.trust.name}), {question.adjacency}, clip {question.clip_norm:g}; the worst of all pairs, "
-            f"attacker {labels[attacker]} and victim {labels[victim]}, has mu = {mu:.6g} / noise_std"
+            f"attacker {labels[attacker]} and victim {labels[victim]}, has mu = {rounded_up(mu, 6)} / noise_std"
+            f"{''.join(f', {note}' for note in shift_notes(rests_on))}"
         )
 
     def _rows(self) -> list[tuple[str, str]]:
         labels = self.algorithm.dynamics.gossip.labels
         return [
-            (f"attacker {labels[v]}", f"{len(losses.of_victims)} victims, worst sensitivity {losses.worst.value:.4g}")
+            (
+                f"attacker {labels[v]}",
+                f"{len(losses.of_victims)} victims, worst sensitivity {rounded_up(losses.worst.value, 4)}",
+            )
             for v, losses in list(self.of_attackers.items())[:SHOWN_NODES]
         ]
 
@@ -216,6 +226,8 @@ def pairwise(
 
     Raises: InvalidInput: as for `mfdl.account`, or nobody left to attack.
     """
+    if make_trust is not None:
+        check.function("lambda v: mfdl.trust.PNDP([v])", make_trust=make_trust)
     models = {v: PNDP([v]) if make_trust is None else make_trust(v) for v in _nodes(algorithm, attackers)}
     how: dict[str, Any] = {"participation": participation, "release": release, "unit": unit, "method": method}
     first = Question(next(iter(models.values())), adjacency, clip_norm, lipschitz=lipschitz, **how)
@@ -228,8 +240,10 @@ def pairwise(
 
 
 def _nodes(algorithm: LinearAlgorithm, asked: Sequence[int] | None) -> list[int]:
+    check.instance(LinearAlgorithm, algorithm=algorithm)
     n = algorithm.num_nodes
-    nodes = list(range(n)) if asked is None else [check.integer_at_least(0, attacker=v) for v in asked]
+    given = range(n) if asked is None else check.listed("node indices, e.g. [0]", attackers=asked)
+    nodes = [check.integer_at_least(0, attacker=v) for v in given]
     if not nodes or max(nodes) >= n:
         raise InvalidInput(f"attackers must be node indices below {n}, at least one, got {asked!r}.")
     return nodes

@@ -4,10 +4,10 @@ X[s, t] = 0 from |s - t| = w on, so the w diagonals of X are all of it. |<g_s, g
 pattern bounds it, and is its value where signs d_t with d_s X[s, t] d_t >= 0 exist: always where no two steps of a
 pattern are closer than w. The largest pattern, by dynamic programming over the step of the last use:
 
-    best[t] = X[t, t] + 2 far[t] + max(best[s], s <= t - w;  best[s] + 2 |X[s, t]|, t - w < s <= t - gap),
+    best[t] = X[t, t] + max(best[s], s <= t - w;  best[s] + 2 |X[s, t]| + far[t - s, t], t - w < s <= t - gap),
 
-far[t] the most that uses before the last but one can add, 0 for w <= 2 b. How many uses there are is bounded by
-a price for each (`chains`).
+far[d, t] the most that uses b or more before t - d add to X[., t]: 0 for two uses and for w <= 2 b, where the program
+is exact. Bounds on at most k uses are in `chains`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..check import FloatArray
 from ..floats import UNIT
 from ..participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
-from .chains import at_most
+from .chains import COUNTED, at_most
 from .elliptope import TOLERANCE
 from .patterns import PatternBound
 from .toeplitz import rhythm
@@ -75,7 +75,7 @@ def banded_bound(gram: BandedGram, participation: Participation) -> PatternBound
     """Bounds on sens^2 of a banded C; None for a participation that no rule above covers.
 
     Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
-    Cost: O(T w^2) time and O(T w) memory; times up to chains.PRICES for min-separation.
+    Cost: O(T w^2) time and O(T w) memory; for min-separation also up to 40 passes of O(T w) (`chains`).
     """
     if not np.isfinite(gram.columns).all():
         return PatternBound(math.inf, 0.0, False, (0,))
@@ -153,24 +153,41 @@ def _explicit(gram: BandedGram, participation: Explicit) -> tuple[float, tuple[i
 
 
 def _separated(gram: BandedGram, uses: int, separation: int) -> tuple[float, tuple[int, ...]]:
-    b = separation
-    linked = [] if uses == 1 else [2 * gram.sizes(lag) for lag in range(b, gram.width)]
-    base = gram.sizes(0) + (0.0 if uses <= 2 else _far(linked, b))
-    upper, steps = at_most(uses, base, linked, b)
+    lags = range(separation, gram.width) if uses > 1 else range(0)
+    linked = _with_earlier([2 * gram.sizes(lag) for lag in lags], uses - 1, separation)
+    upper, steps = at_most(uses, gram.sizes(0), linked, separation)
     return upper, steps or (0,)
 
 
-def _far(linked: Sequence[FloatArray], separation: int) -> FloatArray:
-    """far[t]: twice the most that uses at lags 2 b or more, b apart, add to |X[s, t]|, shape (T,).
+def _with_earlier(linked: list[FloatArray], uses: int, separation: int) -> list[FloatArray]:
+    """2 |X[t - lag, t]| + far[lag, t] of at most `uses` uses before t, the last of them at this lag.
 
     Args: linked: 2 |X[t - lag, t]| for lag = b, b + 1, ...
     """
-    b = separation
-    heaviest: list[FloatArray] = []  # of lags from 2 b to each
-    for lag in range(2 * b, b + len(linked)):
-        taken = linked[lag - b] + (heaviest[lag - 3 * b] if lag >= 3 * b else 0.0)
-        heaviest.append(np.maximum(taken, heaviest[-1]) if heaviest else taken)
-    return heaviest[-1] if heaviest else np.zeros(1)
+    inside = min(uses, -(-len(linked) // separation))  # so many meet the band
+    if inside <= 1:
+        return linked
+    none = [np.zeros(1)] * len(linked)
+    together, heaviest = _one_more(linked, none if inside <= COUNTED else None, separation)
+    for _ in range(1, inside if inside <= COUNTED else 1):
+        together, heaviest = _one_more(linked, heaviest, separation)
+    return together
+
+
+def _one_more(
+    linked: list[FloatArray], fewer: list[FloatArray] | None, separation: int
+) -> tuple[list[FloatArray], list[FloatArray]]:
+    """(sums with the last use at each lag, the largest of those from each lag on), one use more than in `fewer`.
+
+    Args: fewer: the second of them; None: of any number of uses.
+    """
+    count = len(linked)
+    together, heaviest = list(linked), list(linked)
+    for i in reversed(range(count)):
+        if i + separation < count:
+            together[i] = linked[i] + (heaviest if fewer is None else fewer)[i + separation]
+        heaviest[i] = together[i] if i + 1 == count else np.maximum(together[i], heaviest[i + 1])
+    return together, heaviest
 
 
 # ---- once per epoch -----------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """The heaviest steps some gap apart, and at most k of them, in O(T) memory.
 
 The best sum of weights, and of links between neighbours, over steps `gap` or more apart is a dynamic program over the
-last step. How many steps there are is bounded by a price p >= 0 for each: k p + the best priced sum bounds the best sum
-of at most k for every p, and is its value where the best steps at p are k. (Without links the program has an interval
-matrix, so some p does.)
+last step, and for at most k steps one over their number too, in k passes. Where these are too many, a price p >= 0 for
+each step bounds how many there are: k p + the best priced sum bounds the best sum of at most k for every p, and is its
+value where the best steps at p are k. (Without links the program has an interval matrix, so some p does.)
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 from ..check import FloatArray
 from ..floats import UNIT
 
+COUNTED = 40  # steps that have links; more are priced
+MAX_TABLE = 10**7  # entries of a table of steps and how many there are; larger ones are priced
 PRICES = 40  # tried at most
 CLOSE = 1e-9  # relative: prices this close are one
 
@@ -54,12 +56,51 @@ def best_chain(weights: FloatArray, linked: Sequence[FloatArray], gap: int) -> t
     return float(best[T]), tuple(reversed(chain))
 
 
+def counted_chain(
+    uses: int, weights: FloatArray, linked: Sequence[FloatArray], gap: int
+) -> tuple[float, tuple[int, ...]]:
+    """`best_chain` of at most `uses` >= 1 steps, for weights >= 0.
+
+    Cost: O(uses T (1 + len(linked))) time, O(uses T) memory.
+    """
+    T, reach = len(weights), gap + len(linked)
+    ending, before = weights, [np.full(T, -1, dtype=np.intp)]  # the same for each number of steps
+    for _ in range(1, uses):
+        value, last = np.zeros(T), np.full(T, -1, dtype=np.intp)
+        if reach < T:
+            ahead = np.maximum.accumulate(ending)[: T - reach]
+            value[reach:] = ahead
+            newest = np.where(ending[: T - reach] == ahead, np.arange(T - reach), 0)
+            last[reach:] = np.maximum.accumulate(newest)
+        for i, link in enumerate(linked[: max(T - gap, 0)]):
+            start = gap + i
+            sums = ending[: T - start] + link[start:]
+            better = np.flatnonzero(sums > value[start:])
+            value[start + better], last[start + better] = sums[better], better
+        ending = weights + value
+        before.append(last)
+    chain, at = [], int(ending.argmax())
+    largest = float(ending[at])
+    while at >= 0:
+        chain.append(at)
+        at = int(before.pop()[at])
+    return largest, tuple(reversed(chain))
+
+
 def at_most(uses: int, weights: FloatArray, linked: Sequence[FloatArray], gap: int) -> tuple[float, tuple[int, ...]]:
-    """A bound on the sums of `best_chain` over at most `uses` steps, rounded up, and steps that come near it."""
+    """A bound on the sums of `best_chain` over at most `uses` steps, rounded up, and steps that come near it.
+
+    Args: weights: >= 0; linked: entries may be sums of as many numbers as there can be steps.
+    Guarantees: the sum of these steps, up to rounding, where they are counted or at most `uses` without a price.
+    """
     most = -(-len(weights) // gap)
-    largest = float(weights.max(initial=0.0) + sum(link.max(initial=0.0) for link in linked[:gap]))
+    uses = min(uses, most)
+    if (uses <= COUNTED or not linked) and uses * len(weights) <= MAX_TABLE:
+        value, chain = counted_chain(uses, weights, linked, gap)
+        return value * (1 + 4 * (uses + 2 + (most if linked else 0)) * UNIT), chain
+    rounding = 8 * (uses + most + 8) * UNIT
+    largest = float(weights.max(initial=0.0) + max((link.max(initial=0.0) for link in linked), default=0.0))
     free, chain = best_chain(weights, linked, gap)
-    rounding = 8 * (min(uses, most) + most + 8) * UNIT
     if len(chain) <= uses:
         return free * (1 + rounding), chain
     kept, low, high = chain[:uses], 0.0, largest

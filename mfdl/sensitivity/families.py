@@ -1,8 +1,7 @@
 """Participation schemes of many patterns: what one dual point for all of them needs to know.
 
 Free entries (s, t), which no pattern holds: 1 <= |s - t| < separation under min-separation, two steps of one epoch
-under once per epoch. The heaviest pattern of at most k steps up to t is max(the one up to t - 1, lam_t + the heaviest
-of k - 1 steps up to t - b): a dynamic program; once per epoch it takes the largest lam of each epoch.
+under once per epoch. The heaviest pattern is a dynamic program (`chains`), or has the largest lam of each epoch.
 """
 
 from __future__ import annotations
@@ -18,9 +17,6 @@ from ..floats import UNIT
 from ..participation import MinSeparation, OncePerEpoch, Participation
 from .chains import at_most
 from .elliptope import BoolArray
-
-MAX_TABLE = 10**7
-"""Steps times uses up to which a table of both is kept; beyond, a price for each use bounds how many there are."""
 
 
 class Family(abc.ABC):
@@ -75,19 +71,8 @@ class Separated(Family):
         return result
 
     def heaviest(self, lam: FloatArray) -> tuple[float, tuple[int, ...]]:
-        if self.T * self.k > MAX_TABLE:
-            most, found = at_most(self.k, lam, (), self.b)
-            return most, found or (0,)
-        best, ending = np.zeros(self.T), []
-        for _ in range(self.k):
-            ending.append(lam + self._shifted(best, 0.0))  # heaviest with one more use, its last at t
-            best = np.maximum.accumulate(ending[-1])
-        steps: list[int] = []
-        end = self.T
-        while ending and end > 0:
-            steps.append(int(ending.pop()[:end].argmax()))
-            end = steps[-1] - self.b + 1
-        return float(best[-1]) * (1 + 2 * (self.k + 2) * UNIT), tuple(reversed(steps))
+        most, steps = at_most(self.k, lam, (), self.b)
+        return most, steps or (0,)
 
     def _tables(self, lam: FloatArray) -> FloatArray:
         """log sum of exp over the patterns of exactly m uses, all of them b or more before t, shape (k + 1, T)."""

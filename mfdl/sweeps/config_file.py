@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 import tomllib
-import types
-import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, did_you_mean
 from ..reporting.comparison_config import ComparisonConfig
-from ..reporting.options import is_tuple, spelled, split
+from ..reporting.options import is_tuple, of_kind, spelled, split
 from .tuning import Tuning
 
 TABLE, TUNING = "sweep", "tuning"
 OF_THE_CALLER = ("out", "engine", "scheduler")
 """Keys that say where, not what."""
-LISTED_KINDS = (str, float)
+LISTED_KINDS = (str, float, float | None)
 """Of fields that hold one value and may be a list in a sweep."""
 
 Made = TypeVar("Made")
@@ -86,8 +83,7 @@ class Written:
     def _known(self, key: str, known: dict[str, str], line: int) -> str:
         flag = spelled(key.replace("_", "-"))
         if flag not in known:
-            nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+            hint = did_you_mean(flag, known)
             raise self._refusal(line, key, f"unknown key{hint} Known: {', '.join(sorted(known))}.")
         return known[flag]
 
@@ -96,20 +92,13 @@ class Written:
         kind, option, _ = ComparisonConfig.fields()[name]
         if is_tuple(kind):
             texts = split(value) if isinstance(value, str) and option.listed else value
-            return [
-                self._of_kind(str, text, line, key) for text in (texts if isinstance(texts, list | tuple) else [texts])
-            ]
-        (plain,) = [one for one in typing.get_args(kind) if one is not types.NoneType] or [kind]
-        if isinstance(value, list) and plain in LISTED_KINDS:
-            return [self._of_kind(plain, item, line, key) for item in value]
-        return self._of_kind(plain, value, line, key)
+            kind, value = str, texts if isinstance(texts, list | tuple) else [texts]
+        elif not (isinstance(value, list) and kind in LISTED_KINDS):
+            return self._of_kind(kind, value, line, key)
+        return [self._of_kind(kind, item, line, key) for item in value]
 
     def _of_kind(self, kind: Any, value: Any, line: int, key: str) -> Any:
-        allowed = {float: (int, float), Path: (str,)}.get(kind, (kind,))
-        if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-            words = {float: "a number", int: "an integer", str: "a text", bool: "true or false", Path: "a path"}
-            raise self._refusal(line, key, f"must be {words[kind]}, got {value!r}.")
-        return kind(value)
+        return of_kind(kind, value, self._place(line, key))
 
     def tried(self, make: Callable[[dict[str, Any], dict[str, Any] | None], Made]) -> Made:
         """`make(options, tuning)`; what it refuses is told with the line of the key that is to blame.
@@ -137,7 +126,10 @@ class Written:
             raise self._refusal(*self.lines[to_blame], str(error)) from None
 
     def _refusal(self, line: int, key: str, why: str) -> InvalidInput:
-        return InvalidInput(f"{self.path}, line {line}, {key}: {why}")
+        return InvalidInput(f"{self._place(line, key)} {why}")
+
+    def _place(self, line: int, key: str) -> str:
+        return f"{self.path}, line {line}, {key}:"
 
 
 def _line(text: str, table: str | None, key: str | None) -> int:

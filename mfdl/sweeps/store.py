@@ -24,7 +24,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .. import files
+from .. import check, files
 from ..errors import InvalidInput
 from ..reporting.output import require_folder, versions
 from .cells import Cell
@@ -59,7 +59,7 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        self.folder = check.path(folder=folder)
         require_folder(self.folder)
 
     @classmethod

@@ -1,1 +1,11 @@
 """Training on real data with the mechanism that was accounted: executor, noise streams, keys, tasks, checkpoints."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from ..submodules import submodule
+
+
+def __getattr__(name: str) -> ModuleType:
+    return submodule(__name__, name)

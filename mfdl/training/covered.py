@@ -99,17 +99,29 @@ def divisors(mechanism: AnyMechanism, task: Task, period: Period, seed: int) -> 
     return sizes
 
 
-def clip_schedule(given: object, num_steps: int) -> FloatArray:
+def clip_schedule(given: object, mechanism: AnyMechanism) -> FloatArray:
     """Public relative clipping norms, one for each step.
 
-    Raises: InvalidInput: no number > 0 at some step, another number of them than steps, or clips that span too much.
+    A step with c_t is the local map x - (eta / c_t) g, g clipped to c_t clip_norm: a Lipschitz constant for eta and
+    clip_norm says nothing of it, so guarantees that rest on one take no c_t but 1.
+    Raises: InvalidInput: no number > 0 at some step, another number of them than steps, or clips that span too much; a
+        c_t other than 1 under a guarantee that rests on a Lipschitz constant.
     """
+    num_steps = mechanism.algorithm.num_steps
     clips = check.finite_array(1, clip_schedule=given)
     if len(clips) != num_steps or (clips <= 0).any() or clips.max() > MAX_RATE_RATIO * clips.min():
         said = f"{len(clips)} from {clips.min():g} to {clips.max():g}" if clips.size else "none"
         raise InvalidInput(
             f"clip_schedule must hold one number > 0 for each of {num_steps} steps, the largest at most "
             f"{MAX_RATE_RATIO:g} times the smallest, got {said}."
+        )
+    if mechanism.lipschitz is not None and (clips != 1).any():
+        step = int(np.argmax(clips != 1))
+        raise InvalidInput(
+            f"clip_schedule must be 1 in every step where the guarantee assumes local maps x - eta g(x) with Lipschitz "
+            f"constant {mechanism.lipschitz:g}, got {clips[step]:g} in step {step}: gradients are then clipped to "
+            f"{clips[step]:g} clip_norm and divided by it, which is another local map; leave clip_schedule out, or "
+            "calibrate without lipschitz."
         )
     return clips
 

@@ -15,6 +15,7 @@ from ..errors import InvalidInput, require_known
 from ..metrics import WORDS, is_accuracy
 from ..pictures.curves import Curves, colours_of, draw_curves, draw_over_steps
 from ..sampled import SampledMechanism
+from ..shown import rounded_up
 from .covered import AnyMechanism
 from .learned import AT_BEST, Judged
 from .run import judged
@@ -107,4 +108,4 @@ def _in_words(mechanism: AnyMechanism) -> str:
     if isinstance(mechanism, SampledMechanism):
         return f" ({told})" if mechanism.guarantee.noise_multiplier else ""
     mu = mechanism.guarantee.mu
-    return "" if mu == math.inf else f" (mu = {mu:.4g}, {told})"
+    return "" if mu == math.inf else f" (mu = {rounded_up(mu, 6)}, {told})"

@@ -72,6 +72,7 @@ class ReplayConfig:
         clip_schedule: public c_t > 0, one for each of T steps: gradients are clipped to c_t clip_norm and divided by
             c_t, so that what noise is added to is as long as the guarantee says. With learning rates eta_t c_t in the
             mechanism's dynamics, this is a step eta_t with clipping norm c_t clip_norm and noise in proportion to it.
+            Where the guarantee rests on a Lipschitz constant, only 1 in every step: other local maps are not covered.
         stop_after: stop after this step (a checkpoint is written); a later call with the same arguments goes on. Where
             the guarantee is for hidden messages, it covers the final models and none of a run that was stopped.
         checkpoint_folder: where to keep checkpoints, one subfolder per seed; without it nothing is written.
@@ -120,7 +121,7 @@ class ReplayConfig:
         object.__setattr__(self, "metrics", metrics.requested(self.metrics))
         metrics.require_measured(self.metrics, task.kind, task.name)
         if self.clip_schedule is not None:
-            clips = covered.clip_schedule(self.clip_schedule, mechanism.algorithm.num_steps)
+            clips = covered.clip_schedule(self.clip_schedule, mechanism)
             object.__setattr__(self, "clip_schedule", clips)
         self._require_publishable()
         for seed in seeds or ():  # every refusal before any run; sizes that a drawn split decides are checked with it

@@ -83,6 +83,8 @@ class TrustModel(abc.ABC):
         Against one victim, or by default against every one. Released models count as each model publishes them by
         default. Both must have one view per victim (coalitions have several: compare their members).
         """
+        check.instance(TrustModel, other=other)
+        check.instance(LinearAlgorithm, algorithm=algorithm)
         if victim is None:
             return all(self.sees_at_least(other, algorithm, u) for u in range(algorithm.num_nodes))
         own, theirs = self.knowledge(algorithm, victim), other.knowledge(algorithm, victim)
@@ -172,20 +174,22 @@ class TrustModel(abc.ABC):
         Raises: InvalidInput: another release.
         """
         _require_release(release)
-        return _Masks(seen, known_gradients, known_noise, name, release, tuple(attackers))
+        attacking = tuple(check.listed("node indices or labels", attackers=attackers))
+        return _Masks(seen, known_gradients, known_noise, name, release, attacking)
 
 
 def _require_release(release: str) -> None:
-    if release not in RELEASES:
-        raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {release!r}.")
+    if not isinstance(release, str) or release not in RELEASES:
+        raise InvalidInput(f"release must be one of {', '.join(RELEASES)}, got {check.said(release)}.")
 
 
 def nodes_of(algorithm: LinearAlgorithm, nodes: Sequence[int | str]) -> tuple[int, ...]:
     """Indices of nodes given as indices or as label strings ("#3" is index 3)."""
+    check.instance(LinearAlgorithm, algorithm=algorithm)
     labels = list(algorithm.dynamics.gossip.labels)
     n = algorithm.num_nodes
     found = []
-    for node in nodes:
+    for node in check.listed("node indices or labels, e.g. [0]", nodes=nodes):
         if isinstance(node, str):
             by_text = {str(label): i for i, label in enumerate(labels)}
             if node.startswith("#") and node[1:].isdecimal():

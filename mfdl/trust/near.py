@@ -62,6 +62,7 @@ def neighbourhood(
     """
     check.instance(GossipMatrix, gossip=gossip)
     check.integer_at_least(0, radius=radius)
+    attackers = check.listed("node indices, e.g. [0]", attackers=attackers)
     inside = [check.integer_at_least(0, node=node) for node in (victim, *attackers)]
     if max(inside) >= gossip.num_nodes or victim in attackers or not attackers:
         raise InvalidInput(

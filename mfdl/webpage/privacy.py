@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from ..check import FloatArray
-from ..pictures.heat_maps import ROUNDING
 from ..pictures.networks import MAX_LABELLED
 from ..progress import Silent
 from ..reporting.account import by_distance
 from ..reporting.output import rounded_up
 from ..reporting.shared import Shared
+from ..shown import ROUNDING
 from . import maps
 from .charts import Chart, Line, draw
 from .groups import Group, Panel, Setting

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from . import dense, singletons
-from .certificate import dual_roots, weights_bound
+from .certificate import dual_roots, lower_bound, weights_bound
 from .modes_problem import ModeProblem
 from .problem import (
     OPTIMAL,
@@ -43,6 +43,7 @@ from .threads import blas_threads
 HALF_SHARE = 0.5  # of the tolerance is the wanted gap of one half
 SETTLED = 0.1  # of the tolerance: a round that gains less is the last
 MAX_ROUNDS = 50  # pairs of halves
+DUAL_SHARES = (1.0, 1e-2, 1e-4)  # of a half's tolerance: gaps of the X whose dual is tried for the bound
 
 Space = TypeVar("Space", bound=Certified)
 
@@ -129,9 +130,8 @@ class Product(Generic[Space]):
 
         optimal by the bound, else stationary where the alternation and both halves settled, else stopped.
         """
-        half = HALF_SHARE * stopping.tolerance
-        dual = dual_time_gram(problem, self.node_costs, self.time.gram, tolerance=half)
-        bound = joint_lower_bound(problem, dual, tolerance=half)
+        dual = dual_time_gram(problem, self.node_costs, self.time.gram, stopping)
+        bound = joint_lower_bound(problem, dual, tolerance=HALF_SHARE * stopping.tolerance)
         unfinished = STATIONARY if settled and STOPPED not in (self.time.status, self.space.status) else STOPPED
         halves = (("time", self.time.notes), ("nodes", self.space.notes))
         return {
@@ -235,13 +235,24 @@ def joint_lower_bound(problem: ModeProblem, dual: Array, *, tolerance: float = 1
     return weights_bound(nodes, v, root=problem.vectors * nu) * (scale * scale / w) * (1 - 8 * EPS)
 
 
-def dual_time_gram(problem: ModeProblem, node_costs: Array, X_t: Array, *, tolerance: float) -> Array:
-    """X_t^-1 H_t X_t^-1, H_t = sum_k c_k H_k as X_t was solved for: a good dual for the bound.
+def dual_time_gram(problem: ModeProblem, node_costs: Array, X_t: Array, stopping: Stopping) -> Array:
+    """X^-1 H_t X^-1, H_t = sum_k c_k H_k: a dual that proves the half over time within HALF_SHARE of the tolerance.
+
+    X is X_t where that is enough. The certificate of X_t may come from another dual (`class_dual` searches duals),
+    and the dual X^-1 H_t X^-1 may prove less. Then X is solved for again, to a smaller tolerance.
 
     It is that of the normalised problem: multiples prove the same.
     """
     problem = problem.normalised
     posed = FactorizationProblem(problem.time_gram(node_costs), problem.classes)
-    aim = target(posed, smallest_ridge(posed, tolerance))
-    half = np.linalg.solve(X_t, aim.root)
-    return half @ half.T
+    wanted, best, proven, X = stopping.share(HALF_SHARE), X_t, -np.inf, X_t
+    for share in DUAL_SHARES:
+        ends = wanted.share(share)
+        X = X if share == 1 else dense.solve(posed, ends, start=X).gram
+        aim = target(posed, smallest_ridge(posed, ends.tolerance))
+        if (bound := lower_bound(posed, X, dual_from=aim.gram)) > proven:
+            half = np.linalg.solve(X, aim.root)
+            best, proven = half @ half.T, bound
+        if wanted.reached(posed.loss(X), proven):
+            break
+    return best

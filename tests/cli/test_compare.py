@@ -13,13 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from matplotlib.figure import Figure
 
 import mfdl
 from mfdl.algorithms import registry
 from mfdl.cli import main
 from mfdl.reporting import compare as comparison
-from mfdl.reporting import comparison_folder
 from mfdl.reporting.compare import run_comparison
 from mfdl.reporting.comparison_config import ComparisonConfig
 
@@ -132,6 +130,7 @@ class TestFinished:
         assert main(["account", *SMALL[:6], *asked, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["worst_mu_adaptive"] == pytest.approx(2.0, rel=1e-6)
 
+    @pytest.mark.usefixtures("blank_pictures")
     def test_its_results_are_a_config_and_flags_win(self, finished, tmp_path, capsys):
         result, folder = finished
         file = ["compare", "--config", str(folder / "results.json"), "--json"]
@@ -164,6 +163,7 @@ def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
         assert "for gradients that may be chosen adaptively" in row["guarantee"]
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize(
     ("more", "unit"),
     [
@@ -180,6 +180,7 @@ def test_a_ranking_under_another_model(tmp_path, more, unit):
     assert all("mu = 2 " in row["guarantee"] for row in result["mechanisms"])
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_settings_reach_their_mechanism(tmp_path):
     """Four averaging rounds a step leave less noise in the models than one."""
     asked = ["--mechanisms", "dp-dsgd,muffliato", "--seeds", "1", "--set", "muffliato.gossip_rounds=4"]
@@ -217,7 +218,7 @@ def test_file_mechanism_and_table(tmp_path, capsys):
 
 
 @pytest.fixture
-def runs(monkeypatch):
+def runs(monkeypatch, blank_pictures):
     """The runs that were done, (mechanism, seed); none of them trains."""
     done = []
 
@@ -231,7 +232,6 @@ def runs(monkeypatch):
         return {**record, "node_steps_per_second": 1.0}, pa.Table.from_pylist(rows, schema=comparison.SCHEMA)
 
     monkeypatch.setattr(comparison, "_one_run", made_up)
-    monkeypatch.setattr(comparison_folder, "plot_comparison", lambda *_: Figure())
     return done
 
 
@@ -281,6 +281,7 @@ def test_interrupt_exits_130(tmp_path, capsys, monkeypatch):
     assert strict_json(tmp_path / "results.json")["complete"] is False
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_another_config_is_refused_unless_overwrite(tmp_path, capsys, runs):
     compare(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -409,12 +410,38 @@ def test_a_loss_that_is_infinite_is_refused_with_the_reason(tmp_path, capsys, mo
     assert not (tmp_path / "c" / "results.json").exists()
 
 
-def test_several_numbers_where_an_option_takes_one(capsys):
-    assert main(["compare", "--clip-norm", "0.5,1,2"]) == 2
-    said = capsys.readouterr().err
-    assert "it takes one value per call. See `mfdl compare --help`." in said
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["--clip-norm", "0.5,1,2"], "--clip-norm must be a number, got '0.5,1,2'; it takes one value per call."),
+        (["--clip-norm=x"], "--clip-norm must be a number, got 'x'."),
+        (["--epochs", "2.5"], "--epochs must be a whole number, got '2.5'."),
+        (["--epochs", ""], "--epochs must be a whole number, got ''."),
+        (["--trust", "LDP"], "unknown trust model 'LDP'; did you mean 'ldp'?"),
+        (["--mechanisms", "MAFALDA"], "unknown mechanism 'MAFALDA'; did you mean 'mafalda'?"),
+        (["--participation", "CYCLIC"], "unknown participation 'CYCLIC'; did you mean 'cyclic'?"),
+        (["--adjacency", "ADD-REMOVE"], "unknown adjacency 'ADD-REMOVE'; did you mean 'add-remove'?"),
+        (["--graph", "RING:n=4"], "unknown graph 'RING'; did you mean 'ring'?"),
+        (["--task", "DIGITS"], "unknown task 'DIGITS'; did you mean 'digits'?"),
+        (["--release", "ALL"], "unknown release 'ALL'; did you mean 'all'?"),
+    ],
+)
+def test_a_value_of_another_kind_is_named_and_a_name_in_another_case_is_recognised(typed, message, capsys):
+    assert main(["compare", *typed]) == 2
+    assert message in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("default::mfdl.errors.UnusualSetting")
+def test_a_warning_is_one_line(tmp_path, capsys):
+    np.savetxt(tmp_path / "w.csv", np.eye(4), delimiter=",")
+    asked = ["--graph", "ring:n=4", "--gossip", str(tmp_path / "w.csv"), "--epochs", "2", "--period", "2"]
+    assert main(["account", *asked, "--json"]) == 0
+    warned = capsys.readouterr().err
+    assert warned.startswith("mfdl: warning: gossip 'w.csv'")
+    assert (warned.count("\n"), "never average" in warned) == (1, True)
+
+
+@pytest.mark.usefixtures("blank_pictures")
 def test_the_table_says_what_its_numbers_are(tmp_path, capsys):
     """One epsilon in the title and in the sentence; over what the loss is averaged; what the objective is per."""
     asked = ["--mechanisms", "dp-dsgd", "--seeds", "1", "--mu", "0.5", "--out", str(tmp_path)]

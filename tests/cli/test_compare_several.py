@@ -2,23 +2,28 @@
 
 import dataclasses
 import json
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from finished_runs import BUDGETS, COMPARED
 from test_compare import CONFIG, MECHANISM_KEYS, RUN_KEYS, without_times
 
 import mfdl
 from mfdl.cli import main
 from mfdl.reporting.compare_several import run_several
 
-SMALL = ["--graph", "ring:n=4", "--epochs", "2", "--period", "4", "--seeds", "2", "--mechanisms", "none,dp-dsgd"]
+TRAIN_LOSS = {"final_train_loss_mean", "final_train_loss_std"}  # of the rows; of a run "final_train_loss"
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(finished_comparisons, tmp_path_factory):
+    """The result and a copy of its folder, into which tests write."""
     folder = tmp_path_factory.mktemp("several") / "c"
-    assert main(["compare", *SMALL, "--mu", "0.5,2", "--lr", "0.1, 0.3", "--out", str(folder), "--json"]) == 0
-    return json.loads((folder / "results.json").read_text()), folder
+    shutil.copytree(finished_comparisons, folder)
+    result = json.loads((folder / "results.json").read_text())
+    result["config"]["out"] = str(folder)
+    return result, folder
 
 
 @pytest.mark.slow
@@ -29,9 +34,10 @@ def test_each_mechanism_has_its_budget_and_rate(finished, tmp_path):
     private = [("dp-dsgd", mu, rate) for mu in (0.5, 2.0) for rate in (0.1, 0.3)]
     assert asked == [none[0], private[0], none[1], private[1], *private[2:]]  # "none" once for every rate
     assert (result["mu"], result["learning_rate"], result["complete"]) == ([0.5, 2.0], [0.1, 0.3], True)
-    assert all(set(row) == MECHANISM_KEYS | {"lr"} for row in result["mechanisms"])
-    assert all(set(run) == RUN_KEYS | {"mu", "lr"} for run in result["runs"])
-    alone = dataclasses.replace(CONFIG, mechanisms=("dp-dsgd",), mu=2.0, learning_rate=0.3).run(tmp_path / "a")
+    assert all(set(row) == MECHANISM_KEYS | TRAIN_LOSS | {"lr"} for row in result["mechanisms"])
+    assert all(set(run) == RUN_KEYS | {"final_train_loss", "mu", "lr"} for run in result["runs"])
+    asked = {"mechanisms": ("dp-dsgd",), "mu": 2.0, "learning_rate": 0.3, "metrics": ("train_loss",)}
+    alone = dataclasses.replace(CONFIG, **asked).run(tmp_path / "a")
     (same,) = without_times(alone["mechanisms"])
     kept = {"beats_untrained": same["beats_untrained"], "beats_chance": same["beats_chance"], "lr": 0.3}
     assert without_times(result["mechanisms"][-1]) == same | kept
@@ -46,12 +52,25 @@ def test_a_file_of_lists_and_the_result_are_configs_of_the_same(finished, tmp_pa
     file = tmp_path / "c.toml"
     names = '["none", "dp-dsgd"]'
     file.write_text(
-        f'graph = "ring:n=4"\nepochs = 2\nperiod = 4\nseeds = 2\nmechanisms = {names}\nmu = [0.5, 2]\nlr = [0.1, 0.3]'
+        f'graph = "ring:n=4"\nepochs = 2\nperiod = 4\nseeds = 2\nmechanisms = {names}\nmu = [0.5, 2]\nlr = [0.1, 0.3]\n'
+        'metrics = ["train-loss"]'
     )
     for config in (file, folder / "results.json"):
         assert main(["compare", "--config", str(config), "--out", str(folder), "--json"]) == 0
         again = json.loads(capsys.readouterr().out)
         assert again == result  # nothing was trained again: its seconds tell
+
+
+@pytest.mark.parametrize("written", ['"1"', '["0.5", "2"]', "true", '"0.5,2"'])
+def test_a_file_of_a_comparison_and_of_a_sweep_refuse_the_same_numbers(written, tmp_path, capsys):
+    file = tmp_path / "c.toml"
+    file.write_text(f"mu = {written}")
+    refusals = []
+    for asked in (["compare", "--config", str(file)], ["sweep", str(file)]):
+        assert main([*asked, "--out", str(tmp_path / "out")]) == 2
+        refusals.append(capsys.readouterr().err)
+    assert all("must be a number, got" in refusal for refusal in refusals), refusals
+    assert ["without quotes" in refusal for refusal in refusals] == [written != "true"] * 2
 
 
 def test_refusals(finished, capsys):
@@ -63,22 +82,24 @@ def test_refusals(finished, capsys):
         (["--lr", "0.1,x"], "--lr must be a number, or several as A,B"),
         (["--mu", "0.5,2"], "--overwrite"),
     ]:
-        assert main(["compare", *SMALL, "--out", folder, *more]) == 2
+        assert main(["compare", *COMPARED, "--out", folder, *more]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
     with pytest.raises(mfdl.InvalidInput, match="one privacy target"):
         run_several(dataclasses.replace(CONFIG, mu=1.0), {"epsilon": [1.0, 2.0]}, folder)
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_the_table_shows_all(finished, capsys):
-    assert main(["compare", *SMALL, "--mu", "0.5,2", "--lr", "0.1,0.3", "--out", str(finished[1])]) == 0
+    assert main(["compare", *COMPARED, *BUDGETS, "--out", str(finished[1])]) == 0
     said = capsys.readouterr().out
     assert said.count("dp-dsgd") == 4
     assert "held to its own budget" in said
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_one_of_each_is_a_comparison_as_ever(tmp_path, capsys):
     one = ["--mu", "2", "--lr", "0.3", "--seeds", "1", "--mechanisms", "dp-dsgd"]
-    assert main(["compare", *SMALL, *one, "--out", str(tmp_path), "--json"]) == 0
+    assert main(["compare", *COMPARED, *one, "--out", str(tmp_path), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["mu"], result["learning_rate"]) == (2.0, 0.3)
-    assert set(result["mechanisms"][0]) == MECHANISM_KEYS
+    assert set(result["mechanisms"][0]) == MECHANISM_KEYS | TRAIN_LOSS

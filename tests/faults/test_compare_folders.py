@@ -14,6 +14,7 @@ ARGUMENTS = [
     "compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--seeds", "1", "--mechanisms", "dp-dsgd",
     "--out", "out",
 ]  # fmt: skip
+pytestmark = pytest.mark.usefixtures("blank_pictures")  # those of `finished` are drawn
 
 
 @pytest.fixture(scope="module")

@@ -240,7 +240,7 @@ def test_an_answer_sent_to_a_full_disk():
     with open("/dev/full", "wb") as full:
         code = "import sys; from mfdl.cli import main; sys.exit(main(['trust', 'list', '--json']))"
         done = subprocess.run(
-            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, timeout=600, check=False
         )
     assert done.returncode == 2
     assert done.stderr.decode() == (

@@ -41,14 +41,13 @@ def few(surface):
     return max(2, round(70 * EFFORT) // CASES.RARE.get(surface, 1))
 
 
+@pytest.mark.hypothesis  # which pytest cannot see from outside
 @pytest.mark.parametrize("surface", list(CASES.SURFACES))
 def test_clear_words_or_success(surface):
     @given(outcome=outcomes(surface))
     @settings(
         max_examples=few(surface),
         deadline=None,
-        database=None,
-        derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
     def holds(outcome):

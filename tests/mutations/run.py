@@ -101,11 +101,11 @@ def load(folder: Path = Path(__file__).parent) -> list[Mutation]:
 def copy_project(
     root: Path, folder: Path, *, copy: Callable[..., object] = shutil.copy2, without: str = "__pycache__"
 ) -> None:
-    """What the tests need of a project; names like `without` stay behind."""
+    """What the tests need of a project; the built site and names like `without` stay behind."""
     for part in PARTS:
         if (root / part).is_dir():
             shutil.copytree(
-                root / part, folder / part, copy_function=copy, ignore=shutil.ignore_patterns(".*", without)
+                root / part, folder / part, copy_function=copy, ignore=shutil.ignore_patterns(".*", "_build", without)
             )
         elif (root / part).exists():
             copy(root / part, folder / part)
@@ -124,9 +124,10 @@ def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True,
         "OMP_NUM_THREADS": "1",
         "MUTATION_REPORT": str(report),
         "MFDL_EFFORT": "1",  # every example, as `make test-all` has it
+        "MFDL_SEED": "0",
     }
     command = [sys.executable, "-m", "pytest", "-p", "mutations.guard", "-n", "0", "-q", "-p", "no:cacheprovider"]
-    command += ["--hypothesis-seed=0", "--tb=short", *(["-x"] if stop_at_first else []), *tests]
+    command += ["--tb=short", *(["-x"] if stop_at_first else []), *tests]
     try:
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:

@@ -55,6 +55,12 @@ def test_products_and_what_is_read_off_them(case, width, seed):
         assert np.prod([part.max() for part in sizes]) >= entries.max() * (1 - 1e-12)
 
 
+def test_a_cut_of_no_slots_has_no_variances():
+    whole = noises.ScheduledNoise(C, np.eye(4), np.eye(2), num_steps=2, num_nodes=2)
+    _, part = whole.cut([])
+    assert part.variances().shape == (2, 0)
+
+
 @examples(120)
 @given(case=cases(), data=st.data())
 def test_a_cut_is_these_rows_and_all_columns_that_they_use(case, data):

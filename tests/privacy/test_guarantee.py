@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
 from mfdl.privacy.guarantee import BOUNDS, EVERY_NODE, RELEASES, UNITS, Guarantee
+from mfdl.shown import rounded_up
 from mfdl.testing.oracles import exact_delta
 
 INF = math.inf
@@ -142,7 +143,22 @@ def test_every_sentence_names_every_condition(guarantee):
 @given(st.floats(1e-6, 1e6))
 def test_the_sentence_never_shows_a_smaller_mu(mu):
     shown = float(str(make(mu=mu, sensitivity=0.0)).split("mu = ")[1].split(" ")[0])
-    assert mu <= shown <= mu * (1 + 1.1e-5)  # six digits, rounded up: at most one unit of the sixth
+    # six digits, rounded up: at most one unit of the sixth, and none for what rounding adds
+    assert mu * (1 - 1.001e-9) <= shown <= mu * (1 + 1.1e-5)
+
+
+@given(st.decimals(1, 10, places=5), st.integers(-6, 6), st.floats(0, 9e-10), st.sampled_from([3, 4, 6]))
+def test_rounding_in_float64_costs_no_digit(digits, power, more, few):
+    """1 + 1e-15 is 1 and not 1.00001, wherever mu is written; what is more than rounding is rounded up."""
+    value = float(digits.scaleb(power))
+    for number in (value, value * (1 + more)):
+        assert float(rounded_up(number, 6)) == value
+        assert value * (1 - 1.001e-9) <= float(rounded_up(number, few)) <= value * (1 + 1.01 * 10.0 ** (1 - few))
+    assert float(rounded_up(value * (1 + 1e-7), 6)) > value * (1 + 1e-7)
+    stated = make(mu=value * (1 + more), sensitivity=0.0)
+    assert dict(stated._rows())["mu"] == f"{rounded_up(value, 6)} (exact value)"
+    for words in (stated.sentence(), repr(stated)):
+        assert float(words.split("mu = ")[1].split(" ")[0]) == value
 
 
 # ---- composition -----------------------------------------------------------------------------------------

@@ -132,18 +132,14 @@ def test_the_float_bound_is_never_below_the_exact_rational_value(encoder, data):
 
 @pytest.mark.parametrize("growth", [3, 10, 1e3, 1e6, -10])
 @pytest.mark.parametrize("T", [4, 8, 14, 20])
-def test_an_ill_conditioned_encoder_is_inflated_or_infinite_and_never_smaller(T, growth):
+def test_an_ill_conditioned_encoder_has_the_loss_of_the_noise_it_makes(T, growth):
     """1 on the diagonal, `growth` below: C^-1 has entries growth^(T-1), beyond what floats resolve."""
     C = np.eye(T) + growth * (np.eye(T, k=-1) + np.eye(T, k=-2))
     part = Cyclic(2, T // 2)
     one = algorithms.mf_dsgd(DYN, part, C)
     found = worst_sensitivity(one, LDP)
     truth = exact_squared(inverse(rational(one.noise.inverse)), part)
-    assert found.squared == math.inf or Fraction(found.squared) >= truth
-    assert Fraction(found.squared) >= exact_squared(rational(C), part) if found.squared < math.inf else True
-    if abs(growth) ** (T - 1) > 1e24:
-        assert found.squared == math.inf
-    assert found.squared >= np.abs(C.T @ C)[:: T // 2, :: T // 2].sum() * (1 - 1e-12)
+    assert truth <= Fraction(found.squared) <= truth * (1 + Fraction(1, 10**5))
 
 
 @pytest.mark.parametrize("growth", [100, 700, 1000])
@@ -249,10 +245,10 @@ def test_a_participation_of_another_length_is_refused(other):
 
 
 def test_the_tolerance_covers_what_was_added():
-    C = np.eye(8) + 30 * np.eye(8, k=-1)
+    C = np.eye(72) + 1.4 * np.eye(72, k=-1)  # more steps than are computed in intervals
     noise = LocalNoise(C, 3)
-    found = sensitivity(C, Cyclic(2, 4))
-    plain = np.abs(C.T @ C)[::4, ::4].sum()
+    found = sensitivity(C, Cyclic(2, 36))
+    plain = np.abs(C.T @ C)[::36, ::36].sum()
     assert np.linalg.cond(noise.encoder) > 1e9
     assert found.squared > plain
     assert_allclose(found.squared, found.lower * (1 + found.tolerance), rtol=1e-12)

@@ -313,12 +313,13 @@ def test_rows_that_differ_in_their_last_bits_are_decided_exactly(seed):
 def statements():
     sys.path.insert(0, str(EXPERIMENTS))
     try:
-        yield importlib.import_module("_soundness_statements").STATEMENTS
+        yield importlib.import_module("_soundness_encoders").STATEMENTS
     finally:
         sys.path.remove(str(EXPERIMENTS))
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.hypothesis  # as a property, it has more cases at full effort
+@pytest.mark.parametrize("number", range(11))
 def test_a_few_cases_of_the_hunt(number, statements):
     campaign = importlib.import_module("_campaign")
     name = list(statements)[number]

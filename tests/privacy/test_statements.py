@@ -103,6 +103,25 @@ def test_a_mechanism_rests_on_the_constant_that_was_accounted():
             dataclasses.replace(made, lipschitz=other)
 
 
+def test_constants_of_single_steps_are_stated_by_the_smallest():
+    """The number counts on 0.5 in the second step: a statement that assumes 1 everywhere would promise it for more."""
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=5"), 0.5), EveryStep(3))
+    question = Question(trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0)
+    by_step, all_one, all_half = (
+        Losses.of(algorithm, dataclasses.replace(question, lipschitz=L)) for L in ([1.0, 0.5, 1.0], 1.0, 0.5)
+    )
+    assert all_half.worst.squared <= by_step.worst.squared < all_one.worst.squared
+    assert by_step.rests_on == 0.5
+    for words in (by_step.guarantee(1.0).sentence(), repr(by_step), by_step._repr_html_()):
+        assert "Lipschitz with constant 0.5" in words
+    pairs = mfdl.pairwise(
+        algorithm, attackers=[1, 2], adjacency="zero-out", clip_norm=1.0, release="none", lipschitz=0.5, progress=False
+    )
+    assert "Lipschitz with constant 0.5" in repr(pairs)
+    both = (*all_one.of_victims[:2], *all_half.of_victims[2:])
+    assert Losses(algorithm, question, both).rests_on == 0.5
+
+
 def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
     one = algorithms.dp_dsgd(DYN, EveryStep(4))
     made = mfdl.with_noise(one, trust=trust.PNDP([0]), adjacency="zero-out", clip_norm=1.0, noise_std=1.0)

@@ -16,7 +16,7 @@ from scipy.linalg import toeplitz
 from mfdl.factorization.sensitivity import structured_bound
 from mfdl.factorization.strategies import Inverse, Toeplitz
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
-from mfdl.sensitivity import families
+from mfdl.sensitivity import chains, families
 from mfdl.sensitivity.banded import BandedGram, banded_bound
 from mfdl.sensitivity.toeplitz import Coefficients, toeplitz_bound
 from mfdl.testing import participations
@@ -169,7 +169,7 @@ def test_prices_bound_what_a_table_of_steps_and_uses_finds(data, T, b, k):
     lam, family = data.draw(numbers(T, HALVES.map(abs))), families.Separated(MinSeparation(T, k, b))
     exact, _ = family.heaviest(lam)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(families, "MAX_TABLE", 0)
+        patch.setattr(chains, "MAX_TABLE", 0)
         priced, pattern = family.heaviest(lam)
     assert exact * (1 - 1e-12) <= priced <= exact * (1 + 1e-6) + 1e-9
     assert MinSeparation(T, k, b).allows(pattern)

@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl.testing import encoders, optimal_loss_reference
 from mfdl_solvers import FactorizationProblem, ModeProblem, NotConverged, ProblemError, Stopping, solve, time_space
+from mfdl_solvers.certificate import lower_bound
 from mfdl_solvers.time_space import joint_lower_bound
 
 
@@ -82,6 +83,22 @@ def test_one_node_or_one_step_leaves_one_half(sizes, data):
     found = time_space.solve(problem)
     assert found.status == "optimal"
     assert_allclose(found.loss, solve(dense_problem(problem)).loss, rtol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("gram", "classes"),
+    [
+        ([[10.01, -7.0, 1.0], [-7.0, 5.01, -1.0], [1.0, -1.0, 1.01]], [1, 1, 0]),
+        ([[0.01, 0, 0, 0], [0, 1.01, 2, 0], [0, 2, 5.01, 1], [0, 0, 1, 1.01]], [0, 0, 0, 1]),
+    ],
+)
+def test_the_bound_is_that_of_the_half_where_the_dual_of_its_own_solution_is_worse(gram, classes):
+    """The half is certified by a dual that its solution does not show: X^-1 H X^-1 proves 1e-3 and 1e-4 less."""
+    problem = ModeProblem(np.array([gram], dtype=float), np.eye(1), np.array(classes))
+    found = time_space.solve(problem)
+    assert lower_bound(dense_problem(problem), found.time.gram) < found.loss * (1 - 1e-4)
+    assert found.status == "optimal"
+    assert found.lower_bound <= solve(dense_problem(problem), Stopping(1e-9)).loss
 
 
 @pytest.mark.parametrize("factor", [1e-200, 1.0, 1e200])

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 
 import distributed
 import pytest
@@ -106,9 +105,7 @@ def test_a_cluster_goes_on_when_a_worker_is_killed(tmp_path):
                     killed.append(next(iter(client.run(os.getpid).values())))
                 os.kill(killed[0], signal.SIGKILL)
 
-        began = time.monotonic()
         run_cells(cells, tmp_path / "s", Engine("dask", scheduler=cluster.scheduler_address), progress=kill_one)
         assert killed
-        assert time.monotonic() - began < 120
         assert Store.load(tmp_path / "s").status().missing == ()
         assert test_running.content(tmp_path / "s") == test_running.content(tmp_path / "calm")

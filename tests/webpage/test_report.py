@@ -18,7 +18,6 @@ import mfdl
 from mfdl.cli import main
 from mfdl.errors import InvalidInput
 from mfdl.pictures.curves import LOOKS
-from mfdl.reporting.comparison_config import ComparisonConfig
 from mfdl.reporting.shared import Shared
 from mfdl.sweeps import Store
 from mfdl.webpage import looks, maps, mechanisms
@@ -296,41 +295,29 @@ def test_series_differ_without_their_colours():
 # ---- other folders, and the command ----------------------------------------------------------------------------------
 
 
-def test_a_comparison_has_a_page_too(tmp_path):
-    config = ComparisonConfig(graph="path:n=3", epochs=2, period=3, seeds=2, mechanisms=("none", "dp-dsgd"))
-    result = config.run(tmp_path, progress=False)
-    page = Page(ReportConfig(largest=0).run(tmp_path, **SILENT))
+def test_a_comparison_has_a_page_too(finished_comparisons, tmp_path):
+    folder = finished_comparisons / "mu-0.5-lr-0.1"
+    result = json.loads((folder / "results.json").read_text())
+    page = Page(ReportConfig(largest=0).run(folder, tmp_path / "page.html", **SILENT))
     rows = {row["mechanism"]: row for row in page.rows()}
+    assert set(rows) == {"none", "dp-dsgd"}
     for stated in result["mechanisms"]:
         row = rows[stated["mechanism"]]
         assert row["loss"] == pytest.approx([stated["final_loss_mean"], stated["final_loss_std"]])
         assert row["words text"] == f"in words{stated['guarantee']}"
 
 
-def test_a_comparison_at_several_budgets_has_its_curve(tmp_path):
-    mechanisms = [
-        "--mechanism",
-        "none,dp-dsgd",
-        "--graph",
-        "path:n=3",
-        "--epochs",
-        "2",
-        "--period",
-        "3",
-        "--seeds",
-        "1",
-    ]
-    several = ["--mu", "0.5,2", "--lr", "0.1,0.5", "--metrics", "train-loss", "--out", str(tmp_path)]
-    assert main(["compare", *mechanisms, *several]) == 0
-    result = json.loads((tmp_path / "results.json").read_text())
-    losses = {(row["mechanism"], row["mu"], row["lr"]): row["final_loss_mean"] for row in result["mechanisms"]}
-    page = Page(ReportConfig().run(tmp_path, **SILENT))
+def test_a_comparison_at_several_budgets_has_its_curve(finished_comparisons, tmp_path):
+    result = json.loads((finished_comparisons / "results.json").read_text())
+    losses = {(row["mechanism"], row["mu"], row["lr"]): row for row in result["mechanisms"]}
+    page = Page(ReportConfig().run(finished_comparisons, tmp_path / "page.html", **SILENT))
     rows = page.rows()
     assert [(row["mechanism"], *row["mu"]) for row in rows] == [("dp-dsgd", 0.5), ("dp-dsgd", 2.0), ("none", math.inf)]
     for row in rows:
         (mu,), (rate,) = row["mu"], row["rate"]
-        assert row["loss"] == [losses[row["mechanism"], "inf" if mu == math.inf else mu, rate]]
-        assert len(row["train_loss"]) == 1
+        stated = losses[row["mechanism"], "inf" if mu == math.inf else mu, rate]
+        for name in ("loss", "train_loss"):
+            assert row[name] == pytest.approx([stated[f"final_{name}_mean"], stated[f"final_{name}_std"]])
     assert not [e for e in page.all("p") if e[2].startswith("Not shown")]
 
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ... import check
 from ...algorithms import LinearAlgorithm
 from ...errors import UnsupportedMechanism
 from ...matrices import once
@@ -38,7 +39,7 @@ from .injections import INJECTIONS, Injections
 from .null_space import NullSpace
 from .own_states import OwnStates, OwnStatesOfAll
 from .range_form import Range
-from .separable import SINGULAR, Separable, injected_inflation
+from .separable import UNPROVEN, Separable, injected_inflation
 
 FORMS: tuple[type[ViewForm], ...] = (Separable, Combination, OwnStates, HiddenModes, NullSpace, Range)
 """Forms by structure; no rank of the view is found in float64. Asked first, the cheapest before the others."""
@@ -46,11 +47,22 @@ LAST: tuple[type[ViewForm], ...] = (OwnStatesOfAll, Dense, Injections)
 """Asked in this order after them."""
 UNDECIDED = "the rank of its noise, or its size beside the gradients, cannot be told in float64"
 
-__all__ = ["FORMS", "INJECTIONS", "LAST", "ViewForm", "ViewGram", "injection_bound", "view_gram", "view_grams"]
+__all__ = [
+    "FORMS",
+    "INJECTIONS",
+    "LAST",
+    "ViewForm",
+    "ViewGram",
+    "injection_bound",
+    "known_gradient",
+    "view_gram",
+    "view_grams",
+]
 
 
 def view_gram(algorithm: LinearAlgorithm, trust: TrustModel, node: int) -> ViewGram:
     """X_u of one node under a trust model with a single view; see `view_grams`."""
+    check.instance(TrustModel, trust=trust)
     return view_grams(trust.view(algorithm, node), [node])[0]
 
 
@@ -117,7 +129,7 @@ def as_streamed(view: View, form: ViewForm, grams: Sequence[ViewGram | None]) ->
     @once
     def changed(gram: ViewGram) -> ViewGram:
         if math.isinf(more):
-            return ViewGram.silent(len(gram.values), SINGULAR, form=gram.form, upper=gram.upper)
+            return ViewGram.silent(len(gram.values), UNPROVEN, form=gram.form, upper=True)
         return dataclasses.replace(gram, inflation=gram.inflation * more)
 
     return [None if gram is None else changed(gram) for gram in grams]
@@ -132,7 +144,12 @@ def _told(view: View, victims: Sequence[int], made: Mapping[int, ViewGram | None
     told = [made.get(u) or unknown for u in victims]
     known_at = np.asarray(view.known_gradients.any(axis=0))
     for i in np.flatnonzero(known_at[list(victims)]).tolist():
-        known = view.known_gradients[:, victims[i]]
-        why = f"the attacker knows the gradient of step {int(np.argmax(known))}"
+        known, why = view.known_gradients[:, victims[i]], known_gradient(view, victims[i])
         told[i] = dataclasses.replace(told[i], leaks=told[i].leaks | known, why=why)
     return told
+
+
+def known_gradient(view: View, victim: int) -> str:
+    """Which gradient of a victim the attacker knows, in words; empty where it knows none."""
+    known = view.known_gradients[:, victim]
+    return f"the attacker knows the gradient of step {int(np.argmax(known))}" if known.any() else ""

@@ -45,9 +45,9 @@ class ViewGram:
             T zeros where it is `structured`.
         errors: the true X is, in the positive semidefinite order, between 1 / `inflation` and `inflation` times
             matrices within `errors` of `values`, entrywise. The shape of `values`.
-        inflation: >= 1; infinite means that every step leaks.
+        inflation: >= 1; infinite: nothing proves a finite loss.
         leaks: bool (T,), steps whose gradient shows in a noiseless combination: infinite loss for a record that
-            takes part there.
+            takes part there. Not given: none, or all as an upper bound where `inflation` is infinite.
         why: what leaks, in words; empty if nothing does.
         form: which form computed it.
         tolerance: relative size below which noise counts as absent (0 where no rank decision was made).
@@ -69,12 +69,15 @@ class ViewGram:
 
     def __post_init__(self) -> None:
         if not self.leaks.size:
-            object.__setattr__(self, "leaks", np.full(len(self.values), math.isinf(self.inflation)))
+            unproven = math.isinf(self.inflation)
+            object.__setattr__(self, "leaks", np.full(len(self.values), unproven))
+            object.__setattr__(self, "upper", self.upper or unproven)
 
     @classmethod
     def silent(cls, num_steps: int, why: str, *, form: str = "all messages seen", upper: bool = False) -> ViewGram:
         """Every step leaks."""
-        return cls(np.ones(num_steps), np.zeros(num_steps), math.inf, why=why, form=form, upper=upper)
+        everything = np.ones(num_steps, dtype=bool)
+        return cls(np.ones(num_steps), np.zeros(num_steps), math.inf, everything, why, form, upper=upper)
 
     def over_noise(self, scale: float) -> ViewGram:
         """X where the victim's noise is `scale` > 0 times as large: X / scale^2."""

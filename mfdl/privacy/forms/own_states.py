@@ -115,8 +115,9 @@ def own_state_grams(view: AlgorithmView, states: Recursions, victims: Sequence[i
         off = (slack[:, :, members] + np.abs(numbers[:, :, members] - numbers[:, :, [u]])).max(axis=2)
         X, error = _assembled(numbers[:, :, u], off)
         leaking, by = _leaking_steps(np.abs(numbers[:2, :, u]) + off[:2], leaks[:, :, u])
-        why = "its rounding errors are not small" if math.isinf(inflation) else ""
-        gram = ViewGram(X, error, inflation, leaking, why, FORM)
+        unproven = math.isinf(inflation)
+        why = "its rounding errors are not small, so that infinity is only an upper bound" * unproven
+        gram = ViewGram(X, error, inflation, leaking, why, FORM, upper=unproven)
         for member in members:
             made[member] = gram
             if by is not None:

@@ -21,7 +21,7 @@ from ...noise.strategy import MAX_DENSE_STEPS
 from ...view import AlgorithmView, View
 from ..structure import is_plain_gossip, remembered
 from ._base import KNOWN_NOISE, ViewGram
-from .separable import SINGULAR
+from .separable import UNPROVEN
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ class PartlySeen:
         """
         made: dict[int, ViewGram] = {}
         scales = self.noise.node_scales
-        why = SINGULAR if np.isinf(inflation) else ""
+        why = UNPROVEN if np.isinf(inflation) else ""
         for u, X, off in zip(self.chosen(victims).tolist(), grams, norms, strict=True):
             gram = ViewGram((X + X.T) / 2, np.outer(off, off) + absolute, inflation, why=why, form=form)
             made[u] = gram.over_noise(float(scales[u]))

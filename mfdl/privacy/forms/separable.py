@@ -13,9 +13,10 @@ With F' the factor without known columns (the identity if there is none), C_k th
 - an encoder with structure: as one encoder, and C^T C stays what it is made of (`factorization.sensitivity`).
 
 Rounding is carried along. N is what the executor uses, C_k^-1 up to rounding, which is a factor of X
-(`noise.inverses`). That of F^-1 is no such factor where encoders differ: g is off by (F^-1 - G) e_u, entry by entry,
-and a weak column may carry a strong encoder. With G F = I + E, F^-1 - G = -E F^-1, so |g - G e_u|_k <= ||E_k|| ||g||
-and ||g|| <= ||G e_u|| / (1 - ||E||).
+(`noise.inverses`); where that is not near 1, X = N^-T N^-1 comes from N itself, of as many bits as it takes
+(`exact_gram`). Without either, infinity is an upper bound that nothing attains. The rounding of F^-1 is no such factor
+where encoders differ: g is off by (F^-1 - G) e_u, entry by entry, and a weak column may carry a strong encoder. With
+G F = I + E, F^-1 - G = -E F^-1, so |g - G e_u|_k <= ||E_k|| ||g|| and ||g|| <= ||G e_u|| / (1 - ||E||).
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ from ...noise import CausalNoise, JointNoise, NoiseOperator
 from ...noise.inverses import inflation_of
 from ...noise.strategy import Strategy
 from ...view import AlgorithmView, View
+from ..exact_gram import gram_of_noise
 from ._base import KNOWN_NOISE, Structured, ViewForm, ViewGram
 from .noise_of_nodes import node_noise
 
 SINGULAR = "its encoder is singular to working precision"
+UNPROVEN = f"{SINGULAR}, so that infinity is only an upper bound; an encoder of better condition has a finite one"
+WELL_CONDITIONED = 1e-6  # rounding of N that adds more to X is computed, not bounded
 CANCELS = "noise that is known or missing cancels in a combination of the injections"
 MAX_DEFECT = 0.1  # ||G F - I|| above which F is left to the dense form, which tells ranks better
 LEAST_VARIANCE = 2.0**-960  # what it is summed from may have been rounded to 0
@@ -147,14 +151,24 @@ def _own_column(noise: CausalNoise) -> bool:
 
 def encoder_gram(encoder: FloatArray, inverse: FloatArray) -> ViewGram:
     """C^T C for the noise N that is really injected, N = C^-1 up to rounding."""
-    return _of_columns(encoder, inflation_of(encoder, inverse))
+    return _of_parts(encoder, inverse, [slice(None)])[0]
+
+
+def _of_parts(C: FloatArray, N: FloatArray, parts: Sequence[slice]) -> list[ViewGram]:
+    """The same for some columns each; from N alone where C is not its inverse up to a small factor."""
+    inflation = inflation_of(C, N)
+    known = gram_of_noise(N) if inflation > 1 + WELL_CONDITIONED else None
+    if known is None:
+        return [_of_columns(C[:, part], inflation) for part in parts]
+    X, errors = known
+    return [ViewGram(X[part, part], errors[part, part]) for part in parts]
 
 
 def _of_columns(C: FloatArray, inflation: float) -> ViewGram:
     """C^T C, or its part of some columns; both this product and C N carry at most one unit roundoff a term, relative
     to the products of absolute values.
     """
-    why = "" if math.isfinite(inflation) else SINGULAR
+    why = "" if math.isfinite(inflation) else UNPROVEN
     return ViewGram(C.T @ C, sum_rounding(len(C)) * (np.abs(C).T @ np.abs(C)), inflation, why=why)
 
 
@@ -180,13 +194,13 @@ def strategy_gram(strategy: Strategy) -> ViewGram:
         off = 3 * UNIT * float(np.linalg.norm(strategy.step_rounding(np.sqrt(variances))))
     told = ((variances >= LEAST_VARIANCE) & (variances < math.inf)).all()
     inflation = (1 - off) ** -2 if told and off < 1 else math.inf
-    why = "" if math.isfinite(inflation) else SINGULAR
-    return ViewGram(np.zeros(T), np.zeros(T), inflation, why=why, structured=Structured(strategy))
+    unproven = math.isinf(inflation)
+    structured = Structured(strategy)
+    return ViewGram(np.zeros(T), np.zeros(T), inflation, why=UNPROVEN * unproven, upper=unproven, structured=structured)
 
 
 def _joint(noise: JointNoise, victims: Sequence[int]) -> list[ViewGram]:
-    inflation = inflation_of(noise.encoder, noise.inverse)
-    return [_of_columns(noise.encoder[:, u :: noise.num_nodes], inflation) for u in victims]
+    return _of_parts(noise.encoder, noise.inverse, [slice(u, None, noise.num_nodes) for u in victims])
 
 
 def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> list[ViewGram | None]:
@@ -207,9 +221,9 @@ def _one_encoder(noise: CausalNoise, known: Known, victims: Sequence[int]) -> li
             a * gram.errors + off * size,
             gram.inflation,
             np.full(noise.num_steps, open_),
-            (SINGULAR if singular else CANCELS) * open_,
+            (CANCELS if shows else UNPROVEN) * open_,
             tolerance=left.tolerance,
-            upper=upper and not singular,
+            upper=upper or (singular and not shows),
             structured=None if noise.strategy is None else Structured(noise.strategy, a, off),
         )
 
@@ -232,7 +246,7 @@ def _one_encoder_per_column(noise: CausalNoise, victims: Sequence[int]) -> list[
     values, errors = (np.stack([getattr(gram, name) for gram in grams]) for name in ("values", "errors"))
     sizes = np.abs(values) + errors
     inflation = max(gram.inflation for gram in grams)
-    why = "" if math.isfinite(inflation) else "an encoder is singular to working precision"
+    why = "" if math.isfinite(inflation) else UNPROVEN
     rounding = (len(G) + 4) * UNIT  # of a sum of that many products of three
     made = []
     for u in victims:

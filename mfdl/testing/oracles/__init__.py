@@ -34,6 +34,7 @@ from .sensitivity import (
     largest_signed_sum,
     once_per_epoch_patterns,
     separated_patterns,
+    signed_sum_over_patterns,
     vector_sensitivity_lower_bound,
 )
 from .shift import LinearSystem, cost_matrices, exact_cost, quadratic_program_value

@@ -138,10 +138,18 @@ def digits(
     """
     require_known("digits model", model, DIGITS_MODELS)
     test_fraction = check.open_unit(test_fraction=test_fraction)
-    images, labels = sklearn.datasets.load_digits(return_X_y=True)
-    train, test = _held_back((images / 16.0, labels), test_fraction)
+    train, test = _held_back(_digits(), test_fraction)
     name = "digits" if model == "softmax" else f"digits-{model}"
     return _task(name, graph_or_num_nodes, train, test, DIGITS_MODELS[model], partition, "none")
+
+
+@functools.cache
+def _digits() -> Records:
+    """Pixels in [0, 1] and classes, read-only: scikit-learn parses them from text at every call."""
+    images, classes = sklearn.datasets.load_digits(return_X_y=True)
+    pixels = images / 16.0
+    pixels.flags.writeable = classes.flags.writeable = False
+    return pixels, classes
 
 
 def housing(

@@ -71,7 +71,7 @@ class Task:
     public_constants: str | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("classification", "regression"):
+        if not isinstance(self.kind, str) or self.kind not in ("classification", "regression"):
             raise InvalidInput(f"kind must be 'classification' or 'regression', got {self.kind!r}.")
         if not isinstance(self.name, str):
             raise InvalidInput(f"name must be a text, got {check.said(self.name)}.")

@@ -74,6 +74,11 @@ def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int
         InvalidInput: not one array of rows per node, an empty one, or a record at no node or in several places.
     Cost: O(N).
     """
+    check.instance(Partition, partition=partition)
+    num_nodes, seed = check.integer_at_least(1, num_nodes=num_nodes), check.integer_at_least(0, seed=seed)
+    targets = check.as_array(targets=targets)
+    if targets.ndim == 0:
+        raise InvalidInput(f"targets must hold one target per record, got {check.said(targets[()])}.")
     name, num_records = f"partition {partition.text!r}", len(targets)
     held = [np.asarray(rows) for rows in partition.held(targets, num_nodes, seed)]
     if len(held) != num_nodes:
@@ -202,7 +207,7 @@ class Fixed(Partition):
     owners: ArrayLike
 
     def __post_init__(self) -> None:
-        owners = np.asarray(self.owners)
+        owners = check.as_array(owners=self.owners)
         if owners.ndim != 1 or owners.size == 0 or owners.dtype.kind not in "iu":
             raise InvalidInput(
                 f"owners must be one node index per train record, got shape {owners.shape} of {owners.dtype}."

@@ -1,0 +1,171 @@
+"""What two runs guarantee together rests on all that either rests on: no assumption gets lost between them."""
+
+import dataclasses
+import functools
+import itertools
+import json
+import math
+
+import pytest
+
+from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, sampled, trust
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.mechanism import account
+from mfdl.privacy.guarantee import EDITED, STATED, Guarantee
+from mfdl.privacy.losses import SHIFT_NOTE, Losses, Question
+from mfdl.privacy.sampled_guarantee import SampledGuarantee
+
+STAR = Dynamics(gossip.metropolis_hastings("star:n=4"), 0.5)
+ASKED = {"trust": trust.ReleasedOnly(), "adjacency": "zero-out", "clip_norm": 1.0}
+DELTA = 1e-5
+LIPSCHITZ = f"{SHIFT_NOTE} 1.0"
+AVERAGE = "in the place of its final model each node releases"
+
+
+def public(noise_std=6.0, **options):
+    return account(algorithms.dp_dsgd(STAR, Cyclic(2, 2)), **ASKED, noise_std=noise_std, **options)
+
+
+def in_bins(noise_std=6.0, method="certified", model=ASKED["trust"]):
+    algorithm = algorithms.dp_dsgd(STAR, BallsInBins(2, 2))
+    return sampled.account(algorithm, **{**ASKED, "trust": model}, noise_std=noise_std, method=method)
+
+
+def poisson():
+    algorithm = algorithms.dp_dsgd(STAR, PoissonSampling(0.3, 4))
+    model = trust.ReleasedOnly().all_messages()
+    return sampled.account(algorithm, **{**ASKED, "trust": model}, noise_std=6.0)
+
+
+def fixed():
+    """For gradients fixed in advance; of every node, as if somebody had written it."""
+    algorithm = algorithms.dp_dsgd(STAR, Cyclic(2, 2))
+    losses = Losses.of(algorithm, Question(**ASKED))
+    stated = losses.by_victim(6.0, adaptive=False)[1]
+    return dataclasses.replace(stated, victim="every node")
+
+
+def average():
+    algorithm = algorithms.dp_dsgd(STAR, Cyclic(2, 2)).releasing("average:2")
+    return account(algorithm, **ASKED, noise_std=6.0, lipschitz=1.0)
+
+
+GUARANTEES = {
+    "public": public,
+    "public, Lipschitz": lambda: public(lipschitz=1.0),
+    "public, of a file": lambda: Guarantee.from_dict(public(lipschitz=1.0).to_dict()),
+    "public, edited": lambda: dataclasses.replace(public(), participation="cyclic, or so"),
+    "public, average released": average,
+    "public, twice": lambda: public().compose_with(public(8.0, lipschitz=1.0)),
+    "public, without noise": lambda: public(0.0),
+    "fixed in advance": fixed,
+    "poisson": poisson,
+    "bins": in_bins,
+    "bins, by samples": lambda: in_bins(method=sampled.MonteCarlo(samples=4096, failure=1e-3)),
+    "bins, twice": lambda: in_bins().compose_with(in_bins(8.0)),
+    "bins and public": lambda: in_bins().compose_with(public(lipschitz=1.0)),
+}
+
+
+@functools.cache
+def guarantee_of(name):
+    return GUARANTEES[name]()
+
+
+def refused(first_kind, second_kind):
+    """Why two do not compose; None where they do."""
+    if "poisson" in (first_kind, second_kind):
+        return "same trust|by Poisson|only adaptive|other must be a Guarantee"
+    if "fixed in advance" in (first_kind, second_kind):
+        return "only adaptive guarantees compose|other must be a Guarantee"
+    if isinstance(guarantee_of(first_kind), Guarantee) and isinstance(guarantee_of(second_kind), SampledGuarantee):
+        return r"a guarantee by secret batches takes this one: secret\.compose_with\(public\)"
+    return None
+
+
+def words_of(stated):
+    """Whatever it says of itself."""
+    return [stated.sentence(), str(stated), repr(stated), stated._repr_html_()]
+
+
+def conditions_of(stated):
+    """Conditions and origins, one by one."""
+    return {*stated.notes, *filter(None, stated.source.split("; "))}
+
+
+@pytest.mark.parametrize(("first_kind", "second_kind"), list(itertools.product(GUARANTEES, GUARANTEES)))
+def test_a_composed_guarantee_rests_on_all_that_its_parts_rest_on(first_kind, second_kind):
+    first, second = guarantee_of(first_kind), guarantee_of(second_kind)
+    if why := refused(first_kind, second_kind):
+        with pytest.raises((InvalidInput, UnsupportedMechanism), match=why):
+            first.compose_with(second)
+        return
+    both = first.compose_with(second)
+    assert conditions_of(both) == conditions_of(first) | conditions_of(second)
+    for condition in conditions_of(both):
+        for words in words_of(both):
+            assert condition in words
+    assert both.adaptive
+    assert both.composed == first.composed + second.composed
+    assert (both.clip_norm, both.adjacency, both.unit, both.victim) == (1.0, "zero-out", "record", "every node")
+    assert {both.bound} <= {"upper", "exact"}  # what is composed is certified: no probability is left to add
+    for part in (first, second):
+        accountant = getattr(part, "accountant", part)
+        certified = getattr(accountant, "certified", accountant)
+        assert both.epsilon(DELTA) >= certified.epsilon(DELTA) * (1 - 1e-3)
+        assert both.delta(0.5) >= certified.delta(0.5) * (1 - 1e-3)
+        assert part.participation in both.participation
+        assert part.why in both.why
+    assert bool(both.fingerprint) == bool(first.fingerprint and second.fingerprint)
+
+
+@pytest.mark.parametrize("name", GUARANTEES)
+def test_what_is_written_says_every_condition(name):
+    stated = guarantee_of(name)
+    written = json.loads(json.dumps(stated.to_dict(), allow_nan=False))
+    assert tuple(written["notes"]) == stated.notes
+    assert written["adaptive"] == stated.adaptive
+    if isinstance(stated, Guarantee):
+        again = Guarantee.from_dict(written)
+        assert again == stated
+        assert again.source in (STATED, EDITED)
+    else:
+        assert written["source"] == stated.source
+        assert written["composed"] == stated.composed
+
+
+def test_the_constant_is_there_to_be_lost():
+    """Without it the public run loses more, and notes name it, the average and who wrote the statement."""
+    assert guarantee_of("public, Lipschitz").mu < 0.9 * guarantee_of("public").mu
+    assert LIPSCHITZ in guarantee_of("public, Lipschitz").notes
+    assert LIPSCHITZ in guarantee_of("bins and public").notes
+    assert any(note.startswith(AVERAGE) for note in guarantee_of("public, average released").notes)
+    assert guarantee_of("public, of a file").source == STATED
+    assert guarantee_of("public, edited").source == EDITED
+    nothing = guarantee_of("bins").compose_with(guarantee_of("public, without noise"))
+    assert nothing.epsilon(DELTA) == math.inf
+    assert "has no finite guarantee" in nothing.sentence()
+    assert "no finite epsilon" in repr(nothing)
+
+
+def test_a_note_is_part_of_what_is_sealed():
+    both = guarantee_of("bins and public")
+    assert both.fingerprint
+    without = dataclasses.replace(both, notes=())
+    assert not without.fingerprint
+    assert without.source == EDITED
+    for wrong in ("a text", (1,)):
+        with pytest.raises(InvalidInput, match="notes must be a tuple of texts"):
+            dataclasses.replace(both, notes=wrong)
+
+
+def test_a_statement_shows_release_runs_and_conditions_wherever_it_shows_itself():
+    """Also in few words and in a notebook's table: a number without its conditions is another statement."""
+    for name in ("public, Lipschitz", "public, average released"):
+        stated = guarantee_of(name)
+        for words in words_of(stated):
+            assert LIPSCHITZ in words
+            assert "models is released" in words or "all final models are released" in words
+    twice = guarantee_of("public, twice")
+    for words in words_of(twice):
+        assert "2 runs" in words

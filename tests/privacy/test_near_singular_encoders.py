@@ -1,0 +1,114 @@
+"""Encoders that float64 cannot tell from singular ones: their own number, or infinity that is called a bound."""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl import algorithms, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.factorization.strategies import Banded, Inverse, Toeplitz
+from mfdl.noise import JointNoise, LocalNoise, SpaceTimeNoise
+from mfdl.participation import EveryStep, Single
+from mfdl.privacy import exact_gram
+from mfdl.privacy.accounting import victim_losses
+from mfdl.testing import oracles
+
+HALF = gossip.from_array(np.full((2, 2), 0.5))
+PATH = gossip.from_array(np.array([[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0], [0, 0.5, 0, 0.5], [0, 0, 0.5, 0.5]]))
+
+
+def losses(encoder, T, model=None, participation=None, weights=HALF):
+    algorithm = algorithms.mf_dsgd(Dynamics(weights, 0.5), EveryStep(T), encoder)
+    scheme = participation or Single(T)
+    return victim_losses(algorithm, model or trust.LDP(), victims=[0], participation=scheme)[0], algorithm.noise
+
+
+@st.composite
+def graded(draw):
+    """Lower triangular, with a diagonal of powers of two over 36 decades."""
+    T = draw(st.integers(1, 6))
+    entries = st.sampled_from([0.0, 1.0, -1.0, 0.5, 3.0])
+    below = np.array(draw(st.lists(entries, min_size=T * T, max_size=T * T))).reshape(T, T)
+    powers = draw(st.lists(st.integers(-60, 0), min_size=T, max_size=T))
+    return np.tril(below, -1) + np.diag(2.0 ** np.array(powers))
+
+
+@examples(120)
+@given(encoder=graded())
+def test_the_number_of_an_encoder_near_singular_is_that_of_the_noise_it_makes(encoder):
+    """X = (N N^T)^-1 of the N that is injected, in fractions."""
+    T = len(encoder)
+    loss, noise = losses(encoder, T)
+    N = [[Fraction(x) for x in row] for row in noise.inverse.tolist()]
+    X = oracles.exact_view_gram([[Fraction(int(s == t)) for s in range(T)] for t in range(T)], N)
+    truth = max(X[t][t] for t in range(T))
+    assert truth <= loss.fixed.squared <= truth * Fraction(1 + 1e-5)
+    assert loss.fixed.lower <= truth
+    together, _ = losses(encoder, T, participation=EveryStep(T))
+    assert together.fixed.squared >= oracles.largest_signed_sum(X)
+
+
+def test_a_small_first_step_does_not_cost_an_infinite_loss():
+    """C = [[e, 0], [1, 1]]: C^T C has diagonal 1 + e^2 and 1, whatever e is, and all that both steps show is 4."""
+    for small in (1e-9, 1e-17, 2.0**-60, 1e-40):
+        loss, _ = losses(np.array([[small, 0], [1, 1]]), 2, participation=EveryStep(2))
+        assert_allclose(loss.fixed.squared, 4, rtol=1e-6)
+        assert loss.fixed.bound == "exact"
+        assert loss.adaptive_sensitivity_squared == loss.fixed.squared
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        np.array([[1e-17, 0], [1, 1]]),
+        np.array([[[1e-17, 0], [1, 1]], [[1, 0], [0.5, 1]]]),
+        Banded([[1e-17, 0], [1, 1]]),
+        Inverse(Banded([[1, 0], [1e-20, 1e20]])),
+        Inverse(Toeplitz([1e-3, 1e17], 2)),
+    ],
+)
+@pytest.mark.parametrize("model", [trust.LDP(), trust.PNDP([1]), trust.Central()])
+def test_infinity_that_is_not_proven_is_called_an_upper_bound(encoder, model):
+    """Where exact arithmetic is left out, too, as for long runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact_gram, "MAX_SIZE", 0)
+        loss, _ = losses(encoder, 2, model)
+    if math.isinf(loss.fixed.squared):
+        assert loss.fixed.bound == "upper"
+        assert loss.fixed.lower == 0
+        assert loss.bound == "upper"
+        assert "only an upper bound" in loss.fixed.why
+
+
+def test_messages_of_a_path_under_an_encoder_near_singular_have_a_bound_at_most():
+    """Forms for part of the messages that invert one encoder of all nodes in float64."""
+    encoder = np.array([[1, 0, 0], [1e17, 1, 0], [0, 1e17, 1]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact_gram, "MAX_SIZE", 0)
+        for release in ("none", "all"):
+            algorithm = algorithms.mf_dsgd(Dynamics(PATH, 0.5), EveryStep(3), encoder)
+            (loss,) = victim_losses(algorithm, trust.PNDP([3]), victims=[0], release=release)
+            assert math.isfinite(loss.fixed.squared) or loss.fixed.bound == "upper"
+
+
+def test_noise_of_several_columns_and_joint_noise_use_exact_numbers_too():
+    small = np.array([[1e-17, 0], [1, 1]])
+    factor = np.array([[1.0, 0.5], [0.0, 1.0]])
+    held = np.ones((2, 2), dtype=bool)
+    plain = algorithms.dp_dsgd(Dynamics(HALF, 0.5), EveryStep(2))
+    for noise in (
+        LocalNoise(np.stack([small, small]), 2),
+        SpaceTimeNoise(small, factor, held, 2),
+        SpaceTimeNoise(np.stack([small, small]), factor, held, 2),
+        JointNoise(np.kron(small, np.eye(2)), 2, 2),
+    ):
+        (loss,) = victim_losses(dataclasses.replace(plain, noise=noise), trust.SecLDP(), victims=[0])
+        assert math.isfinite(loss.fixed.squared)
+        assert loss.fixed.bound == "exact"
