@@ -16,10 +16,10 @@ import networkx as nx
 import numpy as np
 
 import mfdl
+import mfdl_papers as papers
 from mfdl.files import atomic_write_json
 from mfdl.privacy.gaussian import epsilon_from_mu
 from mfdl.progress import shown
-from mfdl.theory import bounds
 
 STEPS, DELTA, VICTIMS = 275, 1e-5, [1, 3, 7, 15, 31]
 GRAPH = nx.convert_node_labels_to_integers(nx.hypercube_graph(5))
@@ -42,10 +42,10 @@ def given_the_walk(W: mfdl.gossip.GossipMatrix, seed: int) -> dict[str, list[flo
 def over_the_draw(W: mfdl.gossip.GossipMatrix) -> dict[str, list[float]]:
     asked = {"num_steps": STEPS, "noise_multiplier": 1.0, "delta": DELTA}
     found = {
-        "as coded": bounds.pn_f_dp(W, 0, **asked, late=True),
-        "with t": bounds.pn_f_dp(W, 0, **asked),
-        "one visit": bounds.pn_f_dp(W, 0, **asked, visits=1),
-        "walk known": bounds.walk_known(W, 0, **asked, victims=VICTIMS),
+        "as coded": papers.pn_f_dp(W, 0, **asked, late=True),
+        "with t": papers.pn_f_dp(W, 0, **asked),
+        "one visit": papers.pn_f_dp(W, 0, **asked, visits=1),
+        "walk known": papers.walk_known(W, 0, **asked, victims=VICTIMS),
     }
     return {name: bound.value[VICTIMS].tolist() for name, bound in found.items()}
 

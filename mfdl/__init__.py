@@ -66,7 +66,6 @@ _EXPORTS = {
     "tasks": "=mfdl.training.tasks",
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
-    "utility": "=mfdl.utility",
     "victim_losses": "mfdl.privacy.accounting",
     "with_noise": "mfdl.calibration",
     "without_noise": "mfdl.calibration",
@@ -105,7 +104,6 @@ if TYPE_CHECKING:
         sweeps,
         testing,
         trust,
-        utility,
     )
     from .algorithms import LinearAlgorithm, Round
     from .calibration import account, calibrate, with_noise, without_noise

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from . import check, sampled
+from . import check, graphs, sampled, spatial
 from .algorithms import decor
 from .dynamics import Dynamics
 from .errors import InvalidInput, require_known
@@ -21,12 +21,12 @@ from .mechanism import Mechanism, calibrate, require_unit, with_noise
 from .participation import Participation
 from .privacy import gaussian
 from .sampled import SampledMechanism
-from .theory import bounds
 from .trust import Coalitions, SecLDP, TrustModel
 
 BUDGETS = ("gdp", "renyi", "corollary")
 GRID = 16
 POSITIONS = (1 / GRID, 1 / 2, 1.0)
+COROLLARY_RANGE = 8 * (1 - 1 / math.sqrt(2))  # 2.343: times log(1/delta), the largest epsilon that it meets
 MOST_PAIRWISE = 1e3  # sigma_pair / sigma_local, at most: the lower end of sigma_local would need infinitely much
 
 
@@ -90,7 +90,7 @@ def decor_couples(
         if participation.secret:
             raise InvalidInput("budget 'corollary' knows no sampling; use 'gdp' or 'renyi'.")
         require_unit(unit, participation)
-        noise = bounds.decor_corollary(
+        local, pair = corollary_noise(
             graph,
             epsilon=epsilon,
             delta=delta,
@@ -98,8 +98,8 @@ def decor_couples(
             clip_norm=gaussian.record_shift(adjacency, clip_norm) / 2,
             num_steps=max(len(pattern) for pattern in participation.patterns()),
         )
-        algorithm = decor(dynamics, participation, sigma_local=noise.sigma_local, sigma_pair=noise.sigma_pair)
-        return [DecorCouple(noise.sigma_local, noise.sigma_pair, with_noise(algorithm, noise_std=1.0, **common))]
+        algorithm = decor(dynamics, participation, sigma_local=local, sigma_pair=pair)
+        return [DecorCouple(local, pair, with_noise(algorithm, noise_std=1.0, **common))]
     couples = []
     for ratio in pair_ratios(PairwisePrice(graph, q), positions):
         algorithm = decor(dynamics, participation, sigma_local=1.0, sigma_pair=math.sqrt(ratio))
@@ -111,6 +111,47 @@ def decor_couples(
         std = mechanism.noise_std
         couples.append(DecorCouple(std, std * math.sqrt(ratio), mechanism))
     return couples
+
+
+def corollary_noise(
+    graph: graphs.Source,
+    *,
+    epsilon: float,
+    delta: float,
+    num_colluders: int = 0,
+    clip_norm: float = 1.0,
+    num_steps: int,
+) -> tuple[float, float]:
+    """(sigma_local, sigma_pair) for a target against any q colluders, in closed form, under replace-one.
+
+        sigma_local^2 = 32 C^2 T L / ((n - q) epsilon^2)
+        sigma_pair^2  = 32 C^2 T L / (a_q epsilon^2),  L = log(1 / delta)
+
+    Args: num_colluders: q. clip_norm: C. num_steps: T.
+    Guarantees: (epsilon, delta) for epsilon up to 2.343 L, by the theorem of the paper; a_q is the least algebraic
+        connectivity without q nodes.
+    Raises: InvalidInput: epsilon above 2.343 L, q nodes disconnect the graph, or a number out of range.
+    Source: arXiv:2405.01031, Corollaries 3 and 12.
+    """
+    epsilon = check.positive(epsilon=epsilon)
+    L = -math.log(check.open_unit(delta=delta))
+    C = check.positive(clip_norm=clip_norm)
+    T = check.integer_at_least(1, num_steps=num_steps)
+    if epsilon > COROLLARY_RANGE * L:
+        raise InvalidInput(
+            f"epsilon must be at most 2.343 log(1/delta) = {COROLLARY_RANGE * L:.4g} for this corollary, got "
+            f"{epsilon:g}; the exact mu for this budget is mu_from_epsilon({epsilon:g}, {delta:g}) = "
+            f"{gaussian.mu_from_epsilon(epsilon, delta):.6g}: budget 'gdp' of decor_couples chooses the noise by it."
+        )
+    G = graphs.load(graph)
+    a = spatial.algebraic_connectivity_after_deletion(G, num_colluders)
+    if a == 0:
+        raise InvalidInput(
+            f"graph must stay connected without any {num_colluders} of its nodes for this corollary; take fewer "
+            f"colluders or add edges, or budget 'gdp' of decor_couples."
+        )
+    common = 32 * C**2 * T * L / epsilon**2
+    return math.sqrt(common / (G.number_of_nodes() - num_colluders)), math.sqrt(common / a)
 
 
 def pair_ratios(price: PairwisePrice, positions: Sequence[float] = POSITIONS) -> list[float]:
@@ -165,5 +206,5 @@ def _spent(budget: str, mu: float | None, epsilon: float | None, delta: float | 
         raise InvalidInput("epsilon needs a delta in (0, 1), e.g. delta=1e-5.")
     assert epsilon is not None
     if budget == "renyi":
-        return {"mu": float(bounds.corn_equation_9_renyi(epsilon, delta).value)}
+        return {"mu": gaussian.mu_from_renyi(epsilon, delta)}
     return {"epsilon": check.positive(epsilon=epsilon), "delta": check.open_unit(delta=delta)}

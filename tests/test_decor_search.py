@@ -14,7 +14,7 @@ from mfdl.errors import InvalidInput
 from mfdl.mechanism import account
 from mfdl.privacy import gaussian
 from mfdl.testing import connected_graphs, exact_epsilon
-from mfdl.theory.bounds import decor_accountant
+from mfdl_papers import decor_accountant
 
 MH = gossip.metropolis_hastings
 USER = {"adjacency": "replace-one", "clip_norm": 1.0, "unit": "user"}

@@ -71,6 +71,7 @@ def project(tmp_path_factory):
                 return 2 * clip_norm
             """,
         "solvers/mfdl_solvers/__init__.py": "",
+        "experiments/mfdl_papers/__init__.py": "",
         "tests/test_shift.py": """
             from mfdl.shift import shift
 

@@ -1,9 +1,11 @@
-"""What is installed: `mfdl` and `mfdl_solvers`, beside whatever folders a user has."""
+"""What is installed: `mfdl`, `mfdl_solvers` and `mfdl_papers`, beside whatever folders a user has."""
 
+import importlib.metadata
 import importlib.util
 import os
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -11,14 +13,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-USES_BOTH = """
+PAPERS = ROOT / "experiments" / "mfdl_papers"
+GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+COMMANDS = GROUPS["mfdl.commands"]
+USES_ALL = """
 import pathlib, sys
 import solvers
-import mfdl.factorization, mfdl_solvers
-places = [pathlib.Path(module.__file__).parents[1] for module in (solvers, mfdl, mfdl_solvers)]
+import mfdl.factorization, mfdl_solvers, mfdl_papers.figures
+places = [pathlib.Path(module.__file__).parents[1] for module in (solvers, mfdl, mfdl_solvers, mfdl_papers)]
 assert places == [pathlib.Path(folder) for folder in sys.argv[1:]], places
 assert mfdl.factorization.square_root_encoder(4).shape == (4, 4)
+assert len(mfdl_papers.all_facts()) > 100 and mfdl_papers.bibliography() and mfdl_papers.figures.names()
 """
+
+
+def paper_files(folder):
+    """Tables of facts and figures, and the bibliography."""
+    files = {path.relative_to(folder) for path in folder.rglob("*") if path.suffix in (".toml", ".bib")}
+    assert len(files) > 10
+    return files
 
 
 def wheel_contents(folder):
@@ -31,13 +44,20 @@ def wheel_contents(folder):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
     site = folder / "site"
-    assert {path.name for path in site.iterdir() if path.suffix != ".dist-info"} == {"mfdl", "mfdl_solvers"}
-    return site, site
+    packages = {path.name for path in site.iterdir() if path.suffix != ".dist-info"}
+    assert packages == {"mfdl", "mfdl_solvers", "mfdl_papers"}
+    assert paper_files(site / "mfdl_papers") == paper_files(PAPERS)
+    (distribution,) = importlib.metadata.distributions(path=[str(site)])
+    assert {entry.name: entry.value for entry in distribution.entry_points.select(group="mfdl.commands")} == COMMANDS
+    return site, site, site
 
 
 @pytest.mark.parametrize(
     "places",
-    [lambda folder: (ROOT, ROOT / "solvers"), pytest.param(wheel_contents, marks=pytest.mark.slow)],
+    [
+        lambda folder: (ROOT, ROOT / "solvers", ROOT / "experiments"),
+        pytest.param(wheel_contents, marks=pytest.mark.slow),
+    ],
     ids=["tree", "wheel"],
 )
 def test_a_folder_of_the_users_called_solvers_is_left_alone(tmp_path, places):
@@ -47,7 +67,27 @@ def test_a_folder_of_the_users_called_solvers_is_left_alone(tmp_path, places):
     (here / "solvers" / "__init__.py").touch()
     installed = [str(place) for place in places(tmp_path)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(installed))}
-    subprocess.run([sys.executable, "-c", USES_BOTH, str(here), *installed], cwd=here, env=env, check=True)
+    subprocess.run([sys.executable, "-c", USES_ALL, str(here), *installed], cwd=here, env=env, check=True)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_entry_points_of_this_installation_are_those_of_the_project(group):
+    """Commands and citations of the papers are found by them."""
+    installed = importlib.metadata.entry_points(group=group)
+    assert GROUPS[group].items() <= {entry.name: entry.value for entry in installed}.items(), "install again"
+    for name in GROUPS[group]:
+        installed[name].load()
+
+
+@pytest.mark.slow
+def test_the_source_distribution_holds_the_papers(tmp_path):
+    pytest.importorskip("hatchling", reason="needs the build backend, `pip install hatchling`")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path], cwd=ROOT, check=True)
+    (source,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert paper_files(unpacked / "experiments" / "mfdl_papers") == paper_files(PAPERS)
 
 
 @pytest.mark.parametrize("name", ["hypothesis", "mpmath"])

@@ -15,7 +15,7 @@ NAMES = {
         MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode PoissonSampling Question
         Released Round Run Single TrustModel UnsupportedMechanism View account algorithms audit calibrate data
         decor_couples factorization gossip graphs noise_stream optim pairwise partition privacy replay sampled sweep
-        sweeps tasks testing trust utility victim_losses with_noise without_noise
+        sweeps tasks testing trust victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """
         LinearAlgorithm Round adapted anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
@@ -46,8 +46,8 @@ NAMES = {
     "mfdl.gossip": """
         BALANCE_TOLERANCE Gossip GossipMatrix GossipSequence MAX_DENSE_NODES PushSum RandomGossip SUM_TOLERANCE
         SYMMETRY_TOLERANCE absences average churn drawn_presence drawn_walk from_array from_file link_dropout load
-        metropolis_hastings one_peer_exponential peer_sampling push_sum random_matchings random_pairs randomized
-        sequence uniform
+        metropolis_hastings mixing_parameter one_peer_exponential peer_sampling push_sum random_matchings random_pairs
+        randomized sequence uniform
     """,
     "mfdl.graphs": """
         Edge FILE_SUFFIXES MAX_DRAWS MAX_EDGES MAX_NODES Source SparseGraph adjacency content_hash index_of
@@ -86,18 +86,17 @@ NAMES = {
         AnyReceiver Central Coalitions FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly SecLDP
         TrustModel named neighbourhood nodes_of
     """,
-    "mfdl.utility": """
-        DecorBound DecorRate Objective accumulated_error average_error decor_constant decor_descent
-        decor_disagreement decor_rate decor_rate_non_convex decor_step_size decor_step_sizes decor_theorem_2
-        decor_theorem_2_non_convex heterogeneity mixing_parameter one_step_error pairwise_error
+    "mfdl_papers": """
+        DecorBound DecorNoise DecorRate Fact Objective Paper PublishedBound Quantity ReducedView accumulated_error
+        all_facts average_error bibliography cited corn_equation_9_renyi corn_equation_9b corn_renyi corn_theorem
+        decor_accountant decor_constant decor_corollary decor_descent decor_disagreement decor_rate
+        decor_rate_non_convex decor_step_size decor_step_sizes decor_theorem decor_theorem_2
+        decor_theorem_2_non_convex decor_victims errata fact greedy_rows heterogeneity hitting_times
+        inverse_diagonal_limit muffliato_as_coded muffliato_squared one_step_error pairwise_error pn_f_dp
+        published_claims reduce_view sum_abs_gram sum_abs_gram_as_printed walk_known whisper_theorem
     """,
-    "mfdl.privacy.published": """
-        COROLLARY_RANGE DecorNoise PublishedBound Quantity corn_equation_9_renyi corn_equation_9b corn_renyi
-        corn_theorem decor_accountant decor_corollary decor_theorem decor_victims hitting_times inverse_diagonal_limit
-        muffliato_as_coded muffliato_squared pn_f_dp sum_abs_gram sum_abs_gram_as_printed walk_known whisper_theorem
-    """,
-    "mfdl.reproduce": """
-        FIGURES Figure Reproduction Scale Table VERDICTS Verdict named names reproduce reproduce_all
+    "mfdl_papers.figures": """
+        FIGURES PublishedFigure Reproduction RunScale Table VERDICTS Verdict named names reproduce reproduce_all
     """,
     "mfdl.partition": """
         Dirichlet Fixed Partition Uniform dealt parse

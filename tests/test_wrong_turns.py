@@ -406,7 +406,7 @@ REFUSED = {
         lambda: mfdl.partition.dealt("uniform", y, 4, 0),
         ["partition", "got 'uniform'", "mfdl.partition.parse"],
     ),
-    "mixing of a graph": (lambda: mfdl.utility.mixing_parameter(G), ["gossip", "got Graph"]),
+    "mixing of a graph": (lambda: mfdl.gossip.mixing_parameter(G), ["gossip", "got Graph"]),
     "a device by a huge number": (lambda: mfdl.replay(M, TASK, seeds=[0], device=10**30), ["cannot be used"]),
     "numbers that are no flag": (lambda: mfdl.Losses.of(A, Q1).by_victim(1.0, adaptive=None), ["adaptive", "got None"]),
     "numpy's True as a norm": (

@@ -31,8 +31,6 @@ PACKAGES = (  # in the order of the reference; what else `mfdl` names follows
     "mfdl.partition",
     "mfdl.data",
     "mfdl.audit",
-    "mfdl.utility",
-    "mfdl.privacy.published",
     "mfdl.training.key_agreement",
     "mfdl.training.node_noise",
     "mfdl.training.shared_randomness",
@@ -40,6 +38,7 @@ PACKAGES = (  # in the order of the reference; what else `mfdl` names follows
     "mfdl.testing.oracles",
     "mfdl.testing.claims",
     "mfdl_solvers",
+    "mfdl_papers",
 )
 INDEX = """Reference
 =========

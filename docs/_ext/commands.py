@@ -33,9 +33,9 @@ class Commands(SphinxDirective):
 
 
 def _all(command: Any, name: str) -> list[tuple[str, Any]]:
-    below = getattr(command, "commands", {})
-    if not below:
+    if not hasattr(command, "list_commands"):
         return [(name, command)]
+    below = {key: command.get_command(None, key) for key in command.list_commands(None)}  # those of other packages too
     return [leaf for key, sub in below.items() for leaf in _all(sub, f"{name} {key}")]
 
 

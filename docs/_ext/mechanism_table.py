@@ -14,7 +14,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from mfdl.algorithms.registry import MECHANISMS
-from mfdl.theory.citations import BIBLIOGRAPHY, bibliography
+from mfdl_papers.citations import BIBLIOGRAPHY, bibliography
 
 NUMBER = re.compile(r"\b\d{4}\.\d{5}\b")
 

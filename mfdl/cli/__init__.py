@@ -1,5 +1,5 @@
-"""The command line: `mfdl account`, `attack`, `audit`, `factorize`, `compare`, `sweep`, `report`, `claims`,
-`reproduce`, `mechanisms`, `trust`, `data`.
+"""The command line: `mfdl account`, `attack`, `audit`, `factorize`, `compare`, `sweep`, `report`, `mechanisms`,
+`trust`, `data`, and the commands of other packages (`mfdl.extensions`): `claims` and `reproduce` of `mfdl_papers`.
 
 In: flags and files. Out: a table or one JSON value on stdout, everything else on stderr, and an exit code: 0 done,
 1 a claim's verdict is not the one on record, an audit refutes a claim or cells of a sweep failed, 2 bad input (one line
@@ -22,35 +22,57 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .. import __version__
+from .. import __version__, extensions
 from ..errors import InvalidInput, RankLost, UnusualSetting, unknown_name
 from ..reporting.options import spelled
-from . import account, attack, audit, claims, compare, data, factorize, names, report, reproduce, sweep
+from . import account, attack, audit, compare, data, factorize, names, report, sweep
 
 __all__ = ["app", "main"]
 
 
 class _Commands(TyperGroup):
-    """Sub-commands whose misspelt names are answered with the nearest one."""
+    """Sub-commands of this package and of others; misspelt names are answered with the nearest one.
+
+    Entry points are read only for a name that is not one of this package's, and for the list of all.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of help: what runs, with what others add, before what lists names and data."""
+        ours = list(self.commands)
+        at = ours.index("mechanisms")
+        return [*ours[:at], *(name for name in extensions.names(extensions.COMMANDS) if name not in ours), *ours[at:]]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self.commands or cmd_name not in extensions.names(extensions.COMMANDS):
+            return super().get_command(ctx, cmd_name)
+        added = _typer(name=cmd_name)
+        added.command(cmd_name)(extensions.load(extensions.COMMANDS, cmd_name))
+        return typer.main.get_command(added)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands:
-            raise unknown_name("command", args[0], self.commands)
+        if args and args[0] not in self.commands and args[0] not in (every := self.list_commands(ctx)):
+            raise unknown_name("command", args[0], every)
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(
+def _typer(**settings: Any) -> typer.Typer:
+    return typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # rich markup costs 0.1 s at every start
+        **settings,
+    )
+
+
+app = _typer(
     cls=_Commands,
     context_settings={"token_normalize_func": spelled},
     name="mfdl",
     help="Differentially private decentralized learning as matrix factorization.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich markup costs 0.1 s at every start
 )
 for run in (
     account.account, attack.attack, audit.audit, factorize.factorize, compare.compare, sweep.sweep, report.report,
-    claims.claims, reproduce.reproduce, names.mechanisms,
+    names.mechanisms,
 ):  # fmt: skip
     app.command()(run)
 app.add_typer(names.trust, name="trust")

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import unknown_name
+from .. import extensions
+from ..errors import InvalidInput, unknown_name
 from ..reporting.options import require_one_of, split
 from . import options
 
@@ -130,9 +131,13 @@ def _list(rows: list[dict[str, Any]]) -> None:
 def _cite(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Every paper once, below the names of all mechanisms that come from it; as comments of BibTeX, so that a file of
     the output can be read as it is."""
-    from ..theory.citations import cited
-
-    papers = {row["name"]: cited(row["paper"]) for row in rows}
+    bibliographies = extensions.every(extensions.CITATIONS)
+    if not bibliographies:
+        raise InvalidInput(
+            "--cite needs the bibliography of mfdl_papers, which comes with mfdl and is not installed here: install "
+            "with `pip install mfdl`, or `pip install -e .` in a clone."
+        )
+    papers = {row["name"]: [paper for cited in bibliographies for paper in cited(row["paper"])] for row in rows}
     if as_json:
         of = {name: [dataclasses.asdict(paper) for paper in found] for name, found in papers.items()}
         options.as_one_json_value([{"name": r["name"], "source": r["paper"], "papers": of[r["name"]]} for r in rows])

@@ -8,7 +8,7 @@ declared. All of it is sparse; only `dense` and `spectrum` form an n x n array.
 `matrix` holds `Gossip` and `GossipMatrix`, `sequences` holds `GossipSequence`, `builders` the ways to get one;
 `changing` draws rounds that change (matchings, peers, nodes and links that are away), `randomized` says what such
 rounds are on average, `walks` the way of a token, `directed` averages over links that go one way; `average` is one
-node's round in a loop of one's own, `communication` the graph of all rounds.
+node's round in a loop of one's own, `communication` the graph of all rounds, `mixing` how fast rounds average.
 """
 
 from . import randomized
@@ -33,6 +33,7 @@ from .matrix import (
     Gossip,
     GossipMatrix,
 )
+from .mixing import mixing_parameter
 from .randomized import RandomGossip
 from .sequences import GossipSequence
 from .walks import drawn_walk
@@ -57,6 +58,7 @@ __all__ = [
     "link_dropout",
     "load",
     "metropolis_hastings",
+    "mixing_parameter",
     "one_peer_exponential",
     "peer_sampling",
     "push_sum",

@@ -195,6 +195,23 @@ def epsilon_from_renyi(mu: float, delta: float) -> float:
     return _epsilon(mu, delta, lambda mu, log: _next_up(mu * (0.5 * mu + math.sqrt(-2 * log)) * (1 + 8 * UNIT)))
 
 
+def mu_from_renyi(epsilon: float, delta: float) -> float:
+    """The mu whose `epsilon_from_renyi` is epsilon, rounded down.
+
+    sqrt(2) (sqrt(L + epsilon) - sqrt(L)) with L = log(1/delta), which is what papers that account by Rényi DP
+    allow; `mu_from_epsilon` allows more.
+
+    >>> round(mu_from_renyi(3.0, 1e-5), 4)
+    0.589
+
+    Raises:
+        InvalidInput: epsilon is not positive and finite, or delta is outside (0, 1).
+    """
+    epsilon = check.positive(epsilon=epsilon)
+    L = -math.log(check.open_unit(delta=delta))
+    return math.sqrt(2) * epsilon / (math.sqrt(L + epsilon) + math.sqrt(L)) * (1 - 1e-15)
+
+
 def compose(mus: Iterable[float]) -> float:
     """mu of independent Gaussian releases seen together, sqrt(sum of mu^2), rounded up; 0 for no release.
 

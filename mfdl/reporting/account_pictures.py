@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import files
+from .. import extensions, files
 from ..check import FloatArray
-from ..participation import Cyclic, Single, in_every_step
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
-from ..theory import bounds
 from ..trust import LDP
 from . import account as pictures
 from .output import rounded_up
@@ -108,7 +106,7 @@ class Pictures:
                 pictures.Curve(pictures.FIXED, "ours, fixed", "gradients fixed in advance", hops, fixed),
                 pictures.Curve(pictures.ADAPTIVE, "ours, adaptive", f"training; by {', '.join(by)}", hops, adaptive),
             ]
-        curves += self._published() if placed and self._states_published() else []
+        curves += self._published_curves() if placed else []
         local = max(loss.sensitivity_squared for loss in victim_losses(self.algorithm, LDP(), method="certified"))
         shown: dict[str, Any] = {"caption": self._caption(), "local": local * self.unit}
         if not placed:
@@ -139,39 +137,23 @@ class Pictures:
 
     # ---- their parts -------------------------------------------------------------------------------------
 
-    def _states_published(self) -> bool:
-        """Whether published bounds are stated here: single attackers, a record in every step or in one."""
-        scheme = self.algorithm.participation
-        return (
-            self.answer["trust"] == "pndp"
-            and self.answer["mechanism"] in ("dp-dsgd", "muffliato")
-            and all(len(nodes) == 1 for nodes in self.losses)
-            and (isinstance(scheme, Single) or in_every_step(scheme) or scheme == Cyclic(1, scheme.num_steps))
-        )
+    @functools.cached_property
+    def _published(self) -> list[extensions.PublishedLosses]:
+        """What other packages know to be published about these attackers."""
+        question = self.answer["mechanism"], self.answer["trust"], self.algorithm, list(self.losses)
+        return [losses for bounds in extensions.every(extensions.PUBLISHED_LOSSES) for losses in bounds(*question)]
 
-    def _published(self) -> list[pictures.Curve]:
-        """The published bounds, where they are stated."""
-        algorithm = self.algorithm
+    def _published_curves(self) -> list[pictures.Curve]:
         curves = []
-        for kind, name, bound in (
-            (pictures.SQUARED, "published, squared", bounds.muffliato_squared),
-            (pictures.CODED, "published, as coded", bounds.muffliato_as_coded),
-        ):
-            hops, values, validity = [], [], ""
-            for nodes, losses in self.losses.items():
-                stated = bound(
-                    algorithm.dynamics.gossip,
-                    f"#{nodes[0]}",
-                    num_steps=algorithm.num_steps,
-                    gossip_rounds=algorithm.dynamics.gossip_rounds,
-                    every_step=in_every_step(algorithm.participation),
-                )
-                validity = stated.validity
-                victims = [loss.victim for loss in losses if loss.victim not in nodes]
-                hops += [self.hops[nodes][u] for u in victims]
-                values += [np.asarray(stated.value)[u] for u in victims]
-            drawn = np.array(values) * self.unit
-            curves.append(pictures.Curve(kind, name, validity, np.array(hops, dtype=np.intp), drawn))
+        for kind, bound in zip(itertools.cycle((pictures.SQUARED, pictures.CODED)), self._published, strict=False):
+            pairs = [
+                (self.hops[nodes][loss.victim], bound.squared[nodes][loss.victim])
+                for nodes, losses in self.losses.items()
+                for loss in losses
+                if loss.victim not in nodes
+            ]
+            hops, drawn = np.array([hop for hop, _ in pairs], dtype=np.intp), np.array([value for _, value in pairs])
+            curves.append(pictures.Curve(kind, bound.name, bound.validity, hops, drawn * self.unit))
         return curves
 
     def _attacker(self, nodes: Nodes | None = None) -> str:
@@ -214,6 +196,6 @@ class Pictures:
             words += " Lines are means, bars reach from the smallest to the largest."
         if not self.answer["adaptive"]:
             words += " Fixed: gradients that do not react to messages; training needs the adaptive number."
-        if self._states_published():
+        if self._published:
             words += " Published bounds are drawn as stated, with what is known of their validity."
         return words

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-LIBRARIES = ("mfdl", "mfdl_solvers")
+LIBRARIES = ("mfdl", "mfdl_solvers", "mfdl_papers")
 CANNOT_RUN = (ImportError, NameError, SyntaxError)
 """A test that ends in one of these says that the mutation is no program, not that a test has seen it."""
 

@@ -118,7 +118,7 @@ def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True,
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HYPOTHESIS"))}
     env = kept | {
         # before the editable install
-        "PYTHONPATH": os.pathsep.join(str(folder / part) for part in ("", "solvers", "tests")),
+        "PYTHONPATH": os.pathsep.join(str(folder / part) for part in ("", "solvers", "experiments", "tests")),
         "PYTHONDONTWRITEBYTECODE": "1" if stop_at_first else "",  # compiled once, by the run without mutations
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",

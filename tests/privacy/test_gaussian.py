@@ -23,6 +23,7 @@ from mfdl.privacy.gaussian import (
     log_delta_from_mu,
     mu_from_epsilon,
     mu_from_noise_std,
+    mu_from_renyi,
     noise_std,
     record_shift,
     renyi_epsilon,
@@ -369,6 +370,18 @@ def test_epsilon_from_renyi_is_the_best_order_and_never_below_the_exact_epsilon(
     assert epsilon_from_mu(mu, delta) <= value
 
 
+@examples(200)
+@given(epsilon=epsilons, delta=deltas)
+def test_mu_from_renyi_is_the_largest_mu_whose_renyi_epsilon_is_at_most_the_target(epsilon, delta):
+    def renyi(mu):
+        rho = mpmath.mpf(mu) ** 2 / 2
+        return rho + 2 * mpmath.sqrt(rho * -mpmath.log(delta))
+
+    with mpmath.workdps(DIGITS):
+        mu = mu_from_renyi(epsilon, delta)
+        assert renyi(mu) <= epsilon < renyi(mu * (1 + 4e-15))
+
+
 def test_limits_of_renyi():
     assert renyi_epsilon(0.0, 2.0) == epsilon_from_renyi(0.0, 0.0) == 0.0
     assert renyi_epsilon(INF, 2.0) == epsilon_from_renyi(INF, 1e-5) == epsilon_from_renyi(1.0, 0.0) == INF
@@ -458,6 +471,8 @@ def test_limits_of_noise():
         (lambda: renyi_epsilon(1.0, NAN), r"^order must be .* got nan"),
         (lambda: renyi_epsilon(-1.0, 2.0), r"^mu must be .* got -1.0"),
         (lambda: epsilon_from_renyi(1.0, 1.0), r"^delta must be .* got 1.0"),
+        (lambda: mu_from_renyi(0.0, 0.1), r"^epsilon must be .* got 0"),
+        (lambda: mu_from_renyi(1.0, 0.0), r"^delta must .* got 0"),
         (lambda: epsilon_from_renyi(NAN, 0.1), r"^mu must be .* got nan"),
         (lambda: compose([1.0, NAN]), r"^mus must be .* got nan"),
         (lambda: compose([INF, -1.0]), r"^mus must be .* got -1.0"),

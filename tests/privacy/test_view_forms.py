@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+import mfdl_papers as papers
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.noise import CausalNoise
@@ -39,7 +40,6 @@ from mfdl.testing.oracles import (
     without_noise,
 )
 from mfdl.testing.strategies import integer_views, view_cases
-from mfdl.theory import bounds
 from mfdl.view import View
 
 MH = gossip.metropolis_hastings
@@ -312,10 +312,10 @@ def test_decor_is_its_published_accountant(graph, q):
     one = algorithms.decor(Dynamics(MH(graph)), EveryStep(T), **noise)
     worst = max(loss.sensitivity_squared for loss in victim_losses(one, trust.Coalitions(q)))
     # slope = mu^2 / 2 with record shift 2 C
-    paper = bounds.decor_accountant(graph, num_colluders=q, num_steps=T, **noise).value
+    paper = papers.decor_accountant(graph, num_colluders=q, num_steps=T, **noise).value
     assert worst == pytest.approx(paper / 2, rel=1e-10)
     inside = tuple(range(q))
-    victims = bounds.decor_victims(graph, [f"#{i}" for i in inside], num_steps=T, **noise).value
+    victims = papers.decor_victims(graph, [f"#{i}" for i in inside], num_steps=T, **noise).value
     losses = {v.victim: v for v in victim_losses(one, trust.SecLDP(inside), victims=range(one.num_nodes))}
     assert_allclose([losses[u].sensitivity_squared for u in range(one.num_nodes)], victims / 2, rtol=1e-10)
     assert all(loss.adaptive for loss in losses.values())

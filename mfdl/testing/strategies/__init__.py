@@ -2,6 +2,7 @@
 
 from types import ModuleType as _Module
 
+from ._draws import integer_arrays
 from .algorithms import (
     ALL_NAMES,
     CHEAP_NAMES,

@@ -1,0 +1,64 @@
+"""What papers of the field state, beside the library that computes it: facts, published bounds, claims and figures.
+
+A folder holds what belongs to one paper: `facts.toml` (what it states, and whether that is so), `figures.toml` with
+the code of its figures, its privacy bounds and rates as printed or as coded, and its statements as claims
+(`..._claims.py`). `facts`, `citations`, `statements` and `figures` read them all; `commands` are those of `mfdl`.
+Nothing in `mfdl` imports this package: it is found by entry points (`mfdl.extensions`).
+
+Bounds exist to be compared with; for a guarantee use the accounting of `mfdl`. Papers, by arXiv id:
+
+- [CEBM22] 2206.05091, Muffliato, pairwise loss by distance in the graph.
+- [DECOR] 2405.01031, noise that cancels between neighbours.
+- [CorN] 2501.14644v2 and [Whisper] 2501.14644v1, noise with a covariance R over nodes.
+- [PNF] 2510.19934, a token on a random walk.
+- [MF] 2510.17480, decentralized learning as a matrix factorization.
+
+What every bound leaves out: pairwise bounds, where messages are hidden from the attacker, hold for gradients fixed in
+advance at most. On the path u - w - v with two steps, a gradient of w that reacts to what u sent has total variation
+0.271, where Muffliato's bound of 1/3 for mu^2 allows 0.227.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_MODULES = {
+    "citations": "bibliography cited",
+    "corn.covariance_bounds": """
+        corn_equation_9_renyi corn_equation_9b corn_renyi corn_theorem inverse_diagonal_limit
+    """,
+    "decor.convergence": """
+        DecorBound DecorRate decor_constant decor_rate decor_rate_non_convex decor_step_size decor_step_sizes
+        decor_theorem_2 decor_theorem_2_non_convex
+    """,
+    "decor.one_step": "Objective decor_descent decor_disagreement",
+    "decor.pairwise_bounds": """
+        DecorNoise decor_accountant decor_corollary decor_theorem decor_victims
+    """,
+    "facts": "Fact Paper all_facts errata fact",
+    "mafalda.gram_sums": "sum_abs_gram sum_abs_gram_as_printed",
+    "mafalda.reduction": "ReducedView greedy_rows reduce_view",
+    "muffliato.distance_bounds": "muffliato_as_coded muffliato_squared",
+    "noise_in_models": "accumulated_error average_error heterogeneity one_step_error pairwise_error",
+    "published": "PublishedBound Quantity",
+    "random_walk.walk_bounds": "hitting_times pn_f_dp walk_known",
+    "statements": "published_claims",
+    "whisper.whisper_bound": "whisper_theorem",
+}
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = sorted(_EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        from mfdl.submodules import submodule
+
+        return submodule(__name__, name)
+    globals()[name] = value = getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""Commands of `mfdl` about the papers: `mfdl claims` and `mfdl reproduce`."""

@@ -1,0 +1,159 @@
+"""`mfdl reproduce`: published figures, each with the paper's claim, our value and a verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from mfdl import files
+from mfdl.cli import options
+from mfdl.cli.command import Answer, command
+from mfdl.errors import InvalidInput
+from mfdl.reporting.options import Config, Jobs, Option
+
+from ..figures.figure import DEFAULT_OUT, RunScale
+
+if TYPE_CHECKING:
+    from ..figures import Reproduction
+
+ALL = "all"
+COLOURS = {"confirmed": "green", "direction only": "yellow", "refuted": "red", "not run": "dim"}
+
+ENGINES = ("joblib", "dask")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReproduceConfig(Config):
+    """How published figures are run: the fields are the options of `mfdl reproduce`.
+
+    Raises: InvalidInput: a value out of range, an unknown engine, or a graph file that cannot be read.
+    """
+
+    command: ClassVar[str] = "reproduce"
+
+    quick: Annotated[bool, Option("Minutes instead of the published size; the same rules decide the verdict.")] = False
+    jobs: Jobs = None
+    engine: Annotated[str, Option("What runs the training: joblib, or dask.", among=ENGINES)] = "joblib"
+    scheduler: Annotated[
+        str | None, Option("dask: address of a scheduler; default a cluster on this machine.", metavar="ADDRESS")
+    ] = None
+    data_home: Annotated[Path | None, Option("Data folder; default: $MFDL_DATA, else the user's cache folder.")] = None
+    peertube: Annotated[
+        Path | None, Option("Edges of the PeerTube graph: CSV with columns Source, Target, Weight.", metavar="FILE")
+    ] = None
+    misskey: Annotated[
+        Path | None, Option("Edges of the Misskey graph: CSV with columns Source, Target, Weight.", metavar="FILE")
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from mfdl import graphs
+
+        for path in self.graph_files.values():
+            graphs.load(path, largest_component=True)
+
+    @property
+    def graph_files(self) -> dict[str, Path]:
+        """The graphs that the user brings, by name."""
+        given = {name: getattr(self, name) for name in ("peertube", "misskey")}
+        return {name: Path(path) for name, path in given.items() if path is not None}
+
+    def scale(self, out: Path | None = None) -> RunScale:
+        """As figures take it."""
+        values = self.values("quick", "jobs", "engine", "scheduler", "data_home")
+        return RunScale(out=out or DEFAULT_OUT, graph_files=self.graph_files, **values)
+
+
+@command(ReproduceConfig, "Folder of the results.", default=DEFAULT_OUT)
+def reproduce(
+    config: ReproduceConfig,
+    out: Path,
+    name: Annotated[str | None, typer.Argument(help="A figure of --list, or all.", metavar="NAME")] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Show the figures, what they cost and what they need.")
+    ] = False,
+) -> Answer:
+    """Reproduce a published figure: the paper's claim, our value with spread, a verdict, deviations and cost.
+
+    What was trained is kept in the folder: the same command goes on where it was stopped.
+    """
+    if listed == (name is not None):
+        raise InvalidInput(
+            "mfdl reproduce needs the name of a figure, or all; `mfdl reproduce --list` shows the names."
+        )
+    if listed:
+        return _list()
+    return _all(config.scale(out)) if name == ALL else _reproduce_figure(str(name), config.scale(out))
+
+
+def _list() -> Answer:
+    from ..figures import FIGURES
+
+    rows = [figure.listed() for figure in FIGURES.values()]
+
+    def show() -> None:
+        columns = ("name", "figure", "quick", "full", "needs")
+        table = options.table(columns, title="published figures", right=("quick",))
+        table.columns[0].no_wrap = True
+        for row in rows:
+            quick = f"{row['quick_minutes']:g} min"
+            where = f"{row['paper']}, {row['figure']}"
+            table.add_row(row["name"], where, quick, row["full_cost"], ", ".join(row["data"]) or "nothing")
+        options.say([table])
+
+    return rows, show, 0
+
+
+def _reproduce_figure(name: str, scale: RunScale) -> Answer:
+    from ..figures import reproduce
+
+    done = reproduce(name, scale)
+    return done.result(), lambda: _show(done), 0
+
+
+def _all(scale: RunScale) -> Answer:
+    """Every figure; the exit code is 1 where one could not be run for an error of ours."""
+    from ..figures import reproduce_all
+
+    every = []
+    for done in reproduce_all(scale):
+        options.messages().print(f"{done.figure.name}: {done.verdict}, {done.seconds:.0f} s", markup=False)
+        every.append(done)
+    rows = [done.result() for done in every]
+    stem = "reproduced" + scale.pick("-quick", "")
+    files.atomic_write_json(scale.out / f"{stem}.json", rows)
+    failed = any((scale.out / f"{done.figure.name}.error.txt").exists() for done in every if done.verdict == "not run")
+    return rows, lambda: _show_all(every, scale.out / f"{stem}.json"), int(failed)
+
+
+def _show(done: Reproduction) -> None:
+    figure = done.figure
+    for table in done.tables:
+        options.say([_table(table.title, table.columns, table.rows)])
+    title = f"{figure.paper}, {figure.figure}{done.scale.pick(' (quick)', '')}: {done.verdict}"
+    rows = [(part.claim, part.said, part.verdict) for part in done.verdicts]
+    options.say([_table(title, ("claimed", "ours", "verdict"), rows)])
+    notes = [f"Deviation: {text}" for text in figure.deviations] + [f"Missing: {text}" for text in done.missing]
+    cost = f"Cost: {done.seconds:.0f} s; the full figure {figure.full_cost}."
+    options.say([*notes, cost], done.scale.out / f"{done.stem}.json")
+
+
+def _show_all(every: list[Reproduction], path: Path) -> None:
+    rows = [(done.figure.name, part.claim, part.said, part.verdict) for done in every for part in done.verdicts]
+    options.say([_table("published figures", ("figure", "claimed", "ours", "verdict"), rows)])
+    seconds = sum(done.seconds for done in every)
+    options.say([f"{len(every)} figures in {seconds / 60:.1f} minutes."], path)
+
+
+def _table(title: str, columns: Any, rows: Any) -> Any:
+    from rich.text import Text
+
+    table = options.table(columns, title=title)
+    table.columns[0].no_wrap = columns[0] == "figure"
+    table.show_lines = "verdict" in columns
+    for row in rows:
+        table.add_row(*(Text(str(cell), style=COLOURS.get(str(cell), "")) for cell in row))
+    return table

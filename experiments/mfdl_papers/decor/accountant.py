@@ -1,0 +1,157 @@
+"""DECOR, Figures 2 and 3: epsilon against the pairwise noise, by the accountant of Algorithms 2 and 3.
+
+Figure 2 is at user level, Figure 3 at example level with batches drawn by Poisson sampling; each for an eavesdropper
+(q = 0) and for any one curious node (q = 1). Between all secrets known (LDP) and all noise averaged (CDP) epsilon falls
+with the pairwise noise; how fast is up to the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from mfdl.pictures.panels import Panel
+from mfdl.privacy import gaussian
+
+from ..figures.figure import PublishedFigure, RunScale
+from ..figures.of_panels import of_panels
+from ..figures.reproduction import Reproduction
+from ..figures.verdicts import Verdict, everywhere
+from .pairwise_bounds import decor_accountant, decor_theorem
+from .tradeoff import GRAPH_COLOURS, GRAPHS
+
+NODES, STEPS, DELTA = 16, 1000, 1e-5
+SIGMA_LOCAL = 50.0  # C = 1: epsilon = 5.7 if all noise is averaged
+EXAMPLE_LOCAL, BATCH, RECORDS = 5 / 1000, 64, 3750  # C = 1, of the mean over a batch
+RATIOS = tuple(10.0 ** np.arange(-1, 3.01, 0.25))
+QUICK_RATIOS = (0.1, 1.0, 10.0, 100.0, 1000.0)
+CURIOUS = (0, 1)
+FLOOR = 1.05
+"""Up to this factor of the noise-averaged epsilon a curve has reached it."""
+
+Epsilon = Callable[[float], float]
+"""From [R^-1]_ii, of one step, to epsilon of all."""
+
+
+def user_level(inverse: float) -> float:
+    """Exactly, for T full-batch steps at C = 1, replace-one."""
+    return gaussian.epsilon_from_mu(2 * np.sqrt(STEPS * inverse), DELTA)
+
+
+def example_level(inverse: float) -> float:
+    """The library's bound for T Poisson-sampled steps, a record moving the mean over a batch by C / 64, zero-out."""
+    from mfdl.privacy.sampled import SampledGaussian
+
+    multiplier = BATCH / np.sqrt(inverse)
+    return SampledGaussian(float(multiplier), BATCH / RECORDS, STEPS, "zero-out").epsilon(DELTA)
+
+
+def curves(local: float, ratios: Sequence[float], q: int, epsilon: Epsilon) -> dict[str, np.ndarray]:
+    """By graph the exact epsilon at each sigma_pair / sigma_local, Theorem 1, "LDP" and "CDP"; (ratios,)."""
+    lines: dict[str, np.ndarray] = {}
+    for bound, name in ((decor_accountant, "{}"), (decor_theorem, "{}, Theorem 1")):
+        for graph, spec in GRAPHS.items():
+            slopes = [
+                bound(spec, sigma_local=local, sigma_pair=ratio * local, num_colluders=q).value for ratio in ratios
+            ]
+            lines[name.format(graph)] = np.array([epsilon(float(slope) / 2) for slope in slopes])
+    lines["LDP"] = np.full(len(ratios), epsilon(1 / local**2))
+    lines["CDP"] = np.full(len(ratios), epsilon(1 / ((NODES - q) * local**2)))
+    return lines
+
+
+def judged(by_q: Mapping[int, Mapping[str, np.ndarray]]) -> list[Verdict]:
+    """The floor, the order of the graphs, the bound of the theorem, the price of curiosity."""
+    ends = {(q, graph): lines[graph][-1] / lines["CDP"][-1] for q, lines in by_q.items() for graph in GRAPHS}
+    falls = {
+        (q, graph): bool((np.diff(lines[graph]) <= 1e-9 * lines["LDP"][0]).all()) and ends[q, graph] <= FLOOR
+        for q, lines in by_q.items()
+        for graph in GRAPHS
+    }
+    starts = [lines["LDP"][0] / lines["CDP"][0] for lines in by_q.values()]
+    floor = Verdict(
+        "on every connected graph pairwise noise lowers epsilon to that of CDP",
+        everywhere(falls),
+        f"from {max(starts):.3g} times CDP's (LDP) to {max(ends.values()):.4g} times at most",
+        value=max(ends.values()),
+    )
+    order = {
+        (q, i): a <= b * (1 + 1e-9)
+        for q, lines in by_q.items()
+        for denser, sparser in (("complete", "torus"), ("torus", "ring"))
+        for i, (a, b) in enumerate(zip(lines[denser], lines[sparser], strict=True))
+    }
+    middle = {graph: by_q[0][graph][len(by_q[0][graph]) // 2] for graph in GRAPHS}
+    graphs = Verdict(
+        "the better connected the graph, the less pairwise noise it takes",
+        everywhere(order),
+        "epsilon half way: " + ", ".join(f"{graph} {value:.3g}" for graph, value in middle.items()),
+    )
+    ratios = {
+        (q, graph): float(np.max(lines[f"{graph}, Theorem 1"] / lines[graph]))
+        for q, lines in by_q.items()
+        for graph in GRAPHS
+    }
+    bounds = {
+        key: bool((by_q[key[0]][f"{key[1]}, Theorem 1"] >= by_q[key[0]][key[1]] * (1 - 1e-9)).all()) for key in ratios
+    }
+    theorem = Verdict(
+        "Theorem 1 (6 with colluders) is never below the accountant",
+        everywhere(bounds),
+        f"up to {max(ratios.values()):.3g} times its epsilon",
+        value=max(ratios.values()),
+    )
+    costs = {
+        (graph, i): b >= a
+        for graph in GRAPHS
+        for i, (a, b) in enumerate(zip(by_q[0][graph], by_q[1][graph], strict=True))
+    }
+    worst = max(float(np.max(by_q[1][graph] / by_q[0][graph])) for graph in GRAPHS)
+    curious = Verdict(
+        "a curious node learns no less than an eavesdropper", everywhere(costs), f"up to {worst:.3g} times", worst
+    )
+    return [floor, graphs, theorem, curious]
+
+
+def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
+    """Figure 2 or 3."""
+    example = figure.name == "decor-3"
+    local, epsilon = (EXAMPLE_LOCAL, example_level) if example else (SIGMA_LOCAL, user_level)
+    ratios = scale.pick(QUICK_RATIOS, RATIOS) if example else RATIOS
+    by_q = {q: curves(local, ratios, q, epsilon) for q in CURIOUS}
+    verdicts = judged(by_q)
+    dashed = tuple(f"{graph}, Theorem 1" for graph in GRAPHS)
+    palette = GRAPH_COLOURS
+    colours = {**palette, **{f"{graph}, Theorem 1": colour for graph, colour in palette.items()}}
+    panels = [
+        Panel(
+            "an eavesdropper (q = 0)" if q == 0 else "any one curious node (q = 1)",
+            "sigma_pair / sigma_local",
+            f"{'example' if example else 'user'}-level epsilon",
+            list(ratios),
+            {name: values[:, None] for name, values in lines.items()},
+            log_x=True,
+            dashed=(*dashed, "LDP", "CDP"),
+            colours=colours,
+        )
+        for q, lines in by_q.items()
+    ]
+    what = (
+        f"example level, batch {BATCH} of {RECORDS} by Poisson sampling, zero-out"
+        if example
+        else "user level, replace-one"
+    )
+    caption = (
+        f"{NODES} nodes, {what}, T = {STEPS}, C = 1, delta = {DELTA:g}, sigma_local = {local:g}. Full lines: "
+        "Algorithms 2 and 3; dashed in the same colour: Theorem 1; LDP: all secrets known; CDP: all noise averaged."
+    )
+    of_run = {"steps": STEPS, "delta": DELTA, "clip_norm": 1.0, "sigma_local": local, "graphs": GRAPHS}
+    return of_panels(
+        figure,
+        scale,
+        verdicts,
+        panels,
+        (f"DECOR, {figure.figure}: pairwise noise takes epsilon {verdicts[0].said}", caption),
+        settings=of_run,
+    )

@@ -1,0 +1,256 @@
+"""Convergence of D-SGD with noise that neighbours add with opposite signs, with and without convexity.
+
+In: gossip that keeps the average, standard deviations of the noise, and what is known of the losses. Out: bounds on the
+average model's loss or gradient. Letters are those of `one_step`, which has the two lemmas behind them; constants of
+averaging are in `noise_in_models`, noise levels for a budget in `pairwise_bounds`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfdl import check, graphs
+from mfdl.check import FloatArray
+from mfdl.gossip import GossipMatrix
+
+from ..noise_in_models import pairwise_error
+from .one_step import Objective, added_disagreement, positive_mixing
+from .pairwise_bounds import decor_corollary
+
+__all__ = [
+    "DecorBound",
+    "DecorRate",
+    "decor_constant",
+    "decor_rate",
+    "decor_rate_non_convex",
+    "decor_step_size",
+    "decor_step_sizes",
+    "decor_theorem_2",
+    "decor_theorem_2_non_convex",
+]
+
+
+class DecorBound(NamedTuple):
+    """The terms of `decor_theorem_2` or of `decor_theorem_2_non_convex`, which says what their sum bounds."""
+
+    average_noise: float
+    initial_loss: float
+    initial_disagreement: float
+    gradient_disagreement: float
+    pairwise_disagreement: float
+    local_disagreement: float
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return sum(self)
+
+
+class DecorRate(NamedTuple):
+    """The terms of `decor_rate` or `decor_rate_non_convex`: the price of privacy, and what sampling costs anyway."""
+
+    privacy: float
+    sampling: float
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return sum(self)
+
+
+# Theorem 2
+
+
+def decor_theorem_2(
+    gossip: GossipMatrix,
+    *,
+    sigma_local: float,
+    sigma_pair: float,
+    num_steps: int,
+    dimension: int,
+    **objective: float,
+) -> DecorBound:
+    """The convergence bound of pairwise noise under the Polyak-Lojasiewicz condition, term by term, UP TO CONSTANTS.
+
+    With L, mu, T, d, n, p = `mixing_parameter` and c of `decor_constant`, terms of the expected loss above the optimum:
+
+        average_noise          L (s*^2 + d s_local^2) / (mu^2 n T)
+        initial_loss           c^2 L^2 f_0 / (mu^2 p^2 T^2)
+        initial_disagreement   c L^3 Xi_0 / (mu^2 p^2 T^2)
+        ..._disagreement       L^2 log(T) / (mu^3 p T^2) times
+            gradient           (1 - p) (zeta*^2 / p + s*^2)
+            pairwise           H_G |E| d s_pair^2 / n
+            local              ||W - 1 1^T / n||_F^2 d s_local^2
+
+    Only the first term is of order 1 / T, and pairwise noise is not in it: it cancels in the average.
+
+    Args:
+        sigma_local, sigma_pair: standard deviations of the injected noise, as in `spatial.decor_covariance`.
+        num_steps: T >= 1. dimension: d >= 1. objective: keywords of `Objective`; pl_constant is needed.
+
+    Raises: InvalidInput: a number out of range, W not doubly stochastic, or no mixing (p = 0).
+    Source: arXiv:2405.01031, Theorem 2, for the step sizes of `decor_step_sizes` in place of the published ones, fact
+        `decor-theorem-2-step-sizes`. A rate to compare by, no certificate.
+    """
+    p, f = positive_mixing(gossip), Objective(**objective)
+    n, T = gossip.num_nodes, check.integer_at_least(1, num_steps=num_steps)
+    d = check.integer_at_least(1, dimension=dimension)
+    local = check.non_negative(sigma_local=sigma_local) ** 2
+    c, L, mu = f.constant(p, n), f.smoothness, f.convex_enough()
+    drift = L**2 * math.log(T) / (mu**3 * p * T**2)
+    deviation = float(np.linalg.norm(gossip.dense() - 1.0 / n)) ** 2
+    return DecorBound(
+        average_noise=L * (f.gradient_variance + d * local) / (mu**2 * n * T),
+        initial_loss=(c * L / (mu * p * T)) ** 2 * f.initial_loss,
+        initial_disagreement=c * L**3 * f.initial_disagreement / (mu * p * T) ** 2,
+        gradient_disagreement=drift * (1 - p) * (f.gradient_divergence / p + f.gradient_variance),
+        pairwise_disagreement=drift * d * pairwise_error(gossip, sigma_pair) / (2 * n),
+        local_disagreement=drift * deviation * d * local,
+    )
+
+
+def decor_theorem_2_non_convex(
+    gossip: GossipMatrix,
+    *,
+    sigma_local: float,
+    sigma_pair: float,
+    num_steps: int,
+    dimension: int,
+    **objective: float,
+) -> DecorBound:
+    """Bound on the mean over T steps of E ||grad f(x_t)||^2, for smooth losses of any shape; a certificate.
+
+    With one eta = `decor_step_size` for all steps and D of `decor_disagreement`, what a step of rate 1 adds to Xi:
+
+        average_noise          3.2 eta L (s*^2 + d s_local^2) / n
+        initial_loss           6.4 f_0 / (eta T)
+        initial_disagreement   14.4 L^2 Xi_0 / (p T)
+        ..._disagreement       14.4 eta^2 L^2 D / p, D by gradients, pairwise and local noise
+
+    The first two sum to at most 6.4 sqrt(2 L f_0 (s*^2 + d s_local^2) / (n T)) + 6.4 c L f_0 / (p T); pairwise noise
+    is in neither, and all else is of order 1 / T.
+
+    Proof: add 9 eta L^2 / (4 p) times `decor_disagreement` to `decor_descent`. Xi leaves with the weight it came
+    with, as c^2 >= 6 (1 - p) (3 + p M), and g with the factor -eta / 4 + (9 / 2) eta^3 L^2 (1 - p) (3 P + p M) / p^2
+    <= -5 eta / 32, as c^2 >= 48 (1 - p) (3 P + p M). Sum over the steps.
+
+    Args: those of `decor_theorem_2`; initial_loss > 0 is needed, pl_constant is not used.
+    Raises: InvalidInput: a number out of range, W not doubly stochastic, or no mixing (p = 0).
+    Source: arXiv:2405.01031, Theorem 2, non-convex part, with constants proved here; facts `decor-theorem-2-constant`
+        and `decor-theorem-2-non-convex-constant`.
+    """
+    p, f = positive_mixing(gossip), Objective(**objective)
+    n, T, L = gossip.num_nodes, check.integer_at_least(1, num_steps=num_steps), f.smoothness
+    added = added_disagreement(gossip, p, f, sigma_local, sigma_pair, dimension)
+    eta = decor_step_size(gossip, T, sigma_local=sigma_local, dimension=dimension, **objective)
+    by_gradients, by_pairs, by_nodes = (14.4 * eta**2 * L**2 * part / p for part in added)
+    return DecorBound(
+        average_noise=3.2 * eta * L * (f.gradient_variance + dimension * sigma_local**2) / n,
+        initial_loss=6.4 * f.initial_loss / (eta * T),
+        initial_disagreement=14.4 * L**2 * f.initial_disagreement / (p * T),
+        gradient_disagreement=by_gradients,
+        pairwise_disagreement=by_pairs,
+        local_disagreement=by_nodes,
+    )
+
+
+def decor_constant(gossip: GossipMatrix, **objective: float) -> float:
+    """c = max(4 sqrt(3 (1 - p) (3 max(P, 1) + p M)), mu / L, 2 p, 4 p M / n); keywords as in `decor_theorem_2`.
+
+    Without a pl_constant it is that of the non-convex part, which has no mu. P counts as 1 at least, fact
+    `decor-theorem-2-constant`: c = 2 p lets nodes of one loss part for good.
+    """
+    return Objective(**objective).constant(positive_mixing(gossip), gossip.num_nodes)
+
+
+def decor_step_sizes(gossip: GossipMatrix, num_steps: int, **objective: float) -> FloatArray:
+    """eta_t = 16 / (mu (t + 16 c L / (mu p))), t < T, shape (T,): a schedule for `Dynamics`, starting at p / (c L).
+
+    Args: objective: keywords of `Objective`; pl_constant is needed.
+    Source: arXiv:2405.01031, Theorem 2, whose eta_0 = 16 p / (c L) is 16 times the largest step its lemmas allow.
+    """
+    T = check.integer_at_least(1, num_steps=num_steps)
+    p, f = positive_mixing(gossip), Objective(**objective)
+    c, L, mu = f.constant(p, gossip.num_nodes), f.smoothness, f.convex_enough()
+    eta: FloatArray = 16.0 / (mu * (np.arange(T, dtype=np.float64) + 16 * c * L / (mu * p)))
+    return eta
+
+
+def decor_step_size(
+    gossip: GossipMatrix, num_steps: int, *, sigma_local: float, dimension: int, **objective: float
+) -> float:
+    """eta = min(p / (c L), sqrt(2 n f_0 / (L T (s*^2 + d s_local^2)))), the one step size of the non-convex part.
+
+    c is `decor_constant` without pl_constant. Args: as in `decor_theorem_2_non_convex`.
+    """
+    T, d = check.integer_at_least(1, num_steps=num_steps), check.integer_at_least(1, dimension=dimension)
+    p, f = positive_mixing(gossip), dataclasses.replace(Objective(**objective), pl_constant=0.0)
+    largest = p / (f.constant(p, gossip.num_nodes) * f.smoothness)
+    variance = f.gradient_variance + d * check.non_negative(sigma_local=sigma_local) ** 2
+    start = check.positive(initial_loss=f.initial_loss)
+    if variance == 0:
+        return largest
+    return min(largest, math.sqrt(2 * gossip.num_nodes * start / (f.smoothness * T * variance)))
+
+
+# Corollaries 3 and 12
+
+
+def decor_rate(
+    graph: graphs.Source,
+    *,
+    epsilon: float,
+    delta: float,
+    num_colluders: int = 0,
+    clip_norm: float = 1.0,
+    num_steps: int,
+    dimension: int,
+    **objective: float,
+) -> DecorRate:
+    """The leading term of `decor_theorem_2` with the noise of `decor_corollary`, UP TO CONSTANTS.
+
+        privacy    32 C^2 d L log(1 / delta) / (mu^2 n (n - q) epsilon^2), whatever T
+        sampling   L s*^2 / (mu^2 n T)
+
+    Independent noise for the same budget has n in place of n (n - q).
+
+    Args: budget, colluders and clip_norm as in `decor_corollary`; the rest as in `decor_theorem_2`.
+    Raises: InvalidInput: what these two refuse.
+    Source: arXiv:2405.01031, Corollaries 3 and 12, first rate; the range of epsilon is that of `decor_corollary`.
+    """
+    budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "num_colluders": num_colluders}
+    local = decor_corollary(graph, **budget, clip_norm=clip_norm, num_steps=num_steps).sigma_local
+    f, d = Objective(**objective), check.integer_at_least(1, dimension=dimension)
+    scale = f.smoothness / (f.convex_enough() ** 2 * graphs.load(graph).number_of_nodes() * num_steps)
+    return DecorRate(scale * d * local**2, scale * f.gradient_variance)
+
+
+def decor_rate_non_convex(
+    graph: graphs.Source,
+    *,
+    epsilon: float,
+    delta: float,
+    num_colluders: int = 0,
+    clip_norm: float = 1.0,
+    num_steps: int,
+    dimension: int,
+    **objective: float,
+) -> DecorRate:
+    """The leading terms of `decor_theorem_2_non_convex` with the noise of `decor_corollary`, UP TO CONSTANTS.
+
+        privacy    C sqrt(32 d L f_0 log(1 / delta) / (n (n - q))) / epsilon, whatever T
+        sampling   sqrt(L f_0 s*^2 / (n T))
+
+    Args, Raises: those of `decor_rate`, without pl_constant.
+    Source: arXiv:2405.01031, Corollaries 3 and 12, second rate.
+    """
+    budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "num_colluders": num_colluders}
+    local = decor_corollary(graph, **budget, clip_norm=clip_norm, num_steps=num_steps).sigma_local
+    f, d = Objective(**objective), check.integer_at_least(1, dimension=dimension)
+    start = check.positive(initial_loss=f.initial_loss)
+    scale = f.smoothness * start / (graphs.load(graph).number_of_nodes() * num_steps)
+    return DecorRate(math.sqrt(scale * d) * local, math.sqrt(scale * f.gradient_variance))

@@ -1,0 +1,192 @@
+"""DECOR, Appendix D.1: the search of couples (sigma_local, sigma_pair) for a budget, and whether they keep it.
+
+The published search, as its code runs it: 50 places of sigma_local between CDP's and LDP's noise, for each sigma_pair
+on a grid of 1 to 1000, taken as soon as the loss of a step is above its budget by less than 1e-4. Ours
+(`decor_couples`) gives for each place the least sigma_pair that keeps the budget, by the exact accountant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from mfdl import gossip, graphs, spatial
+from mfdl.decor_search import decor_couples
+from mfdl.dynamics import Dynamics
+from mfdl.participation import EveryStep
+from mfdl.pictures.panels import Panel
+from mfdl.privacy import gaussian
+
+from ..figures.figure import PublishedFigure, RunScale
+from ..figures.of_panels import numbers_of, of_panels
+from ..figures.reproduction import Reproduction, Table
+from ..figures.verdicts import Verdict, everywhere
+from .tradeoff import GRAPH_COLOURS, GRAPHS
+
+EPSILONS, QUICK_EPSILONS = (1.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (3.0, 10.0, 40.0)
+NODES, STEPS, DELTA = 16, 3500, 1e-5
+PLACES, PAIRS, SLACK = 50, np.linspace(1, 1000, 1000), 1e-4
+POSITIONS = (0.02, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
+STORED = {"ring": (1.27, 3.59, 6.11, 8.14, 10.46, 15.70, 20.45, 25.72, 30.29, 40.20)}
+"""Epsilons of the couples behind the published Figure 1 (a), by the paper's own conversion, for `EPSILONS`."""
+Couple = tuple[float, float]
+
+
+def step_budget(epsilon: float) -> float:
+    """The Renyi slope of one step that the paper allows."""
+    L = -math.log(DELTA)
+    return (math.sqrt(L + epsilon) - math.sqrt(L)) ** 2 / STEPS
+
+
+def converted(slope: float) -> float:
+    """Back to epsilon, by the paper's conversion."""
+    total = STEPS * slope
+    return total + 2 * math.sqrt(-total * math.log(DELTA))
+
+
+def published_search(spec: str, epsilon: float) -> list[tuple[Couple, float]]:
+    """Couples in order of sigma_local, with the epsilon that they have by the paper's own conversion; C = 1."""
+    eigenvalues, vectors = np.linalg.eigh(spatial.laplacian(graphs.load(spec)).toarray())
+    squares, budget = vectors**2, step_budget(epsilon)
+
+    def slope(local: float, pair: float) -> float:
+        return 2 * float((squares / (local**2 + pair**2 * np.maximum(eigenvalues, 0))).sum(axis=1).max())
+
+    highest = math.sqrt(2 / budget)
+    kept = []
+    for local in np.linspace(highest / math.sqrt(NODES), highest, PLACES):
+        pairs = PAIRS
+        while len(pairs) > 1 and slope(local, pairs[-1]) <= budget:
+            middle = slope(local, pairs[len(pairs) // 2])
+            if 0 < middle - budget < SLACK:
+                pairs = pairs[len(pairs) // 2 :][:1]
+            else:
+                pairs = pairs[len(pairs) // 2 :] if middle > budget else pairs[: len(pairs) // 2]
+        if len(pairs) == 1:
+            kept.append(((float(local), float(pairs[0])), converted(slope(local, float(pairs[0])))))
+    return kept
+
+
+def own_search(spec: str, epsilon: float) -> list[tuple[Couple, float]]:
+    """The library's couples, with the exact epsilon that they are certified for."""
+    dynamics = Dynamics(gossip.metropolis_hastings(spec))
+    couples = decor_couples(
+        dynamics,
+        EveryStep(STEPS),
+        adjacency="replace-one",
+        clip_norm=1.0,
+        epsilon=epsilon,
+        delta=DELTA,
+        positions=POSITIONS,
+    )
+    return [((c.sigma_local, c.sigma_pair), c.mechanism.guarantee.epsilon(DELTA)) for c in couples]
+
+
+Found = Mapping[tuple[str, float], list[tuple[Couple, float]]]
+
+
+def judged(published: Found, own: Found) -> list[Verdict]:
+    """Whether the couples of either search keep their budgets, and whether pairwise noise buys private noise."""
+    every = [e / target for (_, target), some in published.items() for _, e in some]
+    every += [e / target for stored in STORED.values() for target, e in zip(EPSILONS, stored, strict=True)]
+    kept = everywhere({i: ratio <= 1 for i, ratio in enumerate(every)})
+    said = f"{sum(ratio > 1 for ratio in every)} of {len(every)} couples exceed their budget, "
+    said += f"by up to {max(every) - 1:.1%}"
+    search = Verdict("every couple of the search keeps its budget", kept, said, value=max(every))
+    ours = [e / target for (_, target), some in own.items() for _, e in some]
+    words = f"{sum(ratio > 1 + 1e-9 for ratio in ours)} of {len(ours)} exceed it; the least spends {min(ours):.4%}"
+    mended = everywhere({i: ratio <= 1 + 1e-9 for i, ratio in enumerate(ours)})
+    less = [
+        (couple[0] / gaussian_ldp(target), couple[1] / gaussian_ldp(target))
+        for (graph, target), some in own.items()
+        for couple, _ in some[:1]
+    ]
+    gain = Verdict(
+        "sigma_local can be anywhere down to CDP's, 1 / sqrt(n) of LDP's",
+        everywhere({i: local <= 1.1 * (1 / 4 + POSITIONS[0] * 3 / 4) for i, (local, _) in enumerate(less)}),
+        f"{min(a for a, _ in less):.3f} to {max(a for a, _ in less):.3f} of LDP's, at sigma_pair "
+        f"{min(b for _, b in less):.3g} to {max(b for _, b in less):.3g} times LDP's noise",
+        value=min(a for a, _ in less),
+    )
+    return [search, Verdict("every couple of ours keeps its budget", mended, words, value=max(ours)), gain]
+
+
+def gaussian_ldp(epsilon: float) -> float:
+    """sigma of LDP at C = 1, exactly."""
+    return 2 * math.sqrt(STEPS) / gaussian.mu_from_epsilon(epsilon, DELTA)
+
+
+def run(figure: PublishedFigure, scale: RunScale) -> Reproduction:
+    """Searches, and draws couples relative to LDP's noise."""
+    epsilons = scale.pick(QUICK_EPSILONS, EPSILONS)
+    published = {(graph, e): published_search(spec, e) for graph, spec in GRAPHS.items() for e in epsilons}
+    own = {(graph, e): own_search(spec, e) for graph, spec in GRAPHS.items() for e in epsilons}
+    verdicts = judged(published, own)
+    shown = epsilons[len(epsilons) // 2]
+    lines = {graph: [couple for couple, _ in own[graph, shown]] for graph in GRAPHS}
+    panel = Panel(
+        f"couples for epsilon = {shown:g}",
+        "sigma_local from CDP's noise (0) to LDP's (1)",
+        "sigma_pair over LDP's noise",
+        list(POSITIONS),
+        {graph: np.array([[pair / gaussian_ldp(shown)] for _, pair in some]) for graph, some in lines.items()},
+        colours=GRAPH_COLOURS,
+    )
+    budgets = Panel(
+        "the first couple of the published search",
+        "budget epsilon",
+        "epsilon it has, over the budget",
+        list(epsilons),
+        {
+            graph: np.array([[some[0][1] / e if (some := published[graph, e]) else np.nan] for e in epsilons])
+            for graph in GRAPHS
+        }
+        | {"the budget": np.ones((len(epsilons), 1))},
+        log_x=True,
+        log_y=False,
+        dashed=("the budget",),
+        colours={**GRAPH_COLOURS, "the budget": "CDP"},
+    )
+    rows = [
+        (
+            graph,
+            f"{e:g}",
+            *(f"{local:.4g}, {pair:.4g}" for (local, pair), _ in _three(own[graph, e])),
+            _first(published[graph, e]),
+        )
+        for graph in GRAPHS
+        for e in epsilons
+    ]
+    columns = ("graph", "epsilon", "small", "middle", "large", "published, first: epsilon")
+    caption = (
+        f"{NODES} nodes, user level, T = {STEPS}, C = 1, delta = {DELTA:g}, replace-one, an eavesdropper. Left: the "
+        "least sigma_pair that keeps the budget exactly, the same picture for every budget. Right: the search as its "
+        "code runs it, judged by the paper's own conversion."
+    )
+    of_run = {
+        "steps": STEPS,
+        "delta": DELTA,
+        "clip_norm": 1.0,
+        "epsilons": list(epsilons),
+        "positions": list(POSITIONS),
+    }
+    return of_panels(
+        figure,
+        scale,
+        verdicts,
+        [panel, budgets],
+        (f"DECOR, Appendix D.1: of the published search {verdicts[0].said}", caption),
+        tables=[Table("couples (sigma_local, sigma_pair)", columns, rows)],
+        settings=of_run,
+        numbers={"panels": [numbers_of(panel), numbers_of(budgets)]},
+    )
+
+
+def _three(some: list[tuple[Couple, float]]) -> list[tuple[Couple, float]]:
+    return [some[0], some[len(some) // 2], some[-1]]
+
+
+def _first(some: list[tuple[Couple, float]]) -> str:
+    return f"{some[0][1]:.4g}" if some else "none found"

@@ -1,0 +1,162 @@
+"""What the three panels of DECOR's Figure 1 share: graphs, couples of noise, curves over budgets, claims."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mfdl import graphs
+from mfdl.decor_search import POSITIONS, pair_ratios
+from mfdl.factorization import PairwisePrice
+from mfdl.pictures.panels import Panel
+from mfdl.reporting.comparison_config import ComparisonConfig
+
+from ..figures.figure import RunScale
+from ..figures.of_panels import numbers_of, spread
+from ..figures.paired import lowest, of_means, ordered
+from ..figures.reproduction import Table
+from ..figures.trained import seeded
+from ..figures.verdicts import Verdict, everywhere, measured
+
+GRAPHS = {"ring": "ring:n=16", "torus": "torus:n=16", "complete": "complete:n=16"}
+GRAPH_COLOURS = dict(zip(GRAPHS, ("#cc79a7", "#0072b2", "#009e73"), strict=True))
+COUPLES = ("small", "middle", "large")  # sigma_local, at POSITIONS
+TRUST = {"dp-dsgd": "ldp", "cdp": "central", "decor": "eavesdropper"}
+CLOSE = 2.0
+"""Up to this factor two losses are called close; the paper gives no number."""
+
+Options = Callable[[str, str, float], Mapping[str, Any]]
+"""(graph, mechanism, epsilon) -> what a run depends on beside these."""
+Point = tuple[str, str, float]  # graph, line or couple, epsilon
+
+
+def runs(
+    epsilons: Sequence[float], seeds: Sequence[int], options: Options, couples: Sequence[str] = COUPLES
+) -> dict[Point, list[ComparisonConfig]]:
+    """The runs of every point; those of CDP, which averages completely on any graph, are the same on all graphs."""
+    points: dict[Point, list[ComparisonConfig]] = {}
+    for graph, spec in GRAPHS.items():
+        chosen = dict(zip(COUPLES, pair_ratios(PairwisePrice(graphs.load(spec), 0), POSITIONS), strict=True))
+        for epsilon in epsilons:
+
+            def cells(mechanism: str, settings: Sequence[str] = (), at: float = epsilon, on: str = graph) -> list[Any]:
+                where = "complete" if mechanism == "cdp" else on
+                common: dict[str, Any] = {
+                    "mechanisms": (mechanism,),
+                    "trust": TRUST[mechanism],
+                    "settings": tuple(settings),
+                }
+                common |= {"graph": GRAPHS[where], "epsilon": at}
+                return seeded(seeds, **common, **options(where, mechanism, at))
+
+            points[graph, "LDP", epsilon] = cells("dp-dsgd")
+            points[graph, "CDP", epsilon] = cells("cdp")
+            for name in couples:
+                pair = math.sqrt(chosen[name])
+                noise = ("decor.sigma_local=1", f"decor.sigma_pair={pair!r}")
+                points[graph, name, epsilon] = cells("decor", noise)
+    return points
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetCurves:
+    """Losses against the budget on each graph.
+
+    Attributes:
+        epsilons: the budgets. lines: by graph and name ("LDP", "CDP", "DECOR"), shape (budgets, seeds).
+        chosen: by graph the couple that DECOR is drawn with, budget by budget.
+    """
+
+    epsilons: Sequence[float]
+    lines: Mapping[str, Mapping[str, np.ndarray]]
+    chosen: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, epsilons: Sequence[float], found: Mapping[Point, np.ndarray]) -> BudgetCurves:
+        """DECOR with the couple of the smallest mean, as the paper tunes it, on the seeds that are shown."""
+        lines, chosen = {}, {}
+        for graph in dict.fromkeys(point[0] for point in found):
+            couples = [name for name in COUPLES if (graph, name, epsilons[0]) in found]
+            best = [lowest({name: found[graph, name, e] for name in couples}) for e in epsilons]
+            decor = np.stack([found[graph, name, e] for name, e in zip(best, epsilons, strict=True)])
+            others = {name: np.stack([found[graph, name, e] for e in epsilons]) for name in ("LDP", "CDP")}
+            lines[graph], chosen[graph] = {**others, "DECOR": decor}, best
+        return cls(epsilons, lines, chosen)
+
+    def pairs(self, lower: str, upper: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Two lines at every point, by its name."""
+        return {
+            f"{graph}, epsilon {e:g}": (lines[lower][i], lines[upper][i])
+            for graph, lines in self.lines.items()
+            for i, e in enumerate(self.epsilons)
+        }
+
+    def factors(self, above: str, below: str) -> dict[str, list[float]]:
+        """mean(above) / mean(below) on each graph, budget by budget."""
+        places = range(len(self.epsilons))
+        return {
+            graph: [of_means(lines[above][i], lines[below][i]) for i in places] for graph, lines in self.lines.items()
+        }
+
+    def panels(self, y_label: str) -> list[Panel]:
+        """One for each graph."""
+        x, names = list(self.epsilons), ("LDP", "DECOR", "CDP")
+        return [
+            Panel(f"{graph}, 16 nodes", "epsilon", y_label, x, {name: lines[name] for name in names}, log_x=True)
+            for graph, lines in self.lines.items()
+        ]
+
+    def tables(self) -> list[Table]:
+        """Mean and standard deviation over seeds, with the couple that was chosen."""
+        columns = ("epsilon", "LDP", "DECOR", "CDP", "LDP / DECOR", "DECOR / CDP", "couple")
+        up, down = self.factors("LDP", "DECOR"), self.factors("DECOR", "CDP")
+        rows = {
+            graph: [
+                (
+                    f"{e:g}",
+                    *(spread(lines[name][i]) for name in ("LDP", "DECOR", "CDP")),
+                    f"{up[graph][i]:.3g}",
+                    f"{down[graph][i]:.3g}",
+                    self.chosen[graph][i],
+                )
+                for i, e in enumerate(self.epsilons)
+            ]
+            for graph, lines in self.lines.items()
+        }
+        return [Table(graph, columns, some) for graph, some in rows.items()]
+
+    def numbers(self) -> dict[str, Any]:
+        """JSON-ready."""
+        chosen = {graph: list(names) for graph, names in self.chosen.items()}
+        return {"panels": [numbers_of(panel) for panel in self.panels("")], "chosen couples": chosen}
+
+
+def judged(curves: BudgetCurves) -> list[Verdict]:
+    """Below LDP everywhere; about ten times, by the geometric mean over points; close to CDP."""
+    pairs = curves.pairs("DECOR", "LDP")
+    factors = [v for some in curves.factors("LDP", "DECOR").values() for v in some]
+    said = f"LDP / DECOR from {min(factors):.3g} to {max(factors):.3g} over {len(factors)} points"
+    below = Verdict("DECOR is below LDP on every graph and at every budget", ordered(pairs), said)
+    logs = np.mean([np.log10(ldp) - np.log10(decor) for decor, ldp in pairs.values()], axis=0)
+    verdict, mean, deviation = measured(logs, 1.0)
+    ten = Verdict(
+        "by about ten times",
+        verdict,
+        f"{10**mean:.3g} times in the geometric mean over points",
+        value=10**mean,
+        spread=None if deviation is None else 10**mean * math.log(10) * deviation,
+    )
+    ratios = curves.factors("DECOR", "CDP")
+    close = everywhere({(g, i): v <= CLOSE for g, some in ratios.items() for i, v in enumerate(some)})
+    words = ", ".join(f"{graph} {min(some):.3g} to {max(some):.3g}" for graph, some in ratios.items())
+    near = Verdict(f"and close to CDP (within a factor of {CLOSE:g})", close, f"DECOR / CDP: {words}")
+    return [below, ten, near]
+
+
+def seeds_of(scale: RunScale, quick: int, full: int) -> range:
+    """Seeds from 1, as the published runs have them."""
+    return range(1, 1 + scale.pick(quick, full))

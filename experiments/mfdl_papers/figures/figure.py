@@ -1,0 +1,84 @@
+"""What a published figure is here, and on what scale it is run; light, for `mfdl reproduce --list`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mfdl.progress import Progress
+
+if TYPE_CHECKING:
+    from .reproduction import Reproduction
+
+T = TypeVar("T")
+
+DEFAULT_OUT = Path("results/reproduce")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunScale:
+    """How much of a figure is run, where its files go, and what computes it.
+
+    Attributes:
+        quick: few seeds, points and steps, judged by the rule of the full run.
+        out: folder of the files; what was trained is kept below it, so that a stopped run goes on.
+        jobs: worker processes; None: one per core.
+        engine, scheduler: joblib, or dask with the address of a scheduler (None: a cluster on this machine).
+        data_home: the data folder; default $MFDL_DATA, else the user's cache folder.
+        graph_files: edge lists of graphs that cannot be fetched, by name (peertube, misskey).
+        progress: as `mfdl.progress` takes it.
+    """
+
+    quick: bool = False
+    out: Path = DEFAULT_OUT
+    jobs: int | None = None
+    engine: str = "joblib"
+    scheduler: str | None = None
+    data_home: Path | None = None
+    graph_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    progress: Progress = "auto"
+
+    def pick(self, quick: T, full: T) -> T:
+        """The first in quick mode, else the second."""
+        return quick if self.quick else full
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedFigure:
+    """One published figure.
+
+    Attributes:
+        name: what `mfdl reproduce` calls it; paper, figure: where it is published.
+        claim: what the paper says that it shows.
+        quick_minutes: of `--quick` on two cores; full_cost: of the full run, in words.
+        code: module of `mfdl_papers` and its function of (figure, scale), as "mafalda.figure_2:run".
+        data: what it needs beside this package: names of `mfdl data list`, and files that the user brings.
+        deviations: where our settings are not the published ones, each with its reason.
+    """
+
+    name: str
+    paper: str
+    figure: str
+    claim: str
+    quick_minutes: float
+    full_cost: str
+    code: str
+    data: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
+
+    def run(self, scale: RunScale) -> Reproduction:
+        """Computes it; writes nothing but what it trained.
+
+        Raises: InvalidInput: data that are missing and cannot be fetched, or options that cannot be used.
+        """
+        module, _, function = self.code.partition(":")
+        done: Reproduction = getattr(importlib.import_module(f"mfdl_papers.{module}"), function)(self, scale)
+        return done
+
+    def listed(self) -> dict[str, Any]:
+        """One row of `mfdl reproduce --list --json`."""
+        names = ("name", "paper", "figure", "claim", "quick_minutes", "full_cost")
+        return {**{name: getattr(self, name) for name in names}, "data": list(self.data)}

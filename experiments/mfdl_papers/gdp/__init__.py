@@ -1,0 +1,1 @@
+"""Gaussian differential privacy, arXiv:1905.02383."""

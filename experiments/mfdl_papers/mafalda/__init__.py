@@ -1,0 +1,1 @@
+"""MAFALDA, arXiv:2510.17480: decentralized learning as a matrix factorization."""

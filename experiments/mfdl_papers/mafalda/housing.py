@@ -1,0 +1,181 @@
+"""Training behind Figures 3 to 5 of the MAFALDA paper: California housing on a graph, at the published settings.
+
+An MLP 8-64-1 on 80 % of the records, split uniformly over the nodes; 20 epochs of b steps, rate 0.1, records clipped at
+1, gossip uniform over closed neighbourhoods, zero-out adjacency, delta = 1e-6, LDP; b is 19 in the text, 16 in code.
+All mechanisms of one seed share data, first model and batch order. Figures share their cells, so that what one figure
+trained serves the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mfdl import graphs
+from mfdl.errors import InvalidInput
+from mfdl.reporting.comparison_config import ComparisonConfig
+from mfdl.sweeps import Cell, Store, run_cells
+
+from ..figures.figure import RunScale
+from ..figures.trained import engine, require_finished
+
+WITHOUT_NOISE, OURS = "none", "mafalda"
+BASELINES = ("dp-dsgd", "anti-pgd", "d-mf")
+NAMES = {WITHOUT_NOISE: "no noise", "dp-dsgd": "DP-D-SGD", "anti-pgd": "Anti-PGD", "d-mf": "D-MF", OURS: "MAFALDA"}
+COLOURS = {"no noise": "#222222", "DP-D-SGD": "#d55e00", "Anti-PGD": "#cc79a7", "D-MF": "#0072b2", "MAFALDA": "#009e73"}
+NAMED = {"Florentine": "florentine", "Ego": "ego-facebook"}
+EPOCHS, FIRST_SEED = 20, 421
+PERIODS = (16,), (16, 19)  # of the code; of code and text
+BUDGETS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+BLOCK = 5  # seeds of one mechanism in a row: what was solved for it serves them, and a stopped run has whole blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A graph and the steps of an epoch.
+
+    Attributes: name: what pictures call it; graph: its spec, or a file of which the largest component is taken.
+    """
+
+    name: str
+    graph: str
+    period: int
+    of_file: bool = False
+
+    @property
+    def title(self) -> str:
+        """With the steps of an epoch."""
+        return f"{self.name}, b = {self.period}"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedPoint:
+    """One line's point: a mechanism at a budget (mu; None without noise) somewhere."""
+
+    place: Place
+    mechanism: str
+    mu: float | None
+
+    def config(self, seed: int, data_home: Path | None = None) -> ComparisonConfig:
+        """Its run with a seed, as `mfdl compare` takes it."""
+        where: dict[str, Any] = {"graph": self.place.graph, "largest_component": self.place.of_file}
+        return ComparisonConfig(
+            mechanisms=(self.mechanism,),
+            task="housing",
+            gossip="uniform",
+            adjacency="zero-out",
+            epochs=EPOCHS,
+            period=self.place.period,
+            learning_rate=0.1,
+            clip_norm=1.0,
+            mu=self.mu,
+            delta=1e-6,
+            seeds=1,
+            first_seed=seed,
+            data_home=data_home,
+            **where,
+        )
+
+
+def seeds_of(scale: RunScale) -> list[int]:
+    """421 to 440; three of them in quick mode."""
+    count = scale.pick(3, 20)
+    return list(range(FIRST_SEED, FIRST_SEED + count))
+
+
+def settings(seeds: Sequence[int]) -> dict[str, Any]:
+    """What all runs share, JSON-ready."""
+    options = TrainedPoint(Place("Ego", NAMED["Ego"], 16), OURS, 1.0).config(FIRST_SEED).options()
+    names = ("task", "gossip", "adjacency", "trust", "unit", "epochs", "lr", "clip_norm", "delta")
+    return {**{name: options[name] for name in names}, "seeds": list(seeds)}
+
+
+def budgets_of(scale: RunScale) -> tuple[float, ...]:
+    """The seven of the paper; in quick mode three, between which the claimed test loss lies."""
+    return scale.pick((0.5, 1.0, 2.0), BUDGETS)
+
+
+def places(scale: RunScale, *names: str) -> tuple[list[Place], dict[str, str]]:
+    """The graphs that are there, with the steps of text and code (quick: of the code), and why others are not."""
+    there: list[Place] = []
+    missing: dict[str, str] = {}
+    for name in names:
+        of_file = name not in NAMED
+        graph = NAMED.get(name) or str(scale.graph_files.get(name.lower(), ""))
+        try:
+            if not graph:
+                raise InvalidInput(f"its graph cannot be fetched; give its edges with --{name.lower()} FILE.")
+            graphs.load(graph, largest_component=of_file, data_home=scale.data_home)
+        except InvalidInput as error:
+            missing[name] = f"{name}: {error}"
+        else:
+            there += [Place(name, graph, period, of_file) for period in scale.pick(*PERIODS)]
+    return there, missing
+
+
+def points(place: Place, mechanisms: Iterable[str], budgets: Iterable[float]) -> list[TrainedPoint]:
+    """Every mechanism at every budget, that without noise once."""
+    budgets = list(budgets)
+    return [
+        TrainedPoint(place, mechanism, mu)
+        for mechanism in mechanisms
+        for mu in ([None] if mechanism == WITHOUT_NOISE else budgets)
+    ]
+
+
+def runs(points: Sequence[TrainedPoint], seeds: Sequence[int]) -> Iterator[tuple[TrainedPoint, int]]:
+    """Points and seeds in the order in which they are trained: a mechanism's budgets and a block of seeds together."""
+    for start in range(0, len(seeds), BLOCK):
+        for point in points:
+            for seed in seeds[start : start + BLOCK]:
+                yield point, seed
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """What came of points, each with the same seeds."""
+
+    store: Store
+    cells: Mapping[TrainedPoint, Sequence[Cell]]
+
+    def final(self, point: TrainedPoint) -> np.ndarray:
+        """Test loss, mean over nodes and the last 50 steps, shape (seeds,); inf where a run diverged."""
+        records = [self._record(cell) for cell in self.cells[point]]
+        return np.array([math.inf if record["diverged"] else record["final_loss"] for record in records])
+
+    def over_time(self, point: TrainedPoint) -> tuple[np.ndarray, np.ndarray]:
+        """The evaluated steps and the test loss there, mean over nodes, shapes (steps,), (steps, seeds)."""
+        columns = []
+        for cell in self.cells[point]:
+            table = self.store.steps(cell)
+            step, loss = (table[name].to_numpy() for name in ("step", "loss"))
+            steps = np.unique(step)
+            columns.append([float(loss[step == at].mean()) for at in steps])
+        return steps, np.where(np.isfinite(columns), columns, math.inf).T
+
+    def guarantee(self, point: TrainedPoint) -> tuple[float, float]:
+        """mu and epsilon that the runs are held to, the largest over seeds."""
+        records = [self._record(cell) for cell in self.cells[point]]
+        return max(float(record["mu"]) for record in records), max(float(record["epsilon"]) for record in records)
+
+    def _record(self, cell: Cell) -> dict[str, Any]:
+        record = self.store.record(cell)
+        assert record is not None  # `trained` made it
+        return record
+
+
+def trained(scale: RunScale, points: Sequence[TrainedPoint], seeds: Sequence[int]) -> Results:
+    """Runs what the store of these figures lacks.
+
+    Raises: InvalidInput: a run failed; the message is that of the first one.
+    """
+    shared = Store(scale.out / "mafalda" / "store")
+    cells = {(point, seed): Cell(point.config(seed, scale.data_home)) for point, seed in runs(points, seeds)}
+    run_cells(list(cells.values()), shared, engine(scale), progress=scale.progress)
+    require_finished(shared, cells.values())
+    return Results(shared, {point: [cells[point, seed] for seed in seeds] for point in points})

@@ -1,0 +1,184 @@
+"""Final test loss against the budget: Figure 3, right (Ego), and Figure 4 (three graphs, and beside D-MF)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mfdl.pictures.panels import Panel
+
+from ..figures.figure import PublishedFigure, RunScale
+from ..figures.of_panels import of_panels, spread
+from ..figures.paired import clear, jackknifed, ordered
+from ..figures.reproduction import Reproduction, Table
+from ..figures.verdicts import CONFIRMED, DIRECTION, Verdict, measured
+from . import housing
+from .housing import BASELINES, COLOURS, NAMES, OURS, WITHOUT_NOISE, Place
+
+LEVEL, CLAIMED_SHARE = 0.75, 0.5
+CONSTANT = 1.0  # test loss of the best constant prediction
+GRAPHS_OF_FIGURE_4 = ("Florentine", "Ego", "PeerTube", "Misskey")
+SHOWN = (0.5, 4.0)  # test loss; the targets are standardised, so that the best constant has 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TradeOff:
+    """One panel: by mechanism final test losses of shape (budgets, seeds), inf where a run diverged."""
+
+    place: Place
+    mus: Sequence[float]
+    epsilons: Sequence[float]
+    finals: Mapping[str, np.ndarray]
+
+
+def right(figure: PublishedFigure, scale: RunScale) -> Reproduction:
+    """Figure 3, right: Ego."""
+    there, missing = housing.places(scale, "Ego")
+    rivals = BASELINES[:2]
+    panels = _trained(scale, there, rivals)
+    verdicts = []
+    for panel in panels:
+        where = panel.place.title
+        verdicts.append(judge_share(where, panel.epsilons, panel.finals))
+        verdicts.append(judge_best(where, panel.mus, panel.finals, rivals))
+    title = "Ego: final test loss against the budget"
+    return _reproduction(figure, scale, panels, verdicts, list(missing.values()), title)
+
+
+def figure_4(figure: PublishedFigure, scale: RunScale) -> Reproduction:
+    """Figure 4: Florentine, Ego, PeerTube (and Misskey), beside all baselines."""
+    there, missing = housing.places(scale, *GRAPHS_OF_FIGURE_4)
+    panels = _trained(scale, there, BASELINES)
+    verdicts = [judge_best(panel.place.title, panel.mus, panel.finals, BASELINES) for panel in panels]
+    if "PeerTube" in missing:
+        verdicts.append(Verdict.not_run("lowest test loss at every budget (PeerTube)", missing["PeerTube"]))
+    title = "Final test loss against the budget, graph by graph"
+    return _reproduction(figure, scale, panels, verdicts, list(missing.values()), title)
+
+
+def judge_share(where: str, epsilons: Sequence[float], finals: Mapping[str, np.ndarray]) -> Verdict:
+    """Half the epsilon of DP-D-SGD at a test loss of 0.75, read off mean curves (+- standard error).
+
+    Where runs without noise do not come there themselves, it is read at 1, and is a direction at most.
+    """
+    least = float(finals[WITHOUT_NOISE].mean(axis=1).min())
+    level = LEVEL if least < LEVEL else CONSTANT
+
+    def epsilon(losses: np.ndarray) -> float:
+        return epsilon_at(level, epsilons, losses.mean(axis=1))
+
+    def share(ours: np.ndarray, baseline: np.ndarray) -> float:
+        """Where the baseline never comes there, at most: its epsilon is above the largest."""
+        return epsilon(ours) / min(epsilon(baseline), max(epsilons))
+
+    ours, baseline = finals[OURS], finals["dp-dsgd"]
+    values = jackknifed(share, ours, baseline)
+    (verdict, _, deviation), value = measured(values, CLAIMED_SHARE, none=1.0), share(ours, baseline)
+    about = "" if deviation is None else f" +- {deviation / math.sqrt(len(values)):.2f}"
+    said = f"{value:.2f}{about} of it (epsilon {epsilon(ours):.3g} against {epsilon(baseline):.3g})"
+    if not math.isfinite(value):
+        said = f"MAFALDA does not come there up to epsilon = {max(epsilons):.3g}"
+    if level != LEVEL:
+        verdict = DIRECTION if verdict == CONFIRMED else verdict
+        said = f"at a test loss of {level:g} {said}; without noise ours ends at {least:.2f}, nobody reaches 0.75"
+    return Verdict(f"half the epsilon of DP-D-SGD at a test loss of 0.75 ({where})", verdict, said, value, deviation)
+
+
+def epsilon_at(level: float, epsilons: Sequence[float], losses: np.ndarray) -> float:
+    """The least epsilon of a curve at which the loss is down to a level, between points on a line over log(epsilon).
+
+    >>> epsilon_at(0.75, [1.0, 4.0, 16.0], np.array([1.0, 0.5, 0.4]))
+    2.0
+
+    Returns: the first epsilon where the curve begins below the level, inf where it never comes there.
+    """
+    below = np.flatnonzero(losses <= level)
+    if not below.size:
+        return math.inf
+    i = int(below[0])
+    if i == 0 or not np.isfinite(losses[i - 1]):
+        return float(epsilons[i])
+    share = (losses[i - 1] - level) / (losses[i - 1] - losses[i])
+    return float(epsilons[i - 1] * (epsilons[i] / epsilons[i - 1]) ** share)
+
+
+def judge_best(where: str, mus: Sequence[float], finals: Mapping[str, np.ndarray], rivals: Sequence[str]) -> Verdict:
+    """Below every rival at every budget, paired by seed."""
+    points = {(mu, rival): (finals[OURS][i], finals[rival][i]) for rival in rivals for i, mu in enumerate(mus)}
+    below = {key: bool(ours.mean() < rival.mean()) for key, (ours, rival) in points.items()}
+    lost = [f"{NAMES[rival]} at mu = {mu:g}" for (mu, rival), won in below.items() if not won]
+    said = f"lower mean at {sum(below.values())} of {len(below)} points, beyond the spread of seeds at {clear(points)}"
+    said += f", not below {', '.join(lost)}" if lost else ""
+    also = ", also than D-MF's" if "d-mf" in rivals else ""
+    share = sum(below.values()) / len(below)
+    return Verdict(f"lowest test loss at every budget{also} ({where})", ordered(points), said, share)
+
+
+def _trained(scale: RunScale, places: Sequence[Place], rivals: Sequence[str]) -> list[TradeOff]:
+    mechanisms, mus = (WITHOUT_NOISE, *rivals, OURS), housing.budgets_of(scale)
+    points = {place: housing.points(place, mechanisms, mus) for place in places}
+    results = housing.trained(scale, [point for some in points.values() for point in some], housing.seeds_of(scale))
+    panels = []
+    for place, some in points.items():
+        finals = {
+            name: np.array([results.final(point) for point in some if point.mechanism == name]) for name in mechanisms
+        }
+        finals[WITHOUT_NOISE] = np.repeat(finals[WITHOUT_NOISE], len(mus), axis=0)
+        epsilons = [results.guarantee(point)[1] for point in some if point.mechanism == OURS]
+        panels.append(TradeOff(place, mus, epsilons, finals))
+    return panels
+
+
+def _reproduction(
+    figure: PublishedFigure,
+    scale: RunScale,
+    found: Sequence[TradeOff],
+    verdicts: Sequence[Verdict],
+    missing: list[str],
+    title: str,
+) -> Reproduction:
+    panels, seeds = [panel_of(curves) for curves in found], housing.seeds_of(scale)
+    of_run = housing.settings(seeds) | {"budgets": list(housing.budgets_of(scale))}
+    return of_panels(
+        figure,
+        scale,
+        verdicts,
+        panels,
+        (title, caption(len(seeds))),
+        tables=[table_of(curve) for curve in found],
+        settings=of_run,
+        missing=missing,
+    )
+
+
+def panel_of(of: TradeOff) -> Panel:
+    """Lines over epsilon; a mechanism that nowhere comes into the picture is not drawn."""
+    lines = {}
+    for mechanism, finals in of.finals.items():
+        if finals.mean(axis=1).min() <= SHOWN[1]:
+            lines[NAMES[mechanism]] = np.where(np.isfinite(finals), finals, 1000 * SHOWN[1])
+    x = [float(f"{epsilon:.3g}") for epsilon in of.epsilons]
+    return Panel(
+        of.place.title, "epsilon at delta = 1e-6", "final test loss", x, lines,
+        log_x=True, dashed=[NAMES[WITHOUT_NOISE]], colours=COLOURS, y_range=SHOWN,
+    )  # fmt: skip
+
+
+def table_of(of: TradeOff) -> Table:
+    """A row for each budget."""
+    rows = [
+        (f"{mu:g}", f"{epsilon:.3g}", *(spread(finals[i]) for finals in of.finals.values()))
+        for i, (mu, epsilon) in enumerate(zip(of.mus, of.epsilons, strict=True))
+    ]
+    return Table(f"final test loss, {of.place.title}", ("mu", "epsilon", *(NAMES[name] for name in of.finals)), rows)
+
+
+def caption(seeds: int) -> str:
+    """What lines and bands are."""
+    return (
+        f"California housing, mean over nodes and the last 50 steps; lines: mean of {seeds} seeds, bands: smallest to "
+        "largest seed; all under LDP, zero-out. Anti-PGD is left out where it never comes into the picture."
+    )

@@ -1,0 +1,1 @@
+"""Muffliato, arXiv:2206.05091: pairwise loss by distance in the graph."""

@@ -1,0 +1,42 @@
+"""Muffliato's bounds beside the losses of `mfdl account`, in its picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mfdl.algorithms import LinearAlgorithm
+from mfdl.extensions import PublishedLosses
+from mfdl.participation import Cyclic, Single, in_every_step
+
+from .distance_bounds import muffliato_as_coded, muffliato_squared
+
+BOUNDS = {"published, squared": muffliato_squared, "published, as coded": muffliato_as_coded}
+
+
+def published_losses(
+    mechanism: str, trust: str, algorithm: LinearAlgorithm, attackers: Sequence[tuple[int, ...]]
+) -> list[PublishedLosses]:
+    """Both bounds, where they are stated: single attackers, a record in every step or in one; else none."""
+    scheme = algorithm.participation
+    every_step = in_every_step(scheme)
+    once = isinstance(scheme, Single) or scheme == Cyclic(1, scheme.num_steps)
+    single = trust == "pndp" and all(len(nodes) == 1 for nodes in attackers)
+    if not (single and mechanism in ("dp-dsgd", "muffliato") and (every_step or once)):
+        return []
+    published = []
+    for name, bound in BOUNDS.items():
+        of_attacker = {
+            nodes: bound(
+                algorithm.dynamics.gossip,
+                f"#{nodes[0]}",
+                num_steps=algorithm.num_steps,
+                gossip_rounds=algorithm.dynamics.gossip_rounds,
+                every_step=every_step,
+            )
+            for nodes in attackers
+        }
+        squared = {nodes: np.asarray(of_one.value) for nodes, of_one in of_attacker.items()}
+        published.append(PublishedLosses(name, next(iter(of_attacker.values())).validity, squared))
+    return published

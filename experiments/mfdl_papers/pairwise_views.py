@@ -1,0 +1,81 @@
+"""What claims share: pairwise views written out, their Grams, and what a distance of normal distributions shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+import numpy as np
+from hypothesis import assume
+
+from mfdl.check import FloatArray
+from mfdl.gossip import GossipMatrix
+from mfdl.testing.oracles import (
+    clear_rank,
+    gossip_messages,
+    largest_signed_sum,
+    normal_cdf,
+    of_node,
+    pinv_gram,
+    received,
+    without_noise,
+)
+
+
+def two_of(num_nodes: int, attacker: int, victim: int) -> int:
+    """The number of nodes; cases where attacker and victim are not two of them do not count."""
+    assume(attacker < num_nodes and victim < num_nodes and attacker != victim)
+    return num_nodes
+
+
+def heard(
+    W: GossipMatrix, attacker: int, steps: int, *, gossip_rounds: int = 1, own_messages: bool = False
+) -> FloatArray:
+    """Injected sums -> messages the attacker receives, with its own ones if asked for."""
+    messages, _ = gossip_messages(W, steps, gossip_rounds=gossip_rounds)
+    return messages[received(W, steps * gossip_rounds, [attacker], self_messages=own_messages).ravel()]
+
+
+def own_parts(node: int, steps: int, num_nodes: int) -> set[int]:
+    """Columns of one node, of gradients and of local noise alike."""
+    return {t * num_nodes + node for t in range(steps)}
+
+
+def gram_of(rows: FloatArray, noise: FloatArray, victim: int, num_nodes: int) -> FloatArray:
+    """X of one victim, inf where a part of its gradients is seen without noise; rejects views of unclear rank."""
+    assume(clear_rank(noise))
+    X, leaks = pinv_gram(of_node(rows, victim, num_nodes), noise)
+    return np.full_like(X, math.inf) if leaks.any() else X
+
+
+def pairwise_gram(W: GossipMatrix, attacker: int, victim: int, steps: int, gossip_rounds: int = 1) -> FloatArray:
+    """DP-D-SGD or Muffliato: what the attacker learns of the victim from what it receives, own noise known."""
+    n = two_of(W.num_nodes, attacker, victim)
+    rows = heard(W, attacker, steps, gossip_rounds=gossip_rounds)
+    return gram_of(rows, without_noise(rows, own_parts(attacker, steps, n)), victim, n)
+
+
+def printed_gram(W: GossipMatrix, attacker: int, victim: int, steps: int) -> FloatArray:
+    """The same X as printed: C^T B^+ B C, where A = B C with C = I but for the zero columns of what is known."""
+    n = two_of(W.num_nodes, attacker, victim)
+    B = without_noise(heard(W, attacker, steps), own_parts(attacker, steps, n))
+    assume(clear_rank(B))
+    projector = np.linalg.pinv(B, rcond=1e-9) @ B
+    X = of_node(of_node(projector, victim, n).T, victim, n)
+    return (X + X.T) / 2
+
+
+def losses(A: FloatArray, B: FloatArray, victims: Collection[int], num_nodes: int) -> FloatArray:
+    """sens^2 of each victim that takes part in every step, its gradients 1 or -1; inf for a leak."""
+    grams = [pinv_gram(of_node(A, u, num_nodes), B) for u in victims]
+    return np.array([math.inf if leaks.any() else float(largest_signed_sum(X)) for X, leaks in grams])
+
+
+def total_variation(mu: float) -> float:
+    """Of two normal distributions at distance mu: 2 Phi(mu / 2) - 1."""
+    return float(2 * normal_cdf(mu / 2) - 1)
+
+
+def distance(one: FloatArray, other: FloatArray) -> float:
+    """Frobenius norm of the difference, relative to the second matrix where that is above 1."""
+    return float(np.linalg.norm(one - other) / max(1.0, float(np.linalg.norm(other))))

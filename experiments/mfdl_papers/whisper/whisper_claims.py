@@ -1,0 +1,37 @@
+"""The condition on epsilon, Theorem 2 and the constraint (10), as the first version prints them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from mfdl.testing.oracles.gaussian import exact_epsilon
+
+from ..corn.budget_claims import DELTAS, EPSILONS, epsilon_spent
+from ..corn.systems import NoisySystem, mu_of, systems
+from ..statements import statements
+from .whisper_bound import whisper_theorem
+
+published_claim = statements(system=systems(), epsilon=EPSILONS, delta=DELTAS)
+
+
+@published_claim("whisper-condition")
+def whisper_condition(delta: float, epsilon: int) -> Any:
+    assume(epsilon >= -math.log(delta))
+    return epsilon_spent(epsilon, delta), epsilon
+
+
+@published_claim("whisper-theorem-2", system=systems(min_nodes=2), num_steps=st.integers(1, 2))
+def whisper_theorem_2(system: NoisySystem, num_steps: int, delta: float) -> Any:
+    printed = whisper_theorem(system.R, delta=delta, num_steps=num_steps).value
+    return printed, float(exact_epsilon(mu_of(system, num_steps), delta))
+
+
+@published_claim("whisper-10", max_inverse_diagonal=st.sampled_from([1.0, 0.5, 0.25, 2.0]))
+def whisper_10(system: NoisySystem, max_inverse_diagonal: float) -> Any:
+    assume(np.linalg.inv(system.R).diagonal().min() >= max_inverse_diagonal)
+    return 2 * math.sqrt(max_inverse_diagonal), mu_of(system, 1)

@@ -1,0 +1,1 @@
+"""Zip-DL: noise that cancels among the messages of a node."""

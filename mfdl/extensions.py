@@ -1,0 +1,75 @@
+"""What other installed packages add to this one; they are found by entry points, and nothing here imports them.
+
+| group of entry points | an entry is |
+| --- | --- |
+| `mfdl.commands` | a command of `mfdl`: its name, and a function as `cli.command.command` makes it |
+| `mfdl.citations` | a function of a text that names papers: the `Citation`s of those it knows |
+| `mfdl.published_losses` | a function of (mechanism, trust, algorithm, attackers): `PublishedLosses` to compare with |
+
+The package `mfdl_papers`, which comes with this one, has entries in all three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import InvalidInput
+
+if TYPE_CHECKING:
+    from .check import FloatArray
+
+COMMANDS, CITATIONS, PUBLISHED_LOSSES = "mfdl.commands", "mfdl.citations", "mfdl.published_losses"
+
+
+@dataclass(frozen=True)
+class Citation:
+    """One paper: its number on arXiv, its BibTeX key, its whole entry."""
+
+    arxiv: str
+    key: str
+    bibtex: str
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedLosses:
+    """A published bound on what attackers learn.
+
+    Attributes:
+        name: in a few words. validity: in which cases it is a bound, in words.
+        squared: by attackers, in node order: squared sensitivity per unit record shift and noise, inf for themselves.
+    """
+
+    name: str
+    validity: str
+    squared: Mapping[tuple[int, ...], FloatArray]
+
+
+def names(group: str) -> list[str]:
+    """The names of all entries of a group, in alphabetical order; nothing is imported."""
+    from importlib import metadata  # 40 ms, which most commands can do without
+
+    return sorted(metadata.entry_points(group=group).names)
+
+
+def load(group: str, name: str) -> Any:
+    """The object of an entry.
+
+    Raises: InvalidInput: its package cannot be imported.
+    """
+    from importlib import metadata
+
+    (entry, *_) = metadata.entry_points(group=group, name=name)
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(
+            f"{name!r} of {group} is {entry.value}, which cannot be imported ({error}): install the package that "
+            "brings it again, for mfdl_papers with `pip install --force-reinstall --no-deps mfdl`."
+        ) from error
+
+
+def every(group: str) -> list[Any]:
+    """The objects of all entries of a group."""
+    return [load(group, name) for name in names(group)]

@@ -1,1 +1,0 @@
-"""The figures of the CorN-DSGD paper; what they claim is in papers/corn.toml."""

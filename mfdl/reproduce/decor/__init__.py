@@ -1,1 +1,0 @@
-"""The figures of the DECOR paper; what they claim is in papers/decor.toml."""

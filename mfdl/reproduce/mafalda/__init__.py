@@ -1,1 +1,0 @@
-"""The figures of the MAFALDA paper; what they claim is in papers/mafalda.toml."""

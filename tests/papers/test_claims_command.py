@@ -1,0 +1,66 @@
+"""`mfdl claims`: the contract of flags, JSON, exit codes and files; the claims are small ones of the registry."""
+
+import dataclasses
+import json
+
+import pytest
+
+from mfdl.cli import main
+from mfdl_papers import published_claims
+from mfdl_papers.commands.check_claims import ClaimsConfig
+
+KEYS = {"id", "paper", "item", "statement", "verdict", "counterexample"}
+ADDED_KEYS = {"erratum", "registered", "as_registered", "tried", "seconds"}
+REFUTED = "mafalda-equation-8-square"
+
+
+def test_json_rows_and_exit_code(capsys):
+    assert main(["claims", "--json", "--only", REFUTED, "--jobs", "1"]) == 0
+    said = capsys.readouterr()
+    (row,) = json.loads(said.out)
+    assert set(row) == KEYS | ADDED_KEYS
+    assert (row["id"], row["verdict"], row["registered"]) == (REFUTED, "refuted", "refuted")
+    assert "claimed" in row["counterexample"]
+    (again,) = ClaimsConfig(only=(REFUTED,), jobs=1).run()
+    assert again | {"seconds": 0} == row | {"seconds": 0}
+
+
+def test_exit_code_1_when_a_verdict_is_not_the_one_on_record(capsys, monkeypatch):
+    other = [dataclasses.replace(claim, expect="holds") for claim in published_claims()]
+    monkeypatch.setattr("mfdl_papers.statements.published_claims", lambda: other)
+    assert main(["claims", "--only", REFUTED, "--jobs", "1"]) == 1
+    assert "not as on record: " + REFUTED in " ".join(capsys.readouterr().out.split())
+
+
+def test_files(capsys, tmp_path):
+    assert main(["claims", "--only", REFUTED, "--jobs", "1", "--out", str(tmp_path / "new")]) == 0
+    rows = json.loads((tmp_path / "new" / "claims.json").read_text(encoding="utf-8"))
+    assert [row["id"] for row in rows] == [REFUTED]
+    page = (tmp_path / "new" / "claims.md").read_text(encoding="utf-8")
+    assert f"`{REFUTED}`" in page
+    assert rows[0]["counterexample"] in page
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "mafalda-theorem-7-adaptiv"], "did you mean"),
+        (["--examples", "0"], "examples must be"),
+        (["--seed", "-1"], "seed must be"),
+        (["--jobs", "0"], "jobs must be"),
+    ],
+)
+def test_bad_input_is_answered_before_any_work(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr("mfdl.testing.check_claim", lambda *_, **__: pytest.fail("worked"))
+    assert main(["claims", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert message.lower() in said.err.lower()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_first(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("mfdl.testing.check_claim", lambda *_, **__: pytest.fail("worked"))
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert main(["claims", "--out", str(tmp_path / "file" / "below")]) == 2
+    assert "cannot write" in capsys.readouterr().err

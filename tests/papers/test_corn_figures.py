@@ -1,0 +1,135 @@
+"""The figures of the CorN-DSGD paper: verdicts on made-up numbers, values of the published kind, tiny runs."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from mfdl.cli import main
+from mfdl_papers.corn import covariances, seed_groups, settings, training
+
+
+def draw_of(ldp, pairwise, corn, gap=1e-5):
+    return {"LDP": ldp, "pairwise": pairwise, "CorN": corn, "gap": gap}
+
+
+@pytest.mark.parametrize(
+    ("by_p", "largest", "verdicts"),
+    [
+        ({0.2: draw_of(6, 5, 2), 1.0: draw_of(1, 0.9, 0.9)}, 100, ["confirmed"] * 3),
+        ({0.2: draw_of(6, 6, 5), 1.0: draw_of(1, 0.1, 0.1)}, 100, ["confirmed", "direction only", "confirmed"]),
+        ({0.2: draw_of(6, 5, 5.5), 1.0: draw_of(9, 1, 1)}, 50, ["direction only", "refuted", "direction only"]),
+        ({0.2: draw_of(6, 7, 8, 0.1), 1.0: draw_of(1, 2, 3, 0.1)}, 50, ["refuted", "confirmed", "refuted"]),
+    ],
+)
+def test_verdicts_of_figure_1(by_p, largest, verdicts):
+    by_draw = {(20, p, 0): one for p, one in by_p.items()}
+    assert [one.verdict for one in covariances.judged(by_draw, largest)] == verdicts
+
+
+@pytest.mark.parametrize(
+    ("q0", "q1", "verdicts"),
+    [
+        ([0.6, 0.8, 1.0], [0.9, 0.9, 1.0], ["confirmed", "confirmed"]),
+        ([0.6, 0.8, 1.0], [1.0, 1.0, 1.0], ["confirmed", "refuted"]),
+        ([0.6, 0.5, 1.0], [0.9, 1.0, 1.0], ["direction only", "direction only"]),
+        ([1.0, 0.8, 0.6], [1.0, 1.0, 1.0], ["refuted", "refuted"]),
+    ],
+)
+def test_verdicts_of_figure_2(q0, q1, verdicts):
+    lines = {seed_groups.OUTSIDER: q0, seed_groups.MEMBER: q1, seed_groups.EDGES: [0.7] * 3}
+    judged = seed_groups.judged({name: np.array(v)[:, None] for name, v in lines.items()}, (1, 4, 20))
+    assert [one.verdict for one in judged] == verdicts
+
+
+def test_limits_are_those_of_the_published_grid():
+    """1 / r of T = 5000, C = 0.1: exact, of the code, and of (9b), which is no bound at 40."""
+    exact = [1 / settings.exact_limit(e) for e in (3.0, 10.0, 40.0)]
+    assert exact == pytest.approx([386.8, 49.98, 6.115], rel=1e-3)
+    published = [settings.published_limits(e) for e in (3.0, 10.0, 40.0)]
+    assert [1 / one["renyi (code)"] for one in published] == pytest.approx([576.4, 64.50, 6.983], rel=1e-3)
+    assert [1 / one["(9b)"] for one in published[:2]] == pytest.approx([1023.4, 92.10], rel=1e-3)
+    assert published[2]["(9b)"] is None
+
+
+def test_traces_on_a_complete_graph():
+    one = covariances.traces(20, 1.0, 0)
+    assert one["LDP"] == pytest.approx(1.0)  # tr(W W^T)
+    assert one["CorN"] == pytest.approx(1 / 20, rel=1e-3)  # the infimum ||W||_*^2 / n
+    assert one["CorN"] <= one["pairwise"] * (1 + 2e-4) < 0.06
+
+
+def test_groups_are_a_partition_of_all_nodes():
+    for m in (1, 3, 20):
+        groups = seed_groups.groups_of(m, 0)
+        assert sorted(u for group in groups for u in group) == list(range(20))
+        assert max(map(len, groups)) - min(map(len, groups)) <= 1
+
+
+@pytest.mark.slow
+def test_figures_on_two_points(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(covariances, "QUICK_DENSITIES", (0.5, 1.0))
+    monkeypatch.setattr(covariances, "QUICK_SIZES", (10,))
+    monkeypatch.setattr(covariances, "draws_of", lambda scale, quick, full: range(1))
+    monkeypatch.setattr(seed_groups, "QUICK_SEED_COUNTS", (1, 20))
+    answers = {}
+    for name in ("corn-1", "corn-2"):
+        assert main(["reproduce", name, "--quick", "--json", "--out", str(tmp_path)]) == 0
+        answers[name] = json.loads(capsys.readouterr().out)
+        assert (tmp_path / f"{name}-quick.png").stat().st_size > 10_000
+    assert [one["verdict"] for one in answers["corn-1"]["claims"]] == ["confirmed", "direction only", "direction only"]
+    assert [one["verdict"] for one in answers["corn-2"]["claims"]] == ["confirmed", "refuted"]
+    assert answers["corn-1"]["numbers"]["limits"]["40"]["(9b)"] is None
+
+
+SEEDS = np.array([1.0, 1.02, 0.99])
+
+
+def lines(ldp, pairwise, corn):
+    return {"LDP": ldp * SEEDS, "pairwise": pairwise * SEEDS[::-1], "CorN": corn * SEEDS}
+
+
+@pytest.mark.parametrize(
+    ("sparse", "dense", "complete", "verdicts"),
+    [
+        (lines(9, 6, 2), lines(9, 4, 3), lines(5, 1.01, 1), ["direction only", "confirmed", "confirmed"]),
+        (lines(9, 6, 2), lines(9, 6, 3), lines(5, 1.5, 1), ["confirmed", "confirmed", "direction only"]),
+        (lines(9, 6, 5), lines(9, 6, 3), lines(5, 4, 1), ["confirmed", "refuted", "refuted"]),
+        (lines(1, 1, 5), lines(1, 1, 3), lines(1, 1.9, 1), ["refuted", "refuted", "direction only"]),
+    ],
+)
+def test_verdicts_of_trained_figures(sparse, dense, complete, verdicts):
+    by_point = {(10.0, 0.2): sparse, (10.0, 0.5): dense, (10.0, 1.0): complete}
+    assert [one.verdict for one in training.judged(by_point)] == verdicts
+
+
+def test_a_missing_density_is_said_to_be_missing():
+    judged = training.judged({(3.0, 0.5): lines(9, 6, 3), (10.0, 0.5): lines(9, 6, 3)})
+    assert [one.verdict for one in judged] == ["confirmed", "not run"]
+
+
+def test_published_rates_of_a9a():
+    rates = {name: [training.a9a_rate(name, e) for e in settings.EPSILONS] for name in training.MECHANISMS}
+    assert rates["LDP"] == [0.001] * 3 + [0.005] * 4 + [0.01] * 2
+    assert rates["pairwise"] == [0.001] + [0.005] * 3 + [0.01] * 5
+    assert rates["CorN"] == [0.001] * 2 + [0.005] * 2 + [0.01] * 4 + [0.05]
+
+
+def test_figure_3_of_few_steps(tmp_path, capsys, monkeypatch):
+    few = dataclasses.replace(training.EXPERIMENTS["corn-3"], steps=20, seeds=(2, 2), quick=((10.0, 0.2), (10.0, 1.0)))
+    monkeypatch.setitem(training.EXPERIMENTS, "corn-3", few)
+    assert main(["reproduce", "corn-3", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["claims"]) == 3
+    (panel,) = answer["numbers"]["panels"]
+    assert panel["x"] == [0.2, 1.0]
+    cells = [json.loads(path.read_text()) for path in (tmp_path / "corn-3/store/cells").glob("*.json")]
+    assert {(cell["mechanism"], cell["graph"]) for cell in cells} == {
+        (mechanism, settings.graph_name(p, seed))
+        for mechanism in ("dp-dsgd", "corn-pairwise", "corn")
+        for p in (0.2, 1.0)
+        for seed in (0, 1)
+    }
+    assert all(cell["epsilon"] == pytest.approx(10.0, rel=1e-9) for cell in cells)
+    assert {cell["config"]["lr_schedule"] for cell in cells} == {"inverse-sqrt"}

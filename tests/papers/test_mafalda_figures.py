@@ -1,0 +1,191 @@
+"""Figures 3 to 5 of the MAFALDA paper: their verdicts on made-up numbers, their cells, and a tiny run by the CLI."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from mfdl.cli import main
+from mfdl.sweeps import Cell
+from mfdl_papers.figures import RunScale, paired
+from mfdl_papers.mafalda import housing, over_time, trade_off
+
+SEEDS = np.array([0.0, 0.01, -0.01])  # around a loss
+EPSILONS = [1.0, 4.0, 16.0]
+
+
+def around(*losses):
+    return np.array([loss + SEEDS if math.isinf(loss) else loss + SEEDS * loss for loss in losses])
+
+
+@pytest.mark.parametrize(
+    ("ours", "baseline", "anti", "verdicts"),
+    [
+        (0.69, 1.0, 100.0, ["confirmed", "confirmed"]),
+        (0.60, 1.0, math.inf, ["confirmed", "confirmed"]),
+        (0.90, 1.0, 5.0, ["direction only", "refuted"]),
+        (1.10, 1.0, 7.0, ["refuted", "confirmed"]),
+        (math.inf, 1.0, 7.0, ["refuted", "confirmed"]),
+    ],
+)
+def test_the_sizes_of_figure_3(ours, baseline, anti, verdicts):
+    finals = {"mafalda": around(ours)[0], "dp-dsgd": baseline + SEEDS[::-1] / 2, "anti-pgd": around(anti)[0]}
+    judged = over_time.judge_sizes("here", finals)
+    assert [one.verdict for one in judged] == verdicts
+    assert all("(here)" in one.claim for one in judged)
+
+
+def share_of(ours, baseline, without_noise=None):
+    finals = {"none": around(0.3, 0.3, 0.3) if without_noise is None else without_noise}
+    return trade_off.judge_share("here", EPSILONS, finals | {"mafalda": ours, "dp-dsgd": baseline})
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict", "share"),
+    [
+        ((0.75, 0.5, 0.4), "confirmed", 0.25),
+        ((1.0, 0.74, 0.4), "direction only", None),
+        ((1.0, 0.8, 0.7), "refuted", None),
+        ((1.0, 0.9, 0.8), "refuted", math.inf),  # never comes there
+        ((math.inf, 0.7, 0.4), "refuted", None),  # at 4, where the baseline is
+    ],
+)
+def test_half_the_epsilon(ours, verdict, share):
+    baseline = around(1.0, 0.75 / 1.01, 0.5)
+    judged = share_of(around(*ours), baseline)
+    assert judged.verdict == verdict
+    if share is not None:
+        assert judged.value == pytest.approx(share, abs=0.02)
+
+
+def test_where_nobody_reaches_the_level_it_is_a_direction_at_most():
+    judged = share_of(around(1.2, 0.9, 0.8), around(9.0, 1.2, 0.9), without_noise=around(0.78, 0.78, 0.78))
+    assert judged.verdict == "direction only"
+    assert judged.value == pytest.approx(0.25, abs=0.03)  # at a test loss of 1
+    assert "without noise ours ends at 0.78" in judged.said
+    worse = share_of(around(9.0, 1.2, 0.9), around(1.2, 0.9, 0.8), without_noise=around(0.78, 0.78, 0.78))
+    assert worse.verdict == "refuted"
+
+
+def test_pseudo_values_of_a_mean_are_the_values():
+    values = np.array([1.0, 2.0, 6.0])
+    np.testing.assert_allclose(paired.jackknifed(lambda one: float(one.mean()), values), values)
+    assert paired.jackknifed(lambda one: math.inf, values).tolist() == [math.inf]
+
+
+def test_a_baseline_that_never_comes_there_counts_at_the_largest_epsilon():
+    judged = share_of(around(1.0, 0.7, 0.5), around(3.0, 2.0, 1.0))
+    assert judged.verdict == "confirmed"
+    assert 0 < judged.value <= 0.25
+
+
+def test_the_lowest_at_every_budget_and_every_late_step():
+    low, high = around(1.0, 0.8, 0.6), around(1.2, 0.9, 0.7)
+    mixed = np.concatenate([around(0.9), high[1:]])
+    rivals = ("dp-dsgd", "d-mf")
+    for d_mf, verdict in ((high, "confirmed"), (mixed, "direction only"), (low / 2, "direction only")):
+        judged = trade_off.judge_best("here", [1, 2, 5], {"mafalda": low, "dp-dsgd": high, "d-mf": d_mf}, rivals)
+        assert judged.verdict == verdict
+    assert "not below D-MF at mu = 1, D-MF at mu = 2" in judged.said
+    assert trade_off.judge_best("h", [1, 2, 5], {"mafalda": high, "d-mf": low}, ("d-mf",)).verdict == "refuted"
+    curves = {"mafalda": low, "dp-dsgd": mixed, "anti-pgd": high}
+    assert over_time.judge_lowest("here", curves).verdict == "confirmed"  # the first step does not count
+    assert over_time.judge_lowest("here", {**curves, "mafalda": 2 * high}).verdict == "refuted"
+
+
+def test_the_published_settings():
+    """Section 5 of the paper, and b = 16 of its code."""
+    full, quick = RunScale(), RunScale(quick=True)
+    assert housing.seeds_of(full) == list(range(421, 441))
+    assert housing.budgets_of(full) == (0.1, 0.2, 0.5, 1, 2, 5, 10)
+    assert set(housing.seeds_of(quick)) < set(housing.seeds_of(full))
+    assert set(housing.budgets_of(quick)) < set(housing.budgets_of(full))
+    assert {place.period for place in housing.places(full, "Florentine")[0]} == {16, 19}
+    (place,) = housing.places(quick, "Florentine")[0]
+    config = housing.TrainedPoint(place, "mafalda", 0.5).config(421)
+    asked = {
+        name: config.options()[name] for name in ("task", "gossip", "adjacency", "trust", "epochs", "period", "lr")
+    }
+    assert asked == {
+        "task": "housing", "gossip": "uniform", "adjacency": "zero-out", "trust": "ldp", "epochs": 20, "period": 16,
+        "lr": 0.1,
+    }  # fmt: skip
+    assert (config.mu, config.delta, config.clip_norm, config.seed_list) == (0.5, 1e-6, 1.0, [421])
+
+
+def test_runs_come_in_blocks_of_seeds_and_once_without_noise():
+    (place,) = housing.places(RunScale(quick=True), "Florentine")[0]
+    points = housing.points(place, ("none", "mafalda"), (0.5, 1.0))
+    assert [(point.mechanism, point.mu) for point in points] == [("none", None), ("mafalda", 0.5), ("mafalda", 1.0)]
+    order = list(housing.runs(points, range(7)))
+    assert len(set(order)) == len(order) == 21
+    assert [seed for _, seed in order[:15]] == [*range(5)] * 3
+    assert {Cell(point.config(0)) for point, _ in order if point.mechanism == "none"} == {Cell(points[0].config(0))}
+
+
+def test_graphs_that_the_user_brings_are_run_and_others_said_to_be_missing(tmp_path, capsys, small_runs):
+    """One quick figure by the CLI on a file of the published format: repeats, both directions, a part apart."""
+    edges = tmp_path / "peertube.csv"
+    edges.write_text(
+        "Source,Target,Weight\na.org,b.org,3\nb.org,a.org,1\nb.org,c.org,2\nc.org,d.org,1\nx.org,y.org,9\n"
+    )
+    asked = ["reproduce", "mafalda-4", "--quick", "--json", "--jobs", "1", "--out", str(tmp_path / "out")]
+    assert main([*asked, "--peertube", str(edges)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    claims = {part["claim"].rpartition("(")[2]: part["verdict"] for part in answer["claims"]}
+    assert set(claims) == {"Florentine, b = 2)", "PeerTube, b = 2)"}
+    assert set(claims.values()) <= {"confirmed", "direction only", "refuted"}
+    assert [text.partition(":")[0] for text in answer["missing"]] == ["Ego", "Misskey"]
+    assert "give its edges with --misskey FILE" in answer["missing"][1]
+    store = tmp_path / "out" / "mafalda" / "store" / "cells"
+    nodes = {json.loads(path.read_text())["nodes"] for path in store.glob("*.json")}
+    assert nodes == {3, 4}
+    before = {path: path.stat().st_mtime_ns for path in store.iterdir()}
+    assert main(asked) == 0  # finished cells are read, also those of another graph
+    again = json.loads(capsys.readouterr().out)
+    assert {part["claim"]: part["verdict"] for part in again["claims"]} == {
+        next(part["claim"] for part in answer["claims"] if "Florentine" in part["claim"]): claims["Florentine, b = 2)"],
+        "lowest test loss at every budget (PeerTube)": "not run",
+    }
+    assert {path: path.stat().st_mtime_ns for path in store.iterdir()} == before
+
+
+@pytest.fixture
+def small_runs(monkeypatch):
+    """Digits for housing, two epochs of two steps, one budget and seed, no graph of the data folder."""
+    config = housing.TrainedPoint.config
+
+    def small(point, seed, data_home=None):
+        return dataclasses.replace(config(point, seed, data_home), task="digits", epochs=2)
+
+    monkeypatch.setattr(housing.TrainedPoint, "config", small)
+    monkeypatch.setattr(housing, "seeds_of", lambda scale: [1])
+    monkeypatch.setattr(housing, "budgets_of", lambda scale: (2.0,))
+    monkeypatch.setattr(housing, "PERIODS", ((2,), (2,)))
+    monkeypatch.setattr(housing, "NAMED", {"Florentine": "path:n=3", "Ego": "nowhere.csv"})
+
+
+@pytest.mark.parametrize(
+    "name", ["mafalda-3-left", *(pytest.param(f"mafalda-{it}", marks=pytest.mark.slow) for it in ("3-right", "5"))]
+)
+def test_every_figure_writes_its_picture(name, tmp_path, capsys, small_runs, monkeypatch):
+    monkeypatch.setattr(housing, "NAMED", {"Ego": "path:n=3"})
+    assert main(["reproduce", name, "--quick", "--json", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["tables"][0]["rows"]
+    assert answer["settings"]["seeds"] == [1]
+    assert (tmp_path / f"{name}-quick.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_figure(tmp_path, capsys, small_runs, monkeypatch):
+    pytest.importorskip("distributed", reason="needs pip install 'mfdl[dask]'")
+    monkeypatch.setattr(housing, "NAMED", {"Ego": "path:n=3"})
+    answers = []
+    for engine in ("joblib", "dask"):
+        out = ["--out", str(tmp_path / engine), "--jobs", "2", "--engine", engine]
+        assert main(["reproduce", "mafalda-5", "--quick", "--json", *out]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0] | {"seconds": 0} == answers[1] | {"seconds": 0}

@@ -1,0 +1,289 @@
+"""Utility constants of correlated noise: definitions written out, published values, and a bound term by term."""
+
+from __future__ import annotations
+
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from mfdl import gossip, graphs, spatial
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput
+from mfdl.gossip import mixing_parameter
+from mfdl.testing import connected_graphs, gossip_matrices, gossip_sequences
+from mfdl_papers import (
+    accumulated_error,
+    average_error,
+    decor_constant,
+    decor_corollary,
+    decor_step_sizes,
+    decor_theorem_2,
+    heterogeneity,
+    one_step_error,
+    pairwise_error,
+)
+
+CLOSE = {"rtol": 1e-9, "atol": 1e-12}
+
+
+def covariance_of(seed, n):
+    F = np.random.default_rng(seed).integers(-2, 3, (n, n + 1)).astype(float)
+    return F @ F.T
+
+
+def edges_of(W):
+    """Pairs of nodes of which one gives the other weight."""
+    weights = W.dense()
+    n = len(weights)
+    return [(i, k) for i in range(n) for k in range(i + 1, n) if weights[i, k] or weights[k, i]]
+
+
+# Variances
+
+
+@settings(deadline=None)
+@given(W=gossip_matrices(max_nodes=6), seed=st.integers(0, 99))
+def test_one_step_error_is_the_variance_after_one_averaging(W, seed):
+    R = covariance_of(seed, W.num_nodes)
+    assert_allclose(one_step_error(W, R), np.trace(W.dense() @ R @ W.dense().T), **CLOSE)
+    assert_allclose(one_step_error(W, R), accumulated_error(W, R, 1), **CLOSE)
+
+
+@settings(deadline=None)
+@given(
+    W=st.one_of(gossip_matrices(max_nodes=5), gossip_sequences(max_nodes=4)),
+    T=st.integers(1, 5),
+    seed=st.integers(0, 99),
+)
+def test_accumulated_error_sums_over_every_earlier_step(W, T, seed):
+    W = W if W.is_constant else gossip.sequence(W.matrices)
+    R, expected = covariance_of(seed, W.num_nodes), 0.0
+    for tau in range(T):
+        for s in range(tau + 1):
+            P = np.eye(W.num_nodes)
+            for step in range(s, tau + 1):
+                P = W.at(step).dense() @ P
+            expected += np.trace(P @ R @ P.T)
+    assert_allclose(accumulated_error(W, R, T), expected, **CLOSE)
+
+
+@settings(deadline=None)
+@given(W=gossip_matrices(max_nodes=6), pair=st.sampled_from([0.0, 0.5, 2.0]))
+def test_pairwise_error_is_lemma_8(W, pair):
+    weights, edges = W.dense(), edges_of(W)
+    columns = sum(np.sum((weights[:, i] - weights[:, k]) ** 2) for i, k in edges)
+    L = np.zeros_like(weights)
+    for i, k in edges:
+        L[[i, k], [i, k]] += 1
+        L[[i, k], [k, i]] -= 1
+    computed = pairwise_error(W, pair)
+    assert_allclose(computed, pair**2 * np.trace(weights @ L @ weights.T), **CLOSE)
+    assert_allclose(computed, pair**2 * columns, **CLOSE)
+    assert_allclose(computed, 2 * heterogeneity(W) * len(edges) * pair**2, **CLOSE)
+    assert_allclose(computed, one_step_error(W, spatial.decor_covariance(L, 0.0, pair)), **CLOSE)
+
+
+@settings(deadline=None)
+@given(W=gossip_matrices(max_nodes=6))
+def test_heterogeneity_by_rows_is_that_of_the_transposed_product(W):
+    weights, edges = W.dense(), edges_of(W)
+    rows = sum(np.sum((weights[i] - weights[k]) ** 2) for i, k in edges) / max(1, 2 * len(edges))
+    assert_allclose(heterogeneity(W, of="rows"), rows, **CLOSE)
+    if W.is_symmetric:
+        assert_allclose(heterogeneity(W), rows, **CLOSE)
+
+
+@settings(deadline=None)
+@given(graph=connected_graphs(min_nodes=2, max_nodes=8))
+def test_rows_of_uniform_weights_stay_below_the_published_claim(graph):
+    least = min(degree for _, degree in graph.degree)
+    W = gossip.uniform(graph)
+    assert heterogeneity(W, of="rows") <= (1 + 1e-12) / (least + 1) < 2 / least
+
+
+@pytest.mark.parametrize(
+    ("graph", "make", "value", "least_degree"),
+    [
+        ("star:n=20", gossip.uniform, 2.25, 1),
+        ("star:n=50", gossip.uniform, 6.0, 1),
+        (nx.complete_bipartite_graph(5, 100), gossip.metropolis_hastings, 0.4474, 5),
+    ],
+)
+def test_the_published_claim_fails_in_general(graph, make, value, least_degree):
+    """H_G <= 2 / k_min is claimed for every graph."""
+    computed = heterogeneity(make(graph))
+    assert_allclose(computed, value, rtol=1e-4)
+    assert computed > 2 / least_degree
+
+
+@pytest.mark.parametrize(("nodes", "value"), [(20, 0.4275), (50, 0.4704)])
+def test_metropolis_hastings_on_a_star_meets_the_claim(nodes, value):
+    assert_allclose(heterogeneity(gossip.metropolis_hastings(f"star:n={nodes}")), value, rtol=1e-12)
+
+
+def test_the_printed_weights_without_self_weight_are_worse_still():
+    """1 / (degree + 1) for neighbours only, rows below 1: no gossip matrix, so written out. 2.376 and 6.13."""
+    for n, value in ((20, 2.376), (50, 6.13)):
+        A = graphs.adjacency(graphs.load(f"star:n={n}")).toarray()
+        W = A / (A.sum(axis=1, keepdims=True) + 1)
+        columns = [np.sum((W[:, i] - W[:, k]) ** 2) for i, k in zip(*np.nonzero(np.triu(A)), strict=True)]
+        assert_allclose(np.mean(columns) / 2, value, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("graph", "edges", "connectivity", "after_one", "H", "p"),
+    [
+        ("ring:n=16", 16, 0.1522, 0.0437, 0.1111, 0.0989),
+        ("torus:n=16", 32, 2.0, 1.657, 0.12, 0.64),
+        ("complete:n=16", 120, 16.0, 15.0, 0.0, 1.0),
+    ],
+)
+def test_published_constants_of_16_nodes(graph, edges, connectivity, after_one, H, p):
+    W = gossip.metropolis_hastings(graph)
+    assert len(edges_of(W)) == edges
+    assert_allclose(np.linalg.eigvalsh(spatial.laplacian(graph).toarray())[1], connectivity, atol=5e-5)
+    assert_allclose(spatial.algebraic_connectivity_after_deletion(graph, 1), after_one, atol=5e-4)
+    assert_allclose(heterogeneity(W), H, atol=5e-5)
+    assert_allclose(mixing_parameter(W), p, atol=5e-5)
+
+
+# The average
+
+
+@settings(deadline=None)
+@given(W=gossip_matrices(max_nodes=6), seed=st.integers(0, 99))
+def test_average_error_is_the_variance_of_the_mean(W, seed):
+    R = covariance_of(seed, W.num_nodes)
+    a = W.dense().sum(axis=0) / W.num_nodes
+    assert_allclose(average_error(W, R), a @ R @ a, **CLOSE)
+
+
+@settings(deadline=None)
+@given(graph=connected_graphs(min_nodes=2, max_nodes=8))
+def test_pairwise_noise_cancels_in_the_average_of_metropolis_hastings_only(graph):
+    """1^T W N = 0 for every edge exactly when columns sum to 1; uniform weights do so on regular graphs only."""
+    L, N = spatial.laplacian(graph).toarray(), spatial.incidence(graph).toarray()
+    assert average_error(gossip.metropolis_hastings(graph), L) < 1e-14  # rounding of sums up to 8
+    W = gossip.uniform(graph)
+    regular = len({degree for _, degree in graph.degree}) == 1
+    left = np.abs(np.ones(len(L)) @ W.dense() @ N).max()
+    assert W.is_doubly_stochastic == regular
+    # connected: column sums that differ somewhere differ along an edge, here by 1/840 at least
+    assert (left < 1e-12) == regular
+    assert (average_error(W, L) < 1e-14) == regular
+
+
+# The published bound
+
+RING = gossip.metropolis_hastings("ring:n=16")
+PROBLEM = {"smoothness": 4.0, "pl_constant": 0.5}
+FULL = {
+    **PROBLEM, "sigma_local": 1.5, "sigma_pair": 3.0, "num_steps": 1000, "dimension": 10, "gradient_variance": 2.0,
+    "gradient_divergence": 0.7, "growth_of_variance": 0.3, "growth_of_divergence": 0.2, "initial_loss": 5.0,
+    "initial_disagreement": 0.1,
+}  # fmt: skip
+
+
+def test_decor_theorem_2_term_by_term():
+    computed = decor_theorem_2(RING, **FULL)
+    W, n, T, d, L, mu = RING.dense(), 16, 1000, 10, 4.0, 0.5
+    p = 1 - (1 / 3 + 2 / 3 * math.cos(math.pi / 8)) ** 2
+    c = max(4 * math.sqrt(3 * (1 - p) * (3 + p * 0.3)), mu / L, 2 * p, 4 * p * 0.3 / n)  # P = 0.2 counts as 1
+    drift = L**2 * math.log(T) / (mu**3 * p * T**2)
+    expected = {
+        "average_noise": L * (2.0 + d * 1.5**2) / (mu**2 * n * T),
+        "initial_loss": c**2 * L**2 * 5.0 / (mu**2 * p**2 * T**2),
+        "initial_disagreement": c * L**3 * 0.1 / (mu**2 * p**2 * T**2),
+        "gradient_disagreement": drift * (1 - p) * (0.7 / p + 2.0),
+        "pairwise_disagreement": drift * (1 / 9) * 16 * d * 3.0**2 / n,  # H_G = 1/9 on a ring
+        "local_disagreement": drift * (np.sum(W**2) - 1) * d * 1.5**2,  # ||W - J||^2 = ||W||^2 - 1
+    }
+    assert_allclose([computed._asdict()[name] for name in expected], list(expected.values()), rtol=1e-10)
+    assert_allclose(computed.total, sum(expected.values()), rtol=1e-10)
+    assert set(computed._fields) == set(expected)
+
+
+def test_pairwise_noise_enters_one_term_only_and_not_the_leading_one():
+    much, none = decor_theorem_2(RING, **FULL), decor_theorem_2(RING, **{**FULL, "sigma_pair": 0.0})
+    changed = [name for name in much._fields if getattr(much, name) != getattr(none, name)]
+    assert changed == ["pairwise_disagreement"]
+    later = decor_theorem_2(RING, **{**FULL, "num_steps": 4000})
+    orders = [getattr(much, name) / getattr(later, name) for name in much._fields]
+    assert_allclose(orders[:3], [4, 16, 16], rtol=1e-12)
+    assert_allclose(orders[3:], 16 * math.log(1000) / math.log(4000), rtol=1e-12)
+    complete = decor_theorem_2(gossip.metropolis_hastings("complete:n=16"), **FULL)
+    assert_allclose(complete[3:], 0.0, atol=1e-12)  # one averaging ends all disagreement
+
+
+def test_decor_step_sizes_start_where_the_lemmas_allow():
+    """eta_0 = p / (c L); the published eta_0 is 16 p / (c L)."""
+    given_ones = {**PROBLEM, "growth_of_variance": 0.3, "growth_of_divergence": 0.2}
+    eta = decor_step_sizes(RING, 50, **given_ones)
+    p, c = mixing_parameter(RING), decor_constant(RING, **given_ones)
+    assert_allclose(eta[0], p / (c * 4.0), rtol=1e-12)
+    assert_allclose(16 / 0.5 / eta, np.arange(50) + 16 / 0.5 / eta[0], rtol=1e-12)  # 1 / eta_t grows by mu / 16 a step
+    assert_allclose(Dynamics(RING, eta).learning_rates(50), eta)
+
+
+def test_decor_constant_takes_the_largest_of_four():
+    p = mixing_parameter(RING)
+    assert_allclose(decor_constant(RING, smoothness=1.0, pl_constant=20.0), 20.0)
+    assert_allclose(decor_constant(RING, **PROBLEM), 4 * math.sqrt(9 * (1 - p)))  # P counts as 1
+    computed = decor_constant(RING, **PROBLEM, growth_of_divergence=2.0)
+    assert_allclose(computed, 4 * math.sqrt(18 * (1 - p)))
+    complete = gossip.metropolis_hastings("complete:n=16")  # p = 1: nothing under the root
+    assert_allclose(decor_constant(complete, **PROBLEM), 2.0, rtol=1e-6)
+    assert_allclose(decor_constant(complete, **PROBLEM, growth_of_variance=32.0), 8.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("q", [0, 1])
+def test_the_leading_error_is_n_minus_q_times_below_independent_noise(q):
+    """At one epsilon pairwise noise needs s_local^2 = c / (n - q), independent noise c = 32 C^2 T L / eps^2."""
+    epsilon, delta, T = 2.0, 1e-5, 1000
+    noise = decor_corollary("ring:n=16", epsilon=epsilon, delta=delta, num_colluders=q, num_steps=T)
+    alone = math.sqrt(32 * T * math.log(1 / delta)) / epsilon
+    given_ones = {**PROBLEM, "num_steps": T, "dimension": 10}
+    pairwise = decor_theorem_2(RING, sigma_local=noise.sigma_local, sigma_pair=noise.sigma_pair, **given_ones)
+    independent = decor_theorem_2(RING, sigma_local=alone, sigma_pair=0.0, **given_ones)
+    assert_allclose(independent.average_noise / pairwise.average_noise, 16 - q, rtol=1e-9)
+
+
+# What is refused
+
+
+def test_bad_arguments_are_refused():
+    star = gossip.uniform("star:n=5")
+    with pytest.raises(InvalidInput, match="covariance must be 5 x 5"):
+        one_step_error(star, np.eye(4))
+    with pytest.raises(InvalidInput, match="covariance must be symmetric"):
+        accumulated_error(star, np.triu(np.ones((5, 5))), 2)
+    with pytest.raises(InvalidInput, match="covariance must be finite"):
+        average_error(star, np.full((5, 5), np.nan))
+    with pytest.raises(InvalidInput, match="sigma_pair must be a finite number >= 0"):
+        pairwise_error(star, -1.0)
+    with pytest.raises(InvalidInput, match="unknown part of the gossip matrix 'row'; did you mean 'rows'"):
+        heterogeneity(star, of="row")
+    with pytest.raises(InvalidInput, match="doubly stochastic"):
+        decor_theorem_2(star, **FULL)
+    with pytest.raises(InvalidInput, match=r"gossip must mix.*got p = 0"):
+        decor_step_sizes(gossip.from_array(np.eye(3)), 5, **PROBLEM)
+    for name, value in {
+        "num_steps": 0,
+        "dimension": 0,
+        "smoothness": 0.0,
+        "pl_constant": -1.0,
+        "initial_loss": -1.0,
+    }.items():
+        with pytest.raises(InvalidInput, match=f"{name} must be"):
+            decor_theorem_2(RING, **{**FULL, name: value})
+
+
+def test_sparse_covariances_and_graphs_without_edges():
+    assert_allclose(one_step_error(RING, spatial.laplacian("ring:n=16")), pairwise_error(RING, 1.0))
+    alone = gossip.from_array([[1.0]])
+    assert heterogeneity(alone) == heterogeneity(alone, of="rows") == pairwise_error(alone, 1.0) == 0.0

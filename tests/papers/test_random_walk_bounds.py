@@ -1,0 +1,182 @@
+"""PN-f-DP as coded, what is wrong with it, and the loss over the draw of a walk: all walks written out."""
+
+import itertools
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+import mfdl
+from mfdl import gossip, trust
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.privacy.gaussian import delta_from_mu
+from mfdl.testing.strategies import gossip_matrices
+from mfdl_papers import hitting_times, pn_f_dp, walk_known
+from mfdl_papers.random_walk.walk_bounds import _over_walks, _visits_until
+from mfdl_papers.random_walk.walk_losses import WalkLosses, smallest_epsilon
+
+GRID = 2 * 16 / 2**13  # of the smallest grid: how much one rounding may add
+SMALL = gossip_matrices(min_nodes=2, max_nodes=3)
+
+
+def lazy(q):
+    return gossip.from_array([[1 - q, q], [q, 1 - q]])
+
+
+def all_walks(W, T, start):
+    """(walk, probability) of every walk."""
+    P = W.dense()
+    for walk in itertools.product(range(len(P)), repeat=T + 1):
+        chance = start[walk[0]] * np.prod([P[a, b] for a, b in itertools.pairwise(walk)])
+        if chance > 0:
+            yield np.array(walk), float(chance)
+
+
+def lost_by_visits(walk, victim, attacker):
+    """mu^2 per noise multiplier 1, by hand, of a victim in all its visits."""
+    total, visits, noise = 0.0, 0, 0
+    for holder in walk.tolist():
+        if holder == attacker:
+            total, visits, noise = total + (visits**2 / noise if noise else 0.0), 0, 0
+        else:
+            visits, noise = visits + (holder == victim), noise + 1
+    return total
+
+
+def mixed(epsilon, mus_and_weights):
+    return sum(weight * delta_from_mu(mu, epsilon) for mu, weight in mus_and_weights if mu > 0)
+
+
+def least(epsilon, roundings, exact, delta):
+    """Whether what is lost is no less than that many points of the smallest grid below."""
+    below = epsilon - roundings * GRID
+    return below <= 0 or mixed(below, exact) > 0.99 * delta
+
+
+@examples(40)
+@given(SMALL, st.integers(1, 4))
+def test_hitting_times_are_those_of_all_walks(W, T):
+    v = W.num_nodes - 1
+    for u in range(W.num_nodes):
+        first = np.zeros(T)
+        for walk, chance in all_walks(W, T, np.arange(W.num_nodes) == u):
+            if (later := np.flatnonzero(walk[1:] == v)).size:
+                first[later[0]] += chance
+        assert_allclose(hitting_times(W, W.labels[v], T)[:, u], first, atol=1e-12)
+
+
+@examples(40)
+@given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 2)), min_size=1, max_size=3), st.integers(1, 3))
+def test_losses_compose_and_mix_from_above(parts, count):
+    weights = np.array([weight for weight, _ in parts]) / sum(weight for weight, _ in parts)
+    mus = np.array([mu for _, mu in parts])
+
+    def losses(reach):
+        of_one = composed = WalkLosses.gaussians(reach, weights, mus)
+        for _ in range(count - 1):
+            composed = composed.times(of_one)
+        return composed
+
+    epsilon = smallest_epsilon(losses, 1e-4)
+    cases = itertools.product(range(len(parts)), repeat=count)
+    exact = [(math.sqrt((mus[list(case)] ** 2).sum()), float(weights[list(case)].prod())) for case in cases]
+    assert mixed(epsilon, exact) <= 1e-4
+    assert least(epsilon, 8 * (count + 2), exact, 1e-4)
+
+
+@examples(20)
+@given(SMALL, st.integers(1, 6))
+def test_one_visit_loses_the_mixture_of_what_hides_it(W, T):
+    v = W.num_nodes - 1
+    bound = pn_f_dp(W, f"#{v}", num_steps=T, noise_multiplier=0.8, delta=1e-3, visits=1)
+    assert bound.valid
+    times = hitting_times(W, f"#{v}", T)
+    for u in range(v):
+        exact = [(1 / (0.8 * math.sqrt(t + 1)), times[t, u]) for t in range(T)]
+        assert mixed(bound.value[u], exact) <= 1e-3
+        assert least(bound.value[u], 4, exact, 1e-3)
+    assert math.isinf(bound.value[v])
+
+
+@examples(20)
+@given(SMALL, st.integers(1, 3), st.integers(0, 2**32 - 1))
+def test_over_the_draw_delta_is_the_mean_over_all_walks(W, T, seed):
+    n, v = W.num_nodes, W.num_nodes - 1
+    start = np.random.default_rng(seed).dirichlet(np.ones(n))
+    bound = walk_known(W, f"#{v}", num_steps=T, noise_multiplier=1.0, delta=1e-3, start=start)
+    assert bound.valid
+    for u in range(v):
+        exact = [(math.sqrt(lost_by_visits(walk, u, v)), chance) for walk, chance in all_walks(W, T, start)]
+        assert mixed(bound.value[u], exact) <= 1e-3
+        assert least(bound.value[u], 8 * (T + 1), exact, 1e-3)
+
+
+@examples(20)
+@given(SMALL, st.integers(1, 6))
+def test_every_walk_counts_once(W, T):
+    n, v, P = W.num_nodes, W.num_nodes - 1, W.dense()
+    before, between = (_visits_until(P, 0, v, of, T) for of in (np.full(n, 1 / n), P[v]))
+    total = _over_walks(16.0, before, between, 1.0)
+    assert total.mass == pytest.approx(1.0, abs=1e-12)
+    assert total.transform[0].real + total.lost == pytest.approx(1.0, abs=1e-11)
+
+
+def test_what_a_walk_loses_is_what_the_library_says_of_it():
+    W = gossip.metropolis_hastings("path:n=3")
+    for seed in range(4):
+        walk = gossip.drawn_walk(W, 9, seed)
+        algorithm = mfdl.algorithms.random_walk(mfdl.Dynamics(W), mfdl.EveryStep(9), walk=walk, to_all=False)
+        for loss in mfdl.victim_losses(algorithm, trust.PNDP([2]), release="none"):
+            assert loss.sensitivity_squared == pytest.approx(lost_by_visits(walk, loss.victim, 2))
+
+
+@pytest.mark.parametrize(("q", "T"), [(0.1, 2), (0.1, 4), (0.05, 6)])
+def test_noise_between_visits_counts_once(q, T):
+    """Two nodes: v sees all but u's steps. Composed over as many visits as there can be, PN-f-DP claims too little."""
+    claimed = pn_f_dp(lazy(q), 1, num_steps=T, noise_multiplier=1.0, delta=1e-3, visits=T)
+    assert claimed.valid is False
+    walks = all_walks(lazy(q), T, [0.5, 0.5])
+    exact = [(math.sqrt(lost_by_visits(walk, 0, 1)), chance) for walk, chance in walks]
+    assert mixed(claimed.value[0], exact) > 1.3e-3
+    held = walk_known(lazy(q), 1, num_steps=T, noise_multiplier=1.0, delta=1e-3)
+    assert held.value[0] > claimed.value[0]
+    assert mixed(held.value[0], exact) <= 1e-3
+
+
+def test_the_attackers_own_noise_hides_nothing():
+    """A token that changes places in every step comes at once, under the noise of one step."""
+    asked = {"num_steps": 1, "noise_multiplier": 1.0, "delta": 1e-5, "visits": 1}
+    late, right = (pn_f_dp(lazy(1.0), 1, **asked, late=late).value[0] for late in (True, False))
+    assert delta_from_mu(1.0, late) > 1e-3
+    assert delta_from_mu(1.0, right) <= 1e-5
+
+
+def test_the_published_numbers_are_met():
+    """Hypercube of 32 nodes, T = 275, sigma = 1: public results of the paper's code, which states its error as 0.1."""
+    W = gossip.metropolis_hastings(nx.convert_node_labels_to_integers(nx.hypercube_graph(5)))
+    found = pn_f_dp(W, 0, num_steps=275, noise_multiplier=1.0, delta=1e-5, late=True).value[[1, 3, 7, 15, 31]]
+    assert_allclose(found, [6.155, 3.995, 3.204, 2.834, 2.631], atol=0.03)
+
+
+def test_noise_that_is_too_small_to_tell_is_infinite():
+    assert math.isinf(pn_f_dp(lazy(0.5), 1, num_steps=4, noise_multiplier=1e-3, delta=1e-5).value[0])
+    assert math.isinf(walk_known(lazy(0.5), 1, num_steps=4, noise_multiplier=1.0, delta=1e-12).value[0])
+
+
+def test_what_is_no_walk_is_refused():
+    asked = {"num_steps": 3, "noise_multiplier": 1.0, "delta": 1e-3}
+    changing = gossip.random_pairs("ring:n=3", 3, 0)
+    for error, words, call in (
+        (InvalidInput, "attacker '7' is not a node", lambda: pn_f_dp(lazy(0.5), 7, **asked)),
+        (InvalidInput, r"delta must lie in \(0, 1\), got 1", lambda: pn_f_dp(lazy(0.5), 1, **asked | {"delta": 1.0})),
+        (InvalidInput, "noise_multiplier", lambda: walk_known(lazy(0.5), 1, **asked | {"noise_multiplier": 0.0})),
+        (InvalidInput, "start must be 2 probabilities", lambda: walk_known(lazy(0.5), 1, **asked, start=[0.5, 0.6])),
+        (UnsupportedMechanism, "the same in every step", lambda: hitting_times(changing, 1, 3)),
+    ):
+        with pytest.raises(error, match=words):
+            call()
