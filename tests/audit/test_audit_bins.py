@@ -10,6 +10,7 @@ import pytest
 import mfdl
 from mfdl import audit, sampled, trust
 from mfdl.audit import secret_bins
+from mfdl.audit.bin_draws import Replayed, Sampler
 from mfdl.audit.bin_ratio import EPSILONS
 from mfdl.cli import main
 from mfdl.errors import InvalidInput
@@ -163,8 +164,11 @@ def test_a_true_claim_is_refuted_no_more_often_than_stated(epochs, adjacency, wa
             _, ratio = secret_bins._whitened(canary, settings, told=False)
             exact = Exact(ratio.shifts @ ratio.shifts.T, ways)
             curve = np.array([exact.delta(epsilon) for epsilon in EPSILONS])
+            options = {name: asked[name] for name in ("trust", "clip_norm", "noise_std")}
+            drawn = Replayed(sampled.with_noise(config.algorithm, adjacency="zero-out", **options)).joined
+            sampler = Sampler(drawn, config.algorithm.num_nodes, config.algorithm.num_steps, bins=2)
         system = audit.Training(config.algorithm, noise_std=1.5, clip_norm=1.0)
-        runs = secret_bins.BinRuns(system, settings, 0.5, bins_seen=False)
+        runs = secret_bins.BinRuns(system, sampler, settings, 0.5, bins_seen=False)
         refuted += runs.result(canary, 0, exact, curve).violated
     assert refuted <= 100
 

@@ -182,3 +182,19 @@ class TestConfigFiles:
         assert message in capsys.readouterr().err
         with pytest.raises(mfdl.InvalidInput, match=message.partition(";")[0].replace("?", ".")):
             FactorizeConfig.load(tmp_path / name)
+
+
+LONG = ["--epochs", "1001", "--period", "1000"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["attack", "--attacker", "0", "--steps", "1000001"],
+        *([name, *LONG] for name in ("audit", "account", "factorize")),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_more_steps_than_any_run_has_are_refused_before_any_work(arguments, capsys):
+    assert main([*arguments, "--graph", "ring:n=4"]) == 2
+    assert "at most 1,000,000 steps" in capsys.readouterr().err
