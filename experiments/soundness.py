@@ -9,8 +9,11 @@ oracle attains ends the command with status 1 and prints the smallest such case.
 
 from __future__ import annotations
 
+import _soundness_bins
+import _soundness_statements
 from _campaign import run
-from _soundness_statements import STATEMENTS
+
+STATEMENTS = _soundness_statements.STATEMENTS | _soundness_bins.STATEMENTS
 
 if __name__ == "__main__":
     raise SystemExit(run(STATEMENTS, __doc__.splitlines()[0], cases=25_000))
