@@ -10,9 +10,12 @@ status 1 and prints the smallest such case.
 
 from __future__ import annotations
 
+import _soundness_bins
+import _soundness_encoders
 import _soundness_training  # noqa: F401  registers its statements
 from _campaign import run
-from _soundness_encoders import STATEMENTS
+
+STATEMENTS = _soundness_encoders.STATEMENTS | _soundness_bins.STATEMENTS
 
 if __name__ == "__main__":
     raise SystemExit(run(STATEMENTS, __doc__.splitlines()[0], cases=25_000))

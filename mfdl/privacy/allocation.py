@@ -24,6 +24,7 @@ import scipy.fft
 import scipy.special
 
 from ..check import FloatArray
+from .spread_atoms import between
 
 LEAST, MOST = 2**12, 2**17
 """Grid points of a law; fewer are another upper bound, larger and sooner."""
@@ -154,8 +155,8 @@ def _single(shift: float, weight: float, tail: float, points: int) -> _Law:
         root = np.sqrt(power * power + 4 * weight)
         power = np.where(power >= 0, (power + root) / 2, 2 * weight / (root - np.minimum(power, 0.0)))
     x = np.concatenate([[-np.inf], np.log(power) / shift, [np.inf]])
-    mass = _between(x, 0.0)
-    moment = _between(x, shift) - (weight * _between(x, -shift) if weight else 0.0)
+    mass = between(x, 0.0)
+    moment = between(x, shift) - (weight * between(x, -shift) if weight else 0.0)
     inner = mass[1:-1]
     right = np.clip((moment[1:-1] - grid[:-1] * inner) / step, 0.0, inner)
     spread = np.zeros(points)
@@ -167,14 +168,6 @@ def _single(shift: float, weight: float, tail: float, points: int) -> _Law:
     above = max(0.0, moment[-1] - grid[-1] * mass[-1]) + rounding
     below = max(0.0, grid[0] * mass[0] - moment[0]) + rounding
     return _Law(bottom, step, spread, above, below, 4 * ROUNDING)
-
-
-def _between(x: FloatArray, mean: float) -> FloatArray:
-    """Mass of N(mean, 1) between neighbouring points, each to a relative precision."""
-    z = x - mean
-    upper = z[:-1] > 0
-    low, high = scipy.special.ndtr(np.where(upper, -z[1:], z[:-1])), scipy.special.ndtr(np.where(upper, -z[:-1], z[1:]))
-    return np.asarray(np.maximum(high - low, 0.0))
 
 
 def kept_curve(shift: float, bins: int, epsilons: FloatArray, tail: float) -> FloatArray:

@@ -23,7 +23,7 @@ from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput, require_known
 from ..shown import rounded_up
-from . import allocation, gaussian
+from . import allocation, gaussian, spread_atoms
 from .unsampled import Unsampled
 
 if TYPE_CHECKING:
@@ -89,17 +89,42 @@ class BinnedGaussian(Unsampled):
         epsilon = check.non_negative(epsilon=epsilon)
         if not self.noise_multiplier:
             return 1.0
-        if not self.fits:
-            return gaussian.delta_from_mu(self.public_mu, epsilon)
-        hulls = (self._losses(kept, rho, FINEST) for kept, rho in self.correlations)
-        return min(gaussian.delta_from_mu(self.public_mu, epsilon), *(delta_of(h, epsilon) + SLACK for h in hulls))
+        public = gaussian.delta_from_mu(self.public_mu, epsilon)
+        return min(public, *(self._hull_delta(epsilon, *pair) for pair in self.correlations))
+
+    def _hull_delta(self, epsilon: float, kept: int, rho: float) -> float:
+        """Of b' bins with correlations of at most rho."""
+        bounds = [1.0]
+        if self._direct(rho) and epsilon <= self.unsampled_epsilon(LEAST_DELTA):
+            bounds.append(spread_atoms.delta_at(self._shifts(rho)[1], kept, self._doubled, epsilon))
+        if self._composes(rho):
+            bounds.append(delta_of(self._losses(kept, rho, FINEST), epsilon) + SLACK)
+        return min(bounds)
 
     def hull_epsilon(self, delta: float, kept: int, rho: float) -> float:
         """Of b' bins with correlations of at most rho; inf where delta or noise is too small for floating point."""
-        delta = check.open_unit(delta=delta)
-        if not self.fits or delta <= 2 * SLACK:
-            return math.inf
-        return epsilon_of(self._losses(kept, rho, _tail(delta)), delta - SLACK)
+        delta, bounds = check.open_unit(delta=delta), [math.inf]
+        if self._direct(rho) and delta >= LEAST_DELTA:
+            most = self.unsampled_epsilon(delta)
+            bounds.append(spread_atoms.epsilon_at(self._shifts(rho)[1], kept, self._doubled, delta, most))
+        if self._composes(rho) and delta > 2 * SLACK:
+            bounds.append(epsilon_of(self._losses(kept, rho, _tail(delta)), delta - SLACK))
+        return min(bounds)
+
+    def _direct(self, rho: float) -> bool:
+        """Whether the hull is random allocation alone, whose atoms need no composition."""
+        return not rho and self.noise_multiplier > 0 and spread_atoms.fits(self._shifts(rho)[1], self._doubled)
+
+    def _composes(self, rho: float) -> bool:
+        """Whether the hull is worth a privacy loss distribution: of a replaced record atoms alone are closer."""
+        return self.fits and not (self._doubled and self._direct(rho))
+
+    def tight(self, delta: float) -> bool:
+        """Whether epsilon at this delta is at most 2 % (and 1e-3) above the exact one where all M_rr are equal.
+
+        It is where bins are not correlated; else the hull and the strides are upper bounds of no stated precision.
+        """
+        return self.bins == 1 or (self._direct(self.correlations[0][1]) and delta >= LEAST_DELTA)
 
     method = "certified"
     retry_step = 2.0**-52
@@ -130,8 +155,13 @@ class BinnedGaussian(Unsampled):
         return least
 
     def remark(self, delta: float) -> str:
-        """What stands beside epsilon in words: what the same noise gives where bins are public."""
-        return f"with public bins {rounded_up(self.unsampled_epsilon(delta), 4)}"
+        """What stands beside epsilon in words: how close it is, and what the same noise gives where bins are public."""
+        precision = (
+            "at most 2 % above the exact value if all bins weigh the same"
+            if self.tight(delta)
+            else "an upper bound of no stated precision, as bins are correlated or numbers extreme"
+        )
+        return f"{precision}; with public bins {rounded_up(self.unsampled_epsilon(delta), 4)}"
 
     def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
         """The privacy loss distribution of the bound that is least at this delta: for composition.
@@ -173,6 +203,10 @@ class BinnedGaussian(Unsampled):
 
 FINEST = 1e-10
 """Tail of a law where no delta is given."""
+LINEAR, FAINT_TAIL, CHORDS = 0.9, 1e-8, 33
+"""Of a replaced record: the shift beyond which, and the tail below which, linear grids are coarse; atoms' epsilons."""
+LEAST_DELTA = 1e-15
+"""Down to which atoms tell delta; below, bins count as public."""
 
 
 def correlations(M: FloatArray) -> tuple[tuple[int, float], ...]:
@@ -200,12 +234,14 @@ def correlations(M: FloatArray) -> tuple[tuple[int, float], ...]:
 def _least(epsilon: float, delta: float, bins: int, pair: tuple[int, float], adjacency: str, most: float) -> float:
     """The least multiplier by the hull of one pair; `most` where it needs more than that, or cannot tell."""
     kept, rho = pair
-    if delta <= 2 * SLACK or not BinnedGaussian(most, kept, (pair,), adjacency).fits:
+    if math.isinf(BinnedGaussian(most, kept, (pair,), adjacency).hull_epsilon(delta, *pair)):
         return most
 
     def exceeds(multiplier: float, coarse: int) -> float:
         """log of the epsilon of the hull over the one wanted."""
         bound = BinnedGaussian(multiplier, kept, (pair,), adjacency)
+        if bound._direct(rho):
+            return math.log(max(bound.hull_epsilon(delta, *pair), 1e-12) / epsilon)
         if not bound.fits:
             return math.inf
         interval = coarse * _interval(*bound._shifts(rho), kept, bound._doubled)
@@ -301,11 +337,28 @@ def _allocated(shift: float, bins: int, doubled: bool, interval: float, tail: fl
     above = np.asarray(interval * np.arange(last + 1), dtype=np.float64)
     unsampled = np.array([gaussian.delta_from_mu(whole, float(e)) for e in above])
     if doubled:
-        curves = [np.minimum(allocation.replaced_curve(shift, bins, above, tail), unsampled)] * 2
+        curves = [_replaced_curve(shift, bins, above, unsampled, tail)] * 2
     else:
-        curves = [np.minimum(c, unsampled) for c in allocation.kept_curve(shift, bins, above, tail)]
+        bounds = [allocation.kept_curve(shift, bins, above, tail), np.stack([unsampled] * 2)]
+        if spread_atoms.fits(shift, doubled):
+            bounds.append(spread_atoms.kept_deltas(shift, bins, above))
+        curves = list(np.min(bounds, axis=0))
     pmfs = [_connected(_both_sides(curve, other, above), interval, last) for curve, other in (curves, curves[::-1])]
     return privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
+
+
+def _replaced_curve(shift: float, bins: int, above: FloatArray, unsampled: FloatArray, tail: float) -> FloatArray:
+    """The least of what is affordable: linear grids at every epsilon, atoms at some and chords in e^epsilon between."""
+    strong, curve = shift > LINEAR, unsampled
+    if not strong or not spread_atoms.fits(shift, True):
+        curve = np.minimum(curve, allocation.replaced_curve(shift, bins, above, tail))
+    if (strong or tail < FAINT_TAIL) and spread_atoms.fits(shift, True):
+        last = int(np.flatnonzero(curve >= tail / 100).max(initial=0))
+        at = np.unique(np.linspace(0, last, CHORDS).astype(int))
+        knots = spread_atoms.replaced_deltas(shift, bins, above[at])
+        chords = np.interp(np.exp(above[: last + 1]), np.exp(above[at]), knots)
+        curve = np.concatenate([np.minimum(curve[: last + 1], chords), curve[last + 1 :]])
+    return curve
 
 
 def _both_sides(curve: FloatArray, other: FloatArray, above: FloatArray) -> FloatArray:

@@ -269,6 +269,8 @@ class SampledGuarantee(Shown):
         fields |= {"victim": self.victim, "unit": self.unit, "adaptive": self.adaptive, "bound": self.bound}
         fields |= {"epsilon": epsilon, "method": self.accountant.method, "adjacency": self.adjacency}
         fields |= {"noise_multiplier": self.noise_multiplier, "composed": self.composed}
+        if isinstance(self.accountant, BinnedGaussian):
+            fields["tight"] = self.accountant.tight(self.stated_delta)
         return {name: _json(value) for name, value in fields.items()}
 
 
