@@ -13,7 +13,7 @@ import numpy as np
 from _campaign import Case, Excluded, Statement, shortfall
 
 from mfdl.privacy import gaussian
-from mfdl.privacy.binned import BinnedGaussian, correlations
+from mfdl.privacy.binned import MOST_TIGHT, BinnedGaussian, correlations
 from mfdl.testing.oracles import allocation as oracle
 from mfdl.testing.oracles.secret_bins import of_two_bins
 
@@ -31,9 +31,9 @@ def statement(name: str, *, tolerance: float = 1e-9, share: float = 1.0):
     return register
 
 
-def drawn_bins(rng: np.random.Generator, most: int = 8) -> tuple[BinnedGaussian, float]:
+def drawn_bins(rng: np.random.Generator, most: int = MOST_TIGHT) -> tuple[BinnedGaussian, float]:
     """Bins without correlation, and a delta."""
-    bins, adjacency = int(rng.integers(1, most + 1)), str(rng.choice(["zero-out", "add-remove", "replace-one"]))
+    bins, adjacency = round(most ** rng.uniform()), str(rng.choice(["zero-out", "add-remove", "replace-one"]))
     multiplier = math.exp(rng.uniform(math.log(0.12), math.log(10)))
     return BinnedGaussian(multiplier, bins, ((bins, 0.0),), adjacency), 10.0 ** rng.uniform(-12, -1)
 

@@ -160,6 +160,15 @@ def index(value: Any) -> int:
     return operator.index(value)
 
 
+def integer(**named: Any) -> int:
+    """An integer."""
+    name, value = one(named)
+    try:
+        return index(value)
+    except TypeError:
+        raise InvalidInput(f"{name} must be an integer, got {said(value)}.") from None
+
+
 def integer_at_least(minimum: int, **named: Any) -> int:
     """An integer >= minimum (bool is not an integer here)."""
     name, value = one(named)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 FEW = 6  # numbers of an array, or items of a sequence, that are shown
 LONGEST = 300  # characters of one value
-ROUNDING = 1e-9
-"""Relative: what rounding in float64 may add to a number. No digit is spent on it: 1 + 1e-15 is 1, not 1.00001."""
+ROUNDING = 1e-12
+"""Relative: what rounding up in float64 may add to a number. No digit is spent on it: 1 + 1e-15 is 1, not 1.00001."""
+_EXACT = Context(prec=120)  # products of floats; that of the caller may have fewer digits
 
 
 def short(value: Any) -> str:
@@ -75,7 +76,7 @@ def _same(value: Any, default: Any) -> bool:
 
 def less_rounding(number: float) -> Decimal:
     """A number >= 0 without what rounding may have added to it: what is rounded up for tables, titles and pictures."""
-    return Decimal(float(number)) * (1 - Decimal(ROUNDING))
+    return _EXACT.multiply(Decimal(float(number)), _EXACT.subtract(Decimal(1), Decimal(ROUNDING)))
 
 
 def rounded_up(number: float, digits: int) -> str:

@@ -114,7 +114,7 @@ class Participation(abc.ABC):
 
 def _steps(steps: Sequence[int]) -> list[int]:
     """The steps that are asked about, checked."""
-    return [check.integer_at_least(0, step=step) for step in check.listed("steps, e.g. [0, 2]", steps=steps)]
+    return [check.integer(step=step) for step in check.listed("steps, e.g. [0, 2]", steps=steps)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -144,7 +144,7 @@ class Guarantee(Shown):
         if self.fingerprint:
             Fingerprint.parse(self.fingerprint)
         if (self.seal or self.fingerprint) and self.seal != self._digest(self.fingerprint):
-            self._set(fingerprint="", seal="", source=EDITED)
+            self._set(fingerprint="", seal="", source=edited(self.source))
 
     def _require_least_mu(self) -> float:
         """sensitivity * record_shift / noise_std, below which no mu can be."""
@@ -386,9 +386,15 @@ def said_of_both(this: _Said, other: _Said) -> dict[str, Any]:
 def texts(**named: Any) -> tuple[str, ...]:
     """A tuple of texts. Raises: InvalidInput: anything else."""
     name, given = check.one(named)
-    if isinstance(given, str) or not all(isinstance(text, str) for text in given):
-        raise InvalidInput(f"{name} must be a tuple of texts, got {given!r}.")
-    return tuple(given)
+    items = check.listed("texts", **named)
+    if not all(isinstance(text, str) for text in items):
+        raise InvalidInput(f"{name} must be a list of texts, got {given!r}.")
+    return tuple(items)
+
+
+def edited(source: str) -> str:
+    """Where a statement comes from that is no longer the one that was computed."""
+    return "; ".join(dict.fromkeys([*filter(None, source.split("; ")), EDITED]))
 
 
 def _of_victims(given: Any, mu: float) -> tuple[tuple[str, float], ...]:

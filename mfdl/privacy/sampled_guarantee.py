@@ -20,7 +20,7 @@ from . import gaussian
 from .binned import BinnedGaussian
 from .composed_bins import ComposedBins
 from .fingerprint import Fingerprint, fingerprint_of_both, short_hash
-from .guarantee import DELTA, EDITED, Guarantee, said_of_both, texts
+from .guarantee import DELTA, Guarantee, edited, said_of_both, texts
 from .monte_carlo_bins import MonteCarloBins
 from .sampled import SampledGaussian
 from .words import EVERY_NODE, condition_rows
@@ -78,7 +78,8 @@ class SampledGuarantee(Shown):
     def __post_init__(self) -> None:
         if not isinstance(self.accountant, SampledGaussian | BinnedGaussian | ComposedBins):
             raise InvalidInput(
-                f"accountant must be a SampledGaussian or a BinnedGaussian, got {check.said(self.accountant)}."
+                "accountant must be a SampledGaussian, a BinnedGaussian or a ComposedBins, got "
+                f"{check.said(self.accountant)}."
             )
         check.open_unit(stated_delta=self.stated_delta)
         for name in _TEXTS:
@@ -94,7 +95,7 @@ class SampledGuarantee(Shown):
         if self.fingerprint:
             Fingerprint.parse(self.fingerprint)
         if (self.seal or self.fingerprint) and self.seal != self._digest(self.fingerprint):
-            self._set(fingerprint="", seal="", source=EDITED)
+            self._set(fingerprint="", seal="", source=edited(self.source))
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -201,7 +202,7 @@ class SampledGuarantee(Shown):
 
     @property
     def epsilon_in_words(self) -> str:
-        """epsilon, rounded up, at `stated_delta`; beside it what Renyi accounting gives."""
+        """epsilon, rounded up, at `stated_delta`."""
         delta = self.stated_delta
         return f"epsilon = {rounded_up(self.epsilon(delta), 4)} at delta = {delta:g}"
 
@@ -270,7 +271,7 @@ class SampledGuarantee(Shown):
         fields |= {"epsilon": epsilon, "method": self.accountant.method, "adjacency": self.adjacency}
         fields |= {"noise_multiplier": self.noise_multiplier, "composed": self.composed}
         if isinstance(self.accountant, BinnedGaussian):
-            fields["tight"] = self.accountant.tight(self.stated_delta)
+            fields["tight_for_equal_bins"] = self.accountant.tight(self.stated_delta)
         return {name: _json(value) for name, value in fields.items()}
 
 

@@ -20,6 +20,7 @@ import scipy.optimize
 import scipy.special
 
 from ..check import FloatArray
+from ..floats import UNIT
 
 POINTS = 400
 """Atoms of a law; a sum costs their square."""
@@ -29,7 +30,8 @@ NEGLIGIBLE = 3e-17
 """Mass below, and mean excess above, of what is not resolved but spread to the ends of a law."""
 MEANS = 1e-12
 """Relative: what floating point may do to the mean of an atom, in all sums together."""
-UNIT = 2.0**-53
+BLOCK = 4096
+"""Epsilons that are looked at together, for memory."""
 LEAST_SHIFT, LARGEST_SHIFT = 1e-7, {False: 18.0, True: 12.0}
 """Shifts for which float64 holds these laws, of a record that is left out or replaced."""
 GROUP = 5
@@ -70,10 +72,13 @@ def delta_at(shift: float, bins: int, doubled: bool, epsilon: float) -> float:
 def kept_deltas(shift: float, bins: int, epsilons: FloatArray) -> FloatArray:
     """delta of P against Q and of Q against P at some epsilons >= 0, at least, shape (2, epsilons)."""
     values, mass = _kept(shift, bins)
-    grown = np.exp(epsilons)[:, None]
-    gain = np.maximum(values * (1 + MEANS) - bins * grown, 0.0) @ mass
-    lack = np.maximum(bins - grown * (1 - MEANS) * values, 0.0) @ mass
-    return _rounded_up(np.stack([gain, lack]) / bins, bins)
+    deltas = np.empty((2, epsilons.size))
+    for start in range(0, epsilons.size, BLOCK):
+        block = slice(start, start + BLOCK)
+        grown = np.exp(epsilons[block])[:, None]
+        deltas[0, block] = np.maximum(values * (1 + MEANS) - bins * grown, 0.0) @ mass
+        deltas[1, block] = np.maximum(bins - grown * (1 - MEANS) * values, 0.0) @ mass
+    return _rounded_up(deltas / bins, bins)
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ import pytest
 from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, sampled, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.mechanism import account
-from mfdl.privacy.guarantee import EDITED, STATED, Guarantee
+from mfdl.privacy.guarantee import EDITED, STATED, Guarantee, texts
 from mfdl.privacy.losses import SHIFT_NOTE, Losses, Question
 from mfdl.privacy.sampled_guarantee import SampledGuarantee
 
@@ -155,7 +155,7 @@ def test_a_note_is_part_of_what_is_sealed():
     assert not without.fingerprint
     assert without.source == EDITED
     for wrong in ("a text", (1,)):
-        with pytest.raises(InvalidInput, match="notes must be a tuple of texts"):
+        with pytest.raises(InvalidInput, match="notes must be a list of texts"):
             dataclasses.replace(both, notes=wrong)
 
 
@@ -169,3 +169,10 @@ def test_a_statement_shows_release_runs_and_conditions_wherever_it_shows_itself(
     twice = guarantee_of("public, twice")
     for words in words_of(twice):
         assert "2 runs" in words
+
+
+def test_notes_given_by_a_generator_are_kept_and_others_refused():
+    assert texts(notes=(note for note in ["assumes L = 1"])) == ("assumes L = 1",)
+    for wrong in (None, "one text", [1]):
+        with pytest.raises(InvalidInput, match="notes must be"):
+            texts(notes=wrong)

@@ -80,11 +80,11 @@ def test_infinity_that_is_not_proven_is_called_an_upper_bound(encoder, model):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact_gram, "MAX_SIZE", 0)
         loss, _ = losses(encoder, 2, model)
-    if math.isinf(loss.fixed.squared):
-        assert loss.fixed.bound == "upper"
-        assert loss.fixed.lower == 0
-        assert loss.bound == "upper"
-        assert "only an upper bound" in loss.fixed.why
+    assert math.isinf(loss.fixed.squared)
+    assert loss.fixed.bound == "upper"
+    assert loss.fixed.lower == 0
+    assert loss.bound == "upper"
+    assert "only an upper bound" in loss.fixed.why
 
 
 def test_messages_of_a_path_under_an_encoder_near_singular_have_a_bound_at_most():
