@@ -18,7 +18,8 @@ from mfdl.testing.oracles import allocation as oracle
 from mfdl.testing.oracles.secret_bins import of_two_bins
 
 STATEMENTS: dict[str, Statement] = {}
-POINTS = 250  # atoms of the oracle
+FEW_BINS = 8
+POINTS = {True: 250, False: 600}  # atoms of the oracle, for few bins and for more
 QUADRATURE = 5e-3  # relative: what 801 points miss at the kink, where delta is small
 CLOSE, APART = 1.02, 1e-3  # how far above the true epsilon an answer may be that is called tight
 
@@ -44,7 +45,7 @@ def true_delta(bins: BinnedGaussian, epsilon: float) -> float:
         mu = shift * math.sqrt(2.0 if bins.bins == 2 else 4.0 if bins.adjacency == "replace-one" else 1.0)
         return gaussian.delta_from_mu(mu, epsilon) * (1 - 1e-8)
     directions = ("replaced",) if bins.adjacency == "replace-one" else ("kept", "lost")
-    return max(oracle.delta(shift, bins.bins, epsilon, way, POINTS) for way in directions)
+    return max(oracle.delta(shift, bins.bins, epsilon, way, POINTS[bins.bins <= FEW_BINS]) for way in directions)
 
 
 def words(bins: BinnedGaussian, delta: float) -> str:
