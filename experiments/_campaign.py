@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import math
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,6 +24,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mfdl import files
+from mfdl.errors import UnusualSetting
 
 CHUNK = 50  # cases of one task
 
@@ -78,6 +80,7 @@ def compare(statements: Mapping[str, Statement], name: str, numbers: range, seed
     """Tries the cases with these numbers."""
     tried, began = Tally(), time.perf_counter()
     one = statements[name]
+    warnings.simplefilter("ignore", UnusualSetting)  # drawn on purpose
     for number in numbers:
         try:
             case = one.differ(np.random.default_rng([seed, list(statements).index(name), number]))
