@@ -41,6 +41,7 @@ ONLY_PUBLIC = {
 }
 """Options that secret batches do not take, and why."""
 MAX_STEPS = 10**6
+MAX_SEEDS = 10**5
 """Of a run: beyond it a typing error would exhaust the machine before anything could be said."""
 
 
@@ -417,6 +418,12 @@ def require_one_of(kind: str, name: str | None, known: Collection[str]) -> None:
     """Refuses a name that is not known, with the nearest one; None is always fine."""
     if name is not None:
         require_known(kind, name, known)
+
+
+def require_seeds(seeds: int) -> None:
+    """Refuses more seeds than any comparison has."""
+    if seeds > MAX_SEEDS:
+        raise InvalidInput(f"a comparison has at most {MAX_SEEDS:,} seeds, got more; lower --seeds.")
 
 
 def require_steps(steps: int) -> None:

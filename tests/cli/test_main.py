@@ -198,3 +198,8 @@ LONG = ["--epochs", "1001", "--period", "1000"]
 def test_more_steps_than_any_run_has_are_refused_before_any_work(arguments, capsys):
     assert main([*arguments, "--graph", "ring:n=4"]) == 2
     assert "at most 1,000,000 steps" in capsys.readouterr().err
+
+
+def test_more_seeds_than_any_comparison_has_are_refused_before_any_work(capsys):
+    assert main(["compare", "--graph", "ring:n=4", "--seeds", str(10**20)]) == 2
+    assert "at most 100,000 seeds" in capsys.readouterr().err
