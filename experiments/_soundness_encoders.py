@@ -136,12 +136,12 @@ def drawn_scheme(rng: np.random.Generator, T: int) -> tuple[Participation, list[
 
 def separated(T: int, k: int, b: int) -> list[Steps]:
     """All sets of at most k steps, b or more apart; the maximal ones are among them."""
-    found: list[Steps] = []
+    patterns: list[Steps] = []
     newest: list[Steps] = [()]
     for _ in range(k):
         newest = [(*p, t) for p in newest for t in range(p[-1] + b if p else 0, T)]
-        found += newest
-    return found
+        patterns += newest
+    return patterns
 
 
 # ---- the truth, from below -------------------------------------------------------------------------------------------
@@ -182,8 +182,8 @@ def rules(rng: np.random.Generator) -> Case:
     if drawn.kind == "array":
         raise Excluded("no structure")
     scheme, patterns = drawn_scheme(rng, T)
-    found = structured_bound(drawn.encoder, scheme, "exact" if rng.random() < 0.02 else "certified")
-    return judged(signed_loss(drawn.C.T @ drawn.C, patterns), found.upper, drawn, scheme, "encoders")
+    bound = structured_bound(drawn.encoder, scheme, "exact" if rng.random() < 0.02 else "certified")
+    return judged(signed_loss(drawn.C.T @ drawn.C, patterns), bound.upper, drawn, scheme, "encoders")
 
 
 @statement("encoders with structure, accounted under LDP: all signs <= library", share=0.1)
@@ -221,13 +221,13 @@ def near_singular(rng: np.random.Generator) -> Case:
     structured = bool(rng.random() < 0.3)
     drawn = Drawn(Banded(bands) if structured else C, C, "near singular", f"C {C.tolist()}")
     scheme, patterns = drawn_scheme(rng, T)
-    noise, found = sensitivity_of(drawn, scheme, whole=bool(rng.random() < 0.1))
+    noise, sensitivity = sensitivity_of(drawn, scheme, whole=bool(rng.random() < 0.1))
     columns = noise.matmat(np.eye(noise.shape[1]))[:: noise.num_nodes, :: noise.num_nodes]
     encoder = C.tolist() if structured else inverse_of(columns)
     exact = [[Fraction(x) for x in row] for row in encoder]
     X = np.array([[float(sum(row[s] * row[t] for row in exact)) for t in range(T)] for s in range(T)])
-    case = judged(signed_loss(X, patterns), found.squared, drawn, scheme, "near singular")
-    if math.isinf(found.squared) and (found.exact or not structured):
-        words = f"{drawn.words}: an infinite loss ({found.bound}), though nothing leaks"
+    case = judged(signed_loss(X, patterns), sensitivity.squared, drawn, scheme, "near singular")
+    if math.isinf(sensitivity.squared) and (sensitivity.exact or not structured):
+        words = f"{drawn.words}: an infinite loss ({sensitivity.bound}), though nothing leaks"
         return dataclasses.replace(case, difference=math.inf, words=words)
     return case

@@ -63,11 +63,13 @@ def clipped(rng: np.random.Generator) -> Case:
     reactions = (1 - slopes * L) / rates / clips[:, None]
     questions = [dataclasses.replace(question, algorithm=run) for question in views]
     truth = max(least_loss(question, reactions) for question in questions)
-    stated = calibrated.sensitivity.squared
-    off = shortfall(truth if truth == math.inf else float(truth), stated)
+    sensitivity_squared = calibrated.sensitivity.squared
+    off = shortfall(truth if truth == math.inf else float(truth), sensitivity_squared)
     rest = "Lipschitz" if calibrated.lipschitz is not None else "no constant"
     shape = "clips" if (clips != 1).any() else "no clips"
-    words = f"true {float(truth)!r}, stated {stated!r}, clips {clips.tolist()}, L {L}: {questions[0].words}"
+    words = (
+        f"true {float(truth)!r}, stated {sensitivity_squared!r}, clips {clips.tolist()}, L {L}: {questions[0].words}"
+    )
     return Case(off, f"{shape} | {rest} | {views[0].kind}", run.num_nodes * T, words if off else "")
 
 
@@ -116,12 +118,12 @@ def secret(rng: np.random.Generator) -> Case:
     adjacency, nu = str(rng.choice(["zero-out", "replace-one"])), float(rng.choice([0.5, 1.0, 3.0]))
     epsilon = float(rng.choice([8.0] if known.any() else [0.0, 0.3, 1.0, 3.0]))  # where noise hides all that it hides
     try:
-        stated = sampled.account(algorithm, trust=model, adjacency=adjacency, clip_norm=1.0, noise_std=nu)
+        guarantee = sampled.account(algorithm, trust=model, adjacency=adjacency, clip_norm=1.0, noise_std=nu)
     except UnsupportedMechanism as refusal:
         raise Excluded(f"refused: {str(refusal)[:40]}") from None
     B = nu * algorithm.noise.matmat(np.eye(algorithm.noise.shape[1])) * ~noise.ravel()
     truth = max(_of_victim(rng, scheme, B, known, u, adjacency, epsilon) for u in range(n))
-    delta = stated.delta(epsilon)
+    delta = guarantee.delta(epsilon)
     off = shortfall(truth if truth > FAINT else 0.0, delta)
     label = f"{type(scheme).__name__} | {algorithm.noise.kind} | {'gradients known' if known.any() else 'none known'}"
     words = (
@@ -141,7 +143,7 @@ def drawn_secret(rng: np.random.Generator) -> LinearAlgorithm:
     T = scheme.num_steps
     W = gossip.from_array(np.full((n, n), 1 / n))
     algorithm = algorithms.dp_dsgd(Dynamics(W, 0.5), scheme)
-    held = np.ones((n, n), dtype=bool)
+    holders = np.ones((n, n), dtype=bool)
 
     def causal(size: int) -> FloatArray:
         return np.eye(size) + np.tril(rng.choice([0.0, 0.5, -0.5], (size, size)), -1)
@@ -151,8 +153,8 @@ def drawn_secret(rng: np.random.Generator) -> LinearAlgorithm:
         lambda: IndependentNoise(T, n),
         lambda: LocalNoise(causal(T), n),
         lambda: LocalNoise(np.stack([causal(T) for _ in range(n)]), n),
-        lambda: SpaceTimeNoise(causal(T), factor, held, n),
-        lambda: SpaceTimeNoise(np.stack([causal(T) for _ in range(n)]), factor, held, n),
+        lambda: SpaceTimeNoise(causal(T), factor, holders, n),
+        lambda: SpaceTimeNoise(np.stack([causal(T) for _ in range(n)]), factor, holders, n),
         lambda: JointNoise(causal(T * n), T, n),
     ]
     if isinstance(scheme, PoissonSampling):
@@ -257,17 +259,17 @@ def drawn_run(
     shift = gaussian.record_shift(adjacency, 1.0)
     epochs, bins = [(2, 2), (2, 3)][rng.integers(2)]
     if rng.random() < 0.5:
-        stated = mechanism.account(
+        guarantee = mechanism.account(
             algorithms.dp_dsgd(Dynamics(W, 0.5), Cyclic(epochs, bins)),
             **how,
             lipschitz=1.0 if rng.random() < 0.6 else None,
         )
-        return stated, stated.mu * (1 - 1e-9) if stated.bound == "exact" else 0.0
+        return guarantee, guarantee.mu * (1 - 1e-9) if guarantee.bound == "exact" else 0.0
     secret = sampled.account(algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins)), **how)
     # every bin is as far along the mean of all: one projection of the mixture is a Gaussian; of hidden messages nothing
     attained = shift * math.sqrt(epochs / bins) / nu
     return secret, attained if isinstance(model, trust.LDP) else 0.0
 
 
-def _kind(stated: Guarantee | SampledGuarantee) -> str:
-    return "secret" if isinstance(stated, SampledGuarantee) else "Lipschitz" if stated.notes else "public"
+def _kind(guarantee: Guarantee | SampledGuarantee) -> str:
+    return "secret" if isinstance(guarantee, SampledGuarantee) else "Lipschitz" if guarantee.notes else "public"

@@ -98,8 +98,8 @@ def classes(modules: list[Module]) -> dict[str, list[tuple[Module, ast.ClassDef]
 
 def names_in(node: ast.AST) -> set[str]:
     """Names and attributes in an expression."""
-    found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    return found | {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return names | {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
 
 
 def instance_questions(module: Module) -> Iterator[tuple[ast.Call, set[str]]]:
@@ -179,8 +179,8 @@ def imported(module: Module, known: set[str]) -> set[str]:
 def circles(modules: list[Module]) -> list[str]:
     known = {module.name for module in modules}
     graph = nx.DiGraph((m.name, target) for m in modules if m.name != "mfdl" for target in imported(m, known))
-    found = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 3]
-    return [f"{len(part)} files: {', '.join(part)}" for part in sorted(found, key=len, reverse=True)]
+    parts = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 3]
+    return [f"{len(part)} files: {', '.join(part)}" for part in sorted(parts, key=len, reverse=True)]
 
 
 # ---- ideas that stand more than once ---------------------------------------------------------------------------------

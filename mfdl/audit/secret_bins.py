@@ -142,8 +142,9 @@ class BinsAudit:
                 u = canary.victim
                 results.append(runs.result(canary, number, self.claims[u], self.curves[u]))
                 advance()
-        told = config.bins_seen
-        return BinsAuditResult(**vars(settings), canaries=tuple(results), draws=draws, bins_seen=told, notes=notes)
+        return BinsAuditResult(
+            **vars(settings), canaries=tuple(results), draws=draws, bins_seen=config.bins_seen, notes=notes
+        )
 
     def _joined(self, system: System) -> tuple[Joined, tuple[str, ...]]:
         """Where draws come from, and the notes, with one where a system is not the source of its draws."""
