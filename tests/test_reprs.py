@@ -20,7 +20,7 @@ def objects():
     task = mfdl.tasks.digits(40)
     run = mfdl.replay(mechanism, task, seeds=[0, 1], stop_after=8)
     question = mfdl.Question(trust, "zero-out", 1.0)
-    losses = mfdl.Losses.of(algorithm, question)
+    losses = mfdl.PrivacyLosses.of(algorithm, question)
     short_dynamics, few = mfdl.Dynamics(W, 0.5), mfdl.EveryStep(4)
     return [
         W, mfdl.gossip.sequence([W] * 30), DYNAMICS, CYCLIC, algorithm, trust, mechanism, mechanism.guarantee,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, NoiseKey, algorithms, gossip, sampled, trust
+from mfdl import BallsInBins, Cyclic, Dynamics, NoiseKey, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import JointNoise, SpaceTimeNoise
 from mfdl.participation import participation_from_dict
@@ -186,4 +186,4 @@ def test_other_schemes_are_not_amplified():
     with pytest.raises((InvalidInput, UnsupportedMechanism)):
         dataclasses.replace(made, algorithm=algorithms.dp_dsgd(*on(Cyclic(3, 4))))
     with pytest.raises(UnsupportedMechanism, match="built for cyclic"):
-        sampled.account(algorithms.dp_dsgd(*on(Cyclic(3, 4))), **ASKED, noise_std=1.0)
+        mfdl.account(algorithms.dp_dsgd(*on(Cyclic(3, 4))), **ASKED, noise_std=1.0)

@@ -168,10 +168,10 @@ REFUSED = {
     "losses swapped": (lambda: mfdl.victim_losses(LDP, A), ["trust must be a trust model", "got LinearAlgorithm"]),
     "losses of node 0": (lambda: mfdl.victim_losses(A, LDP, victims=0), ["a list of node indices", "got 0"]),
     "all losses of a mechanism": (
-        lambda: mfdl.Losses.of(M, mfdl.Question(LDP, "zero-out", 1.0)),
+        lambda: mfdl.PrivacyLosses.of(M, mfdl.Question(LDP, "zero-out", 1.0)),
         ["algorithm", "got Mechanism"],
     ),
-    "a trust model as question": (lambda: mfdl.Losses.of(A, LDP), ["question", "got LDP", "mfdl.Question("]),
+    "a trust model as question": (lambda: mfdl.PrivacyLosses.of(A, LDP), ["question", "got LDP", "mfdl.Question("]),
     "a view of a mechanism": (lambda: LDP.view(M), ["algorithm", "got Mechanism"]),
     "trust by name": (lambda: mfdl.calibrate(A, mu=1.0, **HOW | {"trust": "ldp"}), ["'ldp'", "mfdl.trust.LDP()"]),
     "trust by class": (
@@ -323,13 +323,13 @@ REFUSED = {
     "a target to account bins": (lambda: mfdl.account(AB, mu=1.0, **HOW), ["no mu", "epsilon with delta"]),
     "noise to calibrate": (lambda: mfdl.calibrate(A, mu=1.0, noise_std=1.0, **HOW), ["no noise_std", "with_noise"]),
     "no noise of bins": (lambda: mfdl.account(AB, **HOW), ["give the noise", "noise_std"]),
-    "no noise of Poisson batches": (lambda: mfdl.sampled.account(AP, **HOW), ["give the noise", "noise_std"]),
+    "no noise of Poisson batches": (lambda: mfdl.account(AP, **HOW), ["give the noise", "noise_std"]),
     "no target of bins": (lambda: mfdl.calibrate(AB, **HOW), ["give a target", "epsilon with delta"]),
     "no delta of bins": (lambda: mfdl.calibrate(AB, epsilon=1.0, **HOW), ["epsilon needs a delta", "delta=1e-6"]),
-    "no delta of Poisson batches": (lambda: mfdl.sampled.calibrate(AP, epsilon=1.0, **HOW), ["needs a delta"]),
-    "mu of Poisson batches": (lambda: mfdl.sampled.calibrate(AP, mu=1.0, **HOW), ["no mu", "epsilon with delta"]),
+    "no delta of Poisson batches": (lambda: mfdl.calibrate(AP, epsilon=1.0, **HOW), ["needs a delta"]),
+    "mu of Poisson batches": (lambda: mfdl.calibrate(AP, mu=1.0, **HOW), ["no mu", "epsilon with delta"]),
     "a user of Poisson batches": (
-        lambda: mfdl.sampled.account(AP, noise_std=1.0, unit="user", **HOW),
+        lambda: mfdl.account(AP, noise_std=1.0, unit="user", **HOW),
         ["no unit", "one record"],
     ),
     # values of another kind
@@ -408,7 +408,10 @@ REFUSED = {
     ),
     "mixing of a graph": (lambda: mfdl.gossip.mixing_parameter(G), ["gossip", "got Graph"]),
     "a device by a huge number": (lambda: mfdl.replay(M, TASK, seeds=[0], device=10**30), ["cannot be used"]),
-    "numbers that are no flag": (lambda: mfdl.Losses.of(A, Q1).by_victim(1.0, adaptive=None), ["adaptive", "got None"]),
+    "numbers that are no flag": (
+        lambda: mfdl.PrivacyLosses.of(A, Q1).by_victim(1.0, adaptive=None),
+        ["adaptive", "got None"],
+    ),
     "numpy's True as a norm": (
         lambda: mfdl.calibrate(A, mu=1.0, **HOW | {"clip_norm": np.True_}),
         ["clip_norm", "True"],

@@ -169,7 +169,7 @@ def mafalda_bins(
 
     Args:
         participation: `BallsInBins`.
-        noise_std, weights: as `factorization.factorize_bins`; `mfdl.sampled.noise_of_bins` says it.
+        noise_std, weights: as `factorization.factorize_bins`; `mfdl.privacy.noise_of_bins` says it.
     Raises: UnsupportedMechanism: another participation; InvalidInput: no encoder meets the target.
     Cost: that of `factorize_bins`.
     Source: docs/secret_bins.md.

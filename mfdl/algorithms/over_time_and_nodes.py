@@ -100,7 +100,7 @@ def time_space_bins(
 
     Args:
         participation: `BallsInBins`.
-        noise_std, weights: as `factorization.factorize_bins`; `mfdl.sampled.noise_of_bins` says it.
+        noise_std, weights: as `factorization.factorize_bins`; `mfdl.privacy.noise_of_bins` says it.
     Raises: UnsupportedMechanism: another participation, gossip without modes; InvalidInput: no encoder meets the
         target.
     Cost: that of `optimal_covariance`, of the modes, n T^3, and of `factorize_bins`.

@@ -470,7 +470,7 @@ def _made_for_target(name: str, dynamics: Dynamics, participation: Participation
     if parameters.get("noise_std") is None:
         raise InvalidInput(
             f"{name} is made for a target of secret batches: give --participation balls-in-bins with --epsilon (in "
-            "Python noise_std=mfdl.sampled.noise_of_bins(...)), or take mafalda."
+            "Python noise_std=mfdl.privacy.noise_of_bins(...)), or take mafalda."
         )
     entry = entry_of(name)
     assert entry is not None

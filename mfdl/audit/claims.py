@@ -85,7 +85,7 @@ def _guaranteed(
         model = stated.trust if stated.adaptive else f"{stated.trust}, for gradients fixed in advance"
         why = f"the claim audited is accounted anew, as the guarantee is about {stated.attacker} ({model})"
         return {}, (f"{why}, released models: {stated.release}",)
-    each = dict(stated.by_victim)
+    each = {label: curve.mu for label, curve in stated.victims if curve.mu is not None}
     covered = {u: each.get(str(labels[u]), stated.mu) for u in mus if stated.victim in (EVERY_NODE, str(labels[u]))}
     anew = max((mus[u] for u in covered), default=stated.mu)
     larger = anew < stated.mu * (1 - SAME) and (of_all or stated.victim != EVERY_NODE)  # than that of its own victims

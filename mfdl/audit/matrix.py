@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import check, files, sampled
+from .. import check, files
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..participation import BallsInBins
@@ -248,9 +248,9 @@ class _Noise:
             return self.noise_std
         if self.epsilon is None:
             raise InvalidInput(f"mu={self.mu}: secret bins have no mu; give epsilon or noise_std.")
-        settings: dict[str, Any] = {"adjacency": str(asked.adjacency), "clip_norm": float(asked.clip_norm or 0)}
-        of_unit = sampled.by_victim(asked.algorithm, trust=asked.trust, noise_std=1.0, **settings)
-        finite = [each for each in of_unit.values() if each.noise_multiplier > 0]
+        question = Question(asked.trust, str(asked.adjacency), float(asked.clip_norm or 0))
+        unit_curves = PrivacyLosses.of(asked.algorithm, question).curves(1.0)
+        finite = [each for each in unit_curves.values() if each.noise_multiplier > 0]
         scales = [each.least_multiplier(self.epsilon, asked.delta) / each.noise_multiplier for each in finite]
         return max(scales, default=1.0) * (1 + ROUNDED)
 

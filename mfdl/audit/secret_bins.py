@@ -1,6 +1,6 @@
 """Audits of secret bins: what runs show of a record whose bin nobody knows, against the claimed curve.
 
-In: what `audit` is asked of an algorithm with `BallsInBins`, or of a `SampledMechanism`. Out: one
+In: what `audit` is asked of an algorithm with `BallsInBins`, or of its mechanism. Out: one
 `BinsCanaryResult` for each canary. Bins are drawn by the sampler that `replay` uses, or that of a system, and the
 draws are tested themselves (`bin_draws`).
 The loss is no Gaussian's, so nothing of one is assumed: the statistic is the likelihood ratio of the transcript
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import sampled
+from .. import mechanism
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..participation import BallsInBins
@@ -151,7 +151,7 @@ class BinsAudit:
         if (joined := getattr(system, "joined", None)) is not None:
             return joined, self.notes
         config, settings = self.config, self.settings
-        mechanism = sampled.with_noise(
+        trained = mechanism.with_noise(
             config.algorithm,
             trust=config.trust,
             adjacency=TRAINED,
@@ -161,7 +161,7 @@ class BinsAudit:
         notes = self.notes
         if not isinstance(system, Training):
             notes = (*notes, "the draws are those of the sampler of the library, as the system has no method joined")
-        return Replayed(mechanism).joined, notes
+        return Replayed(trained).joined, notes
 
 
 def audited_bins(config: AuditConfig) -> BinsAuditResult:
@@ -193,19 +193,12 @@ def _require_trials(settings: Settings, canaries: tuple[Canary, ...], needed: fl
 def _claims(config: AuditConfig, settings: Settings) -> tuple[dict[int, Claim], tuple[str, ...]]:
     """The finite ones by victim, and in words where they are not those of the mechanism's guarantee."""
     algorithm, adjacency = config.algorithm, str(config.claimed_adjacency)
-    by_victim = sampled.by_victim(
-        algorithm,
-        trust=config.trust,
-        adjacency=adjacency,
-        clip_norm=settings.clip_norm,
-        noise_std=settings.noise_std,
-    )
+    losses = PrivacyLosses.of(algorithm, Question(config.trust, adjacency, settings.clip_norm))
+    by_victim = losses.curves(settings.noise_std)
     claims: dict[int, Claim] = {
-        u: accountant
-        for u, accountant in by_victim.items()
-        if accountant.noise_multiplier > 0 and config.victim in (None, u)
+        u: curve for u, curve in by_victim.items() if curve.noise_multiplier > 0 and config.victim in (None, u)
     }
-    if not isinstance(config.subject, sampled.SampledMechanism) or not claims:
+    if not isinstance(config.subject, mechanism.Mechanism) or not claims:
         return claims, ()
     stated, delta = config.subject.guarantee, settings.delta
     if (stated.trust, stated.attacker) != (config.trust.name, config.trust.attacker):

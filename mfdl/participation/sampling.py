@@ -1,7 +1,7 @@
 """Secret random batches: which steps a record joins is drawn, and the draws are part of what protects it.
 
 There are no public patterns, so nothing that maximises over patterns applies: everything that asks for them is refused
-in words. What accounts for the draws is `mfdl.sampled`; a further scheme is a further subclass of `Sampled`.
+in words. What accounts for the draws is `mfdl.privacy.sampled_exposures`; a further scheme is a further subclass of `Sampled`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Sampled(Participation):
         """What everything that needs public patterns says."""
         return UnsupportedMechanism(
             f"{self.describe()} has no public patterns, and sampling amplifies only what is proven: noise that is "
-            "fresh in every step, with every message seen; account for it with mfdl.sampled.account or "
-            "mfdl.sampled.calibrate, or take a public scheme such as Cyclic(epochs, period)."
+            "fresh in every step, with every message seen; account for it with mfdl.account or "
+            "mfdl.calibrate, or take a public scheme such as Cyclic(epochs, period)."
         )
 
 

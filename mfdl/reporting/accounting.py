@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
-from .. import files, mechanism
+from .. import files
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import InvalidInput
 from ..privacy import budgets, gaussian
 from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
-from ..privacy.losses import Losses, Question
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question
 from ..progress import Silent
 from ..trust import TrustModel
 from .bins_accounting import BinsAccount, bins_account, made_for
@@ -178,9 +179,9 @@ class Account:
         model = self.models[worst] if same else self.named.model(str(under))  # under which the worst loss arises
         question = Question(model, **config.protected | config.how)
         if same and self.asked is None:
-            losses = Losses(self.algorithm, question, tuple(self.losses[worst]))
+            losses = PrivacyLosses.of_victim_losses(self.algorithm, question, self.losses[worst])
         else:  # noise is for all victims, whoever is asked about
-            losses = Losses.of(self.algorithm, question)
+            losses = PrivacyLosses.of(self.algorithm, question)
         return losses.calibrate(**target).noise_std
 
     def mu(self, loss: VictimLoss, adaptive: bool) -> float:
@@ -217,8 +218,9 @@ class Account:
     def _sentence(self) -> str:
         """The guarantee of the worst victim, for adaptive gradients."""
         nodes, loss = self.worst(adaptive=True)
-        how = {"trust": self.models[nodes], "noise_std": self.noise_std, **self.config.protected}
-        (guarantee,) = mechanism.guarantees(self.algorithm, [loss], **how)
+        question = Question(self.models[nodes], **self.config.protected)
+        losses = PrivacyLosses.of_victim_losses(self.algorithm, question, [loss])
+        (guarantee,) = losses.by_victim(self.noise_std)
         return dataclasses.replace(guarantee, stated_delta=self.config.delta).sentence()
 
     def _notes(self) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import check, factorization, sampled
+from .. import check, factorization
 from ..algorithms.registry import build
 from ..check import FloatArray
 from ..dynamics import Dynamics
@@ -75,7 +75,7 @@ class Job:
     def _of_bins(self) -> SecretBinFactorization:
         config = self.config
         target = config.values("epsilon", "delta", "adjacency")
-        noise_std = sampled.noise_of_bins(bins=config.period, **target)
+        noise_std = noise_of_bins(bins=config.period, **target)
         how: dict[str, Any] = {"weights": config.weights, "progress": self.progress}
         how |= {"form": config.solver, "bandwidth": config.bandwidth}
         return factorization.factorize_bins(self.dynamics, config.epochs, config.period, noise_std, **how)

@@ -28,7 +28,6 @@ from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..mechanism import Mechanism
 from ..progress import Advance, Progress, shown
-from ..sampled import SampledMechanism
 from . import checkpoint, covered
 from .distributed import Group, current
 from .evaluated_step import EvaluatedStep
@@ -86,7 +85,7 @@ class ReplayConfig:
         publish: True if models or messages of these runs will be published: noise that a seed decides is refused.
     """
 
-    mechanism: covered.AnyMechanism
+    mechanism: Mechanism
     task: Task
     _: dataclasses.KW_ONLY
     seeds: Iterable[int] | None = None
@@ -106,7 +105,7 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         mechanism, task, key, seeds = self.mechanism, self.task, self.key, self.seeds
-        check.instance(Mechanism, SampledMechanism, mechanism=mechanism)
+        check.instance(Mechanism, mechanism=mechanism)
         check.instance(Task, task=task)
         mechanism.require_unchanged()
         covered.require_covered(mechanism, task)
@@ -262,7 +261,7 @@ class _SeedReplay:
         plan = (*plan, *clips, *clips.values())
         content = mechanism.content_hash, task.content_hash
         self.key = root.derive("replay", *content, self.split_seed, str(dtype), *plan)
-        sampling = mechanism.sampling if isinstance(mechanism, SampledMechanism) else None
+        sampling = mechanism.sampling
         self.batches = None if sampling is None else batches_of(sampling, self.instance, self.key)
         self.identity = {
             "unit": mechanism.unit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -19,7 +19,6 @@ from ..archive import Packer, Unpacker
 from ..errors import InvalidInput, require_known
 from ..gossip.communication import communication_graph
 from ..mechanism import Mechanism
-from ..sampled import SampledMechanism
 from ..shown import Shown, short_repr
 from ..tables import data_frame
 from ..trust import TrustModel
@@ -153,7 +152,7 @@ class Run(Shown):
         public_constants: those of the task, where the mechanism's batches are secret.
     """
 
-    mechanism: Mechanism | SampledMechanism
+    mechanism: Mechanism
     task_name: str
     seeds: tuple[SeedRun, ...]
     chance_loss: NotPrivate[float | None] = None
@@ -279,10 +278,9 @@ class Run(Shown):
 
         Raises: InvalidInput: as for `Mechanism.save`.
         """
-        packer, secret = Packer({**CLASSES, **_SEED_RUN}), isinstance(self.mechanism, SampledMechanism)
-        parts: Callable[..., Any] = saved.sampled_parts if secret else saved.mechanism_parts
+        packer = Packer({**CLASSES, **_SEED_RUN})
         content = {
-            saved.MECHANISM: parts(self.mechanism, packer),
+            saved.MECHANISM: saved.mechanism_parts(self.mechanism, packer),
             "task_name": self.task_name,
             "public_constants": self.public_constants,
             "seeds": packer(list(self.seeds), "seeds of the run"),
@@ -301,13 +299,8 @@ class Run(Shown):
         header, arrays = archive.read(path, RUN)
         with archive.refusing(path, RUN):
             content = header[RUN]
-            parts = content[saved.MECHANISM]
-            mechanism: Mechanism | SampledMechanism
-            if saved.SAMPLED in parts:
-                mechanism = SampledMechanism.of_file(saved.sampled_fields(parts, arrays), trust=trust)
-            else:
-                fields, content_hash = saved.mechanism_fields(parts, arrays)
-                mechanism = Mechanism.of_file(fields, content_hash, anew=anew, trust=trust)
+            fields, content_hash = saved.mechanism_fields(content[saved.MECHANISM], arrays)
+            mechanism = Mechanism.of_file(fields, content_hash, anew=anew, trust=trust)
             seeds = tuple(Unpacker(arrays, _SEED_RUN)(content["seeds"]))
             for seed in seeds:
                 _require_shapes(seed, mechanism)
@@ -339,7 +332,7 @@ _SEED_RUN = {"SeedRun": SeedRun}
 _CHANCE = ("chance_loss", "chance_accuracy")
 
 
-def _require_shapes(seed: SeedRun, mechanism: Mechanism | SampledMechanism) -> None:
+def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
     """One row an evaluation, one column a node, as `SeedRun` says."""
     n, T = mechanism.algorithm.num_nodes, mechanism.algorithm.num_steps
     evaluated = seed.steps.shape
@@ -353,11 +346,9 @@ def _require_shapes(seed: SeedRun, mechanism: Mechanism | SampledMechanism) -> N
         )
 
 
-def is_private(mechanism: Mechanism | SampledMechanism) -> bool:
+def is_private(mechanism: Mechanism) -> bool:
     """Whether anything finite is guaranteed."""
-    if isinstance(mechanism, SampledMechanism):
-        return mechanism.guarantee.noise_multiplier > 0
-    return mechanism.guarantee.mu < math.inf
+    return mechanism.guarantee.finite
 
 
 def judged(runs: Sequence[Run]) -> Judged:

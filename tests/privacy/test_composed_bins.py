@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import sampled, trust
+from mfdl import trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import gaussian
 from mfdl.privacy.binned import BinnedGaussian
@@ -96,7 +96,7 @@ def stated(noise_std=3.0, **other):
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs=1, bins=2))
     asked = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0} | other
-    return sampled.account(algorithm, **asked, noise_std=noise_std)
+    return mfdl.account(algorithm, **asked, noise_std=noise_std)
 
 
 def test_guarantees_compose_and_say_of_what():
@@ -115,7 +115,7 @@ def test_guarantees_compose_and_say_of_what():
     three = both.compose_with(first)
     assert three.composed == 3
     assert three.epsilon(1e-5) > both.epsilon(1e-5)
-    by_samples = stated(method=sampled.MonteCarlo(samples=4096))
+    by_samples = stated(method=mfdl.privacy.MonteCarlo(samples=4096))
     assert by_samples.compose_with(second) == dataclasses.replace(both, stated_delta=both.stated_delta)
 
 

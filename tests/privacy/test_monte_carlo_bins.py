@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, sampled, trust
+from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import binned, gaussian, importance
 from mfdl.privacy.binned import BinnedGaussian
@@ -218,9 +218,9 @@ def test_a_mechanism_is_calibrated_by_samples(adjacency):
 
 def test_samples_are_for_secret_bins():
     with pytest.raises(UnsupportedMechanism, match="'monte-carlo' is for BallsInBins"):
-        sampled.account(algorithms.dp_dsgd(RING, PoissonSampling(0.5, 4)), **ASKED, noise_std=1.0, method="monte-carlo")
+        mfdl.account(algorithms.dp_dsgd(RING, PoissonSampling(0.5, 4)), **ASKED, noise_std=1.0, method="monte-carlo")
     with pytest.raises(InvalidInput, match="method"):
-        sampled.account(algorithms.dp_dsgd(RING, BallsInBins(2, 2)), **ASKED, noise_std=1.0, method="fast")
+        mfdl.account(algorithms.dp_dsgd(RING, BallsInBins(2, 2)), **ASKED, noise_std=1.0, method="fast")
     for wrong in ({"samples": 10}, {"samples": 2**40}, {"failure": 0.0}, {"seed": -1}):
         with pytest.raises(InvalidInput):
             MonteCarlo(**wrong)

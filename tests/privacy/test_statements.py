@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from mfdl.privacy.explanation import explanation
 
 import mfdl
 from mfdl import EveryStep, Explicit, Guarantee, Single, algorithms, gossip, trust
@@ -19,9 +20,9 @@ from mfdl.errors import InvalidInput
 from mfdl.mechanism import guarantees
 from mfdl.noise import NoiseOperator, StepNoise
 from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.explanation import explanation
 from mfdl.privacy.fingerprint import Fingerprint
-from mfdl.privacy.losses import Losses, Question
+from mfdl.privacy.losses import PrivacyLosses
+from mfdl.privacy.question import Question
 from mfdl.testing.strategies import linear_algorithms, trust_models
 from mfdl.trust import TrustModel
 
@@ -108,7 +109,7 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=5"), 0.5), EveryStep(3))
     question = Question(trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0)
     by_step, all_one, all_half = (
-        Losses.of(algorithm, dataclasses.replace(question, lipschitz=L)) for L in ([1.0, 0.5, 1.0], 1.0, 0.5)
+        PrivacyLosses.of(algorithm, dataclasses.replace(question, lipschitz=L)) for L in ([1.0, 0.5, 1.0], 1.0, 0.5)
     )
     assert all_half.worst.squared <= by_step.worst.squared < all_one.worst.squared
     assert by_step.rests_on == 0.5
@@ -119,7 +120,7 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
     )
     assert "Lipschitz with constant 0.5" in repr(pairs)
     both = (*all_one.of_victims[:2], *all_half.of_victims[2:])
-    assert Losses(algorithm, question, both).rests_on == 0.5
+    assert PrivacyLosses.of_victim_losses(algorithm, question, both).rests_on == 0.5
 
 
 def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
@@ -228,7 +229,7 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     each = mfdl.ParticipationByNode([Single(4)] * 3 + [EveryStep(4)])
     one = algorithms.dp_dsgd(DYN, each)
     question = Question(trust.LDP(), "zero-out", 1.0)
-    some, everybody = Losses.of(one, question, victims=[0]), Losses.of(one, question)
+    some, everybody = PrivacyLosses.of(one, question, victims=[0]), PrivacyLosses.of(one, question)
     for call in (lambda: some.guarantee(1.0), lambda: some.calibrate(mu=1.0)):
         with pytest.raises(InvalidInput, match="node 1 was not asked about"):
             call()
@@ -345,7 +346,7 @@ def test_a_number_that_is_infinite_names_the_victim():
     medici = labelled.gossip.labels.index("Medici")
     model = trust.TrustModel.from_masks(seen=None, known_noise=np.arange(15) == medici, name="thief")
     question = mfdl.Question(model, "zero-out", 1.0)
-    losses = mfdl.Losses.of(one, question)
+    losses = mfdl.PrivacyLosses.of(one, question)
     assert "(node 'Medici', the worst victim)." in losses.guarantee(noise_std=1.0).why
     with pytest.raises(InvalidInput, match="for node 'Medici', the worst victim, whatever the noise"):
         losses.calibrate(mu=1.0)
