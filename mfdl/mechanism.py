@@ -106,8 +106,8 @@ class Mechanism(Shown):
         if trust.fingerprint(self.algorithm) != Fingerprint.parse(guarantee.fingerprint).trust:
             raise InvalidInput(
                 f"the guarantee is for another trust model: it is under {guarantee.trust!r}, against "
-                f"{guarantee.attacker}, and the one given is {trust.name!r}, against {trust.attacker}; give the one that "
-                "it is under. What the algorithm guarantees under another one is what mfdl.account says."
+                f"{guarantee.attacker}, and the one given is {trust.name!r}, against {trust.attacker}; give the one "
+                "that it is under. What the algorithm guarantees under another one is what mfdl.account says."
             )
 
     def require_unchanged(self) -> None:
@@ -213,7 +213,7 @@ class Mechanism(Shown):
             question = Question(trust, old.adjacency, self.clip_norm, None, release, self.unit, method, self.lipschitz)
             losses = PrivacyLosses.of(self.algorithm, question)
             new = losses.guarantee(self.noise_std, each=bool(old.victims), tries=tries)
-            new = dataclasses.replace(new, stated_delta=old.stated_delta)
+            new = new.at_delta(old.stated_delta)
             if new.seal == old.seal:
                 break
         pairs = [(old.curve, new.curve, "")]
@@ -358,9 +358,9 @@ def calibrate(
     With secret batches it is the least to a relative 1e-4, by Monte Carlo to 1e-3 or so: the noise is chosen by samples
     of its own and its guarantee drawn afresh.
 
-    Args: mu > 0 (of public batches), or epsilon > 0 and delta in (0, 1); others as for `account`. mu may be a budget for
-        each node, {label: mu_u}: node u then adds its noise max mu / mu_u times, the algorithm of what comes back is
-        that one, and `guarantee.victims` states each node's curve. Exact where every message is seen; where some are
+    Args: mu > 0 (of public batches), or epsilon > 0 and delta in (0, 1); others as for `account`. mu may be a budget
+        for each node, {label: mu_u}: node u then adds its noise max mu / mu_u times, the algorithm returned is that
+        one, and `guarantee.victims` states each node's curve. Exact where every message is seen; where some are
         hidden the losses of the scaled noise are accounted, and the worst of the nodes decides (docs/howto_budgets.md).
         by: "tightest" of all bounds, or "renyi": the noise that Renyi accounting of Poisson sampling needs, whose
         guarantee is still the tightest.

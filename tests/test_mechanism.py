@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from _guarantees import guarantees
 from effort import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from mfdl import algorithms, factorization, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import account, calibrate, guarantees, without_noise
+from mfdl.mechanism import account, calibrate, without_noise
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single, in_every_step
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.gaussian import ADJACENCIES

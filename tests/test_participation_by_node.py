@@ -10,6 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from _guarantees import guarantees
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import account, calibrate, guarantees, without_noise
+from mfdl.mechanism import account, calibrate, without_noise
 from mfdl.participation import (
     Cyclic,
     EveryStep,

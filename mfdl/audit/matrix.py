@@ -20,6 +20,8 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..participation import BallsInBins
 from ..privacy import gaussian
 from ..privacy.accounting import worst_adaptive
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question
 from ..progress import Progress, shown
 from ..shown import short_repr
 from ..trust import TrustModel

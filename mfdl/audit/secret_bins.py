@@ -24,6 +24,8 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..participation import BallsInBins
 from ..privacy import gaussian
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question
 from ..progress import shown
 from ..training.keys import NoiseKey
 from . import bounds

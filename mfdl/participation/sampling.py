@@ -1,7 +1,7 @@
 """Secret random batches: which steps a record joins is drawn, and the draws are part of what protects it.
 
 There are no public patterns, so nothing that maximises over patterns applies: everything that asks for them is refused
-in words. What accounts for the draws is `mfdl.privacy.sampled_exposures`; a further scheme is a further subclass of `Sampled`.
+in words. What accounts for the draws is `mfdl.privacy.sampled_exposures`; a further scheme is a subclass of `Sampled`.
 """
 
 from __future__ import annotations

@@ -190,6 +190,12 @@ class Guarantee(Shown):
         sealed._set(fingerprint=fingerprint, seal=self._digest(fingerprint), _by_victim=by_victim)
         return sealed
 
+    def at_delta(self, delta: float) -> Guarantee:
+        """The same statement, whose words and files give epsilon at this delta in (0, 1)."""
+        guarantee = copy.copy(self)
+        guarantee._set(stated_delta=check.open_unit(delta=delta))
+        return guarantee
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_by_victim": None}  # which holds the algorithm, and is no data
 

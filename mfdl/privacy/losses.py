@@ -1,4 +1,4 @@
-"""Everything that follows from what a question finds exposed: guarantees, calibrated noise, tables, for every participation."""
+"""Everything that follows from what a question finds exposed: guarantees, calibrated noise, tables."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class PrivacyLosses(LossTable):
         while any(target.missed_by(loss.curve(q, std, tries=tries)) for loss, target in pairs):
             std, more, tries = max(std * (1 + more), sys.float_info.min), 2 * more, tries + 1  # 0 would not grow
         guarantee = self.guarantee(std, each=each, tries=tries)
-        return guarantee if delta is None else dataclasses.replace(guarantee, stated_delta=delta)
+        return guarantee if delta is None else guarantee.at_delta(delta)
 
     def noise_std(self, *, noise_std: float | None = None, noise_multiplier: float | None = None) -> float:
         """nu, given as it is or as a multiple of sensitivity times record shift; exactly one of the two."""

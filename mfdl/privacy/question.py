@@ -96,7 +96,8 @@ class Target:
         """The largest mu of a Gaussian mechanism that meets it."""
         if self.mu is not None:
             return float(self.mu)
-        assert self.epsilon is not None and self.delta is not None
+        assert self.epsilon is not None
+        assert self.delta is not None
         return gaussian.mu_from_epsilon(float(self.epsilon), float(self.delta))
 
     def missed_by(self, curve: PrivacyCurve) -> bool:

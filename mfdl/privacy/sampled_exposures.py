@@ -25,9 +25,16 @@ from ..progress import Progress
 from ..trust import TrustModel
 from . import bin_gram, gaussian
 from .accounting import VictimLoss
-from .curves import BallsInBinsGaussian, MonteCarlo, MonteCarloCurve, PoissonGaussian, PrivacyCurve
-from .curves import balls_in_bins as bins_curve
-from .curves.monte_carlo import normalized
+from .curves import (
+    UP,
+    BallsInBinsGaussian,
+    MonteCarlo,
+    MonteCarloCurve,
+    PoissonGaussian,
+    PrivacyCurve,
+    correlations,
+    normalized,
+)
 from .exposures import Exposures
 from .fingerprint import Fingerprint
 from .forms import injection_bound, known_gradient
@@ -69,7 +76,8 @@ class SampledLoss(VictimLoss):
         return curve
 
     def least_noise(self, question: Question, target: Target) -> float:
-        assert target.epsilon is not None and target.delta is not None
+        assert target.epsilon is not None
+        assert target.delta is not None
         least = self.unit_curve.least_multiplier(target.epsilon, target.delta, by=target.by)
         std, more = gaussian.noise_std(least, self.std_per_multiplier, float(question.clip_norm)), 2.0**-52
         while noise_multiplier(std, question.clip_norm, self.std_per_multiplier) < least:  # by rounding
@@ -121,7 +129,7 @@ class SampledExposures(Exposures):
             if q.trust.hides_messages(algorithm):
                 why = " ".join(filter(None, (why, "Messages that the attacker does not see count as seen.")))
             gram = bin_gram.time_gram(algorithm, sorted(group), self.scheme.bins)
-            sensitivity *= math.sqrt(float(gram.diagonal().max())) * bins_curve.UP
+            sensitivity *= math.sqrt(float(gram.diagonal().max())) * UP
             rule, unit = BY_BINS, self._bins_curve(gram)
         else:
             rule, unit = BY_SAMPLING, PoissonGaussian(1.0, self.scheme.rate, self.scheme.steps, q.adjacency)
@@ -129,7 +137,7 @@ class SampledExposures(Exposures):
         return {u: self._loss(u, sensitivity, why, rule, unit).answering(fingerprint) for u in group}
 
     def _bins_curve(self, gram: FloatArray) -> PrivacyCurve:
-        pairs = bins_curve.correlations(gram)
+        pairs = correlations(gram)
         certified = BallsInBinsGaussian(1.0, len(gram), pairs, self.question.adjacency)
         return certified if self.samples is None else MonteCarloCurve(certified, normalized(gram), self.samples)
 
@@ -332,7 +340,7 @@ def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) ->
     BallsInBinsGaussian(1.0, bins, ((bins, 0.0),), adjacency)  # refuses either
 
     def noise_std(M: FloatArray) -> float:
-        curve = BallsInBinsGaussian(1.0, bins, bins_curve.correlations(M), adjacency)
-        return curve.least_multiplier(epsilon, delta) * math.sqrt(float(M.diagonal().max())) * bins_curve.UP
+        curve = BallsInBinsGaussian(1.0, bins, correlations(M), adjacency)
+        return curve.least_multiplier(epsilon, delta) * math.sqrt(float(M.diagonal().max())) * UP
 
     return noise_std

@@ -221,7 +221,7 @@ class Account:
         question = Question(self.models[nodes], **self.config.protected)
         losses = PrivacyLosses.of_victim_losses(self.algorithm, question, [loss])
         (guarantee,) = losses.by_victim(self.noise_std)
-        return dataclasses.replace(guarantee, stated_delta=self.config.delta).sentence()
+        return guarantee.at_delta(self.config.delta).sentence()
 
     def _notes(self) -> list[str]:
         inside = set(self.attackers)

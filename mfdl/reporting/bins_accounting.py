@@ -113,7 +113,7 @@ def bins_account(
     else:
         question = dataclasses.replace(losses.question, trust=named.model(config.calibrate_under))
         noise_std = PrivacyLosses.of(algorithm, question).calibrate(**config.target).noise_std
-    guarantee = dataclasses.replace(losses.guarantee(noise_std), stated_delta=config.delta)
+    guarantee = losses.guarantee(noise_std).at_delta(config.delta)
     attackers = model.attackers(algorithm)
     return BinsAccount(config, graph, named, algorithm, attackers, guarantee, losses.curves(noise_std), asked)
 

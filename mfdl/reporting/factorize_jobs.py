@@ -25,6 +25,7 @@ from ..factorization.groups import Groups
 from ..factorization.secret_bins import BinFactorization, BinStrategy
 from ..gossip import Gossip
 from ..participation import BallsInBins, Cyclic
+from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Silent
 from .factorize_config import PER_NODE, SECRET, SPATIAL, FactorizeConfig
 from .options import require_one_of

@@ -6,8 +6,6 @@ guarantee in words, with what of the task it leaves out.
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from .. import check
@@ -133,7 +131,7 @@ def statement(mechanism: Mechanism, declared: str, delta: float | None = None) -
     Args: declared: as `left_out` says; delta: at which epsilon is said; default that of the guarantee.
     """
     stated = mechanism.guarantee
-    said = (stated if delta is None else dataclasses.replace(stated, stated_delta=delta)).sentence()
+    said = (stated if delta is None else stated.at_delta(delta)).sentence()
     return said if declared in ("", "none") else f"{said} Declared public, and not covered: {declared}."
 
 

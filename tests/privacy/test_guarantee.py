@@ -42,8 +42,9 @@ def make(**changes):
 
 def edited(data, **changes):
     """A file with other fields, those of the curve in both places."""
-    curve = {name: value for name, value in changes.items() if name in OF_CURVE}
-    return {**data, **changes, "curve": {**data["curve"], **curve}} if curve else {**data, **changes}
+    curve = {name: changes.pop(name) for name in OF_CURVE if name in changes}
+    beside = {"composed" if name == "runs" else name: value for name, value in curve.items()}
+    return {**data, **changes, **beside, "curve": {**data["curve"], **curve}}
 
 
 texts = st.text(min_size=1).map(lambda text: text + "!")  # "!": not only blanks
@@ -336,7 +337,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
         ({"release": "some"}, "^release must be one of none, average, all, not applicable, got 'some'"),
         ({"unit": "node"}, "^unit must be one of record, user, got 'node'"),
         ({"unit": None}, "^unit must be one of record, user, got None"),
-        ({"notes": "text"}, "^notes must be a list of texts, got 'text'"),
+        ({"notes": "text"}, "^notes must be a list, got 'text'"),
         ({"notes": [1]}, "^notes must be a list of texts"),
         ({"runs": 0}, "^runs must be an integer >= 1, got 0"),
         ({"runs": 1.5}, "^runs must be an integer >= 1, got 1.5"),

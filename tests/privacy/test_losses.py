@@ -3,13 +3,14 @@
 import math
 
 import pytest
+from _guarantees import guarantees
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import Dynamics, algorithms, gossip, trust
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import account, calibrate, guarantees
+from mfdl.mechanism import account, calibrate
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.losses import PrivacyLosses

@@ -8,6 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from _guarantees import guarantees
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ import mfdl
 from mfdl import EveryStep, Explicit, Guarantee, Single, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import guarantees
 from mfdl.noise import NoiseOperator, StepNoise
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.fingerprint import Fingerprint
