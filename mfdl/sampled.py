@@ -24,22 +24,29 @@ from .errors import InvalidInput, UnsupportedMechanism, require_known
 from .keywords import refusing
 from .mechanism import ELSEWHERE, Accounted, emitted_hash, injected_std
 from .participation import BallsInBins, PoissonSampling
-from .privacy import bin_gram, binned, gaussian
-from .privacy.binned import BinnedGaussian
-from .privacy.composed_bins import ComposedBins
+from .privacy import bin_gram, gaussian
+from .privacy.curves import (
+    UP,
+    BallsInBinsGaussian,
+    Composed,
+    MonteCarlo,
+    MonteCarloCurve,
+    PoissonGaussian,
+    PrivacyCurve,
+    correlations,
+    normalized,
+)
 from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.forms import injection_bound, known_gradient
-from .privacy.monte_carlo_bins import MonteCarlo, MonteCarloBins, normalized
-from .privacy.sampled import SampledGaussian
 from .privacy.sampled_guarantee import SampledGuarantee, noise_multiplier
 from .trust import TrustModel
 
 __all__ = [
-    "BinnedGaussian",
-    "ComposedBins",
+    "BallsInBinsGaussian",
+    "Composed",
     "MonteCarlo",
-    "MonteCarloBins",
-    "SampledGaussian",
+    "MonteCarloCurve",
+    "PoissonGaussian",
     "SampledGuarantee",
     "SampledMechanism",
     "account",
@@ -52,7 +59,6 @@ RELEASE = "not applicable"
 SAME = 1e-9
 """Relative: what another version of a library may move an epsilon by."""
 Secret = PoissonSampling | BallsInBins
-Accountant = SampledGaussian | BinnedGaussian
 Method = str | MonteCarlo
 METHODS = ("certified", "monte-carlo")
 
@@ -225,11 +231,11 @@ class _Problem:
     gram: tuple[tuple[float, ...], ...] = ()
     sampling: MonteCarlo | None = None
 
-    def accountant(self, sampling: Secret, multiplier: float) -> Accountant:
+    def accountant(self, sampling: Secret, multiplier: float) -> PrivacyCurve:
         if isinstance(sampling, BallsInBins):
-            bins = multiplier, sampling.bins, self.correlations, self.adjacency
-            return BinnedGaussian(*bins) if self.sampling is None else MonteCarloBins(*bins, self.gram, self.sampling)
-        return SampledGaussian(multiplier, sampling.rate, sampling.steps, self.adjacency)
+            certified = BallsInBinsGaussian(multiplier, sampling.bins, self.correlations, self.adjacency)
+            return certified if self.sampling is None else MonteCarloCurve(certified, self.gram, self.sampling)
+        return PoissonGaussian(multiplier, sampling.rate, sampling.steps, self.adjacency)
 
 
 def _problem(
@@ -312,14 +318,14 @@ def _of_victims(algorithm: LinearAlgorithm, trust: TrustModel, adjacency: str, e
     if trust.hides_messages(algorithm):
         why = " ".join(filter(None, (why, "Messages that the attacker does not see count as seen.")))
     gram = bin_gram.time_gram(algorithm, sorted(exposed), sampling.bins)
-    sensitivity *= math.sqrt(float(gram.diagonal().max())) * binned.UP
-    return _Problem(trust, adjacency, sensitivity, why, binned.correlations(gram), normalized(gram))
+    sensitivity *= math.sqrt(float(gram.diagonal().max())) * UP
+    return _Problem(trust, adjacency, sensitivity, why, correlations(gram), normalized(gram))
 
 
 @refusing(ELSEWHERE)
 def by_victim(
     algorithm: LinearAlgorithm, *, trust: TrustModel, adjacency: str, clip_norm: float, noise_std: float
-) -> dict[int, Accountant]:
+) -> dict[int, PrivacyCurve]:
     """What each victim loses to base noise of this std, by node index: the worst of them is what `account` states.
 
     Args, Raises: as `account`. Cost: as `account`, and O(T^3) for each node with an encoder of its own.
@@ -330,10 +336,10 @@ def by_victim(
     for u, each in exposed.items():
         same = -1 if causal is None or causal.fresh or causal.shared else u
         alike.setdefault((each[0], same), {})[u] = each
-    found: dict[int, Accountant] = {}
+    found: dict[int, PrivacyCurve] = {}
     for group in alike.values():
         problem = _of_victims(algorithm, trust, adjacency, group)
-        found |= dict.fromkeys(group, _of_one_run(_stated(algorithm, problem, noise_std, clip_norm)))
+        found |= dict.fromkeys(group, _stated(algorithm, problem, noise_std, clip_norm).accountant)
     return {u: found[u] for u in sorted(found)}
 
 
@@ -344,11 +350,11 @@ def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) ->
     Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), bins < 1, an unknown adjacency.
     """
     epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
-    BinnedGaussian(1.0, bins, ((bins, 0.0),), adjacency)  # refuses either
+    BallsInBinsGaussian(1.0, bins, ((bins, 0.0),), adjacency)  # refuses either
 
     def noise_std(M: FloatArray) -> float:
-        least = BinnedGaussian(1.0, bins, binned.correlations(M), adjacency).least_multiplier(epsilon, delta)
-        return least * math.sqrt(float(M.diagonal().max())) * binned.UP
+        least = BallsInBinsGaussian(1.0, bins, correlations(M), adjacency).least_multiplier(epsilon, delta)
+        return least * math.sqrt(float(M.diagonal().max())) * UP
 
     return noise_std
 
@@ -373,11 +379,6 @@ def _stated(
         why=" ".join(filter(None, (problem.why, misplaced(algorithm, trust.name)))),
     )
     return stated.sealed(Fingerprint.of(algorithm, trust, sampling, RELEASE, "record").text)
-
-
-def _of_one_run(stated: SampledGuarantee) -> Accountant:
-    assert not isinstance(stated.accountant, ComposedBins)
-    return stated.accountant
 
 
 @refusing(ELSEWHERE)
@@ -429,13 +430,13 @@ def calibrate(
             f"{algorithm.name!r} has infinite loss under trust model {trust.name!r}, whatever the noise: {stated.why} "
             "choose another trust model or mechanism."
         )
-    wanted = _of_one_run(stated).least_multiplier(epsilon, delta, by=by)
+    wanted = stated.accountant.least_multiplier(epsilon, delta, by=by)
     noise_std, more = gaussian.noise_std(wanted, stated.sensitivity, stated.clip_norm), 2.0**-52
     stated = _stated(algorithm, problem, noise_std, clip_norm)
     while stated.noise_multiplier < wanted:  # by rounding
         noise_std, more = noise_std * (1 + more), 2 * more
         stated = _stated(algorithm, problem, noise_std, clip_norm)
-    more, tries = _of_one_run(stated).retry_step, 0
+    more, tries = stated.accountant.retry_step, 0
     while stated.epsilon(delta) > epsilon:  # by rounding, or by fresh samples
         noise_std, more, tries = noise_std * (1 + more), 2 * more, tries + 1
         stated = _stated(algorithm, problem, noise_std, clip_norm, tries)

@@ -1,7 +1,7 @@
 """A guarantee that counts on secret random batches, with everything it depends on: epsilon at delta, and no mu.
 
 The loss of a sampled mechanism is no Gaussian's, so there is no mu that says it: what would be asked of one is refused.
-The numbers are those of an accountant (`sampled.SampledGaussian`); who may count on it, and for which algorithms, is
+The numbers are those of an accountant (`curves.PoissonGaussian`); who may count on it, and for which algorithms, is
 `mfdl.sampled`.
 """
 
@@ -17,12 +17,10 @@ from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..shown import Shown, rounded_up
 from . import gaussian
-from .binned import BinnedGaussian
-from .composed_bins import ComposedBins
+from .curves import Gaussian, PrivacyCurve
+from .curves.base import json_value
 from .fingerprint import Fingerprint, fingerprint_of_both, short_hash
 from .guarantee import DELTA, Guarantee, edited, said_of_both, texts
-from .monte_carlo_bins import MonteCarloBins
-from .sampled import SampledGaussian
 from .words import EVERY_NODE, condition_rows
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ class SampledGuarantee(Shown):
     Raises: InvalidInput: a field out of range; an accountant of more noise than the other fields say.
     """
 
-    accountant: SampledGaussian | BinnedGaussian | ComposedBins
+    accountant: PrivacyCurve
     trust: str
     attacker: str
     participation: str
@@ -76,11 +74,7 @@ class SampledGuarantee(Shown):
     release = "not applicable"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.accountant, SampledGaussian | BinnedGaussian | ComposedBins):
-            raise InvalidInput(
-                "accountant must be a SampledGaussian, a BinnedGaussian or a ComposedBins, got "
-                f"{check.said(self.accountant)}."
-            )
+        check.instance(PrivacyCurve, accountant=self.accountant)
         check.open_unit(stated_delta=self.stated_delta)
         for name in _TEXTS:
             if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
@@ -103,7 +97,7 @@ class SampledGuarantee(Shown):
 
     def _digest(self, fingerprint: str) -> str:
         stated = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.compare}
-        stated |= {"accountant": dataclasses.asdict(self.accountant), "fingerprint": fingerprint, "seal": ""}
+        stated |= {"accountant": self.accountant.to_dict(), "fingerprint": fingerprint, "seal": ""}
         return short_hash(fingerprint, json.dumps(stated, sort_keys=True))
 
     def sealed(self, fingerprint: str) -> SampledGuarantee:
@@ -122,12 +116,12 @@ class SampledGuarantee(Shown):
     @property
     def composed(self) -> int:
         """How many runs."""
-        return self.accountant.composed if isinstance(self.accountant, ComposedBins) else 1
+        return self.accountant.runs
 
     @property
     def bound(self) -> str:
         """What the numbers are: "upper", or "monte-carlo", upper but for a stated probability over samples."""
-        return "monte-carlo" if self.accountant.method == "monte-carlo" else "upper"
+        return self.accountant.bound
 
     @property
     def noise_multiplier(self) -> float:
@@ -135,7 +129,7 @@ class SampledGuarantee(Shown):
         return self.accountant.noise_multiplier
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon at this delta, never below the true one; see `SampledGaussian`."""
+        """An epsilon at this delta, never below the true one; see `curves.PrivacyCurve`."""
         return self.accountant.epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
@@ -183,13 +177,13 @@ class SampledGuarantee(Shown):
         both = fingerprint_of_both(self, other)
         if isinstance(other, Guarantee):
             weakest, after = self, f"{other.participation} (public batches; released models: {other.release})"
-            runs = _runs(self).with_public(other.mu, other.composed)
+            runs: PrivacyCurve = Gaussian(other.mu, other.adjacency, other.bound, other.composed)
         else:
             weakest, after = min(self, other, key=lambda each: each.noise_multiplier), other.participation
-            runs = _runs(self).with_runs(_runs(other))
+            runs = other.accountant
         composed = dataclasses.replace(
             weakest,
-            accountant=runs,
+            accountant=self.accountant.composed_with(runs),
             participation=f"{self.participation}, then {after}",
             stated_delta=self.stated_delta,
             fingerprint="",
@@ -206,22 +200,18 @@ class SampledGuarantee(Shown):
         delta = self.stated_delta
         return f"epsilon = {rounded_up(self.epsilon(delta), 4)} at delta = {delta:g}"
 
-    @property
-    def _how(self) -> str:
-        if not isinstance(self.accountant, MonteCarloBins):
-            return "upper bound"
-        sampling = self.accountant.sampling
-        drawn = f"Monte Carlo, {sampling.samples} samples, seed {sampling.seed}"
-        return f"{drawn}: fails with probability at most {sampling.failure:g}"
-
     def sentence(self) -> str:
         """The guarantee in one sentence that leaves no condition out; numbers are shown rounded up."""
         finite = self._finite
-        what = "has no finite guarantee" if not finite else f"is covered by {self.epsilon_in_words} ({self._how})"
+        what = (
+            "has no finite guarantee"
+            if not finite
+            else f"is covered by {self.epsilon_in_words} ({self.accountant.bound_in_words})"
+        )
         parts = [
             f"Trust model {self.trust}: against {self.attacker}, a record of {self.victim} {what}",
             f"under {self.adjacency} adjacency with clipping norm {self.clip_norm:g}",
-            f"noise of multiplier {self.noise_multiplier:.6g} on {self.accountant.on}",
+            f"noise of multiplier {self.noise_multiplier:.6g} on {self.accountant.noise_on}",
             f"with {self.participation}, by draws that stay secret",
             "for gradients that may be chosen adaptively",
             *([self.accountant.remark(self.stated_delta)] if finite else []),
@@ -250,7 +240,7 @@ class SampledGuarantee(Shown):
     def _rows(self) -> list[tuple[str, str]]:
         sensitivity = rounded_up(self.sensitivity, 6)
         return [
-            ("epsilon", f"{self.epsilon_in_words} ({self._how})"),
+            ("epsilon", f"{self.epsilon_in_words} ({self.accountant.bound_in_words})"),
             ("whose data", f"record of {self.victim}, {self.adjacency} adjacency"),
             ("against", f"{self.attacker} (trust model {self.trust})"),
             ("gradients", "may be adaptive"),
@@ -265,23 +255,13 @@ class SampledGuarantee(Shown):
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values; infinity is the text "inf"."""
         epsilon = self.epsilon(self.stated_delta)
-        fields = {**dataclasses.asdict(self), **dataclasses.asdict(self.accountant)}
+        fields = {**dataclasses.asdict(self), **self.accountant.to_dict()}
         del fields["accountant"]
         fields |= {"victim": self.victim, "unit": self.unit, "adaptive": self.adaptive, "bound": self.bound}
         fields |= {"epsilon": epsilon, "method": self.accountant.method, "adjacency": self.adjacency}
         fields |= {"noise_multiplier": self.noise_multiplier, "composed": self.composed}
-        if isinstance(self.accountant, BinnedGaussian):
-            fields["tight_for_equal_bins"] = self.accountant.tight(self.stated_delta)
-        return {name: _json(value) for name, value in fields.items()}
-
-
-def _json(value: Any) -> Any:
-    """A JSON value, infinity the text "inf", in whatever it stands."""
-    if isinstance(value, dict):
-        return {name: _json(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(each) for each in value]
-    return "inf" if value == math.inf else value
+        fields |= self.accountant.facts(self.stated_delta)
+        return {name: json_value(value) for name, value in fields.items()}
 
 
 def noise_multiplier(noise_std: float, clip_norm: float, sensitivity: float) -> float:
@@ -294,16 +274,3 @@ def noise_multiplier(noise_std: float, clip_norm: float, sensitivity: float) -> 
     if mu == 0:
         raise InvalidInput("sensitivity must be > 0: a node's own injected sum always shows its gradient.")
     return 0.0 if math.isinf(mu) else math.nextafter(math.nextafter(1 / mu, 0.0), 0.0)
-
-
-def _runs(stated: SampledGuarantee) -> ComposedBins:
-    """Its runs, by what is certified of them."""
-    accountant = stated.accountant
-    if isinstance(accountant, ComposedBins):
-        return accountant
-    if isinstance(accountant, BinnedGaussian):
-        return ComposedBins((accountant.certified,))
-    raise UnsupportedMechanism(
-        f"guarantees by {stated.participation} do not compose by mu; account for one run of all steps, or compose "
-        "the accountants' privacy loss distributions with dp-accounting."
-    )

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import sampled
 from ..algorithms import LinearAlgorithm
+from ..privacy.curves import PrivacyCurve
 from ..privacy.sampled_guarantee import SampledGuarantee
-from ..sampled import Accountant
 from .output import asked_of, json_number
 from .question import Named
 
@@ -43,7 +43,7 @@ class BinsAccount:
     algorithm: LinearAlgorithm
     attackers: tuple[int, ...]
     guarantee: SampledGuarantee
-    losses: Mapping[int, Accountant]
+    losses: Mapping[int, PrivacyCurve]
     asked: Sequence[int] | None
 
     @functools.cached_property
