@@ -53,6 +53,8 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
         "a noise operator of mfdl.operators, e.g. IndependentNoise(num_steps, num_nodes)",
         "that of an algorithm is algorithm.noise",
     ),
+    "BallsInBinsGaussian": ("a BallsInBinsGaussian, the certified curve", ""),
+    "PrivacyCurve": ("a curve of mfdl.privacy.curves", ""),
     "Participation": ("a participation, e.g. mfdl.Cyclic(epochs=20, period=16)", ""),
     "Probes": ("Probes, e.g. mfdl.error_gram.Probes(count=8)", ""),
     "Question": ("a Question, e.g. mfdl.Question(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)", ""),

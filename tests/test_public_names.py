@@ -57,7 +57,7 @@ NAMES = {
         Guarantee Sensitivity UNITS ViewGram view_gram worst_sensitivity
     """,
     "mfdl.sampled": """
-        BinnedGaussian ComposedBins MonteCarlo MonteCarloBins SampledGaussian SampledGuarantee SampledMechanism
+        BallsInBinsGaussian Composed MonteCarlo MonteCarloCurve PoissonGaussian SampledGuarantee SampledMechanism
         account calibrate noise_of_bins with_noise
     """,
     "mfdl.sweeps": """

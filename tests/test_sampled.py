@@ -19,7 +19,7 @@ from mfdl import Dynamics, EveryStep, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
 from mfdl.participation import Cyclic, ParticipationByNode
-from mfdl.privacy.sampled import SampledGaussian
+from mfdl.privacy.curves import PoissonGaussian
 from mfdl.testing import connected_graphs
 
 SAMPLING = PoissonSampling(rate=0.1, steps=4)
@@ -66,7 +66,7 @@ def test_the_multiplier_is_that_of_the_exact_covariance(graph, q, local, pair, c
     squared = Fraction(stated.noise_multiplier) ** 2 * Fraction(clip) ** 2 * worst
     assert squared <= Fraction(nu) ** 2  # never more noise than there is
     assert float(squared) >= nu**2 * (1 - 1e-9)
-    assert stated.accountant == SampledGaussian(stated.noise_multiplier, 0.1, 4, adjacency)
+    assert stated.accountant == PoissonGaussian(stated.noise_multiplier, 0.1, 4, adjacency)
 
 
 def test_one_step_is_dominated_in_the_full_space_of_messages():
@@ -206,13 +206,13 @@ def test_a_guarantee_is_that_of_its_question():
     """Edited, of another algorithm, trust model or noise: no mechanism takes it."""
     algorithm = algorithms.decor(*on("ring:n=4"), sigma_local=1.0, sigma_pair=1.0)
     made = mfdl.with_noise(algorithm, trust=trust.SecLDP(), **ASKED, noise_std=2.0)
-    better = SampledGaussian(made.guarantee.noise_multiplier / 2, 0.01, 4, "zero-out")
+    better = PoissonGaussian(made.guarantee.noise_multiplier / 2, 0.01, 4, "zero-out")
     edited = dataclasses.replace(made.guarantee, accountant=better)
     assert not edited.fingerprint
     with pytest.raises(InvalidInput, match="edited by hand"):
         dataclasses.replace(made, guarantee=edited)
     with pytest.raises(InvalidInput, match="at most noise_std"):
-        dataclasses.replace(made.guarantee, accountant=SampledGaussian(1e3, 0.1, 4, "zero-out"))
+        dataclasses.replace(made.guarantee, accountant=PoissonGaussian(1e3, 0.1, 4, "zero-out"))
     other = algorithms.decor(*on("ring:n=4", PoissonSampling(0.2, 4)), sigma_local=1.0, sigma_pair=1.0)
     with pytest.raises(InvalidInput, match="another algorithm"):
         dataclasses.replace(made, algorithm=other)

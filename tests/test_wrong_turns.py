@@ -426,7 +426,7 @@ REFUSED = {
     ),
     "no value of an option": (lambda: mfdl.sweeps.SweepConfig(epochs=None), ["epochs has a value", "leave it out"]),
     "correlations of no pairs": (
-        lambda: mfdl.sampled.BinnedGaussian(1.0, 3, 0.5, "zero-out"),
+        lambda: mfdl.sampled.BallsInBinsGaussian(1.0, 3, 0.5, "zero-out"),
         ["correlations must be pairs", "got 0.5"],
     ),
     "self messages by name": (

@@ -10,6 +10,7 @@ from ... import check
 from ...errors import InvalidInput, require_known
 from .. import gaussian
 from .base import PrivacyCurve
+from .search import raised
 
 BOUNDS = ("exact", "upper")
 
@@ -76,11 +77,8 @@ class Gaussian(PrivacyCurve):
     def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
         """record_shift / mu at the largest mu that (epsilon, delta) allows, rounded up."""
         require_known("by", by, ("tightest",))
-        mu = gaussian.mu_from_epsilon(epsilon, delta)
-        multiplier = gaussian.record_shift(self.adjacency, 1.0) / mu
-        while self.at(multiplier).mu > mu:
-            multiplier = math.nextafter(multiplier, math.inf)
-        return multiplier
+        multiplier = gaussian.record_shift(self.adjacency, 1.0) / gaussian.mu_from_epsilon(epsilon, delta)
+        return raised(multiplier, lambda tried: self.at(tried).epsilon(delta) > epsilon)
 
     def certified_runs(self) -> tuple[PrivacyCurve, ...]:
         """Itself."""
