@@ -41,7 +41,6 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
         "a LinearAlgorithm, e.g. mfdl.algorithms.dp_dsgd(dynamics, participation)",
         "build a name with mfdl.algorithms.build(name, dynamics, participation), take a Mechanism's as .algorithm",
     ),
-    "PrivacyCurve": ("a curve of mfdl.privacy.curves", ""),
     "Mechanism": (
         "a Mechanism, an algorithm with its noise and guarantee",
         (

@@ -26,7 +26,7 @@ from .keywords import refusing
 from .noise_error import estimated_noise_error
 from .participation import Participation
 from .privacy import budgets
-from .privacy.curves import MonteCarlo
+from .privacy.curves import MonteCarlo, PrivacyCurve
 from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.guarantee import EVERY_NODE, Guarantee
 from .privacy.losses import PrivacyLosses
@@ -216,19 +216,10 @@ class Mechanism(Shown):
             new = new.at_delta(old.stated_delta)
             if new.seal == old.seal:
                 break
-        pairs = [(old.curve, new.curve, "")]
-        pairs += [(dict(old.victims)[u], curve, f" for node {u!r}") for u, curve in new.victims]
-        for mine, true, victim in pairs:
-            name, before, now = (
-                ("mu", mine.mu, true.mu)
-                if mine.mu is not None and true.mu is not None
-                else (f"epsilon at delta = {old.stated_delta:g}", *(c.epsilon(old.stated_delta) for c in (mine, true)))
-            )
-            if before < now * (1 - ROUNDING):
-                raise InvalidInput(
-                    f"its guarantee states {name} = {before!r}{victim}, and accounted anew it is {now!r}; calibrate or "
-                    "account anew, or take it as stated with anew=False."
-                )
+        of_old = dict(old.victims)
+        for u, curve in new.victims:
+            _require_no_less(of_old.get(u, old.curve), curve, old.stated_delta, f" for node {u!r}")
+        _require_no_less(old.curve, new.curve, old.stated_delta)
         return Mechanism(self.algorithm, new, trust)
 
     @property
@@ -271,6 +262,18 @@ class Mechanism(Shown):
     def content_hash(self) -> str:
         """16 hex digits of algorithm, noise, clipping and unit: two mechanisms with one hash emit the same noise."""
         return emitted_hash(self.algorithm, self.noise_std, self.clip_norm, self.unit)
+
+
+def _require_no_less(claimed: PrivacyCurve, accounted: PrivacyCurve, delta: float, victim: str = "") -> None:
+    """Refuses a curve of a file that claims less loss than was accounted, but for rounding on other machines."""
+    name, before, now = "mu", claimed.mu, accounted.mu
+    if before is None or now is None:
+        name, before, now = f"epsilon at delta = {delta:g}", claimed.epsilon(delta), accounted.epsilon(delta)
+    if before < now * (1 - ROUNDING):
+        raise InvalidInput(
+            f"its guarantee states {name} = {before!r}{victim}, and accounted anew it is {now!r}; calibrate or account "
+            "anew, or take it as stated with anew=False."
+        )
 
 
 def emitted_hash(algorithm: LinearAlgorithm, noise_std: float, clip_norm: float, unit: str = "record") -> str:

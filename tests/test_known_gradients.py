@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, algorithms, gossip, sampled, trust
+from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.mechanism import account
 from mfdl.noise import JointNoise, LocalNoise, SpaceTimeNoise
@@ -92,8 +92,8 @@ def test_noise_over_both_hides_nothing_of_a_gradient_that_is_known(name):
     stated = mfdl.account(algorithm, trust=model, **how)
     assert stated.epsilon(1e-5) == math.inf
     assert "Infinite for node 0: the attacker knows the gradient of step 0" in stated.why
-    for u, accountant in sampled.by_victim(algorithm, trust=model, **how).items():
-        assert (accountant.epsilon(1e-5) == math.inf) == (u == 0)
+    for u, curve in stated.by_victim().items():
+        assert (curve.epsilon(1e-5) == math.inf) == (u == "0")
     with pytest.raises(InvalidInput, match="infinite loss"):
         mfdl.calibrate(algorithm, trust=model, adjacency="zero-out", clip_norm=1.0, epsilon=1.0, delta=1e-5)
 

@@ -61,7 +61,7 @@ def test_noise_correlated_in_time_is_accounted_by_the_absolute_values_of_its_enc
     assert stated.sensitivity == pytest.approx(math.sqrt(M.diagonal().max()), rel=1e-9)
     assert stated.sensitivity >= math.sqrt(M.diagonal().max())
     off = M[~np.eye(4, dtype=bool)].max() / M.diagonal().max()
-    assert stated.accountant.correlations[0] == (4, pytest.approx(off))
+    assert stated.curve.correlations[0] == (4, pytest.approx(off))
     public = mfdl.account(dataclasses.replace(algorithm, participation=Cyclic(3, 4)), **ASKED, noise_std=2.0)
     assert stated.epsilon(1e-5) <= public.epsilon(1e-5) * (1 + 1e-6)
 

@@ -316,7 +316,7 @@ REFUSED = {
     "a dtype by name": (lambda: mfdl.replay(M, TASK, seeds=[0], dtype="float32"), ["torch.float32", "got 'float32'"]),
     # arguments that other functions take
     "one victim to account": (lambda: mfdl.account(A, noise_std=1.0, victim=0, **HOW), ["no victim", "by_victim"]),
-    "one victim of bins": (lambda: mfdl.account(AB, noise_std=1.0, victim=0, **HOW), ["no victim", "sampled.by_vic"]),
+    "one victim of bins": (lambda: mfdl.account(AB, noise_std=1.0, victim=0, **HOW), ["no victim", "by_victim"]),
     "a bound of public batches": (lambda: mfdl.calibrate(A, mu=1.0, by="renyi", **HOW), ["no by", "BallsInBins"]),
     "a bound to account with": (lambda: mfdl.account(AB, noise_std=1.0, by="renyi", **HOW), ["no by", "calibrate"]),
     "a target to account": (lambda: mfdl.account(A, noise_std=1.0, mu=1.0, **HOW), ["no mu", "mfdl.calibrate"]),

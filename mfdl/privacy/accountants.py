@@ -26,7 +26,7 @@ class Accountant(Protocol):
         """Args: victims: node indices, None for all that do not attack; progress: as `mfdl.progress`."""
 
 
-ACCOUNTANTS: dict[type[Participation], Accountant] = {
+ACCOUNTANTS: dict[type, Accountant] = {
     Participation: public_exposures,
     PoissonSampling: sampled_exposures,
     BallsInBins: sampled_exposures,

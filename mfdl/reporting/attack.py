@@ -55,8 +55,8 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
             guarantee = chosen.guarantee.sentence()
             delta = chosen.guarantee.stated_delta
             told = {"mu": chosen.guarantee.mu, "epsilon": chosen.guarantee.epsilon(delta), "delta": delta}
-            if math.isinf(chosen.sensitivity.squared):
-                notes.append(f"Infinite loss: {_in_options(chosen.sensitivity.why, config.steps)}.")
+            if math.isinf(chosen.guarantee.sensitivity):
+                notes.append(f"Infinite loss: {_in_options(chosen.guarantee.why, config.steps)}")
             solved["with_noise"] = reconstruct(chosen, model, gradients=kind, release=config.release)
     attackers = model.attackers(algorithm)
     hops = named.distances(attackers)

@@ -255,7 +255,7 @@ class Run(Shown):
         rates = mechanism.algorithm.dynamics.learning_rates(mechanism.algorithm.num_steps)
         same = {
             "trust": stated.trust,
-            "mu": stated.mu if isinstance(mechanism, Mechanism) else math.nan,  # by sampling there is none
+            "mu": math.nan if stated.mu is None else stated.mu,  # none where batches are secret
             "epsilon": stated.epsilon(stated.stated_delta),
             "delta": stated.stated_delta,
             "graph": graph.name,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl import audit, sampled, trust
+from mfdl import audit, trust
 from mfdl.audit import secret_bins
 from mfdl.audit.bin_draws import Replayed, Sampler
 from mfdl.audit.bin_ratio import EPSILONS
@@ -80,10 +80,10 @@ def test_the_smaller_of_what_is_stated_and_what_is_accounted_now_is_audited(monk
     mechanism = mfdl.with_noise(algorithm(), **ASKED)
     claims, notes = _claims(mechanism)
     assert not notes
-    assert claims[0].claims == (mechanism.guarantee, mechanism.guarantee.accountant)
-    stronger, by_victim = mfdl.with_noise(algorithm(), **ASKED | {"noise_std": 1.0}), sampled.by_victim
+    assert claims[0].claims == (mechanism.guarantee, mechanism.guarantee.curve)
+    stronger, curves = mfdl.with_noise(algorithm(), **ASKED | {"noise_std": 1.0}), mfdl.PrivacyLosses.curves
     assert claims[0].epsilon(1e-5) == mechanism.guarantee.epsilon(1e-5) > stronger.guarantee.epsilon(1e-5)
-    monkeypatch.setattr(sampled, "by_victim", lambda *a, **how: by_victim(*a, **how | {"noise_std": 1.0}))
+    monkeypatch.setattr(mfdl.PrivacyLosses, "curves", lambda losses, noise_std: curves(losses, 1.0))
     claims, notes = _claims(mechanism)
     assert claims[0].epsilon(1e-5) == stronger.guarantee.epsilon(1e-5)
     assert claims[0].delta(1.0) == stronger.guarantee.delta(1.0)

@@ -100,7 +100,7 @@ def stated(noise_std=3.0, **other):
 def test_guarantees_compose_and_say_of_what():
     first, second = stated(), stated(2.0)
     both = first.compose_with(second)
-    assert both.accountant.curves == (first.accountant, second.accountant)
+    assert both.curve.curves == (first.curve, second.curve)
     assert both.epsilon(1e-5) > second.epsilon(1e-5)
     assert both.fingerprint
     assert (both.noise_std, both.composed, both.bound) == (2.0, 2, "upper")
@@ -123,7 +123,7 @@ def test_a_run_with_public_batches_is_composed_by_its_mu():
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=1, period=2))
     public = mfdl.with_noise(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=2.0)
     both = stated().compose_with(public.guarantee)
-    assert [curve.mu for curve in both.accountant.public] == [public.guarantee.mu]
+    assert [curve.mu for curve in both.curve.public] == [public.guarantee.mu]
     assert max(stated().epsilon(1e-5), public.guarantee.epsilon(1e-5)) < both.epsilon(1e-5)
     assert "composed of 1 run with secret bins, drawn anew" in both.sentence()
     assert "mu 0.5" in both.sentence()
@@ -140,6 +140,6 @@ def test_what_does_not_compose_is_refused():
         stated().compose_with(stated(trust=trust.SecLDP()))
     with pytest.raises(InvalidInput, match="other must be"):
         stated().compose_with(3)
-    for curves in ((), (Gaussian(1.0, "zero-out"),), (Composed((stated().accountant,)),)):
+    for curves in ((), (Gaussian(1.0, "zero-out"),), (Composed((stated().curve,)),)):
         with pytest.raises(InvalidInput, match="curves must"):
             Composed(curves)

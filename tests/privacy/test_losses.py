@@ -42,7 +42,7 @@ def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
         mechanism = calibrate(algorithm, mu=1.0, **how)
         assert mechanism.guarantee == losses.calibrate(mu=1.0)
         assert mechanism.guarantee.mu <= 1.0
-        assert mechanism.sensitivity == losses.worst
+        assert mechanism.guarantee.sensitivity == losses.worst.value
 
 
 def test_a_multiple_of_the_sensitivity():

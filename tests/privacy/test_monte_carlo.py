@@ -215,7 +215,7 @@ def test_a_mechanism_is_calibrated_by_samples(adjacency):
     assert made.noise_std < sure.noise_std * 0.99
     assert 1.9 < made.guarantee.epsilon(1e-4) <= 2.0
     again = mfdl.calibrate(encoded(), **asked, method=MonteCarlo(samples=2**17, failure=1e-3, seed=5))
-    assert (again.noise_std, again.guarantee.accountant.trial) == (made.noise_std, made.guarantee.accountant.trial)
+    assert (again.noise_std, again.guarantee.curve.trial) == (made.noise_std, made.guarantee.curve.trial)
 
 
 def test_samples_are_for_secret_bins():
