@@ -49,7 +49,7 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
         ),
     ),
     "NoiseOperator": (
-        "a noise operator of mfdl.operators, e.g. IndependentNoise(num_steps, num_nodes)",
+        "a noise operator of mfdl.noise, e.g. IndependentNoise(num_steps, num_nodes)",
         "that of an algorithm is algorithm.noise",
     ),
     "BallsInBinsGaussian": ("a BallsInBinsGaussian, the certified curve", ""),

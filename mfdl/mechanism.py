@@ -45,7 +45,8 @@ _EACH_VICTIM = "every node counts; of each victim: mfdl.PrivacyLosses.of(algorit
 ELSEWHERE = {
     **dict.fromkeys(("victim", "victims"), _EACH_VICTIM),
     **dict.fromkeys(("noise_std", "noise_multiplier"), _GIVEN_NOISE),
-    **dict.fromkeys(("mu", "epsilon", "delta"), _TARGET),
+    "mu": f"{_TARGET}; secret batches have no mu, and take epsilon with delta",
+    **dict.fromkeys(("epsilon", "delta"), _TARGET),
     "participation": "the noise of a mechanism is for the algorithm's own participation; mfdl.account has it",
     "by": "it chooses among bounds of Poisson sampling, in mfdl.calibrate",
 }

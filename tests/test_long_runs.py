@@ -18,6 +18,7 @@ from mfdl.factorization.search import Setting
 from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise_error import noise_error
 from mfdl.reporting import factorize_config
+from mfdl.reporting.factorize import run_factorize
 from tests.effort import examples
 
 RING = mfdl.gossip.metropolis_hastings("ring:n=6")
@@ -198,7 +199,7 @@ def test_command(capsys):
 def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(form, tmp_path):
     path = tmp_path / "long.npz"
     config = factorize_config.FactorizeConfig(graph="ring:n=6", epochs=4, period=8, solver=form, max_iterations=9)
-    answer = config.run(path, progress=False)
+    answer = run_factorize(config, path, progress=False)
     saved = mfdl.factorization.load(path)
     assert (saved.loss, saved.lower_bound, saved.error_gram) == (answer["loss"], answer["lower_bound"], None)
     one = mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(4, 8))

@@ -317,20 +317,23 @@ REFUSED = {
     # arguments that other functions take
     "one victim to account": (lambda: mfdl.account(A, noise_std=1.0, victim=0, **HOW), ["no victim", "by_victim"]),
     "one victim of bins": (lambda: mfdl.account(AB, noise_std=1.0, victim=0, **HOW), ["no victim", "by_victim"]),
-    "a bound of public batches": (lambda: mfdl.calibrate(A, mu=1.0, by="renyi", **HOW), ["no by", "BallsInBins"]),
+    "a bound of public batches": (
+        lambda: mfdl.calibrate(A, mu=1.0, by="renyi", **HOW),
+        ["by must be", "PoissonSampling"],
+    ),
     "a bound to account with": (lambda: mfdl.account(AB, noise_std=1.0, by="renyi", **HOW), ["no by", "calibrate"]),
     "a target to account": (lambda: mfdl.account(A, noise_std=1.0, mu=1.0, **HOW), ["no mu", "mfdl.calibrate"]),
     "a target to account bins": (lambda: mfdl.account(AB, mu=1.0, **HOW), ["no mu", "epsilon with delta"]),
     "noise to calibrate": (lambda: mfdl.calibrate(A, mu=1.0, noise_std=1.0, **HOW), ["no noise_std", "with_noise"]),
-    "no noise of bins": (lambda: mfdl.account(AB, **HOW), ["give the noise", "noise_std"]),
-    "no noise of Poisson batches": (lambda: mfdl.account(AP, **HOW), ["give the noise", "noise_std"]),
-    "no target of bins": (lambda: mfdl.calibrate(AB, **HOW), ["give a target", "epsilon with delta"]),
+    "no noise of bins": (lambda: mfdl.account(AB, **HOW), ["give exactly one of noise_std"]),
+    "no noise of Poisson batches": (lambda: mfdl.account(AP, **HOW), ["give exactly one of noise_std"]),
+    "no target of bins": (lambda: mfdl.calibrate(AB, **HOW), ["exactly one target", "epsilon with delta"]),
     "no delta of bins": (lambda: mfdl.calibrate(AB, epsilon=1.0, **HOW), ["epsilon needs a delta", "delta=1e-6"]),
     "no delta of Poisson batches": (lambda: mfdl.calibrate(AP, epsilon=1.0, **HOW), ["needs a delta"]),
-    "mu of Poisson batches": (lambda: mfdl.calibrate(AP, mu=1.0, **HOW), ["no mu", "epsilon with delta"]),
+    "mu of Poisson batches": (lambda: mfdl.calibrate(AP, mu=1.0, **HOW), ["no mu", "epsilon and delta"]),
     "a user of Poisson batches": (
         lambda: mfdl.account(AP, noise_std=1.0, unit="user", **HOW),
-        ["no unit", "one record"],
+        ["leave out unit", "one record"],
     ),
     # values of another kind
     "an array as unit": (lambda: mfdl.account(A, noise_std=1.0, unit=x, **HOW), ["unknown unit ndarray"]),
@@ -468,7 +471,7 @@ def test_refusals_of_privacy_do_no_work_first(monkeypatch):
     def worked(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr("mfdl.privacy.losses.victim_losses", worked)
+    monkeypatch.setattr("mfdl.privacy.exposures.victim_losses", worked)
     for wrong in ({"adjacency": "replace"}, {"clip_norm": 0}, {"noise_std": -1}, {"noise_multiplier": 1.0}):
         with pytest.raises(InvalidInput):
             mfdl.account(A, **HOW | {"noise_std": 1.0} | wrong)

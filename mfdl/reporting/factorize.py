@@ -23,7 +23,7 @@ from ..factorization import (
     StructuredFactorization,
 )
 from ..factorization.secret_bins import BinStrategy
-from ..progress import Silent
+from ..progress import Progress, shown
 from .factorize_jobs import Certified, Job
 from .output import json_number, require_writable, versions
 
@@ -35,8 +35,13 @@ OF_BINS = ("noise_std", "root_error", "root_error_bound")
 OVER_NODES = ("max_inverse_diagonal", "sigma_local", "sigma_pair", "independent_loss", "bound_over")
 
 
-def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, progress: Silent) -> dict[str, Any]:
-    """See `FactorizeConfig.run`."""
+def run_factorize(
+    config: FactorizeConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
+) -> dict[str, Any]:
+    """Loss, certified lower bound and gap, JSON-ready; out: a .npz file, which file:FILE.npz names later.
+
+    Raises: InvalidInput: a graph, groups or a file that cannot be used.
+    """
     if out is not None:
         path = Path(out)
         if path.suffix != ".npz":
@@ -44,7 +49,7 @@ def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, p
         require_writable(path)
     graph, gossip = config.sparse_network()
     groups = None if config.groups is None else factorization.read_groups(config.groups, gossip.labels)
-    job = Job(config, gossip, groups, progress)
+    job = Job(config, gossip, groups, shown(progress))
     with threadpool_limits(config.jobs):
         began = time.perf_counter()
         solved, grams = job.solve()

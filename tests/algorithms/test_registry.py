@@ -15,6 +15,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, Single
+from mfdl.reporting.compare import run_comparison
 from mfdl.reporting.comparison_config import ComparisonConfig
 
 DYN = Dynamics(gossip.uniform("star:n=4"), 0.3)
@@ -117,7 +118,7 @@ def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
     config = ComparisonConfig(
         graph="star:n=4", epochs=1, period=3, seeds=1, trust="eavesdropper", mechanisms=(name, f"{name}@all")
     )
-    advice = config.run(tmp_path / "compared", progress=False)["advice"]
+    advice = run_comparison(config, tmp_path / "compared", progress=False)["advice"]
     assert [note == one for one in advice if "one step" in one] == [True]
 
 
