@@ -10,11 +10,10 @@ import mfdl
 
 NAMES = {
     "mfdl": """
-        BallsInBins Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Losses
-        Mechanism
-        MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode PoissonSampling Question
-        Released Round Run Single TrustModel UnsupportedMechanism View account algorithms audit calibrate data
-        decor_couples factorization gossip graphs noise_stream optim pairwise partition privacy replay sampled sweep
+        BallsInBins Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Mechanism
+        MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode PoissonSampling
+        PrivacyLosses Question Released Round Run Single TrustModel UnsupportedMechanism View account algorithms audit
+        calibrate data decor_couples factorization gossip graphs noise_stream optim pairwise partition privacy replay sweep
         sweeps tasks testing trust victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """

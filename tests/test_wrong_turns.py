@@ -330,10 +330,15 @@ REFUSED = {
     "no target of bins": (lambda: mfdl.calibrate(AB, **HOW), ["exactly one target", "epsilon with delta"]),
     "no delta of bins": (lambda: mfdl.calibrate(AB, epsilon=1.0, **HOW), ["epsilon needs a delta", "delta=1e-6"]),
     "no delta of Poisson batches": (lambda: mfdl.calibrate(AP, epsilon=1.0, **HOW), ["needs a delta"]),
-    "mu of Poisson batches": (lambda: mfdl.calibrate(AP, mu=1.0, **HOW), ["no mu", "epsilon and delta"]),
+    "mu of Poisson batches": (
+        lambda: mfdl.calibrate(AP, mu=1.0, **HOW),
+        ["no mu", "epsilon and delta"],
+        UnsupportedMechanism,
+    ),
     "a user of Poisson batches": (
         lambda: mfdl.account(AP, noise_std=1.0, unit="user", **HOW),
         ["leave out unit", "one record"],
+        UnsupportedMechanism,
     ),
     # values of another kind
     "an array as unit": (lambda: mfdl.account(A, noise_std=1.0, unit=x, **HOW), ["unknown unit ndarray"]),
@@ -429,7 +434,7 @@ REFUSED = {
     ),
     "no value of an option": (lambda: mfdl.sweeps.SweepConfig(epochs=None), ["epochs has a value", "leave it out"]),
     "correlations of no pairs": (
-        lambda: mfdl.sampled.BallsInBinsGaussian(1.0, 3, 0.5, "zero-out"),
+        lambda: mfdl.privacy.BallsInBinsGaussian(1.0, 3, 0.5, "zero-out"),
         ["correlations must be pairs", "got 0.5"],
     ),
     "self messages by name": (

@@ -51,7 +51,7 @@ class ParticipationByNode(Participation):
             if each.secret:
                 raise InvalidInput(
                     f"participations must be public, got {each.describe()} at node {node}; sampling is one rate for "
-                    "all nodes, accounted for by mfdl.sampled."
+                    "all nodes, accounted for by mfdl.account."
                 )
             if each.num_steps != given[0].num_steps:
                 raise InvalidInput(

@@ -290,7 +290,7 @@ class Guarantee(Shown):
 
     # ---- composition -------------------------------------------------------------------------------------
 
-    def compose_with(self, other: Guarantee, *, batches: str = "fresh") -> Guarantee:
+    def compose_with(self, other: Guarantee, *, bins: str = "fresh") -> Guarantee:
         """The guarantee of both runs seen together.
 
         mu^2 adds up over Gaussian curves; otherwise privacy loss distributions compose, each direction by itself. The
@@ -298,7 +298,7 @@ class Guarantee(Shown):
         from public data or from models that the attacker already knows; a run that continues from unseen models is
         one longer run instead.
 
-        Args: batches: "fresh": every record draws anew for each run. What is composed is certified, also where a run
+        Args: bins: "fresh": every record draws anew for each run. What is composed is certified, also where a run
             was bounded by samples.
         Returns:
             A Guarantee whose noise_std and sensitivity are those of the run with least noise; of Gaussian curves, the
@@ -311,7 +311,7 @@ class Guarantee(Shown):
                 victim, attacker, or, of public batches, release.
             UnsupportedMechanism: Poisson sampling; "shared" batches, which do not compose run by run.
         """
-        self._require_composable(other, batches)
+        self._require_composable(other, bins)
         both = fingerprint_of_both(self, other)
         curve = self.curve.composed_with(other.curve)
         noise_std, sensitivity = self._weakest_noise(other)
@@ -337,13 +337,13 @@ class Guarantee(Shown):
         )
         return composed.sealed(both) if both else composed
 
-    def _require_composable(self, other: Guarantee, batches: str) -> None:
+    def _require_composable(self, other: Guarantee, bins: str) -> None:
         if not isinstance(other, Guarantee):
             raise InvalidInput(f"other must be a Guarantee, got {type(other).__name__}.")
-        require_known("batches", batches, ("fresh", "shared"))
-        if batches == "shared":
+        require_known("bins", bins, ("fresh", "shared"))
+        if bins == "shared":
             raise UnsupportedMechanism(
-                "runs that share their secret batches do not compose: a bin guessed from one is known in the other; "
+                "runs that share their bins do not compose: a bin guessed from one is known in the other; "
                 "draw anew (a key for each run), or account for one run of all steps, whose M is the sum of theirs."
             )
         for which, guarantee in (("this", self), ("the other", other)):

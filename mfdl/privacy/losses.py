@@ -18,7 +18,7 @@ from ..shown import rounded_up
 from . import accountants, budgets, gaussian
 from .accounting import VictimLoss
 from .curves import PrivacyCurve
-from .exposures import Exposures, PublicExposures
+from .exposures import Exposures, PublicExposures, require_same
 from .guarantee import DELTA, EVERY_NODE, Guarantee, lipschitz_notes
 from .loss_tables import Cells, LossTable, distances
 from .question import Question, Target, require_noise
@@ -71,7 +71,12 @@ class PrivacyLosses(LossTable):
     def of_victim_losses(
         cls, algorithm: LinearAlgorithm, question: Question, losses: Sequence[VictimLoss]
     ) -> PrivacyLosses:
-        """Of losses that `victim_losses` computed for this question."""
+        """Of losses that `victim_losses` computed for this question.
+
+        Raises: InvalidInput: losses of another one; of another release, if the question names one.
+        """
+        hidden = [loss for loss in losses if loss.release != "not applicable"]
+        require_same(hidden, algorithm, question)  # the release too
         return cls(algorithm, question, PublicExposures(tuple(losses)))
 
     def _sentence(self) -> str:
