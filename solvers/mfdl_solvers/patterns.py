@@ -230,7 +230,7 @@ class Separated(Spaced):
             roomy.pop()
 
     @cached_property
-    def num_patterns(self) -> int:  # type: ignore[override]
+    def num_patterns(self) -> int:
         """Counted when needed: sums of numbers of as many digits as there are steps."""
         # T - 1 - (m-1) b steps of slack go to the m + 1 gaps before, between and after m uses: any way for
         # m = k; for a maximal shorter pattern less than b to each gap (inclusion and exclusion)
