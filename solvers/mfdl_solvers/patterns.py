@@ -190,9 +190,6 @@ class Periodic(Spaced):
     def num_patterns(self) -> int:
         return self.gap
 
-    def allows(self, steps: Sequence[int]) -> bool:
-        return self._are_steps(steps) and len({step % self.gap for step in steps}) <= 1
-
 
 class Separated(Spaced):
     """At most k uses, any two of them b steps or more apart; `uses` is no more than fit into T steps.
@@ -334,14 +331,6 @@ class OnePerBlock(PatternSet):
     def num_patterns(self) -> int:
         return int(self.length**self.uses)
 
-    @property
-    def in_every_step(self) -> bool:
-        return self.length == 1
-
-    def allows(self, steps: Sequence[int]) -> bool:
-        blocks = [step // self.length for step in steps]
-        return self._are_steps(steps) and len(set(blocks)) == len(blocks)
-
     def free(self) -> BoolArray:
         return np.kron(np.eye(self.uses), 1 - np.eye(self.length)) > 0
 
@@ -392,9 +381,6 @@ class Listed(PatternSet):
     @property
     def num_patterns(self) -> int:
         return len(self.given)
-
-    def allows(self, steps: Sequence[int]) -> bool:
-        return any(set(steps) <= set(pattern) for pattern in self.given)
 
     def heaviest(self, weights: Array) -> tuple[float, tuple[int, ...]]:
         sums = [float(weights[list(pattern)].sum()) for pattern in self.given]
