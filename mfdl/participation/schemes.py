@@ -26,8 +26,8 @@ from ..shown import short_repr
 class Participation(abc.ABC):
     """Which steps one record may join: a set of patterns (`patterns_of_record`), and how the scheme is described.
 
-    All else follows from the set. A `mfdl_solvers.patterns.PatternSet` that knows its heaviest pattern alone is enough
-    for sensitivities and accounting; its kind says which faster rules hold.
+    All else follows from the set. A `PatternSet` that knows its heaviest pattern alone is enough for sensitivities and
+    accounting; its kind says which faster rules hold.
 
     Attributes: secret: which steps is drawn secretly, so there are no patterns (`Sampled`).
     """
