@@ -83,7 +83,7 @@ NAMES = {
     """,
     "mfdl.participation": """
         BallsInBins Cyclic EveryStep Explicit MinSeparation OncePerEpoch Participation ParticipationByNode Pattern
-        PoissonSampling Sampled Single in_every_step participation_from_dict
+        PatternSet PoissonSampling Sampled Single participation_from_dict
     """,
     "mfdl.trust": """
         AnyReceiver Central Coalitions FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly SecLDP

@@ -12,7 +12,7 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..algorithms.registry import misplaced
 from ..errors import InvalidInput, require_known
-from ..participation import Participation, in_every_step
+from ..participation import Participation
 from ..progress import Progress
 from ..shown import rounded_up
 from ..trust import TrustModel
@@ -389,7 +389,8 @@ def require_unit(unit: str, participation: Participation, *, lipschitz: float | 
     require_known("unit", unit, UNITS)
     if unit == "record":
         return
-    if not in_every_step(participation):
+    check.instance(Participation, participation=participation)
+    if not participation.in_every_step:
         raise InvalidInput(
             f"unit 'user' needs participation in every step, got {participation.describe()}: a user's data take part "
             f"in every step; build the algorithm with EveryStep({participation.num_steps})."
