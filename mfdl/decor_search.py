@@ -95,7 +95,7 @@ def decor_couples(
             delta=delta,
             num_colluders=q,
             clip_norm=gaussian.record_shift(adjacency, clip_norm) / 2,
-            num_steps=max(len(pattern) for pattern in participation.patterns()),
+            num_steps=participation.patterns_of_record().uses,
         )
         algorithm = decor(dynamics, participation, sigma_local=local, sigma_pair=pair)
         return [DecorCouple(local, pair, with_noise(algorithm, noise_std=1.0, **common))]

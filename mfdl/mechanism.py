@@ -16,7 +16,7 @@ import math
 import os
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from . import archive, check, saved
 from .algorithms import LinearAlgorithm
@@ -31,13 +31,15 @@ from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.guarantee import EVERY_NODE, Guarantee
 from .privacy.losses import PrivacyLosses
 from .privacy.question import Question, Target, require_noise, require_unit
-from .privacy.sampled_exposures import Secret, require_noise_with_gradients, require_sampling
+from .privacy.sampled_exposures import require_noise_with_gradients
 from .progress import Progress
 from .shown import Shown
 from .trust import TrustModel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from .participation.sampling import Sampled
 
 _GIVEN_NOISE = "what a given noise guarantees is mfdl.account(algorithm, noise_std=...), its mechanism mfdl.with_noise"
 _TARGET = "it is a target of mfdl.calibrate; what a guarantee says of epsilon and delta is guarantee.epsilon(delta)"
@@ -141,9 +143,10 @@ class Mechanism(Shown):
         return self.guarantee.lipschitz
 
     @property
-    def sampling(self) -> Secret | None:
+    def sampling(self) -> Sampled | None:
         """The participation whose batches are drawn secretly; None where it is public."""
-        return require_sampling(self.algorithm) if self.algorithm.participation.secret else None
+        scheme = self.algorithm.participation
+        return cast("Sampled", scheme) if scheme.secret else None
 
     def _sentence(self) -> str:
         algorithm = self.algorithm

@@ -18,7 +18,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput
 from mfdl.mechanism import account, calibrate, without_noise
-from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single, in_every_step
+from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.sensitivity import worst_sensitivity
@@ -278,7 +278,7 @@ def test_every_step_is_a_set_of_steps_and_no_name(participation):
 )
 def test_in_every_step_is_read_from_the_patterns(patterns, steps):
     scheme = Explicit([sorted(p) for p in patterns], steps)
-    assert in_every_step(scheme) == ([set(p.tolist()) for p in scheme.patterns()] == [set(range(steps))])
+    assert scheme.in_every_step == ([set(p.tolist()) for p in scheme.patterns()] == [set(range(steps))])
 
 
 def test_a_lipschitz_claim_does_not_reach_user_level():

@@ -27,7 +27,6 @@ from mfdl.participation import (
     OncePerEpoch,
     ParticipationByNode,
     Single,
-    in_every_step,
     participation_from_dict,
 )
 from mfdl.privacy.accounting import victim_losses
@@ -95,7 +94,7 @@ def test_what_is_asked_of_all_nodes_has_an_answer_only_where_they_agree(scheme):
         with pytest.raises(UnsupportedMechanism, match="no patterns of them all"):
             _ = scheme.num_patterns
     everything = [patterns(one) == [list(range(STEPS))] for one in scheme.participations]
-    assert in_every_step(scheme) == all(everything)
+    assert scheme.in_every_step == all(everything)
 
 
 @given(scheme=by_node)

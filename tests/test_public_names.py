@@ -13,8 +13,8 @@ NAMES = {
         BallsInBins Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Mechanism
         MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode PoissonSampling
         PrivacyLosses Question Released Round Run Single TrustModel UnsupportedMechanism View account algorithms audit
-        calibrate data decor_couples factorization gossip graphs noise_stream optim pairwise partition privacy replay sweep
-        sweeps tasks testing trust victim_losses with_noise without_noise
+        calibrate data decor_couples factorization gossip graphs noise_stream optim pairwise partition privacy replay
+        sweep sweeps tasks testing trust victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """
         LinearAlgorithm Round adapted anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf
@@ -79,7 +79,7 @@ NAMES = {
     """,
     "mfdl.participation": """
         BallsInBins Cyclic EveryStep Explicit MinSeparation OncePerEpoch Participation ParticipationByNode Pattern
-        PoissonSampling Sampled Single in_every_step participation_from_dict
+        PatternSet PoissonSampling Sampled Single participation_from_dict
     """,
     "mfdl.trust": """
         AnyReceiver Central Coalitions FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly SecLDP

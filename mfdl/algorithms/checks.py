@@ -23,7 +23,7 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..keywords import bound
 from ..noise import NoiseOperator
 from ..operators.recursion import Map
-from ..participation import BallsInBins, Participation
+from ..participation import Participation, PatternSet
 from .round import Round
 
 MAX_DIVISOR_RATIO = 1e6  # columns fainter than that could pass for rounding
@@ -53,10 +53,13 @@ def builder(build: Callable[Given, Made]) -> Callable[Given, Made]:
     return checked
 
 
-def require_bins(name: str, participation: Participation, otherwise: str) -> BallsInBins:
-    """The scheme of a mechanism that is made for secret batches; raises UnsupportedMechanism: another."""
-    if isinstance(participation, BallsInBins):
-        return participation
+def require_bins(name: str, participation: Participation, otherwise: str) -> PatternSet:
+    """The patterns of which each record draws one, for a mechanism that is made for secret batches.
+
+    Raises: UnsupportedMechanism: another participation.
+    """
+    if participation.num_bins is not None:
+        return participation.public.patterns_of_record()
     raise UnsupportedMechanism(
         f"{name} is made for secret batches, BallsInBins(epochs, bins), got {participation.describe()}; take "
         f"{otherwise}."

@@ -13,7 +13,7 @@ from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
-from ..participation import BallsInBins, Cyclic, Participation
+from ..participation import Participation, participation_from_dict
 from . import factorized, memory, noise_on_messages, over_nodes, over_time_and_nodes
 from .checks import builder
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
@@ -357,8 +357,8 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     check_name(name)
     if is_of_secret_bins(name):
         return _made_for_target(name, dynamics, participation, **parameters)
-    if isinstance(participation, BallsInBins):
-        return _of_bins(build(name, dynamics, participation.public, **parameters), participation)
+    if participation.public is not participation:
+        return _drawn_secretly(build(name, dynamics, participation.public, **parameters), participation)
     if (entry := entry_of(name)) is not None:
         builder = entry.build if split(name)[1] is None else entry.best
         if parameters and builder is not entry.build:  # both would decide the same
@@ -374,7 +374,7 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     if isinstance(saved, SpaceTimeFactorization):
         return over_time_and_nodes.space_time_noise(dynamics, participation, saved, name=name)
     made_for = saved.header.get("participation")
-    if made_for is not None and made_for not in _of_file(participation):
+    if made_for is not None and not _serves(made_for, participation):
         raise InvalidInput(
             f"{path} was made for {made_for}, not for {participation.to_dict()}; factorize again with this "
             "participation."
@@ -389,12 +389,9 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     return mf_dsgd(dynamics, participation, saved.encoder, name=name)
 
 
-def _of_file(participation: Participation) -> tuple[dict[str, Any], ...]:
-    """What a file of encoders may be made for: secret bins as public ones, as who knows them is not its to say."""
-    public = dict(participation.to_dict())
-    if not isinstance(participation, Cyclic):
-        return (public,)
-    return public, dict(BallsInBins(participation.epochs, participation.period).to_dict())
+def _serves(made_for: Mapping[str, Any], participation: Participation) -> bool:
+    """Whether encoders of a file serve a participation: those for public bins serve secret ones, and the other way."""
+    return made_for == participation.to_dict() or participation_from_dict(made_for).public == participation
 
 
 def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
@@ -451,18 +448,18 @@ def build_tuned(
     entry = entry_of(check_name(name))
     if is_of_secret_bins(name):
         return _made_for_target(name, dynamics, participation, noise_std=noise_std)
-    if isinstance(participation, BallsInBins):
+    if participation.public is not participation:
         public = build_tuned(name, dynamics, participation.public, coalition_size=coalition_size)
-        return _of_bins(public, participation)
+        return _drawn_secretly(public, participation)
     if entry is None:
         return build(name, dynamics, participation)
     against = {"coalition_size": coalition_size} if entry.takes("coalition_size") else {}
     return _built(entry.best, name, dynamics, participation, **against)
 
 
-def _of_bins(public: LinearAlgorithm, bins: BallsInBins) -> LinearAlgorithm:
+def _drawn_secretly(public: LinearAlgorithm, participation: Participation) -> LinearAlgorithm:
     """The same algorithm where the map from records to steps is secret."""
-    secret = dataclasses.replace(public, participation=bins)
+    secret = dataclasses.replace(public, participation=participation)
     return secret.known_plain() if public.is_plain else secret
 
 

@@ -21,7 +21,6 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..mechanism import Mechanism, require_unit
-from ..participation import BallsInBins
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
 from ..progress import Progress, shown
@@ -169,7 +168,7 @@ def audit(config: AuditConfig) -> AuditResult | BinsAuditResult:
 def audited(config: AuditConfig) -> AuditResult | BinsAuditResult:
     """`audit` of a config, whose losses are accounted once."""
     check.instance(Mechanism, LinearAlgorithm, subject=config.subject)
-    if isinstance(config.algorithm.participation, BallsInBins):
+    if config.algorithm.participation.num_bins is not None:
         return audited_bins(config)
     if config.bins_seen:
         raise InvalidInput("bins_seen=True: only secret bins can be told; leave it out, or audit BallsInBins.")

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from .. import check, files
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..participation import BallsInBins
 from ..privacy import gaussian
 from ..privacy.accounting import worst_adaptive
 from ..privacy.losses import PrivacyLosses
@@ -196,7 +195,7 @@ def audit_matrix(
             asked = AuditConfig(
                 algorithms[row.name], trust=trusts[model], release=(release or {}).get(row.name), **(how | more)
             )
-            of_bins = isinstance(asked.algorithm.participation, BallsInBins)
+            of_bins = asked.algorithm.participation.num_bins is not None
             result, why = _of_bins(asked, noise) if of_bins else _of_public(asked, noise)
             audits.append(Cell(row.title, model, result, why, row.planted))
             advance()
@@ -216,7 +215,7 @@ class _Row:
 
 
 def _rows(algorithms: Mapping[str, LinearAlgorithm], *, planted: bool) -> list[_Row]:
-    secret = {name for name, each in algorithms.items() if isinstance(each.participation, BallsInBins)}
+    secret = {name for name, each in algorithms.items() if each.participation.num_bins is not None}
     if planted and not secret:
         raise InvalidInput("planted=True: only secret bins can be told; leave it out, or take BallsInBins.")
     bugs = {name: ("", PUBLIC_BINS) if planted and name in secret else ("",) for name in algorithms}

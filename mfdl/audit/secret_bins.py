@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from .. import mechanism
 from ..check import FloatArray
 from ..errors import InvalidInput
-from ..participation import BallsInBins
 from ..privacy import gaussian
 from ..privacy.losses import PrivacyLosses
 from ..privacy.question import Question
@@ -38,6 +37,7 @@ from .results import Settings
 from .system import System, Training
 
 if TYPE_CHECKING:
+    from ..algorithms import LinearAlgorithm
     from .auditing import AuditConfig
 
 MAX_SAMPLES = 2**26  # rows x trials of one canary: 512 MiB, several times
@@ -135,7 +135,7 @@ class BinsAudit:
         config, settings, algorithm = self.config, self.settings, self.config.algorithm
         system = config.system or Training(algorithm, noise_std=settings.noise_std, clip_norm=settings.clip_norm)
         joined, notes = self._joined(system)
-        sampler = Sampler(joined, algorithm.num_nodes, algorithm.num_steps, _bins_of_algorithm(config))
+        sampler = Sampler(joined, algorithm.num_nodes, algorithm.num_steps, _num_bins(algorithm))
         draws = sampler.tested(seed=settings.seed, failure=self.failure)
         runs = BinRuns(system, sampler, settings, self.failure, config.bins_seen)
         results = []
@@ -217,7 +217,7 @@ def _claims(config: AuditConfig, settings: Settings) -> tuple[dict[int, Claim], 
 
 def _canaries(config: AuditConfig, claims: dict[int, Claim]) -> list[Canary]:
     """Of every victim the signs that show most of each bin, by the worst of the views; more of the worst victim."""
-    b = _bins_of_algorithm(config)
+    b = _num_bins(config.algorithm)
     worst: dict[int, tuple[float, Canary]] = {}
     for model, victims in config.trust.members(config.algorithm):
         chosen = [u for u in victims if u in claims]
@@ -236,10 +236,10 @@ def _canaries(config: AuditConfig, claims: dict[int, Claim]) -> list[Canary]:
     return [*(canary for _, canary in worst.values()), constant, spread]
 
 
-def _bins_of_algorithm(config: AuditConfig) -> int:
-    scheme = config.algorithm.participation
-    assert isinstance(scheme, BallsInBins)
-    return scheme.bins
+def _num_bins(algorithm: LinearAlgorithm) -> int:
+    bins = algorithm.participation.num_bins
+    assert bins is not None
+    return bins
 
 
 def _signs(white: FloatArray, bins: int) -> tuple[FloatArray, float]:
@@ -257,11 +257,10 @@ def _signs(white: FloatArray, bins: int) -> tuple[FloatArray, float]:
 
 def _whitened(canary: Canary, settings: Settings, *, told: bool) -> tuple[FloatArray, BinRatio]:
     """P of the view, (rank, rows), and the statistic of the claimed noise."""
-    scheme = canary.view.algorithm.participation
-    assert isinstance(scheme, BallsInBins)
-    P, steps = canary.view.whitener(), np.arange(scheme.num_steps) % scheme.bins
+    patterns = list(canary.view.algorithm.participation.public.patterns())
+    P = canary.view.whitener()
     A = P @ canary.view.columns_of(canary.victim) * canary.signs
-    shifts = np.array([A[:, steps == r].sum(axis=1) for r in range(scheme.bins)])
+    shifts = np.array([A[:, steps].sum(axis=1) for steps in patterns])
     replaced = settings.adjacency == "replace-one"
     return P, BinRatio(shifts * (settings.clip_norm / settings.noise_std), replaced, told)
 
@@ -323,7 +322,7 @@ class BinRuns:
         """The attacker's rows along the canary's direction, (trials, rows): one run of the system for each bin."""
         view, rows = canary.view, np.empty((drawn.size, len(canary.view.gradients)))
         raw = canary.gradients(size * OVERSHOOT * self.settings.clip_norm)
-        bins = int(view.algorithm.participation.bins)  # type: ignore[attr-defined]
+        bins = _num_bins(view.algorithm)
         for r in np.unique(drawn):
             joined, at, noise = raw.copy(), np.flatnonzero(drawn == r), key.derive("bin", int(r))
             joined[np.arange(len(raw)) % bins != r] = 0.0

@@ -3,6 +3,8 @@
 `saved` reads them from dictionaries.
 """
 
+from mfdl_solvers.patterns import Pattern, PatternSet
+
 from .by_node import ParticipationByNode
 from .sampling import BallsInBins, PoissonSampling, Sampled
 from .saved import participation_from_dict
@@ -13,9 +15,7 @@ from .schemes import (
     MinSeparation,
     OncePerEpoch,
     Participation,
-    Pattern,
     Single,
-    in_every_step,
 )
 
 __all__ = [
@@ -28,10 +28,10 @@ __all__ = [
     "Participation",
     "ParticipationByNode",
     "Pattern",
+    "PatternSet",
     "PoissonSampling",
     "Sampled",
     "Single",
-    "in_every_step",
     "participation_from_dict",
 ]
 

@@ -8,28 +8,21 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator, Sequence
+
+from mfdl_solvers.patterns import PatternSet
 
 from .. import check
 from ..errors import UnsupportedMechanism
-from .schemes import Cyclic, Participation, Pattern
+from .schemes import Cyclic, Participation
 
 
 class Sampled(Participation):
     """A participation that is drawn secretly: it has no patterns that anybody may know."""
 
     secret = True
+    in_every_step = False
 
-    @property
-    def num_patterns(self) -> int:
-        """Refused by UnsupportedMechanism: always."""
-        raise self.refusal()
-
-    def patterns(self) -> Iterator[Pattern]:
-        """Refused by UnsupportedMechanism: always."""
-        raise self.refusal()
-
-    def allows(self, steps: Sequence[int]) -> bool:
+    def patterns_of_record(self) -> PatternSet:
         """Refused by UnsupportedMechanism: always."""
         raise self.refusal()
 
@@ -106,6 +99,10 @@ class BallsInBins(Sampled):
     @property
     def num_steps(self) -> int:
         return self.epochs * self.bins
+
+    @property
+    def num_bins(self) -> int:
+        return self.bins
 
     @property
     def public(self) -> Cyclic:

@@ -14,7 +14,7 @@ from ..participation import BallsInBins, Participation, PoissonSampling
 from ..progress import Progress
 from .exposures import Exposures, public_exposures
 from .question import Question
-from .sampled_exposures import sampled_exposures
+from .sampled_exposures import bins_exposures, poisson_exposures
 
 
 class Accountant(Protocol):
@@ -28,8 +28,8 @@ class Accountant(Protocol):
 
 ACCOUNTANTS: dict[type, Accountant] = {
     Participation: public_exposures,
-    PoissonSampling: sampled_exposures,
-    BallsInBins: sampled_exposures,
+    PoissonSampling: poisson_exposures,
+    BallsInBins: bins_exposures,
 }
 """By participation; a class that is not named has the accountant of its nearest base."""
 

@@ -22,7 +22,7 @@ import numpy as np
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, require_known
-from ..participation import Participation, Sampled, in_every_step
+from ..participation import Participation
 from ..progress import Progress, shown
 from ..sensitivity.patterns import MAX_ENUMERATED, METHODS
 from ..shown import short_repr
@@ -243,8 +243,7 @@ def asked_participation(algorithm: LinearAlgorithm, participation: Participation
     check.instance(LinearAlgorithm, algorithm=algorithm)
     scheme = algorithm.participation if participation is None else participation
     check.instance(Participation, participation=scheme)
-    if isinstance(scheme, Sampled):
-        raise scheme.refusal()
+    scheme.require_public()
     return scheme
 
 
@@ -359,7 +358,7 @@ class _Asked:
                 "messages that are never sent enter the models, so a node's model depends on its own earlier gradients "
                 "even for one who sees all that are sent, and a record moves the gradients of the node's other records"
             )
-        covered = self.unit == "user" and in_every_step(self.scheme)
+        covered = self.unit == "user" and self.scheme.in_every_step
         needed = [] if covered else [f"unit='user' with EveryStep({self.scheme.num_steps})"]
         return f"{cause}; what can be accounted is {' and '.join([*needed, 'release=' + repr('none')])}"
 

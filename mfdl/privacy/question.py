@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, require_known
-from ..participation import Participation, in_every_step
+from ..participation import Participation
 from ..trust import TrustModel
 from . import gaussian
 from .accounting import asked_participation
@@ -127,7 +127,8 @@ def require_unit(unit: str, participation: Participation, *, lipschitz: float | 
     require_known("unit", unit, UNITS)
     if unit == "record":
         return
-    if not in_every_step(participation):
+    check.instance(Participation, participation=participation)
+    if not participation.in_every_step:
         raise InvalidInput(
             f"unit 'user' needs participation in every step, got {participation.describe()}: a user's data take part "
             f"in every step; build the algorithm with EveryStep({participation.num_steps})."

@@ -8,11 +8,12 @@ as seen, and noise may be correlated over time.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..participation import BallsInBins, PoissonSampling
+from ..participation.sampling import BallsInBins, PoissonSampling, Sampled
 from ..progress import Progress
 from ..trust import TrustModel
 from . import bin_gram, gaussian
@@ -44,8 +45,8 @@ from .sensitivity import Sensitivity
 
 RELEASE = "not applicable"
 BY_BINS, BY_SAMPLING = "the bins' pair", "the sampled pair"
-METHODS = ("certified", "monte-carlo")
-Secret = PoissonSampling | BallsInBins
+METHODS = ("exact", "certified", "monte-carlo")
+"""The last one of balls-in-bins alone; "exact" means the certified bound, as for public patterns."""
 
 Exposed = dict[int, tuple[float, str]]
 """Of each victim the largest [Sigma^+]_uu over members and steps, and what makes it infinite."""
@@ -89,7 +90,7 @@ class SampledLoss(VictimLoss):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SampledExposures(Exposures):
+class SampledExposures(Exposures, abc.ABC):
     """Of secret batches: one curve for the worst of each group of victims.
 
     Attributes: scheme: of the algorithm; exposed: of each victim; victims: those asked about, None for all;
@@ -98,7 +99,7 @@ class SampledExposures(Exposures):
 
     algorithm: LinearAlgorithm
     question: Question
-    scheme: Secret
+    scheme: Sampled
     exposed: Exposed
     victims: Sequence[int] | None
     samples: MonteCarlo | None
@@ -120,26 +121,17 @@ class SampledExposures(Exposures):
         worst = max(self.exposed, key=lambda u: self.exposed[u][0])
         return self._losses(self.exposed)[worst]
 
+    @abc.abstractmethod
+    def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
+        """Of victims with this sensitivity over nodes: that over time too, why, the rule, and the curve per unit."""
+
     def _losses(self, group: Exposed) -> dict[int, VictimLoss]:
         """Of victims that are accounted together, by the worst of them."""
-        q, algorithm = self.question, self.algorithm
         squared, why = max(group.values(), key=lambda exposed: exposed[0])
-        sensitivity = math.inf if math.isinf(squared) else math.nextafter(math.sqrt(squared), math.inf)
-        if isinstance(self.scheme, BallsInBins):
-            if q.trust.hides_messages(algorithm):
-                why = " ".join(filter(None, (why, "Messages that the attacker does not see count as seen.")))
-            gram = bin_gram.time_gram(algorithm, sorted(group), self.scheme.bins)
-            sensitivity *= math.sqrt(float(gram.diagonal().max())) * UP
-            rule, unit = BY_BINS, self._bins_curve(gram)
-        else:
-            rule, unit = BY_SAMPLING, PoissonGaussian(1.0, self.scheme.rate, self.scheme.steps, q.adjacency)
-        fingerprint = Fingerprint.of(algorithm, q.trust, self.scheme, RELEASE, "record")
+        over_nodes = math.inf if math.isinf(squared) else math.nextafter(math.sqrt(squared), math.inf)
+        sensitivity, why, rule, unit = self._pair(group, over_nodes, why)
+        fingerprint = Fingerprint.of(self.algorithm, self.question.trust, self.scheme, RELEASE, "record")
         return {u: self._loss(u, sensitivity, why, rule, unit).answering(fingerprint) for u in group}
-
-    def _bins_curve(self, gram: FloatArray) -> PrivacyCurve:
-        pairs = correlations(gram)
-        certified = BallsInBinsGaussian(1.0, len(gram), pairs, self.question.adjacency)
-        return certified if self.samples is None else MonteCarloCurve(certified, normalized(gram), self.samples)
 
     def _loss(self, u: int, sensitivity: float, why: str, rule: str, unit: PrivacyCurve) -> SampledLoss:
         squared = math.nextafter(sensitivity * sensitivity, math.inf)
@@ -172,78 +164,93 @@ class SampledExposures(Exposures):
             raise UnsupportedMechanism(f"{scheme} have no mu; give epsilon and delta.")
 
 
-def sampled_exposures(
+class PoissonExposures(SampledExposures):
+    """Of Poisson sampling: the pair of one step, composed."""
+
+    def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
+        scheme = cast("PoissonSampling", self.scheme)
+        return sensitivity, why, BY_SAMPLING, PoissonGaussian(1.0, scheme.rate, scheme.steps, self.question.adjacency)
+
+
+class BinsExposures(SampledExposures):
+    """Of balls-in-bins: the pair of M of the encoders of these victims."""
+
+    def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
+        q, bins = self.question, cast("BallsInBins", self.scheme).bins
+        if q.trust.hides_messages(self.algorithm):
+            why = " ".join(filter(None, (why, "Messages that the attacker does not see count as seen.")))
+        gram = bin_gram.time_gram(self.algorithm, sorted(group), bins)
+        certified = BallsInBinsGaussian(1.0, bins, correlations(gram), q.adjacency)
+        unit = certified if self.samples is None else MonteCarloCurve(certified, normalized(gram), self.samples)
+        return sensitivity * (math.sqrt(float(gram.diagonal().max())) * UP), why, BY_BINS, unit
+
+
+def poisson_exposures(
     algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
 ) -> SampledExposures:
-    """The accountant of secret batches.
+    """The accountant of Poisson sampling.
+
+    Raises:
+        InvalidInput: an argument out of range.
+        UnsupportedMechanism: where amplification is not proven: an option that only public patterns have, noise added
+            elsewhere than gradients, noise correlated over time, hidden messages.
+    Cost: that of the noise's pseudo-inverse over nodes; numbers come when asked for.
+    Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567.
+    """
+    _require_usual(algorithm, question, METHODS[:2])
+    exposed = _over_nodes(algorithm, question.trust, question.trust)
+    return PoissonExposures(*_arguments(algorithm, question, exposed, victims), None)
+
+
+def bins_exposures(
+    algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
+) -> SampledExposures:
+    """The accountant of balls-in-bins; messages that the attacker does not see count as seen.
 
     Raises:
         InvalidInput: an argument out of range.
         UnsupportedMechanism: where amplification is not proven: an option that only public patterns have; noise added
-            elsewhere than gradients; under `PoissonSampling` hidden messages, or noise correlated over time; under
-            `BallsInBins` noise that correlates time and nodes together and is known in part, or has no encoder over
-            both.
-    Cost: that of the noise's pseudo-inverse over nodes, and O(T^3) for an encoder; numbers come when asked for.
-    Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567. Balls-in-bins:
-        docs/secret_bins.md.
+            elsewhere than gradients; noise that correlates time and nodes together and is known in part, or has no
+            encoder over both.
+    Cost: as `poisson_exposures`, and O(T^3) for an encoder.
+    Source: docs/secret_bins.md.
     """
-    scheme = require_sampling(algorithm)
-    _require_usual(question, scheme)
-    check.instance(TrustModel, trust=question.trust)
-    gaussian.record_shift(question.adjacency, question.clip_norm)  # refuses either
-    samples = _samples(question.method, scheme)
-    exposed = _exposed(algorithm, question.trust, scheme)
+    _require_usual(algorithm, question, METHODS)
+    trust, method = question.trust, question.method
+    seen = trust.all_messages() if trust.hides_messages(algorithm) else trust
+    if not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
+        exposed = _over_both(algorithm, trust, seen)
+    else:
+        exposed = _over_nodes(_fresh(algorithm), trust, seen)
+    samples = MonteCarlo() if method == "monte-carlo" else method if isinstance(method, MonteCarlo) else None
+    return BinsExposures(*_arguments(algorithm, question, exposed, victims), samples)
+
+
+def _arguments(
+    algorithm: LinearAlgorithm, question: Question, exposed: Exposed, victims: Sequence[int] | None
+) -> tuple[LinearAlgorithm, Question, Sampled, Exposed, Sequence[int] | None]:
+    """With victims that attack, whose loss is infinite."""
     if victims is not None:
         attacking = sorted({check.integer_at_least(0, victim=u) for u in victims} - set(exposed))
-        exposed |= dict.fromkeys(attacking, (math.inf, "Infinite: the victim is one of the attackers."))
-    return SampledExposures(algorithm, question, scheme, exposed, victims, samples)
+        exposed = exposed | dict.fromkeys(attacking, (math.inf, "Infinite: the victim is one of the attackers."))
+    return algorithm, question, cast("Sampled", algorithm.participation), exposed, victims
 
 
-def require_sampling(algorithm: LinearAlgorithm) -> Secret:
-    """The secret scheme of an algorithm. Raises: InvalidInput: no algorithm. UnsupportedMechanism: it has none."""
-    check.instance(LinearAlgorithm, algorithm=algorithm)
-    sampling = algorithm.participation
-    if not isinstance(sampling, PoissonSampling | BallsInBins):
-        raise UnsupportedMechanism(
-            f"the algorithm was built for {sampling.describe()}; build it with PoissonSampling(rate, steps) or "
-            "BallsInBins(epochs, bins), or leave participation out."
-        )
-    return sampling
-
-
-def _require_usual(question: Question, scheme: Secret) -> None:
-    """Refuses what only public patterns have."""
+def _require_usual(algorithm: LinearAlgorithm, question: Question, methods: Sequence[str]) -> None:
+    """Refuses what only public patterns have, and an argument out of range, before any work."""
     usual: dict[str, Any] = {"release": None, "lipschitz": None, "unit": "record", "participation": None}
     given = {name: getattr(question, name) for name in usual if getattr(question, name) != usual[name]}
-    if not isinstance(question.method, MonteCarlo) and question.method not in ("exact", *METHODS):
+    method = "monte-carlo" if isinstance(question.method, MonteCarlo) else question.method
+    if method not in methods:
         given["method"] = question.method
     for name, value in given.items():
         raise UnsupportedMechanism(
-            f"{scheme.describe()} are accounted for one record, all messages seen, by a certified bound or, with "
-            f"BallsInBins, by Monte Carlo (method='monte-carlo'); leave out {name}, got {value!r}, or take a public "
-            "participation such as Cyclic."
+            f"{algorithm.participation.describe()} are accounted for one record, all messages seen, by a certified bound "
+            "or, with BallsInBins, by Monte Carlo (method='monte-carlo'); leave out "
+            f"{name}, got {value!r}, or take a public participation such as Cyclic."
         )
-
-
-def _samples(method: str | MonteCarlo, scheme: Secret) -> MonteCarlo | None:
-    """How a method samples; None where it does not."""
-    if method in ("exact", "certified"):
-        return None
-    if not isinstance(scheme, BallsInBins):
-        raise UnsupportedMechanism(
-            f"method 'monte-carlo' is for BallsInBins, got {scheme.describe()}; leave method out: what is certified "
-            "of it is close to the truth."
-        )
-    return method if isinstance(method, MonteCarlo) else MonteCarlo()
-
-
-def _exposed(algorithm: LinearAlgorithm, trust: TrustModel, scheme: Secret) -> Exposed:
-    if not isinstance(scheme, BallsInBins):
-        return _over_nodes(algorithm, trust, trust)
-    seen = trust.all_messages() if trust.hides_messages(algorithm) else trust
-    if not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
-        return _over_both(algorithm, trust, seen)
-    return _over_nodes(_fresh(algorithm), trust, seen)
+    check.instance(TrustModel, trust=question.trust)
+    gaussian.record_shift(question.adjacency, question.clip_norm)  # refuses either
 
 
 def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:

@@ -13,7 +13,6 @@ from ..check import FloatArray
 from ..dynamics import MAX_RATE_RATIO
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
-from ..participation import Cyclic, Participation, ParticipationByNode, in_every_step
 from .tasks import Task
 from .tasks.steps import Period
 
@@ -31,9 +30,9 @@ def fed_every(mechanism: Mechanism, given: int | None) -> Period:
     if mechanism.unit == "user":
         return given or 1
     participation = mechanism.algorithm.participation
-    of_nodes = participation.participations if isinstance(participation, ParticipationByNode) else (participation,)
-    periods = tuple(b for one in of_nodes if (b := _record_period(one)) is not None)
-    if len(periods) < len(of_nodes):
+    nodes = range(mechanism.algorithm.num_nodes)
+    periods = tuple(b for u in nodes if (b := participation.of_node(u).fed_every) is not None)
+    if len(periods) < len(nodes):
         raise UnsupportedMechanism(
             f"the executor feeds each record to the same step of every epoch, i.e. cyclic participation, or to every "
             f"step; the mechanism was accounted for {participation.describe()}. Reshuffled or sampled batches are "
@@ -46,13 +45,6 @@ def fed_every(mechanism: Mechanism, given: int | None) -> Period:
             f"for, got {given}; leave it out, or calibrate anew."
         )
     return period
-
-
-def _record_period(participation: Participation) -> int | None:
-    """Of one node; None where the executor does not implement it."""
-    if isinstance(participation, Cyclic):
-        return participation.period
-    return 1 if in_every_step(participation) else None
 
 
 def epoch(mechanism: Mechanism, period: Period) -> int:
