@@ -245,8 +245,8 @@ def _require_usual(algorithm: LinearAlgorithm, question: Question, methods: Sequ
         given["method"] = question.method
     for name, value in given.items():
         raise UnsupportedMechanism(
-            f"{algorithm.participation.describe()} are accounted for one record, all messages seen, by a certified bound "
-            "or, with BallsInBins, by Monte Carlo (method='monte-carlo'); leave out "
+            f"{algorithm.participation.describe()} are accounted for one record, all messages seen, by a certified "
+            "bound or, with BallsInBins, by Monte Carlo (method='monte-carlo'); leave out "
             f"{name}, got {value!r}, or take a public participation such as Cyclic."
         )
     check.instance(TrustModel, trust=question.trust)
