@@ -29,12 +29,16 @@ from ..participation import (
     Single,
     in_every_step,
 )
+from ..spec import Parameter
 from ..trust import TrustModel
+from ..trust.names import models_by_parameter
 from .options import require_one_of, require_steps, split
 
 if TYPE_CHECKING:
     from .options import TakesPart
 
+DEFAULT_SIZE = 1
+"""Of coalitions that nobody gave a size."""
 PARTICIPATIONS = ("cyclic", "once-per-epoch", "every-step", "single", "min-separation", BallsInBins.scheme)
 
 
@@ -115,42 +119,48 @@ class Named:
         """Refuses options that no trust model of this call reads, and a missing one."""
         for name in trusts:
             require_one_of("trust model", name, trust.MODELS)
-        flags = {
-            "--attackers": (self.attackers is not None, "pndp"),
-            "--all-attackers": (self.all_attackers, "pndp"),
-            "--colluders": (self.colluders is not None, "colluding"),
-            "--coalition-size": (self.coalition_size is not None, "coalitions"),
-        }
-        for flag, (given, owner) in flags.items():
-            if given and owner not in trusts:
-                raise InvalidInput(f"{flag} belongs to trust model {owner}, not to {trusts[0]}; leave it out.")
+        for argument, owners in models_by_parameter().items():
+            for field in _fields_of(argument):
+                if getattr(self, field) not in (None, False) and not set(owners) & set(trusts):
+                    owner = ", ".join(owners)
+                    raise InvalidInput(
+                        f"{_flag(field)} belongs to trust model {owner}, not to {trusts[0]}; leave it out."
+                    )
         if self.all_attackers and self.attackers is not None:
             raise InvalidInput("give --attackers or --all-attackers, not both.")
         if self.all_attackers and trusts[0] != "pndp":
             raise InvalidInput(f"--all-attackers needs --trust pndp, got {trusts[0]}; name them with --attackers.")
-        missing = {"colluding": "--colluders A,B"} if self.colluders is None else {}
-        if not self.anybody and self.attackers is None and not self.all_attackers:
-            missing["pndp"] = "--attackers A,B or --all-attackers"
-        if not self.anybody and self.coalition_size is None:
-            missing["coalitions"] = "--coalition-size Q"
         for name in trusts:
-            if name in missing:
-                raise InvalidInput(
-                    f"trust model {name} needs {missing[name]}; labels start {', '.join(self.labels[:5])}."
-                )
+            for parameter in trust.MODELS[name].signature.values():
+                given = any(getattr(self, field) not in (None, False) for field in _fields_of(parameter.name))
+                if not given and not (self.anybody and self._has_default(parameter)):
+                    options = " or ".join(options_of(parameter))
+                    raise InvalidInput(
+                        f"trust model {name} needs {options}; labels start {', '.join(self.labels[:5])}."
+                    )
 
     def model(self, name: str, attacker: int | None = None) -> TrustModel:
         """The named trust model; attacker: the single attacker of pndp instead of the given ones."""
-        who = {"pndp": "attackers", "colluding": "colluders"}.get(name)
-        if who is None:
-            size = 1 if self.anybody and self.coalition_size is None else self.coalition_size
-            return trust.named(name, coalition_size=size if name == "coalitions" else None)
-        if attacker is None and self.anybody and getattr(self, who) is None:
-            return trust.named(name)
-        indices = self.indices(who, getattr(self, who) or "") if attacker is None else (attacker,)
-        # labels, which guarantees print; the index where the label reads like one
-        nodes: Any = [u if self.labels[u].startswith("#") else self.labels[u] for u in indices]
-        return trust.named(name, **{who: nodes})
+        given: dict[str, Any] = {}
+        for parameter in trust.MODELS.entry(name).signature.values():
+            value = getattr(self, parameter.name, None)
+            if value is None and attacker is None and self.anybody:
+                given[parameter.name] = DEFAULT_SIZE if parameter.type is int else None
+            elif parameter.type is int:
+                given[parameter.name] = value
+            else:
+                given[parameter.name] = self._nodes(parameter.name, value or "", attacker)
+        return trust.named(name, **given)
+
+    @staticmethod
+    def _has_default(parameter: Parameter) -> bool:
+        """Whether the trust model can be of anybody: coalitions of a default size, any node as attacker."""
+        return parameter.type is int or not parameter.required
+
+    def _nodes(self, option: str, text: str, attacker: int | None) -> list[str | int]:
+        """The nodes of A,B or one attacker: labels, which guarantees print; indices where labels read like them."""
+        indices = self.indices(option, text) if attacker is None else (attacker,)
+        return [u if self.labels[u].startswith("#") else self.labels[u] for u in indices]
 
     def distances(self, attackers: Sequence[int]) -> dict[int, int]:
         """Hops from the nearest attacker, by node index; empty without attackers."""
@@ -159,3 +169,20 @@ class Named:
         links = graphs.adjacency(self.graph)
         hops = scipy.sparse.csgraph.dijkstra(links, unweighted=True, indices=list(attackers), min_only=True)
         return {int(u): int(hops[u]) for u in np.flatnonzero(np.isfinite(hops))}
+
+
+def options_of(parameter: Parameter) -> tuple[str, ...]:
+    """The options of the command line that give a parameter of a trust model, as they are typed."""
+    value = "Q" if parameter.type is int else "A,B"
+    first, *others = _fields_of(parameter.name) or (parameter.name,)
+    return (f"{_flag(first)} {value}", *map(_flag, others))
+
+
+def _fields_of(parameter: str) -> tuple[str, ...]:
+    """The fields of `Named` for a parameter of a trust model."""
+    known = {field.name for field in dataclasses.fields(Named)}
+    return tuple(name for name in (parameter, f"all_{parameter}") if name in known)
+
+
+def _flag(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
