@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import gossip, graphs, released, trust
+from mfdl.algorithms.registry import MECHANISMS, OF_SECRET_BINS
 from mfdl.dynamics import SCHEDULES
 from mfdl.error_weights import STEP_WEIGHTS
 from mfdl.errors import InvalidInput
@@ -17,9 +18,12 @@ from mfdl.graphs.named import GRAPHS
 from mfdl.spec import TYPES, Registry, kebab_case, parse
 from mfdl.training.tasks import TASKS, partition
 
-REGISTRIES = [GRAPHS, MATRICES, SCHEDULES, STEP_WEIGHTS, released.MODELS, TASKS, partition.PARTITIONS, trust.MODELS]
+REGISTRIES = [
+    *(GRAPHS, MATRICES, SCHEDULES, STEP_WEIGHTS, released.MODELS, TASKS, partition.PARTITIONS, trust.MODELS),
+    *(MECHANISMS, OF_SECRET_BINS),
+]
 ENTRIES = [pytest.param(registry, name, id=f"{registry.kind} {name}") for registry in REGISTRIES for name in registry]
-OTHERWISE = {"all", "released", "digits-mlp", "housing-mlp", "housing-linear", "mnist-mlp"}
+OTHERWISE = {"all", "released", "none", "mafalda-classes", "digits-mlp", "housing-mlp", "housing-linear", "mnist-mlp"}
 """Names that are not those of their functions: a builtin, names of other things, one function under several names."""
 
 keys = st.text("abcdefghij_", min_size=1, max_size=8)

@@ -32,7 +32,7 @@ def mechanisms(
             "name": name,
             **{key: getattr(entry, key) for key in ("summary", "trust", "paper", "erratum")},
             "models": list(entry.models),
-            "parameters": {key: kind.__name__ for key, kind in entry.parameters.items()},
+            "parameters": {key: parameter.type_name for key, parameter in entry.parameters.items()},
         }
         for name, entry in ((name, every[name]) for name in names)
     ]
