@@ -15,12 +15,14 @@ from mfdl.error_weights import STEP_WEIGHTS
 from mfdl.errors import InvalidInput
 from mfdl.gossip.builders import MATRICES
 from mfdl.graphs.named import GRAPHS
+from mfdl.participation import BallsInBins, Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
+from mfdl.participation.scheme_names import SCHEMES
 from mfdl.spec import TYPES, Registry, kebab_case, parse
 from mfdl.training.tasks import TASKS, partition
 
 REGISTRIES = [
     *(GRAPHS, MATRICES, SCHEDULES, STEP_WEIGHTS, released.MODELS, TASKS, partition.PARTITIONS, trust.MODELS),
-    *(MECHANISMS, OF_SECRET_BINS),
+    *(MECHANISMS, OF_SECRET_BINS, SCHEMES),
 ]
 ENTRIES = [pytest.param(registry, name, id=f"{registry.kind} {name}") for registry in REGISTRIES for name in registry]
 OTHERWISE = {"all", "released", "none", "mafalda-classes", "digits-mlp", "housing-mlp", "housing-linear", "mnist-mlp"}
@@ -137,6 +139,13 @@ def test_a_name_is_given_once():
     for name in (None, 3, ["cube"]):
         with pytest.raises(InvalidInput, match="unknown shape"):
             SHAPES.entry(name)
+
+
+def test_schemes_of_a_run():
+    run = {"epochs": 3, "period": 4, "steps": 12}
+    wanted = [Cyclic(3, 4), Single(12), EveryStep(12), OncePerEpoch(3, 4), MinSeparation(12, 3, 4), BallsInBins(3, 4)]
+    assert [entry.of_run(**run) for entry in SCHEMES.values()] == wanted
+    assert [entry.build.scheme for entry in SCHEMES.values()] == list(SCHEMES)
 
 
 # ---- one registration at the definition is enough --------------------------------------------------------------------

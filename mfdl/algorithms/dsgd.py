@@ -24,7 +24,7 @@ from ..noise.strategy import Strategy
 from ..participation import Participation
 from .checks import builder
 from .linear_algorithm import LinearAlgorithm
-from .names import ALL_SEEN, MECHANISMS
+from .mechanism_names import ALL_SEEN, MECHANISMS
 from .round import Round
 
 

@@ -27,7 +27,7 @@ from ..progress import Progress
 from .checks import builder, require_bins
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
-from .names import MECHANISMS, OF_SECRET_BINS
+from .mechanism_names import MECHANISMS, OF_SECRET_BINS
 
 
 @MECHANISMS.register(

@@ -22,7 +22,7 @@ from .checks import builder
 from .dsgd import receivers
 from .linear_algorithm import LinearAlgorithm
 from .maps import Maps, from_maps
-from .names import MECHANISMS
+from .mechanism_names import MECHANISMS
 
 
 @MECHANISMS.register(paper="arXiv:1607.03218; with momentum arXiv:2209.15505")

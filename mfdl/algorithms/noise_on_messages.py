@@ -25,7 +25,7 @@ from ..noise import StepNoise
 from ..participation import Participation
 from .checks import builder
 from .linear_algorithm import LinearAlgorithm
-from .names import MECHANISMS
+from .mechanism_names import MECHANISMS
 from .round import Round
 
 

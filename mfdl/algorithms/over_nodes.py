@@ -30,7 +30,7 @@ from ..participation import Participation
 from .checks import builder
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm
-from .names import MECHANISMS, SHARED
+from .mechanism_names import MECHANISMS, SHARED
 
 
 @builder

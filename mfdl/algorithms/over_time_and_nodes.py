@@ -29,7 +29,7 @@ from ..progress import Progress
 from .checks import builder, require_bins
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm
-from .names import MECHANISMS, OF_SECRET_BINS, SHARED
+from .mechanism_names import MECHANISMS, OF_SECRET_BINS, SHARED
 
 
 @builder

@@ -18,7 +18,7 @@ from . import over_nodes, over_time_and_nodes
 from .checks import builder
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
-from .names import ALONE, LOCAL, MECHANISMS, OF_SECRET_BINS, SHARED, MechanismEntry
+from .mechanism_names import ALONE, LOCAL, MECHANISMS, OF_SECRET_BINS, SHARED, MechanismEntry
 
 FILE_PREFIX = "file:"
 WEIGHTS_MARK = "@"

@@ -19,19 +19,11 @@ import scipy.sparse.csgraph
 from .. import graphs, trust
 from ..errors import InvalidInput
 from ..graphs import SparseGraph
-from ..participation import (
-    BallsInBins,
-    Cyclic,
-    EveryStep,
-    MinSeparation,
-    OncePerEpoch,
-    Participation,
-    Single,
-    in_every_step,
-)
+from ..participation import Cyclic, Participation, in_every_step
+from ..participation.scheme_names import SCHEMES
 from ..spec import Parameter
 from ..trust import TrustModel
-from ..trust.names import models_by_parameter
+from ..trust.model_names import models_by_parameter
 from .options import require_one_of, require_steps, split
 
 if TYPE_CHECKING:
@@ -39,19 +31,15 @@ if TYPE_CHECKING:
 
 DEFAULT_SIZE = 1
 """Of coalitions that nobody gave a size."""
-PARTICIPATIONS = ("cyclic", "once-per-epoch", "every-step", "single", "min-separation", BallsInBins.scheme)
 
 
 def participation_of(config: TakesPart, typed: Collection[str]) -> Participation:
     """See `TakesPart.scheme`."""
     name, epochs, period = config.participation, config.epochs, config.period
-    require_one_of("participation", name, PARTICIPATIONS)
+    entry = SCHEMES.entry(name)
     T = epochs * period if config.steps is None else config.steps
     require_steps(max(T, epochs * period))
-    scheme: Participation
-    if name == "min-separation":
-        scheme = MinSeparation(steps=T, max_participations=epochs, separation=period)
-    elif name in ("every-step", "single"):
+    if entry.takes == {"steps"}:
         defaults = {field.name: field.default for field in dataclasses.fields(config)}
         given = (epochs, period) != (defaults["epochs"], defaults["period"]) or {"epochs", "period"} & set(typed)
         if config.steps is not None and given and epochs * period != T:
@@ -59,13 +47,9 @@ def participation_of(config: TakesPart, typed: Collection[str]) -> Participation
                 f"--steps must be epochs * period, got --steps {T} with {epochs} epochs of {period} steps; "
                 f"{name} participation needs --steps alone."
             )
-        scheme = EveryStep(T) if name == "every-step" else Single(T)
-    else:
-        scheme = Cyclic(epochs=epochs, period=period, steps=config.steps)  # refuses steps that do not fit
-        if name == "once-per-epoch":
-            scheme = OncePerEpoch(epochs=epochs, period=period)
-        if name == BallsInBins.scheme:
-            scheme = BallsInBins(epochs=epochs, bins=period)
+    elif "steps" not in entry.takes:
+        Cyclic(epochs=epochs, period=period, steps=config.steps)  # refuses steps that do not fit
+    scheme: Participation = entry.of_run(epochs=epochs, period=period, steps=T)
     if config.unit == "user" and not in_every_step(scheme):
         raise InvalidInput(
             f"--unit user needs --participation every-step, as a user's data take part in every step, got "

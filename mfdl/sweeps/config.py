@@ -15,7 +15,7 @@ from ..privacy import gaussian
 from ..reporting.comparison_config import WHERE, ComparisonConfig
 from ..reporting.options import BINS
 from ..reporting.shared import Shared
-from ..trust.names import models_by_parameter
+from ..trust.model_names import models_by_parameter
 from .cells import Cell
 from .config_file import Written
 from .tuning import Tuning

@@ -11,8 +11,8 @@ model of your own is `TrustModel.from_masks`, or a bare `View(A, B)`. Nodes are 
 from __future__ import annotations
 
 from .base import TrustModel, nodes_of
+from .model_names import MODELS, named, table
 from .models import LDP, PNDP, AnyReceiver, Central, Coalitions, FullCollusion, ReleasedOnly, SecLDP
-from .names import MODELS, named, table
 from .near import Neighbourhood, neighbourhood
 
 __all__ = [

@@ -16,7 +16,7 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..view import Knowledge
 from .base import Mask, TrustModel, nodes_of, shipped
-from .names import MODELS
+from .model_names import MODELS
 
 MAX_COALITIONS = 20_000
 
