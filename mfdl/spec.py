@@ -122,8 +122,8 @@ class Parameter:
 
     def _refused(self, text: str, where: str) -> InvalidInput:
         assert self.type is not None
-        shown = text if len(text) <= 40 else f"{text[:37]}..."
-        return InvalidInput(f"{where}: {self.name} must be {WORDS[self.type]}, got {shown!r}.")
+        start = text if len(text) <= 40 else f"{text[:37]}..."
+        return InvalidInput(f"{where}: {self.name} must be {WORDS[self.type]}, got {start!r}.")
 
 
 @dataclasses.dataclass(frozen=True)

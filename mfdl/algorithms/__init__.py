@@ -15,7 +15,7 @@ from .factorized import (
     lambda_cgd,
     mafalda,
     mafalda_bins,
-    mafalda_by_class,
+    mafalda_classes,
     mafalda_l,
     toeplitz,
 )
@@ -60,7 +60,7 @@ __all__ = [
     "local_steps",
     "mafalda",
     "mafalda_bins",
-    "mafalda_by_class",
+    "mafalda_classes",
     "mafalda_l",
     "mf_dsgd",
     "muffliato",

@@ -111,9 +111,9 @@ def mafalda_l(asked: NodeSearch) -> LinearAlgorithm:
     return _with_encoder("mafalda-l", asked, factorize_nodes(**vars(asked)))
 
 
-@MECHANISMS.register(name="mafalda-classes", paper="between MAFALDA-SGD and MAFALDA-L of arXiv:2510.17480")
+@MECHANISMS.register(paper="between MAFALDA-SGD and MAFALDA-L of arXiv:2510.17480")
 @takes_fields_of(ClassSearch)
-def mafalda_by_class(asked: ClassSearch) -> LinearAlgorithm:
+def mafalda_classes(asked: ClassSearch) -> LinearAlgorithm:
     """Between MAFALDA-SGD and MAFALDA-L: one C for each class of nodes, optimal for the errors their noise causes.
 
     Each encoder has unit sensitivity under the participation of its nodes, so under LDP privacy does not depend on the
