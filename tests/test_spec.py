@@ -17,6 +17,7 @@ from mfdl.gossip.builders import MATRICES
 from mfdl.graphs.named import GRAPHS
 from mfdl.participation import BallsInBins, Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
 from mfdl.participation.scheme_names import SCHEMES
+from mfdl.reporting.question import Named
 from mfdl.spec import TYPES, Registry, kebab_case, parse
 from mfdl.training.tasks import TASKS, partition
 
@@ -108,6 +109,8 @@ def test_a_thing_is_made_from_a_text_and_from_python():
     assert SHAPES.make("flat-box:width=4", given={"label": "c"}, scale=1.0) == [1.0, 4, 0.5, False, "c"]
     assert SHAPES.make("cube", given={"width": 1, "corners": 7}, scale=1.0) == (1, 2.0, 7)
     assert list(SHAPES["cube"].parameters) == ["width"]
+    depth = SHAPES["flat-box"].parameters["depth"]
+    assert (depth.type, depth.default, depth.required) == (float, 0.5, False)
     assert {kind.__name__ for kind in TYPES.values()} == set(TYPES)
 
 
@@ -152,7 +155,7 @@ def test_schemes_of_a_run():
 
 
 def test_a_registered_function_is_there_by_name(monkeypatch):
-    for registry in (GRAPHS, MATRICES, SCHEDULES):
+    for registry in (GRAPHS, MATRICES, SCHEDULES, trust.MODELS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
     @GRAPHS.register(example="wheel:n=5")
@@ -167,6 +170,22 @@ def test_a_registered_function_is_there_by_name(monkeypatch):
         W = gossip.metropolis_hastings(graph).dense()
         return gossip.from_array((np.eye(len(W)) + W) / 2, graph)
 
+    @trust.MODELS.register(seen="those they receive", gradients_known="none", noise_known="none")
+    def insiders(attackers=(), radius: int = 2):
+        """Some nodes, or an outsider."""
+        assert radius == 2
+        return trust.PNDP(attackers) if attackers else trust.SecLDP()
+
+    named = Named(graphs.load("path:n=3"), attackers="1,0")
+    named.require_used(["insiders"])
+    assert named.model("insiders") == trust.PNDP(("0", "1"))
+    outsider = Named(graphs.load("path:n=3"))
+    outsider.require_used(["insiders"])
+    assert outsider.model("insiders") == trust.SecLDP()
+    with pytest.raises(InvalidInput, match="--attackers belongs to trust model pndp or insiders, not to ldp"):
+        named.require_used(["ldp"])
+    with pytest.raises(InvalidInput, match="--all-attackers belongs to trust model pndp, not to insiders"):
+        Named(graphs.load("path:n=3"), all_attackers=True).require_used(["insiders"])
     assert graphs.load("wheel:n=5").number_of_edges() == 8
     assert graphs.load_sparse("wheel:n=5").num_edges == 8
     assert graphs.names()["wheel"] == "wheel:n=5 -- A ring around node 0."

@@ -23,7 +23,6 @@ from ..participation import Cyclic, Participation, in_every_step
 from ..participation.scheme_names import SCHEMES
 from ..spec import Parameter
 from ..trust import TrustModel
-from ..trust.model_names import models_by_parameter
 from .options import require_one_of, require_steps, split
 
 if TYPE_CHECKING:
@@ -103,21 +102,17 @@ class Named:
         """Refuses options that no trust model of this call reads, and a missing one."""
         for name in trusts:
             require_one_of("trust model", name, trust.MODELS)
-        for argument, owners in models_by_parameter().items():
-            for field in _fields_of(argument):
-                if getattr(self, field) not in (None, False) and not set(owners) & set(trusts):
-                    owner = ", ".join(owners)
-                    raise InvalidInput(
-                        f"{_flag(field)} belongs to trust model {owner}, not to {trusts[0]}; leave it out."
-                    )
+        for field, owners in _models_by_field().items():
+            if self._gives(field) and not set(owners) & set(trusts):
+                owner = " or ".join(owners)
+                raise InvalidInput(f"{_flag(field)} belongs to trust model {owner}, not to {trusts[0]}; leave it out.")
         if self.all_attackers and self.attackers is not None:
             raise InvalidInput("give --attackers or --all-attackers, not both.")
         if self.all_attackers and trusts[0] != "pndp":
             raise InvalidInput(f"--all-attackers needs --trust pndp, got {trusts[0]}; name them with --attackers.")
         for name in trusts:
             for parameter in trust.MODELS[name].signature.values():
-                given = any(getattr(self, field) not in (None, False) for field in _fields_of(parameter.name))
-                if not given and not (self.anybody and self._has_default(parameter)):
+                if not self._may_lack(parameter) and not any(map(self._gives, _fields_of(parameter))):
                     options = " or ".join(options_of(parameter))
                     raise InvalidInput(
                         f"trust model {name} needs {options}; labels start {', '.join(self.labels[:5])}."
@@ -128,18 +123,22 @@ class Named:
         given: dict[str, Any] = {}
         for parameter in trust.MODELS.entry(name).signature.values():
             value = getattr(self, parameter.name, None)
-            if value is None and attacker is None and self.anybody:
-                given[parameter.name] = DEFAULT_SIZE if parameter.type is int else None
-            elif parameter.type is int:
+            if value is None and attacker is None and self._may_lack(parameter):
+                given[parameter.name] = DEFAULT_SIZE if parameter.required else None
+            elif parameter.type is not None:
                 given[parameter.name] = value
             else:
                 given[parameter.name] = self._nodes(parameter.name, value or "", attacker)
         return trust.named(name, **given)
 
-    @staticmethod
-    def _has_default(parameter: Parameter) -> bool:
-        """Whether the trust model can be of anybody: coalitions of a default size, any node as attacker."""
-        return parameter.type is int or not parameter.required
+    def _gives(self, field: str) -> bool:
+        return getattr(self, field, None) not in (None, False)
+
+    def _may_lack(self, parameter: Parameter) -> bool:
+        """Whether a parameter of a trust model may be left out: None, for any node, only where that is allowed."""
+        if parameter.required:
+            return self.anybody and parameter.type is int
+        return self.anybody or parameter.default is not None
 
     def _nodes(self, option: str, text: str, attacker: int | None) -> list[str | int]:
         """The nodes of A,B or one attacker: labels, which guarantees print; indices where labels read like them."""
@@ -158,14 +157,25 @@ class Named:
 def options_of(parameter: Parameter) -> tuple[str, ...]:
     """The options of the command line that give a parameter of a trust model, as they are typed."""
     value = "Q" if parameter.type is int else "A,B"
-    first, *others = _fields_of(parameter.name) or (parameter.name,)
+    first, *others = _fields_of(parameter)
     return (f"{_flag(first)} {value}", *map(_flag, others))
 
 
-def _fields_of(parameter: str) -> tuple[str, ...]:
-    """The fields of `Named` for a parameter of a trust model."""
-    known = {field.name for field in dataclasses.fields(Named)}
-    return tuple(name for name in (parameter, f"all_{parameter}") if name in known)
+def _models_by_field() -> dict[str, list[str]]:
+    """The trust models that read a field of `Named`."""
+    owners: dict[str, list[str]] = {}
+    for name, entry in trust.MODELS.items():
+        for parameter in entry.signature.values():
+            for field in _fields_of(parameter):
+                owners.setdefault(field, []).append(name)
+    return owners
+
+
+def _fields_of(parameter: Parameter) -> tuple[str, ...]:
+    """The fields of `Named` for a parameter of a trust model; with None for any node, all of them may be asked for."""
+    every = f"all_{parameter.name}"
+    takes_all = not parameter.required and parameter.default is None and every in Named.__dataclass_fields__
+    return (parameter.name, every) if takes_all else (parameter.name,)
 
 
 def _flag(field: str) -> str:

@@ -50,7 +50,7 @@ class SweepConfig:
         trusts = self.lists.get("trust", (ComparisonConfig.trust,))
         for name in self.of_trust:
             if not set(OF_TRUST[name]) & set(trusts):
-                owners = ", ".join(OF_TRUST[name])
+                owners = " or ".join(OF_TRUST[name])
                 raise InvalidInput(f"{name} belongs to trust model {owners}; those given: {', '.join(trusts)}.")
         first = {name: values[0] for name, values in self.lists.items()}
         if BINS in self.lists.get("participation", ()):

@@ -64,7 +64,7 @@ def named(name: str, **parameters: Any) -> TrustModel:
     for argument in given:
         owners = models_by_parameter().get(argument, (name,))
         if name not in owners:
-            raise InvalidInput(f"{argument} belongs to trust model {', '.join(owners)}, not to {name}; leave it out.")
+            raise InvalidInput(f"{argument} belongs to trust model {' or '.join(owners)}, not to {name}; leave it out.")
     for argument, parameter in entry.signature.items():
         if parameter.required and argument not in given:
             raise InvalidInput(f"trust model {name} needs {argument}.")
