@@ -111,19 +111,15 @@ class Parameter:
 
     def read(self, text: str, where: str) -> bool | int | float | str:
         """The value of a text. Raises: InvalidInput: it is of another type."""
-        assert self.type is not None
-        if self.type is int and not re.fullmatch(rf"[+-]?[0-9_]{{1,{MAX_DIGITS}}}", text):
-            raise self._refused(text, where)
+        kind = self.type or str
         try:
-            value: bool | int | float | str = TRUTH[text.lower()] if self.type is bool else self.type(text)
+            if kind is int and not re.fullmatch(rf"[+-]?[0-9_]{{1,{MAX_DIGITS}}}", text):
+                raise ValueError
+            value: bool | int | float | str = TRUTH[text.lower()] if kind is bool else kind(text)
         except (KeyError, ValueError):
-            raise self._refused(text, where) from None
+            start = text if len(text) <= 40 else f"{text[:37]}..."
+            raise InvalidInput(f"{where}: {self.name} must be {WORDS[kind]}, got {start!r}.") from None
         return value
-
-    def _refused(self, text: str, where: str) -> InvalidInput:
-        assert self.type is not None
-        start = text if len(text) <= 40 else f"{text[:37]}..."
-        return InvalidInput(f"{where}: {self.name} must be {WORDS[self.type]}, got {start!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
