@@ -13,6 +13,7 @@ from mfdl_solvers.patterns import PatternSet
 
 from .. import check
 from ..errors import UnsupportedMechanism
+from .scheme_names import SCHEMES
 from .schemes import Cyclic, Participation
 
 
@@ -75,6 +76,7 @@ class PoissonSampling(Sampled):
         return {"scheme": self.scheme, "rate": self.rate, "steps": self.steps}
 
 
+@SCHEMES.register(called={"bins": "period"})
 @dataclasses.dataclass(frozen=True)
 class BallsInBins(Sampled):
     """Each record draws one of `bins` bins, uniformly, secretly, once for the run; bin r takes part in t = r mod bins.

@@ -21,6 +21,7 @@ from mfdl_solvers.patterns import Listed, OnePerBlock, Pattern, PatternSet, Peri
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..shown import short_repr
+from .scheme_names import SCHEMES
 
 
 class Participation(abc.ABC):
@@ -198,6 +199,7 @@ class _Steps(_Numbers):
         return self.steps
 
 
+@SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class Cyclic(_Epochs):
     """(k, b)-cyclic: record r of a node takes part in steps r, r + b, ..., r + (k-1) b.
@@ -234,6 +236,7 @@ class Cyclic(_Epochs):
         return f"cyclic participation (epochs={self.epochs}, period={self.period})"
 
 
+@SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class Single(_Steps):
     """Each record takes part in one step of its own: T patterns of one step."""
@@ -247,6 +250,7 @@ class Single(_Steps):
         return f"single participation ({self.steps} steps)"
 
 
+@SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class EveryStep(_Steps):
     """The unit takes part in every step: user level. One pattern with all T steps."""
@@ -306,6 +310,7 @@ class Explicit(Participation):
         return {"scheme": self.scheme, "steps": self.steps, "patterns": [list(p) for p in self.given]}
 
 
+@SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class OncePerEpoch(_Epochs):
     """One step, any, in each of `epochs` consecutive epochs of `period` steps: data reshuffled before each epoch.
@@ -325,6 +330,7 @@ class OncePerEpoch(_Epochs):
         return f"participation once per epoch in any order (epochs={self.epochs}, period={self.period})"
 
 
+@SCHEMES.register(called={"max_participations": "epochs", "separation": "period"})
 @dataclasses.dataclass(frozen=True)
 class MinSeparation(_Steps):
     """At most k uses, any two of them at least b steps apart: (k, b)-min-separation.
