@@ -14,8 +14,8 @@ NAMES = {
         Mechanism
         MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode PoissonSampling Question
         Released Round Run Single TrustModel UnsupportedMechanism View account algorithms audit calibrate data
-        decor_couples factorization gossip graphs noise_stream optim pairwise partition privacy replay sampled sweep
-        sweeps tasks testing trust victim_losses with_noise without_noise
+        decor_couples factorization general_sensitivity gossip graphs noise_stream optim pairwise partition privacy
+        replay sampled sweep sweeps tasks testing trust victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """
         LinearAlgorithm Round adapted anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
@@ -54,7 +54,7 @@ NAMES = {
         labels load load_sparse names require_connected
     """,
     "mfdl.privacy": """
-        Guarantee Sensitivity UNITS ViewGram view_gram worst_sensitivity
+        Guarantee Sensitivity UNITS ViewGram view_gram view_losses worst_sensitivity
     """,
     "mfdl.sampled": """
         BinnedGaussian ComposedBins MonteCarlo MonteCarloBins SampledGaussian SampledGuarantee SampledMechanism

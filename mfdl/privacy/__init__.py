@@ -3,8 +3,9 @@
 from .forms import ViewGram, view_gram
 from .guarantee import UNITS, Guarantee
 from .sensitivity import Sensitivity, worst_sensitivity
+from .views import view_losses
 
-__all__ = ["UNITS", "Guarantee", "Sensitivity", "ViewGram", "view_gram", "worst_sensitivity"]
+__all__ = ["UNITS", "Guarantee", "Sensitivity", "ViewGram", "view_gram", "view_losses", "worst_sensitivity"]
 
 
 def __dir__() -> list[str]:

@@ -24,11 +24,15 @@ from ..row_space import exact_range, meant_entries
 from ._base import ViewForm, ViewGram, leak_in_words
 from .whitening import SPREAD, WhitenedColumns, spread, whiten
 
+FAINT = (
+    "as small as rounding: entries count as they are, so give computed ones as the fractions that they stand for "
+    "(mfdl.entries.as_fractions)"
+)
 MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
 
 
 class Dense(ViewForm):
-    """Everything else. Args: given: entries of B are what they are, not computed; so in bare views."""
+    """Everything else. Args: given: entries of A and B are what they are, not computed (`View.entries_given`)."""
 
     def __init__(self, view: View, *, given: bool) -> None:
         self.view, self.given = view, given
@@ -37,7 +41,7 @@ class Dense(ViewForm):
     def of(cls, view: View) -> Self | None:
         if isinstance(view, AlgorithmView) and view.shows_injections:
             return cls.of_injections(view.algorithm, view.knowledge)
-        form = cls(view, given=not isinstance(view, AlgorithmView))
+        form = cls(view, given=view.entries_given)
         return form if form.work <= MAX_DENSE_WORK else None
 
     @classmethod
@@ -62,6 +66,7 @@ class Dense(ViewForm):
         A, B, rounding = view.dense_gradients(nodes), view.dense_noise(), view.noise_rounding()
         B, residue = _without_residue(B, rounding)
         white = whiten(A, B, given_noise=self.given, rounding=(view.gradient_rounding(nodes), rounding))
+        in_float64 = white.leaks
         white = self._with_exact_ranks(white, A, B, victims)
         undecided = white.undecided | (residue & ~white.leaks)
         out: list[ViewGram | None] = []
@@ -77,7 +82,7 @@ class Dense(ViewForm):
                     Y.T @ Y,
                     white.gram_error(columns),
                     leaks=leaks | doubt,
-                    why=_first_leak(view, white.noiseless[:, columns], leaks) if leaks.any() else "",
+                    why=_first_leak(view, white.noiseless[:, columns], leaks, in_float64[columns]),
                     form="dense form",
                     tolerance=white.tolerance,
                     upper=upper,
@@ -94,7 +99,8 @@ class Dense(ViewForm):
         """
         rank, leaks = len(white.whitened), white.leaks
         if self.given and B.size + A.size <= MAX_ENTRIES:
-            rank, leaks = range_of(B, A)
+            signal, noise = self.view.entries(np.asarray(victims, dtype=np.intp))
+            rank, leaks = range_of(noise, signal)
         elif isinstance(self.view, AlgorithmView) and (exact := exact_range(self.view, victims)) is not None:
             rank, leaks = exact
             if len(white.whitened) != rank or (leaks != white.leaks).any():  # are floats what they stand for?
@@ -147,8 +153,13 @@ def _without_residue(B: FloatArray, rounding: FloatArray) -> tuple[FloatArray, b
     return np.where(doubtful[:, None], 0.0, B), bool(doubtful.any())
 
 
-def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_]) -> str:
+def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_], in_float64: NDArray[np.bool_]) -> str:
+    """In words; empty where nothing leaks. Args: in_float64: which leaks rounding does not explain."""
+    if not leaks.any():
+        return ""
     step = int(np.argmax(leaks))
+    if view.entries_given and not (leaks & in_float64).any():
+        return f"the gradient of step {step} shows without noise in a combination of what is seen, {FAINT}"
     combination = noiseless[:, step]
     largest = np.argsort(-np.abs(combination))[:4]
     return leak_in_words(step, combination, {int(i): view.row_name(int(i)) for i in largest})
