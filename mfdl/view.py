@@ -108,8 +108,8 @@ class Knowledge:
     def covers(self, other: Knowledge) -> bool:
         """Whether this sees and knows at least what the other does."""
         if other.combination is not None:
-            same = self.combination is not None and (self.combination != other.combination).nnz == 0
-            if not (same or bool(self.seen.all())):
+            same = self.combination is not None and _equal(self.combination, other.combination)
+            if not (same or bool(self.seen[:, np.unique(other.combination.indices)].all())):
                 return False
         return bool(
             (self.seen >= other.seen).all()
@@ -127,6 +127,10 @@ def combined(algorithm: LinearAlgorithm) -> Mask:
     if algorithm.transmitted.ndim == 1:  # the same in every round
         return np.broadcast_to(np.ones(1, dtype=bool), sent.shape)
     return np.asarray(sent | ~sent.any(axis=0))
+
+
+def _equal(one: sp.csr_array, other: sp.csr_array) -> bool:
+    return one.shape == other.shape and (one != other).nnz == 0
 
 
 def _mask(name: str, given: ArrayLike | None, shape: tuple[int, int]) -> Mask:

@@ -80,5 +80,5 @@ def masked(entries: NDArray[np.bool_]) -> LinearOperator:
     return aslinearoperator(sp.csr_array(sp.diags_array(entries.ravel().astype(np.float64))))
 
 
-def _gives(A: FloatArray, B: FloatArray, C: FloatArray) -> bool:
+def _gives(A: FloatArray, B: FloatArray, C: NDArray[Any]) -> bool:
     return bool(np.abs(B @ C - A).max(initial=0.0) <= RESIDUAL * np.abs(A).max(initial=0.0))

@@ -83,7 +83,7 @@ NAMES = {
         PoissonSampling Sampled Single in_every_step participation_from_dict
     """,
     "mfdl.trust": """
-        AnyReceiver Central Coalitions FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly SecLDP
+        AnyReceiver Central Coalitions FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly SecLDP SecureSum
         TrustModel named neighbourhood nodes_of
     """,
     "mfdl_papers": """

@@ -76,6 +76,13 @@ TRUST: Mapping[str, TrustName] = {
         "none",
         released=True,
     ),
+    "secure-sum": TrustName(
+        "anyone who sees the sum of the messages that each node receives",
+        "the sum of the messages that each node receives",
+        "those of the attackers",
+        "what they hold",
+        released=True,
+    ),
     "released": TrustName(
         "anyone who sees the released models", "none; the final models are published", "none", "none", released=True
     ),

@@ -12,6 +12,7 @@ and which parts of the base noise it knows. What is left is a `View` (A, B). The
 | Coalitions(q) | all | as SecLDP, for every set of q nodes without the victim | the same |
 | FullCollusion | all | all but the victim's | all but what only the victim holds |
 | Central | the average of the messages of each round | none | none |
+| SecureSum | the sum of the messages that each node receives | those of the attackers | what they hold |
 | ReleasedOnly | none; the final models are published | none | none |
 
 `AnyReceiver` is the worst of PNDP over every single attacker. Where messages are hidden, the view also contains the
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 from .. import check
 from ..errors import InvalidInput, unknown_name
 from .base import TrustModel, nodes_of
-from .models import LDP, PNDP, AnyReceiver, Central, Coalitions, FullCollusion, ReleasedOnly, SecLDP
+from .models import LDP, PNDP, AnyReceiver, Central, Coalitions, FullCollusion, ReleasedOnly, SecLDP, SecureSum
 from .near import Neighbourhood, neighbourhood
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Neighbourhood",
     "ReleasedOnly",
     "SecLDP",
+    "SecureSum",
     "TrustModel",
     "named",
     "neighbourhood",
@@ -60,7 +62,10 @@ def named(
 ) -> TrustModel:
     """The trust model of a name in MODELS, with the nodes or the size that it needs.
 
-    Args: attackers: of pndp; None: any one node. colluders: of colluding. coalition_size: of coalitions.
+    Args:
+        attackers: of pndp, None: any one node; of secure-sum, None: somebody who sees all sums.
+        colluders: of colluding. coalition_size: of coalitions.
+
     Raises: InvalidInput: unknown name, a missing argument, or one that belongs to another model.
     """
     if not isinstance(name, str) or name not in MODELS:
@@ -68,10 +73,12 @@ def named(
     given = {"attackers": attackers, "colluders": colluders, "coalition_size": coalition_size}
     owner = {"attackers": "pndp", "colluders": "colluding", "coalition_size": "coalitions"}
     for argument, value in given.items():
-        if value is not None and owner[argument] != name:
+        if value is not None and owner[argument] != name and (argument, name) != ("attackers", "secure-sum"):
             raise InvalidInput(f"{argument} belongs to trust model {owner[argument]}, not to {name}; leave it out.")
         if value is None and owner[argument] == name and name != "pndp":
             raise InvalidInput(f"trust model {name} needs {argument}.")
+    if name == "secure-sum":
+        return SecureSum(() if attackers is None else attackers)
     if name == "pndp":
         return AnyReceiver() if attackers is None else PNDP(attackers)
     if name == "colluding":
@@ -91,5 +98,6 @@ MODELS: dict[str, type[TrustModel]] = {
     "coalitions": Coalitions,
     "full-collusion": FullCollusion,
     "central": Central,
+    "secure-sum": SecureSum,
     "released": ReleasedOnly,
 }
