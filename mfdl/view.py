@@ -129,8 +129,8 @@ def combined(algorithm: LinearAlgorithm) -> Mask:
     return np.asarray(sent | ~sent.any(axis=0))
 
 
-def _equal(one: sp.csr_array, other: sp.csr_array) -> bool:
-    return one.shape == other.shape and (one != other).nnz == 0
+def _equal(first: sp.csr_array, second: sp.csr_array) -> bool:
+    return first.shape == second.shape and (first != second).nnz == 0
 
 
 def _mask(name: str, given: ArrayLike | None, shape: tuple[int, int]) -> Mask:
@@ -170,9 +170,6 @@ class View(ViewMatrices):
 
     When a number of a bare view counts as adaptive: `privacy.adaptive`.
     """
-
-    _entries: tuple[Any, Any] = (None, None)
-    models: GivenModels | None = None
 
     def __init__(
         self,
@@ -284,6 +281,7 @@ class AlgorithmView(View):
         self.algorithm, self.knowledge = algorithm, knowledge
         self.axis = TimeNodeAxis(algorithm.num_steps, algorithm.num_nodes)
         self.known_gradients = self.marked_gradients = knowledge.known_gradients
+        self.zero_noise = knowledge.known_noise.ravel()
         self.attacker, self.release = attacker, release
         if release in ("average", "all") and algorithm.released.rounds_of_gossip:
             raise UnsupportedMechanism(

@@ -9,6 +9,7 @@ gradient without noise. Nothing accounts by these: ranks are decided in floats h
 
 from __future__ import annotations
 
+import hashlib
 from functools import cached_property
 from typing import Any
 
@@ -20,21 +21,39 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from .algorithms.workloads import RESIDUAL, Matrix
 from .axes import TimeNodeAxis
 from .check import FloatArray
+from .entries import to_dense
 from .errors import UnsupportedMechanism
 from .floats import RANK_TOLERANCE
+from .view_models import GivenModels
 
 
 class ViewMatrices:
     """What a view shows of itself.
 
-    Attributes: gradients, noise, axis, marked_gradients, attacker: those of `View`.
+    Attributes: those of `View`.
     """
 
     gradients: Any
     noise: Any
     axis: TimeNodeAxis
+    known_gradients: NDArray[np.bool_]
     marked_gradients: NDArray[np.bool_]
+    zero_noise: NDArray[np.bool_]
     attacker: str
+    models: GivenModels | None = None
+    _entries: tuple[Any, Any] = (None, None)
+
+    def content_hash(self) -> str:
+        """16 hex digits of A, B, what is known of G and Z, and models where they were given."""
+        digest = hashlib.sha256(repr((self.axis, self.gradients.shape, self.noise.shape)).encode())
+        for entries, operator in zip(self._entries, (self.gradients, self.noise), strict=True):
+            is_exact = entries is not None and entries.dtype == object
+            digest.update(_bytes(entries if is_exact else to_dense(operator)))
+        for mask in (self.marked_gradients, self.known_gradients, self.zero_noise):
+            digest.update(np.packbits(mask).tobytes())
+        if self.models is not None:
+            digest.update(_bytes(self.models.rows) + self.models.row_steps.astype(np.int64).tobytes())
+        return digest.hexdigest()[:16]
 
     def full_encoder(self) -> LinearOperator | None:
         """A candidate for C; None: none is known."""
@@ -78,6 +97,12 @@ class ViewMatrices:
 def masked(entries: NDArray[np.bool_]) -> LinearOperator:
     """A diagonal of zeros and ones."""
     return aslinearoperator(sp.csr_array(sp.diags_array(entries.ravel().astype(np.float64))))
+
+
+def _bytes(entries: NDArray[Any]) -> bytes:
+    if entries.dtype == object:
+        return repr([x.as_integer_ratio() for x in entries.ravel().tolist()]).encode()
+    return np.ascontiguousarray(entries + 0.0).tobytes()  # no negative zeros
 
 
 def _gives(A: FloatArray, B: FloatArray, C: NDArray[Any]) -> bool:

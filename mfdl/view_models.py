@@ -77,8 +77,8 @@ def _row_steps(row_steps: ArrayLike | None, A: Any, axis: TimeNodeAxis) -> NDArr
             f"row_steps must be {A.shape[0]} steps below {axis.num_steps}, one for each row, got "
             f"{check.said(row_steps)} of shape {steps.shape}."
         )
-    held = (A.toarray() if sp.issparse(A) else A) != 0
-    last = np.where(held.any(axis=1), axis.size - 1 - held[:, ::-1].argmax(axis=1), 0) // axis.num_nodes
+    has_gradient = (A.toarray() if sp.issparse(A) else A) != 0
+    last = np.where(has_gradient.any(axis=1), axis.size - 1 - has_gradient[:, ::-1].argmax(axis=1), 0) // axis.num_nodes
     if (late := np.flatnonzero(last > steps)).size:
         row = int(late[0])
         raise InvalidInput(

@@ -2,8 +2,8 @@
 
 from .forms import ViewGram, view_gram
 from .guarantee import UNITS, Guarantee
+from .matrix_views import view_losses
 from .sensitivity import Sensitivity, worst_sensitivity
-from .views import view_losses
 
 __all__ = ["UNITS", "Guarantee", "Sensitivity", "ViewGram", "view_gram", "view_losses", "worst_sensitivity"]
 

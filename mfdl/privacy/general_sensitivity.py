@@ -39,8 +39,8 @@ from .exact_rank import MAX_ENTRIES, independent_rows, range_of
 from .forms import ViewGram
 from .forms import fractions as rational_form
 from .forms.whitening import RANK_SAFETY
+from .matrix_views import public_participation
 from .sensitivity import Sensitivity, sensitivities
-from .views import public_participation
 
 LARGEST = check.LARGEST
 NO_C = "no C gives A = B C in this column: a combination of rows shows the gradient of step {step} without noise"
@@ -95,12 +95,12 @@ def general_sensitivity(
         )
     axis = TimeNodeAxis(T, n)
     grams = _with_leaks(_grams(encoder, noise, axis), encoder, noise, workload, axis)
-    found = [
+    by_node = [
         sensitivity
-        for own, nodes in scheme.shared_by(range(n))
-        for sensitivity in sensitivities([grams[u] for u in nodes], own, nodes=nodes, method=method)
+        for shared, nodes in scheme.shared_by(range(n))
+        for sensitivity in sensitivities([grams[u] for u in nodes], shared, nodes=nodes, method=method)
     ]
-    return max(found, key=lambda sensitivity: sensitivity.squared)
+    return max(by_node, key=lambda sensitivity: sensitivity.squared)
 
 
 def _matrix(name: str, given: Any) -> NDArray[Any]:
@@ -162,8 +162,8 @@ def _seen_part(B: NDArray[Any], inexact: float) -> tuple[FloatArray | None, floa
         return np.zeros((0, B.shape[1])), 0.0
     _, sigma, V = np.linalg.svd(scaled, full_matrices=False)
     error = (RANK_SAFETY * max(scaled.shape) * EPS + inexact * max(scaled.shape)) * sigma[0]
-    found = int(np.count_nonzero(sigma > 2 * error))
-    if found != rank or 4 * error > 0.01 * sigma[rank - 1]:
+    in_float64 = int(np.count_nonzero(sigma > 2 * error))
+    if in_float64 != rank or 4 * error > 0.01 * sigma[rank - 1]:
         return None, None
     return V[:rank], float(4 * error / (sigma[rank - 1] - 2 * error))
 

@@ -289,10 +289,32 @@ def test_victims_and_participation_by_node():
     assert [loss.sensitivity_squared < math.inf for loss in view_losses(touched, EveryStep(2))] == [False, False, True]
 
 
+def test_the_content_hash_is_of_all_that_a_view_says():
+    A, options = np.eye(4), {"num_nodes": 2}
+    models = {"models": (np.zeros((4, 4)), np.zeros((4, 4))), "row_steps": [0, 0, 1, 1]}
+    views = [
+        View(A, A, **options),
+        View(A, A),
+        View(2 * A, A, **options),
+        View(A, 2 * A, **options),
+        View(A, A, **options, known_gradients=[True, False]),
+        View(A, A, **options, known_noise=[True, False, False, False]),
+        View(A, A, **options, known_combinations=[[1, 0, 0, 0]]),
+        View(A, A, **options, **models),
+        View(A, A, **options, **(models | {"row_steps": [0, 1, 1, 1]})),
+        View(as_fractions(A / 3), A, **options),
+    ]
+    assert len({view.content_hash() for view in views}) == len(views)
+    for make in (sp.csr_array, aslinearoperator):
+        assert View(make(A), make(A), **options).content_hash() == views[0].content_hash()
+
+
 def test_the_view_of_a_trust_model_is_a_view():
     one = algorithms.dp_dsgd(mfdl.Dynamics(RING), Cyclic(2, 2))
     own = mfdl.victim_losses(one, trust.PNDP([0]), release="none")
-    losses = view_losses(trust.PNDP([0]).view(one, 1, release="none"), one.participation)
+    view = trust.PNDP([0]).view(one, 1, release="none")
+    assert view.content_hash() != trust.PNDP([1]).view(one, 0, release="none").content_hash()
+    losses = view_losses(view, one.participation)
     assert [loss.victim for loss in losses] == [loss.victim for loss in own]
     for loss, expected in zip(losses, own, strict=True):
         assert loss.sensitivity_squared == pytest.approx(expected.sensitivity_squared, rel=1e-9)

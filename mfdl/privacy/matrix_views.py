@@ -64,8 +64,8 @@ def view_losses(
     require_known("unit", unit, UNITS)
     grams = dict(zip(chosen := _victims(view, victims), view_grams(view, chosen), strict=True))
     fixed: dict[int, Sensitivity] = {}
-    for own, nodes in scheme.shared_by(chosen):
-        answers = sensitivities([grams[u] for u in nodes], own, nodes=nodes, method=method)
+    for shared, nodes in scheme.shared_by(chosen):
+        answers = sensitivities([grams[u] for u in nodes], shared, nodes=nodes, method=method)
         fixed |= zip(nodes, answers, strict=True)
     adaptive = is_adaptive(view, scheme, unit=unit)
     return [
