@@ -79,6 +79,20 @@ def test_no_loss_is_below_the_rational_truth(case, scheme):
             assert found.squared <= float(truth) * (1 + 2e-6)
 
 
+def test_a_leak_in_one_step_leaves_the_other_its_number():
+    """Step 0 shows without noise; step 1 has noise too faint for float64 beside that of other rows."""
+    A = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    B = np.array([[0.0, 0.0], [1.0, 2.0**-60], [1.0, 0.0]])
+    A[1, 1] += 1.0  # the difference of the last rows is g_1 + 2^-60 z
+    view = View(A, B)
+    schemes = (EveryStep(2), Explicit([[0]], 2), Explicit([[1]], 2))
+    (both,), (first,), (second,) = (view_losses(view, scheme) for scheme in schemes)
+    assert both.sensitivity_squared == first.sensitivity_squared == math.inf
+    assert "step 0 shows without noise" in both.fixed.why
+    assert second.bound == "exact"
+    assert second.sensitivity_squared == pytest.approx(2.0**120, rel=1e-6)
+
+
 @examples(100)
 @given(case=matrices(), data=st.data())
 def test_known_noise_is_noise_that_is_not_there(case, data):
@@ -104,8 +118,9 @@ def test_noise_that_cancels_in_an_operator_is_no_noise():
     B = aslinearoperator(first) @ aslinearoperator(second)
     assert 0 < abs(B.matvec([1.0])[0]) < 1e-15
     for scheme in (EveryStep(1), EveryStep(2)):
-        (loss,) = view_losses(View(np.eye(2)[:, : scheme.num_steps], B), scheme)
-        assert loss.sensitivity_squared == math.inf
+        for faint in (1.0, 1e-16):  # next to which the rounding of B would pass for noise
+            (loss,) = view_losses(View(np.diag([faint, 1.0])[:, : scheme.num_steps], B), scheme)
+            assert loss.sensitivity_squared == math.inf
 
 
 # ---- against builders -----------------------------------------------------------------------------------------------
@@ -224,6 +239,10 @@ def test_models_and_times_decide_what_is_adaptive():
         assert loss.adaptive_sensitivity_squared == loss.sensitivity_squared == pytest.approx(gram.sum(), rel=1e-6)
     at_the_end = View(W_T, W_T @ N, num_nodes=2, models=models_of(one), row_steps=[2] * 6)
     assert not is_adaptive(at_the_end)
+    first, second = models_of(one)[0][:4, :4], models_of(one)[1][:4, :4]
+    for steps, expected in (([0, 0, 1, 1], True), ([1, 1, 1, 1], False), ([0, 1, 1, 1], False)):
+        short = View(W_T[:4, :4], (W_T @ N)[:4, :4], num_nodes=2, models=(first, second), row_steps=steps)
+        assert is_adaptive(short) == expected
     own_noise = models_of(one)[1].copy()
     own_noise[2, 0] += 1.0  # in the second model of node 0 alone: noise that no message has by itself
     other = View(W_T, W_T @ N, num_nodes=2, models=(models_of(one)[0], own_noise), row_steps=times)
@@ -233,7 +252,7 @@ def test_models_and_times_decide_what_is_adaptive():
     hidden = View(W_T[1::2], (W_T @ N)[1::2], num_nodes=2, models=models_of(one), row_steps=[0, 1, 2])
     assert not is_adaptive(hidden)
     combined = View(W_T[1::2], (W_T @ N)[1::2], num_nodes=2, models=models_of(one), row_steps=[0, 1, 2],
-                    known_combinations=np.ones((1, 6)))  # fmt: skip
+                    known_noise=np.ones(6, bool), known_combinations=np.ones((1, 6)))  # fmt: skip
     assert not is_adaptive(combined)  # gradients in a known combination are not known one by one
 
 

@@ -21,13 +21,10 @@ from ...check import FloatArray
 from ...view import AlgorithmView, Knowledge, View
 from ..exact_rank import MAX_ENTRIES, range_of
 from ..row_space import exact_range, meant_entries
-from ._base import ViewForm, ViewGram, leak_in_words
+from ._base import AS_THEY_ARE, ViewForm, ViewGram, leak_in_words
+from .fractions import Fractions
 from .whitening import SPREAD, WhitenedColumns, spread, whiten
 
-FAINT = (
-    "as small as rounding: entries count as they are, so give computed ones as the fractions that they stand for "
-    "(mfdl.entries.as_fractions)"
-)
 MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
 
 
@@ -54,6 +51,11 @@ class Dense(ViewForm):
         return cls(View(sp.eye_array(size), N, num_nodes=algorithm.num_nodes), given=False)
 
     @property
+    def is_small(self) -> bool:
+        """Whether rational arithmetic decides what is left undecided here."""
+        return self.given and Fractions.of(self.view) is not None
+
+    @property
     def work(self) -> float:
         rows, columns = self.view.noise.shape
         return float(rows) ** 2 * columns
@@ -73,7 +75,7 @@ class Dense(ViewForm):
         for i in range(len(victims)):
             columns = slice(i * T, (i + 1) * T)
             Y, leaks, doubt = white.whitened[:, columns], white.leaks[columns], undecided[columns]
-            if doubt.any() and not leaks.any():
+            if doubt.any() and (self.is_small or not leaks.any()):
                 out.append(None)
                 continue
             upper = bool(leaks.any()) and (white.assumed or residue or bool(doubt.any()))
@@ -159,7 +161,7 @@ def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_], in_
         return ""
     step = int(np.argmax(leaks))
     if view.entries_given and not (leaks & in_float64).any():
-        return f"the gradient of step {step} shows without noise in a combination of what is seen, {FAINT}"
+        return f"the gradient of step {step} shows without noise in a combination of what is seen, {AS_THEY_ARE}"
     combination = noiseless[:, step]
     largest = np.argsort(-np.abs(combination))[:4]
     return leak_in_words(step, combination, {int(i): view.row_name(int(i)) for i in largest})

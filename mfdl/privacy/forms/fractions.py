@@ -22,7 +22,7 @@ from ...check import FloatArray
 from ...floats import UNIT
 from ...view import View
 from ..exact_rank import independent_rows, range_of
-from ._base import ViewForm, ViewGram, leak_in_words
+from ._base import AS_THEY_ARE, ViewForm, ViewGram, leak_in_words
 
 MAX_ROWS = 48
 MAX_ENTRIES = 6000
@@ -57,7 +57,7 @@ class Fractions(ViewForm):
         for signal, shows in zip(np.split(A[rows], len(victims), axis=1), leaks.reshape(-1, T), strict=True):
             X = rounded(gram_of_rows(signal, B[rows]))
             step = int(np.argmax(shows))
-            why = leak_in_words(step, np.zeros(len(B)), []) if shows.any() else ""
+            why = f"{leak_in_words(step, np.zeros(len(B)), [])}, {AS_THEY_ARE}" if shows.any() else ""
             grams.append(None if X is None else ViewGram(*X, leaks=shows, why=why, form="rational arithmetic"))
         return grams
 
