@@ -52,6 +52,7 @@ _EXPORTS = {
     "data": "=mfdl.data",
     "decor_couples": "mfdl.decor_search",
     "factorization": "=mfdl.factorization",
+    "general_sensitivity": "mfdl.privacy.general_sensitivity",
     "gossip": "=mfdl.gossip",
     "graphs": "=mfdl.graphs",
     "noise_stream": "mfdl.training.streams",
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
         Single,
     )
     from .privacy.accounting import victim_losses
+    from .privacy.general_sensitivity import general_sensitivity
     from .privacy.guarantee import Guarantee
     from .privacy.losses import PrivacyLosses
     from .privacy.question import Question

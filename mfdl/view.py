@@ -3,6 +3,11 @@
 `Knowledge` is what a trust model says of one algorithm; `View.of` turns it into operators; `View(A, B)` takes
 arrays, sparse matrices or operators from a researcher. Known gradient columns and known noise columns are marks,
 not rows: known noise is removed from B, and a known gradient makes its owner's loss infinite.
+
+Entries of arrays and sparse matrices count as exactly the numbers that they are: ranks, which decide what leaks, are
+found without rounding (`privacy.exact_rank`), and 1/3 in float64 is no third. Entries that were computed, such as
+powers of a gossip matrix, are best given as `fractions.Fraction`. An operator's products round: they count as known to
+`entries.COMPUTED` of their largest, and what that leaves open is decided on the safe side.
 """
 
 from __future__ import annotations
@@ -22,15 +27,16 @@ from .algorithms import LinearAlgorithm
 from .algorithms.flow import Flow, flow
 from .axes import TimeNodeAxis
 from .check import FloatArray
+from .entries import Stacked, entries_and_operator, refuse_huge, rounding_of, to_dense, without_columns
 from .errors import InvalidInput, UnsupportedMechanism
 from .floats import UNIT
 from .operators import OutputRecursion, WeightedStates
 from .shown import short_repr
+from .view_matrices import ViewMatrices, masked
+from .view_models import GivenModels
 
 Mask = NDArray[np.bool_]
 RELEASES = ("none", "average", "all", "not applicable")
-MAX_DENSE_BYTES = 4 * 2**30
-BLOCK = 256
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,8 +108,8 @@ class Knowledge:
     def covers(self, other: Knowledge) -> bool:
         """Whether this sees and knows at least what the other does."""
         if other.combination is not None:
-            same = self.combination is not None and (self.combination != other.combination).nnz == 0
-            if not (same or bool(self.seen.all())):
+            same = self.combination is not None and _equal(self.combination, other.combination)
+            if not (same or bool(self.seen[:, np.unique(other.combination.indices)].all())):
                 return False
         return bool(
             (self.seen >= other.seen).all()
@@ -123,6 +129,10 @@ def combined(algorithm: LinearAlgorithm) -> Mask:
     return np.asarray(sent | ~sent.any(axis=0))
 
 
+def _equal(first: sp.csr_array, second: sp.csr_array) -> bool:
+    return first.shape == second.shape and (first != second).nnz == 0
+
+
 def _mask(name: str, given: ArrayLike | None, shape: tuple[int, int]) -> Mask:
     mask = np.zeros(shape[1:], dtype=bool) if given is None else check.as_array(**{name: given})
     if mask.dtype != bool or mask.shape not in (shape, shape[1:]):
@@ -134,21 +144,31 @@ def _mask(name: str, given: ArrayLike | None, shape: tuple[int, int]) -> Mask:
     return np.broadcast_to((mask[0] if alike else mask).copy(), shape)
 
 
-class View:
-    """O = A G + B Z with what is known of G.
+class View(ViewMatrices):
+    """O = A G + B Z with what is known of G and of Z.
 
     Args:
-        gradients: A, shape (rows, T n): array, sparse matrix or LinearOperator; column t n + u is node u's at step t.
-        noise: B, shape (rows, m), known parts already zero.
+        gradients: A, shape (rows, T n): array (also of Fractions), sparse matrix or LinearOperator; column t n + u is
+            node u's at step t.
+        noise: B, shape (rows, m).
         num_nodes: n; T = columns / n. Default 1: one owner of all columns.
-        known_gradients: bool (T, n), columns the attacker knows; default none.
+        known_gradients: bool (T, n), or (n,) for every step alike: gradients the attacker knows; default none.
+        known_noise: bool (m,), columns of B whose noise the attacker knows; default none. They are set to zero.
         known_combinations: K, shape (c, T n): combinations K G the attacker knows; a victim that K touches has
             infinite loss, others are unaffected (differences must satisfy K (G - G') = 0).
+        models: (M_G, M_Z), shapes (T n, T n) and (T n, m): the models at which gradients are taken, M_G G + M_Z Z; row
+            t n + u is that of node u at step t. Default unknown: then no number of several steps counts as adaptive.
+        row_steps: beside models, for each row the step after whose gradients it is seen, integers (rows,).
+        attacker, release: in words, and of RELEASES, for guarantees.
 
-    Attributes: num_rows: of A and B.
+    Attributes:
+        num_rows: of A and B.
+        marked_gradients: the mask known_gradients as given, without what K touches; zero_noise: known_noise, bool (m,).
 
-    A bare view has no model operator, so its numbers never count as adaptive.
+    Guarantees: no number of a view is below that of the matrices given, entry by entry.
     Raises: InvalidInput: shapes that do not fit, non-finite entries.
+
+    When a number of a bare view counts as adaptive: `privacy.adaptive`.
     """
 
     def __init__(
@@ -158,11 +178,15 @@ class View:
         *,
         num_nodes: int = 1,
         known_gradients: ArrayLike | None = None,
+        known_noise: ArrayLike | None = None,
         known_combinations: Any = None,
+        models: tuple[Any, Any] | None = None,
+        row_steps: ArrayLike | None = None,
         attacker: str = "whoever has this view",
         release: str = "not applicable",
     ) -> None:
-        self.gradients, self.noise = _operator("gradients", gradients), _operator("noise", noise)
+        A, self.gradients = entries_and_operator("gradients", gradients)
+        B, self.noise = entries_and_operator("noise", noise)
         self.num_rows = self.gradients.shape[0]
         if self.gradients.shape[0] != self.noise.shape[0]:
             raise InvalidInput(
@@ -173,12 +197,20 @@ class View:
         if self.gradients.shape[1] % n or not self.gradients.shape[1]:
             raise InvalidInput(f"columns of gradients must be steps * num_nodes={n}, got {self.gradients.shape[1]}.")
         self.axis = TimeNodeAxis(self.gradients.shape[1] // n, n)
-        self.known_gradients = _mask("known_gradients", known_gradients, (self.axis.num_steps, n))
+        self.marked_gradients = _mask("known_gradients", known_gradients, (self.axis.num_steps, n))
+        self.known_gradients = self.marked_gradients
+        self.zero_noise = _mask("known_noise", known_noise, (1, self.noise.shape[1]))[0]
+        if self.zero_noise.any():
+            self.noise = self.noise @ masked(~self.zero_noise)
+            B = None if B is None else without_columns(B, self.zero_noise)
+        self._entries = (A, B)
+        if models is not None:
+            self.models = GivenModels.of(models, row_steps, A, self.noise.shape[1], self.axis)
         if known_combinations is not None:
-            K = _operator("known_combinations", known_combinations)
+            _, K = entries_and_operator("known_combinations", known_combinations)
             if K.shape[1] != self.axis.size:
                 raise InvalidInput(f"known_combinations must have {self.axis.size} columns, got {K.shape[1]}.")
-            touched = np.abs(_dense(K)).sum(axis=0) > 0
+            touched = np.abs(to_dense(K)).sum(axis=0) > 0
             self.known_gradients = self.known_gradients | touched.reshape(self.axis.num_steps, n)
         self.attacker, self.release = attacker, release
 
@@ -194,29 +226,45 @@ class View:
         """The view of an algorithm under masks, with the released models as further rows."""
         return AlgorithmView(algorithm, knowledge, release=release, attacker=attacker)
 
+    @property
+    def entries_given(self) -> bool:
+        """Whether A and B are known entry by entry: they came as arrays or sparse matrices, not as products."""
+        return all(entries is not None for entries in self._entries)
+
+    def entries(self, nodes: NDArray[np.intp] | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Columns of A as `dense_gradients` has them, and B, as they were given: floats, or objects for Fractions.
+
+        Only where `entries_given`.
+        """
+        A, B = (entries.toarray() if sp.issparse(entries) else entries for entries in self._entries)
+        return A[:, self._columns_of(nodes)], B
+
     def dense_gradients(self, nodes: NDArray[np.intp] | None = None) -> FloatArray:
         """Columns of A that the given nodes own, node after node, each in time order: (rows, len(nodes) T)."""
+        return self.dense_gradients_by_time()[:, self._columns_of(nodes)]
+
+    def _columns_of(self, nodes: NDArray[np.intp] | None) -> NDArray[np.intp]:
         chosen = np.arange(self.axis.num_nodes) if nodes is None else nodes
-        columns = np.concatenate([self.axis.of_node(int(u)) for u in chosen]) if len(chosen) else np.zeros(0, int)
-        return self.dense_gradients_by_time()[:, columns]
+        columns = [self.axis.of_node(int(u)) for u in chosen]
+        return np.concatenate(columns) if columns else np.zeros(0, dtype=np.intp)
 
     def dense_gradients_by_time(self) -> FloatArray:
         """A, dense, in the time-major order of its columns."""
-        _refuse_huge(*self.gradients.shape)
-        return _dense(self.gradients)
+        refuse_huge(*self.gradients.shape)
+        return to_dense(self.gradients)
 
     def dense_noise(self) -> FloatArray:
         """B, dense: through the transpose when that has fewer columns."""
-        _refuse_huge(*self.noise.shape)
-        return _dense(self.noise)
+        refuse_huge(*self.noise.shape)
+        return to_dense(self.noise)
 
     def noise_rounding(self) -> FloatArray:
-        """Bound on how far `dense_noise` is from the exact B, entry by entry: none here, where B is given."""
-        return np.zeros(self.noise.shape)
+        """Bound on how far `dense_noise` is from the exact B, entry by entry: nothing where floats were given."""
+        return rounding_of(self._entries[1], self.noise)
 
     def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
         """The same for `dense_gradients` of these nodes."""
-        return np.zeros((self.gradients.shape[0], len(nodes) * self.axis.num_steps))
+        return rounding_of(self._entries[0], self.gradients)[:, self._columns_of(nodes)]
 
     def row_name(self, row: int) -> str:
         """A row in words."""
@@ -232,7 +280,8 @@ class AlgorithmView(View):
     def __init__(self, algorithm: LinearAlgorithm, knowledge: Knowledge, *, release: str, attacker: str) -> None:
         self.algorithm, self.knowledge = algorithm, knowledge
         self.axis = TimeNodeAxis(algorithm.num_steps, algorithm.num_nodes)
-        self.known_gradients = knowledge.known_gradients
+        self.known_gradients = self.marked_gradients = knowledge.known_gradients
+        self.zero_noise = knowledge.known_noise.ravel()
         self.attacker, self.release = attacker, release
         if release in ("average", "all") and algorithm.released.rounds_of_gossip:
             raise UnsupportedMechanism(
@@ -251,19 +300,19 @@ class AlgorithmView(View):
         of_messages = aslinearoperator(rows) @ algorithm.messages_from_gradients
         if which is None:
             return of_messages
-        return _Stacked([of_messages, aslinearoperator(which) @ algorithm.released_from_gradients])
+        return Stacked([of_messages, aslinearoperator(which) @ algorithm.released_from_gradients])
 
     @cached_property
     def noise(self) -> LinearOperator:
         """B."""
         algorithm = self.algorithm
-        unknown = aslinearoperator(sp.csr_array(sp.diags_array(1.0 - self.knowledge.known_noise.ravel())))
+        unknown = masked(~self.knowledge.known_noise)
         rows, which = _picked(algorithm, self.knowledge, self.release)
         of_messages = aslinearoperator(rows) @ algorithm.messages_from_noise @ unknown
         if which is None:
             return of_messages
         released = aslinearoperator(which) @ algorithm.released_from_injected_noise
-        return _Stacked([of_messages, released @ algorithm.noise @ unknown])
+        return Stacked([of_messages, released @ algorithm.noise @ unknown])
 
     @cached_property
     def num_rows(self) -> int:
@@ -311,9 +360,9 @@ class AlgorithmView(View):
     def _sizes(self, messages: OutputRecursion, models: WeightedStates) -> FloatArray:
         """The rows of the view <- inputs, from absolute values."""
         rows, which = _picked(self.algorithm, self.knowledge, self.release)
-        parts = [_dense(aslinearoperator(abs(rows)) @ messages.absolute())]
+        parts = [to_dense(aslinearoperator(abs(rows)) @ messages.absolute())]
         if which is not None:
-            parts.append(_dense(aslinearoperator(which) @ models.absolute()))
+            parts.append(to_dense(aslinearoperator(which) @ models.absolute()))
         return np.concatenate(parts)
 
     def _operations(self) -> int:
@@ -330,6 +379,13 @@ class AlgorithmView(View):
             return f"released model row {row - len(seen)}"
         return self.message_name(*(int(i) for i in seen[row]))
 
+    def full_encoder(self) -> LinearOperator | None:
+        try:
+            full = self.algorithm.workload().C
+        except UnsupportedMechanism:
+            return None
+        return masked(~self.knowledge.known_noise) @ full @ masked(~self.known_gradients)
+
     def message_name(self, turn: int, message: int) -> str:
         """A message in words."""
         labels = self.algorithm.dynamics.gossip.labels
@@ -341,55 +397,3 @@ def _picked(algorithm: LinearAlgorithm, knowledge: Knowledge, release: str) -> t
     n = algorithm.num_nodes
     which = {"average": sp.csr_array(np.full((1, n), 1.0 / n)), "all": sp.csr_array(sp.eye_array(n))}.get(release)
     return knowledge.rows(algorithm), which
-
-
-class _Stacked(LinearOperator):
-    """Operators on top of each other."""
-
-    def __init__(self, parts: list[LinearOperator]) -> None:
-        self.parts = parts
-        self.bounds = np.cumsum([0, *(p.shape[0] for p in parts)])
-        super().__init__(dtype=np.dtype(np.float64), shape=(int(self.bounds[-1]), parts[0].shape[1]))
-
-    def _matmat(self, X: FloatArray) -> FloatArray:
-        return np.concatenate([p.matmat(X) for p in self.parts])
-
-    def _rmatmat(self, X: FloatArray) -> FloatArray:
-        pairs = zip(self.parts, self.bounds[:-1], self.bounds[1:], strict=True)
-        return sum(p.rmatmat(X[a:b]) for p, a, b in pairs)
-
-
-def _operator(name: str, given: Any) -> LinearOperator:
-    if isinstance(given, LinearOperator):
-        return given
-    if sp.issparse(given):
-        if not np.isfinite(given.data).all():
-            raise InvalidInput(f"{name} must be finite, got a nan or infinite entry.")
-        return aslinearoperator(sp.csr_array(given, dtype=np.float64))
-    return aslinearoperator(check.finite_array(2, **{name: given}))
-
-
-def _dense(operator: LinearOperator) -> FloatArray:
-    rows, columns = operator.shape
-    if rows == 0 or columns == 0:
-        return np.zeros((rows, columns))
-    dense = np.empty((rows, columns))
-    transposed = rows < columns
-    size = rows if transposed else columns
-    for first in range(0, size, BLOCK):  # units in blocks: no identity of the full size
-        last = min(first + BLOCK, size)
-        unit = np.zeros((size, last - first))
-        unit[np.arange(first, last), np.arange(last - first)] = 1.0
-        if transposed:
-            dense[first:last] = operator.rmatmat(unit).T
-        else:
-            dense[:, first:last] = operator.matmat(unit)
-    return dense
-
-
-def _refuse_huge(rows: int, columns: int) -> None:
-    if 8 * rows * columns > MAX_DENSE_BYTES:
-        raise UnsupportedMechanism(
-            f"this view needs a dense {rows} x {columns} matrix ({8 * rows * columns / 2**30:.1f} GiB), above the "
-            f"limit of {MAX_DENSE_BYTES / 2**30:.0f} GiB; use fewer steps, or a view with a structured form."
-        )

@@ -26,6 +26,7 @@ NAMES = (
     "attack",
     "sweep",
     "budgets",
+    "views",
 )
 HOWTO = [f"howto_{name}.md" for name in (*NAMES, "progress", "graph", "large_graphs")]
 THEORY = [

@@ -13,7 +13,8 @@ NAMES = {
         BallsInBins Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Mechanism
         MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode PoissonSampling
         PrivacyLosses Question Released Round Run Single TrustModel UnsupportedMechanism View account algorithms audit
-        calibrate data decor_couples factorization gossip graphs noise_stream optim pairwise partition privacy replay
+        calibrate data decor_couples factorization general_sensitivity gossip graphs noise_stream optim pairwise
+        partition privacy replay
         sweep sweeps tasks testing trust victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """
@@ -54,7 +55,8 @@ NAMES = {
     """,
     "mfdl.privacy": """
         ACCOUNTANTS BallsInBinsGaussian Composed Exposures Gaussian Guarantee MonteCarlo MonteCarloCurve PoissonGaussian
-        PrivacyCurve PrivacyLosses Question Sensitivity Target UNITS ViewGram noise_of_bins view_gram worst_sensitivity
+        PrivacyCurve PrivacyLosses Question Sensitivity Target UNITS ViewGram noise_of_bins view_gram view_losses
+        worst_sensitivity
     """,
     "mfdl.sweeps": """
         Cell Engine Store SweepConfig Tuning rows run_cells sweep
@@ -82,7 +84,7 @@ NAMES = {
         PatternSet PoissonSampling Sampled Single participation_from_dict
     """,
     "mfdl.trust": """
-        AnyReceiver Central Coalitions FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly SecLDP
+        AnyReceiver Central Coalitions FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly SecLDP SecureSum
         TrustModel named neighbourhood nodes_of
     """,
     "mfdl_papers": """

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from fractions import Fraction
 
 import networkx as nx
 import numpy as np
@@ -14,16 +15,25 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.sparse.linalg import aslinearoperator
 
-from mfdl import algorithms, gossip, trust
+from mfdl import algorithms, general_sensitivity, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import EveryStep, Explicit
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.sensitivity import sensitivities
-from mfdl.testing.oracles import gossip_messages
+from mfdl.testing.oracles import (
+    exact_leaks,
+    exact_run,
+    exact_view,
+    exact_view_gram,
+    gossip_messages,
+    largest_signed_sum,
+)
 from mfdl.testing.strategies import integer_views
+from mfdl.testing.strategies.graphs import dyadic_gossip
 from mfdl.trust import TrustModel
+from mfdl.trust.saved import trust_from_dict, trust_to_dict
 from mfdl.view import View
 
 MH = gossip.metropolis_hastings
@@ -377,3 +387,173 @@ def test_the_same_attackers_with_every_message_seen_see_no_less():
         assert seen.keys() == own.keys()
         assert all(seen[u].sensitivity_squared >= own[u].sensitivity_squared * (1 - 1e-9) for u in own)
         assert all(loss.adaptive for loss in seen.values())
+
+
+# ---- A, B and C of a view -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [trust.SecLDP(), trust.SecLDP((2,)), trust.PNDP([0]), trust.PNDP([0, 3])])
+@pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.anti_pgd, algorithms.decor, algorithms.muffliato])
+def test_a_view_shows_its_factorization(build, model):
+    """Theorem 5: A = B C without the columns that are known, and X_u = C_u^T B^+ B C_u; so the numbers agree."""
+    one = build(PATH, EveryStep(2))
+    view = model.view(one, 1, release="none")
+    A, B, C = (matrix.dense() for matrix in (view.A, view.B, view.C))
+    assert_allclose(B @ C, A, atol=1e-12)
+    assert not A[:, view.known_gradients.ravel()].any()
+    assert not B[:, view.knowledge.known_noise.ravel()].any()
+    unknown = ~view.known_gradients.ravel()
+    assert_allclose(A[:, unknown], view.dense_gradients_by_time()[:, unknown])
+    worst = max(loss.sensitivity_squared for loss in victim_losses(one, model, release="none"))
+    assert general_sensitivity(C, B, EveryStep(2), num_nodes=4).squared == pytest.approx(worst, rel=1e-6)
+
+
+def test_node_local_noise_has_its_encoder_without_the_attacker():
+    encoder = np.array([[1.0, 0.0], [0.5, 1.0]])
+    one = algorithms.mf_dsgd(PATH, EveryStep(2), encoder)
+    C = trust.PNDP([0]).view(one, 1, release="none").C
+    expected = np.kron(encoder, np.diag([0.0, 1, 1, 1]))
+    assert_allclose(C.dense(), expected, atol=1e-12)
+    assert C.blocks[1] == (4, 4)
+    assert_allclose(trust.SecLDP().view(one, 1).C.dense(), one.workload().C.dense())
+
+
+def test_no_encoder_where_a_gradient_shows_without_noise():
+    own = algorithms.zip_dl(Dynamics(MH("path:n=3")), EveryStep(2), self_messages=True)
+    with pytest.raises(UnsupportedMechanism, match=r"no C gives A = B C here.*without noise, so the loss"):
+        trust.SecLDP().view(own, 1).C  # noqa: B018
+    with pytest.raises(UnsupportedMechanism, match="no C gives"):
+        View(np.eye(2), np.zeros((2, 0))).C  # noqa: B018
+    bare = View([[1, 2], [2, 4]], [[1, 0], [2, 0]], num_nodes=2, known_gradients=[False, True])
+    assert bare.C.dense().tolist() == [[1, 0], [0, 0]]
+
+
+# ---- combinations of messages ----------------------------------------------------------------------------------------
+
+
+def exactly(one, rows, known_noise, release):
+    """(A, B) of combinations, over the rationals."""
+    sent = np.broadcast_to(one.transmitted, (len(one.rounds), one.messages_per_round))
+    fractions = [[Fraction(x) for x in row] for row in rows.tolist()]
+    return exact_view(exact_run(one), sent, known_noise, release=release, combination=fractions)
+
+
+@examples(60)
+@given(data=st.data(), release=st.sampled_from(["none", "average", "all"]))
+def test_losses_to_who_sees_combinations_are_never_below_the_rational_ones(data, release):
+    W = data.draw(dyadic_gossip(max_nodes=4))
+    build = data.draw(st.sampled_from([algorithms.dp_dsgd, algorithms.anti_pgd, algorithms.muffliato]))
+    one, n = build(Dynamics(W), EveryStep(2)), W.num_nodes
+    entries = data.draw(st.lists(st.integers(-2, 2), min_size=2 * n, max_size=2 * n))
+    rows, seen = np.reshape(entries, (2, n)), np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    known = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    make = data.draw(st.sampled_from([np.asarray, sp.csr_array, lambda x: lambda algorithm: x]))
+    model = FROM_MASKS(seen=seen, combinations=make(rows.astype(float)), known_noise=known, release=release)
+    every = np.vstack([rows, np.eye(n)[seen]])
+    A, B = exactly(one, every, np.flatnonzero(np.tile(known, 2)).tolist(), release)
+    leaks, X = exact_leaks(A, B), exact_view_gram(A, B)
+    for loss in victim_losses(one, model):
+        own = [loss.victim, n + loss.victim]
+        if any(leaks[column] for column in own):
+            assert loss.sensitivity_squared == math.inf
+            continue
+        exact = largest_signed_sum([[X[s][t] for t in own] for s in own])
+        assert Fraction(loss.sensitivity_squared) >= exact * (1 - Fraction(1, 10**9))
+        if loss.bound == "exact":
+            assert loss.sensitivity_squared <= float(exact) * (1 + 2e-6) + 1e-12
+        assert loss.adaptive_sensitivity_squared >= float(exact) * (1 - 1e-9)
+
+
+def test_unit_rows_are_messages_and_their_mean_is_the_central_model():
+    for release in ("none", "all"):
+        for rows, other in (
+            (np.eye(4)[[1, 3]], FROM_MASKS(seen=np.array([False, True, False, True]), release=release)),
+            (np.ones((1, 4)), trust.Central()),
+        ):
+            model = FROM_MASKS(combinations=rows, release=release)
+            pairs = zip(victim_losses(DP, model), victim_losses(DP, other, release=release), strict=True)
+            for loss, expected in pairs:
+                assert loss.sensitivity_squared == pytest.approx(expected.sensitivity_squared, rel=1e-6)
+
+
+def test_who_sees_every_message_sees_all_combinations():
+    summed = FROM_MASKS(combinations=np.ones((1, 4)), release="none")
+    assert trust.SecLDP().sees_at_least(summed, DP)
+    assert not summed.sees_at_least(trust.SecLDP(), DP)
+    assert not FROM_MASKS(seen=np.array([True, True, True, False]), release="none").sees_at_least(summed, DP)
+    two = FROM_MASKS(combinations=np.array([[1.0, 1, 0, 0]]), release="none")
+    assert FROM_MASKS(seen=np.array([True, True, False, False]), release="none").sees_at_least(two, DP)
+    assert not summed.sees_at_least(two, DP)
+    assert summed.fingerprint(DP) != two.fingerprint(DP)
+    by_victim = FROM_MASKS(combinations=lambda algorithm, victim: np.eye(4)[[victim]], release="none")
+    assert [loss.sensitivity_squared for loss in victim_losses(DP, by_victim)] != [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"combinations": np.ones((1, 3))}, "a column for each of 4 messages"),
+        ({"combinations": np.ones(4)}, "combinations must have 2 dimensions"),
+        ({"combinations": [[np.inf, 0, 0, 0]]}, "combinations must be finite"),
+        ({"combinations": np.ones((1, 4)), "seen": np.eye(2, 4, dtype=bool)}, "seen must be of every round alike"),
+    ],
+)
+def test_combinations_that_do_not_fit(given, text):
+    with pytest.raises(InvalidInput, match=text):
+        victim_losses(DP, FROM_MASKS(**given))
+
+
+# ---- secure sums ----------------------------------------------------------------------------------------------------
+
+
+def test_sums_are_those_of_the_receivers():
+    """Path 0 - 1 - 2 - 3 with Metropolis weights: 1/3 each inside, from and to the ends too."""
+    third = 1 / 3
+    all_sums = trust.SecureSum().knowledge(DP, 0).combination.toarray()
+    assert_allclose(all_sums, third * np.array([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]))
+    of_one = trust.SecureSum([1]).knowledge(DP, 0)
+    assert_allclose(of_one.combination.toarray(), all_sums[[1]])
+    assert of_one.known_gradients[0].tolist() == of_one.known_noise[0].tolist() == [False, True, False, False]
+    messages = trust.SecureSum([0]).knowledge(ZIP, 1).combination.toarray()  # 00 01, 10 11 12, 21 22
+    assert np.flatnonzero(messages[0]).tolist() == [2]
+
+
+@examples(40)
+@given(W=dyadic_gossip(max_nodes=4), attacked=st.booleans(), steps=st.integers(1, 2))
+def test_a_secure_sum_shows_no_more_than_the_neighbourhood_and_no_less_than_the_rational_truth(W, attacked, steps):
+    one, n = algorithms.dp_dsgd(Dynamics(W), EveryStep(steps)), W.num_nodes
+    model = trust.SecureSum([0] if attacked else [])
+    summed = {loss.victim: loss for loss in victim_losses(one, model, release="none")}
+    sums = model.knowledge(one, 1).combination.toarray()
+    known = [t * n for t in range(steps)] if attacked else []
+    A, B = exactly(one, sums, known, "none")
+    leaks, X = exact_leaks(A, B), exact_view_gram(A, B)
+    for u, loss in summed.items():
+        own = [t * n + u for t in range(steps)]
+        if any(leaks[column] for column in own):
+            assert loss.sensitivity_squared == math.inf
+            continue
+        exact = float(largest_signed_sum([[X[s][t] for t in own] for s in own]))
+        assert exact * (1 - 1e-9) <= loss.sensitivity_squared <= exact * (1 + 2e-6) + 1e-12
+        assert loss.adaptive_sensitivity_squared >= exact * (1 - 1e-9)
+    plain = trust.PNDP([0]) if attacked else trust.SecLDP()
+    for loss in victim_losses(one, plain, release="none"):
+        assert summed[loss.victim].sensitivity_squared <= loss.sensitivity_squared * (1 + 1e-6)
+
+
+def test_secure_sums_need_the_same_messages_in_every_round():
+    for one in (
+        algorithms.gradient_tracking(PATH, EveryStep(2)),
+        algorithms.delayed_dsgd(PATH, EveryStep(2)),
+        algorithms.dp_dsgd(Dynamics(gossip.sequence([MH("path:n=4"), MH("ring:n=4")])), EveryStep(2)),
+    ):
+        with pytest.raises(UnsupportedMechanism, match="secure-sum is for algorithms whose nodes receive the same"):
+            trust.SecureSum().view(one, 0)
+
+
+def test_a_secure_sum_by_name_and_saved():
+    assert trust.named("secure-sum") == trust.SecureSum()
+    assert trust.named("secure-sum", attackers=[1]) == trust.SecureSum([1])
+    assert trust_from_dict(trust_to_dict(trust.SecureSum([1, "b"]))) == trust.SecureSum([1, "b"])
+    assert trust.SecureSum([0]).attackers(DP) == (0,)
+    assert [loss.victim for loss in victim_losses(DP, trust.SecureSum([0]))] == [1, 2, 3]

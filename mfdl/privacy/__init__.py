@@ -6,6 +6,7 @@ from .exposures import Exposures
 from .forms import ViewGram, view_gram
 from .guarantee import UNITS, Guarantee
 from .losses import PrivacyLosses
+from .matrix_views import view_losses
 from .question import Question, Target
 from .sampled_exposures import noise_of_bins
 from .sensitivity import Sensitivity, worst_sensitivity
@@ -29,6 +30,7 @@ __all__ = [
     "ViewGram",
     "noise_of_bins",
     "view_gram",
+    "view_losses",
     "worst_sensitivity",
 ]
 

@@ -13,23 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 import flint
 import numpy as np
 from numpy.typing import NDArray
 
 from ..check import FloatArray
+from ..entries import fraction_of
 
 PRIMES = (5_312_186_569_479_497_857, 8_731_438_793_126_205_647)
-FEW_BITS = 24  # a number that was rounded to float64 has more, save one in 2^29
 MAX_DENOMINATOR = 4096  # of a fraction that a float stands for; fractions up to it are 2^-24 apart
-NEXT_TO = Fraction(1, 2**50)  # of a mantissa in [1/2, 1): a few roundings, as in 1 - 1 / 3 - 1 / 2
 MAX_VALUES = 10_000  # different numbers that are looked at
 MAX_ENTRIES = 500_000  # of a matrix: under a second per prime
 
 
 def range_of(
-    B: FloatArray, A: FloatArray, stand_for: Mapping[float, Fraction] | None = None
+    B: NDArray[Any], A: NDArray[Any], stand_for: Mapping[float, Fraction] | None = None
 ) -> tuple[int, NDArray[np.bool_]]:
     """(rank of B, for each column of A whether it lies outside the range of B), of the floats or what they stand for.
 
@@ -56,7 +56,7 @@ def ranks_agree(A: FloatArray, B: FloatArray, rank: int, leaks: NDArray[np.bool_
     return False
 
 
-def independent_rows(B: FloatArray, stand_for: Mapping[float, Fraction] | None = None) -> NDArray[np.intp]:
+def independent_rows(B: NDArray[Any], stand_for: Mapping[float, Fraction] | None = None) -> NDArray[np.intp]:
     """The rows of B that are no combination of rows above them, in their order; entries as in `range_of`.
 
     >>> independent_rows(np.array([[0.0, 0.0], [0.5, 1.0], [1.5, 3.0], [0.5, 0.0]])).tolist()
@@ -102,20 +102,22 @@ def meant(*arrays: FloatArray) -> dict[float, Fraction] | None:
     values = np.unique(np.concatenate([np.ravel(array) for array in arrays]))
     if values.size > MAX_VALUES:
         return None
-    fractions = {}
+    fractions: dict[float, Fraction] = {}
     for x in values.tolist():
-        mantissa, exponent = np.frexp(x)
-        near = exactly = Fraction(float(mantissa))
-        if not has_few_bits(np.array([x])):
-            near = exactly.limit_denominator(MAX_DENOMINATOR)
-        if abs(near - exactly) > NEXT_TO:
+        if (fraction := fraction_of(x, MAX_DENOMINATOR)) is None:
             return None
-        fractions[x] = near * Fraction(2) ** int(exponent)
+        fractions[x] = fraction
     return fractions
 
 
-def residues(matrix: FloatArray, prime: int, stand_for: Mapping[float, Fraction] | None = None) -> flint.nmod_mat:
-    """The binary fractions of an array, or the fractions that they stand for, modulo an odd prime."""
+def residues(matrix: NDArray[Any], prime: int, stand_for: Mapping[float, Fraction] | None = None) -> flint.nmod_mat:
+    """The binary fractions of an array, or the fractions that they stand for, modulo an odd prime.
+
+    Also an array of Fractions themselves, as objects.
+    """
+    if matrix.dtype == object:
+        entries = [f.numerator * pow(f.denominator, -1, prime) % prime for f in matrix.ravel().tolist()]
+        return flint.nmod_mat(matrix.shape[0], matrix.shape[1], entries, prime)
     if stand_for is not None:
         of = {x: f.numerator * pow(f.denominator, -1, prime) % prime for x, f in stand_for.items()}
         entries = [of[x] for x in matrix.ravel().tolist()]
@@ -131,14 +133,3 @@ def residues(matrix: FloatArray, prime: int, stand_for: Mapping[float, Fraction]
 def table(matrix: flint.nmod_mat) -> NDArray[np.object_]:
     """The residues, shape (rows, columns), as Python integers."""
     return np.array([int(x) for x in matrix.entries()], dtype=object).reshape(matrix.nrows(), matrix.ncols())
-
-
-def has_few_bits(values: FloatArray) -> bool:
-    """Whether no number has more than FEW_BITS significant bits.
-
-    >>> has_few_bits(np.array([0.5, 3.0, 2.0**-40])), has_few_bits(np.array([0.1]))
-    (True, False)
-    """
-    mantissa, _ = np.frexp(values)
-    scaled = np.ldexp(mantissa, FEW_BITS)
-    return bool((scaled == np.rint(scaled)).all())

@@ -21,6 +21,7 @@ from ..algorithms import LinearAlgorithm
 from ..algorithms.round import MAPS
 from ..operators.recursion import Map
 from ..view import AlgorithmView, Knowledge, View, combined
+from ..view_models import GivenModels
 from .exact_rank import MAX_ENTRIES, PRIMES, meant, outside_range, pivots, residues, table
 
 Table = NDArray[np.object_]
@@ -29,10 +30,13 @@ Table = NDArray[np.object_]
 def spans_models(view: View) -> bool:
     """Whether the rows of every model, over G and Z without the known columns, lie in the span of earlier rows seen.
 
-    A model whose gradient is known is asked about too: the gradient shows as much of it as it depends on. False also
-    for a bare view and for one that is too large.
+    A model whose gradient is known is asked about too: the gradient shows as much of it as it depends on. A bare view
+    has the models and the times of rows that it was given with. False also where it has none, and for a view that is
+    too large.
     """
-    if not isinstance(view, AlgorithmView) or not _is_small(view):
+    if not isinstance(view, AlgorithmView):
+        return view.models is not None and _given_models_are_spanned(view, view.models)
+    if not _is_small(view):
         return False
     unknown = np.flatnonzero(np.concatenate([~view.known_gradients.ravel(), ~view.knowledge.known_noise.ravel()]))
     return all(_Rows.of(view.algorithm, view.knowledge, prime).span(unknown) for prime in PRIMES)
@@ -57,7 +61,27 @@ def exact_range(
     return max(r for r, _ in ranges), np.logical_or(*(outside for _, outside in ranges))
 
 
-def _is_small(view: AlgorithmView) -> bool:
+def _given_models_are_spanned(view: View, models: GivenModels) -> bool:
+    """The same for matrices: the models of a step in the span of rows seen after the gradients of earlier steps."""
+    T, n = view.axis.num_steps, view.axis.num_nodes
+    if not view.entries_given or not _is_small(view):
+        return False
+    A, B = view.entries()
+    seen = np.hstack([A[:, np.argsort(view.axis.node_major())], B])
+    unknown = np.concatenate([~view.marked_gradients.ravel(), ~view.zero_noise])
+    of_step = [models.row_steps == t for t in range(T)]
+    return all(
+        _Rows(
+            [table(residues(seen[rows], prime)) for rows in of_step],
+            [table(residues(models.rows[t * n : (t + 1) * n], prime)) for t in range(T)],
+            np.zeros((0, 0), dtype=object),
+            prime,
+        ).span(np.flatnonzero(unknown))
+        for prime in PRIMES
+    )
+
+
+def _is_small(view: View) -> bool:
     return max(view.noise.shape[0], view.axis.size) * (view.axis.size + view.noise.shape[1]) <= MAX_ENTRIES
 
 

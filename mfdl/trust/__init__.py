@@ -26,6 +26,7 @@ __all__ = [
     "Neighbourhood",
     "ReleasedOnly",
     "SecLDP",
+    "SecureSum",
     "TrustModel",
     "named",
     "neighbourhood",

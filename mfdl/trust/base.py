@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from .. import check
 from ..algorithms import LinearAlgorithm
+from ..entries import exact_entries
 from ..errors import InvalidInput
 from ..shown import short_repr
 from ..view import RELEASES, AlgorithmView, Knowledge
@@ -157,6 +159,7 @@ class TrustModel(abc.ABC):
         seen: MaskRule = None,
         known_gradients: MaskRule = None,
         known_noise: MaskRule = None,
+        combinations: MaskRule = None,
         attackers: Sequence[int | str] = (),
         name: str = "custom",
         release: str = "all",
@@ -165,6 +168,9 @@ class TrustModel(abc.ABC):
 
         Args:
             seen: bool (rounds, messages per round), or (messages per round,) for every round; default none.
+            combinations: numbers (c, messages per round), array or sparse: linear combinations of the messages of a
+                round, seen in every round. A message that is not sent in a round is left out of them there, unless it
+                never is. Besides them, `seen` must be of every round alike.
             known_gradients: bool (T, n) or (n,) for every step; default none.
             known_noise: bool (T, parts per step) or (parts per step,); default none.
             attackers: nodes that are left out as victims; default none.
@@ -175,7 +181,7 @@ class TrustModel(abc.ABC):
         """
         _require_release(release)
         attacking = tuple(check.listed("node indices or labels", attackers=attackers))
-        return _Masks(seen, known_gradients, known_noise, name, release, attacking)
+        return _Masks(seen, known_gradients, known_noise, combinations, name, release, attacking)
 
 
 def _require_release(release: str) -> None:
@@ -211,6 +217,7 @@ class _Masks(TrustModel):
     seen: MaskRule
     known_gradients: MaskRule
     known_noise: MaskRule
+    combinations: MaskRule
     name: str
     default_release: str = "all"
     attacking: tuple[int | str, ...] = ()
@@ -220,7 +227,7 @@ class _Masks(TrustModel):
 
     @property
     def same_for_all_victims(self) -> bool:  # type: ignore[override]
-        return not any(map(_takes_victim, (self.seen, self.known_gradients, self.known_noise)))
+        return not any(map(_takes_victim, (self.seen, self.known_gradients, self.known_noise, self.combinations)))
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         def mask(rule: MaskRule) -> Any:
@@ -229,7 +236,24 @@ class _Masks(TrustModel):
             return rule(algorithm, victim) if _takes_victim(rule) else rule(algorithm)
 
         names = ("seen", "known_gradients", "known_noise")
-        return Knowledge.of(algorithm, **{name: mask(getattr(self, name)) for name in names})
+        masks = Knowledge.of(algorithm, **{name: mask(getattr(self, name)) for name in names})
+        return masks if self.combinations is None else _combining(masks, mask(self.combinations))
+
+
+def _combining(masks: Knowledge, given: Any) -> Knowledge:
+    """The same with combinations of messages seen; messages seen by themselves become rows of one."""
+    rows, messages = sp.csr_array(exact_entries("combinations", given), dtype=np.float64), masks.seen.shape[1]
+    if rows.shape[1] != messages:
+        raise InvalidInput(f"combinations must have a column for each of {messages} messages, got shape {rows.shape}.")
+    if (masks.seen != masks.seen[:1]).any():
+        raise InvalidInput(
+            "seen must be of every round alike beside combinations, got a mask that changes; leave one of them out, or "
+            "give the view as matrices, mfdl.View(A, B)."
+        )
+    single = sp.csr_array(sp.eye_array(messages, format="csr")[np.flatnonzero(masks.seen[0])])
+    combination = sp.csr_array(sp.vstack([rows, single]))
+    combination.eliminate_zeros()
+    return dataclasses.replace(masks, seen=np.zeros_like(masks.seen), combination=combination)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from .. import check
 from ..algorithms import LinearAlgorithm
+from ..algorithms.round import map_digest
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..view import Knowledge
 from .base import Mask, TrustModel, nodes_of, shipped
@@ -283,6 +284,67 @@ class Central(TrustModel):
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         S = algorithm.messages_per_round
         return Knowledge.of(algorithm, combination=sp.csr_array(np.full((1, S), 1.0 / S)))
+
+
+@MODELS.register(
+    attacker="anyone who sees the sum of the messages that each node receives",
+    seen="the sum of the messages that each node receives",
+    gradients_known="those of the attackers",
+    noise_known="what they hold",
+)
+@shipped
+@dataclasses.dataclass(frozen=True)
+class SecureSum(TrustModel):
+    """Secure aggregation: of the messages that a node receives, only their sum over its neighbours is seen.
+
+    Each message counts in the sum with the weight that the receiver gives it, as its next model needs. With attackers:
+    they see their own sums and know their own gradients and noise. Without: somebody who sees the sums of all nodes,
+    and no secret. Source: arXiv:2505.19969, whose secure summation this is.
+    """
+
+    attacker_nodes: tuple[int | str, ...] = ()
+    name = "secure-sum"
+    same_for_all_victims = True
+
+    def __init__(self, attackers: Sequence[int | str] = ()) -> None:
+        object.__setattr__(self, "attacker_nodes", _listed(0, attackers=attackers))
+
+    @property
+    def attacker(self) -> str:
+        if not self.attacker_nodes:
+            return "anyone who sees the sum of the messages that each node receives"
+        return f"{_together(self.attacker_nodes)}, from the sum of the messages that each receives"
+
+    def attackers(self, algorithm: LinearAlgorithm) -> tuple[int, ...]:
+        return nodes_of(algorithm, self.attacker_nodes)
+
+    def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
+        nodes, sums = self.attackers(algorithm), _sums_over_neighbours(algorithm)
+        masks = _of_colluders(algorithm, nodes, np.zeros(algorithm.messages_per_round, dtype=bool))
+        return dataclasses.replace(masks, combination=sp.csr_array(sums[list(nodes)]) if nodes else sums)
+
+
+def _sums_over_neighbours(algorithm: LinearAlgorithm) -> sp.csr_array:
+    """(n, messages per round): what enters the next model of each node from the messages that it receives.
+
+    Raises: UnsupportedMechanism: who receives what, or its weight, is not the same in every round or not known, or a
+        node holds more than its model, whose parts would have sums of their own.
+    """
+    first, *others = algorithm.kinds
+    weights, receivers, model = first.state_from_message, first.receivers, algorithm.model_from_state
+    alike = all(
+        map_digest(getattr(kind, name)) == map_digest(getattr(first, name))
+        for kind in others
+        for name in ("state_from_message", "receivers")
+    )
+    own_model = model.shape[0] == model.shape[1] and (model != sp.eye_array(len(model.indptr) - 1)).nnz == 0
+    if weights is None or receivers is None or not alike or not own_model or algorithm.transmitted.ndim > 1:
+        raise UnsupportedMechanism(
+            f"secure-sum is for algorithms whose nodes receive the same messages with the same weights in every round, "
+            f"and hold a model and nothing else, which {algorithm.name!r} does not; give the sums that are seen with "
+            "TrustModel.from_masks(combinations=...)."
+        )
+    return sp.csr_array(weights.multiply(receivers.T.astype(np.float64)))
 
 
 @MODELS.register(

@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import check
 from .base import TrustModel
-from .models import LDP, PNDP, AnyReceiver, Central, Coalitions, FullCollusion, ReleasedOnly, SecLDP
+from .models import LDP, PNDP, AnyReceiver, Central, Coalitions, FullCollusion, ReleasedOnly, SecLDP, SecureSum
 
 _PARAMETER: dict[type[TrustModel], tuple[str, str] | None] = {  # attribute, and the argument that it came from
     LDP: None,
@@ -16,6 +16,7 @@ _PARAMETER: dict[type[TrustModel], tuple[str, str] | None] = {  # attribute, and
     Coalitions: ("size", "size"),
     FullCollusion: None,
     Central: None,
+    SecureSum: ("attacker_nodes", "attackers"),
     ReleasedOnly: None,
 }
 _BY_NAME: dict[str, type[TrustModel]] = {kind.__name__: kind for kind in _PARAMETER}

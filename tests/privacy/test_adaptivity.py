@@ -105,12 +105,13 @@ def test_central_is_adaptive_only_for_exact_averaging():
     assert_allclose([x.adaptive_sensitivity_squared for x in victim_losses(exact, trust.Central())], 3 / 4, rtol=1e-9)
 
 
-def test_a_bare_view_is_never_adaptive():
+def test_a_bare_view_of_several_steps_is_not_adaptive_without_its_models():
     one = BUILDERS["dp-dsgd"](Dynamics(MH("path:n=3")), SCHEME)
     view = trust.LDP().view(one, 0)
     assert is_adaptive(view)
     assert not is_adaptive(View(view.gradients, view.noise, num_nodes=3))
-    assert not is_adaptive(View(np.eye(1), np.eye(1)))
+    assert not is_adaptive(View(np.eye(2), np.eye(2)))
+    assert is_adaptive(View(np.eye(2), np.eye(2), num_nodes=2))  # one step: all models are public
 
 
 def test_one_step_and_gradients_that_are_known():

@@ -6,8 +6,9 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfdl.entries import has_few_bits
 from mfdl.privacy import exact_rank
-from mfdl.privacy.exact_rank import PRIMES, has_few_bits, range_of
+from mfdl.privacy.exact_rank import PRIMES, range_of
 from mfdl.testing import oracles
 
 

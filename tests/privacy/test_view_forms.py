@@ -19,7 +19,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.noise import CausalNoise
 from mfdl.participation import EveryStep
 from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.forms import range_form, view_grams
+from mfdl.privacy.forms import fractions, range_form, view_grams
 from mfdl.privacy.forms.null_space import NullSpaceForm
 from mfdl.privacy.forms.range_form import RangeForm
 from mfdl.privacy.sensitivity import sensitivity_of_gram
@@ -206,10 +206,15 @@ def test_directions_fainter_than_rounding_are_not_forgotten(n, rounds):
     assert victim_losses(early, trust.PNDP([0]), release="none")[far - 1].sensitivity_squared == 0
 
 
-def test_a_bare_view_of_undecided_rank_is_infinite():
+def test_a_bare_view_of_undecided_rank_is_infinite_where_it_is_too_large_for_rational_arithmetic(monkeypatch):
     messages, _ = gossip_messages(path(32), 1, gossip_rounds=32)
     seen = messages[received(path(32), 32, [0]).ravel()]
-    found = view_grams(View(seen, without_noise(seen, {0}), num_nodes=32), [31])[0]
+    view = View(seen, without_noise(seen, {0}), num_nodes=32)
+    exact = view_grams(view, [31])[0]
+    assert exact.form == "rational arithmetic"
+    assert (exact.matrix, exact.leaks.any()) == (1, False)
+    monkeypatch.setattr(fractions, "MAX_ROWS", 0)
+    found = view_grams(view, [31])[0]
     assert found.inflation == math.inf
     assert "cannot be told in float64" in found.why
     loss = sensitivity_of_gram(found, EveryStep(1))

@@ -10,6 +10,13 @@ what the attacker knows by earlier gradients of the same node alone (proof: `for
 not, whatever its steps: the record that moves one gradient then moves, through the model, the gradients of the node's
 other records.
 
+A bare view O = A G + B Z does not say at which models gradients are taken: the average of all messages of DP-D-SGD is
+the same on every graph, and only on the complete one it is every model. So from A and B alone a single step counts as
+adaptive, whose models are public; more steps need the models, M = M_G G + M_Z Z, and for each row the step after whose
+gradients it is seen (`View`, `models` and `row_steps`). The condition is then the same: for every step and node, the
+row of [M_G M_Z] lies in the span of the rows of [A B] seen before, plus unit rows for known columns. A row cannot be
+seen before the last gradient in it is taken.
+
 The test is run on the maps, never inferred from a name: first where they have entries (`algorithms.flow`), then, for
 users, the recursions of the nodes, then, for small views, exact ranks (`row_space`). A larger view that fails the first
 two is called not adaptive, which is the safe side.
@@ -32,10 +39,10 @@ def is_adaptive(view: View, participation: Participation | None = None, *, unit:
     Guarantees: True only if every gradient is taken at a model that the attacker knows (the row-space condition), or,
         for unit "user" with participation in every step, at one that differs from what the attacker knows by the
         node's own earlier gradients alone (`forms.recursions`). No tolerance decides it: maps count as they are.
-    A bare view (no algorithm) is never adaptive.
+    A bare view (no algorithm) is adaptive if it has one step, or models that earlier rows span.
     """
     if not isinstance(view, AlgorithmView):
-        return False
+        return view.axis.num_steps == 1 or spans_models(view)
     if view.flow is not None and view.flow.models:
         return True
     combination = view.knowledge.combination

@@ -9,7 +9,7 @@ sum X_u[s, t] <g_s, g_t>. The forms, all giving the same X:
 - states known up to the nodes' own gradients: messages some of which are never sent (`own_states`);
 - modes, null-space form and range form: part of the messages, node-local noise (`hidden_modes`, `null_space`,
   `range_form`);
-- dense form: everything else (`dense`).
+- dense form: everything else (`dense`), and rational arithmetic where float64 cannot tell its ranks (`fractions`).
 
 Where a form is undecided the next one is asked, and at the end the bound by one who sees more (`injections`). Rounding
 errors are bounded and carried along; a step at which a noiseless combination shows the victim's gradient is marked as a
@@ -34,6 +34,7 @@ from ...view import AlgorithmView, View
 from ._base import ViewForm, ViewGram
 from .combination import Combination
 from .dense import Dense
+from .fractions import Fractions
 from .hidden_modes import HiddenModes
 from .injections import INJECTIONS, Injections
 from .null_space import NullSpace
@@ -43,7 +44,7 @@ from .separable import UNPROVEN, Separable, injected_inflation
 
 FORMS: tuple[type[ViewForm], ...] = (Separable, Combination, OwnStates, HiddenModes, NullSpace, Range)
 """Forms by structure; no rank of the view is found in float64. Asked first, the cheapest before the others."""
-LAST: tuple[type[ViewForm], ...] = (OwnStatesOfAll, Dense, Injections)
+LAST: tuple[type[ViewForm], ...] = (OwnStatesOfAll, Dense, Fractions, Injections)
 """Asked in this order after them."""
 UNDECIDED = "the rank of its noise, or its size beside the gradients, cannot be told in float64"
 

@@ -21,6 +21,10 @@ from ...noise.strategy import Strategy, written_out
 from ...shown import short_repr
 from ...view import View
 
+AS_THEY_ARE = (
+    "which float64 cannot tell from rounding: entries count as they are, so give computed ones as the fractions that "
+    "they stand for (mfdl.entries.as_fractions)"
+)
 KNOWN_NOISE = "the attacker knows its noise"
 
 

@@ -21,14 +21,15 @@ from ...check import FloatArray
 from ...view import AlgorithmView, Knowledge, View
 from ..exact_rank import MAX_ENTRIES, range_of
 from ..row_space import exact_range, meant_entries
-from ._base import ViewForm, ViewGram, leak_in_words
+from ._base import AS_THEY_ARE, ViewForm, ViewGram, leak_in_words
+from .fractions import Fractions
 from .whitening import SPREAD, WhitenedColumns, spread, whiten
 
 MAX_DENSE_WORK = 1e12  # rows^2 * columns of B, about a minute of singular value decomposition
 
 
 class Dense(ViewForm):
-    """Everything else. Args: given: entries of B are what they are, not computed; so in bare views."""
+    """Everything else. Args: given: entries of A and B are what they are, not computed (`View.entries_given`)."""
 
     def __init__(self, view: View, *, given: bool) -> None:
         self.view, self.given = view, given
@@ -37,7 +38,7 @@ class Dense(ViewForm):
     def of(cls, view: View) -> Self | None:
         if isinstance(view, AlgorithmView) and view.shows_injections:
             return cls.of_injections(view.algorithm, view.knowledge)
-        form = cls(view, given=not isinstance(view, AlgorithmView))
+        form = cls(view, given=view.entries_given)
         return form if form.work <= MAX_DENSE_WORK else None
 
     @classmethod
@@ -48,6 +49,11 @@ class Dense(ViewForm):
             return None
         N = algorithm.noise.matmat(np.eye(columns)) * ~knowledge.known_noise.ravel()
         return cls(View(sp.eye_array(size), N, num_nodes=algorithm.num_nodes), given=False)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether rational arithmetic decides what is left undecided here."""
+        return self.given and Fractions.of(self.view) is not None
 
     @property
     def work(self) -> float:
@@ -62,13 +68,14 @@ class Dense(ViewForm):
         A, B, rounding = view.dense_gradients(nodes), view.dense_noise(), view.noise_rounding()
         B, residue = _without_residue(B, rounding)
         white = whiten(A, B, given_noise=self.given, rounding=(view.gradient_rounding(nodes), rounding))
+        in_float64 = white.leaks
         white = self._with_exact_ranks(white, A, B, victims)
         undecided = white.undecided | (residue & ~white.leaks)
         out: list[ViewGram | None] = []
         for i in range(len(victims)):
             columns = slice(i * T, (i + 1) * T)
             Y, leaks, doubt = white.whitened[:, columns], white.leaks[columns], undecided[columns]
-            if doubt.any() and not leaks.any():
+            if doubt.any() and (self.is_small or not leaks.any()):
                 out.append(None)
                 continue
             upper = bool(leaks.any()) and (white.assumed or residue or bool(doubt.any()))
@@ -77,7 +84,7 @@ class Dense(ViewForm):
                     Y.T @ Y,
                     white.gram_error(columns),
                     leaks=leaks | doubt,
-                    why=_first_leak(view, white.noiseless[:, columns], leaks) if leaks.any() else "",
+                    why=_first_leak(view, white.noiseless[:, columns], leaks, in_float64[columns]),
                     form="dense form",
                     tolerance=white.tolerance,
                     upper=upper,
@@ -94,7 +101,8 @@ class Dense(ViewForm):
         """
         rank, leaks = len(white.whitened), white.leaks
         if self.given and B.size + A.size <= MAX_ENTRIES:
-            rank, leaks = range_of(B, A)
+            signal, noise = self.view.entries(np.asarray(victims, dtype=np.intp))
+            rank, leaks = range_of(noise, signal)
         elif isinstance(self.view, AlgorithmView) and (exact := exact_range(self.view, victims)) is not None:
             rank, leaks = exact
             if len(white.whitened) != rank or (leaks != white.leaks).any():  # are floats what they stand for?
@@ -147,8 +155,13 @@ def _without_residue(B: FloatArray, rounding: FloatArray) -> tuple[FloatArray, b
     return np.where(doubtful[:, None], 0.0, B), bool(doubtful.any())
 
 
-def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_]) -> str:
+def _first_leak(view: View, noiseless: FloatArray, leaks: NDArray[np.bool_], in_float64: NDArray[np.bool_]) -> str:
+    """In words; empty where nothing leaks. Args: in_float64: which leaks rounding does not explain."""
+    if not leaks.any():
+        return ""
     step = int(np.argmax(leaks))
+    if view.entries_given and not (leaks & in_float64).any():
+        return f"the gradient of step {step} shows without noise in a combination of what is seen, {AS_THEY_ARE}"
     combination = noiseless[:, step]
     largest = np.argsort(-np.abs(combination))[:4]
     return leak_in_words(step, combination, {int(i): view.row_name(int(i)) for i in largest})

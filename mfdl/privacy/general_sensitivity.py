@@ -1,0 +1,204 @@
+"""sens_Pi(C; B), the sensitivity of the general theorem, for matrices of any shape and rank.
+
+A view O = B (C G + Z) with standard deviation nu of the base noise is mu-GDP with mu = record_shift sens_Pi(C; B) / nu,
+
+    sens_Pi(C; B) = max over nodes u, patterns pi of Pi and ||g_t|| <= 1 of || B^+ B C_u g ||,
+
+C_u the columns of C that node u owns, g zero outside pi (arXiv:2510.17480, Definition 6 and Theorem 7; the square is
+missing in its (8)). B^+ B projects on the row space of B: noise that no row of B has protects nothing, and what C says
+outside of it is not seen. So X_u = C_u^T B^+ B C_u, and with B = R the rows of a basis of its row space
+
+    X_u = (R C_u)^T (R R^T)^-1 (R C_u),
+
+in rational arithmetic where the matrices are small. Where they are not: X_u = C_u^T C_u if B has full column rank, by
+exact ranks; by a singular value decomposition with its rounding bounded, if float64 finds the exact rank; else
+X_u <= C_u^T C_u, an upper bound.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator
+
+from .. import check
+from ..axes import TimeNodeAxis
+from ..check import FloatArray
+from ..entries import exact_entries, refuse_huge
+from ..errors import InvalidInput, require_known
+from ..floats import EPS, UNIT
+from ..participation import Participation
+from ..sensitivity.patterns import METHODS
+from .exact_rank import MAX_ENTRIES, independent_rows, range_of
+from .forms import ViewGram
+from .forms import fractions as rational_form
+from .forms.whitening import RANK_SAFETY
+from .matrix_views import public_participation
+from .sensitivity import Sensitivity, sensitivities
+
+LARGEST = check.LARGEST
+NO_C = "no C gives A = B C in this column: a combination of rows shows the gradient of step {step} without noise"
+MATCHES = 1e-9
+"""Relative size of an entry of A - B C up to which A counts as B C."""
+
+
+def general_sensitivity(
+    C: Any,
+    B: Any,
+    participation: Participation,
+    *,
+    num_nodes: int = 1,
+    workload: Any = None,
+    method: str = "exact",
+) -> Sensitivity:
+    """sens_Pi(C; B) per unit record shift and unit base noise, of the node where it is largest.
+
+    Args:
+        C: shape (p, T n), columns time-major: column t n + u is node u's at step t. Array (also of Fractions) or sparse
+            matrix; entries count as exactly the numbers that they are.
+        B: shape (m, p), any shape and rank.
+        participation: Pi, over T steps; of all nodes, or `ParticipationByNode`.
+        num_nodes: n. Default 1: one owner of all columns.
+        workload: A, shape (m, T n), if it is to be checked: the theorem needs A = B C. Where a column of A lies outside
+            the range of B, no C exists (the range condition fails), and the value is infinite for a record that takes
+            part in that step.
+        method: "exact" or "certified", as of `mfdl.victim_losses`.
+
+    Returns: `value` is never below the truth; `bound` "exact" or "upper", `lower` a squared value that is attained,
+        `why`.
+    Raises: InvalidInput: shapes that do not fit, entries that are not finite, a C that does not give A.
+        UnsupportedMechanism: participation in secret.
+    Cost: small matrices up to seconds of rational arithmetic; else a singular value decomposition of B.
+
+    >>> import mfdl
+    >>> prefix = [[1, 0], [1, 1]]  # all noise is seen: sens^2 = 1 + 4
+    >>> round(general_sensitivity(prefix, [[1, 0], [0, 1]], mfdl.EveryStep(2)).squared, 6)
+    5.0
+    >>> round(general_sensitivity(prefix, [[1, -1]], mfdl.EveryStep(2)).squared, 6)  # a single row, of rank one
+    0.5
+    """
+    encoder, noise = _matrix("C", C), _matrix("B", B)
+    scheme = public_participation(participation)
+    require_known("method", method, METHODS)
+    n, T = check.integer_at_least(1, num_nodes=num_nodes), scheme.num_steps
+    scheme.require_nodes(n)
+    if encoder.shape[1] != T * n or encoder.shape[0] != noise.shape[1]:
+        raise InvalidInput(
+            f"C must have shape (p, {T * n}) for {T} steps of {n} nodes, and B shape (m, p), got {encoder.shape} and "
+            f"{noise.shape}."
+        )
+    axis = TimeNodeAxis(T, n)
+    grams = _with_leaks(_grams(encoder, noise, axis), encoder, noise, workload, axis)
+    by_node = [
+        sensitivity
+        for shared, nodes in scheme.shared_by(range(n))
+        for sensitivity in sensitivities([grams[u] for u in nodes], shared, nodes=nodes, method=method)
+    ]
+    return max(by_node, key=lambda sensitivity: sensitivity.squared)
+
+
+def _matrix(name: str, given: Any) -> NDArray[Any]:
+    """Entries as they are, dense; sizes that squares of them keep within float64."""
+    if isinstance(given, LinearOperator):
+        raise InvalidInput(f"{name} must be an array or a sparse matrix, got an operator; give its {name}.dense().")
+    entries = exact_entries(name, given)
+    refuse_huge(*entries.shape)
+    dense: NDArray[Any] = entries.toarray() if sp.issparse(entries) else entries
+    sizes = np.abs(dense[dense != 0].astype(np.float64))
+    if sizes.size and not (sizes.min() >= 1 / LARGEST and sizes.max() <= LARGEST):
+        raise InvalidInput(
+            f"{name} must have entries that are 0 or between {1 / LARGEST:g} and {LARGEST:g} in size, got "
+            f"{sizes.min():g} to {sizes.max():g}; scale it: rows of B by any factors, C with the noise."
+        )
+    return dense
+
+
+def _grams(C: NDArray[Any], B: NDArray[Any], axis: TimeNodeAxis) -> list[ViewGram]:
+    """X_u of every node."""
+    columns = [axis.of_node(u) for u in range(axis.num_nodes)]
+    if len(B) <= rational_form.MAX_ROWS and B.size + C.size <= rational_form.MAX_ENTRIES:
+        rows = B[independent_rows(B)]
+        seen = _product(rows, C)
+        exact = [rational_form.rounded(rational_form.gram_of_rows(seen[:, c], rows)) for c in columns]
+        if all(X is not None for X in exact):
+            return [ViewGram(*X, form="rational arithmetic") for X in exact if X is not None]
+    inexact = UNIT if object in (C.dtype, B.dtype) else 0.0
+    encoder, (seen_part, rounding) = C.astype(np.float64), _seen_part(B, inexact)
+    Y = encoder if seen_part is None else seen_part @ encoder
+    upper = rounding is None
+    products = max(len(B), len(C)) + 8
+    slack = 4 * products * np.sqrt(products) * EPS + 4 * inexact + (rounding or 0.0)
+    return [_gram(Y[:, c], encoder[:, c], slack, upper) for c in columns]
+
+
+def _gram(Y: FloatArray, C: FloatArray, slack: float, upper: bool) -> ViewGram:
+    norms = np.linalg.norm(C, axis=0)
+    form = "C^T C, a bound for any B" if upper else "projection on the rows of B"
+    return ViewGram(Y.T @ Y, 2 * slack * np.outer(norms, norms), form=form, upper=upper)
+
+
+def _seen_part(B: NDArray[Any], inexact: float) -> tuple[FloatArray | None, float | None]:
+    """(orthonormal rows that span those of B, or None for all; how far their projector may be off, None if not known).
+
+    Rows of B are scaled alike first, which changes no row space. For matrices of one rank, the projector on the rows
+    moves by at most |E| / sigma_r under a change E, and the rank is the exact one.
+    """
+    if B.size > MAX_ENTRIES:
+        return None, None
+    rank, _ = range_of(B, np.zeros((len(B), 0)))
+    if rank == B.shape[1]:
+        return None, 0.0
+    floats = B.astype(np.float64)
+    floats = floats[floats.any(axis=1)]
+    _, exponents = np.frexp(np.abs(floats).max(axis=1, initial=0.0))
+    scaled = floats * np.ldexp(1.0, -exponents)[:, None]
+    if not rank:
+        return np.zeros((0, B.shape[1])), 0.0
+    _, sigma, V = np.linalg.svd(scaled, full_matrices=False)
+    error = (RANK_SAFETY * max(scaled.shape) * EPS + inexact * max(scaled.shape)) * sigma[0]
+    in_float64 = int(np.count_nonzero(sigma > 2 * error))
+    if in_float64 != rank or 4 * error > 0.01 * sigma[rank - 1]:
+        return None, None
+    return V[:rank], float(4 * error / (sigma[rank - 1] - 2 * error))
+
+
+def _product(B: NDArray[Any], C: NDArray[Any]) -> NDArray[Any]:
+    """B C of numbers as they are: Fractions."""
+    entries = (rational_form.rational(B) * rational_form.rational(C)).entries()
+    out = np.empty((len(B), C.shape[1]), dtype=object)
+    out.ravel()[:] = [Fraction(int(x.p), int(x.q)) for x in entries]
+    return out
+
+
+def _with_leaks(
+    grams: list[ViewGram], C: NDArray[Any], B: NDArray[Any], workload: Any, axis: TimeNodeAxis
+) -> Sequence[ViewGram]:
+    """Columns of A = `workload` outside the range of B leak; the others must be those of B C."""
+    if workload is None:
+        return grams
+    A = _matrix("workload", workload)
+    if A.shape != (len(B), axis.size):
+        raise InvalidInput(f"workload must have shape {(len(B), axis.size)}, rows of B by columns of C, got {A.shape}.")
+    if A.size + B.size > MAX_ENTRIES:
+        raise InvalidInput(f"workload can be checked with at most {MAX_ENTRIES} entries of A and B; leave it out.")
+    _, outside = range_of(B, A)
+    signal, noise, encoder = (matrix.astype(np.float64) for matrix in (A, B, C))
+    differs = (np.abs(signal - noise @ encoder) > MATCHES * (np.abs(noise) @ np.abs(encoder))).any(axis=0) & ~outside
+    if differs.any():
+        step, node = divmod(int(np.argmax(differs)), axis.num_nodes)
+        raise InvalidInput(
+            f"C must give workload = B C, got another column for step {step} of node {node}; a C that does is B^+ A, "
+            "e.g. numpy.linalg.lstsq(B, workload)."
+        )
+
+    shows = [outside[axis.of_node(u)] for u in range(axis.num_nodes)]
+    return [
+        dataclasses.replace(gram, leaks=leaks, why=NO_C.format(step=int(np.argmax(leaks)))) if leaks.any() else gram
+        for gram, leaks in zip(grams, shows, strict=True)
+    ]

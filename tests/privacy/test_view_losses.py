@@ -1,0 +1,373 @@
+"""Matrices without an algorithm: losses against rational arithmetic, against builders, and what counts as adaptive."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse.linalg import aslinearoperator
+
+import mfdl
+from mfdl import algorithms, gossip, trust
+from mfdl.entries import as_fractions
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.participation import Cyclic, EveryStep, Explicit, ParticipationByNode, Single
+from mfdl.privacy import view_losses
+from mfdl.privacy.adaptive import is_adaptive
+from mfdl.testing.oracles import (
+    exact_leaks,
+    exact_view_gram,
+    gossip_messages,
+    largest_signed_sum,
+    local_noising,
+    pairwise_factor,
+    rational,
+    received,
+    without_noise,
+)
+from mfdl.testing.strategies.written_views import view_cases
+from mfdl.view import View
+
+SCHEMES = (EveryStep(2), Single(2), Explicit([[1]], 2), Explicit([[0]], 2))
+
+
+# ---- against rational arithmetic ------------------------------------------------------------------------------------
+
+
+def integers(draw, *shape):
+    entries = draw(st.lists(st.integers(-3, 3), min_size=math.prod(shape), max_size=math.prod(shape)))
+    return np.array(entries, dtype=np.float64).reshape(shape)
+
+
+def scales(draw, size):
+    """Powers of two over 30 decades."""
+    return np.ldexp(1.0, draw(st.lists(st.integers(-50, 50), min_size=size, max_size=size)))
+
+
+@st.composite
+def matrices(draw):
+    """(A, B, nodes) over two steps: B of any rank, A in its range or not, rows and columns of sizes of their own."""
+    n, rows, noises = draw(st.integers(1, 2)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    B = integers(draw, rows, depth := draw(st.integers(0, min(rows, noises)))) @ integers(draw, depth, noises)
+    A = B @ integers(draw, noises, 2 * n)
+    if draw(st.booleans()):
+        A += integers(draw, rows, 2 * n) * draw(st.sampled_from([1.0, 2.0**-40]))
+    if draw(st.booleans()):
+        rows_by = scales(draw, rows)[:, None]
+        A, B = A * rows_by * scales(draw, 2 * n), B * rows_by * scales(draw, noises)
+    return A, B, n
+
+
+@examples(2000)
+@given(case=matrices(), scheme=st.sampled_from(SCHEMES))
+def test_no_loss_is_below_the_rational_truth(case, scheme):
+    A, B, n = case
+    leaks, X = exact_leaks(rational(A), rational(B)), exact_view_gram(rational(A), rational(B))
+    for loss in view_losses(View(A, B, num_nodes=n), scheme):
+        found, patterns = loss.fixed, [[t * n + loss.victim for t in pattern] for pattern in scheme.patterns()]
+        if any(leaks[column] for pattern in patterns for column in pattern):
+            assert found.squared == math.inf
+            assert found.why
+            continue
+        truth = max(largest_signed_sum([[X[s][t] for t in pattern] for s in pattern]) for pattern in patterns)
+        assert found.squared == math.inf or Fraction(found.squared) >= truth >= Fraction(found.lower)
+        if found.exact:
+            assert found.squared <= float(truth) * (1 + 2e-6)
+
+
+def test_a_leak_in_one_step_leaves_the_other_its_number():
+    """Step 0 shows without noise; step 1 has noise too faint for float64 beside that of other rows."""
+    A = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    B = np.array([[0.0, 0.0], [1.0, 2.0**-60], [1.0, 0.0]])
+    A[1, 1] += 1.0  # the difference of the last rows is g_1 + 2^-60 z
+    view = View(A, B)
+    schemes = (EveryStep(2), Explicit([[0]], 2), Explicit([[1]], 2))
+    (both,), (first,), (second,) = (view_losses(view, scheme) for scheme in schemes)
+    assert both.sensitivity_squared == first.sensitivity_squared == math.inf
+    assert "step 0 shows without noise" in both.fixed.why
+    assert second.bound == "exact"
+    assert second.sensitivity_squared == pytest.approx(2.0**120, rel=1e-6)
+
+
+@examples(100)
+@given(case=matrices(), data=st.data())
+def test_known_noise_is_noise_that_is_not_there(case, data):
+    A, B, n = case
+    known = np.array(data.draw(st.lists(st.booleans(), min_size=B.shape[1], max_size=B.shape[1])))
+    expected = view_losses(View(A, without_noise(B, np.flatnonzero(known)), num_nodes=n), EveryStep(2))
+    for make in (np.asarray, sp.csr_array, lambda M: np.array(M.astype(object) * Fraction(1), dtype=object)):
+        losses = view_losses(View(make(A), make(B), num_nodes=n, known_noise=known), EveryStep(2))
+        for loss, other in zip(losses, expected, strict=True):
+            assert loss.sensitivity_squared == pytest.approx(other.sensitivity_squared, rel=1e-6)
+    for loss, other in zip(  # products of an operator round: the same, or on the safe side
+        view_losses(View(aslinearoperator(A) @ aslinearoperator(np.eye(2 * n)), aslinearoperator(B), num_nodes=n,
+                         known_noise=known), EveryStep(2)),
+        expected,
+        strict=True,
+    ):  # fmt: skip
+        assert loss.sensitivity_squared >= other.sensitivity_squared * (1 - 1e-9)
+
+
+def test_noise_that_cancels_in_an_operator_is_no_noise():
+    """0.1 + 0.2 - 0.3 in a product: rounding leaves 1e-17 of it, where in truth there is no noise."""
+    first, second = np.array([[1.0, 1.0, -1.0], [0.0, 0.0, 10.0]]), np.array([[0.1], [0.2], [0.3]])
+    B = aslinearoperator(first) @ aslinearoperator(second)
+    assert 0 < abs(B.matvec([1.0])[0]) < 1e-15
+    for scheme in (EveryStep(1), EveryStep(2)):
+        for faint in (1.0, 1e-16):  # next to which the rounding of B would pass for noise
+            (loss,) = view_losses(View(np.diag([faint, 1.0])[:, : scheme.num_steps], B), scheme)
+            assert loss.sensitivity_squared == math.inf
+
+
+# ---- against builders -----------------------------------------------------------------------------------------------
+
+
+@examples(60)
+@given(case=view_cases(exact=True))
+def test_written_out_as_matrices_a_view_loses_what_its_builder_says(case):
+    view = View(case.A, case.B, num_nodes=case.algorithm.num_nodes, known_gradients=case.known_gradients)
+    scheme = case.algorithm.participation
+    own = {loss.victim: loss for loss in mfdl.victim_losses(case.algorithm, case.model, release=case.release)}
+    shared = sorted(set(own) & {*range(case.algorithm.num_nodes)})
+    for loss in view_losses(view, scheme, shared):
+        if loss.bound == own[loss.victim].bound == "exact":
+            assert loss.sensitivity_squared == pytest.approx(own[loss.victim].sensitivity_squared, rel=3e-6)
+        else:
+            assert loss.sensitivity_squared >= own[loss.victim].fixed.lower * (1 - 1e-6)
+
+
+RING = gossip.metropolis_hastings("ring:n=5")  # weights 1/3
+EDGES = [(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)]
+T = 2
+
+
+def same(algorithm, model, view):
+    own = {loss.victim: loss for loss in mfdl.victim_losses(algorithm, model, release="none")}
+    losses = view_losses(view, algorithm.participation)
+    assert {loss.victim for loss in losses} == set(own)
+    for loss in losses:
+        assert loss.bound == "exact"
+        assert loss.sensitivity_squared == pytest.approx(own[loss.victim].sensitivity_squared, rel=3e-6)
+
+
+def test_decor_by_hand():
+    W_T, _ = gossip_messages(RING, T)
+    noise = np.kron(np.eye(T), pairwise_factor(EDGES, 5, 0.5, 2.0))
+    one = algorithms.decor(mfdl.Dynamics(RING), EveryStep(T), sigma_local=0.5, sigma_pair=2.0)
+    same(one, trust.SecLDP(), View(W_T, W_T @ noise, num_nodes=5))
+    held = np.tile([u == 0 for u in range(5)] + [0 in edge for edge in EDGES], T)
+    known = np.arange(5) == 0
+    colluder = View(W_T, W_T @ noise, num_nodes=5, known_gradients=known, known_noise=held)
+    same(one, trust.SecLDP((0,)), colluder)
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_muffliato_and_pndp_by_hand(rounds):
+    one = algorithms.muffliato(mfdl.Dynamics(RING), EveryStep(T), gossip_rounds=rounds)
+    W_T, _ = (as_fractions(M) for M in gossip_messages(RING, T, gossip_rounds=rounds))
+    same(one, trust.LDP(), View(W_T, W_T, num_nodes=5))
+    seen = W_T[received(RING, T * rounds, [0]).ravel()]
+    zero = np.arange(5) == 0
+    attacked = View(seen, seen, num_nodes=5, known_gradients=zero, known_noise=np.tile(zero, T))
+    same(one, trust.PNDP([0]), attacked)
+
+
+def test_zip_dl_by_hand():
+    """Path of three nodes: node a draws Y to itself and its neighbours; what it sends is x + (I - u w^T) Y."""
+    W, T = gossip.metropolis_hastings("path:n=3"), 2
+    one = algorithms.zip_dl(mfdl.Dynamics(W), EveryStep(T))
+    dense, pairs = W.dense(), [(a, b) for a in range(3) for b in range(3) if W.dense()[b, a]]
+    to_messages = np.array([[float(a == u) for u in range(3)] for a, _ in pairs])
+    averaging = np.array([[dense[i, j] * (to == i) for j, to in pairs] for i, _ in pairs])
+    spread = np.zeros((len(pairs), len(pairs)))
+    for a in range(3):
+        mine = [k for k, (sender, _) in enumerate(pairs) if sender == a]
+        w = np.array([dense[pairs[k][1], a] for k in mine])
+        spread[np.ix_(mine, mine)] = np.eye(len(mine)) - np.outer(1 / (len(mine) * w), w)
+    blocks = [
+        [np.linalg.matrix_power(averaging, t - s) if t >= s else 0 * averaging for s in range(T)] for t in range(T)
+    ]
+    messages = np.block(blocks)
+    A, B = -messages @ np.kron(np.eye(T), to_messages), -messages @ np.kron(np.eye(T), spread)
+    sent = np.tile([a != b for a, b in pairs], T)
+    same(one, trust.SecLDP(), View(as_fractions(A[sent]), as_fractions(B[sent]), num_nodes=3))
+
+
+# ---- adaptive gradients ---------------------------------------------------------------------------------------------
+
+
+def models_of(one):
+    return one.models_from_gradients().to_dense(), one.models_from_noise() @ np.eye(one.noise.shape[1])
+
+
+def steps_of(case):
+    per_step = len(case.algorithm.rounds) // case.algorithm.num_steps
+    return np.minimum(case.round_of_row // per_step, case.algorithm.num_steps - 1)
+
+
+@examples(200)
+@given(case=view_cases(exact=True), data=st.data())
+def test_with_its_models_a_bare_view_is_adaptive_where_that_of_its_algorithm_is(case, data):
+    one = case.algorithm
+    model = case.model.view(one, case.honest[0] if case.honest else 0, release=case.release)
+    known = np.isin(np.arange(one.noise.shape[1]), case.known_noise)
+    options = {"num_nodes": one.num_nodes, "known_gradients": case.known_gradients, "known_noise": known}
+    view = View(case.A, case.A @ case.noising, models=models_of(one), row_steps=steps_of(case), **options)
+    assert is_adaptive(view) == is_adaptive(model)
+    assert is_adaptive(View(case.A, case.B, **options)) == (one.num_steps == 1)  # without them only a single step is
+    later = steps_of(case) + np.array(
+        data.draw(st.lists(st.integers(0, 2), min_size=len(case.A), max_size=len(case.A)))
+    )
+    later = np.minimum(later, one.num_steps - 1).astype(int)
+    delayed = View(case.A, case.B, models=models_of(one), row_steps=later, **options)
+    assert is_adaptive(view) or not is_adaptive(delayed)  # who sees rows later knows no more models
+
+
+def test_models_and_times_decide_what_is_adaptive():
+    encoder = np.array([[1.0, 0, 0], [0.5, 1, 0], [0.25, 0.5, 1]])
+    one = algorithms.mf_dsgd(mfdl.Dynamics(gossip.from_array(np.full((2, 2), 0.5))), EveryStep(3), encoder)
+    W_T, _ = gossip_messages(one.dynamics.gossip, 3)
+    N, times = local_noising(np.stack([encoder] * 2)), np.repeat(np.arange(3), 2)
+    seen = View(W_T, W_T @ N, num_nodes=2, models=models_of(one), row_steps=times)
+    gram = encoder.T @ encoder
+    for loss in view_losses(seen, EveryStep(3)):
+        assert loss.adaptive
+        assert loss.adaptive_sensitivity_squared == loss.sensitivity_squared == pytest.approx(gram.sum(), rel=1e-6)
+    at_the_end = View(W_T, W_T @ N, num_nodes=2, models=models_of(one), row_steps=[2] * 6)
+    assert not is_adaptive(at_the_end)
+    first, second = models_of(one)[0][:4, :4], models_of(one)[1][:4, :4]
+    for steps, expected in (([0, 0, 1, 1], True), ([1, 1, 1, 1], False), ([0, 1, 1, 1], False)):
+        short = View(W_T[:4, :4], (W_T @ N)[:4, :4], num_nodes=2, models=(first, second), row_steps=steps)
+        assert is_adaptive(short) == expected
+    own_noise = models_of(one)[1].copy()
+    own_noise[2, 0] += 1.0  # in the second model of node 0 alone: noise that no message has by itself
+    other = View(W_T, W_T @ N, num_nodes=2, models=(models_of(one)[0], own_noise), row_steps=times)
+    assert not is_adaptive(other)
+    assert is_adaptive(View(W_T, W_T @ N, num_nodes=2, models=(models_of(one)[0], own_noise), row_steps=times,
+                            known_noise=np.arange(6) == 0))  # fmt: skip
+    hidden = View(W_T[1::2], (W_T @ N)[1::2], num_nodes=2, models=models_of(one), row_steps=[0, 1, 2])
+    assert not is_adaptive(hidden)
+    combined = View(W_T[1::2], (W_T @ N)[1::2], num_nodes=2, models=models_of(one), row_steps=[0, 1, 2],
+                    known_noise=np.ones(6, bool), known_combinations=np.ones((1, 6)))  # fmt: skip
+    assert not is_adaptive(combined)  # gradients in a known combination are not known one by one
+
+
+@pytest.mark.parametrize(
+    ("models", "row_steps", "text"),
+    [
+        (np.zeros((4, 4)), None, "models must be two matrices"),
+        ((np.zeros((4, 4)), np.zeros((4, 4))), None, "row_steps must say"),
+        ((np.zeros((4, 4)), np.zeros((4, 3))), [0, 0, 1, 1], r"models\[1\] must have shape"),
+        ((np.zeros((2, 4)), np.zeros((4, 4))), [0, 0, 1, 1], r"models\[0\] must have shape"),
+        ((np.eye(4), np.zeros((4, 4))), [0, 0, 1, 1], "gradients of earlier steps alone"),
+        ((np.eye(4, k=-1), np.zeros((4, 4))), [0, 0, 1, 1], "gradients of earlier steps alone"),
+        ((np.zeros((4, 4)), np.zeros((4, 4))), [0, 0, 1, 0], "got step 0 for row 3, which holds a gradient of step 1"),
+        ((np.zeros((4, 4)), np.zeros((4, 4))), [0, 0, 1, 2], "row_steps must be 4 steps below 2"),
+        ((np.zeros((4, 4)), np.zeros((4, 4))), [0.0, 0, 1, 1], "row_steps must be 4 steps below 2"),
+    ],
+)
+def test_models_that_do_not_fit(models, row_steps, text):
+    with pytest.raises(InvalidInput, match=text):
+        View(np.eye(4), np.eye(4), num_nodes=2, models=models, row_steps=row_steps)
+
+
+def test_the_average_of_all_messages_is_not_proven_adaptive():
+    """Its A and B are those of the complete graph, where it is, and of the ring, where gradients see more."""
+    ring, full = gossip.metropolis_hastings("ring:n=4"), gossip.from_array(np.full((4, 4), 0.25))
+    views = []
+    for W in (ring, full):
+        messages, _ = gossip_messages(W, 2)
+        views.append(messages.reshape(2, 4, 8).mean(axis=1))
+    assert np.array_equal(*views)
+    (loss, *_) = view_losses(View(views[0], views[0], num_nodes=4), EveryStep(2))
+    assert not loss.adaptive
+    assert loss.adaptive_sensitivity_squared == math.inf
+    assert "do not say at which models" in loss.trained.why
+    assert loss.sensitivity_squared == pytest.approx(0.5)
+
+
+# ---- arguments ------------------------------------------------------------------------------------------------------
+
+
+def test_victims_and_participation_by_node():
+    by_node = ParticipationByNode([Single(2), EveryStep(2), Single(2)])
+    view = View(np.eye(6), np.eye(6), num_nodes=3, known_gradients=np.array([True, False, False]))
+    assert [loss.victim for loss in view_losses(view, by_node)] == [1, 2]
+    assert [round(loss.sensitivity_squared, 6) for loss in view_losses(view, by_node)] == [2.0, 1.0]
+    asked = view_losses(view, by_node, [2, 0])
+    assert [(loss.victim, loss.sensitivity_squared < math.inf) for loss in asked] == [(0, False), (2, True)]
+    assert "knows the gradient" in asked[0].fixed.why
+    partly = View(np.eye(6), np.eye(6), num_nodes=3, known_gradients=np.array([[False] * 3, [True, False, False]]))
+    assert [loss.sensitivity_squared for loss in view_losses(partly, Explicit([[0]], 2))] == pytest.approx([1.0] * 3)
+    assert view_losses(partly, EveryStep(2))[0].sensitivity_squared == math.inf
+    touched = View(np.eye(6), np.eye(6), num_nodes=3, known_combinations=[[1, 1, 0, 0, 0, 0]])
+    assert [loss.sensitivity_squared < math.inf for loss in view_losses(touched, EveryStep(2))] == [False, False, True]
+
+
+def test_the_content_hash_is_of_all_that_a_view_says():
+    A, options = np.eye(4), {"num_nodes": 2}
+    models = {"models": (np.zeros((4, 4)), np.zeros((4, 4))), "row_steps": [0, 0, 1, 1]}
+    views = [
+        View(A, A, **options),
+        View(A, A),
+        View(2 * A, A, **options),
+        View(A, 2 * A, **options),
+        View(A, A, **options, known_gradients=[True, False]),
+        View(A, A, **options, known_noise=[True, False, False, False]),
+        View(A, A, **options, known_combinations=[[1, 0, 0, 0]]),
+        View(A, A, **options, **models),
+        View(A, A, **options, **(models | {"row_steps": [0, 1, 1, 1]})),
+        View(as_fractions(A / 3), A, **options),
+    ]
+    assert len({view.content_hash() for view in views}) == len(views)
+    for make in (sp.csr_array, aslinearoperator):
+        assert View(make(A), make(A), **options).content_hash() == views[0].content_hash()
+
+
+def test_the_view_of_a_trust_model_is_a_view():
+    one = algorithms.dp_dsgd(mfdl.Dynamics(RING), Cyclic(2, 2))
+    own = mfdl.victim_losses(one, trust.PNDP([0]), release="none")
+    view = trust.PNDP([0]).view(one, 1, release="none")
+    assert view.content_hash() != trust.PNDP([1]).view(one, 0, release="none").content_hash()
+    losses = view_losses(view, one.participation)
+    assert [loss.victim for loss in losses] == [loss.victim for loss in own]
+    for loss, expected in zip(losses, own, strict=True):
+        assert loss.sensitivity_squared == pytest.approx(expected.sensitivity_squared, rel=1e-9)
+
+
+def test_what_does_not_fit():
+    view = View(np.eye(4), np.eye(4), num_nodes=2)
+    for given_view, scheme, options, text in (
+        (np.eye(4), EveryStep(2), {}, "view must be a View"),
+        (view, None, {}, "participation must be"),
+        (view, EveryStep(3), {}, "participation must have the 2 steps of the view"),
+        (view, EveryStep(2), {"victims": [2]}, "victim must be a node index below 2"),
+        (view, EveryStep(2), {"victims": 1}, "victims must be a list"),
+        (view, EveryStep(2), {"method": "fast"}, "method"),
+        (view, EveryStep(2), {"unit": "group"}, "unit"),
+        (view, ParticipationByNode([Single(2)] * 3), {}, "3"),
+        (View(np.eye(4), np.eye(4), num_nodes=2, known_gradients=np.ones(2, bool)), EveryStep(2), {}, "no victim"),
+    ):
+        with pytest.raises(InvalidInput, match=text):
+            view_losses(given_view, scheme, **options)
+    with pytest.raises(UnsupportedMechanism, match="no public patterns"):
+        view_losses(view, mfdl.PoissonSampling(0.5, 2))
+    with pytest.raises(InvalidInput, match="known_noise must be a boolean mask"):
+        View(np.eye(2), np.eye(2), known_noise=np.ones(3, dtype=bool))
+    with pytest.raises(InvalidInput, match="entries that are 0 or at least 1e-300"):
+        View([[Fraction(1, 10**320)]], [[1]])
+    with pytest.raises(InvalidInput, match="finite"):
+        View([[Fraction(1), math.nan]], [[1]])
+    with pytest.raises(InvalidInput, match="next to fractions"):
+        as_fractions([[2**0.5]])
+
+
+@examples(100)
+@given(st.lists(st.fractions(-1000, 1000, max_denominator=4096), min_size=1, max_size=8))
+def test_floats_stand_for_the_fractions_that_they_round(fractions):
+    floats = np.array([[float(x) for x in fractions]])
+    assert as_fractions(floats)[0].tolist() == [x if Fraction(float(x)) != x else Fraction(float(x)) for x in fractions]
