@@ -24,7 +24,7 @@ from _fault_values import array, number
 from mfdl import check, error_weights, factorization, gossip, graphs, trust
 from mfdl.algorithms import registry
 from mfdl.dynamics import Dynamics
-from mfdl.mechanism import calibrate
+from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy import gaussian
 from mfdl.reporting.comparison_config import ComparisonConfig

@@ -22,7 +22,7 @@ import mfdl
 from mfdl import gossip, trust
 from mfdl.algorithms import registry
 from mfdl.dynamics import Dynamics
-from mfdl.mechanism import calibrate
+from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic
 from mfdl.training import checkpoint, tasks
 from mfdl.training.replay import replay

@@ -45,10 +45,10 @@ _EXPORTS = {
     "TrustModel": "mfdl.trust",
     "UnsupportedMechanism": "mfdl.errors",
     "View": "mfdl.view",
-    "account": "mfdl.mechanism",
+    "account": "mfdl.noise_scale",
     "algorithms": "=mfdl.algorithms",
     "audit": "=mfdl.audit",
-    "calibrate": "mfdl.mechanism",
+    "calibrate": "mfdl.noise_scale",
     "data": "=mfdl.data",
     "decor_couples": "mfdl.decor_search",
     "factorization": "=mfdl.factorization",
@@ -67,8 +67,8 @@ _EXPORTS = {
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
     "victim_losses": "mfdl.privacy.accounting",
-    "with_noise": "mfdl.mechanism",
-    "without_noise": "mfdl.mechanism",
+    "with_noise": "mfdl.noise_scale",
+    "without_noise": "mfdl.noise_scale",
 }
 
 __all__ = ["__version__", *_EXPORTS]
@@ -110,7 +110,8 @@ if TYPE_CHECKING:
     from .error_weights import ErrorWeights
     from .errors import InvalidInput, UnsupportedMechanism
     from .factorization import NotConverged
-    from .mechanism import Mechanism, account, calibrate, with_noise, without_noise
+    from .mechanism import Mechanism
+    from .noise_scale import account, calibrate, with_noise, without_noise
     from .participation import (
         BallsInBins,
         Cyclic,

@@ -17,7 +17,8 @@ from .algorithms import decor
 from .dynamics import Dynamics
 from .errors import InvalidInput, require_known
 from .factorization import PairwisePrice
-from .mechanism import Mechanism, calibrate, require_unit, with_noise
+from .mechanism import Mechanism, require_unit
+from .noise_scale import calibrate, with_noise
 from .participation import Participation
 from .privacy import gaussian
 from .trust import Coalitions, SecLDP, TrustModel

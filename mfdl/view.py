@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Hashable
 from functools import cached_property
 from typing import Any
 
@@ -171,6 +172,8 @@ class View(ViewMatrices):
     When a number of a bare view counts as adaptive: `privacy.adaptive`.
     """
 
+    name = "view"
+
     def __init__(
         self,
         gradients: Any,
@@ -265,6 +268,16 @@ class View(ViewMatrices):
     def gradient_rounding(self, nodes: NDArray[np.intp]) -> FloatArray:
         """The same for `dense_gradients` of these nodes."""
         return rounding_of(self._entries[0], self.gradients)[:, self._columns_of(nodes)]
+
+    @property
+    def num_nodes(self) -> int:
+        """n."""
+        return self.axis.num_nodes
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        """Node indices."""
+        return tuple(range(self.axis.num_nodes))
 
     def row_name(self, row: int) -> str:
         """A row in words."""

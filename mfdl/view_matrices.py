@@ -43,6 +43,7 @@ class ViewMatrices:
     models: GivenModels | None = None
     _entries: tuple[Any, Any] = (None, None)
 
+    @cached_property
     def content_hash(self) -> str:
         """16 hex digits of A, B, what is known of G and Z, and models where they were given."""
         digest = hashlib.sha256(repr((self.axis, self.gradients.shape, self.noise.shape)).encode())

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, trust
 from mfdl.decor_search import decor_couples
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import account
+from mfdl.noise_scale import account
 from mfdl.privacy import gaussian
 from mfdl.testing import connected_graphs, exact_epsilon
 from mfdl_papers import decor_accountant

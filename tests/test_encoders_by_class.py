@@ -28,8 +28,8 @@ from mfdl.factorization import (
     problem,
     solve_problem,
 )
-from mfdl.mechanism import calibrate
 from mfdl.noise_error import noise_error
+from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, MinSeparation, ParticipationByNode, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.testing import brute_force_sensitivity

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import account
 from mfdl.noise import JointNoise, LocalNoise, SpaceTimeNoise
+from mfdl.noise_scale import account
 from mfdl.privacy.accounting import victim_losses
 from mfdl.trust import TrustModel
 

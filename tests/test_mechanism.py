@@ -17,7 +17,7 @@ from mfdl import algorithms, factorization, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import account, calibrate, without_noise
+from mfdl.noise_scale import account, calibrate, without_noise
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.gaussian import ADJACENCIES

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import account, calibrate, without_noise
+from mfdl.noise_scale import account, calibrate, without_noise
 from mfdl.participation import (
     Cyclic,
     EveryStep,

@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -260,6 +260,11 @@ class LinearAlgorithm(Shown):
     def private_noise_is_separate(self) -> bool:
         """See `flow.separates_private_noise`."""
         return separates_private_noise(self)
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        """Labels of the nodes, in their order."""
+        return self.dynamics.gossip.labels
 
     @property
     def num_nodes(self) -> int:

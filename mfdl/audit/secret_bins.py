@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import mechanism
+from .. import mechanism, noise_scale
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..privacy import gaussian
@@ -153,7 +153,7 @@ class BinsAudit:
         if (joined := getattr(system, "joined", None)) is not None:
             return joined, self.notes
         config, settings = self.config, self.settings
-        trained = mechanism.with_noise(
+        trained = noise_scale.with_noise(
             config.algorithm,
             trust=config.trust,
             adjacency=TRAINED,

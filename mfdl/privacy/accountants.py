@@ -12,9 +12,11 @@ from .. import check
 from ..algorithms import LinearAlgorithm
 from ..participation import BallsInBins, Participation, PoissonSampling
 from ..progress import Progress
+from ..view import View
 from .exposures import Exposures, public_exposures
 from .question import Question
 from .sampled_exposures import bins_exposures, poisson_exposures
+from .view_exposures import view_exposures
 
 
 class Accountant(Protocol):
@@ -35,13 +37,19 @@ ACCOUNTANTS: dict[type, Accountant] = {
 
 
 def exposures(
-    algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
+    algorithm: LinearAlgorithm | View,
+    question: Question,
+    *,
+    victims: Sequence[int] | None = None,
+    progress: Progress = "auto",
 ) -> Exposures:
-    """What a question finds exposed, by the accountant of the algorithm's participation.
+    """What a question finds exposed, by the accountant of the algorithm's participation, or by that of matrices.
 
     Raises: InvalidInput: what is no algorithm or question, and what the accountant refuses.
     """
     check.instance(Question, question=question)
+    if isinstance(algorithm, View):
+        return view_exposures(algorithm, question, victims=victims, progress=progress)
     check.instance(LinearAlgorithm, algorithm=algorithm)
     accountant = next(ACCOUNTANTS[kind] for kind in type(algorithm.participation).__mro__ if kind in ACCOUNTANTS)
     return accountant(algorithm, question, victims=victims, progress=progress)

@@ -147,9 +147,9 @@ class VictimLoss:
         mu = self.mu(record_shift=question.record_shift, noise_std=noise_std, adaptive=adaptive)
         return Gaussian(mu, question.adjacency, self.held(adaptive=adaptive).bound)
 
-    def least_noise(self, question: Question, target: Target) -> float:
+    def least_noise(self, question: Question, target: Target, *, adaptive: bool = True) -> float:
         """The least standard deviation that meets a target, but for rounding. Raises: InvalidInput: an infinite one."""
-        return gaussian.noise_std(1 / target.largest_mu, self.sensitivity(), question.record_shift)
+        return gaussian.noise_std(1 / target.largest_mu, self.sensitivity(adaptive=adaptive), question.record_shift)
 
     def explanation(self, *, adaptive: bool = True, victim: str = "") -> str:
         """Why the number is what it is: the rule that gave an upper bound or none, and what would give a better one.

@@ -39,6 +39,16 @@ class Exposures(abc.ABC):
     def nodes(self) -> set[int]:
         """The victims."""
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether numbers for adaptive gradients are proven, finite or not."""
+        return True
+
+    @property
+    def why(self) -> str:
+        """What stands in the way of better numbers, for all victims; may be empty."""
+        return ""
+
     @abc.abstractmethod
     def require(self, algorithm: LinearAlgorithm, question: Question) -> None:
         """Raises InvalidInput where these are not the answer to this question."""

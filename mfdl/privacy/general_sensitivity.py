@@ -39,7 +39,6 @@ from .exact_rank import MAX_ENTRIES, independent_rows, range_of
 from .forms import ViewGram
 from .forms import fractions as rational_form
 from .forms.whitening import RANK_SAFETY
-from .matrix_views import public_participation
 from .sensitivity import Sensitivity, sensitivities
 
 LARGEST = check.LARGEST
@@ -84,7 +83,9 @@ def general_sensitivity(
     0.5
     """
     encoder, noise = _matrix("C", C), _matrix("B", B)
-    scheme = public_participation(participation)
+    check.instance(Participation, participation=participation)
+    participation.require_public()
+    scheme = participation
     require_known("method", method, METHODS)
     n, T = check.integer_at_least(1, num_nodes=num_nodes), scheme.num_steps
     scheme.require_nodes(n)

@@ -15,6 +15,7 @@ from ..algorithms.registry import misplaced
 from ..errors import InvalidInput
 from ..progress import Progress
 from ..shown import rounded_up
+from ..view import View
 from . import accountants, budgets, gaussian
 from .accounting import VictimLoss
 from .curves import PrivacyCurve
@@ -34,7 +35,7 @@ SHOWN_VICTIMS = 20  # in a notebook
 class PrivacyLosses(LossTable):
     """What the victims that a question is about lose, and what follows from it for a noise.
 
-    Attributes: exposures: what the accountant of the participation found.
+    Attributes: algorithm: or a bare view; exposures: what the accountant of the participation found.
 
     Raises: InvalidInput: no losses, or losses of another question or algorithm than those beside them.
 
@@ -45,17 +46,17 @@ class PrivacyLosses(LossTable):
     (1.414214, 1.414214)
     """
 
-    algorithm: LinearAlgorithm
+    algorithm: LinearAlgorithm | View
     question: Question
     exposures: Exposures
 
     def __post_init__(self) -> None:
-        self.exposures.require(self.algorithm, self.question)
+        self.exposures.require(cast("LinearAlgorithm", self.algorithm), self.question)
 
     @classmethod
     def of(
         cls,
-        algorithm: LinearAlgorithm,
+        algorithm: LinearAlgorithm | View,
         question: Question,
         *,
         victims: Sequence[int] | None = None,
@@ -103,6 +104,11 @@ class PrivacyLosses(LossTable):
     # ---- numbers -------------------------------------------------------------------------------------------
 
     @property
+    def _trained(self) -> LinearAlgorithm | None:
+        """The algorithm; None of matrices, which train nothing."""
+        return None if isinstance(self.algorithm, View) else self.algorithm
+
+    @property
     def of_victims(self) -> tuple[VictimLoss, ...]:
         """Of each victim, in node order."""
         return self.exposures.each
@@ -132,14 +138,15 @@ class PrivacyLosses(LossTable):
         """
         self._require_everybody()
         std = check.non_negative(noise_std=noise_std)
-        return self._of(self.exposures.together, EVERY_NODE, std, each=each, tries=tries)
+        adaptive = self.exposures.adaptive
+        return self._of(self.exposures.together, EVERY_NODE, std, adaptive=adaptive, each=each, tries=tries)
 
     def by_victim(self, noise_std: float, *, adaptive: bool = True) -> list[Guarantee]:
         """One guarantee for each victim, naming its own participation.
 
         Args: adaptive: the numbers for adaptive gradients; False: for gradients fixed in advance, and so labelled.
         """
-        labels = self.algorithm.dynamics.gossip.labels
+        labels = self.algorithm.labels
         return [self._of(loss, str(labels[loss.victim]), noise_std, adaptive=adaptive) for loss in self.of_victims]
 
     def calibrate(
@@ -161,17 +168,18 @@ class PrivacyLosses(LossTable):
         self.exposures.refuse(mu=mu, by=by)
         worst, each = self.exposures.together, isinstance(mu, Mapping)
         if isinstance(mu, Mapping):
-            of_nodes = [Target(mu=each_mu) for each_mu in budgets.of_nodes(self.algorithm, mu).tolist()]
+            budget = budgets.of_nodes(cast("LinearAlgorithm", self.algorithm), mu)
+            of_nodes = [Target(mu=each_mu) for each_mu in budget.tolist()]
             pairs = [(loss, of_nodes[loss.victim]) for loss in self.of_victims]
         else:
             pairs = [(worst, Target(mu, epsilon, delta, by))]
         self._require_everybody()
         self._require_finite(worst)
-        q, tries = self.question, 0
-        std = max(loss.least_noise(q, target) for loss, target in pairs)
+        q, tries, adaptive = self.question, 0, self.exposures.adaptive
+        std = max(loss.least_noise(q, target, adaptive=adaptive) for loss, target in pairs)
         more = max(loss.retry_step for loss, _ in pairs)
         # by rounding, which a few doublings of the last bit end, or because fresh samples say more
-        while any(target.missed_by(loss.curve(q, std, tries=tries)) for loss, target in pairs):
+        while any(target.missed_by(loss.curve(q, std, adaptive=adaptive, tries=tries)) for loss, target in pairs):
             std, more, tries = max(std * (1 + more), sys.float_info.min), 2 * more, tries + 1  # 0 would not grow
         guarantee = self.guarantee(std, each=each, tries=tries)
         return guarantee if delta is None else guarantee.at_delta(delta)
@@ -192,22 +200,23 @@ class PrivacyLosses(LossTable):
         return gaussian.noise_std(multiplier, worst.value, self.question.record_shift)
 
     def _require_finite(self, worst: VictimLoss) -> None:
-        if not math.isinf(worst.sensitivity()):
+        if not math.isinf(worst.sensitivity(adaptive=self.exposures.adaptive)):
             return
         name = self.algorithm.name
-        if self.algorithm.noise.is_zero:
+        if self._trained is not None and self._trained.noise.is_zero:
             raise InvalidInput(
                 f"{name!r} has no noise to scale, so no target can be met; use without_noise(algorithm, ...)."
             )
+        why = worst.held(adaptive=self.exposures.adaptive).why
         raise InvalidInput(
             f"{name!r} has infinite loss under trust model {self.question.trust.name!r} for "
             f"{self._worst_victim(worst)}, whatever the noise: "
-            f"{worst.trained.why or 'no number holds for training'}; choose another trust model or mechanism."
+            f"{why or 'no number holds for training'}; choose another trust model or mechanism."
         )
 
     def _require_everybody(self) -> None:
         victims, everybody = self.exposures.nodes, set[int]()
-        for _, of_member in self.question.trust.members(self.algorithm):
+        for _, of_member in self.question.trust.members(cast("LinearAlgorithm", self.algorithm)):
             everybody |= set(of_member)
             if len(everybody) == self.algorithm.num_nodes:
                 break
@@ -218,7 +227,7 @@ class PrivacyLosses(LossTable):
             )
 
     def _worst_victim(self, worst: VictimLoss) -> str:
-        return f"node {self.algorithm.dynamics.gossip.labels[worst.victim]!r}, the worst victim"
+        return f"node {self.algorithm.labels[worst.victim]!r}, the worst victim"
 
     def _of(
         self,
@@ -234,8 +243,12 @@ class PrivacyLosses(LossTable):
         q, everybody, scheme = self.question, victim == EVERY_NODE, self.question.scheme(self.algorithm)
         assert loss.fingerprint is not None
         worst = self._worst_victim(loss) if everybody else ""
-        reasons = loss.explanation(adaptive=adaptive, victim=worst), misplaced(self.algorithm, q.trust.name)
-        labels = self.algorithm.dynamics.gossip.labels
+        reasons = (
+            loss.explanation(adaptive=adaptive, victim=worst),
+            "" if self._trained is None else misplaced(self._trained, q.trust.name),
+            "" if adaptive else self.exposures.why,
+        )
+        labels = self.algorithm.labels
         curves = functools.partial(self.curves, noise_std, adaptive=adaptive, tries=tries)
         return Guarantee(
             curve=loss.curve(q, noise_std, adaptive=adaptive, tries=tries),
@@ -249,7 +262,7 @@ class PrivacyLosses(LossTable):
             sensitivity=loss.sensitivity(adaptive=adaptive),
             tolerance=loss.held(adaptive=adaptive).tolerance,
             release=loss.release,
-            notes=release_notes(self.algorithm, loss.release),
+            notes=() if self._trained is None else release_notes(self._trained, loss.release),
             lipschitz=loss.lipschitz,
             unit=q.unit,
             victims=tuple((str(labels[u]), curve) for u, curve in curves().items()) if each else (),
@@ -263,7 +276,7 @@ class PrivacyLosses(LossTable):
 
     def table(self) -> list[dict[str, Any]]:
         """One row for each victim: both squared sensitivities, what they are, and where the second comes from."""
-        labels = self.algorithm.dynamics.gossip.labels
+        labels = self.algorithm.labels
         return [
             {
                 "victim": str(labels[loss.victim]),
@@ -283,11 +296,12 @@ class PrivacyLosses(LossTable):
         Args: noise_std: of base noise; the default 1 gives mu per unit noise. adaptive: the numbers that hold for
             training; False: those for gradients fixed in advance. mu is None where the curve is not Gaussian.
         """
-        q, labels = self.question, self.algorithm.dynamics.gossip.labels
+        q, labels = self.question, self.algorithm.labels
         curves = self.curves(noise_std, adaptive=adaptive)
         epsilon = functools.cache(lambda curve: curve.epsilon(delta))
-        nodes = q.trust.attackers(self.algorithm)
-        hops = distances(self.algorithm, nodes)
+        algorithm = cast("LinearAlgorithm", self.algorithm)
+        nodes = q.trust.attackers(algorithm)
+        hops = distances(algorithm, nodes)
         attacker = ", ".join(str(labels[v]) for v in nodes) if nodes else q.trust.attacker
         rows: list[dict[str, Any]] = []
         for loss in self.of_victims:

@@ -52,7 +52,9 @@ def view_losses(
         view too large for a dense decomposition.
     """
     check.instance(View, view=view)
-    scheme = public_participation(participation)
+    check.instance(Participation, participation=participation)
+    participation.require_public()
+    scheme = participation
     n, T = view.axis.num_nodes, view.axis.num_steps
     if scheme.num_steps != T:
         raise InvalidInput(
@@ -80,14 +82,6 @@ def view_losses(
         )
         for u in chosen
     ]
-
-
-def public_participation(participation: Participation) -> Participation:
-    """Raises: InvalidInput: no participation. UnsupportedMechanism: a secret one, which has no patterns."""
-    check.instance(Participation, participation=participation)
-    if participation.secret:
-        raise participation.refusal()  # type: ignore[attr-defined]
-    return participation
 
 
 def _unproven(fixed: Sensitivity) -> Sensitivity:

@@ -10,6 +10,7 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, require_known
 from ..participation import Participation
 from ..trust import TrustModel
+from ..view import View
 from . import gaussian
 from .accounting import asked_participation
 from .guarantee import UNITS
@@ -52,10 +53,18 @@ class Question:
         """How far one record moves a sum of clipped gradients. Raises: InvalidInput: adjacency or clip_norm."""
         return gaussian.record_shift(self.adjacency, self.clip_norm)
 
-    def scheme(self, algorithm: LinearAlgorithm) -> Participation:
-        """The participation of the question, public or secret. Raises: InvalidInput: either is none."""
-        check.instance(LinearAlgorithm, algorithm=algorithm)
+    def scheme(self, algorithm: LinearAlgorithm | View) -> Participation:
+        """The participation of the question, public or secret.
+
+        Raises: InvalidInput: either is none, or a view whose participation is not given.
+        """
         if self.participation is None:
+            if isinstance(algorithm, View):
+                raise InvalidInput(
+                    "participation must be given beside a View, e.g. participation=mfdl.EveryStep(T): matrices do not "
+                    "say which steps a record joins."
+                )
+            check.instance(LinearAlgorithm, algorithm=algorithm)
             return algorithm.participation
         check.instance(Participation, participation=self.participation)
         return self.participation

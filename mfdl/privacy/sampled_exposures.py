@@ -77,7 +77,7 @@ class SampledLoss(VictimLoss):
             curve = curve.retried()
         return curve
 
-    def least_noise(self, question: Question, target: Target) -> float:
+    def least_noise(self, question: Question, target: Target, *, adaptive: bool = True) -> float:
         assert target.epsilon is not None
         assert target.delta is not None
         least = self.unit_curve.least_multiplier(target.epsilon, target.delta, by=target.by)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .. import files, mechanism
+from .. import files, noise_scale
 from ..algorithms import LinearAlgorithm, registry
 from ..audit import Reconstruction, reconstruct
 from ..dynamics import Dynamics
@@ -87,9 +87,9 @@ def _mechanism(config: AttackConfig, algorithm: LinearAlgorithm, trust: TrustMod
     """The mechanism of a given noise, or the one calibrated to mu."""
     shared = {"trust": trust, "release": config.release, **config.protected}
     if config.noise_std is not None:
-        return mechanism.with_noise(algorithm, noise_std=config.noise_std, **shared)
+        return noise_scale.with_noise(algorithm, noise_std=config.noise_std, **shared)
     try:
-        return mechanism.calibrate(algorithm, mu=1.0 if config.mu is None else config.mu, **shared)
+        return noise_scale.calibrate(algorithm, mu=1.0 if config.mu is None else config.mu, **shared)
     except InvalidInput as error:
         raise InvalidInput(_in_options(str(error), config.steps)) from None
 

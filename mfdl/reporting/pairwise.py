@@ -120,7 +120,7 @@ class PairwiseLosses(LossTable):
     @property
     def algorithm(self) -> LinearAlgorithm:
         """The algorithm whose messages they are about."""
-        return next(iter(self.of_attackers.values())).algorithm
+        return cast("LinearAlgorithm", next(iter(self.of_attackers.values())).algorithm)
 
     def worst(self, *, adaptive: bool = True) -> tuple[int, int]:
         """(attacker, victim), the pair with the largest number."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import graphs, trust
 from ..algorithms import LinearAlgorithm, registry
@@ -111,13 +111,17 @@ class Accounted:
         """With the least noise that meets a target, or without noise."""
         losses = self.losses
         guarantee = losses.guarantee(0.0) if self.name == WITHOUT_NOISE else losses.calibrate(**target)
-        return Mechanism(losses.algorithm, guarantee, losses.question.trust)
+        return self._mechanism(guarantee)
+
+    def _mechanism(self, guarantee: Guarantee) -> Mechanism:
+        losses = self.losses
+        return Mechanism(cast("LinearAlgorithm", losses.algorithm), guarantee, losses.question.trust)
 
     @functools.cached_property
     def objective(self) -> dict[str, float | str | None]:
         """`Mechanism.objective` as results state it, which no budget changes."""
         losses = self.losses
-        return objective_fields(Mechanism(losses.algorithm, losses.guarantee(0.0), losses.question.trust))
+        return objective_fields(self._mechanism(losses.guarantee(0.0)))
 
 
 def shared_by(config: ComparisonConfig) -> ComparisonConfig:

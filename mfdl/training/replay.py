@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..mechanism import Mechanism
+from ..noise_scale import CalibratedView
 from ..progress import Advance, Progress, shown
 from . import checkpoint, covered
 from .distributed import Group, current
@@ -105,6 +106,11 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         mechanism, task, key, seeds = self.mechanism, self.task, self.key, self.seeds
+        if isinstance(cast("object", self.mechanism), CalibratedView):
+            raise InvalidInput(
+                "mechanism must be a Mechanism, got a CalibratedView: matrices A and B say what is seen, and not how "
+                "models are trained; build the algorithm, e.g. by mfdl.algorithms.from_maps, and calibrate that."
+            )
         check.instance(Mechanism, mechanism=mechanism)
         check.instance(Task, task=task)
         mechanism.require_unchanged()

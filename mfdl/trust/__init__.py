@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from .base import TrustModel, nodes_of
 from .model_names import MODELS, named, table
-from .models import LDP, PNDP, AnyReceiver, Central, Coalitions, FullCollusion, ReleasedOnly, SecLDP
+from .models import LDP, PNDP, AnyReceiver, Central, Coalitions, FullCollusion, ReleasedOnly, SecLDP, SecureSum
 from .near import Neighbourhood, neighbourhood
 
 __all__ = [

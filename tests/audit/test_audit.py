@@ -21,7 +21,7 @@ from mfdl.audit.system import COORDINATES
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.gossip import GossipMatrix, metropolis_hastings
-from mfdl.mechanism import account, calibrate, with_noise
+from mfdl.noise_scale import account, calibrate, with_noise
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy import gaussian
 from mfdl.training.keys import NoiseKey

@@ -11,7 +11,7 @@ from mfdl.algorithms import registry
 from mfdl.audit import Training, audit
 from mfdl.dynamics import Dynamics
 from mfdl.gossip import metropolis_hastings
-from mfdl.mechanism import with_noise
+from mfdl.noise_scale import with_noise
 from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, Single
 from mfdl.privacy import gaussian
 from mfdl.training.shared_randomness import HolderKeys, base_columns

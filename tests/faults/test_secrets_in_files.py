@@ -14,7 +14,7 @@ from mfdl.algorithms import registry
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.gossip import metropolis_hastings
-from mfdl.mechanism import calibrate
+from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic
 from mfdl.training import checkpoint
 from mfdl.training.keys import NoiseKey

@@ -23,7 +23,7 @@ from mfdl import Cyclic, Dynamics, EveryStep, algorithms, gossip, graphs, spatia
 from mfdl.decor_search import COROLLARY_RANGE
 from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance, optimal_pairwise, problem, square_root_encoder
-from mfdl.mechanism import account, calibrate
+from mfdl.noise_scale import account, calibrate
 from mfdl.privacy import gaussian
 from mfdl.privacy.forms import view_grams
 from mfdl.testing import connected_graphs, exact_mu

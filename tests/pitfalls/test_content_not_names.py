@@ -9,7 +9,7 @@ import pytest
 from mfdl import algorithms, gossip, graphs
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import with_noise
+from mfdl.noise_scale import with_noise
 from mfdl.participation import Cyclic
 from mfdl.reporting.compare import run_comparison
 from mfdl.reporting.comparison_config import ComparisonConfig

@@ -7,7 +7,7 @@ import torch
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import without_noise
+from mfdl.noise_scale import without_noise
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.training.executor import Executor
 from mfdl.training.keys import NoiseKey

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.mechanism import account
+from mfdl.noise_scale import account
 from mfdl.participation import EveryStep
 from mfdl.privacy.forms import view_grams
 from mfdl.privacy.sensitivity import sensitivities

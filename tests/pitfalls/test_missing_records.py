@@ -8,7 +8,7 @@ import torch
 
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.mechanism import calibrate
+from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.testing.tasks import linear_task
 from mfdl.training.replay import replay

@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.mechanism import calibrate
+from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic
 from mfdl.training import replay as replay_module
 from mfdl.training import tasks

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import algorithms, gossip, mechanism, trust
+from mfdl import algorithms, gossip, noise_scale, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import calibrate
+from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep, OncePerEpoch, PoissonSampling
 from mfdl.privacy import accounting
 from mfdl.testing.tasks import linear_task
@@ -95,15 +95,15 @@ def test_reshuffled_epochs_are_another_scheme_with_a_larger_loss():
     np.testing.assert_array_equal(fixed.noise.encoder, C)
     worth = {p: np.sum(C[:, list(p)].sum(axis=1) ** 2) for p in [(0, 2), (1, 3), (0, 3), (1, 2)]}
     assert worth == {(0, 2): 2.5, (1, 3): 2.25, (0, 3): 2.25, (1, 2): 3.5}
-    assert mechanism.account(fixed, **common, noise_std=1.0).mu ** 2 == pytest.approx(2.5)
-    assert mechanism.account(shuffled, **common, noise_std=1.0).mu ** 2 == pytest.approx(3.5)
+    assert noise_scale.account(fixed, **common, noise_std=1.0).mu ** 2 == pytest.approx(2.5)
+    assert noise_scale.account(shuffled, **common, noise_std=1.0).mu ** 2 == pytest.approx(3.5)
     made = calibrate(shuffled, **common, mu=1.0)
     with pytest.raises(UnsupportedMechanism, match="Reshuffled or sampled batches are other schemes"):
         replay(made, dot_task(8), seeds=[0])
 
 
 ENTRANCES = [
-    mechanism.account, mechanism.calibrate, mechanism.with_noise, mechanism.guarantees, accounting.victim_losses,
+    noise_scale.account, noise_scale.calibrate, noise_scale.with_noise, accounting.victim_losses,
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import calibrate
+from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic
 from mfdl.testing.tasks import linear_task
 from mfdl.training.keys import NoiseKey

@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import account
+from mfdl.noise_scale import account
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.accounting import victim_losses, worst_adaptive
 from mfdl.privacy.forms import view_grams

@@ -17,7 +17,7 @@ from mfdl import algorithms, gossip, trust
 from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import account, calibrate
+from mfdl.noise_scale import account, calibrate
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
 from mfdl.privacy import accounting, row_space
 from mfdl.privacy.accounting import victim_losses, worst_adaptive

@@ -11,7 +11,7 @@ import pytest
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import account
+from mfdl.noise_scale import account
 from mfdl.privacy.guarantee import EDITED, LIPSCHITZ_NOTE, STATED, Guarantee, texts
 from mfdl.privacy.losses import PrivacyLosses
 from mfdl.privacy.question import Question

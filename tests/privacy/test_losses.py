@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mfdl import Dynamics, algorithms, gossip, trust
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import account, calibrate
+from mfdl.noise_scale import account, calibrate
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.privacy.losses import PrivacyLosses

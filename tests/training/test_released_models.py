@@ -8,7 +8,7 @@ from small_tasks import regression
 
 from mfdl import Cyclic, Run, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.mechanism import calibrate
+from mfdl.noise_scale import calibrate
 from mfdl.training.replay import replay
 
 TASK = regression(30)

@@ -16,8 +16,8 @@ from small_tasks import classes, regression
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import calibrate, without_noise
 from mfdl.noise import stream
+from mfdl.noise_scale import calibrate, without_noise
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
 from mfdl.privacy.guarantee import UNITS
 from mfdl.testing.strategies import NAMES, build_algorithm

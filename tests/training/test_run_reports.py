@@ -10,7 +10,7 @@ from small_tasks import classes, regression
 
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.mechanism import calibrate
+from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic
 from mfdl.training.replay import replay as train
 from mfdl.training.run import final_steps

@@ -19,8 +19,8 @@ from small_tasks import regression
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import calibrate
 from mfdl.noise import IndependentNoise, StepNoise, ZeroNoise
+from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic
 from mfdl.training import checkpoint
 from mfdl.training.keys import NoiseKey, normals

@@ -18,7 +18,7 @@ from torch import nn
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import calibrate
+from mfdl.noise_scale import calibrate
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.gaussian import record_shift
 from mfdl.privacy.guarantee import UNITS

@@ -8,7 +8,8 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from ...errors import InvalidInput
-from ...mechanism import Mechanism, calibrate
+from ...mechanism import Mechanism
+from ...noise_scale import calibrate
 from ...privacy.gaussian import ADJACENCIES
 from ._draws import some_of
 from .algorithms import ALL_NAMES, linear_algorithms

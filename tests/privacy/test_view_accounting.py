@@ -1,0 +1,111 @@
+"""A view given as matrices is accounted and calibrated like an algorithm, and says that it proves no adaptivity."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mfdl
+from mfdl import Cyclic, EveryStep, Guarantee, View, algorithms, gossip, trust
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.privacy.gaussian import ADJACENCIES
+from mfdl.testing.tasks import linear_task
+
+CLIP = {"adjacency": "zero-out", "clip_norm": 1.0}
+PATH = Dynamics(gossip.from_array(np.array([[0.75, 0.25, 0.0], [0.25, 0.5, 0.25], [0.0, 0.25, 0.75]])), 1.0)
+MODELS = {
+    "ldp": trust.LDP(),
+    "eavesdropper": trust.SecLDP(),
+    "pndp": trust.PNDP([0]),
+    "central": trust.Central(),
+}
+
+
+def matrices(algorithm, model):
+    """What a trust model shows, as a researcher would write it down."""
+    of_algorithm = model.view(algorithm, 1, release="none" if model.hides_messages(algorithm) else None)
+    return View(
+        of_algorithm.dense_gradients_by_time(),
+        of_algorithm.dense_noise(),
+        num_nodes=algorithm.num_nodes,
+        known_gradients=of_algorithm.known_gradients,
+    )
+
+
+@given(
+    model=st.sampled_from(sorted(MODELS)), adjacency=st.sampled_from(ADJACENCIES),
+    noise_std=st.sampled_from([0.0, 0.5, 4.0]), scheme=st.sampled_from([EveryStep(2), Cyclic(1, 2)]),
+)  # fmt: skip
+def test_matrices_have_the_numbers_of_their_algorithm(model, adjacency, noise_std, scheme):
+    algorithm, asker = algorithms.dp_dsgd(PATH, scheme), MODELS[model]
+    view = matrices(algorithm, asker)
+    options = {"adjacency": adjacency, "clip_norm": 0.5, "noise_std": noise_std}
+    of_view = mfdl.account(view, participation=scheme, **options)
+    of_nodes = {loss.victim: loss for loss in mfdl.victim_losses(algorithm, asker, release="none")}
+    shift = of_view.record_shift
+    for u, curve in of_view.by_victim().items():
+        true = of_nodes[int(u)].mu(record_shift=shift, noise_std=noise_std, adaptive=False)
+        assert curve.mu == pytest.approx(true, rel=1e-6)
+    assert of_view.mu == max(curve.mu for curve in of_view.by_victim().values())
+    assert not of_view.adaptive
+    assert "fixed in advance only (not adaptive)" in of_view.sentence()
+    assert "View(A, B, models=(M_G, M_Z), row_steps=...)" in of_view.why
+
+
+@given(mu=st.floats(1e-3, 10), epsilon=st.floats(0.05, 10), delta=st.sampled_from([1e-9, 1e-5]))
+def test_calibrated_noise_meets_its_target(mu, epsilon, delta):
+    view = matrices(algorithms.dp_dsgd(PATH, EveryStep(2)), MODELS["pndp"])
+    by_mu = mfdl.calibrate(view, participation=EveryStep(2), mu=mu, **CLIP)
+    assert mu * (1 - 1e-12) <= by_mu.guarantee.mu <= mu
+    by_epsilon = mfdl.calibrate(view, participation=EveryStep(2), epsilon=epsilon, delta=delta, **CLIP)
+    assert epsilon * (1 - 1e-6) <= by_epsilon.guarantee.epsilon(delta) <= epsilon
+    again = mfdl.account(view, participation=EveryStep(2), noise_std=by_epsilon.noise_std, **CLIP)
+    assert again == by_epsilon.guarantee
+    assert Guarantee.from_dict(json.loads(json.dumps(again.to_dict()))) == again
+
+
+def test_a_view_that_is_proven_adaptive_has_an_adaptive_guarantee():
+    single = View([[1.0, 1.0]], [[1.0, 1.0]], num_nodes=2)  # of one step: no gradient follows what is seen
+    guarantee = mfdl.account(single, participation=EveryStep(1), noise_std=1.0, **CLIP)
+    assert guarantee.adaptive
+    assert guarantee.mu == pytest.approx(math.sqrt(0.5))
+    assert guarantee.compose_with(guarantee).mu == pytest.approx(1.0)
+
+
+def test_a_combination_without_noise_is_infinite_and_cannot_be_calibrated():
+    leaking = View(np.eye(2), [[1.0, 0.0], [0.0, 0.0]], num_nodes=2)
+    guarantee = mfdl.account(leaking, participation=EveryStep(1), noise_std=3.0, **CLIP)
+    assert {u: curve.mu for u, curve in guarantee.by_victim().items()}["1"] == math.inf
+    assert guarantee.mu == math.inf
+    with pytest.raises(InvalidInput, match="infinite loss"):
+        mfdl.calibrate(leaking, participation=EveryStep(1), mu=1.0, **CLIP)
+
+
+def test_what_a_view_lacks_is_refused_with_the_way_out():
+    view = matrices(algorithms.dp_dsgd(PATH, EveryStep(2)), MODELS["pndp"])
+    made = mfdl.calibrate(view, participation=EveryStep(2), mu=1.0, **CLIP)
+    with pytest.raises(InvalidInput, match="build the algorithm, e"):
+        mfdl.replay(made, linear_task(3, np.ones((6, 1))), seeds=[0])
+    with pytest.raises(InvalidInput, match=r"for another algorithm"):
+        mfdl.Mechanism(algorithms.dp_dsgd(PATH, EveryStep(2)), made.guarantee)
+    for options, message in (
+        ({}, "participation must be given beside a View"),
+        ({"participation": EveryStep(2), "trust": trust.LDP()}, "trust must be left out with a View"),
+        ({"participation": EveryStep(3)}, "must have the 2 steps of the view"),
+        ({"participation": EveryStep(2), "release": "all"}, "release must be left out with a View"),
+        ({"participation": EveryStep(2), "lipschitz": 1.0}, "lipschitz must be left out with a View"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            mfdl.account(view, noise_std=1.0, **CLIP, **options)
+    with pytest.raises(UnsupportedMechanism, match="no public patterns"):
+        mfdl.account(view, participation=mfdl.BallsInBins(1, 2), noise_std=1.0, **CLIP)
+    with pytest.raises(InvalidInput, match="only adaptive guarantees compose"):
+        made.guarantee.compose_with(made.guarantee)
+    with pytest.raises(InvalidInput, match="participation is given beside a View alone"):
+        mfdl.calibrate(
+            algorithms.dp_dsgd(PATH, EveryStep(2)), trust=trust.LDP(), participation=EveryStep(2), mu=1.0, **CLIP
+        )
