@@ -123,6 +123,17 @@ def test_noise_that_cancels_in_an_operator_is_no_noise():
             assert loss.sensitivity_squared == math.inf
 
 
+@examples(60)
+@given(faint=st.floats(1e-5, 1e-4), off=st.floats(-1.0, 1.0))
+def test_products_of_an_operator_are_not_taken_for_exact(faint, off):
+    """Noise of 1e-5 beside noise of one, from an operator that is off by 2^-46 of its largest entry."""
+    computed = np.diag([faint + off * 2.0**-46, 1.0])
+    (loss,) = view_losses(
+        View(np.eye(2)[:, :1], aslinearoperator(computed) @ aslinearoperator(np.eye(2))), EveryStep(1)
+    )
+    assert Fraction(loss.sensitivity_squared) >= 1 / Fraction(faint) ** 2 >= Fraction(loss.fixed.lower)
+
+
 # ---- against builders -----------------------------------------------------------------------------------------------
 
 
