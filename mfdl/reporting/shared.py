@@ -25,6 +25,7 @@ from .output import objective_fields
 if TYPE_CHECKING:
     from ..gossip import GossipMatrix
     from ..graphs import SparseGraph
+    from ..privacy.guarantee import Guarantee
     from ..training.tasks import Task
     from ..trust import TrustModel
     from .comparison_config import ComparisonConfig

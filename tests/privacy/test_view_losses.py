@@ -336,14 +336,14 @@ def test_the_content_hash_is_of_all_that_a_view_says():
     ]
     assert len({view.content_hash for view in views}) == len(views)
     for make in (sp.csr_array, aslinearoperator):
-        assert View(make(A), make(A), **options).content_hash == views[0].content_hash()
+        assert View(make(A), make(A), **options).content_hash == views[0].content_hash
 
 
 def test_the_view_of_a_trust_model_is_a_view():
     one = algorithms.dp_dsgd(mfdl.Dynamics(RING), Cyclic(2, 2))
     own = mfdl.victim_losses(one, trust.PNDP([0]), release="none")
     view = trust.PNDP([0]).view(one, 1, release="none")
-    assert view.content_hash != trust.PNDP([1]).view(one, 0, release="none").content_hash()
+    assert view.content_hash != trust.PNDP([1]).view(one, 0, release="none").content_hash
     losses = view_losses(view, one.participation)
     assert [loss.victim for loss in losses] == [loss.victim for loss in own]
     for loss, expected in zip(losses, own, strict=True):
