@@ -18,10 +18,12 @@ from . import check
 from .check import FloatArray
 from .errors import InvalidInput, unknown_name
 from .gossip import Gossip
+from .storable import storable
 
 MODELS = ("last", "average", "exponential")
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class Released:
     """Which models a run releases.

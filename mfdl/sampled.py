@@ -125,9 +125,9 @@ class SampledMechanism(Accounted):
             epsilon than is accounted, or a trust model of the user's own that is not given.
         Cost: as `account`, and of one epsilon.
         """
-        header, arrays = archive.read(path, saved.MECHANISM)
+        content = archive.read(path, saved.MECHANISM)
         with archive.refusing(path, saved.MECHANISM):
-            return cls.of_file(saved.sampled_fields(header[saved.MECHANISM], arrays), trust=trust)
+            return cls.of_file(saved.sampled_fields(content), trust=trust)
 
     @classmethod
     def of_file(cls, fields: dict[str, Any], *, trust: TrustModel | None) -> SampledMechanism:

@@ -1,15 +1,13 @@
 """Mechanisms of secret batches in files: the same noise and draws, and a guarantee that was accounted here."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
-import safetensors.numpy
+from archives import edited
 
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, trust
-from mfdl.archive import CHECKSUM, HEADER, _digest
 from mfdl.errors import InvalidInput
 from mfdl.sampled import MonteCarlo, SampledMechanism, with_noise
 from mfdl.testing.tasks import linear_task
@@ -30,16 +28,13 @@ MADE = {
 
 def forged(path, **changes):
     """The file anew with entries of its guarantee that were edited, and a checksum that fits."""
-    data = path.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][HEADER])
-    arrays = {name: np.array(array) for name, array in safetensors.numpy.load(data).items()}
-    for name, value in changes.items():
-        parts = header["mechanism"]
-        (parts if name in parts else parts["sampled"])[name] = value
-    text = json.dumps(header, sort_keys=True)
-    path.write_bytes(safetensors.numpy.save(arrays, metadata={HEADER: text, CHECKSUM: _digest(text, arrays)}))
-    return path
+
+    def change(header, arrays):
+        for name, value in changes.items():
+            parts = header["content"]
+            (parts if name in parts else parts["sampled"]["dict"])[name] = value
+
+    return edited(path, change)
 
 
 @pytest.mark.parametrize("kind", list(MADE))

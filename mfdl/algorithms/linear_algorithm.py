@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +40,7 @@ from ..operators import OutputRecursion, StateRecursion, WeightedStates
 from ..participation import Participation
 from ..released import Released
 from ..shown import Shown
+from ..storable import storable
 from . import checks
 from .flow import Flow, flow, separates_private_noise
 from .round import Round, Source, digests, distinct, map_digest, with_input_scale
@@ -54,6 +55,7 @@ Made = TypeVar("Made")
 SHOWN_SIZE = 400  # nodes x steps up to which a notebook draws the matrices
 
 
+@storable
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearAlgorithm(Shown):
     """One algorithm on one graph for a number of steps.
@@ -127,6 +129,16 @@ class LinearAlgorithm(Shown):
         check.instance(Released, released=self.released)
         self.released.of_steps(self.num_steps)
         checks.require_consistent(self)
+
+    def stored_fields(self) -> dict[str, Any]:
+        """See `storable`: every distinct round once."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "rounds"]
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_stored(cls, kinds: Sequence[Round], kind_of_round: NDArray[np.intp], **fields: Any) -> LinearAlgorithm:
+        """See `storable`; what a factorization claims of itself is taken as it is: no guarantee rests on it."""
+        return cls(rounds=tuple(kinds[kind] for kind in kind_of_round), **fields)
 
     def _sentence(self) -> str:
         return f"{self.name} on {self.num_nodes} nodes, {self.num_steps} steps: {self.noise_in_words}"

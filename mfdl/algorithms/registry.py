@@ -338,7 +338,7 @@ def check_name(name: str) -> str:
     """The name itself if it can be built; raises InvalidInput with the nearest name otherwise."""
     base, _ = split(name)
     if not name.startswith(FILE_PREFIX) and base not in MECHANISMS and base not in OF_SECRET_BINS:
-        raise unknown_name("mechanism", base, [*MECHANISMS, *OF_SECRET_BINS, "file:FILE.npz"])
+        raise unknown_name("mechanism", base, [*MECHANISMS, *OF_SECRET_BINS, "file:FILE"])
     return name
 
 
@@ -347,7 +347,7 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     """The named algorithm with its parameters (see MECHANISMS).
 
     `NAME@WEIGHTS` is optimised for the models that these `ErrorWeights` count, free parameters included; its name keeps
-    the weights. `file:FILE.npz` is MF-D-SGD with that file's encoder, or the noise of its factorization. One encoder
+    the weights. `file:FILE` is MF-D-SGD with that file's encoder, or the noise of its factorization. One encoder
     shared by all nodes is taken on any graph, where its loss is another and its guarantee is computed anew. For secret
     bins it is what it is for the same bins where they are public.
     Raises: InvalidInput: unknown name, parameters beside weights that decide them, or a file made for another
@@ -369,10 +369,10 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
         return _built(builder, name, dynamics, participation, **parameters)
     path = name.removeprefix(FILE_PREFIX)
     saved = load(path)
-    if isinstance(saved, SpatialFactorization):
-        return over_nodes.spatial_noise(dynamics, participation, saved, name=name)
-    if isinstance(saved, SpaceTimeFactorization):
-        return over_time_and_nodes.space_time_noise(dynamics, participation, saved, name=name)
+    if isinstance(saved.factorization, SpatialFactorization):
+        return over_nodes.spatial_noise(dynamics, participation, saved.factorization, name=name)
+    if isinstance(saved.factorization, SpaceTimeFactorization):
+        return over_time_and_nodes.space_time_noise(dynamics, participation, saved.factorization, name=name)
     made_for = saved.header.get("participation")
     if made_for is not None and made_for not in _of_file(participation):
         raise InvalidInput(

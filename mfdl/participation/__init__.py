@@ -1,11 +1,7 @@
-"""Who takes part when: `schemes` of one node's records, `by_node` where nodes differ, `sampling` by secret draws.
-
-`saved` reads them from dictionaries.
-"""
+"""Who takes part when: `schemes` of one node's records, `by_node` where nodes differ, `sampling` by secret draws."""
 
 from .by_node import ParticipationByNode
 from .sampling import BallsInBins, PoissonSampling, Sampled
-from .saved import participation_from_dict
 from .schemes import (
     Cyclic,
     EveryStep,
@@ -32,7 +28,6 @@ __all__ = [
     "Sampled",
     "Single",
     "in_every_step",
-    "participation_from_dict",
 ]
 
 

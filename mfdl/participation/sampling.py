@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from .. import check
 from ..errors import UnsupportedMechanism
+from ..storable import storable
 from .schemes import Cyclic, Participation, Pattern
 
 
@@ -47,6 +48,7 @@ class Sampled(Participation):
         )
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class PoissonSampling(Sampled):
     """Each record joins each step with probability `rate`, by secret draws, independent over records and steps.
@@ -82,6 +84,7 @@ class PoissonSampling(Sampled):
         return {"scheme": self.scheme, "rate": self.rate, "steps": self.steps}
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class BallsInBins(Sampled):
     """Each record draws one of `bins` bins, uniformly, secretly, once for the run; bin r takes part in t = r mod bins.

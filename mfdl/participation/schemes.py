@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..shown import short_repr
+from ..storable import storable
 
 Pattern = NDArray[np.intp]
 
@@ -28,11 +29,14 @@ Pattern = NDArray[np.intp]
 class Participation(abc.ABC):
     """Which steps one record may join; `patterns` are the maximal possibilities.
 
-    Attributes: secret: which steps is drawn secretly, so there are no patterns (`Sampled`).
+    Attributes:
+        secret: which steps is drawn secretly, so there are no patterns (`Sampled`).
+        instead_in_files: what to write in the place of a scheme that is not `storable`.
     """
 
     scheme: str
     secret = False
+    instead_in_files = "list its patterns with mfdl.Explicit"
 
     @property
     @abc.abstractmethod
@@ -152,6 +156,7 @@ class _Steps(_Numbers):
         return self.steps
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class Cyclic(_Epochs):
     """(k, b)-cyclic: record r of a node takes part in steps r, r + b, ..., r + (k-1) b.
@@ -189,6 +194,7 @@ class Cyclic(_Epochs):
         return f"cyclic participation (epochs={self.epochs}, period={self.period})"
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class Single(_Steps):
     """Each record takes part in one step of its own: T patterns of one step."""
@@ -207,6 +213,7 @@ class Single(_Steps):
         return f"single participation ({self.steps} steps)"
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class EveryStep(_Steps):
     """The unit takes part in every step: user level. One pattern with all T steps."""
@@ -224,6 +231,7 @@ class EveryStep(_Steps):
         return f"participation in every one of {self.steps} steps"
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class Explicit(Participation):
     """The listed patterns and no others.
@@ -256,6 +264,10 @@ class Explicit(Participation):
         object.__setattr__(self, "given", tuple(kept))
         object.__setattr__(self, "steps", steps)
 
+    def stored_fields(self) -> dict[str, object]:
+        """See `storable`."""
+        return {"patterns": self.given, "steps": self.steps}
+
     @property
     def num_steps(self) -> int:
         return self.steps
@@ -275,6 +287,7 @@ class Explicit(Participation):
         return {"scheme": self.scheme, "steps": self.steps, "patterns": [list(p) for p in self.given]}
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class OncePerEpoch(_Epochs):
     """One step, any, in each of `epochs` consecutive epochs of `period` steps: data reshuffled before each epoch.
@@ -304,6 +317,7 @@ class OncePerEpoch(_Epochs):
         return f"participation once per epoch in any order (epochs={self.epochs}, period={self.period})"
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class MinSeparation(_Steps):
     """At most k uses, any two of them at least b steps apart: (k, b)-min-separation.

@@ -75,10 +75,10 @@ def test_an_encoder_per_node_belongs_to_its_gossip_and_a_shared_one_goes_anywher
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="no factorization file"):
+    with pytest.raises(InvalidInput, match="cannot read"):
         algorithms.build(f"file:{tmp_path / 'missing.npz'}", DYN, PART)
     np.savez(tmp_path / "other.npz", encoder=np.eye(6))
-    with pytest.raises(InvalidInput, match="is not a factorization file"):
+    with pytest.raises(InvalidInput, match="is no factorization that mfdl wrote"):
         algorithms.build(f"file:{tmp_path / 'other.npz'}", DYN, PART)
 
 
@@ -107,7 +107,7 @@ def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
     assert registry.shortsighted(built(name, 1)) == ""
     assert registry.shortsighted(built(f"{name}@all", 3)) == ""
     path = tmp_path / "noise.npz"
-    factorization.save_spatial(path, built(name, 3).factorization, header={})
+    factorization.save(path, built(name, 3).factorization, header={})
     assert note.removeprefix(name) in registry.shortsighted(registry.build(f"file:{path}", DYN, Cyclic(1, 3)))
     mechanism = mfdl.with_noise(
         built(name, 3), noise_std=0.1, trust=mfdl.trust.SecLDP(), adjacency="zero-out", clip_norm=1.0
