@@ -53,7 +53,7 @@ class FactorizeConfig(OnGraph):
     mechanism: Annotated[
         str,
         Option(
-            "Over time: mafalda, mafalda-bins (secret batches), mafalda-classes, mafalda-l, d-mf, bsr, file:FILE.npz. "
+            "Over time: mafalda, mafalda-bins (secret batches), mafalda-classes, mafalda-l, d-mf, bsr, file:FILE. "
             "Over nodes: corn, corn-pairwise, decor. Over both: time-space, adapted, space-time.",
             metavar="NAME",
         ),
@@ -121,7 +121,7 @@ class FactorizeConfig(OnGraph):
 
     def __post_init__(self, typed: Collection[str]) -> None:
         if not self.mechanism.startswith("file:") and self.mechanism not in TEMPORAL + SPATIAL + BOTH:
-            raise unknown_name("mechanism", self.mechanism, [*TEMPORAL, *SPATIAL, *BOTH, "file:FILE.npz"])
+            raise unknown_name("mechanism", self.mechanism, [*TEMPORAL, *SPATIAL, *BOTH, "file:FILE"])
         self._require_target(typed)
         for mechanisms, names, reason in IGNORED:
             for name in names.split():
@@ -206,7 +206,7 @@ class FactorizeConfig(OnGraph):
         return self.mechanism not in SPATIAL + BOTH
 
     def run(self, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto") -> dict[str, Any]:
-        """Loss, certified lower bound and gap, JSON-ready; out: a .npz file, which file:FILE.npz names later.
+        """Loss, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later.
 
         Raises: InvalidInput: a graph, groups or a file that cannot be used.
         """

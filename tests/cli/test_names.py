@@ -30,7 +30,7 @@ def test_mechanisms_as_a_table(capsys):
     assert said.err == ""
     for name in EVERY:
         assert name in said.out
-    assert "file:FILE.npz" in said.out
+    assert "file:FILE" in said.out
 
 
 def test_trust_names_are_those_of_the_library():
