@@ -81,10 +81,10 @@ def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         return {name: unpack(packed) for name, packed in header["content"].items()}
 
 
-def copied(value: Value, what: str) -> Value:
+def copied(value: Value, description: str) -> Value:
     """The value as a file gives it back. Raises: InvalidInput: as `write`."""
     packer = Packer()
-    copy: Value = Unpacker(packer.arrays)(json.loads(json.dumps(packer(value, what))))
+    copy: Value = Unpacker(packer.arrays)(json.loads(json.dumps(packer(value, description))))
     return copy
 
 
@@ -178,39 +178,44 @@ class Packer:
         self._names: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._array = matrices.once(self._name_of_array)
 
-    def __call__(self, value: Any, what: str) -> Any:
-        """The value as JSON. Raises: InvalidInput: nothing that a file can hold; `what` it is, for the message."""
-        if isinstance(value, np.generic):  # before float and str, which some of them are
-            return {"numpy text": str(value)} if isinstance(value, np.str_) else {"number": self._array(value, what)}
+    def __call__(self, value: Any, description: str) -> Any:
+        """The value as JSON.
+
+        Raises: InvalidInput: nothing that a file can hold, called by its description.
+        """
+        if isinstance(value, np.str_):  # before float and str, which numpy's own are too
+            return {"numpy text": str(value)}
+        if isinstance(value, np.generic):
+            return {"number": self._array(value, description)}
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):
             return value if math.isfinite(value) else {"float": repr(value)}
         if isinstance(value, np.ndarray):
-            return {"array": self._array(value, what)}
+            return {"array": self._array(value, description)}
         if sp.issparse(value):
-            return self._sparse(value, what)
+            return self._sparse(value, description)
         if isinstance(value, list):
-            return [self(item, what) for item in value]
+            return [self(item, description) for item in value]
         if isinstance(value, tuple):
-            return {"tuple": [self(item, what) for item in value]}
+            return {"tuple": [self(item, description) for item in value]}
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-            return {"dict": {key: self(item, f"{key} of {what}") for key, item in value.items()}}
+            return {"dict": {key: self(item, f"{key} of {description}") for key, item in value.items()}}
         if is_storable(value):
             name, parts = stored_parts(value)
-            return {"is": name, "fields": {key: self(part, f"{key} of {what}") for key, part in parts.items()}}
+            return {"is": name, "fields": {key: self(part, f"{key} of {description}") for key, part in parts.items()}}
         instead = getattr(value, "instead_in_files", "replace it by plain values")
-        raise InvalidInput(f"{what} cannot be saved: a file holds no {type(value).__name__}; {instead}.")
+        raise InvalidInput(f"{description} cannot be saved: a file holds no {type(value).__name__}; {instead}.")
 
-    def _sparse(self, value: Any, what: str) -> dict[str, Any]:
+    def _sparse(self, value: Any, description: str) -> dict[str, Any]:
         matrix = value if value.format == "csr" else sp.csr_array(value)
-        parts = {part: self._array(getattr(matrix, part), what) for part in ("data", "indices", "indptr")}
+        parts = {part: self._array(getattr(matrix, part), description) for part in ("data", "indices", "indptr")}
         return {"sparse": parts, "shape": [int(size) for size in matrix.shape]}
 
-    def _name_of_array(self, value: Any, what: str) -> str:
+    def _name_of_array(self, value: Any, description: str) -> str:
         array = np.array(value, order="C")
         if array.dtype.name not in TYPES:
-            raise InvalidInput(f"{what} cannot be saved: an array of {array.dtype} is no array of real numbers.")
+            raise InvalidInput(f"{description} cannot be saved: an array of {array.dtype} is no array of real numbers.")
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         content = array.dtype.name, array.shape, hashlib.sha256(array.tobytes()).digest()
         name = self._names.setdefault(content, f"a{len(self.arrays)}")

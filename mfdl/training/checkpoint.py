@@ -80,10 +80,18 @@ def save(
     arrays = {name: _array(name, tensor) for name, tensor in models.items()}
     content = {"step": step, "models": arrays, "metadata": plain, "private": marked}
     path = archive.write(Path(folder) / FILE, CHECKPOINT, content, private=True)
-    for leftover in path.parent.glob(f".{FILE}.*.tmp"):  # of a run that was killed while it wrote
+    remove_leftovers(folder)
+    return path
+
+
+def remove_leftovers(folder: str | os.PathLike[str]) -> None:
+    """Removes what runs left that were killed while they wrote, for the run that writes into the folder.
+
+    Readers must not: the file that another process is writing looks the same.
+    """
+    for leftover in Path(folder).glob(f".{FILE}.*.tmp"):
         with contextlib.suppress(OSError):  # it costs space, nothing else
             leftover.unlink()
-    return path
 
 
 def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
