@@ -75,6 +75,7 @@ def test_a_run_that_diverged_or_was_stopped_comes_back(tmp_path):
 
 def test_the_file_is_its_owners_and_says_what_is_not_private(tmp_path):
     path = tmp_path / "run"
+    tmp_path.chmod(0o755)  # a folder that everybody may read
     replay(mechanism(), regression(), seeds=[0]).save(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     header, _ = parsed(path)
