@@ -100,7 +100,7 @@ def _valid(kind: str) -> bytes:
     """A factorization file that works, over time or over nodes."""
     dynamics, steps = Dynamics(gossip.metropolis_hastings("ring:n=4")), Cyclic(epochs=2, period=2)
     if kind == "t":
-        solved, header = factorization.factorize(dynamics, steps), {"participation": steps.to_dict()}
+        solved, header = factorization.factorize(dynamics, steps), {"participation": steps}
     else:
         solved, header = factorization.optimal_covariance(dynamics), {}
     with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,8 @@ import numpy as np
 from _campaign import Case, Excluded, Statement, shortfall
 
 from mfdl.privacy import gaussian
-from mfdl.privacy.binned import MOST_TIGHT, BinnedGaussian, correlations
+from mfdl.privacy.curves import BallsInBinsGaussian, correlations
+from mfdl.privacy.curves.balls_in_bins import MOST_TIGHT
 from mfdl.testing.oracles import allocation as oracle
 from mfdl.testing.oracles.secret_bins import of_two_bins
 
@@ -32,14 +33,14 @@ def statement(name: str, *, tolerance: float = 1e-9, share: float = 1.0):
     return register
 
 
-def drawn_bins(rng: np.random.Generator, most: int = MOST_TIGHT) -> tuple[BinnedGaussian, float]:
+def drawn_bins(rng: np.random.Generator, most: int = MOST_TIGHT) -> tuple[BallsInBinsGaussian, float]:
     """Bins without correlation, and a delta."""
     bins, adjacency = round(most ** rng.uniform()), str(rng.choice(["zero-out", "add-remove", "replace-one"]))
     multiplier = math.exp(rng.uniform(math.log(0.12), math.log(10)))
-    return BinnedGaussian(multiplier, bins, ((bins, 0.0),), adjacency), 10.0 ** rng.uniform(-12, -1)
+    return BallsInBinsGaussian(multiplier, bins, ((bins, 0.0),), adjacency), 10.0 ** rng.uniform(-12, -1)
 
 
-def true_delta(bins: BinnedGaussian, epsilon: float) -> float:
+def true_delta(bins: BallsInBinsGaussian, epsilon: float) -> float:
     shift = 1 / bins.noise_multiplier
     if bins.bins == 1 or (bins.bins == 2 and bins.adjacency == "replace-one"):
         mu = shift * math.sqrt(2.0 if bins.bins == 2 else 4.0 if bins.adjacency == "replace-one" else 1.0)
@@ -48,11 +49,11 @@ def true_delta(bins: BinnedGaussian, epsilon: float) -> float:
     return max(oracle.delta(shift, bins.bins, epsilon, way, POINTS[bins.bins <= FEW_BINS]) for way in directions)
 
 
-def words(bins: BinnedGaussian, delta: float) -> str:
+def words(bins: BallsInBinsGaussian, delta: float) -> str:
     return f"{bins.bins} bins, multiplier {bins.noise_multiplier!r}, {bins.adjacency}, delta {delta!r}"
 
 
-def label(bins: BinnedGaussian) -> str:
+def label(bins: BallsInBinsGaussian) -> str:
     noise = "below 0.5" if bins.noise_multiplier < 0.5 else "0.5 to 2" if bins.noise_multiplier < 2 else "2 and more"
     return f"{bins.adjacency} | {noise} | balls-in-bins: adjacency by noise multiplier"
 
@@ -88,7 +89,7 @@ def of_two(rng: np.random.Generator) -> Case:
     c = float(rng.choice([0.0, 1e-6, rng.uniform(0, 1), 1.0])) * math.sqrt(d[1])
     M, multiplier = np.array([[d[0], c], [c, d[1]]]), math.exp(rng.uniform(math.log(0.5), math.log(5)))
     adjacency, epsilon = str(rng.choice(["zero-out", "replace-one"])), float(rng.choice([0.0, rng.uniform(0, 3)]))
-    bins = BinnedGaussian(multiplier, 2, correlations(M), adjacency)
+    bins = BallsInBinsGaussian(multiplier, 2, correlations(M), adjacency)
     directions = ("replaced",) if adjacency == "replace-one" else ("kept", "lost")
     true = max(of_two_bins(M / multiplier**2, epsilon, way, 801) for way in directions)
     text = f"M {M.tolist()}, multiplier {multiplier!r}, {adjacency}, epsilon {epsilon!r}"

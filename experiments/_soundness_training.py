@@ -17,7 +17,7 @@ from _campaign import Case, Excluded, shortfall
 from _soundness_cases import Question, drawn_trust, dyadic_gossip, least_loss
 from _soundness_statements import ROUNDING, statement
 
-from mfdl import algorithms, gossip, mechanism, sampled, trust
+from mfdl import algorithms, gossip, mechanism, trust
 from mfdl.algorithms import LinearAlgorithm
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
@@ -27,7 +27,6 @@ from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, NoiseOperator, 
 from mfdl.participation import BallsInBins, Cyclic, Participation, PoissonSampling
 from mfdl.privacy import gaussian
 from mfdl.privacy.guarantee import DELTA, Guarantee
-from mfdl.privacy.sampled_guarantee import SampledGuarantee
 from mfdl.testing.tasks import linear_task
 from mfdl.training import covered
 from mfdl.training.replay import ReplayConfig
@@ -63,7 +62,7 @@ def clipped(rng: np.random.Generator) -> Case:
     reactions = (1 - slopes * L) / rates / clips[:, None]
     questions = [dataclasses.replace(question, algorithm=run) for question in views]
     truth = max(least_loss(question, reactions) for question in questions)
-    sensitivity_squared = calibrated.sensitivity.squared
+    sensitivity_squared = calibrated.guarantee.sensitivity**2
     off = shortfall(truth if truth == math.inf else float(truth), sensitivity_squared)
     rest = "Lipschitz" if calibrated.lipschitz is not None else "no constant"
     shape = "clips" if (clips != 1).any() else "no clips"
@@ -118,7 +117,7 @@ def secret(rng: np.random.Generator) -> Case:
     adjacency, nu = str(rng.choice(["zero-out", "replace-one"])), float(rng.choice([0.5, 1.0, 3.0]))
     epsilon = float(rng.choice([8.0] if known.any() else [0.0, 0.3, 1.0, 3.0]))  # where noise hides all that it hides
     try:
-        guarantee = sampled.account(algorithm, trust=model, adjacency=adjacency, clip_norm=1.0, noise_std=nu)
+        guarantee = mechanism.account(algorithm, trust=model, adjacency=adjacency, clip_norm=1.0, noise_std=nu)
     except UnsupportedMechanism as refusal:
         raise Excluded(f"refused: {str(refusal)[:40]}") from None
     B = nu * algorithm.noise.matmat(np.eye(algorithm.noise.shape[1])) * ~noise.ravel()
@@ -250,9 +249,7 @@ def composed(rng: np.random.Generator) -> Case:
     return Case(off, f"{len(parts)} runs | {kinds[0]} | {kinds[-1]}", 1, words if off else "")
 
 
-def drawn_run(
-    rng: np.random.Generator, model: trust.TrustModel, adjacency: str
-) -> tuple[Guarantee | SampledGuarantee, float]:
+def drawn_run(rng: np.random.Generator, model: trust.TrustModel, adjacency: str) -> tuple[Guarantee, float]:
     """What one run guarantees, and a mu that its worst victim attains: 0 where none is known."""
     W, nu = gossip.metropolis_hastings("star:n=4"), float(rng.choice([4.0, 8.0]))
     how: dict[str, Any] = {"trust": model, "adjacency": adjacency, "clip_norm": 1.0, "noise_std": nu}
@@ -265,11 +262,11 @@ def drawn_run(
             lipschitz=1.0 if rng.random() < 0.6 else None,
         )
         return guarantee, guarantee.mu * (1 - 1e-9) if guarantee.bound == "exact" else 0.0
-    secret = sampled.account(algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins)), **how)
+    secret = mechanism.account(algorithms.dp_dsgd(Dynamics(W, 0.5), BallsInBins(epochs, bins)), **how)
     # every bin is as far along the mean of all: one projection of the mixture is a Gaussian; of hidden messages nothing
     attained = shift * math.sqrt(epochs / bins) / nu
     return secret, attained if isinstance(model, trust.LDP) else 0.0
 
 
-def _kind(guarantee: Guarantee | SampledGuarantee) -> str:
-    return "secret" if isinstance(guarantee, SampledGuarantee) else "Lipschitz" if guarantee.notes else "public"
+def _kind(guarantee: Guarantee) -> str:
+    return "secret" if guarantee.mu is None else "Lipschitz" if guarantee.notes else "public"

@@ -28,7 +28,6 @@ _EXPORTS = {
     "Guarantee": "mfdl.privacy.guarantee",
     "InvalidInput": "mfdl.errors",
     "LinearAlgorithm": "mfdl.algorithms",
-    "Losses": "mfdl.privacy.losses",
     "Mechanism": "mfdl.mechanism",
     "MinSeparation": "mfdl.participation",
     "NoiseKey": "mfdl.training.keys",
@@ -37,7 +36,8 @@ _EXPORTS = {
     "PairwiseLosses": "mfdl.reporting.pairwise",
     "ParticipationByNode": "mfdl.participation",
     "PoissonSampling": "mfdl.participation",
-    "Question": "mfdl.privacy.losses",
+    "PrivacyLosses": "mfdl.privacy.losses",
+    "Question": "mfdl.privacy.question",
     "Released": "mfdl.released",
     "Round": "mfdl.algorithms",
     "Run": "mfdl.training.run",
@@ -45,10 +45,10 @@ _EXPORTS = {
     "TrustModel": "mfdl.trust",
     "UnsupportedMechanism": "mfdl.errors",
     "View": "mfdl.view",
-    "account": "mfdl.calibration",
+    "account": "mfdl.mechanism",
     "algorithms": "=mfdl.algorithms",
     "audit": "=mfdl.audit",
-    "calibrate": "mfdl.calibration",
+    "calibrate": "mfdl.mechanism",
     "data": "=mfdl.data",
     "decor_couples": "mfdl.decor_search",
     "factorization": "=mfdl.factorization",
@@ -60,15 +60,14 @@ _EXPORTS = {
     "partition": "=mfdl.training.tasks.partition",
     "privacy": "=mfdl.privacy",
     "replay": "mfdl.training.replay",
-    "sampled": "=mfdl.sampled",
     "sweep": "mfdl.sweeps",
     "sweeps": "=mfdl.sweeps",
     "tasks": "=mfdl.training.tasks",
     "testing": "=mfdl.testing",
     "trust": "=mfdl.trust",
     "victim_losses": "mfdl.privacy.accounting",
-    "with_noise": "mfdl.calibration",
-    "without_noise": "mfdl.calibration",
+    "with_noise": "mfdl.mechanism",
+    "without_noise": "mfdl.mechanism",
 }
 
 __all__ = ["__version__", *_EXPORTS]
@@ -100,19 +99,17 @@ if TYPE_CHECKING:
         graphs,
         optim,
         privacy,
-        sampled,
         sweeps,
         testing,
         trust,
     )
     from .algorithms import LinearAlgorithm, Round
-    from .calibration import account, calibrate, with_noise, without_noise
     from .decor_search import decor_couples
     from .dynamics import Dynamics
     from .error_weights import ErrorWeights
     from .errors import InvalidInput, UnsupportedMechanism
     from .factorization import NotConverged
-    from .mechanism import Mechanism
+    from .mechanism import Mechanism, account, calibrate, with_noise, without_noise
     from .participation import (
         BallsInBins,
         Cyclic,
@@ -126,7 +123,8 @@ if TYPE_CHECKING:
     )
     from .privacy.accounting import victim_losses
     from .privacy.guarantee import Guarantee
-    from .privacy.losses import Losses, Question
+    from .privacy.losses import PrivacyLosses
+    from .privacy.question import Question
     from .released import Released
     from .reporting.pairwise import PairwiseLosses, pairwise
     from .sweeps import sweep

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from . import check, graphs, sampled, spatial
+from . import check, graphs, spatial
 from .algorithms import decor
 from .dynamics import Dynamics
 from .errors import InvalidInput, require_known
@@ -20,7 +20,6 @@ from .factorization import PairwisePrice
 from .mechanism import Mechanism, calibrate, require_unit, with_noise
 from .participation import Participation
 from .privacy import gaussian
-from .sampled import SampledMechanism
 from .trust import Coalitions, SecLDP, TrustModel
 
 BUDGETS = ("gdp", "renyi", "corollary")
@@ -36,7 +35,7 @@ class DecorCouple:
 
     sigma_local: float
     sigma_pair: float
-    mechanism: Mechanism | SampledMechanism
+    mechanism: Mechanism
 
 
 def decor_couples(
@@ -62,7 +61,7 @@ def decor_couples(
         participation: public, or PoissonSampling(rate, steps): example level, by the theorem of docs/sampling.md.
         budget: how much of the target noise may spend: "gdp" all of it, exactly; "renyi" what the inverted Rényi bound
             of the papers allows (epsilon only); "corollary" the closed form, one couple (user level, replace-one). With
-            sampling "gdp" is the tightest bound of `mfdl.sampled`, and "renyi" what Rényi accounting of the sampling
+            sampling "gdp" is the tightest bound of `PoissonGaussian`, and "renyi" what Rényi accounting of the sampling
             asks.
         positions: places of sigma_local between its bounds, in (0, 1]; 1 is independent noise alone. The lower bound
             itself would need infinite sigma_pair.
@@ -96,18 +95,14 @@ def decor_couples(
             delta=delta,
             num_colluders=q,
             clip_norm=gaussian.record_shift(adjacency, clip_norm) / 2,
-            num_steps=max(len(pattern) for pattern in participation.patterns()),
+            num_steps=participation.patterns_of_record().uses,
         )
         algorithm = decor(dynamics, participation, sigma_local=local, sigma_pair=pair)
         return [DecorCouple(local, pair, with_noise(algorithm, noise_std=1.0, **common))]
     couples = []
     for ratio in pair_ratios(PairwisePrice(graph, q), positions):
         algorithm = decor(dynamics, participation, sigma_local=1.0, sigma_pair=math.sqrt(ratio))
-        mechanism: Mechanism | SampledMechanism
-        if participation.secret:
-            mechanism = sampled.calibrate(algorithm, **spent, **common)
-        else:
-            mechanism = calibrate(algorithm, **spent, **common)
+        mechanism = calibrate(algorithm, **spent, **common)
         std = mechanism.noise_std
         couples.append(DecorCouple(std, std * math.sqrt(ratio), mechanism))
     return couples
@@ -186,7 +181,7 @@ def _coalition_size(trust: TrustModel) -> int:
 
 
 def _spent_sampled(budget: str, mu: float | None, epsilon: float | None, delta: float | None) -> dict[str, Any]:
-    """The same with secret batches, as `sampled.calibrate` takes it."""
+    """The same with secret batches, as `calibrate` takes it."""
     if mu is not None or epsilon is None or delta is None:
         raise InvalidInput(
             "with sampling the target is epsilon with delta, e.g. epsilon=2, delta=1e-5; there is no mu."

@@ -341,6 +341,12 @@ def _require_injected_sums(mechanism: Mechanism) -> None:
     """Refuses a guarantee that holds for less than every function of the injected sums."""
     mechanism.require_unchanged()
     guarantee, algorithm = mechanism.guarantee, mechanism.algorithm
+    if mechanism.sampling is not None:
+        raise UnsupportedMechanism(
+            f"this guarantee counts on batches that are drawn secretly, by {guarantee.participation}, and here "
+            "the caller chooses the records of each step; train by mfdl.replay, which draws them, or calibrate for a "
+            "public participation such as Cyclic."
+        )
     if guarantee.adjacency == "add-remove":
         raise UnsupportedMechanism(
             "under add-remove adjacency the number of records is not public, but steps and divisors may follow it; use "

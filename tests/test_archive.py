@@ -18,7 +18,6 @@ from storable_objects import SAMPLES
 import mfdl
 from mfdl import BallsInBins, Cyclic, Dynamics, InvalidInput, Mechanism, Run, algorithms, archive, factorization, gossip
 from mfdl.factorization.kept import Solutions
-from mfdl.sampled import SampledMechanism, with_noise
 from mfdl.storable import storable, storable_names
 from mfdl.training import checkpoint
 from mfdl.training.run import SeedRun
@@ -26,7 +25,7 @@ from mfdl.training.run import SeedRun
 RING = Dynamics(gossip.metropolis_hastings("ring:n=4"), 0.5)
 ASKED = {"trust": mfdl.trust.SecLDP(), "adjacency": "zero-out", "clip_norm": 0.7, "noise_std": 2.0}
 MECHANISM = mfdl.with_noise(algorithms.bsr(RING, Cyclic(2, 3), bandwidth=2), **ASKED)
-OF_BINS = with_noise(algorithms.dp_dsgd(RING, BallsInBins(2, 3)), **ASKED)
+OF_BINS = mfdl.with_noise(algorithms.dp_dsgd(RING, BallsInBins(2, 3)), **ASKED)
 
 
 def a_run(mechanism):
@@ -68,7 +67,7 @@ SOLVED = {
 }
 WRITTEN = {
     "mechanism": (MECHANISM, lambda path, one: one.save(path), Mechanism.load),
-    "mechanism of secret batches": (OF_BINS, lambda path, one: one.save(path), SampledMechanism.load),
+    "mechanism of secret batches": (OF_BINS, lambda path, one: one.save(path), Mechanism.load),
     "run": (a_run(MECHANISM), lambda path, one: one.save(path), Run.load),
     "run of secret batches": (a_run(OF_BINS), lambda path, one: one.save(path), Run.load),
     "checkpoint": (MODELS, save_checkpoint, lambda path: checkpoint.load(path.parent).models),

@@ -221,12 +221,12 @@ def test_prefix_sum_encoder_is_optimal_for_prefix_sums():
 @pytest.mark.parametrize("solve", [factorize, factorize_nodes])
 def test_saved_and_loaded_is_the_same(tmp_path, solve):
     path, solved, H = tmp_path / "deep" / "c", solve(SMALL, Cyclic(2, 3)), error_gram(SMALL, 6)
-    save(path, solved, grams=H, header={"graph": "abc", "participation": {"scheme": "cyclic"}})
+    save(path, solved, grams=H, header={"graph": "abc", "participation": Cyclic(2, 3)})
     saved = load(path)
     assert_array_equal(saved.encoder, solved.encoder)
     assert_array_equal(saved.error_gram, H)
     assert repr(saved.factorization) == repr(solved)
-    assert saved.header == {"graph": "abc", "participation": {"scheme": "cyclic"}}
+    assert saved.header == {"graph": "abc", "participation": Cyclic(2, 3)}
     assert [p.name for p in path.parent.iterdir()] == ["c"]  # no temporary file is left
 
 

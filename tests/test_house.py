@@ -1,5 +1,7 @@
 """The counts of `experiments/house.py`, on a tree of a few lines that has one of each."""
 
+from pathlib import Path
+
 import house
 import pytest
 
@@ -40,3 +42,7 @@ def test_each_count_sees_what_it_counts(count, modules):
 def test_imports_of_types_in_functions_and_by_name_close_a_circle(modules):
     (circle,) = house.circles(modules)
     assert circle.startswith("4 files: mfdl.four, mfdl.one, mfdl.three, mfdl.two")
+
+
+def test_no_circle_of_imports_of_this_project_has_more_than_three_files():
+    assert house.circles(house.read(Path(house.__file__).resolve().parents[1])) == []

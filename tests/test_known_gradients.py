@@ -9,7 +9,8 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, algorithms, gossip, sampled, trust
+import mfdl
+from mfdl import BallsInBins, Cyclic, Dynamics, EveryStep, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.mechanism import account
 from mfdl.noise import JointNoise, LocalNoise, SpaceTimeNoise
@@ -54,8 +55,8 @@ def epsilon_of(algorithm, model, by_samples=False):
     """Of the worst victim at delta = 1e-5."""
     how = {"trust": model, "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 5.0}
     if isinstance(algorithm.participation, PoissonSampling | BallsInBins):
-        method = sampled.MonteCarlo(samples=4096) if by_samples else "certified"
-        return sampled.account(algorithm, **how, method=method).epsilon(1e-5)
+        method = mfdl.privacy.MonteCarlo(samples=4096) if by_samples else "certified"
+        return mfdl.account(algorithm, **how, method=method).epsilon(1e-5)
     return account(algorithm, **how).epsilon(1e-5)
 
 
@@ -88,13 +89,13 @@ def test_noise_over_both_hides_nothing_of_a_gradient_that_is_known(name):
     how = {"adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 5.0}
     of_first = np.array([True, False, False, False])
     model = TrustModel.from_masks(seen=np.ones(4, bool), known_gradients=of_first)
-    stated = sampled.account(algorithm, trust=model, **how)
+    stated = mfdl.account(algorithm, trust=model, **how)
     assert stated.epsilon(1e-5) == math.inf
     assert "Infinite for node 0: the attacker knows the gradient of step 0" in stated.why
-    for u, accountant in sampled.by_victim(algorithm, trust=model, **how).items():
-        assert (accountant.epsilon(1e-5) == math.inf) == (u == 0)
+    for u, curve in stated.by_victim().items():
+        assert (curve.epsilon(1e-5) == math.inf) == (u == "0")
     with pytest.raises(InvalidInput, match="infinite loss"):
-        sampled.calibrate(algorithm, trust=model, adjacency="zero-out", clip_norm=1.0, epsilon=1.0, delta=1e-5)
+        mfdl.calibrate(algorithm, trust=model, adjacency="zero-out", clip_norm=1.0, epsilon=1.0, delta=1e-5)
 
 
 def test_attackers_that_know_their_own_gradients_are_no_victims():

@@ -14,11 +14,12 @@ from mfdl.algorithms.registry import parse_parameters
 from mfdl.cli import main
 from mfdl.error_gram import error_gram
 from mfdl.factorization import FORMS, evaluate_long, factorize, factorize_long
-from mfdl.factorization.long_runs import loss_of, mode_cost, uses_of
+from mfdl.factorization.long_runs import loss_of, mode_cost, spaced_patterns
 from mfdl.factorization.search import Setting
 from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from mfdl.noise_error import noise_error
 from mfdl.reporting import factorize_config
+from mfdl.reporting.factorize import run_factorize
 from tests.effort import examples
 
 RING = mfdl.gossip.metropolis_hastings("ring:n=6")
@@ -156,7 +157,7 @@ def test_a_form_by_name_knows_its_own_parameters_alone():
         (lambda: factorize_long(PLAIN, Cyclic(4, 8), form="circulant"), InvalidInput, "toeplitz"),
         (lambda: factorize_long(PLAIN, Cyclic(4, 8), form="banded", bandwidth=9), InvalidInput, "at most 8"),
         (lambda: factorize_long(PLAIN, Cyclic(4, 8), bandwidth=0), InvalidInput, "bandwidth"),
-        (lambda: uses_of(mfdl.OncePerEpoch(2, 4)), UnsupportedMechanism, "use factorize"),
+        (lambda: spaced_patterns(mfdl.OncePerEpoch(2, 4)), UnsupportedMechanism, "use factorize"),
         (
             lambda: mode_cost(Setting(Dynamics(mfdl.gossip.uniform("star:n=5")), Cyclic(2, 4))),
             UnsupportedMechanism,
@@ -175,8 +176,8 @@ def test_what_has_no_form_is_refused(ask, kind, says):
 
 
 def test_every_step_is_one_class():
-    uses = uses_of(EveryStep(6))
-    assert (uses.count, uses.gap, uses.steps) == (6, 1, 6)
+    patterns = spaced_patterns(EveryStep(6))
+    assert (patterns.uses, patterns.gap, patterns.num_steps) == (6, 1, 6)
 
 
 def test_command(capsys):
@@ -199,7 +200,7 @@ def test_command(capsys):
 def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(form, tmp_path):
     path = tmp_path / "long.npz"
     config = factorize_config.FactorizeConfig(graph="ring:n=6", epochs=4, period=8, solver=form, max_iterations=9)
-    answer = config.run(path, progress=False)
+    answer = run_factorize(config, path, progress=False)
     saved = mfdl.factorization.load(path)
     found = saved.factorization
     assert (found.loss, found.lower_bound, saved.error_gram) == (answer["loss"], answer["lower_bound"], None)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl import sampled
 from mfdl.algorithms import mafalda_bins, registry, time_space_bins
 from mfdl.cli import main
 from mfdl.errors import InvalidInput, UnsupportedMechanism
@@ -21,7 +20,7 @@ from mfdl.sweeps import Store, SweepConfig, sweep
 DYNAMICS = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("path:n=3"))
 BINS = BallsInBins(2, 3)
 TARGET = {"epsilon": 2.0, "delta": 1e-5, "adjacency": "zero-out"}
-NOISE = sampled.noise_of_bins(bins=3, **TARGET)
+NOISE = mfdl.privacy.noise_of_bins(bins=3, **TARGET)
 ASKED = ["--graph", "path:n=3", "--epochs", "2", "--period", "3", "--delta", "1e-5", "--adjacency", "zero-out"]
 SECRET = [*ASKED, "--participation", "balls-in-bins", "--epsilon", "2"]
 
@@ -80,7 +79,7 @@ def test_without_secret_batches_or_a_target_it_is_refused(scheme, more, error, m
 @pytest.mark.parametrize("wrong", [{"epsilon": 0.0}, {"delta": 1.0}, {"bins": 0}, {"adjacency": "no"}])
 def test_a_target_that_is_none_is_refused(wrong):
     with pytest.raises(InvalidInput):
-        sampled.noise_of_bins(**{"bins": 3, **TARGET, **wrong})
+        mfdl.privacy.noise_of_bins(**{"bins": 3, **TARGET, **wrong})
 
 
 # ---- on the command line ---------------------------------------------------------------------------------------------
@@ -104,7 +103,7 @@ def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
     assert named["noise_std"] == kept["noise_std"] == pytest.approx(found["noise_std"], rel=1e-6)
     public = answer(capsys, "account", *ASKED, "--epsilon", "2", "--mechanism", f"file:{file}")
     assert public["noise_std"] > kept["noise_std"]
-    assert mfdl.factorization.load(file).header["participation"] == BINS.to_dict()
+    assert mfdl.factorization.load(file).header["participation"] == BINS
     assert main(["factorize", *SECRET]) == 0
     assert "correlated no more than this one's" in " ".join(capsys.readouterr().out.split())
 
@@ -163,7 +162,7 @@ def test_a_sweep_over_budgets_makes_an_encoder_for_each(tmp_path):
     records = Store.load(tmp_path).records()
     assert {record["mu"] for record in records} == {None}
     dynamics, how = mfdl.Dynamics(mfdl.gossip.metropolis_hastings("ring:n=3")), {"delta": 1e-5, "adjacency": "zero-out"}
-    targets = [sampled.noise_of_bins(epsilon=epsilon_from_mu(mu, 1e-5), bins=2, **how) for mu in asked["mu"]]
+    targets = [mfdl.privacy.noise_of_bins(epsilon=epsilon_from_mu(mu, 1e-5), bins=2, **how) for mu in asked["mu"]]
     solved = [factorize_bins(dynamics, 2, 2, target, progress=False) for target in targets]
     expected = sorted(each.noise_std for each in solved)
     assert sorted(record["noise_std"] for record in records) == pytest.approx(expected, rel=1e-4)

@@ -22,6 +22,7 @@ from mfdl.errors import UnsupportedMechanism
 from mfdl.gossip.matrix import GossipMatrix
 from mfdl.graphs import SparseGraph
 from mfdl.participation import Cyclic
+from mfdl.reporting.compare import run_comparison
 from mfdl.reporting.comparison_config import ComparisonConfig
 from mfdl.testing import gossip_matrices
 
@@ -116,7 +117,7 @@ def test_a_comparison_makes_no_graph_of_networkx_and_no_array_over_nodes(tmp_pat
         graph="regular:n=40,degree=4", task="logistic:train_records=80", mechanisms=("dp-dsgd",), epochs=1, period=2,
         seeds=1,
     )  # fmt: skip
-    (row,) = config.run(tmp_path, progress=False)["mechanisms"]
+    (row,) = run_comparison(config, tmp_path, progress=False)["mechanisms"]
     assert 0 < row["objective_error"] < row["objective"]
 
 

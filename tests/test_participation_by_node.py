@@ -10,6 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from _guarantees import guarantees
 from archives import edited
 from effort import examples
 from hypothesis import given
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from mfdl import algorithms, archive, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import account, calibrate, guarantees, without_noise
+from mfdl.mechanism import account, calibrate, without_noise
 from mfdl.participation import (
     Cyclic,
     EveryStep,
@@ -27,7 +28,6 @@ from mfdl.participation import (
     OncePerEpoch,
     ParticipationByNode,
     Single,
-    in_every_step,
 )
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.sensitivity import worst_sensitivity
@@ -95,7 +95,7 @@ def test_what_is_asked_of_all_nodes_has_an_answer_only_where_they_agree(scheme):
         with pytest.raises(UnsupportedMechanism, match="no patterns of them all"):
             _ = scheme.num_patterns
     everything = [patterns(one) == [list(range(STEPS))] for one in scheme.participations]
-    assert in_every_step(scheme) == all(everything)
+    assert scheme.in_every_step == all(everything)
 
 
 @given(scheme=by_node)

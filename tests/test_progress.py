@@ -13,7 +13,8 @@ import pytest
 import mfdl
 from mfdl import algorithms, audit, factorization, gossip, progress, trust
 from mfdl.errors import InvalidInput
-from mfdl.privacy.losses import Losses, Question
+from mfdl.privacy.losses import PrivacyLosses
+from mfdl.privacy.question import Question
 from mfdl.progress import SILENT, Row, Shown, Silent, Told, shown
 from mfdl.reporting.pairwise import pairwise_losses
 from mfdl.testing.tasks import still_task
@@ -237,7 +238,7 @@ def matrix(**how):
 WORK = {
     "replay": (replayed, [("dp-dsgd on still", 8)]),
     "losses": (
-        lambda **how: Losses.of(FRESH, Question(trust.LDP(), **CLAIM), **how),
+        lambda **how: PrivacyLosses.of(FRESH, Question(trust.LDP(), **CLAIM), **how),
         [("losses of dp-dsgd under ldp", 4)],
     ),
     "coalitions": (

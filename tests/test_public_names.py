@@ -10,19 +10,18 @@ import mfdl
 
 NAMES = {
     "mfdl": """
-        BallsInBins Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Losses
-        Mechanism
-        MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode PoissonSampling Question
-        Released Round Run Single TrustModel UnsupportedMechanism View account algorithms audit calibrate data
-        decor_couples factorization gossip graphs noise_stream optim pairwise partition privacy replay sampled sweep
-        sweeps tasks testing trust victim_losses with_noise without_noise
+        BallsInBins Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Mechanism
+        MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode PoissonSampling
+        PrivacyLosses Question Released Round Run Single TrustModel UnsupportedMechanism View account algorithms audit
+        calibrate data decor_couples factorization gossip graphs noise_stream optim pairwise partition privacy replay
+        sweep sweeps tasks testing trust victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """
-        LinearAlgorithm Round adapted anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
-        decor_couples delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking lambda_cgd
-        local_steps mafalda mafalda_bins mafalda_by_class mafalda_l mf_dsgd muffliato push_sum random_walk space_time
-        space_time_noise spatial_covariance spatial_noise time_space time_space_bins toeplitz tuned_decor two_hop_dsgd
-        with_absences zip_dl
+        LinearAlgorithm Round adapted anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf
+        decor delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking lambda_cgd local_steps
+        mafalda mafalda_bins mafalda_by_class mafalda_l mf_dsgd muffliato push_sum random_walk space_time
+        space_time_noise spatial_covariance spatial_noise time_space time_space_bins toeplitz tuned_decor
+        two_hop_dsgd with_absences zip_dl
     """,
     "mfdl.audit": """
         AuditConfig AuditMatrix AuditResult BinsAuditResult BinsCanaryResult CanaryResult Cell Reconstruction System
@@ -54,11 +53,8 @@ NAMES = {
         labels load load_sparse names require_connected
     """,
     "mfdl.privacy": """
-        Guarantee Sensitivity UNITS ViewGram view_gram worst_sensitivity
-    """,
-    "mfdl.sampled": """
-        BinnedGaussian ComposedBins MonteCarlo MonteCarloBins SampledGaussian SampledGuarantee SampledMechanism
-        account calibrate noise_of_bins with_noise
+        ACCOUNTANTS BallsInBinsGaussian Composed Exposures Gaussian Guarantee MonteCarlo MonteCarloCurve PoissonGaussian
+        PrivacyCurve PrivacyLosses Question Sensitivity Target UNITS ViewGram noise_of_bins view_gram worst_sensitivity
     """,
     "mfdl.sweeps": """
         Cell Engine Store SweepConfig Tuning rows run_cells sweep
@@ -78,9 +74,12 @@ NAMES = {
         CausalNoise IndependentNoise JointNoise LocalNoise NoiseOperator NoiseStream ScheduledNoise SpaceTimeNoise
         StepNoise StreamState ZeroNoise
     """,
+    "mfdl.operators": """
+        Kronecker OutputRecursion RecursionMaps Selection StateRecursion StructuredOperator WeightedStates
+    """,
     "mfdl.participation": """
         BallsInBins Cyclic EveryStep Explicit MinSeparation OncePerEpoch Participation ParticipationByNode Pattern
-        PoissonSampling Sampled Single in_every_step
+        PatternSet PoissonSampling Sampled Single
     """,
     "mfdl.trust": """
         AnyReceiver Central Coalitions FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly SecLDP
@@ -120,7 +119,6 @@ def test_a_package_and_its_function_of_one_name():
     assert mfdl.audit.__name__ == "mfdl.audit"
     assert callable(mfdl.audit.audit)
     assert mfdl.partition is mfdl.tasks.partition
-    assert mfdl.algorithms.decor_couples is mfdl.decor_couples
     assert dir(mfdl.testing) == sorted(mfdl.testing.__all__)  # its strategies and oracles: see tests/testing
 
 

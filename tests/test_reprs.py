@@ -20,11 +20,11 @@ def objects():
     task = mfdl.tasks.digits(40)
     run = mfdl.replay(mechanism, task, seeds=[0, 1], stop_after=8)
     question = mfdl.Question(trust, "zero-out", 1.0)
-    losses = mfdl.Losses.of(algorithm, question)
+    losses = mfdl.PrivacyLosses.of(algorithm, question)
     short_dynamics, few = mfdl.Dynamics(W, 0.5), mfdl.EveryStep(4)
     return [
         W, mfdl.gossip.sequence([W] * 30), DYNAMICS, CYCLIC, algorithm, trust, mechanism, mechanism.guarantee,
-        mechanism.sensitivity, algorithm.factorization, task, run, *run.seeds, question, losses, *losses.of_victims[:2],
+        losses.worst, algorithm.factorization, task, run, *run.seeds, question, losses, *losses.of_victims[:2],
         algorithm.kinds[0], algorithm.noise, mfdl.trust.PNDP([0]).view(algorithm, 1), mfdl.View(np.eye(90), np.eye(90)),
         algorithm.workload(), mfdl.ErrorWeights(np.ones(500)), mfdl.NoiseKey.from_seed(0),
         mfdl.ParticipationByNode([CYCLIC] * 500), mfdl.Explicit([[i] for i in range(900)], 900),

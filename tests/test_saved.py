@@ -94,7 +94,6 @@ def test_each_mechanism_keeps_its_guarantee(tmp_path, name):
     assert loaded.guarantee.seal == saved.guarantee.seal
     assert loaded.guarantee.source == ""
     assert loaded.content_hash == saved.content_hash
-    assert loaded.sensitivity == saved.sensitivity
     assert repr(loaded) == repr(saved)
 
 
@@ -237,18 +236,30 @@ def test_other_files_are_refused(tmp_path, write, said):
         Mechanism.load(tmp_path / "m")
 
 
+def restated(change):
+    """An edit of the guarantee in a file, by a function of its JSON form."""
+
+    def edit(header, arrays):
+        stated = archive.Unpacker(arrays)(header["content"]["guarantee"])
+        change(stated)
+        header["content"]["guarantee"] = archive.Packer()(stated, "guarantee")
+
+    return edit
+
+
 @pytest.mark.parametrize("anew", [True, False])
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda h, a: h.update(format=3), "format 3, this version reads format 2; a newer mfdl wrote it"),
         (lambda h, a: h.update(kind="run"), "holds a run, not a mechanism; read it with Run.load"),
-        (lambda h, a: h["content"].update(noise_std=9.0), "the guarantee is for noise_std"),
-        (lambda h, a: h["content"].update(clip_norm=9.0), "the guarantee is for noise_std, clip_norm"),
-        (lambda h, a: h["content"]["guarantee"]["dict"].update(mu=1e-3), "mu must be at least"),
-        (lambda h, a: h["content"]["guarantee"]["dict"].update(mu=9e9), "its guarantee was edited"),
-        (lambda h, a: h["content"]["guarantee"]["dict"].update(noise_std=9.0), "its guarantee was edited|mu must be"),
-        (lambda h, a: h["content"]["guarantee"]["dict"].update(fingerprint="", seal=""), "its guarantee was edited"),
+        (restated(lambda stated: stated.update(clip_norm=9.0)), "its guarantee was edited|must be"),
+        (restated(lambda stated: stated["curve"].update(mu=1e-3)), "mu must be at least"),
+        (restated(lambda stated: stated["curve"].update(mu=9e9)), "its guarantee was edited|mu must be"),
+        (restated(lambda stated: stated.update(noise_std=9.0)), "its guarantee was edited|must be"),
+        (restated(lambda stated: stated.update(sensitivity=1e-9)), "its guarantee was edited|must be"),
+        (restated(lambda stated: stated.update(sensitivity="1")), "sensitivity must be"),
+        (restated(lambda stated: stated.update(fingerprint="", seal="")), "its guarantee was edited"),
         (lambda h, a: h["content"].update(content_hash="0" * 16), "0000 was saved"),
         (lambda h, a: h["content"].update(trust={"is": "SecLDP", "fields": {}}), "another trust model"),
         (lambda h, a: h["content"].update(trust={"is": "Nobody", "fields": {}}), "does not hold a mechanism"),
@@ -259,14 +270,12 @@ def test_other_files_are_refused(tmp_path, write, said):
             "has content hash",
         ),
         (lambda h, a: [array.__imul__(3) for array in a.values() if array.dtype == float], "must|has content hash"),
-        (lambda h, a: h["content"]["sensitivity"]["fields"].update(squared=1e-9), "the guarantee is for noise_std"),
-        (lambda h, a: h["content"]["sensitivity"]["fields"].update(squared="1"), "sensitivity must be a number"),
         (lambda h, a: h["content"]["algorithm"]["fields"].update(kinds={"is": "os", "fields": {}}), "does not hold"),
         (lambda h, a: a.clear(), "does not hold a mechanism"),
     ],
     ids=[
-        "format", "kind", "noise", "clip", "mu-down", "mu-up", "stated-noise", "unsealed", "hash", "trust", "no-trust",
-        "no-algorithm", "name", "participation", "arrays", "sensitivity", "text", "class", "no-arrays",
+        "format", "kind", "clip", "mu-down", "mu-up", "noise", "sensitivity", "text", "unsealed", "hash", "trust",
+        "no-trust", "no-algorithm", "name", "participation", "arrays", "class", "no-arrays",
     ],
 )  # fmt: skip
 def test_an_edited_file_is_refused_even_with_a_checksum_that_fits(tmp_path, change, said, anew):
@@ -280,16 +289,13 @@ def test_an_edited_file_is_refused_even_with_a_checksum_that_fits(tmp_path, chan
 def lowered(factor):
     """Sensitivity and mu times a factor, sealed as the accountant seals."""
 
-    def change(header, arrays):
-        parts = header["content"]
-        stated = privacy.Guarantee.from_dict(parts["guarantee"]["dict"])
-        sensitivity = parts["sensitivity"]["fields"]
-        sensitivity["squared"] *= factor**2
-        value = np.nextafter(np.sqrt(sensitivity["squared"]), np.inf)
-        less = dataclasses.replace(stated, mu=stated.mu * factor * (1 + 1e-9), sensitivity=float(value))
-        parts["guarantee"]["dict"] = less.sealed(stated.fingerprint).to_dict()
+    def change(content):
+        stated = privacy.Guarantee.from_dict(content)
+        value = float(np.nextafter(stated.sensitivity * factor, np.inf))
+        curve = dataclasses.replace(stated.curve, mu=stated.mu * factor * (1 + 1e-9))
+        content |= dataclasses.replace(stated, curve=curve, sensitivity=value).sealed(stated.fingerprint).to_dict()
 
-    return change
+    return restated(change)
 
 
 def test_a_forged_sensitivity_is_found_by_accounting_anew_and_labelled_without(tmp_path):
@@ -334,10 +340,10 @@ def test_words_that_were_edited_and_sealed_are_not_kept(tmp_path):
     path = tmp_path / "m"
     calibrated().save(path)
 
-    def change(header, arrays):
-        stated = privacy.Guarantee.from_dict(header["content"]["guarantee"]["dict"])
+    def change(content):
+        stated = privacy.Guarantee.from_dict(content)
         other = dataclasses.replace(stated, attacker="everybody in the world", trust="everything")
-        header["content"]["guarantee"]["dict"] = other.sealed(stated.fingerprint).to_dict()
+        content |= other.sealed(stated.fingerprint).to_dict()
 
-    edited(path, change)
+    edited(path, restated(change))
     assert "everybody in the world" not in repr(Mechanism.load(path))

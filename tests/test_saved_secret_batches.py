@@ -6,10 +6,22 @@ import numpy as np
 import pytest
 from archives import edited
 
-import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, trust
+from mfdl import (
+    BallsInBins,
+    Cyclic,
+    Dynamics,
+    Guarantee,
+    Mechanism,
+    PoissonSampling,
+    algorithms,
+    archive,
+    gossip,
+    replay,
+    trust,
+    with_noise,
+)
 from mfdl.errors import InvalidInput
-from mfdl.sampled import MonteCarlo, SampledMechanism, with_noise
+from mfdl.privacy import MonteCarlo
 from mfdl.testing.tasks import linear_task
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
@@ -26,13 +38,15 @@ MADE = {
 }
 
 
-def forged(path, **changes):
-    """The file anew with entries of its guarantee that were edited, and a checksum that fits."""
+def forged(path, *, seal=True, algorithm_hash=None, **changes):
+    """The file anew with fields of its guarantee that were edited, and a checksum, and by choice a seal, that fit."""
 
     def change(header, arrays):
-        for name, value in changes.items():
-            parts = header["content"]
-            (parts if name in parts else parts["sampled"]["dict"])[name] = value
+        parts = header["content"]
+        guarantee = Guarantee.from_dict(archive.Unpacker(arrays)(parts["guarantee"]))
+        other = dataclasses.replace(guarantee, **changes) if changes else guarantee
+        parts["guarantee"] = archive.Packer()((other.sealed(guarantee.fingerprint) if seal else other).to_dict(), "")
+        parts["algorithm_hash"] = algorithm_hash or parts["algorithm_hash"]
 
     return edited(path, change)
 
@@ -40,42 +54,47 @@ def forged(path, **changes):
 @pytest.mark.parametrize("kind", list(MADE))
 def test_what_comes_back_is_what_was_accounted(kind, tmp_path):
     made = MADE[kind]()
-    again = SampledMechanism.load(made.save(tmp_path / "made"))
+    again = Mechanism.load(made.save(tmp_path / "made"))
     assert again.content_hash == made.content_hash
     assert again.guarantee == made.guarantee
     assert again.guarantee.seal == made.guarantee.seal
     assert again.guarantee.sentence() == made.guarantee.sentence()
-    with pytest.raises(InvalidInput, match=r"no mu; load it with mfdl\.sampled"):
-        mfdl.Mechanism.load(tmp_path / "made")
+    assert "as stated in the file" not in again.guarantee.sentence()
+    as_written = Mechanism.load(tmp_path / "made", anew=False)
+    assert as_written.guarantee == made.guarantee
+    assert "as stated in the file" in as_written.guarantee.sentence()
 
 
 def test_a_file_that_promises_more_is_refused(tmp_path):
     made = MADE["bins"]()
     path = tmp_path / "made"
-    with pytest.raises(InvalidInput, match=r"states epsilon = 0\.1"):
-        SampledMechanism.load(forged(made.save(path), epsilon=0.1))
+    guarantee = made.guarantee
+    smaller, larger = guarantee.sensitivity / 2, guarantee.noise_std * 2
+    with pytest.raises(InvalidInput, match="was edited"):
+        Mechanism.load(forged(made.save(path), seal=False, sensitivity=smaller))
+    better = dataclasses.replace(guarantee.curve, noise_multiplier=2 * guarantee.noise_multiplier)
+    with pytest.raises(InvalidInput, match="states epsilon at delta = 1e-06"):
+        Mechanism.load(forged(made.save(path), curve=better, sensitivity=smaller))
     with pytest.raises(InvalidInput, match="content hash"):
-        SampledMechanism.load(forged(made.save(path), noise_std=4.0))
-    with pytest.raises(InvalidInput, match="it states epsilon"):
-        SampledMechanism.load(forged(made.save(path), adjacency="replace-one"))
+        Mechanism.load(forged(made.save(path), noise_std=larger))
+    other = dataclasses.replace(guarantee.curve, adjacency="replace-one")
+    assert Mechanism.load(forged(made.save(path), curve=other)).guarantee.adjacency == "replace-one"  # another question
     with pytest.raises(InvalidInput):
-        SampledMechanism.load(forged(made.save(path), algorithm_hash="0" * 16))
-    weaker = SampledMechanism.load(forged(made.save(path), epsilon=100.0))
-    assert weaker.guarantee.epsilon(1e-6) == made.guarantee.epsilon(1e-6)
+        Mechanism.load(forged(made.save(path), algorithm_hash="0" * 16))
+    worse = dataclasses.replace(guarantee.curve, noise_multiplier=guarantee.noise_multiplier / 8)
+    weaker = Mechanism.load(forged(made.save(path), curve=worse))
+    assert weaker.guarantee.epsilon(1e-6) == guarantee.epsilon(1e-6)
     data = bytearray(made.save(path).read_bytes())
     data[-9] ^= 1
     path.write_bytes(bytes(data))
     with pytest.raises(InvalidInput):
-        SampledMechanism.load(path)
-    public = mfdl.with_noise(algorithms.dp_dsgd(RING, Cyclic(2, 3)), **ASKED)
-    with pytest.raises(InvalidInput, match=r"load it with mfdl\.Mechanism"):
-        SampledMechanism.load(public.save(path))
+        Mechanism.load(path)
 
 
 def test_a_run_with_secret_batches_comes_back(tmp_path):
     made = MADE["bins"]()
     scaled = dataclasses.replace(linear_task(3, np.ones((12, 2))), public_constants="the mean")
-    run = mfdl.replay(made, scaled, seeds=[0], progress=False)
+    run = replay(made, scaled, seeds=[0], progress=False)
     again = type(run).load(run.save(tmp_path / "run"))
     np.testing.assert_array_equal(again.seeds[0].models, run.seeds[0].models)
     assert again.statement() == run.statement()

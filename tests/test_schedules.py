@@ -18,6 +18,7 @@ from mfdl.noise_error import noise_error
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.accounting import victim_losses
 from mfdl.reporting.account_config import AccountConfig
+from mfdl.reporting.accounting import run_account
 from mfdl.reporting.audit_config import AuditConfig
 from mfdl.reporting.compare import Plan, trained
 from mfdl.reporting.comparison_config import ComparisonConfig
@@ -197,7 +198,7 @@ def test_an_account_is_of_the_schedule_it_names():
     asked = {"graph": "path:n=4", "trust": "pndp", "attackers": "0", "participation": "every-step", "steps": 4}
     for rule, rates in ((None, 1.0), ("inverse-time:0.05", 1 / (1 + np.arange(4) / 0.05))):
         config = AccountConfig(**asked, release="none", lr_schedule=rule)
-        account = config.run(progress=False)
+        account = run_account(config, progress=False)
         dynamics = Dynamics(gossip.metropolis_hastings("path:n=4"), rates)
         one = algorithms.dp_dsgd(dynamics, EveryStep(4))
         wanted = [loss.sensitivity_squared for loss in victim_losses(one, trust.PNDP([0]), release="none")]

@@ -11,7 +11,19 @@ from matplotlib.figure import Figure
 from small_tasks import classes, regression
 
 import mfdl
-from mfdl import Cyclic, Dynamics, EveryStep, InvalidInput, Losses, Question, algorithms, gossip, graphs, replay, trust
+from mfdl import (
+    Cyclic,
+    Dynamics,
+    EveryStep,
+    InvalidInput,
+    PrivacyLosses,
+    Question,
+    algorithms,
+    gossip,
+    graphs,
+    replay,
+    trust,
+)
 from mfdl.pictures.heat_maps import MAX_NUMBERED, cell_text, heat_map
 from mfdl.reporting.plots import plot_runs
 from mfdl.training.run import RUN_COLUMNS
@@ -92,7 +104,7 @@ def test_the_rate_of_a_schedule_is_that_of_the_step():
 
 
 def test_without_pandas_the_way_out_is_named(no_pandas):
-    losses = Losses.of(algorithms.dp_dsgd(RING, EveryStep(2)), Question(trust.LDP(), **ASKED))
+    losses = PrivacyLosses.of(algorithms.dp_dsgd(RING, EveryStep(2)), Question(trust.LDP(), **ASKED))
     for table in (trained().to_pandas, losses.to_pandas):
         with pytest.raises(InvalidInput, match="pip install pandas"):
             table()
@@ -155,12 +167,12 @@ def test_a_heat_map_of_one_number_says_why(pairs):
 
 
 def test_losses_of_one_question_have_one_attacker(florentine):
-    losses = Losses.of(florentine, Question(trust.PNDP(["Medici", "Pazzi"]), release="none", **ASKED))
+    losses = PrivacyLosses.of(florentine, Question(trust.PNDP(["Medici", "Pazzi"]), release="none", **ASKED))
     frame = losses.to_pandas()
     assert frame["attacker"].unique().tolist() == ["Medici, Pazzi"]
     assert frame.set_index("victim").loc["Salviati", "distance"] == 1
     assert frame["noise_std"].unique().tolist() == [1.0]
-    public = Losses.of(florentine, Question(trust.LDP(), **ASKED)).to_pandas()
+    public = PrivacyLosses.of(florentine, Question(trust.LDP(), **ASKED)).to_pandas()
     assert public["attacker"].unique().tolist() == [trust.LDP().attacker]
     assert public["distance"].isna().all()
 
@@ -214,7 +226,7 @@ def test_heat_maps_draw_into_axes_and_return_them(florentine, pairs):
     assert len(cells(given)) == 15 * 15
     assert (given.get_xlabel(), given.get_ylabel()) == ("attacker", "victim")
     assert [tick.get_text() for tick in given.get_yticklabels()] == list(florentine.dynamics.gossip.labels)
-    one = Losses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
+    one = PrivacyLosses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
     assert len(cells(one.heatmap(adaptive=False))) == 14
     with pytest.raises(InvalidInput, match="metric"):
         pairs.heatmap(metric="loss")
@@ -239,7 +251,7 @@ def test_a_number_in_a_cell_is_never_below_the_value():
 
 
 def test_notebooks_show_table_and_heat_map(florentine, pairs):
-    one = Losses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
+    one = PrivacyLosses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
     for losses in (pairs, one):
         assert len(repr(losses)) < 1500
         assert "<table>" in losses._repr_html_()

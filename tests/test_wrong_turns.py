@@ -168,10 +168,10 @@ REFUSED = {
     "losses swapped": (lambda: mfdl.victim_losses(LDP, A), ["trust must be a trust model", "got LinearAlgorithm"]),
     "losses of node 0": (lambda: mfdl.victim_losses(A, LDP, victims=0), ["a list of node indices", "got 0"]),
     "all losses of a mechanism": (
-        lambda: mfdl.Losses.of(M, mfdl.Question(LDP, "zero-out", 1.0)),
+        lambda: mfdl.PrivacyLosses.of(M, mfdl.Question(LDP, "zero-out", 1.0)),
         ["algorithm", "got Mechanism"],
     ),
-    "a trust model as question": (lambda: mfdl.Losses.of(A, LDP), ["question", "got LDP", "mfdl.Question("]),
+    "a trust model as question": (lambda: mfdl.PrivacyLosses.of(A, LDP), ["question", "got LDP", "mfdl.Question("]),
     "a view of a mechanism": (lambda: LDP.view(M), ["algorithm", "got Mechanism"]),
     "trust by name": (lambda: mfdl.calibrate(A, mu=1.0, **HOW | {"trust": "ldp"}), ["'ldp'", "mfdl.trust.LDP()"]),
     "trust by class": (
@@ -316,21 +316,29 @@ REFUSED = {
     "a dtype by name": (lambda: mfdl.replay(M, TASK, seeds=[0], dtype="float32"), ["torch.float32", "got 'float32'"]),
     # arguments that other functions take
     "one victim to account": (lambda: mfdl.account(A, noise_std=1.0, victim=0, **HOW), ["no victim", "by_victim"]),
-    "one victim of bins": (lambda: mfdl.account(AB, noise_std=1.0, victim=0, **HOW), ["no victim", "sampled.by_vic"]),
-    "a bound of public batches": (lambda: mfdl.calibrate(A, mu=1.0, by="renyi", **HOW), ["no by", "BallsInBins"]),
+    "one victim of bins": (lambda: mfdl.account(AB, noise_std=1.0, victim=0, **HOW), ["no victim", "by_victim"]),
+    "a bound of public batches": (
+        lambda: mfdl.calibrate(A, mu=1.0, by="renyi", **HOW),
+        ["by must be", "PoissonSampling"],
+    ),
     "a bound to account with": (lambda: mfdl.account(AB, noise_std=1.0, by="renyi", **HOW), ["no by", "calibrate"]),
     "a target to account": (lambda: mfdl.account(A, noise_std=1.0, mu=1.0, **HOW), ["no mu", "mfdl.calibrate"]),
     "a target to account bins": (lambda: mfdl.account(AB, mu=1.0, **HOW), ["no mu", "epsilon with delta"]),
     "noise to calibrate": (lambda: mfdl.calibrate(A, mu=1.0, noise_std=1.0, **HOW), ["no noise_std", "with_noise"]),
-    "no noise of bins": (lambda: mfdl.account(AB, **HOW), ["give the noise", "noise_std"]),
-    "no noise of Poisson batches": (lambda: mfdl.sampled.account(AP, **HOW), ["give the noise", "noise_std"]),
-    "no target of bins": (lambda: mfdl.calibrate(AB, **HOW), ["give a target", "epsilon with delta"]),
+    "no noise of bins": (lambda: mfdl.account(AB, **HOW), ["give exactly one of noise_std"]),
+    "no noise of Poisson batches": (lambda: mfdl.account(AP, **HOW), ["give exactly one of noise_std"]),
+    "no target of bins": (lambda: mfdl.calibrate(AB, **HOW), ["exactly one target", "epsilon with delta"]),
     "no delta of bins": (lambda: mfdl.calibrate(AB, epsilon=1.0, **HOW), ["epsilon needs a delta", "delta=1e-6"]),
-    "no delta of Poisson batches": (lambda: mfdl.sampled.calibrate(AP, epsilon=1.0, **HOW), ["needs a delta"]),
-    "mu of Poisson batches": (lambda: mfdl.sampled.calibrate(AP, mu=1.0, **HOW), ["no mu", "epsilon with delta"]),
+    "no delta of Poisson batches": (lambda: mfdl.calibrate(AP, epsilon=1.0, **HOW), ["needs a delta"]),
+    "mu of Poisson batches": (
+        lambda: mfdl.calibrate(AP, mu=1.0, **HOW),
+        ["no mu", "epsilon and delta"],
+        UnsupportedMechanism,
+    ),
     "a user of Poisson batches": (
-        lambda: mfdl.sampled.account(AP, noise_std=1.0, unit="user", **HOW),
-        ["no unit", "one record"],
+        lambda: mfdl.account(AP, noise_std=1.0, unit="user", **HOW),
+        ["leave out unit", "one record"],
+        UnsupportedMechanism,
     ),
     # values of another kind
     "an array as unit": (lambda: mfdl.account(A, noise_std=1.0, unit=x, **HOW), ["unknown unit ndarray"]),
@@ -408,7 +416,10 @@ REFUSED = {
     ),
     "mixing of a graph": (lambda: mfdl.gossip.mixing_parameter(G), ["gossip", "got Graph"]),
     "a device by a huge number": (lambda: mfdl.replay(M, TASK, seeds=[0], device=10**30), ["cannot be used"]),
-    "numbers that are no flag": (lambda: mfdl.Losses.of(A, Q1).by_victim(1.0, adaptive=None), ["adaptive", "got None"]),
+    "numbers that are no flag": (
+        lambda: mfdl.PrivacyLosses.of(A, Q1).by_victim(1.0, adaptive=None),
+        ["adaptive", "got None"],
+    ),
     "numpy's True as a norm": (
         lambda: mfdl.calibrate(A, mu=1.0, **HOW | {"clip_norm": np.True_}),
         ["clip_norm", "True"],
@@ -423,7 +434,7 @@ REFUSED = {
     ),
     "no value of an option": (lambda: mfdl.sweeps.SweepConfig(epochs=None), ["epochs has a value", "leave it out"]),
     "correlations of no pairs": (
-        lambda: mfdl.sampled.BinnedGaussian(1.0, 3, 0.5, "zero-out"),
+        lambda: mfdl.privacy.BallsInBinsGaussian(1.0, 3, 0.5, "zero-out"),
         ["correlations must be pairs", "got 0.5"],
     ),
     "self messages by name": (
@@ -465,7 +476,7 @@ def test_refusals_of_privacy_do_no_work_first(monkeypatch):
     def worked(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr("mfdl.privacy.losses.victim_losses", worked)
+    monkeypatch.setattr("mfdl.privacy.exposures.victim_losses", worked)
     for wrong in ({"adjacency": "replace"}, {"clip_norm": 0}, {"noise_std": -1}, {"noise_multiplier": 1.0}):
         with pytest.raises(InvalidInput):
             mfdl.account(A, **HOW | {"noise_std": 1.0} | wrong)

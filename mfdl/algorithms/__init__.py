@@ -1,8 +1,5 @@
 """Decentralized learning algorithms, each a builder of one `LinearAlgorithm`."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from .absences import with_absences
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
 from .factorized import (
@@ -30,9 +27,6 @@ from .random_walk import random_walk
 from .registry import build
 from .round import Round
 
-if TYPE_CHECKING:
-    from ..decor_search import decor_couples
-
 __all__ = [
     "LinearAlgorithm",
     "Round",
@@ -49,7 +43,6 @@ __all__ = [
     "corn_pairwise",
     "d_mf",
     "decor",
-    "decor_couples",
     "delayed_dsgd",
     "dp_dsgd",
     "dsgd",
@@ -82,9 +75,3 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "decor_couples":  # a search that calls the accountant, which stands above this package
-        return importlib.import_module("mfdl.decor_search").decor_couples
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,16 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from .. import check, matrices
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..dynamics.rounds import PlainRounds
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..keywords import bound
 from ..noise import NoiseOperator
 from ..operators.recursion import Map
-from ..participation import BallsInBins, Participation
+from ..participation import Participation, PatternSet
 from .round import Round
-
-if TYPE_CHECKING:
-    from .linear_algorithm import LinearAlgorithm
 
 MAX_DIVISOR_RATIO = 1e6  # columns fainter than that could pass for rounding
 
@@ -57,10 +53,13 @@ def builder(build: Callable[Given, Made]) -> Callable[Given, Made]:
     return checked
 
 
-def require_bins(name: str, participation: Participation, otherwise: str) -> BallsInBins:
-    """The scheme of a mechanism that is made for secret batches; raises UnsupportedMechanism: another."""
-    if isinstance(participation, BallsInBins):
-        return participation
+def require_bins(name: str, participation: Participation, otherwise: str) -> PatternSet:
+    """The patterns of which each record draws one, for a mechanism that is made for secret batches.
+
+    Raises: UnsupportedMechanism: another participation.
+    """
+    if participation.num_bins is not None:
+        return participation.public.patterns_of_record()
     raise UnsupportedMechanism(
         f"{name} is made for secret batches, BallsInBins(epochs, bins), got {participation.describe()}; take "
         f"{otherwise}."
@@ -94,22 +93,22 @@ def divisors(given: ArrayLike, num_nodes: int) -> FloatArray:
     return np.asarray(matrices.read_only(m))
 
 
-def step_of_round(algorithm: LinearAlgorithm) -> tuple[int, ...]:
+def step_of_round(steps_given: Sequence[int], rounds: Sequence[Round]) -> tuple[int, ...]:
     """The steps 0 .. T - 1 in order, each in one round, and -1 in the rounds of pure gossip that follow a step.
 
     The executor takes a step's gradients before its first round, and the accountant reads the rounds in their order.
     """
-    R = len(algorithm.rounds)
-    given = np.asarray(algorithm.step_of_round if len(algorithm.step_of_round) else np.arange(R))
+    R = len(rounds)
+    given = np.asarray(steps_given if len(steps_given) else np.arange(R))
     if given.shape != (R,) or given.dtype.kind not in "iu":
-        raise InvalidInput(f"step_of_round must hold {R} integers, one per round, got {algorithm.step_of_round!r}.")
+        raise InvalidInput(f"step_of_round must hold {R} integers, one per round, got {steps_given!r}.")
     steps = given[given != -1]
     if given[0] != 0 or not np.array_equal(steps, np.arange(steps.size)):
         raise InvalidInput(
             f"step_of_round must hold the steps 0 .. T - 1 in order, each once, and -1 for the gossip rounds after a "
             f"step, got {_shortened(given)}; put the rounds in the order in which they run."
         )
-    for r, (exchange, step) in enumerate(zip(algorithm.rounds, given, strict=True)):
+    for r, (exchange, step) in enumerate(zip(rounds, given, strict=True)):
         if step < 0 and exchange.injects:
             raise InvalidInput(
                 f"round {r} is pure gossip (step -1) but has a map of gradients or noise; give it a step of its own, "
@@ -118,10 +117,10 @@ def step_of_round(algorithm: LinearAlgorithm) -> tuple[int, ...]:
     return tuple(given.tolist())
 
 
-def transmitted(algorithm: LinearAlgorithm) -> NDArray[np.bool_]:
+def transmitted(marks: ArrayLike, num_rounds: int, num_messages: int) -> NDArray[np.bool_]:
     """bool (messages per round,), or (rounds, messages per round) where rounds differ; own and read-only."""
-    R, S = len(algorithm.rounds), algorithm.messages_per_round
-    given = np.asarray(algorithm.transmitted)
+    R, S = num_rounds, num_messages
+    given = np.asarray(marks)
     if not given.size and S:
         given = np.ones(S, dtype=bool)
     if given.dtype != bool or given.shape not in ((S,), (R, S)):
@@ -134,52 +133,8 @@ def transmitted(algorithm: LinearAlgorithm) -> NDArray[np.bool_]:
     return np.asarray(matrices.read_only(given.copy()))
 
 
-def require_consistent(algorithm: LinearAlgorithm) -> None:
-    """Sizes of all maps, the noise and the participation; who receives and who holds what the maps use."""
-    T, n = algorithm.num_steps, algorithm.num_nodes
-    if algorithm.participation.num_steps != T:
-        raise InvalidInput(
-            f"participation has {algorithm.participation.num_steps} steps but the algorithm has {T}; build both for "
-            "the same number of steps."
-        )
-    algorithm.participation.require_nodes(n)
-    algorithm.dynamics.learning_rates(T)
-    noise = algorithm.noise
-    if (noise.num_steps, noise.num_nodes) != (T, n):
-        raise InvalidInput(f"noise must cover {T} steps x {n} nodes, got {noise.num_steps} x {noise.num_nodes}.")
-    require_models(algorithm.model_from_state, n)
-    sizes = algorithm.sizes
-    for kind in algorithm.kinds:
-        kind.require_sizes(sizes)
-    start = algorithm.state_from_start
-    if start is not None and start.shape != (sizes["state"], n):
-        raise InvalidInput(f"state_from_start must have shape {(sizes['state'], n)}, got {start.shape}.")
-    _require_receivers(algorithm)
-    if noise.slots_per_step != n:  # else a slot is its node's, and the operator itself has looked
-        _require_held_by_senders(algorithm)
-
-
-def is_plain(algorithm: LinearAlgorithm) -> bool:
-    """See `LinearAlgorithm.is_plain`; divisors and rates are multiplied in any order, so maps agree up to rounding."""
-    plain = PlainRounds(algorithm.dynamics)
-    schedule = plain.schedule(algorithm.num_steps)
-    if algorithm.noise_on_messages or not algorithm.noise_enters_with_gradients:
-        return False
-    if algorithm.step_of_round != tuple(step for step, _, _ in schedule):
-        return False
-    pairs = {(kind, W, rate) for kind, (_, W, rate) in zip(algorithm.kind_of_round.tolist(), schedule, strict=True)}
-    return _close(algorithm.model_from_state, plain.model_from_state) and all(
-        _close(has, wanted)
-        for kind, W, rate in pairs
-        for has, wanted in zip(
-            vars(algorithm.kinds[kind].driven_by("gradient")).values(),
-            vars(plain.of(W.weights, rate, algorithm.divisors)).values(),
-            strict=True,
-        )
-    )
-
-
-def _close(has: Map, wanted: Map) -> bool:
+def close(has: Map, wanted: Map) -> bool:
+    """Whether two maps agree up to rounding."""
     if has is None or wanted is None or has.shape != wanted.shape:
         return has is None and wanted is None
     difference = abs(has - wanted)
@@ -194,22 +149,24 @@ def require_models(model_from_state: sp.csr_array, num_nodes: int) -> None:
         )
 
 
-def _require_receivers(algorithm: LinearAlgorithm) -> None:
-    """Whoever uses a message sent it, or it is sent and they are among its receivers."""
-    unsent = ~algorithm.sent
+def require_receivers(
+    rounds: Sequence[Round], model_from_state: sp.csr_array, sender: NDArray[np.intp], sent: NDArray[np.bool_]
+) -> None:
+    """Whoever uses a message sent it, or it is sent and they are among its receivers; sent: (rounds, messages)."""
+    unsent = ~sent
     if unsent.any():
-        alone = unsent & used_by_others(algorithm.rounds, algorithm.model_from_state, algorithm.message_sender)
+        alone = unsent & used_by_others(rounds, model_from_state, sender)
         if alone.any():
             r, j = (int(index[0]) for index in np.nonzero(alone))
             raise InvalidInput(
-                f"message {j} of round {r} enters models of other nodes than its sender {algorithm.message_sender[j]}, "
+                f"message {j} of round {r} enters models of other nodes than its sender {sender[j]}, "
                 "but is not sent; mark it in transmitted."
             )
-    if all(kind.receivers is None for kind in algorithm.kinds):
+    if all(exchange.receivers is None for exchange in rounds):
         return
     number, looked = matrices.numbered(), set()
-    for r, users in message_users(algorithm.rounds, algorithm.model_from_state, algorithm.message_sender):
-        receivers = algorithm.rounds[r].receivers
+    for r, users in message_users(rounds, model_from_state, sender):
+        receivers = rounds[r].receivers
         if receivers is None or (number(receivers), number(users)) in looked:
             continue
         looked.add((number(receivers), number(users)))
@@ -217,7 +174,7 @@ def _require_receivers(algorithm: LinearAlgorithm) -> None:
         if deaf.nnz:
             j, u = int(deaf.coords[0][0]), int(deaf.coords[1][0])
             raise InvalidInput(
-                f"message {j} of round {r}, sent by node {algorithm.message_sender[j]}, enters the models of node {u}, "
+                f"message {j} of round {r}, sent by node {sender[j]}, enters the models of node {u}, "
                 "which is not among its receivers; mark it there, or leave receivers None."
             )
 
@@ -267,14 +224,13 @@ def message_users(
         yield r, users
 
 
-def _require_held_by_senders(algorithm: LinearAlgorithm) -> None:
+def require_held_by_senders(kinds: Sequence[Round], noise: NoiseOperator, sender: NDArray[np.intp]) -> None:
     """Noise that enters a message is held by the sender of the message."""
-    sender = algorithm.message_sender
-    held = sp.csr_array(algorithm.noise.holders().T, dtype=bool)[sender]  # (messages, parts): may be in the message
-    for kind in algorithm.kinds:
+    held = sp.csr_array(noise.holders().T, dtype=bool)[sender]  # (messages, parts): may be in the message
+    for kind in kinds:
         if kind.message_from_noise is None:
             continue
-        foreign = sp.coo_array(_pattern(_pattern(kind.message_from_noise) @ algorithm.noise.pattern()) > held)
+        foreign = sp.coo_array(_pattern(_pattern(kind.message_from_noise) @ noise.pattern()) > held)
         if foreign.nnz:
             j, c = (int(index[0]) for index in foreign.coords)
             raise InvalidInput(

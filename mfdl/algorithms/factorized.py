@@ -22,7 +22,7 @@ from ..factorization.long_runs import BandSearch, BufferSearch, FormSearch, best
 from ..factorization.search import ClassSearch, EncoderSearch, NodeSearch, Search
 from ..factorization.strategies import Inverse, Toeplitz, square_root_series
 from ..keywords import takes_fields_of
-from ..participation import Cyclic, Participation
+from ..participation import Participation
 from ..progress import Progress
 from .checks import builder, require_bins
 from .dsgd import mf_dsgd
@@ -68,7 +68,7 @@ def lambda_cgd(dynamics: Dynamics, participation: Participation, *, correlation:
 def _width(participation: Participation, bandwidth: int | None, otherwise: int) -> int:
     if bandwidth is not None:
         return check.at_most_steps(participation.num_steps, bandwidth=bandwidth)
-    return min(participation.period if isinstance(participation, Cyclic) else otherwise, participation.num_steps)
+    return min(participation.cycle or otherwise, participation.num_steps)
 
 
 @builder
@@ -169,13 +169,13 @@ def mafalda_bins(
 
     Args:
         participation: `BallsInBins`.
-        noise_std, weights: as `factorization.factorize_bins`; `mfdl.sampled.noise_of_bins` says it.
+        noise_std, weights: as `factorization.factorize_bins`; `mfdl.privacy.noise_of_bins` says it.
     Raises: UnsupportedMechanism: another participation; InvalidInput: no encoder meets the target.
     Cost: that of `factorize_bins`.
     Source: docs/secret_bins.md.
     """
-    bins = require_bins("mafalda-bins", participation, "mafalda")
-    solved = factorize_bins(dynamics, bins.epochs, bins.bins, noise_std, weights=weights, progress=progress)
+    known = require_bins("mafalda-bins", participation, "mafalda")
+    solved = factorize_bins(dynamics, known.uses, known.gap, noise_std, weights=weights, progress=progress)
     return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda-bins")
 
 

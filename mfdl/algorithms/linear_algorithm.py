@@ -34,6 +34,7 @@ from .. import check, matrices
 from ..axes import TimeNodeAxis
 from ..check import FloatArray
 from ..dynamics import Dynamics
+from ..dynamics.rounds import PlainRounds
 from ..errors import InvalidInput
 from ..noise import NoiseOperator
 from ..operators import OutputRecursion, StateRecursion, WeightedStates
@@ -124,11 +125,35 @@ class LinearAlgorithm(Shown):
             fields["state_from_start"] = matrices.sparse_matrix(state_from_start=self.state_from_start)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "step_of_round", checks.step_of_round(self))
-        object.__setattr__(self, "transmitted", checks.transmitted(self))
+        object.__setattr__(self, "step_of_round", checks.step_of_round(self.step_of_round, self.rounds))
+        marks = checks.transmitted(self.transmitted, len(self.rounds), self.messages_per_round)
+        object.__setattr__(self, "transmitted", marks)
         check.instance(Released, released=self.released)
         self.released.of_steps(self.num_steps)
-        checks.require_consistent(self)
+        self._require_consistent()
+
+    def _require_consistent(self) -> None:
+        """Sizes of all maps, the noise and the participation; who receives and who holds what the maps use."""
+        T, n, noise = self.num_steps, self.num_nodes, self.noise
+        if self.participation.num_steps != T:
+            raise InvalidInput(
+                f"participation has {self.participation.num_steps} steps but the algorithm has {T}; build both for "
+                "the same number of steps."
+            )
+        self.participation.require_nodes(n)
+        self.dynamics.learning_rates(T)
+        if (noise.num_steps, noise.num_nodes) != (T, n):
+            raise InvalidInput(f"noise must cover {T} steps x {n} nodes, got {noise.num_steps} x {noise.num_nodes}.")
+        checks.require_models(self.model_from_state, n)
+        sizes = self.sizes
+        for kind in self.kinds:
+            kind.require_sizes(sizes)
+        start = self.state_from_start
+        if start is not None and start.shape != (sizes["state"], n):
+            raise InvalidInput(f"state_from_start must have shape {(sizes['state'], n)}, got {start.shape}.")
+        checks.require_receivers(self.rounds, self.model_from_state, self.message_sender, self.sent)
+        if noise.slots_per_step != n:  # else a slot is its node's, and the operator itself has looked
+            checks.require_held_by_senders(self.kinds, noise, self.message_sender)
 
     def stored_fields(self) -> dict[str, Any]:
         """See `storable`: every distinct round once."""
@@ -190,9 +215,24 @@ class LinearAlgorithm(Shown):
         """Whether the rounds are those that `dynamics` describes, up to rounding, with noise where gradients are.
 
         Then the error Gram matrices of `dynamics` are those of the algorithm. Builders know it; for others, and for
-        copies with other fields, the maps decide.
+        copies with other fields, the maps decide: divisors and rates are multiplied in any order.
         """
-        return checks.is_plain(self)
+        plain = PlainRounds(self.dynamics)
+        schedule = plain.schedule(self.num_steps)
+        if self.noise_on_messages or not self.noise_enters_with_gradients:
+            return False
+        if self.step_of_round != tuple(step for step, _, _ in schedule):
+            return False
+        pairs = {(kind, W, rate) for kind, (_, W, rate) in zip(self.kind_of_round.tolist(), schedule, strict=True)}
+        return checks.close(self.model_from_state, plain.model_from_state) and all(
+            checks.close(has, wanted)
+            for kind, W, rate in pairs
+            for has, wanted in zip(
+                vars(self.kinds[kind].driven_by("gradient")).values(),
+                vars(plain.of(W.weights, rate, self.divisors)).values(),
+                strict=True,
+            )
+        )
 
     def known_plain(self) -> LinearAlgorithm:
         """Itself, for builders whose rounds are those of `dynamics.rounds`: `is_plain` without a look at the maps."""

@@ -100,17 +100,17 @@ def time_space_bins(
 
     Args:
         participation: `BallsInBins`.
-        noise_std, weights: as `factorization.factorize_bins`; `mfdl.sampled.noise_of_bins` says it.
+        noise_std, weights: as `factorization.factorize_bins`; `mfdl.privacy.noise_of_bins` says it.
     Raises: UnsupportedMechanism: another participation, gossip without modes; InvalidInput: no encoder meets the
         target.
     Cost: that of `optimal_covariance`, of the modes, n T^3, and of `factorize_bins`.
     Source: docs/secret_bins.md.
     """
-    bins = require_bins("time-space-bins", participation, "time_space")
-    space = optimal_covariance(dynamics, horizon=bins.num_steps, weights=weights)
+    known = require_bins("time-space-bins", participation, "time_space")
+    space = optimal_covariance(dynamics, horizon=known.num_steps, weights=weights)
     factor, holders = space.factor()
     shared: dict[str, Any] = {"weights": weights, "progress": progress}
-    solved = factorize_bins(dynamics, bins.epochs, bins.bins, noise_std, factor=factor, **shared)
+    solved = factorize_bins(dynamics, known.uses, known.gap, noise_std, factor=factor, **shared)
     assert isinstance(solved.encoder, np.ndarray)
     noise = SpaceTimeNoise(solved.encoder, factor, holders, dynamics.num_nodes)
     return decentralized("time-space-bins", dynamics, participation, noise)

@@ -13,7 +13,7 @@ from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
-from ..participation import BallsInBins, Cyclic, Participation
+from ..participation import Participation
 from . import factorized, memory, noise_on_messages, over_nodes, over_time_and_nodes
 from .checks import builder
 from .dsgd import anti_pgd, cdp, dp_dsgd, dsgd, mf_dsgd, muffliato
@@ -357,8 +357,8 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     check_name(name)
     if is_of_secret_bins(name):
         return _made_for_target(name, dynamics, participation, **parameters)
-    if isinstance(participation, BallsInBins):
-        return _of_bins(build(name, dynamics, participation.public, **parameters), participation)
+    if participation.public is not participation:
+        return _drawn_secretly(build(name, dynamics, participation.public, **parameters), participation)
     if (entry := entry_of(name)) is not None:
         builder = entry.build if split(name)[1] is None else entry.best
         if parameters and builder is not entry.build:  # both would decide the same
@@ -374,9 +374,9 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     if isinstance(saved.factorization, SpaceTimeFactorization):
         return over_time_and_nodes.space_time_noise(dynamics, participation, saved.factorization, name=name)
     made_for = saved.header.get("participation")
-    if made_for is not None and made_for not in _of_file(participation):
+    if made_for is not None and made_for.public != participation:  # encoders for secret bins serve public ones
         raise InvalidInput(
-            f"{path} was made for {made_for}, not for {participation.to_dict()}; factorize again with this "
+            f"{path} was made for {made_for.to_dict()}, not for {participation.to_dict()}; factorize again with this "
             "participation."
         )
     per_node = getattr(saved.encoder, "ndim", 0) == 3  # an encoder with structure is one for all
@@ -387,14 +387,6 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
             "factorize again."
         )
     return mf_dsgd(dynamics, participation, saved.encoder, name=name)
-
-
-def _of_file(participation: Participation) -> tuple[dict[str, Any], ...]:
-    """What a file of encoders may be made for: secret bins as public ones, as who knows them is not its to say."""
-    public = dict(participation.to_dict())
-    if not isinstance(participation, Cyclic):
-        return (public,)
-    return public, dict(BallsInBins(participation.epochs, participation.period).to_dict())
 
 
 def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:
@@ -451,18 +443,18 @@ def build_tuned(
     entry = entry_of(check_name(name))
     if is_of_secret_bins(name):
         return _made_for_target(name, dynamics, participation, noise_std=noise_std)
-    if isinstance(participation, BallsInBins):
+    if participation.public is not participation:
         public = build_tuned(name, dynamics, participation.public, coalition_size=coalition_size)
-        return _of_bins(public, participation)
+        return _drawn_secretly(public, participation)
     if entry is None:
         return build(name, dynamics, participation)
     against = {"coalition_size": coalition_size} if entry.takes("coalition_size") else {}
     return _built(entry.best, name, dynamics, participation, **against)
 
 
-def _of_bins(public: LinearAlgorithm, bins: BallsInBins) -> LinearAlgorithm:
+def _drawn_secretly(public: LinearAlgorithm, participation: Participation) -> LinearAlgorithm:
     """The same algorithm where the map from records to steps is secret."""
-    secret = dataclasses.replace(public, participation=bins)
+    secret = dataclasses.replace(public, participation=participation)
     return secret.known_plain() if public.is_plain else secret
 
 
@@ -470,7 +462,7 @@ def _made_for_target(name: str, dynamics: Dynamics, participation: Participation
     if parameters.get("noise_std") is None:
         raise InvalidInput(
             f"{name} is made for a target of secret batches: give --participation balls-in-bins with --epsilon (in "
-            "Python noise_std=mfdl.sampled.noise_of_bins(...)), or take mafalda."
+            "Python noise_std=mfdl.privacy.noise_of_bins(...)), or take mafalda."
         )
     entry = entry_of(name)
     assert entry is not None

@@ -21,11 +21,9 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..mechanism import Mechanism, require_unit
-from ..participation import BallsInBins
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
 from ..progress import Progress, shown
-from ..sampled import SampledMechanism
 from ..sensitivity.patterns import MAX_ENUMERATED
 from ..trust import TrustModel
 from . import bounds, claims
@@ -63,7 +61,7 @@ class AuditConfig:
         progress: True, False, "auto" (see `mfdl.progress`), or a function: called after each canary.
     """
 
-    subject: Mechanism | SampledMechanism | LinearAlgorithm
+    subject: Mechanism | LinearAlgorithm
     _: dataclasses.KW_ONLY
     trust: TrustModel
     adjacency: str | None = None
@@ -82,9 +80,9 @@ class AuditConfig:
     progress: Progress = "auto"
 
     @property
-    def mechanism(self) -> Mechanism | SampledMechanism | None:
+    def mechanism(self) -> Mechanism | None:
         """The subject, if it is one."""
-        return self.subject if isinstance(self.subject, Mechanism | SampledMechanism) else None
+        return self.subject if isinstance(self.subject, Mechanism) else None
 
     @property
     def algorithm(self) -> LinearAlgorithm:
@@ -98,7 +96,7 @@ class AuditConfig:
 
     def settings(self) -> Settings:
         """All that a mechanism brings or the caller gives, checked."""
-        check.instance(Mechanism, SampledMechanism, LinearAlgorithm, subject=self.subject)
+        check.instance(Mechanism, LinearAlgorithm, subject=self.subject)
         check.instance(TrustModel, trust=self.trust)
         given = {"clip_norm": self.clip_norm, "noise_std": self.noise_std, "unit": self.unit}
         if self.mechanism is not None:
@@ -140,7 +138,7 @@ class AuditConfig:
 
     def shown(self) -> str | None:
         """The final models that the view holds; None: the default."""
-        if self.release is None and isinstance(self.subject, Mechanism):
+        if self.release is None and isinstance(self.subject, Mechanism) and self.subject.sampling is None:
             stated = self.subject.guarantee
             return stated.release if self.trust.name == stated.trust else None
         return self.release
@@ -169,8 +167,8 @@ def audit(config: AuditConfig) -> AuditResult | BinsAuditResult:
 
 def audited(config: AuditConfig) -> AuditResult | BinsAuditResult:
     """`audit` of a config, whose losses are accounted once."""
-    check.instance(Mechanism, SampledMechanism, LinearAlgorithm, subject=config.subject)
-    if isinstance(config.algorithm.participation, BallsInBins):
+    check.instance(Mechanism, LinearAlgorithm, subject=config.subject)
+    if config.algorithm.participation.num_bins is not None:
         return audited_bins(config)
     if config.bins_seen:
         raise InvalidInput("bins_seen=True: only secret bins can be told; leave it out, or audit BallsInBins.")

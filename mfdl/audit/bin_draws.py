@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from ..check import FloatArray
-from ..sampled import SampledMechanism
+from ..mechanism import Mechanism
 from ..training.keys import NoiseKey
 from ..training.replay import ReplayConfig, fed
 from ..training.tasks import Task, from_module
@@ -67,7 +67,7 @@ class Replayed:
     Attributes: mechanism: with `BallsInBins`; another adjacency than add-remove, which `replay` refuses.
     """
 
-    mechanism: SampledMechanism
+    mechanism: Mechanism
 
     def joined(self, records: int, *, key: NoiseKey, run: int, steps: int) -> NDArray[np.bool_]:
         """See `Joined`: runs come in squares, of keys and of seeds, so that bins must follow both."""

@@ -80,16 +80,17 @@ def _guaranteed(
         why = f"the claim audited does not rest on lipschitz={mechanism.lipschitz:g}, the mechanism's own does"
         return {}, (why,)
     stated, labels = mechanism.guarantee, mechanism.algorithm.dynamics.gossip.labels
+    mu = stated.curve.public_mu
     about = (stated.trust, stated.attacker, stated.release, stated.adaptive)
     if about != (trust.name, trust.attacker, losses[0].release, True):
         model = stated.trust if stated.adaptive else f"{stated.trust}, for gradients fixed in advance"
         why = f"the claim audited is accounted anew, as the guarantee is about {stated.attacker} ({model})"
         return {}, (f"{why}, released models: {stated.release}",)
-    each = dict(stated.by_victim)
-    covered = {u: each.get(str(labels[u]), stated.mu) for u in mus if stated.victim in (EVERY_NODE, str(labels[u]))}
-    anew = max((mus[u] for u in covered), default=stated.mu)
-    larger = anew < stated.mu * (1 - SAME) and (of_all or stated.victim != EVERY_NODE)  # than that of its own victims
-    if larger or anew > stated.mu * (1 + SAME):
-        why = f"the guarantee states mu = {stated.mu:.6g}, accounted anew it is {anew:.6g}; the smaller is audited"
+    each = {label: curve.mu for label, curve in stated.victims if curve.mu is not None}
+    covered = {u: each.get(str(labels[u]), mu) for u in mus if stated.victim in (EVERY_NODE, str(labels[u]))}
+    anew = max((mus[u] for u in covered), default=mu)
+    larger = anew < mu * (1 - SAME) and (of_all or stated.victim != EVERY_NODE)  # than that of its own victims
+    if larger or anew > mu * (1 + SAME):
+        why = f"the guarantee states mu = {mu:.6g}, accounted anew it is {anew:.6g}; the smaller is audited"
         return covered, (why,)
     return covered, ()

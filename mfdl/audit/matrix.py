@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import check, files, sampled
+from .. import check, files
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, UnsupportedMechanism
-from ..participation import BallsInBins
 from ..privacy import gaussian
 from ..privacy.accounting import worst_adaptive
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question
 from ..progress import Progress, shown
 from ..shown import short_repr
 from ..trust import TrustModel
@@ -194,7 +195,7 @@ def audit_matrix(
             asked = AuditConfig(
                 algorithms[row.name], trust=trusts[model], release=(release or {}).get(row.name), **(how | more)
             )
-            of_bins = isinstance(asked.algorithm.participation, BallsInBins)
+            of_bins = asked.algorithm.participation.num_bins is not None
             result, why = _of_bins(asked, noise) if of_bins else _of_public(asked, noise)
             audits.append(Cell(row.title, model, result, why, row.planted))
             advance()
@@ -214,7 +215,7 @@ class _Row:
 
 
 def _rows(algorithms: Mapping[str, LinearAlgorithm], *, planted: bool) -> list[_Row]:
-    secret = {name for name, each in algorithms.items() if isinstance(each.participation, BallsInBins)}
+    secret = {name for name, each in algorithms.items() if each.participation.num_bins is not None}
     if planted and not secret:
         raise InvalidInput("planted=True: only secret bins can be told; leave it out, or take BallsInBins.")
     bugs = {name: ("", PUBLIC_BINS) if planted and name in secret else ("",) for name in algorithms}
@@ -248,9 +249,9 @@ class _Noise:
             return self.noise_std
         if self.epsilon is None:
             raise InvalidInput(f"mu={self.mu}: secret bins have no mu; give epsilon or noise_std.")
-        settings: dict[str, Any] = {"adjacency": str(asked.adjacency), "clip_norm": float(asked.clip_norm or 0)}
-        of_unit = sampled.by_victim(asked.algorithm, trust=asked.trust, noise_std=1.0, **settings)
-        finite = [each for each in of_unit.values() if each.noise_multiplier > 0]
+        question = Question(asked.trust, str(asked.adjacency), float(asked.clip_norm or 0))
+        unit_curves = PrivacyLosses.of(asked.algorithm, question).curves(1.0)
+        finite = [each for each in unit_curves.values() if each.noise_multiplier > 0]
         scales = [each.least_multiplier(self.epsilon, asked.delta) / each.noise_multiplier for each in finite]
         return max(scales, default=1.0) * (1 + ROUNDED)
 

@@ -1,6 +1,6 @@
 """Audits of secret bins: what runs show of a record whose bin nobody knows, against the claimed curve.
 
-In: what `audit` is asked of an algorithm with `BallsInBins`, or of a `SampledMechanism`. Out: one
+In: what `audit` is asked of an algorithm with `BallsInBins`, or of its mechanism. Out: one
 `BinsCanaryResult` for each canary. Bins are drawn by the sampler that `replay` uses, or that of a system, and the
 draws are tested themselves (`bin_draws`).
 The loss is no Gaussian's, so nothing of one is assumed: the statistic is the likelihood ratio of the transcript
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import sampled
+from .. import mechanism
 from ..check import FloatArray
 from ..errors import InvalidInput
-from ..participation import BallsInBins
 from ..privacy import gaussian
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question
 from ..progress import shown
 from ..training.keys import NoiseKey
 from . import bounds
@@ -36,6 +37,7 @@ from .results import Settings
 from .system import System, Training
 
 if TYPE_CHECKING:
+    from ..algorithms import LinearAlgorithm
     from .auditing import AuditConfig
 
 MAX_SAMPLES = 2**26  # rows x trials of one canary: 512 MiB, several times
@@ -133,7 +135,7 @@ class BinsAudit:
         config, settings, algorithm = self.config, self.settings, self.config.algorithm
         system = config.system or Training(algorithm, noise_std=settings.noise_std, clip_norm=settings.clip_norm)
         joined, notes = self._joined(system)
-        sampler = Sampler(joined, algorithm.num_nodes, algorithm.num_steps, _bins_of_algorithm(config))
+        sampler = Sampler(joined, algorithm.num_nodes, algorithm.num_steps, _num_bins(algorithm))
         draws = sampler.tested(seed=settings.seed, failure=self.failure)
         runs = BinRuns(system, sampler, settings, self.failure, config.bins_seen)
         results = []
@@ -151,7 +153,7 @@ class BinsAudit:
         if (joined := getattr(system, "joined", None)) is not None:
             return joined, self.notes
         config, settings = self.config, self.settings
-        mechanism = sampled.with_noise(
+        trained = mechanism.with_noise(
             config.algorithm,
             trust=config.trust,
             adjacency=TRAINED,
@@ -161,7 +163,7 @@ class BinsAudit:
         notes = self.notes
         if not isinstance(system, Training):
             notes = (*notes, "the draws are those of the sampler of the library, as the system has no method joined")
-        return Replayed(mechanism).joined, notes
+        return Replayed(trained).joined, notes
 
 
 def audited_bins(config: AuditConfig) -> BinsAuditResult:
@@ -193,19 +195,12 @@ def _require_trials(settings: Settings, canaries: tuple[Canary, ...], needed: fl
 def _claims(config: AuditConfig, settings: Settings) -> tuple[dict[int, Claim], tuple[str, ...]]:
     """The finite ones by victim, and in words where they are not those of the mechanism's guarantee."""
     algorithm, adjacency = config.algorithm, str(config.claimed_adjacency)
-    by_victim = sampled.by_victim(
-        algorithm,
-        trust=config.trust,
-        adjacency=adjacency,
-        clip_norm=settings.clip_norm,
-        noise_std=settings.noise_std,
-    )
+    losses = PrivacyLosses.of(algorithm, Question(config.trust, adjacency, settings.clip_norm))
+    by_victim = losses.curves(settings.noise_std)
     claims: dict[int, Claim] = {
-        u: accountant
-        for u, accountant in by_victim.items()
-        if accountant.noise_multiplier > 0 and config.victim in (None, u)
+        u: curve for u, curve in by_victim.items() if curve.noise_multiplier > 0 and config.victim in (None, u)
     }
-    if not isinstance(config.subject, sampled.SampledMechanism) or not claims:
+    if not isinstance(config.subject, mechanism.Mechanism) or not claims:
         return claims, ()
     stated, delta = config.subject.guarantee, settings.delta
     if (stated.trust, stated.attacker) != (config.trust.name, config.trust.attacker):
@@ -222,7 +217,7 @@ def _claims(config: AuditConfig, settings: Settings) -> tuple[dict[int, Claim], 
 
 def _canaries(config: AuditConfig, claims: dict[int, Claim]) -> list[Canary]:
     """Of every victim the signs that show most of each bin, by the worst of the views; more of the worst victim."""
-    b = _bins_of_algorithm(config)
+    b = _num_bins(config.algorithm)
     worst: dict[int, tuple[float, Canary]] = {}
     for model, victims in config.trust.members(config.algorithm):
         chosen = [u for u in victims if u in claims]
@@ -241,10 +236,10 @@ def _canaries(config: AuditConfig, claims: dict[int, Claim]) -> list[Canary]:
     return [*(canary for _, canary in worst.values()), constant, spread]
 
 
-def _bins_of_algorithm(config: AuditConfig) -> int:
-    scheme = config.algorithm.participation
-    assert isinstance(scheme, BallsInBins)
-    return scheme.bins
+def _num_bins(algorithm: LinearAlgorithm) -> int:
+    bins = algorithm.participation.num_bins
+    assert bins is not None
+    return bins
 
 
 def _signs(white: FloatArray, bins: int) -> tuple[FloatArray, float]:
@@ -262,11 +257,10 @@ def _signs(white: FloatArray, bins: int) -> tuple[FloatArray, float]:
 
 def _whitened(canary: Canary, settings: Settings, *, told: bool) -> tuple[FloatArray, BinRatio]:
     """P of the view, (rank, rows), and the statistic of the claimed noise."""
-    scheme = canary.view.algorithm.participation
-    assert isinstance(scheme, BallsInBins)
-    P, steps = canary.view.whitener(), np.arange(scheme.num_steps) % scheme.bins
+    patterns = list(canary.view.algorithm.participation.public.patterns())
+    P = canary.view.whitener()
     A = P @ canary.view.columns_of(canary.victim) * canary.signs
-    shifts = np.array([A[:, steps == r].sum(axis=1) for r in range(scheme.bins)])
+    shifts = np.array([A[:, steps].sum(axis=1) for steps in patterns])
     replaced = settings.adjacency == "replace-one"
     return P, BinRatio(shifts * (settings.clip_norm / settings.noise_std), replaced, told)
 
@@ -328,7 +322,7 @@ class BinRuns:
         """The attacker's rows along the canary's direction, (trials, rows): one run of the system for each bin."""
         view, rows = canary.view, np.empty((drawn.size, len(canary.view.gradients)))
         raw = canary.gradients(size * OVERSHOOT * self.settings.clip_norm)
-        bins = int(view.algorithm.participation.bins)  # type: ignore[attr-defined]
+        bins = _num_bins(view.algorithm)
         for r in np.unique(drawn):
             joined, at, noise = raw.copy(), np.flatnonzero(drawn == r), key.derive("bin", int(r))
             joined[np.arange(len(raw)) % bins != r] = 0.0

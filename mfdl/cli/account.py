@@ -20,7 +20,9 @@ def account(config: AccountConfig, out: Path | None) -> Answer:
     Two numbers per victim: mu for gradients fixed in advance, and mu_adaptive, which holds for training. Secret batches
     (--participation balls-in-bins) have no mu, and one epsilon, which holds for training.
     """
-    answer = config.run(out).answer
+    from ..reporting.accounting import run_account
+
+    answer = run_account(config, out).answer
     return answer, lambda: _show(answer, out), 0
 
 

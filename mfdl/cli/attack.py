@@ -16,7 +16,9 @@ def attack(config: AttackConfig, out: Path | None) -> Answer:
 
     Exposed gradients are read off; an error is the standard deviation of the best unbiased estimate, in clipping norms.
     """
-    answer = config.run(out)
+    from ..reporting.attack import run_attack
+
+    answer = run_attack(config, out)
     return answer, lambda: _show(answer, out), 0
 
 

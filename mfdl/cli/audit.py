@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..reporting.audit_config import AuditConfig
+from ..reporting.audit_config import AuditConfig, run_audit
 from . import options
 from .command import Answer, command
 
@@ -19,7 +19,7 @@ def audit(config: AuditConfig, out: Path | None) -> Answer:
 
     The exit code is 0 when no claim is refuted, and every planted bug is; 1 otherwise.
     """
-    matrix, answer = config.run(out)
+    matrix, answer = run_audit(config, out)
     return answer, lambda: _show(matrix, out), int(bool(matrix.violations or matrix.unseen))
 
 

@@ -36,7 +36,9 @@ def compare(
 
             result = run_several(config, several, out, resume=resume, overwrite=overwrite)
             return result, lambda: _show_several(result, out), 0
-        result = config.run(out, resume=resume, overwrite=overwrite)
+        from ..reporting.compare import run_comparison
+
+        result = run_comparison(config, out, resume=resume, overwrite=overwrite)
     except KeyboardInterrupt:
         kept = f"Finished runs are kept in {out}; the same command goes on from there."
         options.messages().print(kept, markup=False)

@@ -24,7 +24,9 @@ def factorize(config: FactorizeConfig, out: Path | None) -> Answer:
     mechanism is not the best of its kind the gap says what a better one would save. Exits with 3 when the solver
     stopped before the tolerance.
     """
-    answer = config.run(out)
+    from ..reporting.factorize import run_factorize
+
+    answer = run_factorize(config, out)
     return answer, lambda: _show(answer, out), STOPPED_EXIT_CODE * (answer["status"] == FactorizeConfig.STOPPED)
 
 

@@ -19,5 +19,7 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of `mfdl sweep` or `mfdl compare`.")],
 ) -> Answer:
     """Write report.html: figures, tables, guarantees and provenance of a folder of runs, in one page."""
-    page = config.run(folder, out)
+    from ..webpage.page import write_page  # matplotlib and torch only here
+
+    page = write_page(config, folder, out)
     return {"page": str(page)}, lambda: options.say([f"Page: {page}"]), 0

@@ -1,4 +1,4 @@
-"""Certified factorizations: the only door to `mfdl_solvers`.
+"""Certified factorizations: the only door to the solvers of `mfdl_solvers`.
 
 `temporal` correlates a node's noise over the steps (an encoder C; `nodes`: one for each of them; `long_runs`: with
 structure, for many steps), `spatial` correlates the noise of one step over the nodes (a covariance R, made from the

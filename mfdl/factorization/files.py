@@ -24,6 +24,7 @@ from mfdl_solvers.structured import BinStrategy, StructuredFactorization
 from .. import archive, check
 from ..check import FloatArray
 from ..errors import InvalidInput
+from ..participation import Participation
 from ..shown import short_repr
 from ..storable import storable
 from .groups import checked_groups
@@ -48,7 +49,7 @@ class SavedFactorization:
 
     Attributes:
         factorization: as it was saved.
-        header: what it was made for.
+        header: what it was made for; encoders serve the public form of `header["participation"]`, if there is one.
         error_gram: H over the steps, shape (T, T), or one for each node, (n, T, T); None where it was not saved.
     """
 
@@ -74,7 +75,7 @@ def save(
 ) -> Path:
     """Writes a factorization of any kind to exactly this path, whole or not at all.
 
-    Args: header: plain values; grams: `error_gram` of `SavedFactorization`.
+    Args: header: plain values, or what else a file may hold; grams: `error_gram` of `SavedFactorization`.
     Raises: InvalidInput: the path cannot be written, or a value is no plain one.
     """
     content = {FACTORIZATION: factorization, "header": dict(header), "error_gram": grams}
@@ -96,6 +97,8 @@ def load(path: str | os.PathLike[str]) -> SavedFactorization:
     content = archive.read(path, FACTORIZATION)
     with archive.refusing(path, FACTORIZATION):
         saved = SavedFactorization(**{**content, "header": dict(content["header"])})
+        if (made_for := saved.header.get("participation")) is not None:
+            check.instance(Participation, participation=made_for)
         if saved.error_gram is not None:
             _require_real(error_gram=saved.error_gram)
         _require_claims(saved.factorization)

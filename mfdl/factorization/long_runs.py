@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 import mfdl_solvers
 from mfdl_solvers import Stopping, structured
+from mfdl_solvers.patterns import PERIODIC, Spaced
 from mfdl_solvers.strategies import Strategy
-from mfdl_solvers.structured import FORMS, Form, ModeCost, StructuredFactorization, Uses
+from mfdl_solvers.structured import FORMS, Form, ModeCost, StructuredFactorization
 
 from .. import check
 from ..check import integer_at_least
@@ -22,7 +23,7 @@ from ..error_gram import SpectralMeasure, spectral_measure
 from ..error_weights import Target
 from ..errors import UnsupportedMechanism, require_known
 from ..keywords import takes_fields_of
-from ..participation import Cyclic, EveryStep, MinSeparation, Participation, Single
+from ..participation import Participation
 from ..progress import shown
 from .boundary import solver_refusals
 from .search import Search, Setting
@@ -93,9 +94,9 @@ def best_of_form(asked: LongSearch) -> Strategy:
     Raises: as `factorize_long`.
     """
     form, ends = asked.chosen, asked.stopping
-    cost, uses = mode_cost(asked, asked.measure), uses_of(asked.participation)
+    cost, patterns = mode_cost(asked, asked.measure), spaced_patterns(asked.participation)
     with shown(asked.progress).status(f"searching {cost.size:,} steps, {form.name}"):
-        return structured.best_strategy(cost, uses, form, max_iterations=ends.max_iterations).strategy
+        return structured.best_strategy(cost, patterns, form, max_iterations=ends.max_iterations).strategy
 
 
 @takes_fields_of(LongSearch)
@@ -113,11 +114,11 @@ def factorize_long(asked: LongSearch) -> StructuredFactorization:
         bound is the better one for several uses.
     """
     form, ends = asked.chosen, asked.stopping
-    cost, uses = mode_cost(asked, asked.measure), uses_of(asked.participation)
+    cost, patterns = mode_cost(asked, asked.measure), spaced_patterns(asked.participation)
     with shown(asked.progress).status(f"factorizing {cost.size:,} steps, {form.name}"):
         squared = _squared_sensitivity(asked.participation)
-        best = structured.best(cost, uses, form, squared, max_iterations=ends.max_iterations)
-        return best if uses.at_least else _bounded(asked, best)
+        best = structured.best(cost, patterns, form, squared, max_iterations=ends.max_iterations)
+        return _bounded(asked, best) if patterns.kind == PERIODIC else best
 
 
 @solver_refusals()
@@ -128,8 +129,8 @@ def evaluate_long(
 
     Raises: as `factorize_long`.
     """
-    cost, uses = mode_cost(setting, measure), uses_of(setting.participation)
-    return structured.evaluate(cost, uses, strategy, _squared_sensitivity(setting.participation))
+    cost, patterns = mode_cost(setting, measure), spaced_patterns(setting.participation)
+    return structured.evaluate(cost, patterns, strategy, _squared_sensitivity(setting.participation))
 
 
 @solver_refusals()
@@ -188,17 +189,11 @@ def mode_cost(setting: Setting, measure: SpectralMeasure | None = None) -> ModeC
     )
 
 
-def uses_of(participation: Participation) -> Uses:
-    """Participation as k uses that are b steps apart, or at least that; raises UnsupportedMechanism: any other."""
-    T = participation.num_steps
-    if isinstance(participation, Cyclic):
-        return Uses(participation.epochs, participation.period, T)
-    if isinstance(participation, Single):
-        return Uses(1, T, T)
-    if isinstance(participation, EveryStep):
-        return Uses(T, 1, T)
-    if isinstance(participation, MinSeparation):
-        return Uses(participation.max_participations, participation.separation, T, at_least=True)
+def spaced_patterns(participation: Participation) -> Spaced:
+    """Patterns of k uses that are b steps apart, or at least that; raises UnsupportedMechanism: any other."""
+    patterns = participation.patterns_of_record()
+    if isinstance(patterns, Spaced):
+        return patterns
     raise UnsupportedMechanism(
         f"forms with structure take cyclic, single, every-step and min-separation participation, got "
         f"{participation.describe()}; use factorize."

@@ -19,16 +19,18 @@ from collections.abc import Iterator
 import numpy as np
 import scipy.linalg
 
+from mfdl_solvers.patterns import PERIODIC
+
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
 from ..floats import UNIT
 from ..noise.inverses import inflation_of
 from ..noise.strategy import MAX_DENSE_STEPS, Strategy, shipped
-from ..participation import Cyclic, EveryStep, Participation, Single
+from ..participation import Participation
 from ..sensitivity.banded import BandedGram, banded_bound
 from ..sensitivity.elliptope import TOLERANCE
 from ..sensitivity.patterns import PatternBound, bound
-from ..sensitivity.toeplitz import Coefficients, rhythm, toeplitz_bound
+from ..sensitivity.toeplitz import Coefficients, toeplitz_bound
 from .strategies import Banded, Buffered, Inverse, Toeplitz
 
 MAX_BANDS = 5 * 10**7  # numbers in the bands of C, 400 MB
@@ -153,11 +155,11 @@ def _of_substitution(steps: int, width: int) -> float:
 
 def _of_comparison(noising: Banded, participation: Participation) -> PatternBound | None:
     """||M 1_pattern||^2 of patterns that are classes."""
-    rows = noising.rows
-    if not isinstance(participation, Cyclic | Single | EveryStep):
+    rows, patterns = noising.rows, participation.patterns_of_record()
+    if patterns.kind != PERIODIC:
         return None
     T, w = rows.shape
-    _, b = rhythm(participation)
+    b = patterns.gap
     if T * w * b > MAX_PRODUCTS:
         return None
     squares = np.zeros(b)

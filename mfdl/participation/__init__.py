@@ -1,5 +1,7 @@
 """Who takes part when: `schemes` of one node's records, `by_node` where nodes differ, `sampling` by secret draws."""
 
+from mfdl_solvers.patterns import Pattern, PatternSet
+
 from .by_node import ParticipationByNode
 from .sampling import BallsInBins, PoissonSampling, Sampled
 from .schemes import (
@@ -9,9 +11,7 @@ from .schemes import (
     MinSeparation,
     OncePerEpoch,
     Participation,
-    Pattern,
     Single,
-    in_every_step,
 )
 
 __all__ = [
@@ -24,10 +24,10 @@ __all__ = [
     "Participation",
     "ParticipationByNode",
     "Pattern",
+    "PatternSet",
     "PoissonSampling",
     "Sampled",
     "Single",
-    "in_every_step",
 ]
 
 

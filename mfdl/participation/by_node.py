@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mfdl_solvers.patterns import PatternSet
 
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..shown import short_repr
 from ..storable import storable
-from .schemes import Participation, Pattern
+from .schemes import Participation
 
 
 @storable
@@ -53,7 +55,7 @@ class ParticipationByNode(Participation):
             if each.secret:
                 raise InvalidInput(
                     f"participations must be public, got {each.describe()} at node {node}; sampling is one rate for "
-                    "all nodes, accounted for by mfdl.sampled."
+                    "all nodes, accounted for by mfdl.account."
                 )
             if each.num_steps != given[0].num_steps:
                 raise InvalidInput(
@@ -93,25 +95,22 @@ class ParticipationByNode(Participation):
         return tuple(scheme for scheme, _ in self.shared_by(range(self.num_nodes)))
 
     @property
-    def num_patterns(self) -> int:
-        return self._agreed().num_patterns
+    def in_every_step(self) -> bool:
+        return all(scheme.in_every_step for scheme in self.distinct())
 
-    def patterns(self) -> Iterator[Pattern]:
+    def patterns_of_record(self) -> PatternSet:
         """Those of every node, where all have the same participation.
 
         Raises: UnsupportedMechanism: they have not. (A union would be safe but no node's own, so nothing computed from
             it would be exact, and "the only pattern holds every step" could be true of it at some nodes only.)
         """
-        return self._agreed().patterns()
-
-    def _agreed(self) -> Participation:
         first, *others = self.distinct()
         if others:
             raise UnsupportedMechanism(
                 f"the nodes differ in participation ({self._kinds()}), so there are no patterns of them all; ask for "
                 "those of one node: of_node(u).patterns()."
             )
-        return first
+        return first.patterns_of_record()
 
     def classes(self) -> NDArray[np.intp]:
         """The class of each step where the patterns of all nodes partition the steps alike, shape (T,).

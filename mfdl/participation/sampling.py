@@ -1,36 +1,29 @@
 """Secret random batches: which steps a record joins is drawn, and the draws are part of what protects it.
 
 There are no public patterns, so nothing that maximises over patterns applies: everything that asks for them is refused
-in words. What accounts for the draws is `mfdl.sampled`; a further scheme is a further subclass of `Sampled`.
+in words. What accounts for the draws is `mfdl.privacy.sampled_exposures`; a further scheme is a subclass of `Sampled`.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator, Sequence
+
+from mfdl_solvers.patterns import PatternSet
 
 from .. import check
 from ..errors import UnsupportedMechanism
 from ..storable import storable
-from .schemes import Cyclic, Participation, Pattern
+from .schemes import Cyclic, Participation
 
 
 class Sampled(Participation):
     """A participation that is drawn secretly: it has no patterns that anybody may know."""
 
     secret = True
+    in_every_step = False
 
-    @property
-    def num_patterns(self) -> int:
-        """Refused by UnsupportedMechanism: always."""
-        raise self.refusal()
-
-    def patterns(self) -> Iterator[Pattern]:
-        """Refused by UnsupportedMechanism: always."""
-        raise self.refusal()
-
-    def allows(self, steps: Sequence[int]) -> bool:
+    def patterns_of_record(self) -> PatternSet:
         """Refused by UnsupportedMechanism: always."""
         raise self.refusal()
 
@@ -43,8 +36,8 @@ class Sampled(Participation):
         """What everything that needs public patterns says."""
         return UnsupportedMechanism(
             f"{self.describe()} has no public patterns, and sampling amplifies only what is proven: noise that is "
-            "fresh in every step, with every message seen; account for it with mfdl.sampled.account or "
-            "mfdl.sampled.calibrate, or take a public scheme such as Cyclic(epochs, period)."
+            "fresh in every step, with every message seen; account for it with mfdl.account or "
+            "mfdl.calibrate, or take a public scheme such as Cyclic(epochs, period)."
         )
 
 
@@ -109,6 +102,10 @@ class BallsInBins(Sampled):
     @property
     def num_steps(self) -> int:
         return self.epochs * self.bins
+
+    @property
+    def num_bins(self) -> int:
+        return self.bins
 
     @property
     def public(self) -> Cyclic:

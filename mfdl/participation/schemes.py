@@ -11,23 +11,24 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import itertools
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mfdl_solvers.patterns import Listed, OnePerBlock, Pattern, PatternSet, Periodic, Separated
 
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..shown import short_repr
 from ..storable import storable
 
-Pattern = NDArray[np.intp]
-
 
 class Participation(abc.ABC):
-    """Which steps one record may join; `patterns` are the maximal possibilities.
+    """Which steps one record may join: a set of patterns (`patterns_of_record`), and how the scheme is described.
+
+    All else follows from the set. A `PatternSet` that knows its heaviest pattern alone is enough for sensitivities and
+    accounting; its kind says which faster rules hold.
 
     Attributes:
         secret: which steps is drawn secretly, so there are no patterns (`Sampled`).
@@ -44,13 +45,62 @@ class Participation(abc.ABC):
         """T, the number of gradient steps."""
 
     @abc.abstractmethod
+    def patterns_of_record(self) -> PatternSet:
+        """The maximal sets of steps in which one record may take part.
+
+        Raises: UnsupportedMechanism: there are none that hold for every node's records, or none that anybody may know.
+        """
+
     def patterns(self) -> Iterator[Pattern]:
-        """The maximal sets of steps, each sorted, shape (k,)."""
+        """The maximal sets of steps in turn, each sorted, shape (k,).
+
+        Raises: UnsupportedMechanism: they are not listed.
+        """
+        try:
+            return self.patterns_of_record().patterns()
+        except NotImplementedError as error:
+            raise UnsupportedMechanism(f"{self.describe()}: {error}") from None
 
     @property
-    def num_patterns(self) -> int:
-        """How many patterns `patterns` yields; the schemes here know it without enumerating."""
-        return sum(1 for _ in self.patterns())
+    def num_patterns(self) -> float:
+        """The number of `patterns`, an integer found without listing them; infinite where they are not listed."""
+        return self.patterns_of_record().num_patterns
+
+    @property
+    def in_every_step(self) -> bool:
+        """Whether the one pattern, at every node, is the set of all steps, whatever class the scheme is of.
+
+        >>> Cyclic(epochs=3, period=1).in_every_step, Cyclic(epochs=3, period=2).in_every_step
+        (True, False)
+        """
+        return self.patterns_of_record().in_every_step
+
+    @property
+    def cycle(self) -> int | None:
+        """b, where the scheme says that the same records take part every b steps; None where it says no number."""
+        return None
+
+    @property
+    def fed_every(self) -> int | None:
+        """b, where training feeds step t the records of class t mod b; None where it has no rule for the scheme."""
+        if self.cycle is not None:
+            return self.cycle
+        return 1 if self.in_every_step else None
+
+    @property
+    def num_bins(self) -> int | None:
+        """b, where each record draws one of b bins, secretly; None where none is drawn."""
+        return None
+
+    @property
+    def public(self) -> Participation:
+        """The scheme that an encoder is made for: this one where everybody knows who takes part when."""
+        return self
+
+    def require_public(self) -> None:
+        """Raises: UnsupportedMechanism: who takes part when is drawn secretly, so there are no patterns."""
+        if self.secret:
+            self.patterns_of_record()
 
     def allows(self, steps: Sequence[int]) -> bool:
         """Whether one record may take part in all of these distinct steps: they lie in one pattern.
@@ -58,7 +108,8 @@ class Participation(abc.ABC):
         >>> Cyclic(epochs=2, period=3).allows([1, 4]), Cyclic(epochs=2, period=3).allows([1, 3])
         (True, False)
         """
-        return any(np.isin(_steps(steps), pattern).all() for pattern in self.patterns())
+        checked = [check.integer(step=step) for step in check.listed("steps, e.g. [0, 2]", steps=steps)]
+        return self.patterns_of_record().allows(checked)
 
     @abc.abstractmethod
     def describe(self) -> str:
@@ -114,11 +165,6 @@ class Participation(abc.ABC):
                 f"{self.describe()}; leave such steps out or add a pattern for them."
             )
         return labels
-
-
-def _steps(steps: Sequence[int]) -> list[int]:
-    """The steps that are asked about, checked."""
-    return [check.integer(step=step) for step in check.listed("steps, e.g. [0, 2]", steps=steps)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,12 +229,11 @@ class Cyclic(_Epochs):
         object.__setattr__(self, "steps", self.num_steps)
 
     @property
-    def num_patterns(self) -> int:
+    def cycle(self) -> int:
         return self.period
 
-    def patterns(self) -> Iterator[Pattern]:
-        for start in range(self.period):
-            yield np.arange(start, self.num_steps, self.period, dtype=np.intp)
+    def patterns_of_record(self) -> PatternSet:
+        return Periodic(self.num_steps, uses=self.epochs, gap=self.period)
 
     def describe(self) -> str:
         return f"cyclic participation (epochs={self.epochs}, period={self.period})"
@@ -201,13 +246,8 @@ class Single(_Steps):
 
     scheme = "single"
 
-    @property
-    def num_patterns(self) -> int:
-        return self.steps
-
-    def patterns(self) -> Iterator[Pattern]:
-        for step in range(self.steps):
-            yield np.array([step], dtype=np.intp)
+    def patterns_of_record(self) -> PatternSet:
+        return Periodic(self.steps, uses=1, gap=self.steps)
 
     def describe(self) -> str:
         return f"single participation ({self.steps} steps)"
@@ -220,12 +260,8 @@ class EveryStep(_Steps):
 
     scheme = "every-step"
 
-    @property
-    def num_patterns(self) -> int:
-        return 1
-
-    def patterns(self) -> Iterator[Pattern]:
-        yield np.arange(self.steps, dtype=np.intp)
+    def patterns_of_record(self) -> PatternSet:
+        return Periodic(self.steps, uses=self.steps, gap=1)
 
     def describe(self) -> str:
         return f"participation in every one of {self.steps} steps"
@@ -272,13 +308,8 @@ class Explicit(Participation):
     def num_steps(self) -> int:
         return self.steps
 
-    @property
-    def num_patterns(self) -> int:
-        return len(self.given)
-
-    def patterns(self) -> Iterator[Pattern]:
-        for members in self.given:
-            yield np.array(members, dtype=np.intp)
+    def patterns_of_record(self) -> PatternSet:
+        return Listed.of(self.given, self.steps)
 
     def describe(self) -> str:
         return f"explicit participation ({len(self.given)} patterns, {self.steps} steps)"
@@ -300,18 +331,8 @@ class OncePerEpoch(_Epochs):
 
     scheme = "once-per-epoch"
 
-    @property
-    def num_patterns(self) -> int:
-        return int(self.period**self.epochs)
-
-    def patterns(self) -> Iterator[Pattern]:
-        starts = np.arange(0, self.num_steps, self.period, dtype=np.intp)
-        for offsets in itertools.product(range(self.period), repeat=self.epochs):
-            yield starts + np.array(offsets, dtype=np.intp)
-
-    def allows(self, steps: Sequence[int]) -> bool:
-        epochs = [step // self.period for step in _steps(steps)]
-        return len(set(epochs)) == len(epochs) and set(epochs) <= set(range(self.epochs))
+    def patterns_of_record(self) -> PatternSet:
+        return OnePerBlock(self.num_steps, uses=self.epochs, gap=1)
 
     def describe(self) -> str:
         return f"participation once per epoch in any order (epochs={self.epochs}, period={self.period})"
@@ -337,67 +358,11 @@ class MinSeparation(_Steps):
     separation: int
     scheme = "min-separation"
 
-    @property
-    def num_patterns(self) -> int:
-        # T - 1 - (m-1) b steps of slack go to the m + 1 gaps before, between and after m uses: any way for
-        # m = k; for a maximal shorter pattern less than b to each gap (inclusion and exclusion)
-        k, b = self.max_participations, self.separation
-        count = 0
-        for m in range(1, k + 1):
-            slack = self.steps - 1 - (m - 1) * b
-            if slack < 0:
-                break
-            overfull = range(1) if m == k else range(min(m + 1, slack // b) + 1)
-            count += sum((-1) ** j * math.comb(m + 1, j) * math.comb(slack - j * b + m, m) for j in overfull)
-        return count
-
-    def patterns(self) -> Iterator[Pattern]:
-        T, k, b = self.steps, self.max_participations, self.separation
-        # depth first; `roomy` counts prefixes with a gap into which one more use fits: those need k uses
-        chosen: list[int] = []
-        roomy: list[bool] = []
-        step = 0
-        while True:
-            before = chosen[-1] if chosen else -1
-            fits = step - before >= (2 * b if chosen else b + 1)
-            wide = fits or (bool(roomy) and roomy[-1])
-            missing = k - len(chosen) - 1
-            if step < T and not (wide and step + missing * b >= T):
-                chosen.append(step)
-                roomy.append(wide)
-                if missing and step + b < T:
-                    step += b
-                    continue
-                yield np.array(chosen, dtype=np.intp)
-            elif not chosen:
-                return
-            step = chosen.pop() + 1
-            roomy.pop()
-
-    def allows(self, steps: Sequence[int]) -> bool:
-        steps = _steps(steps)
-        apart = (np.diff(sorted(steps)) >= self.separation).all()
-        return bool(apart) and len(steps) <= self.max_participations and set(steps) <= set(range(self.steps))
+    def patterns_of_record(self) -> PatternSet:
+        return Separated(self.steps, uses=self.max_participations, gap=self.separation)
 
     def describe(self) -> str:
         return (
             f"at most {self.max_participations} participations, at least {self.separation} steps apart "
             f"({self.steps} steps)"
         )
-
-
-def in_every_step(participation: Participation) -> bool:
-    """Whether the one pattern of a participation, at every node, is the set of all steps, whatever class it is of.
-
-    >>> in_every_step(Cyclic(epochs=3, period=1)), in_every_step(Cyclic(epochs=3, period=2))
-    (True, False)
-    """
-    check.instance(Participation, participation=participation)
-    everything = np.arange(participation.num_steps)
-    for each in participation.distinct():
-        if each.secret:
-            return False
-        few = list(itertools.islice(each.patterns(), 2))
-        if len(few) != 1 or not np.array_equal(few[0], everything):
-            return False
-    return True

@@ -10,18 +10,19 @@ all-messages value, since that view contains this one.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 
 from .. import check
 from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, require_known
-from ..participation import Participation, Sampled, in_every_step
+from ..participation import Participation
 from ..progress import Progress, shown
 from ..sensitivity.patterns import MAX_ENUMERATED, METHODS
 from ..shown import short_repr
@@ -36,12 +37,25 @@ from .forms.recursions import recursions
 from .guarantee import UNITS
 from .sensitivity import Sensitivity, sensitivities
 
+if TYPE_CHECKING:
+    from .curves import PrivacyCurve
+    from .question import Question, Target
+
 THE_VIEW = "the view"
 SHIFT_REDUCTION = "shift reduction"
 ALL_MESSAGES = "all messages seen"
 Of = TypeVar("Of")
 MOST_SHOWN = ("not applicable", "none", "average", "all")
 ADAPTIVE_BY = (THE_VIEW, SHIFT_REDUCTION, ALL_MESSAGES, INJECTIONS)
+_RULES = {
+    ALL_MESSAGES: """gradients depend on noise that this attacker does not see, so the number is that of the same
+        attackers with every message seen. For plain gossip whose local maps have a public Lipschitz constant,
+        lipschitz=L can give a smaller one by shift reduction""",
+    INJECTIONS: """even with every message seen, gradients depend on noise that is not, so every injected sum (gradient
+        plus noise) counts as seen. Messages that determine these sums would make it exact""",
+    SHIFT_REDUCTION: """messages are hidden and gradients chosen adaptively, so this is what shift reduction gives for
+        the Lipschitz constant given. A smaller constant gives a smaller one""",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +122,55 @@ class VictimLoss:
         """The Gaussian DP parameter, rounded up; inf without noise."""
         return gaussian.mu_from_noise_std(self.held(adaptive=adaptive).value, record_shift, noise_std)
 
+    def answering(self, fingerprint: Fingerprint | None) -> Self:
+        """The same as the answer to this question: for those who computed it."""
+        answer = copy.copy(self)
+        object.__setattr__(answer, "fingerprint", fingerprint)
+        return answer
+
+    # ---- what noise makes of it ----------------------------------------------------------------------------------
+
+    retry_step = 2.0**-52
+    """By what share calibration adds noise where the target is still missed: here by rounding only."""
+
+    def sensitivity(self, *, adaptive: bool = True) -> float:
+        """The L2 sensitivity per unit record shift and unit noise, rounded up; may be inf."""
+        return self.held(adaptive=adaptive).value
+
+    def curve(self, question: Question, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
+        """What is lost to base noise of this standard deviation.
+
+        Args: tries: how often fresh samples were drawn before; of numbers by samples only.
+        """
+        from .curves import Gaussian
+
+        mu = self.mu(record_shift=question.record_shift, noise_std=noise_std, adaptive=adaptive)
+        return Gaussian(mu, question.adjacency, self.held(adaptive=adaptive).bound)
+
+    def least_noise(self, question: Question, target: Target) -> float:
+        """The least standard deviation that meets a target, but for rounding. Raises: InvalidInput: an infinite one."""
+        return gaussian.noise_std(1 / target.largest_mu, self.sensitivity(), question.record_shift)
+
+    def explanation(self, *, adaptive: bool = True, victim: str = "") -> str:
+        """Why the number is what it is: the rule that gave an upper bound or none, and what would give a better one.
+
+        Empty where the number is exact. Args: victim: in words, named where the number is infinite.
+        """
+        number = self.held(adaptive=adaptive)
+        if math.isinf(number.squared):
+            reason = (adaptive and self.adaptive_why) or self.fixed.why or "no rule covers this view"
+            return f"No finite number: {reason}{victim and f' ({victim})'}."
+        if number.bound == "exact":
+            return ""
+        if not adaptive or self.adaptive:
+            return f"Upper bound: {self.fixed.why}." if self.fixed.why else ""
+        non_adaptive = ""
+        if self.sensitivity_squared < number.squared:
+            share = math.sqrt(self.sensitivity_squared / number.squared)
+            non_adaptive = f"; for gradients fixed in advance mu is {share:.3g} times that"
+        rule = _RULES.get(self.adaptive_by) or self.adaptive_why or "bounds do not meet"
+        return f"Upper bound: {' '.join(rule.split())}{non_adaptive}."
+
 
 def victim_losses(
     algorithm: LinearAlgorithm,
@@ -169,9 +232,7 @@ def victim_losses(
     question = Fingerprint.of(algorithm, trust, scheme, "", unit)
     losses = [worst[u] for u in sorted(worst)]
     of_release = {name: dataclasses.replace(question, release=name) for name in {loss.release for loss in losses}}
-    for loss in losses:
-        object.__setattr__(loss, "fingerprint", of_release[loss.release])
-    return losses
+    return [loss.answering(of_release[loss.release]) for loss in losses]
 
 
 def asked_participation(algorithm: LinearAlgorithm, participation: Participation | None) -> Participation:
@@ -182,8 +243,7 @@ def asked_participation(algorithm: LinearAlgorithm, participation: Participation
     check.instance(LinearAlgorithm, algorithm=algorithm)
     scheme = algorithm.participation if participation is None else participation
     check.instance(Participation, participation=scheme)
-    if isinstance(scheme, Sampled):
-        raise scheme.refusal()
+    scheme.require_public()
     return scheme
 
 
@@ -298,7 +358,7 @@ class _Asked:
                 "messages that are never sent enter the models, so a node's model depends on its own earlier gradients "
                 "even for one who sees all that are sent, and a record moves the gradients of the node's other records"
             )
-        covered = self.unit == "user" and in_every_step(self.scheme)
+        covered = self.unit == "user" and self.scheme.in_every_step
         needed = [] if covered else [f"unit='user' with EveryStep({self.scheme.num_steps})"]
         return f"{cause}; what can be accounted is {' and '.join([*needed, 'release=' + repr('none')])}"
 

@@ -21,7 +21,7 @@ from ..algorithms import LinearAlgorithm
 from ..check import FloatArray
 from ..errors import UnsupportedMechanism
 from ..noise import CausalNoise, JointNoise, NoiseOperator
-from .binned import UP
+from .curves.base import UP
 from .forms.separable import inverse_factor
 from .structured_bins import MAX_BINS, structured_gram
 

@@ -16,14 +16,16 @@ import dataclasses
 import json
 import math
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from .. import check
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..files import atomic_write_text
 from ..shown import Shown
 from ..view import RELEASES
 from . import gaussian, words
+from .curves import PrivacyCurve, curve_from_dict, curve_to_dict
 from .fingerprint import Fingerprint, fingerprint_of_both, short_hash
 from .words import EVERY_NODE
 
@@ -34,89 +36,93 @@ FORMAT = 1
 DELTA = 1e-6  # at which words give epsilon, where no target named another
 STATED = "as stated in the file, not computed anew"
 EDITED = "as edited, not computed"
-BOUNDS = ("exact", "upper")
 UNITS = ("record", "user")
+LIPSCHITZ_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
 
 _TEXTS = ("trust", "participation", "victim", "attacker")
-_CHOICES = {"bound": BOUNDS, "release": RELEASES, "unit": UNITS}
-_SAME_TO_COMPOSE = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker", "release")
-_FLOATS = ("mu", "clip_norm", "record_shift", "noise_std", "sensitivity", "tolerance")
+_CHOICES = {"release": RELEASES, "unit": UNITS}
+_SAME_TO_COMPOSE = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker")
+_FLOATS = ("clip_norm", "noise_std", "sensitivity", "tolerance")
+_DERIVED = ("mu", "adjacency", "bound", "method", "composed", "record_shift", "noise_multiplier")
+"""What JSON gives beside the curve that it follows from."""
+ROUNDING = 1e-12  # relative: a caller may have multiplied in another order
+
+Victims = tuple[tuple[str, PrivacyCurve], ...]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Guarantee(Shown):
-    """The view of `attacker` is mu-Gaussian-DP for a record of `victim`, or for all its data (`unit`).
+    """The view of `attacker` is private for a record of `victim`, or for all its data (`unit`), along `curve`.
 
     Attributes:
-        mu: Gaussian DP parameter, >= 0, numerical slack included; inf when there is no guarantee.
+        curve: epsilon at delta, delta at epsilon, and mu where the curve is Gaussian; numerical slack included.
         trust: name of the trust model that says what the attacker sees.
-        adjacency: one of `gaussian.ADJACENCIES`.
         clip_norm: bound on the norm of one record's gradient, or of a node's mean gradient at user level, > 0.
-        record_shift: how far a record moves a sum of clipped gradients, or a user its clipped mean gradient; fixed
-            by adjacency and clip_norm.
-        participation: the steps one record (or user) may join, in words.
+        participation: the steps one record (or user) may join, in words; of secret batches the sampling.
         victim: label of the node that holds the data, or `EVERY_NODE` for the worst one.
         attacker: who observes, in words.
-        adaptive: True if mu also holds when gradients are chosen from what was seen before; False if it
+        adaptive: True if it also holds when gradients are chosen from what was seen before; False if it
             holds for gradients fixed in advance only.
-        bound: "exact" if mu is the mechanism's own parameter up to `tolerance`, "upper" if it may be larger.
         noise_std: standard deviation of the noise, in units of what is clipped: the sum of clipped gradients, or the
             clipped mean gradient at user level.
-        sensitivity: L2 sensitivity per unit record_shift, in units of noise of std `noise_std`; may be inf.
-        tolerance: relative numerical slack that mu already includes.
-        release: which final models the attacker sees, one of `RELEASES`.
+        sensitivity: L2 sensitivity per unit record_shift (with secret batches: per unit clip_norm, of a record whose
+            steps were public), in units of noise of std `noise_std`; may be inf.
+        release: which final models the attacker sees, one of `RELEASES`; "not applicable" where all messages are seen.
+        tolerance: relative numerical slack that the sensitivity already includes.
         notes: further conditions, in words.
-        composed: number of runs that this guarantee covers.
+        lipschitz: the constant of the local maps that the number rests on, which `notes` then name; or None.
         unit: "record", or "user": all data of the victim; one of `UNITS`.
-        by_victim: where each node has a budget of its own, the label and mu of each victim; `mu` is the largest.
-        why: where mu is an upper bound or infinite, which rule gave it and what would give a better number; where noise
+        victims: where each node has a budget of its own, the label and curve of each victim; `curve` is the worst.
+        why: where it is an upper bound or infinite, which rule gave it and what would give a better number; where noise
             that nodes share counts as known, that it does.
         fingerprint: of what was accounted (`Fingerprint.text`); empty for a statement of the caller's own.
         seal: hash of all other fields, written by the accountant. A field changed afterwards (`dataclasses.replace`, an
             edited file) makes it a statement of the caller's own: without fingerprint, so that no mechanism takes it.
         source: where the statement is from, if it was not accounted here; not part of the statement.
-        stated_delta: the delta at which words, tables and files give epsilon beside mu: that of the target, or `DELTA`;
-            not part of the statement either, which is the whole curve.
+        stated_delta: the delta at which words, tables and files give epsilon: that of the target, or `DELTA`; not part
+            of the statement either, which is the whole curve.
 
     Guarantees:
-        A single run, and a file, never state a mu below sensitivity * record_shift / noise_std, and record_shift always
-        matches adjacency and clip_norm, so the factor 2 of replace-one cannot get lost.
+        A single run, and a file, never state less than sensitivity, clipping and noise_std give: no mu below
+        sensitivity * record_shift / noise_std, no noise multiplier above noise_std / (sensitivity * clip_norm).
+        With secret batches it holds while the draws of batches and the noise stay secret and are independent, and
+        nothing else that is seen follows who takes part (docs/sampling.md).
     Raises:
         InvalidInput: a field is out of range, or two fields contradict each other.
     """
 
-    mu: float
+    curve: PrivacyCurve
     trust: str
-    adjacency: str
     clip_norm: float
-    record_shift: float
     participation: str
     victim: str
     attacker: str
     adaptive: bool
-    bound: str
     noise_std: float
     sensitivity: float
-    tolerance: float
     release: str
+    tolerance: float = 0.0
     notes: tuple[str, ...] = ()
-    composed: int = 1
+    lipschitz: float | None = None
     unit: str = "record"
     why: str = ""
     fingerprint: str = ""
     seal: str = ""
-    by_victim: tuple[tuple[str, float], ...] = ()
+    victims: Victims = ()
     source: str = dataclasses.field(default="", compare=False)
     stated_delta: float = dataclasses.field(default=DELTA, compare=False)
 
+    _by_victim = None
+
     def __post_init__(self) -> None:
+        check.instance(PrivacyCurve, curve=self.curve)
         checked: dict[str, Any] = {
-            "mu": check.non_negative_or_inf(mu=self.mu),
             "sensitivity": check.non_negative_or_inf(sensitivity=self.sensitivity),
             "noise_std": check.non_negative(noise_std=self.noise_std),
             "tolerance": check.non_negative(tolerance=self.tolerance),
-            "composed": check.integer_at_least(1, composed=self.composed),
             "stated_delta": check.open_unit(stated_delta=self.stated_delta),
+            "clip_norm": check.positive(clip_norm=self.clip_norm),
+            "notes": texts(notes=self.notes),
         }
         for name in _TEXTS:
             value = getattr(self, name)
@@ -127,17 +133,12 @@ class Guarantee(Shown):
                 raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
         if not isinstance(self.adaptive, bool):
             raise InvalidInput(f"adaptive must be True or False, got {self.adaptive!r}.")
-        expected = gaussian.record_shift(self.adjacency, self.clip_norm)
-        if check.positive(record_shift=self.record_shift) != expected:
-            raise InvalidInput(
-                f"record_shift must be {expected!r} for clip_norm={self.clip_norm!r} under {self.adjacency}, "
-                f"got {self.record_shift!r}; use record_shift(adjacency, clip_norm)."
-            )
-        checked |= {"by_victim": _of_victims(self.by_victim, checked["mu"])}
-        checked |= {"notes": texts(notes=self.notes), "clip_norm": float(self.clip_norm), "record_shift": expected}
+        if self.lipschitz is not None:
+            checked["lipschitz"] = check.non_negative(lipschitz=self.lipschitz)
+            checked["notes"] = tuple(dict.fromkeys([*checked["notes"], *lipschitz_notes(self.lipschitz)]))
         self._set(**checked)
-        if self.composed == 1:
-            self._set(mu=max(self.mu, self._require_least_mu()))
+        self._set(victims=_of_victims(self.victims, self.curve))
+        self._require_noise()
         for name in ("why", "fingerprint", "seal", "source"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidInput(f"{name} must be a text, got {getattr(self, name)!r}.")
@@ -146,10 +147,24 @@ class Guarantee(Shown):
         if (self.seal or self.fingerprint) and self.seal != self._digest(self.fingerprint):
             self._set(fingerprint="", seal="", source=edited(self.source))
 
-    def _require_least_mu(self) -> float:
-        """sensitivity * record_shift / noise_std, below which no mu can be."""
+    def _require_noise(self) -> None:
+        """Refuses a curve of less loss than sensitivity, clipping and noise give."""
+        if self.mu is None:
+            most = noise_multiplier(self.noise_std, self.clip_norm, self.sensitivity)
+            if self.noise_multiplier > most:
+                raise InvalidInput(
+                    f"the curve's noise multiplier must be at most noise_std / (clip_norm * sensitivity) = {most!r}, "
+                    f"got {self.noise_multiplier!r}."
+                )
+        elif self.composed == 1:
+            least = self._least_mu()
+            if self.mu < least:
+                self._set(curve=dataclasses.replace(self.curve, mu=least))  # type: ignore[call-arg]
+
+    def _least_mu(self) -> float:
+        """sensitivity * record_shift / noise_std. Raises: InvalidInput: mu is below it."""
         least = gaussian.mu_from_noise_std(self.sensitivity, self.record_shift, self.noise_std)
-        if self.mu < least * (1 - 1e-12):  # 1e-12: a caller may have multiplied in another order
+        if self.mu is not None and self.mu < least * (1 - ROUNDING):
             raise InvalidInput(
                 f"mu must be at least sensitivity * record_shift / noise_std = {least!r}, got {self.mu!r}."
             )
@@ -164,25 +179,91 @@ class Guarantee(Shown):
         fields = {name: value for name, value in self._stated().items() if name not in ("seal", "fingerprint")}
         return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
-    def sealed(self, fingerprint: str) -> Guarantee:
-        """The same as the answer to a question: for those who computed it."""
-        stated = copy.copy(self)
-        stated._set(fingerprint=fingerprint, seal=self._digest(fingerprint))
-        return stated
+    def sealed(
+        self, fingerprint: str, *, by_victim: Callable[[], Mapping[str, PrivacyCurve]] | None = None
+    ) -> Guarantee:
+        """The same as the answer to a question: for those who computed it.
+
+        Args: by_victim: computes the curve of each victim by label; not part of the statement.
+        """
+        sealed = copy.copy(self)
+        sealed._set(fingerprint=fingerprint, seal=self._digest(fingerprint), _by_victim=by_victim)
+        return sealed
+
+    def at_delta(self, delta: float) -> Guarantee:
+        """The same statement, whose words and files give epsilon at this delta in (0, 1)."""
+        guarantee = copy.copy(self)
+        guarantee._set(stated_delta=check.open_unit(delta=delta))
+        return guarantee
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_by_victim": None}  # which holds the algorithm, and is no data
 
     # ---- numbers -----------------------------------------------------------------------------------------
 
+    @property
+    def mu(self) -> float | None:
+        """Gaussian DP parameter, >= 0; inf when there is no guarantee; None where the curve is not Gaussian."""
+        return self.curve.mu
+
+    @property
+    def adjacency(self) -> str:
+        """One of `gaussian.ADJACENCIES`."""
+        return self.curve.adjacency
+
+    @property
+    def record_shift(self) -> float:
+        """How far a record moves a sum of clipped gradients, or a user its clipped mean gradient."""
+        return gaussian.record_shift(self.adjacency, self.clip_norm)
+
+    @property
+    def bound(self) -> str:
+        """ "exact", "upper", or "monte-carlo", upper but for a stated probability over samples."""
+        return self.curve.bound
+
+    @property
+    def composed(self) -> int:
+        """Number of runs that this guarantee covers."""
+        return self.curve.runs
+
+    @property
+    def noise_multiplier(self) -> float:
+        """noise_std / (clip_norm * sensitivity), rounded down."""
+        return self.curve.noise_multiplier
+
+    @property
+    def finite(self) -> bool:
+        """Whether anything is guaranteed: every run has noise that the attacker does not know."""
+        return math.isfinite(self.curve.public_mu)
+
     def epsilon(self, delta: float) -> float:
-        """Smallest epsilon at this delta, rounded up; see `gaussian.epsilon_from_mu`."""
-        return gaussian.epsilon_from_mu(self.mu, delta)
+        """Smallest epsilon at this delta, rounded up; see `PrivacyCurve`."""
+        return self.curve.epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
-        """Smallest delta at this epsilon, rounded up; see `gaussian.delta_from_mu`."""
-        return gaussian.delta_from_mu(self.mu, epsilon)
+        """Smallest delta at this epsilon, rounded up; see `PrivacyCurve`."""
+        return self.curve.delta(epsilon)
 
     def renyi_epsilon(self, order: float) -> float:
-        """Rényi bound order * mu^2 / 2, rounded up; see `gaussian.renyi_epsilon`."""
+        """Rényi bound order * mu^2 / 2, rounded up; see `gaussian.renyi_epsilon`.
+
+        Raises: UnsupportedMechanism: a curve that is not Gaussian.
+        """
+        if self.mu is None:
+            raise UnsupportedMechanism(
+                f"the privacy curve with {self.participation} is not Gaussian, so order * mu^2 / 2 is not its Renyi "
+                "divergence; ask for epsilon(delta)."
+            )
         return gaussian.renyi_epsilon(self.mu, order)
+
+    def by_victim(self) -> dict[str, PrivacyCurve]:
+        """The privacy curve of each victim by label; only that of `victim` where none was computed or it was edited.
+
+        Cost: of a guarantee that was accounted here, that of `PrivacyLosses.curves`.
+        """
+        if self.victims:
+            return dict(self.victims)
+        return {self.victim: self.curve} if self._by_victim is None or not self.seal else dict(self._by_victim())
 
     # ---- words -------------------------------------------------------------------------------------------
 
@@ -209,27 +290,61 @@ class Guarantee(Shown):
 
     # ---- composition -------------------------------------------------------------------------------------
 
-    def compose_with(self, other: Guarantee) -> Guarantee:
-        """The guarantee of both runs seen together: mu^2 adds up.
+    def compose_with(self, other: Guarantee, *, bins: str = "fresh") -> Guarantee:
+        """The guarantee of both runs seen together.
 
-        The runs must have independent noise, and each must start from public data or from models that the
-        attacker already knows; a run that continues from unseen models is one longer run instead.
+        mu^2 adds up over Gaussian curves; otherwise privacy loss distributions compose, each direction by itself. The
+        runs must have independent noise and independent secret batches (so keys of their own), and each must start
+        from public data or from models that the attacker already knows; a run that continues from unseen models is
+        one longer run instead.
 
+        Args: bins: "fresh": every record draws anew for each run. What is composed is certified, also where a run
+            was bounded by samples.
         Returns:
-            A Guarantee with mu = sqrt(mu_1^2 + mu_2^2), rounded up. Its noise_std is the smaller of the two
-            and its sensitivity is stated in that unit.
-
+            A Guarantee whose noise_std and sensitivity are those of the run with least noise; of Gaussian curves, the
+            sensitivity of both in units of the smaller noise_std.
         Guarantees:
-            Holds also when the second run is chosen after seeing the first. "exact" only if both are and
-            there is one victim (the worst node of each run need not be the same).
+            Holds also when the second run is chosen after seeing the first; carries every assumption of both. "exact"
+            only if both are and there is one victim (the worst node of each run need not be the same).
         Raises:
-            InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency,
-                clip_norm, unit, victim, attacker or release.
+            InvalidInput: either number is not adaptive, or the two differ in trust model, adjacency, clip_norm, unit,
+                victim, attacker, or, of public batches, release.
+            UnsupportedMechanism: Poisson sampling; "shared" batches, which do not compose run by run.
         """
+        self._require_composable(other, bins)
+        both = fingerprint_of_both(self, other)
+        curve = self.curve.composed_with(other.curve)
+        noise_std, sensitivity = self._weakest_noise(other)
+        if curve.bound == "exact" and self.victim == EVERY_NODE:
+            curve = dataclasses.replace(curve, bound="upper")  # type: ignore[call-arg]
+        composed = Guarantee(
+            curve=curve,
+            trust=self.trust,
+            clip_norm=self.clip_norm,
+            participation=_participation_of_both(self, other),
+            victim=self.victim,
+            attacker=self.attacker,
+            adaptive=True,
+            noise_std=noise_std,
+            sensitivity=sensitivity,
+            release=self.release if self.mu is None or other.mu is not None else other.release,
+            tolerance=max(self.tolerance, other.tolerance),
+            lipschitz=min((x for x in (self.lipschitz, other.lipschitz) if x is not None), default=None),
+            unit=self.unit,
+            victims=_composed_victims(self, other),
+            stated_delta=self.stated_delta,
+            **conditions_of_both(self, other),
+        )
+        return composed.sealed(both) if both else composed
+
+    def _require_composable(self, other: Guarantee, bins: str) -> None:
         if not isinstance(other, Guarantee):
-            raise InvalidInput(
-                f"other must be a Guarantee, got {type(other).__name__}; a guarantee by secret batches takes this one: "
-                "secret.compose_with(public)."
+            raise InvalidInput(f"other must be a Guarantee, got {type(other).__name__}.")
+        require_known("bins", bins, ("fresh", "shared"))
+        if bins == "shared":
+            raise UnsupportedMechanism(
+                "runs that share their bins do not compose: a bin guessed from one is known in the other; "
+                "draw anew (a key for each run), or account for one run of all steps, whose M is the sum of theirs."
             )
         for which, guarantee in (("this", self), ("the other", other)):
             if not guarantee.adaptive:
@@ -237,31 +352,21 @@ class Guarantee(Shown):
                     f"only adaptive guarantees compose, and {which} one is for gradients fixed in advance; "
                     "use the adaptive number of that mechanism."
                 )
-        for name in _SAME_TO_COMPOSE:
+        released = () if self.mu is None or other.mu is None else ("release",)  # secret batches: all messages seen
+        for name in (*_SAME_TO_COMPOSE, *released):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 raise InvalidInput(f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}.")
-        both = fingerprint_of_both(self, other)
-        same_participation = self.participation == other.participation
-        noise_std = min(self.noise_std, other.noise_std)
-        both_exact = self.bound == other.bound == "exact"
-        composed = dataclasses.replace(
-            self,
-            mu=gaussian.compose([self.mu, other.mu]),
-            participation=self.participation
-            if same_participation
-            else f"{self.participation}, then {other.participation}",
-            bound="exact" if both_exact and self.victim != EVERY_NODE else "upper",
-            noise_std=noise_std,
-            sensitivity=gaussian.compose([self._sensitivity_at(noise_std), other._sensitivity_at(noise_std)]),
-            tolerance=max(self.tolerance, other.tolerance),
-            composed=self.composed + other.composed,
-            by_victim=_composed_by_victim(self, other),
-            fingerprint="",
-            seal="",
-            **said_of_both(self, other),
-        )
-        return composed.sealed(both) if both else composed
+
+    def _weakest_noise(self, other: Guarantee) -> tuple[float, float]:
+        """noise_std and sensitivity of both together."""
+        if self.mu is not None and other.mu is not None:
+            noise_std = min(self.noise_std, other.noise_std)
+            parts = [self._sensitivity_at(noise_std), other._sensitivity_at(noise_std)]
+            return noise_std, gaussian.compose(parts)
+        sampled = [each for each in (self, other) if each.mu is None]
+        weakest = min(sampled, key=lambda each: each.noise_multiplier)
+        return weakest.noise_std, weakest.sensitivity
 
     def _sensitivity_at(self, noise_std: float) -> float:
         """The sensitivity in units of noise of another, not larger, standard deviation."""
@@ -277,37 +382,44 @@ class Guarantee(Shown):
         for name in _FLOATS:
             if fields[name] == math.inf:
                 fields[name] = "inf"
-        each = [[label, "inf" if mu == math.inf else mu] for label, mu in fields.pop("by_victim")]
-        # left out where it is empty, as a seal is over what stands here
-        return {"format": FORMAT, **fields, "notes": list(self.notes), **({"by_victim": each} if each else {})}
+        each = [[label, curve_to_dict(curve)] for label, curve in fields.pop("victims")]
+        curve = curve_to_dict(fields.pop("curve"))
+        return {"format": FORMAT, "curve": curve, **fields, "notes": list(self.notes), "victims": each}
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values; infinity is the text "inf"; `epsilon` is that of mu at `stated_delta`."""
+        """A dictionary of JSON values of one shape for every participation; infinity is the text "inf".
+
+        `curve` is what everything follows from; `epsilon` is the curve at `stated_delta`; mu is null where none exists.
+        """
         epsilon = self.epsilon(self.stated_delta)
-        told = {"stated_delta": self.stated_delta, "epsilon": "inf" if epsilon == math.inf else epsilon}
-        return {**self._stated(), **told}
+        numbers = {"stated_delta": self.stated_delta, "epsilon": "inf" if epsilon == math.inf else epsilon}
+        return {**self._stated(), **self._derived(), **numbers, **self.curve.facts(self.stated_delta)}
+
+    def _derived(self) -> dict[str, Any]:
+        """What follows from curve and clipping, as JSON values."""
+        of_curve = {name: getattr(self, name) for name in _DERIVED if name != "method"}
+        numbers = {**of_curve, "method": self.curve.method}
+        return {name: "inf" if value == math.inf else value for name, value in numbers.items()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
         """The inverse of `to_dict`; the fields are checked as in the constructor.
 
-        What a file claims is not computed anew, and the guarantee says so. Files written before there were units have
-        no `unit` and speak of records; before there were fingerprints they have none.
+        What a file claims is not computed anew, and the guarantee says so.
 
         Raises:
-            InvalidInput: another format, a missing or unknown field, or a value that is not allowed.
+            InvalidInput: another format, a missing or unknown field, a value that is not allowed, or a number beside
+                the curve that is not the curve's.
         """
         if not isinstance(data, dict):
             raise InvalidInput(f"a guarantee must be a JSON object, got {type(data).__name__}.")
         version = data.get("format")
         if isinstance(version, bool) or version != FORMAT:
             raise InvalidInput(f"format of a guarantee must be {FORMAT}, got {version!r}.")
-        absent = {"unit": "record", "why": "", "fingerprint": "", "seal": "", "stated_delta": DELTA, "by_victim": []}
-        data = {**absent, **data}
-        data.pop("epsilon", None)  # of mu, computed anew
         names = [field.name for field in dataclasses.fields(cls) if field.name != "source"]
-        missing = [name for name in names if name not in data]
-        unknown = [str(name) for name in data if name != "format" and name not in names]
+        missing = [name for name in (*names, *_DERIVED) if name not in data]
+        known = {"format", "epsilon", "tight_for_equal_bins", *names, *_DERIVED}
+        unknown = [str(name) for name in data if name not in known]
         if missing or unknown:
             raise InvalidInput(
                 "a guarantee file must have exactly the fields of Guarantee; "
@@ -317,14 +429,26 @@ class Guarantee(Shown):
         for name in _FLOATS:
             if isinstance(fields[name], str) and fields[name] == "inf":
                 fields[name] = math.inf
-        if not isinstance(fields["notes"], list | tuple):
-            raise InvalidInput(f"notes must be a list of texts, got {fields['notes']!r}.")
+        for name in ("notes", "victims"):
+            if not isinstance(fields[name], list | tuple):
+                raise InvalidInput(f"{name} must be a list, got {fields[name]!r}.")
         try:
+            fields["curve"] = curve_from_dict(fields["curve"])
+            fields["victims"] = _victims_of_file(fields["victims"])
             read = cls(**{**fields, "notes": tuple(fields["notes"])}, source=STATED)
-            read._require_least_mu()
+            read._least_mu()
         except OverflowError:  # JSON integers have no size limit
             raise InvalidInput("a guarantee has a number that is too large for a float.") from None
+        read._require_derived(data)
         return read
+
+    def _require_derived(self, data: Mapping[str, Any]) -> None:
+        """Refuses numbers beside the curve that are not the curve's, as of a file that was edited by hand."""
+        for name, value in self._derived().items():
+            if data[name] != value:
+                raise InvalidInput(
+                    f"{name} must be {value!r}, as the curve says, got {data[name]!r}; edit the curve, or account anew."
+                )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the guarantee as JSON; readers see the old file or the whole new one, never a part.
@@ -357,23 +481,24 @@ class Guarantee(Shown):
             raise InvalidInput(f"{str(path)!r}: {error}") from None
 
 
-class _Said(Protocol):
-    """What a guarantee says beside its numbers."""
+def noise_multiplier(noise_std: float, clip_norm: float, sensitivity: float) -> float:
+    """noise_std / (clip_norm * sensitivity), rounded down; 0 where the sensitivity is infinite.
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Further conditions."""
-
-    @property
-    def why(self) -> str:
-        """Which rule gave the number."""
-
-    @property
-    def source(self) -> str:
-        """Where the statement is from."""
+    >>> noise_multiplier(3.0, 1.0, 1.5), noise_multiplier(3.0, 1.0, float("inf"))
+    (1.9999999999999996, 0.0)
+    """
+    mu = gaussian.mu_from_noise_std(sensitivity, check.positive(clip_norm=clip_norm), noise_std)
+    if mu == 0:
+        raise InvalidInput("sensitivity must be > 0: a node's own injected sum always shows its gradient.")
+    return 0.0 if math.isinf(mu) else math.nextafter(math.nextafter(1 / mu, 0.0), 0.0)
 
 
-def said_of_both(this: _Said, other: _Said) -> dict[str, Any]:
+def lipschitz_notes(lipschitz: float | None) -> tuple[str, ...]:
+    """What a guarantee says of a constant that it rests on."""
+    return () if lipschitz is None else (f"{LIPSCHITZ_NOTE} {float(lipschitz)!r}",)
+
+
+def conditions_of_both(this: Guarantee, other: Guarantee) -> dict[str, Any]:
     """The conditions, reasons and origins of two runs seen together: all that either rests on."""
     sources = [text for each in (this, other) for text in each.source.split("; ") if text]
     return {
@@ -397,22 +522,47 @@ def edited(source: str) -> str:
     return "; ".join(dict.fromkeys([*filter(None, source.split("; ")), EDITED]))
 
 
-def _of_victims(given: Any, mu: float) -> tuple[tuple[str, float], ...]:
-    """Pairs (label, mu) as they are kept. Raises: InvalidInput: others, a label twice, one above that of everybody."""
+def _of_victims(given: Any, worst: PrivacyCurve) -> Victims:
+    """Pairs (label, curve). Raises: InvalidInput: others, a label twice, one above that of everybody."""
     try:
-        pairs = tuple((label, math.inf if value == "inf" else float(value)) for label, value in given)
+        pairs = tuple((label, curve) for label, curve in given)
     except (TypeError, ValueError):
-        raise InvalidInput(f"by_victim must be pairs of a label and its mu, got {check.said(given)}.") from None
+        raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.said(given)}.") from None
     labels = {label for label, _ in pairs if isinstance(label, str)}
     if len(labels) != len(pairs):
-        raise InvalidInput("by_victim must name each victim once, by a text.")
-    if any(not 0 <= value <= mu * (1 + 1e-12) for _, value in pairs):
-        raise InvalidInput(f"by_victim must hold numbers from 0 to mu = {mu!r}, the largest of them.")
+        raise InvalidInput("victims must name each victim once, by a text.")
+    for _, curve in pairs:
+        check.instance(PrivacyCurve, victims=curve)
+        if worst.mu is None or curve.mu is None or not curve.mu <= worst.mu * (1 + ROUNDING):
+            raise InvalidInput(f"victims must have Gaussian curves with mu from 0 to {worst.mu!r}, the largest.")
     return pairs
 
 
-def _composed_by_victim(one: Guarantee, other: Guarantee) -> tuple[tuple[str, float], ...]:
-    """mu of each victim over both runs; where one says nothing of a victim, what it says of everybody."""
-    mine, theirs = dict(one.by_victim), dict(other.by_victim)
-    named = list(dict.fromkeys([*mine, *theirs]))
-    return tuple((u, gaussian.compose([mine.get(u, one.mu), theirs.get(u, other.mu)])) for u in named)
+def _victims_of_file(given: Any) -> Victims:
+    try:
+        return tuple((label, curve_from_dict(curve)) for label, curve in given)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.said(given)}.") from None
+
+
+def _composed_victims(this: Guarantee, other: Guarantee) -> Victims:
+    """The curve of each victim over both runs; where one says nothing of a victim, what it says of everybody."""
+    if this.mu is None or other.mu is None:
+        return ()
+    mine, theirs = dict(this.victims), dict(other.victims)
+    labels = list(dict.fromkeys([*mine, *theirs]))
+    return tuple((u, mine.get(u, this.curve).composed_with(theirs.get(u, other.curve))) for u in labels)
+
+
+def _participation_of_both(this: Guarantee, other: Guarantee) -> str:
+    """Both in words, in their order; with secret batches beside it, what public ones released."""
+    if this.participation == other.participation and this.mu is not None and other.mu is not None:
+        return this.participation
+    mixed = (this.mu is None) != (other.mu is None)
+    parts = [
+        f"{each.participation} (public batches; released models: {each.release})"
+        if mixed and each.mu is not None
+        else each.participation
+        for each in (this, other)
+    ]
+    return ", then ".join(parts)

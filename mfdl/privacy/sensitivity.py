@@ -17,7 +17,7 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..factorization.sensitivity import structured_bound
 from ..floats import UNIT
-from ..participation import MinSeparation, OncePerEpoch, Participation
+from ..participation import Participation
 from ..sensitivity.elliptope import TOLERANCE
 from ..sensitivity.patterns import PatternBound, bounds, diagonal_bounds
 from ..shown import short_repr
@@ -149,11 +149,7 @@ def _why_upper(gram: ViewGram, bound: PatternBound) -> str:
 def _leaks(gram: ViewGram, participation: Participation) -> bool:
     if math.isinf(gram.inflation):
         return True
-    if not gram.leaks.any():
-        return False
-    if isinstance(participation, OncePerEpoch | MinSeparation):  # these reach every step
-        return True
-    return any(gram.leaks[pattern].any() for pattern in participation.patterns())
+    return bool(gram.leaks.any()) and participation.patterns_of_record().reaches(gram.leaks)
 
 
 def sensitivity_of_gram(

@@ -22,7 +22,7 @@ from ..factorization.sensitivity import coefficients_of, comparison_rows
 from ..factorization.strategies import Banded, Inverse, bins
 from ..floats import UNIT
 from ..noise.strategy import Strategy, shipped
-from .binned import UP
+from .curves.base import UP
 from .forms.separable import strategy_gram
 
 MAX_BINS = 4096

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from ..errors import InvalidInput
-from ..progress import Progress, shown
 from . import options
 from .options import OnGraph, Option, TakesPart, require_one_of
-
-if TYPE_CHECKING:
-    from .accounting import Account
-    from .bins_accounting import BinsAccount
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,12 +105,3 @@ class AccountConfig(TakesPart, OnGraph):
     def how(self) -> dict[str, Any]:
         """What `victim_losses` is told besides algorithm, trust model and victims."""
         return {"release": self.release, "method": self.bound, "lipschitz": self.lipschitz, "unit": self.unit}
-
-    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto") -> Account | BinsAccount:
-        """What every victim loses; out: a folder for results.json and pictures.
-
-        Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.
-        """
-        from .accounting import run_account
-
-        return run_account(self, out, shown(progress))

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
-from .. import files, mechanism
+from .. import files
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import InvalidInput
 from ..privacy import budgets, gaussian
 from ..privacy.accounting import VictimLoss, victim_losses, worst_adaptive
-from ..privacy.losses import Losses, Question
-from ..progress import Silent
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question
+from ..progress import Progress, Silent, shown
 from ..trust import TrustModel
 from .bins_accounting import BinsAccount, bins_account, made_for
 from .output import asked_of, json_number, require_folder
@@ -42,16 +43,21 @@ FIXED_ONLY = (
 Nodes = tuple[int, ...]
 
 
-def run_account(config: AccountConfig, out: str | os.PathLike[str] | None, progress: Silent) -> Account | BinsAccount:
-    """See `AccountConfig.run`."""
-    began = time.perf_counter()
+def run_account(
+    config: AccountConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
+) -> Account | BinsAccount:
+    """What every victim loses; out: a folder for results.json and pictures.
+
+    Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.
+    """
+    began, screen = time.perf_counter(), shown(progress)
     if out is not None:
         require_folder(out)
     graph, gossip = config.sparse_network()
     named = Named(graph, config.attackers, config.colluders, config.coalition_size, config.all_attackers)
     named.require_used([config.trust, *([config.calibrate_under] if config.calibrate_under else [])])
     asked = None if config.victims is None else named.indices("victims", config.victims)
-    with progress.status(f"building {config.mechanism}"):
+    with screen.status(f"building {config.mechanism}"):
         more = made_for(config) if registry.is_of_secret_bins(config.mechanism) else {}
         algorithm = registry.build(
             config.mechanism, config.dynamics(gossip), config.scheme(), **config.parameters(), **more
@@ -61,16 +67,16 @@ def run_account(config: AccountConfig, out: str | os.PathLike[str] | None, progr
         algorithm = budgets.scaled(algorithm, budgets.of_nodes(algorithm, each))
     account: Account | BinsAccount
     if config.has_bins:
-        with progress.status("accounting for secret bins"):
+        with screen.status("accounting for secret bins"):
             account = bins_account(config, graph, named, algorithm, asked)
     else:
-        models, losses = _losses(config, algorithm, named, asked, progress)
+        models, losses = _losses(config, algorithm, named, asked, screen)
         account = Account(config, graph, named, algorithm, models, losses, asked, each)
     account.answer["seconds"] = time.perf_counter() - began
     if out is not None:
         from .account_pictures import write_pictures  # matplotlib only where pictures are wanted
 
-        with progress.status("drawing"):
+        with screen.status("drawing"):
             write_pictures(account, Path(out))
             files.atomic_write_json(Path(out) / RESULTS, account.answer)
     return account
@@ -178,9 +184,9 @@ class Account:
         model = self.models[worst] if same else self.named.model(str(under))  # under which the worst loss arises
         question = Question(model, **config.protected | config.how)
         if same and self.asked is None:
-            losses = Losses(self.algorithm, question, tuple(self.losses[worst]))
+            losses = PrivacyLosses.of_victim_losses(self.algorithm, question, self.losses[worst])
         else:  # noise is for all victims, whoever is asked about
-            losses = Losses.of(self.algorithm, question)
+            losses = PrivacyLosses.of(self.algorithm, question)
         return losses.calibrate(**target).noise_std
 
     def mu(self, loss: VictimLoss, adaptive: bool) -> float:
@@ -217,9 +223,10 @@ class Account:
     def _sentence(self) -> str:
         """The guarantee of the worst victim, for adaptive gradients."""
         nodes, loss = self.worst(adaptive=True)
-        how = {"trust": self.models[nodes], "noise_std": self.noise_std, **self.config.protected}
-        (guarantee,) = mechanism.guarantees(self.algorithm, [loss], **how)
-        return dataclasses.replace(guarantee, stated_delta=self.config.delta).sentence()
+        question = Question(self.models[nodes], **self.config.protected)
+        losses = PrivacyLosses.of_victim_losses(self.algorithm, question, [loss])
+        (guarantee,) = losses.by_victim(self.noise_std)
+        return guarantee.at_delta(self.config.delta).sentence()
 
     def _notes(self) -> list[str]:
         inside = set(self.attackers)

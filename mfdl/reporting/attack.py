@@ -18,7 +18,7 @@ from ..dynamics import Dynamics
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..participation import EveryStep
-from ..progress import Silent
+from ..progress import Progress, shown
 from ..trust import TrustModel
 from .attack_config import GRADIENTS, AttackConfig
 from .output import circumstances, json_number, require_folder, rounded_up
@@ -30,9 +30,14 @@ MAX_COMBINATIONS = 100  # written to the JSON answer
 GRADIENT_OF = {"record": "sum of clipped gradients", "user": "clipped mean gradient"}  # of a node, what is solved for
 
 
-def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progress: Silent) -> dict[str, Any]:
-    """See `AttackConfig.run`."""
-    began = time.perf_counter()
+def run_attack(
+    config: AttackConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
+) -> dict[str, Any]:
+    """Whose gradients are solved for, JSON-ready; out: a folder for results.json and the picture.
+
+    Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.
+    """
+    began, screen = time.perf_counter(), shown(progress)
     if out is not None:
         require_folder(out)
     graph, gossip = config.sparse_network()
@@ -42,11 +47,11 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
     named.require_used([config.trust])
     model = named.model(config.trust)
     scheme = EveryStep(config.steps)  # what unit "user" needs, and the worst for a record
-    with progress.status(f"building {config.name}"):
+    with screen.status(f"building {config.name}"):
         algorithm = registry.build(config.name, Dynamics(gossip), scheme, **config.parameters())
     kind = GRADIENTS[config.gradients]
     guarantee, notes, solved, told = None, [], {}, {}
-    with progress.status("solving"):
+    with screen.status("solving"):
         solved["without_noise"] = reconstruct(
             algorithm, model, noise_std=0.0, gradients=kind, release=config.release, clip_norm=config.clip_norm
         )
@@ -55,8 +60,8 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
             guarantee = chosen.guarantee.sentence()
             delta = chosen.guarantee.stated_delta
             told = {"mu": chosen.guarantee.mu, "epsilon": chosen.guarantee.epsilon(delta), "delta": delta}
-            if math.isinf(chosen.sensitivity.squared):
-                notes.append(f"Infinite loss: {_in_options(chosen.sensitivity.why, config.steps)}.")
+            if math.isinf(chosen.guarantee.sensitivity):
+                notes.append(f"Infinite loss: {_in_options(chosen.guarantee.why, config.steps)}")
             solved["with_noise"] = reconstruct(chosen, model, gradients=kind, release=config.release)
     attackers = model.attackers(algorithm)
     hops = named.distances(attackers)
@@ -73,7 +78,7 @@ def run_attack(config: AttackConfig, out: str | os.PathLike[str] | None, progres
     }
     answer["seconds"] = time.perf_counter() - began
     if out is not None:
-        with progress.status("drawing"):
+        with screen.status("drawing"):
             _write(Path(out), answer, graph.networkx())
     return answer
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Annotated, Any, ClassVar
 
 from ..errors import InvalidInput
-from ..progress import Progress, shown
 from . import options
 from .options import OnGraph, Option, Protects, require_one_of
 
@@ -83,12 +81,3 @@ class AttackConfig(Protects, OnGraph):
         from ..algorithms import registry
 
         return registry.parse_parameters(self.name, self.settings)
-
-    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto") -> dict[str, Any]:
-        """Whose gradients are solved for, JSON-ready; out: a folder for results.json and the picture.
-
-        Raises: InvalidInput: nodes that are not there, or a folder that cannot be written, before any work.
-        """
-        from .attack import run_attack
-
-        return run_attack(self, out, shown(progress))

@@ -78,42 +78,44 @@ class AuditConfig(TakesPart, OnGraph):
         """The trust models: those given, else all that need no nodes for a matrix."""
         return self.trust or (MATRIX_TRUSTS if self.matrix else ("ldp",))
 
-    def run(
-        self, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
-    ) -> tuple[AuditMatrix, dict[str, Any]]:
-        """The cells, and all of it JSON-ready; out: a folder for audit.json, audit.csv and audit.png.
 
-        Raises: InvalidInput: nothing finite is claimed, nodes that are not there, or a folder that cannot be written.
-        """
-        from .output import require_folder, versions
+def run_audit(
+    config: AuditConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
+) -> tuple[AuditMatrix, dict[str, Any]]:
+    """The cells, and all of it JSON-ready; out: a folder for audit.json, audit.csv and audit.png.
 
-        began = time.perf_counter()
-        if out is not None:
-            require_folder(out)
-        matrix = self._audited(shown(progress))
-        if all(cell.result is None for cell in matrix.cells):
-            why = matrix.cells[0].why
-            raise InvalidInput(f"nothing finite is claimed: {why}; choose another --trust or --mechanism.")
-        made_with: dict[str, Any] = {"graph": self.graph, "versions": versions(), "config": self.options()}
-        made_with["seconds"] = time.perf_counter() - began
-        if out is not None:
-            matrix.write(Path(out), made_with)
-        return matrix, {**matrix.to_dict(), **made_with}
+    Raises: InvalidInput: nothing finite is claimed, nodes that are not there, or a folder that cannot be written.
+    """
+    from .output import require_folder, versions
 
-    def _audited(self, progress: Silent) -> AuditMatrix:
-        from ..algorithms import registry
-        from ..audit import audit_matrix
-        from .question import Named
+    began = time.perf_counter()
+    if out is not None:
+        require_folder(out)
+    matrix = _audited(config, shown(progress))
+    if all(cell.result is None for cell in matrix.cells):
+        why = matrix.cells[0].why
+        raise InvalidInput(f"nothing finite is claimed: {why}; choose another --trust or --mechanism.")
+    made_with: dict[str, Any] = {"graph": config.graph, "versions": versions(), "config": config.options()}
+    made_with["seconds"] = time.perf_counter() - began
+    if out is not None:
+        matrix.write(Path(out), made_with)
+    return matrix, {**matrix.to_dict(), **made_with}
 
-        graph, gossip = self.sparse_network()
-        named = Named(graph, **self.values("attackers", "colluders", "coalition_size"), anybody=True)
-        named.require_used(self.trusts)
-        models = {name: named.model(name) for name in self.trusts}
-        dynamics, scheme = self.dynamics(gossip), self.scheme()
-        with progress.status("building mechanisms"):
-            built = {name: registry.build(name, dynamics, scheme) for name in self.mechanisms}
-        entries = {name: registry.entry_of(name) for name in built}
-        release = {name: e.release for name, e in entries.items() if e is not None and e.release is not None}
-        settings = self.protected | self.values("noise_std", "epsilon", "planted", "level", "trials", "delta", "seed")
-        settings["mu"] = 1.0 if self.noise_std is None and self.epsilon is None and self.mu is None else self.mu
-        return audit_matrix(built, models, release=release, progress=progress, **settings)
+
+def _audited(config: AuditConfig, progress: Silent) -> AuditMatrix:
+    from ..algorithms import registry
+    from ..audit import audit_matrix
+    from .question import Named
+
+    graph, gossip = config.sparse_network()
+    named = Named(graph, **config.values("attackers", "colluders", "coalition_size"), anybody=True)
+    named.require_used(config.trusts)
+    models = {name: named.model(name) for name in config.trusts}
+    dynamics, scheme = config.dynamics(gossip), config.scheme()
+    with progress.status("building mechanisms"):
+        built = {name: registry.build(name, dynamics, scheme) for name in config.mechanisms}
+    entries = {name: registry.entry_of(name) for name in built}
+    release = {name: e.release for name, e in entries.items() if e is not None and e.release is not None}
+    settings = config.protected | config.values("noise_std", "epsilon", "planted", "level", "trials", "delta", "seed")
+    settings["mu"] = 1.0 if config.noise_std is None and config.epsilon is None and config.mu is None else config.mu
+    return audit_matrix(built, models, release=release, progress=progress, **settings)

@@ -12,10 +12,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import sampled
 from ..algorithms import LinearAlgorithm
-from ..privacy.sampled_guarantee import SampledGuarantee
-from ..sampled import Accountant
+from ..privacy.curves import PrivacyCurve
+from ..privacy.guarantee import Guarantee
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question
+from ..privacy.sampled_exposures import noise_of_bins
 from .output import asked_of, json_number
 from .question import Named
 
@@ -42,8 +44,8 @@ class BinsAccount:
     named: Named
     algorithm: LinearAlgorithm
     attackers: tuple[int, ...]
-    guarantee: SampledGuarantee
-    losses: Mapping[int, Accountant]
+    guarantee: Guarantee
+    losses: Mapping[int, PrivacyCurve]
     asked: Sequence[int] | None
 
     @functools.cached_property
@@ -99,20 +101,21 @@ def bins_account(
 ) -> BinsAccount:
     """Accounts for every victim, at the noise or for the target of the config.
 
-    Raises: UnsupportedMechanism: where the theorem does not reach (`mfdl.sampled`).
+    Raises: UnsupportedMechanism: where the theorem does not reach (`privacy.sampled_exposures`).
     """
     model = named.model(config.trust)
-    asked_with: dict[str, Any] = config.values("adjacency", "clip_norm")
+    losses = PrivacyLosses.of(algorithm, Question(model, **config.values("adjacency", "clip_norm")))
     if config.target is None:
         given = 1.0 if config.noise_std is None else config.noise_std
-        asked_with["noise_std"] = 0.0 if algorithm.noise.is_zero else given
+        noise_std = 0.0 if algorithm.noise.is_zero else given
+    elif config.calibrate_under is None:
+        noise_std = losses.calibrate(**config.target).noise_std
     else:
-        under = model if config.calibrate_under is None else named.model(config.calibrate_under)
-        asked_with["noise_std"] = sampled.calibrate(algorithm, trust=under, **asked_with, **config.target).noise_std
-    guarantee = dataclasses.replace(sampled.account(algorithm, trust=model, **asked_with), stated_delta=config.delta)
-    losses = sampled.by_victim(algorithm, trust=model, **asked_with)
+        question = dataclasses.replace(losses.question, trust=named.model(config.calibrate_under))
+        noise_std = PrivacyLosses.of(algorithm, question).calibrate(**config.target).noise_std
+    guarantee = losses.guarantee(noise_std).at_delta(config.delta)
     attackers = model.attackers(algorithm)
-    return BinsAccount(config, graph, named, algorithm, attackers, guarantee, losses, asked)
+    return BinsAccount(config, graph, named, algorithm, attackers, guarantee, losses.curves(noise_std), asked)
 
 
 def made_for(config: AccountConfig) -> dict[str, Any]:
@@ -120,4 +123,4 @@ def made_for(config: AccountConfig) -> dict[str, Any]:
     if config.epsilon is None:
         return {}
     target = {"epsilon": config.epsilon, **config.values("delta", "adjacency")}
-    return {"noise_std": sampled.noise_of_bins(bins=config.period, **target)}
+    return {"noise_std": noise_of_bins(bins=config.period, **target)}

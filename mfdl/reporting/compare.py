@@ -22,12 +22,12 @@ from .. import __version__, check, files, graphs
 from ..algorithms import registry
 from ..dynamics import Dynamics
 from ..engines import Engine
+from ..mechanism import Mechanism
 from ..metrics import require_measured
 from ..participation import Cyclic
 from ..privacy import gaussian
 from ..progress import Advance, Progress, shown
 from ..training import distributed, tasks
-from ..training.covered import AnyMechanism
 from ..training.distributed import Group, current
 from ..training.learned import mean_baseline
 from ..training.replay import replay
@@ -36,7 +36,7 @@ from ..training.tasks import baselines
 from ..training.tasks.baselines import Baseline
 from .comparison_config import WHERE
 from .comparison_folder import NOT_PRIVATE, PNG, RESULTS, SCHEMA, STEPS, SVG, Folder, Key, schema_of
-from .output import json_number, stated_mu
+from .output import json_number
 from .shared import Shared, built, trust_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def run_comparison(
     plan, told = Plan(config, shared), shown(progress, words=2)
     folder = Folder(Path(out), plan, resume=resume, overwrite=overwrite)
     with files.held_alone(out), told.bar("comparing", config.total_steps) as report:
-        mechanisms: dict[str, AnyMechanism] = {}
+        mechanisms: dict[str, Mechanism] = {}
         for name in config.mechanisms:
             report(0, f"building {name}")
             mechanisms[name] = plan.mechanism(name)
@@ -133,7 +133,7 @@ class Plan:
             else:
                 self.mu = gaussian.mu_from_epsilon(self.epsilon, config.delta)
 
-    def mechanism(self, name: str) -> AnyMechanism:
+    def mechanism(self, name: str) -> Mechanism:
         """The calibrated mechanism of a name."""
         return self.shared.accounted(self.config, name).mechanism(self.config.target)
 
@@ -162,7 +162,7 @@ class Plan:
 
 
 def _runs(
-    plan: Plan, mechanisms: dict[str, AnyMechanism], missing: list[Key], report: Advance, kept: Path | None
+    plan: Plan, mechanisms: dict[str, Mechanism], missing: list[Key], report: Advance, kept: Path | None
 ) -> Iterator[Finished]:
     """The missing runs as they finish; kept: where runs keep checkpoints until then."""
     config, told = plan.config, dict.fromkeys(missing, 0)
@@ -180,7 +180,7 @@ def _runs(
 
 
 def _worker(
-    item: tuple[str, int, AnyMechanism, tasks.Task, ComparisonConfig, Path | None],
+    item: tuple[str, int, Mechanism, tasks.Task, ComparisonConfig, Path | None],
     tell: Callable[[Key, int], None] | None = None,
 ) -> Finished:
     name, seed, mechanism, task, config, kept = item
@@ -192,7 +192,7 @@ def _worker(
 
 def _one_run(
     name: str,
-    mechanism: AnyMechanism,
+    mechanism: Mechanism,
     task: tasks.Task,
     seed: int,
     config: ComparisonConfig,
@@ -204,7 +204,7 @@ def _one_run(
 
 
 def trained(
-    mechanism: AnyMechanism,
+    mechanism: Mechanism,
     task: tasks.Task,
     seed: int,
     config: ComparisonConfig,
@@ -232,7 +232,7 @@ def _measured(finished: SeedRun, name: str) -> float | None:
     return finished.final(metric) if of == "final" else finished.last(metric)
 
 
-def told_of(run: Run, name: str, mechanism: AnyMechanism, config: ComparisonConfig) -> tuple[dict[str, Any], pa.Table]:
+def told_of(run: Run, name: str, mechanism: Mechanism, config: ComparisonConfig) -> tuple[dict[str, Any], pa.Table]:
     """A run of one seed: its numbers, as they stand in results.json, and its steps."""
     (finished,) = run.seeds
     record = {
@@ -248,7 +248,7 @@ def told_of(run: Run, name: str, mechanism: AnyMechanism, config: ComparisonConf
     epsilon = stated.epsilon(config.delta)
     same = {
         "trust": stated.trust,
-        "mu": stated_mu(stated),
+        "mu": stated.mu,
         "epsilon": epsilon,
         "delta": config.delta,
         "task": run.task_name,

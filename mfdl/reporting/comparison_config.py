@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from .. import metrics
@@ -280,12 +279,6 @@ class ComparisonConfig(Protects, OnGraph):
         return trust.named(
             self.trust, attackers=self.attackers, colluders=self.colluders, coalition_size=self.coalition_size
         )
-
-    def run(self, out: str | os.PathLike[str], **how: Any) -> dict[str, Any]:
-        """`compare.run_comparison` of this config: the content of results.json; how: its other arguments."""
-        from .compare import run_comparison
-
-        return run_comparison(self, out, **how)
 
     @property
     def seed_list(self) -> list[int]:

@@ -23,16 +23,16 @@ import pyarrow.parquet as pq
 from .. import files
 from ..algorithms.registry import shortsighted
 from ..errors import InvalidInput
+from ..mechanism import Mechanism
 from ..pictures.style import write_figure
-from ..training.covered import AnyMechanism, left_out, statement
+from ..training.covered import left_out, statement
 from ..training.learned import Ended, Judged
 from ..training.run import is_private
-from .output import circumstances, json_number, require_folder, require_writable, stated_mu, stated_objective
+from .output import circumstances, json_number, objective_fields, require_folder, require_writable
 from .plots import plot_comparison
 
 if TYPE_CHECKING:
     from ..privacy.guarantee import Guarantee
-    from ..privacy.sampled_guarantee import SampledGuarantee
     from .compare import Plan
 
 NOT_PRIVATE = ("loss", "accuracy", "final_loss", "final_accuracy", "diverged", "seconds", "node_steps_per_second")
@@ -97,7 +97,7 @@ class Folder:
             require_writable(folder / name)
         self.records: dict[Key, dict[str, Any]] = {}
         self.tables: dict[Key, pa.Table] = {}
-        self.mechanisms: dict[str, AnyMechanism] = {}
+        self.mechanisms: dict[str, Mechanism] = {}
         earlier = self._earlier_result()
         self._drawn = earlier is not None and resume and earlier.get("complete") is True
         if earlier is None:
@@ -133,7 +133,7 @@ class Folder:
             if rows.num_rows:
                 self.records[key], self.tables[key] = record, rows
 
-    def begin(self, mechanisms: dict[str, AnyMechanism]) -> None:
+    def begin(self, mechanisms: dict[str, Mechanism]) -> None:
         """Takes the folder: from here on it holds this comparison and nothing of an earlier one."""
         self.mechanisms = mechanisms
         # first of all, so that a full disk leaves the earlier comparison; from then on nothing of it counts
@@ -229,7 +229,7 @@ class Folder:
     def _runs_of(self, name: str) -> list[dict[str, Any]]:
         return [self.records[key] for key in self._ordered() if key[0] == name]
 
-    def _private(self) -> list[AnyMechanism]:
+    def _private(self) -> list[Mechanism]:
         """The mechanisms with noise."""
         return [mechanism for mechanism in self.mechanisms.values() if is_private(mechanism)]
 
@@ -240,11 +240,11 @@ class Folder:
         every = self._private() or list(self.mechanisms.values())
         return self._said(max(every, key=lambda each: (self._lost(each.guarantee), each.guarantee.bound == "upper")))
 
-    def _lost(self, stated: Guarantee | SampledGuarantee) -> float:
-        mu = stated_mu(stated)
+    def _lost(self, stated: Guarantee) -> float:
+        mu = stated.mu
         return stated.epsilon(self.plan.config.delta) if mu is None else mu
 
-    def _said(self, mechanism: AnyMechanism) -> str:
+    def _said(self, mechanism: Mechanism) -> str:
         """What `Run.statement` says of its runs, with epsilon at the delta of this comparison."""
         return statement(mechanism, left_out(mechanism, self.plan.task), self.plan.config.delta)
 
@@ -274,13 +274,13 @@ class Folder:
             "guarantee": self._said(mechanism),
             "noise_std": mechanism.noise_std,  # nu, what `mfdl account --noise-std` takes
             "injected_noise_std": mechanism.injected_noise_std,
-            **stated_objective(mechanism),
+            **objective_fields(mechanism),
             "final_loss_mean": float(np.mean(losses)) if usable else None,
             "final_loss_std": _spread(losses) if usable else None,
             "final_accuracy_mean": float(np.mean(accuracies)) if usable and None not in accuracies else None,
             "final_accuracy_std": _spread(accuracies) if usable and None not in accuracies else None,
             **more,
-            "mu": json_number(stated_mu(stated)),
+            "mu": json_number(stated.mu),
             "epsilon": json_number(stated.epsilon(self.plan.config.delta)),
             "beats_untrained": own.beats(judged.untrained),
             "beats_chance": own.beats(judged.chance),

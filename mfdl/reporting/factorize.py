@@ -22,7 +22,7 @@ from ..factorization import (
     StructuredFactorization,
 )
 from ..factorization.secret_bins import BinStrategy
-from ..progress import Silent
+from ..progress import Progress, shown
 from .factorize_jobs import Certified, Job
 from .output import json_number, require_writable, versions
 
@@ -34,13 +34,18 @@ OF_BINS = ("noise_std", "root_error", "root_error_bound")
 OVER_NODES = ("max_inverse_diagonal", "sigma_local", "sigma_pair", "independent_loss", "bound_over")
 
 
-def run_factorize(config: FactorizeConfig, out: str | os.PathLike[str] | None, progress: Silent) -> dict[str, Any]:
-    """See `FactorizeConfig.run`."""
+def run_factorize(
+    config: FactorizeConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
+) -> dict[str, Any]:
+    """Loss, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later.
+
+    Raises: InvalidInput: a graph, groups or a file that cannot be used.
+    """
     if out is not None:
         require_writable(Path(out))
     graph, gossip = config.sparse_network()
     groups = None if config.groups is None else factorization.read_groups(config.groups, gossip.labels)
-    job = Job(config, gossip, groups, progress)
+    job = Job(config, gossip, groups, shown(progress))
     with threadpool_limits(config.jobs):
         began = time.perf_counter()
         solved, grams = job.solve()
@@ -134,5 +139,5 @@ def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
 def _save(out: str | os.PathLike[str], job: Job, solved: Certified, grams: Any, header: dict[str, Any]) -> None:
     if not isinstance(solved, SpatialFactorization):
         rate = f"constant, {job.config.lr:g}; H and loss are in units of its square"
-        header = {**header, "participation": job.made_for.to_dict(), "learning_rate": rate}
+        header = {**header, "participation": job.made_for, "learning_rate": rate}
     factorization.save(out, solved, header=header, grams=grams)

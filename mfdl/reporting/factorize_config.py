@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..errors import InvalidInput, unknown_name
-from ..progress import Progress, shown
 from . import options
 from .options import OnGraph, Option, require_steps
 
@@ -204,12 +202,3 @@ class FactorizeConfig(OnGraph):
     def over_time(self) -> bool:
         """Noise over steps, the same at every node or of its own."""
         return self.mechanism not in SPATIAL + BOTH
-
-    def run(self, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto") -> dict[str, Any]:
-        """Loss, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later.
-
-        Raises: InvalidInput: a graph, groups or a file that cannot be used.
-        """
-        from .factorize import run_factorize
-
-        return run_factorize(self, out, shown(progress))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import check, factorization, sampled
+from .. import check, factorization
 from ..algorithms.registry import build
 from ..check import FloatArray
 from ..dynamics import Dynamics
@@ -25,6 +25,7 @@ from ..factorization.groups import Groups
 from ..factorization.secret_bins import BinFactorization, BinStrategy
 from ..gossip import Gossip
 from ..participation import BallsInBins, Cyclic
+from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Silent
 from .factorize_config import PER_NODE, SECRET, SPATIAL, FactorizeConfig
 from .options import require_one_of
@@ -75,7 +76,7 @@ class Job:
     def _of_bins(self) -> SecretBinFactorization:
         config = self.config
         target = config.values("epsilon", "delta", "adjacency")
-        noise_std = sampled.noise_of_bins(bins=config.period, **target)
+        noise_std = noise_of_bins(bins=config.period, **target)
         how: dict[str, Any] = {"weights": config.weights, "progress": self.progress}
         how |= {"form": config.solver, "bandwidth": config.bandwidth}
         return factorization.factorize_bins(self.dynamics, config.epochs, config.period, noise_std, **how)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from ..algorithms import LinearAlgorithm
     from ..gossip import Gossip
     from ..graphs import SparseGraph
-    from ..privacy.guarantee import Guarantee
-    from ..privacy.sampled_guarantee import SampledGuarantee
+    from ..mechanism import Mechanism
     from .account_config import AccountConfig
     from .options import OnGraph
 
@@ -100,18 +99,10 @@ def largest_epsilon(result: dict[str, Any]) -> float | str | None:
     return max(stated, default=result["epsilon"])
 
 
-def stated_mu(guarantee: Guarantee | SampledGuarantee) -> float | None:
-    """mu of a guarantee; None where it has none, as batches are secret."""
-    from ..privacy.guarantee import Guarantee
-
-    return guarantee.mu if isinstance(guarantee, Guarantee) else None
-
-
-def stated_objective(of: Any) -> dict[str, float | str | None]:
-    """`Mechanism.objective`, of estimates with half the width of the 95 % interval; secret batches have none."""
-    error = getattr(of, "objective_error", 0.0)
-    told = {"objective": json_number(getattr(of, "objective", None))}
-    return told | ({"objective_error": error} if error else {})
+def objective_fields(mechanism: Mechanism) -> dict[str, float | str | None]:
+    """`Mechanism.objective`, of estimates with half the width of the 95 % interval."""
+    error = mechanism.objective_error
+    return {"objective": json_number(mechanism.objective), **({"objective_error": error} if error else {})}
 
 
 def versions() -> dict[str, str]:

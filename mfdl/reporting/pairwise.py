@@ -23,9 +23,10 @@ from ..errors import InvalidInput, require_known
 from ..participation import Participation
 from ..privacy import gaussian
 from ..privacy.accounting import VictimLoss, victim_losses
-from ..privacy.guarantee import DELTA
+from ..privacy.guarantee import DELTA, lipschitz_notes
 from ..privacy.loss_tables import LOSS_METRICS, Cells, LossTable
-from ..privacy.losses import Losses, Question, require_unit, shift_notes
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question, require_unit
 from ..progress import Progress, shown
 from ..shown import rounded_up
 from ..trust import PNDP, TrustModel
@@ -105,12 +106,12 @@ def pairwise_matrix(
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PairwiseLosses(LossTable):
-    """What each of several attackers learns of each victim: `Losses` by the attacking node.
+    """What each of several attackers learns of each victim: `PrivacyLosses` by the attacking node.
 
     Raises: InvalidInput: no attacker with a victim.
     """
 
-    of_attackers: Mapping[int, Losses]
+    of_attackers: Mapping[int, PrivacyLosses]
 
     def __post_init__(self) -> None:
         if not self.of_attackers:
@@ -128,7 +129,7 @@ class PairwiseLosses(LossTable):
         return attacker, loss.victim
 
     def rows(self, noise_std: float = 1.0, *, delta: float = DELTA, adaptive: bool = True) -> list[dict[str, Any]]:
-        """One row for each attacker and victim, see `Losses.rows`."""
+        """One row for each attacker and victim, see `PrivacyLosses.rows`."""
         how: dict[str, Any] = {"delta": delta, "adaptive": adaptive}
         return [row for losses in self.of_attackers.values() for row in losses.rows(noise_std, **how)]
 
@@ -176,7 +177,7 @@ class PairwiseLosses(LossTable):
             f"of {self.algorithm.name!r} on {self.algorithm.num_nodes} nodes, {len(self.of_attackers)} attackers "
             f"({question.trust.name}), {question.adjacency}, clip {question.clip_norm:g}; the worst of all pairs, "
             f"attacker {labels[attacker]} and victim {labels[victim]}, has mu = {rounded_up(mu, 6)} / noise_std"
-            f"{''.join(f', {note}' for note in shift_notes(rests_on))}"
+            f"{''.join(f', {note}' for note in lipschitz_notes(rests_on))}"
         )
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -236,7 +237,9 @@ def pairwise(
     asked = {"victims": victims, "jobs": jobs, "progress": progress, "lipschitz": lipschitz, **how}
     found = pairwise_losses(algorithm, lambda v: models[v], list(models), **asked)
     questions = {v: dataclasses.replace(first, trust=model) for v, model in models.items()}
-    return PairwiseLosses({v: Losses(algorithm, questions[v], tuple(its)) for v, its in found.items() if its})
+    return PairwiseLosses(
+        {v: PrivacyLosses.of_victim_losses(algorithm, questions[v], its) for v, its in found.items() if its}
+    )
 
 
 def _nodes(algorithm: LinearAlgorithm, asked: Sequence[int] | None) -> list[int]:

@@ -27,7 +27,6 @@ from ..participation import (
     OncePerEpoch,
     Participation,
     Single,
-    in_every_step,
 )
 from ..trust import TrustModel
 from .options import require_one_of, require_steps, split
@@ -62,7 +61,7 @@ def participation_of(config: TakesPart, typed: Collection[str]) -> Participation
             scheme = OncePerEpoch(epochs=epochs, period=period)
         if name == BallsInBins.scheme:
             scheme = BallsInBins(epochs=epochs, bins=period)
-    if config.unit == "user" and not in_every_step(scheme):
+    if config.unit == "user" and not scheme.in_every_step:
         raise InvalidInput(
             f"--unit user needs --participation every-step, as a user's data take part in every step, got "
             f"{scheme.describe()}."

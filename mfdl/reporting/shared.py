@@ -10,16 +10,17 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
-from .. import graphs, mechanism, sampled, trust
+from .. import graphs, trust
 from ..algorithms import LinearAlgorithm, registry
 from ..errors import UnsupportedMechanism
 from ..factorization.kept import Solutions, keeping
 from ..mechanism import Mechanism
-from ..privacy.losses import Losses, Question
-from ..sampled import SampledMechanism
+from ..privacy.losses import PrivacyLosses
+from ..privacy.question import Question
+from ..privacy.sampled_exposures import noise_of_bins
 from ..training import tasks
 from .options import OnGraph
-from .output import stated_objective
+from .output import objective_fields
 
 if TYPE_CHECKING:
     from ..gossip import GossipMatrix
@@ -74,7 +75,7 @@ class Shared:
             period = 1 if config.has_bins else config.period  # a bin may be empty
             self._fed(task, seed if task.batch_sizes_depend_on_seed else 0, period)
 
-    def accounted(self, config: ComparisonConfig, name: str) -> Accounted | WithBins:
+    def accounted(self, config: ComparisonConfig, name: str) -> Accounted:
         """The algorithm of a name with its losses.
 
         Raises: UnsupportedMechanism: it is not meant for the trust model of the config.
@@ -82,19 +83,21 @@ class Shared:
         settings = tuple(text for text in config.settings if text.startswith(f"{name}."))
         return self._accounted(shared_by(dataclasses.replace(config, mechanisms=(name,), settings=settings)))
 
-    def _account(self, config: ComparisonConfig) -> Accounted | WithBins:
+    def _account(self, config: ComparisonConfig) -> Accounted:
         (name,) = config.mechanisms
         with keeping(self._solutions):
             algorithm = built(config, name, self.network(config)[1])
         model, release = trust_of(config, name, algorithm)
-        if config.has_bins:
-            return WithBins(name, algorithm, model, config.values("adjacency", "clip_norm"))
-        if config.unit == "record" and not (algorithm.divisors_cancel and not model.hides_messages(algorithm)):
+        if (
+            config.unit == "record"
+            and not config.has_bins
+            and not (algorithm.divisors_cancel and not model.hides_messages(algorithm))
+        ):
             # divisors do not cancel in views that mix nodes; sizes that follow the seed are refused there
             algorithm = algorithm.with_divisors(self.task(config).public_batch_sizes(config.period))
-        release = None if name == WITHOUT_NOISE else release
+        release = None if name == WITHOUT_NOISE or config.has_bins else release
         question = Question(model, config.adjacency, config.clip_norm, None, release, config.unit)
-        return Accounted(name, Losses.of(algorithm, question))
+        return Accounted(name, PrivacyLosses.of(algorithm, question))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,39 +105,19 @@ class Accounted:
     """An algorithm with its losses: all budgets are read off it."""
 
     name: str
-    losses: Losses
+    losses: PrivacyLosses
 
     def mechanism(self, target: dict[str, Any]) -> Mechanism:
         """With the least noise that meets a target, or without noise."""
-        if self.name == WITHOUT_NOISE:
-            return mechanism.of_losses(self.losses, self.losses.guarantee(0.0))
-        return mechanism.of_losses(self.losses, self.losses.calibrate(**target))
+        losses = self.losses
+        guarantee = losses.guarantee(0.0) if self.name == WITHOUT_NOISE else losses.calibrate(**target)
+        return Mechanism(losses.algorithm, guarantee, losses.question.trust)
 
     @functools.cached_property
     def objective(self) -> dict[str, float | str | None]:
         """`Mechanism.objective` as results state it, which no budget changes."""
-        return stated_objective(mechanism.of_losses(self.losses, self.losses.guarantee(0.0)))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class WithBins:
-    """An algorithm of secret batches: what it loses is asked anew for each budget.
-
-    Attributes: how: adjacency and clipping norm; objective: there is none, as no mu says what noise a budget needs.
-    """
-
-    name: str
-    algorithm: LinearAlgorithm
-    trust: TrustModel
-    how: dict[str, Any]
-
-    objective = stated_objective(None)
-
-    def mechanism(self, target: dict[str, Any]) -> SampledMechanism:
-        """With the least noise that meets a target, or without noise."""
-        if self.name == WITHOUT_NOISE:
-            return sampled.with_noise(self.algorithm, trust=self.trust, noise_std=0.0, **self.how)
-        return sampled.calibrate(self.algorithm, trust=self.trust, **self.how, **target)
+        losses = self.losses
+        return objective_fields(Mechanism(losses.algorithm, losses.guarantee(0.0), losses.question.trust))
 
 
 def shared_by(config: ComparisonConfig) -> ComparisonConfig:
@@ -166,7 +149,7 @@ def built(config: ComparisonConfig, name: str, gossip: GossipMatrix) -> LinearAl
         size = config.coalition_size or len(config.colluders or ())
         noise_std = None
         if registry.is_of_secret_bins(name) and config.has_bins:
-            noise_std = sampled.noise_of_bins(bins=config.period, adjacency=config.adjacency, **config.target)
+            noise_std = noise_of_bins(bins=config.period, adjacency=config.adjacency, **config.target)
         algorithm = registry.build_tuned(name, dynamics, config.scheme(), coalition_size=size, noise_std=noise_std)
     return algorithm if config.release_model == "last" else algorithm.releasing(config.release_model)
 

@@ -7,25 +7,26 @@ pattern are closer than w. The largest pattern, by dynamic programming over the 
     best[t] = X[t, t] + max(best[s], s <= t - w;  best[s] + 2 |X[s, t]| + far[t - s, t], t - w < s <= t - gap),
 
 far[d, t] the most that uses b or more before t - d add to X[., t]: 0 for two uses and for w <= 2 b, where the program
-is exact. Bounds on at most k uses are in `chains`.
+is exact. Bounds on at most k uses are in `mfdl_solvers.chains`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mfdl_solvers.chains import COUNTED, at_most
+from mfdl_solvers.patterns import LISTED, ONE_PER_BLOCK, PERIODIC, SEPARATED, PatternSet
+
 from ..check import FloatArray
 from ..floats import UNIT
-from ..participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
-from .chains import COUNTED, at_most
+from ..participation import Participation
 from .elliptope import TOLERANCE
 from .patterns import PatternBound
-from .toeplitz import rhythm
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,23 +73,17 @@ class BandedGram:
 
 
 def banded_bound(gram: BandedGram, participation: Participation) -> PatternBound | None:
-    """Bounds on sens^2 of a banded C; None for a participation that no rule above covers.
+    """Bounds on sens^2 of a banded C; None for a kind of patterns that no rule here covers.
 
     Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
     Cost: O(T w^2) time and O(T w) memory; for min-separation also up to 40 passes of O(T w) (`chains`).
     """
     if not np.isfinite(gram.columns).all():
         return PatternBound(math.inf, 0.0, False, (0,))
-    if isinstance(participation, Cyclic | Single | EveryStep):
-        upper, pattern = _cyclic(gram, *rhythm(participation))
-    elif isinstance(participation, Explicit):
-        upper, pattern = _explicit(gram, participation)
-    elif isinstance(participation, MinSeparation):
-        upper, pattern = _separated(gram, participation.max_participations, participation.separation)
-    elif isinstance(participation, OncePerEpoch):
-        upper, pattern = _once_per_epoch(gram, participation.epochs, participation.period)
-    else:
+    patterns = participation.patterns_of_record()
+    if patterns.kind not in RULES:
         return None
+    upper, pattern = RULES[patterns.kind](gram, patterns)
     lower = _attained(gram, pattern)
     return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, pattern)
 
@@ -121,7 +116,8 @@ def _attained(gram: BandedGram, pattern: Sequence[int]) -> float:
     return max(0.0, total - 4 * (len(steps) + len(entries) + 4) * UNIT * size)
 
 
-def _cyclic(gram: BandedGram, uses: int, period: int) -> tuple[float, tuple[int, ...]]:
+def _periodic(gram: BandedGram, patterns: PatternSet) -> tuple[float, tuple[int, ...]]:
+    uses, period = patterns.uses, patterns.gap
     lags = range(0, min(gram.width, gram.size), period)
     total = np.zeros(period)
     for lag in lags:
@@ -131,11 +127,11 @@ def _cyclic(gram: BandedGram, uses: int, period: int) -> tuple[float, tuple[int,
     return upper, tuple(range(worst, gram.size, period))
 
 
-def _explicit(gram: BandedGram, participation: Explicit) -> tuple[float, tuple[int, ...]]:
-    largest, best = -1.0, participation.given[0]
+def _listed(gram: BandedGram, patterns: PatternSet) -> tuple[float, tuple[int, ...]]:
+    largest, best = -1.0, np.zeros(1, dtype=np.intp)
     sizes: dict[int, FloatArray] = {}
-    for pattern in participation.given:
-        steps, total = np.asarray(pattern, dtype=np.intp), 0.0
+    for steps in patterns.patterns():
+        total = 0.0
         for q in range(len(steps)):
             lags = steps[q:] - steps[: len(steps) - q]
             if lags.min() >= gram.width:
@@ -145,14 +141,15 @@ def _explicit(gram: BandedGram, participation: Explicit) -> tuple[float, tuple[i
                     sizes[lag] = gram.sizes(lag)
                 total += (2 if q else 1) * float(sizes[lag][steps[q:][lags == lag]].sum())
         if total > largest:
-            largest, best = total, pattern
-    return largest * (1 + 4 * (gram.size + 4) * UNIT), best
+            largest, best = total, steps
+    return largest * (1 + 4 * (gram.size + 4) * UNIT), tuple(best.tolist())
 
 
 # ---- min-separation -----------------------------------------------------------------------------------------------
 
 
-def _separated(gram: BandedGram, uses: int, separation: int) -> tuple[float, tuple[int, ...]]:
+def _separated(gram: BandedGram, patterns: PatternSet) -> tuple[float, tuple[int, ...]]:
+    uses, separation = patterns.uses, patterns.gap
     lags = range(separation, gram.width) if uses > 1 else range(0)
     linked = _with_earlier([2 * gram.sizes(lag) for lag in lags], uses - 1, separation)
     upper, steps = at_most(uses, gram.sizes(0), linked, separation)
@@ -190,35 +187,44 @@ def _one_more(
     return together, heaviest
 
 
-# ---- once per epoch -----------------------------------------------------------------------------------------------
+# ---- one step of each block ------------------------------------------------------------------------------------------
 
 
-def _once_per_epoch(gram: BandedGram, epochs: int, period: int) -> tuple[float, tuple[int, ...]]:
-    """Best sums by the step of the last epoch's use; links to the epoch before, and bounds on those to earlier ones."""
-    k, b, w = epochs, period, gram.width
+def _one_per_block(gram: BandedGram, patterns: PatternSet) -> tuple[float, tuple[int, ...]]:
+    """Best sums by the step of the last block's use; links to the block before, and bounds on those to earlier ones."""
+    k, b, w = patterns.uses, patterns.num_steps // patterns.uses, gram.width
     sizes = [gram.sizes(lag).reshape(k, b) for lag in range(w)]
-    lags = b + np.arange(b)[None, :] - np.arange(b)[:, None]  # of t' after s' in the epoch before
+    lags = b + np.arange(b)[None, :] - np.arange(b)[:, None]  # of t' after s' in the block before
 
-    def links(epoch: int, back: int) -> FloatArray:
-        """2 |X[s, t]|, s in the epoch `back` before that of t, shape (b, b)."""
+    def links(block: int, back: int) -> FloatArray:
+        """2 |X[s, t]|, s in the block `back` before that of t, shape (b, b)."""
         entries = np.zeros((b, b))
         for s in range(b):
             for_t = lags[s] + (back - 1) * b
             inside = np.flatnonzero(for_t < w)
-            entries[s, inside] = [2 * sizes[for_t[t]][epoch, t] for t in inside]
+            entries[s, inside] = [2 * sizes[for_t[t]][block, t] for t in inside]
         return entries
 
     ending, choices = sizes[0][0], []
-    reach = -(-(w - 1) // b) if w > 1 else 0  # epochs back that a link can reach, the farthest maybe in part
-    for epoch in range(1, k):
-        here = sizes[0][epoch].copy()
-        for back in range(2, min(reach + 1, epoch) + 1):
-            here += links(epoch, back).max(axis=0)
-        through = ending[:, None] + (links(epoch, 1) if w > 1 else np.zeros((b, b)))
+    reach = -(-(w - 1) // b) if w > 1 else 0  # blocks back that a link can reach, the farthest maybe in part
+    for block in range(1, k):
+        here = sizes[0][block].copy()
+        for back in range(2, min(reach + 1, block) + 1):
+            here += links(block, back).max(axis=0)
+        through = ending[:, None] + (links(block, 1) if w > 1 else np.zeros((b, b)))
         choices.append(through.argmax(axis=0))
         ending = here + through.max(axis=0)
     chain = [int(ending.argmax())]
     for chosen in reversed(choices):
         chain.append(int(chosen[chain[-1]]))
-    steps = tuple(epoch * b + offset for epoch, offset in enumerate(reversed(chain)))
+    steps = tuple(block * b + offset for block, offset in enumerate(reversed(chain)))
     return float(ending.max()) * (1 + 4 * (k * (reach + 3) + 4) * UNIT), steps
+
+
+RULES: Mapping[str, Callable[[BandedGram, PatternSet], tuple[float, tuple[int, ...]]]] = {
+    PERIODIC: _periodic,
+    SEPARATED: _separated,
+    ONE_PER_BLOCK: _one_per_block,
+    LISTED: _listed,
+}
+"""(upper bound, a pattern near it) by the kind of patterns."""

@@ -23,12 +23,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
+from mfdl_solvers.patterns import PatternSet
+
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..floats import LARGEST, UNIT
 from ..participation import Participation, Pattern
 from .elliptope import TOLERANCE, BoolArray, close, closed_form_bounds, maximise, scale_to_feasible
-from .families import Family, family_of
 
 MAX_ENUMERATED = 4096
 """Schemes with more patterns are bounded by one lam for all patterns."""
@@ -141,19 +142,19 @@ def diagonal_bounds(diagonals: FloatArray, participation: Participation, errors:
     """
     high, low = diagonals + errors, np.clip(diagonals - errors, 0.0, None)
     rounding = 2 * (participation.num_steps + 1) * UNIT
-    family = family_of(participation)
-    if family is None:
+    patterns = participation.patterns_of_record()
+    if patterns.few:
         upper, lower = np.zeros(len(high)), np.zeros(len(high))
         attained: list[tuple[int, ...]] = [()] * len(high)
-        for pattern in participation.patterns():
+        for pattern in patterns.patterns():
             upper = np.maximum(upper, high[:, pattern].sum(axis=1))
             sums = low[:, pattern].sum(axis=1)
             for index in np.flatnonzero(sums > lower).tolist():
                 lower[index], attained[index] = sums[index], tuple(int(t) for t in pattern)
     else:
-        attained = [family.heaviest(row)[1] for row in low]
+        attained = [patterns.heaviest(row)[1] for row in low]
         lower = np.array([row[list(pattern)].sum() for row, pattern in zip(low, attained, strict=True)])
-        upper = np.array([family.heaviest(row)[0] for row in high])
+        upper = np.array([patterns.heaviest(row)[0] for row in high])
     upper, lower = upper * (1 + rounding), lower * (1 - rounding)
     return PatternBounds(upper, lower, close(upper, lower, TOLERANCE), tuple(attained))
 
@@ -161,21 +162,21 @@ def diagonal_bounds(diagonals: FloatArray, participation: Participation, errors:
 def _bounds(
     X: FloatArray, error: FloatArray, participation: Participation, method: str, tolerance: float
 ) -> PatternBounds:
-    family = family_of(participation)
-    if family is None or participation.num_patterns <= MAX_ENUMERATED:
-        patterns = list(participation.patterns())
-        size = sum(pattern.size**2 for pattern in patterns)
+    patterns = participation.patterns_of_record()
+    if patterns.few or patterns.num_patterns <= MAX_ENUMERATED:
+        listed = list(patterns.patterns())
+        size = sum(pattern.size**2 for pattern in listed)
         step = max(1, _BLOCK_ENTRIES // max(1, size))
         parts = [
-            _enumerated(X[start : start + step], error[start : start + step], patterns, method, tolerance)
+            _enumerated(X[start : start + step], error[start : start + step], listed, method, tolerance)
             for start in range(0, len(X), step)
         ]
         if not parts:
             return PatternBounds(np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool), ())
         upper, lower = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
-        attained = tuple(tuple(int(t) for t in patterns[index]) for p in parts for index in p[2].tolist())
+        attained = tuple(tuple(int(t) for t in listed[index]) for p in parts for index in p[2].tolist())
         return PatternBounds(upper, lower, close(upper, lower, tolerance), attained)
-    found = [_by_one_dual(X[v], error[v], family, method, tolerance) for v in range(len(X))]
+    found = [_by_one_dual(X[v], error[v], patterns, method, tolerance) for v in range(len(X))]
     upper, lower = np.array([f[0] for f in found]), np.array([f[1] for f in found])
     return PatternBounds(upper, lower, close(upper, lower, tolerance), tuple(f[2] for f in found))
 
@@ -209,44 +210,44 @@ def _enumerated(
 
 
 def _by_one_dual(
-    X: FloatArray, error: FloatArray, family: Family, method: str, tolerance: float
+    X: FloatArray, error: FloatArray, patterns: PatternSet, method: str, tolerance: float
 ) -> tuple[float, float, tuple[int, ...]]:
     """(upper, lower, pattern) of one victim by one lam for all patterns."""
     unbounded = np.isinf(X) | np.isinf(error)
     if unbounded.any():
-        _, pattern = family.heaviest(np.asarray(unbounded.any(axis=1), dtype=np.float64))
+        _, pattern = patterns.heaviest(np.asarray(unbounded.any(axis=1), dtype=np.float64))
         at = np.ix_(pattern, pattern)
         return math.inf, float(closed_form_bounds(X[at][None], error[at][None])[1][0]), pattern
     size = float(np.abs(X).max())
     exponent = int(np.frexp(size)[1])
     X, error = np.ldexp(X, -exponent), np.ldexp(error, -exponent) + (2.0**-1074 if size > 0 else 0.0)
-    free = family.free()
+    free = patterns.free()
     asymmetry = np.abs(X - X.T)
     # free entries of Y are ours to choose: exactly symmetric and without error
     Y = np.where(free, 0.0, 0.5 * X + 0.5 * X.T)
     # errors add at most sum_{s,t in pi} error[s, t] to the form of a pattern, and so at most their row sums over pi
     slack = np.where(free, 0.0, error + asymmetry).sum(axis=1) * (1 + 4 * len(X) * UNIT)
-    upper, patterns = math.inf, []
+    upper, tried = math.inf, []
 
     def consider(lam: FloatArray) -> None:
         nonlocal upper
-        value, pattern = family.heaviest((lam + slack) * (1 + 2 * UNIT))
+        value, pattern = patterns.heaviest((lam + slack) * (1 + 2 * UNIT))
         upper = min(upper, value)
-        if pattern not in patterns:
-            patterns.append(pattern)
+        if pattern not in tried:
+            tried.append(pattern)
 
     start = np.abs(Y).sum(axis=1) * (1 + 2 * len(X) * UNIT)
     consider(start)
     for direction in (start, np.ones(len(X))):
         consider(scale_to_feasible(Y[None], direction[None])[0])
-    lower, best = 0.0, patterns[0]
+    lower, best = 0.0, tried[0]
     if size > 0:
-        for filled, direction in _improved(Y, start, free, family, _BRIEFLY if method == "certified" else _SMOOTHING):
+        for filled, direction in _improved(Y, start, free, patterns, _BRIEFLY if method == "certified" else _SMOOTHING):
             consider(scale_to_feasible(filled[None], direction[None])[0])
     if size > 0 and method == "certified":
-        lower, best = _attained(X, error, patterns, tolerance, closed_form_bounds)
+        lower, best = _attained(X, error, tried, tolerance, closed_form_bounds)
     elif size > 0:
-        found = list(dict.fromkeys([*patterns, *(_searched(X, pattern, family) for pattern in patterns)]))
+        found = list(dict.fromkeys([*tried, *(_searched(X, pattern, patterns) for pattern in tried)]))
         lower, best = _attained(X, error, found, tolerance, _both)
     with np.errstate(over="ignore"):
         high, low = float(np.ldexp(upper, exponent)), float(np.ldexp(lower, exponent))
@@ -275,11 +276,11 @@ def _attained(
     return values[best], patterns[best]
 
 
-def _searched(X: FloatArray, pattern: tuple[int, ...], family: Family) -> tuple[int, ...]:
+def _searched(X: FloatArray, pattern: tuple[int, ...], patterns: PatternSet) -> tuple[int, ...]:
     """A pattern that no neighbour beats, judged by the closed-form upper bound; no guarantee rests on it."""
     value = 0.0
     for _ in range(_SEARCH_ROUNDS):
-        candidates = [pattern, *family.neighbours(pattern)]
+        candidates = [pattern, *patterns.neighbours(pattern)]
         judged = np.empty(len(candidates))
         lengths = np.array([len(c) for c in candidates])
         for length in np.unique(lengths):
@@ -293,7 +294,7 @@ def _searched(X: FloatArray, pattern: tuple[int, ...], family: Family) -> tuple[
 
 
 def _improved(
-    Y: FloatArray, start: FloatArray, free: BoolArray, family: Family, plan: Sequence[tuple[float, int]]
+    Y: FloatArray, start: FloatArray, free: BoolArray, patterns: PatternSet, plan: Sequence[tuple[float, int]]
 ) -> list[tuple[FloatArray, FloatArray]]:
     """Better (Y, direction of lam): L-BFGS on log heaviest(lam) + log lambda_max(D^-1/2 Y D^-1/2), D = diag(lam).
 
@@ -314,7 +315,7 @@ def _improved(
     def objective(point: FloatArray, cool: float, calm: float) -> tuple[float, FloatArray]:
         full, lam = assemble(point)
         heat = cool * lam.sum()
-        log_sum, share = family.log_sum(lam / heat)
+        log_sum, share = patterns.log_sum(lam / heat)
         weight = heat * log_sum
         by_lam = share + cool * (log_sum - share @ lam / heat)
         root = 1 / np.sqrt(lam)
@@ -336,7 +337,7 @@ def _improved(
     for smoothing, steps in plan:
         full, lam = assemble(point)
         M = full / np.sqrt(lam)[:, None] / np.sqrt(lam)[None, :]
-        cool = smoothing * family.heaviest(lam)[0] / (max(family.log_count, 1.0) * lam.sum())
+        cool = smoothing * patterns.heaviest(lam)[0] / (max(patterns.log_count, 1.0) * lam.sum())
         calm = smoothing * float(np.linalg.eigvalsh(M)[-1]) / (math.log(T + 1) * float(np.trace(M)))
         point = minimize(
             objective,

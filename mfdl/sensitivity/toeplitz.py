@@ -10,7 +10,7 @@ in size; and H has entries >= 0, so that g_t = g for all t attains its sensitivi
   envelope h_j = max_{i >= j} |c_i|, which does not increase: an upper bound, and the value where c is >= 0 and does not
   increase. Where H falls otherwise, X_H[s, t] <= X_H[0, t - s]: no use s sees more of those that follow than the best
   lags b apart, and X_H[s, s] falls, so X_H at 0, b, ... and what 0 .. k - 1 lags add up to is an upper bound as well.
-- Once per epoch: X_H[s, t] falls in s and in t - s, so the steps t_i of epochs i < j have
+- One step of each block: X_H[s, t] falls in s and in t - s, so the steps t_i of blocks i < j have
   X_H[t_i, t_j] <= X_H[i b, i b + max((j - i - 1) b + 1, 1)]. An upper bound.
 """
 
@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import scipy.fft
 
+from mfdl_solvers.patterns import LISTED, ONE_PER_BLOCK, PERIODIC, SEPARATED, PatternSet
+
 from ..check import FloatArray
 from ..floats import UNIT
-from ..participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Participation, Single
+from ..participation import Participation
 from .elliptope import TOLERANCE
 from .patterns import PatternBound
 
@@ -53,38 +55,44 @@ class Coefficients:
 
 
 def toeplitz_bound(c: Coefficients, participation: Participation) -> PatternBound | None:
-    """Bounds on sens^2 of a Toeplitz C; None for a participation that no rule above covers.
+    """Bounds on sens^2 of a Toeplitz C; None for a kind of patterns that no rule above covers.
 
     Guarantees: upper is never below, lower never above the true value; exact where they meet within TOLERANCE.
-    Cost: O(T) time and memory, O(T k) where signs differ or for once per epoch.
+    Cost: O(T) time and memory, O(T k) where signs differ or for one step of each block.
     """
-    T, high = c.size, c.high
-    if not np.isfinite(high).all():
+    if not np.isfinite(c.high).all():
         return PatternBound(math.inf, 0.0, False, (0,))
-    if isinstance(participation, Explicit):
-        return _explicit(c, participation)
-    if isinstance(participation, Cyclic | Single | EveryStep):
-        k, b = rhythm(participation)
-        upper = _squares_up(*_repeated(high, k, b))
-        if (c.values < c.errors).any() and T * k <= MAX_PRODUCTS:
-            upper = min(upper, _by_lags(c, k, b))
-    elif isinstance(participation, MinSeparation):
-        k, b = min(participation.max_participations, -(-T // participation.separation)), participation.separation
-        upper = _squares_up(*_repeated(_envelope(high), k, b))
-        if (np.diff(high) > 0).any() and T * k <= MAX_PRODUCTS:
-            upper = min(upper, _by_later_uses(high, k, b))
-    elif isinstance(participation, OncePerEpoch) and T * participation.epochs <= MAX_PRODUCTS:
-        k, b = participation.epochs, participation.period
-        upper = _spread_over_epochs(_envelope(high), k, b)
-    else:
+    patterns = participation.patterns_of_record()
+    rule = RULES.get(patterns.kind)
+    return None if rule is None else rule(c, patterns)
+
+
+def _periodic(c: Coefficients, patterns: PatternSet) -> PatternBound:
+    k, b = patterns.uses, patterns.gap
+    upper = _squares_up(*_repeated(c.high, k, b))
+    if (c.values < c.errors).any() and c.size * k <= MAX_PRODUCTS:
+        upper = min(upper, _by_lags(c, k, b))
+    return _attained_at(c, k, b, upper)
+
+
+def _separated(c: Coefficients, patterns: PatternSet) -> PatternBound:
+    k, b, high = patterns.uses, patterns.gap, c.high
+    upper = _squares_up(*_repeated(_envelope(high), k, b))
+    if (np.diff(high) > 0).any() and c.size * k <= MAX_PRODUCTS:
+        upper = min(upper, _by_later_uses(high, k, b))
+    return _attained_at(c, k, b, upper)
+
+
+def _one_per_block(c: Coefficients, patterns: PatternSet) -> PatternBound | None:
+    k, b = patterns.uses, patterns.num_steps // patterns.uses
+    if c.size * k > MAX_PRODUCTS:
         return None
-    return _bound(upper, _attained_regularly(c, k, b), _regular(T, k, b))
+    return _attained_at(c, k, b, _spread_over_blocks(_envelope(c.high), k, b))
 
 
-def rhythm(participation: Cyclic | Single | EveryStep) -> tuple[int, int]:
-    """(k, b) of patterns r, r + b, ..., r + (k - 1) b, r = 0 .. b - 1."""
-    b = participation.num_patterns
-    return participation.num_steps // b, b
+def _attained_at(c: Coefficients, uses: int, separation: int, upper: float) -> PatternBound:
+    """An upper bound with what 0, b, ..., (k - 1) b attain."""
+    return _bound(upper, _attained_regularly(c, uses, separation), _regular(c.size, uses, separation))
 
 
 def _regular(num_steps: int, uses: int, separation: int) -> tuple[int, ...]:
@@ -95,11 +103,12 @@ def _bound(upper: float, lower: float, pattern: Sequence[int]) -> PatternBound:
     return PatternBound(upper, lower, upper <= (1 + TOLERANCE) * lower, tuple(pattern))
 
 
-def _explicit(c: Coefficients, participation: Explicit) -> PatternBound | None:
-    if c.size * sum(map(len, participation.given)) > MAX_PRODUCTS:
+def _listed(c: Coefficients, patterns: PatternSet) -> PatternBound | None:
+    given = [tuple(pattern.tolist()) for pattern in patterns.patterns()]
+    if c.size * sum(map(len, given)) > MAX_PRODUCTS:
         return None
-    upper, lower, best = 0.0, -1.0, participation.given[0]
-    for pattern in participation.given:
+    upper, lower, best = 0.0, -1.0, given[0]
+    for pattern in given:
         upper = max(upper, _squares_up(*_of_pattern(c.high, pattern)))
         attained = _attained(c, pattern)
         if attained > lower:
@@ -195,14 +204,23 @@ def _by_later_uses(high: FloatArray, uses: int, separation: int) -> float:
         return float(np.ldexp(total * (1 + 4 * (T + uses + 4) * UNIT), 2 * exponent))
 
 
-def _spread_over_epochs(high: FloatArray, epochs: int, period: int) -> float:
+def _spread_over_blocks(high: FloatArray, blocks: int, length: int) -> float:
     """sum over i of X_H[i b, i b] and 2 sum over i < j of the bounds above, rounded up."""
-    T, b = len(high), period
-    starts = b * np.arange(epochs)
+    T, b = len(high), length
+    starts = b * np.arange(blocks)
     running = np.cumsum(high**2)
     total = float(running[T - 1 - starts].sum())
-    for gap in range(1, epochs):
+    for gap in range(1, blocks):
         d = (gap - 1) * b + 1
         running = np.cumsum(high[: T - d] * high[d:])
-        total += 2 * float(running[T - 1 - d - starts[: epochs - gap]].sum())
-    return total * (1 + 4 * (T + epochs + 4) * UNIT)
+        total += 2 * float(running[T - 1 - d - starts[: blocks - gap]].sum())
+    return total * (1 + 4 * (T + blocks + 4) * UNIT)
+
+
+RULES: Mapping[str, Callable[[Coefficients, PatternSet], PatternBound | None]] = {
+    PERIODIC: _periodic,
+    SEPARATED: _separated,
+    ONE_PER_BLOCK: _one_per_block,
+    LISTED: _listed,
+}
+"""By the kind of patterns; of one without a rule the array C^T C is bounded."""

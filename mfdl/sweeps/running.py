@@ -19,11 +19,11 @@ from ..algorithms import registry
 from ..engines import Engine
 from ..errors import InvalidInput
 from ..factorization.kept import Solutions
+from ..mechanism import Mechanism
 from ..progress import Progress, shown
 from ..reporting.compare import Plan, told_of, trained
-from ..reporting.output import json_number, stated_mu
+from ..reporting.output import json_number
 from ..reporting.shared import Shared, shared_by
-from ..training.covered import AnyMechanism
 from ..training.run import Run
 from .cells import Cell
 from .store import FACTORIZATIONS, Store
@@ -178,7 +178,7 @@ def _trained(
     return {**_circumstances(cell, plan, mechanism, run), **accounted.objective, **told}, buffer.getvalue(), timing
 
 
-def _circumstances(cell: Cell, plan: Plan, mechanism: AnyMechanism, run: Run) -> dict[str, Any]:
+def _circumstances(cell: Cell, plan: Plan, mechanism: Mechanism, run: Run) -> dict[str, Any]:
     """All of a record that is said before the run, and what its loss is held against."""
     config, stated = cell.config, mechanism.guarantee
     _, weights = registry.split(cell.mechanism)
@@ -189,7 +189,7 @@ def _circumstances(cell: Cell, plan: Plan, mechanism: AnyMechanism, run: Run) ->
         "label": cell.mechanism,
         "trust": stated.trust,
         "attacker": stated.attacker,
-        "mu": json_number(stated_mu(stated)),
+        "mu": json_number(stated.mu),
         "epsilon": json_number(stated.epsilon(config.delta)),
         **config.values("delta", "adjacency", "unit", "clip_norm", "graph", "task"),
         "lr": config.learning_rate,

@@ -6,8 +6,6 @@ guarantee in words, with what of the task it leaves out.
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from .. import check
@@ -15,20 +13,15 @@ from ..check import FloatArray
 from ..dynamics import MAX_RATE_RATIO
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..mechanism import Mechanism
-from ..participation import Cyclic, Participation, ParticipationByNode, in_every_step
-from ..sampled import SampledMechanism
 from .tasks import Task
 from .tasks.steps import Period
 
-AnyMechanism = Mechanism | SampledMechanism
-"""What can be trained."""
 
-
-def fed_every(mechanism: AnyMechanism, given: int | None) -> Period:
+def fed_every(mechanism: Mechanism, given: int | None) -> Period:
     """Steps after which the executor feeds the same records again, at each node if they differ."""
     if given is not None:
         given = check.integer_at_least(1, period=given)
-    if isinstance(mechanism, SampledMechanism):
+    if mechanism.sampling is not None:
         if given is not None:
             raise InvalidInput(
                 f"period must be left out under {mechanism.sampling.describe()}, got {given}: batches are drawn."
@@ -37,9 +30,9 @@ def fed_every(mechanism: AnyMechanism, given: int | None) -> Period:
     if mechanism.unit == "user":
         return given or 1
     participation = mechanism.algorithm.participation
-    of_nodes = participation.participations if isinstance(participation, ParticipationByNode) else (participation,)
-    periods = tuple(b for one in of_nodes if (b := _record_period(one)) is not None)
-    if len(periods) < len(of_nodes):
+    nodes = range(mechanism.algorithm.num_nodes)
+    periods = tuple(b for u in nodes if (b := participation.of_node(u).fed_every) is not None)
+    if len(periods) < len(nodes):
         raise UnsupportedMechanism(
             f"the executor feeds each record to the same step of every epoch, i.e. cyclic participation, or to every "
             f"step; the mechanism was accounted for {participation.describe()}. Reshuffled or sampled batches are "
@@ -54,23 +47,16 @@ def fed_every(mechanism: AnyMechanism, given: int | None) -> Period:
     return period
 
 
-def _record_period(participation: Participation) -> int | None:
-    """Of one node; None where the executor does not implement it."""
-    if isinstance(participation, Cyclic):
-        return participation.period
-    return 1 if in_every_step(participation) else None
-
-
-def epoch(mechanism: AnyMechanism, period: Period) -> int:
+def epoch(mechanism: Mechanism, period: Period) -> int:
     """Steps in which each record takes part once, on average if batches are drawn."""
-    return round(1 / mechanism.sampling.expected_rate) if isinstance(mechanism, SampledMechanism) else longest(period)
+    return longest(period) if mechanism.sampling is None else round(1 / mechanism.sampling.expected_rate)
 
 
 def longest(period: Period) -> int:
     return period if isinstance(period, int) else max(period)
 
 
-def divisors(mechanism: AnyMechanism, task: Task, period: Period, seed: int) -> FloatArray:
+def divisors(mechanism: Mechanism, task: Task, period: Period, seed: int) -> FloatArray:
     """What a node's clipped gradients and noise are divided by: at user level the mean is taken inside the clip.
 
     Of batches that are drawn, the expected size. Divisors scale gradients and noise of a node alike: they cancel where
@@ -79,7 +65,7 @@ def divisors(mechanism: AnyMechanism, task: Task, period: Period, seed: int) -> 
     Raises: InvalidInput: it was not.
     """
     algorithm = mechanism.algorithm
-    if isinstance(mechanism, SampledMechanism):  # accounted by the injected sums, from which divisors cancel
+    if mechanism.sampling is not None:  # accounted by the injected sums, from which divisors cancel
         return np.asarray(mechanism.sampling.expected_rate * task.public_batch_sizes(1, seed))
     user = mechanism.unit == "user"
     sizes = np.ones(algorithm.num_nodes) if user else task.public_batch_sizes(period, seed)
@@ -99,7 +85,7 @@ def divisors(mechanism: AnyMechanism, task: Task, period: Period, seed: int) -> 
     return sizes
 
 
-def clip_schedule(given: object, mechanism: AnyMechanism) -> FloatArray:
+def clip_schedule(given: object, mechanism: Mechanism) -> FloatArray:
     """Public relative clipping norms, one for each step.
 
     A step with c_t is the local map x - (eta / c_t) g, g clipped to c_t clip_norm: a Lipschitz constant for eta and
@@ -126,22 +112,22 @@ def clip_schedule(given: object, mechanism: AnyMechanism) -> FloatArray:
     return clips
 
 
-def left_out(mechanism: AnyMechanism, task: Task) -> str:
+def left_out(mechanism: Mechanism, task: Task) -> str:
     """What of a task's making no guarantee of secret batches covers, in words; empty where batches are public."""
-    return (task.public_constants or "") if isinstance(mechanism, SampledMechanism) else ""
+    return "" if mechanism.sampling is None else task.public_constants or ""
 
 
-def statement(mechanism: AnyMechanism, declared: str, delta: float | None = None) -> str:
+def statement(mechanism: Mechanism, declared: str, delta: float | None = None) -> str:
     """The guarantee of a run in words, and what it leaves out.
 
     Args: declared: as `left_out` says; delta: at which epsilon is said; default that of the guarantee.
     """
     stated = mechanism.guarantee
-    said = (stated if delta is None else dataclasses.replace(stated, stated_delta=delta)).sentence()
+    said = (stated if delta is None else stated.at_delta(delta)).sentence()
     return said if declared in ("", "none") else f"{said} Declared public, and not covered: {declared}."
 
 
-def require_covered(mechanism: AnyMechanism, task: Task) -> None:
+def require_covered(mechanism: Mechanism, task: Task) -> None:
     """Refuses a task that the mechanism's guarantee does not speak of; divisors have their own check."""
     if task.num_nodes != mechanism.algorithm.num_nodes:
         raise InvalidInput(
@@ -153,7 +139,7 @@ def require_covered(mechanism: AnyMechanism, task: Task) -> None:
             "under add-remove adjacency the number of records is not public, but the executor's split, record-to-step "
             "map and divisors follow it; use zero-out (the record's gradient is replaced by zero) or replace-one."
         )
-    if isinstance(mechanism, SampledMechanism) and task.public_constants is None:
+    if mechanism.sampling is not None and task.public_constants is None:
         raise UnsupportedMechanism(
             f"under {mechanism.sampling.describe()} task {task.name!r} must declare what was computed from its records "
             "before training, as no guarantee covers that; state public_constants='mean and standard deviation of each "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
@@ -12,11 +11,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput, require_known
+from ..mechanism import Mechanism
 from ..metrics import WORDS, is_accuracy
 from ..pictures.curves import Curves, colours_of, draw_curves, draw_over_steps
-from ..sampled import SampledMechanism
 from ..shown import rounded_up
-from .covered import AnyMechanism
 from .learned import AT_BEST, Judged
 from .run import judged
 
@@ -102,10 +100,8 @@ def _privacy(runs: Sequence[Run]) -> str:
     return "" if len(stated) > 1 else stated.pop()
 
 
-def _in_words(mechanism: AnyMechanism) -> str:
+def _in_words(mechanism: Mechanism) -> str:
     """mu, if there is one, and epsilon; empty where nothing is guaranteed."""
-    told = mechanism.guarantee.epsilon_in_words
-    if isinstance(mechanism, SampledMechanism):
-        return f" ({told})" if mechanism.guarantee.noise_multiplier else ""
-    mu = mechanism.guarantee.mu
-    return "" if mu == math.inf else f" (mu = {rounded_up(mu, 6)}, {told})"
+    guarantee = mechanism.guarantee
+    mu = "" if guarantee.mu is None else f"mu = {rounded_up(guarantee.mu, 6)}, "
+    return f" ({mu}{guarantee.epsilon_in_words})" if guarantee.finite else ""

@@ -4,9 +4,9 @@ In: an instance that holds all records of each node in one class (period 1), and
 an instance of the records drawn, so that clipping, sums and models are the code of every other run. A draw is a 64-bit
 word of a counter-based stream under (key, node, step), compared with floor(rate 2^64): a record joins with a
 probability that is at most the rate, and below it by less than 2^-64. Of bins a record draws once, each with a
-probability that is off 1/b by less than 2^-64, for which `privacy.binned.SLACK` has room. Batch sizes stay inside: sums
-have the shape they always have, an empty batch gives a zero sum that is noised and sent like any other, and divisors
-are public (`covered.divisors`).
+probability that is off 1/b by less than 2^-64, for which `SLACK` of privacy loss distributions has room. Batch sizes
+stay inside: sums have the shape they always have, an empty batch gives a zero sum that is noised and sent like any
+other, and divisors are public (`covered.divisors`).
 """
 
 from __future__ import annotations

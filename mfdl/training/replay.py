@@ -28,7 +28,6 @@ from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..mechanism import Mechanism
 from ..progress import Advance, Progress, shown
-from ..sampled import SampledMechanism
 from . import checkpoint, covered
 from .distributed import Group, current
 from .evaluated_step import EvaluatedStep
@@ -55,7 +54,7 @@ class ReplayConfig:
     Attributes:
         mechanism: calibrated, or without noise. At record level its participation must be cyclic or every step, the
             same or another one at each node: the fixed public record-to-step maps that the executor implements; at user
-            level it is every step. One of `mfdl.sampled` draws each batch secretly, from the noise key, at its rate.
+            level it is every step. With secret batches each is drawn from the noise key.
         task: data, model and per-record loss, for as many nodes as the mechanism.
         seeds: decide data split, start model and batch order, shared by all mechanisms of one seed, and the noise
             key. None: one run, everything drawn by the operating system.
@@ -86,7 +85,7 @@ class ReplayConfig:
         publish: True if models or messages of these runs will be published: noise that a seed decides is refused.
     """
 
-    mechanism: covered.AnyMechanism
+    mechanism: Mechanism
     task: Task
     _: dataclasses.KW_ONLY
     seeds: Iterable[int] | None = None
@@ -106,7 +105,7 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         mechanism, task, key, seeds = self.mechanism, self.task, self.key, self.seeds
-        check.instance(Mechanism, SampledMechanism, mechanism=mechanism)
+        check.instance(Mechanism, mechanism=mechanism)
         check.instance(Task, task=task)
         mechanism.require_unchanged()
         covered.require_covered(mechanism, task)
@@ -262,7 +261,7 @@ class _SeedReplay:
         plan = (*plan, *clips, *clips.values())
         content = mechanism.content_hash, task.content_hash
         self.key = root.derive("replay", *content, self.split_seed, str(dtype), *plan)
-        sampling = mechanism.sampling if isinstance(mechanism, SampledMechanism) else None
+        sampling = mechanism.sampling
         self.batches = None if sampling is None else batches_of(sampling, self.instance, self.key)
         self.identity = {
             "unit": mechanism.unit,

@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import archive, check, graphs, metrics, saved
+from .. import archive, check, graphs, metrics
 from ..algorithms.registry import shortsighted
 from ..errors import InvalidInput, require_known
 from ..gossip.communication import communication_graph
-from ..mechanism import Mechanism
-from ..sampled import SampledMechanism
+from ..mechanism import MECHANISM, Mechanism
 from ..shown import Shown, short_repr
 from ..storable import storable
 from ..tables import data_frame
@@ -153,7 +152,7 @@ class Run(Shown):
         public_constants: those of the task, where the mechanism's batches are secret.
     """
 
-    mechanism: Mechanism | SampledMechanism
+    mechanism: Mechanism
     task_name: str
     seeds: tuple[SeedRun, ...]
     chance_loss: NotPrivate[float | None] = None
@@ -256,7 +255,7 @@ class Run(Shown):
         rates = mechanism.algorithm.dynamics.learning_rates(mechanism.algorithm.num_steps)
         same = {
             "trust": stated.trust,
-            "mu": stated.mu if isinstance(mechanism, Mechanism) else math.nan,  # by sampling there is none
+            "mu": math.nan if stated.mu is None else stated.mu,  # none where batches are secret
             "epsilon": stated.epsilon(stated.stated_delta),
             "delta": stated.stated_delta,
             "graph": graph.name,
@@ -279,11 +278,9 @@ class Run(Shown):
 
         Raises: InvalidInput: as for `Mechanism.save`.
         """
-        secret = isinstance(self.mechanism, SampledMechanism)
-        parts: Callable[..., Any] = saved.sampled_parts if secret else saved.mechanism_parts
         content = {
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
-            saved.MECHANISM: parts(self.mechanism),
+            MECHANISM: self.mechanism.stored_fields(),
             "not_private": [*not_private_fields(SeedRun), *_CHANCE],
         }
         return archive.write(path, RUN, content, private=True)
@@ -297,14 +294,8 @@ class Run(Shown):
         """
         content = archive.read(path, RUN)
         with archive.refusing(path, RUN):
-            parts = content[saved.MECHANISM]
-            mechanism: Mechanism | SampledMechanism
-            if saved.SAMPLED in parts:
-                mechanism = SampledMechanism.of_file(saved.sampled_fields(parts), trust=trust)
-            else:
-                stored, content_hash = saved.mechanism_fields(parts)
-                mechanism = Mechanism.of_file(stored, content_hash, anew=anew, trust=trust)
             fields = {field.name: content[field.name] for field in dataclasses.fields(cls)}
+            mechanism = Mechanism.of_file(content[MECHANISM], anew=anew, trust=trust)
             run = cls(**{**fields, "mechanism": mechanism})
             run._require_consistent()
             return run
@@ -337,7 +328,7 @@ class Run(Shown):
 _CHANCE = ("chance_loss", "chance_accuracy")
 
 
-def _require_shapes(seed: SeedRun, mechanism: Mechanism | SampledMechanism) -> None:
+def _require_shapes(seed: SeedRun, mechanism: Mechanism) -> None:
     """One row an evaluation, one column a node, as `SeedRun` says."""
     n, T = mechanism.algorithm.num_nodes, mechanism.algorithm.num_steps
     evaluated = seed.steps.shape
@@ -351,11 +342,9 @@ def _require_shapes(seed: SeedRun, mechanism: Mechanism | SampledMechanism) -> N
         )
 
 
-def is_private(mechanism: Mechanism | SampledMechanism) -> bool:
+def is_private(mechanism: Mechanism) -> bool:
     """Whether anything finite is guaranteed."""
-    if isinstance(mechanism, SampledMechanism):
-        return mechanism.guarantee.noise_multiplier > 0
-    return mechanism.guarantee.mu < math.inf
+    return mechanism.guarantee.finite
 
 
 def judged(runs: Sequence[Run]) -> Judged:

@@ -16,13 +16,12 @@ import numpy as np
 from .. import __version__, graphs
 from ..check import FloatArray
 from ..errors import InvalidInput
+from ..mechanism import Mechanism
 from ..noise.base import NoiseOperator
 from ..reporting.comparison_config import ComparisonConfig
 from ..reporting.output import json_number
 from ..reporting.pairwise import pairwise
 from ..reporting.shared import Shared
-from ..sampled import SampledMechanism
-from ..training.covered import AnyMechanism
 from .source import Record
 
 SAME_NOISE = 1e-6  # relative: what solvers leave open
@@ -56,7 +55,7 @@ class Made:
     """A record's mechanism with its graph."""
 
     record: Record
-    mechanism: AnyMechanism
+    mechanism: Mechanism
     graph: nx.Graph
 
     @property
@@ -192,7 +191,7 @@ def _computed(made: Made) -> dict[str, Any]:
     record, mechanism = made.record, made.mechanism
     stated: dict[str, Any] = {name: record[name] for name in ("adjacency", "clip_norm", "unit")}
     release = mechanism.guarantee.release
-    if isinstance(mechanism, SampledMechanism):
+    if mechanism.sampling is not None:
         raise NotShown("secret batches have no mu, and every message counts as seen: all nodes learn alike")
     try:
         losses = pairwise(

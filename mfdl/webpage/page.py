@@ -19,7 +19,7 @@ from ..progress import Progress, Silent
 from ..progress import shown as told
 from ..reporting.output import mu_rounded_up, require_writable, rounded_up
 from . import privacy, sections, source
-from .config import DATA
+from .config import DATA, PAGE
 from .groups import Panel, Setting, best_rates, grouped, settings
 from .looks import DARK, LIGHT, looks
 from .mechanisms import Kept
@@ -29,15 +29,20 @@ if TYPE_CHECKING:
     from .config import ReportConfig
 
 
-def write(config: ReportConfig, folder: Path, out: Path, progress: Progress) -> Path:
-    """See `ReportConfig.run`."""
-    read = source.read(folder)
-    require_writable(out)
-    kept = Kept(_earlier(out.parent / DATA))
-    text = render(read, kept, config.largest, out, told(progress))
+def write_page(config: ReportConfig, folder: Path, out: Path | None = None, *, progress: Progress = "auto") -> Path:
+    """Writes the page, and beside it the losses that were computed for it.
+
+    Args: folder: of `mfdl sweep` or `mfdl compare`; out: the page, default report.html in it.
+    Returns: the page.
+    Raises: InvalidInput: a folder without finished runs, or a place that cannot be written.
+    """
+    read, page = source.read(folder), folder / PAGE if out is None else out
+    require_writable(page)
+    kept = Kept(_earlier(page.parent / DATA))
+    text = render(read, kept, config.largest, page, told(progress))
     if kept.used:
-        files.atomic_write_json(out.parent / DATA, {"mfdl": __version__, "pairwise": kept.used})
-    return files.atomic_write_text(out, text)
+        files.atomic_write_json(page.parent / DATA, {"mfdl": __version__, "pairwise": kept.used})
+    return files.atomic_write_text(page, text)
 
 
 def _earlier(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Factorization solvers: arrays and class labels in, a certified factorization out.
+"""Factorization solvers: arrays and class labels in, a certified factorization out; and sets of patterns (`patterns`).
 
 Importing this package costs numpy and scipy only; `mfdl_solvers.autodiff` brings torch.
 """

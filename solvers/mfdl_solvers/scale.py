@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 EPS = float(np.finfo(np.float64).eps)  # twice the relative error of one rounding
+UNIT = EPS / 2
 ORDINARY = 128  # binary digits: products of four such numbers, with condition numbers of 1e16 between, stay finite
 
 

@@ -14,7 +14,7 @@ from mfdl.algorithms.linear_algorithm import LinearAlgorithm
 from mfdl.algorithms.round import Round
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.operators import IndependentNoise, StepNoise
+from mfdl.noise import IndependentNoise, StepNoise
 
 N, T = 3, 2
 W = np.full((N, N), 0.25) + 0.25 * np.eye(N)

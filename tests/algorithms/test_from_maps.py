@@ -11,8 +11,7 @@ from mfdl import Cyclic, EveryStep, algorithms, gossip, trust
 from mfdl.algorithms import Round, from_maps
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.noise import StepNoise
-from mfdl.operators import IndependentNoise, LocalNoise
+from mfdl.noise import IndependentNoise, LocalNoise, StepNoise
 from mfdl.privacy.accounting import victim_losses
 from mfdl.testing.strategies import dyadic_gossip
 from mfdl.testing.tasks import linear_task

@@ -18,7 +18,7 @@ from mfdl.algorithms.registry import MECHANISMS, parse_parameters
 from mfdl.audit import audit
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.operators import LocalNoise
+from mfdl.noise import LocalNoise
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.testing.strategies import gossip_matrices, gossip_sequences

@@ -15,6 +15,7 @@ from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput
 from mfdl.participation import Cyclic, Single
+from mfdl.reporting.compare import run_comparison
 from mfdl.reporting.comparison_config import ComparisonConfig
 
 DYN = Dynamics(gossip.uniform("star:n=4"), 0.3)
@@ -39,7 +40,7 @@ def test_an_unknown_name_is_refused_with_the_nearest():
 
 @pytest.mark.parametrize("nodes", [False, True])
 def test_a_file_gives_its_encoder(saved, nodes):
-    path = saved({"participation": PART.to_dict()}, nodes)
+    path = saved({"participation": PART}, nodes)
     one = algorithms.build(f"file:{path}", DYN, PART)
     wanted = algorithms.build("mafalda-l" if nodes else "mafalda", DYN, PART)
     assert_array_equal(one.noise.encoder, wanted.noise.encoder)
@@ -47,7 +48,7 @@ def test_a_file_gives_its_encoder(saved, nodes):
 
 
 def test_a_file_for_another_participation_or_number_of_nodes_is_refused(saved):
-    path = saved({"participation": PART.to_dict()})
+    path = saved({"participation": PART})
     for other in (Cyclic(3, 2), Single(6)):
         with pytest.raises(InvalidInput, match=r"was made for .*'period': 3.*factorize again"):
             algorithms.build(f"file:{path}", DYN, other)
@@ -61,7 +62,7 @@ def test_a_file_for_another_participation_or_number_of_nodes_is_refused(saved):
 def test_an_encoder_per_node_belongs_to_its_gossip_and_a_shared_one_goes_anywhere(saved):
     """Node 1 of a path is no leaf: encoders made for it would go to a leaf of the star."""
     path = gossip.metropolis_hastings("path:n=4")
-    header = {"participation": PART.to_dict(), "gossip_hash": DYN.gossip.content_hash}
+    header = {"participation": PART, "gossip_hash": DYN.gossip.content_hash}
     own = saved(header, nodes=True)
     assert algorithms.build(f"file:{own}", DYN, PART).noise.encoder.shape == (4, 6, 6)
     with pytest.raises(InvalidInput, match=r"encoder for each node of another gossip matrix.*factorize again"):
@@ -117,7 +118,7 @@ def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
     config = ComparisonConfig(
         graph="star:n=4", epochs=1, period=3, seeds=1, trust="eavesdropper", mechanisms=(name, f"{name}@all")
     )
-    advice = config.run(tmp_path / "compared", progress=False)["advice"]
+    advice = run_comparison(config, tmp_path / "compared", progress=False)["advice"]
     assert [note == one for one in advice if "one step" in one] == [True]
 
 

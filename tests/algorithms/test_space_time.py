@@ -14,8 +14,8 @@ from mfdl.dynamics import Dynamics
 from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput
 from mfdl.factorization import NotConverged, optimal_adapted, optimal_space_time, optimal_time_space
+from mfdl.noise import JointNoise, SpaceTimeNoise
 from mfdl.noise_error import noise_error
-from mfdl.operators import JointNoise, SpaceTimeNoise
 from mfdl.participation import Cyclic
 from mfdl.privacy.accounting import victim_losses
 

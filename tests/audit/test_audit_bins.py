@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl import audit, sampled, trust
+from mfdl import audit, trust
 from mfdl.audit import secret_bins
 from mfdl.audit.bin_draws import Replayed, Sampler
 from mfdl.audit.bin_ratio import EPSILONS
@@ -26,7 +26,7 @@ def algorithm():
 
 
 def test_the_claim_stands_and_public_bins_refute_it():
-    mechanism = sampled.with_noise(algorithm(), **ASKED)
+    mechanism = mfdl.with_noise(algorithm(), **ASKED)
     secret, public = (audit.audit(mechanism, **RUNS, bins_seen=seen) for seen in (False, True))
     assert not secret.violated, secret.sentence()
     assert secret.worst.ratio > 0.5  # and is close to it
@@ -38,7 +38,7 @@ def test_the_claim_stands_and_public_bins_refute_it():
 
 def test_half_the_noise_is_seen():
     halved = audit.Training(algorithm(), noise_std=ASKED["noise_std"] / 2, clip_norm=1.0)
-    assert audit.audit(sampled.with_noise(algorithm(), **ASKED), **RUNS, system=halved).violated
+    assert audit.audit(mfdl.with_noise(algorithm(), **ASKED), **RUNS, system=halved).violated
 
 
 def test_the_command_line_audits_secret_bins(tmp_path, capsys):
@@ -50,7 +50,7 @@ def test_the_command_line_audits_secret_bins(tmp_path, capsys):
     assert main(["audit", "--graph", "path:n=2", "--planted"]) == 2
     assert "only secret bins can be told" in capsys.readouterr().err
     with pytest.raises(InvalidInput, match="no mu"):
-        audit.audit(sampled.with_noise(algorithm(), **ASKED), **RUNS, claimed_mu=1.0)
+        audit.audit(mfdl.with_noise(algorithm(), **ASKED), **RUNS, claimed_mu=1.0)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_command_line_audits_secret_bins(tmp_path, capsys):
 )
 def test_what_runs_cannot_show_is_refused(asked, why):
     with pytest.raises(InvalidInput, match=why):
-        audit.audit(sampled.with_noise(algorithm(), **ASKED), **RUNS | asked)
+        audit.audit(mfdl.with_noise(algorithm(), **ASKED), **RUNS | asked)
 
 
 def test_bins_that_say_nothing_cannot_be_told():
@@ -73,17 +73,17 @@ def test_bins_that_say_nothing_cannot_be_told():
     one_bin = mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(2, 1))
     for told, noise_std in ((one_bin, 0.9), (algorithm(), 0.01)):
         with pytest.raises(InvalidInput, match="bins that are told break the claim only after more than"):
-            audit.audit(sampled.with_noise(told, **ASKED | {"noise_std": noise_std}), **RUNS, bins_seen=True)
+            audit.audit(mfdl.with_noise(told, **ASKED | {"noise_std": noise_std}), **RUNS, bins_seen=True)
 
 
 def test_the_smaller_of_what_is_stated_and_what_is_accounted_now_is_audited(monkeypatch):
-    mechanism = sampled.with_noise(algorithm(), **ASKED)
+    mechanism = mfdl.with_noise(algorithm(), **ASKED)
     claims, notes = _claims(mechanism)
     assert not notes
-    assert claims[0].claims == (mechanism.guarantee, mechanism.guarantee.accountant)
-    stronger, by_victim = sampled.with_noise(algorithm(), **ASKED | {"noise_std": 1.0}), sampled.by_victim
+    assert claims[0].claims == (mechanism.guarantee, mechanism.guarantee.curve)
+    stronger, curves = mfdl.with_noise(algorithm(), **ASKED | {"noise_std": 1.0}), mfdl.PrivacyLosses.curves
     assert claims[0].epsilon(1e-5) == mechanism.guarantee.epsilon(1e-5) > stronger.guarantee.epsilon(1e-5)
-    monkeypatch.setattr(sampled, "by_victim", lambda *a, **how: by_victim(*a, **how | {"noise_std": 1.0}))
+    monkeypatch.setattr(mfdl.PrivacyLosses, "curves", lambda losses, noise_std: curves(losses, 1.0))
     claims, notes = _claims(mechanism)
     assert claims[0].epsilon(1e-5) == stronger.guarantee.epsilon(1e-5)
     assert claims[0].delta(1.0) == stronger.guarantee.delta(1.0)
@@ -165,7 +165,7 @@ def test_a_true_claim_is_refuted_no_more_often_than_stated(epochs, adjacency, wa
             exact = Exact(ratio.shifts @ ratio.shifts.T, ways)
             curve = np.array([exact.delta(epsilon) for epsilon in EPSILONS])
             options = {name: asked[name] for name in ("trust", "clip_norm", "noise_std")}
-            drawn = Replayed(sampled.with_noise(config.algorithm, adjacency="zero-out", **options)).joined
+            drawn = Replayed(mfdl.with_noise(config.algorithm, adjacency="zero-out", **options)).joined
             sampler = Sampler(drawn, config.algorithm.num_nodes, config.algorithm.num_steps, bins=2)
         system = audit.Training(config.algorithm, noise_std=1.5, clip_norm=1.0)
         runs = secret_bins.BinRuns(system, sampler, settings, 0.5, bins_seen=False)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import mfdl
-from mfdl import audit, sampled, trust
+from mfdl import audit, trust
 from mfdl.audit import bin_draws
 from mfdl.cli import main
 from mfdl.training import poisson
@@ -24,7 +24,7 @@ RUNS = {"trust": trust.LDP(), "trials": 1500, "delta": 1e-5, "victim": 1, "progr
 def mechanism(bins=3, epochs=2, nodes=4):
     graph = mfdl.graphs.load(f"ring:n={nodes}")
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
-    return sampled.with_noise(mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs, bins)), **ASKED)
+    return mfdl.with_noise(mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs, bins)), **ASKED)
 
 
 def draws_of(bins=3, epochs=2, nodes=4, seed=0):

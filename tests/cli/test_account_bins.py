@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl import sampled, trust
+from mfdl import trust
 from mfdl.algorithms import mf_dsgd, registry
 from mfdl.cli import main
 from mfdl.participation import BallsInBins
@@ -48,7 +48,7 @@ def test_every_victim_has_the_number_of_its_own_encoder(capsys):
     how = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0, "noise_std": 2.0}
     for u, row in enumerate(answer["victims"]):
         alone = mf_dsgd(dynamics, BINS, causal.encoder_of(u))
-        assert row["epsilon"] == pytest.approx(sampled.account(alone, **how).epsilon(1e-5), rel=1e-9)
+        assert row["epsilon"] == pytest.approx(mfdl.account(alone, **how).epsilon(1e-5), rel=1e-9)
     first, second = (row["epsilon"] for row in answer["victims"])
     assert abs(first - second) > 1e-3 * first
     assert answer["worst_epsilon"] == max(first, second)

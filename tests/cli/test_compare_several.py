@@ -11,6 +11,7 @@ from test_compare import CONFIG, MECHANISM_KEYS, RUN_KEYS, without_times
 
 import mfdl
 from mfdl.cli import main
+from mfdl.reporting.compare import run_comparison
 from mfdl.reporting.compare_several import run_several
 
 TRAIN_LOSS = {"final_train_loss_mean", "final_train_loss_std"}  # of the rows; of a run "final_train_loss"
@@ -37,7 +38,7 @@ def test_each_mechanism_has_its_budget_and_rate(finished, tmp_path):
     assert all(set(row) == MECHANISM_KEYS | TRAIN_LOSS | {"lr"} for row in result["mechanisms"])
     assert all(set(run) == RUN_KEYS | {"final_train_loss", "mu", "lr"} for run in result["runs"])
     asked = {"mechanisms": ("dp-dsgd",), "mu": 2.0, "learning_rate": 0.3, "metrics": ("train_loss",)}
-    alone = dataclasses.replace(CONFIG, **asked).run(tmp_path / "a")
+    alone = run_comparison(dataclasses.replace(CONFIG, **asked), tmp_path / "a")
     (same,) = without_times(alone["mechanisms"])
     kept = {"beats_untrained": same["beats_untrained"], "beats_chance": same["beats_chance"], "lr": 0.3}
     assert without_times(result["mechanisms"][-1]) == same | kept

@@ -114,7 +114,7 @@ def test_out_file_and_file_mechanism(mechanism, tmp_path, capsys):
     expected = {
         "graph_hash": mfdl.graphs.content_hash(graph),
         "gossip_hash": mfdl.gossip.metropolis_hastings(graph).content_hash,
-        "participation": {"scheme": "cyclic", "epochs": 3, "period": 4},
+        "participation": mfdl.Cyclic(epochs=3, period=4),
         "learning_rate": "constant, 1; H and loss are in units of its square",
         "node_labels": ["0", "1", "2", "3"],
     }

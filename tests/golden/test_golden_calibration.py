@@ -81,7 +81,7 @@ def test_noise_of_secret_batches():
         "delta": 1e-5,
     }
     values = {
-        "decor, Poisson": mfdl.sampled.calibrate(fixed("decor", "poisson"), **question).noise_std,
+        "decor, Poisson": mfdl.calibrate(fixed("decor", "poisson"), **question).noise_std,
         "decor, balls-in-bins": mfdl.calibrate(fixed("decor", "balls-in-bins"), **question).noise_std,
         "bsr, balls-in-bins": mfdl.calibrate(fixed("bsr", "balls-in-bins"), **question).noise_std,
     }

@@ -10,7 +10,7 @@ from _cases import TRUST, fixed
 from _stored import compare
 
 import mfdl
-from mfdl.sampled import MonteCarlo
+from mfdl.privacy import MonteCarlo
 
 QUESTION = {"adjacency": "zero-out", "clip_norm": 1.0}
 
@@ -20,13 +20,13 @@ def at_mu_1(name, scheme, trust, **changes):
 
 
 def with_noise(name, scheme, trust, **changes):
-    account = mfdl.sampled.with_noise if scheme == "poisson" else mfdl.with_noise
+    account = mfdl.with_noise
     return account(fixed(name, scheme), trust=TRUST[trust], **(QUESTION | {"noise_std": 2.0} | changes)).guarantee
 
 
 def of_victim(victim, **changes):
     question = mfdl.Question(TRUST["pndp"], "zero-out", 1.0, **changes)
-    return mfdl.Losses.of(fixed("dp-dsgd", "cyclic"), question).by_victim(2.0)[victim]
+    return mfdl.PrivacyLosses.of(fixed("dp-dsgd", "cyclic"), question).by_victim(2.0)[victim]
 
 
 def guarantees():

@@ -24,7 +24,7 @@ def test_content_hashes_and_fingerprints_of_mechanisms():
     cases += [(name, "eavesdropper", "cyclic") for name in ("bsr", "decor", "corn", "adapted", "muffliato", "toeplitz")]
     values = {}
     for name, trust, scheme in cases:
-        account = mfdl.sampled.with_noise if scheme == "poisson" else mfdl.with_noise
+        account = mfdl.with_noise
         mechanism = account(fixed(name, scheme), trust=TRUST[trust], **QUESTION)
         carried = {"mechanism": mechanism.content_hash, "fingerprint": mechanism.guarantee.fingerprint}
         values[f"{name}, {trust}, {scheme}"] = carried

@@ -29,7 +29,7 @@ task = functools.cache(functools.partial(classes, public_constants="none"))
 def test_seeded_runs(dtype, accuracy):
     values = {}
     for run, (name, scheme) in RUNS.items():
-        account = mfdl.sampled.with_noise if scheme == "poisson" else mfdl.with_noise
+        account = mfdl.with_noise
         question = {"trust": TRUST["eavesdropper"], "adjacency": "replace-one", "clip_norm": 1.0, "noise_std": 0.5}
         mechanism = account(fixed(name, scheme), **question)
         (seed,) = mfdl.replay(mechanism, task(), seeds=[3], dtype=getattr(torch, dtype), device="cpu").seeds

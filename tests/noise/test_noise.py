@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from noises import OwnNoise, cases
 from numpy.testing import assert_allclose, assert_array_equal
 
-import mfdl.operators
 from mfdl import noise as noises
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import CausalNoise, IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
@@ -152,8 +151,6 @@ def test_names_are_one_class_and_answer_for_themselves(kind):
         assert one.causal is one
         assert one.joint is None
         assert one.shared
-    assert getattr(mfdl.operators, kind) is type(named)  # where it used to be
-    assert mfdl.operators.NoiseOperator is noises.NoiseOperator
 
 
 def test_other_noises_answer_too():
@@ -162,8 +159,6 @@ def test_other_noises_answer_too():
     assert joint.holders().toarray().all()
     for one in (joint, own):
         assert (one.causal, one.fresh, one.local, one.is_zero) == (None, False, False, False)
-    with pytest.raises(AttributeError, match="no attribute 'Noise'"):
-        mfdl.operators.Noise  # noqa: B018
 
 
 def test_parts_of_columns():

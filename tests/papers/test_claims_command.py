@@ -7,7 +7,7 @@ import pytest
 
 from mfdl.cli import main
 from mfdl_papers import published_claims
-from mfdl_papers.commands.check_claims import ClaimsConfig
+from mfdl_papers.commands.check_claims import ClaimsConfig, run_claims
 
 KEYS = {"id", "paper", "item", "statement", "verdict", "counterexample"}
 ADDED_KEYS = {"erratum", "registered", "as_registered", "tried", "seconds"}
@@ -21,7 +21,7 @@ def test_json_rows_and_exit_code(capsys):
     assert set(row) == KEYS | ADDED_KEYS
     assert (row["id"], row["verdict"], row["registered"]) == (REFUTED, "refuted", "refuted")
     assert "claimed" in row["counterexample"]
-    (again,) = ClaimsConfig(only=(REFUTED,), jobs=1).run()
+    (again,) = run_claims(ClaimsConfig(only=(REFUTED,), jobs=1))
     assert again | {"seconds": 0} == row | {"seconds": 0}
 
 

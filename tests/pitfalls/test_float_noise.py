@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mfdl.operators import IndependentNoise
+from mfdl.noise import IndependentNoise
 from mfdl.privacy.gaussian import epsilon_from_mu
 from mfdl.training import keys
 from mfdl.training.keys import NoiseKey

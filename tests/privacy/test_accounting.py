@@ -7,6 +7,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
+from _guarantees import guarantees
 from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from numpy.testing import assert_allclose
 from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import account, guarantees
+from mfdl.mechanism import account
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.accounting import victim_losses, worst_adaptive
 from mfdl.privacy.forms import view_grams

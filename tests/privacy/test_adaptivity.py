@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from _guarantees import guarantees
 from effort import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from mfdl import algorithms, gossip, trust
 from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.mechanism import account, calibrate, guarantees
+from mfdl.mechanism import account, calibrate
 from mfdl.participation import Cyclic, EveryStep, Explicit, OncePerEpoch, Single
 from mfdl.privacy import accounting, row_space
 from mfdl.privacy.accounting import victim_losses, worst_adaptive

@@ -71,7 +71,7 @@ def test_what_counts_of_the_noise_is_its_definition(kind, n, epochs, bins, seed)
     largest, apart = brute_force(noise, bins)
     assert guarantee.sensitivity >= math.sqrt(largest) * (1 - 1e-12)
     assert guarantee.sensitivity == pytest.approx(math.sqrt(largest), rel=1e-8)
-    kept, rho = guarantee.accountant.correlations[0]
+    kept, rho = guarantee.curve.correlations[0]
     assert kept == bins
     assert rho * guarantee.sensitivity**2 >= apart * (1 - 1e-9)
     assert rho == pytest.approx(apart / largest, rel=1e-8)

@@ -67,7 +67,7 @@ def test_each_node_meets_its_budget_against_the_dense_view(data):
     except InvalidInput as error:
         assume("infinite loss" not in str(error))
         raise
-    each, largest = dict(mechanism.guarantee.by_victim), max(mu.values())
+    each, largest = {u: curve.mu for u, curve in mechanism.guarantee.by_victim().items()}, max(mu.values())
     plain = {x.victim: x.trained.squared for x in victim_losses(algorithm, model)}
     assert mechanism.guarantee.mu == max(each.values())
     for loss in victim_losses(mechanism.algorithm, model):
@@ -93,8 +93,8 @@ def test_hidden_messages_are_accounted_with_the_noise_that_each_node_adds(data):
     except InvalidInput as error:
         assume("infinite loss" not in str(error))
         raise
-    anew = mfdl.Losses.of(mechanism.algorithm, mfdl.Question(model, **ASKED)).by_victim(mechanism.noise_std)
-    assert dict(mechanism.guarantee.by_victim) == {stated.victim: stated.mu for stated in anew}
+    anew = mfdl.PrivacyLosses.of(mechanism.algorithm, mfdl.Question(model, **ASKED)).by_victim(mechanism.noise_std)
+    assert dict(mechanism.guarantee.victims) == {stated.victim: stated.curve for stated in anew}
     reached = [stated.mu / mu[label] for stated in anew for label in mu if str(label) == stated.victim]
     assert max(reached) <= 1
     assert max(reached) == pytest.approx(1.0, rel=1e-9)
@@ -105,7 +105,7 @@ def test_equal_budgets_are_one_mu_bit_for_bit():
     each, alike = calibrated(algorithm, dict.fromkeys(range(4), 0.5)), calibrated(algorithm, 0.5)
     assert each.algorithm is algorithm
     assert (each.noise_std, each.content_hash) == (alike.noise_std, alike.content_hash)
-    assert alike.guarantee.by_victim == ()
+    assert alike.guarantee.victims == ()
 
 
 @pytest.mark.parametrize("build", [algorithms.dp_dsgd, algorithms.mafalda, algorithms.mafalda_l, algorithms.bsr])
@@ -148,6 +148,10 @@ def test_shift_reduction_is_that_of_an_encoder_for_each_node(fresh):
             assert of_scaled.fixed.squared == pytest.approx(of_written.fixed.squared, rel=1e-6)
 
 
+def curve(mu):
+    return mfdl.privacy.Gaussian(mu, "zero-out")
+
+
 def test_a_guarantee_says_what_each_node_has_in_words_files_and_compositions(tmp_path):
     mechanism = calibrated(ring())
     stated = mechanism.guarantee
@@ -155,17 +159,18 @@ def test_a_guarantee_says_what_each_node_has_in_words_files_and_compositions(tmp
     stated.save(tmp_path / "guarantee.json")
     read = Guarantee.load(tmp_path / "guarantee.json")
     assert (read, read.seal) == (stated, stated.seal)
-    better = dataclasses.replace(stated, by_victim=(("0", 0.1), *stated.by_victim[1:]))
+    better = dataclasses.replace(stated, victims=(("0", curve(0.1)), *stated.victims[1:]))
     assert not better.seal
-    twice = dict(stated.compose_with(stated).by_victim)
-    assert twice["0"] == pytest.approx(0.25 * math.sqrt(2))
-    with_all = dict(stated.compose_with(calibrated(ring(), 1.0).guarantee).by_victim)
-    assert with_all["0"] == pytest.approx(math.hypot(0.25, 1.0))
+    twice = stated.compose_with(stated).by_victim()
+    assert twice["0"].mu == pytest.approx(0.25 * math.sqrt(2))
+    with_all = stated.compose_with(calibrated(ring(), 1.0).guarantee).by_victim()
+    assert with_all["0"].mu == pytest.approx(math.hypot(0.25, 1.0))
     again = mechanism.load(mechanism.save(tmp_path / "mechanism.npz"))
-    assert again.guarantee.by_victim == stated.by_victim
-    for wrong in ((("0", 2.0),), (("0", 0.1), ("0", 0.2)), ((0, 0.1),), "0.2", (("0", -1.0),)):
-        with pytest.raises(InvalidInput, match="by_victim"):
-            dataclasses.replace(stated, by_victim=wrong)
+    assert again.guarantee.victims == stated.victims
+    small = curve(0.1)
+    for wrong in ((("0", curve(2.0)),), (("0", small), ("0", small)), ((0, small),), "0.2", (("0", 0.1),)):
+        with pytest.raises(InvalidInput, match="victims"):
+            dataclasses.replace(stated, victims=wrong)
 
 
 def test_a_run_adds_the_noise_of_the_budgets():

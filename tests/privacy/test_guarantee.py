@@ -13,31 +13,38 @@ from hypothesis import strategies as st
 
 from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
-from mfdl.privacy.guarantee import BOUNDS, EVERY_NODE, RELEASES, UNITS, Guarantee
+from mfdl.privacy.curves import Gaussian
+from mfdl.privacy.guarantee import EVERY_NODE, RELEASES, UNITS, Guarantee
 from mfdl.shown import rounded_up
 from mfdl.testing.oracles import exact_delta
 
 INF = math.inf
+BOUNDS = ("exact", "upper")
+OF_CURVE = {"mu": 0.719, "adjacency": "replace-one", "bound": "exact", "runs": 1}
 
 
 def make(**changes):
     fields = {
-        "mu": 0.719,
         "trust": "secldp",
-        "adjacency": "replace-one",
         "clip_norm": 1.0,
-        "record_shift": 2.0,
         "participation": "every step",
         "victim": "node 5",
         "attacker": "node 3",
         "adaptive": True,
-        "bound": "exact",
         "noise_std": 4.0,
         "sensitivity": 1.4,
         "tolerance": 1e-9,
         "release": "none",
     }
-    return Guarantee(**{**fields, **changes})
+    curve = Gaussian(**{name: changes.pop(name, usual) for name, usual in OF_CURVE.items()})
+    return Guarantee(curve, **{**fields, **changes})
+
+
+def edited(data, **changes):
+    """A file with other fields, those of the curve in both places."""
+    curve = {name: changes.pop(name) for name in OF_CURVE if name in changes}
+    beside = {"composed" if name == "runs" else name: value for name, value in curve.items()}
+    return {**data, **changes, **beside, "curve": {**data["curve"], **curve}}
 
 
 texts = st.text(min_size=1).map(lambda text: text + "!")  # "!": not only blanks
@@ -55,7 +62,6 @@ def guarantees(draw):
         trust=draw(texts),
         adjacency=adjacency,
         clip_norm=clip_norm,
-        record_shift=shift,
         participation=draw(texts),
         victim=draw(texts),
         attacker=draw(texts),
@@ -66,7 +72,7 @@ def guarantees(draw):
         tolerance=draw(st.floats(0.0, 1e-3)),
         release=draw(st.sampled_from(RELEASES)),
         notes=tuple(draw(st.lists(texts, max_size=3))),
-        composed=draw(st.integers(1, 5)),
+        runs=draw(st.integers(1, 5)),
         unit=draw(st.sampled_from(UNITS)),
     )
 
@@ -96,7 +102,7 @@ def test_a_single_run_never_states_a_mu_below_its_sensitivity_and_noise():
     assert make(mu=least * (1 - 1e-13)).mu == least  # another order of multiplication is rounded up
     with pytest.raises(InvalidInput, match=r"^mu must be at least .* = 0\.7.*, got 0\.35\.$"):
         make(mu=0.35)  # the factor 2 of replace-one, lost
-    assert make(mu=0.35, composed=2).mu == 0.35  # noise_std is one of several then
+    assert make(mu=0.35, runs=2).mu == 0.35  # noise_std is one of several then
 
 
 # ---- words -----------------------------------------------------------------------------------------------
@@ -221,8 +227,8 @@ def test_numbers_for_gradients_fixed_in_advance_are_never_composed():
     ("name", "changes"),
     [
         ("trust", {"trust": "ldp"}),
-        ("adjacency", {"adjacency": "zero-out", "record_shift": 1.0}),
-        ("clip_norm", {"clip_norm": 0.5, "record_shift": 1.0}),
+        ("adjacency", {"adjacency": "zero-out", "sensitivity": 0.0}),
+        ("clip_norm", {"clip_norm": 0.5}),
         ("victim", {"victim": EVERY_NODE}),
         ("attacker", {"attacker": "node 4"}),
         ("release", {"release": "all"}),
@@ -250,13 +256,17 @@ def test_a_dictionary_of_json_values_and_back(guarantee):
     assert Guarantee.from_dict(json.loads(text)) == guarantee
 
 
-def test_a_file_from_before_there_were_units_speaks_of_records(tmp_path):
+def test_numbers_beside_the_curve_are_those_of_the_curve():
     data = make().to_dict()
-    assert data.pop("unit") == "record"
-    (tmp_path / "old.json").write_text(json.dumps(data), encoding="utf-8")
-    assert Guarantee.load(tmp_path / "old.json") == make()
-    make(unit="user").save(tmp_path / "new.json")
-    assert Guarantee.load(tmp_path / "new.json").unit == "user"
+    for name, value in (
+        ("mu", 0.1),
+        ("adjacency", "zero-out"),
+        ("bound", "upper"),
+        ("record_shift", 1.0),
+        ("composed", 2),
+    ):
+        with pytest.raises(InvalidInput, match=f"^{name} must be .*, as the curve says, got"):
+            Guarantee.from_dict({**data, name: value})
 
 
 def test_infinity_is_the_text_inf():
@@ -286,7 +296,7 @@ def test_save_and_load_replace_the_whole_file(tmp_path):
         ("{}", "format of a guarantee must be 1, got None"),
         ('{"format": 2}', "format of a guarantee must be 1, got 2"),
         ('{"format": true}', "format of a guarantee must be 1, got True"),
-        ('{"format": 1}', "missing: mu, trust, .*unknown: none"),
+        ('{"format": 1}', "missing: curve, trust, .*unknown: none"),
     ],
 )
 def test_malformed_files_are_refused_with_the_path(tmp_path, text, message):
@@ -321,23 +331,22 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
         ({"adjacency": "replace"}, "^unknown adjacency 'replace'; did you mean 'replace-one'"),
         ({"adjacency": ["replace-one"]}, "^unknown adjacency"),
         ({"clip_norm": 0.0}, "^clip_norm must be a finite number > 0"),
-        ({"record_shift": 1.0}, r"^record_shift must be 2.0 for clip_norm=1.0 under replace-one, got 1.0"),
         ({"adaptive": "false"}, "^adaptive must be True or False, got 'false'"),
         ({"adaptive": 1}, "^adaptive must be True or False, got 1"),
-        ({"bound": "lower"}, "^bound must be one of exact, upper, got 'lower'"),
+        ({"bound": "lower"}, "^unknown bound 'lower'"),
         ({"release": "some"}, "^release must be one of none, average, all, not applicable, got 'some'"),
         ({"unit": "node"}, "^unit must be one of record, user, got 'node'"),
         ({"unit": None}, "^unit must be one of record, user, got None"),
-        ({"notes": "text"}, "^notes must be a list of texts, got 'text'"),
+        ({"notes": "text"}, "^notes must be a list, got 'text'"),
         ({"notes": [1]}, "^notes must be a list of texts"),
-        ({"composed": 0}, "^composed must be an integer >= 1, got 0"),
-        ({"composed": 1.5}, "^composed must be an integer >= 1, got 1.5"),
+        ({"runs": 0}, "^runs must be an integer >= 1, got 0"),
+        ({"runs": 1.5}, "^runs must be an integer >= 1, got 1.5"),
         ({"colour": "red"}, "missing: none, unknown: colour"),
     ],
 )
 def test_fields_of_a_file_are_checked_as_in_the_constructor(changes, message):
     with pytest.raises(InvalidInput, match=message):
-        Guarantee.from_dict({**make().to_dict(), **changes})
+        Guarantee.from_dict(edited(make().to_dict(), **changes))
 
 
 def test_notes_as_one_text_are_refused():

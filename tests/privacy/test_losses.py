@@ -3,16 +3,18 @@
 import math
 
 import pytest
+from _guarantees import guarantees
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mfdl import Dynamics, algorithms, gossip, trust
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import account, calibrate, guarantees
+from mfdl.mechanism import account, calibrate
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.gaussian import ADJACENCIES
-from mfdl.privacy.losses import Losses, Question
+from mfdl.privacy.losses import PrivacyLosses
+from mfdl.privacy.question import Question
 from mfdl.testing.strategies import linear_algorithms, trust_models
 
 PATH = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3")), Cyclic(2, 2))
@@ -25,7 +27,7 @@ def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
     model = data.draw(trust_models(algorithm))
     release = data.draw(st.sampled_from([None, "none", "average", "all"]))  # more than a view need hold
     how = {"trust": model, "adjacency": adjacency, "clip_norm": 0.7, "release": release}
-    losses = Losses.of(algorithm, Question(**how))
+    losses = PrivacyLosses.of(algorithm, Question(**how))
     stated = losses.guarantee(noise_std)
     assert stated == account(algorithm, noise_std=noise_std, **how)
     each = losses.by_victim(noise_std)
@@ -40,15 +42,15 @@ def test_every_statement_is_of_the_same_losses(data, adjacency, noise_std):
         mechanism = calibrate(algorithm, mu=1.0, **how)
         assert mechanism.guarantee == losses.calibrate(mu=1.0)
         assert mechanism.guarantee.mu <= 1.0
-        assert mechanism.sensitivity == losses.worst
+        assert mechanism.guarantee.sensitivity == losses.worst.value
 
 
 def test_a_multiple_of_the_sensitivity():
-    losses = Losses.of(PATH, Question(trust.LDP(), "replace-one", 0.5))
+    losses = PrivacyLosses.of(PATH, Question(trust.LDP(), "replace-one", 0.5))
     assert losses.noise_std(noise_multiplier=2.0) == pytest.approx(2 * losses.worst.value)  # record shift 1
     for both in ({}, {"noise_std": 1.0, "noise_multiplier": 1.0}):
         with pytest.raises(InvalidInput, match="exactly one of noise_std and noise_multiplier"):
             losses.noise_std(**both)
-    silent = Losses.of(algorithms.dsgd(PATH.dynamics, EveryStep(2)), Question(trust.LDP(), "zero-out", 1.0))
+    silent = PrivacyLosses.of(algorithms.dsgd(PATH.dynamics, EveryStep(2)), Question(trust.LDP(), "zero-out", 1.0))
     with pytest.raises(InvalidInput, match="finite sensitivity; give noise_std"):
         silent.noise_std(noise_multiplier=1.0)

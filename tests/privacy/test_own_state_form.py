@@ -17,7 +17,7 @@ from mfdl import algorithms, calibrate, gossip, trust
 from mfdl.algorithms import checks
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.operators import StepNoise
+from mfdl.noise import StepNoise
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.adaptive import is_adaptive

@@ -17,7 +17,7 @@ from mfdl.check import LARGEST
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.mechanism import calibrate
-from mfdl.operators import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
+from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise, ZeroNoise
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.forms import view_grams

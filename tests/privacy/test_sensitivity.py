@@ -16,7 +16,7 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.factorization import square_root_encoder
-from mfdl.operators import LocalNoise
+from mfdl.noise import LocalNoise
 from mfdl.participation import Cyclic, EveryStep, Single
 from mfdl.privacy.forms import ViewGram, view_gram
 from mfdl.privacy.sensitivity import sensitivity_of_gram, worst_sensitivity

@@ -19,7 +19,7 @@ from mfdl import EveryStep, Single, algorithms, gossip, trust
 from mfdl.algorithms import from_maps
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.operators import StepNoise
+from mfdl.noise import StepNoise
 from mfdl.privacy import accounting, row_space
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.adaptive import is_adaptive

@@ -17,7 +17,7 @@ from mfdl import gossip, trust
 from mfdl.algorithms.dsgd import decentralized
 from mfdl.dynamics import Dynamics
 from mfdl.errors import UnsupportedMechanism
-from mfdl.operators import JointNoise, SpaceTimeNoise
+from mfdl.noise import JointNoise, SpaceTimeNoise
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.forms import view_gram, view_grams
 from mfdl.privacy.forms.separable import encoder_gram, inverse_factor

@@ -8,6 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from _guarantees import guarantees
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,12 +17,12 @@ import mfdl
 from mfdl import EveryStep, Explicit, Guarantee, Single, algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
-from mfdl.mechanism import guarantees
 from mfdl.noise import NoiseOperator, StepNoise
 from mfdl.privacy.accounting import victim_losses
-from mfdl.privacy.explanation import explanation
+from mfdl.privacy.curves import Gaussian
 from mfdl.privacy.fingerprint import Fingerprint
-from mfdl.privacy.losses import Losses, Question
+from mfdl.privacy.losses import PrivacyLosses
+from mfdl.privacy.question import Question
 from mfdl.testing.strategies import linear_algorithms, trust_models
 from mfdl.trust import TrustModel
 
@@ -55,11 +56,17 @@ def test_a_guarantee_of_another_algorithm_is_refused():
     mine, other = (mfdl.with_noise(one, **GIVEN, noise_std=1.0) for one in (small, large))
     assert other.guarantee.mu == pytest.approx(10 * mine.guarantee.mu)
     with pytest.raises(InvalidInput, match="the guarantee is for another algorithm"):
-        dataclasses.replace(other, guarantee=mine.guarantee, sensitivity=mine.sensitivity)
+        dataclasses.replace(other, guarantee=mine.guarantee)
 
 
 @pytest.mark.parametrize(
-    "change", [{"mu": 0.0, "sensitivity": 0.0}, {"victim": "node 3"}, {"trust": "central"}, {"participation": "once"}]
+    "change",
+    [
+        {"curve": Gaussian(0.0, "zero-out"), "sensitivity": 0.0},
+        {"victim": "node 3"},
+        {"trust": "central"},
+        {"participation": "once"},
+    ],
 )
 def test_an_edited_guarantee_is_no_mechanism_s(change):
     made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
@@ -68,12 +75,6 @@ def test_an_edited_guarantee_is_no_mechanism_s(change):
     assert "as edited, not computed" in edited.source
     with pytest.raises(InvalidInput, match="written or edited by hand"):
         dataclasses.replace(made, guarantee=edited)
-
-
-def test_a_mechanism_takes_the_sensitivity_that_was_stated():
-    made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
-    with pytest.raises(InvalidInput, match="sensitivity"):
-        dataclasses.replace(made, sensitivity=dataclasses.replace(made.sensitivity, squared=1.0, lower=1.0))
 
 
 def test_two_runs_are_no_mechanism():
@@ -98,9 +99,11 @@ def test_a_mechanism_rests_on_the_constant_that_was_accounted():
     )
     assert made.lipschitz == 1.0
     assert "Lipschitz with constant 1.0" in str(made.guarantee)
+    assert any("Lipschitz with constant 1.0" in note for note in made.guarantee.notes)
     for other in (None, 50.0):
-        with pytest.raises(InvalidInput, match="lipschitz must be what the guarantee rests on"):
-            dataclasses.replace(made, lipschitz=other)
+        edited = dataclasses.replace(made.guarantee, lipschitz=other)
+        with pytest.raises(InvalidInput, match="written or edited by hand"):
+            dataclasses.replace(made, guarantee=edited)
 
 
 def test_constants_of_single_steps_are_stated_by_the_smallest():
@@ -108,7 +111,7 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
     algorithm = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("star:n=5"), 0.5), EveryStep(3))
     question = Question(trust.ReleasedOnly(), adjacency="zero-out", clip_norm=1.0)
     by_step, all_one, all_half = (
-        Losses.of(algorithm, dataclasses.replace(question, lipschitz=L)) for L in ([1.0, 0.5, 1.0], 1.0, 0.5)
+        PrivacyLosses.of(algorithm, dataclasses.replace(question, lipschitz=L)) for L in ([1.0, 0.5, 1.0], 1.0, 0.5)
     )
     assert all_half.worst.squared <= by_step.worst.squared < all_one.worst.squared
     assert by_step.rests_on == 0.5
@@ -119,7 +122,7 @@ def test_constants_of_single_steps_are_stated_by_the_smallest():
     )
     assert "Lipschitz with constant 0.5" in repr(pairs)
     both = (*all_one.of_victims[:2], *all_half.of_victims[2:])
-    assert Losses(algorithm, question, both).rests_on == 0.5
+    assert PrivacyLosses.of_victim_losses(algorithm, question, both).rests_on == 0.5
 
 
 def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
@@ -129,15 +132,30 @@ def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
     for adaptive in (True, False):
         last = stated(one, losses, model=trust.PNDP([0]), adaptive=adaptive)[-1]
         with pytest.raises(InvalidInput, match="needs the adaptive guarantee of every node"):
-            dataclasses.replace(made, guarantee=last, sensitivity=losses[-1].fixed)
+            dataclasses.replace(made, guarantee=last)
+
+
+def with_mu(content, mu):
+    """The same statement of two runs, with another mu."""
+    curve = content["curve"] | {"mu": mu, "runs": 2}
+    return content | {
+        "curve": curve,
+        "mu": mu,
+        "composed": 2,
+        "noise_multiplier": Gaussian(**kindless(curve)).noise_multiplier,
+    }
+
+
+def kindless(curve):
+    return {name: value for name, value in curve.items() if name != "kind"}
 
 
 def test_a_seal_cannot_be_left_out():
     made = mfdl.with_noise(algorithms.dp_dsgd(DYN, EveryStep(4)), **GIVEN, noise_std=1.0)
-    bare = dataclasses.replace(made.guarantee, mu=0.01, sensitivity=0.01, seal="")
+    bare = dataclasses.replace(made.guarantee, curve=Gaussian(0.01, "zero-out"), sensitivity=0.01, seal="")
     assert not bare.fingerprint
     assert not bare.compose_with(bare).fingerprint
-    edited = made.guarantee.to_dict() | {"seal": "", "mu": 3.0}
+    edited = with_mu(made.guarantee.to_dict() | {"seal": ""}, 3.0)
     assert not Guarantee.from_dict(edited).fingerprint
 
 
@@ -228,7 +246,7 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     each = mfdl.ParticipationByNode([Single(4)] * 3 + [EveryStep(4)])
     one = algorithms.dp_dsgd(DYN, each)
     question = Question(trust.LDP(), "zero-out", 1.0)
-    some, everybody = Losses.of(one, question, victims=[0]), Losses.of(one, question)
+    some, everybody = PrivacyLosses.of(one, question, victims=[0]), PrivacyLosses.of(one, question)
     for call in (lambda: some.guarantee(1.0), lambda: some.calibrate(mu=1.0)):
         with pytest.raises(InvalidInput, match="node 1 was not asked about"):
             call()
@@ -239,7 +257,7 @@ def test_losses_stay_with_their_question_and_speak_of_whom_they_are():
     with pytest.raises(InvalidInput, match="another algorithm"):
         dataclasses.replace(everybody, algorithm=algorithms.anti_pgd(DYN, each))
     with pytest.raises(InvalidInput, match="at least one victim"):
-        dataclasses.replace(everybody, of_victims=())
+        PrivacyLosses.of_victim_losses(one, question, ())
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -253,11 +271,11 @@ def test_a_file_is_what_it_claims_and_says_so(tmp_path):
     assert read == made.guarantee
     assert "as stated in the file" in read.source
     content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"composed": 2, "mu": 2.5}))
+    path.write_text(json.dumps(with_mu(content, 2.5)))
     edited = Guarantee.load(path)
     assert not edited.fingerprint
     assert "edited" in edited.source
-    path.write_text(json.dumps(content | {"composed": 2, "mu": 0.1}))
+    path.write_text(json.dumps(with_mu(content, 0.1)))
     with pytest.raises(InvalidInput, match="mu must be at least"):
         Guarantee.load(path)
 
@@ -345,7 +363,7 @@ def test_a_number_that_is_infinite_names_the_victim():
     medici = labelled.gossip.labels.index("Medici")
     model = trust.TrustModel.from_masks(seen=None, known_noise=np.arange(15) == medici, name="thief")
     question = mfdl.Question(model, "zero-out", 1.0)
-    losses = mfdl.Losses.of(one, question)
+    losses = mfdl.PrivacyLosses.of(one, question)
     assert "(node 'Medici', the worst victim)." in losses.guarantee(noise_std=1.0).why
     with pytest.raises(InvalidInput, match="for node 'Medici', the worst victim, whatever the noise"):
         losses.calibrate(mu=1.0)
@@ -357,15 +375,15 @@ def test_a_number_that_is_infinite_names_the_victim():
 
 def test_shift_reduction_is_named():
     (loss,) = victim_losses(HIDDEN, trust.PNDP([0]), victims=[2], lipschitz=0.5, release="none")
-    assert "this is what shift reduction gives" in explanation(loss)
-    assert "A smaller constant gives a smaller one" in explanation(loss)
+    assert "this is what shift reduction gives" in loss.explanation()
+    assert "A smaller constant gives a smaller one" in loss.explanation()
 
 
 def test_the_worst_of_several_attackers_is_explained():
     C = np.tril(np.random.default_rng(0).normal(size=(4, 4)), -1) + np.eye(4)
     one = algorithms.mf_dsgd(Dynamics(gossip.metropolis_hastings("path:n=3"), 0.5), EveryStep(4), C)
     for loss in victim_losses(one, trust.AnyReceiver(), method="certified"):
-        assert bool(explanation(loss)) == (loss.adaptive_bound != "exact")
+        assert bool(loss.explanation()) == (loss.adaptive_bound != "exact")
 
 
 def test_every_loss_that_is_no_exact_number_is_explained():
@@ -373,6 +391,6 @@ def test_every_loss_that_is_no_exact_number_is_explained():
         for model in (trust.LDP(), trust.PNDP([0]), trust.SecLDP((1,)), trust.Central(), trust.ReleasedOnly()):
             for loss in victim_losses(one, model):
                 exact = loss.adaptive_bound == "exact" and math.isfinite(loss.adaptive_sensitivity_squared)
-                assert bool(explanation(loss)) != exact
-                fixed = explanation(loss, adaptive=False)
+                assert bool(loss.explanation()) != exact
+                fixed = loss.explanation(adaptive=False)
                 assert bool(fixed) == (loss.bound != "exact" or math.isinf(loss.sensitivity_squared))

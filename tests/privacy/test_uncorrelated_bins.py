@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl.privacy import gaussian, spread_atoms
-from mfdl.privacy.binned import MOST_TIGHT, BinnedGaussian
+from mfdl.privacy import gaussian
+from mfdl.privacy.curves import BallsInBinsGaussian, spread_atoms
+from mfdl.privacy.curves.balls_in_bins import MOST_TIGHT
 from mfdl.testing.oracles import allocation as oracle
 
 ADJACENCIES = ["zero-out", "replace-one"]
@@ -20,7 +21,7 @@ CLOSE = 1.02
 
 
 def uncorrelated(multiplier, bins, adjacency):
-    return BinnedGaussian(multiplier, bins, ((bins, 0.0),), adjacency)
+    return BallsInBinsGaussian(multiplier, bins, ((bins, 0.0),), adjacency)
 
 
 def require_close(multiplier, bins, delta, adjacency, points=300):
@@ -81,8 +82,8 @@ def test_numbers_of_many_bins_are_upper_bounds_of_no_stated_precision(multiplier
 def test_correlated_bins_at_low_noise_are_close_too(rho, multiplier):
     """Two bins of a replaced record are exactly Gaussian; the figure of 16 bins is by Monte Carlo."""
     exact = gaussian.epsilon_from_mu(math.sqrt(2 * (1 + rho)) / multiplier, 1e-5)
-    assert exact <= BinnedGaussian(multiplier, 2, ((2, rho),), "replace-one").epsilon(1e-5) <= exact * 1.02
-    sixteen = BinnedGaussian(0.5, 16, ((16, 0.05),), "zero-out")
+    assert exact <= BallsInBinsGaussian(multiplier, 2, ((2, rho),), "replace-one").epsilon(1e-5) <= exact * 1.02
+    sixteen = BallsInBinsGaussian(0.5, 16, ((16, 0.05),), "zero-out")
     assert 7.2 <= sixteen.epsilon(1e-5) <= 7.3
     assert not sixteen.tight(1e-5)
 

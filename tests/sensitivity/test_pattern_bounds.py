@@ -14,7 +14,6 @@ from mfdl.errors import InvalidInput
 from mfdl.factorization import FactorizationProblem, prefix_sum_gram, solve_problem
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.sensitivity import patterns as pattern_bounds
-from mfdl.sensitivity.families import family_of
 from mfdl.sensitivity.patterns import bound, bounds, diagonal_bounds
 from mfdl.testing.oracles import (
     elliptope_reference,
@@ -79,8 +78,8 @@ def test_one_lam_for_all_patterns_never_falls_below_the_rational_truth(case, met
     scheme, patterns, C = case
     X = C.T.astype(object) @ C.astype(object)
     over_signs = max(largest_signed_sum(X[np.ix_(p, p)].tolist()) for p in patterns)
-    family = family_of(scheme)
-    upper, lower, pattern = pattern_bounds._by_one_dual(gram(C), np.zeros(X.shape), family, method, 1e-6)
+    record = scheme.patterns_of_record()
+    upper, lower, pattern = pattern_bounds._by_one_dual(gram(C), np.zeros(X.shape), record, method, 1e-6)
     assert Fraction(upper) >= over_signs
     truth = bound(gram(C), scheme)
     assert upper >= truth.lower
@@ -96,25 +95,25 @@ def test_the_heaviest_pattern_is_the_heaviest_listed_one(scheme, data):
     scheme, patterns = scheme
     T = scheme.num_steps
     lam = np.array(data.draw(st.lists(st.integers(0, 9), min_size=T, max_size=T)), dtype=float)
-    family = family_of(scheme)
-    value, pattern = family.heaviest(lam)
+    record = scheme.patterns_of_record()
+    value, pattern = record.heaviest(lam)
     heaviest = max(lam[list(p)].sum() for p in patterns)
     assert heaviest <= value <= heaviest * (1 + 1e-13)
     assert lam[list(pattern)].sum() == heaviest
     assert any(set(pattern) <= set(other) for other in patterns)
-    free = family.free()
+    free = record.free()
     together = {(s, t) for p in patterns for s in p for t in p}
     assert not any(free[s, t] for s, t in together)
     assert not free.diagonal().any()
     # smooth version: an upper bound with the gradient of its own differences
-    log_sum, share = family.log_sum(lam / 4)
+    log_sum, share = record.log_sum(lam / 4)
     assert log_sum >= heaviest / 4 - 1e-12
     step = 1e-6
     for t in range(T):
         nudge = step * np.eye(T)[t]
-        slope = (family.log_sum(lam / 4 + nudge)[0] - family.log_sum(lam / 4 - nudge)[0]) / (2 * step)
+        slope = (record.log_sum(lam / 4 + nudge)[0] - record.log_sum(lam / 4 - nudge)[0]) / (2 * step)
         assert_allclose(share[t], slope, atol=1e-7)
-    for other in family.neighbours(patterns[0]):
+    for other in record.neighbours(patterns[0]):
         assert any(set(other) <= set(listed) for listed in patterns)
 
 

@@ -16,12 +16,13 @@ from scipy.linalg import toeplitz
 from mfdl.factorization.sensitivity import structured_bound
 from mfdl.factorization.strategies import Inverse, Toeplitz
 from mfdl.participation import Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
-from mfdl.sensitivity import chains, families
 from mfdl.sensitivity.banded import BandedGram, banded_bound
 from mfdl.sensitivity.toeplitz import Coefficients, toeplitz_bound
 from mfdl.testing import participations
 from mfdl.testing.oracles import largest_over_patterns, largest_signed_sum
 from mfdl.testing.strategies import ALL_SCHEMES
+from mfdl_solvers import chains
+from mfdl_solvers.patterns import Separated
 
 SOLVER = 2e-6  # relative accuracy of the reference solver
 HALVES = st.integers(-6, 6).map(lambda value: value / 2)
@@ -166,11 +167,11 @@ def test_long_runs_take_arrays_of_the_size_of_their_structure(T):
 @examples(60)
 @given(data=st.data(), T=st.integers(1, 12), b=st.integers(1, 4), k=st.integers(1, 6))
 def test_prices_bound_what_a_table_of_steps_and_uses_finds(data, T, b, k):
-    lam, family = data.draw(numbers(T, HALVES.map(abs))), families.Separated(MinSeparation(T, k, b))
-    exact, _ = family.heaviest(lam)
+    lam, record = data.draw(numbers(T, HALVES.map(abs))), Separated(T, k, b)
+    exact, _ = record.heaviest(lam)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chains, "MAX_TABLE", 0)
-        priced, pattern = family.heaviest(lam)
+        priced, pattern = record.heaviest(lam)
     assert exact * (1 - 1e-12) <= priced <= exact * (1 + 1e-6) + 1e-9
     assert MinSeparation(T, k, b).allows(pattern)
     assert lam[list(pattern)].sum() <= exact

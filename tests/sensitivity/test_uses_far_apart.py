@@ -13,10 +13,10 @@ from numpy.testing import assert_allclose
 from mfdl.factorization.sensitivity import structured_bound
 from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from mfdl.participation import MinSeparation, OncePerEpoch
-from mfdl.sensitivity import chains
 from mfdl.sensitivity.banded import BandedGram, banded_bound
 from mfdl.sensitivity.toeplitz import Coefficients, toeplitz_bound
 from mfdl.testing.oracles import signed_sum_over_patterns
+from mfdl_solvers import chains
 
 HALVES = st.integers(-6, 6).map(lambda value: value / 2)
 GAPS = HALVES | st.just(0.0) | st.just(0.0)

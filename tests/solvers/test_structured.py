@@ -10,11 +10,11 @@ from mfdl.factorization.sensitivity import structured_bound
 from mfdl.participation import Cyclic, MinSeparation
 from mfdl_solvers import FactorizationProblem, solve
 from mfdl_solvers.certificate import weights_bound
+from mfdl_solvers.patterns import SEPARATED, OnePerBlock, Periodic, Separated
 from mfdl_solvers.problem import ProblemError, Stopping
 from mfdl_solvers.strategies import Inverse
 from mfdl_solvers.structured import (
     ModeCost,
-    Uses,
     best_buffered,
     best_inverse,
     best_toeplitz,
@@ -90,7 +90,7 @@ def test_the_lower_bound_is_that_of_the_dense_certificate_and_below_it(data, cou
     cost, H = data.draw(costs(T))
     v = np.array([data.draw(st.integers(1, 4)) / 4 for _ in range(T)])
     dense = weights_bound(FactorizationProblem(H, np.arange(T) % gap), v)
-    made = bound.weights_bound(cost, Uses(count, gap, T), v)
+    made = bound.weights_bound(cost, Periodic(T, count, gap), v)
     assert made <= dense * (1 + 1e-9)
     # a singular H has eigenvalues beyond the ends of the integral, and those of the dense bound are lowered
     assert made >= dense * (1 - 2e-3)
@@ -105,7 +105,7 @@ def test_bounds_where_innovations_settle_are_those_of_all_steps(count, gap, pref
     R = [np.linalg.inv(_dense(cost.inverse_bands(lam))) for lam in cost.eigenvalues]
     H = sum(m * r.T @ r for m, r in zip(cost.weights, R, strict=True))
     dense = weights_bound(FactorizationProblem(H, np.arange(T) % gap), np.ones(T))
-    made = lower_bound(cost, Uses(count, gap, T))
+    made = lower_bound(cost, Periodic(T, count, gap))
     assert dense * (1 - 1e-4) < made < dense * (1 + 1e-9)
 
 
@@ -117,8 +117,8 @@ UNIFORM = ModeCost([1.0, 0.6, 0.1], [1.0, 2.0, 3.0], np.ones(48))
 
 
 def squared(uses, strategy):
-    k, b, T = uses.count, uses.gap, uses.steps
-    return structured_bound(strategy, MinSeparation(T, k, b) if uses.at_least else Cyclic(k, b))
+    k, b, T = uses.uses, uses.gap, uses.num_steps
+    return structured_bound(strategy, MinSeparation(T, k, b) if uses.kind == SEPARATED else Cyclic(k, b))
 
 
 def value(cost, uses, strategy):
@@ -127,7 +127,7 @@ def value(cost, uses, strategy):
 
 @pytest.mark.parametrize(("count", "gap", "at_least"), [(1, 48, False), (4, 12, False), (3, 12, True)])
 def test_found_strategies_lie_between_the_optimum_and_where_they_began(count, gap, at_least):
-    uses = Uses(count, gap, 48, at_least)
+    uses = (Separated if at_least else Periodic)(48, count, gap)
     R = [np.linalg.inv(_dense(UNIFORM.inverse_bands(lam))) for lam in UNIFORM.eigenvalues]
     H = sum(m * r.T @ r for m, r in zip(UNIFORM.weights, R, strict=True))
     best = 0.0 if at_least else solve(FactorizationProblem(H, np.arange(48) % gap), Stopping(1e-3)).lower_bound
@@ -149,7 +149,7 @@ def test_found_strategies_lie_between_the_optimum_and_where_they_began(count, ga
 
 
 def test_no_near_toeplitz_strategy_is_better():
-    uses = Uses(4, 12, 48)
+    uses = Periodic(48, 4, 12)
     c = best_toeplitz(UNIFORM, uses, max_iterations=2000).strategy
     least = value(UNIFORM, uses, c)
     rng = np.random.default_rng(0)
@@ -159,7 +159,7 @@ def test_no_near_toeplitz_strategy_is_better():
 
 
 def test_the_least_lambda_is_that_of_a_scan():
-    uses = Uses(4, 12, 48)
+    uses = Periodic(48, 4, 12)
     found = best_inverse(UNIFORM, uses, bandwidth=2).strategy
     n = found.noising.series
     scan = [value(UNIFORM, uses, Inverse(type(found.noising)([1.0, -x], 48))) for x in np.arange(0.01, 1, 0.01)]
@@ -173,7 +173,7 @@ def test_without_end_prefix_sums_take_their_square_root():
 
 def test_knots_of_long_series_lose_little():
     T = 2048
-    cost, uses = ModeCost([1.0, 0.3], [1.0, 2.0], np.ones(T)), Uses(1, T, T)
+    cost, uses = ModeCost([1.0, 0.3], [1.0, 2.0], np.ones(T)), Periodic(T, 1, T)
     few = best_toeplitz(cost, uses, max_iterations=60).strategy
     blt = best_buffered(cost, uses, buffers=5, max_iterations=120).strategy
     assert few.bandwidth == T
@@ -189,8 +189,9 @@ def test_knots_of_long_series_lose_little():
         (lambda: ModeCost([1.0], [0.0], np.ones(3)), "not all be 0"),
         (lambda: ModeCost([1.0], [1.0], np.ones(3), rates=[1.0]), "one for each of 3 steps"),
         (lambda: ModeCost([1.0], [1.0], np.ones(2), rates=[1.0, 2.0]).of_series(np.ones(2)), "constant rates"),
-        (lambda: Uses(2, 2, 5), "k b = T"),
-        (lambda: Uses(0, 2, 5, at_least=True), "k >= 1"),
+        (lambda: Periodic(5, 2, 2), "k b = T"),
+        (lambda: Separated(5, 0, 2), "k >= 1"),
+        (lambda: OnePerBlock(5, 2, 1), "5 steps cannot be divided into 2 blocks"),
     ],
 )
 def test_costs_and_uses_that_are_none_are_refused(make, says):

@@ -7,6 +7,7 @@ import joblib
 import pytest
 
 import mfdl
+from mfdl.reporting.compare import run_comparison
 from mfdl.reporting.comparison_config import ComparisonConfig
 from mfdl.sweeps import Cell, Engine, Store, rows, run_cells, running
 
@@ -59,7 +60,7 @@ def test_a_store_says_what_was_run(finished):
 def test_a_cell_is_what_compare_trains(finished, tmp_path):
     records, _ = finished
     config = dataclasses.replace(SMALL, mechanisms=("mafalda", "dp-dsgd"), seeds=2, mu=0.5)
-    compared = config.run(tmp_path / "c", progress=False)
+    compared = run_comparison(config, tmp_path / "c", progress=False)
     losses = {(run["mechanism"], run["seed"]): run["final_loss"] for run in compared["runs"]}
     assert losses == {(r["mechanism"], r["seed"]): r["final_loss"] for r in records if r["mu"] < 1}
     for row in rows(record for record in records if record["mu"] < 1):

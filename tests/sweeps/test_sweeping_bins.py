@@ -7,7 +7,6 @@ import pytest
 from mfdl.cli import main
 from mfdl.errors import InvalidInput
 from mfdl.privacy.gaussian import epsilon_from_mu
-from mfdl.sampled import SampledMechanism
 from mfdl.sweeps import Store, SweepConfig, sweep
 from mfdl.training import covered
 
@@ -24,7 +23,7 @@ def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     with pytest.MonkeyPatch.context() as patch:
         said = {True: "the mean", False: ""}
-        patch.setattr(covered, "left_out", lambda mechanism, task: said[isinstance(mechanism, SampledMechanism)])
+        patch.setattr(covered, "left_out", lambda mechanism, task: said[mechanism.sampling is not None])
         return folder, sweep(out=folder, progress=False, **ASKED)
 
 

@@ -17,7 +17,7 @@ from numpy.testing import assert_allclose
 import mfdl
 from mfdl import Cyclic, Dynamics, InvalidInput, gossip
 from mfdl.algorithms.registry import MECHANISMS
-from mfdl.operators import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise
+from mfdl.noise import IndependentNoise, JointNoise, LocalNoise, SpaceTimeNoise, StepNoise
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.gaussian import ADJACENCIES
 from mfdl.testing import describe

@@ -10,7 +10,8 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl import Dynamics, NoiseKey, PoissonSampling, algorithms, gossip, sampled, trust
+import mfdl
+from mfdl import Dynamics, NoiseKey, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.testing.tasks import linear_task
 from mfdl.training.keys import normals, words
@@ -28,7 +29,7 @@ def task_of(sizes=4 * NODES, dim=2, seed=0):
 def made(rate=RATE, steps=STEPS, noise_std=2.0, clip=1.0, build=algorithms.dp_dsgd, adjacency="zero-out", **options):
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.5)
     algorithm = build(dynamics, PoissonSampling(rate, steps), **options)
-    return sampled.with_noise(algorithm, trust=trust.SecLDP(), adjacency=adjacency, clip_norm=clip, noise_std=noise_std)
+    return mfdl.with_noise(algorithm, trust=trust.SecLDP(), adjacency=adjacency, clip_norm=clip, noise_std=noise_std)
 
 
 def batches(key=0, rate=RATE, sizes=60):

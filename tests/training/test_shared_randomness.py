@@ -20,7 +20,7 @@ from mfdl import algorithms, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
 from mfdl.mechanism import calibrate
-from mfdl.operators import IndependentNoise, StepNoise, ZeroNoise
+from mfdl.noise import IndependentNoise, StepNoise, ZeroNoise
 from mfdl.participation import Cyclic
 from mfdl.training import checkpoint
 from mfdl.training.keys import NoiseKey, normals

@@ -4,11 +4,12 @@ import pytest
 from folders import sweep
 
 from mfdl.webpage.config import ReportConfig
+from mfdl.webpage.page import write_page
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     """Two trust models, two budgets, two rates, two seeds; one run failed."""
     made = sweep(tmp_path_factory.mktemp("runs") / "s")
-    ReportConfig().run(made, progress=False)
+    write_page(ReportConfig(), made, progress=False)
     return made

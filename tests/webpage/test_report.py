@@ -23,6 +23,7 @@ from mfdl.sweeps import Store
 from mfdl.webpage import looks, maps, mechanisms
 from mfdl.webpage.config import ReportConfig
 from mfdl.webpage.groups import grouped, leader
+from mfdl.webpage.page import write_page
 
 SILENT = {"progress": False}
 
@@ -144,7 +145,7 @@ def test_losses_are_computed_once(folder, monkeypatch):
 
     before = (folder / "report.json").read_bytes()
     monkeypatch.setattr(mechanisms, "pairwise", refuse)
-    ReportConfig().run(folder, **SILENT)
+    write_page(ReportConfig(), folder, **SILENT)
     assert (folder / "report.json").read_bytes() == before
     damaged = json.loads(before)
     for entry in damaged["pairwise"].values():
@@ -182,7 +183,7 @@ def test_what_cannot_be_made_again_is_left_out_with_the_reason(folder):
 
 def test_losses_beyond_the_size_are_left_out(folder, tmp_path):
     out = tmp_path / "small.html"
-    ReportConfig(largest=0).run(folder, out, **SILENT)
+    write_page(ReportConfig(largest=0), folder, out, **SILENT)
     text = out.read_text()
     assert "4 nodes x 6 steps are more than 0" in text
     assert not (tmp_path / "report.json").exists()
@@ -202,7 +203,7 @@ def test_names_are_text_and_nothing_else(tmp_path_factory, name, other):
     records = [{"label": name, "guarantee": other, "trust": other}, {"label": name + other, "mu": 2.0}]
     failures = [{"error": f"<img src=x>{name}", "traceback": f"</pre><script>{other}"}]
     made_up(folder, records, failures, {"mechanism": [name], "graph": other})
-    page = Page(ReportConfig().run(folder, **SILENT))
+    page = Page(write_page(ReportConfig(), folder, **SILENT))
     assert {row["mechanism"] for row in page.rows()} == {name, name + other}
     assert any(row["words text"] == f"in words{other}" for row in page.rows())
     assert not page.all("script")
@@ -214,7 +215,7 @@ def test_names_are_text_and_nothing_else(tmp_path_factory, name, other):
 def test_scripts_in_names_are_shown_not_run(tmp_path):
     evil = '"><script>alert(1)</script><svg onload=alert(2)>&amp;'
     made_up(tmp_path, [{"label": evil, "graph": evil, "task": evil, "trust": evil, "gossip": evil}])
-    page = Page(ReportConfig().run(tmp_path, **SILENT))
+    page = Page(write_page(ReportConfig(), tmp_path, **SILENT))
     assert not page.all("script")
     assert not [e for e in page.elements if any(name.startswith("on") for name in e[1])]
     assert {row["mechanism"] for row in page.rows()} == {evil}
@@ -224,7 +225,7 @@ def test_diverged_runs_are_said_and_not_averaged(tmp_path):
     gone = {"final_loss": None, "diverged": True}
     records = [{"label": "calm", "seed": s, "final_loss": 1.0 + s} for s in (0, 1)]
     records += [{"label": "wild", "seed": 0, **gone}, {"label": "wild", "seed": 1, "final_loss": 0.1}]
-    page = Page(ReportConfig().run(made_up(tmp_path, records), **SILENT))
+    page = Page(write_page(ReportConfig(), made_up(tmp_path, records), **SILENT))
     rows = {row["mechanism"]: row for row in page.rows()}
     assert rows["calm"]["loss"] == pytest.approx([1.5, math.sqrt(0.5)])
     assert rows["wild"]["loss"] == []
@@ -234,7 +235,7 @@ def test_diverged_runs_are_said_and_not_averaged(tmp_path):
 
 def test_few_series_are_shown_first(tmp_path):
     records = [{"label": f"m{i}", "mu": mu, "final_loss": 2.0 - 0.1 * i} for i in range(9) for mu in (1.0, 2.0)]
-    page = Page(ReportConfig().run(made_up(tmp_path, records), **SILENT))
+    page = Page(write_page(ReportConfig(), made_up(tmp_path, records), **SILENT))
     boxes = page.all("input", type="checkbox")
     checked = {e[1]["value"] for e in boxes if "checked" in e[1]}
     assert {e[1]["value"] for e in boxes} == {str(i) for i in range(9)}
@@ -246,7 +247,7 @@ def test_the_seeds_on_which_rates_were_chosen_are_said(tmp_path):
     records = [{"label": "a", "lr": 0.1}, {"label": "b", "lr": 0.5}]
     for name, more, told in (("t", {"chosen": [{}]}, [fixed]), ("one", {}, []), ("many", {}, [chosen])):
         own = records + [{"label": "a", "lr": 0.5}] * (name == "many")
-        text = ReportConfig().run(made_up(tmp_path / name, own, **more), **SILENT).read_text()
+        text = write_page(ReportConfig(), made_up(tmp_path / name, own, **more), **SILENT).read_text()
         assert [words for words in (fixed, chosen) if words in text] == told
         assert ("Loss against learning rate" in text) == (name == "many")
 
@@ -298,7 +299,7 @@ def test_series_differ_without_their_colours():
 def test_a_comparison_has_a_page_too(finished_comparisons, tmp_path):
     folder = finished_comparisons / "mu-0.5-lr-0.1"
     result = json.loads((folder / "results.json").read_text())
-    page = Page(ReportConfig(largest=0).run(folder, tmp_path / "page.html", **SILENT))
+    page = Page(write_page(ReportConfig(largest=0), folder, tmp_path / "page.html", **SILENT))
     rows = {row["mechanism"]: row for row in page.rows()}
     assert set(rows) == {"none", "dp-dsgd"}
     for stated in result["mechanisms"]:
@@ -310,7 +311,7 @@ def test_a_comparison_has_a_page_too(finished_comparisons, tmp_path):
 def test_a_comparison_at_several_budgets_has_its_curve(finished_comparisons, tmp_path):
     result = json.loads((finished_comparisons / "results.json").read_text())
     losses = {(row["mechanism"], row["mu"], row["lr"]): row for row in result["mechanisms"]}
-    page = Page(ReportConfig().run(finished_comparisons, tmp_path / "page.html", **SILENT))
+    page = Page(write_page(ReportConfig(), finished_comparisons, tmp_path / "page.html", **SILENT))
     rows = page.rows()
     assert [(row["mechanism"], *row["mu"]) for row in rows] == [("dp-dsgd", 0.5), ("dp-dsgd", 2.0), ("none", math.inf)]
     for row in rows:
@@ -330,7 +331,7 @@ def test_the_command_writes_the_page(folder, tmp_path, capsys):
 
 def test_folders_without_runs_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match=r"holds no sweep\.json and no results\.json; give the folder of"):
-        ReportConfig().run(tmp_path, **SILENT)
+        write_page(ReportConfig(), tmp_path, **SILENT)
     made_up(tmp_path, [], [{"error": "E", "traceback": "T"}])
     with pytest.raises(InvalidInput, match=r"no run in .* is finished; 1 failed: run the sweep again"):
-        ReportConfig().run(tmp_path, **SILENT)
+        write_page(ReportConfig(), tmp_path, **SILENT)

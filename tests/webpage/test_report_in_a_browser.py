@@ -8,6 +8,7 @@ from folders import made_up
 
 from mfdl.sweeps import Store
 from mfdl.webpage.config import ReportConfig
+from mfdl.webpage.page import write_page
 
 # of every text that is shown: its contrast with the first opaque ground below it; WCAG 2
 CONTRAST = """() => {
@@ -173,7 +174,7 @@ def test_series_metrics_and_folds_follow_the_keyboard(opened, folder):
 def test_names_do_nothing(opened, tmp_path):
     evil = '"><script>document.title = "run"</script><img src="https://example.org/x" onerror="document.title = 1">'
     made_up(tmp_path, [{"label": evil, "trust": evil, "graph": evil, "guarantee": evil, "final_loss": 1.0}])
-    page = opened(ReportConfig().run(tmp_path, progress=False))
+    page = opened(write_page(ReportConfig(), tmp_path, progress=False))
     assert page.title().endswith(evil)
     assert page.locator("script, img").count() == 0
     assert page.locator("tr[data-mechanism] th").first.inner_text() == evil

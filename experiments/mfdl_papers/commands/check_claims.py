@@ -44,28 +44,29 @@ class ClaimsConfig(Config):
         for name in self.only:
             require_one_of("claim", name, known)
 
-    def run(self, out: Path | None = None, *, progress: Progress = "auto") -> list[dict[str, Any]]:
-        """One row per claim, in the order of the papers; out: a folder for claims.json and claims.md.
 
-        Raises: InvalidInput: a folder that cannot be written.
-        """
-        import joblib
+def run_claims(config: ClaimsConfig, out: Path | None = None, *, progress: Progress = "auto") -> list[dict[str, Any]]:
+    """One row per claim, in the order of the papers; out: a folder for claims.json and claims.md.
 
-        from mfdl.reporting import output
+    Raises: InvalidInput: a folder that cannot be written.
+    """
+    import joblib
 
-        if out is not None:
-            output.require_writable(out / JSON_FILE)
-        names = [name for name in _known() if not self.only or name in self.only]
-        parallel = joblib.Parallel(n_jobs=self.jobs or min(joblib.cpu_count(), len(names)), return_as="generator")
-        rows = []
-        with shown(progress).bar("claims", len(names)) as advance:
-            for row in parallel(joblib.delayed(_row)(name, self.examples, self.seed) for name in names):
-                rows.append(row)
-                advance()
-        if out is not None:
-            files.atomic_write_json(out / JSON_FILE, rows)
-            files.atomic_write_text(out / PAGE, _page(rows))
-        return rows
+    from mfdl.reporting import output
+
+    if out is not None:
+        output.require_writable(out / JSON_FILE)
+    names = [name for name in _known() if not config.only or name in config.only]
+    parallel = joblib.Parallel(n_jobs=config.jobs or min(joblib.cpu_count(), len(names)), return_as="generator")
+    rows = []
+    with shown(progress).bar("claims", len(names)) as advance:
+        for row in parallel(joblib.delayed(_row)(name, config.examples, config.seed) for name in names):
+            rows.append(row)
+            advance()
+    if out is not None:
+        files.atomic_write_json(out / JSON_FILE, rows)
+        files.atomic_write_text(out / PAGE, _page(rows))
+    return rows
 
 
 @command(ClaimsConfig, f"Folder for {JSON_FILE} and {PAGE}.")
@@ -74,7 +75,7 @@ def claims(config: ClaimsConfig, out: Path | None) -> Answer:
 
     The exit code is 0 when every verdict is the one on record and 1 otherwise.
     """
-    rows = config.run(out)
+    rows = run_claims(config, out)
     return rows, lambda: _print_table(rows), int(not all(row["as_registered"] for row in rows))
 
 

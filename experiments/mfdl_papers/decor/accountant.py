@@ -41,10 +41,10 @@ def user_level(inverse: float) -> float:
 
 def example_level(inverse: float) -> float:
     """The library's bound for T Poisson-sampled steps, a record moving the mean over a batch by C / 64, zero-out."""
-    from mfdl.privacy.sampled import SampledGaussian
+    from mfdl.privacy.curves import PoissonGaussian
 
     multiplier = BATCH / np.sqrt(inverse)
-    return SampledGaussian(float(multiplier), BATCH / RECORDS, STEPS, "zero-out").epsilon(DELTA)
+    return PoissonGaussian(float(multiplier), BATCH / RECORDS, STEPS, "zero-out").epsilon(DELTA)
 
 
 def curves(local: float, ratios: Sequence[float], q: int, epsilon: Epsilon) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mfdl import algorithms, files, gossip, graphs, sampled
+from mfdl import algorithms, calibrate, files, gossip, graphs
 from mfdl.decor_search import POSITIONS, pair_ratios
 from mfdl.dynamics import Dynamics
 from mfdl.factorization import PairwisePrice
@@ -90,7 +90,7 @@ def train(wanted: Wanted) -> dict[str, Any]:
         "CDP": AVERAGED,
         "DECOR": math.sqrt(pair_ratios(PairwisePrice(graph, 0), POSITIONS[:1])[0]),
     }[wanted.line]
-    mechanism = sampled.calibrate(
+    mechanism = calibrate(
         algorithms.decor(dynamics, sampling, sigma_local=1.0, sigma_pair=pair),
         trust=LDP() if wanted.line == "LDP" else SecLDP(),
         adjacency="zero-out",

@@ -8,7 +8,6 @@ import numpy as np
 
 from mfdl.algorithms import LinearAlgorithm
 from mfdl.extensions import PublishedLosses
-from mfdl.participation import Cyclic, Single, in_every_step
 
 from .distance_bounds import muffliato_as_coded, muffliato_squared
 
@@ -20,8 +19,8 @@ def published_losses(
 ) -> list[PublishedLosses]:
     """Both bounds, where they are stated: single attackers, a record in every step or in one; else none."""
     scheme = algorithm.participation
-    every_step = in_every_step(scheme)
-    once = isinstance(scheme, Single) or scheme == Cyclic(1, scheme.num_steps)
+    every_step = scheme.in_every_step
+    once = not scheme.secret and all(each.patterns_of_record().uses == 1 for each in scheme.distinct())
     single = trust == "pndp" and all(len(nodes) == 1 for nodes in attackers)
     if not (single and mechanism in ("dp-dsgd", "muffliato") and (every_step or once)):
         return []

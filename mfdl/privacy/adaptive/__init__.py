@@ -17,7 +17,7 @@ two is called not adaptive, which is the safe side.
 
 from __future__ import annotations
 
-from ...participation import Participation, in_every_step
+from ...participation import Participation
 from ...view import AlgorithmView, View
 from ..forms.combination import states_are_multiples
 from ..forms.recursions import recursions
@@ -41,7 +41,7 @@ def is_adaptive(view: View, participation: Participation | None = None, *, unit:
     combination = view.knowledge.combination
     if combination is not None and states_are_multiples(view.algorithm, combination):
         return True
-    every_gradient_moves = unit == "user" and participation is not None and in_every_step(participation)
+    every_gradient_moves = unit == "user" and participation is not None and participation.in_every_step
     if every_gradient_moves and recursions(view) is not None:
         return True
     return spans_models(view)

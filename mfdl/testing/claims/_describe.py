@@ -39,7 +39,8 @@ def describe(value: Any) -> str:
         return _algorithm(value)
     if isinstance(value, Mechanism):
         g = value.guarantee
-        private = f"mu = {_number(g.mu)} under {g.trust}, {g.adjacency}, clip_norm {_number(g.clip_norm)}"
+        strength = g.epsilon_in_words if g.mu is None else f"mu = {_number(g.mu)}"
+        private = f"{strength} under {g.trust}, {g.adjacency}, clip_norm {_number(g.clip_norm)}"
         return f"{_algorithm(value.algorithm)}; noise_std {_number(value.noise_std)}, {private}"
     if isinstance(value, View):
         owners = f" of {value.axis.num_nodes} nodes" if value.axis.num_nodes > 1 else ""

@@ -41,7 +41,7 @@ def gradient_differences(
     shift = record_shift(adjacency, clip_norm)
     if victim is not None and integer_at_least(0, victim=victim) >= n:
         raise InvalidInput(f"victim must be below num_nodes={n}, got {victim}.")
-    which = draw(st.integers(0, participation.num_patterns - 1))
+    which = draw(st.integers(0, int(participation.num_patterns) - 1))
     pattern = next(itertools.islice(participation.patterns(), which, None))
     node = draw(st.integers(0, n - 1)) if victim is None else victim
     G = np.zeros((participation.num_steps, n, d))

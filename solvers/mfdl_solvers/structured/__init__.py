@@ -7,7 +7,6 @@ from .cost import ModeCost
 from .search import FORMS, Form, StructuredFactorization, best, best_strategy, evaluate, loss
 from .secret_bins import BinStrategy, solve_form
 from .toeplitz import best_buffered, best_inverse, best_toeplitz, stationary_series
-from .uses import Uses
 
 __all__ = [
     "FORMS",
@@ -15,7 +14,6 @@ __all__ = [
     "Form",
     "ModeCost",
     "StructuredFactorization",
-    "Uses",
     "best",
     "best_banded",
     "best_banded_inverse",

@@ -15,36 +15,37 @@ from __future__ import annotations
 import numpy as np
 
 from ..lbfgs import minimise
+from ..patterns import PERIODIC, Spaced
 from ..problem import Array, ProblemError
 from ..strategies import Banded
 from ..strategies.banded import columns_of
 from .cost import ModeCost
 from .settled import Found, Settled
 from .toeplitz import best_toeplitz
-from .uses import Uses
 
 AT_ONCE = 2**23  # numbers in one array of blocks
 EXTRA = 2  # diagonals that R^-1 adds
 
 
-def best_banded(cost: ModeCost, uses: Uses, *, bandwidth: int, max_iterations: int = 500) -> Found:
+def best_banded(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500) -> Found:
     """C with `bandwidth` diagonals, at most as many as uses are apart; the search begins at the best Toeplitz one.
 
     Raises: ProblemError: a wider band.
     """
     T, width = cost.size, min(bandwidth, cost.size)
-    if width > uses.gap:
+    if width > patterns.gap:
         raise ProblemError(
-            f"bandwidth must be at most {uses.gap}, which uses are apart, got {width}: else they meet in the band."
+            f"bandwidth must be at most {patterns.gap}, which uses are apart, got {width}: else they meet in the band."
         )
     inside = np.arange(T)[:, None] + np.arange(width) < T  # columns from the diagonal down
-    classes = np.arange(T) if uses.at_least else np.arange(T) % uses.gap
+    periodic = patterns.kind == PERIODIC  # else a record may meet the heaviest column at each of its uses
+    classes = np.arange(T) % patterns.gap if periodic else np.arange(T)
 
     def encoder(x: Array) -> tuple[Array, Array, Array]:
         columns = np.zeros((T, width))
         columns[inside] = x
         norms = np.bincount(classes, weights=(columns**2).sum(axis=1)).astype(np.float64)[classes]
-        norms *= uses.count if uses.at_least else 1
+        norms *= 1 if periodic else patterns.uses
         return columns, columns / np.sqrt(norms)[:, None], norms
 
     def value_and_gradient(x: Array) -> tuple[float, Array]:
@@ -56,19 +57,19 @@ def best_banded(cost: ModeCost, uses: Uses, *, bandwidth: int, max_iterations: i
             return np.inf, x
         of_scaled = columns_of(of_rows)
         shares = np.bincount(classes, weights=(of_scaled * columns).sum(axis=1))[classes]
-        shares *= uses.count if uses.at_least else 1
+        shares *= 1 if periodic else patterns.uses
         gradient = of_scaled / np.sqrt(norms)[:, None] - columns * (shares / norms**1.5)[:, None]
         return float(np.log(value)), gradient[inside] / value
 
-    begin = _begin(cost, uses, width)
+    begin = _begin(cost, patterns, width)
     found = minimise(value_and_gradient, begin[inside], stop=Settled(), max_iterations=max_iterations)
     return Found(Banded(rows_of(encoder(found.point)[1])), found.iterations)
 
 
-def _begin(cost: ModeCost, uses: Uses, width: int) -> Array:
+def _begin(cost: ModeCost, patterns: Spaced, width: int) -> Array:
     """Columns of the best Toeplitz strategy for rates that do not change, their mean."""
     alike = cost if cost.by_age else cost.at_mean_rates
-    series = best_toeplitz(alike, uses, bandwidth=width).strategy.envelope()
+    series = best_toeplitz(alike, patterns, bandwidth=width).strategy.envelope()
     columns = np.tile(series / series[0], (cost.size, 1))
     return np.where(np.arange(cost.size)[:, None] + np.arange(width) < cost.size, columns, 0.0)
 

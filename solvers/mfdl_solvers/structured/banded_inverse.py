@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..lbfgs import minimise
+from ..patterns import PERIODIC, Spaced
 from ..problem import Array, ProblemError
 from ..strategies import Banded, Inverse
 from ..strategies._rows import solve_banded
@@ -23,32 +24,31 @@ from .cost import ModeCost
 from .diagonals import gram_diagonals, of_noising
 from .settled import Found, Settled
 from .toeplitz import LARGEST_CHANGE, best_inverse
-from .uses import Uses
 
 AT_ONCE = 2**23  # numbers in one block of classes
 MOST_PRODUCTS = 2**28  # of the solutions with every class, in each step of the search: about a second
 
 
-def best_banded_inverse(cost: ModeCost, uses: Uses, *, bandwidth: int, max_iterations: int = 500) -> Found:
+def best_banded_inverse(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500) -> Found:
     """C^-1 with `bandwidth` diagonals; the search begins at the best Toeplitz one.
 
-    Raises: ProblemError: uses that are not cyclic, or too many classes of steps for O(T bandwidth gap) a step.
+    Raises: ProblemError: uses that are not periodic, or too many classes of steps for O(T bandwidth gap) a step.
     """
     T, width = cost.size, min(bandwidth, cost.size)
-    if uses.at_least:
+    if patterns.kind != PERIODIC:
         raise ProblemError(
             "form 'banded-inverse' takes cyclic, single and every-step participation: of uses that are at least some "
             "steps apart its sensitivity is not known exactly; use form 'inverse'."
         )
-    if T * width * uses.gap > MOST_PRODUCTS:
+    if T * width * patterns.gap > MOST_PRODUCTS:
         raise ProblemError(
             f"form 'banded-inverse' takes steps x bandwidth x period up to {MOST_PRODUCTS:,}, got {T:,} x {width} x "
-            f"{uses.gap:,}; use form 'inverse', whose diagonals are alike over time."
+            f"{patterns.gap:,}; use form 'inverse', whose diagonals are alike over time."
         )
     diagonals, inside = gram_diagonals(cost, width), np.arange(T)[:, None] + np.arange(width) < T
 
     alike = cost if cost.by_age else cost.at_mean_rates
-    begin = best_inverse(alike, uses, bandwidth=width, max_iterations=max_iterations).strategy.weights_of(T)
+    begin = best_inverse(alike, patterns, bandwidth=width, max_iterations=max_iterations).strategy.weights_of(T)
 
     def noising(x: Array) -> Array:
         """begin * exp(x - 1): x begins at 1, for the first step of the search is a share of its size."""
@@ -61,14 +61,14 @@ def best_banded_inverse(cost: ModeCost, uses: Uses, *, bandwidth: int, max_itera
             return np.inf, x
         columns = noising(x)
         with np.errstate(over="ignore", invalid="ignore"):  # C that grows over the steps
-            value, gradient = at_unit_sensitivity(diagonals, columns, uses.gap)
+            value, gradient = at_unit_sensitivity(diagonals, columns, patterns.gap)
         if not 0 < value < np.inf:
             return np.inf, x
         return float(np.log(value)), (gradient * columns)[inside] / value
 
     found = minimise(value_and_gradient, np.ones(inside.sum()), stop=Settled(), max_iterations=max_iterations)
     columns = noising(found.point)
-    sigma = np.sqrt(class_squares(columns, uses.gap))[np.arange(T) % uses.gap]
+    sigma = np.sqrt(class_squares(columns, patterns.gap))[np.arange(T) % patterns.gap]
     return Found(Inverse(Banded(sigma[:, None] * rows_of(columns))), found.iterations)
 
 

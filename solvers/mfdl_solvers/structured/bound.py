@@ -21,12 +21,12 @@ import math
 
 import numpy as np
 
+from ..patterns import Spaced
 from ..scale import EPS, Array
 from ..strategies import Strategy
 from ..strategies._rows import solve_banded
 from ..strategies.banded import columns_of
 from .cost import ModeCost
-from .uses import Uses
 
 STEP = 1.5  # of the integral
 BELOW, ABOVE = 24.0, 18.0  # how far beyond the logarithms of the smallest and largest eigenvalue it goes
@@ -34,22 +34,23 @@ CHECK_EVERY, SETTLED = 64, 1e-9  # steps between looks, and how little the logar
 PROBES, BINS = 24, 64
 
 
-def lower_bound(cost: ModeCost, uses: Uses, strategy: Strategy | None = None) -> float:
+def lower_bound(cost: ModeCost, patterns: Spaced, strategy: Strategy | None = None) -> float:
     """No C costs less at unit sensitivity.
 
     Args: strategy: a good one, by which single steps are weighted (one use only); default all alike.
     Cost: T modes^2 for each of about fifty points of the integral, less where nothing depends on the step.
     """
-    bound = weights_bound(cost, uses, np.ones(cost.size))
-    if uses.count == 1 and strategy is not None:
-        bound = max(bound, weights_bound(cost, uses, weights_from(cost, strategy)))
+    bound = weights_bound(cost, patterns, np.ones(cost.size))
+    if patterns.uses == 1 and strategy is not None:
+        bound = max(bound, weights_bound(cost, patterns, weights_from(cost, strategy)))
     return bound
 
 
-def weights_bound(cost: ModeCost, uses: Uses, weights: Array) -> float:
+def weights_bound(cost: ModeCost, patterns: Spaced, weights: Array) -> float:
     """The bound of V = diag(v), v > 0 of shape (T,)."""
     steps = np.arange(cost.size)
-    classes = steps // (uses.count * uses.gap) * uses.gap + steps % uses.gap  # disjoint patterns, cyclic or not
+    k, b = patterns.uses, patterns.gap
+    classes = steps // (k * b) * b + steps % b  # disjoint patterns, periodic or not
     v = weights / weights.max()
     top = np.zeros(classes.max() + 1)
     np.maximum.at(top, classes, v)

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 
+from ..patterns import Spaced
 from ..problem import FIXED, STATIONARY, Certified, ProblemError, relative_gap
 from ..strategies import Banded, Inverse, Strategy
 from .banded import best_banded, of_bands
@@ -16,7 +17,6 @@ from .cost import ModeCost
 from .diagonals import gram_diagonals, of_noising
 from .settled import Found
 from .toeplitz import best_buffered, best_inverse, best_toeplitz
-from .uses import Uses
 
 FORMS = ("toeplitz", "banded", "buffered", "inverse", "banded-inverse")
 VARYING = ("banded", "banded-inverse")
@@ -68,18 +68,18 @@ class StructuredFactorization(Certified):
 
 
 def best(
-    cost: ModeCost, uses: Uses, form: Form, squared: SquaredSensitivity, *, max_iterations: int = 500
+    cost: ModeCost, patterns: Spaced, form: Form, squared: SquaredSensitivity, *, max_iterations: int = 500
 ) -> StructuredFactorization:
     """The best strategy of a form, as far as the search can tell (status "stationary"), and a bound on all others.
 
     Raises: as `best_strategy`.
     """
     began = time.perf_counter()
-    found = best_strategy(cost, uses, form, max_iterations=max_iterations)
-    return _told(cost, uses, found, squared, STATIONARY, began)
+    found = best_strategy(cost, patterns, form, max_iterations=max_iterations)
+    return _told(cost, patterns, found, squared, STATIONARY, began)
 
 
-def best_strategy(cost: ModeCost, uses: Uses, form: Form, *, max_iterations: int = 500) -> Found:
+def best_strategy(cost: ModeCost, patterns: Spaced, form: Form, *, max_iterations: int = 500) -> Found:
     """The strategy of `best` alone, of any scale, without the cost of a bound.
 
     Raises: ProblemError: a band wider than uses are apart where it must not be; rates that change over the steps, which
@@ -87,23 +87,25 @@ def best_strategy(cost: ModeCost, uses: Uses, form: Form, *, max_iterations: int
     """
     if not cost.by_age and form.name not in VARYING:
         raise ProblemError(f"form {form.name!r} takes rates that do not change over the steps; use form 'banded'.")
-    width = min(uses.gap, USUAL_BANDWIDTH) if form.bandwidth is None else form.bandwidth
+    width = min(patterns.gap, USUAL_BANDWIDTH) if form.bandwidth is None else form.bandwidth
     if form.name == "toeplitz":
-        return best_toeplitz(cost, uses, bandwidth=form.bandwidth, max_iterations=max_iterations)
+        return best_toeplitz(cost, patterns, bandwidth=form.bandwidth, max_iterations=max_iterations)
     if form.name == "banded":
-        return best_banded(cost, uses, bandwidth=width, max_iterations=max_iterations)
+        return best_banded(cost, patterns, bandwidth=width, max_iterations=max_iterations)
     if form.name == "buffered":
-        return best_buffered(cost, uses, buffers=form.buffers, max_iterations=max_iterations)
+        return best_buffered(cost, patterns, buffers=form.buffers, max_iterations=max_iterations)
     if form.name == "inverse":
-        return best_inverse(cost, uses, bandwidth=width, max_iterations=max_iterations)
-    return best_banded_inverse(cost, uses, bandwidth=width, max_iterations=max_iterations)
+        return best_inverse(cost, patterns, bandwidth=width, max_iterations=max_iterations)
+    return best_banded_inverse(cost, patterns, bandwidth=width, max_iterations=max_iterations)
 
 
-def evaluate(cost: ModeCost, uses: Uses, strategy: Strategy, squared: SquaredSensitivity) -> StructuredFactorization:
+def evaluate(
+    cost: ModeCost, patterns: Spaced, strategy: Strategy, squared: SquaredSensitivity
+) -> StructuredFactorization:
     """A given strategy: status "fixed"."""
     if strategy.size != cost.size:
         raise ProblemError(f"strategy must be over {cost.size} steps, got {strategy.size}.")
-    return _told(cost, uses, Found(strategy, 0), squared, FIXED, time.perf_counter())
+    return _told(cost, patterns, Found(strategy, 0), squared, FIXED, time.perf_counter())
 
 
 def loss(cost: ModeCost, strategy: Strategy) -> float:
@@ -128,7 +130,7 @@ def loss(cost: ModeCost, strategy: Strategy) -> float:
 
 
 def _told(
-    cost: ModeCost, uses: Uses, found: Found, squared: SquaredSensitivity, status: str, began: float
+    cost: ModeCost, patterns: Spaced, found: Found, squared: SquaredSensitivity, status: str, began: float
 ) -> StructuredFactorization:
     size = squared(found.strategy)[0]
     if not 0 < size < math.inf:
@@ -139,7 +141,7 @@ def _told(
     scaled = found.strategy.scaled(size**-0.5)
     after, exact = squared(scaled)
     total = after * loss(cost, scaled)
-    bound = lower_bound(cost, uses, scaled)
+    bound = lower_bound(cost, patterns, scaled)
     notes = () if exact else ("the sensitivity is an upper bound: the true loss may be smaller",)
     assert relative_gap(total, bound) > -1e-6
     return StructuredFactorization(

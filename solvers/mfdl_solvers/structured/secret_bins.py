@@ -19,6 +19,7 @@ import numpy as np
 import scipy.fft
 
 from ..lbfgs import minimise
+from ..patterns import Periodic
 from ..problem import STATIONARY, Array, Certified, ProblemError
 from ..secret_bins import LOOK_EVERY, MEMORY, Slows, largest_beside, norm
 from ..strategies import Banded, Strategy, Toeplitz, bins
@@ -27,7 +28,6 @@ from .bound import lower_bound
 from .cost import ModeCost
 from .diagonals import gram_diagonals
 from .toeplitz import log_loss, spread
-from .uses import Uses
 
 FORMS = ("toeplitz", "banded")
 NORMS = (8, 32, 128, 512)  # p of the norms that stand for the largest entry of M, one stage each
@@ -104,7 +104,7 @@ def solve_form(
         strategy=found,
         bin_gram=M,
         loss=loss,
-        lower_bound=min(loss, lower_bound(cost, Uses(T // num_bins, num_bins, T))),
+        lower_bound=min(loss, lower_bound(cost, Periodic(T, T // num_bins, num_bins))),
         status=STATIONARY,
         iterations=iterations,
         seconds=time.perf_counter() - began,

@@ -18,12 +18,12 @@ import scipy.fft
 import scipy.sparse as sp
 
 from ..lbfgs import minimise
+from ..patterns import Spaced
 from ..problem import Array
 from ..strategies import Buffered, Inverse, Toeplitz
 from ..strategies.toeplitz import convolved, inverse_series
 from .cost import ModeCost
 from .settled import Found, Settled
-from .uses import Uses
 
 KNOTS = 512  # up to as many coefficients each is free
 LARGEST_CHANGE = 50.0  # of the logarithm of a coefficient
@@ -47,27 +47,29 @@ def stationary_series(cost: ModeCost, size: int) -> Array:
     return np.asarray(outer * np.exp(inside * np.arange(size)))
 
 
-def best_toeplitz(cost: ModeCost, uses: Uses, *, bandwidth: int | None = None, max_iterations: int = 500) -> Found:
+def best_toeplitz(
+    cost: ModeCost, patterns: Spaced, *, bandwidth: int | None = None, max_iterations: int = 500
+) -> Found:
     """C of at most `bandwidth` diagonals, default as many as one record's uses are apart: sensitivity is exact then.
 
-    With more of them coefficients are >= 0 where uses are cyclic, and must not rise where they are at least b apart.
+    With more of them coefficients are >= 0 where uses are periodic, and must not rise where they are at least b apart.
     """
     T = cost.size
-    width = min(uses.gap, T) if bandwidth is None else min(bandwidth, T)
+    width = min(patterns.gap, T) if bandwidth is None else min(bandwidth, T)
     begin = _moved_from_zero(stationary_series(cost, width))
-    if width > uses.gap:
+    if width > patterns.gap:
         begin = np.abs(begin)
 
     def of(c: Array) -> tuple[float, Array]:
         padded = np.zeros(T)
         padded[:width] = c
-        return log_loss(cost, uses, padded, width, free_encoder=True)
+        return log_loss(cost, patterns, padded, width, free_encoder=True)
 
-    c, iterations = _search(of, begin, uses.gap, max_iterations)
+    c, iterations = _search(of, begin, patterns.gap, max_iterations)
     return Found(Toeplitz(c, T), iterations)
 
 
-def best_inverse(cost: ModeCost, uses: Uses, *, bandwidth: int, max_iterations: int = 500) -> Found:
+def best_inverse(cost: ModeCost, patterns: Spaced, *, bandwidth: int, max_iterations: int = 500) -> Found:
     """C^-1 Toeplitz with `bandwidth` diagonals and no positive entry besides the first: then C >= 0."""
     T = cost.size
     width = min(bandwidth, T)
@@ -78,16 +80,16 @@ def best_inverse(cost: ModeCost, uses: Uses, *, bandwidth: int, max_iterations: 
     def of(n: Array) -> tuple[float, Array]:
         padded = np.zeros(T)
         padded[:width] = n
-        return log_loss(cost, uses, padded, width, free_encoder=False)
+        return log_loss(cost, patterns, padded, width, free_encoder=False)
 
-    n, iterations = _search(of, begin, uses.gap, max_iterations)
+    n, iterations = _search(of, begin, patterns.gap, max_iterations)
     return Found(Inverse(Toeplitz(n, T)), iterations)
 
 
-def best_buffered(cost: ModeCost, uses: Uses, *, buffers: int, max_iterations: int = 500) -> Found:
+def best_buffered(cost: ModeCost, patterns: Spaced, *, buffers: int, max_iterations: int = 500) -> Found:
     """C with `buffers` exponentials of positive scales (BLT): coefficients fall, and memory does not grow with T."""
     T = cost.size
-    reach = np.geomspace(1.0, max(2.0, float(min(T, 4 * uses.gap))), buffers)
+    reach = np.geomspace(1.0, max(2.0, float(min(T, 4 * patterns.gap))), buffers)
     decays = np.exp(-1 / reach)
     scales = np.full(buffers, 0.5 / buffers) * (1 - decays) ** 0.5
     ages = np.arange(T - 1)
@@ -104,7 +106,7 @@ def best_buffered(cost: ModeCost, uses: Uses, *, buffers: int, max_iterations: i
         powers = [decay**ages for decay in decays]
         for scale, power in zip(scales, powers, strict=True):
             c[1:] += scale * power
-        value, of_c = log_loss(cost, uses, c, T, free_encoder=True)
+        value, of_c = log_loss(cost, patterns, c, T, free_encoder=True)
         for i, (scale, decay, power) in enumerate(zip(scales, decays, powers, strict=True)):
             gradient[i] = scale * float(of_c[1:] @ power)
             gradient[buffers + i] = scale * (1 - decay) * float((of_c[1:] * ages) @ power)
@@ -122,12 +124,12 @@ class Size(Protocol):
     def of_series(self, series: Array) -> tuple[float, Array]: ...
 
 
-def log_loss(cost: ModeCost, uses: Size, free: Array, width: int, *, free_encoder: bool) -> tuple[float, Array]:
+def log_loss(cost: ModeCost, size: Size, free: Array, width: int, *, free_encoder: bool) -> tuple[float, Array]:
     """log(sensitivity^2 tr(H C^-1 C^-T)) and its gradient in the first coefficients that are free, of C or of C^-1."""
     with np.errstate(over="ignore", invalid="ignore"):
         inverse = inverse_series(np.trim_zeros(free, "b"), free.size)
         c, d = (free, inverse) if free_encoder else (inverse, free)
-        squared, of_c = uses.of_series(c)
+        squared, of_c = size.of_series(c)
         error, of_d = cost.of_series(d)
         if not (0 < squared < np.inf and 0 < error < np.inf):
             return np.inf, free[:width]

@@ -11,11 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, sampled, trust
+from mfdl import BallsInBins, Cyclic, Dynamics, PoissonSampling, algorithms, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
-from mfdl.privacy import binned, gaussian, importance
-from mfdl.privacy.binned import BinnedGaussian
-from mfdl.privacy.monte_carlo_bins import MonteCarlo, MonteCarloBins, normalized
+from mfdl.privacy import gaussian
+from mfdl.privacy.curves import (
+    BallsInBinsGaussian,
+    MonteCarlo,
+    MonteCarloCurve,
+    correlations,
+    importance,
+    normalized,
+)
 from mfdl.testing.oracles.secret_bins import of_two_bins
 
 FEW = MonteCarlo(samples=2**14, failure=1e-6)
@@ -26,11 +32,7 @@ DECAYING = np.array([[0.8 ** min(abs(i - j), 5 - abs(i - j)) for i in range(5)] 
 def by_samples(M, sigma, adjacency, how=FEW):
     M = np.asarray(M, float)
     multiplier = sigma / math.sqrt(M.diagonal().max())
-    return MonteCarloBins(multiplier, len(M), binned.correlations(M), adjacency, normalized(M), how)
-
-
-def certified(bins):
-    return BinnedGaussian(bins.noise_multiplier, bins.bins, bins.correlations, bins.adjacency)
+    return MonteCarloCurve(BallsInBinsGaussian(multiplier, len(M), correlations(M), adjacency), normalized(M), how)
 
 
 @examples(60)
@@ -92,7 +94,7 @@ def test_the_bound_falls_in_epsilon_and_fails_no_more_often_than_stated():
 def test_an_epsilon_is_where_the_bound_at_fresh_samples_meets_delta(adjacency):
     stated = by_samples(DECAYING, 1.5, adjacency)
     epsilon = stated.epsilon(1e-4)
-    assert epsilon <= certified(stated).epsilon(1e-4)
+    assert epsilon <= stated.certified.epsilon(1e-4)
     assert epsilon == by_samples(DECAYING, 1.5, adjacency).epsilon(1e-4)
     other = by_samples(DECAYING, 1.5, adjacency, dataclasses.replace(FEW, seed=1)).epsilon(1e-4)
     assert other != epsilon
@@ -170,8 +172,8 @@ def test_what_float64_cannot_hold_is_refused_or_infinite_never_nan(entries, size
 
 def test_what_samples_say_is_never_above_what_is_certified():
     stated = by_samples(np.eye(4), 0.9, "zero-out", MonteCarlo(samples=2**12))
-    assert stated.epsilon(1e-6) == certified(stated).epsilon(1e-6)
-    nothing = dataclasses.replace(stated, noise_multiplier=0.0)
+    assert stated.epsilon(1e-6) == stated.certified.epsilon(1e-6)
+    nothing = stated.at(0.0)
     assert (nothing.epsilon(1e-5), nothing.delta(2.0)) == (math.inf, 1.0)
 
 
@@ -213,14 +215,14 @@ def test_a_mechanism_is_calibrated_by_samples(adjacency):
     assert made.noise_std < sure.noise_std * 0.99
     assert 1.9 < made.guarantee.epsilon(1e-4) <= 2.0
     again = mfdl.calibrate(encoded(), **asked, method=MonteCarlo(samples=2**17, failure=1e-3, seed=5))
-    assert (again.noise_std, again.guarantee.accountant.trial) == (made.noise_std, made.guarantee.accountant.trial)
+    assert (again.noise_std, again.guarantee.curve.trial) == (made.noise_std, made.guarantee.curve.trial)
 
 
 def test_samples_are_for_secret_bins():
     with pytest.raises(UnsupportedMechanism, match="'monte-carlo' is for BallsInBins"):
-        sampled.account(algorithms.dp_dsgd(RING, PoissonSampling(0.5, 4)), **ASKED, noise_std=1.0, method="monte-carlo")
+        mfdl.account(algorithms.dp_dsgd(RING, PoissonSampling(0.5, 4)), **ASKED, noise_std=1.0, method="monte-carlo")
     with pytest.raises(InvalidInput, match="method"):
-        sampled.account(algorithms.dp_dsgd(RING, BallsInBins(2, 2)), **ASKED, noise_std=1.0, method="fast")
+        mfdl.account(algorithms.dp_dsgd(RING, BallsInBins(2, 2)), **ASKED, noise_std=1.0, method="fast")
     for wrong in ({"samples": 10}, {"samples": 2**40}, {"failure": 0.0}, {"seed": -1}):
         with pytest.raises(InvalidInput):
             MonteCarlo(**wrong)
@@ -234,10 +236,10 @@ def test_samples_are_for_secret_bins():
 def test_the_figures_of_neighbouring_bins(epsilon, hull, stride, samples):
     M = np.eye(16) + 0.45 * (np.eye(16, k=1) + np.eye(16, k=-1))
     M[0, -1] = M[-1, 0] = 0.45
-    pairs = binned.correlations(M)
-    least = BinnedGaussian(1.0, 16, pairs, "zero-out").least_multiplier(epsilon, 1e-5)
+    pairs = correlations(M)
+    least = BallsInBinsGaussian(1.0, 16, pairs, "zero-out").least_multiplier(epsilon, 1e-5)
     assert least == pytest.approx(stride, rel=0.01)
-    assert BinnedGaussian(1.0, 16, pairs[:1], "zero-out").least_multiplier(epsilon, 1e-5) == pytest.approx(
+    assert BallsInBinsGaussian(1.0, 16, pairs[:1], "zero-out").least_multiplier(epsilon, 1e-5) == pytest.approx(
         hull, rel=0.01
     )
     found = by_samples(M, 1.0, "zero-out", MonteCarlo(samples=2**22)).least_multiplier(epsilon, 1e-5)
@@ -249,7 +251,7 @@ def test_without_correlation_bins_are_the_random_allocation_of_others():
     """Their bounds from below and from above hold what is certified here, to a thousandth."""
     pld = pytest.importorskip("PLD_accounting", reason="PLD-accounting is not installed")
     for sigma, bins, delta in ((4.269 / math.sqrt(20), 16, 1e-5), (0.8, 8, 1e-5)):
-        stated = BinnedGaussian(sigma, bins, ((bins, 0.0),), "add-remove").epsilon(delta)
+        stated = BallsInBinsGaussian(sigma, bins, ((bins, 0.0),), "add-remove").epsilon(delta)
         theirs = pld.gaussian_allocation_epsilon_range(delta=delta, sigma=sigma, num_steps=bins, epsilon_accuracy=0.01)
         low, high = sorted(theirs)
         assert low <= stated <= high * (1 + 1e-3)
@@ -267,7 +269,7 @@ def test_certified_is_above_many_samples_of_more_bins(adjacency, seed):
     M = V.T @ V
     stated = by_samples(M, math.sqrt(M.diagonal().max()) * rng.uniform(0.8, 2.5), adjacency)
     for epsilon in (0.0, 0.5, 1.5, 3.0):
-        bound = certified(stated).delta(epsilon)
+        bound = stated.certified.delta(epsilon)
         if bound < 1e-9:
             continue
         pair = importance.Pair.of(np.array(stated.gram) / stated.noise_multiplier**2)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from mfdl.errors import InvalidInput
-from mfdl.privacy import gaussian, sampled
-from mfdl.privacy.sampled import SampledGaussian, least_multiplier
+from mfdl.privacy import gaussian
+from mfdl.privacy.curves import PoissonGaussian, poisson
 
 MULTIPLIERS, RATES = st.floats(0.4, 4.0), st.floats(0.01, 0.9)
 ADJACENCIES = st.sampled_from(gaussian.ADJACENCIES)
@@ -89,7 +89,7 @@ def test_the_oracle_of_one_step_is_the_integral_of_its_densities(s, q, adjacency
 @given(s=MULTIPLIERS, q=RATES, adjacency=ADJACENCIES, epsilon=st.floats(0, 3))
 def test_one_step_is_the_integral_of_its_densities(s, q, adjacency, epsilon):
     true = max(float(one_step(s, q, pair, epsilon)) for pair in NEIGHBOURS[adjacency])
-    found = SampledGaussian(s, q, 1, adjacency).delta(epsilon)
+    found = PoissonGaussian(s, q, 1, adjacency).delta(epsilon)
     assert found >= true * (1 - 1e-9) - 1e-15
     assert found <= true * 1.02 + 2e-9
 
@@ -104,7 +104,7 @@ def test_no_gradients_in_the_plane_lose_more_than_the_pair(s, q, epsilon, replac
     edges, _ = line(s, 402)
     first = norms[0] * np.array([1.0, 0.0])
     second = norms[1] * np.array([math.cos(angle), math.sin(angle)]) * replaced
-    bound = SampledGaussian(s, q, 1, "replace-one" if replaced else "zero-out").delta(epsilon)
+    bound = PoissonGaussian(s, q, 1, "replace-one" if replaced else "zero-out").delta(epsilon)
 
     def in_cells(shift):
         without, joined = (np.multiply.outer(*(masses(edges, m, s) for m in mean)) for mean in ((0.0, 0.0), shift))
@@ -119,7 +119,7 @@ def test_no_gradients_in_the_plane_lose_more_than_the_pair(s, q, epsilon, replac
 def test_steps_compose_as_products_of_densities(s, q, adjacency, epsilon, steps):
     """The first steps in cells of a grid, which loses no more than the steps; the last in closed form after each."""
     true = composed(s, q, adjacency, epsilon, steps, points={2: 9601, 3: 601}[steps])
-    found = SampledGaussian(s, q, steps, adjacency).delta(epsilon)
+    found = PoissonGaussian(s, q, steps, adjacency).delta(epsilon)
     assert found >= true * (1 - 1e-9) - 1e-14
     assert found <= true * 1.05 + 1e-7
 
@@ -139,7 +139,7 @@ def composed(s, q, adjacency, epsilon, steps, points):
 
 def test_three_steps_that_a_grid_of_densities_gets_wrong():
     """By midpoints, 151 a step: 0.000469."""
-    found = SampledGaussian(0.5, 1 / 64, 3, "zero-out").delta(2.0)
+    found = PoissonGaussian(0.5, 1 / 64, 3, "zero-out").delta(2.0)
     assert composed(0.5, 1 / 64, "zero-out", 2.0, 3, points=1201) <= found <= 0.00046642
 
 
@@ -157,7 +157,7 @@ def test_a_gradient_chosen_from_what_was_seen_loses_no_more(s, q, epsilon, repla
     for first, shifts in ((1.0, chosen[0]), (-1.0 * replaced, chosen[1] * replaced)):
         of_second = np.array([sampled_masses(edges, shift, q, s) for shift in shifts])
         outputs.append(sampled_masses(edges, first, q, s)[:, None] * of_second)
-    bound = SampledGaussian(s, q, 2, "replace-one" if replaced else "zero-out").delta(epsilon)
+    bound = PoissonGaussian(s, q, 2, "replace-one" if replaced else "zero-out").delta(epsilon)
     for p, r in (outputs, outputs[::-1]):
         assert hockey_stick(p, r, epsilon) <= bound * (1 + 1e-9) + 1e-14
 
@@ -183,7 +183,7 @@ def test_many_steps_lie_close_above_a_lower_bound(adjacency, s, q, steps):
         composed = functools.reduce(np.convolve, [mass] * steps)
         losses = (np.arange(composed.size) + start * steps) * width
         true = max(true, float(composed @ np.clip(-np.expm1(epsilon - losses), 0, None)))
-    found = SampledGaussian(s, q, steps, adjacency).delta(epsilon)
+    found = PoissonGaussian(s, q, steps, adjacency).delta(epsilon)
     assert true <= found <= true * 1.3
 
 
@@ -191,7 +191,7 @@ def test_many_steps_lie_close_above_a_lower_bound(adjacency, s, q, steps):
 @given(s=MULTIPLIERS, q=RATES, adjacency=ADJACENCIES, order=st.integers(2, 6))
 def test_renyi_divergences_bound_the_integrals(s, q, adjacency, order):
     """Both directions; exact where a record vanishes."""
-    orders, found = SampledGaussian(s, q, 3, adjacency).renyi()
+    orders, found = PoissonGaussian(s, q, 3, adjacency).renyi()
     values, grid = [], np.linspace(-1 - 9 * s * order, 1 + 9 * s * order, 20001)
     for pair in NEIGHBOURS[adjacency]:
         p, r = (log_density(grid, m, q, s) for m in pair)
@@ -210,8 +210,8 @@ def test_renyi_divergences_bound_the_integrals(s, q, adjacency, order):
     log_delta=st.floats(-12, -0.5),
 )  # fmt: skip
 def test_the_least_bound_is_stated_and_sampling_never_costs(s, q, steps, adjacency, log_delta):
-    bound, delta = SampledGaussian(s, q, steps, adjacency), 10.0**log_delta
-    each = (bound.loss_epsilon(delta), bound.renyi_epsilon(delta), bound.unsampled_epsilon(delta))
+    bound, delta = PoissonGaussian(s, q, steps, adjacency), 10.0**log_delta
+    each = (bound.loss_epsilon(delta), bound.renyi_epsilon(delta), bound.public_epsilon(delta))
     assert bound.epsilon(delta) == min(each) >= 0
     mu = (2 if adjacency == "replace-one" else 1) * math.sqrt(steps) / s
     assert bound.epsilon(delta) <= gaussian.epsilon_from_mu(mu * (1 + 1e-12), delta)
@@ -234,18 +234,18 @@ def test_more_noise_and_fewer_draws_lose_less(s, q, steps, adjacency, more, chan
         "adjacency": (s, q, steps, "zero-out"),  # a record is replaced by way of none
         "delta": (s, q, steps, adjacency),
     }[change]
-    later = SampledGaussian(*less).epsilon(delta * more if change == "delta" else delta)
-    assert later <= SampledGaussian(s, q, steps, adjacency).epsilon(delta) * (1 + 2e-3)  # grids differ
+    later = PoissonGaussian(*less).epsilon(delta * more if change == "delta" else delta)
+    assert later <= PoissonGaussian(s, q, steps, adjacency).epsilon(delta) * (1 + 2e-3)  # grids differ
 
 
 @pytest.mark.parametrize(("adjacency", "shift"), [("zero-out", 1.0), ("add-remove", 1.0), ("replace-one", 2.0)])
 def test_at_rate_one_it_is_the_gaussian_with_the_factor_two_of_replace_one(adjacency, shift):
-    found = SampledGaussian(1.5, 1 - 1e-9, 4, adjacency).epsilon(1e-5)
+    found = PoissonGaussian(1.5, 1 - 1e-9, 4, adjacency).epsilon(1e-5)
     assert found == pytest.approx(gaussian.epsilon_from_mu(shift * 2 / 1.5, 1e-5), rel=1e-4)
 
 
 def test_no_noise_loses_everything():
-    bound = SampledGaussian(0.0, 0.01, 10, "zero-out")
+    bound = PoissonGaussian(0.0, 0.01, 10, "zero-out")
     assert bound.epsilon(1e-5) == bound.loss_epsilon(1e-5) == bound.renyi_epsilon(0.5) == math.inf
     assert bound.delta(100.0) == 1.0
 
@@ -255,9 +255,9 @@ def test_no_noise_loses_everything():
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_extreme_noise_and_rates_have_numbers(s, q, adjacency):
     """Of one step without sampling's help nothing is lost more than by the Gaussian; by much noise, hardly anything."""
-    bound = SampledGaussian(s, q, 10, adjacency)
+    bound = PoissonGaussian(s, q, 10, adjacency)
     epsilon = bound.epsilon(1e-5)
-    assert 0 <= epsilon <= bound.unsampled_epsilon(1e-5)
+    assert 0 <= epsilon <= bound.public_epsilon(1e-5)
     least = one_step_by_cdf(s, q, adjacency, 0.0)
     assert bound.delta(0.0) >= least * (1 - 1e-9)
     assert epsilon > 0 or least <= 1e-5
@@ -270,7 +270,7 @@ def one_step_by_cdf(s, q, adjacency, epsilon):
 
 
 def test_a_delta_that_floating_point_cannot_tell_is_left_to_renyi():
-    bound = SampledGaussian(1.0, 0.01, 1000, "zero-out")
+    bound = PoissonGaussian(1.0, 0.01, 1000, "zero-out")
     assert bound.slack == 1e-9
     assert bound.loss_epsilon(1e-9) == math.inf
     assert bound.epsilon(1e-9) == bound.renyi_epsilon(1e-9) < math.inf
@@ -287,7 +287,7 @@ def test_composition_by_fourier_transforms_is_as_exact_as_the_slack_says(seed, s
     true = np.array([float(x / 2 ** (20 * steps)) for x in exact])
     error = np.abs(np.asarray(found)[: true.size] - true).sum()  # no delta is further off than all of it
     assert start == 0
-    assert error <= sampled.ERROR * steps / 10
+    assert error <= poisson.ERROR * steps / 10
 
 
 @pytest.mark.slow
@@ -295,12 +295,13 @@ def test_composition_by_fourier_transforms_is_as_exact_as_the_slack_says(seed, s
 @given(epsilon=st.floats(0.3, 12), log_delta=st.floats(-7, -3), adjacency=ADJACENCIES, q=st.sampled_from([0.02, 0.3]))
 def test_calibrated_noise_never_overshoots_and_wastes_little(epsilon, log_delta, adjacency, q):
     delta, steps = 10.0**log_delta, 50
-    found = least_multiplier(epsilon, delta, rate=q, steps=steps, adjacency=adjacency)
-    assert SampledGaussian(found, q, steps, adjacency).epsilon(delta) <= epsilon
-    assert SampledGaussian(found * (1 - 1e-3), q, steps, adjacency).epsilon(delta) > epsilon
-    by_renyi = least_multiplier(epsilon, delta, rate=q, steps=steps, adjacency=adjacency, by="renyi")
-    assert SampledGaussian(by_renyi, q, steps, adjacency).renyi_epsilon(delta) <= epsilon
-    assert by_renyi >= found * (1 - 1e-3)
+    curve = PoissonGaussian(1.0, q, steps, adjacency)
+    least = curve.least_multiplier(epsilon, delta)
+    assert curve.at(least).epsilon(delta) <= epsilon
+    assert curve.at(least * (1 - 1e-3)).epsilon(delta) > epsilon
+    by_renyi = curve.least_multiplier(epsilon, delta, by="renyi")
+    assert curve.at(by_renyi).renyi_epsilon(delta) <= epsilon
+    assert by_renyi >= least * (1 - 1e-3)
 
 
 def test_directions_differ_and_the_larger_counts():
@@ -309,7 +310,7 @@ def test_directions_differ_and_the_larger_counts():
     p, r = (density(grid, m, 0.3, 0.8) * step for m in (1.0, 0.0))
     gone, new = hockey_stick(p, r, 0.4), hockey_stick(r, p, 0.4)
     assert gone > 0.01 > new == 0
-    assert SampledGaussian(0.8, 0.3, 1, "zero-out").delta(0.4) >= gone
+    assert PoissonGaussian(0.8, 0.3, 1, "zero-out").delta(0.4) >= gone
 
 
 @pytest.mark.parametrize(
@@ -325,11 +326,11 @@ def test_directions_differ_and_the_larger_counts():
 def test_what_is_out_of_range_is_refused(given, match):
     fields = {"noise_multiplier": 1.0, "rate": 0.1, "steps": 3, "adjacency": "zero-out"}
     with pytest.raises(InvalidInput, match=match):
-        SampledGaussian(**{**fields, **given})
+        PoissonGaussian(**{**fields, **given})
 
 
 def test_targets_out_of_range_are_refused():
-    target = {"epsilon": 1.0, "delta": 1e-5, "rate": 0.1, "steps": 2, "adjacency": "zero-out"}
-    for wrong in ({"epsilon": 0.0}, {"delta": 1.0}, {"rate": 2.0}, {"by": "moments"}):
+    curve, target = PoissonGaussian(1.0, 0.1, 2, "zero-out"), {"epsilon": 1.0, "delta": 1e-5}
+    for wrong in ({"epsilon": 0.0}, {"delta": 1.0}, {"by": "moments"}):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
-            least_multiplier(**{**target, **wrong})
+            curve.least_multiplier(**{**target, **wrong})

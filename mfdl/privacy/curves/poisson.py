@@ -2,7 +2,7 @@
 
 In: a noise multiplier (std over clipping norm, in the direction of the victim), a sampling rate, the steps, an
 adjacency. Out: epsilon at delta, delta at epsilon. That one step of a decentralized algorithm is dominated by this pair
-of distributions is docs/sampling.md; the multiplier comes from `mfdl.sampled`.
+of distributions is docs/sampling.md; the multiplier comes from `sampled_exposures`.
 
 The pair of one step, with R = N(0, s^2) and s the multiplier: (1 - q) R + q N(1, s^2) against R, in both directions,
 where a record vanishes; against (1 - q) R + q N(-1, s^2) where it is replaced. The bounds are the privacy loss
@@ -15,21 +15,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from .. import check
-from ..check import FloatArray
-from ..errors import require_known
-from ..shown import rounded_up
-from . import gaussian
-from .unsampled import Unsampled
+from ... import check
+from ...check import FloatArray
+from ...errors import UnsupportedMechanism, require_known
+from ...shown import rounded_up
+from .. import gaussian
+from .base import UP, PrivacyCurve, public_mu
+from .loss_distribution import delta_of, epsilon_of
+from .search import Pass, least_multiplier
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-BINS, COARSE = 2**14, 2**12
+GRID, COARSE = 2**14, 2**12
 """Grid points over the privacy losses of one step; fewer are another upper bound, larger and sooner."""
 ERROR = 1e-12
 """Of one step: how far rounding may move the computed delta, per `LOSSES` of range (docs/sampling.md, Rounding)."""
@@ -42,7 +44,7 @@ NEIGHBOURS = {"zero-out": "REPLACE_SPECIAL", "add-remove": "ADD_OR_REMOVE_ONE", 
 
 
 @dataclasses.dataclass(frozen=True)
-class SampledGaussian(Unsampled):
+class PoissonGaussian(PrivacyCurve):
     """T steps of the Gaussian mechanism, each record in each step with probability q, composed adaptively.
 
     Attributes:
@@ -51,8 +53,8 @@ class SampledGaussian(Unsampled):
         rate: q in (0, 1); steps: T >= 1.
         adjacency: "zero-out", "add-remove" or "replace-one".
 
-    >>> bound = SampledGaussian(1.0, rate=0.01, steps=100, adjacency="zero-out")
-    >>> round(bound.epsilon(1e-5), 2), SampledGaussian(0.0, 0.01, 100, "zero-out").epsilon(1e-5)
+    >>> curve = PoissonGaussian(1.0, rate=0.01, steps=100, adjacency="zero-out")
+    >>> round(curve.epsilon(1e-5), 2), PoissonGaussian(0.0, 0.01, 100, "zero-out").epsilon(1e-5)
     (0.72, inf)
     """
 
@@ -60,6 +62,10 @@ class SampledGaussian(Unsampled):
     rate: float
     steps: int
     adjacency: str
+
+    mu = None
+    method = "certified"
+    noise_on = "the sum of clipped gradients, fresh in every step"
 
     def __post_init__(self) -> None:
         require_known("adjacency", str(self.adjacency), gaussian.ADJACENCIES)
@@ -78,22 +84,46 @@ class SampledGaussian(Unsampled):
 
         Cost: a second the first time, for imports too, then milliseconds.
         """
-        return min(bound(delta) for bound in (self.loss_epsilon, self.renyi_epsilon, self.unsampled_epsilon))
+        return min(bound(delta) for bound in (self.loss_epsilon, self.renyi_epsilon, self.public_epsilon))
 
     def delta(self, epsilon: float) -> float:
         """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
         epsilon = check.non_negative(epsilon=epsilon)
         if not self.noise_multiplier:
             return 1.0
-        public = gaussian.delta_from_mu(self.public_mu, epsilon)
-        loss = _losses(self, BINS)
-        return public if loss is None else min(public, 1.0, _delta(loss, epsilon) + self.slack)
+        public, losses = self.public_delta(epsilon), _losses(self, GRID)
+        return public if losses is None else min(public, 1.0, delta_of(losses, epsilon) + self.slack)
 
-    on = "the sum of clipped gradients, fresh in every step"
+    @property
+    def public_mu(self) -> float:
+        """Of a record in every step."""
+        return public_mu(self.adjacency, self.noise_multiplier, self.steps)
+
+    def at(self, noise_multiplier: float) -> PoissonGaussian:
+        """The same steps at another noise multiplier."""
+        return dataclasses.replace(self, noise_multiplier=noise_multiplier)
 
     def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
-        """Of this rate, number of steps and adjacency: see `least_multiplier`."""
-        return least_multiplier(epsilon, delta, rate=self.rate, steps=self.steps, adjacency=self.adjacency, by=by)
+        """The least noise multiplier, to `PRECISION`, at which (epsilon, delta) is certified: never less.
+
+        Args: by: "tightest" of all bounds, or "renyi" for that of the papers.
+        Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), another `by`.
+        Cost: seconds, once per target.
+        """
+        epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
+        require_known("by", by, ("tightest", "renyi"))
+        return _least(self.at(1.0), epsilon, delta, by)
+
+    def certified_runs(self) -> NoReturn:
+        """Refused: they compose as one run of all steps."""
+        raise UnsupportedMechanism(
+            f"guarantees by Poisson sampling (rate={self.rate:g}, {self.steps} steps) do not compose by mu; account "
+            "for one run of all steps, or compose the accountants' privacy loss distributions with dp-accounting."
+        )
+
+    def composed_with(self, other: PrivacyCurve) -> NoReturn:
+        """Refused, as `certified_runs`."""
+        self.certified_runs()
 
     def remark(self, delta: float) -> str:
         """What stands beside epsilon in words: what Renyi accounting gives."""
@@ -101,18 +131,12 @@ class SampledGaussian(Unsampled):
 
     # ---- each of them --------------------------------------------------------------------------------------------
 
-    def loss_epsilon(self, delta: float, bins: int = BINS) -> float:
+    def loss_epsilon(self, delta: float, grid: int = GRID) -> float:
         """By the privacy loss distribution, both directions; inf where floating point cannot tell so small a delta."""
         delta = check.open_unit(delta=delta)
         target = delta - self.slack
-        loss = _losses(self, bins) if self.noise_multiplier and target > 0 else None
-        if loss is None:
-            return math.inf
-        epsilon = float(loss.get_epsilon_for_delta(target))
-        more = 1e-12
-        while math.isfinite(epsilon) and not _delta(loss, epsilon) <= target:
-            epsilon, more = epsilon + more * (1 + epsilon), 2 * more
-        return epsilon if math.isfinite(epsilon) else math.inf
+        losses = _losses(self, grid) if self.noise_multiplier and target > 0 else None
+        return math.inf if losses is None else epsilon_of(losses, target)
 
     def renyi_epsilon(self, delta: float) -> float:
         """By Renyi divergences of integer orders, added up over the steps and converted: what papers report.
@@ -136,67 +160,31 @@ class SampledGaussian(Unsampled):
         double, odd = _renyi(self, tuple(2 * ORDERS)), _renyi(self, tuple(2 * ORDERS - 1))
         return ORDERS.astype(float), (ORDERS - 0.5) / (ORDERS - 1) * double + odd
 
-    method = "certified"
-    retry_step = 2.0**-52
-
-    def retried(self) -> SampledGaussian:
-        """Itself, as `BinnedGaussian.retried`."""
-        return self
-
-    @property
-    def uses(self) -> int:
-        """A record in every step."""
-        return self.steps
-
     @property
     def slack(self) -> float:
-        """What rounding may take from delta over all steps; taken off every delta asked for."""
+        """What rounding may take from delta over all steps; taken off every delta of the bound by losses."""
         return ERROR * self.steps * max(1.0, _range(self) / LOSSES) if self.noise_multiplier else 0.0
 
 
-def least_multiplier(
-    epsilon: float, delta: float, *, rate: float, steps: int, adjacency: str, by: str = "tightest"
-) -> float:
-    """The least noise multiplier, to `PRECISION`, at which `SampledGaussian` certifies (epsilon, delta): never less.
-
-    Args: by: "tightest" of all bounds, or "renyi" for that of the papers.
-    Raises: InvalidInput: epsilon not > 0, delta or rate outside (0, 1), steps < 1.
-    Cost: seconds, once per target.
-    """
-    epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
-    require_known("by", by, ("tightest", "renyi"))
-    SampledGaussian(0.0, rate, steps, adjacency)  # its refusals, before the numbers are taken for a key
-    return _least_multiplier(epsilon, delta, float(rate), int(steps), adjacency, by)
-
-
 @functools.lru_cache(maxsize=64)
-def _least_multiplier(epsilon: float, delta: float, rate: float, steps: int, adjacency: str, by: str) -> float:
-    def meets(multiplier: float, bins: int) -> bool:
-        bound = SampledGaussian(multiplier, rate, steps, adjacency)
-        least = bound.loss_epsilon(delta, bins) if by == "tightest" else math.inf
+def _least(curve: PoissonGaussian, epsilon: float, delta: float, by: str) -> float:
+    def excess(multiplier: float, grid: int) -> float:
+        """log of the epsilon that is certified over the target."""
+        tried = curve.at(multiplier)
+        least = tried.loss_epsilon(delta, grid) if by == "tightest" else math.inf
         if math.isinf(least):  # of a delta that floating point cannot tell, too
-            least = bound.renyi_epsilon(delta)
-        return min(least, bound.unsampled_epsilon(delta)) <= epsilon
+            least = tried.renyi_epsilon(delta)
+        return math.log(max(min(least, tried.public_epsilon(delta)), 1e-12) / epsilon)
 
-    shift = gaussian.record_shift(adjacency, 1.0)
-    good = shift * math.sqrt(steps) / gaussian.mu_from_epsilon(epsilon, delta)
-    while not meets(good, COARSE):
-        good *= 2
-    for bins, precision in ((COARSE, 1e-3), (BINS, PRECISION)):
-        bad, step = good, 1 + precision
-        while meets(bad := bad / step, bins):
-            good, step = bad, min(step**2, 2.0)
-        while good > bad * (1 + precision):
-            middle = math.sqrt(good * bad)
-            good, bad = (middle, bad) if meets(middle, bins) else (good, middle)
-    return good
+    public = curve.public_mu / gaussian.mu_from_epsilon(epsilon, delta) * UP
+    return least_multiplier(excess, public, (Pass(COARSE, 2.0, 1e-3), Pass(GRID, 1 + 1e-3, PRECISION)))
 
 
 # ---- dp-accounting ---------------------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=32)
-def _losses(bound: SampledGaussian, bins: int) -> PrivacyLossDistribution | None:
+def _losses(curve: PoissonGaussian, grid: int) -> PrivacyLossDistribution | None:
     """Of all steps; None where dp-accounting cannot make it: then the other bounds stand."""
     import dp_accounting  # a second
     from dp_accounting.pld import privacy_loss_distribution
@@ -204,42 +192,35 @@ def _losses(bound: SampledGaussian, bins: int) -> PrivacyLossDistribution | None
     try:
         with np.errstate(all="ignore"):
             single = privacy_loss_distribution.from_gaussian_mechanism(
-                bound.noise_multiplier,
-                sampling_prob=bound.rate,
-                neighboring_relation=dp_accounting.NeighboringRelation[NEIGHBOURS[bound.adjacency]],
-                value_discretization_interval=_range(bound) / bins,
+                curve.noise_multiplier,
+                sampling_prob=curve.rate,
+                neighboring_relation=dp_accounting.NeighboringRelation[NEIGHBOURS[curve.adjacency]],
+                value_discretization_interval=_range(curve) / grid,
                 pessimistic_estimate=True,
             )
-            return single.self_compose(bound.steps)
+            return single.self_compose(curve.steps)
     except (ValueError, ArithmeticError):
         return None
 
 
-def _delta(loss: PrivacyLossDistribution, epsilon: float) -> float:
-    """The larger of both directions."""
-    with np.errstate(all="ignore"):
-        delta = float(loss.get_delta_for_epsilon(epsilon))
-    return delta if delta >= 0 else math.nan if math.isnan(delta) else 0.0
-
-
-def _range(bound: SampledGaussian) -> float:
+def _range(curve: PoissonGaussian) -> float:
     """At least the privacy losses of one step, from smallest to largest, that are no tail."""
-    s, q = bound.noise_multiplier, bound.rate
+    s, q = curve.noise_multiplier, curve.rate
     largest = float(np.logaddexp(math.log1p(-q), math.log(q) + (REACH + 0.5 / s) / s)) - math.log1p(-q)
     return 2 * largest
 
 
 @functools.lru_cache(maxsize=256)
-def _renyi(bound: SampledGaussian, orders: tuple[int, ...]) -> FloatArray:
+def _renyi(curve: PoissonGaussian, orders: tuple[int, ...]) -> FloatArray:
     """Of the sampled Gaussian against the one without the record, all steps; the other direction is no larger."""
     import dp_accounting
     from dp_accounting import rdp
 
-    event = dp_accounting.PoissonSampledDpEvent(bound.rate, dp_accounting.GaussianDpEvent(bound.noise_multiplier))
+    event = dp_accounting.PoissonSampledDpEvent(curve.rate, dp_accounting.GaussianDpEvent(curve.noise_multiplier))
     try:
         with np.errstate(all="ignore"):
             accountant = rdp.RdpAccountant(orders=[int(order) for order in orders])
-            divergences = np.asarray(accountant.compose(event, bound.steps).rdp, dtype=np.float64)
+            divergences = np.asarray(accountant.compose(event, curve.steps).rdp, dtype=np.float64)
     except ArithmeticError:  # the square of a multiplier that no float64 holds
         return np.full(len(orders), math.inf)
     return np.where(np.isfinite(divergences) & (divergences >= 0), divergences, math.inf)

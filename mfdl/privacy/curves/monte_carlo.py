@@ -11,20 +11,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 
-from .. import check
-from ..check import FloatArray
-from ..errors import InvalidInput
-from ..shown import rounded_up
-from .binned import BinnedGaussian
+from ... import check
+from ...check import FloatArray
+from ...errors import InvalidInput
+from ...shown import rounded_up
+from .balls_in_bins import BallsInBinsGaussian
+from .base import PrivacyCurve, json_value
 from .importance import Draws, Mixture, Pair
+from .search import Pass, least_multiplier
 
 SEARCH = 2**19
 """Samples at most that calibration looks at for each noise tried."""
 MARGIN = 0.03
 """Of delta, that calibration leaves for samples to differ."""
+STEP = 1 / 0.93
+"""Factor between the noise multipliers that bracket the least one."""
 PRECISION = 1e-3
 """Relative: how far calibrated noise may lie above the least that its samples allow."""
 FEWEST, MOST = 2**12, 2**28
@@ -55,76 +60,121 @@ class MonteCarlo:
 
 
 @dataclasses.dataclass(frozen=True)
-class MonteCarloBins(BinnedGaussian):
-    """`BinnedGaussian` with M, and bounds by samples.
+class MonteCarloCurve(PrivacyCurve):
+    """Bounds by samples for balls-in-bins, where they are below the certified ones.
 
     Attributes:
+        certified: the curve without samples, which knows noise, bins and adjacency.
         gram: M over its largest diagonal entry, rows as tuples.
         sampling: how many samples, how sure; trial: how many tries calibration made before.
     """
 
+    certified: BallsInBinsGaussian
     gram: tuple[tuple[float, ...], ...]
     sampling: MonteCarlo
     trial: int = 0
 
-    method = "monte-carlo"
+    mu = None
+    bound = method = "monte-carlo"
+    noise_on = BallsInBinsGaussian.noise_on
     retry_step = 2 * PRECISION
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check.instance(BallsInBinsGaussian, certified=self.certified)
         if not isinstance(self.sampling, MonteCarlo):
             raise InvalidInput(f"sampling must be a MonteCarlo, got {check.said(self.sampling)}.")
         check.integer_at_least(0, trial=self.trial)
-        gram = check.finite_array(2, gram=self.gram)
-        if gram.shape != (self.bins, self.bins) or (gram < 0).any() or (gram != gram.T).any() or gram.max() > 1:
-            raise InvalidInput(f"gram must be symmetric of {self.bins} rows, entries in [0, 1], got {gram.shape}.")
+        gram, bins = check.finite_array(2, gram=self.gram), self.certified.bins
+        if gram.shape != (bins, bins) or (gram < 0).any() or (gram != gram.T).any() or gram.max() > 1:
+            raise InvalidInput(f"gram must be symmetric of {bins} rows, entries in [0, 1], got {gram.shape}.")
         object.__setattr__(self, "gram", tuple(tuple(float(x) for x in row) for row in gram))
+
+    @property
+    def adjacency(self) -> str:
+        """That of the certified curve."""
+        return self.certified.adjacency
+
+    @property
+    def noise_multiplier(self) -> float:
+        """That of the certified curve."""
+        return self.certified.noise_multiplier
+
+    @property
+    def public_mu(self) -> float:
+        """Of the same noise with public bins."""
+        return self.certified.public_mu
 
     def epsilon(self, delta: float) -> float:
         """An epsilon at this delta, below the true one with probability at most the failure stated."""
-        certified = super().epsilon(delta)
-        if not self.fits or delta < LEAST_DELTA or certified > LARGEST_EPSILON:
+        certified = self.certified.epsilon(delta)
+        if not self.certified.fits or delta < LEAST_DELTA or certified > LARGEST_EPSILON:
             return certified
         return min(certified, max((self._direction(way, delta) for way in self._ways), default=0.0))
 
     def delta(self, epsilon: float) -> float:
         """A delta at this epsilon, below the true one with probability at most the failure stated."""
-        certified = super().delta(epsilon)
-        if not self.fits or epsilon > LARGEST_EPSILON or certified < LEAST_DELTA:
+        certified = self.certified.delta(epsilon)
+        if not self.certified.fits or epsilon > LARGEST_EPSILON or certified < LEAST_DELTA:
             return certified
         return min(certified, max(self._upper(way, epsilon, epsilon) for way in self._ways))
+
+    def at(self, noise_multiplier: float) -> MonteCarloCurve:
+        """The same samples at another noise multiplier."""
+        return dataclasses.replace(self, certified=self.certified.at(noise_multiplier))
 
     def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
         """The least noise multiplier, to about `PRECISION`, at which samples of its own certify (epsilon, delta).
 
-        Raises: as `BinnedGaussian`. Cost: some ten evaluations of all samples.
+        Raises: as `BallsInBinsGaussian`. Cost: some ten evaluations of all samples.
         """
-        certified = super().least_multiplier(epsilon, delta, by)
+        certified = self.certified.least_multiplier(epsilon, delta, by)
         if delta < LEAST_DELTA or epsilon > LARGEST_EPSILON:
             return certified
-        return _least(self._at(certified), epsilon, delta)
+        return _least(self.at(certified), epsilon, delta)
 
-    def remark(self, delta: float) -> str:
-        """What stands beside epsilon in words: how it was found, and what is certified."""
-        samples = self.sampling
-        return (
-            f"by Monte Carlo: except with probability {samples.failure:g} over {samples.samples} samples of seed "
-            f"{samples.seed}, try {self.trial + 1}; certified is {rounded_up(BinnedGaussian.epsilon(self, delta), 4)}, "
-            f"{super().remark(delta)}"
-        )
-
-    def retried(self) -> MonteCarloBins:
+    def retried(self) -> MonteCarloCurve:
         """The same with fresh samples, and half the failure probability."""
         return dataclasses.replace(self, trial=self.trial + 1)
 
-    # ---- one direction -----------------------------------------------------------------------------------
+    def certified_runs(self) -> tuple[PrivacyCurve, ...]:
+        """The certified curve: bounds by samples do not compose."""
+        return (self.certified,)
 
-    def _at(self, multiplier: float) -> MonteCarloBins:
-        return dataclasses.replace(self, noise_multiplier=multiplier)
+    def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
+        """What is certified of both."""
+        return self.certified.composed_with(other)
+
+    # ---- words and files -----------------------------------------------------------------------------------
+
+    @property
+    def bound_in_words(self) -> str:
+        """How many samples, and how sure they are."""
+        drawn = f"Monte Carlo, {self.sampling.samples} samples, seed {self.sampling.seed}"
+        return f"{drawn}: fails with probability at most {self.sampling.failure:g}"
+
+    def remark(self, delta: float) -> str:
+        """What stands beside epsilon in words: how it was computed, and what is certified."""
+        samples = self.sampling
+        return (
+            f"by Monte Carlo: except with probability {samples.failure:g} over {samples.samples} samples of seed "
+            f"{samples.seed}, try {self.trial + 1}; certified is {rounded_up(self.certified.epsilon(delta), 4)}, "
+            f"{self.certified.remark(delta)}"
+        )
+
+    def facts(self, delta: float) -> dict[str, Any]:
+        """Those of the certified curve."""
+        return self.certified.facts(delta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields of the certified curve, and the samples."""
+        sampling = dataclasses.asdict(self.sampling)
+        return {**self.certified.to_dict(), "gram": json_value(self.gram), "sampling": sampling, "trial": self.trial}
+
+    # ---- one direction -----------------------------------------------------------------------------------
 
     @property
     def _ways(self) -> tuple[str, ...]:
-        return ("replaced",) if self._doubled else ("kept", "lost")
+        return ("replaced",) if self.adjacency == "replace-one" else ("kept", "lost")
 
     @property
     def _failure(self) -> float:
@@ -153,7 +203,7 @@ class MonteCarloBins(BinnedGaussian):
 
     def _guess(self, way: str, delta: float) -> float:
         """epsilon at delta by a pilot: where a mixture is made for."""
-        guess = BinnedGaussian.epsilon(self, delta)
+        guess = self.certified.epsilon(delta)
         pair, rng = _pair(self), _generator(self, "guess")
         draws = pair.draws(way, pair.mixture(way, guess, 2**20, 1e-3, rng), 2**15, rng)
         low, high = 0.0, guess
@@ -175,7 +225,7 @@ class MonteCarloBins(BinnedGaussian):
 
 
 def normalized(M: FloatArray) -> tuple[tuple[float, ...], ...]:
-    """M over its largest entry, no entry too small: what `MonteCarloBins` takes."""
+    """M over its largest entry, no entry too small: what `MonteCarloCurve` takes."""
     scaled = np.minimum(1.0, np.maximum(M, M.T) / float(M.max()))
     return tuple(tuple(float(x) for x in row) for row in scaled)
 
@@ -183,39 +233,30 @@ def normalized(M: FloatArray) -> tuple[tuple[float, ...], ...]:
 STREAMS = {"guess": 1, "search": 2, "mixture": 3, "state": 4}
 
 
-def _generator(bins: MonteCarloBins, purpose: str) -> np.random.Generator:
+def _generator(curve: MonteCarloCurve, purpose: str) -> np.random.Generator:
     """Independent for each purpose and trial."""
-    words = bins.sampling.seed, bins.trial, STREAMS[purpose]
+    words = curve.sampling.seed, curve.trial, STREAMS[purpose]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
 
 
-def _pair(bins: MonteCarloBins) -> Pair:
-    return Pair.of(np.array(bins.gram) / bins.noise_multiplier**2)
+def _pair(curve: MonteCarloCurve) -> Pair:
+    return Pair.of(np.array(curve.gram) / curve.noise_multiplier**2)
 
 
 @functools.lru_cache(maxsize=4)
-def _draws(bins: MonteCarloBins, way: str, tuned_at: float) -> tuple[Pair, Mixture, Draws]:
-    pair, count = _pair(bins), bins.sampling.samples
-    mixture = pair.mixture(way, tuned_at, count, bins._failure, _generator(bins, "mixture"))
-    return pair, mixture, pair.draws(way, mixture, count, _generator(bins, "state"))
+def _draws(curve: MonteCarloCurve, way: str, tuned_at: float) -> tuple[Pair, Mixture, Draws]:
+    pair, count = _pair(curve), curve.sampling.samples
+    mixture = pair.mixture(way, tuned_at, count, curve._failure, _generator(curve, "mixture"))
+    return pair, mixture, pair.draws(way, mixture, count, _generator(curve, "state"))
 
 
 @functools.lru_cache(maxsize=64)
-def _least(most: MonteCarloBins, epsilon: float, delta: float) -> float:
-    """The least multiplier by a search in its logarithm; that of `most` where samples allow no less."""
+def _least(curve: MonteCarloCurve, epsilon: float, delta: float) -> float:
+    """The least multiplier that samples of its own allow; that of the curve where they allow no less."""
     aim = math.log1p(-MARGIN)
-    good, under = most.noise_multiplier, most.searched(epsilon, delta) - aim
-    if under > 0:
-        return good
-    bad, over = good, under
-    floor = 1 / 8
-    while over <= 0 and bad > floor * most.noise_multiplier:
-        good, under, bad = bad, over, bad * 0.93
-        tried = most._at(bad)
-        over = tried.searched(epsilon, delta) - aim if tried.fits else math.inf
-    while good > bad * (1 + PRECISION):
-        share = over / (over - under) if math.isfinite(over) else 0.5
-        middle = bad * (good / bad) ** min(max(share, 0.1), 0.9)
-        value = most._at(middle).searched(epsilon, delta) - aim
-        bad, over, good, under = (middle, value, good, under) if value > 0 else (bad, over, middle, value)
-    return good
+
+    def excess(multiplier: float, _: int) -> float:
+        tried = curve.at(multiplier)
+        return tried.searched(epsilon, delta) - aim if tried.certified.fits else math.inf
+
+    return least_multiplier(excess, curve.noise_multiplier, (Pass(1, STEP, PRECISION),))

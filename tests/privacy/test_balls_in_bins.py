@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from mfdl.errors import InvalidInput
-from mfdl.privacy import allocation, bin_gram, binned, gaussian
-from mfdl.privacy.binned import BinnedGaussian
+from mfdl.privacy import bin_gram, gaussian
+from mfdl.privacy.curves import BallsInBinsGaussian, allocation, correlations
+from mfdl.privacy.curves.hull import WEAKEST
 
 EPSILONS = np.array([0.0, 0.3, 1.0, 2.0])
 ADJACENCIES = ["zero-out", "replace-one"]
@@ -20,7 +21,7 @@ ADJACENCIES = ["zero-out", "replace-one"]
 
 def bound(M, sigma, adjacency):
     top = float(np.max(np.diag(M)))
-    return BinnedGaussian(sigma / math.sqrt(top), len(M), binned.correlations(np.asarray(M, float)), adjacency)
+    return BallsInBinsGaussian(sigma / math.sqrt(top), len(M), correlations(np.asarray(M, float)), adjacency)
 
 
 def gram_of(C, bins):
@@ -120,7 +121,7 @@ def test_signs_do_not_help_the_encoder():
     (4.269, 20.0, 0.0, 1.9939), (2.041, 1.6, 0.62, 1.987), (6.856, 20.0, 0.0, 0.718),
 ])  # fmt: skip
 def test_figures_of_sixteen_bins(sigma, d, rho, epsilon):
-    stated = BinnedGaussian(sigma / math.sqrt(d), 16, ((16, rho),), "zero-out")
+    stated = BallsInBinsGaussian(sigma / math.sqrt(d), 16, ((16, rho),), "zero-out")
     assert epsilon * 0.995 <= stated.epsilon(1e-5) <= epsilon * 1.003
 
 
@@ -139,20 +140,20 @@ QUICK = {(0.726, 0.1), (1.993, 0.0), (1.993, 0.5)}
 def test_noise_by_correlation_is_the_table(epsilon, rho):
     mu, row = TABLE[epsilon]
     exact = gaussian.epsilon_from_mu(mu, 1e-5)
-    least = BinnedGaussian(1.0, 16, ((16, rho),), "zero-out").least_multiplier(exact, 1e-5)
+    least = BallsInBinsGaussian(1.0, 16, ((16, rho),), "zero-out").least_multiplier(exact, 1e-5)
     assert least * mu == pytest.approx(row[RHO.index(rho)], rel=0.01)
-    assert BinnedGaussian(least, 16, ((16, rho),), "zero-out").epsilon(1e-5) <= exact
-    assert BinnedGaussian(least * 0.998, 16, ((16, rho),), "zero-out").epsilon(1e-5) > exact
+    assert BallsInBinsGaussian(least, 16, ((16, rho),), "zero-out").epsilon(1e-5) <= exact
+    assert BallsInBinsGaussian(least * 0.998, 16, ((16, rho),), "zero-out").epsilon(1e-5) > exact
 
 
 def test_strides_help_where_neighbours_alone_are_correlated():
     M = np.eye(16) + 0.45 * (np.eye(16, k=1) + np.eye(16, k=-1))
     M[0, -1] = M[-1, 0] = 0.45
-    pairs = binned.correlations(M)
+    pairs = correlations(M)
     assert pairs[0] == (16, pytest.approx(0.45))
     assert pairs[1] == (8, 0.0)
-    assert BinnedGaussian(2.01, 16, pairs, "zero-out").epsilon(1e-5) == pytest.approx(0.7, rel=0.02)
-    assert BinnedGaussian(3.61, 16, pairs[:1], "zero-out").epsilon(1e-5) == pytest.approx(0.7, rel=0.02)
+    assert BallsInBinsGaussian(2.01, 16, pairs, "zero-out").epsilon(1e-5) == pytest.approx(0.7, rel=0.02)
+    assert BallsInBinsGaussian(3.61, 16, pairs[:1], "zero-out").epsilon(1e-5) == pytest.approx(0.7, rel=0.02)
 
 
 @examples(100)
@@ -172,7 +173,7 @@ def test_correlations_hold_for_every_shift_of_their_bins(bins, seed):
             default=0.0,
         )
 
-    for kept, rho in binned.correlations(M):
+    for kept, rho in correlations(M):
         strides = [s for s in range(1, bins + 1) if len(set(np.arange(kept) * s % bins)) == kept]
         assert min(worst(s, kept) for s in strides) <= rho * top
 
@@ -192,31 +193,31 @@ def test_allocation_loses_no_more_than_public_bins_and_less_with_more_bins(shift
 @pytest.mark.parametrize("rho", [0.0, 1e-9, 0.3])
 def test_next_to_no_noise_is_accounted_as_public_bins(adjacency, rho):
     for multiplier in (1e-9, 0.028, 0.03):
-        stated = BinnedGaussian(multiplier, 2, ((2, rho),), adjacency)
-        assert stated.epsilon(1e-5) == stated.unsampled_epsilon(1e-5) < math.inf
+        stated = BallsInBinsGaussian(multiplier, 2, ((2, rho),), adjacency)
+        assert stated.epsilon(1e-5) == stated.public_epsilon(1e-5) < math.inf
         assert 0 < stated.delta(1.0) <= 1
         with pytest.raises(InvalidInput, match="noise_multiplier"):
             stated.losses(1e-5)
-    assert BinnedGaussian(1.0, 2, ((2, rho),), adjacency).least_multiplier(2000.0, 1e-5) < 0.05
+    assert BallsInBinsGaussian(1.0, 2, ((2, rho),), adjacency).least_multiplier(2000.0, 1e-5) < 0.05
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("multiplier", [1e9, 1e17, 1e160, 1e300])
 def test_noise_that_leaves_nothing_to_see_is_accounted_as_public_bins(adjacency, multiplier):
-    weak = BinnedGaussian(multiplier, 4, ((4, 0.3),), adjacency)
+    weak = BallsInBinsGaussian(multiplier, 4, ((4, 0.3),), adjacency)
     assert 0 <= weak.epsilon(1e-5) == gaussian.epsilon_from_mu(weak.public_mu, 1e-5)
     assert 0 <= weak.delta(0.0) == gaussian.delta_from_mu(weak.public_mu, 0.0) < 1e-8
-    assert 0 < BinnedGaussian(binned.WEAKEST, 4, ((4, 0.3),), "zero-out").delta(0.0) < 1e-8
+    assert 0 < BallsInBinsGaussian(WEAKEST, 4, ((4, 0.3),), "zero-out").delta(0.0) < 1e-8
 
 
 def test_what_is_out_of_range_is_refused():
     for wrong in ((4, ((3, 0.0),)), (4, ()), (4, ((4, 1.5),)), (0, ((0, 0.0),))):
         with pytest.raises(InvalidInput):
-            BinnedGaussian(1.0, *wrong, "zero-out")
-    assert BinnedGaussian(0.0, 4, ((4, 0.0),), "zero-out").epsilon(1e-5) == math.inf
-    assert BinnedGaussian(0.0, 4, ((4, 0.0),), "zero-out").delta(3.0) == 1.0
+            BallsInBinsGaussian(1.0, *wrong, "zero-out")
+    assert BallsInBinsGaussian(0.0, 4, ((4, 0.0),), "zero-out").epsilon(1e-5) == math.inf
+    assert BallsInBinsGaussian(0.0, 4, ((4, 0.0),), "zero-out").delta(3.0) == 1.0
     exact = gaussian.epsilon_from_mu(0.5, 1e-13)  # a delta that floating point of the hull cannot tell
-    assert exact <= BinnedGaussian(2.0, 4, ((4, 0.1),), "zero-out").epsilon(1e-13) <= exact * (1 + 1e-12)
+    assert exact <= BallsInBinsGaussian(2.0, 4, ((4, 0.1),), "zero-out").epsilon(1e-13) <= exact * (1 + 1e-12)
 
 
 @examples(50)

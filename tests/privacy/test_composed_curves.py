@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mfdl
-from mfdl import sampled, trust
+from mfdl import trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.privacy import gaussian
-from mfdl.privacy.binned import BinnedGaussian
-from mfdl.privacy.composed_bins import ComposedBins
+from mfdl.privacy.curves import BallsInBinsGaussian, Composed, Gaussian
 
 
 @examples(40)
@@ -25,7 +24,8 @@ from mfdl.privacy.composed_bins import ComposedBins
 )  # fmt: skip
 def test_runs_whose_bins_say_nothing_compose_as_gaussians(multipliers, public, alike):
     bins = (3, ((3, 1.0),)) if alike else (1, ((1, 0.0),))  # three bins with the same shift, or one bin
-    both = ComposedBins(tuple(BinnedGaussian(s, *bins, "zero-out") for s in multipliers), tuple(public))
+    secret = [BallsInBinsGaussian(s, *bins, "zero-out") for s in multipliers]
+    both = Composed((*secret, *(Gaussian(mu, "zero-out") for mu in public)))
     mu = math.sqrt(sum(1 / s**2 for s in multipliers) + sum(m**2 for m in public))
     for epsilon in (0.0, 0.5, 2.0):
         exact = gaussian.delta_from_mu(mu, epsilon)
@@ -56,39 +56,37 @@ def composed_by_quadrature(shifts, epsilon, points, adjacency):
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize("shifts", [(0.8, 0.8), (1.2, 0.5), (0.3, 1.0)])
 def test_two_runs_of_two_bins_lose_what_quadrature_says(shifts, adjacency):
-    both = ComposedBins(tuple(BinnedGaussian(1 / s, 2, ((2, 0.0),), adjacency) for s in shifts))
+    both = Composed(tuple(BallsInBinsGaussian(1 / s, 2, ((2, 0.0),), adjacency) for s in shifts))
     for epsilon in (0.0, 0.3, 1.0):
         true = composed_by_quadrature(shifts, epsilon, 50, adjacency)
         assert true * (1 - 5e-3) <= both.delta(epsilon) <= true * 1.03 + 1e-6, epsilon
 
 
 def test_two_runs_lose_more_than_one_and_less_than_by_sums_and_less_than_public_bins():
-    run = BinnedGaussian(1.25, 2, ((2, 0.0),), "zero-out")
-    both = ComposedBins((run, run))
+    run = BallsInBinsGaussian(1.25, 2, ((2, 0.0),), "zero-out")
+    both = Composed((run, run))
     true = composed_by_quadrature((0.8, 0.8), 0.3, 24, "zero-out")
     assert true * (1 - 5e-3) <= both.delta(0.3) <= true * 1.03
-    assert run.epsilon(1e-5) < both.epsilon(1e-5) < min(2 * run.epsilon(1e-5), both.unsampled_epsilon(1e-5))
+    assert run.epsilon(1e-5) < both.epsilon(1e-5) < min(2 * run.epsilon(1e-5), both.public_epsilon(1e-5))
 
 
 def test_losses_are_those_of_epsilon():
-    run = BinnedGaussian(1.5, 4, ((4, 0.5), (2, 0.1)), "zero-out")
+    run = BallsInBinsGaussian(1.5, 4, ((4, 0.5), (2, 0.1)), "zero-out")
     losses = run.losses(1e-5)
     assert losses.get_epsilon_for_delta(1e-5) == pytest.approx(run.epsilon(1e-5), rel=1e-4)
     assert losses._pmf_remove is not losses._pmf_add  # each direction of its own
     with pytest.raises(InvalidInput, match="noise_multiplier must be >="):
-        BinnedGaussian(0.01, 4, ((4, 0.5),), "zero-out").losses(1e-5)
+        BallsInBinsGaussian(0.01, 4, ((4, 0.5),), "zero-out").losses(1e-5)
 
 
 def test_too_little_noise_counts_as_public_and_none_loses_everything():
-    weak, none = (BinnedGaussian(s, 2, ((2, 0.0),), "zero-out") for s in (0.05, 0.0))
-    strong = BinnedGaussian(2.0, 2, ((2, 0.0),), "zero-out")
-    assert ComposedBins((weak, strong)).epsilon(1e-5) == pytest.approx(
-        gaussian.epsilon_from_mu(math.hypot(20, 0.5), 1e-5)
-    )
-    assert ComposedBins((none, strong)).epsilon(1e-5) == math.inf
-    assert ComposedBins((none, strong)).delta(3.0) == 1.0
-    assert ComposedBins((strong,), (math.inf,)).epsilon(1e-5) == math.inf
-    assert ComposedBins((strong,), (math.inf,)).delta(1.0) == 1.0
+    weak, none = (BallsInBinsGaussian(s, 2, ((2, 0.0),), "zero-out") for s in (0.05, 0.0))
+    strong = BallsInBinsGaussian(2.0, 2, ((2, 0.0),), "zero-out")
+    assert Composed((weak, strong)).epsilon(1e-5) == pytest.approx(gaussian.epsilon_from_mu(math.hypot(20, 0.5), 1e-5))
+    assert Composed((none, strong)).epsilon(1e-5) == math.inf
+    assert Composed((none, strong)).delta(3.0) == 1.0
+    assert Composed((strong, Gaussian(math.inf, "zero-out"))).epsilon(1e-5) == math.inf
+    assert Composed((strong, Gaussian(math.inf, "zero-out"))).delta(1.0) == 1.0
 
 
 def stated(noise_std=3.0, **other):
@@ -96,13 +94,13 @@ def stated(noise_std=3.0, **other):
     dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1)
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.BallsInBins(epochs=1, bins=2))
     asked = {"trust": trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0} | other
-    return sampled.account(algorithm, **asked, noise_std=noise_std)
+    return mfdl.account(algorithm, **asked, noise_std=noise_std)
 
 
 def test_guarantees_compose_and_say_of_what():
     first, second = stated(), stated(2.0)
     both = first.compose_with(second)
-    assert both.accountant.runs == (first.accountant, second.accountant)
+    assert both.curve.curves == (first.curve, second.curve)
     assert both.epsilon(1e-5) > second.epsilon(1e-5)
     assert both.fingerprint
     assert (both.noise_std, both.composed, both.bound) == (2.0, 2, "upper")
@@ -115,7 +113,7 @@ def test_guarantees_compose_and_say_of_what():
     three = both.compose_with(first)
     assert three.composed == 3
     assert three.epsilon(1e-5) > both.epsilon(1e-5)
-    by_samples = stated(method=sampled.MonteCarlo(samples=4096))
+    by_samples = stated(method=mfdl.privacy.MonteCarlo(samples=4096))
     assert by_samples.compose_with(second) == dataclasses.replace(both, stated_delta=both.stated_delta)
 
 
@@ -125,7 +123,7 @@ def test_a_run_with_public_batches_is_composed_by_its_mu():
     algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=1, period=2))
     public = mfdl.with_noise(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, noise_std=2.0)
     both = stated().compose_with(public.guarantee)
-    assert both.accountant.public == (public.guarantee.mu,)
+    assert [curve.mu for curve in both.curve.public] == [public.guarantee.mu]
     assert max(stated().epsilon(1e-5), public.guarantee.epsilon(1e-5)) < both.epsilon(1e-5)
     assert "composed of 1 run with secret bins, drawn anew" in both.sentence()
     assert "mu 0.5" in both.sentence()
@@ -142,6 +140,6 @@ def test_what_does_not_compose_is_refused():
         stated().compose_with(stated(trust=trust.SecLDP()))
     with pytest.raises(InvalidInput, match="other must be"):
         stated().compose_with(3)
-    for runs in ((), (ComposedBins((stated().accountant,)),)):
-        with pytest.raises(InvalidInput, match="runs must be BinnedGaussian"):
-            ComposedBins(runs)
+    for curves in ((), (Gaussian(1.0, "zero-out"),), (Composed((stated().curve,)),)):
+        with pytest.raises(InvalidInput, match="curves must"):
+            Composed(curves)

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..check import FloatArray
-from ..floats import UNIT
+from .scale import UNIT, Array
 
 COUNTED = 40  # steps that have links; more are priced
 MAX_TABLE = 10**7  # entries of a table of steps and how many there are; larger ones are priced
@@ -21,7 +20,7 @@ PRICES = 40  # tried at most
 CLOSE = 1e-9  # relative: prices this close are one
 
 
-def best_chain(weights: FloatArray, linked: Sequence[FloatArray], gap: int) -> tuple[float, tuple[int, ...]]:
+def best_chain(weights: Array, linked: Sequence[Array], gap: int) -> tuple[float, tuple[int, ...]]:
     """The largest sum of weights and links of neighbours over steps `gap` or more apart, and such steps; at least 0.
 
     Args: linked: linked[i][t] >= 0 is added where t follows t - gap - i, 0 for larger lags.
@@ -56,9 +55,7 @@ def best_chain(weights: FloatArray, linked: Sequence[FloatArray], gap: int) -> t
     return float(best[T]), tuple(reversed(chain))
 
 
-def counted_chain(
-    uses: int, weights: FloatArray, linked: Sequence[FloatArray], gap: int
-) -> tuple[float, tuple[int, ...]]:
+def counted_chain(uses: int, weights: Array, linked: Sequence[Array], gap: int) -> tuple[float, tuple[int, ...]]:
     """`best_chain` of at most `uses` >= 1 steps, for weights >= 0.
 
     Cost: O(uses T (1 + len(linked))) time, O(uses T) memory.
@@ -87,7 +84,7 @@ def counted_chain(
     return largest, tuple(reversed(chain))
 
 
-def at_most(uses: int, weights: FloatArray, linked: Sequence[FloatArray], gap: int) -> tuple[float, tuple[int, ...]]:
+def at_most(uses: int, weights: Array, linked: Sequence[Array], gap: int) -> tuple[float, tuple[int, ...]]:
     """A bound on the sums of `best_chain` over at most `uses` steps, rounded up, and steps that come near it.
 
     Args: weights: >= 0; linked: entries may be sums of as many numbers as there can be steps.

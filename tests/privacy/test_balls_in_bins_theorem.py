@@ -8,8 +8,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfdl.privacy import binned, importance
-from mfdl.privacy.binned import BinnedGaussian
+from mfdl.privacy.curves import BallsInBinsGaussian, correlations, importance
 from mfdl.testing.oracles.secret_bins import attacked
 
 
@@ -37,7 +36,7 @@ def require_above_attacks(case):
     epsilons = np.array([0.0, 0.5, 1.5])
     true = attacked(C, bins, sigma, epsilons, way, 12 if len(C) < 3 else 6)
     adjacency = "replace-one" if way == "replaced" else "zero-out"
-    stated = BinnedGaussian(sigma / math.sqrt(M.diagonal().max()), bins, binned.correlations(M), adjacency)
+    stated = BallsInBinsGaussian(sigma / math.sqrt(M.diagonal().max()), bins, correlations(M), adjacency)
     pair = importance.Pair.of(M / sigma**2)
     mixture = pair.mixture(way, 0.5, 20000, 1e-6, np.random.default_rng(0))
     draws = pair.draws(way, mixture, 20000, np.random.default_rng(1))

@@ -19,8 +19,8 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-from ..check import FloatArray
-from ..floats import UNIT
+from ...check import FloatArray
+from ...floats import UNIT
 
 POINTS = 400
 """Atoms of a law; a sum costs their square."""

@@ -25,8 +25,8 @@ from collections.abc import Callable
 import numpy as np
 import scipy.optimize
 
-from ..check import FloatArray
-from ..errors import InvalidInput
+from ...check import FloatArray
+from ...errors import InvalidInput
 
 DIRECTIONS = ("kept", "lost", "replaced")
 PILOT = 2**14
@@ -39,7 +39,7 @@ COMMON = (0.0, 0.25, 0.5, 0.75, 1.0)
 RAISED = 1e-12
 """Of the largest entry of M, added to all: more than what its root loses."""
 FAINTEST, STRONGEST = 1e-30, 1e3
-"""Largest entry of M for which float64 holds likelihood ratios; `MonteCarloBins` asks for less."""
+"""Largest entry of M for which float64 holds likelihood ratios; `MonteCarloCurve` asks for less."""
 LARGEST_EPSILON = 700.0
 """e^epsilon fits into float64."""
 
@@ -71,7 +71,7 @@ class Pair:
         if not FAINTEST <= float(M.max()) <= STRONGEST:
             raise InvalidInput(
                 f"M over the variance of the noise must have a largest entry from {FAINTEST:g} to {STRONGEST:g}, got "
-                f"{float(M.max()):g}; take what is certified (BinnedGaussian)."
+                f"{float(M.max()):g}; take what is certified (BallsInBinsGaussian)."
             )
         raised = M * (1 + RAISED) + RAISED * float(M.max())
         least = float(np.linalg.eigvalsh(raised)[0])

@@ -23,7 +23,7 @@ import numpy as np
 import scipy.fft
 import scipy.special
 
-from ..check import FloatArray
+from ...check import FloatArray
 from .spread_atoms import between
 
 LEAST, MOST = 2**12, 2**17

@@ -1,0 +1,167 @@
+"""What a privacy curve is: epsilon at delta of one run or of several, under one adjacency, never below the truth.
+
+A curve is a theorem with its numbers filled in: a multiplier of the noise, and what the participation adds. It knows
+neither trust models nor algorithms; the sensitivity that turns a noise multiplier into a noise std comes from outside.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, Self
+
+from ... import check
+from .. import gaussian
+
+UP = 1 + 2.0**-40
+"""Factor for numbers that are rounded up before they are used: far more than their own roundoff."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyCurve(abc.ABC):
+    """Privacy loss at one noise multiplier: epsilon at delta and delta at epsilon, neither below the true value.
+
+    Each curve is a frozen dataclass, so it is hashable and equal to another of the same numbers.
+
+    Attributes:
+        adjacency: one of `gaussian.ADJACENCIES`.
+        noise_multiplier: std of the noise over (sensitivity * clipping norm), under every adjacency; 0 without noise.
+        bound: "exact", "upper", or "monte-carlo": upper except with a stated probability over samples.
+        method: "exact", "certified" or "monte-carlo".
+        mu: mu of Gaussian differential privacy; None where the curve is not Gaussian.
+        runs: number of runs that are composed.
+        public_mu: mu of the same noise where everybody knows who takes part when; inf without noise.
+        noise_on: where the noise is added, and what its multiplier is relative to, in words.
+        retry_step: relative increase of the noise if calibration misses its target: by rounding only, by default.
+    """
+
+    if TYPE_CHECKING:  # fields in some curves, derived in others
+
+        @property
+        def adjacency(self) -> str:
+            """See above."""
+
+        @property
+        def noise_multiplier(self) -> float:
+            """See above."""
+
+        @property
+        def mu(self) -> float | None:
+            """See above."""
+
+        @property
+        def public_mu(self) -> float:
+            """See above."""
+
+        @property
+        def method(self) -> str:
+            """See above."""
+
+        @property
+        def noise_on(self) -> str:
+            """See above."""
+
+        @property
+        def bound(self) -> str:
+            """See above."""
+
+        @property
+        def runs(self) -> int:
+            """See above."""
+
+    else:
+        bound, runs = "upper", 1
+
+    retry_step = 2.0**-52
+
+    # ---- numbers -----------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def epsilon(self, delta: float) -> float:
+        """An epsilon at this delta in (0, 1), never below the true one; inf without noise."""
+
+    @abc.abstractmethod
+    def delta(self, epsilon: float) -> float:
+        """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
+
+    def public_epsilon(self, delta: float) -> float:
+        """epsilon of the same noise with public batches: secrecy never costs."""
+        return gaussian.epsilon_from_mu(self.public_mu, check.open_unit(delta=delta))
+
+    def public_delta(self, epsilon: float) -> float:
+        """delta of the same noise with public batches."""
+        return gaussian.delta_from_mu(self.public_mu, epsilon)
+
+    # ---- the noise -----------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def at(self, noise_multiplier: float) -> Self:
+        """The same curve at another noise multiplier."""
+
+    @abc.abstractmethod
+    def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> float:
+        """The least noise multiplier found at which the curve meets (epsilon, delta): it never misses the target.
+
+        Args: by: "tightest" of all bounds, or another accounting that the curve names.
+        Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), another `by`.
+        """
+
+    def retried(self) -> Self:
+        """The curve for another try of calibration: itself, unless it is bounded by samples, which are drawn anew."""
+        return self
+
+    # ---- composition -----------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def certified_runs(self) -> tuple[PrivacyCurve, ...]:
+        """Curves of the runs, as they compose: certified ones, not bounded by samples.
+
+        Raises: UnsupportedMechanism: the curve does not compose.
+        """
+
+    @abc.abstractmethod
+    def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
+        """The curve of all runs of both seen together, for runs with independent noise and independent batches.
+
+        Raises: UnsupportedMechanism: one of them does not compose. InvalidInput: different adjacencies.
+        """
+
+    # ---- words and files -------------------------------------------------------------------------------------
+
+    @property
+    def bound_in_words(self) -> str:
+        """How sure the numbers are."""
+        return "exact" if self.bound == "exact" else "upper bound"
+
+    def remark(self, delta: float) -> str:
+        """What is said beside epsilon at this delta; may be empty."""
+        return ""
+
+    def facts(self, delta: float) -> dict[str, Any]:
+        """JSON fields that hold at one delta only."""
+        return {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON values; infinity is the text "inf"."""
+        return {name: json_value(value) for name, value in dataclasses.asdict(self).items()}
+
+
+def public_mu(adjacency: str, noise_multiplier: float, uses: int = 1) -> float:
+    """mu of noise of this multiplier with public batches, rounded up; inf without noise.
+
+    Args: uses: how often a record counts.
+    """
+    if not noise_multiplier:
+        return math.inf
+    mu = gaussian.record_shift(adjacency, 1.0) * math.sqrt(uses) / noise_multiplier
+    return mu * (1 + 1e-15)
+
+
+def json_value(value: Any) -> Any:
+    """A JSON value: tuples as lists, infinity as the text "inf", at every depth."""
+    if isinstance(value, dict):
+        return {name: json_value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(each) for each in value]
+    return "inf" if value == math.inf else value

@@ -1,0 +1,190 @@
+"""What runs lose together: privacy loss distributions, one direction after the other.
+
+In: curves of the runs. Out: epsilon at delta, delta at epsilon. Each run's pair dominates it in either direction, also
+where a run is chosen after those before it were seen, so the composition of the pairs dominates all of them; the larger
+of both directions is stated. Bins must be drawn anew: runs that share them are one run, whose M is the sum of theirs
+(docs/secret_bins.md).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import math
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ... import check
+from ...errors import InvalidInput, UnsupportedMechanism
+from ...shown import rounded_up
+from .. import gaussian
+from .base import UP, PrivacyCurve, json_value
+from .gaussian_dp import Gaussian, require_same_adjacency
+from .loss_distribution import FINEST, SLACK, delta_of, epsilon_of, gaussian_losses, interval_of
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+
+@dataclasses.dataclass(frozen=True)
+class LossCurve(PrivacyCurve):
+    """A certified curve of one run that has a privacy loss distribution in both directions."""
+
+    @property
+    @abc.abstractmethod
+    def fits(self) -> bool:
+        """Whether floating point holds its privacy loss distribution."""
+
+    @property
+    @abc.abstractmethod
+    def interval(self) -> float:
+        """Discretization of its privacy losses."""
+
+    @abc.abstractmethod
+    def losses(self, delta: float, interval: float | None = None) -> PrivacyLossDistribution:
+        """Its privacy loss distribution, for answers at this delta; `interval` may be another discretization."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Composed(PrivacyCurve):
+    """Runs with secret bins, drawn anew for each, and runs with public batches, all of one adjacency.
+
+    Attributes: curves: those of the runs, certified, at least one with secret bins.
+
+    >>> from mfdl.privacy.curves import BallsInBinsGaussian
+    >>> run = BallsInBinsGaussian(2.0, 4, ((4, 0.2),), "zero-out")
+    >>> run.epsilon(1e-5) < run.composed_with(run).epsilon(1e-5) < 2 * run.epsilon(1e-5)
+    True
+    """
+
+    curves: tuple[PrivacyCurve, ...]
+
+    mu = None
+    method = "certified"
+    noise_on = (
+        "the sum of clipped gradients, in the sensitivity of a record whose steps were public, in its weakest run"
+    )
+
+    def __post_init__(self) -> None:
+        curves = tuple(check.listed("privacy curves", curves=self.curves))
+        if not all(isinstance(curve, LossCurve | Gaussian) for curve in curves):
+            raise InvalidInput("curves must be BallsInBinsGaussian or Gaussian: bounds by samples do not compose.")
+        object.__setattr__(self, "curves", curves)
+        if not self.secret:
+            raise InvalidInput("curves must have at least one BallsInBinsGaussian; Gaussian curves compose by mu.")
+        require_same_adjacency(*curves)
+        object.__setattr__(self, "curves", (*self.secret, *self.public))  # their order does not matter
+
+    # ---- its runs ------------------------------------------------------------------------------------------
+
+    @property
+    def secret(self) -> tuple[LossCurve, ...]:
+        """Those with secret bins."""
+        return tuple(curve for curve in self.curves if isinstance(curve, LossCurve))
+
+    @property
+    def public(self) -> tuple[Gaussian, ...]:
+        """Those with public batches."""
+        return tuple(curve for curve in self.curves if isinstance(curve, Gaussian))
+
+    @property
+    def runs(self) -> int:
+        """How many runs, those with public batches counted."""
+        return sum(curve.runs for curve in self.curves)
+
+    @property
+    def adjacency(self) -> str:
+        """That of every run."""
+        return self.curves[0].adjacency
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The least one of runs with secret bins."""
+        return min(curve.noise_multiplier for curve in self.secret)
+
+    @property
+    def other_mu(self) -> float:
+        """Of all runs with public batches together."""
+        return gaussian.compose([curve.mu for curve in self.public])
+
+    @property
+    def public_mu(self) -> float:
+        """Of all runs together if all bins were public: secrecy never costs."""
+        return gaussian.compose([self.other_mu, *(curve.public_mu for curve in self.secret)])
+
+    # ---- numbers -------------------------------------------------------------------------------------------
+
+    def epsilon(self, delta: float) -> float:
+        """An epsilon at this delta in (0, 1), never below the true one; inf without noise."""
+        public, slack = self.public_epsilon(delta), SLACK * self.runs
+        if math.isinf(public) or delta <= 2 * slack or not self._fits:
+            return public
+        return min(public, epsilon_of(_composed(self, delta), delta - slack))
+
+    def delta(self, epsilon: float) -> float:
+        """A delta at this epsilon >= 0, never below the true one; 1 without noise."""
+        public = self.public_delta(epsilon)
+        if not self._fits or math.isinf(self.other_mu):
+            return public
+        return min(public, delta_of(_composed(self, FINEST), epsilon) + SLACK * self.runs)
+
+    def at(self, noise_multiplier: float) -> NoReturn:
+        """Refused: each run has a noise of its own."""
+        raise _without_one_noise()
+
+    def least_multiplier(self, epsilon: float, delta: float, by: str = "tightest") -> NoReturn:
+        """Refused: each run has a noise of its own."""
+        raise _without_one_noise()
+
+    def certified_runs(self) -> tuple[PrivacyCurve, ...]:
+        """The runs."""
+        return self.curves
+
+    def composed_with(self, other: PrivacyCurve) -> PrivacyCurve:
+        """These runs, then more."""
+        return Composed((*self.curves, *other.certified_runs()))
+
+    # ---- words and files -----------------------------------------------------------------------------------
+
+    def remark(self, delta: float) -> str:
+        """What stands beside epsilon in words: what was composed."""
+        public = f", and runs of mu {rounded_up(self.other_mu, 4)} with public batches" if self.other_mu else ""
+        count = f"{len(self.secret)} runs" if len(self.secret) > 1 else "1 run"
+        each = ", ".join(rounded_up(run.epsilon(delta), 4) for run in self.secret)
+        return (
+            f"composed of {count} with secret bins, drawn anew for each (epsilon {each}){public}, by their "
+            f"privacy loss distributions; with public bins {rounded_up(self.public_epsilon(delta), 4)}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The runs with secret bins, and mu of those with public batches."""
+        return {
+            "runs": [run.to_dict() for run in self.secret],
+            "public": [json_value(run.mu) for run in self.public],
+            "public_runs": sum(run.runs for run in self.public),
+        }
+
+    @property
+    def _fits(self) -> bool:
+        return all(run.fits for run in self.secret)
+
+    @property
+    def _interval(self) -> float:
+        """Discretization that is small against the losses of all runs: that of the one that loses most."""
+        return max([*(run.interval for run in self.secret), *([interval_of(self.other_mu)] if self.other_mu else [])])
+
+
+def _without_one_noise() -> UnsupportedMechanism:
+    return UnsupportedMechanism(
+        "runs that are composed have a noise each, and no noise multiplier in common; calibrate each run."
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _composed(curve: Composed, delta: float) -> PrivacyLossDistribution:
+    """Of all runs, in both directions: on the grid of the run that loses most, as pessimistic for the others."""
+    interval = curve._interval
+    losses = [run.losses(delta, interval) for run in curve.secret]
+    if curve.other_mu:
+        losses.append(gaussian_losses(curve.other_mu * UP, interval))
+    return functools.reduce(lambda a, b: a.compose(b), losses)

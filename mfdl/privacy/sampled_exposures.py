@@ -1,0 +1,353 @@
+"""What is exposed where batches are secret: the accountant of Poisson sampling and of balls-in-bins.
+
+docs/sampling.md and docs/secret_bins.md have the theorems; their conditions are the refusals here. What is seen may be
+anything that follows from the privatised gradients of all steps, if noise enters where gradients do. Under Poisson
+sampling noise must be fresh in each step, and hidden messages are refused; under balls-in-bins hidden messages count
+as seen, and noise may be correlated over time.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from .. import check
+from ..algorithms import LinearAlgorithm
+from ..check import FloatArray
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..participation.sampling import BallsInBins, PoissonSampling, Sampled
+from ..progress import Progress
+from ..trust import TrustModel
+from . import bin_gram, gaussian
+from .accounting import VictimLoss
+from .curves import (
+    UP,
+    BallsInBinsGaussian,
+    MonteCarlo,
+    MonteCarloCurve,
+    PoissonGaussian,
+    PrivacyCurve,
+    correlations,
+    normalized,
+)
+from .exposures import Exposures
+from .fingerprint import Fingerprint
+from .forms import injection_bound, known_gradient
+from .guarantee import noise_multiplier
+from .question import Question, Target
+from .sensitivity import Sensitivity
+
+RELEASE = "not applicable"
+BY_BINS, BY_SAMPLING = "the bins' pair", "the sampled pair"
+METHODS = ("exact", "certified", "monte-carlo")
+"""The last one of balls-in-bins alone; "exact" means the certified bound, as for public patterns."""
+
+Exposed = dict[int, tuple[float, str]]
+"""Of each victim the largest [Sigma^+]_uu over members and steps, and what makes it infinite."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class SampledLoss(VictimLoss):
+    """What one victim, or the worst of several, loses under secret batches.
+
+    Attributes: std_per_multiplier: sensitivity per unit clipping norm, rounded up; unit_curve: at noise multiplier 1.
+    """
+
+    std_per_multiplier: float = math.inf
+    unit_curve: PrivacyCurve = dataclasses.field(kw_only=True)
+
+    @property
+    def retry_step(self) -> float:  # type: ignore[override]
+        """By what share calibration adds noise where the target is still missed, by rounding or by fresh samples."""
+        return self.unit_curve.retry_step
+
+    def sensitivity(self, *, adaptive: bool = True) -> float:
+        return self.std_per_multiplier
+
+    def curve(self, question: Question, noise_std: float, *, adaptive: bool = True, tries: int = 0) -> PrivacyCurve:
+        curve = self.unit_curve.at(noise_multiplier(noise_std, question.clip_norm, self.std_per_multiplier))
+        for _ in range(tries):
+            curve = curve.retried()
+        return curve
+
+    def least_noise(self, question: Question, target: Target) -> float:
+        assert target.epsilon is not None
+        assert target.delta is not None
+        least = self.unit_curve.least_multiplier(target.epsilon, target.delta, by=target.by)
+        std, more = gaussian.noise_std(least, self.std_per_multiplier, float(question.clip_norm)), 2.0**-52
+        while noise_multiplier(std, question.clip_norm, self.std_per_multiplier) < least:  # by rounding
+            std, more = std * (1 + more), 2 * more
+        return std
+
+    def explanation(self, *, adaptive: bool = True, victim: str = "") -> str:
+        return self.trained.why
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SampledExposures(Exposures, abc.ABC):
+    """Of secret batches: one curve for the worst of each group of victims.
+
+    Attributes: scheme: of the algorithm; exposed: of each victim; victims: those asked about, None for all;
+        samples: how numbers by Monte Carlo are drawn, None where all are certified.
+    """
+
+    algorithm: LinearAlgorithm
+    question: Question
+    scheme: Sampled
+    exposed: Exposed
+    victims: Sequence[int] | None
+    samples: MonteCarlo | None
+
+    @functools.cached_property
+    def each(self) -> tuple[VictimLoss, ...]:
+        """Of each victim. Cost: O(T^3) for each node with an encoder of its own."""
+        causal = self.algorithm.noise.causal
+        alike: dict[tuple[float, int], Exposed] = {}
+        chosen = self.exposed if self.victims is None else {u: self.exposed[u] for u in self.victims}
+        for u, exposed in chosen.items():
+            encoder = -1 if causal is None or causal.fresh or causal.shared else u
+            alike.setdefault((exposed[0], encoder), {})[u] = exposed
+        losses = {u: loss for group in alike.values() for u, loss in self._losses(group).items()}
+        return tuple(losses[u] for u in sorted(losses))
+
+    @functools.cached_property
+    def together(self) -> VictimLoss:
+        worst = max(self.exposed, key=lambda u: self.exposed[u][0])
+        return self._losses(self.exposed)[worst]
+
+    @abc.abstractmethod
+    def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
+        """Of victims with this sensitivity over nodes: that over time too, why, the rule, and the curve per unit."""
+
+    def _losses(self, group: Exposed) -> dict[int, VictimLoss]:
+        """Of victims that are accounted together, by the worst of them."""
+        squared, why = max(group.values(), key=lambda exposed: exposed[0])
+        over_nodes = math.inf if math.isinf(squared) else math.nextafter(math.sqrt(squared), math.inf)
+        sensitivity, why, rule, unit = self._pair(group, over_nodes, why)
+        fingerprint = Fingerprint.of(self.algorithm, self.question.trust, self.scheme, RELEASE, "record")
+        return {u: self._loss(u, sensitivity, why, rule, unit).answering(fingerprint) for u in group}
+
+    def _loss(self, u: int, sensitivity: float, why: str, rule: str, unit: PrivacyCurve) -> SampledLoss:
+        squared = math.nextafter(sensitivity * sensitivity, math.inf)
+        number = Sensitivity(squared, False, (), u, 0.0, 0.0, why, rule)
+        return SampledLoss(
+            number,
+            number,
+            adaptive=True,
+            adaptive_by=rule,
+            attacker=self.question.trust.attacker,
+            release=RELEASE,
+            std_per_multiplier=sensitivity,
+            unit_curve=unit,
+        )
+
+    @property
+    def nodes(self) -> set[int]:
+        return set(self.exposed if self.victims is None else self.victims)
+
+    def require(self, algorithm: LinearAlgorithm, question: Question) -> None:
+        wanted = Fingerprint.of(algorithm, question.trust, self.scheme, RELEASE, "record")
+        mine = Fingerprint.of(self.algorithm, self.question.trust, self.scheme, RELEASE, "record")
+        mine.require(wanted, what="the losses were computed")
+
+    def refuse(self, **given: Any) -> None:
+        scheme = self.scheme.describe()
+        if given.get("noise_multiplier") is not None:
+            raise UnsupportedMechanism(f"{scheme} take noise_std: noise_multiplier is of public patterns.")
+        if given.get("mu") is not None:
+            raise UnsupportedMechanism(f"{scheme} have no mu; give epsilon and delta.")
+
+
+class PoissonExposures(SampledExposures):
+    """Of Poisson sampling: the pair of one step, composed."""
+
+    def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
+        scheme = cast("PoissonSampling", self.scheme)
+        return sensitivity, why, BY_SAMPLING, PoissonGaussian(1.0, scheme.rate, scheme.steps, self.question.adjacency)
+
+
+class BinsExposures(SampledExposures):
+    """Of balls-in-bins: the pair of M of the encoders of these victims."""
+
+    def _pair(self, group: Exposed, sensitivity: float, why: str) -> tuple[float, str, str, PrivacyCurve]:
+        q, bins = self.question, cast("BallsInBins", self.scheme).bins
+        if q.trust.hides_messages(self.algorithm):
+            why = " ".join(filter(None, (why, "Messages that the attacker does not see count as seen.")))
+        gram = bin_gram.time_gram(self.algorithm, sorted(group), bins)
+        certified = BallsInBinsGaussian(1.0, bins, correlations(gram), q.adjacency)
+        unit = certified if self.samples is None else MonteCarloCurve(certified, normalized(gram), self.samples)
+        return sensitivity * (math.sqrt(float(gram.diagonal().max())) * UP), why, BY_BINS, unit
+
+
+def poisson_exposures(
+    algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
+) -> SampledExposures:
+    """The accountant of Poisson sampling.
+
+    Raises:
+        InvalidInput: an argument out of range.
+        UnsupportedMechanism: where amplification is not proven: an option that only public patterns have, noise added
+            elsewhere than gradients, noise correlated over time, hidden messages.
+    Cost: that of the noise's pseudo-inverse over nodes; numbers come when asked for.
+    Source: docs/sampling.md; the pairs of one step are those of arXiv:1908.10530 and arXiv:2106.08567.
+    """
+    _require_usual(algorithm, question, METHODS[:2])
+    exposed = _over_nodes(algorithm, question.trust, question.trust)
+    return PoissonExposures(*_arguments(algorithm, question, exposed, victims), None)
+
+
+def bins_exposures(
+    algorithm: LinearAlgorithm, question: Question, *, victims: Sequence[int] | None = None, progress: Progress = "auto"
+) -> SampledExposures:
+    """The accountant of balls-in-bins; messages that the attacker does not see count as seen.
+
+    Raises:
+        InvalidInput: an argument out of range.
+        UnsupportedMechanism: where amplification is not proven: an option that only public patterns have; noise added
+            elsewhere than gradients; noise that correlates time and nodes together and is known in part, or has no
+            encoder over both.
+    Cost: as `poisson_exposures`, and O(T^3) for an encoder.
+    Source: docs/secret_bins.md.
+    """
+    _require_usual(algorithm, question, METHODS)
+    trust, method = question.trust, question.method
+    seen = trust.all_messages() if trust.hides_messages(algorithm) else trust
+    if not bin_gram.is_product(algorithm.noise) and bin_gram.is_block_causal(algorithm.noise):
+        exposed = _over_both(algorithm, trust, seen)
+    else:
+        exposed = _over_nodes(_fresh(algorithm), trust, seen)
+    samples = MonteCarlo() if method == "monte-carlo" else method if isinstance(method, MonteCarlo) else None
+    return BinsExposures(*_arguments(algorithm, question, exposed, victims), samples)
+
+
+def _arguments(
+    algorithm: LinearAlgorithm, question: Question, exposed: Exposed, victims: Sequence[int] | None
+) -> tuple[LinearAlgorithm, Question, Sampled, Exposed, Sequence[int] | None]:
+    """With victims that attack, whose loss is infinite."""
+    if victims is not None:
+        attacking = sorted({check.integer_at_least(0, victim=u) for u in victims} - set(exposed))
+        exposed = exposed | dict.fromkeys(attacking, (math.inf, "Infinite: the victim is one of the attackers."))
+    return algorithm, question, cast("Sampled", algorithm.participation), exposed, victims
+
+
+def _require_usual(algorithm: LinearAlgorithm, question: Question, methods: Sequence[str]) -> None:
+    """Refuses what only public patterns have, and an argument out of range, before any work."""
+    usual: dict[str, Any] = {"release": None, "lipschitz": None, "unit": "record", "participation": None}
+    given = {name: getattr(question, name) for name in usual if getattr(question, name) != usual[name]}
+    method = "monte-carlo" if isinstance(question.method, MonteCarlo) else question.method
+    if method not in methods:
+        given["method"] = question.method
+    for name, value in given.items():
+        raise UnsupportedMechanism(
+            f"{algorithm.participation.describe()} are accounted for one record, all messages seen, by a certified "
+            "bound or, with BallsInBins, by Monte Carlo (method='monte-carlo'); leave out "
+            f"{name}, got {value!r}, or take a public participation such as Cyclic."
+        )
+    check.instance(TrustModel, trust=question.trust)
+    gaussian.record_shift(question.adjacency, question.clip_norm)  # refuses either
+
+
+def _over_both(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
+    """Of noise that correlates time and nodes together: 1, its M holds all; inf for a victim whose gradient is known.
+
+    Infinite for all victims of those who know all of the noise.
+    Raises: UnsupportedMechanism: noise that is known in part, which leaves no block causal encoder.
+    """
+    require_noise_with_gradients(algorithm)
+    labels, exposed = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
+    for model, victims in seen.members(algorithm):
+        if not victims:
+            continue
+        against = model.view(algorithm, victims[0])
+        known = against.knowledge.known_noise
+        if known.any() and not known.all():
+            raise UnsupportedMechanism(
+                f"secret bins are accounted for noise of {algorithm.name!r}, which correlates time and nodes together, "
+                f"where attackers know none of it, and under trust model {trust.name!r} {trust.attacker} know a part; "
+                "take one encoder for all nodes (time_space, mafalda), trust.SecLDP(), or a public participation."
+            )
+        for u in victims:
+            why = known_gradient(against, u) or ("all noise is known" if known.all() else "")
+            found = (math.inf, f"Infinite for node {labels[u]!r}: {why}.") if why else (1.0, "")
+            exposed[u] = max(exposed.get(u, found), found, key=lambda each: each[0])
+    return _of_somebody(exposed, trust)
+
+
+def _of_somebody(exposed: Exposed, trust: TrustModel) -> Exposed:
+    if not exposed:
+        raise InvalidInput(f"no victim is left: {trust.attacker} leave nobody whose loss could be asked for.")
+    return exposed
+
+
+def require_noise_with_gradients(algorithm: LinearAlgorithm) -> None:
+    """Refuses noise elsewhere than in sums of gradients: divisors of batches would leave it undivided."""
+    if algorithm.noise_on_messages or not algorithm.noise_enters_with_gradients:
+        raise UnsupportedMechanism(
+            f"amplification by sampling is proven where noise is added to sums of gradients, and {algorithm.name!r} "
+            "adds it elsewhere; take dp_dsgd, decor or corn, or a public participation."
+        )
+
+
+def _fresh(algorithm: LinearAlgorithm) -> LinearAlgorithm:
+    """The same with noise that is fresh in each step, for what its covariance over nodes leaves."""
+    require_noise_with_gradients(algorithm)
+    if algorithm.noise.is_zero:
+        return algorithm
+    return dataclasses.replace(algorithm, noise=bin_gram.fresh_part(algorithm))
+
+
+def _over_nodes(algorithm: LinearAlgorithm, trust: TrustModel, seen: TrustModel) -> Exposed:
+    """What each victim's noise over the nodes leaves, for noise that is fresh in every step.
+
+    Args: trust: as it is named; seen: the one whose views are looked at.
+    """
+    noise = algorithm.noise
+    require_noise_with_gradients(algorithm)
+    if not noise.is_zero and (noise.causal is None or not noise.causal.fresh):
+        raise UnsupportedMechanism(
+            "amplification by sampling is proven for noise that is fresh in every step, and that of "
+            f"{algorithm.name!r} is correlated over time; take dp_dsgd, decor or corn, or a public "
+            "participation such as Cyclic."
+        )
+    labels, worst = algorithm.dynamics.gossip.labels, dict[int, tuple[float, str]]()
+    for model, victims in seen.members(algorithm):
+        if not victims:
+            continue
+        view = model.view(algorithm, victims[0])
+        if not view.knowledge.sees_all(algorithm):
+            raise UnsupportedMechanism(
+                f"trust model {trust.name!r} hides messages, and amplification by sampling is proven where every "
+                "message is seen; take the same attackers with all of them seen, trust.all_messages(), or a public "
+                "participation."
+            )
+        grams = injection_bound(view, victims)
+        assert grams is not None
+        for u, gram in zip(victims, grams, strict=True):
+            assert gram.is_diagonal
+            squared = np.where(gram.leaks, math.inf, (gram.values + gram.errors) * gram.inflation * (1 + 2.0**-50))
+            largest = float(squared.max())
+            why = f"Infinite for node {labels[u]!r}: {gram.why}." if math.isinf(largest) else ""
+            worst[u] = max(worst.get(u, (0.0, "")), (largest, why), key=lambda each: each[0])
+    return _of_somebody(worst, trust)
+
+
+def noise_of_bins(*, epsilon: float, delta: float, bins: int, adjacency: str) -> Callable[[FloatArray], float]:
+    """What a target requires of local encoders under balls-in-bins, as `factorization.factorize_bins` takes it.
+
+    Returns: from M, shape (bins, bins), to the certified noise std per unit clipping norm.
+    Raises: InvalidInput: epsilon not > 0, delta outside (0, 1), bins < 1, an unknown adjacency.
+    """
+    epsilon, delta = check.positive(epsilon=epsilon), check.open_unit(delta=delta)
+    BallsInBinsGaussian(1.0, bins, ((bins, 0.0),), adjacency)  # refuses either
+
+    def noise_std(M: FloatArray) -> float:
+        curve = BallsInBinsGaussian(1.0, bins, correlations(M), adjacency)
+        return curve.least_multiplier(epsilon, delta) * math.sqrt(float(M.diagonal().max())) * UP
+
+    return noise_std
