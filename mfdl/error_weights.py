@@ -20,10 +20,12 @@ import scipy.sparse as sp
 from . import check
 from .check import FloatArray
 from .errors import InvalidInput, require_known, unknown_name
-from .released import Released
+from .released import Released, StepWeights
 from .shown import short_repr
+from .spec import Entry, Registry
 
-SCHEMES = ("all", "last", "exponential", "released")
+STEP_WEIGHTS: Registry[Entry] = Registry("step_weights", by_position=True)
+"""Functions to the weights w_r, or a_r of released models, by name."""
 NODES, AVERAGE = "nodes", "average"
 OBJECTIVES = ("post-average", "message")
 
@@ -54,7 +56,7 @@ class ErrorWeights:
 
     def __post_init__(self) -> None:
         if isinstance(self.step_weights, str):
-            _parsed(self.step_weights)
+            STEP_WEIGHTS.make(self.step_weights)
         else:
             object.__setattr__(self, "step_weights", _non_negative("step_weights", self.step_weights))
         if isinstance(self.target, str):
@@ -66,9 +68,10 @@ class ErrorWeights:
     @property
     def released(self) -> Released | None:
         """What is released, where that is what counts."""
-        if isinstance(self.step_weights, str) and self.step_weights.partition(":")[0] == "released":
-            return Released(self.step_weights.partition(":")[2])
-        return None
+        if not isinstance(self.step_weights, str):
+            return None
+        entry, arguments = STEP_WEIGHTS.read(self.step_weights)
+        return Released(**arguments) if entry.build is released_models else None
 
     @property
     def uniform_target(self) -> bool:
@@ -87,18 +90,8 @@ class ErrorWeights:
                     f"step_weights must hold one weight for each of {num_steps} steps, got {len(self.step_weights)}."
                 )
             return np.array(self.step_weights)
-        if (released := self.released) is not None:
-            return released.of_steps(num_steps)
-        scheme, numbers = _parsed(self.step_weights)
-        if scheme == "all":
-            return np.ones(num_steps)
-        if scheme == "exponential":
-            with np.errstate(over="ignore"):  # a half-life next to zero: earlier steps count nothing
-                return np.asarray(0.5 ** (np.arange(num_steps)[::-1] / numbers[0]))
-        last = int(numbers[0])
-        if last > num_steps:
-            raise InvalidInput(f"step_weights {self.step_weights!r} counts the last {last} of {num_steps} steps.")
-        return np.where(np.arange(num_steps) >= num_steps - last, 1.0, numbers[1])
+        weights: StepWeights = STEP_WEIGHTS.make(self.step_weights)
+        return weights(num_steps)
 
     def of_nodes(self, num_nodes: int) -> FloatArray | None:
         """The diagonal of Q, shape (n,); None for the average, whose Q = 1 1^T / n is not diagonal."""
@@ -191,35 +184,44 @@ class Target:
         return self.objective == "post-average"
 
 
-def _parsed(text: str) -> tuple[str, tuple[float, ...]]:
-    """(scheme, its numbers with defaults)."""
-    scheme, _, rest = text.partition(":")
-    if scheme not in SCHEMES:
-        raise unknown_name("step_weights", scheme, SCHEMES)
-    if scheme == "released":
-        if not rest:
-            raise InvalidInput(
-                "step_weights 'released' must say which models are, as in released:average:48 (the command line fills "
-                "in its --release-model)."
-            )
-        Released(rest)
-        return scheme, ()
-    parts = [part for part in rest.split(":") if part.strip()]
-    try:
-        numbers = [float(part) for part in parts]
-    except ValueError:
-        raise InvalidInput(f"step_weights {text!r}: {rest!r} must be numbers.") from None
-    most = {"all": 0, "last": 2, "exponential": 1}[scheme]
-    if len(numbers) > most or (scheme == "exponential" and not numbers):
-        raise InvalidInput(f"step_weights {text!r} must be all, last, last:M, last:M:FLOOR or exponential:H.")
-    if scheme == "last":
-        steps, floor = (numbers + [1.0, 0.0][len(numbers) :])[:2]
-        if not np.isfinite(steps) or steps < 1 or steps != int(steps) or not (np.isfinite(floor) and floor >= 0):
-            raise InvalidInput(f"step_weights {text!r} must count a whole number of steps >= 1, with a floor >= 0.")
-        return scheme, (steps, floor)
-    if scheme == "exponential" and not (np.isfinite(numbers[0]) and numbers[0] > 0):
-        raise InvalidInput(f"step_weights {text!r} must have a finite half-life > 0.")
-    return scheme, tuple(numbers)
+@STEP_WEIGHTS.register(name="all")
+def all_steps() -> StepWeights:
+    """All steps alike."""
+    return np.ones
+
+
+@STEP_WEIGHTS.register(example="last:48:0.01")
+def last(steps: float = 1, floor: float = 0.0) -> StepWeights:
+    """1 on the last steps, the floor before."""
+    if not np.isfinite(steps) or steps < 1 or steps != int(steps) or not (np.isfinite(floor) and floor >= 0):
+        raise InvalidInput(
+            f"step_weights last counts a whole number of steps >= 1, with a floor >= 0, got {steps:g} and {floor:g}."
+        )
+
+    def of_steps(num_steps: int) -> FloatArray:
+        if steps > num_steps:
+            raise InvalidInput(f"step_weights last:{steps:g} counts the last {steps:g} of {num_steps} steps.")
+        return np.where(np.arange(num_steps) >= num_steps - int(steps), 1.0, floor)
+
+    return of_steps
+
+
+@STEP_WEIGHTS.register(example="exponential:10")
+def exponential(half_life: float) -> StepWeights:
+    """Halved every so many steps back from the end."""
+    half_life = check.positive(half_life=half_life)
+
+    def of_steps(num_steps: int) -> FloatArray:
+        with np.errstate(over="ignore"):  # a half-life next to zero: earlier steps count nothing
+            return np.asarray(0.5 ** (np.arange(num_steps)[::-1] / half_life))
+
+    return of_steps
+
+
+@STEP_WEIGHTS.register(name="released", example="released:average:48")
+def released_models(model: str) -> StepWeights:
+    """What is released, and nothing else."""
+    return Released(model).of_steps
 
 
 def _non_negative(name: str, values: Any) -> FloatArray:

@@ -10,17 +10,23 @@ final models. Noise that differs from step to step cancels in the average.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 
 from . import check
 from .check import FloatArray
-from .errors import InvalidInput, unknown_name
+from .errors import InvalidInput
 from .gossip import Gossip
+from .spec import Entry, Registry, parse
 from .storable import storable
 
-MODELS = ("last", "average", "exponential")
+StepWeights: TypeAlias = Callable[[int], FloatArray]
+"""A weight for each of T steps, shape (T,)."""
+MODELS: Registry[Entry] = Registry("released model", by_position=True)
+"""Functions to the weights a_r, by name."""
 
 
 @storable
@@ -57,37 +63,17 @@ class Released:
             object.__setattr__(self, "rounds_of_gossip", int(rounds))
         object.__setattr__(self, "model", name)
         check.integer_at_least(0, rounds_of_gossip=self.rounds_of_gossip)
-        kind, _, number = name.partition(":")
-        if kind not in MODELS:
-            raise unknown_name("released model", kind, MODELS)
-        whole = number.isdecimal() and int(number) > 0
-        try:
-            positive = np.isfinite(float(number)) and float(number) > 0
-        except ValueError:
-            positive = False
-        if not {"last": name == "last", "average": whole, "exponential": positive}[kind]:
-            raise InvalidInput(
-                f"released model {name!r} must be last, average:M with M >= 1 steps, or exponential:M with a half-life "
-                "M > 0 of steps."
-            )
+        MODELS.make(name)
 
     @property
     def is_last(self) -> bool:
         """The last models themselves."""
-        return self.model == "last" and not self.rounds_of_gossip
+        return parse(self.model).name == "last" and not self.rounds_of_gossip
 
     def of_steps(self, num_steps: int) -> FloatArray:
         """a_r, shape (num_steps,), their sum 1. Raises: InvalidInput: an average over more models than there are."""
-        num_steps = check.integer_at_least(1, num_steps=num_steps)
-        kind, _, number = self.model.partition(":")
-        if kind == "exponential":
-            with np.errstate(over="ignore"):
-                weights = 0.5 ** (np.arange(num_steps)[::-1] / float(number))
-            return np.asarray(weights / weights.sum())
-        last = 1 if kind == "last" else int(number)
-        if last > num_steps:
-            raise InvalidInput(f"released model {self.model!r} averages the last {last} of {num_steps} models.")
-        return np.where(np.arange(num_steps) >= num_steps - last, 1 / last, 0.0)
+        weights: StepWeights = MODELS.make(self.model)
+        return weights(check.integer_at_least(1, num_steps=num_steps))
 
     def further_gossip(self, gossip: Gossip, first: int) -> sp.csr_array | None:
         """The product of the rounds at the end, the first of them round `first` of the gossip; None: no rounds."""
@@ -100,3 +86,35 @@ class Released:
     def describe(self) -> str:
         """In the words that it can be made of."""
         return self.model + (f"+{self.rounds_of_gossip}" if self.rounds_of_gossip else "")
+
+
+@MODELS.register()
+def last() -> StepWeights:
+    """The last models."""
+    return average(1)
+
+
+@MODELS.register(example="average:48")
+def average(models: int) -> StepWeights:
+    """The mean of the last models of each node, so many of them."""
+    models = check.integer_at_least(1, models=models)
+
+    def of_steps(num_steps: int) -> FloatArray:
+        if models > num_steps:
+            raise InvalidInput(f"released model 'average:{models}' averages the last {models} of {num_steps} models.")
+        return np.where(np.arange(num_steps) >= num_steps - models, 1 / models, 0.0)
+
+    return of_steps
+
+
+@MODELS.register(example="exponential:10")
+def exponential(half_life: float) -> StepWeights:
+    """The mean of all models, weights halved every so many steps back from the end."""
+    half_life = check.positive(half_life=half_life)
+
+    def of_steps(num_steps: int) -> FloatArray:
+        with np.errstate(over="ignore"):
+            weights = 0.5 ** (np.arange(num_steps)[::-1] / half_life)
+        return np.asarray(weights / weights.sum())
+
+    return of_steps

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import gossip, trust
 from mfdl.algorithms import mafalda, mafalda_l
-from mfdl.algorithms.factorized import mafalda_by_class
+from mfdl.algorithms.factorized import mafalda_classes
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import error_gram, node_error_grams
 from mfdl.error_weights import ErrorWeights
@@ -93,8 +93,8 @@ def test_finer_classes_never_cost_more(graph, scheme, weights, data):
     fine = [2 * c + data.draw(st.integers(0, 1)) for c in coarse]
     one, some, more, each = (
         mafalda(dynamics, scheme, weights=weights).factorization,
-        mafalda_by_class(dynamics, scheme, labels=coarse, weights=weights).factorization,
-        mafalda_by_class(dynamics, scheme, labels=fine, weights=weights).factorization,
+        mafalda_classes(dynamics, scheme, labels=coarse, weights=weights).factorization,
+        mafalda_classes(dynamics, scheme, labels=fine, weights=weights).factorization,
         mafalda_l(dynamics, scheme, weights=weights).factorization,
     )
     for cheaper, dearer in ((each, more), (more, some), (some, one)):
@@ -106,7 +106,7 @@ def test_finer_classes_never_cost_more(graph, scheme, weights, data):
 
 def test_degree_classes_lie_between_one_encoder_and_one_for_each_node():
     scheme = Cyclic(4, 8)
-    one, some, each = (build(FLORENTINE, scheme) for build in (mafalda, mafalda_by_class, mafalda_l))
+    one, some, each = (build(FLORENTINE, scheme) for build in (mafalda, mafalda_classes, mafalda_l))
     losses = [a.factorization.loss for a in (one, some, each)]
     saved = (losses[0] - losses[1]) / (losses[0] - losses[2])  # 0.76: most of the gain, by 5 problems instead of 15
     assert 0.7 < saved < 0.85
@@ -135,7 +135,7 @@ def test_loss_bound_and_status_are_those_of_the_classes_together():
 @pytest.mark.parametrize("objective", ["post-average", "message"])
 def test_the_loss_is_the_error_of_the_algorithm_it_makes(weights, objective):
     scheme = mixed(5, Cyclic(2, 4), Cyclic(4, 2), Cyclic(2, 4))
-    for build in (mafalda_by_class, mafalda_l):
+    for build in (mafalda_classes, mafalda_l):
         one = build(STAR, scheme, weights=weights, objective=objective)
         assert_allclose(noise_error(one, weights=weights, objective=objective), one.factorization.loss, rtol=1e-9)
 
@@ -154,7 +154,7 @@ def test_one_class_is_one_shared_encoder_and_classes_of_one_node_are_mafalda_l()
 
 @examples(8)
 @given(
-    build=st.sampled_from([mafalda_l, mafalda_by_class]),
+    build=st.sampled_from([mafalda_l, mafalda_classes]),
     graph=st.sampled_from(GRAPHS[1:]),
     schemes=st.lists(st.sampled_from(SCHEMES), min_size=1, max_size=3),
 )
@@ -218,7 +218,7 @@ def test_noise_that_no_counted_model_meets_is_independent_and_free(factorize):
     ],
 )
 def test_labels_and_participations_that_no_encoder_can_be_made_for(schemes, labels, message):
-    builds = [lambda *case: mafalda_by_class(*case, labels=labels), *([mafalda_l] if labels is None else [])]
+    builds = [lambda *case: mafalda_classes(*case, labels=labels), *([mafalda_l] if labels is None else [])]
     for build in builds:
         with pytest.raises((InvalidInput, UnsupportedMechanism), match=message):
             build(STAR, ParticipationByNode(schemes))

@@ -17,11 +17,11 @@ NAMES = {
         sweep sweeps tasks testing trust victim_losses with_noise without_noise
     """,
     "mfdl.algorithms": """
-        LinearAlgorithm Round adapted anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf
-        decor delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking lambda_cgd local_steps
-        mafalda mafalda_bins mafalda_by_class mafalda_l mf_dsgd muffliato push_sum random_walk space_time
-        space_time_noise spatial_covariance spatial_noise time_space time_space_bins toeplitz tuned_decor
-        two_hop_dsgd with_absences zip_dl
+        LinearAlgorithm Round adapted anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
+        delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking lambda_cgd
+        local_steps mafalda mafalda_bins mafalda_classes mafalda_l mf_dsgd muffliato push_sum random_walk space_time
+        space_time_noise spatial_covariance spatial_noise time_space time_space_bins toeplitz tuned_decor two_hop_dsgd
+        with_absences zip_dl
     """,
     "mfdl.audit": """
         AuditConfig AuditMatrix AuditResult BinsAuditResult BinsCanaryResult CanaryResult Cell Reconstruction System

@@ -53,12 +53,12 @@ def test_weights_of_the_models_after_each_step(model, weights):
     ("model", "message"),
     [
         ("averages:2", "did you mean 'average'"),
-        ("average", "average:M with M >= 1 steps"),
-        ("average:0", "average:M with M >= 1 steps"),
-        ("average:1.5", "average:M with M >= 1 steps"),
-        ("exponential:-1", "half-life M > 0"),
-        ("exponential:inf", "half-life M > 0"),
-        ("last:2", "must be last, average:M"),
+        ("average", "is written average:MODELS, .* e.g. average:48"),
+        ("average:0", "models must be an integer >= 1, got 0"),
+        ("average:1.5", "models must be an integer of at most 18 digits, got '1.5'"),
+        ("exponential:-1", "half_life must be a finite number > 0, got -1"),
+        ("exponential:inf", "half_life must be a finite number > 0, got inf"),
+        ("last:2", "is written last, got '2'"),
         ("last+x", "G whole averaging rounds"),
         (3, "must be a text"),
     ],
@@ -71,7 +71,7 @@ def test_names_that_mean_nothing_are_refused(model, message):
 def test_more_models_than_there_are_and_weights_without_a_model_are_refused():
     with pytest.raises(InvalidInput, match="averages the last 5 of 4 models"):
         built().releasing("average:5")
-    with pytest.raises(InvalidInput, match="must say which models are, as in released:average:48"):
+    with pytest.raises(InvalidInput, match=r"is written released:MODEL, .* e.g. released:average:48"):
         ErrorWeights("released")
     with pytest.raises(InvalidInput, match="taken after averaging"):
         error_gram(Dynamics(RING), 4, weights=ErrorWeights("released:average:2"), objective="message")

@@ -58,7 +58,7 @@ def test_notebooks_get_a_table_and_a_picture(objects):
             assert "<table>" in page
             assert repr(x).split(":")[0][:20] in page
     pages = {type(x).__name__: x._repr_html_() for x in objects if hasattr(x, "_repr_html_")}
-    assert {"Mechanism", "LinearAlgorithm", "Factorization", "Losses"} <= pages.keys()
+    assert {"Mechanism", "LinearAlgorithm", "Factorization", "PrivacyLosses"} <= pages.keys()
     assert all("<img" in pages[name] for name in ("Run", "Guarantee"))
     assert "at most" in pages["Factorization"]
 

@@ -161,8 +161,8 @@ def test_named_schedules_are_the_published_formulas(first, scale, num_steps):
     [
         ("inverse", "unknown learning rate schedule 'inverse'; did you mean 'inverse-"),
         ("inverse-time", "is written inverse-time:T0"),
-        ("inverse-time:0", "T0 of learning rate schedule inverse-time must be a number > 0, got '0'"),
-        ("inverse-time:soon", "must be a number > 0, got 'soon'"),
+        ("inverse-time:0", "T0 must be a finite number > 0, got 0.0"),
+        ("inverse-time:soon", "learning rate schedule inverse-time: T0 must be a number, got 'soon'"),
         ("inverse-sqrt:2", "is written inverse-sqrt, got"),
         ("constant:1", "is written constant, got"),
     ],

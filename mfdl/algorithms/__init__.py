@@ -12,7 +12,7 @@ from .factorized import (
     lambda_cgd,
     mafalda,
     mafalda_bins,
-    mafalda_by_class,
+    mafalda_classes,
     mafalda_l,
     toeplitz,
 )
@@ -53,7 +53,7 @@ __all__ = [
     "local_steps",
     "mafalda",
     "mafalda_bins",
-    "mafalda_by_class",
+    "mafalda_classes",
     "mafalda_l",
     "mf_dsgd",
     "muffliato",

@@ -24,6 +24,7 @@ from ..noise.strategy import Strategy
 from ..participation import Participation
 from .checks import builder
 from .linear_algorithm import LinearAlgorithm
+from .mechanism_names import ALL_SEEN, MECHANISMS
 from .round import Round
 
 
@@ -69,6 +70,7 @@ def receivers(weights: sp.csr_array) -> sp.csr_array:
     return matrices.sparse_mask(receivers=(weights.T != 0) > sp.eye_array(weights.shape[0], dtype=bool))
 
 
+@MECHANISMS.register(name="none", trust="none", models=())
 @builder
 def dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     """D-SGD without noise: no privacy at all, the accuracy ceiling of every comparison."""
@@ -76,6 +78,10 @@ def dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     return decentralized("none", dynamics, participation, noise)
 
 
+@MECHANISMS.register(
+    paper="the baseline of arXiv:2510.17480, 2405.01031 and 2501.14644",
+    erratum="clipping at Delta under replace-one moves a gradient by 2 Delta: adjacency is named, never assumed",
+)
 @builder
 def dp_dsgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     """DP-D-SGD: fresh independent noise at every node and step, C = I (the LDP baseline)."""
@@ -107,6 +113,12 @@ def mf_dsgd(
     return decentralized(name, dynamics, participation, noise, factorization=factorization)
 
 
+@MECHANISMS.register(
+    paper="arXiv:2206.05091",
+    erratum="its sum of squared marginal losses is no bound for noise shared by messages; (K-1) n zero rows, not K n",
+    trust="pndp",
+    models=("pndp", *ALL_SEEN),
+)
 @builder
 def muffliato(dynamics: Dynamics, participation: Participation, *, gossip_rounds: int | None = None) -> LinearAlgorithm:
     """Muffliato-SGD(K): DP-D-SGD with K gossip rounds per gradient; communication rounds K T.
@@ -122,6 +134,12 @@ def muffliato(dynamics: Dynamics, participation: Participation, *, gossip_rounds
 AVERAGES = ("complete", "topology")
 
 
+@MECHANISMS.register(
+    paper="the baseline of arXiv:2405.01031 and 2501.14644",
+    erratum="the code of 2501.14644 adds sqrt(n) times more noise to the average than this trust model needs",
+    trust="central",
+    models=("central",),
+)
 @builder
 def cdp(dynamics: Dynamics, participation: Participation, *, average: str = "complete") -> LinearAlgorithm:
     """CDP: independent node noise, of which one sees the average of all messages only.
@@ -147,6 +165,10 @@ def cdp(dynamics: Dynamics, participation: Participation, *, average: str = "com
     return decentralized("cdp", central, participation)
 
 
+@MECHANISMS.register(
+    paper="arXiv:2510.17480, Appendix",
+    erratum="noise must be scaled by the sensitivity of C, which Algorithm 1 leaves out; D acts per node, D (x) I_n",
+)
 @builder
 def anti_pgd(dynamics: Dynamics, participation: Participation) -> LinearAlgorithm:
     """Anti-PGD: node noise z_t - z_{t-1}, i.e. C = ones lower triangular.

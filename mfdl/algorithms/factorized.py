@@ -27,8 +27,12 @@ from ..progress import Progress
 from .checks import builder, require_bins
 from .dsgd import mf_dsgd
 from .linear_algorithm import LinearAlgorithm
+from .mechanism_names import MECHANISMS, OF_SECRET_BINS
 
 
+@MECHANISMS.register(
+    paper="arXiv:2405.13763", erratum="public code of 2510.17480 uses a symmetric Toeplitz matrix, which is not causal"
+)
 @builder
 def bsr(dynamics: Dynamics, participation: Participation, *, bandwidth: int | None = None) -> LinearAlgorithm:
     """Banded square root of the prefix sum, lower triangular.
@@ -41,6 +45,7 @@ def bsr(dynamics: Dynamics, participation: Participation, *, bandwidth: int | No
     return mf_dsgd(dynamics, participation, encoder, name="bsr")
 
 
+@MECHANISMS.register(paper="arXiv:2505.12128")
 @builder
 def bisr(dynamics: Dynamics, participation: Participation, *, bandwidth: int | None = None) -> LinearAlgorithm:
     """BISR: the square root of the prefix sum with a banded inverse: noise is a sum of few fresh rows, any T.
@@ -53,6 +58,7 @@ def bisr(dynamics: Dynamics, participation: Participation, *, bandwidth: int | N
     return mf_dsgd(dynamics, participation, Inverse(noising), name="bisr")
 
 
+@MECHANISMS.register(paper="arXiv:2601.22334")
 @builder
 def lambda_cgd(dynamics: Dynamics, participation: Participation, *, correlation: float = 0.8) -> LinearAlgorithm:
     """DP-lambda-CGD: each step takes back a share of the noise of the step before, made again from its counter.
@@ -71,6 +77,7 @@ def _width(participation: Participation, bandwidth: int | None, otherwise: int) 
     return min(participation.cycle or otherwise, participation.num_steps)
 
 
+@MECHANISMS.register(paper="arXiv:2306.08153")
 @builder
 def d_mf(
     dynamics: Dynamics, participation: Participation, *, tolerance: float = PREFIX_SUM_TOLERANCE
@@ -80,6 +87,10 @@ def d_mf(
     return mf_dsgd(dynamics, participation, solved.encoder, name="d-mf", factorization=solved)
 
 
+@MECHANISMS.register(
+    paper="arXiv:2510.17480, Algorithm 2",
+    erratum="Cholesky factor of the wrong orientation (objective 1.5% above the optimum); Theorem 7 lacks a square",
+)
 @takes_fields_of(EncoderSearch)
 def mafalda(asked: EncoderSearch) -> LinearAlgorithm:
     """MAFALDA-SGD: one C_local for all nodes, optimal for the gossip graph.
@@ -90,6 +101,7 @@ def mafalda(asked: EncoderSearch) -> LinearAlgorithm:
     return _with_encoder("mafalda", asked, factorize(**vars(asked)))
 
 
+@MECHANISMS.register(paper="arXiv:2510.17480, reference code")
 @takes_fields_of(NodeSearch)
 def mafalda_l(asked: NodeSearch) -> LinearAlgorithm:
     """MAFALDA-L: each node its own C_u, optimal for the errors its noise causes, under its own participation.
@@ -99,8 +111,9 @@ def mafalda_l(asked: NodeSearch) -> LinearAlgorithm:
     return _with_encoder("mafalda-l", asked, factorize_nodes(**vars(asked)))
 
 
+@MECHANISMS.register(paper="between MAFALDA-SGD and MAFALDA-L of arXiv:2510.17480")
 @takes_fields_of(ClassSearch)
-def mafalda_by_class(asked: ClassSearch) -> LinearAlgorithm:
+def mafalda_classes(asked: ClassSearch) -> LinearAlgorithm:
     """Between MAFALDA-SGD and MAFALDA-L: one C for each class of nodes, optimal for the errors their noise causes.
 
     Each encoder has unit sensitivity under the participation of its nodes, so under LDP privacy does not depend on the
@@ -111,6 +124,7 @@ def mafalda_by_class(asked: ClassSearch) -> LinearAlgorithm:
     return _with_encoder("mafalda-classes", asked, factorize_classes(**vars(asked)))
 
 
+@MECHANISMS.register(paper="arXiv:2306.08153, with the error Gram of the graph")
 @takes_fields_of(BandSearch)
 def banded(asked: BandSearch) -> LinearAlgorithm:
     """The best banded C for the graph: every entry of its diagonals is free.
@@ -122,6 +136,7 @@ def banded(asked: BandSearch) -> LinearAlgorithm:
     return _of_form("banded", "banded", asked)
 
 
+@MECHANISMS.register(paper="arXiv:2306.08153, with the error Gram of the graph")
 @takes_fields_of(BandSearch)
 def toeplitz(asked: BandSearch) -> LinearAlgorithm:
     """The best Toeplitz C for the graph: one number for each diagonal.
@@ -132,6 +147,7 @@ def toeplitz(asked: BandSearch) -> LinearAlgorithm:
     return _of_form("toeplitz", "toeplitz", asked)
 
 
+@MECHANISMS.register(paper="arXiv:2408.08868, with the error Gram of the graph")
 @takes_fields_of(BufferSearch)
 def blt(asked: BufferSearch) -> LinearAlgorithm:
     """BLT: the best sum of a few exponentials for the graph: a node keeps one row for each, whatever T is.
@@ -142,6 +158,7 @@ def blt(asked: BufferSearch) -> LinearAlgorithm:
     return _of_form("blt", "buffered", asked)
 
 
+@MECHANISMS.register(paper="arXiv:2505.12128, with the error Gram of the graph")
 @takes_fields_of(BandSearch)
 def band_inv(asked: BandSearch) -> LinearAlgorithm:
     """The best C whose inverse is Toeplitz and banded for the graph: noise is a sum of few fresh rows.
@@ -156,6 +173,7 @@ def _of_form(name: str, form: str, asked: FormSearch) -> LinearAlgorithm:
     return mf_dsgd(asked.dynamics, asked.participation, best_of_form(form=form, **vars(asked)), name=name)
 
 
+@OF_SECRET_BINS.register(paper="this library")
 @builder
 def mafalda_bins(
     dynamics: Dynamics,

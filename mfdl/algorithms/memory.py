@@ -22,8 +22,10 @@ from .checks import builder
 from .dsgd import receivers
 from .linear_algorithm import LinearAlgorithm
 from .maps import Maps, from_maps
+from .mechanism_names import MECHANISMS
 
 
+@MECHANISMS.register(paper="arXiv:1607.03218; with momentum arXiv:2209.15505")
 @builder
 def gradient_tracking(
     dynamics: Dynamics, participation: Participation, *, noise: NoiseOperator | None = None
@@ -54,6 +56,7 @@ def gradient_tracking(
     return _made("gradient-tracking", step, dynamics, participation, noise, momentum=True)
 
 
+@MECHANISMS.register(paper="arXiv:1702.05122")
 @builder
 def exact_diffusion(
     dynamics: Dynamics, participation: Participation, *, noise: NoiseOperator | None = None
@@ -84,6 +87,7 @@ def exact_diffusion(
     return _made("exact-diffusion", step, dynamics, participation, noise, state_from_start=start)
 
 
+@MECHANISMS.register(paper="arXiv:1710.06952, with one fixed delay")
 @builder
 def delayed_dsgd(
     dynamics: Dynamics, participation: Participation, *, delay: int = 1, noise: NoiseOperator | None = None
@@ -123,6 +127,7 @@ def delayed_dsgd(
     return _made("delayed-dsgd", step, dynamics, participation, noise, state_from_start=start)
 
 
+@MECHANISMS.register(paper="this library")
 @builder
 def two_hop_dsgd(
     dynamics: Dynamics, participation: Participation, *, share: float = 0.5, noise: NoiseOperator | None = None
@@ -169,6 +174,7 @@ def two_hop_dsgd(
     return _made("two-hop-dsgd", step, dynamics, participation, noise, state_from_start=start, message_sender=sender)
 
 
+@MECHANISMS.register(paper="arXiv:2003.10422")
 @builder
 def local_steps(
     dynamics: Dynamics, participation: Participation, *, steps: int = 2, noise: NoiseOperator | None = None

@@ -25,14 +25,24 @@ from ..noise import StepNoise
 from ..participation import Participation
 from .checks import builder
 from .linear_algorithm import LinearAlgorithm
+from .mechanism_names import MECHANISMS
 from .round import Round
 
 
+@MECHANISMS.register(
+    paper="arXiv:2403.11795, Algorithm 1",
+    erratum="infinite loss where self-messages count as seen; grows with T where they do not (as 2510.17480 has it)",
+    trust="pndp",
+    models=("pndp",),
+    release="none",
+)
 @builder
 def zip_dl(
     dynamics: Dynamics, participation: Participation, *, sigma: float = 1.0, self_messages: bool = False
 ) -> LinearAlgorithm:
-    """Zip-DL on a symmetric gossip matrix.
+    """Zip-DL: noise per message that cancels in the average: nothing is private once final models are released.
+
+    On a symmetric gossip matrix.
 
     Args:
         sigma: standard deviation of Y in units of the mechanism's noise_std, > 0 (of the messages, i.e. after the

@@ -30,8 +30,35 @@ from ..participation import Participation
 from .checks import builder
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm
+from .mechanism_names import MECHANISMS, SHARED
 
 
+@builder
+def tuned_decor(
+    dynamics: Dynamics,
+    participation: Participation,
+    *,
+    coalition_size: int = 0,
+    horizon: int | None = None,
+    weights: ErrorWeights | None = None,
+) -> LinearAlgorithm:
+    """DECOR with the ratio sigma_pair / sigma_local that leaves the least noise in the models, against any q nodes.
+
+    Args: coalition_size: q < n; horizon, weights: steps whose models count, as for `corn`.
+    Source: arXiv:2405.01031, Algorithms 1 to 3; its appendix searches the ratio by training instead.
+    """
+    solved = optimal_pairwise(dynamics, coalition_size=coalition_size, **_counted(participation, horizon, weights))
+    return spatial_noise(dynamics, participation, solved, name="decor")
+
+
+@MECHANISMS.register(
+    paper="arXiv:2405.01031, Algorithm 1",
+    erratum="line 3 of Algorithm 2 lacks the inverse; the search overshoots epsilon; public code reuses noise over "
+    "steps",
+    trust="eavesdropper, colluding, coalitions",
+    models=SHARED,
+    tuned=tuned_decor,
+)
 @builder
 def decor(
     dynamics: Dynamics,
@@ -125,6 +152,13 @@ def spatial_noise(
     return decentralized(name, dynamics, participation, noise, factorization=solved)
 
 
+@MECHANISMS.register(
+    paper="arXiv:2501.14644v2, problems (9) and (10); v1 as Whisper",
+    erratum="one seed for all protects against outsiders only; (9b) is no bound above epsilon = 36 at delta = 1e-5; "
+    "problem (10) of v1 has its inequality reversed",
+    trust="eavesdropper; colluding and coalitions with coalition_size",
+    models=SHARED,
+)
 @builder
 def corn(
     dynamics: Dynamics,
@@ -150,6 +184,12 @@ def corn(
     return spatial_noise(dynamics, participation, solved.require_converged(wanted), name="corn")
 
 
+@MECHANISMS.register(
+    paper="arXiv:2501.14644v2, problem (9), pairwise",
+    erratum="pairwise noises must be independent also on edges that share a node",
+    trust="eavesdropper",
+    models=("eavesdropper",),
+)
 @builder
 def corn_pairwise(
     dynamics: Dynamics,
@@ -165,24 +205,6 @@ def corn_pairwise(
     """
     solved = optimal_pairwise(dynamics, **_counted(participation, horizon, weights))
     return spatial_noise(dynamics, participation, solved, name="corn-pairwise")
-
-
-@builder
-def tuned_decor(
-    dynamics: Dynamics,
-    participation: Participation,
-    *,
-    coalition_size: int = 0,
-    horizon: int | None = None,
-    weights: ErrorWeights | None = None,
-) -> LinearAlgorithm:
-    """DECOR with the ratio sigma_pair / sigma_local that leaves the least noise in the models, against any q nodes.
-
-    Args: coalition_size: q < n; horizon, weights: steps whose models count, as for `corn`.
-    Source: arXiv:2405.01031, Algorithms 1 to 3; its appendix searches the ratio by training instead.
-    """
-    solved = optimal_pairwise(dynamics, coalition_size=coalition_size, **_counted(participation, horizon, weights))
-    return spatial_noise(dynamics, participation, solved, name="decor")
 
 
 def _counted(participation: Participation, horizon: int | None, weights: ErrorWeights | None) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from ..progress import Progress
 from .checks import builder, require_bins
 from .dsgd import decentralized
 from .linear_algorithm import LinearAlgorithm
+from .mechanism_names import MECHANISMS, OF_SECRET_BINS, SHARED
 
 
 @builder
@@ -58,6 +59,11 @@ def space_time_noise(
     return decentralized(name or solved.kind, dynamics, participation, solved.noise(), factorization=solved)
 
 
+@MECHANISMS.register(
+    paper="this library; its halves are MAFALDA-SGD and CorN-DSGD",
+    trust="eavesdropper; colluding and coalitions with coalition_size",
+    models=SHARED,
+)
 @takes_fields_of(SeededSearch)
 def time_space(asked: SeededSearch) -> LinearAlgorithm:
     """One encoder over steps for all base noise, one covariance over nodes: C = C_t (x) C_s, the best of that form.
@@ -68,6 +74,7 @@ def time_space(asked: SeededSearch) -> LinearAlgorithm:
     return _converged(asked, optimal_time_space(**vars(asked)))
 
 
+@MECHANISMS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
 @takes_fields_of(AdaptedSearch)
 def adapted(asked: AdaptedSearch) -> LinearAlgorithm:
     """An encoder over steps for each direction over the nodes, against outsiders.
@@ -78,6 +85,7 @@ def adapted(asked: AdaptedSearch) -> LinearAlgorithm:
     return _converged(asked, optimal_adapted(**vars(asked)))
 
 
+@MECHANISMS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
 @takes_fields_of(Search)
 def space_time(asked: Search) -> LinearAlgorithm:
     """The best noise of any correlation over steps and nodes, against outsiders; for small T n.
@@ -87,6 +95,7 @@ def space_time(asked: Search) -> LinearAlgorithm:
     return _converged(asked, optimal_space_time(**vars(asked)))
 
 
+@OF_SECRET_BINS.register(paper="this library", trust="eavesdropper", models=("eavesdropper",))
 @builder
 def time_space_bins(
     dynamics: Dynamics,

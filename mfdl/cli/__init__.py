@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from .. import __version__, extensions
 from ..errors import InvalidInput, RankLost, UnusualSetting, unknown_name
 from ..reporting.options import spelled
-from . import account, attack, audit, compare, data, factorize, names, report, sweep
+from . import account, attack, audit, compare, data, factorize, listing, report, sweep
 
 __all__ = ["app", "main"]
 
@@ -72,10 +72,10 @@ app = _typer(
 )
 for run in (
     account.account, attack.attack, audit.audit, factorize.factorize, compare.compare, sweep.sweep, report.report,
-    names.mechanisms,
+    listing.mechanisms,
 ):  # fmt: skip
     app.command()(run)
-app.add_typer(names.trust, name="trust")
+app.add_typer(listing.trust, name="trust")
 app.add_typer(data.app, name="data")
 
 # typer brings its own copy of click or the real one, depending on its version; this is ClickException in both

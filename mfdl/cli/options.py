@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +43,14 @@ def say(lines: Iterable[str | Table], kept: Path | None = None) -> None:
         answers().print(line, highlight=False, markup=False)
     if kept is not None:
         answers().print(f"Kept in {kept}.", highlight=False, markup=False, soft_wrap=True)
+
+
+def explain(head: str, lines: Mapping[str, str]) -> None:
+    """A head, and below it one line for each key."""
+    console = answers()
+    console.print(head, markup=False, highlight=False)
+    for key, value in lines.items():
+        console.print(f"  {key}: {value}", markup=False, highlight=False, soft_wrap=True)
 
 
 def table(columns: Sequence[str], *, title: str | None = None, right: Iterable[str] = ()) -> Table:

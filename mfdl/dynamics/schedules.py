@@ -6,9 +6,10 @@ import numpy as np
 
 from .. import check
 from ..check import FloatArray
-from ..errors import InvalidInput, require_known
+from ..spec import Entry, Registry
 
-SCHEDULES = ("constant", "inverse-time", "inverse-sqrt")
+SCHEDULES: Registry[Entry] = Registry("learning rate schedule", supplied=("first_rate", "num_steps"), by_position=True)
+"""Functions to the rates of all steps, by name; `first_rate` is the rate at t = 0, `num_steps` is T."""
 
 
 def schedule(rule: str, first_rate: float, num_steps: int) -> float | FloatArray:
@@ -27,19 +28,25 @@ def schedule(rule: str, first_rate: float, num_steps: int) -> float | FloatArray
     Source: eta / (1 + t / 5000) the a9a experiment of arXiv:2405.01031's code; eta_1 / sqrt(t), t = 1, ..., T, the
         quadratic one of arXiv:2501.14644v2.
     """
-    name, colon, scale = str(rule).partition(":")
-    require_known("learning rate schedule", name, SCHEDULES)
     first_rate, num_steps = check.positive(first_rate=first_rate), check.integer_at_least(1, num_steps=num_steps)
-    if bool(colon) != (name == "inverse-time"):
-        form = "inverse-time:T0, T0 the steps after which the rate is half" if not colon else name
-        raise InvalidInput(f"learning rate schedule {name} is written {form}, got {rule!r}.")
-    if name == "constant":
-        return first_rate
-    step = np.arange(num_steps)
-    if name == "inverse-sqrt":
-        return np.asarray(first_rate / np.sqrt(step + 1.0))
-    try:
-        steps = check.positive(T0=float(scale))
-    except ValueError:
-        raise InvalidInput(f"T0 of learning rate schedule inverse-time must be a number > 0, got {scale!r}.") from None
-    return np.asarray(first_rate / (1 + step / steps))
+    rates: float | FloatArray = SCHEDULES.make(str(rule), first_rate=first_rate, num_steps=num_steps)
+    return rates
+
+
+@SCHEDULES.register()
+def constant(first_rate: float) -> float:
+    """The first rate at every step."""
+    return first_rate
+
+
+@SCHEDULES.register(example="inverse-time:5000")
+def inverse_time(first_rate: float, num_steps: int, T0: float) -> FloatArray:
+    """The first rate over 1 + t / T0: half of it after T0 steps."""
+    steps = check.positive(T0=T0)
+    return np.asarray(first_rate / (1 + np.arange(num_steps) / steps))
+
+
+@SCHEDULES.register()
+def inverse_sqrt(first_rate: float, num_steps: int) -> FloatArray:
+    """The first rate over sqrt(t + 1)."""
+    return np.asarray(first_rate / np.sqrt(np.arange(num_steps) + 1.0))

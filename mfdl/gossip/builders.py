@@ -18,11 +18,16 @@ from .. import check, graphs
 from ..check import FloatArray
 from ..errors import InvalidInput, unknown_name
 from ..graphs.simple import UNNAMED
+from ..spec import Entry, Registry, parse
 from .matrix import GossipMatrix, own_csr
 from .sequences import GossipSequence, rounds_of
 from .tables import by_label
 
+MATRICES: Registry[Entry] = Registry("gossip matrix")
+"""Functions of a graph to its gossip matrix, by name."""
 
+
+@MATRICES.register()
 def metropolis_hastings(
     graph: graphs.Source, stationary: Mapping[Hashable, float] | ArrayLike | None = None
 ) -> GossipMatrix:
@@ -84,6 +89,7 @@ def _stationary(given: Mapping[Hashable, float] | ArrayLike, labels: tuple[Hasha
     return pi
 
 
+@MATRICES.register()
 def uniform(graph: graphs.Source) -> GossipMatrix:
     """W_ij = 1 / (degree_i + 1) for the neighbours j of i and for i itself.
 
@@ -183,17 +189,18 @@ def load(spec: str | os.PathLike[str], graph: graphs.Source) -> GossipMatrix:
     Raises:
         InvalidInput: unknown name, and all of the builder it stands for.
     """
-    if isinstance(spec, str) and spec in _BUILDERS:
-        return _BUILDERS[spec](graph)
+    if isinstance(spec, str) and parse(spec).name in MATRICES:
+        matrix: GossipMatrix = MATRICES.make(spec, graph)
+        return matrix
     if not isinstance(spec, str | os.PathLike):
         raise InvalidInput(
-            f"gossip must be one of {', '.join(_BUILDERS)} or the path of a .npy or .csv file, got "
+            f"gossip must be one of {', '.join(MATRICES)} or the path of a .npy or .csv file, got "
             f"{type(spec).__name__}."
         )
     text = os.fspath(spec)
     if "/" in text or os.sep in text or text.lower().endswith((".npy", ".csv")) or isinstance(spec, os.PathLike):
         return from_file(spec, graph)
-    unknown = unknown_name("gossip matrix", text, _BUILDERS)
+    unknown = unknown_name("gossip matrix", text, MATRICES)
     raise InvalidInput(f"{unknown} A matrix of your own comes from a .npy or .csv file, rows in label order.")
 
 
@@ -205,9 +212,6 @@ def sequence(matrices: Iterable[GossipMatrix], repeat: bool = True) -> GossipSeq
     array([0.25, 0.25, 0.25, 0.25])
     """
     return GossipSequence(rounds_of(matrices), repeat)
-
-
-_BUILDERS = {"metropolis-hastings": metropolis_hastings, "uniform": uniform}
 
 
 def _connected(graph: graphs.Source) -> graphs.SparseGraph:

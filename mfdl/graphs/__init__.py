@@ -23,8 +23,9 @@ from scipy.sparse import csr_array
 
 from .. import check, matrices
 from ..errors import InvalidInput, did_you_mean, unknown_name
+from ..spec import parse
 from .files import FILE_SUFFIXES, integer_edges, looks_like_a_file, read_edge_list
-from .named import BUILDERS, MAX_DRAWS, MAX_EDGES, MAX_NODES, build, build_sparse
+from .named import GRAPHS, MAX_DRAWS, MAX_EDGES, MAX_NODES, build, build_sparse
 from .simple import Edge, from_networkx, in_label_order, keep_largest_component, name_of
 from .sparse import SparseGraph
 
@@ -107,10 +108,8 @@ def load_sparse(
 
 
 def _read_sparse(source: str | os.PathLike[str] | nx.Graph, data_home: str | os.PathLike[str] | None) -> SparseGraph:
-    if isinstance(source, str):
-        name, _, parameters = source.strip().partition(":")
-        if name in BUILDERS:
-            return build_sparse(source.strip(), name, parameters, data_home)
+    if isinstance(source, str) and parse(source).name in GRAPHS:
+        return build_sparse(source.strip(), data_home)
     if isinstance(source, str | os.PathLike) and (pairs := integer_edges(Path(source))) is not None:
         labels, ends = np.unique(pairs, return_inverse=True)
         return SparseGraph.of_edges(tuple(labels.tolist()), ends.reshape(-1, 2), Path(source).name)
@@ -127,22 +126,21 @@ def _read(source: Source, data_home: str | os.PathLike[str] | None) -> nx.Graph:
             f"graph must be a spec such as 'ring:n=16', a path or a networkx graph, got {type(source).__name__}."
         )
     if isinstance(source, str):
-        spec = source.strip()
-        name, _, parameters = spec.partition(":")
-        if name in BUILDERS:
-            return build(spec, name, parameters, data_home)
+        spec, name = source.strip(), parse(source).name
+        if name in GRAPHS:
+            return build(spec, data_home)
         if not looks_like_a_file(spec):
-            raise unknown_name("graph", name, BUILDERS)
-    return read_edge_list(Path(source), BUILDERS)
+            raise unknown_name("graph", name, GRAPHS)
+    return read_edge_list(Path(source), GRAPHS)
 
 
 def names() -> dict[str, str]:
     """The named graphs, each with one line that shows its parameters.
 
     >>> names()["ring"]
-    'ring:n=16 -- cycle; node i meets i - 1 and i + 1'
+    'ring:n=16 -- Cycle: node i meets i - 1 and i + 1.'
     """
-    return {name: f"{builder.example} -- {builder.description}" for name, builder in BUILDERS.items()}
+    return {name: f"{entry.form} -- {entry.help}" for name, entry in GRAPHS.items()}
 
 
 def labels(G: nx.Graph | SparseGraph) -> tuple[Hashable, ...]:

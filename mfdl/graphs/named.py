@@ -1,4 +1,4 @@
-"""The named graphs: their table, the parsing of a spec such as `ring:n=16`, and one builder each.
+"""The named graphs, one registered builder each: a builder's parameters are those of its spec, such as `ring:n=16`.
 
 `graphs.names` lists them and `graphs.load` builds them.
 """
@@ -6,18 +6,17 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import os
-import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeAlias, TypeVar
 
 import networkx as nx
 import numpy as np
 
 from .. import check, data
 from ..errors import InvalidInput
+from ..spec import Entry, Registry
 from . import drawn
 from .files import read_edge_list
 from .simple import Edge, keep_largest_component, simple_graph
@@ -28,75 +27,32 @@ MAX_EDGES = 2 * 10**7  # about 10 GB in networkx; beyond it a typing error would
 MAX_DRAWS = 1000
 DRAWN_AS_ARRAYS = 10**6  # edges from which random graphs are drawn by `drawn`
 
-Built: TypeAlias = tuple[Iterable[Hashable], Iterable[Edge] | drawn.Edges]
+Built: TypeAlias = nx.Graph | tuple[Iterable[Hashable], Iterable[Edge] | drawn.Edges]
+"""A graph whose nodes have labels of their own, or nodes and edges."""
 Drawn = TypeVar("Drawn")
 
-
-class _Builder(NamedTuple):
-    """`build` takes the parameters of a spec, whose types and defaults it states; None: a file."""
-
-    example: str
-    description: str
-    build: Callable[..., Built] | None = None
-
-    @property
-    def parameters(self) -> Mapping[str, inspect.Parameter]:
-        return {} if self.build is None else inspect.signature(self.build, eval_str=True).parameters
+GRAPHS: Registry[Entry] = Registry("graph", supplied=("data_home",))
 
 
-def build(spec: str, name: str, parameters: str, data_home: str | os.PathLike[str] | None) -> nx.Graph:
-    """The graph of a spec `name:parameters`, with a known name."""
-    builder = BUILDERS[name]
-    values = _parse(name, builder, parameters)
-    if builder.build is None:
-        ego = keep_largest_component(read_edge_list(data.fetch("facebook/414.edges", data_home), BUILDERS))
-        ego.graph["name"] = spec
-        return ego
-    nodes, edges = builder.build(**values)
+def build(spec: str, data_home: str | os.PathLike[str] | None) -> nx.Graph:
+    """The graph of a spec with a known name."""
+    built: Built = GRAPHS.make(spec, data_home=data_home)
+    if isinstance(built, nx.Graph):
+        built.graph["name"] = spec
+        return built
+    nodes, edges = built
     return simple_graph(spec, nodes, edges.tolist() if isinstance(edges, np.ndarray) else edges, count=False)
 
 
-def build_sparse(spec: str, name: str, parameters: str, data_home: str | os.PathLike[str] | None) -> SparseGraph:
+def build_sparse(spec: str, data_home: str | os.PathLike[str] | None) -> SparseGraph:
     """The same as arrays, without a networkx graph where nodes are numbers."""
-    builder = BUILDERS[name]
-    if builder.build is None or not builder.parameters:
-        return SparseGraph.of_networkx(build(spec, name, parameters, data_home))
-    nodes, edges = builder.build(**_parse(name, builder, parameters))
+    built: Built = GRAPHS.make(spec, data_home=data_home)
+    if isinstance(built, nx.Graph):
+        built.graph["name"] = spec
+        return SparseGraph.of_networkx(built)
+    nodes, edges = built
     pairs = edges if isinstance(edges, np.ndarray) else np.array(list(edges), dtype=np.int64).reshape(-1, 2)
     return SparseGraph.of_edges(tuple(nodes), pairs, spec)
-
-
-def _parse(name: str, builder: _Builder, text: str) -> dict[str, Any]:
-    known = builder.parameters
-    allowed = ", ".join(known) or "none"
-    values: dict[str, Any] = {}
-    for part in text.split(",") if text.strip() else ():
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals:
-            raise InvalidInput(f"graph {name}: parameters are written key=value, got {part!r}; e.g. {builder.example}.")
-        if key not in known:
-            raise InvalidInput(f"graph {name}: unknown parameter {key!r}; allowed: {allowed}; e.g. {builder.example}.")
-        if key in values:
-            raise InvalidInput(f"graph {name}: parameter {key!r} is given twice; give it once.")
-        values[key] = _value(name, key, value, known[key].annotation)
-    for key, parameter in known.items():
-        if key not in values and parameter.default is parameter.empty:
-            raise InvalidInput(f"graph {name} needs the parameter {key!r}; e.g. {builder.example}.")
-    return values
-
-
-def _value(name: str, key: str, text: str, kind: type) -> int | float:
-    if kind is not float:
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-            raise InvalidInput(f"graph {name}: {key} must be an integer of at most 18 digits, got {text!r}.")
-        return int(text)
-    try:
-        number = float(text)
-    except ValueError:
-        raise InvalidInput(f"graph {name}: {key} must be a number, got {text!r}.") from None
-    if not 0 <= number <= 1:
-        raise InvalidInput(f"graph {name}: {key} must lie between 0 and 1, got {text}.")
-    return number
 
 
 def _require_size(n: int, edges: float = 0) -> None:
@@ -107,27 +63,54 @@ def _require_size(n: int, edges: float = 0) -> None:
         raise InvalidInput(f"n={n} gives about {edges:.3g} edges, more than {MAX_EDGES}; use a smaller graph.")
 
 
-def _sized(edges: Callable[[int], drawn.Edges], count: Callable[[int], float] = lambda n: 0) -> Callable[..., Built]:
-    """A graph on n nodes, so many edges."""
-
-    def built(n: int) -> Built:
-        _require_size(n, count(n))
-        return range(n), edges(n)
-
-    return built
-
-
 def _pairs(first: Any, second: Any) -> drawn.Edges:
     return np.stack(np.broadcast_arrays(first, second), axis=1).astype(np.int64)
 
 
-_ring = _sized(lambda n: _pairs(np.arange(n), np.roll(np.arange(n), -1)))
-_path = _sized(lambda n: _pairs(np.arange(n - 1), np.arange(1, n)))
-_star = _sized(lambda n: _pairs(0, np.arange(1, n)))
-_complete = _sized(lambda n: _pairs(*np.triu_indices(n, 1)), lambda n: n * (n - 1) / 2)
+@GRAPHS.register()
+def florentine() -> Built:
+    """Marriages of 15 Florentine families, 20 edges."""
+    G = nx.florentine_families_graph()
+    return simple_graph("florentine", list(G.nodes), list(G.edges), count=False)
 
 
-def _torus(n: int | None = None, rows: int | None = None, cols: int | None = None) -> Built:
+@GRAPHS.register()
+def ego_facebook(data_home: str | os.PathLike[str] | None) -> Built:
+    """Facebook circle of SNAP user 414, largest component, 148 nodes (downloaded)."""
+    return keep_largest_component(read_edge_list(data.fetch("facebook/414.edges", data_home), GRAPHS))
+
+
+@GRAPHS.register(example="ring:n=16")
+def ring(n: int) -> Built:
+    """Cycle: node i meets i - 1 and i + 1."""
+    _require_size(n)
+    return range(n), _pairs(np.arange(n), np.roll(np.arange(n), -1))
+
+
+@GRAPHS.register(example="path:n=16")
+def path(n: int) -> Built:
+    """Line from node 0 to node n - 1."""
+    _require_size(n)
+    return range(n), _pairs(np.arange(n - 1), np.arange(1, n))
+
+
+@GRAPHS.register(example="star:n=16")
+def star(n: int) -> Built:
+    """Node 0 meets the n - 1 others."""
+    _require_size(n)
+    return range(n), _pairs(0, np.arange(1, n))
+
+
+@GRAPHS.register(example="complete:n=16")
+def complete(n: int) -> Built:
+    """All pairs."""
+    _require_size(n, n * (n - 1) / 2)
+    return range(n), _pairs(*np.triu_indices(n, 1))
+
+
+@GRAPHS.register(example="torus:n=16")
+def torus(n: int | None = None, rows: int | None = None, cols: int | None = None) -> Built:
+    """Grid with wrap-around, square, or torus:rows=4,cols=5; node = row * cols + col."""
     if n is not None:
         if rows is not None or cols is not None:
             raise InvalidInput(
@@ -154,7 +137,9 @@ def _side(name: str, n: int, or_else: str = "") -> int:
     return side
 
 
-def _hypercube(dim: int) -> Built:
+@GRAPHS.register(example="hypercube:dim=4")
+def hypercube(dim: int) -> Built:
+    """2^dim nodes; neighbours differ in one bit."""
     check.integer_at_least(0, dim=dim)
     if dim > 20:
         raise InvalidInput(f"graph hypercube: dim must be at most 20 (a million nodes), got {dim}.")
@@ -164,14 +149,18 @@ def _hypercube(dim: int) -> Built:
     return range(n), _pairs(node[lower], node[lower] ^ (1 << bit[lower]))
 
 
-def _expander(n: int) -> Built:
+@GRAPHS.register(example="expander:n=64")
+def expander(n: int) -> Built:
+    """Margulis-Gabber-Galil expander on a square number of nodes, loops and repeats removed."""
     _require_size(n, 4.0 * n)
     side = _side("expander", n)
     multigraph = nx.margulis_gabber_galil_graph(side)
     return range(n), ((a * side + b, c * side + d) for (a, b), (c, d) in multigraph.edges())
 
 
-def _regular(n: int, degree: int, seed: int = 0) -> Built:
+@GRAPHS.register(example="regular:n=16,degree=4,seed=0")
+def regular(n: int, degree: int, seed: int = 0) -> Built:
+    """Random regular graph, redrawn until connected."""
     _require_size(n, n * max(degree, 0) / 2)
     check.integer_at_least(0, degree=degree)
     check.integer_at_least(0, seed=seed)
@@ -189,7 +178,11 @@ def _regular(n: int, degree: int, seed: int = 0) -> Built:
     return range(n), G.edges
 
 
-def _erdos_renyi(n: int, p: float, seed: int = 0) -> Built:
+@GRAPHS.register(example="erdos-renyi:n=100,p=0.2,seed=0")
+def erdos_renyi(n: int, p: float, seed: int = 0) -> Built:
+    """Each pair with probability p, redrawn until connected."""
+    if not 0 <= p <= 1:
+        raise InvalidInput(f"graph erdos-renyi: p must lie between 0 and 1, got {p}.")
     _require_size(n, p * n * (n - 1) / 2)
     check.integer_at_least(0, seed=seed)
     spec = f"erdos-renyi:n={n},p={p:g}"
@@ -225,42 +218,3 @@ def _never_connected(spec: str, remedy: str) -> InvalidInput:
         f"graph {spec}: no connected draw among {MAX_DRAWS}; use a larger {remedy} (for erdos-renyi, p above "
         "log(n) / n)."
     )
-
-
-def _florentine() -> Built:
-    G = nx.florentine_families_graph()
-    return list(G.nodes), list(G.edges)
-
-
-BUILDERS: dict[str, _Builder] = {
-    "florentine": _Builder("florentine", "marriages of 15 Florentine families, 20 edges", _florentine),
-    "ego-facebook": _Builder(
-        "ego-facebook",
-        "Facebook circle of SNAP user 414, largest component, 148 nodes (downloaded)",
-    ),
-    "ring": _Builder("ring:n=16", "cycle; node i meets i - 1 and i + 1", _ring),
-    "path": _Builder("path:n=16", "line from node 0 to node n - 1", _path),
-    "star": _Builder("star:n=16", "node 0 meets the n - 1 others", _star),
-    "complete": _Builder("complete:n=16", "all pairs", _complete),
-    "torus": _Builder(
-        "torus:n=16",
-        "grid with wrap-around, square, or torus:rows=4,cols=5; node = row * cols + col",
-        _torus,
-    ),
-    "hypercube": _Builder("hypercube:dim=4", "2^dim nodes; neighbours differ in one bit", _hypercube),
-    "regular": _Builder(
-        "regular:n=16,degree=4,seed=0",
-        "random regular graph, redrawn until connected",
-        _regular,
-    ),
-    "erdos-renyi": _Builder(
-        "erdos-renyi:n=100,p=0.2,seed=0",
-        "each pair with probability p, redrawn until connected",
-        _erdos_renyi,
-    ),
-    "expander": _Builder(
-        "expander:n=64",
-        "Margulis-Gabber-Galil expander on a square number of nodes, loops and repeats removed",
-        _expander,
-    ),
-}

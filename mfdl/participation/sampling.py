@@ -14,6 +14,7 @@ from mfdl_solvers.patterns import PatternSet
 from .. import check
 from ..errors import UnsupportedMechanism
 from ..storable import storable
+from .scheme_names import SCHEMES
 from .schemes import Cyclic, Participation
 
 
@@ -78,6 +79,7 @@ class PoissonSampling(Sampled):
 
 
 @storable
+@SCHEMES.register(called={"bins": "period"})
 @dataclasses.dataclass(frozen=True)
 class BallsInBins(Sampled):
     """Each record draws one of `bins` bins, uniformly, secretly, once for the run; bin r takes part in t = r mod bins.

@@ -22,6 +22,7 @@ from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..shown import short_repr
 from ..storable import storable
+from .scheme_names import SCHEMES
 
 
 class Participation(abc.ABC):
@@ -203,6 +204,7 @@ class _Steps(_Numbers):
 
 
 @storable
+@SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class Cyclic(_Epochs):
     """(k, b)-cyclic: record r of a node takes part in steps r, r + b, ..., r + (k-1) b.
@@ -240,6 +242,7 @@ class Cyclic(_Epochs):
 
 
 @storable
+@SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class Single(_Steps):
     """Each record takes part in one step of its own: T patterns of one step."""
@@ -254,6 +257,7 @@ class Single(_Steps):
 
 
 @storable
+@SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class EveryStep(_Steps):
     """The unit takes part in every step: user level. One pattern with all T steps."""
@@ -319,6 +323,7 @@ class Explicit(Participation):
 
 
 @storable
+@SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class OncePerEpoch(_Epochs):
     """One step, any, in each of `epochs` consecutive epochs of `period` steps: data reshuffled before each epoch.
@@ -339,6 +344,7 @@ class OncePerEpoch(_Epochs):
 
 
 @storable
+@SCHEMES.register(called={"max_participations": "epochs", "separation": "period"})
 @dataclasses.dataclass(frozen=True)
 class MinSeparation(_Steps):
     """At most k uses, any two of them at least b steps apart: (k, b)-min-separation.

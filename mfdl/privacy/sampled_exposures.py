@@ -36,6 +36,7 @@ from .curves import (
     correlations,
     normalized,
 )
+from .curves.search import raised
 from .exposures import Exposures
 from .fingerprint import Fingerprint
 from .forms import injection_bound, known_gradient
@@ -80,10 +81,8 @@ class SampledLoss(VictimLoss):
         assert target.epsilon is not None
         assert target.delta is not None
         least = self.unit_curve.least_multiplier(target.epsilon, target.delta, by=target.by)
-        std, more = gaussian.noise_std(least, self.std_per_multiplier, float(question.clip_norm)), 2.0**-52
-        while noise_multiplier(std, question.clip_norm, self.std_per_multiplier) < least:  # by rounding
-            std, more = std * (1 + more), 2 * more
-        return std
+        std = gaussian.noise_std(least, self.std_per_multiplier, float(question.clip_norm))
+        return raised(std, lambda s: noise_multiplier(s, question.clip_norm, self.std_per_multiplier) < least)
 
     def explanation(self, *, adaptive: bool = True, victim: str = "") -> str:
         return self.trained.why

@@ -19,34 +19,26 @@ import scipy.sparse.csgraph
 from .. import graphs, trust
 from ..errors import InvalidInput
 from ..graphs import SparseGraph
-from ..participation import (
-    BallsInBins,
-    Cyclic,
-    EveryStep,
-    MinSeparation,
-    OncePerEpoch,
-    Participation,
-    Single,
-)
+from ..participation import Cyclic, Participation
+from ..participation.scheme_names import SCHEMES
+from ..spec import Parameter
 from ..trust import TrustModel
 from .options import require_one_of, require_steps, split
 
 if TYPE_CHECKING:
     from .options import TakesPart
 
-PARTICIPATIONS = ("cyclic", "once-per-epoch", "every-step", "single", "min-separation", BallsInBins.scheme)
+DEFAULT_SIZE = 1
+"""Of coalitions that nobody gave a size."""
 
 
 def participation_of(config: TakesPart, typed: Collection[str]) -> Participation:
     """See `TakesPart.scheme`."""
     name, epochs, period = config.participation, config.epochs, config.period
-    require_one_of("participation", name, PARTICIPATIONS)
+    entry = SCHEMES.entry(name)
     T = epochs * period if config.steps is None else config.steps
     require_steps(max(T, epochs * period))
-    scheme: Participation
-    if name == "min-separation":
-        scheme = MinSeparation(steps=T, max_participations=epochs, separation=period)
-    elif name in ("every-step", "single"):
+    if entry.takes == {"steps"}:
         defaults = {field.name: field.default for field in dataclasses.fields(config)}
         given = (epochs, period) != (defaults["epochs"], defaults["period"]) or {"epochs", "period"} & set(typed)
         if config.steps is not None and given and epochs * period != T:
@@ -54,13 +46,9 @@ def participation_of(config: TakesPart, typed: Collection[str]) -> Participation
                 f"--steps must be epochs * period, got --steps {T} with {epochs} epochs of {period} steps; "
                 f"{name} participation needs --steps alone."
             )
-        scheme = EveryStep(T) if name == "every-step" else Single(T)
-    else:
-        scheme = Cyclic(epochs=epochs, period=period, steps=config.steps)  # refuses steps that do not fit
-        if name == "once-per-epoch":
-            scheme = OncePerEpoch(epochs=epochs, period=period)
-        if name == BallsInBins.scheme:
-            scheme = BallsInBins(epochs=epochs, bins=period)
+    elif "steps" not in entry.takes:
+        Cyclic(epochs=epochs, period=period, steps=config.steps)  # refuses steps that do not fit
+    scheme: Participation = entry.of_run(epochs=epochs, period=period, steps=T)
     if config.unit == "user" and not scheme.in_every_step:
         raise InvalidInput(
             f"--unit user needs --participation every-step, as a user's data take part in every step, got "
@@ -114,42 +102,48 @@ class Named:
         """Refuses options that no trust model of this call reads, and a missing one."""
         for name in trusts:
             require_one_of("trust model", name, trust.MODELS)
-        flags = {
-            "--attackers": (self.attackers is not None, "pndp"),
-            "--all-attackers": (self.all_attackers, "pndp"),
-            "--colluders": (self.colluders is not None, "colluding"),
-            "--coalition-size": (self.coalition_size is not None, "coalitions"),
-        }
-        for flag, (given, owner) in flags.items():
-            if given and owner not in trusts:
-                raise InvalidInput(f"{flag} belongs to trust model {owner}, not to {trusts[0]}; leave it out.")
+        for field, owners in _models_by_field().items():
+            if self._gives(field) and not set(owners) & set(trusts):
+                owner = " or ".join(owners)
+                raise InvalidInput(f"{_flag(field)} belongs to trust model {owner}, not to {trusts[0]}; leave it out.")
         if self.all_attackers and self.attackers is not None:
             raise InvalidInput("give --attackers or --all-attackers, not both.")
         if self.all_attackers and trusts[0] != "pndp":
             raise InvalidInput(f"--all-attackers needs --trust pndp, got {trusts[0]}; name them with --attackers.")
-        missing = {"colluding": "--colluders A,B"} if self.colluders is None else {}
-        if not self.anybody and self.attackers is None and not self.all_attackers:
-            missing["pndp"] = "--attackers A,B or --all-attackers"
-        if not self.anybody and self.coalition_size is None:
-            missing["coalitions"] = "--coalition-size Q"
         for name in trusts:
-            if name in missing:
-                raise InvalidInput(
-                    f"trust model {name} needs {missing[name]}; labels start {', '.join(self.labels[:5])}."
-                )
+            for parameter in trust.MODELS[name].signature.values():
+                if not self._may_lack(parameter) and not any(map(self._gives, _fields_of(parameter))):
+                    options = " or ".join(options_of(parameter))
+                    raise InvalidInput(
+                        f"trust model {name} needs {options}; labels start {', '.join(self.labels[:5])}."
+                    )
 
     def model(self, name: str, attacker: int | None = None) -> TrustModel:
         """The named trust model; attacker: the single attacker of pndp instead of the given ones."""
-        who = {"pndp": "attackers", "colluding": "colluders"}.get(name)
-        if who is None:
-            size = 1 if self.anybody and self.coalition_size is None else self.coalition_size
-            return trust.named(name, coalition_size=size if name == "coalitions" else None)
-        if attacker is None and self.anybody and getattr(self, who) is None:
-            return trust.named(name)
-        indices = self.indices(who, getattr(self, who) or "") if attacker is None else (attacker,)
-        # labels, which guarantees print; the index where the label reads like one
-        nodes: Any = [u if self.labels[u].startswith("#") else self.labels[u] for u in indices]
-        return trust.named(name, **{who: nodes})
+        given: dict[str, Any] = {}
+        for parameter in trust.MODELS.entry(name).signature.values():
+            value = getattr(self, parameter.name, None)
+            if value is None and attacker is None and self._may_lack(parameter):
+                given[parameter.name] = DEFAULT_SIZE if parameter.required else None
+            elif parameter.type is not None:
+                given[parameter.name] = value
+            else:
+                given[parameter.name] = self._nodes(parameter.name, value or "", attacker)
+        return trust.named(name, **given)
+
+    def _gives(self, field: str) -> bool:
+        return getattr(self, field, None) not in (None, False)
+
+    def _may_lack(self, parameter: Parameter) -> bool:
+        """Whether a parameter of a trust model may be left out: None, for any node, only where that is allowed."""
+        if parameter.required:
+            return self.anybody and parameter.type is int
+        return self.anybody or parameter.default is not None
+
+    def _nodes(self, option: str, text: str, attacker: int | None) -> list[str | int]:
+        """The nodes of A,B or one attacker: labels, which guarantees print; indices where labels read like them."""
+        indices = self.indices(option, text) if attacker is None else (attacker,)
+        return [u if self.labels[u].startswith("#") else self.labels[u] for u in indices]
 
     def distances(self, attackers: Sequence[int]) -> dict[int, int]:
         """Hops from the nearest attacker, by node index; empty without attackers."""
@@ -158,3 +152,31 @@ class Named:
         links = graphs.adjacency(self.graph)
         hops = scipy.sparse.csgraph.dijkstra(links, unweighted=True, indices=list(attackers), min_only=True)
         return {int(u): int(hops[u]) for u in np.flatnonzero(np.isfinite(hops))}
+
+
+def options_of(parameter: Parameter) -> tuple[str, ...]:
+    """The options of the command line that give a parameter of a trust model, as they are typed."""
+    value = "Q" if parameter.type is int else "A,B"
+    first, *others = _fields_of(parameter)
+    return (f"{_flag(first)} {value}", *map(_flag, others))
+
+
+def _models_by_field() -> dict[str, list[str]]:
+    """The trust models that read a field of `Named`."""
+    owners: dict[str, list[str]] = {}
+    for name, entry in trust.MODELS.items():
+        for parameter in entry.signature.values():
+            for field in _fields_of(parameter):
+                owners.setdefault(field, []).append(name)
+    return owners
+
+
+def _fields_of(parameter: Parameter) -> tuple[str, ...]:
+    """The fields of `Named` for a parameter of a trust model; with None for any node, all of them may be asked for."""
+    every = f"all_{parameter.name}"
+    takes_all = not parameter.required and parameter.default is None and every in Named.__dataclass_fields__
+    return (parameter.name, every) if takes_all else (parameter.name,)
+
+
+def _flag(field: str) -> str:
+    return f"--{field.replace('_', '-')}"

@@ -15,13 +15,14 @@ from ..privacy import gaussian
 from ..reporting.comparison_config import WHERE, ComparisonConfig
 from ..reporting.options import BINS
 from ..reporting.shared import Shared
+from ..trust.model_names import models_by_parameter
 from .cells import Cell
 from .config_file import Written
 from .tuning import Tuning
 
 LISTED = ("graph", "task", "trust", "participation", "mu", "epsilon", "learning_rate")
 """Fields that take several values; mechanisms and error weights always did."""
-OF_TRUST = {"attackers": "pndp", "colluders": "colluding", "coalition_size": "coalitions"}
+OF_TRUST = models_by_parameter()
 
 
 class SweepConfig:
@@ -48,8 +49,9 @@ class SweepConfig:
         self.of_trust = {name: options.pop(name) for name in OF_TRUST if options.get(name) is not None}
         trusts = self.lists.get("trust", (ComparisonConfig.trust,))
         for name in self.of_trust:
-            if OF_TRUST[name] not in trusts:
-                raise InvalidInput(f"{name} belongs to trust model {OF_TRUST[name]}; those given: {', '.join(trusts)}.")
+            if not set(OF_TRUST[name]) & set(trusts):
+                owners = " or ".join(OF_TRUST[name])
+                raise InvalidInput(f"{name} belongs to trust model {owners}; those given: {', '.join(trusts)}.")
         first = {name: values[0] for name, values in self.lists.items()}
         if BINS in self.lists.get("participation", ()):
             first["participation"] = BINS  # under which every mechanism may stand
@@ -150,7 +152,7 @@ class SweepConfig:
 
     def _of_trust(self, trust: str) -> dict[str, Any]:
         """What belongs to a trust model, and nothing of the others."""
-        return {name: self.of_trust.get(name) if owner == trust else None for name, owner in OF_TRUST.items()}
+        return {name: self.of_trust.get(name) if trust in owners else None for name, owners in OF_TRUST.items()}
 
     def _is_left_out(self, name: str, trust: str, trusts: Sequence[str]) -> bool:
         """Whether a mechanism is meant for another one of the trust models; refused if it is meant for none."""

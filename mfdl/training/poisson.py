@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from .. import check
 from ..errors import InvalidInput
-from ..participation import BallsInBins, PoissonSampling
+from ..participation.sampling import Sampled
 from .keys import NoiseKey, require_key, words
 from .tasks import TaskInstance
 
@@ -111,8 +111,8 @@ def bins_of(drawn: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
     return ((high * b + (low * b >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
 
 
-def batches_of(scheme: PoissonSampling | BallsInBins, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
+def batches_of(scheme: Sampled, instance: TaskInstance, key: NoiseKey) -> DrawnBatches:
     """The batches that a secret scheme draws."""
-    if isinstance(scheme, BallsInBins):
-        return BinBatches(instance, key, scheme.bins)
-    return PoissonBatches(instance, key, scheme.rate)
+    if scheme.num_bins is not None:
+        return BinBatches(instance, key, scheme.num_bins)
+    return PoissonBatches(instance, key, scheme.expected_rate)

@@ -16,6 +16,7 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..view import Knowledge
 from .base import Mask, TrustModel, nodes_of, shipped
+from .model_names import MODELS
 
 MAX_COALITIONS = 20_000
 
@@ -73,6 +74,7 @@ def _of_colluders(algorithm: LinearAlgorithm, nodes: Sequence[int], seen: Mask) 
     )
 
 
+@MODELS.register(seen="all", gradients_known="none", noise_known="every part but what the victim alone holds")
 @shipped
 @dataclasses.dataclass(frozen=True)
 class LDP(TrustModel):
@@ -146,6 +148,17 @@ class AnyReceiver(TrustModel):
         raise UnsupportedMechanism("a set of attackers has no single view; iterate over members(algorithm).")
 
 
+@MODELS.register(
+    attacker="some nodes together, from the messages they receive",
+    seen="those they receive",
+    gradients_known="their own",
+    noise_known="what they hold",
+)
+def pndp(attackers: Sequence[int | str] | None = None) -> TrustModel:
+    """PNDP of these attackers together, or of any one node."""
+    return AnyReceiver() if attackers is None else PNDP(attackers)
+
+
 @shipped
 @dataclasses.dataclass(frozen=True)
 class SecLDP(TrustModel):
@@ -172,6 +185,23 @@ class SecLDP(TrustModel):
 
     def knowledge(self, algorithm: LinearAlgorithm, victim: int) -> Knowledge:
         return _of_colluders(algorithm, self.attackers(algorithm), _all_seen(algorithm))
+
+
+@MODELS.register(attacker="an outsider on every link", seen="all", gradients_known="none", noise_known="none")
+def eavesdropper() -> TrustModel:
+    """SecLDP without colluders."""
+    return SecLDP()
+
+
+@MODELS.register(
+    attacker="some nodes together, who see all messages",
+    seen="all",
+    gradients_known="those of the colluders",
+    noise_known="whatever any of them holds",
+)
+def colluding(colluders: Sequence[int | str]) -> TrustModel:
+    """SecLDP of these colluders."""
+    return SecLDP(_listed(0, colluders=colluders))
 
 
 @shipped
@@ -208,6 +238,18 @@ class Coalitions(TrustModel):
         raise UnsupportedMechanism("a set of coalitions has no single view; iterate over members(algorithm).")
 
 
+@MODELS.register(
+    attacker="any q nodes together, who see all messages",
+    seen="all",
+    gradients_known="as SecLDP, for every set of q nodes without the victim",
+    noise_known="the same",
+)
+def coalitions(coalition_size: int) -> TrustModel:
+    """Coalitions of so many nodes."""
+    return Coalitions(check.integer_at_least(0, coalition_size=coalition_size))
+
+
+@MODELS.register(seen="all", gradients_known="all but the victim's", noise_known="all but what only the victim holds")
 @shipped
 @dataclasses.dataclass(frozen=True)
 class FullCollusion(TrustModel):
@@ -229,6 +271,7 @@ def _all_but(victim: int, algorithm: LinearAlgorithm) -> SecLDP:
     return SecLDP(tuple(u for u in range(algorithm.num_nodes) if u != victim))
 
 
+@MODELS.register(seen="the average of the messages of each round", gradients_known="none", noise_known="none")
 @shipped
 @dataclasses.dataclass(frozen=True)
 class Central(TrustModel):
@@ -246,6 +289,9 @@ class Central(TrustModel):
         return Knowledge.of(algorithm, combination=sp.csr_array(np.full((1, S), 1.0 / S)))
 
 
+@MODELS.register(
+    name="released", seen="none; the final models are published", gradients_known="none", noise_known="none"
+)
 @shipped
 @dataclasses.dataclass(frozen=True)
 class ReleasedOnly(TrustModel):

@@ -92,7 +92,7 @@ def test_the_table_has_no_column_of_mu(capsys):
         (["--epsilon", "0"], "epsilon must be"),
         (["--epsilon", "1", "--noise-std", "1"], "got --noise-std and --epsilon"),
         (["--mechanism", "zip-dl"], "take dp_dsgd, decor or corn"),
-        (["--epsilon", "1", "--mechanism", "none"], "infinite loss"),
+        (["--epsilon", "1", "--mechanism", "none"], "no noise to scale"),
     ],
 )
 def test_what_has_no_meaning_there_is_refused_in_one_line(arguments, message, capsys):

@@ -364,7 +364,7 @@ CORN = ["--mechanisms", "dp-dsgd,corn", "--trust"]
         (["--set", "gossip_rounds=4"], "NAME.KEY=VALUE"),
         (["--set", "corn.x=1"], "NAME.KEY=VALUE"),
         (["--mechanisms", "muffliato", "--set", "muffliato.rounds=4"], "gossip_rounds"),
-        (["--mechanisms", "muffliato", "--set", "muffliato.gossip_rounds=many"], "must be int"),
+        (["--mechanisms", "muffliato", "--set", "muffliato.gossip_rounds=many"], "must be an integer"),
         ([*CORN, "ldp"], "where 'corn' does not protect as it is meant to; it is meant for eavesdropper"),
         (["--mechanisms", "dp-dsgd,decor"], "meant for eavesdropper"),
         (["--mechanisms", "dp-dsgd,cdp"], "meant for central"),

@@ -1,14 +1,12 @@
 """`mfdl mechanisms` and `mfdl trust`: the names the other commands take, in one list that is true."""
 
-import inspect
 import json
-import re
 
 from mfdl import Dynamics, algorithms, gossip, trust
 from mfdl.algorithms.registry import MECHANISMS, OF_SECRET_BINS
 from mfdl.cli import main
-from mfdl.cli.names import TRUST
 from mfdl.participation import EveryStep
+from mfdl.trust import MODELS
 
 EVERY = {**MECHANISMS, **OF_SECRET_BINS}
 
@@ -33,42 +31,44 @@ def test_mechanisms_as_a_table(capsys):
     assert "file:FILE" in said.out
 
 
-def test_trust_names_are_those_of_the_library():
-    assert list(TRUST) == list(trust.MODELS)
+def test_help_of_the_module_has_a_row_for_every_trust_model():
+    rows = [line.strip("| ").split(" | ") for line in (trust.__doc__ or "").splitlines() if line.startswith("| ")]
+    assert [row[0].partition("(")[0] for row in rows[2:]] == list(MODELS)
+    assert [row[1:] for row in rows[2:]] == [
+        [entry.seen, entry.gradients_known, entry.noise_known] for entry in MODELS.values()
+    ]
 
 
-def test_trust_table_says_what_the_module_says():
-    rows = re.findall(r"^\| (?!model|---)(.+) \|$", inspect.getdoc(trust) or "", re.MULTILINE)
-    assert len(rows) == len(TRUST)
-    for row, one in zip(rows, TRUST.values(), strict=True):
-        _, seen, gradients, noise = (cell.strip() for cell in row.split("|"))
-        assert (seen, gradients, noise) == (one.seen, one.gradients_known, one.noise_known)
-
-
-def test_trust_says_where_released_models_count():
+def test_trust_says_where_messages_are_hidden():
     one = algorithms.dp_dsgd(Dynamics(gossip.metropolis_hastings("path:n=4")), EveryStep(1))
     needed = {"colluding": {"colluders": [0]}, "coalitions": {"coalition_size": 1}}
-    hidden = {name for name in TRUST if trust.named(name, **needed.get(name, {})).hides_messages(one)}
-    assert {name for name, one in TRUST.items() if one.released} == hidden
+    for name, entry in MODELS.items():
+        assert entry.hides_messages == trust.named(name, **needed.get(name, {})).hides_messages(one), name
 
 
 def test_trust_list(capsys):
     assert main(["trust", "list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows] == list(TRUST)
+    assert [row["name"] for row in rows] == list(MODELS)
     keys = {"name", "attacker", "seen", "gradients_known", "noise_known", "release", "options"}
     assert all(set(row) == keys for row in rows)
+    assert {row["name"]: row["options"] for row in rows if row["options"]} == {
+        "pndp": ["--attackers A,B", "--all-attackers"],
+        "colluding": ["--colluders A,B"],
+        "coalitions": ["--coalition-size Q"],
+    }
     assert main(["trust", "list"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in TRUST)
+    assert all(name in shown for name in MODELS)
 
 
 def test_trust_explain(capsys):
-    for name, words in TRUST.items():
+    for name, entry in MODELS.items():
+        assert main(["trust", "explain", name, "--json"]) == 0
+        words = json.loads(capsys.readouterr().out)
+        assert (words["name"], words["attacker"]) == (name, entry.observer)
         assert main(["trust", "explain", name]) == 0
         shown = capsys.readouterr().out
-        assert all(part in shown for part in (words.attacker, words.seen, words.noise_known, *words.options))
-        assert main(["trust", "explain", name, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["name"] == name
+        assert all(part in shown for part in (words["attacker"], words["seen"], *words["options"]))
     assert main(["trust", "explain", "eavesdroper"]) == 2
     assert "unknown trust model 'eavesdroper'; did you mean 'eavesdropper'?" in capsys.readouterr().err

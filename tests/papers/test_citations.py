@@ -38,7 +38,7 @@ def test_one_mechanism_alone(capsys):
     said = capsys.readouterr().out
     assert re.findall(r"eprint\s*=\s*\{(.*?)\}", said) == ["2501.14644", "2405.01031"]
     assert main(["mechanisms", "--mechanism", "bsr"]) == 0
-    assert "bsr: banded" in capsys.readouterr().out
+    assert "bsr: Banded" in capsys.readouterr().out
     assert main(["mechanisms", "--mechanism", "cor", "--cite"]) == 2
     assert "did you mean 'corn'?" in capsys.readouterr().err
 

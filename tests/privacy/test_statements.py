@@ -137,17 +137,9 @@ def test_a_mechanism_needs_the_guarantee_of_everybody_for_adaptive_gradients():
 
 def with_mu(content, mu):
     """The same statement of two runs, with another mu."""
-    curve = content["curve"] | {"mu": mu, "runs": 2}
-    return content | {
-        "curve": curve,
-        "mu": mu,
-        "composed": 2,
-        "noise_multiplier": Gaussian(**kindless(curve)).noise_multiplier,
-    }
-
-
-def kindless(curve):
-    return {name: value for name, value in curve.items() if name != "kind"}
+    curve = Gaussian(mu, content["adjacency"], content["bound"], 2)
+    beside = {"mu": mu, "composed": 2, "noise_multiplier": curve.noise_multiplier}
+    return content | {"curve": content["curve"] | {"mu": mu, "runs": 2}} | beside
 
 
 def test_a_seal_cannot_be_left_out():

@@ -196,7 +196,7 @@ def test_a_node_holds_its_own_record_in_every_seed(name):
     np.testing.assert_array_equal(task.public_batch_sizes(1), np.ones(6))
     with pytest.raises(InvalidInput, match=r"at least period=2 records .* use period <= 1"):
         task.instance(0, 2)
-    with pytest.raises(InvalidInput, match=f"task '{name}' has no parameter 'partition'"):
+    with pytest.raises(InvalidInput, match=f"task {name}: unknown parameter 'partition'"):
         tasks.load(name, 6, partition="uniform")
 
 

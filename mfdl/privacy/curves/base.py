@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ... import check
 from .. import gaussian
@@ -31,10 +31,13 @@ class PrivacyCurve(abc.ABC):
         method: "exact", "certified" or "monte-carlo".
         mu: mu of Gaussian differential privacy; None where the curve is not Gaussian.
         runs: number of runs that are composed.
-        public_mu: mu of the same noise where everybody knows who takes part when; inf without noise.
         noise_on: where the noise is added, and what its multiplier is relative to, in words.
         retry_step: relative increase of the noise if calibration misses its target: by rounding only, by default.
     """
+
+    method: ClassVar[str]
+    noise_on: ClassVar[str]
+    retry_step: ClassVar[float] = 2.0**-52
 
     if TYPE_CHECKING:  # fields in some curves, derived in others
 
@@ -47,23 +50,11 @@ class PrivacyCurve(abc.ABC):
             """See above."""
 
         @property
-        def mu(self) -> float | None:
-            """See above."""
-
-        @property
-        def public_mu(self) -> float:
-            """See above."""
-
-        @property
-        def method(self) -> str:
-            """See above."""
-
-        @property
-        def noise_on(self) -> str:
-            """See above."""
-
-        @property
         def bound(self) -> str:
+            """See above."""
+
+        @property
+        def mu(self) -> float | None:
             """See above."""
 
         @property
@@ -73,9 +64,12 @@ class PrivacyCurve(abc.ABC):
     else:
         bound, runs = "upper", 1
 
-    retry_step = 2.0**-52
-
     # ---- numbers -----------------------------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def public_mu(self) -> float:
+        """mu of the same noise with public batches, rounded up; inf without noise."""
 
     @abc.abstractmethod
     def epsilon(self, delta: float) -> float:

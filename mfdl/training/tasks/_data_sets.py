@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 from ... import check, data
 from ...errors import InvalidInput, require_known
 from . import partition as partitions
-from ._task import Kind, Task, from_module
+from ._task import TASKS, Kind, Task, from_module
 from .seeds import DATA_SPLIT_SEED, split_rows
 
 Folder = str | os.PathLike[str] | None
@@ -75,6 +75,7 @@ MNIST_MODELS = {
 }
 
 
+@TASKS.register()
 def a9a(
     graph_or_num_nodes: Any,
     data_home: Folder = None,
@@ -119,6 +120,8 @@ class _Logistic(torch.nn.Module):
         return torch.stack([torch.zeros_like(score), score], dim=-1)
 
 
+@TASKS.register(name="digits-mlp", fixed={"model": "mlp"})
+@TASKS.register(example="digits:test_fraction=0.2")
 def digits(
     graph_or_num_nodes: Any,
     model: str = "softmax",
@@ -152,6 +155,9 @@ def _digits() -> Records:
     return pixels, classes
 
 
+@TASKS.register(name="housing-linear", fixed={"model": "linear", "clip": FEATURE_BOUND})
+@TASKS.register(name="housing-mlp", fixed={"clip": FEATURE_BOUND})
+@TASKS.register(example="housing:model=linear,clip=5")
 def housing(
     graph_or_num_nodes: Any,
     data_home: Folder = None,
@@ -189,6 +195,8 @@ def housing(
     return _task(name, graph_or_num_nodes, train, test, network, partition, STANDARDISED, "regression", loss)
 
 
+@TASKS.register(name="mnist-mlp", fixed={"model": "mlp"})
+@TASKS.register(example="mnist:split=pool,fraction=0.2")
 def mnist(
     graph_or_num_nodes: Any,
     data_home: Folder = None,

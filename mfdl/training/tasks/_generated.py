@@ -13,9 +13,10 @@ from ... import check
 from . import partition as partitions
 from . import seeds
 from ._data_sets import linear_from_zero
-from ._task import Task, from_module
+from ._task import TASKS, Task, from_module
 
 
+@TASKS.register(example="logistic:dimension=10,margin=2")
 def logistic(
     graph_or_num_nodes: Any,
     dimension: int = 20,

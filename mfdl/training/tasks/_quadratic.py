@@ -18,7 +18,7 @@ from scipy.special import ndtri
 from ... import check
 from ...errors import InvalidInput, require_known
 from . import seeds
-from ._task import Task, node_count
+from ._task import TASKS, Task, node_count
 from .partition import Fixed
 
 FloatArray = NDArray[np.float64]
@@ -30,6 +30,7 @@ LARGEST_ENTRY = 1e15
 """Squares of entries, and sums of them, stay well inside float32."""
 
 
+@TASKS.register(example="least-squares:dimension=5")
 def least_squares(
     graph_or_num_nodes: Any, dimension: int = 10, data_seed: int = 0, start: str | ArrayLike = "ones"
 ) -> Task:
@@ -59,6 +60,7 @@ def least_squares(
     return quadratic("least-squares", matrices, normal / scale, metric="squared-distance", start=start)
 
 
+@TASKS.register(example="rotated-quadratics:start=ones")
 def rotated_quadratics(graph_or_num_nodes: Any, start: str | ArrayLike = "optimum") -> Task:
     """Quadratics in the plane that disagree: f_i(x) = 15 (x_1 + i)^2 + x_2^2 at the nodes i <= n / 2, and
     15 (x_1 - i)^2 + x_2^2, turned by 15 degrees counter-clockwise around its minimiser (i, 0), at the others.

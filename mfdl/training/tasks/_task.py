@@ -21,12 +21,15 @@ from ... import check
 from ...errors import InvalidInput
 from ...graphs import SparseGraph
 from ...matrices import read_only
+from ...spec import Entry, Registry
 from . import fingerprint, modules, records, seeds
 from . import partition as partitions
 from .instance import TaskInstance
 from .steps import Period, periods_of_nodes, record_index
 
 Kind = Literal["classification", "regression"]
+TASKS: Registry[Entry] = Registry("task", supplied=("graph_or_num_nodes", "data_home"))
+"""Functions that make a task on the nodes of a graph, by name."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

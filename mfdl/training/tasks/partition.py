@@ -12,7 +12,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import hashlib
-import re
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaincinv
 
 from ... import check
-from ...errors import InvalidInput, require_known
+from ...errors import InvalidInput
 from ...matrices import read_only
 from ...shown import short_repr
+from ...spec import Entry, Registry
 from . import seeds
 
 Rows = NDArray[np.int64]
@@ -38,6 +38,8 @@ MAX_DRAWS = 100
 """Draws of `Dirichlet` before records are moved by hand."""
 
 ALPHA_RANGE = (1e-6, 1e6)
+PARTITIONS: Registry[Entry] = Registry("partition")
+"""Partitions that a text can name."""
 
 
 class Partition(abc.ABC):
@@ -107,6 +109,7 @@ def dealt(partition: Partition, targets: NDArray[Any], num_nodes: int, seed: int
     return [rows.astype(np.int64, copy=False) for rows in held]
 
 
+@PARTITIONS.register()
 @dataclasses.dataclass(frozen=True)
 class Uniform(Partition):
     """A uniform random split into equal sizes; the first nodes hold one more where n does not divide N."""
@@ -119,6 +122,7 @@ class Uniform(Partition):
         return np.array_split(seeds.permutation(seed, seeds.NODE_SPLIT, len(targets)), num_nodes)
 
 
+@PARTITIONS.register(example="dirichlet:alpha=10")
 @dataclasses.dataclass(frozen=True)
 class Dirichlet(Partition):
     """Label-skewed split: of each class the nodes get shares drawn from a symmetric Dirichlet distribution.
@@ -260,36 +264,11 @@ def parse(spec: Partition | str) -> Partition:
         return spec
     if not isinstance(spec, str):
         raise InvalidInput(
-            f"partition must be a text such as {_EXAMPLE!r} or a Partition, got {type(spec).__name__}; owners of your "
-            "own are Fixed(owners)."
+            f"partition must be a text such as {PARTITIONS['dirichlet'].form!r} or a Partition, got "
+            f"{type(spec).__name__}; owners of your own are Fixed(owners)."
         )
-    name, _, parameters = spec.strip().partition(":")
-    require_known("partition", name, ("uniform", "dirichlet"))
-    values: dict[str, str] = {}
-    for part in parameters.split(",") if parameters.strip() else ():
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        known = ("alpha", "min_records") if name == "dirichlet" else ()
-        if not equals or key not in known or key in values:
-            raise InvalidInput(
-                f"partition {name}: cannot use {part.strip()!r}; its parameters, each once as key=value: "
-                f"{', '.join(known) or 'none'}; e.g. {_EXAMPLE}."
-            )
-        values[key] = value
-    if name == "uniform":
-        return Uniform()
-    if "alpha" not in values:
-        raise InvalidInput(f"partition dirichlet needs the parameter 'alpha'; e.g. {_EXAMPLE}.")
-    minimum = values.get("min_records", "1")
-    if not re.fullmatch(r"[0-9]{1,18}", minimum):
-        raise InvalidInput(f"partition dirichlet: min_records must be an integer >= 1, got {minimum!r}.")
-    try:
-        alpha = float(values["alpha"])
-    except ValueError:
-        raise InvalidInput(f"partition dirichlet: alpha must be a number, got {values['alpha']!r}.") from None
-    return Dirichlet(alpha, int(minimum))
-
-
-_EXAMPLE = "dirichlet:alpha=10"
+    partition: Partition = PARTITIONS.make(spec)
+    return partition
 
 
 def dirichlet_shares(draws: seeds.Uniforms, alpha: float, shape: tuple[int, int]) -> NDArray[np.float64]:

@@ -1,0 +1,79 @@
+"""Mechanisms by name: the registry in which every builder of this package stands, with where it comes from.
+
+In: `@MECHANISMS.register(...)` above a builder. Out: entries, whose parameters are those of the builder that a text can
+set; `registry` builds them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..spec import Entry, Registry
+
+if TYPE_CHECKING:
+    from .linear_algorithm import LinearAlgorithm
+
+ALL_SEEN = ("ldp", "eavesdropper", "colluding", "coalitions", "full-collusion")
+LOCAL = (*ALL_SEEN, "pndp")  # noise that one node alone holds: good against all of them
+SHARED = ("eavesdropper", "coalitions", "colluding")
+ALONE = ("ldp", "full-collusion")  # where only noise that the victim alone holds is unknown
+
+
+@dataclasses.dataclass(frozen=True)
+class MechanismEntry(Entry):
+    """One mechanism: its builder, and where it comes from.
+
+    Attributes:
+        paper: where it comes from; "-" if nowhere.
+        erratum: what its paper or public code has wrong and this library does otherwise; "-" if nothing.
+        trust: the trust models it is meant for, in words.
+        models: names of the trust models under which it protects as it is meant to, its own first.
+        release: the released models it can bear, where that is less than all of them.
+        tuned: the builder with free parameters at their best; None: `build`.
+
+    Defaults are those of noise that one node alone holds.
+    """
+
+    paper: str = "-"
+    erratum: str = "-"
+    trust: str = "ldp"
+    models: tuple[str, ...] = LOCAL
+    release: str | None = None
+    tuned: Callable[..., LinearAlgorithm] | None = None
+
+    @property
+    def summary(self) -> str:
+        """The first line of the builder's docstring, as the end of a sentence."""
+        return self.help.rstrip(".")
+
+    @property
+    def form(self) -> str:
+        """How `--set` gives its first parameter."""
+        first = next(iter(self.parameters.values()), None)
+        return self.name if first is None else f"{first.name}=<{first.type_name}>"
+
+    @property
+    def best(self) -> Callable[..., LinearAlgorithm]:
+        """`tuned`, or `build` where that is None."""
+        return self.tuned or self.build
+
+    def takes(self, parameter: str) -> bool:
+        """Whether `best` has a parameter of that name."""
+        return parameter in inspect.signature(self.best).parameters
+
+    @property
+    def weighted(self) -> bool:
+        """Whether `best` takes ErrorWeights, which say what models count."""
+        return self.takes("weights")
+
+
+OF_SEARCHES = ("tolerance", "max_iterations", "solver", "allow_stopped", "objective")
+"""How an encoder is searched for, which decides no mechanism: for Python alone."""
+
+SUPPLIED = ("dynamics", "participation", *OF_SEARCHES)
+MECHANISMS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED)
+OF_SECRET_BINS: Registry[MechanismEntry] = Registry("mechanism", MechanismEntry, supplied=SUPPLIED)
+"""Mechanisms of secret batches alone, made for a target: their builders take the `noise_std` that meets it."""

@@ -1,0 +1,302 @@
+"""One way of naming things: a text `name:key=value,...`, and registries of the things that such a text can name.
+
+A function or a class is registered where it is defined. Its name is the kebab-case of its Python name; parameters with
+their types and defaults are read off its signature, its help off its docstring. `Registry.make` calls the thing that a
+text names. A text that names nothing is refused with the known names, keys or values and the nearest of them.
+
+>>> shapes = Registry("shape")
+>>> @shapes.register(example="flat-box:width=3")
+... def flat_box(width: int, depth: float = 0.5) -> tuple[int, float]:
+...     \"\"\"A box without height.\"\"\"
+...     return width, depth
+>>> shapes.make("flat-box:width=4"), shapes["flat-box"].help
+((4, 0.5), 'A box without height.')
+>>> shapes.make("flat-box:widht=4")
+Traceback (most recent call last):
+...
+mfdl.errors.InvalidInput: shape flat-box: unknown parameter 'widht'; did you mean 'width'? Known: width, depth; e.g. \
+flat-box:width=3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from .errors import InvalidInput, did_you_mean, unknown_name
+
+Registered = TypeVar("Registered", bound=Callable[..., Any])
+MAX_DIGITS = 18
+TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str)}
+WORDS = {bool: "true or false", int: f"an integer of at most {MAX_DIGITS} digits", float: "a number", str: "a text"}
+TRUTH = {"true": True, "false": False, "1": True, "0": False}
+
+
+class Spec(NamedTuple):
+    """A text in its parts.
+
+    Attributes: name: before the first colon; settings: (key, value), the key None of a value that is given by position.
+    """
+
+    name: str
+    settings: tuple[tuple[str | None, str], ...]
+
+
+def parse(text: str) -> Spec:
+    """The parts of `name`, `name:key=value,...` or, with values by position, `name:value:...`.
+
+    >>> parse("regular:n=16, degree=4")
+    Spec(name='regular', settings=(('n', '16'), ('degree', '4')))
+    >>> parse("last:48:0.01").settings
+    ((None, '48'), (None, '0.01'))
+    """
+    name, _, settings = text.strip().partition(":")
+    pieces = settings.split(",") if settings.strip() else []
+    return Spec(name.strip(), tuple(part for piece in pieces for part in _parts(piece)))
+
+
+def setting(text: str) -> tuple[str | None, str]:
+    """One `key=value`; the key is None where there is no equals sign. Hyphens in a key are read as underscores."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    return (key.replace("-", "_"), value) if equals else (None, key)
+
+
+def _parts(piece: str) -> list[tuple[str | None, str]]:
+    if "=" in piece:
+        return [setting(piece)]
+    return [(None, value.strip()) for value in piece.split(":") if value.strip()] or [(None, "")]
+
+
+def kebab_case(name: str) -> str:
+    """A Python name as the command line writes it.
+
+    >>> kebab_case("dp_dsgd"), kebab_case("OncePerEpoch"), kebab_case("LDP")
+    ('dp-dsgd', 'once-per-epoch', 'ldp')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower().replace("_", "-")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A parameter of something that has a name.
+
+    Attributes:
+        type: of a text's value: bool, int, float or str; None where no text can say it, as for an array.
+        required: it has no default.
+    """
+
+    name: str
+    type: type | None
+    required: bool
+    default: Any = None
+
+    @classmethod
+    def of(cls, parameter: inspect.Parameter) -> Parameter:
+        """As a signature has it; of a union the first of the types that a text can say."""
+        annotation = parameter.annotation
+        text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+        kinds = (TYPES.get(word.strip()) for word in text.split("|"))
+        required = parameter.default is parameter.empty
+        default = None if required else parameter.default
+        return cls(parameter.name, next((kind for kind in kinds if kind), None), required, default)
+
+    @property
+    def type_name(self) -> str:
+        """Of its type, in Python; empty where no text can say it."""
+        return "" if self.type is None else self.type.__name__
+
+    def read(self, text: str, where: str) -> bool | int | float | str:
+        """The value of a text. Raises: InvalidInput: it is of another type."""
+        kind = self.type or str
+        try:
+            if kind is int and not re.fullmatch(rf"[+-]?[0-9_]{{1,{MAX_DIGITS}}}", text):
+                raise ValueError
+            value: bool | int | float | str = TRUTH[text.lower()] if kind is bool else kind(text)
+        except (KeyError, ValueError):
+            start = text if len(text) <= 40 else f"{text[:37]}..."
+            raise InvalidInput(f"{where}: {self.name} must be {WORDS[kind]}, got {start!r}.") from None
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What a name stands for. Registries with further facts about their entries take a subclass.
+
+    Attributes:
+        kind: what is named, in refusals: "graph".
+        build: what is called.
+        example: a complete text; default the name.
+        fixed: arguments that the name decides.
+        supplied: names of parameters that the caller of the registry supplies, so that no text sets them.
+        by_position: a text gives values by position, as in last:48:0.01.
+    """
+
+    kind: str
+    name: str
+    build: Callable[..., Any]
+    example: str = ""
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    supplied: Collection[str] = ()
+    by_position: bool = False
+
+    @property
+    def help(self) -> str:
+        """The first line of the docstring."""
+        return (inspect.getdoc(self.build) or "").partition("\n")[0]
+
+    @functools.cached_property
+    def signature(self) -> Mapping[str, Parameter]:
+        """All parameters but those that the name decides."""
+        parameters = inspect.signature(self.build).parameters.values()
+        return {given.name: Parameter.of(given) for given in parameters if given.name not in self.fixed}
+
+    @functools.cached_property
+    def free(self) -> Mapping[str, Parameter]:
+        """The parameters that are left to whoever gives the name."""
+        return {name: parameter for name, parameter in self.signature.items() if name not in self.supplied}
+
+    @functools.cached_property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The parameters that a text can set."""
+        return {name: parameter for name, parameter in self.free.items() if parameter.type is not None}
+
+    @property
+    def form(self) -> str:
+        """How a text names it: the example, or the places of values by position."""
+        if not self.by_position:
+            return self.example or self.name
+        places = [f":{parameter.name.upper()}" for parameter in self.parameters.values()]
+        least = [place for place, parameter in zip(places, self.parameters.values(), strict=True) if parameter.required]
+        optional = "".join(f"[{place}" for place in places[len(least) :]) + "]" * (len(places) - len(least))
+        return f"{self.name}{''.join(least)}{optional}"
+
+    def __call__(self, *args: Any, **arguments: Any) -> Any:
+        return self.build(*args, **{**self.fixed, **arguments})
+
+    def arguments(
+        self, settings: Iterable[tuple[str | None, str]] = (), given: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The settings of a text as arguments of `build`, beside those given in Python.
+
+        Raises: InvalidInput: a key that is unknown or set twice, a value of another type, too many values.
+        """
+        where = f"{self.kind} {self.name}"
+        arguments = dict(given or {})
+        for key in arguments:
+            self._require_known(key, self.free)
+        for key, text in self._by_key(tuple(settings)):
+            self._require_known(key, self.parameters)
+            if key in arguments:
+                raise InvalidInput(f"{where}: parameter {key!r} is given twice; give it once.")
+            arguments[key] = self.parameters[key].read(text, where)
+        return arguments
+
+    def require_complete(self, arguments: Mapping[str, Any]) -> None:
+        """Raises: InvalidInput: a parameter that has no default is missing."""
+        missing = [name for name, parameter in self.parameters.items() if parameter.required and name not in arguments]
+        if missing and self.by_position:
+            raise self._miswritten(self.name)
+        if missing:
+            raise InvalidInput(f"{self.kind} {self.name} needs the parameter {missing[0]!r}; e.g. {self.form}.")
+
+    def _by_key(self, settings: tuple[tuple[str | None, str], ...]) -> Iterator[tuple[str, str]]:
+        """The settings with those by position at the names of their places."""
+        values = [value for key, value in settings if key is None]
+        places = list(self.parameters.values()) if self.by_position else []
+        if len(values) > len(places) and places and places[-1].type is str:  # the rest is one text, as average:48 is
+            values[len(places) - 1 :] = [":".join(values[len(places) - 1 :])]
+        if len(values) > len(places):
+            raise self._miswritten(":".join(values))
+        yield from ((parameter.name, value) for parameter, value in zip(places, values, strict=False))
+        yield from ((key, value) for key, value in settings if key is not None)
+
+    def _miswritten(self, text: str) -> InvalidInput:
+        where = f"{self.kind} {self.name}"
+        if not self.by_position:
+            return InvalidInput(f"{where}: parameters are written key=value, got {text!r}; e.g. {self.form}.")
+        return InvalidInput(f"{where} is written {self.form}, got {text!r}{self.example and f'; e.g. {self.example}'}.")
+
+    def _require_known(self, key: str, known: Mapping[str, Parameter]) -> None:
+        if not known:
+            raise InvalidInput(f"{self.kind} {self.name} has no parameters, got {key!r}; leave it out.")
+        if key not in known:
+            raise InvalidInput(
+                f"{self.kind} {self.name}: unknown parameter {key!r}{did_you_mean(key, known)} Known: "
+                f"{', '.join(known)}; e.g. {self.form}."
+            )
+
+
+Named = TypeVar("Named", bound=Entry)
+
+
+class Registry(Mapping[str, Named], Generic[Named]):
+    """The things of one kind that have names, in the order of their registration.
+
+    Args:
+        kind: in refusals: "graph".
+        entry: the class of entries; default `Entry`.
+        supplied, by_position: as of `Entry`, for all of them.
+    """
+
+    def __init__(
+        self, kind: str, entry: type[Named] | None = None, *, supplied: Collection[str] = (), by_position: bool = False
+    ) -> None:
+        self.kind = kind
+        self._entry: Any = entry or Entry
+        self._common = {"kind": kind, "supplied": tuple(supplied), "by_position": by_position}
+        self._entries: dict[str, Named] = {}
+
+    def register(self, *, name: str | None = None, **facts: Any) -> Callable[[Registered], Registered]:
+        """Gives a function or class a name, by default the kebab-case of its own, and changes nothing about it.
+
+        Args: facts: further fields of its entry.
+        """
+
+        def registered(build: Registered) -> Registered:
+            chosen = name or kebab_case(build.__name__)
+            if chosen in self._entries:
+                raise InvalidInput(f"{self.kind} {chosen!r} is registered already; give the other one a name.")
+            self._entries[chosen] = self._entry(name=chosen, build=build, **self._common, **facts)
+            return build
+
+        return registered
+
+    def __getitem__(self, name: str) -> Named:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def entry(self, name: str) -> Named:
+        """The entry of a name. Raises: InvalidInput: an unknown one, with the nearest and all known ones."""
+        if not isinstance(name, str) or name not in self._entries:
+            raise unknown_name(self.kind, name, self._entries)
+        return self._entries[name]
+
+    def read(self, text: str) -> tuple[Named, dict[str, Any]]:
+        """The entry that a text names, and the arguments that it sets."""
+        named = parse(text)
+        entry = self.entry(named.name)
+        return entry, entry.arguments(named.settings)
+
+    def make(self, text: str, *args: Any, given: Mapping[str, Any] | None = None, **supplied: Any) -> Any:
+        """What a text names, made.
+
+        Args:
+            args: the first arguments of whatever it is.
+            given: arguments in Python, beside those of the text.
+            supplied: those of `Registry.supplied`; they go to what takes them.
+        Raises: InvalidInput: an unknown name, an unknown, missing or repeated parameter, a value of another type.
+        """
+        named = parse(text)
+        entry = self.entry(named.name)
+        arguments = entry.arguments(named.settings, given)
+        entry.require_complete(arguments)
+        return entry(*args, **arguments, **{key: supplied[key] for key in supplied if key in entry.signature})
