@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import json
 import math
 import tempfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -18,7 +18,7 @@ from _fault_judge import Outcome, command
 from _fault_pools import BASE, GRAPHS, NUMBERS, OPTIONS
 from _fault_values import array, dumped, json_value, place, spoilt
 
-from mfdl import factorization, gossip, graphs
+from mfdl import archive, factorization, gossip, graphs
 from mfdl.dynamics import Dynamics
 from mfdl.participation import Cyclic
 
@@ -96,63 +96,58 @@ def gossip_file(random: Random, folder: Path) -> Callable[[], Outcome]:
 
 
 @functools.cache
-def _valid_arrays(kind: str) -> dict[str, Any]:
-    """The arrays of a factorization file that works, over time or over nodes."""
+def _valid(kind: str) -> bytes:
+    """A factorization file that works, over time or over nodes."""
     dynamics, steps = Dynamics(gossip.metropolis_hastings("ring:n=4")), Cyclic(epochs=2, period=2)
+    if kind == "t":
+        solved, header = factorization.factorize(dynamics, steps), {"participation": steps}
+    else:
+        solved, header = factorization.optimal_covariance(dynamics), {}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "valid.npz"
-        if kind == "t":
-            header = {"participation": steps.to_dict()}
-            factorization.save(path, factorization.factorize(dynamics, steps), grams=np.eye(4), header=header)
-        else:
-            factorization.save_spatial(path, factorization.optimal_covariance(dynamics), header={})
-        with np.load(path) as arrays:
-            return {key: arrays[key] for key in arrays.files}
+        return factorization.save(Path(folder) / "valid", solved, header=header).read_bytes()
+
+
+def _spoil_entry(random: Random, entries: dict[str, Any]) -> None:
+    """One entry of the header, of an object in it or of its fields is another, or gone."""
+    while (
+        inner := [value for value in entries.values() if isinstance(value, dict) and value]
+    ) and random.random() < 0.8:
+        entries = random.choice(inner)
+    name = random.choice(list(entries))
+    if random.random() < 0.2:
+        del entries[name]
+    else:
+        entries[name] = json_value(random)
+
+
+def _spoil_array(random: Random, arrays: dict[str, Any]) -> None:
+    name = random.choice(list(arrays))
+    if random.random() < 0.3:
+        del arrays[name]
+    elif random.random() < 0.6 and arrays[name].size and arrays[name].dtype.kind in "fi":
+        flat = arrays[name].reshape(-1)
+        flat[random.randrange(flat.size)] = random.choice((0, -1, 99, 10**9))
+        if arrays[name].dtype.kind == "f" and random.random() < 0.6:
+            flat[random.randrange(flat.size)] = random.choice((math.nan, math.inf, -1e308, 1e-308))
+    else:
+        value = array(random)
+        if isinstance(value, np.ndarray) and value.dtype.name in archive.TYPES:
+            arrays[name] = np.array(value, order="C")
 
 
 def factorization_file(random: Random, folder: Path) -> Callable[[], Outcome]:
-    kind = random.choice("ts")
-    arrays = dict(_valid_arrays(kind))
-    header = json.loads(bytes(arrays["header"]))
+    content = _valid(random.choice("ts"))
+    header, arrays, _ = archive.decoded(content)
     for _ in range(random.randrange(3)):
-        key = random.choice(list(arrays))
-        if key == "header":
-            name = random.choice([*header, "spatial"])
-            header[name] = json_value(random)
-            if kind == "s" and isinstance(header.get("spatial"), dict) and random.random() < 0.7 and header["spatial"]:
-                inner = random.choice(list(header["spatial"]))
-                header["spatial"][inner] = json_value(random)
-            if random.random() < 0.2:
-                header.pop(name)
-            arrays["header"] = np.frombuffer(
-                json.dumps(header if random.random() < 0.95 else [1]).encode(), dtype=np.uint8
-            )
-        elif random.random() < 0.2:
-            del arrays[key]
-        elif random.random() < 0.5:
-            value = np.array(arrays[key])
-            if value.size and value.dtype.kind in "fi":
-                flat = value.reshape(-1)
-                flat[random.randrange(flat.size)] = random.choice((0, -1, 99, 10**9))
-                if value.dtype.kind == "f" and random.random() < 0.6:
-                    flat[random.randrange(flat.size)] = random.choice((math.nan, math.inf, -1e308, 1e-308))
-            arrays[key] = value
-        else:
-            value = array(random)
-            try:  # savez takes what asarray takes
-                arrays[key] = np.asarray(value if value is not None else "x")
-            except ValueError:
-                arrays[key] = np.asarray("x")
-        if "header" not in arrays or not arrays:
-            break
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=True, **arrays)
-    content = buffer.getvalue()
-    if random.random() < 0.05:
-        content = _bomb(random)
-    elif random.random() < 0.35:
+        if arrays and random.random() < 0.5:
+            _spoil_array(random, arrays)
+        elif header:
+            _spoil_entry(random, header)
+    with contextlib.suppress(ValueError, TypeError):  # what no JSON holds
+        content = archive.encoded(header, arrays)  # under a checksum that fits
+    if random.random() < 0.35:
         content = spoilt(random, content)
-    path = place(random, folder / "f.npz", content)
+    path = place(random, folder / "f.mfdl", content)
     common = ["--graph", "ring:n=4", "--epochs", "2", "--period", "2"]
     way = random.randrange(4)
     if way == 0:
@@ -164,23 +159,6 @@ def factorization_file(random: Random, folder: Path) -> Callable[[], Outcome]:
             ["account", "--mechanism", f"file:{path}", *common, "--trust", "eavesdropper", "--jobs", "1"]
         )
     return lambda: command(["compare", "--mechanisms", f"file:{path}", *common, "--seeds", "1", "--out", "out"])
-
-
-def _bomb(random: Random) -> bytes:
-    """A small archive that claims to be, or is, very large inside."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        shape = random.choice(((10**9, 10**9), (10**6, 10**6), (40_000, 40_000)))
-        claim = io.BytesIO()
-        np.lib.format.write_array_header_1_0(claim, {"descr": "<f8", "fortran_order": False, "shape": shape})
-        archive.writestr("encoder.npy", claim.getvalue() + b"\0" * 10**6)
-        archive.writestr("header.npy", claim.getvalue())
-    content = buffer.getvalue()
-    if random.random() < 0.5:  # the directory lies about the size too
-        content = content.replace(
-            (10**6 + len(claim.getvalue())).to_bytes(4, "little"), (2**32 - 2).to_bytes(4, "little")
-        )
-    return content
 
 
 def groups_file(random: Random, folder: Path) -> Callable[[], Outcome]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import mfdl
-from mfdl import data, download, factorization
+from mfdl import archive, data, download, factorization
 from mfdl.cli import main
 from mfdl.errors import UnusualSetting
 
@@ -147,12 +147,10 @@ def whole(name: str, content: bytes) -> bool:
             import pyarrow.parquet as pq
 
             pq.read_table(io.BytesIO(content))
-        elif suffix == ".safetensors":
-            import safetensors.torch
-
-            safetensors.torch.load(content)
+        elif suffix == ".tmp":
+            return False
         else:
-            return False  # .tmp, and whatever nobody should have written
+            return archive.decoded(content)[2]  # and nothing else should have been written
     except Exception:
         return False
     return True

@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import mfdl
-from mfdl import files
+from mfdl import factorization, files
 from mfdl.sweeps import Store
 from mfdl.training import checkpoint, executor, keys, replay
 
@@ -112,7 +112,7 @@ def _warm_up(kinds: set[str]) -> None:
         if "sweep" in kinds:
             _sweeping(Path(folder) / "s")
         if "factorize" in kinds:
-            _said([*FACTORIZE, "--out", f"{folder}/f.npz"])()
+            _said([*FACTORIZE, "--out", f"{folder}/f.mfdl"])()
 
 
 # ---- a process, and its end -------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def _training(folder: Path, random: Random, k: int, counts: dict[str, int]) -> N
         if len(places) != len(set(places)):
             raise Fault(f"one place of {what} has two contents")
     _require_continuation(journal, seen)
-    if sorted(path.suffix for path in (run / "seed-0").iterdir()) != [".json", ".safetensors"]:
+    if [path.name for path in (run / "seed-0").iterdir()] != [checkpoint.FILE]:
         raise Fault(f"litter: {[path.name for path in (run / 'seed-0').iterdir()]}")
 
 
@@ -316,7 +316,7 @@ def _timeless(value: Any) -> Any:
 
 
 def _factorize(folder: Path, random: Random, k: int, counts: dict[str, int]) -> None:
-    out, calm = folder / "out.npz", folder / "calm.npz"
+    out, calm = folder / "out.mfdl", folder / "calm.mfdl"
     began = time.perf_counter()
     forked(_said([*FACTORIZE, "--out", str(calm)]), None)
     seconds = time.perf_counter() - began
@@ -326,9 +326,9 @@ def _factorize(folder: Path, random: Random, k: int, counts: dict[str, int]) -> 
             raise Fault("the factorization file is a part of one")
 
     counts["kills"] += _until_the_end(_said([*FACTORIZE, "--out", str(out)]), seconds, random, after)
-    with np.load(out) as ours, np.load(calm) as theirs:
-        if any(not np.array_equal(ours[name], theirs[name]) for name in theirs.files):
-            raise Fault("the factorization differs from the undisturbed one")
+    ours, theirs = (factorization.load(path) for path in (out, calm))
+    if not np.array_equal(ours.encoder, theirs.encoder) or not np.array_equal(ours.error_gram, theirs.error_gram):
+        raise Fault("the factorization differs from the undisturbed one")
 
 
 # ---- sweeps -----------------------------------------------------------------------------------------------------

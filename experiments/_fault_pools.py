@@ -28,7 +28,7 @@ MECHANISMS = (
     "muffliato", "mafalda-l", "mafald", "mafalda@", "mafalda@last:0", "mafalda@last:1", "mafalda@last:99",
     "mafalda@last:nan", "mafalda@last:-1", "mafalda@last:1:-1", "mafalda@last:1:inf", "mafalda@exponential:0",
     "mafalda@exponential:1e-308", "mafalda@all/average", "mafalda@all/nobody", "mafalda@@", "bsr@all", "@", "file:",
-    "file:nowhere.npz", "file:.", "file:\x00", "dp-dsgd,dp-dsgd", "none,", "mafalda@last:" + "9" * 500,
+    "file:nowhere.mfdl", "file:.", "file:\x00", "dp-dsgd,dp-dsgd", "none,", "mafalda@last:" + "9" * 500,
     "mafalda@exponential:" + "9" * 500,
 )  # fmt: skip
 TRUSTS = ("ldp", "pndp", "eavesdropper", "colluding", "coalitions", "full-collusion", "central", "released", "lpd")
@@ -61,7 +61,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "--graph": GRAPHS, "--gossip": NAMES, "--mechanism": MECHANISMS, "--epochs": NUMBERS, "--period": NUMBERS,
         "--objective": NAMES, "--tolerance": NUMBERS, "--solver": NAMES, "--max-iterations": NUMBERS,
         "--coalition": NUMBERS, "--groups": TEXTS, "--max-inverse-diagonal": NUMBERS, "--horizon": NUMBERS,
-        "--device": NAMES, "--jobs": NUMBERS, "--out": (*TEXTS, "a.npz", "no/such/folder/b.npz", "a.npy"),
+        "--device": NAMES, "--jobs": NUMBERS, "--out": (*TEXTS, "a.mfdl", "no/such/folder/b.mfdl"),
         "--config": TEXTS, "--json": (), "--largest-component": (), "--error-weights": NAMES, "--momentum": NUMBERS,
         "--weight-decay": NUMBERS, "--lr": NUMBERS,
     },

@@ -19,7 +19,7 @@ from _fault_pools import BASE
 from _fault_values import dumped, json_value, place, spoilt
 
 import mfdl
-from mfdl import gossip, trust
+from mfdl import archive, gossip, trust
 from mfdl.algorithms import registry
 from mfdl.dynamics import Dynamics
 from mfdl.noise_scale import calibrate
@@ -60,25 +60,23 @@ def checkpoint_file(random: Random, folder: Path) -> Callable[[], Outcome]:
     run = folder / "run"
     replay(mechanism, task, seeds=[0], stop_after=3, checkpoint_folder=run)
     place_of = run / "seed-0"
-    pointer = place_of / checkpoint.POINTER
-    (tensors,) = place_of.glob("*.safetensors")
-    content = json.loads(pointer.read_text())
-    how = random.randrange(5)
-    if how == 0:
-        tensors.write_bytes(spoilt(random, tensors.read_bytes()))
-    elif how == 1:
-        pointer.write_bytes(spoilt(random, pointer.read_bytes()))
-    elif how == 2:
-        content[random.choice(list(content))] = json_value(random)
-        pointer.write_bytes(dumped(content) if random.random() < 0.95 else b"[" * 100_000)
-    elif how == 3:  # a whole checkpoint, but not of this run
-        metadata = content["metadata"]
+    file = place_of / checkpoint.FILE
+    way = random.randrange(4)
+    if way == 0:
+        file.write_bytes(spoilt(random, file.read_bytes()))
+    elif way == 1:  # under a checksum that fits
+        header, arrays, _ = archive.decoded(file.read_bytes())
+        spoilt_part = random.choice((header, header["content"]))
+        spoilt_part[random.choice(list(spoilt_part))] = json_value(random)
+        with contextlib.suppress(ValueError):  # what no JSON holds
+            file.write_bytes(archive.encoded(header, arrays))
+    elif way == 2:  # a whole checkpoint, but not of this run
+        saved = checkpoint.load(place_of)
+        models, metadata = dict(saved.models), saved.metadata
         key = random.choice(list(metadata))
         metadata[key] = json_value(random)
         if random.random() < 0.3:
             del metadata[key]
-        found = checkpoint.load(place_of)
-        models = dict(found.models)
         name = random.choice(list(models))
         models[name] = random.choice(
             (torch.zeros(0), models[name][:1], models[name].reshape(-1), models[name] * math.nan)
@@ -88,9 +86,8 @@ def checkpoint_file(random: Random, folder: Path) -> Callable[[], Outcome]:
         with contextlib.suppress(mfdl.InvalidInput):  # metadata that no file can hold
             checkpoint.save(place_of, step=random.choice((3, 0, 4, 99, 10**12)), models=models, metadata=metadata)
     else:
-        target = random.choice((pointer, tensors))
-        target.unlink()
-        place(random, target, b"")
+        file.unlink()
+        place(random, file, b"")
     return lambda: (replay(mechanism, task, seeds=[0], checkpoint_folder=run), None)[1]
 
 

@@ -14,10 +14,11 @@ import functools
 import hashlib
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from . import archive, saved
+from . import archive, check
 from .algorithms import LinearAlgorithm
 from .error_gram import Estimate
 from .errors import InvalidInput
@@ -29,6 +30,7 @@ from .privacy.losses import PrivacyLosses
 from .privacy.question import Question, require_unit
 from .privacy.sampled_exposures import require_noise_with_gradients
 from .shown import Shown
+from .storable import is_storable
 from .trust import TrustModel
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from .participation.sampling import Sampled
 
+MECHANISM = "mechanism"
 ROUNDING = 1e-6
 """Relative: how far numbers of one question may lie apart that other machines or solvers' tolerances gave."""
 
@@ -153,7 +156,25 @@ class Mechanism(Shown):
         Raises: InvalidInput: the path cannot be written, or the algorithm has noise, gossip or participation of a class
             of your own, which is code.
         """
-        return saved.write_mechanism(path, self)
+        return archive.write(path, MECHANISM, self.stored_fields())
+
+    def stored_fields(self) -> dict[str, Any]:
+        """What of a mechanism is in a file, its own or that of a run.
+
+        Raises: InvalidInput: an algorithm that a file cannot hold, or that would come back as another one.
+        """
+        if archive.copied(self.algorithm, "the algorithm").content_hash != self.accounted:
+            raise InvalidInput(
+                f"algorithm {self.algorithm.name!r} cannot be saved: read back it would not be the one that was "
+                "accounted; use plain numbers or texts as node labels, and own classes of mfdl."
+            )
+        return {
+            "content_hash": self.content_hash,
+            "algorithm_hash": self.accounted,
+            "algorithm": self.algorithm,
+            "guarantee": self.guarantee.to_dict(),
+            "trust": self.trust if is_storable(self.trust) else None,  # masks of the user's own are code
+        }
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, anew: bool = True, trust: TrustModel | None = None) -> Mechanism:
@@ -175,16 +196,30 @@ class Mechanism(Shown):
             that is not given.
         Cost: of `anew`, that of the accounting in `account`.
         """
-        fields, content_hash = saved.read_mechanism(path)
-        with archive.refusing(path, saved.MECHANISM):
-            return cls.of_file(fields, content_hash, anew=anew, trust=trust)
+        stored = archive.read(path, MECHANISM)
+        with archive.refusing(path, MECHANISM):
+            return cls.of_file(stored, anew=anew, trust=trust)
 
     @classmethod
-    def of_file(cls, fields: dict[str, Any], content_hash: str, *, anew: bool, trust: TrustModel | None) -> Mechanism:
-        """Of what `saved` read: see `load`."""
-        mechanism = cls(**fields if trust is None else {**fields, "trust": trust})
-        if mechanism.content_hash != content_hash:
-            raise InvalidInput(f"its content hash is {mechanism.content_hash}, and {content_hash} was saved.")
+    def of_file(cls, stored: Mapping[str, Any], *, anew: bool, trust: TrustModel | None) -> Mechanism:
+        """Of `stored_fields`, of which the guarantee is a claim: see `load`."""
+        algorithm, model = stored["algorithm"], stored["trust"] if trust is None else trust
+        check.instance(LinearAlgorithm, algorithm=algorithm)
+        if model is not None:
+            check.instance(TrustModel, trust=model)
+        if algorithm.content_hash != stored["algorithm_hash"]:
+            raise InvalidInput(
+                f"its algorithm has content hash {algorithm.content_hash}, and {stored['algorithm_hash']} was saved: "
+                "it is not the one that was accounted; calibrate or account anew."
+            )
+        guarantee = Guarantee.from_dict(stored["guarantee"])
+        if not (guarantee.fingerprint and guarantee.seal):
+            raise InvalidInput(
+                "its guarantee was edited: it is not the one that was accounted; calibrate or account anew."
+            )
+        mechanism = cls(algorithm, guarantee, model)
+        if mechanism.content_hash != stored["content_hash"]:
+            raise InvalidInput(f"its content hash is {mechanism.content_hash}, and {stored['content_hash']} was saved.")
         if not anew:
             return mechanism
         if mechanism.trust is None and mechanism.sampling is not None:

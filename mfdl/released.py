@@ -21,6 +21,7 @@ from .check import FloatArray
 from .errors import InvalidInput
 from .gossip import Gossip
 from .spec import Entry, Registry, parse
+from .storable import storable
 
 StepWeights: TypeAlias = Callable[[int], FloatArray]
 """A weight for each of T steps, shape (T,)."""
@@ -28,6 +29,7 @@ MODELS: Registry[Entry] = Registry("released model", by_position=True)
 """Functions to the weights a_r, by name."""
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class Released:
     """Which models a run releases.

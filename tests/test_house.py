@@ -13,12 +13,13 @@ FILES = {
     "mfdl/two.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .three import T\nclass Twice: ...\n",
     "mfdl/three.py": "def late():\n    import mfdl.four\nclass Twice: ...\nclass TableConfig: ...\n"
     "class Mechanism: ...\n",
-    "mfdl/four.py": "import importlib\nimportlib.import_module('mfdl.one')\nclass FirstGuarantee: ...\n",
-    "mfdl/audit/two.py": "import tomllib\ntomllib.loads('')\n",
+    "mfdl/four.py": "import importlib\nimportlib.import_module('mfdl.one')\nclass FirstGuarantee: ...\n"
+    "def users_matrix(path): return np.load(path)\n",
+    "mfdl/audit/two.py": "import tomllib\ntomllib.loads('')\nnp.savez(file)\nnp.load(file)\n",
     "solvers/mfdl_solvers/__init__.py": "",
 }
 EXPECTED = {
-    "files": 8, "schemes": 1, "encoders": 1, "circles": 1, "configs": 1, "toml": 1, "formats": 0, "audits": 0,
+    "files": 8, "schemes": 1, "encoders": 1, "circles": 1, "configs": 1, "toml": 1, "formats": 1, "audits": 0,
     "mechanisms": 1, "guarantees": 1, "file-names": 1, "class-names": 1, "banned": 1,
 }  # fmt: skip
 

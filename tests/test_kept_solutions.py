@@ -5,7 +5,7 @@ import pytest
 import mfdl
 from mfdl import factorization
 from mfdl.algorithms import registry
-from mfdl.factorization import kept
+from mfdl.archive import SUFFIX
 from mfdl.factorization.kept import Solutions, keeping
 
 GOSSIP = mfdl.gossip.metropolis_hastings("path:n=3")
@@ -36,7 +36,7 @@ def test_another_process_finds_what_was_solved(name, tmp_path, asked):
     with keeping(Solutions(tmp_path)):
         first = make(name)
     solved, written = list(asked), {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert sorted(f"{key}{kept.SUFFIX}" for key in solved) == sorted(written)
+    assert sorted(f"{key}{SUFFIX}" for key in solved) == sorted(written)
     assert solved
     with keeping(Solutions(tmp_path)):
         again = make(name)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from archives import edited
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -201,18 +202,14 @@ def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(for
     config = factorize_config.FactorizeConfig(graph="ring:n=6", epochs=4, period=8, solver=form, max_iterations=9)
     answer = run_factorize(config, path, progress=False)
     saved = mfdl.factorization.load(path)
-    assert (saved.loss, saved.lower_bound, saved.error_gram) == (answer["loss"], answer["lower_bound"], None)
+    found = saved.factorization
+    assert (found.loss, found.lower_bound, saved.error_gram) == (answer["loss"], answer["lower_bound"], None)
     one = mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(4, 8))
     assert one.noise.causal.strategy is not None
     mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
-    assert mechanism.objective == pytest.approx(saved.loss, rel=1e-9)
+    assert mechanism.objective == pytest.approx(found.loss, rel=1e-9)
     with pytest.raises(InvalidInput, match="was made for"):
         mfdl.algorithms.build(f"file:{path}", PLAIN, Cyclic(8, 4))
-    content = bytearray(path.read_bytes())
-    content[content.index(b"header.npy") + 60] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(InvalidInput, match="not a factorization file"):
-        mfdl.factorization.load(path)
 
 
 @pytest.mark.parametrize(
@@ -226,10 +223,7 @@ def test_a_file_holds_the_structure_and_is_a_mechanism_for_its_participation(for
 def test_a_file_whose_encoder_is_none_is_refused(strategy, says, tmp_path):
     found = factorize_long(PLAIN, Cyclic(2, 4), progress=False)
     path = tmp_path / "long.npz"
-    mfdl.factorization.save_structured(path, found, header={})
-    with np.load(path) as held:
-        arrays = dict(held)
-    header = json.loads(bytes(arrays["header"]).decode()) | {"strategy": strategy}
-    np.savez(path, **{**arrays, "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)})
+    mfdl.factorization.save(path, found, header={})
+    edited(path, lambda header, _: header["content"]["factorization"]["fields"].update(strategy=strategy))
     with pytest.raises(InvalidInput, match=says):
         mfdl.factorization.load(path)

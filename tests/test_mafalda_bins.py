@@ -103,7 +103,7 @@ def test_factorize_account_and_file_have_one_encoder(capsys, tmp_path):
     assert named["noise_std"] == kept["noise_std"] == pytest.approx(found["noise_std"], rel=1e-6)
     public = answer(capsys, "account", *ASKED, "--epsilon", "2", "--mechanism", f"file:{file}")
     assert public["noise_std"] > kept["noise_std"]
-    assert mfdl.factorization.load(file).header["participation"] == BINS.to_dict()
+    assert mfdl.factorization.load(file).header["participation"] == BINS
     assert main(["factorize", *SECRET]) == 0
     assert "correlated no more than this one's" in " ".join(capsys.readouterr().out.split())
 

@@ -40,8 +40,8 @@ NAMES = {
         SpatialFactorization StructuredFactorization causal_encoder checked_groups default_tolerance degree_labels
         edge_groups evaluate evaluate_long evaluate_nodes factorize factorize_bins factorize_classes factorize_long
         factorize_nodes load optimal_adapted optimal_covariance optimal_pairwise optimal_space_time
-        optimal_time_space prefix_sum_encoder prefix_sum_gram problem read_groups save save_space_time save_spatial
-        save_structured solve_problem square_root_encoder
+        optimal_time_space prefix_sum_encoder prefix_sum_gram problem read_groups save
+        solve_problem square_root_encoder
     """,
     "mfdl.gossip": """
         BALANCE_TOLERANCE Gossip GossipMatrix GossipSequence MAX_DENSE_NODES PushSum RandomGossip SUM_TOLERANCE
@@ -81,7 +81,7 @@ NAMES = {
     """,
     "mfdl.participation": """
         BallsInBins Cyclic EveryStep Explicit MinSeparation OncePerEpoch Participation ParticipationByNode Pattern
-        PatternSet PoissonSampling Sampled Single participation_from_dict
+        PatternSet PoissonSampling Sampled Single
     """,
     "mfdl.trust": """
         AnyReceiver Central Coalitions FullCollusion LDP MODELS Neighbourhood PNDP ReleasedOnly SecLDP SecureSum

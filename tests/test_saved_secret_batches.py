@@ -1,11 +1,10 @@
 """Mechanisms of secret batches in files: the same noise and draws, and a guarantee that was accounted here."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
-import safetensors.numpy
+from archives import edited
 
 from mfdl import (
     BallsInBins,
@@ -15,12 +14,12 @@ from mfdl import (
     Mechanism,
     PoissonSampling,
     algorithms,
+    archive,
     gossip,
     replay,
     trust,
     with_noise,
 )
-from mfdl.archive import CHECKSUM, HEADER, _digest
 from mfdl.errors import InvalidInput
 from mfdl.privacy import MonteCarlo
 from mfdl.testing.tasks import linear_task
@@ -41,18 +40,15 @@ MADE = {
 
 def forged(path, *, seal=True, algorithm_hash=None, **changes):
     """The file anew with fields of its guarantee that were edited, and a checksum, and by choice a seal, that fit."""
-    data = path.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][HEADER])
-    arrays = {name: np.array(array) for name, array in safetensors.numpy.load(data).items()}
-    parts = header["mechanism"]
-    guarantee = Guarantee.from_dict(parts["guarantee"])
-    edited = dataclasses.replace(guarantee, **changes) if changes else guarantee
-    parts["guarantee"] = (edited.sealed(guarantee.fingerprint) if seal else edited).to_dict()
-    parts["algorithm_hash"] = algorithm_hash or parts["algorithm_hash"]
-    text = json.dumps(header, sort_keys=True)
-    path.write_bytes(safetensors.numpy.save(arrays, metadata={HEADER: text, CHECKSUM: _digest(text, arrays)}))
-    return path
+
+    def change(header, arrays):
+        parts = header["content"]
+        guarantee = Guarantee.from_dict(archive.Unpacker(arrays)(parts["guarantee"]))
+        other = dataclasses.replace(guarantee, **changes) if changes else guarantee
+        parts["guarantee"] = archive.Packer()((other.sealed(guarantee.fingerprint) if seal else other).to_dict(), "")
+        parts["algorithm_hash"] = algorithm_hash or parts["algorithm_hash"]
+
+    return edited(path, change)
 
 
 @pytest.mark.parametrize("kind", list(MADE))

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 import mfdl
-from mfdl import BallsInBins, Cyclic, Dynamics, NoiseKey, algorithms, gossip, trust
+from mfdl import BallsInBins, Cyclic, Dynamics, NoiseKey, algorithms, archive, gossip, trust
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import JointNoise, SpaceTimeNoise
-from mfdl.participation import participation_from_dict
 from mfdl.testing.tasks import linear_task
 from mfdl.training.poisson import BinBatches
 
@@ -47,7 +46,7 @@ def test_calibrated_noise_meets_its_target_with_less_than_public_bins_need():
         assert said in words
     told = json.loads(json.dumps(stated.to_dict()))
     assert (told["curve"]["bins"], told["adaptive"], told["bound"]) == (4, True, "upper")
-    assert participation_from_dict(BINS.to_dict()) == BINS
+    assert archive.copied(BINS, "participation") == BINS
     assert stated.mu is None
 
 

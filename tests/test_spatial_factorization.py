@@ -151,8 +151,10 @@ def test_the_horizon_counts_the_noise_that_stays():
 @pytest.mark.parametrize("q", [0, 1])
 def test_files_keep_everything(tmp_path, q):
     solved = optimal_covariance(Dynamics(MH("ring:n=5")), coalition_size=q)
-    factorization.save_spatial(tmp_path / "R.npz", solved, header={"graph": "ring:n=5"})
-    kept = factorization.load(tmp_path / "R.npz")
+    factorization.save(tmp_path / "R.npz", solved, header={"graph": "ring:n=5"})
+    saved = factorization.load(tmp_path / "R.npz")
+    kept = saved.factorization
+    assert saved.header == {"graph": "ring:n=5"}
     assert_allclose(kept.covariance, solved.covariance, rtol=0, atol=0)
     assert (kept.groups, kept.loss, kept.status, kept.coalition_size) == (
         solved.groups, solved.loss, solved.status, q,

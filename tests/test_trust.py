@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.sparse.linalg import aslinearoperator
 
-from mfdl import algorithms, general_sensitivity, gossip, trust
+from mfdl import algorithms, archive, general_sensitivity, gossip, trust
 from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.participation import EveryStep, Explicit
@@ -33,7 +33,6 @@ from mfdl.testing.oracles import (
 from mfdl.testing.strategies import integer_views
 from mfdl.testing.strategies.graphs import dyadic_gossip
 from mfdl.trust import TrustModel
-from mfdl.trust.saved import trust_from_dict, trust_to_dict
 from mfdl.view import View
 
 MH = gossip.metropolis_hastings
@@ -554,6 +553,6 @@ def test_secure_sums_need_the_same_messages_in_every_round():
 def test_a_secure_sum_by_name_and_saved():
     assert trust.named("secure-sum") == trust.SecureSum()
     assert trust.named("secure-sum", attackers=[1]) == trust.SecureSum([1])
-    assert trust_from_dict(trust_to_dict(trust.SecureSum([1, "b"]))) == trust.SecureSum([1, "b"])
+    assert archive.copied(trust.SecureSum([1, "b"]), "trust") == trust.SecureSum([1, "b"])
     assert trust.SecureSum([0]).attackers(DP) == (0,)
     assert [loss.victim for loss in victim_losses(DP, trust.SecureSum([0]))] == [1, 2, 3]

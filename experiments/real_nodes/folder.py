@@ -89,7 +89,7 @@ class NodeFolder:
     def saved_step(self) -> int:
         """How many steps the saved node had taken, 0 without one."""
         kept = self.path / "checkpoint"
-        return checkpoint.load(kept).step if (kept / checkpoint.POINTER).exists() else 0
+        return checkpoint.load(kept).step if (kept / checkpoint.FILE).exists() else 0
 
     def load(self, node: PrivateNode) -> None:
         """Brings a node that has not stepped to where it was saved, if it was.

@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,6 +41,7 @@ from ..operators import OutputRecursion, StateRecursion, WeightedStates
 from ..participation import Participation
 from ..released import Released
 from ..shown import Shown
+from ..storable import storable
 from . import checks
 from .flow import Flow, flow, separates_private_noise
 from .round import Round, Source, digests, distinct, map_digest, with_input_scale
@@ -55,6 +56,7 @@ Made = TypeVar("Made")
 SHOWN_SIZE = 400  # nodes x steps up to which a notebook draws the matrices
 
 
+@storable
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearAlgorithm(Shown):
     """One algorithm on one graph for a number of steps.
@@ -152,6 +154,16 @@ class LinearAlgorithm(Shown):
         checks.require_receivers(self.rounds, self.model_from_state, self.message_sender, self.sent)
         if noise.slots_per_step != n:  # else a slot is its node's, and the operator itself has looked
             checks.require_held_by_senders(self.kinds, noise, self.message_sender)
+
+    def stored_fields(self) -> dict[str, Any]:
+        """See `storable`: every distinct round once."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "rounds"]
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_stored(cls, kinds: Sequence[Round], kind_of_round: NDArray[np.intp], **fields: Any) -> LinearAlgorithm:
+        """See `storable`; what a factorization claims of itself is taken as it is: no guarantee rests on it."""
+        return cls(rounds=tuple(kinds[kind] for kind in kind_of_round), **fields)
 
     def _sentence(self) -> str:
         return f"{self.name} on {self.num_nodes} nodes, {self.num_steps} steps: {self.noise_in_words}"

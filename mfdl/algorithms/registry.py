@@ -12,7 +12,7 @@ from ..dynamics import Dynamics
 from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
-from ..participation import Participation, participation_from_dict
+from ..participation import Participation
 from ..spec import Parameter, setting
 from . import over_nodes, over_time_and_nodes
 from .checks import builder
@@ -75,7 +75,7 @@ def check_name(name: str) -> str:
     """The name itself if it can be built; raises InvalidInput with the nearest name otherwise."""
     base, _ = split(name)
     if not name.startswith(FILE_PREFIX) and base not in MECHANISMS and base not in OF_SECRET_BINS:
-        raise unknown_name("mechanism", base, [*MECHANISMS, *OF_SECRET_BINS, "file:FILE.npz"])
+        raise unknown_name("mechanism", base, [*MECHANISMS, *OF_SECRET_BINS, "file:FILE"])
     return name
 
 
@@ -84,7 +84,7 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
     """The named algorithm with its parameters (see MECHANISMS).
 
     `NAME@WEIGHTS` is optimised for the models that these `ErrorWeights` count, free parameters included; its name keeps
-    the weights. `file:FILE.npz` is MF-D-SGD with that file's encoder, or the noise of its factorization. One encoder
+    the weights. `file:FILE` is MF-D-SGD with that file's encoder, or the noise of its factorization. One encoder
     shared by all nodes is taken on any graph, where its loss is another and its guarantee is computed anew. For secret
     bins it is what it is for the same bins where they are public.
     Raises: InvalidInput: unknown name, parameters beside weights that decide them, or a file made for another
@@ -106,14 +106,14 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
         return _built(builder, name, dynamics, participation, **parameters)
     path = name.removeprefix(FILE_PREFIX)
     saved = load(path)
-    if isinstance(saved, SpatialFactorization):
-        return over_nodes.spatial_noise(dynamics, participation, saved, name=name)
-    if isinstance(saved, SpaceTimeFactorization):
-        return over_time_and_nodes.space_time_noise(dynamics, participation, saved, name=name)
+    if isinstance(saved.factorization, SpatialFactorization):
+        return over_nodes.spatial_noise(dynamics, participation, saved.factorization, name=name)
+    if isinstance(saved.factorization, SpaceTimeFactorization):
+        return over_time_and_nodes.space_time_noise(dynamics, participation, saved.factorization, name=name)
     made_for = saved.header.get("participation")
-    if made_for is not None and not _serves(made_for, participation):
+    if made_for is not None and made_for.public != participation:  # encoders for secret bins serve public ones
         raise InvalidInput(
-            f"{path} was made for {made_for}, not for {participation.to_dict()}; factorize again with this "
+            f"{path} was made for {made_for.to_dict()}, not for {participation.to_dict()}; factorize again with this "
             "participation."
         )
     per_node = getattr(saved.encoder, "ndim", 0) == 3  # an encoder with structure is one for all
@@ -124,11 +124,6 @@ def build(name: str, dynamics: Dynamics, participation: Participation, **paramet
             "factorize again."
         )
     return mf_dsgd(dynamics, participation, saved.encoder, name=name)
-
-
-def _serves(made_for: Mapping[str, Any], participation: Participation) -> bool:
-    """Whether encoders of a file serve a participation: those for public bins serve secret ones, and the other way."""
-    return made_for == participation.to_dict() or participation_from_dict(made_for).public == participation
 
 
 def models_of(name: str, algorithm: LinearAlgorithm) -> tuple[str, ...]:

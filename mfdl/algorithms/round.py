@@ -24,6 +24,7 @@ from ..errors import InvalidInput
 from ..operators import RecursionMaps
 from ..operators.recursion import Map
 from ..shown import short_repr
+from ..storable import storable
 
 Source: TypeAlias = Literal["gradient", "noise"]
 """What enters a round."""
@@ -42,6 +43,7 @@ SHAPES = {
 MAPS = tuple(name for name in SHAPES if name != "receivers")
 
 
+@storable
 @dataclasses.dataclass(frozen=True, eq=False)
 class Round:
     """The maps P, Q, R, K, F, J, L above; None is the zero map.

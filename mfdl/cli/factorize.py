@@ -12,7 +12,7 @@ from .command import Answer, command
 STOPPED_EXIT_CODE = 3
 
 
-@command(FactorizeConfig, "Keep the result; file:FILE.npz names it later.", metavar="FILE.npz")
+@command(FactorizeConfig, "Keep the result; file:FILE names it later.", metavar="FILE")
 def factorize(config: FactorizeConfig, out: Path | None) -> Answer:
     """Factorize the error of decentralized learning: loss, certified lower bound, gap.
 

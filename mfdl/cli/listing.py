@@ -58,7 +58,7 @@ def _list(rows: list[dict[str, Any]]) -> None:
         options.explain(
             f"{row['name']}: {row['summary']}", {k: v for k, v in lines.items() if v not in ("", "-", "none")}
         )
-    options.say(["file:FILE.npz: an encoder or a covariance kept by `mfdl factorize --out FILE.npz`."])
+    options.say(["file:FILE: an encoder or a covariance kept by `mfdl factorize --out FILE`."])
 
 
 def _cite(rows: list[dict[str, Any]], as_json: bool) -> None:

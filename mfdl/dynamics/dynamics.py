@@ -21,12 +21,14 @@ from ..check import FloatArray
 from ..errors import InvalidInput, UnusualSetting
 from ..gossip import Gossip
 from ..shown import short_repr
+from ..storable import storable
 
 # Beyond it the accountants' rank tests in float64 could take what a small step adds for rounding, which starts at 1e13.
 MAX_RATE_RATIO = 1e6
 MAX_RATE = 1e6  # far beyond any that trains: models would be nothing but rounding
 
 
+@storable
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dynamics:
     """Gossip, step sizes, momentum and weight decay.

@@ -9,7 +9,7 @@ header that says what it was made for.
 from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
 
 from ..error_gram import prefix_sum_gram
-from .files import SavedFactorization, load, save, save_space_time, save_spatial, save_structured
+from .files import SavedFactorization, load, save
 from .groups import checked_groups, edge_groups, read_groups
 from .long_runs import FORMS, StructuredFactorization, evaluate_long, factorize_long
 from .nodes import (
@@ -92,9 +92,6 @@ __all__ = [
     "problem",
     "read_groups",
     "save",
-    "save_space_time",
-    "save_spatial",
-    "save_structured",
     "solve_problem",
     "square_root_encoder",
 ]

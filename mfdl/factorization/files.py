@@ -1,4 +1,4 @@
-"""Factorizations in files: an encoder or a covariance, with the header that says what it was made for.
+"""Factorizations in files, with the header that says what they were made for.
 
 A file is read as a claim. Arrays are checked against one another and the numbers about them for what can be told from
 the file alone; what also needs dynamics or participation is carried as it stands (`load`).
@@ -7,333 +7,242 @@ the file alone; what also needs dynamics or participation is carried as it stand
 from __future__ import annotations
 
 import dataclasses
-import io
-import itertools
-import json
+import functools
 import os
-import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mfdl_solvers import Factorization
+from mfdl_solvers import AdaptedFactorization, Factorization, TimeSpaceFactorization
+from mfdl_solvers.coalitions import CoalitionFactorization
 from mfdl_solvers.problem import FIXED, OPTIMAL, STATIONARY, STOPPED, Certified
 from mfdl_solvers.secret_bins import BinFactorization
 from mfdl_solvers.structured import BinStrategy, StructuredFactorization
 
-from .. import __version__, check, files
-from ..archive import Packer, Unpacker
+from .. import archive, check
 from ..check import FloatArray
 from ..errors import InvalidInput
+from ..participation import Participation
 from ..shown import short_repr
-from .boundary import solver_refusals
+from ..storable import storable
 from .groups import checked_groups
 from .nodes import NodeFactorizations
-from .space_time import TIME_SPACE, SpaceTimeFactorization
+from .space_time import SpaceTimeFactorization
 from .spatial import SpatialFactorization
 from .strategies import Banded, Buffered, Inverse, Strategy, Toeplitz
 
-FORMAT = 1
+FACTORIZATION = "factorization"
+OfAnyKind = Certified | NodeFactorizations
 
-
-def save(
-    path: str | os.PathLike[str],
-    factorization: Factorization | NodeFactorizations | BinFactorization,
-    *,
-    grams: FloatArray,
-    header: dict[str, Any],
-) -> None:
-    """Writes `encoder`, `error_gram`, `loss`, `lower_bound` and a JSON header to an .npz file, atomically."""
-    _write(path, factorization, header, encoder=factorization.encoder, error_gram=grams)
-
-
-def save_spatial(path: str | os.PathLike[str], factorization: SpatialFactorization, *, header: dict[str, Any]) -> None:
-    """Writes a covariance over nodes, its groups and parts, and a JSON header to an .npz file, atomically."""
-    facts, arrays = _covariance_parts(factorization)
-    _write(path, factorization, {**header, **facts}, covariance=factorization.covariance, **arrays)
-
-
-def save_space_time(
-    path: str | os.PathLike[str], factorization: SpaceTimeFactorization, *, header: dict[str, Any]
-) -> None:
-    """Writes the encoders, who holds which seed, and a JSON header to an .npz file, atomically."""
-    facts: dict[str, Any] = {"space_time": _facts(factorization, "encoder", "space", "directions")}
-    arrays: dict[str, Any] = {}
-    if factorization.space is not None:
-        spatial_facts, arrays = _covariance_parts(factorization.space)
-        ends = {name: getattr(factorization.space, name) for name in ("loss", "lower_bound", "status")}
-        facts["space"] = {**spatial_facts, **ends}
-    if factorization.directions is not None:
-        arrays = {"directions": factorization.directions}
-    facts["notes"] = list(factorization.notes)
-    _write(path, factorization, {**header, **facts}, encoder=factorization.encoder, **arrays)
-
-
-STRATEGIES: dict[str, type] = {kind.__name__: kind for kind in (Toeplitz, Banded, Buffered, Inverse)}
-"""Encoders with structure, by the names in files."""
-
-
-def save_structured(
-    path: str | os.PathLike[str], factorization: StructuredFactorization | BinStrategy, *, header: dict[str, Any]
-) -> None:
-    """Writes the numbers of an encoder with structure, never an array of T x T, and a JSON header, atomically."""
-    pack = Packer(STRATEGIES)
-    facts = {"strategy": pack(factorization.strategy, "strategy"), "notes": list(factorization.notes)}
-    _write(path, factorization, {**header, **facts}, **pack.arrays)
-
-
-def _covariance_parts(factorization: SpatialFactorization) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `_spatial` needs besides loss, lower bound and status: facts for the header, and arrays."""
-    kept = _facts(factorization, "groups", "parts")
-    sizes = [len(group) for group in factorization.groups]
-    flat = [part.ravel() for part in factorization.parts]
-    return {"spatial": kept, "notes": list(factorization.notes)}, {
-        "group_sizes": np.array(sizes, dtype=np.int64),
-        "group_nodes": np.array([node for group in factorization.groups for node in group], dtype=np.int64),
-        "group_parts": np.concatenate([np.zeros(0), *flat]),
-    }
-
-
-_CLAIMS = ("loss", "lower_bound", "status", "notes")
-
-
-def _facts(factorization: SpatialFactorization | SpaceTimeFactorization, *arrays: str) -> dict[str, Any]:
-    """What a header holds beside the claims: all but the arrays."""
-    names = [field.name for field in dataclasses.fields(factorization) if field.name not in (*_CLAIMS, *arrays)]
-    return {name: getattr(factorization, name) for name in names}
-
-
-def _write(
-    path: str | os.PathLike[str],
-    factorization: Certified | NodeFactorizations,
-    header: dict[str, Any],
-    **arrays: Any,
-) -> None:
-    buffer = io.BytesIO()
-    full = {"format": FORMAT, "mfdl": __version__, "numpy": np.__version__, "status": factorization.status, **header}
-    np.savez_compressed(
-        buffer,
-        **arrays,
-        loss=np.float64(factorization.loss),
-        lower_bound=np.float64(factorization.lower_bound),
-        header=np.frombuffer(json.dumps(full).encode(), dtype=np.uint8),
-    )
-    files.atomic_write_bytes(path, buffer.getvalue())
+for _solved in (
+    Factorization, BinFactorization, TimeSpaceFactorization, AdaptedFactorization, CoalitionFactorization,
+    StructuredFactorization, BinStrategy, Toeplitz, Banded, Buffered, Inverse,
+):  # fmt: skip
+    storable(_solved)  # the solvers know nothing of files, so their door says what of theirs may stand in one
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SavedFactorization:
-    """What an .npz file holds: encoder (T, T) or (n, T, T), its error Gram, loss, lower bound, header.
+    """What a file holds.
 
-    An encoder with structure is a strategy (`factorization.strategies`), and has no Gram.
+    Attributes:
+        factorization: as it was saved.
+        header: what it was made for; encoders serve the public form of `header["participation"]`, if there is one.
+        error_gram: H over the steps, shape (T, T), or one for each node, (n, T, T); None where it was not saved.
     """
 
     __repr__ = short_repr
 
-    encoder: FloatArray | Strategy
-    error_gram: FloatArray | None
-    loss: float
-    lower_bound: float
+    factorization: OfAnyKind
     header: dict[str, Any]
+    error_gram: FloatArray | None = None
+
+    @property
+    def encoder(self) -> FloatArray | Strategy:
+        """Of noise over time: C, shape (T, T) or (n, T, T), or a strategy with structure."""
+        solved: Any = self.factorization
+        return solved.strategy if isinstance(solved, StructuredFactorization) else solved.encoder
 
 
-def load(path: str | os.PathLike[str]) -> SavedFactorization | SpatialFactorization | SpaceTimeFactorization:
-    """Reads a file written by `save`, `save_structured`, `save_spatial` or `save_space_time` (never pickled objects).
+def save(
+    path: str | os.PathLike[str],
+    factorization: OfAnyKind,
+    *,
+    header: Mapping[str, Any],
+    grams: FloatArray | None = None,
+) -> Path:
+    """Writes a factorization of any kind to exactly this path, whole or not at all.
 
-    Checked: arrays are real, fit one another and make noise that a node can add; 0 <= lower_bound <= loss; over nodes,
-    and over time and nodes, also that numbers are finite, the status is one there is, the covariance kept is the one
-    its parts make, no [R^-1]_ii is above `max_inverse_diagonal` for an outsider, and the sensitivity is 1.
+    Args: header: plain values, or what else a file may hold; grams: `error_gram` of `SavedFactorization`.
+    Raises: InvalidInput: the path cannot be written, or a value is no plain one.
+    """
+    content = {FACTORIZATION: factorization, "header": dict(header), "error_gram": grams}
+    return archive.write(path, FACTORIZATION, content)
+
+
+def load(path: str | os.PathLike[str]) -> SavedFactorization:
+    """What `save` wrote.
+
+    Checked: arrays are real, fit one another and make noise that a node can add; 0 <= lower_bound <= loss; the status
+    is one there is; over nodes, and over time and nodes, also that numbers are finite, no [R^-1]_ii is above
+    `max_inverse_diagonal` for an outsider, and the sensitivity is 1.
     Carried, not checked: loss, lower bound and status, which need dynamics and error weights; that the encoders have
     the sensitivity, which needs the participation; the constraint for coalitions. No guarantee rests on any of them:
     accounting takes the arrays.
 
-    Returns: with the nodes of every group in increasing order, the parts likewise.
-    Raises: InvalidInput: missing, malformed, another format, or claims that contradict one another or the arrays.
+    Raises: InvalidInput: missing, damaged, another format, or claims that contradict one another or the arrays.
     """
-    try:
-        content = Path(path).read_bytes()  # by its bytes: np.load leaves a truncated file open
-        _require_size(content)
-        with np.load(io.BytesIO(content), allow_pickle=False) as data:
-            header = json.loads(bytes(data["header"]).decode())
-            _require_format(header)  # before all that another format may lack
-            arrays = {name: np.array(data[name]) for name in data.files if name != "header"}
-            saved: SavedFactorization | SpatialFactorization | SpaceTimeFactorization
-            if "covariance" in arrays:
-                saved = _spatial(arrays, {**header, **_ends(arrays)})
-                _require_covariance(saved, _real(arrays, "covariance"))
-                _require_price(saved)
-            else:
-                over_both, structured = "space_time" in header, "strategy" in header
-                saved = (_space_time if over_both else _structured if structured else _temporal)(arrays, header)
-    except FileNotFoundError:
-        raise InvalidInput(
-            f"no factorization file at {path}; write one with `mfdl factorize ... --out FILE.npz`."
-        ) from None
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
-    except Exception as error:  # np.load raises several unrelated types on a malformed file
-        raise InvalidInput(
-            f"{path} is not a factorization file, a .npz ({type(error).__name__}); write one with `mfdl factorize "
-            "--out FILE.npz`."
-        ) from None
+    content = archive.read(path, FACTORIZATION)
+    with archive.refusing(path, FACTORIZATION):
+        saved = SavedFactorization(**{**content, "header": dict(content["header"])})
+        if (made_for := saved.header.get("participation")) is not None:
+            check.instance(Participation, participation=made_for)
+        if saved.error_gram is not None:
+            _require_real(error_gram=saved.error_gram)
+        _require_claims(saved.factorization)
     return saved
 
 
-def _require_format(header: Any) -> None:
-    written = header.get("format") if isinstance(header, dict) else None
-    if written != FORMAT:
-        newer = "; a newer mfdl wrote it" if isinstance(written, int) and written > FORMAT else ""
-        raise InvalidInput(
-            f"has format {written!r}, this version reads format {FORMAT}{newer}; write one with `mfdl factorize --out`."
-        )
-
-
-MAX_BYTES = 2**34
-"""Of all arrays unpacked: an encoder and its Gram at 30,000 steps. More is taken for an archive made to fill memory."""
-
-
-def _require_size(content: bytes) -> None:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    if size > MAX_BYTES:
-        raise InvalidInput(f"{size:,} bytes unpacked are more than the {MAX_BYTES:,} of any factorization; it is none.")
-
+# ---- claims ------------------------------------------------------------------------------------------------------
 
 STATUSES = (OPTIMAL, STATIONARY, STOPPED, FIXED)
 ROUNDING = 1e-6
 """How far numbers that rounding alone tells apart may lie from one another, relative."""
 
 
-def _real(arrays: dict[str, Any], name: str) -> FloatArray:
-    array = arrays[name]
-    if array.dtype.kind == "c":  # numpy would drop the imaginary part
-        raise InvalidInput(f"{name} must be real numbers, got complex ones.")
-    if array.dtype.kind not in "fiu":
-        raise TypeError(name)
-    return np.asarray(array, dtype=np.float64)
+@functools.singledispatch
+def _require_claims(solved: Any) -> None:
+    """Raises InvalidInput, or an error of the wrong type, where a factorization contradicts itself."""
+    raise InvalidInput(f"factorization must be one of mfdl, got {type(solved).__name__}.")
 
 
-def _ends(arrays: dict[str, Any]) -> dict[str, float]:
-    return {name: _real(arrays, name).item() for name in ("loss", "lower_bound")}
-
-
-def _require_order(loss: float, lower_bound: float) -> None:
-    check.non_negative(lower_bound=lower_bound)
-    if not lower_bound <= loss * (1 + ROUNDING):
-        raise InvalidInput(f"lower_bound must be at most the loss, got {lower_bound!r} for a loss of {loss!r}.")
-
-
-def _claims(header: dict[str, Any], *, loss: Any, lower_bound: Any) -> dict[str, Any]:
-    """Loss, lower bound, status and notes, as far as they can be told to be such."""
-    _require_order(check.non_negative(loss=loss), lower_bound)
-    status, notes = header["status"], header["notes"]
-    if status not in STATUSES:
-        raise InvalidInput(f"status must be one of {', '.join(STATUSES)}, got {status!r}.")
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        raise InvalidInput(f"notes must be a list of texts, got {notes!r}.")
-    return {"loss": loss, "lower_bound": lower_bound, "status": status, "notes": tuple(notes)}
-
-
-def _require_facts(facts: dict[str, Any]) -> None:
-    """What factorizations over nodes, and over time and nodes, say alike."""
-    check.integer_at_least(1, num_nodes=facts["num_nodes"])
-    check.integer_at_least(0, iterations=facts["iterations"])
-    check.non_negative(seconds=facts["seconds"])
-    if not isinstance(facts.get("gossip_hash", ""), str):
-        raise InvalidInput(f"gossip_hash must be text, got {facts['gossip_hash']!r}.")
-
-
-def _temporal(arrays: dict[str, Any], header: dict[str, Any]) -> SavedFactorization:
-    encoder, gram = (_real(arrays, name) for name in ("encoder", "error_gram"))
+@_require_claims.register(Factorization)
+@_require_claims.register(BinFactorization)
+@_require_claims.register(NodeFactorizations)
+def _of_encoders(solved: Factorization | BinFactorization | NodeFactorizations) -> None:
+    for each in solved.nodes if isinstance(solved, NodeFactorizations) else (solved,):
+        _require_ends(each)
+    _require_real(encoder=solved.encoder)
+    encoder = solved.encoder
     if encoder.ndim not in (2, 3) or encoder.shape[-1] != encoder.shape[-2] or not np.isfinite(encoder).all():
         raise InvalidInput(f"encoder must be finite with shape (T, T) or (n, T, T), got {encoder.shape}.")
-    ends = _ends(arrays)
-    _require_order(**ends)  # the loss may be infinite: that of a given encoder whose Gram is singular in float64
-    return SavedFactorization(encoder, gram, header=header, **ends)
 
 
-def _structured(arrays: dict[str, Any], header: dict[str, Any]) -> SavedFactorization:
-    ends = _ends(arrays)
-    _claims(header, **ends)
-    with solver_refusals():
-        strategy = Unpacker(arrays, STRATEGIES)(header["strategy"])
-    if not isinstance(strategy, Strategy):
-        raise InvalidInput(f"strategy must be one of {', '.join(STRATEGIES)}, got {type(strategy).__name__}.")
-    return SavedFactorization(strategy, None, header=header, **ends)
+@_require_claims.register(StructuredFactorization)
+@_require_claims.register(BinStrategy)
+def _of_structure(solved: StructuredFactorization | BinStrategy) -> None:
+    _require_finite_ends(solved)
+    if not isinstance(solved.strategy, Strategy):
+        raise InvalidInput(f"strategy must be an encoder with structure, got {type(solved.strategy).__name__}.")
 
 
-def _spatial(arrays: dict[str, Any], header: dict[str, Any]) -> SpatialFactorization:
-    facts = header["spatial"]
-    _require_facts(facts)
-    check.non_negative(private_variance=facts["private_variance"])
-    check.positive(max_inverse_diagonal=facts["max_inverse_diagonal"])
-    if check.integer_at_least(0, coalition_size=facts["coalition_size"]) >= facts["num_nodes"]:
-        raise InvalidInput(f"coalition_size must be below {facts['num_nodes']} nodes, got {facts['coalition_size']}.")
-    if facts.get("independent_loss") is not None:
-        check.non_negative(independent_loss=facts["independent_loss"])
-    if facts.get("horizon") is not None:
-        check.integer_at_least(1, horizon=facts["horizon"])
-    if not isinstance(facts.get("bound_over", ""), str):
-        raise InvalidInput(f"bound_over must be text, got {facts['bound_over']!r}.")
-    groups, parts = _groups_and_parts(arrays, facts["num_nodes"])
-    kept = SpatialFactorization(
-        groups=groups,
-        parts=parts,
-        **_claims(header, loss=header["loss"], lower_bound=header["lower_bound"]),
-        **facts,
-    )
-    _require_pairwise(kept)
-    return kept
+@_require_claims.register(SpatialFactorization)
+def _over_nodes(solved: SpatialFactorization) -> None:
+    _require_parts(solved)
+    _require_pairwise(solved)
+    _require_price(solved)
 
 
-def _groups_and_parts(
-    arrays: dict[str, Any], num_nodes: int
-) -> tuple[tuple[tuple[int, ...], ...], tuple[FloatArray, ...]]:
-    """Groups with their nodes in increasing order, and the part of each in that order."""
-    sizes, nodes, flat = arrays["group_sizes"].tolist(), arrays["group_nodes"].tolist(), _real(arrays, "group_parts")
-    ends, squares = np.cumsum([0, *sizes]), np.cumsum([0, *(size**2 for size in sizes)])
-    if len(nodes) != ends[-1] or flat.shape != (squares[-1],):
-        raise InvalidInput(
-            f"group_sizes promise {ends[-1]} nodes and {squares[-1]} entries of parts, got {len(nodes)} and "
-            f"{flat.size}."
-        )
-    written = [nodes[a:b] for a, b in itertools.pairwise(ends)]
-    groups, parts = checked_groups(written, num_nodes), []
-    for number, (group, given) in enumerate(zip(groups, written, strict=True)):
-        part = flat[squares[number] : squares[number + 1]].reshape(len(group), len(group))
-        values = np.linalg.eigvalsh((part + part.T) / 2) if np.isfinite(part).all() else np.array([np.nan])
-        if not values[0] >= -1e-9 * abs(values[-1]) or np.abs(part - part.T).max() > 1e-9 * abs(values[-1]):
-            raise InvalidInput(f"the covariance of group {list(group)} must be symmetric and positive semidefinite.")
-        order = np.argsort(given)
-        parts.append(part[np.ix_(order, order)])
-    return groups, tuple(parts)
+@_require_claims.register(SpaceTimeFactorization)
+def _over_both(solved: SpaceTimeFactorization) -> None:
+    _require_facts(solved)
+    check.integer_at_least(1, num_steps=solved.num_steps)
+    check.non_negative(independent_loss=solved.independent_loss)
+    if abs(check.positive(sensitivity=solved.sensitivity) - 1) > ROUNDING:
+        raise InvalidInput(f"sensitivity must be 1 up to rounding, got {solved.sensitivity!r}.")
+    if not isinstance(solved.participation, dict):
+        raise InvalidInput(f"participation must be its JSON form, got {solved.participation!r}.")
+    _require_real(encoder=solved.encoder)
+    if solved.directions is not None:
+        _require_real(directions=solved.directions)
+    if solved.space is not None:
+        _over_nodes(solved.space)
+        if solved.space.gossip_hash != solved.gossip_hash:
+            raise InvalidInput("the covariance over nodes must be for the same gossip matrix as the whole, and is not.")
+    noise = solved.noise()  # checks encoders, directions and holders against one another
+    if (noise.num_steps, noise.num_nodes) != (solved.num_steps, solved.num_nodes):
+        raise InvalidInput(f"encoder must be over {solved.num_steps} steps, got shape {solved.encoder.shape}.")
 
 
-def _require_covariance(kept: SpatialFactorization, covariance: FloatArray) -> None:
-    """The covariance in the file is that of its parts."""
-    n = kept.num_nodes
-    made = kept.covariance if covariance.shape == (n, n) else None
-    if made is None or not np.abs(covariance - made).max() <= ROUNDING * np.abs(made).max():
-        raise InvalidInput(f"covariance must be that of its groups and private noise, over {n} nodes, and is another.")
+def _require_real(**named: Any) -> None:
+    ((name, array),) = named.items()
+    if array.dtype.kind not in "fiu":
+        raise InvalidInput(f"{name} must be real numbers, got {array.dtype}.")
 
 
-def _require_pairwise(kept: SpatialFactorization) -> None:
+def _require_ends(solved: Certified) -> None:
+    """Bound, loss, status and notes; the loss may be infinite: that of an encoder whose Gram is singular in float64."""
+    loss, lower_bound = solved.loss, check.non_negative(lower_bound=solved.lower_bound)
+    if not lower_bound <= loss * (1 + ROUNDING):
+        raise InvalidInput(f"lower_bound must be at most the loss, got {lower_bound!r} for a loss of {loss!r}.")
+    if solved.status not in STATUSES:
+        raise InvalidInput(f"status must be one of {', '.join(STATUSES)}, got {solved.status!r}.")
+    if not isinstance(solved.notes, tuple) or not all(isinstance(note, str) for note in solved.notes):
+        raise InvalidInput(f"notes must be a tuple of texts, got {solved.notes!r}.")
+    check.integer_at_least(0, iterations=solved.iterations)
+    check.non_negative(seconds=solved.seconds)
+
+
+def _require_finite_ends(solved: Certified) -> None:
+    check.non_negative(loss=solved.loss)
+    _require_ends(solved)
+
+
+def _require_facts(solved: SpatialFactorization | SpaceTimeFactorization) -> None:
+    """What factorizations over nodes, and over time and nodes, say alike."""
+    _require_finite_ends(solved)
+    check.integer_at_least(1, num_nodes=solved.num_nodes)
+    if not isinstance(solved.gossip_hash, str):
+        raise InvalidInput(f"gossip_hash must be text, got {solved.gossip_hash!r}.")
+
+
+def _require_parts(solved: SpatialFactorization) -> None:
+    """Numbers in their ranges, groups of nodes, and a covariance for each."""
+    _require_facts(solved)
+    check.non_negative(private_variance=solved.private_variance)
+    check.positive(max_inverse_diagonal=solved.max_inverse_diagonal)
+    if check.integer_at_least(0, coalition_size=solved.coalition_size) >= solved.num_nodes:
+        raise InvalidInput(f"coalition_size must be below {solved.num_nodes} nodes, got {solved.coalition_size}.")
+    if solved.independent_loss is not None:
+        check.non_negative(independent_loss=solved.independent_loss)
+    if solved.horizon is not None:
+        check.integer_at_least(1, horizon=solved.horizon)
+    if not isinstance(solved.bound_over, str):
+        raise InvalidInput(f"bound_over must be text, got {solved.bound_over!r}.")
+    checked_groups(solved.groups, solved.num_nodes)
+    if len(solved.groups) != len(solved.parts):
+        raise InvalidInput(f"parts must be one for each of {len(solved.groups)} groups, got {len(solved.parts)}.")
+    for group, part in zip(solved.groups, solved.parts, strict=True):
+        _require_covariance(part, group)
+
+
+def _require_covariance(part: FloatArray, group: tuple[int, ...]) -> None:
+    _require_real(parts=part)
+    if part.shape != (len(group), len(group)):
+        raise InvalidInput(f"parts must have shape {(len(group), len(group))} for {list(group)}, got {part.shape}.")
+    values = np.linalg.eigvalsh((part + part.T) / 2) if np.isfinite(part).all() else np.array([np.nan])
+    if not values[0] >= -1e-9 * abs(values[-1]) or np.abs(part - part.T).max() > 1e-9 * abs(values[-1]):
+        raise InvalidInput(f"the covariance of group {list(group)} must be symmetric and positive semidefinite.")
+
+
+def _require_pairwise(solved: SpatialFactorization) -> None:
     """sigma_local and sigma_pair are those of the parts: the same noise on every edge."""
-    local, pair = kept.sigma_local, kept.sigma_pair
+    local, pair = solved.sigma_local, solved.sigma_pair
     if local is None and pair is None:
         return
     local, pair = check.non_negative(sigma_local=local), check.non_negative(sigma_pair=pair)
     edge = pair**2 * np.array([[1.0, -1.0], [-1.0, 1.0]])
-    same = [part.shape == (2, 2) and np.abs(part - edge).max() <= ROUNDING * pair**2 for part in kept.parts]
-    private = abs(local**2 - kept.private_variance) <= ROUNDING * kept.private_variance
+    same = [part.shape == (2, 2) and np.abs(part - edge).max() <= ROUNDING * pair**2 for part in solved.parts]
+    private = abs(local**2 - solved.private_variance) <= ROUNDING * solved.private_variance
     if not private or not all(same) or bool(same) != (pair > 0):
         raise InvalidInput(f"sigma_local and sigma_pair must be those of the parts, got {local!r} and {pair!r}.")
 
 
-def _require_price(kept: SpatialFactorization) -> None:
+def _require_price(solved: SpatialFactorization) -> None:
     """[R^-1]_ii <= r for an outsider, which every coalition size implies; never refused for rounding."""
-    R, r, n = kept.covariance, kept.max_inverse_diagonal, kept.num_nodes
+    R, r, n = solved.covariance, solved.max_inverse_diagonal, solved.num_nodes
     scale = float(np.abs(R).sum(axis=1).max())
     # the inverse of a slightly larger matrix, by more than rounding, lies below that of R
     more = 16 * n * np.finfo(np.float64).eps * np.eye(n)
@@ -341,32 +250,3 @@ def _require_price(kept: SpatialFactorization) -> None:
         raise InvalidInput(
             f"max_inverse_diagonal must bound [R^-1]_ii at every node, and {r:g} is below that of the covariance."
         )
-
-
-def _space_time(arrays: dict[str, Any], header: dict[str, Any]) -> SpaceTimeFactorization:
-    facts = header["space_time"]
-    _require_facts(facts)
-    check.integer_at_least(1, num_steps=facts["num_steps"])
-    check.non_negative(independent_loss=facts["independent_loss"])
-    if abs(check.positive(sensitivity=facts["sensitivity"]) - 1) > ROUNDING:
-        raise InvalidInput(f"sensitivity must be 1 up to rounding, got {facts['sensitivity']!r}.")
-    if not isinstance(facts["participation"], dict):
-        raise InvalidInput(f"participation must be its JSON form, got {facts['participation']!r}.")
-    encoder, space = _real(arrays, "encoder"), None
-    if facts["kind"] == TIME_SPACE:
-        space = _spatial(arrays, header["space"])
-        if space.gossip_hash != facts["gossip_hash"]:
-            raise InvalidInput("the covariance over nodes must be for the same gossip matrix as the whole, and is not.")
-    kept = SpaceTimeFactorization(
-        encoder=encoder,
-        space=space,
-        directions=_real(arrays, "directions") if "directions" in arrays else None,
-        **_claims(header, **_ends(arrays)),
-        **facts,
-    )
-    noise = kept.noise()  # checks encoders, directions and holders against one another
-    if (noise.num_steps, noise.num_nodes) != (kept.num_steps, kept.num_nodes):
-        raise InvalidInput(f"encoder must be over {kept.num_steps} steps, got shape {encoder.shape}.")
-    if space is not None:
-        _require_price(space)
-    return kept

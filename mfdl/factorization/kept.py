@@ -10,10 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import io
-import json
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -21,13 +17,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mfdl_solvers import AdaptedFactorization, Factorization, Stopping, TimeSpaceFactorization
+from mfdl_solvers import Stopping
 from mfdl_solvers.problem import Certified
 
-from .. import files
-from ..archive import Packer, Unpacker
+from .. import archive
+from ..errors import InvalidInput
 
-CONTENT, SUFFIX = "content", ".npz"
+SOLUTION = "solution"
 
 Solution = TypeVar("Solution", bound=Certified)
 
@@ -45,34 +41,19 @@ class Solutions:
     def get(self, key: str) -> Any:
         """The answer of a key, None if there is none or its file is damaged."""
         if key not in self._known and self.folder is not None:
-            # no file, or a damaged one: zip members carry a checksum
-            with contextlib.suppress(
-                OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error, EOFError
-            ):
-                content = io.BytesIO((self.folder / f"{key}{SUFFIX}").read_bytes())
-                with np.load(content, allow_pickle=False) as held:
-                    arrays = {name: np.array(held[name]) for name in held.files}
-                packed = json.loads(str(arrays.pop(CONTENT)))
-                self._known[key] = Unpacker(arrays, _classes())(packed)
+            with contextlib.suppress(InvalidInput):  # no file, or a damaged one
+                self._known[key] = archive.read(self._file(key), SOLUTION)[SOLUTION]
         return self._known.get(key)
 
     def put(self, key: str, answer: Certified) -> None:
         """Keeps an answer; its seconds, which are of one run, are not written."""
         self._known[key] = answer
         if self.folder is not None:
-            packer, buffer = Packer(_classes()), io.BytesIO()
-            content = np.array(json.dumps(packer(_timeless(answer), "a solution"), sort_keys=True))
-            arrays: dict[str, Any] = {CONTENT: content, **packer.arrays}
-            np.savez_compressed(buffer, **arrays)
-            files.atomic_write_bytes(self.folder / f"{key}{SUFFIX}", buffer.getvalue())
+            archive.write(self._file(key), SOLUTION, {SOLUTION: _timeless(answer)})
 
-
-def _classes() -> dict[str, type]:
-    from mfdl_solvers.coalitions import CoalitionFactorization  # not where nothing is read or written
-    from mfdl_solvers.secret_bins import BinFactorization
-
-    kinds = (BinFactorization, Factorization, TimeSpaceFactorization, AdaptedFactorization, CoalitionFactorization)
-    return {kind.__name__: kind for kind in kinds}
+    def _file(self, key: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{key}{archive.SUFFIX}"
 
 
 _KEEPER: ContextVar[Solutions | None] = ContextVar("solutions", default=None)

@@ -27,12 +27,14 @@ from ..keywords import takes_fields_of
 from ..participation import Participation
 from ..progress import shown
 from ..shown import short_repr
+from ..storable import storable
 from . import kept
 from .boundary import solver_refusals
 from .search import ClassSearch, NodeSearch
 from .temporal import evaluate
 
 
+@storable
 @dataclasses.dataclass(frozen=True, eq=False)
 class NodeFactorizations:
     """One factorization per node (MAFALDA-L); totals over nodes behave like one `Factorization`."""
@@ -101,6 +103,7 @@ def factorize_nodes(asked: NodeSearch) -> NodeFactorizations:
     return NodeFactorizations(solved, time.perf_counter() - began)
 
 
+@storable
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassFactorizations(NodeFactorizations):
     """One factorization per class of nodes: `nodes[labels[u]]` is that of node u, at the sum of its class's Grams.

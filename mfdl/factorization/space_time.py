@@ -32,6 +32,7 @@ from ..gossip import Gossip
 from ..keywords import takes_fields_of
 from ..noise import JointNoise, NoiseOperator, SpaceTimeNoise
 from ..progress import shown
+from ..storable import storable
 from . import kept
 from .boundary import solver_refusals
 from .search import Search, Setting
@@ -43,6 +44,7 @@ ADAPTED_TOLERANCE = 1e-3
 """The gap that `optimal_adapted` asks for by default: what its form costs is percents, and each iteration n T^3."""
 
 
+@storable
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SpaceTimeFactorization(Certified):
     """Noise over steps and nodes with who holds which part, what it costs and how far that is from the best.

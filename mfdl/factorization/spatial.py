@@ -30,6 +30,7 @@ from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, require_known
 from ..gossip import Gossip
 from ..progress import Progress, shown
+from ..storable import storable
 from . import kept
 from .boundary import checked_stopping, solver_refusals
 from .groups import checked_coalition, checked_groups, edge_groups, given_groups
@@ -39,6 +40,7 @@ ONE_SEED_TOLERANCE, GROUP_TOLERANCE = 1e-4, 1e-3  # certified gaps asked for by 
 LARGEST_VARIANCE = 1e300  # the sum of two, and a factor of rounding, stay finite
 
 
+@storable
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SpatialFactorization(Certified):
     """A covariance over nodes with who holds which part, what it costs and how far that is from the best.

@@ -23,6 +23,7 @@ from ..errors import InvalidInput, require_known
 from ..keywords import takes_fields_of
 from ..participation import Participation
 from ..progress import Progress, shown
+from ..storable import storable
 from . import kept
 from .boundary import checked_stopping, solver_refusals
 from .search import EncoderSearch, EncoderSetting
@@ -51,6 +52,7 @@ class EstimatedProblem(FactorizationProblem):
         return EstimatedFactorization(**{**facts, "notes": (*solved.notes, note)}, loss_error=error)
 
 
+@storable
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class EstimatedFactorization(Factorization):
     """A factorization for an estimated H.

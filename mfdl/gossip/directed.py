@@ -21,6 +21,7 @@ from .. import check, graphs
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..matrices import read_only
+from ..storable import storable
 from .matrix import GossipMatrix, strongly_connected
 from .sequences import GossipSequence
 
@@ -28,6 +29,7 @@ MAX_SPREAD = 1e6
 """Of weights: steps are divided by them, and of steps that differ by more the smaller could pass for rounding."""
 
 
+@storable
 @dataclass(frozen=True, eq=False, repr=False)
 class PushSum(GossipSequence):
     """The W_t above, with the weights that make them.

@@ -22,6 +22,7 @@ from ..check import FloatArray
 from ..errors import InvalidInput
 from ..graphs import SparseGraph
 from ..matrices import content_hash, position, read_only
+from ..storable import storable
 from .convolution import convolution_spectrum
 
 SUM_TOLERANCE = 1e-9  # a matrix written with 10 decimals passes, a forgotten self weight never does
@@ -88,6 +89,7 @@ class Gossip(abc.ABC):
         return f"<{self.describe()}>"
 
 
+@storable
 @dataclass(frozen=True, eq=False, repr=False)
 class GossipMatrix(Gossip):
     """One averaging round, new = W @ old; W[i, j] is the weight node i gives node j.

@@ -12,9 +12,11 @@ from functools import cached_property
 from .. import check
 from ..errors import InvalidInput
 from ..matrices import content_hash
+from ..storable import storable
 from .matrix import Gossip, GossipMatrix, count, strongly_connected
 
 
+@storable
 @dataclass(frozen=True, eq=False, repr=False)
 class GossipSequence(Gossip):
     """Time-varying gossip: `matrices[step]`, from the start again after the last one if `repeat`.

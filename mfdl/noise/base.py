@@ -34,6 +34,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
         fresh: base noise of a step enters in that step alone, in all steps alike: nothing is correlated in time.
         local: each node injects base noise of its own, which nobody else holds.
         in_blocks: `over_time` takes any steps, and those of later steps add nothing; else it takes all at once.
+        instead_in_files: what to write in the place of a noise that is not `storable`.
     """
 
     num_steps: int
@@ -41,6 +42,7 @@ class NoiseOperator(StructuredOperator, abc.ABC):
     fresh = False
     local = False
     in_blocks = False
+    instead_in_files = "write it as a CausalNoise or a JointNoise of mfdl.noise"
 
     @abc.abstractmethod
     def variances(self) -> FloatArray:

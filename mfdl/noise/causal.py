@@ -24,12 +24,14 @@ from .. import check, matrices
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..operators.base import StructuredOperator
+from ..storable import storable, stored_as
 from . import base
 from .base import NoiseOperator
 from .stepped import require_stepped
 from .strategy import Strategy, content, is_strategy, written_out
 
 
+@storable
 class CausalNoise(NoiseOperator):
     """N = (I (x) F) blockdiag(C_k^-1).
 
@@ -93,6 +95,12 @@ class CausalNoise(NoiseOperator):
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         base.require_products_kept(cls)
+
+    def stored_fields(self) -> dict[str, Any]:
+        """See `storable`."""
+        encoder = self._encoder if self.strategy is None else self.strategy
+        sizes = {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
+        return {"encoder": encoder, "factor": self.factor, "holders": self._holders, **sizes}
 
     @property
     def causal(self) -> CausalNoise:
@@ -227,6 +235,7 @@ class CausalNoise(NoiseOperator):
         return columns, part
 
 
+@stored_as(CausalNoise)
 class ZeroNoise(CausalNoise):
     """No noise at all: no columns."""
 
@@ -236,6 +245,7 @@ class ZeroNoise(CausalNoise):
         super().__init__(None, sp.csr_array((n, 0)), none, num_steps=num_steps, num_nodes=n)
 
 
+@stored_as(CausalNoise)
 class IndependentNoise(CausalNoise):
     """N = I: fresh noise at every node and step."""
 
@@ -243,6 +253,7 @@ class IndependentNoise(CausalNoise):
         super().__init__(num_steps=num_steps, num_nodes=num_nodes)
 
 
+@stored_as(CausalNoise)
 class LocalNoise(CausalNoise):
     """Block diagonal over nodes: node u injects C_u^-1 times base noise of its own.
 
@@ -256,6 +267,7 @@ class LocalNoise(CausalNoise):
         super().__init__(encoder, num_steps=_steps(encoder), num_nodes=num_nodes)
 
 
+@stored_as(CausalNoise)
 class StepNoise(CausalNoise):
     """N = I_T (x) F: the same mixing of fresh base noise in every step, correlated across slots but not in time."""
 
@@ -267,6 +279,7 @@ class StepNoise(CausalNoise):
         super().__init__(None, factor, holders, num_steps=num_steps, num_nodes=num_nodes)
 
 
+@stored_as(CausalNoise)
 class SpaceTimeNoise(CausalNoise):
     """Columns of base noise, each correlated over time by its encoder and spread over the n nodes by the factor.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,6 +15,7 @@ from .. import check
 from ..check import FloatArray
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..operators.base import StructuredOperator
+from ..storable import storable
 from . import base
 from .base import NoiseOperator
 
@@ -30,6 +32,7 @@ def require_joint_size(num_steps: int, num_nodes: int, instead: str) -> None:
         )
 
 
+@storable
 class JointNoise(NoiseOperator):
     """N = C^-1 over all of time x nodes: n columns per step, each held by all nodes.
 
@@ -56,6 +59,10 @@ class JointNoise(NoiseOperator):
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         base.require_products_kept(cls)
+
+    def stored_fields(self) -> dict[str, Any]:
+        """See `storable`."""
+        return {"encoder": self.encoder, "num_steps": self.num_steps, "num_nodes": self.num_nodes}
 
     @property
     def joint(self) -> JointNoise:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,6 +21,7 @@ from .. import check, matrices
 from ..check import FloatArray
 from ..errors import InvalidInput
 from ..operators.base import StructuredOperator
+from ..storable import storable
 from .base import NoiseOperator, flat
 from .causal import CausalNoise
 from .strategy import Strategy
@@ -27,6 +29,7 @@ from .strategy import Strategy
 BLOCK = 256  # rows whose variances are summed at a time
 
 
+@storable
 class ScheduledNoise(NoiseOperator):
     """N = S times columns that are correlated over time.
 
@@ -67,6 +70,12 @@ class ScheduledNoise(NoiseOperator):
             raise InvalidInput("mixing must be causal: an entry is not 0 that adds noise of a later step.")
         if self.slots_per_step == self.num_nodes and (self.pattern() > sp.csr_array(self._holders.T)).nnz:
             raise InvalidInput("a node can only add noise that it holds, and mixing adds another's; see holders.")
+
+    def stored_fields(self) -> dict[str, Any]:
+        """See `storable`."""
+        sizes = {"num_steps": self.num_steps, "num_nodes": self.num_nodes}
+        encoder = self.columns.stored_fields()["encoder"]
+        return {"encoder": encoder, "mixing": self.mixing, "holders": self._holders, **sizes}
 
     def holders(self) -> sp.csr_array:
         return self._holders

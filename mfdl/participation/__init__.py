@@ -1,13 +1,9 @@
-"""Who takes part when: `schemes` of one node's records, `by_node` where nodes differ, `sampling` by secret draws.
-
-`saved` reads them from dictionaries.
-"""
+"""Who takes part when: `schemes` of one node's records, `by_node` where nodes differ, `sampling` by secret draws."""
 
 from mfdl_solvers.patterns import Pattern, PatternSet
 
 from .by_node import ParticipationByNode
 from .sampling import BallsInBins, PoissonSampling, Sampled
-from .saved import participation_from_dict
 from .schemes import (
     Cyclic,
     EveryStep,
@@ -32,7 +28,6 @@ __all__ = [
     "PoissonSampling",
     "Sampled",
     "Single",
-    "participation_from_dict",
 ]
 
 

@@ -19,9 +19,11 @@ from mfdl_solvers.patterns import PatternSet
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..shown import short_repr
+from ..storable import storable
 from .schemes import Participation
 
 
+@storable
 @dataclasses.dataclass(frozen=True, init=False)
 class ParticipationByNode(Participation):
     """One participation per node, all over the same steps.
@@ -132,13 +134,23 @@ class ParticipationByNode(Participation):
         return "participation by node: " + " and ".join(parts)
 
     def to_dict(self) -> dict[str, object]:
+        schemes = [scheme.to_dict() for scheme in self.distinct()]
+        return {"scheme": self.scheme, "participations": schemes, "of_node": self._number_of_node()}
+
+    def stored_fields(self) -> dict[str, object]:
+        """See `storable`: every distinct participation once."""
+        return {"participations": self.distinct(), "of_node": self._number_of_node()}
+
+    @classmethod
+    def from_stored(cls, participations: Sequence[Participation], of_node: Sequence[int]) -> ParticipationByNode:
+        """See `storable`."""
+        return cls(participations[check.integer_at_least(0, of_node=number)] for number in of_node)
+
+    def _number_of_node(self) -> list[int]:
+        """Which of the distinct participations each node has."""
         gathered = self.shared_by(range(self.num_nodes))
-        which = {node: number for number, (_, members) in enumerate(gathered) for node in members}
-        return {
-            "scheme": self.scheme,
-            "participations": [scheme.to_dict() for scheme, _ in gathered],
-            "of_node": [which[node] for node in range(self.num_nodes)],
-        }
+        number_of = {node: number for number, (_, members) in enumerate(gathered) for node in members}
+        return [number_of[node] for node in range(self.num_nodes)]
 
 
 def _first_seen(labels: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -13,6 +13,7 @@ from mfdl_solvers.patterns import PatternSet
 
 from .. import check
 from ..errors import UnsupportedMechanism
+from ..storable import storable
 from .scheme_names import SCHEMES
 from .schemes import Cyclic, Participation
 
@@ -41,6 +42,7 @@ class Sampled(Participation):
         )
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class PoissonSampling(Sampled):
     """Each record joins each step with probability `rate`, by secret draws, independent over records and steps.
@@ -76,6 +78,7 @@ class PoissonSampling(Sampled):
         return {"scheme": self.scheme, "rate": self.rate, "steps": self.steps}
 
 
+@storable
 @SCHEMES.register(called={"bins": "period"})
 @dataclasses.dataclass(frozen=True)
 class BallsInBins(Sampled):

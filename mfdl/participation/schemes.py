@@ -21,6 +21,7 @@ from mfdl_solvers.patterns import Listed, OnePerBlock, Pattern, PatternSet, Peri
 from .. import check
 from ..errors import InvalidInput, UnsupportedMechanism
 from ..shown import short_repr
+from ..storable import storable
 from .scheme_names import SCHEMES
 
 
@@ -30,11 +31,14 @@ class Participation(abc.ABC):
     All else follows from the set. A `PatternSet` that knows its heaviest pattern alone is enough for sensitivities and
     accounting; its kind says which faster rules hold.
 
-    Attributes: secret: which steps is drawn secretly, so there are no patterns (`Sampled`).
+    Attributes:
+        secret: which steps is drawn secretly, so there are no patterns (`Sampled`).
+        instead_in_files: what to write in the place of a scheme that is not `storable`.
     """
 
     scheme: str
     secret = False
+    instead_in_files = "list its patterns with mfdl.Explicit"
 
     @property
     @abc.abstractmethod
@@ -199,6 +203,7 @@ class _Steps(_Numbers):
         return self.steps
 
 
+@storable
 @SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class Cyclic(_Epochs):
@@ -236,6 +241,7 @@ class Cyclic(_Epochs):
         return f"cyclic participation (epochs={self.epochs}, period={self.period})"
 
 
+@storable
 @SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class Single(_Steps):
@@ -250,6 +256,7 @@ class Single(_Steps):
         return f"single participation ({self.steps} steps)"
 
 
+@storable
 @SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class EveryStep(_Steps):
@@ -264,6 +271,7 @@ class EveryStep(_Steps):
         return f"participation in every one of {self.steps} steps"
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class Explicit(Participation):
     """The listed patterns and no others.
@@ -296,6 +304,10 @@ class Explicit(Participation):
         object.__setattr__(self, "given", tuple(kept))
         object.__setattr__(self, "steps", steps)
 
+    def stored_fields(self) -> dict[str, object]:
+        """See `storable`."""
+        return {"patterns": self.given, "steps": self.steps}
+
     @property
     def num_steps(self) -> int:
         return self.steps
@@ -310,6 +322,7 @@ class Explicit(Participation):
         return {"scheme": self.scheme, "steps": self.steps, "patterns": [list(p) for p in self.given]}
 
 
+@storable
 @SCHEMES.register()
 @dataclasses.dataclass(frozen=True)
 class OncePerEpoch(_Epochs):
@@ -330,6 +343,7 @@ class OncePerEpoch(_Epochs):
         return f"participation once per epoch in any order (epochs={self.epochs}, period={self.period})"
 
 
+@storable
 @SCHEMES.register(called={"max_participations": "epochs", "separation": "period"})
 @dataclasses.dataclass(frozen=True)
 class MinSeparation(_Steps):

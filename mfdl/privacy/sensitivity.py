@@ -21,6 +21,7 @@ from ..participation import Participation
 from ..sensitivity.elliptope import TOLERANCE
 from ..sensitivity.patterns import PatternBound, bounds, diagonal_bounds
 from ..shown import short_repr
+from ..storable import storable
 from ..trust import TrustModel
 from .forms import INJECTIONS, ViewGram, view_grams
 from .forms._base import Structured
@@ -28,6 +29,7 @@ from .forms._base import Structured
 EXACT = 1e-6  # relative: noise whose inverse rounds by more has an upper bound, not a value
 
 
+@storable
 @dataclasses.dataclass(frozen=True)
 class Sensitivity:
     """How far one record moves the view, per unit record shift and unit noise.

@@ -21,7 +21,7 @@ class AccountConfig(TakesPart, OnGraph):
 
     command: ClassVar[str] = "account"
 
-    mechanism: Annotated[str, Option("One of `mfdl mechanisms`, or file:FILE.npz.", metavar="NAME")] = "dp-dsgd"
+    mechanism: Annotated[str, Option("One of `mfdl mechanisms`, or file:FILE.", metavar="NAME")] = "dp-dsgd"
     settings: options.Settings = ()
     trust: Annotated[str, Option("One of `mfdl trust list`.", metavar="NAME")] = "ldp"
     attackers: options.Attackers = None

@@ -55,7 +55,7 @@ class ComparisonConfig(Protects, OnGraph):
 
     mechanisms: Annotated[
         tuple[str, ...],
-        Option("Names of `mfdl mechanisms`, and file:FILE.npz.", ("--mechanism",), metavar="A,B,...", listed=True),
+        Option("Names of `mfdl mechanisms`, and file:FILE.", ("--mechanism",), metavar="A,B,...", listed=True),
     ] = DEFAULT_MECHANISMS
     task: Annotated[
         str,

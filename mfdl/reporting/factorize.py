@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from threadpoolctl import threadpool_limits
 
 from .. import factorization, graphs
-from ..errors import InvalidInput
 from ..factorization import (
     EstimatedFactorization,
     SecretBinFactorization,
@@ -38,15 +37,12 @@ OVER_NODES = ("max_inverse_diagonal", "sigma_local", "sigma_pair", "independent_
 def run_factorize(
     config: FactorizeConfig, out: str | os.PathLike[str] | None = None, *, progress: Progress = "auto"
 ) -> dict[str, Any]:
-    """Loss, certified lower bound and gap, JSON-ready; out: a .npz file, which file:FILE.npz names later.
+    """Loss, certified lower bound and gap, JSON-ready; out: the file that file:FILE names later.
 
     Raises: InvalidInput: a graph, groups or a file that cannot be used.
     """
     if out is not None:
-        path = Path(out)
-        if path.suffix != ".npz":
-            raise InvalidInput(f"--out must end in .npz, got {str(path)!r}; e.g. --out {path.stem or 'noise'}.npz.")
-        require_writable(path)
+        require_writable(Path(out))
     graph, gossip = config.sparse_network()
     groups = None if config.groups is None else factorization.read_groups(config.groups, gossip.labels)
     job = Job(config, gossip, groups, shown(progress))
@@ -141,14 +137,7 @@ def _facts(config: FactorizeConfig, solved: Certified) -> dict[str, Any]:
 
 
 def _save(out: str | os.PathLike[str], job: Job, solved: Certified, grams: Any, header: dict[str, Any]) -> None:
-    if isinstance(solved, SpatialFactorization):
-        factorization.save_spatial(out, solved, header=header)
-        return
-    rate = f"constant, {job.config.lr:g}; H and loss are in units of its square"
-    header |= {"participation": job.made_for.to_dict(), "learning_rate": rate}
-    if isinstance(solved, SpaceTimeFactorization):
-        factorization.save_space_time(out, solved, header=header)
-    elif isinstance(solved, StructuredFactorization | BinStrategy):
-        factorization.save_structured(out, solved, header=header)
-    else:
-        factorization.save(out, solved, grams=grams, header=header)
+    if not isinstance(solved, SpatialFactorization):
+        rate = f"constant, {job.config.lr:g}; H and loss are in units of its square"
+        header = {**header, "participation": job.made_for, "learning_rate": rate}
+    factorization.save(out, solved, header=header, grams=grams)

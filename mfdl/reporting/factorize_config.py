@@ -51,7 +51,7 @@ class FactorizeConfig(OnGraph):
     mechanism: Annotated[
         str,
         Option(
-            "Over time: mafalda, mafalda-bins (secret batches), mafalda-classes, mafalda-l, d-mf, bsr, file:FILE.npz. "
+            "Over time: mafalda, mafalda-bins (secret batches), mafalda-classes, mafalda-l, d-mf, bsr, file:FILE. "
             "Over nodes: corn, corn-pairwise, decor. Over both: time-space, adapted, space-time.",
             metavar="NAME",
         ),
@@ -119,7 +119,7 @@ class FactorizeConfig(OnGraph):
 
     def __post_init__(self, typed: Collection[str]) -> None:
         if not self.mechanism.startswith("file:") and self.mechanism not in TEMPORAL + SPATIAL + BOTH:
-            raise unknown_name("mechanism", self.mechanism, [*TEMPORAL, *SPATIAL, *BOTH, "file:FILE.npz"])
+            raise unknown_name("mechanism", self.mechanism, [*TEMPORAL, *SPATIAL, *BOTH, "file:FILE"])
         self._require_target(typed)
         for mechanisms, names, reason in IGNORED:
             for name in names.split():

@@ -134,7 +134,7 @@ class Job:
             return self._shared(None)
         if mechanism == "d-mf":
             return self._prefix_sums()
-        # bsr and file:FILE.npz are built without optimising anything; a file is checked against nodes and steps
+        # bsr and file:FILE are built without optimising anything; a file is checked against nodes and steps
         noise = build(mechanism, self.dynamics, self.participation).noise.causal
         if noise is None or noise.encoder is None or noise.factor is not None:
             raise InvalidInput(

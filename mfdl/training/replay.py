@@ -292,7 +292,7 @@ class _SeedReplay:
 
     def _saved(self) -> checkpoint.Checkpoint | None:
         """The checkpoint in the folder, if it can go on."""
-        if self.folder is None or not os.path.lexists(self.folder / checkpoint.POINTER):
+        if self.folder is None or not os.path.lexists(self.folder / checkpoint.FILE):
             return None
         saved = checkpoint.load(self.folder)
         if self.seed is None and self.config.key is None:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import archive, check, graphs, metrics, saved
+from .. import archive, check, graphs, metrics
 from ..algorithms.registry import shortsighted
-from ..algorithms.saved import CLASSES
-from ..archive import Packer, Unpacker
 from ..errors import InvalidInput, require_known
 from ..gossip.communication import communication_graph
-from ..mechanism import Mechanism
+from ..mechanism import MECHANISM, Mechanism
 from ..shown import Shown, short_repr
+from ..storable import storable
 from ..tables import data_frame
 from ..trust import TrustModel
 from .covered import statement
@@ -50,6 +49,7 @@ def final_steps(finished_steps: int) -> int:
     return min(LAST_STEPS, -(-finished_steps // 4))
 
 
+@storable
 @dataclasses.dataclass(frozen=True, eq=False)
 class SeedRun:
     """One seed of one mechanism. What is marked `NotPrivate` is covered by no guarantee (`not_private_fields`).
@@ -278,16 +278,12 @@ class Run(Shown):
 
         Raises: InvalidInput: as for `Mechanism.save`.
         """
-        packer = Packer({**CLASSES, **_SEED_RUN})
         content = {
-            saved.MECHANISM: saved.mechanism_parts(self.mechanism, packer),
-            "task_name": self.task_name,
-            "public_constants": self.public_constants,
-            "seeds": packer(list(self.seeds), "seeds of the run"),
-            **{name: packer(getattr(self, name), name) for name in _CHANCE},
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
+            MECHANISM: self.mechanism.stored_fields(),
             "not_private": [*not_private_fields(SeedRun), *_CHANCE],
         }
-        return archive.write(path, RUN, {RUN: content}, packer, private=True)
+        return archive.write(path, RUN, content, private=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, anew: bool = True, trust: TrustModel | None = None) -> Run:
@@ -296,20 +292,21 @@ class Run(Shown):
         Args: anew, trust: of the guarantee of its mechanism, see `Mechanism.load`.
         Raises: InvalidInput: as for `Mechanism.load`; seeds whose arrays do not fit the mechanism.
         """
-        header, arrays = archive.read(path, RUN)
+        content = archive.read(path, RUN)
         with archive.refusing(path, RUN):
-            content = header[RUN]
-            fields, content_hash = saved.mechanism_fields(content[saved.MECHANISM], arrays)
-            mechanism = Mechanism.of_file(fields, content_hash, anew=anew, trust=trust)
-            seeds = tuple(Unpacker(arrays, _SEED_RUN)(content["seeds"]))
-            for seed in seeds:
-                _require_shapes(seed, mechanism)
-            chance = {name: Unpacker(arrays, _SEED_RUN)(content.get(name)) for name in _CHANCE}
-            for name, value in chance.items():
-                if value is not None and not isinstance(value, float):
-                    raise InvalidInput(f"its {name} is {value!r}, no number.")
-            declared = str(content.get("public_constants", ""))
-            return cls(mechanism, str(content["task_name"]), seeds, **chance, public_constants=declared)
+            fields = {field.name: content[field.name] for field in dataclasses.fields(cls)}
+            mechanism = Mechanism.of_file(content[MECHANISM], anew=anew, trust=trust)
+            run = cls(**{**fields, "mechanism": mechanism})
+            run._require_consistent()
+            return run
+
+    def _require_consistent(self) -> None:
+        """Raises InvalidInput where seeds do not fit the mechanism, or a metric of chance is no number."""
+        for seed in self.seeds:
+            _require_shapes(seed, self.mechanism)
+        for name in _CHANCE:
+            if (value := getattr(self, name)) is not None and not isinstance(value, float):
+                raise InvalidInput(f"its {name} is {value!r}, no number.")
 
     @overload
     def plot(self, ax: None = None, *, metric: str = "loss") -> Figure: ...
@@ -328,7 +325,6 @@ class Run(Shown):
         return plot_runs([self], ax, metric=metric)
 
 
-_SEED_RUN = {"SeedRun": SeedRun}
 _CHANCE = ("chance_loss", "chance_accuracy")
 
 

@@ -18,6 +18,7 @@ from ..algorithms import LinearAlgorithm
 from ..entries import exact_entries
 from ..errors import InvalidInput
 from ..shown import short_repr
+from ..storable import storable
 from ..view import RELEASES, AlgorithmView, Knowledge
 
 Mask = NDArray[np.bool_]
@@ -27,9 +28,9 @@ _SHIPPED: set[type] = set()
 
 
 def shipped(kind: Model) -> Model:
-    """Marks a trust model whose name and parameters decide its masks; a subclass of it is not marked."""
+    """Marks a trust model whose name and parameters decide its masks, and may be stored; a subclass is not marked."""
     _SHIPPED.add(kind)
-    return kind
+    return storable(kind)
 
 
 class TrustModel(abc.ABC):

@@ -116,6 +116,10 @@ class PNDP(TrustModel):
     def __init__(self, attackers: Sequence[int | str]) -> None:
         object.__setattr__(self, "attacker_nodes", _listed(1, attackers=attackers))
 
+    def stored_fields(self) -> dict[str, Any]:
+        """See `storable`."""
+        return {"attackers": self.attacker_nodes}
+
     @property
     def attacker(self) -> str:
         return f"{_together(self.attacker_nodes)}, from the messages received"
@@ -308,6 +312,9 @@ class SecureSum(TrustModel):
 
     def __init__(self, attackers: Sequence[int | str] = ()) -> None:
         object.__setattr__(self, "attacker_nodes", _listed(0, attackers=attackers))
+
+    def stored_fields(self) -> dict[str, Any]:
+        return {"attackers": self.attacker_nodes}
 
     @property
     def attacker(self) -> str:

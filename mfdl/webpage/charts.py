@@ -77,8 +77,8 @@ def draw(chart: Chart) -> Markup:
 def short(name: str) -> str:
     """A name as it stands beside its line: of a long one the beginning and the end, which tells files apart.
 
-    >>> short("mafalda"), short("file:/home/somebody/strategy.npz")
-    ('mafalda', 'file:/ho…gy.npz')
+    >>> short("mafalda"), short("file:/home/somebody/strategy.mfdl")
+    ('mafalda', 'file:/ho…y.mfdl')
     """
     return name if len(name) <= LONGEST else f"{name[:8]}…{name[8 - LONGEST + 1 :]}"
 

@@ -40,7 +40,7 @@ def test_an_unknown_name_is_refused_with_the_nearest():
 
 @pytest.mark.parametrize("nodes", [False, True])
 def test_a_file_gives_its_encoder(saved, nodes):
-    path = saved({"participation": PART.to_dict()}, nodes)
+    path = saved({"participation": PART}, nodes)
     one = algorithms.build(f"file:{path}", DYN, PART)
     wanted = algorithms.build("mafalda-l" if nodes else "mafalda", DYN, PART)
     assert_array_equal(one.noise.encoder, wanted.noise.encoder)
@@ -48,7 +48,7 @@ def test_a_file_gives_its_encoder(saved, nodes):
 
 
 def test_a_file_for_another_participation_or_number_of_nodes_is_refused(saved):
-    path = saved({"participation": PART.to_dict()})
+    path = saved({"participation": PART})
     for other in (Cyclic(3, 2), Single(6)):
         with pytest.raises(InvalidInput, match=r"was made for .*'period': 3.*factorize again"):
             algorithms.build(f"file:{path}", DYN, other)
@@ -62,7 +62,7 @@ def test_a_file_for_another_participation_or_number_of_nodes_is_refused(saved):
 def test_an_encoder_per_node_belongs_to_its_gossip_and_a_shared_one_goes_anywhere(saved):
     """Node 1 of a path is no leaf: encoders made for it would go to a leaf of the star."""
     path = gossip.metropolis_hastings("path:n=4")
-    header = {"participation": PART.to_dict(), "gossip_hash": DYN.gossip.content_hash}
+    header = {"participation": PART, "gossip_hash": DYN.gossip.content_hash}
     own = saved(header, nodes=True)
     assert algorithms.build(f"file:{own}", DYN, PART).noise.encoder.shape == (4, 6, 6)
     with pytest.raises(InvalidInput, match=r"encoder for each node of another gossip matrix.*factorize again"):
@@ -76,10 +76,10 @@ def test_an_encoder_per_node_belongs_to_its_gossip_and_a_shared_one_goes_anywher
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="no factorization file"):
+    with pytest.raises(InvalidInput, match="cannot read"):
         algorithms.build(f"file:{tmp_path / 'missing.npz'}", DYN, PART)
     np.savez(tmp_path / "other.npz", encoder=np.eye(6))
-    with pytest.raises(InvalidInput, match="is not a factorization file"):
+    with pytest.raises(InvalidInput, match="is no factorization that mfdl wrote"):
         algorithms.build(f"file:{tmp_path / 'other.npz'}", DYN, PART)
 
 
@@ -108,7 +108,7 @@ def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
     assert registry.shortsighted(built(name, 1)) == ""
     assert registry.shortsighted(built(f"{name}@all", 3)) == ""
     path = tmp_path / "noise.npz"
-    factorization.save_spatial(path, built(name, 3).factorization, header={})
+    factorization.save(path, built(name, 3).factorization, header={})
     assert note.removeprefix(name) in registry.shortsighted(registry.build(f"file:{path}", DYN, Cyclic(1, 3)))
     mechanism = mfdl.with_noise(
         built(name, 3), noise_std=0.1, trust=mfdl.trust.SecLDP(), adjacency="zero-out", clip_norm=1.0

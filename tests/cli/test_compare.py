@@ -342,7 +342,7 @@ CORN = ["--mechanisms", "dp-dsgd,corn", "--trust"]
         (["--mechanisms", "none,mafald"], "did you mean 'mafalda'"),
         (["--mechanisms", "none,none"], "distinct"),
         (["--mechanisms", ","], "at least one mechanism"),
-        (["--mechanisms", "file:none.npz"], "no factorization file"),
+        (["--mechanisms", "file:none.npz"], "cannot read"),
         (["--task", "digit"], "did you mean 'digits'"),
         (["--graph", "florentin"], "did you mean 'florentine'"),
         (["--gossip", "unifrm"], "did you mean 'uniform'"),

@@ -28,7 +28,7 @@ def test_mechanisms_as_a_table(capsys):
     assert said.err == ""
     for name in EVERY:
         assert name in said.out
-    assert "file:FILE.npz" in said.out
+    assert "file:FILE" in said.out
 
 
 def test_help_of_the_module_has_a_row_for_every_trust_model():

@@ -1,11 +1,11 @@
 """No file holds what the noise is made from, and files with private state say so and belong to their owner."""
 
 import base64
-import json
 import stat
 
 import pytest
 import torch
+from archives import flipped
 from noises import philox_key
 from small_tasks import regression
 
@@ -73,7 +73,7 @@ def test_no_file_of_a_run_holds_a_secret(name, seeds, tmp_path, secrets):
     for stop in (1, 2, None):
         trained(tmp_path, name, NoiseKey(SECRET), seeds=seeds, stop_after=stop, publish=True)
     assert len(secrets) > 5
-    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
     assert leaks(tmp_path, secrets) == []
 
 
@@ -94,10 +94,9 @@ def test_a_drawn_key_is_not_written_and_asked_again(tmp_path, secrets):
 
 def test_private_parts_are_named_and_only_the_owner_reads(tmp_path):
     trained(tmp_path, key=NoiseKey(SECRET), seeds=[3], stop_after=2)
-    (pointer,) = tmp_path.rglob(checkpoint.POINTER)
-    assert json.loads(pointer.read_text())["private"] == ["diverged", "evaluated_steps", "loss", "state", "task_hash"]
-    assert checkpoint.load(pointer.parent).private == ("diverged", "evaluated_steps", "loss", "state", "task_hash")
-    for path in pointer.parent.iterdir():
+    (file,) = tmp_path.rglob(checkpoint.FILE)
+    assert checkpoint.load(file.parent).private == ("diverged", "evaluated_steps", "loss", "state", "task_hash")
+    for path in file.parent.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -118,28 +117,24 @@ def test_names_of_private_parts_must_exist(tmp_path):
 def test_every_flipped_byte_of_a_checkpoint_is_refused(tmp_path):
     """A step or a nonce that changed would repeat noise or skip it."""
     trained(tmp_path, key=NoiseKey(SECRET), seeds=[3], stop_after=2)
-    (pointer,) = tmp_path.rglob(checkpoint.POINTER)
-    (tensors,) = tmp_path.rglob("*.safetensors")
-    step = checkpoint.load(pointer.parent).step
-    for path, stride in ((pointer, 1), (tensors, 7)):
-        whole = path.read_bytes()
-        for at in range(0, len(whole), stride):
-            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-            with pytest.raises(InvalidInput):
-                checkpoint.load(pointer.parent)
-        for cut in range(0, len(whole) - 1, max(1, len(whole) // 40)):
-            path.write_bytes(whole[:cut])
-            with pytest.raises(InvalidInput):
-                checkpoint.load(pointer.parent)
-        path.write_bytes(whole)
-    assert checkpoint.load(pointer.parent).step == step
+    (path,) = tmp_path.rglob(checkpoint.FILE)
+    whole, step = path.read_bytes(), checkpoint.load(path.parent).step
+    for place in range(len(whole)):
+        path.write_bytes(flipped(whole, place))
+        with pytest.raises(InvalidInput):
+            checkpoint.load(path.parent)
+    for length in range(0, len(whole) - 1, max(1, len(whole) // 40)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InvalidInput):
+            checkpoint.load(path.parent)
+    path.write_bytes(whole)
+    assert checkpoint.load(path.parent).step == step
 
 
 def test_what_a_killed_run_left_goes_with_the_next_checkpoint(tmp_path):
     checkpoint.save(tmp_path, step=1, models={}, metadata={})
-    for name in (".checkpoint.json.x.tmp", ".models-0000000002-0.safetensors.x.tmp", "models-0000000002-0.safetensors"):
-        (tmp_path / name).write_text("a part")
+    (tmp_path / f".{checkpoint.FILE}.x.tmp").write_text("a part")
     (tmp_path / ".other.tmp").write_text("of somebody else")
     checkpoint.save(tmp_path, step=2, models={}, metadata={})
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 2
     assert (tmp_path / ".other.tmp").exists()

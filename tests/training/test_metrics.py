@@ -1,7 +1,5 @@
 """Metrics on request: what they are, where they are kept, and that asking changes nothing else."""
 
-import json
-
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +18,7 @@ from mfdl.reporting import comparison_folder
 from mfdl.reporting.compare import run_comparison
 from mfdl.reporting.comparison_config import ComparisonConfig
 from mfdl.reporting.plots import plot_comparison
+from mfdl.training import checkpoint
 from mfdl.training.run import Run, final_steps
 
 OF_REGRESSION = tuple(name for name in METRICS if name != "average_accuracy")
@@ -139,9 +138,9 @@ def test_a_stopped_run_goes_on_with_its_metrics(tmp_path, asked):
         assert_array_equal(resumed.measured[name], values)
     with pytest.raises(InvalidInput, match="the checkpoint's metrics is"):
         replay(MECHANISM, **{**how, "metrics": ["train_loss"]}, checkpoint_folder=tmp_path)
-    kept = json.loads(next(tmp_path.glob("*/checkpoint.json")).read_text())
-    assert ("metrics" in kept["metadata"]) == bool(asked)
-    assert set(asked) <= set(kept["private"])
+    saved = checkpoint.load(next(tmp_path.iterdir()))
+    assert ("metrics" in saved.metadata) == bool(asked)
+    assert set(asked) <= set(saved.private)
 
 
 @pytest.mark.parametrize(

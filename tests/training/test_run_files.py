@@ -1,13 +1,13 @@
 """Runs in files: every number as it was, with the mechanism that trained, and never a key."""
 
 import dataclasses
-import json
 import math
 import stat
 
 import numpy as np
 import pytest
 import torch
+from archives import parsed
 from small_tasks import classes, regression
 
 import mfdl
@@ -75,13 +75,12 @@ def test_a_run_that_diverged_or_was_stopped_comes_back(tmp_path):
 
 def test_the_file_is_its_owners_and_says_what_is_not_private(tmp_path):
     path = tmp_path / "run"
+    tmp_path.chmod(0o755)  # a folder that everybody may read
     replay(mechanism(), regression(), seeds=[0]).save(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    data = path.read_bytes()
-    outer = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-    kept = json.loads(outer["mfdl"])["run"]
+    header, _ = parsed(path)
     beside = ["untrained_loss", "untrained_accuracy", "metrics", "released", "chance_loss", "chance_accuracy"]
-    assert kept["not_private"] == ["loss", "accuracy", "diverged", "training_seconds", *beside]
+    assert header["content"]["not_private"] == ["loss", "accuracy", "diverged", "training_seconds", *beside]
 
 
 def test_no_key_is_in_a_file(tmp_path):

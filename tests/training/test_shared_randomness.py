@@ -204,7 +204,7 @@ def test_a_run_leaves_no_secret_in_results_checkpoints_messages_or_logs(tmp_path
     printed = capfd.readouterr()
     shown = " ".join([repr(run), str(run.seeds), repr(run.rows()), caplog.text, printed.out, printed.err])
     stored = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(stored) >= 2
+    assert stored
     everything = b"\n".join([shown.encode(), pickle.dumps(run.seeds), *stored])
     assert run.seeds[0].key_id.encode() in everything
     for key in used:
