@@ -92,12 +92,22 @@ def save(
     content |= {"private": marked, "metadata": plain}
     files.atomic_write_bytes(root / tensor_file, data, private=True)
     pointer = files.atomic_write_json(root / POINTER, {**content, CHECKSUM: _checksum(content)}, private=True)
-    # what killed runs left goes with what is replaced
+    remove_leftovers(root)  # what is replaced, and files of killed runs
+    return pointer
+
+
+def remove_leftovers(folder: str | os.PathLike[str]) -> None:
+    """Removes all files of checkpoints but those of the current one, for the run that writes into the folder.
+
+    `save` does this too; a resumed run with nothing left to save must do it itself. Readers must not: the files that
+    another process is writing look the same.
+    """
+    root = Path(folder)
+    current = json.loads((root / POINTER).read_text(encoding="utf-8"))["tensor_file"]
     for old in (*root.glob("models-*.safetensors"), *root.glob(".models-*.tmp"), *root.glob(f".{POINTER}.*.tmp")):
-        if old.name != tensor_file:
+        if old.name != current:
             with contextlib.suppress(OSError):  # a leftover costs space, nothing else
                 old.unlink()
-    return pointer
 
 
 def load(folder: str | os.PathLike[str]) -> Checkpoint:
