@@ -10,6 +10,7 @@ one another, half as long again for the whole suite (two cores). A number that i
 Under a planted mutation (`mutations/run.py`) a failing case is not shrunk: that it fails is all that counts.
 """
 
+import gc
 import importlib.util
 import os
 import random
@@ -35,6 +36,17 @@ def pytest_terminal_summary(terminalreporter):
     """Says which examples were drawn; -q leaves out the header, not this."""
     if SEED is not None:
         terminalreporter.write_line(f"Hypothesis drew the examples of MFDL_SEED={SEED}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Imports leave no garbage, and millions of objects that every later search for garbage would look at."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

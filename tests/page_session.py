@@ -1,7 +1,7 @@
 """The code of a page in an interpreter of its own, which has imported nothing of mfdl before.
 
-A server with numpy, scipy and torch forks it, so that it costs no start of these. Imports nothing heavy itself: the
-server and its forks import it.
+A server that has imported the libraries beside mfdl forks it, so that it costs no start of these. Imports nothing heavy
+itself: the server and its forks import it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from typing import Any
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 CONTEXT = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
-PRELOADED = ["numpy", "scipy.linalg", "scipy.sparse", "torch"]
+PRELOADED = [  # what mfdl imports for most pages; names that are missing are skipped
+    "numpy", "scipy.fft", "scipy.linalg", "scipy.sparse.csgraph", "scipy.stats", "torch._dynamo", "dp_accounting",
+    "flint", "joblib", "matplotlib.figure", "networkx", "pandas", "pyarrow.dataset", "pyarrow.parquet", "rich.console",
+    "sklearn.datasets", "sklearn.model_selection",
+]  # fmt: skip
 SECONDS = 1200  # ends what hangs
 
 

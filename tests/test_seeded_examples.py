@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 PROPERTY = """
-import random
-import numpy as np
-import torch
 from pathlib import Path
 from hypothesis import given, strategies as st
 
@@ -18,6 +15,12 @@ from hypothesis import given, strategies as st
 def test_records(x, y):
     with Path("drawn").open("a") as file:
         file.write(f"{x!r} {y!r}\\n")
+"""
+UNSEEDED = """
+import random
+import numpy as np
+import torch
+from pathlib import Path
 
 def test_unseeded():
     drawn = random.random(), np.random.random(), float(torch.rand(1))
@@ -28,7 +31,8 @@ def test_unseeded():
 
 def drawn(folder, hash_seed, *arguments, seed=None):
     """The examples in order, and what the run printed."""
-    (folder / "test_it.py").write_text(PROPERTY)
+    (folder / "test_a_property.py").write_text(PROPERTY)
+    (folder / "test_unseeded.py").write_text(UNSEEDED)
     (folder / "drawn").unlink(missing_ok=True)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MFDL_SEED", "PYTEST"))}
     env |= {"PYTHONPATH": str(Path(__file__).parent), "PYTHONHASHSEED": hash_seed}
@@ -48,4 +52,5 @@ def test_a_seed_decides_the_examples_and_the_run_says_which(seed, tmp_path):
     for text in (said, said_again):
         assert ("MFDL_SEED=5" in text) == (seed is not None)
     if seed is not None:
-        assert drawn(tmp_path, "1", seed="6")[0] != first
+        others, _ = drawn(tmp_path, "1", "test_a_property.py", seed="6")
+        assert others != first[: len(others)]

@@ -313,6 +313,8 @@ class _SeedReplay:
         for name in self.evaluated.keys() & saved.models.keys():
             self.evaluated[name] = list(saved.models[name].numpy())
         self.diverged = bool(saved.metadata["diverged"])
+        if self.folder is not None and self.group.leads:
+            checkpoint.remove_leftovers(self.folder)  # of a run that was killed; a finished one saves no more
 
     def _require_shape_of_a_run(self, saved: checkpoint.Checkpoint) -> None:
         """Refuses a whole checkpoint that this code would not have written for this run."""

@@ -48,10 +48,10 @@ def test_version_and_help(capsys):
 
 @pytest.mark.parametrize("how", [["-c", "import sys; from mfdl.cli import main; sys.exit(main())"], ["-m", "mfdl"]])
 def test_console_script_runs_in_a_process_of_its_own(how):
-    command = [sys.executable, *how, "factorize", "--graph", "rin"]
+    command = [sys.executable, *how, "factorise"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("mfdl: unknown graph 'rin'; did you mean 'ring'?")
+    assert done.stderr.startswith("mfdl: unknown command 'factorise'; did you mean 'factorize'?")
 
 
 @pytest.mark.parametrize(

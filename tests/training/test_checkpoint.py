@@ -9,11 +9,16 @@ from archives import edited
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from small_tasks import regression
 
-from mfdl import files
+import mfdl
+from mfdl import algorithms, files, gossip, trust
+from mfdl.dynamics import Dynamics
 from mfdl.errors import InvalidInput
+from mfdl.participation import EveryStep
 from mfdl.training import checkpoint
 from mfdl.training.keys import NoiseKey
+from mfdl.training.replay import ReplayConfig, fed, replay
 
 KEY = NoiseKey.from_seed(1)
 METADATA = {"mechanism_hash": "ab", "key_id": KEY.key_id, "shape": [2, 3], "more": {"x": None, "y": 0.5}}
@@ -99,6 +104,45 @@ def test_content_that_is_no_checkpoint_is_refused(tmp_path, content, said):
     edited(tmp_path / checkpoint.FILE, lambda header, _: header["content"].update(content))
     with pytest.raises(InvalidInput, match=said):
         checkpoint.load(tmp_path)
+
+
+@pytest.fixture
+def killed_run(tmp_path):
+    """(arguments of `replay`, folder, current files): killed before its last checkpoint removed older files."""
+    algorithm = algorithms.dp_dsgd(Dynamics(gossip.uniform("ring:n=4"), 0.1), EveryStep(2))
+    mechanism = mfdl.without_noise(algorithm, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0)
+    run = {"mechanism": mechanism, "task": regression(8), "seeds": [0], "eval_every": 1, "progress": False}
+    run["checkpoint_folder"] = tmp_path / "run"
+    folder = tmp_path / "run" / "seed-0"
+    replay(**run, stop_after=1)
+    older = {path: path.read_bytes() for path in folder.iterdir()}
+    replay(**run)
+    current = sorted(folder.iterdir())
+    for path, content in older.items():
+        if path not in current:
+            path.write_bytes(content)
+    for path in current:
+        (folder / f".{path.name}.abcd.tmp").write_bytes(b"the start of a file")
+    return run, folder, current
+
+
+def test_a_resumed_run_that_has_nothing_left_to_save_removes_what_killed_runs_left(killed_run):
+    run, folder, current = killed_run
+    replay(**run)
+    assert sorted(folder.iterdir()) == current
+
+
+def test_what_reads_a_folder_or_is_refused_there_removes_nothing(killed_run):
+    run, folder, current = killed_run
+    litter = sorted(folder.iterdir())
+    assert len(litter) > len(current)
+    checkpoint.load(folder)
+    next(fed(ReplayConfig(**run)))
+    with pytest.raises(InvalidInput, match="the checkpoint's task_hash is"):
+        replay(**run | {"task": regression(9)})
+    with files.held_alone(folder), pytest.raises(InvalidInput, match="is in use by another run"):
+        replay(**run)
+    assert sorted(folder.iterdir()) == litter
 
 
 def test_a_tensor_of_a_type_that_numpy_lacks_is_refused(tmp_path):
