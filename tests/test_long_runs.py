@@ -141,7 +141,7 @@ def test_by_name_it_is_the_best_of_its_form_for_the_weights_that_are_named(name,
     assert (one.name, one.noise.causal.strategy.memory) == (f"{name}@last:3:0.01", found.strategy.memory)
     plain = mfdl.algorithms.build(name, PLAIN, part, **setting)
     mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
-    per_unit = mechanism.sensitivity.squared * noise_error(one, weights=weights)
+    per_unit = mechanism.guarantee.sensitivity**2 * noise_error(one, weights=weights)
     assert per_unit == pytest.approx(found.loss, rel=1e-9)
     assert found.loss < evaluate_long(Setting(PLAIN, part, weights=weights), plain.noise.causal.strategy).loss
 

@@ -16,7 +16,7 @@ from mfdl.graphs import drawn, named
 from mfdl.graphs.files import integer_edges
 from mfdl.testing.strategies import connected_graphs
 
-SPECS = [graph.example for graph in named.BUILDERS.values() if graph.build is not None]
+SPECS = [graph.example or graph.name for graph in named.GRAPHS.values() if "data_home" not in graph.signature]
 
 
 def assert_same(sparse, graph):

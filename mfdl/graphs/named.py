@@ -47,7 +47,7 @@ def build(spec: str, data_home: str | os.PathLike[str] | None) -> nx.Graph:
 def build_sparse(spec: str, data_home: str | os.PathLike[str] | None) -> SparseGraph:
     """The same as arrays, without a networkx graph where nodes are numbers."""
     built: Built = GRAPHS.make(spec, data_home=data_home)
-    if isinstance(built, nx.Graph):
+    if not isinstance(built, tuple):
         built.graph["name"] = spec
         return SparseGraph.of_networkx(built)
     nodes, edges = built

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ def run_attack(
             delta = chosen.guarantee.stated_delta
             told = {"mu": chosen.guarantee.mu, "epsilon": chosen.guarantee.epsilon(delta), "delta": delta}
             if math.isinf(chosen.guarantee.sensitivity):
-                notes.append(f"Infinite loss: {_in_options(chosen.guarantee.why, config.steps)}")
+                why = WORST_VICTIM.sub("", chosen.guarantee.why.removeprefix("No finite number: "))
+                notes.append(f"Infinite loss: {_in_options(why, config.steps)}")
             solved["with_noise"] = reconstruct(chosen, model, gradients=kind, release=config.release)
     attackers = model.attackers(algorithm)
     hops = named.distances(attackers)
@@ -92,6 +94,10 @@ def _mechanism(config: AttackConfig, algorithm: LinearAlgorithm, trust: TrustMod
         return noise_scale.calibrate(algorithm, mu=1.0 if config.mu is None else config.mu, **shared)
     except InvalidInput as error:
         raise InvalidInput(_in_options(str(error), config.steps)) from None
+
+
+WORST_VICTIM = re.compile(r" \(node .*, the worst victim\)")
+"""What a guarantee says of a node, which is not asked about here: every message shows the same."""
 
 
 def _in_options(text: str, steps: int) -> str:

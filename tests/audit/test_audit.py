@@ -281,8 +281,9 @@ def test_the_bounds_of_a_matrix_are_together_wrong_as_rarely_as_the_level_says(m
 
 def restated(mechanism, **changed):
     """A mechanism whose guarantee states something else: planted, as no public way leads there."""
-    other = copy.copy(mechanism)
-    object.__setattr__(other, "guarantee", dataclasses.replace(mechanism.guarantee, **changed))
+    other, guarantee = copy.copy(mechanism), mechanism.guarantee
+    curve = dataclasses.replace(guarantee.curve, mu=changed.pop("mu"))
+    object.__setattr__(other, "guarantee", dataclasses.replace(guarantee, curve=curve, **changed))
     return other
 
 

@@ -26,7 +26,8 @@ def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path, m
     none, *private = result["mechanisms"]
     assert (none["mu"], none["epsilon"]) == (None, "inf")
     for row in private:
-        assert (row["mu"], row["objective"]) == (None, None)
+        assert row["mu"] is None
+        assert row["objective"] > 0
         assert 1.98 < row["epsilon"] <= 2
         assert "secret bins (epochs=2, bins=2)" in row["guarantee"]
         assert row["guarantee"].endswith("Declared public, and not covered: the mean.")
@@ -42,7 +43,7 @@ def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path, m
     assert "secret batches" in said
     assert "loss and accuracy: mean over the nodes of average:2." in said
     assert "mu =" not in said
-    assert "objective" not in said
+    assert "objective" in said
     assert main(["report", str(tmp_path)]) == 0
     assert "ε = 2" in (tmp_path / "report.html").read_text()
 

@@ -47,7 +47,7 @@ def test_a_participation_of_more_steps_is_another_mechanism():
     made = without_noise(ALGORITHMS["dp-dsgd"], trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0)
     longer = algorithms.dp_dsgd(DYN, EveryStep(T + 1))
     with pytest.raises(InvalidInput, match="calibrate or account anew"):
-        type(made)(longer, made.noise_std, made.clip_norm, made.guarantee, made.sensitivity)
+        type(made)(longer, made.guarantee)
 
 
 def test_a_schedule_of_step_sizes_ends_with_the_mechanism():

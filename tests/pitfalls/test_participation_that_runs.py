@@ -127,7 +127,7 @@ def test_a_rate_amplifies_nothing_that_is_not_proven(build):
 def test_a_rate_in_a_public_accountant_is_refused():
     dynamics = Dynamics(gossip.metropolis_hastings("ring:n=3"), 0.1)
     one = algorithms.dp_dsgd(dynamics, PoissonSampling(0.1, 10))
-    with pytest.raises(UnsupportedMechanism, match="has no public patterns"):
+    with pytest.raises(UnsupportedMechanism, match="have no mu; give epsilon and delta"):
         calibrate(one, trust=trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
 
 

@@ -199,7 +199,7 @@ def test_what_is_found_by_samples_says_so():
         assert said in made.guarantee.sentence()
     told = json.loads(json.dumps(made.guarantee.to_dict()))
     assert told["method"] == "monte-carlo"
-    assert told["sampling"] == {"samples": 8192, "failure": 1e-3, "seed": 5}
+    assert told["curve"]["sampling"] == {"kind": "samples", "samples": 8192, "failure": 1e-3, "seed": 5}
     silent = mfdl.with_noise(encoded(), **ASKED, noise_std=3.0).guarantee
     assert silent.bound == "upper"
     assert "Monte Carlo" not in silent.sentence()
@@ -219,9 +219,11 @@ def test_a_mechanism_is_calibrated_by_samples(adjacency):
 
 
 def test_samples_are_for_secret_bins():
-    with pytest.raises(UnsupportedMechanism, match="'monte-carlo' is for BallsInBins"):
+    with pytest.raises(UnsupportedMechanism, match="leave out method, got 'monte-carlo'"):
+        UnsupportedMechanism, match="with BallsInBins, by Monte Carlo.*leave out method, got 'monte-carlo'"
+    ):
         mfdl.account(algorithms.dp_dsgd(RING, PoissonSampling(0.5, 4)), **ASKED, noise_std=1.0, method="monte-carlo")
-    with pytest.raises(InvalidInput, match="method"):
+    with pytest.raises(UnsupportedMechanism, match="leave out method, got 'fast'"):
         mfdl.account(algorithms.dp_dsgd(RING, BallsInBins(2, 2)), **ASKED, noise_std=1.0, method="fast")
     for wrong in ({"samples": 10}, {"samples": 2**40}, {"failure": 0.0}, {"seed": -1}):
         with pytest.raises(InvalidInput):

@@ -173,9 +173,9 @@ def test_many_steps_of_twenty_nodes():
     )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found.sensitivity.squared == pytest.approx(T * (T + 1) * (2 * T + 1), rel=2e-6)
-    assert found.sensitivity.squared >= T * (T + 1) * (2 * T + 1)
-    assert found.noise_std == pytest.approx(found.sensitivity.value / 2, rel=1e-12)
+    assert found.guarantee.sensitivity**2 == pytest.approx(T * (T + 1) * (2 * T + 1), rel=2e-6)
+    assert found.guarantee.sensitivity**2 >= T * (T + 1) * (2 * T + 1)
+    assert found.noise_std == pytest.approx(found.guarantee.sensitivity / 2, rel=1e-12)
     assert found.guarantee.adaptive
     assert (found.guarantee.release, found.guarantee.unit) == ("none", "user")
     assert peak < 100 * 2**20  # the dense form would hold a 1000 x 30,000 array, 240 MB

@@ -388,10 +388,10 @@ def test_mechanisms_meet_their_target_and_no_less(one):
     assert one.guarantee.adjacency in ADJACENCIES
     target = min((0.5, 1.0, 2.0), key=lambda mu: abs(mu - one.guarantee.mu))
     assert target * (1 - 1e-14) <= one.guarantee.mu <= target
-    reach = Fraction(one.sensitivity.value) * SHIFT[one.guarantee.adjacency] * Fraction(one.clip_norm)
+    reach = Fraction(one.guarantee.sensitivity) * SHIFT[one.guarantee.adjacency] * Fraction(one.clip_norm)
     assert Fraction(target) * Fraction(one.noise_std) >= reach
     if isinstance(one.algorithm.noise, IndependentNoise):  # C = I: one record moves `epochs` unit columns
-        assert_allclose(one.sensitivity.value, math.sqrt(one.algorithm.participation.epochs), rtol=1e-9)
+        assert_allclose(one.guarantee.sensitivity, math.sqrt(one.algorithm.participation.epochs), rtol=1e-9)
 
 
 def test_mechanisms_with_a_receiver_have_two_nodes():
