@@ -150,7 +150,7 @@ class ComparisonConfig(Protects, OnGraph):
 
         object.__setattr__(self, "metrics", metrics.requested(self.metrics))
         options.require_steps(self.epochs * self.period)
-        options.require_seeds(self.seeds)
+        options.require_seeds(self.seeds, self.first_seed)
         self.dynamics(from_array([[1.0]]))
         Released(self.release_model).of_steps(self.epochs * self.period)
         if self.clip_schedule is not None and (self.momentum or self.weight_decay):

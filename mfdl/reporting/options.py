@@ -41,8 +41,11 @@ ONLY_PUBLIC = {
 }
 """Options that secret batches do not take, and why."""
 MAX_STEPS = 10**6
-MAX_SEEDS = 10**5
 """Of a run: beyond it a typing error would exhaust the machine before anything could be said."""
+MAX_SEEDS = 10**5
+"""Of a comparison, for the same reason."""
+LARGEST_SEED = 2**63 - 1
+"""Tables hold seeds as int64."""
 
 
 def spelled(flag: str) -> str:
@@ -420,10 +423,15 @@ def require_one_of(kind: str, name: str | None, known: Collection[str]) -> None:
         require_known(kind, name, known)
 
 
-def require_seeds(seeds: int) -> None:
-    """Refuses more seeds than any comparison has."""
+def require_seeds(seeds: int, first_seed: int) -> None:
+    """Refuses more seeds than any comparison has, and seeds that its tables cannot hold."""
     if seeds > MAX_SEEDS:
         raise InvalidInput(f"a comparison has at most {MAX_SEEDS:,} seeds, got more; lower --seeds.")
+    if first_seed + seeds - 1 > LARGEST_SEED:
+        raise InvalidInput(
+            f"a seed is at most {LARGEST_SEED} in the tables of a comparison, got {seeds} from {first_seed} on; "
+            "lower --first-seed."
+        )
 
 
 def require_steps(steps: int) -> None:

@@ -15,6 +15,7 @@ from scipy import stats
 
 from .. import check
 from ..errors import InvalidInput, require_known
+from ..reporting.options import require_seeds
 
 Key = TypeVar("Key")
 ORDERS = ("mean", "rank")
@@ -47,6 +48,7 @@ class Tuning:
         check.integer_at_least(0, first_seed=self.first_seed)
         for name in ("seeds", "first_round", "at_least"):
             check.integer_at_least(1, **{name: getattr(self, name)})
+        require_seeds(self.seeds, self.first_seed)
         check.open_unit(share=self.share)
         require_known("by", self.by, ORDERS)
         if self.first_round > self.seeds:

@@ -203,3 +203,12 @@ def test_more_steps_than_any_run_has_are_refused_before_any_work(arguments, caps
 def test_more_seeds_than_any_comparison_has_are_refused_before_any_work(capsys):
     assert main(["compare", "--graph", "ring:n=4", "--seeds", str(10**20)]) == 2
     assert "at most 100,000 seeds" in capsys.readouterr().err
+
+
+def test_seeds_that_tables_cannot_hold_are_refused_before_any_work(tmp_path, capsys):
+    largest = 2**63 - 1
+    arguments = ["compare", "--graph", "ring:n=4", "--epochs", "1", "--period", "2", "--mechanisms", "dp-dsgd"]
+    last_two = [*arguments, "--seeds", "2", "--first-seed"]
+    assert main([*last_two, str(largest)]) == 2
+    assert "lower --first-seed" in capsys.readouterr().err
+    assert main([*last_two, str(largest - 1), "--out", str(tmp_path / "run")]) == 0

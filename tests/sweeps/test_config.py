@@ -264,3 +264,5 @@ def test_refusals_in_python():
         SweepConfig(learning_rate=[0.1, -1.0])
     with pytest.raises(mfdl.InvalidInput, match="seed 3 would choose rates"):
         SweepConfig(seeds=4, tuning=Tuning(first_seed=3))
+    with pytest.raises(mfdl.InvalidInput, match="lower --first-seed"):
+        Tuning(first_seed=2**63 - 4, seeds=5)
