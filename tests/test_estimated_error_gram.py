@@ -170,7 +170,7 @@ def test_what_is_in_reach_is_exact(nothing_in_reach):
 def test_privacy_takes_nothing_of_the_estimate(nothing_in_reach):
     # whatever the probes say, the encoder has the sensitivity that its own Gram has
     from mfdl import algorithms, trust
-    from mfdl.mechanism import calibrate
+    from mfdl.noise_scale import calibrate
 
     dynamics, scheme = Dynamics(gossip.metropolis_hastings("star:n=30")), Cyclic(epochs=3, period=2)
     for seed in range(3):

@@ -81,7 +81,7 @@ def test_trust_models_are_named_as_for_account(capsys):
         (["--unit", "user"], "every-step"),
         (["--trust", "pndp", "--attackers", ""], "--attackers must name at least one node"),
         (["--trust", "colluding"], "trust model colluding needs --colluders A,B; labels start 0, 1, 2"),
-        (["--attackers", "0"], "--attackers belongs to trust model pndp, not to ldp"),
+        (["--attackers", "0"], "--attackers belongs to trust model pndp or secure-sum, not to ldp"),
         (["--colluders", "0"], "--colluders belongs to trust model colluding"),
         (["--coalition-size", "2"], "--coalition-size belongs to trust model coalitions"),
     ],

@@ -224,7 +224,7 @@ FLORENTINE = ["--trust", "pndp", "--attackers", "Acciaiuoli"]
         (["--trust", "pndp", "--attackers", ","], "--attackers must name at least one node"),
         (["--trust", "colluding"], "needs --colluders"),
         (["--trust", "coalitions"], "needs --coalition-size"),
-        (["--attackers", "Medici"], "--attackers belongs to trust model pndp, not to ldp"),
+        (["--attackers", "Medici"], "--attackers belongs to trust model pndp or secure-sum, not to ldp"),
         (["--trust", "pndp", "--attackers", "Medici", "--all-attackers"], "not both"),
         ([*FLORENTINE, "--lipschitz", "-1"], "lipschitz must be"),
         (["--noise-std", "-1"], "noise_std must be"),

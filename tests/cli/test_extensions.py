@@ -53,7 +53,7 @@ def test_no_package_replaces_a_command_of_this_one(installed, capsys):
     installed(extensions.COMMANDS, "trust", f"{__name__}:say_hello")
     assert listed().count("trust") == 1
     assert main(["trust", "list", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 8
+    assert len(json.loads(capsys.readouterr().out)) == 9
 
 
 def test_commands_of_this_package_do_not_look_for_others(monkeypatch):

@@ -56,6 +56,7 @@ def test_trust_list(capsys):
         "pndp": ["--attackers A,B", "--all-attackers"],
         "colluding": ["--colluders A,B"],
         "coalitions": ["--coalition-size Q"],
+        "secure-sum": ["--attackers A,B"],
     }
     assert main(["trust", "list"]) == 0
     shown = capsys.readouterr().out
