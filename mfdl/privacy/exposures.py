@@ -119,7 +119,7 @@ def public_exposures(
         unit=q.unit,
         progress=progress,
     )
-    return PublicExposures(losses)
+    return PublicExposures(tuple(losses))
 
 
 def require_same(losses: Sequence[VictimLoss], algorithm: LinearAlgorithm, question: Question) -> None:

@@ -18,6 +18,8 @@ from ..participation import Participation
 from ..trust import TrustModel
 
 SEPARATOR = "."
+UNNAMED = ("custom", "matrices")
+"""Trust models that one word stands for, whatever they show."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +90,7 @@ def fingerprint_of_both(this: Stated, other: Stated) -> str:
     Raises: InvalidInput: other nodes, attackers or masks behind the same words.
     """
     if not (this.fingerprint and other.fingerprint):
-        if this.trust == "custom":
+        if this.trust in UNNAMED:
             raise InvalidInput(
                 "guarantees of unnamed trust models cannot be composed: two of them may see different things; "
                 "name them, TrustModel.from_masks(..., name=...), and give one name to one model."

@@ -193,7 +193,7 @@ class Guarantee(Shown):
     def at_delta(self, delta: float) -> Guarantee:
         """The same statement, whose words and files give epsilon at this delta in (0, 1)."""
         guarantee = copy.copy(self)
-        guarantee._set(stated_delta=check.open_unit(delta=delta))
+        guarantee._set(stated_delta=check.open_unit(delta=delta), _by_victim=self._by_victim)  # which copies leave out
         return guarantee
 
     def __getstate__(self) -> dict[str, Any]:

@@ -99,7 +99,10 @@ class PrivacyLosses(LossTable):
         return [("victim", "sensitivity"), *rows, *([("...", f"{len(table)} nodes")] if len(table) > len(rows) else [])]
 
     def _figure(self) -> Figure | None:
-        return cast("Figure", self.heatmap().figure) if len(self.of_victims) <= SHOWN_VICTIMS else None
+        if len(self.of_victims) > SHOWN_VICTIMS:
+            return None
+        gaussian_curve = self.exposures.together.curve(self.question, 1.0).mu is not None
+        return cast("Figure", self.heatmap(metric="mu" if gaussian_curve else "epsilon").figure)
 
     # ---- numbers -------------------------------------------------------------------------------------------
 
@@ -139,7 +142,7 @@ class PrivacyLosses(LossTable):
         self._require_everybody()
         std = check.non_negative(noise_std=noise_std)
         adaptive = self.exposures.adaptive
-        return self._of(self.exposures.together, EVERY_NODE, std, adaptive=adaptive, each=each, tries=tries)
+        return self._of(self.exposures.together, None, std, adaptive=adaptive, each=each, tries=tries)
 
     def by_victim(self, noise_std: float, *, adaptive: bool = True) -> list[Guarantee]:
         """One guarantee for each victim, naming its own participation.
@@ -147,6 +150,8 @@ class PrivacyLosses(LossTable):
         Args: adaptive: the numbers for adaptive gradients; False: for gradients fixed in advance, and so labelled.
         """
         labels = self.algorithm.labels
+        if EVERY_NODE in map(str, labels):
+            raise InvalidInput(f"no node may be called {EVERY_NODE!r}, which guarantees say of all; relabel it.")
         return [self._of(loss, str(labels[loss.victim]), noise_std, adaptive=adaptive) for loss in self.of_victims]
 
     def calibrate(
@@ -190,7 +195,7 @@ class PrivacyLosses(LossTable):
         require_noise(noise_std, noise_multiplier)
         if noise_std is not None:
             return check.non_negative(noise_std=noise_std)
-        worst = self.worst
+        worst = self.exposures.together.held(adaptive=self.exposures.adaptive)
         if math.isinf(worst.squared):
             raise InvalidInput(
                 "noise_multiplier needs a mechanism with noise that the attacker does not know, i.e. a finite "
@@ -232,15 +237,15 @@ class PrivacyLosses(LossTable):
     def _of(
         self,
         loss: VictimLoss,
-        victim: str,
+        victim: str | None,
         noise_std: float,
         *,
         adaptive: bool = True,
         each: bool = False,
         tries: int = 0,
     ) -> Guarantee:
-        """The guarantee of one victim, or of every node by the loss of all together."""
-        q, everybody, scheme = self.question, victim == EVERY_NODE, self.question.scheme(self.algorithm)
+        """The guarantee of one victim, by its label, or of every node by the loss of all together."""
+        q, everybody, scheme = self.question, victim is None, self.question.scheme(self.algorithm)
         assert loss.fingerprint is not None
         worst = self._worst_victim(loss) if everybody else ""
         reasons = (
@@ -255,7 +260,7 @@ class PrivacyLosses(LossTable):
             trust=q.trust.name,
             clip_norm=q.clip_norm,
             participation=(scheme if everybody else scheme.of_node(loss.victim)).describe(),
-            victim=victim,
+            victim=EVERY_NODE if victim is None else victim,
             attacker=q.trust.attacker,
             adaptive=adaptive or loss.adaptive,
             noise_std=noise_std,
@@ -269,7 +274,7 @@ class PrivacyLosses(LossTable):
             why=" ".join(filter(None, reasons)),
         ).sealed(
             dataclasses.replace(loss.fingerprint, release=loss.release).text,
-            by_victim=(lambda: {str(labels[u]): curve for u, curve in curves().items()}) if everybody else None,
+            by_victim=(lambda: by_label(labels, curves())) if everybody else None,
         )
 
     # ---- tables and pictures -------------------------------------------------------------------------------
@@ -325,6 +330,14 @@ class PrivacyLosses(LossTable):
     def _cells(self, rows: list[dict[str, Any]], metric: str, *, adaptive: bool) -> Cells:
         title = f"{self.algorithm.name}: what each node loses"
         return Cells([[row[metric]] for row in rows], [row["victim"] for row in rows], [rows[0]["attacker"]], title)
+
+
+def by_label(labels: Sequence[Hashable], curves: Mapping[int, PrivacyCurve]) -> dict[str, PrivacyCurve]:
+    """Curves by the text of a label. Raises: InvalidInput: two victims whose labels read alike."""
+    named = {str(labels[u]): curve for u, curve in curves.items()}
+    if len(named) < len(curves):
+        raise InvalidInput("labels of two nodes read alike, such as 1 and '1'; relabel them, or use losses.curves.")
+    return named
 
 
 def release_notes(algorithm: LinearAlgorithm, release: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .. import check
 from ..algorithms import LinearAlgorithm
-from ..errors import InvalidInput, require_known
+from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from ..participation import Participation
 from ..trust import TrustModel
 from ..view import View
@@ -113,6 +113,8 @@ class Target:
         """Whether the curve loses more than this."""
         if self.epsilon is not None and self.delta is not None and curve.epsilon(self.delta) > self.epsilon:
             return True
+        if curve.mu is None and self.epsilon is None:
+            raise UnsupportedMechanism("this privacy curve is not Gaussian, so it has no mu; give epsilon and delta.")
         return curve.mu is not None and curve.mu > self.largest_mu
 
 

@@ -151,9 +151,16 @@ class SampledExposures(Exposures, abc.ABC):
         return set(self.exposed if self.victims is None else self.victims)
 
     def require(self, algorithm: LinearAlgorithm, question: Question) -> None:
-        wanted = Fingerprint.of(algorithm, question.trust, self.scheme, RELEASE, "record")
+        _require_usual(algorithm, question, METHODS)
+        wanted = Fingerprint.of(algorithm, question.trust, question.scheme(algorithm), RELEASE, question.unit)
         mine = Fingerprint.of(self.algorithm, self.question.trust, self.scheme, RELEASE, "record")
         mine.require(wanted, what="the losses were computed")
+        for name in ("adjacency", "method"):
+            if getattr(question, name) != getattr(self.question, name):
+                raise InvalidInput(
+                    f"the losses were computed for {name} {getattr(self.question, name)!r}, not "
+                    f"{getattr(question, name)!r}; account anew."
+                )
 
     def refuse(self, **given: Any) -> None:
         scheme = self.scheme.describe()
@@ -230,7 +237,13 @@ def _arguments(
 ) -> tuple[LinearAlgorithm, Question, Sampled, Exposed, Sequence[int] | None]:
     """With victims that attack, whose loss is infinite."""
     if victims is not None:
-        attacking = sorted({check.integer_at_least(0, victim=u) for u in victims} - set(exposed))
+        victims = sorted({check.integer_at_least(0, victim=u) for u in check.listed("node indices", victims=victims)})
+        if not victims or victims[-1] >= algorithm.num_nodes:
+            raise InvalidInput(
+                f"victims must be node indices below {algorithm.num_nodes}, at least one, got {victims}; leave victims "
+                "out for all nodes."
+            )
+        attacking = sorted(set(victims) - set(exposed))
         exposed = exposed | dict.fromkeys(attacking, (math.inf, "Infinite: the victim is one of the attackers."))
     return algorithm, question, cast("Sampled", algorithm.participation), exposed, victims
 

@@ -14,7 +14,7 @@ from ..algorithms import LinearAlgorithm
 from ..errors import InvalidInput
 from ..progress import Progress
 from ..trust import TrustModel
-from ..view import Knowledge, View
+from ..view import AlgorithmView, Knowledge, View
 from . import gaussian
 from .accounting import VictimLoss, worst_loss
 from .exposures import PublicExposures
@@ -66,6 +66,7 @@ class ViewExposures(PublicExposures):
     def require(self, algorithm: Any, question: Question) -> None:
         if not self.losses:
             raise InvalidInput("losses must be of at least one victim.")
+        _require_as_given(algorithm, question)
         wanted = fingerprint_of(algorithm, question)
         for loss in self.losses:
             assert loss.fingerprint is not None
@@ -80,6 +81,7 @@ def view_exposures(
     Raises: InvalidInput: no participation, an option that only algorithms have, or a unit that cannot be protected.
     """
     q = question
+    _require_as_given(view, q)
     scheme = q.scheme(view)
     for name, way in (("release", "its rows are in A and B"), ("lipschitz", "shift reduction needs an algorithm")):
         if getattr(q, name) is not None:
@@ -89,11 +91,28 @@ def view_exposures(
     require_unit(q.unit, scheme)
     losses = view_losses(view, scheme, victims, str(q.method), unit=q.unit)
     fingerprint = fingerprint_of(view, q)
-    return ViewExposures([loss.answering(dataclasses.replace(fingerprint, release=loss.release)) for loss in losses])
+    return ViewExposures(
+        tuple(loss.answering(dataclasses.replace(fingerprint, release=loss.release)) for loss in losses)
+    )
+
+
+def _require_as_given(view: View, question: Question) -> None:
+    """Refuses the name of a trust model that nothing was evaluated of."""
+    trust = question.trust
+    if not (isinstance(trust, AsGiven) and trust.of_view.content_hash == view.content_hash):
+        raise InvalidInput(
+            f"a View has what it shows for a trust model, and not {getattr(trust, 'name', trust)!r}; use "
+            "mfdl.account(view, participation=...), or give the algorithm whose trust model that is."
+        )
 
 
 def question_of(view: View, trust: TrustModel | None, *fields: Any) -> Question:
     """The question about a bare view. Raises: InvalidInput: a trust model, which a view has already."""
+    if isinstance(view, AlgorithmView):
+        raise InvalidInput(
+            "the view of a trust model is about the victims and the releases that the model names; give the algorithm "
+            "and the trust model, mfdl.account(algorithm, trust=...), or the matrices as a View of your own."
+        )
     if trust is not None:
         raise InvalidInput(
             f"trust must be left out with a View, got {trust.name!r}: A and B say what is seen, known_gradients and "

@@ -43,7 +43,9 @@ def curve_from_dict(data: Any) -> PrivacyCurve:
 
 def _packed(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        (kind,) = (name for name, curve in KINDS.items() if type(value) is curve)
+        kind = next((name for name, curve in KINDS.items() if type(value) is curve), None)
+        if kind is None:
+            raise InvalidInput(f"a {type(value).__name__} cannot be stored: the known curves are {', '.join(KINDS)}.")
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         return {KIND: kind, **{name: _packed(each) for name, each in fields.items()}}
     if isinstance(value, tuple):
