@@ -71,7 +71,7 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
     "StreamState": ("what NoiseStream.state() gave", ""),
     "Task": ("a Task, e.g. mfdl.tasks.digits(graph)", "one of your own data is mfdl.tasks.from_module(...)"),
     "TrustModel": ("a trust model such as mfdl.trust.LDP()", "one of a name is mfdl.trust.named(name)"),
-    "View": ("a View", "make one: mfdl.View(A, B, num_nodes=n), or trust.view(algorithm, victim)"),
+    "View": ("a View", "it is mfdl.View(A, B, num_nodes=n), or trust.view(algorithm, victim)"),
 }
 
 

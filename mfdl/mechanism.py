@@ -25,10 +25,11 @@ from .errors import InvalidInput
 from .noise_error import estimated_noise_error
 from .privacy.curves import PrivacyCurve
 from .privacy.fingerprint import Fingerprint, participation_hash
-from .privacy.guarantee import EVERY_NODE, Guarantee
+from .privacy.guarantee import Guarantee
 from .privacy.losses import PrivacyLosses
 from .privacy.question import Question, require_unit
 from .privacy.sampled_exposures import require_noise_with_gradients
+from .privacy.words import EVERY_NODE
 from .shown import Shown
 from .storable import is_storable
 from .trust import TrustModel
@@ -43,8 +44,24 @@ ROUNDING = 1e-6
 """Relative: how far numbers of one question may lie apart that other machines or solvers' tolerances gave."""
 
 
+class WithGuarantee(Shown):
+    """What was calibrated or accounted: noise scale and clipping are read off its guarantee."""
+
+    guarantee: Guarantee
+
+    @property
+    def noise_std(self) -> float:
+        """nu, standard deviation of Z on sums of clipped gradients, or on clipped mean gradients at user level."""
+        return self.guarantee.noise_std
+
+    @property
+    def clip_norm(self) -> float:
+        """Clipping threshold of a record's gradient, or of a node's mean gradient at user level, > 0."""
+        return self.guarantee.clip_norm
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Mechanism(Shown):
+class Mechanism(WithGuarantee):
     """An algorithm with the standard deviation of its base noise and what that guarantees: what `replay` trains.
 
     Attributes:
@@ -112,16 +129,6 @@ class Mechanism(Shown):
         accounted.require(own, what="the guarantee is")
 
     # ---- what the guarantee says -------------------------------------------------------------------------
-
-    @property
-    def noise_std(self) -> float:
-        """nu, standard deviation of Z on sums of clipped gradients, or on clipped mean gradients at user level."""
-        return self.guarantee.noise_std
-
-    @property
-    def clip_norm(self) -> float:
-        """Clipping threshold of a record's gradient, or of a node's mean gradient at user level, > 0."""
-        return self.guarantee.clip_norm
 
     @property
     def lipschitz(self) -> float | None:

@@ -14,7 +14,7 @@ from . import check
 from .algorithms import LinearAlgorithm
 from .errors import InvalidInput
 from .keywords import refusing
-from .mechanism import Mechanism
+from .mechanism import Mechanism, WithGuarantee
 from .participation import Participation
 from .privacy import budgets
 from .privacy.curves import MonteCarlo
@@ -23,7 +23,6 @@ from .privacy.losses import PrivacyLosses
 from .privacy.question import Question, Target, require_noise
 from .privacy.view_exposures import question_of
 from .progress import Progress
-from .shown import Shown
 from .trust import TrustModel
 from .view import View
 
@@ -45,7 +44,7 @@ ELSEWHERE = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class CalibratedView(Shown):
+class CalibratedView(WithGuarantee):
     """A bare view with the noise that meets a target: what `calibrate` gives for matrices, which train nothing.
 
     Attributes: view: as it was given; guarantee: what holds, with noise scale and clipping.
@@ -53,16 +52,6 @@ class CalibratedView(Shown):
 
     view: View
     guarantee: Guarantee
-
-    @property
-    def noise_std(self) -> float:
-        """nu, standard deviation of Z on sums of clipped gradients, or on clipped mean gradients at user level."""
-        return self.guarantee.noise_std
-
-    @property
-    def clip_norm(self) -> float:
-        """Clipping threshold of a record's gradient, or of a node's mean gradient at user level, > 0."""
-        return self.guarantee.clip_norm
 
     def _sentence(self) -> str:
         axis = self.view.axis

@@ -226,11 +226,11 @@ def message_users(
 
 def require_held_by_senders(kinds: Sequence[Round], noise: NoiseOperator, sender: NDArray[np.intp]) -> None:
     """Noise that enters a message is held by the sender of the message."""
-    held = sp.csr_array(noise.holders().T, dtype=bool)[sender]  # (messages, parts): may be in the message
+    may_enter = sp.csr_array(noise.holders().T, dtype=bool)[sender]  # (messages, parts)
     for kind in kinds:
         if kind.message_from_noise is None:
             continue
-        foreign = sp.coo_array(_pattern(_pattern(kind.message_from_noise) @ noise.pattern()) > held)
+        foreign = sp.coo_array(_pattern(_pattern(kind.message_from_noise) @ noise.pattern()) > may_enter)
         if foreign.nnz:
             j, c = (int(index[0]) for index in foreign.coords)
             raise InvalidInput(

@@ -92,28 +92,28 @@ def d_mf(
     erratum="Cholesky factor of the wrong orientation (objective 1.5% above the optimum); Theorem 7 lacks a square",
 )
 @takes_fields_of(EncoderSearch)
-def mafalda(asked: EncoderSearch) -> LinearAlgorithm:
+def mafalda(search: EncoderSearch) -> LinearAlgorithm:
     """MAFALDA-SGD: one C_local for all nodes, optimal for the gossip graph.
 
     Args: those of `factorization.factorize`.
     Source: arXiv:2510.17480, Algorithm 2, with the exact error Gram and a certificate.
     """
-    return _with_encoder("mafalda", asked, factorize(**vars(asked)))
+    return _with_encoder("mafalda", search, factorize(**vars(search)))
 
 
 @MECHANISMS.register(paper="arXiv:2510.17480, reference code")
 @takes_fields_of(NodeSearch)
-def mafalda_l(asked: NodeSearch) -> LinearAlgorithm:
+def mafalda_l(search: NodeSearch) -> LinearAlgorithm:
     """MAFALDA-L: each node its own C_u, optimal for the errors its noise causes, under its own participation.
 
     Args: those of `factorization.factorize_nodes`.
     """
-    return _with_encoder("mafalda-l", asked, factorize_nodes(**vars(asked)))
+    return _with_encoder("mafalda-l", search, factorize_nodes(**vars(search)))
 
 
 @MECHANISMS.register(paper="between MAFALDA-SGD and MAFALDA-L of arXiv:2510.17480")
 @takes_fields_of(ClassSearch)
-def mafalda_classes(asked: ClassSearch) -> LinearAlgorithm:
+def mafalda_classes(search: ClassSearch) -> LinearAlgorithm:
     """Between MAFALDA-SGD and MAFALDA-L: one C for each class of nodes, optimal for the errors their noise causes.
 
     Each encoder has unit sensitivity under the participation of its nodes, so under LDP privacy does not depend on the
@@ -121,56 +121,56 @@ def mafalda_classes(asked: ClassSearch) -> LinearAlgorithm:
 
     Args: those of `factorization.factorize_classes`.
     """
-    return _with_encoder("mafalda-classes", asked, factorize_classes(**vars(asked)))
+    return _with_encoder("mafalda-classes", search, factorize_classes(**vars(search)))
 
 
 @MECHANISMS.register(paper="arXiv:2306.08153, with the error Gram of the graph")
 @takes_fields_of(BandSearch)
-def banded(asked: BandSearch) -> LinearAlgorithm:
+def banded(search: BandSearch) -> LinearAlgorithm:
     """The best banded C for the graph: every entry of its diagonals is free.
 
     Args: those of `factorization.factorize_long` with form "banded"; bandwidth: at most as many diagonals as uses of a
         record are apart.
     Source: arXiv:2306.08153, there for prefix sums.
     """
-    return _of_form("banded", "banded", asked)
+    return _of_form("banded", "banded", search)
 
 
 @MECHANISMS.register(paper="arXiv:2306.08153, with the error Gram of the graph")
 @takes_fields_of(BandSearch)
-def toeplitz(asked: BandSearch) -> LinearAlgorithm:
+def toeplitz(search: BandSearch) -> LinearAlgorithm:
     """The best Toeplitz C for the graph: one number for each diagonal.
 
     Args: those of `factorization.factorize_long` with form "toeplitz".
     Source: arXiv:2306.08153, there for prefix sums.
     """
-    return _of_form("toeplitz", "toeplitz", asked)
+    return _of_form("toeplitz", "toeplitz", search)
 
 
 @MECHANISMS.register(paper="arXiv:2408.08868, with the error Gram of the graph")
 @takes_fields_of(BufferSearch)
-def blt(asked: BufferSearch) -> LinearAlgorithm:
+def blt(search: BufferSearch) -> LinearAlgorithm:
     """BLT: the best sum of a few exponentials for the graph: a node keeps one row for each, whatever T is.
 
     Args: those of `factorization.factorize_long` with form "buffered".
     Source: arXiv:2408.08868, there for prefix sums.
     """
-    return _of_form("blt", "buffered", asked)
+    return _of_form("blt", "buffered", search)
 
 
 @MECHANISMS.register(paper="arXiv:2505.12128, with the error Gram of the graph")
 @takes_fields_of(BandSearch)
-def band_inv(asked: BandSearch) -> LinearAlgorithm:
+def band_inv(search: BandSearch) -> LinearAlgorithm:
     """The best C whose inverse is Toeplitz and banded for the graph: noise is a sum of few fresh rows.
 
     Args: those of `factorization.factorize_long` with form "inverse".
     Source: arXiv:2505.12128 (Band-Inv-MF), there for prefix sums.
     """
-    return _of_form("band-inv", "inverse", asked)
+    return _of_form("band-inv", "inverse", search)
 
 
-def _of_form(name: str, form: str, asked: FormSearch) -> LinearAlgorithm:
-    return mf_dsgd(asked.dynamics, asked.participation, best_of_form(form=form, **vars(asked)), name=name)
+def _of_form(name: str, form: str, search: FormSearch) -> LinearAlgorithm:
+    return mf_dsgd(search.dynamics, search.participation, best_of_form(form=form, **vars(search)), name=name)
 
 
 @OF_SECRET_BINS.register(paper="this library")
@@ -197,5 +197,5 @@ def mafalda_bins(
     return mf_dsgd(dynamics, participation, solved.encoder, name="mafalda-bins")
 
 
-def _with_encoder(name: str, asked: Search, solved: Factorization | NodeFactorizations) -> LinearAlgorithm:
-    return mf_dsgd(asked.dynamics, asked.participation, solved.encoder, name=name, factorization=solved)
+def _with_encoder(name: str, search: Search, solved: Factorization | NodeFactorizations) -> LinearAlgorithm:
+    return mf_dsgd(search.dynamics, search.participation, solved.encoder, name=name, factorization=solved)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ..errors import InvalidInput
 from ..mechanism import Mechanism
 from ..privacy.accounting import VictimLoss
-from ..privacy.guarantee import EVERY_NODE
+from ..privacy.words import EVERY_NODE
 from ..trust import TrustModel
 
 SAME = 1e-9  # relative: two ways of rounding one mu differ by less

@@ -70,19 +70,23 @@ def _cite(rows: list[dict[str, Any]], as_json: bool) -> None:
             "--cite needs the bibliography of mfdl_papers, which comes with mfdl and is not installed here: install "
             "with `pip install mfdl`, or `pip install -e .` in a clone."
         )
-    papers = {row["name"]: [paper for cited in bibliographies for paper in cited(row["paper"])] for row in rows}
+    papers = {
+        row["name"]: [paper for bibliography in bibliographies for paper in bibliography(row["paper"])] for row in rows
+    }
     if as_json:
-        of = {name: [dataclasses.asdict(paper) for paper in found] for name, found in papers.items()}
-        options.as_one_json_value([{"name": r["name"], "source": r["paper"], "papers": of[r["name"]]} for r in rows])
+        rows_of_papers = {name: [dataclasses.asdict(paper) for paper in cited] for name, cited in papers.items()}
+        options.as_one_json_value(
+            [{"name": r["name"], "source": r["paper"], "papers": rows_of_papers[r["name"]]} for r in rows]
+        )
         return
     using: dict[str, list[str]] = {}
-    entries = {paper.bibtex: paper for found in papers.values() for paper in found}
-    for name, found in papers.items():
-        for paper in found:
+    entries = {paper.bibtex: paper for cited in papers.values() for paper in cited}
+    for name, cited in papers.items():
+        for paper in cited:
             using.setdefault(paper.bibtex, []).append(name)
     for bibtex in entries:
         typer.echo(f"% {', '.join(using[bibtex])}\n{bibtex}\n")
-    for name in (name for name, found in papers.items() if not found):
+    for name in (name for name, cited in papers.items() if not cited):
         source = next(row["paper"] for row in rows if row["name"] == name)
         typer.echo(f"% {name}: no paper of its own{'' if source == '-' else f' ({source})'}")
 

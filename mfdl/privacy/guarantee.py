@@ -20,14 +20,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import check
-from ..errors import InvalidInput, UnsupportedMechanism, require_known
+from ..errors import InvalidInput, UnsupportedMechanism
 from ..files import atomic_write_text
 from ..shown import Shown
 from ..view import RELEASES
 from . import gaussian, words
 from .curves import PrivacyCurve, curve_from_dict, curve_to_dict
-from .fingerprint import Fingerprint, fingerprint_of_both, short_hash
-from .words import EVERY_NODE
+from .fingerprint import Fingerprint, short_hash
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +40,6 @@ LIPSCHITZ_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with c
 
 _TEXTS = ("trust", "participation", "victim", "attacker")
 _CHOICES = {"release": RELEASES, "unit": UNITS}
-_SAME_TO_COMPOSE = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker")
 _FLOATS = ("clip_norm", "noise_std", "sensitivity", "tolerance")
 _DERIVED = ("mu", "adjacency", "bound", "method", "composed", "record_shift", "noise_multiplier")
 """What JSON gives beside the curve that it follows from."""
@@ -311,68 +309,9 @@ class Guarantee(Shown):
                 victim, attacker, or, of public batches, release.
             UnsupportedMechanism: Poisson sampling; "shared" batches, which do not compose run by run.
         """
-        self._require_composable(other, bins)
-        both = fingerprint_of_both(self, other)
-        curve = self.curve.composed_with(other.curve)
-        noise_std, sensitivity = self._weakest_noise(other)
-        if curve.bound == "exact" and self.victim == EVERY_NODE:
-            curve = dataclasses.replace(curve, bound="upper")  # type: ignore[call-arg]
-        composed = Guarantee(
-            curve=curve,
-            trust=self.trust,
-            clip_norm=self.clip_norm,
-            participation=_participation_of_both(self, other),
-            victim=self.victim,
-            attacker=self.attacker,
-            adaptive=True,
-            noise_std=noise_std,
-            sensitivity=sensitivity,
-            release=self.release if self.mu is None or other.mu is not None else other.release,
-            tolerance=max(self.tolerance, other.tolerance),
-            lipschitz=min((x for x in (self.lipschitz, other.lipschitz) if x is not None), default=None),
-            unit=self.unit,
-            victims=_composed_victims(self, other),
-            stated_delta=self.stated_delta,
-            **conditions_of_both(self, other),
-        )
-        return composed.sealed(both) if both else composed
+        from .composition import composed
 
-    def _require_composable(self, other: Guarantee, bins: str) -> None:
-        if not isinstance(other, Guarantee):
-            raise InvalidInput(f"other must be a Guarantee, got {type(other).__name__}.")
-        require_known("bins", bins, ("fresh", "shared"))
-        if bins == "shared":
-            raise UnsupportedMechanism(
-                "runs that share their bins do not compose: a bin guessed from one is known in the other; "
-                "draw anew (a key for each run), or account for one run of all steps, whose M is the sum of theirs."
-            )
-        for which, guarantee in (("this", self), ("the other", other)):
-            if not guarantee.adaptive:
-                raise InvalidInput(
-                    f"only adaptive guarantees compose, and {which} one is for gradients fixed in advance; "
-                    "use the adaptive number of that mechanism."
-                )
-        released = () if self.mu is None or other.mu is None else ("release",)  # secret batches: all messages seen
-        for name in (*_SAME_TO_COMPOSE, *released):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
-                raise InvalidInput(f"guarantees compose only for the same {name}, got {mine!r} and {theirs!r}.")
-
-    def _weakest_noise(self, other: Guarantee) -> tuple[float, float]:
-        """noise_std and sensitivity of both together."""
-        if self.mu is not None and other.mu is not None:
-            noise_std = min(self.noise_std, other.noise_std)
-            parts = [self._sensitivity_at(noise_std), other._sensitivity_at(noise_std)]
-            return noise_std, gaussian.compose(parts)
-        sampled = [each for each in (self, other) if each.mu is None]
-        weakest = min(sampled, key=lambda each: each.noise_multiplier)
-        return weakest.noise_std, weakest.sensitivity
-
-    def _sensitivity_at(self, noise_std: float) -> float:
-        """The sensitivity in units of noise of another, not larger, standard deviation."""
-        if noise_std == self.noise_std:
-            return self.sensitivity
-        return 0.0 if noise_std == 0 else self.sensitivity * (noise_std / self.noise_std)
+        return composed(self, other, bins=bins)
 
     # ---- files -------------------------------------------------------------------------------------------
 
@@ -498,16 +437,6 @@ def lipschitz_notes(lipschitz: float | None) -> tuple[str, ...]:
     return () if lipschitz is None else (f"{LIPSCHITZ_NOTE} {float(lipschitz)!r}",)
 
 
-def conditions_of_both(this: Guarantee, other: Guarantee) -> dict[str, Any]:
-    """The conditions, reasons and origins of two runs seen together: all that either rests on."""
-    sources = [text for each in (this, other) for text in each.source.split("; ") if text]
-    return {
-        "notes": tuple(dict.fromkeys(this.notes + other.notes)),
-        "why": " ".join(dict.fromkeys(filter(None, (this.why, other.why)))),
-        "source": "; ".join(dict.fromkeys(sources)),
-    }
-
-
 def texts(**named: Any) -> tuple[str, ...]:
     """A tuple of texts. Raises: InvalidInput: anything else."""
     name, given = check.one(named)
@@ -543,26 +472,3 @@ def _victims_of_file(given: Any) -> Victims:
         return tuple((label, curve_from_dict(curve)) for label, curve in given)
     except (TypeError, ValueError):
         raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.said(given)}.") from None
-
-
-def _composed_victims(this: Guarantee, other: Guarantee) -> Victims:
-    """The curve of each victim over both runs; where one says nothing of a victim, what it says of everybody."""
-    if this.mu is None or other.mu is None:
-        return ()
-    mine, theirs = dict(this.victims), dict(other.victims)
-    labels = list(dict.fromkeys([*mine, *theirs]))
-    return tuple((u, mine.get(u, this.curve).composed_with(theirs.get(u, other.curve))) for u in labels)
-
-
-def _participation_of_both(this: Guarantee, other: Guarantee) -> str:
-    """Both in words, in their order; with secret batches beside it, what public ones released."""
-    if this.participation == other.participation and this.mu is not None and other.mu is not None:
-        return this.participation
-    mixed = (this.mu is None) != (other.mu is None)
-    parts = [
-        f"{each.participation} (public batches; released models: {each.release})"
-        if mixed and each.mu is not None
-        else each.participation
-        for each in (this, other)
-    ]
-    return ", then ".join(parts)

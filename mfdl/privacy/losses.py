@@ -20,10 +20,11 @@ from . import accountants, budgets, gaussian
 from .accounting import VictimLoss
 from .curves import PrivacyCurve
 from .exposures import Exposures, PublicExposures, require_same
-from .guarantee import DELTA, EVERY_NODE, Guarantee, lipschitz_notes
+from .guarantee import DELTA, Guarantee, lipschitz_notes
 from .loss_tables import Cells, LossTable, distances
 from .question import Question, Target, require_noise
 from .sensitivity import Sensitivity
+from .words import EVERY_NODE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from mfdl.errors import InvalidInput
 from mfdl.privacy import gaussian
 from mfdl.privacy.curves import Gaussian
-from mfdl.privacy.guarantee import EVERY_NODE, RELEASES, UNITS, Guarantee
+from mfdl.privacy.guarantee import RELEASES, UNITS, Guarantee
+from mfdl.privacy.words import EVERY_NODE
 from mfdl.shown import rounded_up
 from mfdl.testing.oracles import exact_delta
 

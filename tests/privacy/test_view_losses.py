@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from _scaled import integers, scales
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,16 +37,6 @@ SCHEMES = (EveryStep(2), Single(2), Explicit([[1]], 2), Explicit([[0]], 2))
 
 
 # ---- against rational arithmetic ------------------------------------------------------------------------------------
-
-
-def integers(draw, *shape):
-    entries = draw(st.lists(st.integers(-3, 3), min_size=math.prod(shape), max_size=math.prod(shape)))
-    return np.array(entries, dtype=np.float64).reshape(shape)
-
-
-def scales(draw, size):
-    """Powers of two over 30 decades."""
-    return np.ldexp(1.0, draw(st.lists(st.integers(-50, 50), min_size=size, max_size=size)))
 
 
 @st.composite
