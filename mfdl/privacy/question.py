@@ -12,7 +12,6 @@ from ..participation import Participation
 from ..trust import TrustModel
 from ..view import View
 from . import gaussian
-from .accounting import asked_participation
 from .guarantee import UNITS
 
 if TYPE_CHECKING:
@@ -71,7 +70,9 @@ class Question:
 
     def participation_in(self, algorithm: LinearAlgorithm) -> Participation:
         """The same where it has public patterns. Raises: UnsupportedMechanism: it has none."""
-        return asked_participation(algorithm, self.participation)
+        scheme = self.scheme(algorithm)
+        scheme.require_public()
+        return scheme
 
 
 @dataclasses.dataclass(frozen=True)
