@@ -8,7 +8,8 @@ from typing import Any
 from ..errors import InvalidInput, UnsupportedMechanism, require_known
 from . import gaussian
 from .fingerprint import fingerprint_of_both
-from .guarantee import Guarantee, Victims
+from .guarantee import Guarantee
+from .guarantee_json import Victims
 from .words import EVERY_NODE
 
 SAME = ("trust", "adjacency", "clip_norm", "unit", "victim", "attacker")

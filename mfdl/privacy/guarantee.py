@@ -24,14 +24,14 @@ from ..errors import InvalidInput, UnsupportedMechanism
 from ..files import atomic_write_text
 from ..shown import Shown
 from ..view import RELEASES
-from . import gaussian, words
-from .curves import PrivacyCurve, curve_from_dict, curve_to_dict
+from . import gaussian, guarantee_json, words
+from .curves import PrivacyCurve
 from .fingerprint import Fingerprint, short_hash
+from .guarantee_json import Victims
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMAT = 1
 DELTA = 1e-6  # at which words give epsilon, where no target named another
 STATED = "as stated in the file, not computed anew"
 EDITED = "as edited, not computed"
@@ -39,13 +39,9 @@ UNITS = ("record", "user")
 LIPSCHITZ_NOTE = "assuming that the local maps x - eta g(x) are Lipschitz with constant"
 
 _TEXTS = ("trust", "participation", "victim", "attacker")
+SEALING = ("seal", "fingerprint")
 _CHOICES = {"release": RELEASES, "unit": UNITS}
-_FLOATS = ("clip_norm", "noise_std", "sensitivity", "tolerance")
-_DERIVED = ("mu", "adjacency", "bound", "method", "composed", "record_shift", "noise_multiplier")
-"""What JSON gives beside the curve that it follows from."""
 ROUNDING = 1e-12  # relative: a caller may have multiplied in another order
-
-Victims = tuple[tuple[str, PrivacyCurve], ...]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -174,7 +170,7 @@ class Guarantee(Shown):
 
     def _digest(self, fingerprint: str) -> str:
         """16 hex digits of everything that is stated."""
-        fields = {name: value for name, value in self._stated().items() if name not in ("seal", "fingerprint")}
+        fields = {name: value for name, value in guarantee_json.stated(self).items() if name not in SEALING}
         return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
     def sealed(
@@ -315,30 +311,12 @@ class Guarantee(Shown):
 
     # ---- files -------------------------------------------------------------------------------------------
 
-    def _stated(self) -> dict[str, Any]:
-        """What is stated, as JSON values; infinity is the text "inf"."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.compare}
-        for name in _FLOATS:
-            if fields[name] == math.inf:
-                fields[name] = "inf"
-        each = [[label, curve_to_dict(curve)] for label, curve in fields.pop("victims")]
-        curve = curve_to_dict(fields.pop("curve"))
-        return {"format": FORMAT, "curve": curve, **fields, "notes": list(self.notes), "victims": each}
-
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values of one shape for every participation; infinity is the text "inf".
 
         `curve` is what everything follows from; `epsilon` is the curve at `stated_delta`; mu is null where none exists.
         """
-        epsilon = self.epsilon(self.stated_delta)
-        numbers = {"stated_delta": self.stated_delta, "epsilon": "inf" if epsilon == math.inf else epsilon}
-        return {**self._stated(), **self._derived(), **numbers, **self.curve.facts(self.stated_delta)}
-
-    def _derived(self) -> dict[str, Any]:
-        """What follows from curve and clipping, as JSON values."""
-        of_curve = {name: getattr(self, name) for name in _DERIVED if name != "method"}
-        numbers = {**of_curve, "method": self.curve.method}
-        return {name: "inf" if value == math.inf else value for name, value in numbers.items()}
+        return guarantee_json.written(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
@@ -350,44 +328,13 @@ class Guarantee(Shown):
             InvalidInput: another format, a missing or unknown field, a value that is not allowed, or a number beside
                 the curve that is not the curve's.
         """
-        if not isinstance(data, dict):
-            raise InvalidInput(f"a guarantee must be a JSON object, got {type(data).__name__}.")
-        version = data.get("format")
-        if isinstance(version, bool) or version != FORMAT:
-            raise InvalidInput(f"format of a guarantee must be {FORMAT}, got {version!r}.")
-        names = [field.name for field in dataclasses.fields(cls) if field.name != "source"]
-        missing = [name for name in (*names, *_DERIVED) if name not in data]
-        known = {"format", "epsilon", "tight_for_equal_bins", *names, *_DERIVED}
-        unknown = [str(name) for name in data if name not in known]
-        if missing or unknown:
-            raise InvalidInput(
-                "a guarantee file must have exactly the fields of Guarantee; "
-                f"missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}."
-            )
-        fields = {name: data[name] for name in names}
-        for name in _FLOATS:
-            if isinstance(fields[name], str) and fields[name] == "inf":
-                fields[name] = math.inf
-        for name in ("notes", "victims"):
-            if not isinstance(fields[name], list | tuple):
-                raise InvalidInput(f"{name} must be a list, got {fields[name]!r}.")
         try:
-            fields["curve"] = curve_from_dict(fields["curve"])
-            fields["victims"] = _victims_of_file(fields["victims"])
-            read = cls(**{**fields, "notes": tuple(fields["notes"])}, source=STATED)
+            read = cls(**guarantee_json.fields(cls, data), source=STATED)
             read._least_mu()
         except OverflowError:  # JSON integers have no size limit
             raise InvalidInput("a guarantee has a number that is too large for a float.") from None
-        read._require_derived(data)
+        guarantee_json.require_derived(read, data)
         return read
-
-    def _require_derived(self, data: Mapping[str, Any]) -> None:
-        """Refuses numbers beside the curve that are not the curve's, as of a file that was edited by hand."""
-        for name, value in self._derived().items():
-            if data[name] != value:
-                raise InvalidInput(
-                    f"{name} must be {value!r}, as the curve says, got {data[name]!r}; edit the curve, or account anew."
-                )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the guarantee as JSON; readers see the old file or the whole new one, never a part.
@@ -406,14 +353,7 @@ class Guarantee(Shown):
             InvalidInput: the file cannot be read, is not JSON, or is not a guarantee.
         """
         path = check.path(path=path)
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InvalidInput(f"cannot read {str(path)!r}: {error.strerror}.") from None
-        except (ValueError, RecursionError):
-            raise InvalidInput(
-                f"{str(path)!r} is not a JSON file; it should be one written by Guarantee.save."
-            ) from None
+        data = guarantee_json.of_file(path)
         try:
             return cls.from_dict(data)
         except InvalidInput as error:
@@ -465,10 +405,3 @@ def _of_victims(given: Any, worst: PrivacyCurve) -> Victims:
         if worst.mu is None or curve.mu is None or not curve.mu <= worst.mu * (1 + ROUNDING):
             raise InvalidInput(f"victims must have Gaussian curves with mu from 0 to {worst.mu!r}, the largest.")
     return pairs
-
-
-def _victims_of_file(given: Any) -> Victims:
-    try:
-        return tuple((label, curve_from_dict(curve)) for label, curve in given)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"victims must be pairs of a label and its curve, got {check.said(given)}.") from None
