@@ -10,8 +10,8 @@ import os
 
 from hypothesis import settings
 
-EFFORT = float(os.environ.get("MFDL_EFFORT", "0.07"))
-FEWEST = 6
+EFFORT = float(os.environ.get("MFDL_EFFORT", "0.05"))
+FEWEST = 4
 SEED = int(os.environ["MFDL_SEED"]) if os.environ.get("MFDL_SEED") else None
 
 

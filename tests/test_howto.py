@@ -44,7 +44,10 @@ THEORY = [
         "testing_strategies",
     )
 ]
-LONG = {"howto_large_graphs.md", "howto_claims.md", "howto_long_runs.md", "testing_strategies.md"}  # seconds each
+LONG = {
+    *(f"howto_{name}.md" for name in ("algorithm", "claims", "encoder", "large_graphs", "long_runs", "results")),
+    *("howto_training_loop.md", "howto_trust_model.md", "howto_views.md", "secret_bins.md", "testing_strategies.md"),
+}  # a second or more each
 PAGES_WITH_CODE = [*HOWTO, *THEORY, "workloads.md"]
 
 

@@ -4,6 +4,7 @@ Whether the tests catch them takes minutes: `python tests/mutations/run.py`.
 """
 
 import ast
+import functools
 import shutil
 import textwrap
 import tomllib
@@ -33,6 +34,7 @@ def test_no_mutation_is_planted_twice():
 
 
 def test_each_changes_one_place_and_is_still_a_program():
+    dump = functools.cache(lambda text: ast.dump(ast.parse(text)))  # many change one file
     for mutation in MUTATIONS:
         assert mutation.file.startswith(
             ("mfdl/", "solvers/", "docs/", "experiments/")
@@ -40,16 +42,17 @@ def test_each_changes_one_place_and_is_still_a_program():
         before = (ROOT / mutation.file).read_text(encoding="utf-8")
         changed = mutation.applied_to(before)
         if mutation.file.endswith(".py"):
-            assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(before)), mutation
+            assert dump(changed) != dump(before), mutation
         assert "\n" not in mutation.title
         assert len(mutation.title) <= 120
 
 
 def test_their_tests_exist():
+    parsed = functools.cache(lambda file: ast.parse((ROOT / file).read_text(encoding="utf-8")))
     for node in (node for mutation in MUTATIONS for node in mutation.tests):
         file, *path = node.split("[")[0].split("::")
         assert file.startswith("tests/")
-        inside: list[ast.stmt] = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+        inside: list[ast.stmt] = parsed(file).body
         for name in path:
             named = [n for n in inside if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name]
             assert named, f"{file} has no {name}"

@@ -83,6 +83,7 @@ class Replayed:
         return np.asarray(joins[:, index])
 
 
+@functools.lru_cache(maxsize=1)
 def _task_of(num_nodes: int, records: int) -> Task:
     """A task of that many records at each node, which are equal: only who joins matters."""
     return from_module(

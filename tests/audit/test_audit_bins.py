@@ -25,6 +25,7 @@ def algorithm():
     return mfdl.algorithms.dp_dsgd(mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.1), mfdl.BallsInBins(2, 4))
 
 
+@pytest.mark.slow
 def test_the_claim_stands_and_public_bins_refute_it():
     mechanism = mfdl.with_noise(algorithm(), **ASKED)
     secret, public = (audit.audit(mechanism, **RUNS, bins_seen=seen) for seen in (False, True))
@@ -101,6 +102,7 @@ def mafalda(epochs, bins):
     return dataclasses.replace(public, participation=mfdl.BallsInBins(epochs, bins))
 
 
+@pytest.mark.slow
 def test_a_matrix_skips_in_words_and_has_a_row_for_public_bins():
     how = {"adjacency": "zero-out", "clip_norm": 1.0, "delta": 1e-5, "trials": 1500, "progress": False}
     bare = dataclasses.replace(

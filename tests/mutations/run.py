@@ -127,6 +127,7 @@ def run_tests(folder: Path, tests: Iterable[str], *, stop_at_first: bool = True,
         "MFDL_SEED": "0",
     }
     command = [sys.executable, "-m", "pytest", "-p", "mutations.guard", "-n", "0", "-q", "-p", "no:cacheprovider"]
+    command += ["-m", "slow or not slow"]
     command += ["--tb=short", *(["-x"] if stop_at_first else []), *tests]
     try:
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS)

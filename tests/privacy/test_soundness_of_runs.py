@@ -21,6 +21,7 @@ def statements():
         sys.path.remove(str(EXPERIMENTS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", CASES)
 def test_a_few_cases_of_the_hunt(words, statements):
     campaign = importlib.import_module("_campaign")
