@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROPERTY = """
 from pathlib import Path
 from hypothesis import given, strategies as st
@@ -41,6 +43,7 @@ def drawn(folder, hash_seed, *arguments, seed=None):
     return (folder / "drawn").read_text(), done.stdout
 
 
+@pytest.mark.slow
 def test_a_seed_decides_the_examples_and_the_run_says_which(tmp_path):
     """Whatever the order of sets, in a worker of xdist or without."""
     of_seed = {}

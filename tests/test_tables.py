@@ -250,6 +250,7 @@ def test_a_number_in_a_cell_is_never_below_the_value():
         assert value * (1 - 1e-8) <= shown <= value * 2
 
 
+@pytest.mark.slow
 def test_notebooks_show_table_and_heat_map(florentine, pairs):
     one = PrivacyLosses.of(florentine, Question(trust.PNDP(["Pazzi"]), release="none", **ASKED))
     for losses in (pairs, one):

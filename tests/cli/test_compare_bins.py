@@ -17,6 +17,7 @@ def compare(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_the_released_model_of_secret_batches_at_one_epsilon(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(comparison_folder, "left_out", lambda mechanism, task: "the mean")
     asked = ["--epsilon", "2", "--mechanisms", "none,mafalda", "--release-model", "average:2"]

@@ -114,6 +114,7 @@ def test_names_of_private_parts_must_exist(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_a_checkpoint_is_refused(tmp_path):
     """A step or a nonce that changed would repeat noise or skip it."""
     trained(tmp_path, key=NoiseKey(SECRET), seeds=[3], stop_after=2)

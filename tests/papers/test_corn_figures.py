@@ -116,6 +116,7 @@ def test_published_rates_of_a9a():
     assert rates["CorN"] == [0.001] * 2 + [0.005] * 2 + [0.01] * 4 + [0.05]
 
 
+@pytest.mark.slow
 def test_figure_3_of_few_steps(tmp_path, capsys, monkeypatch):
     few = dataclasses.replace(training.EXPERIMENTS["corn-3"], steps=20, seeds=(2, 2), quick=((10.0, 0.2), (10.0, 1.0)))
     monkeypatch.setitem(training.EXPERIMENTS, "corn-3", few)

@@ -125,6 +125,7 @@ def test_runs_come_in_blocks_of_seeds_and_once_without_noise():
     assert {Cell(point.config(0)) for point, _ in order if point.mechanism == "none"} == {Cell(points[0].config(0))}
 
 
+@pytest.mark.slow
 def test_graphs_that_the_user_brings_are_run_and_others_said_to_be_missing(tmp_path, capsys, small_runs):
     """One quick figure by the CLI on a file of the published format: repeats, both directions, a part apart."""
     edges = tmp_path / "peertube.csv"

@@ -156,6 +156,7 @@ def test_what_cannot_be_measured_is_refused_before_work(asked, said):
         replay(MECHANISM, regression(), seeds=[0], metrics=asked)
 
 
+@pytest.mark.slow
 def test_a_comparison_keeps_what_was_asked_and_goes_on(tmp_path):
     asked = {"graph": "ring:n=4", "epochs": 2, "period": 4, "seeds": 2, "mechanisms": ("none", "dp-dsgd")}
     plain = run_comparison(ComparisonConfig(**asked), tmp_path / "plain")
