@@ -40,6 +40,7 @@ def hull(M):
 
 
 @pytest.mark.parametrize("weights", [None, "released:average:2"])
+@pytest.mark.slow
 def test_the_name_is_the_factorization_for_what_counts(weights):
     counted = None if weights is None else mfdl.ErrorWeights.parse(weights)
     made = mafalda_bins(DYNAMICS, BINS, noise_std=hull, weights=counted, progress=False)

@@ -128,6 +128,7 @@ def test_tests_of_a_library_elsewhere_do_not_count(project, tmp_path):
     assert "mfdl_solvers is imported from" in outcome.trouble
 
 
+@pytest.mark.slow
 def test_the_unmutated_tests_must_pass(project, tmp_path):
     assert run.try_unmutated([planted("2", "1")], project).passed
     run.copy_project(project, tmp_path)

@@ -266,6 +266,7 @@ def test_unknown_noise_is_refused():
 
 @pytest.mark.parametrize("schedule", [False, True])
 @pytest.mark.parametrize("name", ["decor", "zip-dl"])
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_steps(name, schedule):
     W = gossip.metropolis_hastings("erdos-renyi:n=120,p=0.1,seed=1")
     peaks = []

@@ -210,6 +210,7 @@ def test_a_worker_process_shows_nothing(terminal, monkeypatch):
         assert shown() is SILENT
 
 
+@pytest.mark.slow
 def test_a_command_in_no_terminal_writes_its_answer_alone():
     command = [sys.executable, "-m", "mfdl", "account", "--graph", "ring:n=4", "--epochs", "1", "--json"]
     env = {name: value for name, value in os.environ.items() if name not in ("PYTEST_CURRENT_TEST", "CI")}

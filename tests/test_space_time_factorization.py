@@ -88,6 +88,7 @@ def counted_models(dynamics, T, weights, objective):
 
 @examples(12)
 @given(case=cases())
+@pytest.mark.slow
 def test_a_richer_form_never_costs_more(case):
     dynamics, scheme, counted = case
     T = scheme.num_steps

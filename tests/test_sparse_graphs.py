@@ -127,6 +127,7 @@ def test_many_edges_are_drawn_as_arrays_until_connected(monkeypatch):
         graphs.load_sparse("erdos-renyi:n=2000,p=0.0001")
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_nodes_are_no_networkx_graph(monkeypatch):
     monkeypatch.setattr(nx, "Graph", None)
     W = gossip.metropolis_hastings("regular:n=100000,degree=20,seed=0")

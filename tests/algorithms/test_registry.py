@@ -99,6 +99,7 @@ def test_shared_noise_is_told_by_its_holders_as_the_table_tells_it(name):
 
 
 @pytest.mark.parametrize("name", [name for name, entry in MECHANISMS.items() if entry.takes("horizon")])
+@pytest.mark.slow
 def test_noise_made_for_one_step_says_so_in_a_run_of_several(name, tmp_path):
     def built(name, steps, **parameters):
         return registry.build_tuned(name, DYN, Cyclic(1, steps), **parameters)

@@ -107,6 +107,7 @@ def test_combinations_name_nodes_and_steps(capsys):
     assert weights["0", 1] == pytest.approx(4)  # leaves give their gradients weight 1 / 4
 
 
+@pytest.mark.slow
 def test_pictures_and_words(capsys, tmp_path):
     assert main(["attack", *PATH, "--steps", "3", "--out", str(tmp_path / "new")]) == 0
     said = capsys.readouterr().out

@@ -42,6 +42,7 @@ def test_half_the_noise_is_seen():
     assert audit.audit(mfdl.with_noise(algorithm(), **ASKED), **RUNS, system=halved).violated
 
 
+@pytest.mark.slow
 def test_the_command_line_audits_secret_bins(tmp_path, capsys):
     asked = ["audit", "--participation", "balls-in-bins", "--graph", "path:n=2", "--trials", "400"]
     assert main([*asked, "--noise-std", "2", "--out", str(tmp_path)]) == 0
@@ -124,6 +125,7 @@ def test_a_matrix_skips_in_words_and_has_a_row_for_public_bins():
         audit.audit_matrix({"fresh": algorithm()}, {"ldp": trust.LDP()}, mu=1.0, **how)
 
 
+@pytest.mark.slow
 def test_a_planted_bug_that_is_not_seen_is_no_violation_but_is_said(monkeypatch, capsys):
     monkeypatch.setattr(audit.BinsAuditResult, "violated", False)
     asked = ["audit", "--participation", "balls-in-bins", "--graph", "path:n=2", "--b", "4", "--trials", "1000"]

@@ -81,7 +81,7 @@ def under_one_key(plain):
 
 
 @pytest.mark.parametrize("name", BROKEN_BINS)
-@pytest.mark.parametrize("bins", [2, 3, 16])
+@pytest.mark.parametrize("bins", [2, *(pytest.param(bins, marks=pytest.mark.slow) for bins in (3, 16))])
 def test_broken_samplers_are_refuted_by_the_property_that_they_lack(monkeypatch, name, bins):
     broken, property_ = BROKEN_BINS[name]
     monkeypatch.setattr(poisson, "bins_of", broken)
@@ -127,6 +127,7 @@ def test_bins_that_follow_the_public_seed_alone_are_refuted(monkeypatch):
     assert refuted(draws_of()) == ["fresh between runs"]
 
 
+@pytest.mark.slow
 def test_the_sampler_of_a_system_is_tested_where_it_has_one_and_else_a_note_says_whose_is():
     class InTurn(audit.Training):
         def joined(self, records, *, key, run, steps):
@@ -147,7 +148,7 @@ def test_the_sampler_of_a_system_is_tested_where_it_has_one_and_else_a_note_says
 
 
 @pytest.mark.parametrize(("bins", "epochs", "nodes"), [(1, 2, 3), (2, 1, 2), (3, 2, 4), (16, 2, 3)])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_the_draws_of_the_library_pass(bins, epochs, nodes, seed):
     draws = draws_of(bins, epochs, nodes, seed)
     assert not draws.violated, draws.sentence()
@@ -191,6 +192,7 @@ def convolved(one, other):
     return law
 
 
+@pytest.mark.slow
 def test_false_alarms_are_as_rare_as_they_say():
     """At a level of a half: of 100 samples of independent uniform bins no more than 50 are refuted."""
     rng, alarms = np.random.default_rng(7), 0
@@ -205,6 +207,7 @@ def test_false_alarms_are_as_rare_as_they_say():
     assert alarms > 0
 
 
+@pytest.mark.slow
 def test_the_command_line_prints_what_is_known_of_the_draws(tmp_path, capsys, monkeypatch):
     asked = ["audit", "--participation", "balls-in-bins", "--graph", "path:n=2", "--trials", "400", "--noise-std", "2"]
     assert main([*asked, "--out", str(tmp_path)]) == 0

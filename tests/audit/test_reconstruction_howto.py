@@ -14,6 +14,7 @@ COMMANDS = re.findall(r"```console\n\$ mfdl (.*?)\n\.\.\.\n(.*?)```", PAGE, re.D
 
 
 @pytest.mark.parametrize(("command", "shown"), COMMANDS)
+@pytest.mark.slow
 def test_the_commands_of_the_page_say_what_the_page_shows(capsys, monkeypatch, tmp_path, command, shown):
     monkeypatch.chdir(tmp_path)
     assert main(command.split()) == 0

@@ -281,6 +281,7 @@ class TestFiles:
         again = account(capsys, "--config", str(tmp_path / "a" / "results.json"))
         assert {**again, "seconds": 0} == {**answer, "seconds": 0}
 
+    @pytest.mark.slow
     def test_all_attackers_then_another_question(self, tmp_path, capsys):
         ring = [*SMALL, "--trust", "pndp", "--release", "none", "--out", str(tmp_path)]
         answer = account(capsys, *ring, "--all-attackers", "--jobs", "1")

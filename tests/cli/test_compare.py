@@ -148,6 +148,7 @@ class TestFinished:
 # ---- trust models, settings, files ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_across_trust_models_every_mechanism_is_labelled(tmp_path, capsys):
     names = "none,dp-dsgd,decor,cdp,muffliato,zip-dl"
     asked = ["--mechanisms", names, "--across-trust-models", "--seeds", "1", "--unit", "user", "--out", str(tmp_path)]
@@ -247,6 +248,7 @@ class StopAfter:
         self.left -= steps
 
 
+@pytest.mark.slow
 def test_interrupted_comparison_is_readable_and_goes_on(tmp_path, runs):
     with pytest.raises(KeyboardInterrupt):
         run_comparison(CONFIG, tmp_path, progress=StopAfter(1))
@@ -452,6 +454,7 @@ def test_the_table_says_what_its_numbers_are(tmp_path, capsys):
     assert "objective: noise left in the models, per unit mu and record shift" in shown
 
 
+@pytest.mark.slow
 def test_what_is_released_is_ranked_and_the_last_models_stand_beside_it(tmp_path):
     asked = ["--release-model", "average:4", "--error-weights", "released", "--metrics", "average_loss"]
     result = compare(tmp_path, *asked)

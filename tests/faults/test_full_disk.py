@@ -235,6 +235,7 @@ def test_text_that_is_no_utf8(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.slow
 def test_an_answer_sent_to_a_full_disk():
     with open("/dev/full", "wb") as full:
         code = "import sys; from mfdl.cli import main; sys.exit(main(['trust', 'list', '--json']))"

@@ -14,6 +14,7 @@ ADDED_KEYS = {"erratum", "registered", "as_registered", "tried", "seconds"}
 REFUTED = "mafalda-equation-8-square"
 
 
+@pytest.mark.slow
 def test_json_rows_and_exit_code(capsys):
     assert main(["claims", "--json", "--only", REFUTED, "--jobs", "1"]) == 0
     said = capsys.readouterr()

@@ -26,6 +26,7 @@ def write(path, weights):
     np.savetxt(path, weights, delimiter=",", fmt="%.17g")
 
 
+@pytest.mark.slow
 def test_a_comparison_does_not_go_on_with_other_weights_in_the_same_file(tmp_path):
     write(tmp_path / "W.csv", RING)
     config = ComparisonConfig(

@@ -62,6 +62,7 @@ def steps_of(instance, place, num_steps, mask=None):
 
 @examples(10)
 @given(epochs=st.integers(1, 3), period=st.integers(1, 3), extra=st.integers(0, 3), seed=st.integers(0, 99))
+@pytest.mark.slow
 def test_a_record_takes_part_in_the_steps_of_one_accounted_pattern(epochs, period, extra, seed):
     """Every record, every step of the run; and whichever record is left out, the others keep their steps."""
     participation = Cyclic(epochs, period)

@@ -62,6 +62,7 @@ def test_two_equal_bins_are_what_quadrature_says(adjacency, c, sigma):
     d=st.tuples(st.floats(0.2, 2), st.floats(0.2, 2)), rho=st.floats(0, 1), sigma=st.floats(0.7, 3),
     adjacency=st.sampled_from(ADJACENCIES),
 )  # fmt: skip
+@pytest.mark.slow
 def test_any_two_bins_lose_at_most_what_is_stated(d, rho, sigma, adjacency):
     c = rho * math.sqrt(d[0] * d[1])
     M = np.array([[d[0], c], [c, d[1]]])
@@ -96,6 +97,7 @@ def sampled_deltas(M, sigma, epsilons, adjacency, count, seed):
     data=st.data(), bins=st.integers(1, 6), epochs=st.integers(1, 3), sigma=st.floats(1, 4),
     adjacency=st.sampled_from(ADJACENCIES),
 )  # fmt: skip
+@pytest.mark.slow
 def test_the_certificate_is_above_monte_carlo(data, bins, epochs, sigma, adjacency):
     T = bins * epochs
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))

@@ -126,6 +126,7 @@ def test_the_least_noise_meets_its_target_and_little_less_does_not(curves, data,
 
 @examples(3)
 @given(data=st.data(), epsilon=st.floats(0.5, 4))
+@pytest.mark.slow
 def test_the_least_noise_by_samples_meets_its_target_by_them(data, epsilon):
     curve = data.draw(by_samples())
     least, certified = (each.least_multiplier(epsilon, 1e-3) for each in (curve, curve.certified))

@@ -355,6 +355,7 @@ def test_no_bound_from_all_messages_with_released_models(monkeypatch):
 @pytest.mark.parametrize(
     "model", [trust.PNDP([0]), trust.AnyReceiver(), trust.LDP(), trust.SecLDP(), trust.SecLDP((0,))]
 )
+@pytest.mark.slow
 def test_users_get_a_number_and_records_a_reason(model):
     common = {"trust": model, "adjacency": "zero-out", "clip_norm": 1.0, "mu": 1.0}
     user = algorithms.zip_dl(RING6, EveryStep(3))

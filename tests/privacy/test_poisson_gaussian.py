@@ -148,6 +148,7 @@ def test_three_steps_that_a_grid_of_densities_gets_wrong():
     s=st.floats(0.5, 3), q=RATES, epsilon=st.floats(0, 3), replaced=st.booleans(), cut=st.floats(-2, 2),
     later=st.tuples(*[st.floats(-1, 1)] * 4),
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_gradient_chosen_from_what_was_seen_loses_no_more(s, q, epsilon, replaced, cut, later):
     """The second step's gradients follow the first output, with the record, and without it or with another instead."""
     edges, _ = line(s, 802)

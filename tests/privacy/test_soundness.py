@@ -320,6 +320,7 @@ def statements():
 
 @pytest.mark.hypothesis  # as a property, it has more cases at full effort
 @pytest.mark.parametrize("number", range(11))
+@pytest.mark.slow
 def test_a_few_cases_of_the_hunt(number, statements):
     campaign = importlib.import_module("_campaign")
     name = list(statements)[number]

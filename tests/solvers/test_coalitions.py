@@ -109,6 +109,7 @@ def test_every_coalition_is_withstood_and_the_gap_is_reached(problem, tolerance)
 
 @examples(25)
 @given(problem=problems(max_size=4, ridges=(1.0, 0.1)))
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_semidefinite_program(problem):
     try:
         optimum = coalition_loss_reference(
@@ -124,6 +125,7 @@ def test_the_loss_is_that_of_the_semidefinite_program(problem):
 
 @examples(20)
 @given(problem=problems())
+@pytest.mark.slow
 def test_the_conic_method_agrees_and_certifies_itself(problem):
     conic, newton = solve(problem, method="conic"), solve(problem)
     assert conic.status == newton.status == "optimal"

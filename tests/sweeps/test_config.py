@@ -36,6 +36,7 @@ def distinct(values, most=3):
     seeds=st.integers(1, 3),
 )
 @examples(50)
+@pytest.mark.slow
 def test_cells_are_the_product_in_order_but_for_what_makes_no_difference(
     mechanisms, trust, graph, task, mu, rates, weights, seeds
 ):
@@ -87,6 +88,7 @@ def test_settings_go_to_their_mechanism_and_a_lone_mechanism_across_models_has_i
     assert found == [muffliato[0], ("cdp", "ldp", ()), muffliato[1]]
 
 
+@pytest.mark.slow
 def test_of_ten_thousand_cells_each_has_its_name_and_graph_and_task_are_made_once(monkeypatch):
     made = []
     load, content_hash = mfdl.graphs.load, mfdl.graphs.content_hash

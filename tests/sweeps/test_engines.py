@@ -38,6 +38,7 @@ def test_nothing_is_asked_of_no_items():
     assert list(Engine("dask", scheduler="tcp://127.0.0.1:1").run(threads, [])) == []
 
 
+@pytest.mark.slow
 def test_a_scheduler_is_given_the_same_cells(scheduler, tmp_path):
     cells = test_running.grid()
     here = run_cells(cells, tmp_path / "here", progress=False)

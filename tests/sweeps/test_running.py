@@ -57,6 +57,7 @@ def test_a_store_says_what_was_run(finished):
     assert (folder / "sweep.json").read_text().count(cells[0].hash) == 1
 
 
+@pytest.mark.slow
 def test_a_cell_is_what_compare_trains(finished, tmp_path):
     records, _ = finished
     config = dataclasses.replace(SMALL, mechanisms=("mafalda", "dp-dsgd"), seeds=2, mu=0.5)

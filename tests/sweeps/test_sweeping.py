@@ -83,6 +83,7 @@ def test_another_order_is_refused():
         Tuning(by="median")
 
 
+@pytest.mark.slow
 def test_rates_are_chosen_on_other_seeds_and_the_table_holds_the_best_alone(tmp_path, monkeypatch):
     """A made-up loss that is least at rate 0.3 without noise and at 0.1 with it."""
     work, seeds = running.work, set()
@@ -112,6 +113,7 @@ def test_rates_are_chosen_on_other_seeds_and_the_table_holds_the_best_alone(tmp_
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_and_the_function_are_one(tmp_path, capsys):
     file, out = tmp_path / "s.toml", tmp_path / "a"
     file.write_text(FILE + 'jobs = 1\nengine = "joblib"\n')

@@ -44,6 +44,7 @@ def test_what_no_case_refutes_holds_and_says_how_many_were_tried(examples):
     assert str(result.tried) in str(result)
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_result():
     @claim("a draft", "Lemma 2", encoder=encoders(), participation=participations())
     def diagonal(encoder, participation):
@@ -233,6 +234,7 @@ def imported(n):
 '''
 
 
+@pytest.mark.slow
 def test_pytest_collects_claims(tmp_path):
     (tmp_path / "test_it.py").write_text(MODULE.format(other="stated_elsewhere"), encoding="utf-8")
     (tmp_path / "stated_elsewhere.py").write_text(OTHER, encoding="utf-8")

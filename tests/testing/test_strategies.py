@@ -229,6 +229,7 @@ def test_gossip_is_as_asked(one):
     assert one.dynamics.gossip.at(0).is_symmetric
 
 
+@pytest.mark.slow
 def test_both_extremes_of_decor_and_covariances_are_drawn():
     """Without private noise, and with private noise alone."""
     for name in ("decor", "spatial"):

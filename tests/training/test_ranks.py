@@ -143,6 +143,7 @@ def test_ranks_make_the_noise_of_their_nodes_and_of_no_others(name):
             np.testing.assert_allclose(stream.step(t), wanted, rtol=EXACT, atol=EXACT)
 
 
+@pytest.mark.slow
 def test_ranks_inside_a_script_that_torchrun_started_are_refused(monkeypatch):
     """Every process of torchrun would start ranks and train the whole run again."""
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")):

@@ -198,6 +198,7 @@ TEXT = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_siz
 
 
 @given(name=TEXT, other=TEXT)
+@pytest.mark.slow
 def test_names_are_text_and_nothing_else(tmp_path_factory, name, other):
     folder = tmp_path_factory.mktemp("named")
     records = [{"label": name, "guarantee": other, "trust": other}, {"label": name + other, "mu": 2.0}]
