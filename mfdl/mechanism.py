@@ -44,7 +44,7 @@ ROUNDING = 1e-6
 """Relative: how far numbers of one question may lie apart that other machines or solvers' tolerances gave."""
 
 
-class WithGuarantee(Shown):
+class Calibrated(Shown):
     """What was calibrated or accounted: noise scale and clipping are read off its guarantee."""
 
     guarantee: Guarantee
@@ -61,7 +61,7 @@ class WithGuarantee(Shown):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Mechanism(WithGuarantee):
+class Mechanism(Calibrated):
     """An algorithm with the standard deviation of its base noise and what that guarantees: what `replay` trains.
 
     Attributes:

@@ -14,7 +14,7 @@ from . import check
 from .algorithms import LinearAlgorithm
 from .errors import InvalidInput
 from .keywords import refusing
-from .mechanism import Mechanism, WithGuarantee
+from .mechanism import Calibrated, Mechanism
 from .participation import Participation
 from .privacy import budgets
 from .privacy.curves import MonteCarlo
@@ -44,7 +44,7 @@ ELSEWHERE = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class CalibratedView(WithGuarantee):
+class CalibratedView(Calibrated):
     """A bare view with the noise that meets a target: what `calibrate` gives for matrices, which train nothing.
 
     Attributes: view: as it was given; guarantee: what holds, with noise scale and clipping.

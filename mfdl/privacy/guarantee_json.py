@@ -24,7 +24,7 @@ _DERIVED = ("mu", "adjacency", "bound", "composed", "record_shift", "noise_multi
 """What JSON gives beside the curve that it follows from, with the curve's method."""
 
 
-class Stated(Protocol):
+class Statement(Protocol):
     """What this file asks of a `Guarantee`."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
@@ -38,7 +38,7 @@ class Stated(Protocol):
     def epsilon(self, delta: float) -> float: ...
 
 
-def stated(guarantee: Stated) -> dict[str, Any]:
+def stated(guarantee: Statement) -> dict[str, Any]:
     """What is stated, without what follows from it."""
     given = {field.name: getattr(guarantee, field.name) for field in dataclasses.fields(guarantee) if field.compare}
     each = [[label, curve_to_dict(curve)] for label, curve in given.pop("victims")]
@@ -47,20 +47,20 @@ def stated(guarantee: Stated) -> dict[str, Any]:
     return {"format": FORMAT, "curve": curve, **given, **floats, "notes": list(guarantee.notes), "victims": each}
 
 
-def derived(guarantee: Stated) -> dict[str, Any]:
+def derived(guarantee: Statement) -> dict[str, Any]:
     """What follows from curve and clipping."""
     numbers = {name: _number(getattr(guarantee, name)) for name in _DERIVED}
     return {**numbers, "method": guarantee.curve.method}
 
 
-def written(guarantee: Stated) -> dict[str, Any]:
+def written(guarantee: Statement) -> dict[str, Any]:
     """All that a file holds; `Guarantee.to_dict`."""
     delta = guarantee.stated_delta
     numbers = {"stated_delta": delta, "epsilon": _number(guarantee.epsilon(delta))}
     return {**stated(guarantee), **derived(guarantee), **numbers, **guarantee.curve.facts(delta)}
 
 
-def fields(kind: type[Stated], data: Any) -> dict[str, Any]:
+def fields(kind: type[Statement], data: Any) -> dict[str, Any]:
     """The arguments of the constructor, without `source`.
 
     Raises:
@@ -94,7 +94,7 @@ def fields(kind: type[Stated], data: Any) -> dict[str, Any]:
     return {**given, **read}
 
 
-def require_derived(guarantee: Stated, data: Mapping[str, Any]) -> None:
+def require_derived(guarantee: Statement, data: Mapping[str, Any]) -> None:
     """Refuses numbers beside the curve that are not the curve's, as of a file that was edited by hand."""
     for name, value in derived(guarantee).items():
         if data[name] != value:
