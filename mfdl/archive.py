@@ -184,7 +184,7 @@ class Packer:
         Raises: InvalidInput: nothing that a file can hold, called by its description.
         """
         if isinstance(value, np.str_):  # before float and str, which numpy's own are too
-            return {"numpy text": str(value)}
+            return {"numpy text": str.__str__(value)}  # that of numpy leaves out zeros at the end
         if isinstance(value, np.generic):
             return {"number": self._array(value, description)}
         if value is None or isinstance(value, bool | int | str):

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 from archives import edited, flipped, parsed
 from effort import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 from storable_objects import SAMPLES
@@ -198,6 +198,7 @@ def same(value, other):
 
 @examples(100)
 @given(content=st.dictionaries(st.text(), VALUES, max_size=3))
+@example(content={"text of numpy": np.str_("a\x00")})
 def test_any_plain_values_come_back_with_their_types(tmp_path_factory, content):
     path = archive.write(tmp_path_factory.mktemp("a") / "file", "run", content)
     assert same(archive.read(path, "run"), content)
