@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import os
 import signal
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,7 +24,9 @@ from mfdl.errors import UnusualSetting
 
 GOOD = ("accepted", "refused", "stopped")
 FAULTS = ("traceback", "hang", "partial file", "no words", "wrong code")
-SECONDS = 30.0  # of one case; the slowest valid one takes a tenth of it on an idle core
+SECONDS = 30.0  # of work on one case; the slowest valid one takes a tenth of it
+TICKS, PATIENCE = 30, 5
+"""In so many seconds the judge looks as often; and who waits without work hangs after so many times as long."""
 
 
 class _TooLong(BaseException):
@@ -42,11 +46,15 @@ class Outcome:
 
 
 def judged(act: Callable[[], Outcome | None], seconds: float) -> Outcome:
-    def too_long(*_: object) -> None:
-        raise _TooLong
+    # ticks and not the time of day: a process that was stopped, or that shares its core with many, does not hang
+    ticks, began = itertools.count(1), time.process_time()
+
+    def too_long(*_: object) -> None:  # at every tick from then on: a callback of the garbage collector swallows one
+        if time.process_time() - began >= seconds or next(ticks) >= PATIENCE * TICKS:
+            raise _TooLong
 
     earlier = signal.signal(signal.SIGALRM, too_long)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again: a callback of the garbage collector swallows one
+    signal.setitimer(signal.ITIMER_REAL, seconds / TICKS, seconds / TICKS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a warning of numpy is a case that the checks miss
