@@ -72,7 +72,7 @@ def view_cases(
 ) -> ViewCase:
     """Plain gossip with noise of each node's own under any trust model and release, of last models or a mean of two.
 
-    `exact`: all entries dyadic.
+    `exact`: all entries dyadic; an average stands there as the sum, of which an attacker knows the same.
     """
     any_gossip: st.SearchStrategy[Gossip] = st.one_of(gossip_matrices(2, max_nodes), gossip_sequences(2, max_nodes))
     W: Gossip = draw(dyadic_gossip(max_nodes=max_nodes) if exact else any_gossip)
@@ -102,15 +102,16 @@ def view_cases(
     sight = _sight(draw, kind, W, T, T * K)
     messages, final = gossip_messages(W, T, gossip_rounds=K, rate=rate, divisors=divisors.tolist())
     rows, rounds = messages[sight.seen.ravel()], np.repeat(np.arange(T * K), n)[sight.seen.ravel()]
+    over_nodes = np.sum if exact else np.mean
     if kind == "central":
-        rows, rounds = messages.reshape(T * K, n, T * n).mean(axis=1), np.arange(T * K)
+        rows, rounds = over_nodes(messages.reshape(T * K, n, T * n), axis=1), np.arange(T * K)
     if kind != "central" and sight.seen.all():  # models are a function of what is seen
         release = "none"
     if release != "none" and T > 1 and draw(st.booleans()):
         algorithm = algorithm.releasing("average:2")
         late = (W.at(r).dense() @ messages.reshape(T * K, n, T * n)[r] for r in (T * K - 1, T * K - K - 1))
         final = sum(late) / 2
-    extra = {"none": final[:0], "average": final.mean(axis=0, keepdims=True), "all": final}[release]
+    extra = {"none": final[:0], "average": over_nodes(final, axis=0, keepdims=True), "all": final}[release]
     A, N = np.vstack([rows, extra]), local_noising(encoders)
     known_noise = tuple(np.flatnonzero(sight.known_noise).tolist())
     return ViewCase(
