@@ -7,7 +7,8 @@ not rows: known noise is removed from B, and a known gradient makes its owner's 
 Entries of arrays and sparse matrices count as exactly the numbers that they are: ranks, which decide what leaks, are
 found without rounding (`privacy.exact_rank`), and 1/3 in float64 is no third. Entries that were computed, such as
 powers of a gossip matrix, are best given as `fractions.Fraction`. An operator's products round: they count as known to
-`entries.COMPUTED` of their largest, and what that leaves open is decided on the safe side.
+`entries.COMPUTED` of their largest, and what that leaves open is decided on the safe side: rows that depend on each
+other may hold a leak below rounding, so the loss of a view with such rows is infinite, an upper bound.
 """
 
 from __future__ import annotations

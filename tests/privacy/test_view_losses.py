@@ -125,6 +125,17 @@ def test_products_of_an_operator_are_not_taken_for_exact(faint, off):
     assert Fraction(loss.sensitivity_squared) >= 1 / Fraction(faint) ** 2 >= Fraction(loss.fixed.lower)
 
 
+def test_a_combination_that_is_redundant_up_to_rounding_in_an_operator_may_be_a_leak():
+    """Of the matrices it is one, by 2^-48 in one entry; their products cannot tell, so the loss is an upper bound."""
+    A, B = np.zeros((3, 4)), np.array([[0.0, -4, 6, 0], [0, -2, 3, 0], [0, -2, 3, 0]])
+    A[:, 0] = 16, 8, 8 + 2.0**-48
+    products = aslinearoperator(A) @ aslinearoperator(np.eye(4)), aslinearoperator(B)
+    for matrices_or_products in ((A, B), products):
+        first, _ = view_losses(View(*matrices_or_products, num_nodes=2), EveryStep(2))
+        assert first.sensitivity_squared == math.inf
+    assert (first.bound, bool(first.fixed.why)) == ("upper", True)
+
+
 # ---- against builders -----------------------------------------------------------------------------------------------
 
 

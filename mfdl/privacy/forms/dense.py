@@ -120,13 +120,14 @@ class Dense(ViewForm):
         """Whether rows that combine without noise, as float64 has it, may show something that is lost in their sums.
 
         Where weights and noise are of like size, such a combination is redundant or a leak, or `whiten` sees singular
-        values without a gap. A faint share of a noise or of a gradient in a row of others shows it all the same.
+        values without a gap. A faint share of a noise or of a gradient in a row of others shows it all the same. Of an
+        operator nothing is known but products that round: what they leave of a redundant combination may be a leak.
         """
         if rank >= np.count_nonzero(B.any(axis=1)):
             return False
-        if not isinstance(self.view, AlgorithmView):
-            return spread([B]) > SPREAD
-        return _has_faint_shares(self.view.algorithm)
+        if isinstance(self.view, AlgorithmView):
+            return _has_faint_shares(self.view.algorithm)
+        return not self.view.entries_given or spread([B]) > SPREAD
 
 
 def _has_faint_shares(algorithm: LinearAlgorithm) -> bool:
