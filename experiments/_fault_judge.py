@@ -26,7 +26,7 @@ GOOD = ("accepted", "refused", "stopped")
 FAULTS = ("traceback", "hang", "partial file", "no words", "wrong code")
 SECONDS = 30.0  # of work on one case; the slowest valid one takes a tenth of it
 TICKS, PATIENCE = 30, 5
-"""In so many seconds the judge looks as often; and who waits without work hangs after so many times as long."""
+"""The clock ticks this often in `SECONDS`; a case that waits and does no work hangs after so many times as long."""
 
 
 class _TooLong(BaseException):

@@ -54,4 +54,5 @@ def test_a_seed_decides_the_examples_and_the_run_says_which(tmp_path):
         assert of_seed[seed].count("\n") > 5
         for text in (said, said_again):
             assert ("MFDL_SEED=5" in text) == (seed is not None)
-    assert of_seed[None] != of_seed["5"]
+    of_seed["6"], _ = drawn(tmp_path, "1", seed="6")
+    assert len(set(of_seed.values())) == 3

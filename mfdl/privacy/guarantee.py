@@ -170,7 +170,7 @@ class Guarantee(Shown):
 
     def _digest(self, fingerprint: str) -> str:
         """16 hex digits of everything that is stated."""
-        fields = {name: value for name, value in guarantee_json.stated(self).items() if name not in SEALING}
+        fields = {name: value for name, value in guarantee_json.field_values(self).items() if name not in SEALING}
         return short_hash(fingerprint, json.dumps(fields, sort_keys=True))
 
     def sealed(
@@ -316,7 +316,7 @@ class Guarantee(Shown):
 
         `curve` is what everything follows from; `epsilon` is the curve at `stated_delta`; mu is null where none exists.
         """
-        return guarantee_json.written(self)
+        return guarantee_json.to_json(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Guarantee:
@@ -329,7 +329,7 @@ class Guarantee(Shown):
                 the curve that is not the curve's.
         """
         try:
-            read = cls(**guarantee_json.fields(cls, data), source=STATED)
+            read = cls(**guarantee_json.constructor_arguments(cls, data), source=STATED)
             read._least_mu()
         except OverflowError:  # JSON integers have no size limit
             raise InvalidInput("a guarantee has a number that is too large for a float.") from None

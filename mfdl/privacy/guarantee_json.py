@@ -1,4 +1,4 @@
-"""A guarantee as JSON: the fields that are stated, the numbers that follow from them, and what a file must hold.
+"""A guarantee as JSON: its fields, the numbers that follow from them, and what a file must hold.
 
 Out: a dictionary of JSON values, with infinity as the text "inf"; back in: the fields, checked for completeness. The
 values are checked by the constructor, the curve by `curves.files`.
@@ -38,8 +38,8 @@ class Statement(Protocol):
     def epsilon(self, delta: float) -> float: ...
 
 
-def stated(guarantee: Statement) -> dict[str, Any]:
-    """What is stated, without what follows from it."""
+def field_values(guarantee: Statement) -> dict[str, Any]:
+    """The fields that are compared, as JSON values, without what follows from them."""
     given = {field.name: getattr(guarantee, field.name) for field in dataclasses.fields(guarantee) if field.compare}
     each = [[label, curve_to_dict(curve)] for label, curve in given.pop("victims")]
     curve = curve_to_dict(given.pop("curve"))
@@ -47,20 +47,20 @@ def stated(guarantee: Statement) -> dict[str, Any]:
     return {"format": FORMAT, "curve": curve, **given, **floats, "notes": list(guarantee.notes), "victims": each}
 
 
-def derived(guarantee: Statement) -> dict[str, Any]:
+def derived_numbers(guarantee: Statement) -> dict[str, Any]:
     """What follows from curve and clipping."""
     numbers = {name: _number(getattr(guarantee, name)) for name in _DERIVED}
     return {**numbers, "method": guarantee.curve.method}
 
 
-def written(guarantee: Statement) -> dict[str, Any]:
+def to_json(guarantee: Statement) -> dict[str, Any]:
     """All that a file holds; `Guarantee.to_dict`."""
     delta = guarantee.stated_delta
     numbers = {"stated_delta": delta, "epsilon": _number(guarantee.epsilon(delta))}
-    return {**stated(guarantee), **derived(guarantee), **numbers, **guarantee.curve.facts(delta)}
+    return {**field_values(guarantee), **derived_numbers(guarantee), **numbers, **guarantee.curve.facts(delta)}
 
 
-def fields(kind: type[Statement], data: Any) -> dict[str, Any]:
+def constructor_arguments(kind: type[Statement], data: Any) -> dict[str, Any]:
     """The arguments of the constructor, without `source`.
 
     Raises:
@@ -96,7 +96,7 @@ def fields(kind: type[Statement], data: Any) -> dict[str, Any]:
 
 def require_derived(guarantee: Statement, data: Mapping[str, Any]) -> None:
     """Refuses numbers beside the curve that are not the curve's, as of a file that was edited by hand."""
-    for name, value in derived(guarantee).items():
+    for name, value in derived_numbers(guarantee).items():
         if data[name] != value:
             raise InvalidInput(
                 f"{name} must be {value!r}, as the curve says, got {data[name]!r}; edit the curve, or account anew."
