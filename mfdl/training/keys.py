@@ -279,12 +279,19 @@ def _prf(secret: bytes, *parts: str | int | bytes) -> bytes:
     return hmac.digest(secret, encode_context(parts), "sha256")
 
 
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:  # a lone surrogate, as JSON files may hold one
+        raise InvalidInput(f"a key context must be text that UTF-8 can encode, got {ascii(text)}.") from None
+
+
 def encode_context(parts: Sequence[str | int | bytes]) -> bytes:
     """An injective encoding of a context: each part as its type, its length in 8 bytes, its bytes."""
     encoded = []
     for part in parts:
         if isinstance(part, str):
-            tag, data = b"s", part.encode("utf-8")
+            tag, data = b"s", _utf8(part)
         elif isinstance(part, bytes):
             tag, data = b"b", part
         else:

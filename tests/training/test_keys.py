@@ -176,6 +176,7 @@ def test_keys_are_immutable_hashable_and_go_to_worker_processes():
         (lambda: KEY.derive(), "at least one context"),
         (lambda: KEY.derive(1.5), "str, int or bytes, got float"),
         (lambda: KEY.derive(True), "str, int or bytes, got bool"),
+        (lambda: KEY.derive("\udcff"), "text that UTF-8 can encode"),
         (lambda: normals(b"k", 0, [0], 1), "key must be a NoiseKey, got bytes"),
         (lambda: normals(KEY, -1, [0], 1), r"steps must be integers in \[0, 2\^64\), got -1"),
         (lambda: normals(KEY, 0.5, [0], 1), "steps must be a 1-D array of integers"),
