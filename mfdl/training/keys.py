@@ -283,7 +283,7 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:  # a lone surrogate, as JSON files may hold one
-        raise InvalidInput(f"a key context must be text that UTF-8 can encode, got {ascii(text)}.") from None
+        raise InvalidInput(f"a key context must be text that UTF-8 can encode, got {text!a}.") from None
 
 
 def encode_context(parts: Sequence[str | int | bytes]) -> bytes:
