@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 from hypothesis import strategies as st
 
 from mfdl import gossip
 from mfdl.dynamics import Dynamics
 from mfdl.error_gram import mode_error_grams
+from mfdl.testing.oracles import rational
+from mfdl.testing.oracles.rational import flint_matrix
 from mfdl_solvers import FactorizationProblem, ModeProblem
 
 FLORENTINE = ("florentine", 32, 8)
@@ -62,6 +66,24 @@ def largest_class_sum(problem, X):
 def dense_loss(problem, X):
     """largest class sum * tr(H X^-1)."""
     return largest_class_sum(problem, X) * float(np.trace(np.linalg.solve(X, dense_gram(problem))))
+
+
+def exact_loss(problem, blocks, vectors):
+    """The same for X = sum_k X_k (x) f_k f_k^T in fractions: X^-1 may have entries of 1e8, X in floats loses them."""
+    Y = _kronecker_sum(blocks, vectors).solve(_kronecker_sum(problem.grams, problem.vectors))
+    trace = sum(Y[i, i] for i in range(Y.nrows()))
+    X = sum(np.kron(block, np.outer(f, f)) for block, f in zip(blocks, vectors.T, strict=True))
+    return largest_class_sum(problem, X) * float(Fraction(int(trace.p), int(trace.q)))
+
+
+def _kronecker_sum(blocks, vectors):
+    """sum_k blocks_k (x) v_k v_k^T of the floats as they are, as a matrix of fractions."""
+    total = 0
+    for block, v in zip(blocks, vectors.T, strict=True):
+        column = [Fraction(float(x)) for x in v]
+        rows = [[b * x * y for b in row for y in column] for row in rational(block) for x in column]
+        total = flint_matrix(rows) + total if total else flint_matrix(rows)
+    return total
 
 
 def product_gram(found):
