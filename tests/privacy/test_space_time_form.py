@@ -76,6 +76,12 @@ def exact_answer(noise, known, node):
     return exact_view_gram(A, B), exact_leaks(A, B)
 
 
+def has_residue(noise):
+    """Whether an entry of N that is 0 over the rationals is rounding in float64."""
+    exact = np.array(exact_noise(noise), dtype=object)
+    return bool(((exact == 0) & (noise.matmat(np.eye(noise.shape[1])) != 0)).any())
+
+
 def held_by(noise, nodes):
     held = noise.holders().toarray()[:, list(nodes)].any(axis=1)
     return np.tile(held, (noise.num_steps, 1))
@@ -108,6 +114,12 @@ def test_all_messages_seen_over_the_rationals(case):
             assert math.isinf(found.squared)
             assert gram.why
             assert_array_equal(gram.leaks | math.isinf(gram.inflation), leaks if gram.form == "dense form" else True)
+            continue
+        if math.isinf(gram.inflation) and has_residue(
+            noise
+        ):  # which may be a faint share of a column, as far as is known
+            assert math.isinf(found.squared)
+            assert not found.exact
             continue
         assert not gram.leaks.any()
         assert gram.inflation < 1 + 1e-9
