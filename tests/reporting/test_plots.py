@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import mfdl
-from mfdl.pictures.curves import LOOKS, colours_of
+from mfdl.pictures.looks import KNOWN, looks_of
 from mfdl.pictures.style import spread
 from mfdl.reporting.plots import plot_comparison, plot_runs
 
@@ -60,7 +60,7 @@ def test_lines_are_means_over_nodes_and_seeds():
     figure = plot_comparison(result_of(["none", "mafalda"]), steps_of(["none", "mafalda"]))
     lines = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 2 and line.get_xdata()[0] == 5]
     np.testing.assert_allclose(lines[0].get_ydata(), [1.0 + 0.05 + 0.2 + 0.5, 1.0 + 0.05 + 0.1 + 0.5])
-    assert lines[1].get_color() == LOOKS["mafalda"][0]
+    assert lines[1].get_color() == KNOWN["mafalda"][0]
 
 
 def test_title_claims_no_more_than_every_seed_shows():
@@ -92,10 +92,9 @@ def test_logarithmic_only_when_ranges_demand_it():
 
 
 def test_colours_are_fixed_per_name_and_distinct():
-    names = [*LOOKS, "file:a.npz", "file:b.npz"]
-    chosen = colours_of(names)
-    assert len({colour for colour, _ in chosen}) == len(names)
-    assert colours_of(["mafalda"]) == colours_of(["none", "mafalda"])[1:]
+    names = [*KNOWN, "file:a.npz", "file:b.npz"]
+    assert len({look.colour for look in looks_of(names)}) == len(names)
+    assert looks_of(["mafalda"]) == looks_of(["none", "mafalda"])[1:]
 
 
 @pytest.mark.parametrize("wanted", [[0.5, 0.5, 0.5], [0.0, 0.01, 0.98, 0.99], [0.1, 0.5, 0.9], [1.0, 1.0]])

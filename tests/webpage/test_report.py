@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl.cli import main
 from mfdl.errors import InvalidInput
-from mfdl.pictures.curves import LOOKS
+from mfdl.pictures import looks, networks
 from mfdl.reporting.shared import Shared
 from mfdl.sweeps import Store
-from mfdl.webpage import looks, maps, mechanisms
-from mfdl.webpage.config import ReportConfig
-from mfdl.webpage.groups import grouped, leader
+from mfdl.webpage import ReportConfig, rebuilt
 from mfdl.webpage.page import write_page
+from mfdl.webpage.run_groups import grouped, leader
 
 SILENT = {"progress": False}
 
@@ -113,14 +112,14 @@ def test_provenance_and_failures_are_told(folder, page):
 
 def made(folder, name):
     records = [r for r in Store.load(folder).records() if r["mechanism"] == name]
-    return mechanisms.made_again(records[0], Shared())
+    return rebuilt.rebuilt(records[0], Shared())
 
 
 @pytest.mark.parametrize("name", ["dp-dsgd", "mafalda", "decor"])
 def test_losses_of_pairs_are_the_accountants(folder, name):
     again = made(folder, name)
     algorithm, nu = again.mechanism.algorithm, again.mechanism.noise_std
-    got = mechanisms.Kept(None).pairwise(again)
+    got = rebuilt.LossStore(None).pairwise(again)
     for v, u in itertools.permutations(range(4), 2):
         stated = mfdl.account(
             algorithm, trust=mfdl.trust.PNDP([v]), adjacency="replace-one", clip_norm=1.0, noise_std=nu, progress=False
@@ -144,13 +143,13 @@ def test_losses_are_computed_once(folder, monkeypatch):
         raise AssertionError("computed again")
 
     before = (folder / "report.json").read_bytes()
-    monkeypatch.setattr(mechanisms, "pairwise", refuse)
+    monkeypatch.setattr(rebuilt, "pairwise", refuse)
     write_page(ReportConfig(), folder, **SILENT)
     assert (folder / "report.json").read_bytes() == before
     damaged = json.loads(before)
     for entry in damaged["pairwise"].values():
         entry["mu"] = entry["mu"][:-1]
-    kept = mechanisms.Kept(damaged)
+    kept = rebuilt.LossStore(damaged)
     with pytest.raises(AssertionError, match="computed again"):
         kept.pairwise(made(folder, "dp-dsgd"))
 
@@ -160,7 +159,7 @@ def test_correlations_are_those_of_the_dense_operator(folder, name):
     again = made(folder, name)
     N = again.mechanism.algorithm.noise.to_dense()
     T, n = again.mechanism.algorithm.noise.num_steps, 4
-    noise = mechanisms.noise_of(again)
+    noise = rebuilt.noise_correlation(again)
     last = N[(T - 1) * n :]
     covariance = last @ last.T * again.mechanism.noise_std**2
     np.testing.assert_allclose(noise.std**2, np.diagonal(covariance), rtol=1e-12)
@@ -175,10 +174,10 @@ def test_correlations_are_those_of_the_dense_operator(folder, name):
 
 def test_what_cannot_be_made_again_is_left_out_with_the_reason(folder):
     record = Store.load(folder).records()[1]
-    with pytest.raises(mechanisms.NotShown, match="this version makes it with noise std"):
-        mechanisms.made_again({**record, "noise_std": record["noise_std"] * 1.01}, Shared())
-    with pytest.raises(mechanisms.NotShown, match="could not be made again"):
-        mechanisms.made_again({**record, "mechanism": "file:gone.npz"}, Shared())
+    with pytest.raises(rebuilt.LeftOut, match="this version builds it with noise std"):
+        rebuilt.rebuilt({**record, "noise_std": record["noise_std"] * 1.01}, Shared())
+    with pytest.raises(rebuilt.LeftOut, match="could not be built again"):
+        rebuilt.rebuilt({**record, "mechanism": "file:gone.npz"}, Shared())
 
 
 def test_losses_beyond_the_size_are_left_out(folder, tmp_path):
@@ -258,11 +257,11 @@ def test_a_large_graph_shows_the_strongest_pairs():
     correlation[1:, 0] = correlation[0, 1:] = np.linspace(-0.9, 0.9, 49)
     correlation[2:, 1] = correlation[1, 2:] = 0.95
     correlation[3:, 2] = correlation[2, 3:] = 0.01
-    pairs, every = maps.drawn_pairs(correlation)
+    pairs, every = networks.drawn_pairs(correlation)
     assert every == 48 + 48 + 47  # one of the first row is 0
     assert len(pairs) == 100
     assert pairs[:48] == [(i, 1) for i in range(2, 50)]
-    assert len(maps.drawn_pairs(correlation[:40, :40])[0]) == maps.drawn_pairs(correlation[:40, :40])[1]
+    assert len(networks.drawn_pairs(correlation[:40, :40])[0]) == networks.drawn_pairs(correlation[:40, :40])[1]
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=2), min_size=2, max_size=4))
@@ -289,7 +288,7 @@ def test_colours_can_be_read_on_their_ground(rgb, ground, ratio):
 
 
 def test_series_differ_without_their_colours():
-    made = list(looks.looks(LOOKS).values())
+    made = list(looks.series_looks(looks.KNOWN).values())
     assert len({(look.marker, look.dashes) for look in made}) == len(made)
     assert looks.contrast("#000000", "#ffffff") == pytest.approx(21)
 

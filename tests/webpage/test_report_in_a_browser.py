@@ -7,7 +7,7 @@ import pytest
 from folders import made_up
 
 from mfdl.sweeps import Store
-from mfdl.webpage.config import ReportConfig
+from mfdl.webpage import ReportConfig
 from mfdl.webpage.page import write_page
 
 # of every text that is shown: its contrast with the first opaque ground below it; WCAG 2
