@@ -18,15 +18,13 @@ from matplotlib.ticker import MaxNLocator
 
 from ..errors import require_known
 from ..metrics import WORDS, is_accuracy, is_of_nodes
-from .line_charts import DOTTED, Level, Line
+from .line_charts import DOTTED, Level, Line, LineChart
 from .looks import Look
 from .style import (
     INK,
     LINE_INCHES,
     QUIET,
-    End,
     caption_lines,
-    fit_y,
     name_ends,
     plain_decades,
     plain_steps,
@@ -91,15 +89,8 @@ class Curves:
         """Mean and range over the seeds that were evaluated at the steps of the first."""
         pairs = zip(self.steps, self.losses, strict=True)
         values = np.array([loss for step, loss in pairs if np.array_equal(step, self.steps[0])])
-        return Line.of_repetitions(self.look, self.steps[0], values)
-
-    def ends(self, line: Line, highest: float) -> list[End]:
-        """Where its name stands, at the last mean up to `highest`, and if it diverged at `highest`."""
-        visible = line.middle[line.middle <= highest]
-        if not (self.diverged or visible.size):
-            return []
         words = ", ".join(part for part in (self.look.note, "diverged" if self.diverged else "") if part)
-        return [End(highest if self.diverged else float(visible[-1]), self.short, words, self.look.colour)]
+        return Line.of_repetitions(dataclasses.replace(self.look, name=self.short), self.steps[0], values, words)
 
 
 def mean_over_nodes(steps: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -174,31 +165,24 @@ def draw_over_steps(
     title = f"{words} while training" + f" ({'; '.join(remarks)})" * bool(remarks)
     axes.set_title(title, loc="left", fontsize=9.5, color=INK, pad=10)
     low, high = calm_range(curves, levels.values())
+    lines = [curve.line() for curve in curves if curve.evaluated]
+    last, before = max([1.0, *(line.x[-1] for line in lines)]), None if named else axes.get_legend()
     handles: dict[str, Any] = {}
-    last, ends, before = 1, [], None if named else axes.get_legend()
     if before is not None:  # runs drawn here earlier stay in view
         low, high = min(low, axes.get_ylim()[0]), max(high, axes.get_ylim()[1])
-        last = max(last, int(axes.get_xlim()[1]))
+        last = max(last, axes.get_xlim()[1])
         handles = dict(zip((text.get_text() for text in before.get_texts()), before.legend_handles, strict=True))
-    fit_y(axes, (low, high), logarithmic=False if is_accuracy(metric) else None)
-    for curve in curves:
-        if curve.evaluated:
-            line = curve.line()
-            line.draw(axes, front=4 if curve.label.startswith("mafalda") else 3)
-            last = max(last, int(line.x[-1]))
-            beside = curve.ends(line, high)
-            ends += beside
-            handles |= {end.name: curve.look.handle(linewidth=2.1) for end in beside}
-    for name, value in levels.items():
-        ends.append(Level(name, value).draw(axes))
-        handles[name] = Line2D([], [], color=QUIET, **DOTTED)
+    dotted = [Level(name, value) for name, value in levels.items()]
+    logarithmic = False if is_accuracy(metric) else None
+    ends = LineChart("step", "", lines, dotted, y_log=logarithmic, y_range=(low, high)).draw(axes)
     axes.set_xlim(0, last)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    axes.set_xlabel("step", fontsize=9, color=QUIET)
-    quiet(axes, grid="y")
     if named:
-        name_ends(axes, ends, apart=0.105)
+        edge = [dataclasses.replace(end, height=min(end.height, high), stop=math.inf) for end in ends]
+        name_ends(axes, edge, apart=0.105)
     else:
+        handles |= {line.look.name: line.look.handle(linewidth=2.0) for line in lines}
+        handles |= {level.name: Line2D([], [], **DOTTED) for level in dotted}
         axes.legend(list(handles.values()), list(handles), fontsize=8.5, frameon=False)
     return axes
 
@@ -216,7 +200,7 @@ def _final_losses(
     for row, curve in zip(rows, curves, strict=True):
         _one_final_loss(axes, row, curve, start)
     for loss in levels.values():
-        axes.axvline(loss, color=QUIET, **DOTTED)
+        axes.axvline(loss, **DOTTED)
     axes.set_yticks(rows, [curve.short for curve in curves])
     for tick, curve in zip(axes.get_yticklabels(), curves, strict=True):
         tick.set(color=curve.look.colour, fontweight="bold", fontsize=9.5)

@@ -69,6 +69,11 @@ class Look:
         return "" if self.index is None else f"s{self.index}"
 
     @property
+    def front(self) -> int:
+        """z-order of its line."""
+        return 4 if self.name.startswith("mafalda") else 3
+
+    @property
     def line(self) -> dict[str, Any]:
         """Colour and dashes of a line."""
         return {"color": self.colour, "linestyle": (0, self.dashes) if self.dashes else "-"}

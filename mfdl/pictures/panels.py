@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .line_charts import Line
+from .line_charts import Line, LineChart
 from .looks import DASHED, Look
-from .style import INK, QUIET, caption_lines, plain_decades, quiet, write_caption
+from .style import INK, caption_lines, write_caption
 
 COLOURS = {"LDP": "#d55e00", "CDP": "#6e6e6e", "DECOR": "#0072b2", "pairwise": "#0072b2", "CorN": "#009e73"}
 MARKERS = {"LDP": "s", "CDP": "D", "DECOR": "^", "pairwise": "^", "CorN": "o"}
@@ -72,7 +72,7 @@ def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
         "loc": "upper left",
         "bbox_to_anchor": (0.2 / width, 1 - (0.2 + 0.24 * len(heading)) / height),
     }
-    handles = [look.handle(linewidth=1.7, markersize=4.5) for look in looks.values()]
+    handles = [look.handle(linewidth=1.7, markersize=5) for look in looks.values()]
     figure.legend(handles, [*looks], ncols=columns, frameon=False, fontsize=9, **place)
     write_caption(figure, lines, left=0.3 / width, top=(0.2 + 0.16 * len(lines)) / height)
     return figure
@@ -95,22 +95,16 @@ def _looks(panels: Sequence[Panel]) -> dict[str, Look]:
 
 
 def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> None:
-    quiet(axes, grid="y")
-    for name, values in panel.lines.items():
-        mean, low, high = (of_points(values, axis=1) for of_points in (np.nanmean, np.nanmin, np.nanmax))
-        Line(looks[name], np.asarray(panel.x, dtype=np.float64), mean, low, high).draw(axes, width=1.7)
+    x = np.asarray(panel.x, dtype=np.float64)
+    lines = [
+        Line(looks[name], x, *(over(values, axis=1) for over in (np.nanmean, np.nanmin, np.nanmax)))
+        for name, values in panel.lines.items()
+    ]
+    ticks = [(value, f"{value:g}", "") for value in panel.x] if panel.log_x and x.size <= MOST_TICKS else []
+    chart = LineChart(panel.x_label, panel.y_label, lines, (), ticks, panel.log_x, panel.log_y, panel.y_range)
+    chart.draw(axes, width=1.7)
     axes.set_title(panel.title, loc="left", fontsize=10.5, color=INK)
-    axes.set_xlabel(panel.x_label, color=QUIET)
-    axes.set_ylabel(panel.y_label, color=QUIET)
-    if panel.log_x:
-        axes.set_xscale("log")
-        plain_decades(axes.xaxis, (min(panel.x), max(panel.x)))
-        if len(panel.x) <= MOST_TICKS:
-            axes.set_xticks(panel.x, [f"{x:g}" for x in panel.x])
     if panel.y_range is not None:
         axes.set_ylim(*panel.y_range)
-    if panel.log_y:
-        axes.set_yscale("log")
-        plain_decades(axes.yaxis, axes.get_ylim())
-    elif panel.y_range is None:
+    elif not panel.log_y:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))

@@ -39,7 +39,7 @@ class End:
     Attributes:
         stop: the last x in data, from which a dotted line leads to the name; inf: the edge of the picture.
         marker: of matplotlib, drawn before the name.
-        classes: of what is drawn here, see `css`; tip: see `themed_svg`.
+        gid: of what is drawn here, see `css`; tip: see `themed_svg`.
     """
 
     height: float
@@ -48,19 +48,19 @@ class End:
     colour: str
     stop: float = math.inf
     marker: Any = ""
-    classes: str = ""
+    gid: str | None = None
     tip: str | None = None
 
     @property
     def shortened(self) -> End:
-        """With its `short_name`, and the whole name as the tip where that is another one."""
+        """With its `short_name` alone, and the whole name as the tip where that is another one."""
         name = short_name(self.name)
-        return self if name == self.name else dataclasses.replace(self, name=name, tip=self.name)
+        return dataclasses.replace(self, name=name, words="", tip=None if name == self.name else self.name)
 
 
-def css(classes: str) -> str:
-    """The gid of an artist that has these CSS classes in a page; separated by blanks."""
-    return f".{classes}"
+def css(first: str, *more: str) -> str | None:
+    """The gid of an artist that has these CSS classes in a page; None if the first is empty: not in a page."""
+    return f".{' '.join((first, *more))}" if first else None
 
 
 def quiet(axes: Axes, *, grid: str) -> None:
@@ -75,12 +75,17 @@ def quiet(axes: Axes, *, grid: str) -> None:
 
 
 def fit_y(axes: Axes, values: Iterable[float], *, logarithmic: bool | None = None) -> None:
-    """A range that holds all finite values with a margin, and its ticks; logarithmic by default beyond `LOG_RATIO`."""
+    """A range that holds all finite values with a margin, and its ticks; logarithmic by default beyond `LOG_RATIO`.
+
+    A logarithmic range holds those above zero; if there are none it is linear.
+    """
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
-    low, high = min(finite), max(finite)
+    positive = [value for value in finite if value > 0]
     if logarithmic is None:
-        logarithmic = low > 0 and high / low >= LOG_RATIO
-    if logarithmic and low > 0:
+        logarithmic = len(positive) == len(finite) and max(positive) / min(positive) >= LOG_RATIO
+    low, high = min(finite), max(finite)
+    if logarithmic and positive:
+        low = min(positive)
         axes.set_yscale("log")
         axes.set_ylim(low / 1.18, high * 1.18)
         plain_decades(axes.yaxis, axes.get_ylim())
@@ -88,7 +93,7 @@ def fit_y(axes: Axes, values: Iterable[float], *, logarithmic: bool | None = Non
         axes.set_yscale("linear")
         margin = 0.06 * (high - low) or 0.06 * (abs(high) or 1.0)
         axes.set_ylim(low - margin, high + margin)
-        plain_steps(axes.yaxis, 5)
+        plain_steps(axes.yaxis, max(5, int(axes.get_window_extent().height * 72 / axes.figure.get_dpi() / 36)))
 
 
 def name_ends(axes: Axes, ends: Sequence[End], *, apart: float, size: float = 10.0) -> None:
@@ -103,8 +108,8 @@ def name_ends(axes: Axes, ends: Sequence[End], *, apart: float, size: float = 10
     outside: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
     for i, y in zip(order, places, strict=True):
         end = ends[i]
-        start = 1.0 if math.isinf(end.stop) else float(to_axes.transform((end.stop, 1.0))[0]) + 0.012
-        same: dict[str, Any] = {"color": end.colour, "clip_on": False, "gid": css(end.classes) if end.classes else None}
+        start = 1.0 if math.isinf(end.stop) else min(1.0, float(to_axes.transform((end.stop, 1.0))[0]) + 0.012)
+        same: dict[str, Any] = {"color": end.colour, "clip_on": False, "gid": end.gid}
         lead: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.8, "linestyle": ":" if start < 1 else "-"}
         axes.plot([start, 1.0, 1.03], [heights[i], heights[i], y], transform=axes.transAxes, **lead, **same)
         beside = 0.0

@@ -77,7 +77,7 @@ class _Theme:
         for child in parent:
             tag = child.tag.rpartition("}")[2]
             name = child.attrib.get("id", "")
-            classes = name[1:] if name.startswith(css("")) else ""
+            classes = name[1:] if name.startswith(".") else ""  # see `css`
             if tag == "g":
                 inner = list(self.copies(child))
                 yield from [_group(inner, classes)] if classes else inner

@@ -17,7 +17,7 @@ from ..check import FloatArray
 from ..metrics import WORDS
 from ..pictures.curves import Curves, calm_range, mean_over_nodes
 from ..pictures.heat_maps import signed_scale, signed_text, square_map
-from ..pictures.line_charts import Level, Line, LineChart, Tick
+from ..pictures.line_charts import Level, Line, LineChart
 from ..pictures.looks import Look
 from ..pictures.networks import correlated_graph, drawn_pairs
 from ..pictures.style import POSITIVE, plain
@@ -72,7 +72,7 @@ def trade_off(runs: ComparableRuns, panel: TrustPanel, looks: Looks, metric: str
     ]
     epsilons = {group.budget: group.epsilon for group in panel.groups}
     ticks = [
-        Tick(budget, plain(budget), f"ε {rounded_up(epsilons[budget])}" if panel.symbol == "μ" else "")
+        (budget, plain(budget), f"ε {rounded_up(epsilons[budget])}" if panel.symbol == "μ" else "")
         for budget in panel.budgets
     ]
     levels = [
@@ -103,12 +103,12 @@ def over_time(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: Loo
     groups, levels = [*panel.best_at(budget), *runs.noiseless], _baselines(runs, "loss")
     curves = [_curves(group, looks[group.label], source) for group in groups]
     _, highest = calm_range(curves, [level.value for level in levels])
-    lines = [_thinned(curve.line(), highest) for curve in curves if curve.evaluated]
+    lines = [_thinned(curve, highest) for curve in curves if curve.evaluated]
     title = f"Trust model {panel.trust}, {panel.symbol} = {budget:g}"
-    chart = LineChart("step", "test loss", lines, levels, every=False)
+    chart = LineChart("step", "test loss", lines, levels)
     rates = ", ".join(f"{group.label} {group.lr:g}" for group in groups)
     words = f"Learning rates: {rates}." if len(runs.rates) > 1 else ""
-    return Drawing.of(chart.figure(), title, f"test loss over steps, {title}", looks.values(), words=words)
+    return Drawing.of(chart.figure(marked=6), title, f"test loss over steps, {title}", looks.values(), words=words)
 
 
 def against_rate(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: Looks) -> Drawing:
@@ -119,7 +119,7 @@ def against_rate(runs: ComparableRuns, panel: TrustPanel, budget: float, looks: 
     names = dict.fromkeys(group.label for group in groups)
     lines = [_line(looks[name], [group for group in groups if group.label == name], "lr", "loss") for name in names]
     title = f"Trust model {panel.trust}, {panel.symbol} = {budget:g}"
-    ticks = [Tick(rate, plain(rate)) for rate in runs.rates]
+    ticks = [(rate, plain(rate), "") for rate in runs.rates]
     chart = LineChart("learning rate", "test loss", lines, _baselines(runs, "loss"), ticks, x_log=True)
     return Drawing.of(chart.figure(), title, f"test loss against the learning rate, {title}", looks.values())
 
@@ -130,7 +130,7 @@ def _line(look: Look, groups: Sequence[RunGroup], x: str, metric: str) -> Line:
     values = [(math.nan,) * 3 if s is None else (s.mean, min(s.values), max(s.values)) for s in spreads]
     middle, low, high = np.array(values, dtype=np.float64).T
     places = np.array([getattr(group, x) for group in groups], dtype=np.float64)
-    return Line(look, places, middle, low, high, [_tip(group, metric) for group in groups])
+    return Line(look, places, middle, low, high, tips=[_tip(group, metric) for group in groups])
 
 
 def _tip(group: RunGroup, metric: str) -> str:
@@ -148,13 +148,14 @@ def _curves(group: RunGroup, look: Look, source: Source) -> Curves:
     return Curves(group.label, look, [steps for steps, _ in each], [losses for _, losses in each], finals)
 
 
-def _thinned(line: Line, highest: float) -> Line:
+def _thinned(curves: Curves, highest: float) -> Line:
     """Some of its points, those up to the highest loss that is drawn, with their tips."""
+    line = curves.line()
     picked = np.unique(np.linspace(0, line.x.size - 1, min(POINTS, line.x.size)).astype(int))
     drawn = np.where(line.high[picked] <= highest, 1.0, np.nan)
     x, middle = line.x[picked], line.middle[picked]
-    tips = [f"{line.look.name}, step {step:g}: {plain(value)}" for step, value in zip(x, middle, strict=True)]
-    return Line(line.look, x, middle * drawn, line.low[picked] * drawn, line.high[picked] * drawn, tips)
+    tips = [f"{curves.label}, step {step:g}: {plain(value)}" for step, value in zip(x, middle, strict=True)]
+    return Line(curves.look, x, middle * drawn, line.low[picked] * drawn, line.high[picked] * drawn, tips=tips)
 
 
 def _baselines(runs: ComparableRuns, metric: str) -> list[Level]:
@@ -186,7 +187,7 @@ def by_hops(panel: TrustPanel, mechanisms: Sequence[MechanismDetails], looks: Lo
             if each.built is not None and each.losses is not None
         ]
         title = f"{words[:1].upper()}{words[1:]}: trained under {panel.trust}"
-        ticks = [Tick(hops, f"{hops:g}") for hops in sorted({float(hops) for line in lines for hops in line.x})]
+        ticks = [(hops, f"{hops:g}", "") for hops in sorted({float(hops) for line in lines for hops in line.x})]
         if ticks:
             chart = LineChart("hops from the attacker", "μ that one node learns", lines, (), ticks)
             drawings.append(Drawing.of(chart.figure(), title, f"mu by distance. {title}", looks.values()))
@@ -202,7 +203,7 @@ def _line_by_hops(look: Look, hops: FloatArray, mu: FloatArray) -> Line:
         f"{look.name}, {row.distance} hops: mean {rounded_up(row.mean)}, largest {rounded_up(row.highest)}, "
         f"{row.victims} pairs" for row in rows
     ]  # fmt: skip
-    return Line(look, distance, mean, low, high, tips)
+    return Line(look, distance, mean, low, high, tips=tips)
 
 
 def pair_figures(mechanism: MechanismDetails) -> tuple[list[Drawing], list[str]]:
@@ -259,7 +260,7 @@ def _last_row(name: str, matrix: FloatArray, *, is_inverse: bool) -> Drawing:
     """The last row, its newest entry first: the same numbers with their signs, for readers who see no colours."""
     values = matrix[-1, ::-1][:ROW]
     tips = [f"{i} steps before: {plain(float(value))}" for i, value in enumerate(values)]
-    line = Line(ALONE, np.arange(values.size, dtype=np.float64), values, values, values, tips)
+    line = Line(ALONE, np.arange(values.size, dtype=np.float64), values, values, values, tips=tips)
     title = "What the last step adds of earlier noise" if is_inverse else "Correlation with the last step"
     chart = LineChart("steps before the last one", "", [line], y_log=False)
     return Drawing.of(chart.figure(), title, f"{name}: {title}")
