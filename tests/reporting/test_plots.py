@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 import mfdl
-from mfdl.pictures.looks import KNOWN, looks_of
-from mfdl.pictures.style import spread
+from mfdl.pictures.looks import KNOWN
 from mfdl.reporting.plots import plot_comparison, plot_runs
 
 
@@ -89,20 +88,6 @@ def test_logarithmic_only_when_ranges_demand_it():
     loss[-1] = 500.0
     table = table.set_column(table.column_names.index("loss"), "loss", pa.array(loss))
     assert plot_comparison(result_of(names), table).axes[0].get_yscale() == "log"
-
-
-def test_colours_are_fixed_per_name_and_distinct():
-    names = [*KNOWN, "file:a.npz", "file:b.npz"]
-    assert len({look.colour for look in looks_of(names)}) == len(names)
-    assert looks_of(["mafalda"]) == looks_of(["none", "mafalda"])[1:]
-
-
-@pytest.mark.parametrize("wanted", [[0.5, 0.5, 0.5], [0.0, 0.01, 0.98, 0.99], [0.1, 0.5, 0.9], [1.0, 1.0]])
-def test_labels_never_overlap_and_stay_inside(wanted):
-    placed = spread(wanted, 0.1)
-    assert (np.diff(placed) >= 0.1 - 1e-9).all()
-    assert placed[0] >= 0
-    assert placed[-1] <= 1
 
 
 def test_runs_can_be_plotted_without_pyplot():

@@ -1,0 +1,247 @@
+"""What pictures are drawn with: looks, names beside lines and nodes, numbers in cells, SVG in the colours of a page."""
+
+import base64
+import io
+import re
+from xml.etree import ElementTree
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from PIL import Image
+
+from mfdl import graphs
+from mfdl.pictures import looks
+from mfdl.pictures.heat_maps import IN_CELLS, draw_matrix, signed_scale, square_map
+from mfdl.pictures.line_charts import Level, Line, LineChart
+from mfdl.pictures.networks import correlated_graph, draw_edges, drawn_pairs, name_nodes
+from mfdl.pictures.style import MINUS, fit_y, spread
+from mfdl.pictures.themed_svg import themed_svg
+
+SERIES = looks.series_looks(["a$b$", "mafalda", "a name of many characters"])
+
+# ---- looks -----------------------------------------------------------------------------------------------------------
+
+
+def test_colours_are_fixed_per_name_and_series_differ_without_them():
+    names = [*looks.KNOWN, "file:a.npz", "file:b.npz"]
+    assert len({look.colour for look in looks.looks_of(names)}) == len(names)
+    assert looks.looks_of(["mafalda"]) == looks.looks_of(["none", "mafalda"])[1:]
+    series = looks.series_looks(["mafalda", "mafalda@last:2", *looks.KNOWN])
+    assert series["mafalda"].colour == series["mafalda@last:2"].colour
+    assert len({(str(look.marker), look.dashes) for look in series.values()}) == len(series) == len(looks.KNOWN) + 1
+
+
+@given(st.tuples(*[st.integers(0, 255)] * 3), st.sampled_from([looks.LIGHT, looks.DARK]), st.sampled_from([3.0, 4.6]))
+def test_colours_can_be_read_on_their_ground(rgb, ground, ratio):
+    colour = "#{:02x}{:02x}{:02x}".format(*rgb)
+    mixed = looks.readable(colour, ground, ratio)
+    assert looks.contrast(mixed, ground) >= ratio
+    if looks.contrast(colour, ground) >= ratio:
+        assert mixed == colour
+    assert looks.contrast("#000000", "#ffffff") == pytest.approx(21)
+
+
+# ---- axes and names --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [[0.5, 0.5, 0.5], [0.0, 0.01, 0.98, 0.99], [0.1, 0.5, 0.9], [1.0, 1.0]])
+def test_names_never_overlap_and_stay_inside(wanted):
+    placed = spread(wanted, 0.1)
+    assert (np.diff(placed) >= 0.1 - 1e-9).all()
+    assert placed[0] >= 0
+    assert placed[-1] <= 1
+
+
+@pytest.mark.parametrize(
+    ("values", "logarithmic", "scale"),
+    [
+        ([1.0, 7.9], None, "linear"),
+        ([1.0, 8.1, np.inf, np.nan], None, "log"),
+        ([0.0, 9.0], None, "linear"),
+        ([1.0, 100.0], False, "linear"),
+        ([0.0, 1e-3, 2.0], True, "log"),
+        ([-1.0, 0.0], True, "linear"),
+        ([2.0, 2.0], None, "linear"),
+        ([], None, "linear"),
+    ],
+)
+def test_a_range_holds_every_value_that_its_scale_can(values, logarithmic, scale):
+    axes = Figure().add_subplot()
+    fit_y(axes, values, logarithmic=logarithmic)
+    low, high = axes.get_ylim()
+    assert axes.get_yscale() == scale
+    assert low < high
+    for value in filter(np.isfinite, values):
+        assert low < value < high or (scale == "log" and value <= 0)
+
+
+@pytest.mark.parametrize("spec", ["erdos-renyi:n=20,p=0.2,seed=1", "florentine", "ring:n=12", "star:n=6", "path:n=2"])
+def test_no_name_lies_over_another_or_over_a_node_or_outside(spec):
+    graph = graphs.load(spec)
+    figure = Figure(figsize=(7.4, 5.6))
+    axes = figure.add_axes((0.01, 0.1, 0.98, 0.85))
+    layout, size = draw_edges(axes, graph)
+    axes.scatter(*np.array(list(layout.values())).T, s=size)
+    name_nodes(axes, graph, layout, {label: f"{label}\n± 1.5e4" for label in graph}, size)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    boxes = {t.get_text().split("\n")[0]: t.get_window_extent(canvas.get_renderer()) for t in axes.texts}
+    assert set(boxes) == {str(label) for label in graph}
+    spots = {str(label): axes.transData.transform(spot) for label, spot in layout.items()}
+    for name, box in boxes.items():
+        assert not any(box.overlaps(other) for more, other in boxes.items() if more != name), name
+        assert not any(box.contains(*spot) for spot in spots.values()), name
+        assert box.x0 >= 0 <= box.y0, name
+        assert box.x1 <= figure.bbox.width, name
+        middle = np.array([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2])
+        distances = {label: np.hypot(*(middle - spot)) for label, spot in spots.items()}
+        assert min(distances, key=distances.get) == name
+
+
+def test_a_graph_without_edges_has_names_too():
+    graph = nx.empty_graph(3)
+    axes = Figure().add_subplot()
+    layout, size = draw_edges(axes, graph)
+    name_nodes(axes, graph, layout, {0: "a", 2: "c"}, size)
+    assert sorted(t.get_text() for t in axes.texts) == ["a", "c"]
+
+
+def test_a_large_graph_shows_the_strongest_pairs():
+    correlation = np.eye(50)
+    correlation[1:, 0] = correlation[0, 1:] = np.linspace(-0.9, 0.9, 49)
+    correlation[2:, 1] = correlation[1, 2:] = 0.95
+    correlation[3:, 2] = correlation[2, 3:] = 0.01
+    pairs, total = drawn_pairs(correlation)
+    assert total == 48 + 48 + 47  # one of the first row is 0
+    assert len(pairs) == 100
+    assert pairs[:48] == [(i, 1) for i in range(2, 50)]
+    few, total = drawn_pairs(correlation[:40, :40])
+    assert len(few) == total
+
+
+# ---- SVG in a page ---------------------------------------------------------------------------------------------------
+
+
+def themed(figure):
+    """The drawing as elements; its colours are variables but in cells, and it has no ids."""
+    text = themed_svg(figure, "title", SERIES.values())
+    fixed = set(re.findall(r"(?:fill|stroke):(?!none|var)([^;\"]+)", text))
+    assert fixed <= set(IN_CELLS)
+    assert "id=" not in text
+    return ElementTree.fromstring(text)
+
+
+def tips(root):
+    """Each tip with the place of its element: the middle of its path."""
+    places = []
+    for parent in root.iter():
+        for title in parent.findall("title"):
+            numbers = [float(number) for number in re.findall(r"-?[\d.]+", parent.attrib.get("d", ""))]
+            shift = [float(v) for v in re.findall(r"-?[\d.]+", parent.attrib.get("transform", "0 0"))]
+            x, y = np.mean([numbers[::2], numbers[1::2]], axis=1) + shift if numbers else (np.nan, np.nan)
+            places.append((title.text, x, y))
+    return places
+
+
+def line(look, middle, spread_=0.5):
+    middle = np.array(middle)
+    tips_ = [f"point {i}" for i in range(middle.size)]
+    return Line(look, np.arange(middle.size) + 1.0, middle, middle - spread_, middle + spread_, tips=tips_)
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_tips_are_at_their_points(index):
+    look = list(SERIES.values())[index]
+    chart = LineChart("x", "y", [line(look, [5.0, np.nan, 7.0, 6.0])], [Level("level", 6.5)], y_log=False)
+    found = {text: (x, y) for text, x, y in tips(themed(chart.figure())) if text.startswith("point")}
+    assert set(found) == {"point 0", "point 2", "point 3"}  # nothing at nan
+    x, y = zip(*found.values(), strict=True)
+    assert (x[1] - x[0]) == pytest.approx(2 * (x[2] - x[1]), abs=0.5)
+    assert (y[0] - y[1]) == pytest.approx(2 * (y[0] - y[2]), abs=0.5)
+    assert y[1] < y[2] < y[0]  # 7 is above 6 is above 5
+    assert "level: 6.5" in {text for text, *_ in tips(themed(chart.figure()))}
+
+
+def test_markers_of_long_lines_are_few_and_those_of_two_series_apart():
+    lines = [line(look, np.linspace(1, 2, 60)) for look in SERIES.values()]
+    root = themed(LineChart("x", "y", lines).figure(marked=6))
+    marked = [text for text, *_ in tips(root) if text.startswith("point")]
+    assert sorted(marked) == sorted(f"point {i}" for shift in range(3) for i in range(shift, 60, 10))
+
+
+def test_series_are_told_apart_by_classes_and_names_are_text():
+    lines = [line(look, [1.0 + i, 2.0]) for i, look in enumerate(SERIES.values())]
+    root = themed(LineChart("budget $x$", "loss", lines, [Level("none", 1.5, SERIES["mafalda"])]).figure())
+    classes = [group.attrib["class"] for group in root.iter("g")]
+    for look in SERIES.values():
+        for kind in ("line", "band", "mark", "name"):
+            assert f"s{look.index} {kind}" in classes
+    assert "s1 level-name" in classes
+    words = {(text.text or "") + "".join(child.tail or "" for child in text) for text in root.iter("text")}
+    assert {"a$b$", "mafalda", "a name o…acters", "budget $x$", "loss", "none"} <= words
+    assert "a name of many characters" in {text for text, *_ in tips(root)}
+    assert root.attrib["aria-label"] == "title"
+
+
+def test_points_at_one_place_are_side_by_side_with_their_ranges():
+    lines = [Line(look, *(np.array([v]) for v in (3.0, 2.0, 1.0, 4.0)), tips=[look.name]) for look in SERIES.values()]
+    root = themed(LineChart("x", "y", lines, (), [(3.0, "3", "below")], x_log=True).figure())
+    places = {text: (x, y) for text, x, y in tips(root) if text in SERIES and np.isfinite(x)}
+    x, y = np.array([places[name] for name in SERIES]).T
+    assert np.ptp(y) < 1
+    assert np.diff(x) == pytest.approx(np.ptp(x) / 2, abs=0.5)
+    assert np.ptp(x) > 50
+    assert sum("band" in group.attrib["class"] for group in root.iter("g")) == 3
+    assert "below" in {text.text for text in root.iter("text")}
+
+
+def test_ticks_that_would_lie_on_each_other_are_left_out():
+    chart = LineChart(
+        "x", "y", [line(SERIES["mafalda"], [1.0, 2.0])], (), [(1.0, "1", ""), (1.01, "1.01", ""), (2.0, "2", "")]
+    )
+    written = [text.text for text in themed(chart.figure()).iter("text")]
+    assert [text for text in written if text in ("1", "1.01", "2")].count("1.01") == 0
+
+
+@pytest.mark.parametrize("size", [3, 30, 500])
+def test_a_map_has_a_colour_for_each_number_and_none_elsewhere(size):
+    values = np.random.default_rng(0).standard_normal((size, size))
+    values[0, 0], values[0, 2] = np.nan, np.inf
+    root = themed(square_map(values, [f"n{i}" for i in range(size)], ("across", "down"), norm=signed_scale(values[1:])))
+    texts = [text.text for text in root.iter("text")]
+    assert {"across", "down", *(["n0", "n2"] if size <= 40 else ["1", "251"])} <= set(texts)
+    assert texts.count("∞") == (size <= 20)
+    cells = next(root.iter("image")).attrib["href"].partition(",")[2]
+    alpha = np.asarray(Image.open(io.BytesIO(base64.b64decode(cells))).convert("RGBA"))[..., 3]
+    assert alpha.shape == (min(size, 250),) * 2
+    assert (np.argwhere(alpha == 0) == [[0, 0], [0, 1 if size == 500 else 2]]).all()
+
+
+def test_numbers_can_be_read_on_their_cells():
+    values = np.geomspace(0.01, 10, 400).reshape(20, 20)
+    axes = Figure().add_subplot()
+    image, words = draw_matrix(axes, values, [], [])
+    assert words == " (logarithmic)"
+    for text, value in zip(axes.texts, values.ravel(), strict=True):
+        assert looks.contrast(text.get_color(), to_hex(image.to_rgba(value))) > 4.5
+
+
+def test_a_graph_says_its_correlations_and_deviations():
+    graph = nx.path_graph(3)
+    correlation = np.array([[1.0, -0.5, 0.0], [-0.5, 1.0, 0.25], [0.0, 0.25, 1.0]])
+    root = themed(correlated_graph(graph, list(graph), correlation, np.array([1.0, 2.0, 0.5])))
+    weak, strong, *nodes = [path for path in root.iter("path") if path.find("title") is not None]
+    assert weak.find("title").text == "2 and 1: correlation 0.25"
+    assert strong.find("title").text == f"1 and 0: correlation {MINUS}0.5"
+    assert [node.find("title").text for node in nodes] == ["0: std 1", "1: std 2", "2: std 0.5"]
+    widths = [float(re.search(r"stroke-width:([\d.]+)", path.attrib["style"]).group(1)) for path in (weak, strong)]
+    assert widths[1] > 1.5 * widths[0]
+    for path, dashed, colour in ((weak, False, "plus"), (strong, True, "minus")):
+        assert ("dasharray" in path.attrib["style"]) == dashed
+        assert f"var(--{colour})" in path.attrib["style"]
