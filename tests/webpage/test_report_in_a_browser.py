@@ -6,7 +6,6 @@ Skipped where playwright (the `browser` extra) or a chromium (CHROMIUM, or on th
 import pytest
 from folders import made_up
 
-from mfdl.sweeps import Store
 from mfdl.webpage import ReportConfig
 from mfdl.webpage.page import write_page
 
@@ -17,25 +16,19 @@ CONTRAST = """() => {
     const line = v => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
     return [0.2126 * line(r) + 0.7152 * line(g) + 0.0722 * line(b), a === undefined ? 1 : a];
   };
-  const ground = element => {
-    for (let e = element; e; e = e.parentElement) {
-      const [value, alpha] = of(getComputedStyle(e).backgroundColor);
-      if (alpha === 1) return value;
-    }
-    return 1;
+  const ground = e => {
+    const [value, alpha] = e ? of(getComputedStyle(e).backgroundColor) : [1, 1];
+    return alpha === 1 ? value : ground(e.parentElement);
   };
-  const bad = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  let count = 0;
+  const every = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement, text = walker.currentNode.data.trim();
     if (!text || element.matches('title, [style^="fill:#"]') || !element.checkVisibility()) continue;
     const style = getComputedStyle(element), drawn = element instanceof SVGElement ? style.fill : style.color;
-    const [one, other] = [of(drawn)[0], ground(element)].sort((a, b) => b - a);
-    const ratio = (one + 0.05) / (other + 0.05);
-    count += 1;
-    if (ratio < 4.5) bad.push([text, drawn, ratio]);
+    const [low, high] = [of(drawn)[0], ground(element)].sort((a, b) => a - b);
+    every.push([text, drawn, (high + 0.05) / (low + 0.05)]);
   }
-  return [count, bad];
+  return every;
 }"""
 
 
@@ -73,9 +66,9 @@ def test_it_fits_the_screen_and_can_be_read(opened, folder, width, scheme):
     for _ in range(2):
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{wide} pixels wider than a screen of {width}"
-        count, bad = page.evaluate(CONTRAST)
-        assert count > 100
-        assert bad == []
+        contrasts = page.evaluate(CONTRAST)
+        assert len(contrasts) > 100
+        assert [text for text in contrasts if text[2] < 4.5] == []
         unfold(page)  # and once more with everything unfolded
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, dark.removeprefix("rgb(").removesuffix(")").split(","))) < 200) == (scheme == "dark")
@@ -84,40 +77,25 @@ def test_it_fits_the_screen_and_can_be_read(opened, folder, width, scheme):
 def test_words_of_drawings_stay_inside_and_apart(opened, folder):
     page = opened(folder / "report.html", 390)
     unfold(page)
-    cut, over = page.evaluate("""() => {
-      const cut = [], over = [];
+    names, bad = page.evaluate("""() => {
+      const bad = [];
+      let count = 0;
       for (const svg of document.querySelectorAll('figure svg')) {
         const room = svg.getBoundingClientRect(), names = [];
-        if (!room.width) continue;
         for (const text of svg.querySelectorAll('text')) {
           const box = text.getBoundingClientRect();
-          if (!box.width) continue;
-          if (box.left < room.left - 1 || box.right > room.right + 1 || box.top < room.top - 1
-              || box.bottom > room.bottom + 1) cut.push([svg.ariaLabel, text.textContent]);
-          if (text.matches('.name *, .level-name *')) names.push([box, text.textContent]);
+          if (box.width && (box.left < room.left - 1 || box.right > room.right + 1 || box.top < room.top - 1
+              || box.bottom > room.bottom + 1)) bad.push(['outside', svg.ariaLabel, text.textContent]);
+          if (box.width && text.matches('.name *, .level-name *')) names.push([box, text.textContent]);
         }
-        for (const [a, one] of names) for (const [b, other] of names)
-          if (one < other && a.top + 3 < b.bottom - 3 && b.top + 3 < a.bottom - 3) over.push([one, other]);
+        count += names.length;
+        for (const [a, name] of names) for (const [b, other] of names)
+          if (name < other && a.top + 3 < b.bottom - 3 && b.top + 3 < a.bottom - 3) bad.push(['over', name, other]);
       }
-      return [cut, over];
+      return [count, bad];
     }""")
-    assert cut == []
-    assert over == []
-
-
-def test_numbers_on_the_screen_are_those_of_the_store(opened, folder):
-    page = opened(folder / "report.html")
-    records = Store.load(folder).records()
-    rows = page.evaluate("""() => [...document.querySelectorAll('tr[data-mechanism]')].map(row => [
-      row.dataset.mechanism, row.dataset.trust,
-      ...['mu', 'rate', 'loss'].map(name => row.querySelector(`.${name} data`).value),
-      row.querySelector('.loss').innerText])""")
-    assert len(rows) == 7
-    for mechanism, trust, mu, rate, loss, text in rows:
-        asked = (mechanism, trust, float(mu), float(rate))
-        own = [r["final_loss"] for r in records if (r["mechanism"], r["trust"], float(r["mu"]), r["lr"]) == asked]
-        assert float(loss) == pytest.approx(sum(own) / len(own), rel=1e-12)
-        assert float(text.partition(" ")[0]) == pytest.approx(float(loss), rel=1e-3)
+    assert names > 10
+    assert bad == []
 
 
 def focused(page):
