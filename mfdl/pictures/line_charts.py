@@ -137,9 +137,11 @@ class LineChart:
         drawn = [values for line in self.lines for values in (line.middle, line.low, line.high)]
         values = np.concatenate([*drawn, [level.value for level in self.levels]])
         fit_y(axes, values if self.y_range is None else self.y_range, logarithmic=self.y_log)
-        ends = [level.draw(axes, tip=f"{level.name}: {plain(level.value)}" if tips else None) for level in self.levels]
+        ends = []
         for line in self._fit_x(axes):
             ends += line.draw(axes, width=width, every=max(1, line.x.size // marked) if marked else 1)
+        for level in self.levels:
+            ends.append(level.draw(axes, tip=f"{level.name}: {plain(level.value)}" if tips else None))
         axes.set_xlabel(self.x_label, fontsize=FONT, color=QUIET)
         axes.set_ylabel(self.y_label, fontsize=FONT, color=QUIET, parse_math=False)
         quiet(axes, grid="y")

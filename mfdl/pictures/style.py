@@ -124,8 +124,7 @@ def name_ends(axes: Axes, ends: Sequence[End], *, apart: float, size: float = 10
             }
             axes.plot([1.04], [y], transform=place, **dot, **same)
         bold: dict[str, Any] = {"fontsize": size, "fontweight": "bold", "va": "bottom" if end.words else "center"}
-        bold |= {"parse_math": False, "url": end.tip}
-        axes.annotate(end.name, (1.04, y), xytext=(beside, 0), **bold, **same, **outside)
+        axes.annotate(end.name, (1.04, y), xytext=(beside, 0), url=end.tip, **bold, **same, **outside)
         if end.words:
             small: dict[str, Any] = {"fontsize": 8, "color": QUIET, "va": "top"}
             axes.annotate(end.words, (1.04, y - 0.006), xytext=(0, 0), **small, **outside)

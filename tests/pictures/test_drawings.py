@@ -155,6 +155,13 @@ def test_tips_are_at_their_points(name):
     assert y2 < found["level: 6.5"][1] < y3 < y0  # 7 is above 6.5 above 6 above 5
 
 
+def test_lines_are_means_with_their_range_where_all_repetitions_are_finite():
+    drawn = Line.of_repetitions(SERIES["mafalda"], [1, 2, 3], np.array([[1.0, np.inf, 5.0], [3.0, 2.0, np.nan]]))
+    assert np.array_equal(
+        [drawn.middle, drawn.low, drawn.high], np.array([[2, 1, 3], [np.nan] * 3, [np.nan] * 3]).T, True
+    )
+
+
 def test_markers_of_long_lines_are_few_and_those_of_two_series_apart():
     lines = [line(look, np.linspace(1, 2, 60)) for look in SERIES.values()]
     marked = {f"{name} {i}" for shift, name in enumerate(SERIES) for i in range(shift, 60, 10)}
@@ -216,5 +223,6 @@ def test_a_graph_says_its_correlations_and_deviations():
     assert list(said) == [weak, strong, "0: std 1", "1: std 2", "2: std 0.5"]
     width = {pair: float(re.search(r"stroke-width:([\d.]+)", said[pair]).group(1)) for pair in (weak, strong)}
     assert width[strong] > 1.5 * width[weak]
+    assert {"".join(group.itertext()) for group in root.iter("g") if group.attrib["class"] == "halo"} == set("012")
     assert ["dasharray" in said[pair] for pair in (weak, strong)] == [False, True]
     assert ["var(--plus)" in said[weak], "var(--minus)" in said[strong]] == [True, True]
