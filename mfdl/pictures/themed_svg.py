@@ -31,7 +31,7 @@ STYLES = re.compile(
     "fill|stroke|stroke-width|stroke-dasharray|(fill-|stroke-)?opacity|font-size|font-weight|text-anchor|image-rendering"
 )
 REFERENCE = "{http://www.w3.org/1999/xlink}href"
-OPTIONS: dict[Any, Any] = {"svg.fonttype": "none", "image.composite_image": False, "text.parse_math": False}
+OPTIONS: dict[Any, Any] = {"svg.fonttype": "none", "image.composite_image": False}
 NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 

@@ -183,7 +183,8 @@ def test_series_are_told_apart_by_classes_and_names_are_text():
 
 
 def test_points_at_one_place_are_side_by_side_with_their_ranges():
-    lines = [Line(look, *(np.array([v]) for v in (3.0, 2.0, 1.0, 4.0)), tips=[look.name]) for look in SERIES.values()]
+    numbers = np.array([[3.0, 2.0, 1.0, 4.0], [3.0, np.nan, np.nan, np.nan]]).T
+    lines = [Line(look, *numbers, tips=[look.name, "nowhere"]) for look in SERIES.values()]
     root = themed(LineChart("x", "y", lines, x_log=True).figure())
     x, y = np.array([tips(root)[name] for name in SERIES]).T
     assert np.ptp(y) < 1

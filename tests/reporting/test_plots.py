@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 import mfdl
-from mfdl.pictures.looks import KNOWN
+from mfdl.pictures.curves import Curves, calm_range
+from mfdl.pictures.looks import KNOWN, looks_of
 from mfdl.reporting.plots import plot_comparison, plot_runs
 
 
@@ -30,7 +31,7 @@ def steps_of(mechanisms, seeds=(0, 1), diverged=()):
             "mechanism": m, "seed": s, "step": t, "node": str(u),
             "loss": float("inf") if m in diverged and t > 5 else 1.0 + i + 0.1 * s + 1 / t + u,
         }
-        for i, m in enumerate(mechanisms) for s in seeds for t in (5, 10) for u in range(2)
+        for i, m in enumerate(mechanisms) for s in seeds for t in (5, 10) for u in range(3)
     ]  # fmt: skip
     return pa.Table.from_pylist(rows)
 
@@ -60,7 +61,7 @@ def test_picture_names_every_mechanism_and_carries_the_caption(seeds):
 
 def test_lines_are_means_over_nodes_and_seeds():
     lines = [line for line in compared("none", "mafalda").axes[0].get_lines() if list(line.get_xdata()) == [5, 10]]
-    np.testing.assert_allclose(lines[0].get_ydata(), [1.0 + 0.05 + 0.2 + 0.5, 1.0 + 0.05 + 0.1 + 0.5])
+    np.testing.assert_allclose(lines[0].get_ydata(), [1.0 + 0.05 + 0.2 + 1.0, 1.0 + 0.05 + 0.1 + 1.0])
     assert lines[1].get_color() == KNOWN["mafalda"][0]
 
 
@@ -77,7 +78,19 @@ def test_divergence_is_said_and_does_not_break_the_picture(diverged):
     figure = compared("none", "anti-pgd", diverged=diverged)
     figure.savefig(io.BytesIO(), format="png")
     assert sum("diverged in 2 of 2 seeds" in t for t in texts(figure)) == len(diverged)
-    assert all(0 < axes.get_ylim()[1] - axes.get_ylim()[0] < 1e4 for axes in figure.axes)
+    assert all(np.isfinite(axes.get_ylim()).all() for axes in figure.axes)
+    over_steps = figure.axes[0]
+    leads = [line.get_ydata() for line in over_steps.get_lines() if line.get_transform() == over_steps.transAxes]
+    assert len(leads) == 2
+    assert np.max(leads) <= 1
+
+
+def test_a_diverging_run_does_not_squeeze_the_others_flat():
+    steps = [np.array([1, 2])]
+    calm = Curves("calm", looks_of(["a"])[0], steps, [np.array([1.0, 2.0])], [2.0])
+    wild = Curves("wild", looks_of(["b"])[0], steps, [np.array([3.0, 1e30])], [None])
+    assert calm_range([calm, wild], [2.5]) == (1.0, 2.5)
+    assert calm_range([wild]) == (3.0, 3000.0)
 
 
 @pytest.mark.parametrize("last", [None, 500.0])
@@ -127,7 +140,7 @@ def test_a_title_never_praises_models_that_learned_nothing():
 def test_runs_in_the_same_axes_share_a_legend_and_stay_in_view():
     runs = [trained(mfdl.algorithms.dp_dsgd, 8), trained(mfdl.algorithms.anti_pgd, 4)]
     ax = matplotlib.figure.Figure().add_subplot()
-    for run in (*runs, runs[0]):
+    for run in (runs[0], *runs):
         run.plot(ax=ax)
     named = [text.get_text() for text in ax.get_legend().get_texts()]
     assert [name for name in named if name != "untrained"] == ["dp-dsgd", "anti-pgd"]

@@ -222,6 +222,7 @@ def test_names_are_text_and_nothing_else(tmp_path_factory, name, other):
 def test_diverged_runs_are_said_and_not_averaged(tmp_path):
     gone = {"final_loss": None, "diverged": True}
     changes = [{"label": "calm", "seed": s, "final_loss": 1.0 + s} for s in (0, 1)]
+    changes += [{"label": "wild", "seed": s, "lr": 0.1, **gone} for s in (0, 1)]  # a worse rate
     changes += [{"label": "wild", "seed": 0, **gone}, {"label": "wild", "seed": 1, "final_loss": 0.1}]
     path = written(made_up(tmp_path, changes))
     rows = {row["mechanism"]: row for row in Page(path).rows()}
