@@ -183,14 +183,19 @@ def test_series_are_told_apart_by_classes_and_names_are_text():
 
 
 def test_points_at_one_place_are_side_by_side_with_their_ranges():
-    numbers = np.array([[3.0, 2.0, 1.0, 4.0], [3.0, np.nan, np.nan, np.nan]]).T
-    lines = [Line(look, *numbers, tips=[look.name, "nowhere"]) for look in SERIES.values()]
+    lines = [Line(look, *(np.array([v]) for v in (3.0, 2.0, 1.0, 4.0)), tips=[look.name]) for look in SERIES.values()]
     root = themed(LineChart("x", "y", lines, x_log=True).figure())
     x, y = np.array([tips(root)[name] for name in SERIES]).T
     assert np.ptp(y) < 1
     assert np.diff(x) == pytest.approx([np.ptp(x) / 2] * 2, abs=0.5)
     assert np.ptp(x) > 50
-    assert sum("band" in group.attrib["class"] for group in root.iter("g")) == len(SERIES)
+    known = np.array([[0.0, np.nan, np.nan, np.nan], [1.0, 2.0, 1.0, 4.0]])
+    for drawing, count in (
+        (root, len(SERIES)),
+        (themed(LineChart("x", "y", [Line(SERIES["mafalda"], *known.T)]).figure()), 1),
+    ):
+        bands = [group.find("path") for group in drawing.iter("g") if "band" in group.attrib["class"]]
+        assert [path is not None for path in bands] == [True] * count
 
 
 @pytest.mark.parametrize("size", [3, 30, 500])

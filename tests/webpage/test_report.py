@@ -157,7 +157,7 @@ def test_losses_are_computed_once_and_their_table_is_in_the_page(folder, page, b
     assert (folder / "report.json").read_bytes() == before
     for entry in entries.values():
         entry["mu"] = entry["mu"][:-1]
-    for content in ({"mfdl": mfdl.__version__, "pairwise": entries}, {"mfdl": "0", "pairwise": json.loads(before)}, []):
+    for content in ({"mfdl": mfdl.__version__, "pairwise": entries}, {**json.loads(before), "mfdl": "0"}, []):
         with pytest.raises(AssertionError, match="computed again"):
             rebuilt.LossStore(content).pairwise(built)
 
