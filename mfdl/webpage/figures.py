@@ -181,16 +181,18 @@ def by_hops(panel: TrustPanel, mechanisms: Sequence[MechanismDetails], looks: Lo
     """mu by distance from the attacker, in training and for fixed gradients: mean over pairs, smallest to largest."""
     drawings = []
     for kind, words in KINDS.items():
-        lines = [
-            _line_by_hops(looks[each.group.label], each.built.hops, getattr(each.losses, kind))
-            for each in mechanisms
-            if each.built is not None and each.losses is not None
-        ]
+        lines, infinite = [], 0
+        for each in mechanisms:
+            if each.built is not None and each.losses is not None:
+                mu, hops = getattr(each.losses, kind), each.built.hops
+                lines.append(_line_by_hops(looks[each.group.label], hops, mu))
+                infinite += int(np.isinf(mu[hops > 0]).sum())
         title = f"{words[:1].upper()}{words[1:]}: trained under {panel.trust}"
         ticks = [(hops, f"{hops:g}", "") for hops in sorted({float(hops) for line in lines for hops in line.x})]
         if ticks:
             chart = LineChart("hops from the attacker", "μ that one node learns", lines, (), ticks)
-            drawings.append(Drawing.of(chart.figure(), title, f"mu by distance. {title}", looks.values()))
+            unseen = f"{infinite} infinite losses are not drawn." if infinite else ""
+            drawings.append(Drawing.of(chart.figure(), title, f"mu by distance. {title}", looks.values(), words=unseen))
     return drawings
 
 

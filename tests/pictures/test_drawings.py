@@ -195,7 +195,7 @@ def test_points_at_one_place_are_side_by_side_with_their_ranges():
         (themed(LineChart("x", "y", [Line(SERIES["mafalda"], *known.T)]).figure()), 1),
     ):
         bands = [group.find("path") for group in drawing.iter("g") if "band" in group.attrib["class"]]
-        assert [path is not None for path in bands] == [True] * count
+        assert ["stroke:var" in path.attrib["style"] for path in bands] == [True] * count
 
 
 @pytest.mark.parametrize("size", [3, 30, 500])

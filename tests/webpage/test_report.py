@@ -7,6 +7,7 @@ import json
 import math
 import re
 import statistics
+from types import SimpleNamespace
 from urllib.parse import unquote, urlparse
 
 import numpy as np
@@ -19,11 +20,12 @@ import mfdl
 from mfdl.cli import main
 from mfdl.errors import InvalidInput
 from mfdl.pictures.heat_maps import IN_CELLS
+from mfdl.pictures.looks import series_looks
 from mfdl.reporting.shared import Shared
 from mfdl.sweeps import Store
-from mfdl.webpage import ReportConfig, rebuilt
+from mfdl.webpage import ReportConfig, figures, rebuilt
 from mfdl.webpage.page import write_page
-from mfdl.webpage.run_groups import grouped, leader
+from mfdl.webpage.run_groups import TrustPanel, grouped, leader
 
 CHOSEN_BEFORE, CHOSEN_HERE = "Learning rates were chosen on other seeds than these.", "chosen on these very seeds"
 
@@ -152,14 +154,29 @@ def test_losses_are_computed_once_and_their_table_is_in_the_page(folder, page, b
         region = f"Losses of all pairs under {entry['of']['mechanism']}"
         cells = [float(e[1]["value"]) for e in page.all("data") if e[3] == region]
         assert cells == [float(v) for row in entry["mu_adaptive"] for v in row]
+    store = rebuilt.LossStore(None)
+    store.pairwise(built)
+    ((key, entry),) = store.used.items()
     monkeypatch.setattr(rebuilt, "pairwise", refuse)
     written(folder)
     assert (folder / "report.json").read_bytes() == before
-    for entry in entries.values():
-        entry["mu"] = entry["mu"][:-1]
-    for content in ({"mfdl": mfdl.__version__, "pairwise": entries}, {**json.loads(before), "mfdl": "0"}, []):
+    rebuilt.LossStore({"mfdl": mfdl.__version__, "pairwise": {key: entry}}).pairwise(built)
+    damaged = entry | {"mu": entry["mu"][:-1]}
+    for version, earlier in (("0", {key: entry}), (mfdl.__version__, {key: damaged}), (mfdl.__version__, [])):
         with pytest.raises(AssertionError, match="computed again"):
-            rebuilt.LossStore(content).pairwise(built)
+            rebuilt.LossStore({"mfdl": version, "pairwise": earlier}).pairwise(built)
+
+
+def test_losses_by_distance_are_those_of_the_pairs():
+    hops = np.abs(np.subtract.outer(np.arange(4.0), np.arange(4.0)))
+    mu = np.where(hops > 0, 1 / np.maximum(hops, 1), np.inf)
+    mu[0, 1], mu[3, 2] = np.inf, 3.0
+    group, built = SimpleNamespace(label="a"), SimpleNamespace(hops=hops)
+    mechanism = rebuilt.MechanismDetails(group, built, rebuilt.PairLosses(mu, mu / 2))
+    adaptive, fixed = figures.by_hops(TrustPanel("ldp", []), [mechanism], series_looks(["a"]))
+    assert "a, 1 hops: mean 1.4, largest 3, 5 pairs" in adaptive.svg
+    assert "a, 3 hops: mean 0.1667, largest 0.1667, 2 pairs" in fixed.svg
+    assert adaptive.words == fixed.words == "1 infinite losses are not drawn."
 
 
 def test_correlations_are_those_of_the_dense_operator(built):
