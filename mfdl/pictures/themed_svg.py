@@ -30,6 +30,7 @@ VARIABLES = {
 STYLES = re.compile(
     "fill|stroke|stroke-width|stroke-dasharray|(fill-|stroke-)?opacity|font-size|font-weight|text-anchor|image-rendering"
 )
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # which names may contain
 REFERENCE = "{http://www.w3.org/1999/xlink}href"
 OPTIONS: dict[Any, Any] = {"svg.fonttype": "none", "image.composite_image": False}
 NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -52,7 +53,7 @@ def themed_svg(figure: Figure, title: str, looks: Iterable[Look] = ()) -> str:
     with matplotlib.rc_context(OPTIONS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the browser has other fonts
         figure.savefig(buffer, format="svg", metadata=NO_METADATA)
-    source = ElementTree.fromstring(buffer.getvalue())
+    source = ElementTree.fromstring(NOT_IN_XML.sub("\ufffd", buffer.getvalue().decode()))
     theme = _Theme(
         {look.colour: look.index for look in looks},
         {element.attrib["id"]: element for element in source.iter() if "id" in element.attrib},

@@ -216,7 +216,7 @@ def test_the_command_leaves_out_losses_beyond_the_size(folder, tmp_path, capsys)
 # ---- names and numbers of any kind -----------------------------------------------------------------------------------
 
 TEXT = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40)
-EVIL = '"><script>alert(1)</script><svg onload=alert(2)>&amp;$\\frac{$'
+EVIL = '"><script>alert(1)</script><svg onload=alert(2)>&amp;$\\frac{$\x01'
 
 
 @given(name=TEXT, other=TEXT)
