@@ -26,8 +26,6 @@ LINE_INCHES = 0.165  # of a caption
 TICK = 8.5  # points: the font of ticks
 CHARACTER = 0.64  # width of a bold character of a wide font, in font sizes
 LOG_RATIO = 8.0  # largest over smallest value beyond which a scale is logarithmic
-MAX_LABELLED = 40  # nodes up to which every node carries its name
-WHOLE_RANGE = 1e-12  # what is below this fraction of the largest value is zero in all but rounding
 LONGEST_NAME = 15  # characters of a name in a small picture
 MINUS = "\u2212"
 

@@ -16,10 +16,9 @@ from matplotlib import figure as matplotlib_figure
 from ..check import FloatArray
 from ..metrics import WORDS
 from ..pictures.curves import Curves, calm_range, mean_over_nodes
-from ..pictures.heat_maps import signed_scale, signed_text, square_map
+from ..pictures.drawings import correlated_graph, drawn_pairs, signed_scale, signed_text, square_map
 from ..pictures.line_charts import Level, Line, LineChart
 from ..pictures.looks import Look
-from ..pictures.networks import correlated_graph, drawn_pairs
 from ..pictures.style import POSITIVE, plain
 from ..pictures.themed_svg import themed_svg
 from ..reporting.account import by_distance

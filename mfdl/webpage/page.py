@@ -17,9 +17,10 @@ from markupsafe import Markup
 
 from .. import __version__, files
 from ..metrics import is_accuracy
+from ..pictures.drawings import MAX_LABELLED
 from ..pictures.line_charts import swatch
 from ..pictures.looks import DARK, LIGHT, LINES, WORDS, readable, series_looks
-from ..pictures.style import MAX_LABELLED, plain
+from ..pictures.style import plain
 from ..pictures.themed_svg import themed_svg
 from ..progress import Progress, Silent
 from ..progress import shown as progress_screen

@@ -17,9 +17,17 @@ from PIL import Image
 
 from mfdl import graphs
 from mfdl.pictures import looks
-from mfdl.pictures.heat_maps import IN_CELLS, draw_matrix, signed_scale, square_map
+from mfdl.pictures.drawings import (
+    IN_CELLS,
+    correlated_graph,
+    draw_edges,
+    draw_matrix,
+    drawn_pairs,
+    name_nodes,
+    signed_scale,
+    square_map,
+)
 from mfdl.pictures.line_charts import Level, Line, LineChart
-from mfdl.pictures.networks import correlated_graph, draw_edges, drawn_pairs, name_nodes
 from mfdl.pictures.style import MINUS, fit_y, spread
 from mfdl.pictures.themed_svg import themed_svg
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 import mfdl
 from mfdl.participation import EveryStep
-from mfdl.pictures.style import MAX_LABELLED
+from mfdl.pictures.drawings import MAX_LABELLED
 from mfdl.privacy.accounting import victim_losses
 from mfdl.reporting import account as pictures
 from mfdl.reporting.pairwise import pairwise_losses, pairwise_matrix

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import mfdl
 from mfdl.cli import main
 from mfdl.errors import InvalidInput
-from mfdl.pictures.heat_maps import IN_CELLS
+from mfdl.pictures.drawings import IN_CELLS
 from mfdl.pictures.looks import series_looks
 from mfdl.reporting.shared import Shared
 from mfdl.sweeps import Store
