@@ -24,7 +24,7 @@ from mfdl import (
     replay,
     trust,
 )
-from mfdl.pictures.heat_maps import MAX_NUMBERED, cell_text, heat_map
+from mfdl.pictures.drawings import MAX_NUMBERED, cell_text, heat_map
 from mfdl.reporting.plots import plot_runs
 from mfdl.training.run import RUN_COLUMNS
 

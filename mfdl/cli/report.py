@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..webpage.config import ReportConfig
+from ..webpage import ReportConfig
 from . import options
 from .command import Answer, command
 

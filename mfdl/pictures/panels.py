@@ -11,7 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .style import INK, QUIET, caption_lines, plain_decades, quiet, write_caption
+from .line_charts import Line, LineChart
+from .looks import DASHED, Look
+from .style import INK, caption_lines, write_caption
 
 COLOURS = {"LDP": "#d55e00", "CDP": "#6e6e6e", "DECOR": "#0072b2", "pairwise": "#0072b2", "CorN": "#009e73"}
 MARKERS = {"LDP": "s", "CDP": "D", "DECOR": "^", "pairwise": "^", "CorN": "o"}
@@ -49,9 +51,9 @@ def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
     width = max(PANEL_INCHES * len(panels) + 0.6, 8.6)
     lines = caption_lines(caption, int(width * 17))
     heading = caption_lines(title, int(width * 9))
-    styles = _styles(panels)
-    columns = max(1, int(width / (0.5 + 0.085 * max(map(len, styles)))))
-    above = 0.3 + 0.24 * len(heading) + 0.24 * math.ceil(len(styles) / columns)
+    looks = _looks(panels)
+    columns = max(1, int(width / (0.5 + 0.085 * max(map(len, looks)))))
+    above = 0.3 + 0.24 * len(heading) + 0.24 * math.ceil(len(looks) / columns)
     height = HEIGHT_INCHES - 1.0 + above + 0.16 * len(lines)
     figure = Figure(figsize=(width, height), facecolor="white")
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
@@ -62,60 +64,47 @@ def draw(panels: Sequence[Panel], title: str, caption: str) -> Figure:
         bottom=(0.85 + 0.16 * len(lines)) / height,
         wspace=0.28,
     )
-    drawn: dict[str, Any] = {}
     for axes, panel in zip(grid, panels, strict=True):
-        drawn |= _panel(axes, panel, styles)
-    figure.text(0.3 / width, 1 - 0.16 / height, "\n".join(heading), va="top", linespacing=1.25, **_bold(12.5))
+        _draw_panel(axes, panel, looks)
+    bold: dict[str, Any] = {"fontsize": 12.5, "fontweight": "bold", "color": INK, "va": "top", "linespacing": 1.25}
+    figure.text(0.3 / width, 1 - 0.16 / height, "\n".join(heading), **bold)
     place: dict[str, Any] = {
         "loc": "upper left",
         "bbox_to_anchor": (0.2 / width, 1 - (0.2 + 0.24 * len(heading)) / height),
     }
-    figure.legend([*drawn.values()], [*drawn], ncols=columns, frameon=False, fontsize=9, **place)
+    handles = [look.handle(linewidth=1.7, markersize=5) for look in looks.values()]
+    figure.legend(handles, [*looks], ncols=columns, frameon=False, fontsize=9, **place)
     write_caption(figure, lines, left=0.3 / width, top=(0.2 + 0.16 * len(lines)) / height)
     return figure
 
 
-def _bold(size: float) -> dict[str, Any]:
-    return {"fontsize": size, "fontweight": "bold", "color": INK}
-
-
-def _styles(panels: Sequence[Panel]) -> dict[str, dict[str, Any]]:
+def _looks(panels: Sequence[Panel]) -> dict[str, Look]:
     """Of every name of all panels: the same in each."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     dashed = {name for panel in panels for name in panel.dashed}
     given = {name: colour for panel in panels for name, colour in (panel.colours or {}).items()}
     others = [name for name in names if name not in COLOURS and name not in given]
-    styles = {}
+    looks = {}
     for name in names:
         place = others.index(name) if name in others else names.index(name)
         colour = given.get(name) or COLOURS.get(name) or MORE_COLOURS[place % len(MORE_COLOURS)]
         marker = MARKERS.get(name) or MORE_MARKERS[place % len(MORE_MARKERS)]
-        line = {"linestyle": "--", "linewidth": 1.4} if name in dashed else {"marker": marker, "markersize": 4.5}
-        styles[name] = {"linewidth": 1.7, **line, "color": COLOURS.get(colour, colour)}
-    return styles
+        style: dict[str, Any] = {"dashes": DASHED} if name in dashed else {"marker": marker}
+        looks[name] = Look(name, COLOURS.get(colour, colour), **style)
+    return looks
 
 
-def _panel(axes: Axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    quiet(axes, grid="y")
-    drawn = {}
-    for name, values in panel.lines.items():
-        (drawn[name],) = axes.plot(panel.x, np.nanmean(values, axis=1), label=name, **styles[name])
-        if values.shape[1] > 1:
-            low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
-            axes.fill_between(panel.x, low, high, color=styles[name]["color"], alpha=0.15, lw=0)
+def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> None:
+    x = np.asarray(panel.x, dtype=np.float64)
+    lines = [
+        Line(looks[name], x, *(over(values, axis=1) for over in (np.nanmean, np.nanmin, np.nanmax)))
+        for name, values in panel.lines.items()
+    ]
+    ticks = [(value, f"{value:g}", "") for value in panel.x] if panel.log_x and x.size <= MOST_TICKS else []
+    chart = LineChart(panel.x_label, panel.y_label, lines, (), ticks, panel.log_x, panel.log_y, panel.y_range)
+    chart.draw(axes, width=1.7)
     axes.set_title(panel.title, loc="left", fontsize=10.5, color=INK)
-    axes.set_xlabel(panel.x_label, color=QUIET)
-    axes.set_ylabel(panel.y_label, color=QUIET)
-    if panel.log_x:
-        axes.set_xscale("log")
-        plain_decades(axes.xaxis, (min(panel.x), max(panel.x)))
-        if len(panel.x) <= MOST_TICKS:
-            axes.set_xticks(panel.x, [f"{x:g}" for x in panel.x])
     if panel.y_range is not None:
         axes.set_ylim(*panel.y_range)
-    if panel.log_y:
-        axes.set_yscale("log")
-        plain_decades(axes.yaxis, axes.get_ylim())
-    elif panel.y_range is None:
+    elif not panel.log_y:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    return drawn

@@ -1,4 +1,4 @@
-"""Axes with few lines, names beside the ends of curves, captions, and figures written whole."""
+"""Axes with few lines, ranges and ticks, names beside the ends of lines, captions, and figures written whole."""
 
 from __future__ import annotations
 
@@ -7,27 +7,37 @@ import io
 import math
 import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from .. import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, QUIET, GRID = "#222222", "#6b6b6b", "#e3e3e3"
+GROUND, INK, QUIET, GRID, FRAME = "#ffffff", "#222222", "#6b6b6b", "#e3e3e3", "#bdbdbd"
+EDGE, POSITIVE, NEGATIVE = "#b5b5b5", "#0a58b9", "#a3400b"  # of a graph, and of what has a sign
 LINE_INCHES = 0.165  # of a caption
+TICK = 8.5  # points: the font of ticks
+CHARACTER = 0.64  # width of a bold character of a wide font, in font sizes
+LOG_RATIO = 8.0  # largest over smallest value beyond which a scale is logarithmic
+LONGEST_NAME = 15  # characters of a name in a small picture
+MINUS = "\u2212"
 
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """Where a curve ends and what stands beside it: its name, and words below it.
+    """Where a line ends and what stands beside it: its name, and words below it.
 
-    Attributes: stop: the last x in data, from which a dotted line leads to the name; inf: the edge of the picture.
+    Attributes:
+        stop: the last x in data, from which a dotted line leads to the name; inf: the edge of the picture.
+        marker: of matplotlib, drawn before the name.
+        gid: of what is drawn here, see `css`; tip: see `themed_svg`.
     """
 
     height: float
@@ -35,40 +45,87 @@ class End:
     words: str
     colour: str
     stop: float = math.inf
+    marker: Any = ""
+    gid: str | None = None
+    tip: str | None = None
+
+    @property
+    def shortened(self) -> End:
+        """With its `short_name` alone, and the whole name as the tip where that is another one."""
+        name = short_name(self.name)
+        return dataclasses.replace(self, name=name, words="", tip=None if name == self.name else self.name)
+
+
+def css(first: str, *more: str) -> str | None:
+    """The gid of an artist that has these CSS classes in a page; None if the first is empty: not in a page."""
+    return f".{' '.join((first, *more))}" if first else None
 
 
 def quiet(axes: Axes, *, grid: str) -> None:
     """Only the lines that help reading."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#bdbdbd")
-    axes.tick_params(axis="x", colors=QUIET, labelsize=8.5)
+    axes.spines[["left", "bottom"]].set_color(FRAME)
+    axes.tick_params(axis="x", colors=QUIET, labelsize=TICK)
     if grid == "y":
-        axes.tick_params(axis="y", colors=QUIET, labelsize=8.5)
+        axes.tick_params(axis="y", colors=QUIET, labelsize=TICK)
     axes.grid(axis="y" if grid == "y" else "x", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
 
 
-def name_ends(axes: Axes, ends: Sequence[End], *, apart: float) -> None:
-    """Names right of the picture, joined to the ends of their curves, none over another."""
+def fit_y(axes: Axes, values: Iterable[float], *, logarithmic: bool | None = None) -> None:
+    """A range that holds all finite values with a margin, and its ticks; logarithmic by default beyond `LOG_RATIO`.
+
+    A logarithmic range holds those above zero; if there are none it is linear.
+    """
+    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    positive = [value for value in finite if value > 0]
+    if logarithmic is None:
+        logarithmic = len(positive) == len(finite) and max(positive) / min(positive) >= LOG_RATIO
+    low, high = min(finite), max(finite)
+    if logarithmic and positive:
+        low = min(positive)
+        axes.set_yscale("log")
+        axes.set_ylim(low / 1.18, high * 1.18)
+        plain_decades(axes.yaxis, axes.get_ylim())
+    else:
+        axes.set_yscale("linear")
+        margin = 0.06 * (high - low) or 0.06 * (abs(high) or 1.0)
+        axes.set_ylim(low - margin, high + margin)
+        plain_steps(axes.yaxis, max(5, int(axes.get_window_extent().height * 72 / axes.figure.get_dpi() / 36)))
+
+
+def name_ends(axes: Axes, ends: Sequence[End], *, apart: float, size: float = 10.0) -> None:
+    """Names right of the picture, joined to the ends of their lines, none over another.
+
+    Args: apart: least distance of two names, as a share of the height; size: of their font in points.
+    """
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [float(to_axes.transform((1.0, end.height))[1]) for end in ends]
     order = sorted(range(len(ends)), key=lambda i: heights[i])
     places = spread([heights[i] for i in order], min(apart, 1 / max(len(ends), 1)))
-    outside: dict[str, Any] = {"xycoords": "axes fraction", "annotation_clip": False}
+    outside: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
     for i, y in zip(order, places, strict=True):
         end = ends[i]
-        start = 1.0 if math.isinf(end.stop) else float(to_axes.transform((end.stop, 1.0))[0]) + 0.012
-        how: dict[str, Any] = {
-            "color": end.colour,
-            "linewidth": 0.8,
-            "alpha": 0.8,
-            "linestyle": ":" if start < 1 else "-",
-        }
-        axes.plot([start, 1.0, 1.03], [heights[i], heights[i], y], transform=axes.transAxes, clip_on=False, **how)
-        bold: dict[str, Any] = {"fontsize": 10, "fontweight": "bold", "va": "bottom" if end.words else "center"}
-        axes.annotate(end.name, (1.04, y), color=end.colour, **bold, **outside)
+        start = 1.0 if math.isinf(end.stop) else min(1.0, float(to_axes.transform((end.stop, 1.0))[0]) + 0.012)
+        same: dict[str, Any] = {"color": end.colour, "clip_on": False, "gid": end.gid}
+        lead: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.8, "linestyle": ":" if start < 1 else "-"}
+        axes.plot([start, 1.0, 1.03], [heights[i], heights[i], y], transform=axes.transAxes, **lead, **same)
+        beside = 0.0
+        if end.marker:
+            beside = 0.95 * size
+            place = axes.transAxes + ScaledTranslation(0.4 * size / 72, 0, axes.figure.dpi_scale_trans)
+            dot: dict[str, Any] = {
+                "marker": end.marker,
+                "markersize": 0.55 * size,
+                "markeredgewidth": 0,
+                "linestyle": "",
+            }
+            axes.plot([1.04], [y], transform=place, **dot, **same)
+        bold: dict[str, Any] = {"fontsize": size, "fontweight": "bold", "va": "bottom" if end.words else "center"}
+        axes.annotate(end.name, (1.04, y), xytext=(beside, 0), url=end.tip, **bold, **same, **outside)
         if end.words:
-            axes.annotate(end.words, (1.04, y - 0.006), fontsize=8, color=QUIET, va="top", **outside)
+            small: dict[str, Any] = {"fontsize": 8, "color": QUIET, "va": "top"}
+            axes.annotate(end.words, (1.04, y - 0.006), xytext=(0, 0), **small, **outside)
 
 
 def spread(wanted: Sequence[float], apart: float) -> list[float]:
@@ -90,19 +147,37 @@ def spread(wanted: Sequence[float], apart: float) -> list[float]:
     return [start + apart * i for start, members in blocks for i in range(len(members))]
 
 
+def short_name(name: str, longest: int = LONGEST_NAME) -> str:
+    """A name where there is little room: of a long one the beginning and the end, which tells files apart.
+
+    >>> short_name("mafalda"), short_name("file:/home/somebody/strategy.mfdl")
+    ('mafalda', 'file:/ho…y.mfdl')
+    """
+    return name if len(name) <= longest else f"{name[:8]}…{name[8 - longest + 1 :]}"
+
+
 def plain_decades(axis: Any, limits: tuple[float, float]) -> None:
-    """Ticks at 1, 2, 5 where few decades are shown, at powers of ten where many are; written as plain numbers."""
+    """Ticks at 1, 2, 5 where few decades are visible, at powers of ten where many are; written as plain numbers."""
     decades = math.log10(limits[1] / limits[0])
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.2 else (1.0,), numticks=12))
-    axis.set_major_formatter(FuncFormatter(_plain))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     axis.set_minor_locator(NullLocator())
 
 
-def _plain(value: float, _: object) -> str:
-    if 1e-3 <= value < 1e5:
-        return f"{value:g}"
-    power = round(math.log10(value))
-    return f"$10^{{{power}}}$" if math.isclose(value, 10.0**power) else f"{value:.0e}"
+def plain_steps(axis: Any, count: int) -> None:
+    """At most count + 1 ticks at round values, written as plain numbers."""
+    axis.set_major_locator(MaxNLocator(nbins=count, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+
+
+def plain(value: float) -> str:
+    """A number as ticks and small tables show it.
+
+    >>> [plain(value) for value in (0.0, 0.25, 1e-9, 12345678.0, 3.0, 0.1 + 0.2)]
+    ['0', '0.25', '1e-9', '1.23e7', '3', '0.3']
+    """
+    text = f"{value:.4g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.3g}"
+    return text.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e").replace("-", MINUS if value < 0 else "-", 1)
 
 
 def caption_lines(caption: str, width: int) -> list[str]:
@@ -112,16 +187,16 @@ def caption_lines(caption: str, width: int) -> list[str]:
 
 def write_caption(figure: Figure, lines: Sequence[str], *, left: float, top: float) -> None:
     """The lines from a point given in fractions of the figure."""
-    how: dict[str, Any] = {"fontsize": 7.6, "color": QUIET, "va": "top", "linespacing": 1.35}
-    figure.text(left, top, "\n".join(lines), **how)
+    style: dict[str, Any] = {"fontsize": 7.6, "color": QUIET, "va": "top", "linespacing": 1.35}
+    figure.text(left, top, "\n".join(lines), **style)
 
 
 def write_figure(folder: str | os.PathLike[str], name: str, figure: Figure) -> list[Path]:
     """NAME.png and NAME.svg in the folder, each written whole or not at all."""
     written = []
     kinds: dict[str, dict[str, Any]] = {"png": {"dpi": 150}, "svg": {"metadata": {"Date": None}}}
-    for kind, how in kinds.items():
+    for kind, options in kinds.items():
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, **how)
+        figure.savefig(buffer, format=kind, **options)
         written.append(files.atomic_write_bytes(Path(folder) / f"{name}.{kind}", buffer.getvalue()))
     return written

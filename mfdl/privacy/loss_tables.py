@@ -65,7 +65,7 @@ class LossTable(Shown):
             "epsilon" at `delta`. noise_std, adaptive: as for `rows`. Where every cell is the bound with all messages
             seen, which attackers who miss some have for adaptive gradients, the title says so.
         """
-        from ..pictures.heat_maps import heat_map  # matplotlib only where a picture is wanted
+        from ..pictures.drawings import heat_map  # matplotlib only where a picture is wanted
 
         require_known("metric", metric, LOSS_METRICS)
         shown = self._cells(self.rows(noise_std, delta=delta, adaptive=adaptive), metric, adaptive=adaptive)

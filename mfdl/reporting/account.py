@@ -18,8 +18,16 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from .. import graphs
-from ..pictures.heat_maps import WHOLE_RANGE, colour_map, draw_matrix, name_bar, scale
-from ..pictures.networks import MAX_LABELLED, draw_edges, name_nodes
+from ..pictures.drawings import (
+    MAX_LABELLED,
+    WHOLE_RANGE,
+    colour_map,
+    draw_edges,
+    draw_matrix,
+    name_bar,
+    name_nodes,
+    scale,
+)
 from ..pictures.style import (
     GRID,
     INK,

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from .. import graphs
-from ..pictures.networks import MAX_LABELLED, draw_edges, name_nodes
+from ..pictures.drawings import MAX_LABELLED, draw_edges, name_nodes
 from ..pictures.style import INK, LINE_INCHES, caption_lines, write_caption
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..errors import InvalidInput, require_known
 from ..metrics import WORDS
-from ..pictures.curves import Curves, colours_of, draw_curves, draw_over_steps
+from ..pictures.curves import Curves, draw_curves, draw_over_steps, mean_over_nodes
+from ..pictures.looks import looks_of
 from ..training.learned import AT_BEST
 from ..training.plots import plot_runs
 from ..training.run import final_steps
@@ -43,12 +44,12 @@ def plot_comparison(result: dict[str, Any], table: Any, ax: Axes | None = None, 
     columns = {name: np.asarray(table[name]) for name in ("mechanism", "seed", "step")}
     columns["value"] = np.asarray(table[metric], dtype=np.float64)
     curves = []
-    for name, (colour, dashed) in zip(labels, colours_of(labels), strict=True):
+    for name, look in zip(labels, looks_of(labels), strict=True):
         seeds = [seed for mechanism, seed in finals if mechanism == name]
         pairs = [_mean_over_nodes(columns, name, seed) for seed in seeds]
         steps, losses = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         ended = [finals[name, seed] for seed in seeds]
-        curves.append(Curves(labels[name], colour, dashed, steps, losses, ended, beside.get(name)))
+        curves.append(Curves(labels[name], look, steps, losses, ended, beside.get(name)))
     participation = result["participation"]
     caption = (
         f"Task {result['task']}; graph {result['graph']}, {result['nodes']} nodes, gossip {result['gossip']}; "
@@ -75,9 +76,7 @@ def _mean_over_nodes(
     columns: dict[str, NDArray[Any]], name: str, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     rows = (columns["mechanism"] == name) & (columns["seed"] == seed)
-    steps, where = np.unique(columns["step"][rows], return_inverse=True)
-    totals = np.bincount(where, weights=columns["value"][rows], minlength=steps.size)
-    return steps.astype(np.int64), totals / np.maximum(np.bincount(where, minlength=steps.size), 1)
+    return mean_over_nodes(columns["step"][rows], columns["value"][rows])
 
 
 def _falling(result: dict[str, Any]) -> str:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ..errors import InvalidInput, require_known
 from ..mechanism import Mechanism
 from ..metrics import WORDS, is_accuracy
-from ..pictures.curves import Curves, colours_of, draw_curves, draw_over_steps
+from ..pictures.curves import Curves, draw_curves, draw_over_steps
+from ..pictures.looks import looks_of
 from ..shown import rounded_up
 from .learned import AT_BEST, Judged
 from .run import judged
@@ -49,14 +50,13 @@ def plot_runs(runs: Sequence[Run], ax: Axes | None = None, *, metric: str = "los
     curves = [
         Curves(
             name,
-            colour,
-            dashed,
+            look,
             [seed.steps for seed in run.seeds],
             [_values(seed, metric, run.task_name) for seed in run.seeds],
             [seed.final(metric) for seed in run.seeds],
             ended.accuracy if metric == "loss" else None,
         )
-        for name, run, ended, (colour, dashed) in zip(names, runs, verdict.ended, colours_of(names), strict=True)
+        for name, run, ended, look in zip(names, runs, verdict.ended, looks_of(names), strict=True)
     ]
     levels = levels_of(verdict, metric)
     if ax is not None:

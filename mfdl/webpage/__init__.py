@@ -1,5 +1,31 @@
-"""A sweep or a comparison as one page: figures, tables and the numbers behind them, in a file that needs nothing else.
+"""A sweep or a comparison as one page: figures, tables and the numbers behind them, in a file that needs no other.
 
 In: the folder of `mfdl sweep` or `mfdl compare`. Out: report.html, and report.json with what was computed for it. The
-page has no script and loads nothing: series are shown and hidden by style alone, so it works wherever HTML does.
+page has no script and loads nothing: series are shown and hidden by style alone, so it works wherever HTML does. Its
+drawings are those of `mfdl.pictures`, as SVG in the colours of the page.
 """
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, ClassVar
+
+from ..reporting.options import Config, Option
+
+PAGE, DATA = "report.html", "report.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportConfig(Config):
+    """What goes into the page besides the runs."""
+
+    command: ClassVar[str] = "report"
+
+    largest: Annotated[
+        int,
+        Option(
+            "Nodes times steps up to which losses against each single node are computed (a minute a mechanism at the "
+            "default; kept for the next call); 0 leaves them out.",
+            least=0,
+        ),
+    ] = 5000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import urllib.parse
 from collections.abc import Sequence
@@ -12,21 +13,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
+from markupsafe import Markup
 
 from .. import __version__, files
 from ..metrics import is_accuracy
+from ..pictures.drawings import MAX_LABELLED
+from ..pictures.line_charts import swatch
+from ..pictures.looks import DARK, LIGHT, LINES, WORDS, readable, series_looks
+from ..pictures.style import plain
+from ..pictures.themed_svg import themed_svg
 from ..progress import Progress, Silent
-from ..progress import shown as told
+from ..progress import shown as progress_screen
 from ..reporting.output import mu_rounded_up, require_writable, rounded_up
-from . import privacy, sections, source
-from .config import DATA, PAGE
-from .groups import Panel, Setting, best_rates, grouped, settings
-from .looks import DARK, LIGHT, looks
-from .mechanisms import Kept
-from .sections import Looks
+from . import DATA, PAGE, figures, source
+from .figures import Drawing, Looks
+from .rebuilt import LossStore, MechanismDetails, details
+from .run_groups import ComparableRuns, TrustPanel, comparable
 
 if TYPE_CHECKING:
-    from .config import ReportConfig
+    from . import ReportConfig
+
+PROVENANCE = (
+    "task", "task_hash", "graph", "graph_hash", "gossip", "gossip_hash", "unit", "adjacency", "clip_norm", "nodes",
+)  # fmt: skip
 
 
 def write_page(config: ReportConfig, folder: Path, out: Path | None = None, *, progress: Progress = "auto") -> Path:
@@ -38,180 +47,190 @@ def write_page(config: ReportConfig, folder: Path, out: Path | None = None, *, p
     """
     read, page = source.read(folder), folder / PAGE if out is None else out
     require_writable(page)
-    kept = Kept(_earlier(page.parent / DATA))
-    text = render(read, kept, config.largest, page, told(progress))
-    if kept.used:
-        files.atomic_write_json(page.parent / DATA, {"mfdl": __version__, "pairwise": kept.used})
+    store = LossStore(_json(page.parent / DATA))
+    text = render(read, store, config.largest, page, progress_screen(progress))
+    if store.used:
+        files.atomic_write_json(page.parent / DATA, {"mfdl": __version__, "pairwise": store.used})
     return files.atomic_write_text(page, text)
 
 
-def _earlier(path: Path) -> Any:
+def _json(path: Path) -> Any:
+    """What the file holds; None where it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
 
 
-def render(read: source.Source, kept: Kept, largest: int, out: Path, progress: Silent) -> str:
+def render(read: source.Source, store: LossStore, largest: int, out: Path, progress: Silent) -> str:
     """The HTML."""
-    of = looks(record["label"] for record in read.records)
-    every = settings(read.records)
-    shown = [_setting(i, setting, of, read, kept, largest, progress) for i, setting in enumerate(every)]
+    looks = series_looks(record["label"] for record in read.records)
+    every = comparable(read.records)
+    sections = [_section(i, runs, looks, read, store, largest, progress) for i, runs in enumerate(every)]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mfdl.webpage", "."),
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     return environment.get_template("page.html.jinja").render(
-        title=f"{read.kind.capitalize()}: {' and '.join(one.name for one in every[:3])}"
+        title=f"{read.kind.capitalize()}: {' and '.join(runs.name for runs in every[:3])}"
         + ("" if len(every) < 4 else " and others"),
         read=read,
-        settings=shown,
-        looks=list(of.values()),
-        of=of,
-        kinds=range(max(len(one["metrics"]) for one in shown)),
+        sections=sections,
+        swatches={name: Markup(themed_svg(swatch(look), "", [look])) for name, look in looks.items()},
+        themes={ground: _colours(looks, ground) for ground in (LIGHT, DARK)},
+        indices=range(len(looks)),
+        kinds=range(max(len(section["metrics"]) for section in sections)),
         grounds={"light": LIGHT, "dark": DARK},
         provenance=_provenance(read),
         config=json.dumps(read.config, indent=1, ensure_ascii=False),
-        links=_links(read, kept, out),
+        links=_links(read, store, out),
         csv=_csv(every),
         version=__version__,
         budget=mu_rounded_up,
         up=rounded_up,
-        plain=sections.plain,
+        plain=plain,
         number=_number,
-        words_of=sections.words_of,
+        words_of=figures.words_of,
         is_accuracy=is_accuracy,
     )
 
 
-def _setting(
-    index: int, setting: Setting, of: Looks, read: source.Source, kept: Kept, largest: int, progress: Silent
+def _colours(looks: Looks, ground: str) -> str:
+    """CSS variables of the series: colours of lines and of names that stand out from the ground."""
+    kinds = {"c": LINES, "t": WORDS}
+    return " ".join(
+        f"--{kind}{look.index}: {readable(look.colour, ground, ratio)};"
+        for look in looks.values()
+        for kind, ratio in kinds.items()
+    )
+
+
+def _section(
+    index: int,
+    runs: ComparableRuns,
+    looks: Looks,
+    read: source.Source,
+    store: LossStore,
+    largest: int,
+    progress: Silent,
 ) -> dict[str, Any]:
-    """One setting as the template takes it."""
-    metrics = setting.metrics
-    panels = setting.panels
-    about = privacy.shown(setting, kept, largest, progress)
-    labels = list(dict.fromkeys(record["label"] for record in setting.records))
-    first = sections.shown_first(setting)
-    choices: list[dict[str, Any]] = [{"look": of[name], "first": name in first} for name in labels]
-    free = {group.label for group in grouped(setting.records) if not group.private}
+    """Runs that can be compared, as the template takes them."""
+    metrics, panels = runs.metrics, runs.panels
+    by_panel = details(runs, store, largest, progress)
+    first = figures.selected_first(runs)
+    choices = [(looks[name], name in first) for name in dict.fromkeys(record["label"] for record in runs.records)]
+    noiseless = {group.label for group in runs.noiseless}
     return {
         "id": f"p{index + 1}",
-        "setting": setting,
+        "runs": runs,
         "metrics": metrics,
-        "series": {
-            **dict.fromkeys(("tradeoff", "time", "rate"), choices),
-            "privacy": [choice for choice in choices if choice["look"].name not in free],
-        },
+        "choices": choices,
+        "private_choices": [(look, checked) for look, checked in choices if look.name not in noiseless],
         "guarantees": _examples(panels),
         "findings": [(panel.trust, panel.finding()) for panel in panels],
         "trade_off": [
-            sections.trade_off(setting, panel, of, metric, kind)
+            figures.trade_off(runs, panel, looks, metric, kind)
             for panel in panels
             for kind, metric in enumerate(metrics)
-            if any(group.of(metric) for group in panel.groups)
+            if any(group.final(metric) for group in panel.groups)
         ],
-        "rows": _rows(setting),
+        "tables": _tables(runs),
         "over_time": [
-            (panel, [sections.over_time(setting, panel, budget, of, read) for budget in _ordered(panel)])
-            for panel in panels
+            [figures.over_time(runs, panel, budget, looks, read) for budget in _ordered(panel)] for panel in panels
         ],
         "rates": [
-            (panel, [sections.against_rate(setting, panel, budget, of) for budget in _ordered(panel)])
+            [figures.against_rate(runs, panel, budget, looks) for budget in _ordered(panel)]
             for panel in panels
-            if setting.chooses_rates
+            if runs.chooses_rates
         ],
-        "by_hops": [(panel, privacy.by_hops(panel, each, of)) for panel, each in about],
+        "by_hops": [figures.by_hops(panel, mechanisms, looks) for panel, mechanisms in by_panel],
         "pairs": [
-            dict(zip(("figures", "sentences"), privacy.pairs(one) if one.losses else ([], []), strict=True))
-            | {"one": one, "table": privacy.pair_table(one)}
-            for _, each in about
-            for one in each
+            (mechanism, *figures.pair_figures(mechanism), _pair_table(mechanism))
+            for _, mechanisms in by_panel
+            for mechanism in mechanisms
         ],
-        "noise": _noise(about),
+        "noise": _noise([mechanism for _, mechanisms in by_panel for mechanism in mechanisms]),
     }  # fmt: skip
 
 
-def _examples(panels: Sequence[Panel]) -> list[tuple[str, str, str]]:
+def _examples(panels: Sequence[TrustPanel]) -> list[tuple[str, str, str]]:
     """Of each trust model the middle budget in words and the sentence of the weakest guarantee at it."""
-    weakest = [max(panel.at(panel.middle), key=lambda group: float(group.epsilon)) for panel in panels]
+    weakest = [max(panel.best_at(panel.middle), key=lambda group: float(group.epsilon)) for panel in panels]
     return [(p.trust, group.budget_in_words, group.guarantee) for p, group in zip(panels, weakest, strict=True)]
 
 
-def _ordered(panel: Panel) -> list[float]:
+def _ordered(panel: TrustPanel) -> list[float]:
     """The budget that is shown first, then the others."""
     return [panel.middle, *(budget for budget in panel.budgets if budget != panel.middle)]
 
 
-def _noise(about: list[tuple[Panel, list[privacy.Shown]]]) -> list[dict[str, Any]]:
+def _pair_table(mechanism: MechanismDetails) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Losses in training by victim, each as number and text; empty beyond what anybody reads."""
+    if mechanism.losses is None or mechanism.built is None or mechanism.built.num_nodes > MAX_LABELLED:
+        return []
+    rows = zip(mechanism.built.labels, mechanism.losses.adaptive, strict=True)
+    return [(label, [_loss_cell(float(value)) for value in row]) for label, row in rows]
+
+
+def _loss_cell(value: float) -> tuple[str, str]:
+    if math.isnan(value):
+        return "", ""
+    return ("inf", "∞") if math.isinf(value) else (repr(value), rounded_up(value))
+
+
+def _noise(mechanisms: Sequence[MechanismDetails]) -> list[tuple[MechanismDetails, list[Drawing]]]:
     """Each mechanism once, those with something to draw first."""
-    once: dict[str, privacy.Shown] = {}
-    for _, each in about:
-        for one in each:
-            if one.group.label not in once or (one.noise and not once[one.group.label].noise):
-                once[one.group.label] = one
-    made = [{"one": one, "figures": privacy.noise_figures(one) if one.noise else []} for one in once.values()]
-    return sorted(made, key=lambda entry: not entry["figures"])
+    by_label: dict[str, MechanismDetails] = {}
+    for mechanism in mechanisms:
+        label = mechanism.group.label
+        if label not in by_label or (mechanism.noise and not by_label[label].noise):
+            by_label[label] = mechanism
+    drawn = [(mechanism, figures.noise_figures(mechanism)) for mechanism in by_label.values()]
+    return sorted(drawn, key=lambda entry: not entry[1])
 
 
-def _rows(setting: Setting) -> list[tuple[str, list[dict[str, Any]]]]:
+def _tables(runs: ComparableRuns) -> list[tuple[str, list[dict[str, Any]]]]:
     """The table by trust model: each mechanism at its best rate for each budget; last what has no noise."""
-    rows = [
-        (f"Trust model {panel.trust}", [group for budget in panel.budgets for group in panel.at(budget)])
-        for panel in setting.panels
+    tables = [
+        (f"Trust model {panel.trust}", [group for budget in panel.budgets for group in panel.best_at(budget)])
+        for panel in runs.panels
     ]
-    free = best_rates(group for group in grouped(setting.records) if not group.private)
-    rows += [("Without noise, without a guarantee", free)] if free else []
-    return [(words, sections.columns(groups, setting.metrics)) for words, groups in rows]
+    if runs.noiseless:
+        tables.append(("Without noise, without a guarantee", runs.noiseless))
+    return [(words, [group.row(runs.metrics) for group in groups]) for words, groups in tables]
 
 
 def _number(value: float | str | None) -> str:
-    """As an attribute says it to machines: all its digits."""
+    """A number with all its digits, as an attribute for machines."""
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
 def _provenance(read: source.Source) -> list[tuple[str, str]]:
-    names = (
-        "task",
-        "task_hash",
-        "graph",
-        "graph_hash",
-        "gossip",
-        "gossip_hash",
-        "unit",
-        "adjacency",
-        "clip_norm",
-        "nodes",
-    )
-    told = []
-    for name in names:
+    entries = []
+    for name in PROVENANCE:
         values = dict.fromkeys(str(record[name]) for record in read.records if record.get(name) is not None)
         if values:
-            told.append((name.replace("_", " "), ", ".join(values)))
+            entries.append((name.replace("_", " "), ", ".join(values)))
     seeds = sorted({record["seed"] for record in read.records})
-    told.append(("seeds", ", ".join(map(str, seeds))))
-    return told + [(f"version of {name}", version) for name, version in read.versions.items()]
+    entries.append(("seeds", ", ".join(map(str, seeds))))
+    return entries + [(f"version of {name}", version) for name, version in read.versions.items()]
 
 
-def _links(read: source.Source, kept: Kept, out: Path) -> list[tuple[str, str, str]]:
+def _links(read: source.Source, store: LossStore, out: Path) -> list[tuple[str, str, str]]:
     """Words, path and address of what lies beside the page."""
     links = []
     for words, name in read.files:
         path = os.path.relpath(read.folder / name, out.parent) + ("/" if name.endswith("/") else "")
         links.append((words, path, urllib.parse.quote(path)))
-    if kept.used:
+    if store.used:
         links.append(("losses of all pairs of nodes, as computed for this page", DATA, DATA))
     return links
 
 
-def _csv(every: list[Setting]) -> str:
+def _csv(every: Sequence[ComparableRuns]) -> str:
     """All groups of runs, all rates, as an address of its own."""
-    metrics = list(dict.fromkeys(metric for setting in every for metric in setting.metrics))
-    rows = [
-        {"setting": setting.name, **row}
-        for setting in every
-        for row in sections.columns(grouped(setting.records), metrics)
-    ]
+    metrics = list(dict.fromkeys(metric for runs in every for metric in runs.metrics))
+    rows = [{"setting": runs.name, **group.row(metrics)} for runs in every for group in runs.groups]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import mfdl
-from mfdl.pictures.curves import LOOKS, colours_of
-from mfdl.pictures.style import spread
+from mfdl.pictures.curves import Curves, calm_range
+from mfdl.pictures.looks import KNOWN, looks_of
 from mfdl.reporting.plots import plot_comparison, plot_runs
 
 
@@ -31,7 +31,7 @@ def steps_of(mechanisms, seeds=(0, 1), diverged=()):
             "mechanism": m, "seed": s, "step": t, "node": str(u),
             "loss": float("inf") if m in diverged and t > 5 else 1.0 + i + 0.1 * s + 1 / t + u,
         }
-        for i, m in enumerate(mechanisms) for s in seeds for t in (5, 10) for u in range(2)
+        for i, m in enumerate(mechanisms) for s in seeds for t in (5, 10) for u in range(3)
     ]  # fmt: skip
     return pa.Table.from_pylist(rows)
 
@@ -40,14 +40,17 @@ def texts(figure):
     return [t.get_text() for t in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
 
 
+def compared(*names, seeds=(0, 1), diverged=()):
+    return plot_comparison(result_of(names, seeds, diverged), steps_of(names, seeds, diverged))
+
+
 @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
 def test_picture_names_every_mechanism_and_carries_the_caption(seeds):
     names = ["none", "dp-dsgd", "d-mf", "mafalda"]
-    figure = plot_comparison(result_of(names, seeds), steps_of(names, seeds))
-    found = texts(figure)
-    for name in names:
-        assert found.count(name) >= 2  # at its line and at its final loss
-    caption = " ".join(" ".join(found).split())
+    figure = compared(*names, seeds=seeds)
+    words = texts(figure)
+    assert all(words.count(name) >= 2 for name in names)  # at its line and at its final loss
+    caption = " ".join(" ".join(words).split())
     for part in ("Trust model ldp", "replace-one", "Task digits", "graph ring:n=2", "seeds 0"):
         assert part in caption
     for kind in ("png", "svg"):
@@ -57,67 +60,64 @@ def test_picture_names_every_mechanism_and_carries_the_caption(seeds):
 
 
 def test_lines_are_means_over_nodes_and_seeds():
-    figure = plot_comparison(result_of(["none", "mafalda"]), steps_of(["none", "mafalda"]))
-    lines = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 2 and line.get_xdata()[0] == 5]
-    np.testing.assert_allclose(lines[0].get_ydata(), [1.0 + 0.05 + 0.2 + 0.5, 1.0 + 0.05 + 0.1 + 0.5])
-    assert lines[1].get_color() == LOOKS["mafalda"][0]
+    lines = [line for line in compared("none", "mafalda").axes[0].get_lines() if list(line.get_xdata()) == [5, 10]]
+    np.testing.assert_allclose(lines[0].get_ydata(), [1.0 + 0.05 + 0.2 + 1.0, 1.0 + 0.05 + 0.1 + 1.0])
+    assert lines[1].get_color() == KNOWN["mafalda"][0]
 
 
 def test_title_claims_no_more_than_every_seed_shows():
     names = ["none", "dp-dsgd", "mafalda"]
     result = result_of(names)
-    found = texts(plot_comparison(result, steps_of(names)))
-    assert any("dp-dsgd ends with the lowest test loss" in t for t in found)
+    assert any("dp-dsgd ends with the lowest test loss" in t for t in texts(plot_comparison(result, steps_of(names))))
     result["runs"][2]["final_loss"] = 9.0  # seed 0 of dp-dsgd now ends above mafalda
     assert any("no mechanism is ahead in every seed" in t for t in texts(plot_comparison(result, steps_of(names))))
 
 
 @pytest.mark.parametrize("diverged", [("anti-pgd",), ("anti-pgd", "none")])
 def test_divergence_is_said_and_does_not_break_the_picture(diverged):
-    names = ["none", "anti-pgd"]
-    figure = plot_comparison(result_of(names, diverged=diverged), steps_of(names, diverged=diverged))
+    figure = compared("none", "anti-pgd", diverged=diverged)
     figure.savefig(io.BytesIO(), format="png")
     assert sum("diverged in 2 of 2 seeds" in t for t in texts(figure)) == len(diverged)
     assert all(np.isfinite(axes.get_ylim()).all() for axes in figure.axes)
+    over_steps = figure.axes[0]
+    leads = [line.get_ydata() for line in over_steps.get_lines() if line.get_transform() == over_steps.transAxes]
+    assert len(leads) == 2
+    assert np.max(leads) <= 1
 
 
-def test_logarithmic_only_when_ranges_demand_it():
-    names = ["none", "mafalda"]
-    table = steps_of(names)
-    assert plot_comparison(result_of(names), table).axes[0].get_yscale() == "linear"
-    loss = table["loss"].to_numpy().copy()
-    loss[-1] = 500.0
-    table = table.set_column(table.column_names.index("loss"), "loss", pa.array(loss))
-    assert plot_comparison(result_of(names), table).axes[0].get_yscale() == "log"
+def test_a_diverging_run_does_not_squeeze_the_others_flat():
+    steps = [np.array([1, 2])]
+    calm = Curves("calm", looks_of(["a"])[0], steps, [np.array([1.0, 2.0])], [2.0])
+    wild = Curves("wild", looks_of(["b"])[0], steps, [np.array([3.0, 1e30])], [None])
+    assert calm_range([calm, wild], [2.5]) == (1.0, 2.5)
+    assert calm_range([wild]) == (3.0, 3000.0)
 
 
-def test_colours_are_fixed_per_name_and_distinct():
-    names = [*LOOKS, "file:a.npz", "file:b.npz"]
-    chosen = colours_of(names)
-    assert len({colour for colour, _ in chosen}) == len(names)
-    assert colours_of(["mafalda"]) == colours_of(["none", "mafalda"])[1:]
+@pytest.mark.parametrize("last", [None, 500.0])
+def test_logarithmic_only_when_ranges_demand_it(last):
+    table = steps_of(["none", "mafalda"])
+    if last is not None:
+        losses = [*table["loss"].to_pylist()[:-1], last]
+        table = table.set_column(table.column_names.index("loss"), "loss", pa.array(losses))
+    scale = plot_comparison(result_of(["none", "mafalda"]), table).axes[0].get_yscale()
+    assert scale == ("linear" if last is None else "log")
 
 
-@pytest.mark.parametrize("wanted", [[0.5, 0.5, 0.5], [0.0, 0.01, 0.98, 0.99], [0.1, 0.5, 0.9], [1.0, 1.0]])
-def test_labels_never_overlap_and_stay_inside(wanted):
-    placed = spread(wanted, 0.1)
-    assert (np.diff(placed) >= 0.1 - 1e-9).all()
-    assert placed[0] >= 0
-    assert placed[-1] <= 1
+def trained(build, steps, noise_std=20.0):
+    graph = mfdl.graphs.load("ring:n=3")
+    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), 0.5)
+    protected = {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
+    mechanism = mfdl.with_noise(build(dynamics, mfdl.EveryStep(steps)), **protected, noise_std=noise_std * steps)
+    return mfdl.replay(mechanism, mfdl.tasks.load("digits", graph), seeds=[0], eval_every=1, progress=False)
 
 
 def test_runs_can_be_plotted_without_pyplot():
-    graph = mfdl.graphs.load("ring:n=3")
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), learning_rate=0.5)
-    algorithm = mfdl.algorithms.dp_dsgd(dynamics, mfdl.Cyclic(epochs=2, period=2))
-    mechanism = mfdl.calibrate(algorithm, trust=mfdl.trust.LDP(), adjacency="replace-one", clip_norm=1.0, mu=2.0)
-    run = mfdl.replay(mechanism, mfdl.tasks.load("digits", graph), seeds=range(2))
-    before = "matplotlib.pyplot" in sys.modules
+    run, before = trained(mfdl.algorithms.dp_dsgd, 2), "matplotlib.pyplot" in sys.modules
     figure = run.plot()
     assert ("matplotlib.pyplot" in sys.modules) == before
-    found = " ".join(" ".join(texts(figure)).split())
-    assert "dp-dsgd" in found
-    assert "mu-GDP" in found
+    words = " ".join(" ".join(texts(figure)).split())
+    assert "dp-dsgd" in words
+    assert "mu-GDP" in words
     assert texts(plot_runs([run, run]))
 
 
@@ -125,28 +125,22 @@ def test_a_title_never_praises_models_that_learned_nothing():
     """What the judges find stands in the title with epsilon; the untrained loss is a line, accuracy beside the loss."""
     names = ["none", "mafalda"]
     finding = "mafalda does not beat the untrained model (test loss 0.9)"
-    told = {"finding": finding, "advice": ["try more."], "untrained_loss_mean": 0.9, "epsilon": 11.2, "delta": 1e-6}
-    result = result_of(names) | told
+    judged = {"finding": finding, "advice": ["try more."], "untrained_loss_mean": 0.9, "epsilon": 11.2, "delta": 1e-6}
+    result = result_of(names) | judged
     result["mechanisms"] = [{"mechanism": m, "final_accuracy_mean": 0.25} for m in names]
     figure = plot_comparison(result, steps_of(names))
-    found = texts(figure)
-    assert f"{finding} at μ = 2, ε = 11.2 at δ = 1e-06" in found
-    assert not any("lowest" in text for text in found)
-    assert {"untrained", "accuracy 25%"} <= set(found)
-    assert any("try more." in " ".join(text.split()) for text in found)
+    words = texts(figure)
+    assert f"{finding} at μ = 2, ε = 11.2 at δ = 1e-06" in words
+    assert not any("lowest" in text for text in words)
+    assert {"untrained", "accuracy 25%"} <= set(words)
+    assert any("try more." in " ".join(text.split()) for text in words)
     assert any(np.allclose(line.get_ydata(), 0.9) for line in figure.axes[0].get_lines())
 
 
 def test_runs_in_the_same_axes_share_a_legend_and_stay_in_view():
-    graph = mfdl.graphs.load("ring:n=3")
-    dynamics = mfdl.Dynamics(mfdl.gossip.metropolis_hastings(graph), learning_rate=0.5)
-    task, how = mfdl.tasks.load("digits", graph), {"trust": mfdl.trust.LDP(), "adjacency": "zero-out", "clip_norm": 1.0}
-    runs = []
-    for build, steps in ((mfdl.algorithms.dp_dsgd, 8), (mfdl.algorithms.anti_pgd, 4)):
-        mechanism = mfdl.with_noise(build(dynamics, mfdl.EveryStep(steps)), **how, noise_std=20.0 * steps)
-        runs.append(mfdl.replay(mechanism, task, seeds=[0], eval_every=1, progress=False))
+    runs = [trained(mfdl.algorithms.dp_dsgd, 8), trained(mfdl.algorithms.anti_pgd, 4)]
     ax = matplotlib.figure.Figure().add_subplot()
-    for run in (*runs, runs[0]):
+    for run in (runs[0], *runs):
         run.plot(ax=ax)
     named = [text.get_text() for text in ax.get_legend().get_texts()]
     assert [name for name in named if name != "untrained"] == ["dp-dsgd", "anti-pgd"]

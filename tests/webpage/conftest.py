@@ -3,7 +3,7 @@
 import pytest
 from folders import sweep
 
-from mfdl.webpage.config import ReportConfig
+from mfdl.webpage import ReportConfig
 from mfdl.webpage.page import write_page
 
 

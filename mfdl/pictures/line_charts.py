@@ -1,0 +1,208 @@
+"""Lines over x with the range of their repetitions, and dotted levels: the inside of every chart of lines.
+
+In: numbers with their looks. Out: artists in axes of the caller's, or a small Figure for a page (`themed_svg`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from numpy.typing import ArrayLike, NDArray
+
+from .looks import Look
+from .style import (
+    CHARACTER,
+    GROUND,
+    QUIET,
+    TICK,
+    End,
+    css,
+    fit_y,
+    name_ends,
+    plain,
+    plain_decades,
+    plain_steps,
+    quiet,
+    short_name,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DOTTED: dict[str, Any] = {"color": QUIET, "linewidth": 1.1, "linestyle": (0, (1, 2)), "zorder": 1}  # of a level
+WIDTH, HEIGHT, TOP, LEFT, BOTTOM = 285.0, 190.0, 20.0, 32.0, 41.0  # points: of a page's chart, and around its axes
+FONT, NAME_ROW = 9.0, 11.5  # points: of labels and names, height of a name
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Line:
+    """One series.
+
+    Attributes:
+        x: shape (points,). middle, low, high: its value and range at each x; nan: no point there.
+        words: below its name; tips: what a page says at each point, empty: nothing.
+    """
+
+    look: Look
+    x: NDArray[np.float64]
+    middle: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    words: str = ""
+    tips: Sequence[str] = ()
+
+    @classmethod
+    def of_repetitions(cls, look: Look, x: ArrayLike, values: NDArray[np.float64], words: str = "") -> Line:
+        """Mean and range of values, shape (repetitions, points); no point where one of them is not finite."""
+        finite = np.where(np.isfinite(values).all(axis=0), values, np.nan)
+        return cls(look, np.asarray(x, np.float64), finite.mean(axis=0), finite.min(axis=0), finite.max(axis=0), words)
+
+    def draw(self, axes: Axes, *, width: float, every: int = 1) -> list[End]:
+        """The range as a band, or at a single point as a bar; the middle as a line, with the markers of its look.
+
+        Args: every: which points have a marker.
+        Returns: where its name stands, at its last point; empty if it has none.
+        """
+        look, known = self.look, np.isfinite(self.low) & np.isfinite(self.high)
+        x, low, high = self.x[known], self.low[known], self.high[known]
+        behind: dict[str, Any] = {"color": look.colour, "zorder": look.front - 1, "gid": css(look.classes, "band")}
+        if x.size > 1 and (low < high).any():
+            axes.fill_between(x, low, high, alpha=0.16, linewidth=0, **behind)
+        elif (low < high).any():
+            axes.plot([x[0], x[0]], [low[0], high[0]], marker="_", markersize=6, linewidth=1, **behind)
+        points = np.flatnonzero(np.isfinite(self.middle))
+        style: dict[str, Any] = {"solid_capstyle": "round", "zorder": look.front, "gid": css(look.classes, "line")}
+        style["marker"] = "o" if points.size == 1 and not look.marker else ""
+        axes.plot(self.x, self.middle, linewidth=width, **look.line, **style)
+        if look.marker:
+            shift = (look.index or 0) % every  # so that markers of two series do not lie on each other
+            marked = points[(points % every == shift) | (self.x.size == 1)]
+            dots: dict[str, Any] = {"color": look.colour, "edgecolors": GROUND, "linewidths": 0.6, "clip_on": False}
+            dots |= {"s": 5.5**2, "marker": look.marker, "zorder": look.front + 1, "gid": css(look.classes, "mark")}
+            axes.scatter(self.x[marked], self.middle[marked], urls=[self.tips[i] for i in marked if self.tips], **dots)
+        gid = css(look.classes, "name")
+        return [
+            End(float(self.middle[i]), look.name, self.words, look.colour, float(self.x[i]), look.marker, gid)
+            for i in points[-1:]
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """A dotted horizontal line with its name; look: of the series that it belongs to, None: of none."""
+
+    name: str
+    value: float
+    look: Look | None = None
+
+    def draw(self, axes: Axes, *, tip: str | None = None) -> End:
+        """The line; returns what `name_ends` writes beside it. tip: what a page says at the line."""
+        series = self.look.classes if self.look else ""
+        style = DOTTED | ({"color": self.look.colour} if self.look else {})
+        axes.axhline(self.value, url=tip, gid=css(series), **style)
+        return End(self.value, self.name, "", QUIET, gid=css(series or "level", "level-name"))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LineChart:
+    """Lines and levels in one pair of axes.
+
+    Attributes:
+        x_ticks: values with one or two rows of text; empty: round values.
+        x_log, y_log: whether scales are logarithmic; y_log may be None: if values span `LOG_RATIO`.
+        y_range: smallest and largest value that must be visible; None: all of them.
+    """
+
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    levels: Sequence[Level] = ()
+    x_ticks: Sequence[tuple[float, str, str]] = ()
+    x_log: bool = False
+    y_log: bool | None = None
+    y_range: tuple[float, float] | None = None
+
+    def draw(self, axes: Axes, *, width: float = 2.0, marked: int | None = None, tips: bool = False) -> list[End]:
+        """Draws into axes of the caller's and returns what `name_ends` writes beside them.
+
+        Args: width: of lines in points; marked: about how many points of a line carry its marker, None: all; tips:
+            of levels, see `themed_svg`.
+        """
+        drawn = [values for line in self.lines for values in (line.middle, line.low, line.high)]
+        values = np.concatenate([*drawn, [level.value for level in self.levels]])
+        fit_y(axes, values if self.y_range is None else self.y_range, logarithmic=self.y_log)
+        ends = []
+        for line in self._fit_x(axes):
+            ends += line.draw(axes, width=width, every=max(1, line.x.size // marked) if marked else 1)
+        for level in self.levels:
+            ends.append(level.draw(axes, tip=f"{level.name}: {plain(level.value)}" if tips else None))
+        axes.set_xlabel(self.x_label, fontsize=FONT, color=QUIET)
+        axes.set_ylabel(self.y_label, fontsize=FONT, color=QUIET, parse_math=False)
+        quiet(axes, grid="y")
+        self._write_ticks(axes)
+        return ends
+
+    def _fit_x(self, axes: Axes) -> Sequence[Line]:
+        """Sets the range; lines that have a single point at the same x are moved side by side."""
+        places = np.concatenate([line.x for line in self.lines]) if self.lines else np.array([0.0, 1.0])
+        low, high = float(places.min()), float(places.max())
+        if low == high:
+            shifts = np.linspace(-1, 1, len(self.lines) + 2)[1:-1]
+            axes.set_xlim(low - 1, high + 1)
+            return [dataclasses.replace(line, x=line.x + by) for line, by in zip(self.lines, shifts, strict=True)]
+        if self.x_log and low > 0:
+            axes.set_xscale("log")
+            axes.set_xlim(low / (high / low) ** 0.04, high * (high / low) ** 0.04)
+            plain_decades(axes.xaxis, (low, high))
+        else:
+            axes.set_xlim(low - 0.04 * (high - low), high + 0.04 * (high - low))
+            plain_steps(axes.xaxis, 5)
+        return self.lines
+
+    def _write_ticks(self, axes: Axes) -> None:
+        """The given ticks but those that would lie on the one before."""
+        last, free = -math.inf, []
+        for value, text, below in self.x_ticks:
+            place = float(axes.transData.transform((value, 1.0))[0]) * 72 / axes.figure.get_dpi()
+            if place - last >= CHARACTER * TICK * max(len(text), len(below)) + 4:
+                free.append((value, text, below))
+                last = place
+        if free:
+            axes.set_xticks([value for value, *_ in free], [text for _, text, _ in free])
+            axes.xaxis.set_minor_locator(NullLocator())
+        style: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
+        for value, _, below in free:
+            axes.annotate(below, (value, 0), (0, -25), fontsize=TICK, color=QUIET, annotation_clip=False, **style)
+
+    def figure(self, *, marked: int | None = None) -> Figure:
+        """A small chart for a page, as high as its names need, with room for the longest of them on the right."""
+        names = [line.look.name for line in self.lines] + [level.name for level in self.levels]
+        right = 20 + CHARACTER * FONT * max((len(short_name(name)) for name in names), default=0)
+        height = max(HEIGHT, TOP + BOTTOM + NAME_ROW * (len(names) + 1))
+        across, up = WIDTH - LEFT - right, height - TOP - BOTTOM
+        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
+        axes = figure.add_axes((LEFT / WIDTH, BOTTOM / height, across / WIDTH, up / height))
+        ends = self.draw(axes, width=1.5, marked=marked, tips=True)
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        axes.xaxis.labelpad = 15 if any(below for *_, below in self.x_ticks) else 4
+        axes.yaxis.label.set(rotation=0, ha="left", va="bottom")
+        axes.yaxis.set_label_coords(-LEFT / across, 1 + (TOP - FONT - 2) / up)
+        name_ends(axes, [end.shortened for end in ends], apart=NAME_ROW / up, size=FONT)
+        return figure
+
+
+def swatch(look: Look) -> Figure:
+    """A short piece of a line with its marker, for a legend in a page."""
+    figure = Figure(figsize=(25.5 / 72, 10.5 / 72), dpi=72)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 1), ylim=(-1, 1))
+    axes.set_axis_off()
+    axes.plot([0, 1], [0, 0], linewidth=1.5, **look.line)
+    axes.plot([0.5], [0], color=look.colour, linestyle="", marker=look.marker, markersize=5.5, markeredgewidth=0)
+    return figure
