@@ -21,7 +21,7 @@ from _fault_pools import BASE, GRAPHS, MECHANISMS, NAMES, NUMBERS, OPTIONS, SETT
 from _fault_runs import checkpoint_file, compare_folder, small_training
 from _fault_values import array, number
 
-from mfdl import check, error_weights, factorization, gossip, graphs, trust
+from mfdl import ErrorWeights, check, factorization, gossip, graphs, trust
 from mfdl.algorithms import registry
 from mfdl.dynamics import Dynamics
 from mfdl.noise_scale import calibrate
@@ -97,8 +97,8 @@ def _api(random: Random, folder: Path) -> Callable[[], Any]:
         lambda: gossip.from_array(array(random, 4), "ring:n=4"),
         lambda: gossip.load(random.choice((text, a)), "ring:n=4"),
         lambda: graphs.load(random.choice((text, a))),
-        lambda: error_weights.ErrorWeights.parse(text).of_steps(4),
-        lambda: error_weights.ErrorWeights(random.choice((a, [a, b])), random.choice(("nodes", "average", a, [a]))),
+        lambda: ErrorWeights.parse(text).of_steps(4),
+        lambda: ErrorWeights(random.choice((a, [a, b])), random.choice(("nodes", "average", a, [a]))),
         lambda: gaussian.record_shift(random.choice(("zero-out", "replace-one", text)), a),
         lambda: gaussian.epsilon_from_mu(a, b),
         lambda: gaussian.epsilon_from_mu(a, 1e-6),

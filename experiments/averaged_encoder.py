@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 
 import mfdl
-from mfdl import error_gram, factorization
+from mfdl import factorization
 from mfdl.files import atomic_write_json
 from mfdl.gossip import RandomGossip, randomized
+from mfdl.objective import NoiseObjective, Probes
 from mfdl.progress import shown
 
 GRAPHS = ("ring:n=30", "erdos-renyi:n=30,p=0.2,seed=0", "torus:rows=5,cols=6")
@@ -39,12 +40,12 @@ def row(graph: str, random: RandomGossip, seeds: int) -> dict[str, object]:
     T, classes, how = PARTICIPATION.num_steps, PARTICIPATION.classes(), {"tolerance": TOLERANCE}
     without = factorization.factorize(static, PARTICIPATION, **how).encoder
     # seeds of the draws that choose an encoder, where there is no closed form, are none of those that judge it
-    probes = error_gram.Probes(16, seed=10_000)
+    probes = Probes(16, seed=10_000)
     averaged = factorization.factorize(static, PARTICIPATION, averaged_over=random, probes=probes, **how).encoder
     lost, gained = [], []
     for seed in range(seeds):
         drawn = random.draw(T, seed)
-        H = error_gram.error_gram(mfdl.Dynamics(drawn.gossip), T, present=drawn.present)
+        H = NoiseObjective(mfdl.Dynamics(drawn.gossip), T).over_steps(drawn.present)
         posed = factorization.FactorizationProblem(H, classes)
         best = factorization.solve_problem(posed, **how).require_converged(TOLERANCE)
         losses = [factorization.evaluate(posed, C, lower_bound=best.lower_bound).loss for C in (averaged, without)]

@@ -22,7 +22,7 @@ _EXPORTS = {
     "BallsInBins": "mfdl.participation",
     "Cyclic": "mfdl.participation",
     "Dynamics": "mfdl.dynamics",
-    "ErrorWeights": "mfdl.error_weights",
+    "ErrorWeights": "mfdl.objective",
     "EveryStep": "mfdl.participation",
     "Explicit": "mfdl.participation",
     "Guarantee": "mfdl.privacy.guarantee",
@@ -31,6 +31,7 @@ _EXPORTS = {
     "Mechanism": "mfdl.mechanism",
     "MinSeparation": "mfdl.participation",
     "NoiseKey": "mfdl.training.keys",
+    "NoiseObjective": "mfdl.objective",
     "NotConverged": "mfdl.factorization",
     "OncePerEpoch": "mfdl.participation",
     "PairwiseLosses": "mfdl.reporting.pairwise",
@@ -107,11 +108,11 @@ if TYPE_CHECKING:
     from .algorithms import LinearAlgorithm, Round
     from .decor_search import decor_couples
     from .dynamics import Dynamics
-    from .error_weights import ErrorWeights
     from .errors import InvalidInput, UnsupportedMechanism
     from .factorization import NotConverged
     from .mechanism import Mechanism
     from .noise_scale import account, calibrate, with_noise, without_noise
+    from .objective import ErrorWeights, NoiseObjective
     from .participation import (
         BallsInBins,
         Cyclic,

@@ -55,7 +55,7 @@ WANTED = {  # what is asked for, and the way to one, by the name of its class
     "BallsInBinsGaussian": ("a BallsInBinsGaussian, the certified curve", ""),
     "PrivacyCurve": ("a curve of mfdl.privacy.curves", ""),
     "Participation": ("a participation, e.g. mfdl.Cyclic(epochs=20, period=16)", ""),
-    "Probes": ("Probes, e.g. mfdl.error_gram.Probes(count=8)", ""),
+    "Probes": ("Probes, e.g. mfdl.objective.Probes(count=8)", ""),
     "Question": ("a Question, e.g. mfdl.Question(mfdl.trust.LDP(), adjacency='zero-out', clip_norm=1.0)", ""),
     "RandomGossip": ("gossip that is drawn anew in each round, e.g. mfdl.gossip.randomized.links(W, 0.1)", ""),
     "Partition": ("a partition of records", "one of a name is mfdl.partition.parse(name)"),

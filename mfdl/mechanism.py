@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from . import archive, check
-from .algorithms import LinearAlgorithm
-from .error_gram import Estimate
+from .algorithms import LinearAlgorithm, noise_error
 from .errors import InvalidInput
-from .noise_error import estimated_noise_error
+from .objective import Estimate
 from .privacy.curves import PrivacyCurve
 from .privacy.fingerprint import Fingerprint, participation_hash
 from .privacy.guarantee import Guarantee
@@ -125,8 +124,8 @@ class Mechanism(Calibrated):
             require_noise_with_gradients(self.algorithm)
         accounted = Fingerprint.parse(self.guarantee.fingerprint)
         scheme = participation_hash(self.algorithm.participation)
-        own = dataclasses.replace(accounted, algorithm=self.algorithm.content_hash, participation=scheme)
-        accounted.require(own, what="the guarantee is")
+        actual = dataclasses.replace(accounted, algorithm=self.algorithm.content_hash, participation=scheme)
+        accounted.require(actual, what="the guarantee is")
 
     # ---- what the guarantee says -------------------------------------------------------------------------
 
@@ -272,15 +271,14 @@ class Mechanism(Calibrated):
 
     @property
     def objective_error(self) -> float:
-        """Half the width of the 95 % interval of `objective`; 0 where that is exact (`noise_error`)."""
+        """Half the width of the 95 % interval of `objective`; 0 where that is exact (`algorithms.noise_error`)."""
         return self._objective.error
 
     @functools.cached_property
     def _objective(self) -> Estimate:
         if self.algorithm.noise.is_zero:
             return Estimate(0.0, 0.0)
-        noise, squared = estimated_noise_error(self.algorithm), self.guarantee.sensitivity**2
-        return Estimate(squared * noise.value, squared * noise.error)
+        return noise_error(self.algorithm).scaled(self.guarantee.sensitivity**2)
 
     @property
     def injected_noise_std(self) -> float:

@@ -5,9 +5,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from mfdl import Cyclic, Dynamics, ErrorWeights, InvalidInput, UnsupportedMechanism, algorithms, gossip
+from mfdl.algorithms import noise_error
 from mfdl.factorization import factorize_bins
 from mfdl.factorization.kept import Solutions, keeping
-from mfdl.noise_error import noise_error
 
 RING = Dynamics(gossip.metropolis_hastings("ring:n=6"))
 
@@ -18,7 +18,7 @@ def hull(M):
     return d**0.5 * (0.5 + (c / d) ** 0.5)
 
 
-@pytest.mark.parametrize("weights", [None, ErrorWeights("released:average:6")])
+@pytest.mark.parametrize("weights", [ErrorWeights(), ErrorWeights("released:average:6")])
 def test_the_kept_encoder_is_the_least_error_of_those_tried_and_costs_what_it_says(weights):
     found = factorize_bins(RING, 3, 4, hull, weights=weights, correlations=(0.3, 0.0, 0.1), progress=False)
     assert [asked for asked, _, _ in found.tried] == [0.0, 0.1, 0.3]
@@ -26,7 +26,7 @@ def test_the_kept_encoder_is_the_least_error_of_those_tried_and_costs_what_it_sa
     assert_allclose(found.root_error, min(errors), rtol=1e-12)
     assert len(set(errors)) == 3
     one = algorithms.mf_dsgd(RING, Cyclic(3, 4), found.encoder)
-    assert_allclose(found.noise_std * noise_error(one, weights=weights) ** 0.5, found.root_error, rtol=1e-9)
+    assert_allclose(found.noise_std * noise_error(one, weights=weights).value ** 0.5, found.root_error, rtol=1e-9)
     for _, _, solved in found.tried:
         assert 0 < solved.lower_bound <= solved.loss * (1 + 1e-9) < 1.3 * solved.lower_bound
 
@@ -47,7 +47,7 @@ def test_a_form_with_structure_costs_what_it_says_and_no_more_than_independent_n
     assert found.error_gram is None
     assert found.encoder is found.best.strategy
     one = algorithms.mf_dsgd(RING, Cyclic(3, 4), found.encoder)
-    assert_allclose(found.noise_std * noise_error(one) ** 0.5, found.root_error, rtol=1e-9)
+    assert_allclose(found.noise_std * noise_error(one).value ** 0.5, found.root_error, rtol=1e-9)
     assert found.root_error_bound <= found.root_error <= found.tried[0][1] * found.tried[0][2].loss ** 0.5
 
 

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import gossip, trust
-from mfdl.algorithms import mafalda, mafalda_l
+from mfdl.algorithms import mafalda, mafalda_l, noise_error
 from mfdl.algorithms.factorized import mafalda_classes
 from mfdl.dynamics import Dynamics
-from mfdl.error_gram import error_gram, node_error_grams
-from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import (
     NodeFactorizations,
@@ -28,8 +26,8 @@ from mfdl.factorization import (
     problem,
     solve_problem,
 )
-from mfdl.noise_error import noise_error
 from mfdl.noise_scale import calibrate
+from mfdl.objective import ErrorWeights, NoiseObjective
 from mfdl.participation import Cyclic, MinSeparation, ParticipationByNode, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.testing import brute_force_sensitivity
@@ -37,7 +35,7 @@ from mfdl.testing import brute_force_sensitivity
 TOLERANCE = 1e-4
 GRAPHS = ("florentine", "star:n=5", "path:n=4", "ring:n=5")
 SCHEMES = (Cyclic(2, 4), Cyclic(4, 2), Cyclic(8, 1), Cyclic(1, 8), Single(8))
-WEIGHTS = (None, ErrorWeights("last:2:0.1"), ErrorWeights("all", "average"))
+WEIGHTS = (ErrorWeights(), ErrorWeights("last:2:0.1"), ErrorWeights("all", "average"))
 FLORENTINE = Dynamics(gossip.uniform("florentine"))
 STAR = Dynamics(gossip.uniform("star:n=5"))
 
@@ -48,7 +46,7 @@ def mixed(num_nodes: int, *schemes) -> ParticipationByNode:
 
 def class_grams(dynamics, found, steps, **kwargs):
     """H of each class, summed by hand."""
-    grams = list(node_error_grams(dynamics, steps, **kwargs))
+    grams = list(NoiseObjective(dynamics, steps, **kwargs).over_steps_of_nodes())
     return [sum(grams[u] for u in np.flatnonzero(found.labels == c)) for c in range(len(found.nodes))]
 
 
@@ -137,7 +135,7 @@ def test_the_loss_is_the_error_of_the_algorithm_it_makes(weights, objective):
     scheme = mixed(5, Cyclic(2, 4), Cyclic(4, 2), Cyclic(2, 4))
     for build in (mafalda_classes, mafalda_l):
         one = build(STAR, scheme, weights=weights, objective=objective)
-        assert_allclose(noise_error(one, weights=weights, objective=objective), one.factorization.loss, rtol=1e-9)
+        assert_allclose(noise_error(one, weights=weights, objective=objective).value, one.factorization.loss, rtol=1e-9)
 
 
 def test_one_class_is_one_shared_encoder_and_classes_of_one_node_are_mafalda_l():
@@ -146,7 +144,7 @@ def test_one_class_is_one_shared_encoder_and_classes_of_one_node_are_mafalda_l()
     assert_allclose(shared.encoder[0], mafalda(STAR, scheme).factorization.encoder, atol=1e-6)
     each = factorize_classes(STAR, scheme, labels=np.arange(5))
     assert_allclose(each.loss, mafalda_l(STAR, scheme).factorization.loss, rtol=TOLERANCE)
-    assert_allclose(sum(class_grams(STAR, each, 8)), error_gram(STAR, 8), rtol=1e-9)
+    assert_allclose(sum(class_grams(STAR, each, 8)), NoiseObjective(STAR, 8).over_steps(), rtol=1e-9)
 
 
 # ---- sensitivity -----------------------------------------------------------------------------------------
@@ -244,17 +242,19 @@ def test_a_class_that_stops_early_says_so():
 @pytest.mark.parametrize(
     ("dynamics", "scheme", "weights"),
     [
-        (STAR, mixed(5, Cyclic(2, 4), Cyclic(4, 2)), None),
+        (STAR, mixed(5, Cyclic(2, 4), Cyclic(4, 2)), ErrorWeights()),
         (Dynamics(gossip.metropolis_hastings("path:n=4")), Cyclic(2, 1), ErrorWeights(target=[1, 0, 0, 0])),
     ],
 )
 def test_given_encoders_are_judged_under_each_nodes_own_participation(dynamics, scheme, weights):
     best = factorize_nodes(dynamics, scheme, weights=weights)
-    grams = np.stack(list(node_error_grams(dynamics, scheme.num_steps, weights=weights)))
+    grams = np.stack(list(NoiseObjective(dynamics, scheme.num_steps, weights=weights).over_steps_of_nodes()))
     bounds = [one.lower_bound for one in best.nodes]
     again = evaluate_nodes(grams, scheme, 3 * best.encoder, lower_bounds=bounds)
     assert_allclose([one.loss for one in again.nodes], [one.loss for one in best.nodes], rtol=1e-9)
     assert_allclose([one.sensitivity for one in again.nodes], 1.0, rtol=1e-9)
-    if weights is not None:  # two rounds do not reach node 0 from node 3: what no counted model meets costs nothing
+    if (
+        not weights.uniform_target
+    ):  # two rounds do not reach node 0 from node 3: what no counted model meets costs nothing
         assert not grams[3].any()
         assert again.nodes[3].loss == 0.0

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl.algorithms import registry
-from mfdl.noise_error import noise_error
+from mfdl.algorithms import noise_error, registry
 from mfdl.reporting.shared import Shared
 from mfdl.sweeps import Engine, running
 
@@ -125,7 +124,7 @@ def test_the_encoders_for_secret_bins_meet_the_budget_and_are_the_best_at_what_e
         config = scenes.QUICK.config(scenes.ROWS[label], 0.726, 0.1, 7)
         mechanism = Shared().accounted(config, *config.mechanisms).mechanism(config.target)
         assert mechanism.guarantee.epsilon(scenes.DELTA) <= 0.726
-        return mechanism.noise_std * noise_error(mechanism.algorithm, weights=mfdl.ErrorWeights(weights)) ** 0.5
+        return mechanism.noise_std * noise_error(mechanism.algorithm, weights=mfdl.ErrorWeights(weights)).value ** 0.5
 
     labels = (scenes.SECRET_BINS, scenes.SECRET_AVERAGE, scenes.SECRET_INDEPENDENT, scenes.REFERENCE)
     for best, weights in zip(labels, ("all", "released:average:2"), strict=False):

@@ -10,8 +10,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import factorization, gossip
 from mfdl.dynamics import Dynamics
-from mfdl.error_gram import error_gram, node_error_grams
-from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import (
     FactorizationProblem,
@@ -22,10 +20,12 @@ from mfdl.factorization import (
     factorize_nodes,
     load,
     prefix_sum_encoder,
+    prefix_sum_gram,
     problem,
     save,
     square_root_encoder,
 )
+from mfdl.objective import ErrorWeights, NoiseObjective
 from mfdl.participation import Cyclic, EveryStep, Explicit, Single
 from mfdl.testing import prefix_sum
 
@@ -39,7 +39,7 @@ SMALL = Dynamics(gossip.uniform("star:n=4"))
 
 def test_problem_is_the_error_gram_with_the_classes_of_the_participation():
     posed = problem(SMALL, Cyclic(2, 3), objective="message")
-    assert_array_equal(posed.error_gram, error_gram(SMALL, 6, objective="message"))
+    assert_array_equal(posed.error_gram, NoiseObjective(SMALL, 6, objective="message").over_steps())
     assert posed.classes.tolist() == [0, 1, 2, 0, 1, 2]
 
 
@@ -98,7 +98,7 @@ def test_every_disjoint_scheme_and_solver(dynamics, part, solver):
     assert_allclose(found.loss, problem(dynamics, part).loss(found.gram))
     if part.num_steps == 1:
         assert_array_equal(found.encoder, [[1.0]])
-        assert_allclose(found.loss, error_gram(SMALL, 1)[0, 0])
+        assert_allclose(found.loss, NoiseObjective(SMALL, 1).over_steps()[0, 0])
 
 
 def test_not_converged_is_raised_unless_allowed():
@@ -169,7 +169,7 @@ def test_node_problems_add_up():
     found = factorize_nodes(FLORENTINE, part, progress=lambda: calls.append(1))
     assert len(calls) == len(found.nodes) == 15
     assert found.encoder.shape == (15, 6, 6)
-    grams = list(node_error_grams(FLORENTINE, 6))
+    grams = list(NoiseObjective(FLORENTINE, 6).over_steps_of_nodes())
     for H, one in zip(grams, found.nodes, strict=True):
         alone = FactorizationProblem(H, part.classes())
         assert_allclose(one.loss, alone.loss(one.gram), rtol=1e-12)
@@ -194,6 +194,7 @@ def test_square_root_squares_to_the_prefix_sum(T):
     C = square_root_encoder(T)
     assert_array_equal(np.triu(C, 1), 0)
     assert_allclose(C @ C, prefix_sum(T), atol=1e-14)
+    assert_array_equal(prefix_sum_gram(T), prefix_sum(T).T @ prefix_sum(T))
     assert_array_equal(C[:4, 0], [1, 0.5, 0.375, 0.3125][:T])
     assert_allclose(np.triu(np.linalg.inv(C), 1), 0, atol=1e-15)  # noise of a step needs no later base noise
     assert_array_equal(square_root_encoder(T, 2), np.eye(T) + 0.5 * np.eye(T, k=-1))
@@ -201,6 +202,8 @@ def test_square_root_squares_to_the_prefix_sum(T):
     for arguments, name in (((0,), "num_steps"), ((T, 0), "bandwidth")):
         with pytest.raises(InvalidInput, match=f"{name} must be an integer >= 1, got 0"):
             square_root_encoder(*arguments)
+    with pytest.raises(InvalidInput, match="num_steps must be an integer >= 1, got 0"):
+        prefix_sum_gram(0)
 
 
 def test_prefix_sum_encoder_is_optimal_for_prefix_sums():
@@ -220,7 +223,7 @@ def test_prefix_sum_encoder_is_optimal_for_prefix_sums():
 
 @pytest.mark.parametrize("solve", [factorize, factorize_nodes])
 def test_saved_and_loaded_is_the_same(tmp_path, solve):
-    path, solved, H = tmp_path / "deep" / "c", solve(SMALL, Cyclic(2, 3)), error_gram(SMALL, 6)
+    path, solved, H = tmp_path / "deep" / "c", solve(SMALL, Cyclic(2, 3)), NoiseObjective(SMALL, 6).over_steps()
     save(path, solved, grams=H, header={"graph": "abc", "participation": Cyclic(2, 3)})
     saved = load(path)
     assert_array_equal(saved.encoder, solved.encoder)

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, ErrorWeights, EveryStep, InvalidInput, MinSeparation, Single, UnsupportedMechanism
+from mfdl.algorithms import noise_error
 from mfdl.algorithms.registry import parse_parameters
 from mfdl.cli import main
-from mfdl.error_gram import error_gram
 from mfdl.factorization import FORMS, evaluate_long, factorize, factorize_long
-from mfdl.factorization.long_runs import loss_of, mode_cost, spaced_patterns
+from mfdl.factorization.long_runs import mode_cost, spaced_patterns
 from mfdl.factorization.search import Setting
 from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
-from mfdl.noise_error import noise_error
+from mfdl.noise import CausalNoise
+from mfdl.objective import NoiseObjective
 from mfdl.reporting import factorize_config
 from mfdl.reporting.factorize import run_factorize
 from tests.effort import examples
@@ -28,7 +29,7 @@ PLAIN = Dynamics(RING)
 
 def dense_loss(dynamics, T, strategy, **counted):
     N = np.linalg.inv(strategy.dense())
-    return float(np.trace(error_gram(dynamics, T, **counted) @ N @ N.T))
+    return float(np.trace(NoiseObjective(dynamics, T, **counted).over_steps() @ N @ N.T))
 
 
 @examples(30)
@@ -120,9 +121,9 @@ def test_schedules_are_for_banded_ones():
     assert inverse.loss == pytest.approx(dense_loss(falling, 32, inverse.strategy), rel=1e-8)
     with pytest.raises(InvalidInput, match="use form 'banded'"):
         factorize_long(falling, Cyclic(4, 8))
-    many = Setting(Dynamics(RING, 1 / np.arange(1, 4101)), Cyclic(4, 1025))
+    many = CausalNoise(Buffered([0.5], [0.5], 4100), num_steps=4100, num_nodes=6)
     with pytest.raises(InvalidInput, match="rates that do not change"):
-        loss_of(many, Buffered([0.5], [0.5], 4100))
+        NoiseObjective(Dynamics(RING, 1 / np.arange(1, 4101)), 4100).noise_error(many)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_by_name_it_is_the_best_of_its_form_for_the_weights_that_are_named(name,
     assert (one.name, one.noise.causal.strategy.memory) == (f"{name}@last:3:0.01", found.strategy.memory)
     plain = mfdl.algorithms.build(name, PLAIN, part, **setting)
     mechanism = mfdl.calibrate(one, trust=mfdl.trust.LDP(), adjacency="zero-out", clip_norm=1.0, mu=1.0)
-    per_unit = mechanism.guarantee.sensitivity**2 * noise_error(one, weights=weights)
+    per_unit = mechanism.guarantee.sensitivity**2 * noise_error(one, weights=weights).value
     assert per_unit == pytest.approx(found.loss, rel=1e-9)
     assert found.loss < evaluate_long(Setting(PLAIN, part, weights=weights), plain.noise.causal.strategy).loss
 

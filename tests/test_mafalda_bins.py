@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import mfdl
-from mfdl.algorithms import mafalda_bins, registry, time_space_bins
+from mfdl.algorithms import mafalda_bins, noise_error, registry, time_space_bins
 from mfdl.cli import main
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import factorize_bins
-from mfdl.noise_error import noise_error
 from mfdl.participation import BallsInBins, Cyclic
 from mfdl.privacy.gaussian import epsilon_from_mu
 from mfdl.reporting.comparison_config import ComparisonConfig
@@ -61,7 +60,7 @@ def test_its_noise_is_certified_and_at_most_that_of_encoders_for_public_batches(
     assert 0.9 * solved.root_error < solved.root_error_bound <= solved.root_error
     errors = {}
     for algorithm in (made, *(registry.build(name, DYNAMICS, BINS) for name in ("dp-dsgd", "mafalda"))):
-        errors[algorithm.name] = calibrated(algorithm).noise_std * noise_error(algorithm) ** 0.5
+        errors[algorithm.name] = calibrated(algorithm).noise_std * noise_error(algorithm).value ** 0.5
     assert errors["mafalda-bins"] <= min(errors.values()) * (1 + 1e-4)
 
 
@@ -179,7 +178,7 @@ def test_made_for_the_released_average_it_is_the_same_in_factorize_compare_and_s
     assert found["root_error"] == pytest.approx(solved.root_error, rel=1e-9)
     for other in ({}, {"weights": mfdl.ErrorWeights("last:2")}):
         made = mafalda_bins(DYNAMICS, BINS, noise_std=NOISE, progress=False, **other)
-        assert calibrated(made).noise_std ** 2 * noise_error(made, weights=weights) > solved.root_error**2
+        assert calibrated(made).noise_std ** 2 * noise_error(made, weights=weights).value > solved.root_error**2
     training = ["--seeds", "1", "--lr", "0.1", "--out", str(tmp_path / "compared")]
     compared = answer(capsys, "compare", *SECRET, *asked, *training, "--mechanisms", "mafalda-bins")
     (row,) = compared["mechanisms"]
@@ -230,7 +229,9 @@ def test_with_seeds_shared_by_nodes_its_loss_is_that_of_the_noise_and_public_bat
     solved = factorize_bins(DYNAMICS, 2, 3, hull, weights=counted, factor=space, progress=False)
     assert np.array_equal(made.noise.encoder, solved.encoder)
     assert len(seen) == len(solved.tried)
-    assert solved.noise_std * noise_error(made, weights=counted) ** 0.5 == pytest.approx(solved.root_error, rel=1e-9)
+    assert solved.noise_std * noise_error(made, weights=counted).value ** 0.5 == pytest.approx(
+        solved.root_error, rel=1e-9
+    )
     with pytest.raises(UnsupportedMechanism, match="time-space-bins is made for secret batches"):
         time_space_bins(DYNAMICS, Cyclic(2, 3), noise_std=hull)
     with pytest.raises(UnsupportedMechanism, match="form 'banded'; use dense"):
@@ -245,7 +246,7 @@ def test_an_outsider_is_held_off_by_less_noise_than_without_seeds(capsys, tmp_pa
         made = build(DYNAMICS, BINS, noise_std=NOISE, weights=counted, progress=False)
         mechanism = mfdl.calibrate(made, **OUTSIDER)
         assert 1.99 < mechanism.guarantee.epsilon(1e-5) <= 2
-        errors[build] = mechanism.noise_std * noise_error(made, weights=counted) ** 0.5
+        errors[build] = mechanism.noise_std * noise_error(made, weights=counted).value ** 0.5
     assert errors[time_space_bins] < errors[mafalda_bins]
     asked = ["--seeds", "1", "--lr", "0.1", "--mechanisms", "time-space-bins", "--out", str(tmp_path)]
     (row,) = answer(capsys, "compare", *SECRET, *asked, "--trust", "eavesdropper")["mechanisms"]

@@ -15,9 +15,9 @@ from numpy.testing import assert_allclose
 import mfdl
 from mfdl import algorithms, factorization, gossip, trust
 from mfdl.dynamics import Dynamics
-from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput
 from mfdl.noise_scale import account, calibrate, without_noise
+from mfdl.objective import NoiseObjective
 from mfdl.participation import Cyclic, EveryStep, Explicit, MinSeparation, OncePerEpoch, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.gaussian import ADJACENCIES
@@ -387,7 +387,7 @@ def test_a_given_encoder_has_the_loss_that_evaluate_finds(name):
     wanted = factorization.evaluate(posed, one.noise.encoder, lower_bound=1.0).loss
     assert_allclose(calibrate(one, **CIRCUMSTANCES, mu=1.0).objective, wanted, rtol=1e-9)
     identity = calibrate(algorithms.dp_dsgd(DYN, PART), **CIRCUMSTANCES, mu=1.0).objective
-    assert_allclose(identity, 3 * np.trace(error_gram(DYN, 6)), rtol=1e-12)
+    assert_allclose(identity, 3 * np.trace(NoiseObjective(DYN, 6).over_steps()), rtol=1e-12)
 
 
 def test_two_mechanisms_share_a_hash_only_when_they_are_one():

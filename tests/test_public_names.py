@@ -11,8 +11,9 @@ import mfdl
 NAMES = {
     "mfdl": """
         BallsInBins Cyclic Dynamics ErrorWeights EveryStep Explicit Guarantee InvalidInput LinearAlgorithm Mechanism
-        MinSeparation NoiseKey NotConverged OncePerEpoch PairwiseLosses ParticipationByNode PoissonSampling
-        PrivacyLosses Question Released Round Run Single TrustModel UnsupportedMechanism View account algorithms audit
+        MinSeparation NoiseKey NoiseObjective NotConverged OncePerEpoch PairwiseLosses ParticipationByNode
+        PoissonSampling PrivacyLosses Question Released Round Run Single TrustModel UnsupportedMechanism View account
+        algorithms audit
         calibrate data decor_couples factorization general_sensitivity gossip graphs noise_stream optim pairwise
         partition privacy replay
         sweep sweeps tasks testing trust victim_losses with_noise without_noise
@@ -20,18 +21,13 @@ NAMES = {
     "mfdl.algorithms": """
         LinearAlgorithm Round adapted anti_pgd band_inv banded bisr blt bsr build cdp corn corn_pairwise d_mf decor
         delayed_dsgd dp_dsgd dsgd exact_diffusion from_maps gradient_tracking lambda_cgd
-        local_steps mafalda mafalda_bins mafalda_classes mafalda_l mf_dsgd muffliato push_sum random_walk space_time
-        space_time_noise spatial_covariance spatial_noise time_space time_space_bins toeplitz tuned_decor two_hop_dsgd
-        with_absences zip_dl
+        local_steps mafalda mafalda_bins mafalda_classes mafalda_l mf_dsgd muffliato noise_error push_sum random_walk
+        space_time space_time_noise spatial_covariance spatial_noise time_space time_space_bins toeplitz tuned_decor
+        two_hop_dsgd with_absences zip_dl
     """,
     "mfdl.audit": """
         AuditConfig AuditMatrix AuditResult BinsAuditResult BinsCanaryResult CanaryResult Cell Reconstruction System
         Training Transcript audit audit_matrix reconstruct
-    """,
-    "mfdl.error_gram": """
-        Estimate EstimatedGram OBJECTIVES Probes SpectralMeasure averaged_error_gram error_gram estimated_error_gram
-        exact_or_estimated fresh_noise_cost mode_error_grams node_error_grams prefix_sum_gram space_time_error_gram
-        spatial_error_gram spectral_measure
     """,
     "mfdl.factorization": """
         ADAPTED_TOLERANCE CORRELATIONS COVARIANCE_SOLVERS ClassFactorizations EstimatedFactorization
@@ -75,6 +71,9 @@ NAMES = {
     "mfdl.noise": """
         CausalNoise IndependentNoise JointNoise LocalNoise NoiseOperator NoiseStream ScheduledNoise SpaceTimeNoise
         StepNoise StreamState ZeroNoise
+    """,
+    "mfdl.objective": """
+        ErrorWeights Estimate EstimatedGram NoiseObjective OBJECTIVES Probes SpectralMeasure
     """,
     "mfdl.operators": """
         Kronecker OutputRecursion RecursionMaps Selection StateRecursion StructuredOperator WeightedStates

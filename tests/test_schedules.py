@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from mfdl import algorithms, gossip, trust
+from mfdl.algorithms import noise_error
 from mfdl.algorithms.dsgd import decentralized
 from mfdl.dynamics import Dynamics, schedule
 from mfdl.errors import InvalidInput
-from mfdl.noise_error import noise_error
 from mfdl.participation import Cyclic, EveryStep
 from mfdl.privacy.accounting import victim_losses
 from mfdl.reporting.account_config import AccountConfig
@@ -136,7 +136,7 @@ def test_a_mechanism_made_for_a_schedule_is_the_best_under_it():
         moved = decentralized(name, dynamics, SCHEME, constant.noise)
         worst = [max(first for first, _ in losses(one, trust.SecLDP())) for one in (made, moved)]
         assert_allclose(worst, 1.0, rtol=1e-6)
-        assert noise_error(made) < 0.7 * noise_error(moved)
+        assert noise_error(made).value < 0.7 * noise_error(moved).value
 
 
 # ---- by name ---------------------------------------------------------------------------------------------

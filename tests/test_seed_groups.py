@@ -11,10 +11,9 @@ from numpy.testing import assert_allclose
 from space_time_cases import KINDS, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
 
 from mfdl import algorithms, gossip, trust
-from mfdl.algorithms import space_time_noise
+from mfdl.algorithms import noise_error, space_time_noise
 from mfdl.dynamics import Dynamics
 from mfdl.factorization import optimal_covariance, optimal_space_time, optimal_time_space
-from mfdl.noise_error import noise_error
 from mfdl.participation import Cyclic
 from mfdl.testing.oracles import coalition_inverse_diagonal
 from mfdl.testing.strategies import connected_graphs
@@ -47,7 +46,7 @@ def test_every_coalition_is_held_off_and_nothing_is_wasted(case):
     accounted = max(worst_loss(one, trust.Coalitions(size)) for size in range(q + 1))
     assert over_nodes * least * (1 - 1e-8) <= accounted <= over_nodes * most * (1 + 1e-6)
     assert 1 - 1e-3 <= accounted <= 1 + 1e-6
-    assert_allclose(noise_error(one) * found.sensitivity**2, found.loss, rtol=1e-9)
+    assert_allclose(noise_error(one).value * found.sensitivity**2, found.loss, rtol=1e-9)
     alone = algorithms.mafalda(dynamics, scheme).factorization.loss  # seeds left unused: every node for itself
     halves = (
         scheme.epochs * optimal_covariance(dynamics, horizon=scheme.num_steps, groups=groups, coalition_size=q).loss

@@ -15,9 +15,8 @@ from numpy.testing import assert_allclose
 from space_time_cases import KINDS, OUTSIDER, PATH, RING, SCHEME, half_lazy, sensitivities_squared, worst_loss
 
 from mfdl import algorithms, factorization, gossip
-from mfdl.algorithms import space_time_noise
+from mfdl.algorithms import noise_error, space_time_noise
 from mfdl.dynamics import Dynamics
-from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.factorization import (
     ADAPTED_TOLERANCE,
@@ -28,7 +27,7 @@ from mfdl.factorization import (
     optimal_space_time,
     optimal_time_space,
 )
-from mfdl.noise_error import noise_error
+from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic, Explicit, MinSeparation, OncePerEpoch, ParticipationByNode, Single
 from mfdl.privacy.accounting import victim_losses
 from mfdl.testing.strategies import connected_graphs
@@ -50,13 +49,13 @@ def cases(draw, max_nodes=5, max_steps=6):
         momentum=draw(st.sampled_from([0.0, 0.5])),
         weight_decay=draw(st.sampled_from([0.0, 0.2])),
     )
-    weights = draw(st.sampled_from([None, ErrorWeights("last:1:0.1"), ErrorWeights("exponential:2")]))
+    weights = draw(st.sampled_from([ErrorWeights(), ErrorWeights("last:1:0.1"), ErrorWeights("exponential:2")]))
     return dynamics, scheme, {"weights": weights, "objective": draw(st.sampled_from(["post-average", "message"]))}
 
 
 def cost(algorithm, counted):
     """Noise in the counted models at adaptive mu = 1 against an outsider."""
-    return noise_error(algorithm, **counted) * worst_loss(algorithm)
+    return noise_error(algorithm, **counted).value * worst_loss(algorithm)
 
 
 def covariance(found):
@@ -69,10 +68,10 @@ def covariance(found):
     return sum(np.kron(np.linalg.inv(X), np.outer(g, g)) for X, g in zip(grams, found.directions.T, strict=True))
 
 
-def counted_models(dynamics, T, weights, objective):
+def counted_models(dynamics, T, weights=ErrorWeights(), objective="post-average"):  # noqa: B008
     """What the counted models hold of each injection, weighted, in units of the first rate; by the recursion."""
     n, rates, W = dynamics.num_nodes, dynamics.learning_rates(T), dynamics.gossip.at(0).dense()
-    weight = np.ones(T) if weights is None else weights.of_steps(T)
+    weight = weights.of_steps(T)
     theta, buffer = np.zeros((2, n, T * n))
     rows = []
     for r in range(T):
@@ -134,9 +133,9 @@ def test_loss_and_sensitivity_are_those_of_the_arrays(kind, case):
     Sigma = covariance(found)
     N = one.noise.to_dense()
     assert_allclose(N @ N.T, Sigma, rtol=1e-8, atol=1e-9 * np.abs(Sigma).max())
-    M = counted_models(dynamics, T, counted.get("weights"), counted.get("objective", "post-average"))
+    M = counted_models(dynamics, T, **counted)
     assert_allclose(found.sensitivity**2 * np.sum(M * (M @ Sigma)), found.loss, rtol=1e-8)
-    assert_allclose(noise_error(one, **counted) * found.sensitivity**2, found.loss, rtol=1e-8)
+    assert_allclose(noise_error(one, **counted).value * found.sensitivity**2, found.loss, rtol=1e-8)
     least, most = sensitivities_squared(np.linalg.inv(Sigma), scheme, n).T
     # adapted may keep in-class entries of mixed signs, as small as its tolerance: no gradients reach their sum
     assert_allclose(least.max(), 1.0, rtol=ADAPTED_TOLERANCE if kind == "adapted" else 1e-7)
@@ -152,7 +151,7 @@ def test_loss_and_sensitivity_are_those_of_the_arrays(kind, case):
 def test_figures_on_a_path():
     """Independent noise, over time, over nodes and both: what correlation saves on four nodes in six steps."""
     dynamics = Dynamics(gossip.metropolis_hastings("path:n=4"))
-    independent = 2 * noise_error(algorithms.dp_dsgd(dynamics, SCHEME))
+    independent = 2 * noise_error(algorithms.dp_dsgd(dynamics, SCHEME)).value
     over_time = algorithms.mafalda(dynamics, SCHEME).factorization.loss
     over_nodes = 2 * optimal_covariance(dynamics, horizon=6).loss
     found = {kind: solve(dynamics, SCHEME) for kind, solve in KINDS.items()}
@@ -172,7 +171,7 @@ def test_the_average_of_the_models_counts():
         assert any("singular" in note for note in one.notes)
         assert one.lower_bound <= found["space-time"].loss * (1 + 1e-9)
         made = space_time_noise(RING, SCHEME, one)
-        assert_allclose(noise_error(made, weights=weights), one.loss, rtol=1e-6)
+        assert_allclose(noise_error(made, weights=weights).value, one.loss, rtol=1e-6)
         assert 1 - 1e-6 <= worst_loss(made) <= 1 + 1e-2  # free noise of 1e6 leaves that much to rounding, and it counts
 
 
@@ -187,7 +186,7 @@ def test_smallest_cases(kind, graph, scheme):
     found = KINDS[kind](dynamics, scheme)
     one = space_time_noise(dynamics, scheme, found)
     assert_allclose(worst_loss(one), 1.0, rtol=1e-7)
-    assert_allclose(noise_error(one), found.loss, rtol=1e-8)
+    assert_allclose(noise_error(one).value, found.loss, rtol=1e-8)
     if graph is None:
         assert_allclose(found.loss, algorithms.mafalda(dynamics, scheme).factorization.loss, rtol=2 * TOLERANCE)
     if scheme.num_steps == 1:
@@ -206,10 +205,10 @@ def test_gossip_without_modes_is_refused_and_the_joint_form_takes_it(kind):
     some = ErrorWeights("all", [1, 0, 0, 0])
     with pytest.raises(UnsupportedMechanism, match=r"couples the modes.*use target 'nodes' or 'average'"):
         KINDS[kind](PATH, SCHEME, weights=some)
-    for dynamics, weights in ((Dynamics(star), None), (PATH, some)):
+    for dynamics, weights in ((Dynamics(star), ErrorWeights()), (PATH, some)):
         found = optimal_space_time(dynamics, Cyclic(2, 2), weights=weights)
         one = space_time_noise(dynamics, Cyclic(2, 2), found)
-        assert_allclose(noise_error(one, weights=weights), found.loss, rtol=1e-6)
+        assert_allclose(noise_error(one, weights=weights).value, found.loss, rtol=1e-6)
         assert found.lower_bound <= found.loss < found.independent_loss
 
 
@@ -323,5 +322,5 @@ def test_a_solution_that_stopped_says_so(kind):
         stopped.require_converged(1e-9)
     assert stopped.lower_bound <= optimal_space_time(PATH, SCHEME).loss * (1 + 1e-9)
     one = space_time_noise(PATH, SCHEME, stopped)  # and what it says of itself is true
-    assert_allclose(noise_error(one) * stopped.sensitivity**2, stopped.loss, rtol=1e-8)
+    assert_allclose(noise_error(one).value * stopped.sensitivity**2, stopped.loss, rtol=1e-8)
     assert_allclose(worst_loss(one), stopped.sensitivity**2, rtol=1e-6)

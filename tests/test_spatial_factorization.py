@@ -15,6 +15,7 @@ from mfdl import Dynamics, EveryStep, algorithms, factorization, gossip, trust
 from mfdl.errors import InvalidInput
 from mfdl.factorization import PairwisePrice, edge_groups, optimal_covariance, optimal_pairwise, read_groups
 from mfdl.noise_scale import calibrate
+from mfdl.objective import NoiseObjective
 from mfdl.spatial import laplacian
 from mfdl.testing import connected_graphs
 
@@ -140,9 +141,8 @@ def test_the_complete_graph_has_no_optimum_and_says_so():
 
 def test_the_horizon_counts_the_noise_that_stays():
     """The covariance best for 16 steps leaves less noise over 16 steps than the one best for a single step."""
-    from mfdl.error_gram import spatial_error_gram
 
-    H = spatial_error_gram(FLORENTINE, num_steps=16)
+    H = NoiseObjective(FLORENTINE, 16).over_nodes()
     long, short = optimal_covariance(FLORENTINE, horizon=16), optimal_covariance(FLORENTINE)
     assert np.sum(H * long.covariance) < np.sum(H * short.covariance) * 0.999
     assert_allclose(long.loss, np.sum(H * long.covariance), rtol=1e-9)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from mfdl import gossip, graphs, released, trust
 from mfdl.algorithms.registry import MECHANISMS, OF_SECRET_BINS
 from mfdl.dynamics import SCHEDULES
-from mfdl.error_weights import STEP_WEIGHTS
 from mfdl.errors import InvalidInput
 from mfdl.gossip.builders import MATRICES
 from mfdl.graphs.named import GRAPHS
+from mfdl.objective.error_weights import STEP_WEIGHTS
 from mfdl.participation import BallsInBins, Cyclic, EveryStep, MinSeparation, OncePerEpoch, Single
 from mfdl.participation.scheme_names import SCHEMES
 from mfdl.reporting.question import Named

@@ -17,7 +17,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import mfdl
-import mfdl.error_gram
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 
 G = nx.cycle_graph(4)
@@ -425,11 +424,11 @@ REFUSED = {
         ["clip_norm", "True"],
     ),
     "probes as a number": (
-        lambda: mfdl.error_gram.estimated_error_gram(D, 3, probes=8),
+        lambda: mfdl.NoiseObjective(D, 3).estimated(probes=8),
         ["probes must be Probes", "got 8"],
     ),
     "a factor as a list": (
-        lambda: mfdl.error_gram.fresh_noise_cost(D, [1.0], 3),
+        lambda: mfdl.NoiseObjective(D, 3).fresh_noise([1.0]),
         ["factor", "2 dimensions"],
     ),
     "no value of an option": (lambda: mfdl.sweeps.SweepConfig(epochs=None), ["epochs has a value", "leave it out"]),

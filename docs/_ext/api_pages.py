@@ -25,7 +25,7 @@ PACKAGES = (  # in the order of the reference; what else `mfdl` names follows
     "mfdl.graphs",
     "mfdl.noise",
     "mfdl.factorization",
-    "mfdl.error_gram",
+    "mfdl.objective",
     "mfdl.optim",
     "mfdl.tasks",
     "mfdl.partition",

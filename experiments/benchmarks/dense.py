@@ -26,7 +26,7 @@ import numpy as np
 from _measure import leave_out, peak_megabytes, report, slope, spread
 
 import mfdl
-from mfdl.error_gram import error_gram
+from mfdl.objective import NoiseObjective
 from mfdl_solvers import FactorizationProblem, solve
 
 EPOCHS = {320: 20, 1024: 16, 2048: 16}
@@ -48,7 +48,7 @@ def gram(name: str, size: int) -> np.ndarray:
     """Of gossip on a ring or a random graph, or of prefix sums."""
     if name == PREFIX:
         return np.tri(size).T @ np.tri(size)
-    return error_gram(mfdl.Dynamics(mfdl.gossip.uniform(GRAPHS[name])), size)
+    return NoiseObjective(mfdl.Dynamics(mfdl.gossip.uniform(GRAPHS[name])), size).over_steps()
 
 
 def own(file: str) -> None:

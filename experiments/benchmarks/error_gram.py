@@ -6,7 +6,7 @@ import numpy as np
 from _measure import peak_megabytes, report, seconds, traced_megabytes
 
 import mfdl
-from mfdl.error_gram import error_gram
+from mfdl.objective import NoiseObjective
 
 
 def peer(W: np.ndarray, num_steps: int) -> np.ndarray:
@@ -24,16 +24,16 @@ def peer(W: np.ndarray, num_steps: int) -> np.ndarray:
 def main() -> None:
     before = peak_megabytes()
     dynamics = mfdl.Dynamics(mfdl.gossip.uniform("erdos-renyi:n=1000,p=0.01,seed=1"))
-    own = seconds(lambda: error_gram(dynamics, 1024), repeats=3)
+    own = seconds(lambda: NoiseObjective(dynamics, 1024).over_steps(), repeats=3)
     report("error-gram-large", nodes=1000, steps=1024, own=own, megabytes_above_imports=peak_megabytes() - before)
     for spec, steps in (("florentine", 64), ("ring:n=50", 64)):
         gossip = mfdl.gossip.uniform(spec)
         dynamics, W = mfdl.Dynamics(gossip), gossip.dense()
-        assert np.allclose(error_gram(dynamics, steps), peer(W, steps)), "the two Grams disagree"
-        own = seconds(lambda d=dynamics, s=steps: error_gram(d, s))
+        assert np.allclose(NoiseObjective(dynamics, steps).over_steps(), peer(W, steps)), "the two Grams disagree"
+        own = seconds(lambda d=dynamics, s=steps: NoiseObjective(d, s).over_steps())
         other = seconds(lambda W=W, s=steps: peer(W, s), repeats=3)
         memory = [
-            traced_megabytes(lambda d=dynamics, s=steps: error_gram(d, s)),
+            traced_megabytes(lambda d=dynamics, s=steps: NoiseObjective(d, s).over_steps()),
             traced_megabytes(lambda W=W, s=steps: peer(W, s)),
         ]
         report(

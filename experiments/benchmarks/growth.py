@@ -28,9 +28,10 @@ from _measure import peak_megabytes, report, seconds, slope, traced_megabytes
 from matplotlib.figure import Figure
 
 import mfdl
-from mfdl.error_gram import error_gram, estimated_error_gram, prefix_sum_gram
+from mfdl.factorization import prefix_sum_gram
 from mfdl.factorization.strategies import Banded, Buffered, square_root_series
 from mfdl.noise import CausalNoise
+from mfdl.objective import NoiseObjective
 from mfdl.pictures.panels import Panel, draw
 from mfdl.pictures.style import write_figure
 from mfdl.training.keys import NoiseKey
@@ -48,20 +49,20 @@ def dynamics(graph: str, size: int, weights: str = "metropolis_hastings") -> mfd
     return mfdl.Dynamics(getattr(mfdl.gossip, weights)(mfdl.graphs.load_sparse(graph.format(size))))
 
 
-def gram_by_nodes(graph: str, gram: Callable[..., Any]) -> Callable[[int], Work]:
+def gram_by_nodes(graph: str, gram: Callable[[NoiseObjective], Any]) -> Callable[[int], Work]:
     """Of a graph that grows; loading it is not counted."""
 
     def of(size: int) -> Work:
         given = dynamics(graph, size)
-        return lambda: gram(given, STEPS)
+        return lambda: gram(NoiseObjective(given, STEPS))
 
     return of
 
 
-def gram_by_steps(graph: str, nodes: int, weights: str, gram: Callable[..., Any]) -> Callable[[int], Work]:
+def gram_by_steps(graph: str, nodes: int, weights: str, gram: Callable[[NoiseObjective], Any]) -> Callable[[int], Work]:
     def of(size: int) -> Work:
         given = dynamics(graph, nodes, weights)
-        return lambda: gram(given, size)
+        return lambda: gram(NoiseObjective(given, size))
 
     return of
 
@@ -81,7 +82,7 @@ def solver(gram: Callable[[int], np.ndarray]) -> Callable[[int], Work]:
 
 
 def ring_gram(size: int) -> np.ndarray:
-    return np.asarray(error_gram(dynamics("ring:n={}", 148), size))
+    return np.asarray(NoiseObjective(dynamics("ring:n={}", 148), size).over_steps())
 
 
 def stream(encoder: Callable[[int], Any], every: Callable[[int], Sequence[int]]) -> Callable[[int], Work]:
@@ -144,7 +145,7 @@ BY_NODES = (
     Curve(
         "eigenvectors",
         "eigenvectors, random graph",
-        gram_by_nodes(SPARSE, error_gram),
+        gram_by_nodes(SPARSE, NoiseObjective.over_steps),
         (300, 1000, 3000),
         "nodes",
         "n^3 + n T^2",
@@ -152,7 +153,7 @@ BY_NODES = (
     Curve(
         "ring",
         "closed form, ring",
-        gram_by_nodes("ring:n={}", error_gram),
+        gram_by_nodes("ring:n={}", NoiseObjective.over_steps),
         (300, 1000, 3000, 10**4, 10**5, 10**6),
         "nodes",
         "n",
@@ -160,7 +161,7 @@ BY_NODES = (
     Curve(
         "probes",
         "probes, random graph of degree 10",
-        gram_by_nodes(SPARSE, estimated_error_gram),
+        gram_by_nodes(SPARSE, NoiseObjective.estimated),
         (10**4, 10**5, 10**6),
         "nodes",
         "edges sqrt(T)",
@@ -170,7 +171,7 @@ BY_STEPS = (
     Curve(
         "eigenvectors-steps",
         "eigenvectors, 250 nodes",
-        gram_by_steps(SPARSE, NODES, SYMMETRIC, error_gram),
+        gram_by_steps(SPARSE, NODES, SYMMETRIC, NoiseObjective.over_steps),
         (512, 1024, 2048, 4096),
         "steps",
         "T^2",
@@ -178,7 +179,7 @@ BY_STEPS = (
     Curve(
         "probes-steps",
         "probes, 100,000 nodes",
-        gram_by_steps(SPARSE, 10**5, SYMMETRIC, estimated_error_gram),
+        gram_by_steps(SPARSE, 10**5, SYMMETRIC, NoiseObjective.estimated),
         (64, 128, 256, 512),
         "steps",
         "edges sqrt(T) + T^2",
@@ -186,13 +187,20 @@ BY_STEPS = (
     Curve(
         "probes-steps-not-symmetric",
         "probes, 20,000 nodes, not symmetric",
-        gram_by_steps(UNEVEN, 20_000, AVERAGING, estimated_error_gram),
+        gram_by_steps(UNEVEN, 20_000, AVERAGING, NoiseObjective.estimated),
         (64, 128, 256, 512),
         "steps",
         "edges T + T^2",
     ),
     Curve("solver-ring", "dense solver, ring", solver(ring_gram), SOLVED, "steps", "T^3"),
-    Curve("solver-prefix-sums", "dense solver, prefix sums", solver(prefix_sum_gram), SOLVED[:3], "steps", "T^3"),
+    Curve(
+        "solver-prefix-sums",
+        "dense solver, prefix sums",
+        solver(prefix_sum_gram),
+        SOLVED[:3],
+        "steps",
+        "T^3",
+    ),
 )
 STREAMS = (
     Curve(

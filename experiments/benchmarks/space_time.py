@@ -17,8 +17,8 @@ import numpy as np
 from _measure import peak_megabytes, report, seconds
 
 import mfdl
-from mfdl.error_gram import space_time_error_gram
 from mfdl.factorization import optimal_adapted, optimal_space_time, optimal_time_space
+from mfdl.objective import NoiseObjective
 from mfdl_solvers.spacetime import joint_classes
 
 TOLERANCE = 1e-4
@@ -31,7 +31,7 @@ def ring(nodes: int, epochs: int, period: int) -> tuple[mfdl.Dynamics, mfdl.Cycl
 
 def by_cvxpy(dynamics: mfdl.Dynamics, participation: mfdl.Cyclic) -> float:
     """min tr(H X^-1) as an interior-point solver takes it; in-class entries zero, which costs nothing."""
-    H = space_time_error_gram(dynamics, participation.num_steps)
+    H = NoiseObjective(dynamics, participation.num_steps).over_both()
     values, vectors = np.linalg.eigh(H)
     root = vectors * np.sqrt(np.clip(values, 0, None))
     labels = joint_classes(participation.classes(), dynamics.num_nodes)

@@ -2,7 +2,8 @@
 
 In: gossip, and a covariance R over nodes or the standard deviations of pairwise noise. Out: variances per coordinate
 at learning rate 1, and constants of the graph; what training makes of them is in `convergence`. What it costs in
-privacy is in `spatial` and `privacy`; the error of a whole algorithm is `noise_error`.
+privacy is in `spatial` and `privacy`; the error of a whole algorithm is
+`mfdl.algorithms.noise_error`.
 
 Convention: new = W @ old. Papers that stack models as columns write X W; their W is W^T here. It matters only where W
 is not symmetric, and there pairwise noise does not even cancel in the average unless W is doubly stochastic.
@@ -18,9 +19,9 @@ import scipy.sparse as sp
 from mfdl import check, spatial
 from mfdl.check import FloatArray
 from mfdl.dynamics import Dynamics
-from mfdl.error_gram import spatial_error_gram
 from mfdl.errors import InvalidInput, require_known
 from mfdl.gossip import Gossip, GossipMatrix
+from mfdl.objective import NoiseObjective
 
 __all__ = [
     "accumulated_error",
@@ -50,11 +51,11 @@ def accumulated_error(gossip: Gossip, covariance: Any, num_steps: int) -> float:
     """sum over tau, s <= tau of tr(P R P^T), P = W_tau ... W_s: variance in the models of all T steps and nodes.
 
     Noise of covariance R over nodes is drawn afresh in each step; learning rate 1. For schedules and several gossip
-    rounds take tr(H R) with `error_gram.spatial_error_gram`.
+    rounds take tr(H R) with `mfdl.NoiseObjective.over_nodes`.
     """
     check.instance(Gossip, gossip=gossip)
     R = _covariance(covariance, gossip.num_nodes)
-    return float(np.sum(spatial_error_gram(Dynamics(gossip), num_steps=num_steps) * R))
+    return float(np.sum(NoiseObjective(Dynamics(gossip), num_steps).over_nodes() * R))
 
 
 def average_error(gossip: GossipMatrix, covariance: Any) -> float:

@@ -19,6 +19,7 @@ from .factorized import (
 from .linear_algorithm import LinearAlgorithm
 from .maps import from_maps
 from .memory import delayed_dsgd, exact_diffusion, gradient_tracking, local_steps, two_hop_dsgd
+from .noise_error import noise_error
 from .noise_on_messages import zip_dl
 from .over_nodes import corn, corn_pairwise, decor, spatial_covariance, spatial_noise, tuned_decor
 from .over_time_and_nodes import adapted, space_time, space_time_noise, time_space, time_space_bins
@@ -57,6 +58,7 @@ __all__ = [
     "mafalda_l",
     "mf_dsgd",
     "muffliato",
+    "noise_error",
     "push_sum",
     "random_walk",
     "space_time",

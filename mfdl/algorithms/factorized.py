@@ -7,7 +7,6 @@ from collections.abc import Callable
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
 from ..factorization import (
     PREFIX_SUM_TOLERANCE,
     Factorization,
@@ -22,6 +21,7 @@ from ..factorization.long_runs import BandSearch, BufferSearch, FormSearch, best
 from ..factorization.search import ClassSearch, EncoderSearch, NodeSearch, Search
 from ..factorization.strategies import Inverse, Toeplitz, square_root_series
 from ..keywords import takes_fields_of
+from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
 from .checks import builder, require_bins

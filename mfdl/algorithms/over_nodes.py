@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike
 
 from .. import check, spatial
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
 from ..errors import InvalidInput
 from ..factorization import (
     SpatialFactorization,
@@ -26,6 +25,7 @@ from ..factorization import (
     optimal_pairwise,
 )
 from ..noise import StepNoise
+from ..objective import ErrorWeights
 from ..participation import Participation
 from .checks import builder
 from .dsgd import decentralized

@@ -10,7 +10,6 @@ import numpy as np
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
 from ..errors import InvalidInput
 from ..factorization import (
     SpaceTimeFactorization,
@@ -24,6 +23,7 @@ from ..factorization.search import Search
 from ..factorization.space_time import AdaptedSearch, SeededSearch
 from ..keywords import takes_fields_of
 from ..noise import SpaceTimeNoise
+from ..objective import ErrorWeights
 from ..participation import Participation
 from ..progress import Progress
 from .checks import builder, require_bins

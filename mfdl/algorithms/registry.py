@@ -9,9 +9,9 @@ from typing import Any
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, unknown_name
 from ..factorization import SpaceTimeFactorization, SpatialFactorization, load
+from ..objective import ErrorWeights
 from ..participation import Participation
 from ..spec import Parameter, setting
 from . import over_nodes, over_time_and_nodes

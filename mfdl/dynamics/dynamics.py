@@ -4,7 +4,7 @@ them here. One training step is, for every node at once,
     v_{t+1} = momentum v_t + (gradients_t + injected noise_t)
     theta_{t+1} = W_t ((1 - eta_t weight_decay) theta_t - eta_t v_{t+1}),
 
-v the buffer that each node keeps to itself. Which of these models the error counts, `error_weights` says.
+v the buffer that each node keeps to itself. `ErrorWeights` says which of these models count.
 """
 
 from __future__ import annotations

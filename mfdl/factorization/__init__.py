@@ -8,7 +8,6 @@ header that says what it was made for.
 
 from mfdl_solvers import Factorization, FactorizationProblem, NotConverged, causal_encoder
 
-from ..error_gram import prefix_sum_gram
 from .files import SavedFactorization, load, save
 from .groups import checked_groups, edge_groups, read_groups
 from .long_runs import FORMS, StructuredFactorization, evaluate_long, factorize_long
@@ -43,6 +42,7 @@ from .temporal import (
     evaluate,
     factorize,
     prefix_sum_encoder,
+    prefix_sum_gram,
     problem,
     solve_problem,
     square_root_encoder,

@@ -18,11 +18,9 @@ from mfdl_solvers.structured import FORMS, Form, ModeCost, StructuredFactorizati
 
 from .. import check
 from ..check import integer_at_least
-from ..dynamics import Dynamics
-from ..error_gram import SpectralMeasure, spectral_measure
-from ..error_weights import Target
 from ..errors import UnsupportedMechanism, require_known
 from ..keywords import takes_fields_of
+from ..objective import SpectralMeasure
 from ..participation import Participation
 from ..progress import shown
 from .boundary import solver_refusals
@@ -42,7 +40,7 @@ class FormSearch(Search):
 
     Attributes:
         max_iterations: of the search. There is no tolerance: the gap says what another encoder may save at most.
-        measure: of one step's averaging, where it is not that of `error_gram.spectral_measure`.
+        measure: of one step's averaging, where it is not that of `NoiseObjective.spectral_measure`.
     """
 
     max_iterations: int = USUAL_ITERATIONS
@@ -133,16 +131,6 @@ def evaluate_long(
     return structured.evaluate(cost, patterns, strategy, _squared_sensitivity(setting.participation))
 
 
-@solver_refusals()
-def loss_of(setting: Setting, strategy: Strategy) -> float:
-    """tr(H C^-1 C^-T) alone, of a strategy of any sensitivity.
-
-    Raises: as `factorize_long`; InvalidInput: rates that change over many steps, neither C nor C^-1 banded.
-    Cost: O(T log T) a mode, O(T bandwidth^2) where C is banded and not Toeplitz.
-    """
-    return structured.loss(mode_cost(setting), strategy)
-
-
 def _squared_sensitivity(participation: Participation) -> Callable[[Strategy], tuple[float, bool]]:
     """The accountant's, without what it takes where it is not exact."""
 
@@ -164,29 +152,9 @@ def _bounded(setting: Setting, solved: StructuredFactorization) -> StructuredFac
 
 
 def mode_cost(setting: Setting, measure: SpectralMeasure | None = None) -> ModeCost:
-    """The error Gram of a setting as an operator, tr(H) the same as of `error_gram`.
-
-    Raises: UnsupportedMechanism: gossip without a spectral measure; released models.
-    """
+    """`NoiseObjective.mode_cost` of a setting; raises InvalidInput: a participation for another number of nodes."""
     setting.participation.require_nodes(setting.dynamics.num_nodes)
-    dynamics, T = setting.dynamics, setting.participation.num_steps
-    target = Target.of(setting.objective, setting.weights)
-    if target.weights.released is not None:
-        raise UnsupportedMechanism("forms with structure count models step by step, not released averages of them.")
-    if measure is None:  # which knows no step sizes
-        averaging = Dynamics(dynamics.gossip, gossip_rounds=dynamics.gossip_rounds)
-        measure = spectral_measure(averaging, weights=setting.weights)
-    check.instance(SpectralMeasure, measure=measure)
-    known = measure.reduced(2 * T)
-    lam = known.eigenvalues
-    return ModeCost(
-        lam,
-        known.weights * lam**2 if target.after_averaging else known.weights,
-        target.weights.of_steps(T),
-        rates=dynamics.relative_rates(T),
-        shrink=dynamics.shrink_factors(T),
-        momentum=dynamics.momentum,
-    )
+    return setting.noise_objective.mode_cost(measure)
 
 
 def spaced_patterns(participation: Participation) -> Spaced:

@@ -21,7 +21,6 @@ from mfdl_solvers.problem import FIXED, OPTIMAL, STOPPED, Stopping, relative_gap
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_gram import node_error_grams
 from ..errors import InvalidInput
 from ..keywords import takes_fields_of
 from ..participation import Participation
@@ -98,8 +97,8 @@ def factorize_nodes(asked: NodeSearch) -> NodeFactorizations:
         another number of nodes, a loss beyond float64.
     """
     labels = _labels_of_nodes(asked.participation, asked.dynamics.num_nodes)
-    began = time.perf_counter()
-    solved = _solved_in_turn(zip(asked.cost(node_error_grams), labels, strict=True), asked, "nodes", len(labels))
+    grams, began = asked.noise_objective.over_steps_of_nodes(), time.perf_counter()
+    solved = _solved_in_turn(zip(grams, labels, strict=True), asked, "nodes", len(labels))
     return NodeFactorizations(solved, time.perf_counter() - began)
 
 
@@ -145,7 +144,7 @@ def factorize_classes(asked: ClassSearch) -> ClassFactorizations:
     began = time.perf_counter()
     sums = np.zeros((first.size, T, T))
     with np.errstate(over="ignore"):  # an infinite sum is refused
-        for u, H in enumerate(asked.cost(node_error_grams)):
+        for u, H in enumerate(asked.noise_objective.over_steps_of_nodes()):
             sums[of_node[u]] += H
     cases = ((H, steps[u]) for H, u in zip(sums, first.tolist(), strict=True))
     solved = _solved_in_turn(cases, asked, "classes of nodes", len(sums))

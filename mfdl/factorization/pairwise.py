@@ -15,7 +15,7 @@ from mfdl_solvers.scale import EPS
 from .. import check, spatial
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
+from ..objective import ErrorWeights
 from .boundary import solver_refusals
 from .groups import checked_coalition, edge_groups
 from .spatial import ONE_SEED_TOLERANCE, SpatialFactorization, in_range, node_gram, one_seed_covariance

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -14,14 +12,11 @@ from mfdl_solvers import Stopping
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_gram import EstimatedGram, Probes, averaged_error_gram, exact_or_estimated
-from ..error_weights import ErrorWeights
 from ..gossip import RandomGossip
+from ..objective import ErrorWeights, EstimatedGram, NoiseObjective, Probes
 from ..participation import Participation
 from ..progress import Progress
 from .boundary import checked_stopping
-
-Gram = TypeVar("Gram")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,9 +40,11 @@ class Setting:
         check.instance(Dynamics, dynamics=self.dynamics)
         check.instance(Participation, participation=self.participation)
 
-    def cost(self, gram: Callable[..., Gram]) -> Gram:
-        """One of `error_gram`."""
-        return gram(self.dynamics, self.participation.num_steps, weights=self.weights, objective=self.objective)
+    @property
+    def noise_objective(self) -> NoiseObjective:
+        """What noise costs over the steps of the participation; raises InvalidInput."""
+        weights = ErrorWeights() if self.weights is None else self.weights
+        return NoiseObjective(self.dynamics, self.participation.num_steps, weights, self.objective)
 
     def classes(self) -> Any:
         """The class of each step; raises InvalidInput: other nodes, UnsupportedMechanism: patterns not disjoint."""
@@ -60,9 +57,9 @@ class EncoderSetting(Setting):
     """One encoder for all nodes.
 
     Attributes:
-        probes: of H where the graph is too large for its exact form (`error_gram.estimated_error_gram`); default 8.
+        probes: of H where the graph is too large for its exact form (`NoiseObjective.estimated`); default 8.
         averaged_over: the encoder is made for the mean of H over gossip that is drawn anew in each round
-            (`error_gram.averaged_error_gram`), in place of the gossip of `dynamics`: for all draws, before any.
+            (`NoiseObjective.averaged`), in place of the gossip of `dynamics`: for all draws, before any.
     """
 
     probes: Probes | None = None
@@ -71,9 +68,8 @@ class EncoderSetting(Setting):
     def gram(self) -> FloatArray | EstimatedGram:
         """H, exact where that can be had."""
         if self.averaged_over is not None:
-            averaged = functools.partial(averaged_error_gram, random=self.averaged_over, probes=self.probes)
-            return self.cost(averaged)
-        return self.cost(functools.partial(exact_or_estimated, probes=self.probes))
+            return self.noise_objective.averaged(self.averaged_over, self.probes)
+        return self.noise_objective.exact_or_estimated(self.probes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,7 +9,6 @@ costs the models least: among all encoders, or for many steps among those of a f
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,9 +27,8 @@ from mfdl_solvers.structured import BinStrategy, solve_form
 from .. import check
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_gram import error_gram, mode_error_grams
-from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, UnsupportedMechanism, require_known
+from ..objective import ErrorWeights, NoiseObjective
 from ..participation import BallsInBins
 from ..progress import Progress, shown
 from ..shown import short_repr
@@ -150,8 +148,9 @@ def factorize_bins(
     every: Iterator[tuple[float, BinFactorization | BinStrategy]]
     with solver_refusals(), shown(progress).status(f"factorizing {k * b:,} steps in {b:,} secret bins"):
         if form == DENSE:
-            counted = error_gram if factor is None else functools.partial(_spread_gram, factor)
-            posed = FactorizationProblem(counted(dynamics, k * b, weights=weights), np.arange(k * b) % b)
+            counted = NoiseObjective(dynamics, k * b, ErrorWeights() if weights is None else weights)
+            gram = counted.over_steps() if factor is None else _spread_gram(counted, factor)
+            posed = FactorizationProblem(gram, np.arange(k * b) % b)
             every = _dense(posed, ordered, stopping)
         else:
             setting = Setting(dynamics, BallsInBins(k, b).public, weights=weights)
@@ -165,11 +164,9 @@ def factorize_bins(
     return found
 
 
-def _spread_gram(
-    factor: sp.csr_array, dynamics: Dynamics, num_steps: int, *, weights: ErrorWeights | None
-) -> FloatArray:
+def _spread_gram(counted: NoiseObjective, factor: sp.csr_array) -> FloatArray:
     """H over steps of noise that a factor spreads over the nodes: sum over modes of |u_k^T F|^2 H_k."""
-    U, grams = mode_error_grams(dynamics, num_steps, weights=weights)
+    U, grams = counted.by_modes()
     return np.asarray(np.tensordot(((U.T @ factor.toarray()) ** 2).sum(axis=1), grams, 1))
 
 

@@ -26,7 +26,6 @@ from mfdl_solvers.modes_problem import ModeProblem
 from mfdl_solvers.problem import STOPPED, Certified, Stopping, loss_in_range
 
 from ..check import FloatArray
-from ..error_gram import mode_error_grams, space_time_error_gram
 from ..errors import InvalidInput
 from ..gossip import Gossip
 from ..keywords import takes_fields_of
@@ -144,8 +143,8 @@ def optimal_time_space(asked: SeededSearch) -> SpaceTimeFactorization:
     Args: those of `SeededSearch`.
     Returns: SpaceTimeFactorization; look at its status. Unless it is "stopped", the product found is the best of its
         form with one seed for all, up to the tolerance; with groups neither half can be improved.
-    Raises: UnsupportedMechanism: no modes (`mode_error_grams`), or participation whose patterns overlap. InvalidInput:
-        groups, coalitions, a participation for another number of nodes, a loss beyond float64.
+    Raises: UnsupportedMechanism: no modes (`NoiseObjective.by_modes`), or participation whose patterns overlap.
+        InvalidInput: groups, coalitions, a participation for another number of nodes, a loss beyond float64.
     Cost: n T^3 for the modes; then per round one problem over T and one over n.
     """
     seeds = Seeds(asked.groups, asked.coalition_size).checked(asked.dynamics.num_nodes)
@@ -193,7 +192,7 @@ def optimal_space_time(asked: Search) -> SpaceTimeFactorization:
     """
     stopping, began = asked.stopping, time.perf_counter()
     labels = asked.classes()
-    H = asked.cost(space_time_error_gram)
+    H = asked.noise_objective.over_both()
     with shown(asked.progress).search(asked.of_both(SPACE_TIME), stopping.tolerance) as report:
         stopping = dataclasses.replace(stopping, report=report)
         solved = kept.solved(spacetime.solve, H, labels, asked.dynamics.num_nodes, stopping=stopping)
@@ -204,11 +203,11 @@ def optimal_space_time(asked: Search) -> SpaceTimeFactorization:
 def modes_problem(setting: Setting) -> ModeProblem:
     """H over steps and nodes by the modes of the gossip, with the classes of steps.
 
-    Raises: UnsupportedMechanism: see `mode_error_grams`, `Participation.classes`; InvalidInput: a participation for
-        another number of nodes, an error beyond float64.
+    Raises: UnsupportedMechanism: see `NoiseObjective.by_modes`, `Participation.classes`; InvalidInput: a participation
+        for another number of nodes, an error beyond float64.
     """
     labels = setting.classes()
-    U, grams = setting.cost(mode_error_grams)
+    U, grams = setting.noise_objective.by_modes()
     return ModeProblem(grams, U, labels)
 
 

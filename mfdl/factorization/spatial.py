@@ -25,10 +25,9 @@ from mfdl_solvers.scale import EPS
 from .. import check, spatial
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_gram import spatial_error_gram
-from ..error_weights import ErrorWeights
 from ..errors import InvalidInput, require_known
 from ..gossip import Gossip
+from ..objective import ErrorWeights, NoiseObjective
 from ..progress import Progress, shown
 from ..storable import storable
 from . import kept
@@ -280,7 +279,7 @@ def node_gram(dynamics: Dynamics, horizon: int, objective: str, weights: ErrorWe
     """H over nodes; one step has one step size, which only scales it."""
     check.integer_at_least(1, horizon=horizon)
     one_rate = dataclasses.replace(dynamics, learning_rate=1.0) if horizon == 1 else dynamics
-    return spatial_error_gram(one_rate, num_steps=horizon, objective=objective, weights=weights)
+    return NoiseObjective(one_rate, horizon, ErrorWeights() if weights is None else weights, objective).over_nodes()
 
 
 def _names(nodes: Sequence[int], labels: Sequence[Hashable]) -> str:

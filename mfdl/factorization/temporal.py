@@ -18,9 +18,9 @@ from mfdl_solvers.problem import FIXED
 
 from .. import check
 from ..check import FloatArray
-from ..error_gram import EstimatedGram, prefix_sum_gram
 from ..errors import InvalidInput, require_known
 from ..keywords import takes_fields_of
+from ..objective import EstimatedGram
 from ..participation import Participation
 from ..progress import Progress, shown
 from ..storable import storable
@@ -184,6 +184,13 @@ def prefix_sum_encoder(
     posed = FactorizationProblem(prefix_sum_gram(participation.num_steps), participation.classes())
     solved = solve_problem(posed, tolerance=tolerance, max_iterations=max_iterations, progress=progress)
     return solved.require_converged(tolerance)
+
+
+def prefix_sum_gram(num_steps: int) -> FloatArray:
+    """A^T A for the prefix sums A (ones lower triangular): H[s, t] = T - max(s, t)."""
+    check.integer_at_least(1, num_steps=num_steps)
+    index = np.arange(num_steps)
+    return (num_steps - np.maximum.outer(index, index)).astype(np.float64)
 
 
 def square_root_encoder(num_steps: int, bandwidth: int | None = None) -> FloatArray:

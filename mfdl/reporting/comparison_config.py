@@ -205,7 +205,7 @@ class ComparisonConfig(Protects, OnGraph):
     def _with_weights(self) -> tuple[str, ...]:
         """The mechanisms, those that optimise once for each of the error weights; again applied, it changes nothing."""
         from ..algorithms import registry
-        from ..error_weights import ErrorWeights
+        from ..objective import ErrorWeights
 
         every = [options.weights_of_release(text, self.release_model) for text in self.error_weights]
         for text in every:

@@ -12,7 +12,7 @@ from . import options
 from .options import OnGraph, Option, require_steps
 
 if TYPE_CHECKING:
-    from ..error_weights import ErrorWeights
+    from ..objective import ErrorWeights
 
 PER_NODE = ("mafalda-l", "mafalda-classes")
 SECRET = "mafalda-bins"
@@ -191,7 +191,7 @@ class FactorizeConfig(OnGraph):
     @property
     def weights(self) -> ErrorWeights | None:
         """What counts; the released model alone where one is named and nothing else is said."""
-        from ..error_weights import ErrorWeights
+        from ..objective import ErrorWeights
 
         text = self.error_weights
         if text is None and self.release_model != "last":

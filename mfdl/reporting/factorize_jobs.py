@@ -11,7 +11,6 @@ from .. import check, factorization
 from ..algorithms.registry import build
 from ..check import FloatArray
 from ..dynamics import Dynamics
-from ..error_gram import OBJECTIVES, Probes, node_error_grams
 from ..errors import InvalidInput, unknown_name
 from ..factorization import (
     Factorization,
@@ -22,8 +21,10 @@ from ..factorization import (
     StructuredFactorization,
 )
 from ..factorization.groups import Groups
+from ..factorization.search import Setting
 from ..factorization.secret_bins import BinFactorization, BinStrategy
 from ..gossip import Gossip
+from ..objective import OBJECTIVES, Probes
 from ..participation import BallsInBins, Cyclic
 from ..privacy.sampled_exposures import noise_of_bins
 from ..progress import Silent
@@ -65,8 +66,8 @@ class Job:
     def solve(self) -> tuple[Solved, FloatArray | None]:
         """The factorization and, for noise over time, the error Gram (one per node where the encoders are)."""
         if self.config.mechanism == SECRET:
-            found = self._of_bins()
-            return found, found.error_gram
+            solved = self._of_bins()
+            return solved, solved.error_gram
         if self.config.form is not None:
             return self._of_form(self.config.form), None
         if self.config.over_time:
@@ -77,9 +78,9 @@ class Job:
         config = self.config
         target = config.values("epsilon", "delta", "adjacency")
         noise_std = noise_of_bins(bins=config.period, **target)
-        how: dict[str, Any] = {"weights": config.weights, "progress": self.progress}
-        how |= {"form": config.solver, "bandwidth": config.bandwidth}
-        return factorization.factorize_bins(self.dynamics, config.epochs, config.period, noise_std, **how)
+        options: dict[str, Any] = {"weights": config.weights, "progress": self.progress}
+        options |= {"form": config.solver, "bandwidth": config.bandwidth}
+        return factorization.factorize_bins(self.dynamics, config.epochs, config.period, noise_std, **options)
 
     def _of_form(self, form: str) -> StructuredFactorization:
         require_one_of("objective", self.config.objective, OBJECTIVES)
@@ -104,10 +105,10 @@ class Job:
         if config.mechanism != "corn":
             with self.progress.status(f"factorizing {n} nodes"):
                 return factorization.optimal_pairwise(self.dynamics, coalition_size=config.coalition, **common)
-        asked = config.solver != "dense" and config.coalition == 0  # the program for groups, with one group
+        grouped = config.solver != "dense" and config.coalition == 0  # the program for groups, with one group
         return factorization.optimal_covariance(
             self.dynamics,
-            groups=[list(range(n))] if self.groups is None and asked else self.groups,
+            groups=[list(range(n))] if self.groups is None and grouped else self.groups,
             coalition_size=config.coalition,
             method="newton" if config.solver == "dense" else config.solver,
             progress=self.progress,
@@ -156,8 +157,8 @@ class Job:
     def _shared(self, encoder: FloatArray | None) -> tuple[Factorization, FloatArray]:
         probes = Probes(self.config.probes, self.config.probe_seed)
         posed = factorization.problem(self.dynamics, self.participation, probes=probes, **self.counted)
-        how = {"solver": self.config.solver, "device": self.config.device, "progress": self.progress, **self.limits}
-        best = factorization.solve_problem(posed, **how)
+        options = {"solver": self.config.solver, "device": self.config.device, "progress": self.progress, **self.limits}
+        best = factorization.solve_problem(posed, **options)
         if encoder is None:
             return best, posed.error_gram
         fixed = factorization.evaluate(posed, encoder, lower_bound=best.lower_bound)
@@ -170,12 +171,11 @@ class Job:
     ) -> tuple[NodeFactorizations, FloatArray]:
         if self.config.solver != "dense":
             raise InvalidInput("one encoder per node is solved by --solver dense only.")
-        solve, T = factorization.factorize_nodes, self.participation.num_steps
-        if by_class:
-            solve = factorization.factorize_classes
-        how = {"allow_stopped": True, "progress": self.progress, **self.counted, **self.limits}
-        best = solve(self.dynamics, self.participation, **how)
-        grams = np.stack(list(node_error_grams(self.dynamics, T, **self.counted)))
+        solve = factorization.factorize_classes if by_class else factorization.factorize_nodes
+        options = {"allow_stopped": True, "progress": self.progress, **self.counted, **self.limits}
+        best = solve(self.dynamics, self.participation, **options)
+        counted = Setting(self.dynamics, self.participation, **self.counted).noise_objective
+        grams = np.stack(list(counted.over_steps_of_nodes()))
         if encoders is None:
             return best, grams
         bounds = [node.lower_bound for node in best.nodes]

@@ -12,8 +12,8 @@ from mfdl.algorithms import registry
 from mfdl.algorithms.registry import MECHANISMS
 from mfdl.cli import main
 from mfdl.dynamics import Dynamics
-from mfdl.error_gram import error_gram
 from mfdl.errors import InvalidInput
+from mfdl.objective import NoiseObjective
 from mfdl.participation import Cyclic, Single
 from mfdl.reporting.compare import run_comparison
 from mfdl.reporting.comparison_config import ComparisonConfig
@@ -27,7 +27,7 @@ def saved(tmp_path):
     def save(header, nodes=False):
         make = factorization.factorize_nodes if nodes else factorization.factorize
         path = tmp_path / "encoder.npz"
-        factorization.save(path, make(DYN, PART), grams=error_gram(DYN, 6), header=header)
+        factorization.save(path, make(DYN, PART), grams=NoiseObjective(DYN, 6).over_steps(), header=header)
         return path
 
     return save

@@ -9,13 +9,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import algorithms, gossip, trust
-from mfdl.algorithms import adapted, registry, space_time, space_time_noise, time_space
+from mfdl.algorithms import adapted, noise_error, registry, space_time, space_time_noise, time_space
 from mfdl.dynamics import Dynamics
-from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput
 from mfdl.factorization import NotConverged, optimal_adapted, optimal_space_time, optimal_time_space
 from mfdl.noise import JointNoise, SpaceTimeNoise
-from mfdl.noise_error import noise_error
+from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic
 from mfdl.privacy.accounting import victim_losses
 
@@ -53,7 +52,8 @@ def test_error_weights_are_for_those_that_optimise(name):
             algorithms.build(f"{name}@{MARK}", PATH, SCHEME, sigma_pair=2.0)
     assert marked.name == f"{name}@{MARK}"
     costs = [
-        noise_error(one, weights=weights) * max(loss.sensitivity_squared for loss in victim_losses(one, trust.SecLDP()))
+        noise_error(one, weights=weights).value
+        * max(loss.sensitivity_squared for loss in victim_losses(one, trust.SecLDP()))
         for one in (plain, marked)
     ]
     assert costs[1] < costs[0] * 0.999
@@ -65,7 +65,7 @@ def test_a_builder_is_its_factorization_and_the_noise_of_it(kind, options):
     one, solved = BUILDERS[kind](PATH, SCHEME, **options), SOLVERS[kind](PATH, SCHEME, **options)
     assert one.name == one.factorization.kind == kind
     assert_allclose(one.factorization.loss, solved.loss, rtol=2e-3)
-    assert_allclose(noise_error(one, **options), one.factorization.loss, rtol=1e-8)
+    assert_allclose(noise_error(one, **options).value, one.factorization.loss, rtol=1e-8)
     assert isinstance(one.noise, JointNoise if kind == "space-time" else SpaceTimeNoise)
     held = one.noise.holders().toarray()
     private = one.factorization.space.private_variance if kind == "time-space" else 0.0
@@ -77,7 +77,7 @@ def test_a_builder_is_its_factorization_and_the_noise_of_it(kind, options):
 def test_directions_and_encoders_belong_together():
     """The noise of `adapted` is sum_k E_k E_k^T (x) g_k g_k^T: other pairs of the same parts cost more."""
     solved = optimal_adapted(PATH, SCHEME)
-    loss = noise_error(space_time_noise(PATH, SCHEME, solved))
+    loss = noise_error(space_time_noise(PATH, SCHEME, solved)).value
     for other in (
         dataclasses.replace(solved, encoder=solved.encoder[::-1].copy()),
         dataclasses.replace(solved, directions=solved.directions[:, ::-1].copy()),
@@ -85,7 +85,7 @@ def test_directions_and_encoders_belong_together():
     ):
         one = space_time_noise(PATH, SCHEME, other)
         worst = max(loss.sensitivity_squared for loss in victim_losses(one, trust.SecLDP()))
-        assert noise_error(one) * worst > loss * 1.05
+        assert noise_error(one).value * worst > loss * 1.05
 
 
 def test_groups_reach_the_noise():

@@ -7,9 +7,9 @@ import pytest
 
 import mfdl
 from mfdl.audit import audit
-from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput
 from mfdl.factorization import optimal_covariance
+from mfdl.objective import ErrorWeights
 from mfdl.participation import Cyclic, Explicit
 from mfdl.privacy.accounting import victim_losses
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import mfdl
 from mfdl import Cyclic, Dynamics, NoiseKey, algorithms, gossip, trust
-from mfdl.error_gram import node_error_grams
+from mfdl.algorithms import noise_error
 from mfdl.errors import InvalidInput, UnsupportedMechanism
 from mfdl.noise import LocalNoise
-from mfdl.noise_error import noise_error
+from mfdl.objective import NoiseObjective
 from mfdl.privacy import budgets
 from mfdl.privacy.accounting import victim_losses
 from mfdl.privacy.guarantee import Guarantee
@@ -114,10 +114,10 @@ def test_local_noise_costs_the_sum_of_losses_over_squared_budgets(build):
     algorithm = ring(build)
     mechanism = calibrated(algorithm)
     causal, total = algorithm.noise.causal, 0.0
-    for u, H in enumerate(node_error_grams(RING, 6)):
+    for u, H in enumerate(NoiseObjective(RING, 6).over_steps_of_nodes()):
         N = causal.inverse_of(u)
         total += np.trace(N.T @ H @ N) * (1.0 / WISHED[u]) ** 2
-    assert noise_error(mechanism.algorithm) == pytest.approx(total, rel=1e-9)
+    assert noise_error(mechanism.algorithm).value == pytest.approx(total, rel=1e-9)
     assert mechanism.algorithm.noise.local
 
 

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import gossip
 from mfdl.dynamics import Dynamics
-from mfdl.error_gram import error_gram
+from mfdl.objective import NoiseObjective
 from mfdl.testing import factorization_problems
 from mfdl_solvers import FactorizationProblem, NotConverged, ProblemError, Stopping, autodiff, solve
 from mfdl_solvers.autodiff import Parametrisation, banded, lower_triangular, toeplitz
@@ -21,7 +21,7 @@ SIZE = 8
 
 @pytest.fixture(scope="module")
 def problem():
-    H = error_gram(Dynamics(gossip.uniform("florentine")), SIZE)
+    H = NoiseObjective(Dynamics(gossip.uniform("florentine")), SIZE).over_steps()
     return FactorizationProblem(H, np.arange(SIZE) % 4)
 
 

@@ -13,14 +13,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import gossip
 from mfdl.dynamics import Dynamics
-from mfdl.error_gram import error_gram
+from mfdl.objective import NoiseObjective
 from mfdl.testing import factorization_problems
 from mfdl_solvers import FactorizationProblem, Stopping, class_dual, solve
 from mfdl_solvers.class_dual import Blocks
 
 
 def of_gossip(steps, period):
-    H = error_gram(Dynamics(gossip.uniform("star:n=6")), steps)
+    H = NoiseObjective(Dynamics(gossip.uniform("star:n=6")), steps).over_steps()
     return FactorizationProblem(H, np.arange(steps) % period)
 
 

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from mfdl import gossip
 from mfdl.dynamics import Dynamics
-from mfdl.error_gram import error_gram
+from mfdl.objective import NoiseObjective
 from mfdl.testing import factorization_problems, optimal_loss_reference
 from mfdl_solvers import FactorizationProblem, NotConverged, ProblemError, Stopping, lower_bound, solve
 
@@ -173,7 +173,7 @@ def test_a_gram_that_is_indefinite_by_rounding_keeps_loss_above_the_bound():
 
 def hard():
     T = 24
-    H = error_gram(Dynamics(gossip.uniform("star:n=6")), T)
+    H = NoiseObjective(Dynamics(gossip.uniform("star:n=6")), T).over_steps()
     return FactorizationProblem(H, np.arange(T) % 6)
 
 

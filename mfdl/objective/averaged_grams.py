@@ -1,9 +1,9 @@
-"""H over steps averaged over gossip that is drawn anew in each round: the expected cost of noise, before anybody draws.
+"""H over steps averaged over gossip that is drawn anew in each round: the expected cost of noise, before any draw.
 
 In closed form where E[W] and X -> E[W^T X W] are known (`gossip.randomized`), from drawn runs with error bars
-elsewhere. Rounds are independent of the past, so what an injection of step s has become before step t is on average the
-recursion with E[W], and what it then costs together with one of step t a quadratic form carried back over E[W^T . W].
-Where nodes may be away, what they would inject enters nothing, as `algorithms.with_absences` runs.
+elsewhere. Rounds are independent of the past, so the mean effect of an injection of step s before step t is the
+recursion with E[W], and what it then costs together with one of step t is a quadratic form carried back over
+E[W^T . W]. Injections of nodes that are offline enter nothing, as `algorithms.with_absences` runs.
 """
 
 from __future__ import annotations
@@ -15,47 +15,22 @@ import numpy as np
 
 from .. import check
 from ..check import FloatArray
-from ..dynamics import Dynamics
-from ..error_weights import ErrorWeights
 from ..errors import InvalidInput
 from ..gossip import RandomGossip
 from ..gossip.randomized import Moments
 from ..threads import blas_threads
-from ._counted import Counted, finite_gram
-from .estimated import EstimatedGram, Probes
-from .temporal import error_gram
+from .counted_models import CountedModels, finite_gram
+from .estimated_grams import EstimatedGram, Probes, checked_probes
+from .time_grams import over_steps
 
 SYMMETRIC = 1e-12
 MAX_BYTES = 2**32
-"""Of the forms that are held at once where E[W] is not symmetric, T n^2 numbers; beyond it runs are drawn."""
+"""Of the forms in memory at once where E[W] is not symmetric, T n^2 numbers; beyond it runs are drawn."""
 
 
-def averaged_error_gram(
-    dynamics: Dynamics,
-    num_steps: int,
-    random: RandomGossip,
-    *,
-    weights: ErrorWeights | None = None,
-    objective: str = "post-average",
-    probes: Probes | None = None,
-) -> FloatArray | EstimatedGram:
-    """E[H] of `error_gram` over the draws of `random`, which takes the place of the gossip of `dynamics`.
-
-    Args: those of `error_gram`; probes: of a Gram that is averaged over draws, how many; default 8, of seed 0.
-    Returns: E[H], shape (T, T), exact up to rounding, where `random.moments` are known and not one sum of the
-        trajectory counts (`Released`); else an `EstimatedGram` whose probes are draws: each has mean E[H].
-    Raises: InvalidInput: other arguments than `error_gram` takes, another number of nodes, or nodes that may be away
-        with more than one round of gossip in a step.
-    Cost: T (n^3 + the cost of E[W^T X W]) + n T^2 time and n^2 + n T memory for symmetric E[W]; T^2 n^3 time and
-        T n^2 memory for another one; that of `error_gram` for each draw.
-
-    >>> from mfdl import gossip
-    >>> half = gossip.randomized.links(gossip.metropolis_hastings("path:n=2"), 0.5)
-    >>> averaged_error_gram(Dynamics(gossip.metropolis_hastings("path:n=2")), 2, half)
-    array([[2.75, 1.25],
-           [1.25, 1.5 ]])
-    """
-    check.instance(Dynamics, dynamics=dynamics)
+def averaged(counted: CountedModels, random: RandomGossip, probes: Probes | None) -> FloatArray | EstimatedGram:
+    """See `NoiseObjective.averaged`."""
+    dynamics = counted.dynamics
     check.instance(RandomGossip, random=random)
     if random.num_nodes != dynamics.num_nodes:
         raise InvalidInput(f"random must have the {dynamics.num_nodes} nodes of dynamics, got {random.num_nodes}.")
@@ -63,22 +38,20 @@ def averaged_error_gram(
         raise InvalidInput(
             f"nodes that may be away average once a step, got gossip_rounds={dynamics.gossip_rounds}; take 1."
         )
-    one_round = random.draw(1, 0).gossip.at(0)  # for what is asked about alone: steps, rates, what counts
-    counted = Counted.of(dataclasses.replace(dynamics, gossip=one_round), num_steps, weights, objective)
     if random.moments is not None and counted.released is None:
-        steps = _Steps.of(random.moments, dynamics.gossip_rounds, num_steps)
+        steps = _MeanSteps.of(random.moments, dynamics.gossip_rounds, counted.num_steps)
         if steps is not None:
             with blas_threads(dynamics.num_nodes):
-                return finite_gram(functools.partial(_closed, counted, steps))
-    return _drawn(counted, random, Probes() if probes is None else probes, weights, objective)
+                return finite_gram(functools.partial(_closed_form, counted, steps))
+    return _of_draws(counted, random, checked_probes(probes))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Steps:
-    """One step's averaging on average, and traces tr(f(E[W])^T G) kept as what f(E[W]) needs of G.
+class _MeanSteps:
+    """One step's averaging on average, for traces tr(f(E[W])^T G), from the part of G that f(E[W]) needs.
 
-    Of symmetric E[W] = U diag(lam) U^T that is the diagonal of U^T G U, shape (n,); of another one, which `vectors`
-    then is, G itself.
+    Of symmetric E[W] = U diag(lam) U^T that part is the diagonal of U^T G U, shape (n,); of another one, which
+    `vectors` then is, G itself.
     """
 
     moments: Moments
@@ -87,7 +60,7 @@ class _Steps:
     vectors: FloatArray
 
     @classmethod
-    def of(cls, moments: Moments, rounds: int, num_steps: int) -> _Steps | None:
+    def of(cls, moments: Moments, rounds: int, num_steps: int) -> _MeanSteps | None:
         """None where E[W] is not symmetric and T n^2 numbers are more than MAX_BYTES."""
         M = moments.mean.toarray()
         if np.abs(M - M.T).max() <= SYMMETRIC:
@@ -95,29 +68,29 @@ class _Steps:
         return cls(moments, rounds, None, M) if 8 * num_steps * M.size <= MAX_BYTES else None
 
     @property
-    def there(self) -> float:
-        """How often a node is there."""
+    def presence(self) -> float:
+        """How often a node is present."""
         return 1 - self.moments.rate
 
-    def kept(self, G: FloatArray) -> FloatArray:
+    def part(self, G: FloatArray) -> FloatArray:
         return G if self.lam is None else np.einsum("ij,ij->j", self.vectors, G @ self.vectors)
 
-    def back(self, kept: FloatArray) -> FloatArray:
-        """Of E[W]^T G, for what is kept of several G."""
+    def back(self, parts: FloatArray) -> FloatArray:
+        """Of E[W]^T G, for the parts of several G."""
         if self.lam is not None:
-            return np.asarray(kept * self.lam**self.rounds)
+            return np.asarray(parts * self.lam**self.rounds)
         for _ in range(self.rounds):
-            kept = self.vectors.T @ kept
-        return kept
+            parts = self.vectors.T @ parts
+        return parts
 
-    def entering(self, kept: FloatArray) -> FloatArray:
+    def entering(self, parts: FloatArray) -> FloatArray:
         """tr(E[W P]^T G)."""
         if self.lam is not None:
-            return np.asarray(kept @ (self.lam**self.rounds - self.moments.rate))
-        return self.trace(self.back(kept)) - self.moments.rate * self.trace(kept)
+            return np.asarray(parts @ (self.lam**self.rounds - self.moments.rate))
+        return self.trace(self.back(parts)) - self.moments.rate * self.trace(parts)
 
-    def trace(self, kept: FloatArray) -> FloatArray:
-        return np.asarray(kept.sum(axis=-1) if self.lam is not None else np.trace(kept, axis1=-2, axis2=-1))
+    def trace(self, parts: FloatArray) -> FloatArray:
+        return np.asarray(parts.sum(axis=-1) if self.lam is not None else np.trace(parts, axis1=-2, axis2=-1))
 
     def around(self, X: FloatArray) -> FloatArray:
         for _ in range(self.rounds):
@@ -140,19 +113,19 @@ class _Steps:
         return np.asarray(self.back_dense(X.T).T - self.moments.rate * X)
 
 
-def _closed(counted: Counted, steps: _Steps) -> FloatArray:
+def _closed_form(counted: CountedModels, steps: _MeanSteps) -> FloatArray:
     """H by one pass backwards; letters as in `dynamics.responses`, blocks A, B, D of the cost of (theta, v) among them.
 
     In (mu, v') an injection x of step t costs with an earlier one mu^T (rho E[W^T V W P] + E[W^T B P]) x +
     v'^T (rho B^T E[W P] + D P) x: forms that are carried back to the step of the earlier one by E[W].
     """
-    dynamics, T, q = counted.dynamics, counted.num_steps, steps.there
+    dynamics, T, q = counted.dynamics, counted.num_steps, steps.presence
     rates, shrink, beta = counted.rates, dynamics.shrink_factors(T), dynamics.momentum
-    n, F = dynamics.num_nodes, counted.node_factor
+    n, F = dynamics.num_nodes, counted.target_factor
     Q = np.eye(n) if F is None else np.asarray((F.T @ F).toarray())
     H, A, none = np.zeros((T, T)), np.zeros((n, n)), np.zeros((n, n))
     B = D = none
-    shape = (T, *steps.kept(none).shape)
+    shape = (T, *steps.part(none).shape)
     of_model, of_buffer = np.zeros(shape), np.zeros(shape)  # by step t of the later injection
     for s in range(T - 1, -1, -1):
         later = slice(s + 1, T)
@@ -169,8 +142,8 @@ def _closed(counted: Counted, steps: _Steps) -> FloatArray:
             mu = mu + steps.back_there(B)
             buffer = rates[s] * steps.there_from(B.T) + q * D
         H[s, s] = rates[s] * np.trace(mu) + np.trace(buffer)
-        of_model[s] = shrink[s] * steps.kept(mu)
-        of_buffer[s] = beta * steps.kept(rates[s] * mu + buffer)
+        of_model[s] = shrink[s] * steps.part(mu)
+        of_buffer[s] = beta * steps.part(rates[s] * mu + buffer)
         if beta:
             R = steps.back_dense(B)
             entering = rates[s] ** 2 * P + rates[s] * (R + R.T) + D
@@ -180,17 +153,15 @@ def _closed(counted: Counted, steps: _Steps) -> FloatArray:
     return np.asarray(upper + upper.T + np.diag(np.diagonal(H)))
 
 
-def _drawn(
-    counted: Counted, random: RandomGossip, probes: Probes, weights: ErrorWeights | None, objective: str
-) -> EstimatedGram:
+def _of_draws(counted: CountedModels, random: RandomGossip, probes: Probes) -> EstimatedGram:
     """The exact Gram of each of several draws."""
-    T, K = counted.num_steps, counted.dynamics.gossip_rounds
-    rounds = T * K + (0 if counted.released is None else counted.released.rounds_of_gossip)
+    T, dynamics = counted.num_steps, counted.dynamics
+    rounds = T * dynamics.gossip_rounds + (0 if counted.released is None else counted.released.rounds_of_gossip)
     grams = []
     for rng in probes.generators(2):
         drawn = random.draw(rounds, int(rng.integers(2**32)))
-        there = None if drawn.present is None else drawn.present[:T]
-        of_draw = dataclasses.replace(counted.dynamics, gossip=drawn.gossip)
-        grams.append(error_gram(of_draw, T, weights=weights, objective=objective, present=there))
+        present = None if drawn.present is None else drawn.present[:T]
+        of_draw = dataclasses.replace(counted, dynamics=dataclasses.replace(dynamics, gossip=drawn.gossip))
+        grams.append(over_steps(of_draw, present))
     of_probes = np.stack(grams)
     return EstimatedGram(of_probes.mean(axis=0), of_probes, source=f"draws of {random.name}")

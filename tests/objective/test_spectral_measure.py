@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from mfdl import gossip
+from mfdl import NoiseObjective, gossip
 from mfdl.dynamics import Dynamics
-from mfdl.error_gram import SpectralMeasure, error_gram, spectral_measure
-from mfdl.error_weights import ErrorWeights
 from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.objective import OBJECTIVES, ErrorWeights, SpectralMeasure
 from mfdl.testing import gossip_matrices
 
 CLOSED = (
@@ -25,15 +24,13 @@ CLOSED = (
 OTHERS = ("path:n=4", "star:n=5", "florentine", "regular:n=12,degree=3", "expander:n=16")
 
 
-@pytest.mark.parametrize("spec", CLOSED)
-def test_convolutions_have_their_spectrum_in_closed_form(spec):
+@pytest.mark.parametrize("spec", [*CLOSED, *OTHERS])
+def test_convolutions_alone_have_their_spectrum_in_closed_form(spec):
     W = gossip.metropolis_hastings(spec)
-    assert_allclose(W.closed_spectrum, np.linalg.eigvalsh(W.dense())[::-1], atol=1e-14)
-
-
-@pytest.mark.parametrize("spec", OTHERS)
-def test_what_is_no_convolution_has_none(spec):
-    assert gossip.metropolis_hastings(spec).closed_spectrum is None
+    if spec in OTHERS:
+        assert W.closed_spectrum is None
+    else:
+        assert_allclose(W.closed_spectrum, np.linalg.eigvalsh(W.dense())[::-1], atol=1e-14)
 
 
 @examples(100)
@@ -44,20 +41,21 @@ def test_a_relabelled_convolution_is_right_or_none(order, weights):
     W = np.array([0, *weights[:3]])[distance] / 24
     W[[0, 1], [1, 0]] += weights[3] / 24
     W += np.diag(1 - W.sum(axis=1))
-    found = gossip.from_array(W).closed_spectrum
-    if found is not None:
-        assert_allclose(found, np.linalg.eigvalsh(W)[::-1], atol=1e-14)
-    assert found is not None or list(order) != list(range(6)) or weights[3]
+    spectrum = gossip.from_array(W).closed_spectrum
+    if spectrum is not None:
+        assert_allclose(spectrum, np.linalg.eigvalsh(W)[::-1], atol=1e-14)
+    assert spectrum is not None or list(order) != list(range(6)) or weights[3]
 
 
 @examples(100)
 @given(W=gossip_matrices(max_nodes=6, kinds=("symmetric", "singular")), K=st.integers(1, 3), data=st.data())
 def test_moments_are_those_of_the_matrix(W, K, data):
     n = W.num_nodes
-    target = data.draw(st.sampled_from(["nodes", "average", "some"]))
     some = data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n).filter(any))
-    weights = ErrorWeights("all", some if target == "some" else target)
-    measure = spectral_measure(Dynamics(W, gossip_rounds=K), weights=weights)
+    target = data.draw(st.sampled_from(["nodes", "average", "some"]))
+    steps = data.draw(st.sampled_from(["all", "released:last+2"]))  # which play no part
+    weights = ErrorWeights(steps, some if target == "some" else target)
+    measure = NoiseObjective(Dynamics(W, gossip_rounds=K), 2, weights).spectral_measure()
     F = weights.node_factor(n).toarray()
     for power in range(5):
         expected = np.trace(F.T @ F @ np.linalg.matrix_power(W.dense(), K * power))
@@ -67,8 +65,7 @@ def test_moments_are_those_of_the_matrix(W, K, data):
 @examples(60)
 @given(st.data(), st.integers(2, 40))
 def test_fewer_nodes_keep_the_moments(data, degree):
-    numbers = st.floats(-1, 1)
-    lam = data.draw(st.lists(numbers, min_size=100, max_size=120))
+    lam = data.draw(st.lists(st.floats(-1, 1), min_size=100, max_size=120))
     measure = SpectralMeasure(lam, np.linspace(0, 2, len(lam)))
     few = measure.reduced(degree)
     assert few.eigenvalues.size <= degree // 2 + 1
@@ -90,35 +87,39 @@ def test_a_coarser_measure_is_within_its_accuracy(accuracy):
     "settings", [{}, {"momentum": 0.5, "weight_decay": 0.1}, {"learning_rate": [1.0] * 20 + [0.5] * 20}]
 )
 @pytest.mark.parametrize("target", ["nodes", "average", "some"])
-def test_a_closed_form_is_the_gram_of_the_same_graph_in_another_order(settings, target):
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_closed_form_is_the_gram_of_the_same_graph_in_another_order(settings, target, objective):
     # a ring with its nodes shuffled has no closed form
     order = np.random.default_rng(0).permutation(300)
-    ring = nx.cycle_graph(300)
+    ring, some = nx.cycle_graph(300), np.arange(300) % 3
     shuffled = nx.relabel_nodes(ring, dict(enumerate(order.tolist())))
-    some = np.arange(300) % 3
-    for objective in ("post-average", "message"):
-        of = [
-            error_gram(
-                Dynamics(gossip.metropolis_hastings(graph), **settings),
-                40,
-                weights=ErrorWeights("exponential:9", values if target == "some" else target),
-                objective=objective,
-            )
-            for graph, values in ((ring, some), (shuffled, some[np.argsort(order)]))
-        ]
-        assert_allclose(of[0], of[1], rtol=1e-10)
+    grams = []
+    for graph, values in ((ring, some), (shuffled, some[np.argsort(order)])):
+        weights = ErrorWeights("exponential:9", values if target == "some" else target)
+        dynamics = Dynamics(gossip.metropolis_hastings(graph), **settings)
+        grams.append(NoiseObjective(dynamics, 40, weights, objective).over_steps())
+    assert_allclose(*grams, rtol=1e-10)
 
 
 def test_a_large_ring_is_exact_and_quick():
     # beyond T = n / 2 rounds a ring is told from the line, before it is not: moments of a million are those of 99
-    large, small = (error_gram(Dynamics(gossip.metropolis_hastings(f"ring:n={n}")), 20) / n for n in (100_000, 99))
+    rings = {n: Dynamics(gossip.metropolis_hastings(f"ring:n={n}")) for n in (100_000, 99)}
+    large, small = (NoiseObjective(ring, 20).over_steps() / n for n, ring in rings.items())
     assert_allclose(large, small, rtol=1e-12)
 
 
-def test_refusals():
-    with pytest.raises(InvalidInput, match=r"one for each of 2 eigenvalues, got 1"):
-        SpectralMeasure([1.0, 0.5], [1.0])
-    with pytest.raises(InvalidInput, match=r"must lie in \[-1, 1\]"):
-        SpectralMeasure([1.5], [1.0])
-    with pytest.raises(UnsupportedMechanism, match="constant symmetric gossip"):
-        spectral_measure(Dynamics(gossip.uniform("star:n=4")))
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: SpectralMeasure([1.0, 0.5], [1.0]), InvalidInput, r"one for each of 2 eigenvalues, got 1"),
+        (lambda: SpectralMeasure([1.5], [1.0]), InvalidInput, r"must lie in \[-1, 1\]"),
+        (
+            lambda: NoiseObjective(Dynamics(gossip.uniform("star:n=4")), 1).spectral_measure(),
+            UnsupportedMechanism,
+            "constant symmetric gossip",
+        ),
+    ],
+)
+def test_refusals(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()

@@ -1,4 +1,4 @@
-"""ErrorWeights: which models the error counts. Error Gram = f(Dynamics, ErrorWeights).
+"""ErrorWeights: which models the error counts.
 
 The counted variance is sum_r w_r theta_r^T Q theta_r over the models theta_r after step r: w_r is the weight of a step,
 and Q over nodes says whether every node's model counts, or some nodes', or their average. Noise that ends up in models
@@ -17,17 +17,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from . import check
-from .check import FloatArray
-from .errors import InvalidInput, require_known, unknown_name
-from .released import Released, StepWeights
-from .shown import short_repr
-from .spec import Entry, Registry
+from .. import check
+from ..check import FloatArray
+from ..errors import InvalidInput, unknown_name
+from ..released import Released, StepWeights
+from ..shown import short_repr
+from ..spec import Entry, Registry
 
 STEP_WEIGHTS: Registry[Entry] = Registry("step_weights", by_position=True)
 """Functions to the weights w_r, or a_r of released models, by name."""
 NODES, AVERAGE = "nodes", "average"
-OBJECTIVES = ("post-average", "message")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,6 +76,11 @@ class ErrorWeights:
     def uniform_target(self) -> bool:
         """Every node's model counts alike."""
         return isinstance(self.target, str) and self.target == NODES
+
+    @property
+    def of_average(self) -> bool:
+        """The average of the models counts."""
+        return isinstance(self.target, str) and self.target == AVERAGE
 
     def of_steps(self, num_steps: int) -> FloatArray:
         """w_r for the model after step r, shape (num_steps,), an own array; a_r of what is released.
@@ -148,42 +152,6 @@ class ErrorWeights:
         return cls(f"last:{evaluated_steps}:{check.non_negative(floor=floor):g}")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Target:
-    """What an error counts: which models, with which weights.
-
-    Attributes: objective: "post-average", the models after averaging, or "message", those before; weights: of steps and
-        nodes.
-    Raises: InvalidInput: an unknown objective, weights that are no ErrorWeights.
-    """
-
-    objective: str = "post-average"
-    weights: ErrorWeights = dataclasses.field(default_factory=ErrorWeights)
-
-    def __post_init__(self) -> None:
-        require_known("objective", self.objective, OBJECTIVES)
-        if not isinstance(self.weights, ErrorWeights):
-            raise InvalidInput(
-                f"weights must be ErrorWeights, got {self.weights!r}; make them with ErrorWeights(step_weights, "
-                "target), or ErrorWeights.parse(text) from what the command line takes."
-            )
-        if self.weights.released is not None and self.objective != "post-average":
-            raise InvalidInput(
-                f"error weights {self.weights.describe()} count released models, which are taken after averaging; use "
-                f"objective post-average, got {self.objective!r}."
-            )
-
-    @classmethod
-    def of(cls, objective: str, weights: ErrorWeights | None) -> Target:
-        """Without weights all steps and nodes count alike."""
-        return cls(objective, ErrorWeights() if weights is None else weights)
-
-    @property
-    def after_averaging(self) -> bool:
-        """Models count after averaging, else before."""
-        return self.objective == "post-average"
-
-
 @STEP_WEIGHTS.register(name="all")
 def all_steps() -> StepWeights:
     """All steps alike."""
@@ -222,6 +190,10 @@ def exponential(half_life: float) -> StepWeights:
 def released_models(model: str) -> StepWeights:
     """What is released, and nothing else."""
     return Released(model).of_steps
+
+
+ALL_MODELS = ErrorWeights()
+"""All steps and nodes alike: the default."""
 
 
 def _non_negative(name: str, values: Any) -> FloatArray:

@@ -1,4 +1,4 @@
-"""The error Gram averaged over gossip drawn anew in each round, against sums over every draw of a tiny graph."""
+"""H averaged over gossip drawn anew in each round, against sums over every draw of a tiny graph."""
 
 import dataclasses
 import itertools
@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import mfdl
-from mfdl import error_gram, gossip
+from mfdl import NoiseObjective, gossip
 from mfdl.errors import InvalidInput
 from mfdl.gossip import randomized
+from mfdl.objective import EstimatedGram, Probes
 from mfdl.testing.strategies import gossip_matrices
 
 GRAPHS = {
@@ -53,9 +54,9 @@ def outcomes_of_links(W, rate):
 
 def outcomes_of_nodes(W, rate):
     n, dense = W.num_nodes, W.dense()
-    for there in itertools.product((0.0, 1.0), repeat=n):
-        lost = [(i, j) for i in range(n) for j in range(n) if i != j and not there[i] * there[j]]
-        yield rate ** (n - sum(there)) * (1 - rate) ** sum(there), without(dense, lost), np.diag(there)
+    for present in itertools.product((0.0, 1.0), repeat=n):
+        lost = [(i, j) for i in range(n) for j in range(n) if i != j and not present[i] * present[j]]
+        yield rate ** (n - sum(present)) * (1 - rate) ** sum(present), without(dense, lost), np.diag(present)
 
 
 def outcomes_of_pairs(graph):
@@ -146,65 +147,60 @@ DYNAMICS = st.sampled_from(
         {"weight_decay": 0.2},
     ]
 )
+TARGETS = st.sampled_from(["nodes", "average"])
+
+
+def rows_of(target, n):
+    """F with F^T F = Q."""
+    return np.eye(n) if target == "nodes" else np.full((1, n), n**-0.5)
 
 
 @examples(60)
 @example(NODES_OF_A_PATH, {"momentum": 0.6}, "post-average", "nodes", False)
-@given(
-    cases(),
-    DYNAMICS,
-    st.sampled_from(["post-average", "message"]),
-    st.sampled_from(["nodes", "average"]),
-    st.booleans(),
-)
-def test_the_average_is_that_over_all_sequences_of_outcomes(case, how, objective, target, twice):
+@given(cases(), DYNAMICS, st.sampled_from(["post-average", "message"]), TARGETS, st.booleans())
+def test_the_average_is_that_over_all_sequences_of_outcomes(case, settings, objective, target, twice):
     random, outcomes = case
     outcomes = [outcome for outcome in outcomes if outcome[0] > 0]
     n, T = random.num_nodes, 3 if len(outcomes) <= 8 else 2
     K = 2 if twice and not random.away and len(outcomes) <= 3 else 1
-    if "learning_rate" in how:
-        how = how | {"learning_rate": how["learning_rate"][:T]}
-    dynamics = mfdl.Dynamics(gossip.from_array(np.eye(n)), gossip_rounds=K, **how)
+    if "learning_rate" in settings:
+        settings = settings | {"learning_rate": settings["learning_rate"][:T]}
+    dynamics = mfdl.Dynamics(gossip.from_array(np.eye(n)), gossip_rounds=K, **settings)
     weights = mfdl.ErrorWeights([1.0, 0.5, 2.0][:T], target)
-    F = np.eye(n) if target == "nodes" else np.full((1, n), n**-0.5)
-    wanted = sum(
+    after, F = objective == "post-average", rows_of(target, n)
+    expected = sum(
         np.prod([p for p, _, _ in sequence])
-        * gram_of([(W, P) for _, W, P in sequence], T, K, dynamics, weights.of_steps(T), objective == "post-average", F)
+        * gram_of([(W, P) for _, W, P in sequence], T, K, dynamics, weights.of_steps(T), after, F)
         for sequence in itertools.product(outcomes, repeat=T * K)
     )
-    got = error_gram.averaged_error_gram(dynamics, T, random, weights=weights, objective=objective)
-    assert_allclose(got, wanted, atol=1e-12)
+    assert_allclose(NoiseObjective(dynamics, T, weights, objective).averaged(random), expected, atol=1e-12)
 
 
 @examples(30)
-@given(cases(), st.sampled_from(["nodes", "average"]), st.integers(0, 2**32 - 1))
-def test_the_gram_of_one_draw_counts_those_who_are_there(case, target, seed):
+@given(cases(), TARGETS, st.integers(0, 2**32 - 1))
+def test_the_gram_of_one_draw_counts_those_who_are_present(case, target, seed):
     random, _ = case
     drawn, n = random.draw(3, seed), random.num_nodes
-    there = np.ones((3, n)) if drawn.present is None else drawn.present
-    dynamics = mfdl.Dynamics(drawn.gossip, momentum=0.3)
-    weights = mfdl.ErrorWeights([1.0, 0.5, 2.0], target)
-    F = np.eye(n) if target == "nodes" else np.full((1, n), n**-0.5)
-    rounds = [(drawn.gossip.at(t).dense(), np.diag(there[t].astype(float))) for t in range(3)]
-    got = error_gram.error_gram(dynamics, 3, weights=weights, present=there.astype(bool))
-    assert_allclose(got, gram_of(rounds, 3, 1, dynamics, weights.of_steps(3), True, F), atol=1e-12)
+    present = np.ones((3, n)) if drawn.present is None else drawn.present
+    counted = NoiseObjective(mfdl.Dynamics(drawn.gossip, momentum=0.3), 3, mfdl.ErrorWeights([1.0, 0.5, 2.0], target))
+    rounds = [(drawn.gossip.at(t).dense(), np.diag(present[t].astype(float))) for t in range(3)]
+    expected = gram_of(rounds, 3, 1, counted.dynamics, counted.step_weights, True, rows_of(target, n))
+    assert_allclose(counted.over_steps(present.astype(bool)), expected, atol=1e-12)
 
 
 def test_draws_with_error_bars_are_near_the_closed_form_where_there_is_one():
     ring, T = gossip.metropolis_hastings("ring:n=6"), 5
-    dynamics, probes = mfdl.Dynamics(ring), error_gram.Probes(24, seed=1)
+    counted = NoiseObjective(mfdl.Dynamics(ring), T)
     for random in (randomized.nodes(ring, 0.3), randomized.pairs("ring:n=6")):
-        exact = error_gram.averaged_error_gram(dynamics, T, random)
-        drawn = error_gram.averaged_error_gram(dynamics, T, dataclasses.replace(random, moments=None), probes=probes)
+        exact = counted.averaged(random)
+        drawn = counted.averaged(dataclasses.replace(random, moments=None), Probes(24, seed=1))
         assert np.linalg.eigvalsh(exact)[0] > 0
         assert drawn.gram.shape == (T, T)
         assert abs(drawn.trace.value - np.trace(exact)) < 1.5 * drawn.trace.error < 0.2 * np.trace(exact)
         assert_allclose(drawn.gram, exact, atol=0.1 * exact.max())
-    unknown = error_gram.averaged_error_gram(dynamics, T, randomized.matchings("ring:n=6"))
-    assert isinstance(unknown, error_gram.EstimatedGram)
-    released = mfdl.ErrorWeights("released:average:2")
-    again = error_gram.averaged_error_gram(dynamics, T, randomized.nodes(ring, 0.3), weights=released)
-    assert isinstance(again, error_gram.EstimatedGram)
+    assert isinstance(counted.averaged(randomized.matchings("ring:n=6")), EstimatedGram)
+    released = dataclasses.replace(counted, weights=mfdl.ErrorWeights("released:average:2"))
+    assert isinstance(released.averaged(randomized.nodes(ring, 0.3)), EstimatedGram)
 
 
 def test_the_encoder_for_the_average_is_the_best_for_all_draws_together():
@@ -212,43 +208,39 @@ def test_the_encoder_for_the_average_is_the_best_for_all_draws_together():
     outcomes = [gossip.from_array(W) for _, W, _ in outcomes_of_pairs(GRAPHS["path"])]
     sequences = [gossip.sequence(s, repeat=False) for s in itertools.product(outcomes, repeat=4)]
     posed = [mfdl.factorization.problem(mfdl.Dynamics(s), participation) for s in sequences]
-    random, how = randomized.pairs("path:n=3"), {"tolerance": 1e-8}
-    algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(sequences[5]), participation, averaged_over=random, **how)
+    random, tight = randomized.pairs("path:n=3"), {"tolerance": 1e-8}
+    algorithm = mfdl.algorithms.mafalda(mfdl.Dynamics(sequences[5]), participation, averaged_over=random, **tight)
     solved = algorithm.factorization
     X = solved.encoder.T @ solved.encoder
     assert np.mean([p.loss(X) for p in posed]) == pytest.approx(solved.loss, rel=1e-9)
     assert solved.gap < 1e-8
     for p in posed[::5]:  # made for one draw, so worse for all together
-        other = mfdl.factorization.solve_problem(p, **how).encoder
+        other = mfdl.factorization.solve_problem(p, **tight).encoder
         assert np.mean([q.loss(other.T @ other) for q in posed]) > solved.lower_bound * (1 + 1e-6)
     estimated = mfdl.factorization.factorize(
-        mfdl.Dynamics(path), participation, averaged_over=dataclasses.replace(random, moments=None), **how
+        mfdl.Dynamics(path), participation, averaged_over=dataclasses.replace(random, moments=None), **tight
     )
     assert isinstance(estimated, mfdl.factorization.EstimatedFactorization)
     assert abs(estimated.loss - solved.loss) < 2 * estimated.loss_error
     assert "8 draws of random pairs" in estimated.notes[0]
 
 
-def test_what_does_not_fit_is_refused():
-    ring = gossip.metropolis_hastings("ring:n=4")
-    for call, words in (
-        (
-            lambda: error_gram.averaged_error_gram(mfdl.Dynamics(ring), 2, randomized.peers(5, 2)),
-            "the 4 nodes of dynamics",
-        ),
-        (
-            lambda: error_gram.averaged_error_gram(
-                mfdl.Dynamics(ring, gossip_rounds=2), 2, randomized.nodes(ring, 0.1)
-            ),
-            "average once a step, got gossip_rounds=2",
-        ),
-        (lambda: randomized.links(ring, 1.0), r"rate must lie in \[0, 1\), got 1"),
+RING = gossip.metropolis_hastings("ring:n=4")
+ON_RING = NoiseObjective(mfdl.Dynamics(RING), 2)
+TWICE = NoiseObjective(mfdl.Dynamics(RING, gossip_rounds=2), 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ON_RING.averaged(randomized.peers(5, 2)), "the 4 nodes of dynamics"),
+        (lambda: TWICE.averaged(randomized.nodes(RING, 0.1)), "average once a step, got gossip_rounds=2"),
+        (lambda: randomized.links(RING, 1.0), r"rate must lie in \[0, 1\), got 1"),
         (lambda: randomized.peers(3, 3), "count must be below the number of nodes, 3"),
-        (lambda: error_gram.averaged_error_gram(mfdl.Dynamics(ring), 2, ring), "random must be"),
-        (
-            lambda: error_gram.error_gram(mfdl.Dynamics(ring), 2, present=np.ones((3, 4), dtype=bool)),
-            "each of 2 steps, got 3",
-        ),
-    ):
-        with pytest.raises(InvalidInput, match=words):
-            call()
+        (lambda: ON_RING.averaged(RING), "random must be"),
+        (lambda: ON_RING.over_steps(np.ones((3, 4), dtype=bool)), "each of 2 steps, got 3"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(call, message):
+    with pytest.raises(InvalidInput, match=message):
+        call()

@@ -1,0 +1,32 @@
+"""How much noise is left in the models that count: `NoiseObjective`, `ErrorWeights`, and what their answers are.
+
+In: `Dynamics`, a number of steps, `ErrorWeights`. Out: methods of one object,
+
+- `over_steps`, T x T, for noise correlated in time at each node (`over_steps_of_nodes`: one for each node);
+- `over_nodes`, n x n, for noise fresh in each step but correlated across nodes;
+- `by_modes` and `over_both`, for noise correlated over steps and nodes at once;
+- `spectral_measure` and `mode_cost`: the same over steps without an array, of constant symmetric gossip;
+- `averaged`, over gossip that is drawn anew in each round; `estimated` and `fresh_noise`, for graphs of any size by
+  random probes, with error bars;
+- `noise_error`, the value itself for a noise operator.
+"""
+
+from .counted_models import OBJECTIVES
+from .error_weights import ErrorWeights
+from .estimated_grams import Estimate, EstimatedGram, Probes
+from .noise_objective import NoiseObjective
+from .spectra import SpectralMeasure
+
+__all__ = [
+    "OBJECTIVES",
+    "ErrorWeights",
+    "Estimate",
+    "EstimatedGram",
+    "NoiseObjective",
+    "Probes",
+    "SpectralMeasure",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

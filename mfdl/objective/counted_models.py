@@ -1,0 +1,178 @@
+"""Which models count, checked once, and what the recursion makes of injected noise in them.
+
+`NoiseObjective` is this class with its public methods; the modules that compute Gram matrices take it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from .. import check
+from ..check import FloatArray
+from ..dynamics import Dynamics
+from ..dynamics.responses import Averaging, Entries, cost_to_go, effects, responses
+from ..errors import InvalidInput, require_known
+from ..released import Released
+from ..shown import short_repr
+from .error_weights import ALL_MODELS, ErrorWeights
+
+OBJECTIVES = ("post-average", "message")
+"""The models after the averaging of a step count, or the messages before it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CountedModels:
+    """Dynamics over a number of steps, and the weights of the models that count; see `NoiseObjective`."""
+
+    __repr__ = short_repr
+
+    dynamics: Dynamics
+    num_steps: int
+    weights: ErrorWeights = ALL_MODELS
+    objective: str = "post-average"
+
+    def __post_init__(self) -> None:
+        check.instance(Dynamics, dynamics=self.dynamics)
+        require_known("objective", self.objective, OBJECTIVES)
+        if not isinstance(self.weights, ErrorWeights):
+            raise InvalidInput(
+                f"weights must be ErrorWeights, got {self.weights!r}; make them with ErrorWeights(step_weights, "
+                "target), or ErrorWeights.parse(text) from what the command line takes."
+            )
+        if self.released is not None and not self.after_averaging:
+            raise InvalidInput(
+                f"error weights {self.weights.describe()} count released models, which are taken after averaging; use "
+                f"objective post-average, got {self.objective!r}."
+            )
+        object.__setattr__(self, "num_steps", check.integer_at_least(1, num_steps=self.num_steps))
+        self.weights.of_nodes(self.dynamics.num_nodes)
+        _ = self.rates, self.step_weights  # refused here where they are of another length
+
+    # ---- which models count ------------------------------------------------------------------------------------------
+
+    @property
+    def after_averaging(self) -> bool:
+        """Models count after averaging, else before."""
+        return self.objective == "post-average"
+
+    @property
+    def released(self) -> Released | None:
+        """The released sum of models, where that is what counts."""
+        return self.weights.released
+
+    @cached_property
+    def rates(self) -> FloatArray:
+        """eta_t / eta_0, shape (T,)."""
+        return self.dynamics.relative_rates(self.num_steps)
+
+    @cached_property
+    def step_weights(self) -> FloatArray:
+        """w_r, or a_r of released models, shape (T,)."""
+        return self.weights.of_steps(self.num_steps)
+
+    @cached_property
+    def target_factor(self) -> sp.csr_array | None:
+        """F with F^T F = Q, csr (rows, n); None where F = I."""
+        return None if self.weights.uniform_target else self.weights.node_factor(self.dynamics.num_nodes)
+
+    @cached_property
+    def node_factor(self) -> sp.csr_array | None:
+        """`target_factor` after the averaging rounds of what is released; None where that is I.
+
+        Raises: InvalidInput: a sequence of gossip that ends before these rounds.
+        """
+        F, dynamics = self.target_factor, self.dynamics
+        if self.released is None:
+            return F
+        further = self.released.further_gossip(dynamics.gossip, self.num_steps * dynamics.gossip_rounds)
+        return F if further is None else sp.csr_array(further if F is None else F @ further)
+
+    @property
+    def form(self) -> FloatArray:
+        """`node_factor` transposed, dense, shape (n, rows)."""
+        F = sp.eye_array(self.dynamics.num_nodes) if self.node_factor is None else self.node_factor
+        return np.asarray(F.T.toarray())
+
+    def of_nodes(self, models: FloatArray) -> FloatArray:
+        """`node_factor` times models of shape (n, ...)."""
+        if self.node_factor is None:
+            return models
+        flat = models.reshape(models.shape[0], -1)
+        return np.asarray(self.node_factor @ flat).reshape(-1, *models.shape[1:])
+
+    @property
+    def shift_invariant(self) -> bool:
+        """The effect of an injection depends, but for its own rate, on its age alone."""
+        constant_rate = bool((self.rates == 1.0).all())
+        return self.dynamics.gossip.is_constant and (constant_rate or self.dynamics.is_plain)
+
+    # ---- what injections do to them ----------------------------------------------------------------------------------
+
+    def responses(
+        self, averaging: Averaging, entries: Entries, *, sizes: FloatArray | None = None, by_age: bool = False
+    ) -> Iterator[FloatArray]:
+        """What may count of each step, messages or models: see `dynamics.responses`."""
+        for message, model in responses(self.dynamics, self.num_steps, averaging, entries, sizes=sizes, by_age=by_age):
+            yield model if self.after_averaging else message
+
+    def effects(self, averaging: Averaging, form: FloatArray) -> Iterator[tuple[int, FloatArray]]:
+        """(s, e_s): what a unit injection of step s does to form^T sum_r a_r theta_{r+1}, the last step first."""
+        return effects(self.dynamics, self.num_steps, averaging, self.step_weights, form)
+
+    def all_effects(self, averaging: Averaging, form: FloatArray) -> FloatArray:
+        """e_s of all steps, shape (T, *form.shape)."""
+        stacked = np.empty((self.num_steps, *form.shape))
+        for s, e in self.effects(averaging, form):
+            stacked[s] = e
+        return stacked
+
+    def fresh_costs(self, averaging: Averaging, form: Any) -> FloatArray:
+        """What noise fresh in each step costs: the quadratic form over nodes, or its diagonal over modes.
+
+        Args: form: of the models of one step, as `averaging` takes it.
+        """
+        w = self.step_weights
+        return cost_to_go(
+            self.dynamics, self.num_steps, averaging, lambda r: w[r] * form, after_averaging=self.after_averaging
+        )
+
+    def over_ages(self, gram: FloatArray) -> FloatArray:
+        """H from sum_r w_r y_r^T Q y_r, which it is, or from the Gram of responses by their age at rate 1.
+
+        H[s, t] = rho_s rho_t sum_{r >= max(s, t)} w_r gram[r - s, r - t]: with t = s + lag the terms run down diagonal
+        `lag`; with equal weights they are cumulative sums, with others one correlation per lag.
+        """
+        if not self.shift_invariant:
+            return gram
+        T, w = self.num_steps, self.step_weights
+        alike = bool((w == w[0]).all())
+        H = np.empty((T, T))
+        for lag in range(T):
+            entries = np.diagonal(gram, -lag)  # gram[j + lag, j], j < T - lag
+            if alike:
+                running = w[0] * np.cumsum(entries)[::-1]  # entry s: sum of the first T - lag - s terms
+            else:
+                running = np.convolve(w[lag:], entries[::-1])[T - lag - 1 :]  # entry s: sum_j w[s + lag + j] entries[j]
+            steps = np.arange(T - lag)
+            H[steps, steps + lag] = running
+            H[steps + lag, steps] = running
+        return H if (self.rates == 1.0).all() else H * np.outer(self.rates, self.rates)
+
+
+def finite_gram(compute: Callable[[], FloatArray]) -> FloatArray:
+    """The result of `compute`; raises InvalidInput where it, and with it every loss, is beyond float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        H = compute()
+        total = float(np.trace(H, axis1=-2, axis2=-1).sum())
+    if not (np.isfinite(total) and np.isfinite(H).all()):
+        raise InvalidInput(
+            "the error is beyond float64 with these error weights and relative step sizes; take smaller error weights: "
+            "a common factor of all of them only scales the error."
+        )
+    return H

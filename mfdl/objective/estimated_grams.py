@@ -1,0 +1,304 @@
+"""H over steps, and the cost of fresh noise, on graphs too large for all their modes: random probes with error bars.
+
+A probe is a vector z of random signs over nodes. For constant symmetric gossip z^T F p(W) F^T z has mean tr(Q p(W)),
+Q = F^T F, for every polynomial p at once, and Lanczos gives it from about sqrt(T) products with W; the eigenvector 1 of
+W, whose share is known, is taken out before. For other gossip the responses to z themselves have the Gram, as random
+signs have covariance I. Every probe alone has a positive semidefinite H with the right mean, so their average has, and
+their spread says how far the average may be from H.
+
+The cost of fresh noise of factor F, tr(F^T H F) with H over nodes, is that of a polynomial f of such W too:
+sum_i weights_i f(eigenvalues_i), weights_i = |F^T u_i|^2. Noise of one size at each node on gossip whose eigenvalues
+are known has it in closed form; else random signs z give z^T F^T f(W) F z, the eigenvector 1 again taken out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from scipy.special import ndtri, stdtrit
+
+from .. import check, matrices
+from ..check import FloatArray
+from ..dynamics.responses import ByModes, ByNodes
+from ..errors import UnsupportedMechanism
+from .counted_models import CountedModels, finite_gram
+from .spectra import SpectralMeasure, nodes_needed, quadrature
+from .time_grams import in_reach, of_measure, over_steps
+
+ACCURACY = 1e-12
+"""Of the moments of one probe, relative to its mass: what Lanczos may be off, far below what probes differ."""
+SPREAD_ACCURACY = 1e-6
+LEVEL = 0.95
+EXACT_WORK = 2e11
+"""Operations over nodes that are spent on an exact Gram before it is estimated."""
+MIN_COUNTED = 1000
+"""Nodes that must count where gossip is not symmetric: a probe of few is one of few random numbers."""
+BLOCK_BYTES = 2**30
+"""Responses in memory at once; beyond it those at nodes drawn at random, anew for each probe."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Probes:
+    """How many, and the seed of their signs; the same give the same H, bit for bit on one machine.
+
+    Raises: InvalidInput: fewer than 2, of which no error is known; a negative seed.
+    """
+
+    count: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check.integer_at_least(2, count=self.count)
+        check.integer_at_least(0, seed=self.seed)
+
+    def generators(self, purpose: int) -> list[np.random.Generator]:
+        """One for each probe, independent of one another and of those for another purpose."""
+        return [np.random.default_rng([self.seed, probe, purpose]) for probe in range(self.count)]
+
+    def signs(self, num_nodes: int) -> FloatArray:
+        """Of all probes, shape (n, count)."""
+        drawn = [rng.integers(0, 2, num_nodes, dtype=np.int8) for rng in self.generators(0)]
+        return np.asarray(2.0 * np.stack(drawn, axis=1) - 1.0, dtype=np.float64)
+
+
+def checked_probes(probes: Probes | None) -> Probes:
+    """Those given, or 8 of seed 0; raises InvalidInput."""
+    chosen = Probes() if probes is None else probes
+    check.instance(Probes, probes=chosen)
+    return chosen
+
+
+class Estimate(NamedTuple):
+    """A value, and `error`, half the width of its 95 % interval."""
+
+    value: float
+    error: float
+
+    @property
+    def relative_error(self) -> float:
+        """error / value."""
+        return self.error / self.value
+
+    def scaled(self, factor: float) -> Estimate:
+        """A number >= 0 times this."""
+        return Estimate(factor * self.value, factor * self.error)
+
+    @classmethod
+    def of_probes(cls, values: FloatArray, spread: float) -> Estimate:
+        """The mean of independent values by Student's t, or by `spread`, half the width of an interval if wider."""
+        t = float(stdtrit(values.size - 1, (1 + LEVEL) / 2))
+        by_probes = float(t * values.std(ddof=1)) / values.size**0.5
+        return cls(float(values.mean()), max(by_probes, spread))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProbeSpread:
+    """How far probes of symmetric gossip may lie apart, from the measure itself.
+
+    z^T A z, A = F p(W) F^T, has variance 2 (|A|_F^2 - sum_u A_uu^2) <= 2 (q tr(F p(W)^2 F^T) - tr(A)^2 / m) for signs
+    z, F with m rows and Q = F^T F at most q. Where few eigenvectors cost most, which few probes tell badly, this is
+    larger than what they differ by.
+
+    Attributes: measure: mean of what the probes measure; rows: m; largest: q; probes: how many were averaged.
+    """
+
+    measure: SpectralMeasure
+    rows: int
+    largest: float
+    probes: int
+
+    @classmethod
+    def of(cls, measures: list[SpectralMeasure], factor: sp.csr_array | None, rows: int, num_steps: int) -> ProbeSpread:
+        """Args: factor: F, whichever way round; None is the identity."""
+        pooled = functools.reduce(SpectralMeasure.plus, measures)
+        pooled = SpectralMeasure(pooled.eigenvalues, pooled.weights / len(measures))
+        largest = 1.0 if factor is None else float(sp.linalg.norm(factor, 1) * sp.linalg.norm(factor, np.inf))
+        return cls(pooled.reduced(4 * num_steps, SPREAD_ACCURACY), rows, largest, len(measures))
+
+    def error(self, costs: FloatArray) -> float:
+        """Half the width of the normal interval of the mean of sum_i weights_i costs_i over probes."""
+        first, second = (float(self.measure.weights @ costs**power) for power in (1, 2))
+        variance = 2 * max(0.0, self.largest * second - first**2 / self.rows)
+        return float(ndtri((1 + LEVEL) / 2)) * (variance / self.probes) ** 0.5
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EstimatedGram:
+    """An estimate of H over steps.
+
+    Attributes:
+        gram: the average over probes, shape (T, T), symmetric positive semidefinite.
+        of_probes: H of each probe, shape (probes, T, T), independent, each with mean H.
+        counted, spread: for symmetric gossip, what else says how far probes lie apart.
+        source: what a probe is, in words.
+    """
+
+    gram: FloatArray
+    of_probes: FloatArray
+    counted: CountedModels | None = None
+    spread: ProbeSpread | None = None
+    source: str = "random probes"
+
+    def loss(self, encoder: FloatArray) -> Estimate:
+        """tr(H X^-1), X = C^T C, with its 95 % interval: Student's t over the probes or `spread`, whichever is wider.
+
+        For an encoder chosen by this very estimate the loss also is too low by a share of the square of the relative
+        error, which the interval does not show.
+        """
+        N = scipy.linalg.solve_triangular(check.square_array(encoder=encoder), np.eye(len(encoder)), lower=True)
+        return self.cost(N @ N.T)
+
+    @property
+    def trace(self) -> Estimate:
+        """tr(H), the loss of independent noise."""
+        return self.cost(np.eye(len(self.gram)))
+
+    def cost(self, inverse: FloatArray) -> Estimate:
+        """tr(H X^-1) of the covariance X^-1 over steps, with the interval of `loss`."""
+        values = np.array([float(np.sum(H * inverse)) for H in self.of_probes])
+        if self.counted is None or self.spread is None:
+            return Estimate.of_probes(values, 0.0)
+        alone = (SpectralMeasure(np.array([lam]), np.ones(1)) for lam in self.spread.measure.eigenvalues)
+        costs = np.array([float(np.sum(of_measure(self.counted, each) * inverse)) for each in alone])
+        return Estimate.of_probes(values, self.spread.error(costs))
+
+
+def exact_or_estimated(counted: CountedModels, probes: Probes | None) -> FloatArray | EstimatedGram:
+    """See `NoiseObjective.exact_or_estimated`."""
+    return over_steps(counted) if in_reach(counted, EXACT_WORK) else estimated(counted, probes)
+
+
+def estimated(counted: CountedModels, probes: Probes | None) -> EstimatedGram:
+    """See `NoiseObjective.estimated`."""
+    probes, gossip, factor = checked_probes(probes), counted.dynamics.gossip, counted.node_factor
+    if gossip.is_constant and gossip.at(0).is_symmetric:
+        return _by_measures(counted, probes)
+    if counted.released is None and factor is not None and factor.shape[0] < MIN_COUNTED:
+        few = "their average" if counted.weights.of_average else factor.shape[0]
+        raise UnsupportedMechanism(
+            f"the error Gram of gossip that is not symmetric is estimated where {MIN_COUNTED} nodes or more count, "
+            f"got {few}; take metropolis-hastings gossip."
+        )
+    of_probes = np.stack(list(_by_responses(counted, probes)))
+    return EstimatedGram(of_probes.mean(axis=0), of_probes)
+
+
+# ---- symmetric gossip: measures of probes ----------------------------------------------------------------------------
+
+
+def _by_measures(counted: CountedModels, probes: Probes) -> EstimatedGram:
+    """The part of the eigenvector 1, which is known, and Lanczos on the rest."""
+    n, factor = counted.dynamics.num_nodes, counted.node_factor
+    signs = probes.signs(n)
+    z = signs if factor is None else np.asarray(factor.T @ signs[: factor.shape[0]])
+    measures = _measures_of(counted, z)
+    share = n if factor is None else (np.asarray(factor.sum(axis=1)) ** 2).sum()  # 1^T Q 1
+    known = SpectralMeasure(np.ones(1), np.array([share / n]))
+    of_probes = np.stack([of_measure(counted, measure.plus(known)) for measure in measures])
+    spread = ProbeSpread.of(measures, factor, n if factor is None else factor.shape[0], counted.num_steps)
+    return EstimatedGram(of_probes.mean(axis=0), of_probes, counted, spread)
+
+
+def _measures_of(counted: CountedModels, z: FloatArray) -> list[SpectralMeasure]:
+    """Of each column of z, which loses its part in the eigenvector 1: z^T p(W) z for one step's averaging W."""
+    W, rounds = counted.dynamics.gossip.at(0).weights, counted.dynamics.gossip_rounds
+    z -= z.mean(axis=0)
+    rules = quadrature(lambda x: np.asarray(W @ x), z, nodes_needed(2 * counted.num_steps * rounds, ACCURACY))
+    return [SpectralMeasure(*of_probe).after_rounds(rounds) for of_probe in rules]
+
+
+def fresh_noise(counted: CountedModels, factor: sp.csr_array, probes: Probes | None) -> Estimate:
+    """See `NoiseObjective.fresh_noise`."""
+    factor = matrices.sparse_matrix(factor=factor)
+    gossip, T, n = counted.dynamics.gossip, counted.num_steps, counted.dynamics.num_nodes
+    plain = counted.weights.uniform_target and counted.released is None
+    if not (plain and gossip.is_constant and gossip.at(0).is_symmetric):
+        raise UnsupportedMechanism(
+            f"what fresh noise costs the models of {n:,} nodes is told of constant symmetric gossip where all models "
+            "count alike; take metropolis-hastings gossip, or a smaller graph."
+        )
+    size = same_size(factor)
+    if size is not None and (closed := gossip.at(0).closed_spectrum) is not None:
+        measure = SpectralMeasure.of_spectrum(closed, size).after_rounds(counted.dynamics.gossip_rounds)
+        return Estimate(_fresh_cost(counted, measure.reduced(2 * T)), 0.0)
+    probes = checked_probes(probes)
+    measures = _measures_of(counted, np.asarray(factor @ probes.signs(factor.shape[1])))
+    share = float((np.asarray(factor.sum(axis=0)) ** 2).sum()) / n
+    known = _fresh_cost(counted, SpectralMeasure(np.ones(1), np.array([share])))
+    values = known + np.array([_fresh_cost(counted, measure) for measure in measures])
+    # of z^T A z, A = F^T f(W) F, as of F p(W) F^T: |A|_F^2 <= |F|^2 tr(F^T f(W)^2 F)
+    spread = ProbeSpread.of(measures, factor, factor.shape[1], T)
+    return Estimate.of_probes(values, spread.error(_fresh_costs(counted, spread.measure)))
+
+
+def same_size(factor: sp.csr_array) -> float | None:
+    """c where F F^T = c I, one column for each node; else None."""
+    n, columns = factor.shape
+    diagonal = factor.diagonal()
+    if n != columns or factor.nnz != n or not (diagonal == diagonal[0]).all():
+        return None
+    return float(diagonal[0]) ** 2
+
+
+def _fresh_cost(counted: CountedModels, measure: SpectralMeasure) -> float:
+    return float(measure.weights @ _fresh_costs(counted, measure))
+
+
+def _fresh_costs(counted: CountedModels, measure: SpectralMeasure) -> FloatArray:
+    """f(lam): what unit noise in a mode, fresh in each step, costs."""
+    return counted.fresh_costs(ByModes(measure.eigenvalues), np.ones_like(measure.eigenvalues))
+
+
+# ---- other gossip: responses to probes -------------------------------------------------------------------------------
+
+
+def _by_responses(counted: CountedModels, probes: Probes) -> Iterator[FloatArray]:
+    """Of each probe, any gossip: the Gram of the responses to it, or of its effects on what is released.
+
+    All probes at once, but for responses that depend on more than the age of what they respond to.
+    """
+    signs = probes.signs(counted.dynamics.num_nodes)
+    rows = len(signs) if counted.node_factor is None else counted.node_factor.shape[0]
+    if counted.released is not None:
+        form = signs[:rows] if counted.node_factor is None else np.asarray(counted.node_factor.T @ signs[:rows])
+        steps, rows = counted.effects(ByNodes(counted.dynamics), form), len(signs)
+    elif counted.shift_invariant:
+        steps = enumerate(y[:, 0] for y in _responses(counted, signs, by_age=True))
+    else:
+        yield from (finite_gram(functools.partial(_summed, counted, z)) for z in signs.T)
+        return
+    size = min(rows, max(MIN_COUNTED, BLOCK_BYTES // (8 * counted.num_steps * probes.count)))
+    each = np.empty((probes.count, counted.num_steps, size))
+    chosen = [rng.choice(rows, size, replace=False) if size < rows else slice(None) for rng in probes.generators(1)]
+    for r, y in steps:
+        for j, at in enumerate(chosen):
+            each[j, r] = y[at, j]
+    for of_probe in each:
+        yield finite_gram(functools.partial(_finished, counted, of_probe @ of_probe.T * (rows / size)))
+
+
+def _finished(counted: CountedModels, gram: FloatArray) -> FloatArray:
+    """H from the Gram of effects, which it is, or of responses by age."""
+    return gram if counted.released is not None else counted.over_ages(gram)
+
+
+def _summed(counted: CountedModels, z: FloatArray) -> FloatArray:
+    """sum_r w_r y_r^T y_r, y_r the counted responses of step r to the injections of z at every step so far."""
+    H = np.zeros((counted.num_steps, counted.num_steps))
+    for r, y in enumerate(_responses(counted, z[:, None], by_age=False)):
+        H[: r + 1, : r + 1] += counted.step_weights[r] * (y[:, :, 0].T @ y[:, :, 0])
+    return H
+
+
+def _responses(counted: CountedModels, probes: FloatArray, *, by_age: bool) -> Iterator[FloatArray]:
+    """The counted responses of each step, shape (counted nodes, injections, probes)."""
+    rows, columns = (axis.ravel() for axis in np.indices(probes.shape))
+    averaging = ByNodes(counted.dynamics)
+    for y in counted.responses(averaging, (rows, columns), sizes=probes.ravel(), by_age=by_age):
+        yield counted.of_nodes(y)

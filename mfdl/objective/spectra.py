@@ -1,0 +1,264 @@
+"""Gossip by its spectrum: eigenvectors, the spectral measure of what counts, and measures with few nodes.
+
+Constant symmetric W enters H over steps by its spectral measure alone: H = sum_i weights_i h(eigenvalues_i), h(lam) the
+H of the scalar recursion with lam in the place of W. So a measure with few nodes and the same moments gives the same H.
+Lanczos finds such a measure, and that of large W, from products with W.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+
+from mfdl_solvers.structured import ModeCost
+
+from .. import check
+from ..check import FloatArray
+from ..dynamics.responses import ByModes, Entries
+from ..errors import InvalidInput, UnsupportedMechanism
+from ..threads import blas_threads
+from .counted_models import CountedModels
+from .error_weights import ErrorWeights
+
+MAX_DENSE = 5000
+"""Nodes up to which eigenvectors are computed: minutes, and three arrays of 200 MB."""
+MAX_MEASURE_RATIO = 1e6  # the closed form cancels: relative error about 1e-16 of max D / min D
+ROUNDING = 1e-16  # accuracy of moments at which a measure is made smaller, relative to its mass
+GRID = 13  # decimals by which equal eigenvalues are told from others
+SMALLEST = 1e-13  # of a direction that is new, relative; below it is rounding
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SpectralMeasure:
+    """sum_i weights_i delta(eigenvalues_i), with tr(Q p(W)) = sum_i weights_i p(eigenvalues_i) for every polynomial p.
+
+    W is the averaging of one step, symmetric, Q the form that counts models (the identity for all nodes alike).
+
+    Attributes:
+        eigenvalues: in [-1, 1], shape (m,); weights: >= 0, shape (m,), their sum tr(Q). Own read-only arrays.
+
+    Raises: InvalidInput: other shapes, eigenvalues outside [-1, 1], negative weights.
+
+    >>> two = SpectralMeasure([1.0, 0.5], [1.0, 3.0])
+    >>> two.moment(2)
+    1.75
+    """
+
+    eigenvalues: FloatArray
+    weights: FloatArray
+
+    def __post_init__(self) -> None:
+        lam, weights = (check.finite_array(1, **{name: value}) for name, value in vars(self).items())
+        if lam.shape != weights.shape or lam.size == 0:
+            raise InvalidInput(
+                f"weights must be one for each of {lam.size} eigenvalues, got {weights.size}; give both."
+            )
+        if np.abs(lam).max() > 1 + 1e-9 or weights.min() < 0:
+            raise InvalidInput(
+                f"eigenvalues must lie in [-1, 1] and weights be >= 0, got {lam[np.abs(lam).argmax()]:g} and "
+                f"{weights.min():g}; a gossip matrix has no others."
+            )
+        for name, array in (("eigenvalues", np.clip(lam, -1.0, 1.0)), ("weights", weights)):
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+    @classmethod
+    def of_spectrum(cls, eigenvalues: FloatArray, weight: float = 1.0) -> SpectralMeasure:
+        """The same weight on each of some eigenvalues, equal ones (to 13 decimals) put together."""
+        values, counts = np.unique(np.clip(eigenvalues, -1.0, 1.0).round(GRID), return_counts=True)
+        return cls(values, np.asarray(weight * counts, dtype=np.float64))
+
+    @property
+    def mass(self) -> float:
+        """Sum of the weights, tr(Q)."""
+        return float(self.weights.sum())
+
+    def moment(self, power: int) -> float:
+        """tr(Q W^power)."""
+        return float(self.weights @ self.eigenvalues**power)
+
+    def weighted(self, factors: FloatArray) -> SpectralMeasure:
+        """The same eigenvalues, each weight times its factor >= 0."""
+        return SpectralMeasure(self.eigenvalues, self.weights * factors)
+
+    def after_rounds(self, rounds: int) -> SpectralMeasure:
+        """That of W^rounds."""
+        return self if rounds == 1 else SpectralMeasure(self.eigenvalues**rounds, self.weights)
+
+    def reduced(self, degree: int, accuracy: float = ROUNDING) -> SpectralMeasure:
+        """Fewer nodes, the same moments up to `degree` within `accuracy` times the mass; itself if it has few.
+
+        The error Gram of T steps is made of moments up to degree 2 T, so that about sqrt(T ln(4 / accuracy)) nodes
+        stand for any number. Cost: nodes times those left.
+        """
+        size = nodes_needed(degree, accuracy)
+        if self.eigenvalues.size <= 2 * size:
+            return self
+        lam = self.eigenvalues[:, None]
+        ((nodes, weights),) = quadrature(lambda x: lam * x, np.sqrt(self.weights)[:, None], size)
+        return SpectralMeasure(nodes, weights)
+
+    def plus(self, other: SpectralMeasure) -> SpectralMeasure:
+        """The sum of two measures."""
+        return SpectralMeasure(
+            np.concatenate([self.eigenvalues, other.eigenvalues]), np.concatenate([self.weights, other.weights])
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Modes:
+    """Eigenvalues of one step's averaging and what couples the modes.
+
+    Attributes:
+        lam: eigenvalues of W^K, shape (n,).
+        vectors: U, orthogonal, shape (n, n); root: sqrt(D), shape (n,), all ones for symmetric W.
+    """
+
+    counted: CountedModels
+    lam: FloatArray
+    vectors: FloatArray
+    root: FloatArray
+
+    @classmethod
+    def of(cls, counted: CountedModels) -> Modes | None:
+        """None where gossip is not constant and reversible, with D within MAX_MEASURE_RATIO."""
+        gossip = counted.dynamics.gossip
+        if not gossip.is_constant:
+            return None
+        measure = gossip.at(0).reversible_measure
+        if measure is None or measure.max() > MAX_MEASURE_RATIO * measure.min():
+            return None
+        symmetric = bool(np.ptp(measure) <= 1e-12 * measure.max())
+        root = np.ones_like(measure) if symmetric else np.sqrt(measure)
+        W = counted.dynamics.step_weights(0)
+        S = (sp.diags_array(root) @ W @ sp.diags_array(1 / root)).toarray()
+        lam, U = scipy.linalg.eigh((S + S.T) / 2, overwrite_a=True, driver="evd")
+        return cls(counted, lam, U, root)
+
+    @property
+    def averaging(self) -> ByModes:
+        """The recursion of every mode at once."""
+        return ByModes(self.lam)
+
+    @property
+    def entries(self) -> Entries:
+        """A unit injection in every mode, as one column."""
+        return np.arange(self.lam.size), np.zeros(self.lam.size, dtype=np.intp)
+
+    @property
+    def symmetric(self) -> bool:
+        """W is symmetric: its eigenvectors are orthogonal."""
+        return bool((self.root == 1.0).all())
+
+    @property
+    def coupling(self) -> FloatArray | None:
+        """What two modes add to the counted variance together, shape (n, n); None where no two meet.
+
+        (U^T D^-1/2 Q D^-1/2 U) * (U^T D U) entrywise: their overlap in the counted models times that of unit injections
+        at all nodes. The identity for symmetric W where every node's model counts alike.
+        """
+        if self.symmetric and self.counted.node_factor is None:
+            return None
+        counted = self.counted.of_nodes(self.vectors / self.root[:, None])
+        sent = self.vectors * self.root[:, None]
+        return (counted.T @ counted) * (sent.T @ sent)
+
+
+def known_measure(counted: CountedModels) -> SpectralMeasure | None:
+    """That of constant symmetric gossip where it has a closed form or few enough nodes; else None."""
+    gossip, rounds = counted.dynamics.gossip, counted.dynamics.gossip_rounds
+    if not (gossip.is_constant and gossip.at(0).is_symmetric):
+        return None
+    if counted.weights.of_average:
+        return SpectralMeasure(np.ones(1), np.ones(1))
+    if (closed := gossip.at(0).closed_spectrum) is not None:
+        # every eigenspace has |u(i)|^2 alike at all nodes
+        F = counted.target_factor
+        trace = float(closed.size if F is None else F.data @ F.data)  # tr(Q)
+        measure = SpectralMeasure.of_spectrum(closed, trace / closed.size)
+        if (released := counted.released) is not None:  # |W^g u|^2
+            measure = measure.weighted(measure.eigenvalues ** (2 * released.rounds_of_gossip))
+        return measure.after_rounds(rounds)
+    if gossip.num_nodes > MAX_DENSE:
+        return None
+    with blas_threads(gossip.num_nodes):
+        modes = Modes.of(counted)
+        if modes is None:
+            return None
+        return SpectralMeasure(np.clip(modes.lam, -1.0, 1.0), (counted.of_nodes(modes.vectors) ** 2).sum(axis=0))
+
+
+def spectral_measure(counted: CountedModels) -> SpectralMeasure:
+    """See `NoiseObjective.spectral_measure`."""
+    measure = known_measure(dataclasses.replace(counted, weights=ErrorWeights("all", counted.weights.target)))
+    if measure is None:
+        raise UnsupportedMechanism(
+            f"the spectral measure is known of constant symmetric gossip, in closed form or up to {MAX_DENSE} nodes, "
+            f"got {counted.dynamics.gossip.describe()}; take metropolis-hastings, or NoiseObjective.over_steps."
+        )
+    return measure
+
+
+def mode_cost(counted: CountedModels, measure: SpectralMeasure | None = None) -> ModeCost:
+    """See `NoiseObjective.mode_cost`."""
+    if counted.released is not None:
+        raise UnsupportedMechanism("forms with structure count models step by step, not released averages of them.")
+    measure = spectral_measure(counted) if measure is None else measure
+    check.instance(SpectralMeasure, measure=measure)
+    known, dynamics = measure.reduced(2 * counted.num_steps), counted.dynamics
+    lam = known.eigenvalues
+    return ModeCost(
+        lam,
+        known.weights * lam**2 if counted.after_averaging else known.weights,
+        counted.step_weights,
+        rates=counted.rates,
+        shrink=dynamics.shrink_factors(counted.num_steps),
+        momentum=dynamics.momentum,
+    )
+
+
+def nodes_needed(degree: int, accuracy: float) -> int:
+    """K such that K nodes integrate every x^j, j <= degree, on [-1, 1] within `accuracy` of the mass.
+
+    K nodes are exact up to degree k = 2 K - 1, and x^degree is within 2 exp(-k^2 / (2 degree)) of a polynomial of
+    degree k (the tail of a sum of `degree` signs, its Chebyshev coefficients); the nodes err by twice that.
+    """
+    reached = math.sqrt(2 * max(degree, 1) * math.log(4 / accuracy))
+    return min(math.ceil((reached + 1) / 2), degree // 2 + 1)
+
+
+def quadrature(
+    times: Callable[[FloatArray], FloatArray], starts: FloatArray, num_nodes: int
+) -> list[tuple[FloatArray, FloatArray]]:
+    """(nodes, weights) of each start z: sum_i weights_i p(nodes_i) = z^T p(A) z up to degree 2 num_nodes - 1.
+
+    Args: times: A X; starts: shape (n, starts), overwritten.
+    Cost: num_nodes products with (n, starts), and a few arrays of that shape. No vector is kept: rounding makes copies
+        of nodes, which share the weight.
+    """
+    masses = np.einsum("ij,ij->j", starts, starts)
+    safe = np.where(masses > 0, masses, 1.0)
+    current, previous = starts, np.zeros_like(starts)
+    current /= np.sqrt(safe)
+    diagonal, beside = np.zeros((num_nodes, masses.size)), np.zeros((num_nodes, masses.size))
+    for k in range(num_nodes):
+        following = times(current)
+        diagonal[k] = np.einsum("ij,ij->j", current, following)
+        following -= current * diagonal[k]
+        previous *= beside[k - 1]
+        following -= previous
+        size = np.sqrt(np.einsum("ij,ij->j", following, following))
+        beside[k] = np.where(size > SMALLEST, size, 0.0)
+        following *= np.where(size > SMALLEST, 1 / np.maximum(size, SMALLEST), 0.0)
+        previous, current = current, following
+    return [_gauss(diagonal[:, j], beside[:-1, j], masses[j]) for j in range(masses.size)]
+
+
+def _gauss(diagonal: FloatArray, beside: FloatArray, mass: float) -> tuple[FloatArray, FloatArray]:
+    nodes, vectors = scipy.linalg.eigh_tridiagonal(diagonal, beside)
+    return np.clip(nodes, -1.0, 1.0), mass * vectors[0] ** 2

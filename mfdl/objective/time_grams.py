@@ -1,0 +1,203 @@
+"""H over steps: the cost of independent unit noise at each step, alike at all nodes, in the counted models.
+
+Plain gossip with every model counted alike has
+
+    H[s, t] = sum over r >= max(s, t) of tr((W^(r-s+p))^T W^(r-t+p)),
+
+p = 1 for the models after averaging ("post-average") and 0 for the messages ("message"). The total noise in
+the counted models under local noise C_local^-1 is then eta_0^2 nu^2 tr(H X^-1), X = C_local^T C_local, per
+coordinate. A schedule multiplies H[s, t] by (eta_s / eta_0) (eta_t / eta_0); momentum and weight decay put the response
+of their recursion in the place of W^a; step weights w_r weigh the terms and a target Q stands inside the trace. The
+per-node form H_u takes the columns of node u, and sum_u H_u = H.
+
+Where released models count, H is made of products e_s^T e_t, e_s the effect of a unit injection of step s on
+F sum_r a_r theta_{r+1}: one backward recursion gives them.
+
+Cost: reversible W (D W symmetric for some positive D; every symmetric and every uniform one) with
+max D / min D up to MAX_MEASURE_RATIO n^3 + n T^2 time, n^2 + T^2 memory, and T^3 with unequal step weights;
+a schedule together with momentum or decay n T^3; general W n T (nnz(W) + n T) time;
+time-varying W n T^2 (nnz(W) + n T).
+No (n T) x (n T) array. Source: arXiv:2510.17480, Lemma 10 and Definition 9 in corrected, closed form.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..check import FloatArray
+from ..dynamics.responses import Averaging, ByModes, ByNodes, Entries
+from ..errors import UnsupportedMechanism
+from ..gossip.changing import presence
+from ..threads import blas_threads
+from .counted_models import CountedModels, finite_gram
+from .spectra import MAX_DENSE, Modes, SpectralMeasure, known_measure
+
+BLOCK_BYTES = 128 * 2**20  # working memory for blocks of columns of W^a, and for effects on released models
+MAX_WORK = 5e12  # operations of the form over nodes: about half an hour
+
+
+def over_steps(counted: CountedModels, present: ArrayLike | None = None) -> FloatArray:
+    """See `NoiseObjective.over_steps`."""
+    dynamics, T = counted.dynamics, counted.num_steps
+    if present is not None:
+        steps_of_node = presence(present, dynamics.num_nodes, T).astype(float).T
+        pairs = zip(steps_of_node, over_steps_of_nodes(counted), strict=True)
+        return functools.reduce(np.add, (np.outer(steps, steps) * H for steps, H in pairs))
+    measure = known_measure(counted)
+    if measure is not None:
+        return of_measure(counted, measure)
+    if not in_reach(counted, MAX_WORK):
+        raise UnsupportedMechanism(
+            f"the error Gram of {dynamics.num_nodes:,} nodes over {T:,} steps is known in closed form on rings, tori, "
+            "hypercubes and complete graphs, and not for this gossip; NoiseObjective.estimated says how far it may be "
+            "off, and factorize takes it."
+        )
+    with blas_threads(max(dynamics.num_nodes, T)):
+        if counted.released is not None:
+            return finite_gram(lambda: _of_released(counted))
+        modes = Modes.of(counted) if dynamics.num_nodes <= MAX_DENSE else None
+        if modes is not None:
+            gram = functools.partial(_gram, counted, modes.averaging, modes.entries, modes.coupling)
+            return finite_gram(lambda: counted.over_ages(gram()))
+        return finite_gram(lambda: _by_nodes(counted, np.arange(dynamics.num_nodes)))
+
+
+def in_reach(counted: CountedModels, work: float) -> bool:
+    """Whether the exact Gram is known in closed form, by modes, or by nodes in at most so many operations."""
+    gossip, n, T = counted.dynamics.gossip, counted.dynamics.num_nodes, counted.num_steps
+    if gossip.is_constant:
+        W = gossip.at(0)
+        if n <= MAX_DENSE and W.is_reversible:
+            return True
+        if W.is_symmetric and (counted.weights.of_average or W.closed_spectrum is not None):
+            return True
+    by_nodes = n * T * (gossip.at(0).weights.nnz + n * T)
+    return by_nodes * (1 if counted.shift_invariant or counted.released is not None else T) <= work
+
+
+def of_measure(counted: CountedModels, measure: SpectralMeasure) -> FloatArray:
+    """H of the counted models under gossip with this measure."""
+    few = measure.reduced(2 * counted.num_steps)
+    if counted.released is not None:
+        e = effects_by_modes(counted, few.eigenvalues) * np.sqrt(few.weights)
+        return finite_gram(lambda: e @ e.T)
+    modes = ByModes(few.eigenvalues)
+    entries = np.arange(modes.size), np.zeros(modes.size, dtype=np.intp)
+    with blas_threads(max(modes.size, counted.num_steps)):
+        return finite_gram(lambda: counted.over_ages(_gram(counted, modes, entries, few.weights)))
+
+
+def over_steps_of_nodes(counted: CountedModels) -> Iterator[FloatArray]:
+    """See `NoiseObjective.over_steps_of_nodes`."""
+    if counted.released is not None:
+        effects_at = counted.all_effects(ByNodes(counted.dynamics), counted.form).swapaxes(0, 1)
+        return (finite_gram(functools.partial(np.matmul, e, e.T)) for e in effects_at)
+    nodes = (np.array([node]) for node in range(counted.dynamics.num_nodes))
+    return (finite_gram(functools.partial(_by_nodes, counted, node)) for node in nodes)
+
+
+def by_modes(counted: CountedModels) -> tuple[FloatArray, FloatArray]:
+    """See `NoiseObjective.by_modes`."""
+    gossip = counted.dynamics.gossip
+    modes = Modes.of(counted) if gossip.is_constant and gossip.at(0).is_symmetric else None
+    if modes is None or not modes.symmetric:
+        raise UnsupportedMechanism(
+            "noise correlated over time and nodes at once is factorized by the modes of one symmetric gossip matrix; "
+            "this gossip has none. Use metropolis-hastings, or space-time for small problems."
+        )
+    target = np.ones(modes.lam.size)
+    if counted.released is not None and counted.weights.uniform_target:
+        target = (counted.of_nodes(modes.vectors) ** 2).sum(axis=0)  # further rounds are of the same modes
+    elif modes.coupling is not None:
+        if not counted.weights.of_average:
+            raise UnsupportedMechanism(
+                "a target of some nodes couples the modes of the gossip; use target 'nodes' or 'average', or "
+                "space-time for small problems."
+            )
+        # 1 1^T / n is the projection on the eigenvector 1: of that eigenvalue there may be others, all orthogonal to it
+        target = (modes.vectors.sum(axis=0) ** 2) / modes.lam.size
+        if (np.minimum(target, 1 - target) > 1e-9).any():
+            raise UnsupportedMechanism("the average of the models is not a mode of this gossip.")
+        target = np.round(target)
+    if counted.released is not None:
+        e = effects_by_modes(counted, modes.lam) * np.sqrt(target)
+        return modes.vectors, finite_gram(lambda: np.einsum("sk,tk->kst", e, e))
+    return modes.vectors, finite_gram(lambda: _of_each_mode(modes, target))
+
+
+def _of_each_mode(modes: Modes, target: FloatArray) -> FloatArray:
+    counted = modes.counted
+    T, n = counted.num_steps, modes.lam.size
+    grams = np.zeros((n, T, T))
+    root = np.sqrt(counted.step_weights)
+    with blas_threads(max(n, T)):
+        responses = np.zeros((n, T, T))  # mode, step r, step s of the injection
+        for r, y in enumerate(counted.responses(modes.averaging, modes.entries)):
+            responses[:, r, : r + 1] = root[r] * y[:, :, 0]
+        for k in np.flatnonzero(target):
+            grams[k] = responses[k].T @ responses[k]
+    return grams
+
+
+def _by_nodes(counted: CountedModels, nodes: np.ndarray) -> FloatArray:
+    """H of injections at the given nodes, by the recursion over nodes, in blocks of them."""
+    averaging = ByNodes(counted.dynamics)
+    width = max(1, BLOCK_BYTES // (16 * counted.dynamics.num_nodes * counted.num_steps))
+    blocks = (nodes[start : start + width] for start in range(0, nodes.size, width))
+    grams = (_gram(counted, averaging, (block, np.arange(block.size))) for block in blocks)
+    return counted.over_ages(functools.reduce(np.add, grams))
+
+
+def _gram(
+    counted: CountedModels, averaging: Averaging, entries: Entries, coupling: FloatArray | None = None
+) -> FloatArray:
+    """sum_r w_r y_r^T M y_r, y_r the responses of step r to each injection and M the coupling (or its diagonal), or Q.
+
+    Where only the age of an injection matters, the Gram of responses by age instead (see `CountedModels.over_ages`).
+    """
+    T, by_age, ages = counted.num_steps, counted.shift_invariant, np.empty((0, 0))
+    total = np.zeros((T, T))
+
+    def gram(rows: FloatArray) -> FloatArray:
+        if coupling is None:
+            return rows @ rows.T
+        return rows @ (coupling @ rows.T if coupling.ndim == 2 else coupling[:, None] * rows.T)
+
+    for r, y in enumerate(counted.responses(averaging, entries, by_age=by_age)):
+        weight = counted.step_weights[r]
+        if not (weight or by_age):
+            continue
+        models = counted.of_nodes(y) if coupling is None else y
+        rows = models.transpose(1, 0, 2).reshape(models.shape[1], -1)  # one per injection
+        if by_age:
+            ages = ages if r else np.empty((T, rows.size))
+            ages[r] = rows
+        else:
+            total[: r + 1, : r + 1] += weight * gram(rows)
+    if by_age:
+        total = gram(ages)
+    return (total + total.T) / 2
+
+
+def effects_by_modes(counted: CountedModels, eigenvalues: FloatArray) -> FloatArray:
+    """e_s of each mode of one step's averaging, shape (T, modes)."""
+    return counted.all_effects(ByModes(eigenvalues), np.ones(eigenvalues.size))
+
+
+def _of_released(counted: CountedModels) -> FloatArray:
+    """By modes where there are any, else over nodes in blocks of rows of the form."""
+    modes = Modes.of(counted)
+    if modes is not None:
+        e = effects_by_modes(counted, modes.lam)
+        H = e @ (e.T if modes.coupling is None else modes.coupling @ e.T)
+        return np.asarray((H + H.T) / 2)
+    T, averaging, form = counted.num_steps, ByNodes(counted.dynamics), counted.form
+    width = max(1, BLOCK_BYTES // (8 * T * counted.dynamics.num_nodes))
+    starts = range(0, form.shape[1], width)
+    blocks = (counted.all_effects(averaging, form[:, at : at + width]).reshape(T, -1) for at in starts)
+    H = functools.reduce(np.add, (e @ e.T for e in blocks))
+    return np.asarray((H + H.T) / 2)

@@ -1,0 +1,273 @@
+"""Every form of H against a run of the recursion on unit injections, and against dense workloads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mfdl import NoiseObjective, gossip
+from mfdl.dynamics import Dynamics
+from mfdl.errors import InvalidInput, UnsupportedMechanism
+from mfdl.gossip import GossipMatrix
+from mfdl.objective import OBJECTIVES, ErrorWeights, spectra, time_grams
+from mfdl.testing import dense_error_gram, gossip_matrices, gossip_sequences
+
+OBJECTIVE = st.sampled_from(OBJECTIVES)
+SMALL = st.sampled_from([0.0, 0.25, 0.5, 0.9])
+CLOSE = {"rtol": 1e-8, "atol": 1e-9}  # the closed form may lose MAX_MEASURE_RATIO times 1e-16
+
+
+@st.composite
+def objectives(draw, *, modes=False):
+    """Any gossip, constant rate or schedule, momentum, decay, one to three rounds, with steps and weights that fit.
+
+    `modes`: constant symmetric gossip, of which all nodes or their average count.
+    """
+    T, K = draw(st.integers(1, 5)), draw(st.sampled_from([1, 1, 2, 3]))
+    if not modes and draw(st.integers(0, 3)) == 3:
+        W = draw(gossip_sequences(max_nodes=4, max_length=4))
+        T = T if W.repeat else max(1, len(W.matrices) // K)
+        K = K if W.repeat or len(W.matrices) >= K else 1
+    else:
+        kinds = ("symmetric", "singular") if modes else ("symmetric", "uniform", "general", "singular")
+        W = draw(gossip_matrices(max_nodes=5, kinds=kinds))
+    rate = draw(st.sampled_from([1.0, 0.5, None]))
+    if rate is None:
+        rate = draw(st.lists(st.sampled_from([1.0, 0.5, 0.25]), min_size=T, max_size=T))
+    dynamics = Dynamics(W, rate, gossip_rounds=K, momentum=draw(SMALL), weight_decay=draw(SMALL))
+    objective = draw(OBJECTIVE)
+    steps = draw(step_weights(T, gossips=0 if objective == "message" else 3 if W.is_constant else 1))
+    target = draw(st.sampled_from(["nodes", "average"] if modes else ["nodes", "average", None]))
+    if target is None:
+        target = draw(st.lists(st.integers(0, 2), min_size=W.num_nodes, max_size=W.num_nodes).filter(any))
+    return NoiseObjective(dynamics, T, ErrorWeights(steps, target), objective)
+
+
+@st.composite
+def step_weights(draw, T, gossips):
+    """By name or by number; released models with fewer than `gossips` further rounds."""
+    names = ["all", "last"]
+    if gossips and draw(st.booleans()):
+        models = st.sampled_from(["last", "average:1", f"average:{T}", "exponential:1.5"])
+        names = [f"released:{draw(models)}+{draw(st.integers(0, gossips - 1))}"]
+    steps = draw(st.sampled_from([*names, "last:1:0.5", "exponential:2", None]))
+    return draw(st.lists(st.integers(0, 3), min_size=T, max_size=T).filter(any)) if steps is None else steps
+
+
+def dense_oracle(counted):
+    """H over steps x nodes, one unit injection at a time, counting entry by entry; in units of eta_0^2."""
+    dynamics, T, weights = counted.dynamics, counted.num_steps, counted.weights
+    n, K = dynamics.num_nodes, dynamics.gossip_rounds
+    rates, w = dynamics.learning_rates(T), weights.of_steps(T)
+    diagonal = weights.of_nodes(n)
+    Q = np.full((n, n), 1 / n) if diagonal is None else np.diag(diagonal)
+    seen = np.zeros((T, n, T * n))
+    for s in range(T):
+        for u in range(n):
+            theta, v = np.zeros(n), np.zeros(n)
+            for r in range(T):
+                v = dynamics.momentum * v
+                if r == s:
+                    v[u] += 1.0
+                message = (1 - rates[r] * dynamics.weight_decay) * theta - rates[r] * v
+                theta = message
+                for j in range(K):
+                    theta = dynamics.gossip.at(r * K + j).dense() @ theta
+                seen[r, :, s * n + u] = theta if counted.objective == "post-average" else message
+    if weights.released is not None:
+        after = sum(w[r] * seen[r] for r in range(T))
+        for j in range(weights.released.rounds_of_gossip):
+            after = dynamics.gossip.at(T * K + j).dense() @ after
+        return after.T @ Q @ after / rates[0] ** 2
+    return sum(w[r] * seen[r].T @ Q @ seen[r] for r in range(T)) / rates[0] ** 2
+
+
+@examples(300)
+@given(counted=objectives())
+def test_every_form_is_that_of_the_recursion(counted):
+    T, n = counted.num_steps, counted.dynamics.num_nodes
+    H = dense_oracle(counted)
+    assert_allclose(counted.over_both(), H, **CLOSE)
+    blocks = H.reshape(T, n, T, n)
+    assert_allclose(np.stack([*counted.over_steps_of_nodes()]), np.einsum("sutu->ust", blocks), **CLOSE)
+    for gram, expected in (
+        (counted.over_steps(), np.einsum("sutu->st", blocks)),
+        (counted.over_nodes(), np.einsum("susv->uv", blocks)),
+    ):
+        assert_array_equal(gram, gram.T)
+        assert_allclose(gram, expected, **CLOSE)
+
+
+@examples(80)
+@given(counted=objectives(modes=True))
+def test_modes_add_up_to_the_gram_over_steps_and_nodes(counted):
+    U, grams = counted.by_modes()
+    H = sum(np.kron(H_k, np.outer(u, u)) for H_k, u in zip(grams, U.T, strict=True))
+    assert_allclose(H, dense_oracle(counted), **CLOSE)
+
+
+@pytest.mark.parametrize("graph", ["ring:n=6", "torus:rows=3,cols=4", "hypercube:dim=3"])
+@pytest.mark.parametrize("model", ["last+1", "average:2", "average:4+2", "exponential:1.5"])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_closed_spectra_give_the_gram_of_released_models(graph, model, rounds):
+    dynamics = Dynamics(gossip.metropolis_hastings(graph), gossip_rounds=rounds)
+    counted, n = NoiseObjective(dynamics, 5, ErrorWeights("released:" + model)), dynamics.num_nodes
+    whole = counted.over_both().reshape(5, n, 5, n)
+    assert_allclose(counted.over_steps(), np.einsum("sutu->st", whole), rtol=1e-9, atol=1e-12)
+    by_node = np.stack([*counted.over_steps_of_nodes()])
+    assert_allclose(by_node, np.einsum("sutu->ust", whole), rtol=1e-9, atol=1e-12)
+
+
+@examples(100)
+@given(counted=objectives(), width=st.integers(1, 3))
+def test_blocks_of_columns_do_not_matter(counted, width):
+    H = counted.over_steps()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time_grams, "BLOCK_BYTES", width * 16 * counted.dynamics.num_nodes * counted.num_steps)
+        patch.setattr(spectra, "MAX_MEASURE_RATIO", 0.0)  # the general form for every constant matrix
+        assert_allclose(counted.over_steps(), H, **CLOSE)
+
+
+@pytest.mark.parametrize("nodes", [20, 24, 40])
+def test_reversible_gossip_with_a_wide_measure_is_not_left_to_the_closed_form(nodes):
+    # a path with drift is reversible, its measure spans 6^n: the closed form loses every digit at n = 24
+    W = np.diag(np.full(nodes - 1, 0.6), 1) + np.diag(np.full(nodes - 1, 0.1), -1)
+    W += np.diag(1 - W.sum(axis=1))
+    path = gossip.from_array(W)
+    assert_allclose(NoiseObjective(Dynamics(path), 6).over_steps(), dense_error_gram(path, 6), rtol=1e-12)
+
+
+def test_numbers_computed_independently_for_florentine():
+    dynamics = Dynamics(gossip.uniform("florentine"))
+    H = NoiseObjective(dynamics, 64).over_steps()
+    message = NoiseObjective(dynamics, 64, objective="message").over_steps()
+    numbers = np.trace(H), H[0, 0], H[0, 63], np.trace(message)
+    expected = 2908.732622132038, 81.48200534593349, 1.114204586438538, 3787.250616786104
+    assert_allclose(numbers, expected, rtol=1e-10)
+
+
+def test_the_weights_proposed_for_training_keep_the_gram_regular():
+    ring = Dynamics(gossip.metropolis_hastings("ring:n=5"))
+    eigenvalues = np.linalg.eigvalsh(NoiseObjective(ring, 12, ErrorWeights.for_training(12, 3)).over_steps())
+    assert eigenvalues[0] > 1e-8 * eigenvalues[-1]
+
+
+# Refusals
+
+PATH = gossip.metropolis_hastings("path:n=4")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"objective": "mesage"}, "unknown objective 'mesage'; did you mean 'message'"),
+        ({"num_steps": 0}, "num_steps must be an integer >= 1, got 0"),
+        ({"dynamics": PATH}, "dynamics must be"),
+        ({"dynamics": Dynamics(PATH, [1.0, 0.5])}, "one for each of 3 steps, got a schedule of 2"),
+        ({"weights": "last:1"}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
+        ({"weights": [1.0, 1.0]}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
+        ({"weights": None}, r"weights must be ErrorWeights, got .*ErrorWeights\.parse"),
+        ({"weights": ErrorWeights([1, 2])}, "one weight for each of 3 steps, got 2"),
+        ({"weights": ErrorWeights("all", [1, 2])}, "each of 4 nodes, got 2"),
+        ({"weights": ErrorWeights("released:last"), "objective": "message"}, "taken after averaging"),
+    ],
+)
+def test_bad_arguments_are_refused_when_it_is_made(arguments, message):
+    with pytest.raises(InvalidInput, match=message):
+        NoiseObjective(**{"dynamics": Dynamics(PATH), "num_steps": 3, **arguments})
+
+
+@pytest.mark.parametrize("form", ["over_steps", "over_steps_of_nodes", "over_nodes", "by_modes", "over_both"])
+@pytest.mark.parametrize(("rates", "weight"), [(1.0, 1.7e308), ([1e-6, 1.0, 1.0], 1e300)])
+def test_an_error_beyond_float64_is_refused(form, rates, weight):
+    counted = NoiseObjective(Dynamics(PATH, rates), 3, ErrorWeights([weight] * 3))
+    with pytest.raises(InvalidInput, match="beyond float64"):
+        [*getattr(counted, form)()]
+
+
+UNEVEN, SOME = gossip.uniform("path:n=4"), ErrorWeights("all", [1, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("form", "W", "T", "weights", "message"),
+    [
+        ("over_steps", gossip.sequence([UNEVEN] * 3, repeat=False), 4, "all", "step must be below 3"),
+        ("by_modes", UNEVEN, 3, "all", "modes of one symmetric gossip matrix"),
+        ("by_modes", PATH, 3, SOME, "couples the modes"),
+        ("over_both", UNEVEN, 1025, "all", r"T n = 4096, got 1025 \* 4 = 4100"),
+    ],
+)
+def test_forms_that_do_not_exist_are_refused_by_name(form, W, T, weights, message):
+    weights = ErrorWeights(weights) if isinstance(weights, str) else weights
+    with pytest.raises((InvalidInput, UnsupportedMechanism), match=message):
+        getattr(NoiseObjective(Dynamics(W), T, weights), form)()
+
+
+# Growth
+
+
+def peak_bytes(W, T, form="over_steps"):
+    W.at(0).reversible_measure  # noqa: B018 - cached, and no part of the Gram
+    tracemalloc.start()
+    try:
+        getattr(NoiseObjective(Dynamics(W), T), form)()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def general(nodes: int) -> GossipMatrix:
+    """A ring walked mostly one way: not reversible."""
+    ahead, behind = np.roll(np.eye(nodes), 1, axis=1), np.roll(np.eye(nodes), -1, axis=1)
+    return gossip.from_array(0.5 * np.eye(nodes) + 0.4 * ahead + 0.1 * behind)
+
+
+@pytest.mark.parametrize("make", [gossip.metropolis_hastings, gossip.uniform], ids=["symmetric", "reversible"])
+def test_closed_form_memory_is_n_squared_and_not_n_t_squared(make):
+    n, T = 400, 64
+    W = make(f"erdos-renyi:n={n},p=0.05,seed=1")
+    peak = peak_bytes(W, T)
+    assert peak < (n * T) ** 2 * 8 / 200  # 5.2 GB dense
+    assert peak < 12 * 8 * (n**2 + n * T + T**2)
+    assert peak_bytes(W, 2 * T) < 1.5 * peak  # n^2 rules, T does not
+
+
+@pytest.mark.parametrize("make", [gossip.metropolis_hastings, gossip.uniform], ids=["symmetric", "reversible"])
+def test_memory_over_nodes_does_not_grow_with_the_steps(make):
+    few, many = (peak_bytes(make("erdos-renyi:n=200,p=0.05,seed=1"), T, "over_nodes") for T in (64, 256))
+    assert many < 1.1 * few < 12 * 8 * 200**2
+
+
+def test_general_form_works_in_blocks_of_bounded_size(monkeypatch):
+    assert general(7).reversible_measure is None
+    budget = 2**21
+    monkeypatch.setattr(time_grams, "BLOCK_BYTES", budget)
+    n, T = 200, 32  # all columns at once: 10 MB, dense: 328 MB
+    W = general(n)
+    assert peak_bytes(W, T) < 3 * budget
+    assert peak_bytes(gossip.sequence([W, gossip.metropolis_hastings(f"ring:n={n}")]), T) < 6 * budget
+
+
+@pytest.mark.slow
+def test_a_ring_of_3000_nodes_and_128_steps_is_factorized_in_memory():
+    code = (
+        "import resource\n"
+        "from mfdl import gossip\n"
+        "from mfdl.dynamics import Dynamics\n"
+        "from mfdl.factorization import factorize\n"
+        "from mfdl.participation import Cyclic\n"
+        "found = factorize(Dynamics(gossip.metropolis_hastings('ring:n=3000')), Cyclic(8, 16))\n"
+        "print(found.status, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    status, peak = done.stdout.split()
+    assert status == "optimal"
+    assert int(peak) < 2.5e9
