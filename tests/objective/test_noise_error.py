@@ -25,7 +25,7 @@ from mfdl.factorization.strategies import Banded, Buffered, Inverse, Toeplitz
 from mfdl.gossip.matrix import GossipMatrix
 from mfdl.graphs import SparseGraph
 from mfdl.noise import IndependentNoise, NoiseOperator, SpaceTimeNoise
-from mfdl.objective import OBJECTIVES, ErrorWeights, estimated_grams, gradient_noise
+from mfdl.objective import OBJECTIVES, ErrorWeights, estimated_grams, gradient_noise, time_grams
 from mfdl.participation import Cyclic
 from mfdl.reporting.compare import run_comparison
 from mfdl.reporting.comparison_config import ComparisonConfig
@@ -35,7 +35,7 @@ from mfdl.testing.strategies import MEMORY_NAMES, linear_algorithms, random_enco
 LOCAL = ("dp-dsgd", "muffliato", "anti-pgd", "mf-shared", "mf-per-node")
 STRUCTURED = ("bisr", "buffered", "banded", "banded-inverse")
 ACROSS = ("decor", "spatial", "groups")
-EVERY = ErrorWeights()
+EVERY, STEPS = ErrorWeights(), st.sampled_from(["all", "last", "exponential:2"])
 
 
 def dense(operator):
@@ -117,7 +117,7 @@ def noisy(draw, names=LOCAL + STRUCTURED + ACROSS + OVER_BOTH):
 @given(
     algorithm=noisy(),
     objective=st.sampled_from(OBJECTIVES),
-    steps=st.sampled_from(["all", "last", "exponential:2"]),
+    steps=STEPS,
     target=st.sampled_from(["nodes", "average", "own"]),
 )
 def test_it_is_the_norm_of_the_operators(algorithm, objective, steps, target):
@@ -194,14 +194,14 @@ def with_memory(algorithm, keep):
 
 
 @examples(60)
-@given(noisy(names=("dp-dsgd", "decor", "spatial")), st.sampled_from(OBJECTIVES), st.booleans())
-def test_fresh_noise_goes_through_any_recursion(algorithm, objective, direct):
+@given(noisy(names=("dp-dsgd", "decor", "spatial")), st.sampled_from(OBJECTIVES), STEPS, st.booleans())
+def test_fresh_noise_goes_through_any_recursion(algorithm, objective, steps, direct):
     other = with_memory(algorithm, 0.25)
     if direct:  # the noise also enters the next state directly
         other = every_round(other, state_from_noise=lambda r: r.state_from_message @ r.message_from_noise)
     assert not other.is_plain
-    expected = counted_variance(other, objective)
-    assert_allclose(error(other, objective=objective), expected, rtol=1e-9, atol=1e-12)
+    expected = counted_variance(other, objective, ErrorWeights(steps))
+    assert_allclose(error(other, objective=objective, weights=ErrorWeights(steps)), expected, rtol=1e-9, atol=1e-12)
 
 
 def every_round(algorithm, **changes):
@@ -325,6 +325,7 @@ def test_an_estimate_holds_the_exact_error(name, divisor, large, monkeypatch):
     assert exact > 0 or name == "none"
     large(100)
     monkeypatch.setattr(estimated_grams, "EXACT_WORK", 0)  # what probes are spared, which small graphs have
+    monkeypatch.setattr(time_grams, "MAX_DENSE", 0)
     estimate = noise_error(algorithm)
     assert abs(estimate.value - exact) <= estimate.error or estimate.value == pytest.approx(exact, rel=1e-9)
 

@@ -9,7 +9,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from effort import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -44,7 +44,7 @@ def objectives(draw, *, modes=False):
         rate = draw(st.lists(st.sampled_from([1.0, 0.5, 0.25]), min_size=T, max_size=T))
     dynamics = Dynamics(W, rate, gossip_rounds=K, momentum=draw(SMALL), weight_decay=draw(SMALL))
     objective = draw(OBJECTIVE)
-    steps = draw(step_weights(T, gossips=0 if objective == "message" else 3 if W.is_constant else 1))
+    steps = draw(step_weights(T, gossips=0 if objective == "message" else 3 if W.is_constant or W.repeat else 1))
     target = draw(st.sampled_from(["nodes", "average"] if modes else ["nodes", "average", None]))
     if target is None:
         target = draw(st.lists(st.integers(0, 2), min_size=W.num_nodes, max_size=W.num_nodes).filter(any))
@@ -90,7 +90,12 @@ def dense_oracle(counted):
     return sum(w[r] * seen[r].T @ Q @ seen[r] for r in range(T)) / rates[0] ** 2
 
 
+TWO = gossip.sequence([gossip.uniform("path:n=3"), gossip.from_array(np.eye(3)[[1, 2, 0]])])
+"""Repeats, with further rounds that do not begin where the steps do."""
+
+
 @examples(300)
+@example(counted=NoiseObjective(Dynamics(TWO, gossip_rounds=2), 3, ErrorWeights("released:last+1")))
 @given(counted=objectives())
 def test_every_form_is_that_of_the_recursion(counted):
     T, n = counted.num_steps, counted.dynamics.num_nodes
