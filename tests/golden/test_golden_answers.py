@@ -17,6 +17,7 @@ CALLS = {
     "account, balls-in-bins": ("account", *SMALL, "--mechanism", "dp-dsgd", *BINS),
     "attack": ("attack", "--graph", "path:n=3", "--steps", "2", "--attackers", "0"),
     "audit": ("audit", *SMALL, "--mechanism", "dp-dsgd", "--trust", "ldp", "--trials", "100"),
+    "audit, balls-in-bins": ("audit", *SMALL, *BINS, "--mechanism", "dp-dsgd", "--trust", "ldp", "--trials", "300"),
     "claims": ("claims", "--only", "gdp-composition", "--examples", "1", "--jobs", "1"),
     "compare": ("compare", *SMALL, *TRAINED, "--out", "compared"),
     "data fetch": ("data", "fetch", "libsvm/a9a", "--data-home", "home"),
